@@ -44,7 +44,7 @@ nvcc_release() {
   echo "${release:-0}"
 }
 
-# Prints the first Python that has these modules: ours, or the system's.
+# Prints the first Python that has these modules: that of .venv, or the system's.
 find_python() {
   local candidate
   for candidate in "$top/.venv/bin/python" python3; do
@@ -58,8 +58,8 @@ sys.exit(any(importlib.util.find_spec(m) is None for m in sys.argv[1:]) or sys.v
   return 1
 }
 
-# [target=NAMES] build PRESET [OPTION...]: configures and builds it; on a terminal with
-# ninja's progress, elsewhere without output unless something is wrong.
+# [target=NAMES] build PRESET [OPTION...]: configures and builds the preset. On a terminal
+# it shows ninja's progress. Elsewhere it prints something only if something is wrong.
 build() {
   local preset=$1 log=build/$1.log
   shift

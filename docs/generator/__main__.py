@@ -3,7 +3,8 @@
     python -m generator --lessons lessons.json --cuda INCLUDE
                         [--results FOLDER]... OUTPUT
 
-OUTPUT/parts has pieces that pages include, OUTPUT/pages whole pages.
+OUTPUT/parts has pieces that pages include. OUTPUT/pages has whole pages, and
+OUTPUT/files has files that the site copies.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -103,7 +104,7 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
             picture = diagrams.figure(lesson_trace, traces.sources(folder), references)
         except (
             traces.Missing
-        ) as error:  # a test fails for this; the other pages are complete
+        ) as error:  # a test fails because of this; the other pages are complete
             print(f"generator: {error}", file=sys.stderr)
             picture = "<p>No trace of this lesson is recorded yet.</p>\n"
         parts[f"{page_of(folder)}.svg"] = picture

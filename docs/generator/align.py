@@ -1,7 +1,7 @@
-"""Which line of a lesson's program makes each step of its trace.
+"""Finds the line of a lesson's program that makes each step of the lesson's trace.
 
 A trace has calls, not lines. The steps of a process are assigned to the lines of its
-role, in order (Viterbi). Going back is a loop, and it costs more than going forward.
+role, in order (Viterbi). A jump back is a loop and costs more than a jump forward.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -33,15 +33,15 @@ HELPER = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 FUNCTION = re.compile(r"^(?:[\w:<>,*&\[\]]+[ *&]+)+(\w+)\(")
-# A statement also ends at the end of its line after the head of a loop or of a
-# template.
+# The head of a loop, a condition or a template: there a statement ends at the end of
+# its line.
 HEAD = re.compile(r"\s*(?:(?:else )?(?:if|for|while|switch) ?\(|template )")
 LOOP = re.compile(r"\b(?:for|while) \(")
 ALONE = re.compile(r"\s*(?:[{}()\],;]+|else|#.*)")
 ROLES = ("exporter", "importer")
 SENDS, RECEIVES = "sendmsg", "recvmsg"  # at the end of every message
 # The costs: a step without a line, going back, staying, going forward by one line. The
-# numbers are chosen so that every lesson has the result in docs/tests/test_align.py.
+# numbers give every lesson the result that docs/tests/test_align.py expects.
 UNKNOWN, BACK, STAY, ON = 4.0, 2.0, 0.15, 0.02
 # The cost of staying for a step that this line has made before: in a loop, elsewhere.
 ROUND, AGAIN = 0.2, 1.0
@@ -127,8 +127,8 @@ def places(
 def _helpers(headers: Iterable[str]) -> dict[str, Helper]:
     """Each function of the headers by its name, with all calls that it makes.
 
-    A header does not call functions of a later header, although that may have a
-    function of the same name.
+    A header does not call functions of a later header, even if a later header has a
+    function of the called name.
     """
     known: dict[str, Helper] = {}
     for text in headers:
@@ -165,7 +165,7 @@ def _leading(helper: Helper, known: Mapping[str, Helper]) -> Helper:
 
 
 def _called(text: str) -> set[str]:
-    """The names of its calls, and its texts, which can be names of messages."""
+    """The names of the calls, and the strings, which can be names of messages."""
     code = STRING.sub("", text)
     return {*CALLED.findall(code), *MADE.findall(code), *STRING.findall(text)}
 
@@ -206,7 +206,7 @@ def _lines(program: str, helpers: Mapping[str, Helper]) -> list[Line]:
 
 
 def _statements(texts: Sequence[str]) -> list[str]:
-    """The statement that begins in each line; empty in a line that continues one."""
+    """For each line the statement that begins there; empty if no statement begins."""
     found: list[str] = []
     begun = None  # the number of the line in which the open statement begins
     for i, text in enumerate(texts):
@@ -235,8 +235,8 @@ def _code(text: str) -> str:
 def _in_order(lines: list[Line], process: str, first: bool) -> list[Line | None]:
     """The lines in the order in which a process reaches them; None after a return.
 
-    A function of the lesson comes before each line that calls it, because most are
-    arguments of another call. Only the first process queries the machine.
+    A function of the lesson comes before each line that calls it, because most of these
+    calls are arguments of another call. Only the first process queries the machine.
     """
     role = re.sub(r"[ _]?\d+$", "", process)
     functions: dict[str, list[Line]] = {}
@@ -278,7 +278,7 @@ class Stop:
 
     line: Line
     price: float  # the cost of using this line
-    at: int  # the number of such lines before it
+    at: int  # its position; a return before it counts as FAR lines
 
 
 def _stops(
@@ -299,7 +299,7 @@ def _stops(
 
 
 def _written(step: Step, line: Line) -> str:
-    """The line's name for the call if it differs from the step's; otherwise empty."""
+    """The line's name for the call if the step has another name; otherwise empty."""
     if step.text in line.leads.names:
         return ""
     others = traces.runtime(step.driver)
@@ -307,7 +307,7 @@ def _written(step: Step, line: Line) -> str:
 
 
 def _fits(step: Step, line: Line, process: str) -> float | None:
-    """The cost of the line for that step; None if the line cannot make the step."""
+    """The cost of the line for this step; None if the line cannot make the step."""
     if step.kind == "refused" and line.helper.startswith("require"):
         return None  # a lesson ends if the machine lacks what it requires
     if step.to:

@@ -1,4 +1,4 @@
-"""The calls of CUDA that matter here: where each is taught, judged and documented.
+"""The page of CUDA calls: the lessons, the rules and the reference of each call.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -25,7 +25,7 @@ def page(
 ) -> str:
     """A section for each call that a rule is about.
 
-    `rows` are those of the catalogue; `references` has the existing functions.
+    `rows` are the catalogue's rows; `references` has the existing functions.
     """
     taught: dict[str, list[str]] = {}
     for lesson in lessons:

@@ -108,8 +108,8 @@ def _graph(lessons: list[Lesson]) -> str:
 
 
 def steps_between(lessons: Iterable[Lesson]) -> set[tuple[str, str]]:
-    """Pairs of chapters of which the second builds on the first, without pairs that
-    follow from other pairs.
+    """Pairs of chapters: the second chapter builds on the first chapter. A pair that
+    follows from other pairs is left out.
 
     >>> lesson = {"lesson": "10_b", "builds_on": ["01_a"]}
     >>> steps_between([lesson, {"lesson": "20_c", "builds_on": ["01_a", "10_b"]}])
@@ -135,7 +135,7 @@ def steps_between(lessons: Iterable[Lesson]) -> set[tuple[str, str]]:
 def inline_svg(graph: str, style: str, title: str) -> str:
     """A graph in dot's language as SVG for a page; the style sheet has the colours.
 
-    `style` is its class. Raises Missing if Graphviz cannot draw it.
+    `style` is the class of the picture. Raises Missing if Graphviz cannot draw it.
     """
     try:
         drawn = subprocess.run(

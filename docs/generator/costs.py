@@ -11,7 +11,7 @@ from generator.text import plain, table
 
 
 def part(measured: dict[str, Any]) -> str:
-    """A table; the last column says how many times longer the plain call takes."""
+    """A table; its last column is the time without a pool, divided by that with one."""
     rows = [
         [
             plain(cost["call"]),

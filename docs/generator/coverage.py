@@ -43,7 +43,7 @@ def pages(ledger: Ledger, kinds: dict[str, str]) -> dict[str, str]:
     }
     return {
         "coverage.dox": "/**\n@page coverage Sentences\n"
-        "@brief Each documented sentence: judged, observed, or why not.\n\n"
+        "@brief For each documented sentence: what covers it, or why nothing does.\n\n"
         "The sentences are from the comments in CUDA's headers. They are about "
         "functions and types with which processes share memory or events. "
         "`ipclab catalogue INCLUDE --coverage` prints the same for any toolkit. A rule "

@@ -1,8 +1,8 @@
 """Links to NVIDIA's reference: a tag file made from the headers of the toolkit.
 
-NVIDIA's pages are made by Doxygen. A group's page is named after the \\defgroup
-(or \\addtogroup) around the declaration. An anchor is the MD5 of the declaration.
-So both follow from the header with which a lesson is compiled.
+Doxygen makes NVIDIA's pages. A page has the name of the \\defgroup (or \\addtogroup)
+around the declaration. An anchor is the MD5 of the declaration. So page and anchor
+follow from the header with which a lesson is compiled.
 
 SPDX-License-Identifier: Apache-2.0
 """

@@ -89,7 +89,7 @@ def _drawn(steps: Sequence[Step], where: Sequence[Place]) -> list[tuple[Step, Pl
     """
     wanted = set(range(MOST_STEPS))
     for i, step in enumerate(steps):
-        if step.kind == "death":  # noted later, by another process
+        if step.kind == "death":  # another process records it later
             own = [j for j in range(i) if step.who in (steps[j].who, steps[j].to)]
             for at in (*own[-1:], i):
                 wanted |= set(range(at - BEFORE, at + AFTER + 1))

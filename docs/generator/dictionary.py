@@ -52,5 +52,5 @@ def section(entry: explain.Entry) -> str:
 
 
 def words() -> dict[str, str]:
-    """Place of each code -> the text of CUDA, by which people look for it."""
+    """Place of each code -> CUDA's text of it, because people search for this text."""
     return {f"errors#error_{x.code}": x.says for x in explain.read()}

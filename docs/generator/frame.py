@@ -37,7 +37,7 @@ SEAM = re.compile(
     r"|(?<=\w{6})(?:(?<=[a-z0-9])(?=[A-Z])|(?<=_))(?=\w{4})"
 )
 AS_IT_IS = {"pre", "svg", "template", "script", "style"}
-# What no reader needs: empty paragraphs, and Doxygen's own classes.
+# No reader needs empty paragraphs.
 EMPTY = re.compile(r"<p>\s*</p>\n?")
 
 
@@ -75,7 +75,7 @@ def taken(name: str, html: str, known: Mapping[str, str]) -> Page | None:
         return None
     page = Page(name, text_of(re.sub(r"<div.*", "", title[1], flags=re.S)), inside[1])
     body = re.sub(r"<img [^>]*>(?:&#160;)?", "", page.body.replace("<p >", "<p>"))
-    # Undoes what Doxygen does to two hyphens in code and to blocks inside paragraphs.
+    # Undoes what Doxygen does with two hyphens in code and with blocks in paragraphs.
     body = SHORT_CODE.sub(lambda x: x[0].replace("&ndash;", "--"), body)
     body = body.replace('<pre class="change"', '</p><pre class="change"')
     body = re.sub(r"</details>\s*(?=<b>)", "</details>\n<p>", body)

@@ -1,4 +1,4 @@
-"""Adds numbers of lines and the minutes to a lesson's page.
+"""Adds line numbers, minutes, copy buttons and a link to a lesson's page.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -28,7 +28,8 @@ SOURCE = re.compile(
 )
 # The place of the number of minutes.
 MINUTES = "IPCLAB_MINUTES"
-WORDS, LINES, EXERCISES = 160, 12, 6  # read in a minute; minutes to try
+# Words and lines that a reader reads in a minute; minutes for the changes to try.
+WORDS, LINES, EXERCISES = 160, 12, 6
 
 
 def completed(page: Page, lesson: dict[str, Any]) -> Page:

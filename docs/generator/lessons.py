@@ -54,7 +54,7 @@ def facts(top: Path, lesson: Lesson, rows: int) -> str:
         run = f"`ci/newest -k {lesson['lesson']}` once, to build it, then `{command}`"
     if lesson["profile"] != "one-gpu":
         run += (
-            " or, on a machine that the model plays, "
+            " or, on a machine that the model simulates, "
             f"`{command} --backend model --profile {lesson['profile']}`"
         )
     proof = f"{page_of(lesson['lesson'])}_proof"
@@ -90,7 +90,7 @@ def sentence(row: Row) -> str:
 
 
 def proof(rows: list[Row], tests: dict[str, list[str]]) -> str:
-    """The rows that the lesson's mirror judges, with the tests of each."""
+    """The rows of the lesson, with the tests of each row."""
     lines = []
     for row in rows:
         names = ", ".join(f"`{name}`" for name in tests.get(row["id"], []))
@@ -100,9 +100,9 @@ def proof(rows: list[Row], tests: dict[str, list[str]]) -> str:
 
 
 def changes(top: Path, lesson: str) -> str:
-    """The exercises of NN_topic/topic.try.json; a test makes each change.
+    """The changes of NN_topic/topic.try.json; a test makes each change.
 
-    Raises Missing if the lesson has none.
+    Raises Missing if the lesson has no such file.
     """
     file = top / "samples" / lesson / f"{lesson[3:]}.try.json"
     if not file.exists():

@@ -1,8 +1,8 @@
 """Links every CUDA call that a page names to NVIDIA's reference.
 
-With the tag file Doxygen links only text that looks like a call, `name(`. But prose
-says `cudaMalloc`, and lessons call the driver API as `DRIVER(cuMemMap)(…)`. So this
-module processes the pages again, with the same file.
+With the tag file Doxygen links only text that looks like a call, `name(`. But pages say
+`cudaMalloc`, and lessons call the driver API as `DRIVER(cuMemMap)(…)`. So this module
+processes the pages again, with the same tag file.
 
 SPDX-License-Identifier: Apache-2.0
 """

@@ -21,7 +21,7 @@ class Scene:
     block: str  # label of the physical block
     exporter: str = ""  # text at the exporter's address; may be empty
     importer: str = ""
-    broken: bool = False  # the importer's pointer leads to memory that is gone
+    broken: bool = False  # the importer's pointer leads to memory that was freed
 
 
 SCENES = {

@@ -73,7 +73,7 @@ class Book:
         return before, order[at + 1] if at + 1 < len(order) else ""
 
     def label(self, page: str) -> str:
-        """The text in the menu; for a lesson its number and the word to look for."""
+        """The text in the menu; for a lesson its number and the start of its title."""
         title = self.titles.get(page, page)
         if page in self.lessons:
             return f"{page.removeprefix('lesson_')} {title.partition(':')[0]}"

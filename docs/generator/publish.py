@@ -1,4 +1,4 @@
-"""Puts versions of the book side by side in one folder: on a stick, or on a server.
+"""Puts versions of the book side by side in one folder, for a server or a USB stick.
 
     python -m generator.publish HTML PDF FOLDER
 

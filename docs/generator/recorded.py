@@ -32,12 +32,12 @@ class Run:
 
     @functools.cached_property
     def rows(self) -> list[Row]:
-        """One for each test."""
+        """A row for each test and lesson."""
         return rows(self.records)
 
     @property
     def real(self) -> bool:
-        """Was it a driver, not the reference model?"""
+        """Says whether the run used a driver, not the reference model."""
         return bool(self.about["backend"] == "cuda")
 
     @property
@@ -69,5 +69,5 @@ def runs(folders: Iterable[Path]) -> list[Run]:
 
 
 def recorded_folders() -> list[Path]:
-    """Those of docs/results/."""
+    """The results folders in docs/results/."""
     return sorted(file.parent for file in TOP.glob("docs/results/*/run.json"))

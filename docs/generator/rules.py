@@ -38,9 +38,10 @@ ABOUT = (
     "A rule is a sentence of the documentation, or a sentence that follows from it, "
     "in our words and short enough to be tested. Its source says where to read the "
     "original. "
-    "The documentation does not promise what rules of the kinds OBSERVE and UNDEF "
-    "describe: their tests record what happens. These tests fail only for what their "
-    "checks name, such as a crash or wrong values in another process."
+    "Rules of the kinds OBSERVE and UNDEF describe behaviour that the documentation "
+    "does not promise. Their tests record what happens. They fail only if something "
+    "happens that their check names, such as a crash or wrong values in another "
+    "process."
 )
 # The text between the name of a rule and its source.
 ORIGINS = {
@@ -53,7 +54,7 @@ ORIGINS = {
     "UNDEF": "documented as undefined, our wording of",
 }
 LONGEST_TITLE = 70
-# A title that is cut does not end with these.
+# A title that is cut does not end with one of these words.
 DANGLING = re.compile(
     r"a|an|and|are|as|at|be|by|can|do|for|from|has|have|if|in|into|is|it|its|may|must|"
     r"never|no|not|of|on|one|only|or|same|shall|so|than|that|the|their|them|then|this|"
@@ -101,7 +102,7 @@ class Evidence:
 
 
 def tests(conformance: Path) -> dict[str, list[str]]:
-    """Row -> `Suite.Name` of its tests, read from the sources of the mirrors."""
+    """Row -> `Suite.Name` of its tests, read from the sources in conformance/."""
     found: dict[str, list[str]] = {}
     for source in sorted(conformance.glob("[0-9]*/*_test.cu")):
         for suite, name, row in TEST.findall(source.read_text()):
@@ -227,8 +228,8 @@ def _noticed(row: str, faults: list[Fault], runs: list[Run]) -> str:
     text = ""
     if faults:
         text = (
-            "Each of these breaks what the rule says, so a test of the rule has to "
-            "fail. `ipclab mutants` puts them in front of a driver, one at a time.\n\n"
+            "Each of these faults breaks what the rule says, so a test of the rule "
+            "must fail. `ipclab mutants` runs the tests with one fault at a time.\n\n"
         )
         text += table(
             ("fault", "what it breaks", *(run.machine for run in shown)),
@@ -291,7 +292,7 @@ def _documented(sentences: list[Entry]) -> str:
 
 
 def verdict(run: Run, row: str) -> str:
-    """The verdicts of a machine's tests of a row, with counts if they differ."""
+    """The verdicts of a row's tests on a machine, with counts if they differ."""
     seen = Counter(test.shown for test in run.rows if test.record["requirement"] == row)
     if len(seen) == 1:
         return next(iter(seen))

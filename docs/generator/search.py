@@ -17,7 +17,7 @@ UNREAD = re.compile(
     r"<(svg|script|style|button|template)\b.*?</\1>|<desc>.*?</desc>", re.DOTALL
 )
 MOST = 6000  # characters of one section
-# What a reader wants first where two pages have the same words.
+# If two pages have the same words, the page with the greater weight comes first.
 WEIGHT = {
     "lesson": 1.3,
     "index": 1.3,
@@ -35,7 +35,7 @@ WEIGHT = {
     "errata": 0.5,
 }
 OTHER = 0.6
-# Sections that name many things, or ask what another section answers.
+# Sections that name many things, or ask a question that another section answers.
 ASIDE, LESS = ("_code", "_out", "_proof", "_test", "_predict", "_points"), 0.6
 APART = ("errors", "calls", "runner", "results", "changes")  # pages of many things
 WHOLE = ("rule", "class", "struct")  # pages about one thing
@@ -45,7 +45,7 @@ def index(book: Book, pages: Mapping[str, Page], keywords: Mapping[str, str]) ->
     """The file.
 
     It is a script, because a page that is opened as a file may not read other files.
-    `keywords` has words by which people look for a page, `page` or `page#section`.
+    `keywords` has other words that people search for, by `page` or `page#section`.
     """
     entries = []
     for page in pages.values():

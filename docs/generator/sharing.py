@@ -16,7 +16,7 @@ Figure = dict[str, Any]
 
 
 def part(results: Path) -> str:
-    """Tables and bars of each machine that has figures, or a sentence."""
+    """Tables and bars of each machine that has figures; a sentence if there is none."""
     files = sorted(results.glob("*/sharing.jsonl"))
     if not files:
         return "No machine has recorded its figures yet."

@@ -6,9 +6,9 @@ that no picture needs. machine.txt names the machine. To record lessons again:
     python -m generator.traces --lessons lessons.json --build BUILD \\
         --newest BUILD [LESSON...]
 
-on a GPU where there is one; a lesson that the machine cannot run is recorded on
-the reference model. A lesson that needs a newer toolkit is taken from the second
-build.
+This records on a GPU if there is one. A lesson that the machine cannot run is recorded
+on the reference model. The program of a lesson that needs a newer toolkit comes from
+the second build.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -41,7 +41,8 @@ MACHINE = "machine.txt"
 ON_MODEL = "the reference model"
 MODELS_OWN = ("message", "message", "1 bytes, 1 descriptor")
 SKIPPED = 77
-# Runtime names that are not the driver's name with cuda instead of cu.
+# Most functions of the runtime have the driver's name with cuda instead of cu. These
+# have other names.
 RUNTIME = {
     "cuCtxSynchronize": ("cudaDeviceSynchronize",),
     "cuDevicePrimaryCtxReset": ("cudaDeviceReset",),
@@ -98,7 +99,7 @@ def read(lesson: str, top: Path = TOP / "docs/traces") -> Lesson:
 
 
 def steps(lesson: Lesson, source: str) -> list[Step]:
-    """What a picture shows: the calls with the names in the lesson's source. It shows
+    """The steps of a picture: the calls with the names in the lesson's source. It shows
     these calls even if nothing is shared. It leaves out calls that the source does not
     name, because the runtime makes them itself.
     """
@@ -156,7 +157,7 @@ def as_written(name: str, source: str) -> str:
 
 
 def runtime(name: str) -> tuple[str, ...]:
-    """The calls of the runtime that make this call of the driver, the likely one first.
+    """The calls of the runtime that make this call of the driver, most likely first.
 
     >>> runtime("cuMemsetD32Async")
     ('cudaMemsetAsync', 'cudaMemset')
@@ -234,7 +235,7 @@ def record(lesson: Mapping[str, Any], build: Path, into: Path) -> str:
 
 
 def keep(folder: Path, into: Path, machine: str) -> None:
-    """Copy a trace; of the declared calls only those that were made."""
+    """Copy a trace, without declarations of calls that were not made."""
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
     for path in sorted(folder.glob("*.trace")):

@@ -76,7 +76,7 @@ def _side_by_side(runs: list[Run]) -> str:
             text += "Nowhere.\n\n"
     text += (
         "@section results_told Where the answer is not the documented one\n\n"
-        + ("On all machines alike.\n\n" if len(runs) > 1 else "")
+        + ("All machines answered in the same way.\n\n" if len(runs) > 1 else "")
         + table(["rule", "test", "verdict", "what was seen"], lines_of[False])
     )
     return text
@@ -136,14 +136,14 @@ def section(run: Run) -> str:
         + (
             _kill_matrix(run.kills)
             if run.kills
-            else "No kill matrix of this machine is recorded: this site does not show "
-            "which faults the suite notices in front of this driver.\n\n"
+            else "No kill matrix of this machine is recorded. So this site does not "
+            "show which faults the suite notices on this driver.\n\n"
         )
     )
 
 
 def _kill_matrix(kills: matrix.Document) -> str:
-    """The faults that the suite noticed here, and the names of the others."""
+    """The counts of the faults by result, and the faults that were not noticed."""
     part = kills["partial"]
     missed = [
         [f"`{fault['name']}`", plain(fault["what"]), fault["result"]]
@@ -179,7 +179,7 @@ def _test(test: records.Row) -> str:
 
 
 def _seen(test: records.Row) -> str:
-    """The evidence that deviations.json had then; otherwise the record's reason."""
+    """The evidence of the recorded deviation; without one, the record's reason."""
     if test.verdict == "deviates":
         return plain(test.record["deviation"]["evidence"])
     reason = " ".join(test.reason.split())

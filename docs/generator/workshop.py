@@ -44,7 +44,7 @@ def parts(top: Path) -> dict[str, str]:
 
 
 def pages(top: Path) -> dict[str, str]:
-    """File name -> page, one for each path: times, what to show and to ask."""
+    """File name -> page, one for each path: times, what to show, questions to ask."""
     ways = paths.read(top, exercises.read(top))
     return {f"path_{way.name}.dox": _page(way) for way in ways}
 

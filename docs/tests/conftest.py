@@ -22,7 +22,7 @@ TOP = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("IPCLAB_BUILD", TOP / "build/dev"))
 
 
-# Pages of one kind: one in this many is tested.
+# Kinds of similar pages. Of each kind, the browser tests open one page in this many.
 ALIKE = {
     "rule_": 60,
     "class|struct|namespace|group__": 12,
@@ -52,7 +52,7 @@ class Site:
     def some(self) -> list[Path]:
         """Every page that has no kind in ALIKE, and some pages of each kind.
 
-        With IPCLAB_ALL_PAGES=1 it is all pages; a browser needs half an hour for these.
+        With IPCLAB_ALL_PAGES=1 these are all pages. Then the tests need half an hour.
         """
         if os.environ.get("IPCLAB_ALL_PAGES") == "1":
             return self.pages
@@ -70,7 +70,7 @@ class Site:
         return (self.folder / page).read_text().replace("<wbr>", "")
 
     def change(self, page: str, old: str, new: str) -> None:
-        """Plants a fault; `old` must be there."""
+        """Plants a fault: replaces `old`, which the page must have."""
         text = (self.folder / page).read_text()
         assert old in text, f"{page} has no {old!r}"
         (self.folder / page).write_text(text.replace(old, new))

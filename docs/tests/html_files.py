@@ -45,12 +45,12 @@ class Unlinked(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
-        """Notes where links and the like begin."""
+        """Notes where an element begins in which no name becomes a link."""
         if tag in links.CLOSED or self.get_starttag_text() == links.TITLE:
             self._inside.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        """Notes where they end."""
+        """Notes where such an element ends."""
         if tag in self._inside:
             self._inside.remove(tag)
 

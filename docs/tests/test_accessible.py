@@ -1,4 +1,4 @@
-"""Checks every page against WCAG AA with axe-core; each kind of fault is planted once.
+"""Checks pages of every kind against WCAG AA with axe-core; each fault is planted once.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -40,7 +40,7 @@ def violations(
 
 
 def whole(site: Site) -> list[Path]:
-    """The tested pages except the page that joins all pages, and one file of slides."""
+    """The tested pages without book.html, and one file of slides."""
     pages = [path for path in site.some if path.name != "book.html"]
     return pages + site.slides[:1]
 

@@ -179,7 +179,7 @@ def test_a_step_is_on_a_line_that_makes_it(
 
 
 def test_a_helper_of_the_lesson_may_have_the_name_of_a_common_one() -> None:
-    """samples/common does not call the lesson's helper: wait() does not lead there."""
+    """A helper of samples/common does not call the lesson's helper of the same name."""
     program = (
         'int main() {\n  wait("end");\n  wait_for(stream);\n  other.finish();\n}\n'
     )

@@ -34,7 +34,7 @@ def test_a_lesson_has_a_picture_that_fits(lesson: str) -> None:
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_a_picture_is_of_the_lesson_as_it_is(lesson: str) -> None:
-    """Its kernels have the names that are in the source today."""
+    """The kernels of the picture have their current names in the source."""
     text = traces.sources(lesson).text
     for step in traces.steps(traces.read(lesson), text):
         if step.kind == "kernel":
@@ -137,11 +137,11 @@ def test_the_caption_says_where_it_was_recorded() -> None:
     recorded = traces.read("01_legacy_memory")
     figure = diagrams.figure(recorded, traces.sources("01_legacy_memory"), {})
     assert f"Drawn from a trace of this lesson: {recorded.machine}." in figure
-    assert figure.count("<svg") == 2  # its memory, too
+    assert figure.count("<svg") == 2  # also of its memory
 
 
 def test_memory_has_a_name_that_the_page_explains() -> None:
-    """Its number is its place in the picture, not its number in the trace."""
+    """A block's number is its place in the picture, not its number in the trace."""
     lesson = "70_handle_cache"
     drawn = diagrams.figure(traces.read(lesson), traces.sources(lesson), {})
     blocks = re.findall(r'<text class="block"[^>]*>([^<]*)', drawn)

@@ -13,7 +13,7 @@ import pytest
 
 from conftest import Site
 
-# In prose and in code; `--` that became a dash makes a command that fails.
+# Remains in text and in code. If `--` became a dash, the command fails.
 ANYWHERE = {
     "a block of Doxygen": r"\[block\]",
     "an entity": r"&(?:lt|gt|amp|quot|zwnj|ndash|#\d+);",
@@ -32,7 +32,7 @@ IN_PROSE = {
 
 
 class Rendered(HTMLParser):
-    """The text of a page, separate from that of programs."""
+    """The text of a page; text of programs is kept separately."""
 
     UNSEEN = ("script", "style", "title", "desc")
     DECLARED = re.compile(r"mem|param")  # classes of Doxygen for declarations
@@ -45,7 +45,7 @@ class Rendered(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """An element that is not prose."""
+        """Notes where an element begins whose text is no prose."""
         declared = self.DECLARED.match(dict(attrs).get("class") or "")
         if tag in ("pre", "code", *self.UNSEEN) or (tag == "td" and declared):
             self._open.append(tag)
@@ -53,12 +53,12 @@ class Rendered(HTMLParser):
             self.prose.append("\n")
 
     def handle_endtag(self, tag: str) -> None:
-        """Its end."""
+        """Notes where such an element ends."""
         if self._open and self._open[-1] == tag:
             self._open.pop()
 
     def handle_data(self, data: str) -> None:
-        """A piece of text."""
+        """Keeps a piece of text."""
         if set(self._open) & set(self.UNSEEN):
             return
         (self.code if self._open else self.prose).append(data)
@@ -81,7 +81,7 @@ CODE = {k: v for k, v in ANYWHERE.items() if k not in ("a tag", "an entity")}
 
 
 def test_no_page_has_remains_of_markup(site: Site) -> None:
-    pages = sorted(site.folder.glob("*.html"))  # slides, too
+    pages = sorted(site.folder.glob("*.html"))  # also the slides
     found = [f"{x.name}: {y}" for x in pages for y in remains(x.read_text())]
     assert not found, "\n".join(found)
 
@@ -93,7 +93,7 @@ def test_places_in_cudas_headers_lead_to_no_file_of_ours(site: Site) -> None:
 
 
 def wrong_headers(html: str) -> list[str]:
-    """Our own links on the name of a header with a line number."""
+    """Links to files of this project on the name of a header with a line number."""
     return re.findall(r'<a [^>]*href="\w+_8h\.html[^>]*>\w+\.h</a>:\d+', html)
 
 

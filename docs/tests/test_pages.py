@@ -67,12 +67,12 @@ def typed_code(page: str) -> list[str]:
 
 
 def is_shell(lines: list[str]) -> bool:
-    """Are these commands of the project, for example for two terminals?"""
+    """Says whether these are commands of the project, for example in a terminal."""
     return all(line.strip().startswith(("ci/", "python3 ")) for line in lines)
 
 
 def is_list(lines: list[str]) -> bool:
-    """Are the indented lines the rest of an item and not code?"""
+    """Says whether the indented lines belong to an item of a list and are not code."""
     return bool(re.match(r"\s+([-*]|\d+\.) ", lines[0]))
 
 
@@ -82,7 +82,7 @@ def unlinked(site: Site, known: dict[str, str], page: str) -> list[str]:
 
 
 def unknown(page: str, headers: str) -> list[str]:
-    """Names of CUDA that are not in its headers, because they are misspelt."""
+    """Names that look like CUDA's but are not in its headers: they are misspelt."""
     return [x for x in links.NAME.findall(page) if not re.search(rf"\b{x}\b", headers)]
 
 

@@ -49,7 +49,7 @@ for (const step of document.querySelectorAll("figure.steps .step")) {
 }
 return without;
 """
-# Of each panel of code: how far each of its lines is from the margin.
+# For each panel of code: the distance of each line from the margin.
 PANELS = """
 return [...document.querySelectorAll("figure.steps .lines pre")].map((pre) =>
   [...pre.children].map((x) => x.textContent).filter((x) => x.trim())
@@ -92,7 +92,7 @@ for (const element of document.querySelectorAll(kinds)) {
 }
 return [...new Set(found)].slice(0, 8);
 """
-# Of each text and box of the diagram: its colour, and whether it has a size.
+# For each text and box of the diagram: its colour, and whether it has a size.
 PICTURE = """
 const svg = document.querySelector("figure.sequence svg");
 if (!svg) return null;
@@ -419,7 +419,7 @@ def test_every_code_is_in_the_index_of_errors(browser: Browser, site: Site) -> N
 
 
 def test_the_choice_is_right_where_it_was_wrong(site: Site) -> None:
-    """Cells that once said less, or more, than their rule."""
+    """Checks cells of the table that were once wrong."""
     page = frame.text_of(site.text("choose.html"))
     for told in (
         "Linux; the header also names Windows and advises against it, PLAT-01",
@@ -525,7 +525,7 @@ def test_a_lesson_that_the_search_lacks_is_noticed(
 def test_every_step_of_a_lesson_shows_its_code(
     browser: Browser, site: Site, lessons: Lessons
 ) -> None:
-    """Also if the page does not show that part of the program."""
+    """A step shows its code even if the page does not show that part of the program."""
     for lesson in lessons:
         page = browser.open(site.folder / f"{page_of(lesson['lesson'])}.html")
         without = page.run(STEPS_WITHOUT_CODE)

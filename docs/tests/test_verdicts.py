@@ -227,7 +227,7 @@ def test_a_conclusion_names_its_source_once() -> None:
 
 
 def test_results_excuse_no_other_driver() -> None:
-    """A record may have been made when its deviation was for more drivers."""
+    """The record's deviation may be older and name more drivers than it does today."""
     page = verdicts.page([run(("deviates", ""))])
     assert "Measured on one H200." in page and "580.9" not in page
 

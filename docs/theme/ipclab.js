@@ -66,7 +66,7 @@
     code.append(button);
   }
 
-  // Marks the present section in the menu.
+  // Marks the current section in the menu.
   const places = [...document.querySelectorAll("#menu .sections a")]
     .map((link) => ({ link, heading: document.getElementById(decodeURIComponent(link.hash.slice(1))) }));
   if (places.length) {
@@ -80,7 +80,7 @@
   const current = document.querySelector("#menu [aria-current]");
   if (current) current.closest("#menu").scrollTop = current.offsetTop - 120;
 
-  // Paper cannot unfold.
+  // Opens all folded parts before the page is printed.
   addEventListener("beforeprint", () => {
     for (const folded of document.querySelectorAll("main details:not([open])")) folded.open = true;
   });

@@ -10,7 +10,7 @@
 
   const words = (text) => text.toLowerCase().match(/[a-z]+-\d+|[a-z_]\w*|\d+/g) || [];
 
-  // The endings of English words.
+  // Removes the usual endings of an English word.
   const stem = (word) => /^[a-z]{5,}$/.test(word) ?
     word.replace(/(ies)$/, "y").replace(/(ing|ed|es|s)$/, "") : word;
 
@@ -64,7 +64,7 @@
           found.set(word, 0.3 + 0.4 * typed.length / word.length);
     if (!found.size && typed.length >= 4) {
       const most = typed.length >= 8 ? 2 : 1;
-      const close = (word) => typed.length > 5 || word[0] === typed[0];  // "rust" is no "must"
+      const close = (word) => typed.length > 5 || word[0] === typed[0];  // "rust" must not find "must"
       for (const word of built.vocabulary)
         if (close(word) && distance(typed, word, most) <= most) found.set(word, 0.4);
     }
@@ -95,9 +95,9 @@
 
   const sum = (values) => values.reduce((all, x) => all + x, 0);
 
-  // The best section of each page that has the words, best page first: a page gets the
-  // best weight of its sections for each word, unless its sections are about unrelated
-  // things.
+  // Returns the best section of each page that has the words, best page first. For each
+  // word a page gets the best weight of its sections. If its sections are about unrelated
+  // things, the page gets the weights of its best section.
   const find = (text) => {
     const all = words(text).filter((word) => !IGNORED.has(word));
     const typed = [...new Set((all.length ? all : words(text)).map(stem))];
@@ -122,7 +122,7 @@
       .slice(0, MOST).map((x) => ({ entry: x.entry, typed }));
   };
 
-  // A piece of the text around the first typed word, the words marked.
+  // A piece of the text around the first typed word, with the typed words marked.
   const context = (text, typed) => {
     const like = (word) => typed.some((x) => stem(word.toLowerCase()).startsWith(x));
     const at = [...text.matchAll(/[\w-]+/g)].find((x) => like(x[0]))?.index ?? 0;

@@ -6,7 +6,7 @@
   const steps = [...figure.querySelectorAll(".step")];
   const [sequence, memory] = figure.querySelectorAll(".sequence-scroll");
   const program = [...document.querySelectorAll("main [data-line]")];
-  const others = [...figure.querySelector("template").content.querySelectorAll("span")];  // no part of the page
+  const others = [...figure.querySelector("template").content.querySelectorAll("span")];  // lines that the page does not show
   if (!steps.length) return;
 
   const element = (name, attributes = {}, ...inside) => {
@@ -30,7 +30,7 @@
   figure.prepend(controls);
   figure.classList.add("live");
 
-  // Without the first spaces of a line, which may be in several elements.
+  // Removes the first spaces of a line. They may be in several elements.
   const outdent = (line, spaces) => {
     const texts = document.createTreeWalker(line, NodeFilter.SHOW_TEXT);
     while (spaces > 0 && texts.nextNode()) {

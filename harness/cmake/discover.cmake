@@ -18,8 +18,7 @@ else()
 endif()
 
 if(NOT result EQUAL 0)
-  # Adds one test that fails and says why, because a program that lists nothing must not
-  # pass.
+  # Adds one test that fails and says why: a program that lists no tests must not pass.
   string(REPLACE ";" "," errors "${errors}")
   add_test(${prefix}LIST ${CMAKE_COMMAND} -E cat "${program}: ${result} ${errors}")
   set_tests_properties(${prefix}LIST PROPERTIES LABELS "${labels};gpu0" TIMEOUT 10)

@@ -6,7 +6,7 @@
 set_property(GLOBAL PROPERTY IPCLAB_LESSONS "")
 
 # Python for the tests, with the packages that ci/setup installs: the Python of .venv, or
-# the system's.
+# the system's Python.
 find_program(IPCLAB_PYTHON NAMES python3 PATHS ${CMAKE_SOURCE_DIR}/.venv/bin NO_DEFAULT_PATH)
 find_program(IPCLAB_PYTHON NAMES python3 REQUIRED)
 
@@ -28,15 +28,15 @@ endfunction()
 #   TITLE      the text in the list of lessons
 #   GPUS       how many GPUs the lesson needs (1)
 #   NEEDS      what else the lesson needs, in words for its reader
-#   TOOLKIT    the oldest CUDA Toolkit that has the lesson's functions, if that is newer
-#              than 13.0; built with an older one, the lesson only skips
-#   PROFILE    the machine that the reference model must imitate for it, if the
-#              number of GPUs is not enough
-#   BUILDS_ON  lessons to read before
+#   TOOLKIT    the oldest CUDA Toolkit that has the lesson's functions, if this toolkit is
+#              newer than 13.0; built with an older toolkit, the lesson only skips
+#   PROFILE    the machine that the reference model must imitate for the lesson, if
+#              the number of GPUs does not say enough
+#   BUILDS_ON  lessons that a reader should know before this lesson
 #   TIMEOUT    seconds after which the lesson counts as hung (30)
 #   ALONE      no other test may use its GPUs: it measures device memory
-#   MPI        with -DUSE_MPI, its source is also a program of two ranks: if there
-#              is MPI, target topic_mpi and CTest sample.NN_topic.mpi
+#   MPI        with -DUSE_MPI, its source is also a program of two ranks: if MPI is
+#              installed, target topic_mpi and CTest sample.NN_topic.mpi
 function(ipc_add_sample)
   cmake_parse_arguments(PARSE_ARGV 0 arg "ALONE;MPI" "TITLE;GPUS;NEEDS;TOOLKIT;PROFILE;TIMEOUT" "BUILDS_ON")
   ipc_lesson(folder topic)
@@ -92,8 +92,8 @@ function(ipc_add_sample)
     "{\"lesson\": \"${folder}\", \"title\": \"${arg_TITLE}\", \"gpus\": ${arg_GPUS}, \"needs\": \"${arg_NEEDS}\", \"toolkit\": \"${arg_TOOLKIT}\", \"profile\": \"${arg_PROFILE}\", \"builds_on\": [${before}]}")
 endfunction()
 
-# The command that starts a program as two ranks on this machine, also on a single core
-# and as root, the usual user in a container.
+# The command that starts a program as two ranks on this machine. It also works on a
+# single core, and as root, which is the usual user in a container.
 function(ipc_two_ranks command)
   set(start ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 2)
   execute_process(COMMAND ${MPIEXEC_EXECUTABLE} --version OUTPUT_VARIABLE version ERROR_QUIET)
@@ -132,9 +132,9 @@ function(ipc_add_conformance)
   ipc_discover(${topic}_test conformance.${folder}. "conformance;${folder}" ${arg_TIMEOUT})
 endfunction()
 
-# ipc_straight_to_cxx(file...): a .cu that contains no kernel, and includes no lesson's
-# header, is plain C++. The C++ compiler needs a quarter of nvcc's time, because nvcc
-# parses such a file three times.
+# ipc_straight_to_cxx(file...): compiles a .cu with the C++ compiler if it contains no
+# kernel and includes no lesson's header. Such a file is plain C++. The C++ compiler needs
+# a quarter of nvcc's time, because nvcc parses such a file three times.
 function(ipc_straight_to_cxx)
   foreach(file IN LISTS ARGN)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
@@ -166,8 +166,8 @@ include([==[${CMAKE_SOURCE_DIR}/harness/cmake/discover.cmake]==])
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${file})
 endfunction()
 
-# Call this after all lessons. It writes what the documentation needs to know about them,
-# and checks that the model's interpreter can read every kernel of the lessons.
+# Call this after all lessons. It writes the facts about lessons that the documentation
+# needs, and checks that the model's interpreter can read every kernel of the lessons.
 function(ipc_finish)
   get_property(known GLOBAL PROPERTY IPCLAB_LESSONS)
   list(JOIN known ",\n" lessons)
@@ -181,7 +181,7 @@ function(ipc_finish)
 endfunction()
 
 # ipc_add_pytest(name file [TIMEOUT seconds] [ENVIRONMENT var=value...]): CTest
-# harness.<name> runs that file of pytest tests. Python is the virtual
+# harness.<name> runs that file of pytest tests. The Python is that of the virtual
 # environment that ci/setup makes, or IPCLAB_PYTHON.
 function(ipc_add_pytest name file)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT" "ENVIRONMENT")

@@ -31,7 +31,7 @@ foreach(capability IN LISTS IPCLAB_GPU_CODE)
 endforeach()
 list(JOIN code "," code)
 set(code "--generate-code=arch=compute_75,code=[${code}]")
-# The shared runtime, so that the reference model can replace it.
+# Programs use the shared runtime, because the reference model must be able to replace it.
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 enable_language(CUDA)
 find_package(CUDAToolkit 13 REQUIRED)
@@ -51,13 +51,13 @@ if(NOT MPI_CXX_FOUND OR NOT MPIEXEC_EXECUTABLE)
   message(STATUS "no MPI: no test sample.*.mpi (Debian: apt-get install libopenmpi-dev openmpi-bin)")
 endif()
 
-# A message says samples/01…, not the path of this checkout.
+# Messages name a file as samples/01…, without the path of this checkout.
 set(IPCLAB_OPTIONS -Wall -Wextra -Werror -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=)
 set(IPCLAB_SANITIZE "" CACHE STRING "sanitizers for the harness: address,undefined or thread")
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${IPCLAB_OPTIONS}>")
 string(REPLACE ";" "," options "${IPCLAB_OPTIONS}")
-# Otherwise nvcc writes its process id into each object, and two builds of the same
-# sources differ. A few objects still differ.
+# Without this option nvcc writes its process id into each object, and two builds of the
+# same sources differ. With the option, a few objects still differ.
 set(same --objdir-as-tempdir)
 add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:${code} -Xcompiler ${options} -Werror all-warnings -no-compress ${same}>")
 if(IPCLAB_SANITIZE)

@@ -1,7 +1,8 @@
 // Declarations from cuda.h of CUDA 13.5 that the suite needs, for a build with
-// an older toolkit: a program of CUDA 13.0 may look up these functions by name
-// in a newer driver. With a toolkit that has them, this header declares
-// nothing. Both must agree on the sizes and offsets below.
+// an older toolkit: a program that was built with CUDA 13.0 may look up these
+// functions by name in a newer driver. With a toolkit that has the functions,
+// this header declares nothing. The assertions below hold for this header and
+// for the toolkit.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,4 +1,4 @@
-// The same as newer.h, for cuda_runtime_api.h.
+// Declarations of newer functions, as in newer.h, for cuda_runtime_api.h.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How arguments are written: by their type, or by a function of their own if
-// the type does not say what the argument means.
+// How arguments are written: by their type. If the type does not say what the
+// arguments of a call mean, a function for this call writes them.
 #pragma once
 
 #include <cuda.h>
@@ -48,7 +48,7 @@ inline void write_value(Line& line, const CUmemAccessDesc& access) {
       .raw("}");
 }
 
-// A copy in two or three dimensions: only the addresses.
+// Of a copy in two or three dimensions, only the addresses are written.
 template <class Copy>
 void write_copy(Line& line, const Copy& copy) {
   const uint64_t to = copy.dstMemoryType == CU_MEMORYTYPE_HOST
@@ -66,7 +66,8 @@ inline void write_value(Line& line, const CUDA_MEMCPY3D& copy) {
   write_copy(line, copy);
 }
 
-// The values that a pointer points to are more useful than the pointer.
+// For these types the line has the values to which a pointer points, because
+// they are more useful than the pointer.
 template <class T>
 constexpr bool kWritten =
     std::is_integral_v<T> || std::is_pointer_v<T> ||

@@ -19,7 +19,8 @@
 namespace ipclab::trace {
 namespace {
 
-// The index in our table for each of CUPTI's identifiers; -1 for the others.
+// The index in our table of the call with this CUPTI identifier; -1 if the
+// table does not have the call.
 int index_of(uint32_t identifier) {
   static const auto& known = *[] {
     auto* numbers = new std::vector<int>;
@@ -54,7 +55,7 @@ constexpr CUpti_CallbackId kFirstCalls[] = {
     CUPTI_RUNTIME_TRACE_CBID_cudaDeviceSynchronize_v3020,
 };
 
-// Writes the first call that is refused in a child of fork.
+// Records the first call that is refused in a child of fork.
 void on_first_call(const CUpti_CallbackData& call) {
   static std::atomic<int> told{0};  // the process that has reported
   if (call.callbackSite != CUPTI_API_EXIT) return;
@@ -92,7 +93,7 @@ void CUPTIAPI on_call(void*, CUpti_CallbackDomain domain,
   inside = false;
 }
 
-// The library of the toolkit, or that of the program (Python wheels).
+// The CUPTI library of the toolkit, or that of the program (Python wheels).
 void* open_cupti() {
   const char* named = std::getenv("IPCLAB_CUPTI");
   for (const char* path : {named, "libcupti.so.13", IPCLAB_CUPTI_LIBRARY}) {

@@ -3,7 +3,7 @@
     generate.py calls.txt generated_cuda_meta.h cupti_driver_cbid.h FOLDER
 
 FOLDER/calls.inc has the table of calls and the functions that write their
-arguments, FOLDER/wrappers.inc the definitions for the reference model.
+arguments. FOLDER/wrappers.inc has the definitions for the reference model.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -37,12 +37,14 @@ class Call:
 
 
 def base(symbol: str) -> str:
-    """The name without version and form: cuMemcpyDtoH of cuMemcpyDtoH_v2_ptds."""
+    """The name without version and form: cuMemcpyDtoH for cuMemcpyDtoH_v2_ptds."""
     return re.sub(r"(_v\d)?(_pts[zd]|_ptds)?$", "", symbol)
 
 
 def listed(text: str) -> dict[str, list[str]]:
-    """The names of calls.txt, newer ones with '?', and arguments written by hand."""
+    """The names in calls.txt, each with its arguments that arguments.h writes. The name
+    of a newer function ends in '?'.
+    """
     found = {}
     for line in text.splitlines():
         name, _, names = line.partition("#")[0].partition("=")
@@ -70,7 +72,7 @@ def calls(wanted: dict[str, list[str]], meta: str, identifiers: str) -> list[Cal
             continue
         fields = structs.get(symbol)
         if fields is None and symbol not in WITHOUT_ARGUMENTS:
-            continue  # reserved numbers
+            continue  # the symbol is only a reserved number
         if any("_v1" in kind for kind, _ in fields or []) or symbol in SMALL:
             continue  # from CUDA 3: addresses and sizes of 32 bits
         found.append(Call(symbol, fields or [], by_hand[name]))
@@ -129,7 +131,7 @@ def wrappers(found: list[Call]) -> str:
 
 
 def main() -> None:
-    """Write both files, if they differ from what is there."""
+    """Write each file, if its contents have changed."""
     wanted, meta, identifiers, folder = (Path(x) for x in sys.argv[1:])
     found = calls(listed(wanted.read_text()), meta.read_text(), identifiers.read_text())
     for name, text in (("calls", table(found)), ("wrappers", wrappers(found))):

@@ -16,7 +16,7 @@ class Line {
  public:
   static constexpr size_t kMost = 4096;
 
-  /// Characters as they are.
+  /// Adds characters without a change.
   Line& raw(std::string_view text) {
     if (size_ + text.size() > kMost) {
       full_ = true;
@@ -40,7 +40,7 @@ class Line {
     return number(reinterpret_cast<uintptr_t>(pointer));
   }
 
-  /// A string of JSON.
+  /// Adds a string of JSON.
   Line& text(std::string_view value) {
     raw("\"");
     for (const char c : value) {
@@ -57,7 +57,7 @@ class Line {
     return raw("\"");
   }
 
-  /// Bytes as a string of hexadecimal digits.
+  /// Adds bytes as a string of hexadecimal digits.
   Line& bytes(const void* data, size_t size) {
     constexpr char kHex[] = "0123456789abcdef";
     raw("\"");
@@ -69,8 +69,8 @@ class Line {
     return raw("\"");
   }
 
-  /// An argument of a call, written by its type; `ok`: the call succeeded, so
-  /// that what it wrote may be read. See arguments.h.
+  /// Adds an argument of a call, written by its type. If `ok`, the call has
+  /// succeeded, and the values that it wrote may be read. See arguments.h.
   template <class T>
   Line& value(const T& argument, bool ok);
 

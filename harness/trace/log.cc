@@ -35,8 +35,8 @@ struct File {
 
 std::atomic<File*> current{nullptr};
 std::atomic<bool> stopped{false};
-bool forked = false;     // in a child of fork that has not called exec
-uint64_t forked_at = 0;  // before the fork, as the parent saw it
+bool forked = false;     // this is a child of fork that has not called exec
+uint64_t forked_at = 0;  // the time just before the fork
 std::mutex opening_or_growing;
 
 // The program's arguments as a list of JSON.
@@ -167,8 +167,8 @@ void before_fork() {
   forked_at = now();
 }
 
-// A child of fork writes its own file. The mapping of its parent stays, but is
-// not used: another thread may have been writing there.
+// A child of fork writes its own file. The mapping of its parent stays, but it
+// is not used, because another thread may have been writing there.
 void after_fork_in_child() {
   current.store(nullptr);
   forked = true;

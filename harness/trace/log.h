@@ -15,12 +15,13 @@ uint64_t now();
 /// Does IPCLAB_TRACE name a folder? Without one nothing is written.
 bool tracing();
 
-/// The beginning of this process's file; times in the file count from this
-/// moment.
+/// The moment at which this process's file begins. Times in the file count from
+/// this moment.
 uint64_t beginning();
 
 /// Adds a line with its newline; any thread may call this. The file is a shared
-/// mapping: the kernel keeps what was written, however the process ends.
+/// mapping: the kernel keeps what was written, in whatever way the process
+/// ends.
 void write(const Line& line);
 
 /// Is this the process that the file belongs to? A child of vfork is not.
@@ -29,8 +30,8 @@ bool own_process();
 /// Writes {"what":NAME,"t":TIME to the line; the caller adds the closing brace.
 void begin_event(Line& line, std::string_view name, uint64_t at = now());
 
-/// Reports once that recording has failed (the disk is full, for example), and
-/// stops recording.
+/// Reports once that recording has failed, for example because the disk is
+/// full. Then stops recording.
 void give_up(std::string_view reason);
 
 }  // namespace ipclab::trace

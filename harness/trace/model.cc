@@ -2,7 +2,7 @@
 // The recorder on the reference model: a library that is loaded before the
 // model (LD_PRELOAD), has the driver's functions and passes every call on. This
 // does not work with NVIDIA's own runtime, which finds the driver in another
-// way; there CUPTI is used.
+// way. With NVIDIA's runtime the recorder uses CUPTI.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <generated_cuda_meta.h>
@@ -20,8 +20,8 @@ struct NoParameters {};
 // Calls that the driver makes itself do not belong to the program.
 thread_local bool inside = false;
 
-// The driver's function: the next one of that name, or the one in libcuda.so.1
-// if the program has opened that library itself.
+// The driver's function: the next function of that name, or the function in
+// libcuda.so.1 if the program has opened that library itself.
 void* real_function(const char* symbol) {
   if (void* next = dlsym(RTLD_NEXT, symbol)) return next;
   static void* const library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);

@@ -22,7 +22,7 @@ namespace {
 #include "calls.inc"
 
 constexpr size_t kMostPointers = 16;             // written for one launch
-constexpr uint64_t kLowest = uint64_t{1} << 32;  // what looks like an address
+constexpr uint64_t kLowest = uint64_t{1} << 32;  // values like an address
 constexpr uint64_t kHighest = uint64_t{1} << 48;
 
 struct Parameter {

@@ -16,7 +16,7 @@ struct Call {
   uint32_t identifier;  ///< CUPTI's number
   void (*write_arguments)(Line&, const void* parameters, bool ok);
   bool waits;            ///< the call may wait for another process
-  const char* declared;  ///< its name and those of its arguments, as JSON
+  const char* declared;  ///< names of the call and its arguments, as JSON
 };
 
 /// A call that has returned. Its number is its place in the table.
@@ -26,7 +26,7 @@ struct Done {
   CUcontext context;
   const void* parameters;
   CUresult result;
-  const char* kernel;  ///< its name if it is known, or null
+  const char* kernel;  ///< the kernel's name if it is known, or null
 };
 
 /// The table of calls.

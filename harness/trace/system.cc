@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records what is not CUDA: descriptors that are sent through sockets, taken by
-// pidfd_getfd, closed or left open, and how processes end. When this library is
-// preloaded (LD_PRELOAD), its functions are called instead of the C library's;
-// they pass every call on and change nothing.
+// Records actions outside CUDA: descriptors that are sent through sockets,
+// taken by pidfd_getfd, closed or left open, and the ends of processes. When
+// this library is preloaded (LD_PRELOAD), a program calls its functions instead
+// of those of the C library. They pass every call on and change nothing.
 #include <dlfcn.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -46,7 +46,7 @@ bool identify(int descriptor, Identity* identity) {
   return true;
 }
 
-// The descriptors that concern CUDA. Almost every close() is of another
+// The descriptors that concern CUDA. Almost every close() concerns another
 // descriptor; one bit shows this without a lock.
 std::atomic<uint64_t> noted_bits[1024];
 

@@ -29,7 +29,7 @@ int exporter(Channel& channel) {
   CUDA_CHECK(cudaMemset(data, kPoison, kBytes));
   write_values(data, kCount, kExporterValue);  // launches a kernel
 
-  // A handle orders nothing: finish writing before you send it.
+  // A handle does not order work: wait for the kernel first.
   CUDA_CHECK(cudaDeviceSynchronize());
 
   cudaIpcMemHandle_t handle;

@@ -46,7 +46,7 @@ int exporter(std::vector<Child>& importers) {
     ++invitation.number;
   }
 
-  // All have read, so no importer can read what another one writes.
+  // All importers have read, so each of them may write now.
   for (Child& importer : importers) importer.channel.signal("go");
   for (Child& importer : importers) importer.channel.wait("written");
   int wrong = 0;

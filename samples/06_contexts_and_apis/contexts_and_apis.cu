@@ -8,8 +8,8 @@
 //                                       read, write in the first
 //   read, cudaFree       <- closed ---  cuIpcCloseMemHandle
 //
-// The exporter uses the driver API (cu...), the importer opens with the
-// runtime API (cuda...): the 64 bytes are the same.
+// The exporter exports with the driver API (cu...). The importer opens
+// the same 64 bytes with the runtime API (cuda...).
 //
 // nvcc -cudart shared samples/06_contexts_and_apis/contexts_and_apis.cu
 //

@@ -29,7 +29,7 @@ int exporter(Channel& channel) {
   CUDA_CHECK(cudaIpcGetMemHandle(&memory, data));
   channel.send("memory", memory);
 
-  cudaEvent_t event;  // both flags: such an event measures no time
+  cudaEvent_t event;  // both flags are needed
   CUDA_CHECK(cudaEventCreateWithFlags(
       &event, cudaEventInterprocess | cudaEventDisableTiming));
 
@@ -46,7 +46,7 @@ int exporter(Channel& channel) {
   channel.wait("queued");
   open_gate(gate);
 
-  // Destroy the exported event after every imported one.
+  // Destroy the exported event after all imported events.
   channel.wait("closed");
   CUDA_CHECK(cudaEventDestroy(event));
   destroy_gate(gate);

@@ -90,7 +90,7 @@ int importer(Channel channel) {
   int wrong = 0;
   for (int round = 1; round <= kRounds; ++round) {
     channel.wait("ping");
-    // No wait yet: round 1 is held, so the old values are still there.
+    // Round 1 is held, so without a wait the values are still old.
     if (round == 1) wrong = count_wrong(data, kCount, kStart, 0);
 
     CUDA_CHECK(cudaStreamWaitEvent(nullptr, ping, 0));

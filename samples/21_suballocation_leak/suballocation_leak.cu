@@ -1,4 +1,4 @@
-// Lesson 21: the importer of a small allocation can access other ones.
+// Lesson 21: sharing a small allocation can expose other memory.
 //
 //   exporter                            importer
 //   cudaMalloc twice: one to
@@ -80,7 +80,7 @@ int exporter(Channel& channel, size_t bytes) {
   CUDA_CHECK(cudaFree(secret));
   CUDA_CHECK(cudaFree(loan));
 
-  // A small loan can leak; a loan of whole blocks must not.
+  // Only a loan that is smaller than a block may expose the secret.
   return bytes < kBlock || lost == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [exporter]

@@ -1,7 +1,7 @@
 // Lesson 22: a pointer's attributes say how to share its memory.
 //
 // Three mechanisms share memory, and each shares only one kind of
-// memory. A pointer does not show its kind, but its attributes do. This
+// memory. The attributes of a pointer show the kind of its memory. This
 // lesson reads them, tries all three mechanisms, and compares.
 //
 // nvcc -cudart shared

@@ -23,7 +23,7 @@ constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 3000000;
 
 //! [map]
-// Memory has no address by itself, and an address gives no access.
+// New memory has no address, and a new mapping gives no access.
 void* map(Memory memory, size_t bytes) {
   CUdeviceptr address = 0;
   CU_CHECK(DRIVER(cuMemAddressReserve)(&address, bytes, 0, 0, 0));

@@ -20,7 +20,7 @@
 #include "../common/vmm.h"
 
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-constexpr size_t kBytes = size_t{2} << 30;  // other changes are smaller
+constexpr size_t kBytes = size_t{2} << 30;  // larger than other changes
 constexpr int kCount = 1 << 20;
 constexpr int kExporterValue = 1000000;
 

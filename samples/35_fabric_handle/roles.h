@@ -1,7 +1,7 @@
 // The roles of lesson 35 are two processes of one node, as in other
 // lessons. With -DUSE_MPI the roles are the two ranks that mpirun has
 // started, and the channel uses MPI. Every wait has a deadline. If one
-// rank fails, the other one ends, too.
+// rank fails, the other rank ends, too.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -67,8 +67,8 @@ class Channel {
   }
 };
 
-// Each rank tells the other once if its node has what the lesson needs.
-// Returns true if both nodes have it.
+// Each rank calls this function once, and says whether its node has
+// what the lesson needs. Returns true if both nodes have everything.
 inline bool have_met = false;
 inline bool meet(int ready) {
   const Deadline deadline("meet");

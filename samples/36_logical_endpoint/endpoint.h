@@ -15,7 +15,8 @@ inline void require_endpoints() {
           "logical endpoints");
 }
 
-/// Creates memory of GPU 0 for other nodes. Skips without a channel.
+/// Creates memory of GPU 0 for other nodes. Skips if there is no IMEX
+/// channel.
 inline Memory create_memory(size_t bytes,
                             const CUmemAllocationProp& wanted) {
   Memory memory;
@@ -42,7 +43,7 @@ inline void wait_until_ready(CUlogicalEndpointId id) {
 //! [ready]
 
 //! [sides]
-/// One side of a copy: an address …
+/// Returns one side of a copy: an address.
 inline CUfabricCpyOperand at(void* address) {
   CUfabricCpyOperand side{};
   side.type = CU_FABRIC_COPY_OPERAND_TYPE_POINTER;
@@ -50,7 +51,7 @@ inline CUfabricCpyOperand at(void* address) {
   return side;
 }
 
-/// … or an offset of an endpoint.
+/// Returns one side of a copy: an offset in an endpoint.
 inline CUfabricCpyOperand at(CUlogicalEndpointId id,
                              cuuint64_t offset) {
   CUfabricCpyOperand side{};

@@ -16,7 +16,7 @@
 
 #include "../common/roles.h"
 
-#if CUDA_VERSION < 13050  // its headers do not have these functions
+#if CUDA_VERSION < 13050  // older headers do not have these functions
 int main() { skip("build this lesson with CUDA Toolkit 13.5"); }
 #else
 #include "endpoint.h"
@@ -28,7 +28,7 @@ constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 3000000;
 
 //! [wanted]
-// An endpoint of GPU 0 that can be exported.
+// Describes an endpoint of GPU 0 that can be exported.
 CUlogicalEndpointProp describe() {
   CUlogicalEndpointProp wanted{};
   wanted.type = CU_LOGICAL_ENDPOINT_TYPE_UNICAST;
@@ -65,7 +65,7 @@ int exporter(Channel& channel, const CUlogicalEndpointProp& wanted,
   channel.wait("closed");
   const int wrong = count_wrong(data, kCount, kImporterValue);
   say("reads the importer's values: %d wrong", wrong);
-  CU_CHECK(DRIVER(cuLogicalEndpointDestroy)(id));  // it also unbinds
+  CU_CHECK(DRIVER(cuLogicalEndpointDestroy)(id));  // unbinds, too
   CU_CHECK(DRIVER(cuLogicalEndpointIdRelease)(id, 1));
   unmap_memory(data, memory_bytes);
   CU_CHECK(DRIVER(cuMemRelease)(memory));
@@ -97,7 +97,7 @@ int importer(Channel channel) {
 
   auto handle =
       channel.receive<CUlogicalEndpointFabricHandle>("handle");
-  CUlogicalEndpointId id;  // a number of its own
+  CUlogicalEndpointId id;  // the importer's own number
   CU_CHECK(DRIVER(cuLogicalEndpointIdReserve)(&id, 1));
   CU_CHECK(DRIVER(cuLogicalEndpointImport)(id, &handle, kFabric));
   wait_until_ready(id);

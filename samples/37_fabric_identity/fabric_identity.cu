@@ -11,12 +11,12 @@
 
 #include "../common/roles.h"
 
-#if CUDA_VERSION < 13040  // its headers do not have these functions
+#if CUDA_VERSION < 13040  // older headers do not have these functions
 int main() { skip("build this lesson with CUDA Toolkit 13.4"); }
 #else
 
 //! [place]
-// Where a GPU is in a fabric. This is plain data, for any channel.
+// Plain data that says where a GPU is in a fabric.
 constexpr size_t kMost = 16;
 struct Place {
   CUuuid cluster;
@@ -55,7 +55,7 @@ bool same(const T& one, const T& other) {
   return std::memcmp(&one, &other, sizeof one) == 0;
 }
 
-// Returns true if both are in one clique of this type. A clique of
+// Returns true if both GPUs are in one clique of this type. A clique of
 // another cluster could have the same number.
 bool share(const Place& one, const Place& other, CUcliqueType type) {
   if (!same(one.cluster, other.cluster)) return false;

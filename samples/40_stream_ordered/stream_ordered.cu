@@ -9,7 +9,7 @@
 //   cudaStreamWaitEvent <-- copied ---   cudaEventRecord
 //   cudaFreeAsync
 //
-// Everything is queued before the gate opens, even the free.
+// The second copy and the free are queued before the gate opens.
 //
 // nvcc -cudart shared samples/40_stream_ordered/stream_ordered.cu
 //

@@ -1,4 +1,4 @@
-// Lesson 41: which pool stream-ordered memory comes from.
+// Lesson 41: from which pool stream-ordered memory comes.
 //
 //   call                        current pool    memory comes from
 //   cudaMallocAsync             the default     the default pool
@@ -29,7 +29,7 @@ cudaMemPool_t pool_of(void* data) {
 }
 //! [pool of]
 
-// Prints the pool of the memory. Returns whether it is `expected`.
+// Prints the pool of the memory. Returns true if it is `expected`.
 bool came_from(cudaMemPool_t expected, void* data, const char* call) {
   cudaMemPool_t default_pool, current;
   CUDA_CHECK(cudaDeviceGetDefaultMemPool(&default_pool, 0));
@@ -71,7 +71,7 @@ int main() {
   //! [choose]
 
   //! [destroy]
-  // The memory lives until it is freed. The pool gives no new memory.
+  // The memory lives until its free. The pool gives no new memory.
   write_values(data[2], kCount, kValue);
   CUDA_CHECK(cudaMemPoolDestroy(own));
   const int wrong = count_wrong(data[2], kCount, kValue);

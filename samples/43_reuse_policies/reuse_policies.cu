@@ -16,7 +16,7 @@
 #include "../common/pool.h"
 #include "../common/require.h"
 
-constexpr size_t kBlock = 64 << 20;  // more than a pool's spare memory
+constexpr size_t kBlock = 64 << 20;  // a pool has less in reserve
 constexpr int kCount = 1 << 20;      // values checked in a block
 constexpr int kValueA = 1000000;
 constexpr int kValueB = 3000000;
@@ -42,8 +42,8 @@ cudaMemPool_t create_pool_for(Case which, bool on) {
 //! [policy]
 
 //! [case]
-// Frees a block in A. Then allocates one of the same size, in B or in
-// A. Adds the number of wrong values of the new owner to *wrong.
+// Frees a block in A. Then allocates a block of the same size, in B or
+// in A. Adds the number of the new owner's wrong values to *wrong.
 const char* next_owner_gets(Case which, bool on, cudaStream_t a,
                             cudaStream_t b, int* wrong) {
   Gate* gate = create_gate();
@@ -60,14 +60,14 @@ const char* next_owner_gets(Case which, bool on, cudaStream_t a,
 
   if (which == kAfterEvent) CUDA_CHECK(cudaStreamWaitEvent(b, freed));
   if (which == kSynchronised) CUDA_CHECK(cudaStreamSynchronize(a));
-  if (which == kPassed)  // a wait would synchronise
+  if (which == kPassed)  // does not synchronise
     while (cudaStreamQuery(a) == cudaErrorNotReady) continue;
   cudaGetLastError();  // some drivers keep "not ready" as an error
 
   cudaStream_t user = which == kSame ? a : b;
   const cudaError_t code =
       cudaMallocFromPoolAsync(&new_block, kBlock, pool, user);
-  cudaGetLastError();  // a full pool may refuse
+  cudaGetLastError();  // clears a refusal
   if (code == cudaSuccess)
     write_values(new_block, kCount, kValueB, user);
 

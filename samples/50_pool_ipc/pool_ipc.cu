@@ -1,4 +1,4 @@
-// Lesson 50: share a pool once, then its allocations by 64 bytes each.
+// Lesson 50: share a pool once, then each allocation by 64 bytes.
 //
 //   exporter                               importer
 //   create a pool        ---- pool ---->   import the pool
@@ -85,7 +85,7 @@ int importer(Channel channel) {
     channel.signal("freed");
   }
   CUDA_CHECK(cudaDeviceSynchronize());
-  CUDA_CHECK(cudaMemPoolDestroy(pool));  // only the imported one
+  CUDA_CHECK(cudaMemPoolDestroy(pool));  // not the exporter's pool
 
   return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -1,4 +1,4 @@
-// Lesson 51: share memory that its stream has not allocated yet.
+// Lesson 51: share memory before its stream has allocated it.
 //
 //   exporter                           importer
 //   hold; queue: allocate, write, record

@@ -1,4 +1,4 @@
-// Lesson 55: a pool on one GPU, used by another.
+// Lesson 55: use a pool from another GPU.
 //
 //   exporter, on GPU 0                    importer, on GPU 1
 //   create a pool, give GPU 1 access

@@ -25,7 +25,7 @@ constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 3000000;
 
 //! [enter]
-// Acts as a container. CUDA has not started, so a fork is allowed.
+// Makes a container's namespaces. A fork is allowed before CUDA.
 void enter_namespaces() {
   if (unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC) == -1)
     skip("unshare of namespaces: %s", std::strerror(errno));
@@ -102,8 +102,8 @@ int main(int argc, char** argv) {
     return importer(channel_from_parent(argv));
   }
 
-  // Skip if this machine allows no namespaces. A child tries this. The
-  // fork has to come before CUDA begins.
+  // A child tests whether this machine allows namespaces. If not, the
+  // lesson skips. The fork has to come before CUDA starts.
   const pid_t attempt = fork();
   SYS_CHECK(attempt);
   if (attempt == 0) {

@@ -1,4 +1,4 @@
-// Lesson 62: an importer is killed, and its exporter goes on.
+// Lesson 62: an importer is killed, and the exporter continues.
 //
 //   exporter                            importer
 //   cudaMalloc, write
@@ -18,7 +18,7 @@
 #include "../common/data.h"
 #include "../common/roles.h"
 
-constexpr size_t kBytes = size_t{2} << 30;  // other changes are smaller
+constexpr size_t kBytes = size_t{2} << 30;  // larger than other changes
 constexpr int kCount = 1 << 20;
 constexpr int kExporterValue = 1000000;
 

@@ -1,4 +1,4 @@
-// Lesson 63: an exporter is killed, and its importer goes on.
+// Lesson 63: an exporter is killed, and the importer continues.
 //
 //   importer                            exporter
 //                                       cudaMalloc, write

@@ -1,5 +1,5 @@
-// An MPS control daemon for this program only. It has its own folder,
-// so it does not affect other daemons of the machine. It changes no
+// Starts and ends an MPS control daemon for this program only. It has
+// its own folder, so it does not affect other daemons. It changes no
 // setting of a GPU.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -45,7 +45,7 @@ inline int mps_control(const char* option, const char* commands) {
   return Child{Channel(-1), pid}.wait(30s);
 }
 
-/// A child of this process, or 0 if it has no child.
+/// Returns a child of this process, or 0 if it has no child.
 inline pid_t any_child() {
   const std::string self = std::to_string(getpid());
   std::ifstream list("/proc/self/task/" + self + "/children");
@@ -55,8 +55,8 @@ inline pid_t any_child() {
 }
 
 //! [end]
-/// Ends the daemon after its clients have ended, and waits until it and
-/// its server are gone. Then removes the folder.
+/// Ends the daemon after its clients have ended, and waits until the
+/// daemon and its server are gone. Then removes the folder.
 inline void end_mps() {
   if (mps_folder().empty()) return;
   mps_control(nullptr, "quit\n");
@@ -83,8 +83,9 @@ inline std::string start_mps(const std::string& folder) {
   setenv(kPipes, folder.c_str(), 1);
   setenv(kLogs, folder.c_str(), 1);
 
-  // The daemon detaches itself from the process that starts it. As a
-  // subreaper, this process becomes its parent, and can wait for it.
+  // The daemon detaches itself from the process that starts it. This
+  // process is a subreaper, so it becomes the daemon's parent and can
+  // wait for the daemon.
   SYS_CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1));
   const int code = mps_control("-d", "");
   if (code == 127) return "nvidia-cuda-mps-control is not on PATH";
@@ -94,7 +95,7 @@ inline std::string start_mps(const std::string& folder) {
 }
 //! [start]
 
-/// Is this process a client of MPS? Asks the driver.
+/// Returns true if this process is a client of MPS.
 inline bool is_mps_client() {
   int value = 0;
   CUDA_CHECK(cudaDeviceGetAttribute(&value, cudaDevAttrMpsEnabled, 0));

@@ -26,7 +26,7 @@ constexpr int kOutsiderValue = 3000000;
 struct Loan {
   cudaIpcMemHandle_t memory;
   int expected;  // the first value that the importer reads
-  int written;   // the first value that it writes
+  int written;   // the first value that the importer writes
 };
 
 //! [exporter]
@@ -92,7 +92,7 @@ Child start_as(char part, char** argv) {
 }
 
 //! [parent]
-// Lends the memory to a new process. Returns whether this succeeded.
+// Lends the memory to a new process. Returns true if this succeeds.
 bool lend(char** argv, const Loan& loan) {
   Child importer = start_as('i', argv);
   importer.channel.send("memory", loan);

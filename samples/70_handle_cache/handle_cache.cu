@@ -33,7 +33,7 @@ constexpr int kSecondValue = 50000000;  // of the second exporter
 //! [exporter]
 struct Tensor {
   Part part;
-  int first;  // its first value
+  int first;  // the tensor's first value
 };
 
 int exporter(Channel channel) {
@@ -50,7 +50,7 @@ int exporter(Channel channel) {
   for (const int b : kOrder)
     for (int t = 0; t < kTensors; ++t) send(b, t, first + b * kBlock);
 
-  // An importer may keep a block open long after its last use.
+  // An importer may keep an unused block open for a long time.
   channel.send("forget", describe(blocks[0]));
   channel.wait("closed");
   const void* const before = blocks[0];

@@ -1,5 +1,5 @@
-// A cache of opened handles: this process opens each allocation of each
-// exporter once, even if it receives many parts of it.
+// A cache of opened handles. While an allocation is in the cache, its
+// parts need no second open.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,8 +10,8 @@
 #include "../common/check.h"
 
 //! [part]
-/// A part of an allocation, described so that other processes can use
-/// it.
+/// Describes a part of an allocation, so that other processes can use
+/// the part.
 struct Part {
   unsigned long long exporter;  ///< chosen when the exporter starts
   unsigned long long block;     ///< the id of the allocation
@@ -19,8 +19,8 @@ struct Part {
   size_t offset;                ///< of the part, in bytes
 };
 
-/// The identity of this process. A process id may be used again; this
-/// number is used only once.
+/// The identity of this process. The system may use a process id again.
+/// This random number is not used again.
 inline unsigned long long own_identity() {
   static const unsigned long long drawn = [] {
     std::random_device random;
@@ -44,8 +44,8 @@ inline Part describe(const void* pointer) {
 }
 //! [part]
 
-/// Opened allocations. Before the cache opens another one, it closes
-/// unused ones until fewer than `most` are open.
+/// Opened allocations. Before the cache opens another allocation, it
+/// closes unused ones until fewer than `most` are open.
 class HandleCache {
  public:
   explicit HandleCache(size_t most) : most_(most) {}
@@ -79,7 +79,7 @@ class HandleCache {
 
   //! [close]
   /// Closes the allocation because its exporter wants to free it.
-  /// Returns false if it is in use: then the exporter must not free it.
+  /// Returns false if a user is left. Then the exporter must not free.
   bool forget(const Part& part) {
     return close_if([&](const Name& name) {
       return name == Name{part.exporter, part.block};

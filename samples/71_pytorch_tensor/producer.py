@@ -60,13 +60,13 @@ class Channel:
 
 
 def numbered(tensor, first):
-    """first, first + 1 ... in the shape of the tensor."""
+    """Return first, first + 1 ... in the shape of the tensor."""
     numbers = torch.arange(tensor.numel(), dtype=torch.int32, device="cuda")
     return numbers.reshape(tensor.shape) + first
 
 
 def random_view(chance):
-    """A matrix with strides and an offset, and the whole storage around it."""
+    """Return a matrix with strides and an offset, and its whole storage."""
     rows, columns = chance.randint(1, 64), chance.randint(1, 64)
     step = chance.randint(1, 3)
     pitch = columns * step + chance.randint(0, 9)
@@ -124,7 +124,7 @@ def borrow(channel):
 
 
 def in_use(counter, index):
-    """Does the counter file say that a tensor is still in use?"""
+    """Return whether the counter file says that a tensor is still in use."""
     file = Path("/dev/shm") / counter.lstrip("/")
     if not file.exists():  # the last user has removed it
         return False

@@ -1,5 +1,5 @@
-// Lesson 71: use a tensor that PyTorch has put onto a GPU, and lend
-// one.
+// Lesson 71: use a tensor that PyTorch has put onto a GPU, and lend a
+// tensor to PyTorch.
 //
 //   exporter (producer.py or stand-in)  importer
 //   storage in a large block
@@ -22,8 +22,8 @@ constexpr size_t kBlock = 2 << 20;  // a block of a caching allocator
 constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 2000000;
 
-// The stand-in makes the same tensors as producer.py: a whole matrix,
-// its transpose, and every second column of a part.
+// The stand-in makes three tensors: a whole matrix, a transposed
+// matrix, and every second column of a part of a matrix.
 const Tensor kLayouts[] = {
     {0, {3, 'c'}, 8192, 0, {}, 0, {}, 1, 0, {32, 64}, {64, 1}},
     {0, {3, 'c'}, 8192, 65536, {}, 1, {}, 1, 0, {64, 32}, {1, 64}},
@@ -68,7 +68,7 @@ int lend(Channel& channel, Tensor tensor, int value, int expected) {
 //! [lend]
 
 //! [borrow]
-// Uses a tensor of the other process; stores its message in *tensor.
+// Uses a tensor of the other process. Stores the message in *tensor.
 int borrow(Channel& channel, Tensor* tensor, int expected, int value) {
   *tensor = channel.receive<Tensor>("tensor");
   if (tensor->handle[1] != 'c') {

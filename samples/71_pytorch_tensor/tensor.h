@@ -1,6 +1,5 @@
-// A tensor as PyTorch sends it to another process: the packet that
-// producer.py and the lesson exchange, the file of counts, and a kernel
-// that visits the elements.
+// The packet of a tensor that producer.py and the lesson exchange, the
+// file of counts, and a kernel that visits the elements.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,16 +11,16 @@
 #include "../common/check.h"
 
 //! [tensor]
-/// What reduce_tensor() returns, for a tensor of two dimensions.
+/// The values that reduce_tensor() returns for a matrix.
 struct Tensor {
   int64_t device;          ///< the number that the sender uses
   char handle[66];         ///< version, 'c', cudaIpcMemHandle_t
   int64_t storage_bytes;   ///< size of the storage
-  int64_t storage_offset;  ///< its place in the block, in bytes
-  char counter[64];        ///< the name of a file in shared memory …
-  int64_t counter_index;   ///< … and the place of the count in it
-  cudaIpcEventHandle_t event;  ///< what the sender has recorded
-  int64_t must_wait;           ///< is there an event?
+  int64_t storage_offset;  ///< of the storage in the block, in bytes
+  char counter[64];        ///< the name of the counter file
+  int64_t counter_index;   ///< the place of the count in the file
+  cudaIpcEventHandle_t event;  ///< recorded by the sender
+  int64_t must_wait;           ///< 0 if there is no event
   int64_t offset;              ///< in the storage, in elements
   int64_t size[2];             ///< rows and columns
   int64_t stride[2];           ///< from row to row, column to column
@@ -31,15 +30,15 @@ static_assert(sizeof(Tensor) == 280, "as in producer.py");
 /// A count is 1 while the other process uses the tensor.
 struct Counters {
   std::atomic<int> users;  ///< the last user removes the file's name
-  char unused[60];         ///< no meaning
+  char unused[60];         ///< not used
   std::atomic<int64_t> count[10000];  ///< one for each tensor sent
 };
 //! [tensor]
 
 static __device__ int wrong_elements;
 
-// As `seen`: visit() checks nothing. As `written`: the values do not
-// matter.
+// If `seen` has this value, visit() checks nothing. If `written` has
+// this value, nothing reads what visit() writes.
 constexpr int kAnything = 0;
 
 static __global__ void visit_kernel(int* data, Tensor tensor, int seen,
@@ -54,8 +53,9 @@ static __global__ void visit_kernel(int* data, Tensor tensor, int seen,
   *element = written + i;
 }
 
-/// Queues a kernel. Row by row, it expects `seen`, `seen` + 1 …, counts
-/// wrong elements, and writes `written`, `written` + 1 ….
+/// Queues a kernel that visits the elements row by row. It expects
+/// `seen`, `seen` + 1 …, counts wrong elements, and writes `written`,
+/// `written` + 1 ….
 inline void visit(void* block, const Tensor& tensor, int seen,
                   int written, cudaStream_t stream = nullptr) {
   char* storage = static_cast<char*>(block) + tensor.storage_offset;
@@ -91,7 +91,7 @@ inline Counters* open_counters(const char* name, int flags) {
   return static_cast<Counters*>(at);
 }
 
-/// Unmaps the file. The last process removes the name of the file.
+/// Unmaps the file. The last user removes the name of the file.
 inline void close_counters(const char* name, Counters* counters) {
   if (--counters->users == 0) SYS_CHECK(shm_unlink(name));
   SYS_CHECK(munmap(counters, sizeof *counters));

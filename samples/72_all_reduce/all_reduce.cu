@@ -1,4 +1,4 @@
-// Lesson 72: sum the arrays of several processes, one GPU each.
+// Lesson 72: sum the arrays of several processes.
 //
 //   rank 0, GPU 0                          rank 1, GPU 1
 //   cudaMalloc: array, mailbox             the same
@@ -27,8 +27,8 @@ constexpr int kReplays = 5;
 constexpr int kLimit = 5;  // seconds to wait for a rank
 
 //! [values]
-// A third has no exact binary form, so a different order of the
-// additions would give different bits.
+// A third has no exact binary form, so another order of the additions
+// could give other bits.
 __host__ __device__ float value_of(int rank, int i) {
   return (1 + i % 1000) / (rank + 3.0f);
 }
@@ -38,7 +38,7 @@ __global__ void write_own_values(float* array, int rank, int count) {
   if (i < count) array[i] = value_of(rank, i);
 }
 
-// What each rank must have after `times` sums in a row.
+// Returns what each rank must have after `times` sums in a row.
 float sum_on_host(int ranks, int i, int times) {
   float sum = 0;
   for (int rank = 0; rank < ranks; ++rank) sum += value_of(rank, i);
@@ -51,7 +51,7 @@ float sum_on_host(int ranks, int i, int times) {
 }
 //! [values]
 
-// Checks this rank's sums. Rank 0 prints the total of all ranks.
+// Checks this rank's sums. Rank 0 prints the number for all ranks.
 int count_wrong_sums(Ranks& ranks, const void* array, int count,
                      int times) {
   std::vector<float> seen(count);

@@ -1,5 +1,6 @@
 // All-reduce over legacy memory handles. A rank is one process with one
-// GPU. Each rank has an array, and each array becomes the sum of all.
+// GPU. Each rank has an array. At the end each array is the sum of all
+// arrays.
 //
 // Small arrays are pushed: every rank writes its values into a mailbox
 // on each other GPU and adds the values in its own mailbox. The values
@@ -22,8 +23,8 @@ constexpr int kMaxRanks = 8;
 constexpr size_t kMaxPushed = 1 << 20;  ///< bytes; above: two phases
 constexpr int kMaxBlocks = 1024;        ///< of a kernel of two phases
 
-/// -0 as a float; 0 and -0 as two halves. No rank sends this value: it
-/// sends 0 instead.
+/// -0 as a float; 0 and -0 as two halves. No rank sends this value. A
+/// rank sends 0 instead.
 constexpr unsigned kEmpty = 0x80000000;
 
 constexpr size_t kPackets = kMaxPushed / sizeof(uint4);
@@ -34,7 +35,7 @@ struct alignas(8) Turn {
   unsigned packets;  ///< of the previous push
 };
 
-/// What the other ranks write on this rank's GPU, and its own counters.
+/// Data of other ranks for this rank, and this rank's own counters.
 struct Mailbox {
   uint4 pushed[3][kMaxRanks][kPackets];     ///< by box and sender
   unsigned arrived[kMaxBlocks][kMaxRanks];  ///< meetings, by sender
@@ -48,8 +49,8 @@ struct Team {
   int rank;                   ///< this rank
   int size;                   ///< how many ranks
   int blocks;                 ///< that can run at once on every GPU
-  Mailbox* mail[kMaxRanks];   ///< of each rank; mail[rank] is its own
-  volatile unsigned* failed;  ///< host memory: as Mailbox::unanswered
+  Mailbox* mail[kMaxRanks];   ///< the mailbox of each rank
+  volatile unsigned* failed;  ///< as `unanswered`, for the host
   unsigned long long limit;   ///< of a wait, in ns of the GPU's clock
 };
 
@@ -234,8 +235,9 @@ __global__ void push_and_sum(const __grid_constant__ Team team,
 //! [push]
 
 //! [phases]
-/// The blocks with the same number wait for each other. Then each of
-/// them sees what the others, and earlier work of their streams, wrote.
+/// The blocks with the same number wait for each other. Then each block
+/// sees what the other blocks, and the earlier work of their streams,
+/// wrote.
 __device__ inline void meet(const Team& team) {
   Mailbox& mine = *team.mail[team.rank];
   __syncthreads();
@@ -253,8 +255,8 @@ __device__ inline void meet(const Team& team) {
   if (threadIdx.x == 0) mine.met[blockIdx.x] = meeting;
 }
 
-/// Each rank sums its slice of all arrays. No other rank touches that
-/// slice before it is written, so the arrays need no copy.
+/// Each rank sums its slice of all arrays. No other rank uses that
+/// slice before the sum is written, so the arrays need no copy.
 template <class T>
 __global__ void __launch_bounds__(256, 2)
     sum_in_two_phases(const __grid_constant__ Team team,
@@ -312,7 +314,7 @@ Arrays share(Ranks& ranks, void* mine) {
 }
 
 /// Closes the memory that share() has opened. Returns when all ranks
-/// have closed theirs. After that this rank may free its own memory.
+/// have done this. After that this rank may free its own memory.
 template <class Ranks>
 void unshare(Ranks& ranks, const Arrays& arrays) {
   for (int i = 0; i < ranks.size; ++i)
@@ -321,8 +323,8 @@ void unshare(Ranks& ranks, const Arrays& arrays) {
   ranks.gather(0);
 }
 
-/// Makes a mailbox on the current GPU and opens all other mailboxes.
-/// A kernel that has waited for `limit_s` seconds gives up.
+/// Makes a mailbox on the current GPU. Opens the other ranks'
+/// mailboxes. A kernel that has waited for `limit_s` seconds gives up.
 template <class Ranks>
 Team join_team(Ranks& ranks, int limit_s = 10) {
   Team team{};
@@ -339,7 +341,7 @@ Team join_team(Ranks& ranks, int limit_s = 10) {
                          kMaxBlocks);
 
   Mailbox* mine = nullptr;
-  // Whole pages of 2 MiB, so that nothing else is shared with them.
+  // Whole pages of 2 MiB: a handle of them shares nothing else.
   CUDA_CHECK(cudaMalloc(&mine, round_up(sizeof *mine, 2 << 20)));
   CUDA_CHECK(cudaMemset(mine, 0, sizeof *mine));
   write_values(mine->pushed, sizeof mine->pushed / sizeof kEmpty,
@@ -402,9 +404,9 @@ void all_reduce(const Team& team, const Arrays& arrays, size_t count,
   }
 }
 
-/// The rank that has not answered in time, or -1. Call this after the
-/// work is done. If a rank has not answered, the sums are wrong and the
-/// team cannot be used any more.
+/// Returns the rank that has not answered in time, or -1. Call this
+/// after the work is done. If a rank has not answered, the sums are
+/// wrong and the team cannot be used any more.
 inline int unanswered(const Team& team) {
   return static_cast<int>(*team.failed) - 1;
 }

@@ -63,7 +63,7 @@ void finish(const Device& device) {
 // --- the check
 // ----------------------------------------------------------
 
-// Random numbers of all sizes and signs, also -0.
+// Returns random numbers of many sizes and both signs, also -0.
 __half value_of(unsigned rank, unsigned call, unsigned i) {
   unsigned x = (i * 0x9e3779b9u) ^ (call * 0x85ebca6bu) ^ (rank << 20);
   x = (x ^ (x >> 15)) * 0x2c1b3c6du;
@@ -145,7 +145,7 @@ Graph capture(const Device& device, size_t bytes, Call call) {
   Graph made{nullptr, bytes > (16 << 20) ? 4 : 40,
              bytes > (16 << 20) ? 3 : 10};
   cudaGraph_t graph;
-  call();  // once outside of the graph: for its setup
+  call();  // once before the capture, for setup
   CUDA_CHECK(cudaStreamSynchronize(device.stream));
   CUDA_CHECK(cudaStreamBeginCapture(device.stream,
                                     cudaStreamCaptureModeThreadLocal));
@@ -156,7 +156,7 @@ Graph capture(const Device& device, size_t bytes, Call call) {
   return made;
 }
 
-// The microseconds of one call, on the slowest rank.
+// Returns the microseconds of one call, on the slowest rank.
 double measure(Ranks& ranks, const Device& device, const Graph& graph) {
   cudaEvent_t begin, end;
   CUDA_CHECK(cudaEventCreate(&begin));

@@ -1,5 +1,5 @@
-// The ranks of lesson 72: processes that all do the same. Rank 0 is the
-// process that the user started. It starts the others and forwards all
+// The ranks of lesson 72 are processes that all do the same. The user
+// starts rank 0. Rank 0 starts the other ranks and forwards all
 // messages between them.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -12,7 +12,7 @@
 class Ranks {
  public:
   int rank;  ///< this process
-  int size;  ///< how many there are
+  int size;  ///< the number of ranks
 
   /// For rank 0: starts the other ranks. `argv` comes from main().
   Ranks(char** argv, int ranks) : rank(0), size(ranks) {
@@ -32,8 +32,8 @@ class Ranks {
     name();
   }
 
-  /// The values of all ranks, in the order of the ranks. Every rank
-  /// calls this; it returns when all have called it.
+  /// Returns the values of all ranks, in the order of the ranks. Every
+  /// rank calls this. The call returns when all ranks have called it.
   template <class T>
   std::vector<T> gather(const T& mine) {
     std::vector<T> all{mine};
@@ -51,8 +51,8 @@ class Ranks {
     return all;
   }
 
-  /// The exit code of the program: `mine`, or the code of a rank that
-  /// failed. A rank has 30 s to end.
+  /// Returns the exit code: `mine`, or the code of a rank that failed.
+  /// A rank has 30 s to end.
   int finish(int mine) {
     for (Child& other : others_) {
       const int theirs = other.wait(30s);
@@ -73,5 +73,5 @@ class Ranks {
   }
 
   std::vector<Child> others_;    // of rank 0
-  std::vector<Channel> parent_;  // of each other rank: one
+  std::vector<Channel> parent_;  // of the other ranks: one
 };

@@ -1,4 +1,4 @@
-// Lesson 73: what sharing costs, and what it costs not to share.
+// Lesson 73: what sharing costs, and what copies cost instead.
 //
 //   exporter                            importer
 //   memory on each GPU, from cudaMalloc,
@@ -7,7 +7,7 @@
 //                                       copy from each: how fast?
 //   copies to the host, twice:
 //   shared memory, a socket  -------->  the same without sharing
-//   answers         <--- messages --->  message, event, word: how late?
+//   answers         <--- messages --->  message, event, word: how long?
 //
 // nvcc -cudart shared samples/73_cost_of_sharing/cost_of_sharing.cu
 //
@@ -63,8 +63,8 @@ void lend(Channel& channel, int gpu, size_t bytes) {
 //! [exporter]
 
 //! [importer]
-// GPU 0 opens and reads the memory of `gpu`. Returns how many values
-// are wrong.
+// Opens memory of `gpu` and reads it with GPU 0. Returns how many
+// values are wrong.
 int borrow(Channel& channel, int gpu, int mib) {
   const auto bytes = channel.receive<size_t>("bytes");
   const int fd = channel.receive_descriptor("memory");

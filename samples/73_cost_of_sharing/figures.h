@@ -1,4 +1,4 @@
-// How lesson 73 measures times and writes them down.
+// These functions measure the times of lesson 73 and write them down.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,7 +17,7 @@ inline int rounds() {
   return wanted == nullptr ? 3 : std::max(1, std::atoi(wanted));
 }
 
-/// Microseconds of the host's clock that `work` takes.
+/// Returns how many microseconds of the host's clock `work` takes.
 template <class Work>
 double time_of(Work work) {
   const auto begin = std::chrono::steady_clock::now();
@@ -27,8 +27,8 @@ double time_of(Work work) {
   return taken.count();
 }
 
-/// Microseconds of the GPU's clock that `work` takes in the default
-/// stream.
+/// Returns how many microseconds of the GPU's clock `work` takes in the
+/// default stream.
 template <class Work>
 double gpu_time_of(Work work) {
   cudaEvent_t begin, end;
@@ -45,7 +45,7 @@ double gpu_time_of(Work work) {
   return taken * 1e3;
 }
 
-/// The median of the values.
+/// Returns the median of the values.
 inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -98,7 +98,7 @@ inline void note(
 struct Way {
   const char* name;                  ///< the name in the table
   std::function<void*()> open;       ///< returns the memory
-  std::function<void(void*)> close;  ///< gives it back
+  std::function<void(void*)> close;  ///< releases the memory
 };
 
 /// Measures all ways. The first way is memory of this process: this
@@ -111,7 +111,7 @@ inline int measure(const std::vector<Way>& ways, int gpu, int mib,
   std::vector<std::vector<double>> opens(count), closes(count),
       reads(count);
   std::vector<void*> from(count);
-  for (int i = 0; i <= rounds(); ++i)  // the last ones stay open
+  for (int i = 0; i <= rounds(); ++i)  // the last time: no close
     for (size_t way = 0; way < count; ++way) {
       opens[way].push_back(
           time_of([&] { from[way] = ways[way].open(); }));

@@ -1,5 +1,5 @@
-// What lesson 73 compares sharing with: copies of the same bytes
-// through the host, and three ways to say that something is done.
+// Lesson 73 compares sharing with copies of the same bytes through the
+// host. It also compares three ways to say that work is done.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -32,7 +32,7 @@ inline void unmap_host(char* host) {
 }
 
 //! [copies]
-/// The exporter's side: copies to the host, and sends through a socket.
+/// Copies the exporter's data to host memory, or sends it to a socket.
 inline void send_copies(Channel& channel, int first) {
   const int memory = memfd_create("ipclab_costs", MFD_CLOEXEC);
   SYS_CHECK(memory);
@@ -59,7 +59,7 @@ inline void send_copies(Channel& channel, int first) {
   SYS_CHECK(close(ends[0]));
 }
 
-/// The importer's side. Returns the number of wrong values.
+/// Receives the exporter's copies. Returns the number of wrong values.
 inline int receive_copies(Channel& channel, int first) {
   const int memory = channel.receive_descriptor("host memory");
   const int socket = channel.receive_descriptor("socket");
@@ -91,8 +91,8 @@ inline int receive_copies(Channel& channel, int first) {
 //! [copies]
 
 //! [words]
-/// Queues `kTimes` rounds: write this side's word, wait for the other
-/// word. No host takes part in the rounds. Returns microseconds.
+/// Queues `kTimes` rounds. In each round the stream writes its word and
+/// waits for the other word, without the host. Returns microseconds.
 inline double words(void* memory, bool begins) {
   const auto word = reinterpret_cast<CUdeviceptr>(memory);
   const CUdeviceptr own = word + (begins ? 0 : 256);
@@ -115,7 +115,7 @@ inline double words(void* memory, bool begins) {
 }
 //! [words]
 
-/// The exporter's side of message, event and word.
+/// Answers the importer's messages, events and words.
 inline void answer(Channel& channel) {
   void* memory = nullptr;
   CUDA_CHECK(cudaMalloc(&memory, 2 << 20));
@@ -145,7 +145,7 @@ inline void answer(Channel& channel) {
   CUDA_CHECK(cudaFree(memory));
 }
 
-/// The importer's side.
+/// Measures messages, events and words in the importer.
 inline void ask(Channel& channel) {
   const auto handle = channel.receive<cudaIpcMemHandle_t>("words");
   void* memory = nullptr;

@@ -1,4 +1,4 @@
-// Lesson 74: a ring of slots between GPUs' streams; no host in between.
+// Lesson 74: a ring of slots between streams, without the host.
 //
 //   exporter, the producer                 importers, the consumers
 //   make words and 4 slots  -- memory -->  borrow them

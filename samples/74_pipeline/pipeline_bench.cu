@@ -1,7 +1,7 @@
-// What the ring of lesson 74 costs: the bandwidth of a producer and a
-// consumer that pass items through four slots, compared with the same
-// kernels without any waits. If there are two GPUs, the consumer has
-// its own. On one GPU the two processes take turns.
+// Measures what the ring of lesson 74 costs. A producer and a consumer
+// pass items through four slots. For comparison the same kernels run
+// without waits. If there are two GPUs, the consumer has its own GPU.
+// On one GPU the two processes take turns.
 //
 // SPDX-License-Identifier: Apache-2.0
 
@@ -40,10 +40,11 @@ __global__ void check_item(const int4* item, int first, int* wrong) {
     atomicAdd(wrong, 1);
 }
 
-// The first value of an item. The values repeat after 16 items.
+// Returns the first value of an item. It repeats after 16 items.
 int first_value(int item) { return item % 16 << 24; }
 
-// One side's milliseconds for `items` items of `count` values.
+// Returns the milliseconds of one side for `items` items of `count`
+// values.
 double pass(Shared& shared, bool producer, bool waits, int items,
             int count, int* wrong) {
   const Ring ring = shared.ring();
@@ -84,7 +85,7 @@ struct Task {
   int count;
 };
 
-// Measures once. Returns GB/s of the slower of the working sides.
+// Measures once. Returns GB/s of the slower side that works.
 double measure(Shared& shared, Channel& importer, Task task) {
   CUDA_CHECK(cudaMemset(shared.words.data, 0, kWordBytes));
   CUDA_CHECK(cudaDeviceSynchronize());

@@ -29,7 +29,7 @@ struct Ring {
   }
 };
 
-/// Where the words are if they lie in the same memory as the slots.
+/// Returns the address of the words in the memory of the slots.
 inline void* words_after(void* slots) {
   return static_cast<char*>(slots) + kSlotBytes;
 }

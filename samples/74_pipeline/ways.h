@@ -1,5 +1,5 @@
-// Three ways to share the memory of a ring. Each has the same five
-// steps, so the pipeline is the same for all of them.
+// Three ways to share the memory of a ring. Each way has the same five
+// steps, so the pipeline is the same for all three.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -65,7 +65,7 @@ struct Pool {
   static constexpr char kName[] = "a pool";
   void* data = nullptr;
   cudaMemPool_t pool = nullptr;
-  LegacyHandle beside;  // for the words: drivers may refuse a pool
+  LegacyHandle beside;  // for the words, not from the pool
 
   void* words() const { return beside.data; }
   void make() {

@@ -26,7 +26,7 @@ constexpr size_t kBytes = kCount * sizeof(int);  // 2 MiB: one granule
 constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 2000000;
 
-std::atomic<bool> stopped{false};  // set by Ctrl-C
+std::atomic<bool> stopped{false};  // asks the server to end
 
 //! [client]
 struct Client {
@@ -46,7 +46,7 @@ Client welcome(int connection, const cudaIpcMemHandle_t& input) {
   CUDA_CHECK(cudaDeviceSynchronize());
 
   const int fd = export_memory(client.memory);
-  // Not checked: the death of a client is not an error here.
+  // The result is not checked: a dead client is not an error here.
   send_packet(connection, &input, sizeof input, fd);
   SYS_CHECK(close(fd));
   return client;
@@ -117,7 +117,7 @@ int importer(int server, const std::string& end) {
   if (wrong == 0) send_packet(server, "a", 1, -1);
   if (end == "dies") raise(SIGKILL);
 
-  // A client started by hand waits for Enter or the server's end.
+  // By hand, a client waits for Enter or for the server's end.
   pollfd ends[] = {{STDIN_FILENO, POLLIN, 0}, {server, POLLIN, 0}};
   while (end.empty() && poll(ends, 2, 1000) <= 0) continue;
 
@@ -129,7 +129,7 @@ int importer(int server, const std::string& end) {
 }
 //! [importer]
 
-// Three clients, one after the other; the second one dies.
+// Starts three clients one after the other. The second client dies.
 void send_clients(char** argv, const std::string& path, bool* good) {
   for (const char* end : {"leaves", "dies", "leaves"}) {
     Child client = start(argv, {"--role", "importer", path, end});

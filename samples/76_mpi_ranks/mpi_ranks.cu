@@ -19,12 +19,12 @@
 #include "mpi_ranks.h"
 
 constexpr int kCount = 1 << 20;
-constexpr int kFirst = 1000000;  // of rank 0; each has its own values
+constexpr int kFirst = 1000000;  // the first value of rank 0
 
 //! [card]
 // What every rank sends to all other ranks.
 struct Card {
-  CUuuid gpu;  // means the same in every process; an ordinal does not
+  CUuuid gpu;  // the same in every process, unlike an ordinal
   cudaIpcMemHandle_t memory;
 };
 //! [card]
@@ -36,7 +36,7 @@ CUuuid uuid_of(int device) {
   return uuid;
 }
 
-// The ordinal of the GPU in this process, or -1 if it is not visible.
+// Returns the GPU's ordinal in this process, or -1 if it has none.
 int ordinal_of(const CUuuid& gpu) {
   int devices = 0;
   CUDA_CHECK(cudaGetDeviceCount(&devices));

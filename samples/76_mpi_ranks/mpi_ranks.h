@@ -20,10 +20,10 @@ class MpiRanks {
   ~MpiRanks();
 
   int rank() const { return rank_; }  ///< from 0
-  int size() const { return size_; }  ///< how many there are
+  int size() const { return size_; }  ///< number of ranks
 
-  /// Every rank passes a value and gets the values of all ranks, in
-  /// order.
+  /// Every rank passes a value and gets the values of all ranks, in the
+  /// order of the ranks.
   template <class T>
   std::vector<T> all_gather(const T& mine);
 
@@ -58,7 +58,7 @@ class MpiRanks {
 #ifdef USE_MPI
 
 inline MpiRanks::MpiRanks(int argc, char** argv) {
-  alarm(60);  // a rank that waits longer ends all ranks
+  alarm(60);  // a rank that runs longer ends all ranks
   MPI_Init(&argc, &argv);
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0,
                       MPI_INFO_NULL, &node_);
@@ -116,7 +116,7 @@ std::vector<T> MpiRanks::all_gather(const T& mine) {
 #endif
 
 //! [reverse]
-/// Odd ranks see the first two GPUs reversed, as in some job scripts.
+/// Odd ranks see two GPUs in reverse order, as in some job scripts.
 inline void see_gpus_in_another_order(MpiRanks& ranks) {
   int devices = 0;  // only rank 0 calls CUDA before setenv()
   if (ranks.rank() == 0) CUDA_CHECK(cudaGetDeviceCount(&devices));

@@ -27,9 +27,9 @@ __global__ void step(unsigned* data, unsigned factor, unsigned more) {
 }
 
 //! [capture]
-// Makes a graph of a side's work in one round. With events, the graph
-// begins with a wait for one event and ends with a record of the other.
-// The events come from outside of the graph: the flags say so.
+// Makes a graph of one side's work in one round. If there are events,
+// the graph begins with a wait for `first` and ends with a record of
+// `last`. The flags say that the events come from outside.
 cudaGraphExec_t capture(cudaStream_t stream, void* data,
                         unsigned factor, unsigned more,
                         cudaEvent_t first = nullptr,

@@ -1,6 +1,6 @@
-// The two roles of a lesson send each other named steps over a socket
-// pair. A step can carry bytes or a descriptor. Every wait has a
-// deadline. If the other role has ended, the wait fails at once.
+// The two roles of a lesson send each other named steps over a
+// connected socket. A step can carry bytes or a descriptor. Every wait
+// has a deadline. If the other role has ended, the wait fails at once.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,7 +16,7 @@
 #include "check.h"
 
 /// Waits until poll(2) reports `events` for the descriptor. Returns
-/// false when `limit` has passed. Continues after a signal.
+/// false when `limit` has passed. A signal does not end it.
 inline bool wait_for(int descriptor, short events,
                      std::chrono::milliseconds limit) {
   using clock = std::chrono::steady_clock;
@@ -34,7 +34,7 @@ inline bool wait_for(int descriptor, short events,
 }
 
 /// Sends one packet, with a descriptor if `descriptor` is not -1.
-/// Returns what sendmsg(2) returns; never raises SIGPIPE.
+/// Returns what sendmsg(2) returns. Never raises SIGPIPE.
 inline ssize_t send_packet(int socket, const void* data, size_t size,
                            int descriptor) {
   iovec bytes{const_cast<void*>(data), size};
@@ -47,15 +47,15 @@ inline ssize_t send_packet(int socket, const void* data, size_t size,
     message.msg_controllen = sizeof control;
     cmsghdr* header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;  // the kernel copies the descriptor
+    header->cmsg_type = SCM_RIGHTS;  // Linux copies the descriptor
     header->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
   }
   return sendmsg(socket, &message, MSG_NOSIGNAL);
 }
 
-/// Receives one packet; *descriptor is -1 if none came with it. The new
-/// descriptor is close-on-exec. Returns what recvmsg(2) returns.
+/// Receives one packet. *descriptor is -1 if the packet has none. The
+/// new descriptor is close-on-exec. Returns what recvmsg(2) returns.
 inline ssize_t receive_packet(int socket, void* data, size_t size,
                               int* descriptor, int flags = 0) {
   iovec bytes{data, size};
@@ -76,9 +76,9 @@ inline ssize_t receive_packet(int socket, void* data, size_t size,
 /// A role's end of the connection with the other role.
 class Channel {
  public:
-  /// Becomes the owner of one end of a socket pair.
+  /// Becomes the owner of one end of a connection.
   explicit Channel(int socket) : socket_(socket) {}
-  /// Moves the end of `other` to this channel. `other` then has none.
+  /// Takes the socket of `other`, which then has no socket.
   Channel(Channel&& other) noexcept
       : socket_(std::exchange(other.socket_, -1)) {}
   ~Channel() {

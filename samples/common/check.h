@@ -1,5 +1,5 @@
 // If a call fails, a lesson prints two lines and ends with exit code 1.
-// The first line has the role and the call, the second line the error.
+// The first line has the role and the call. The second has the error.
 // If a call has to be refused, the lesson prints the call's answer.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -20,14 +20,14 @@ inline const char*& role_name() {
   return name;
 }
 
-/// Prints "[role pid] ", the beginning of a line.
+/// Prints "[role pid] " if the process has a role.
 inline void print_role(FILE* out) {
   if (role_name())
     std::fprintf(out, "[%s %d] ", role_name(),
                  static_cast<int>(getpid()));
 }
 
-/// Prints one line, which begins with the role if there is one.
+/// Prints a line. If the process has a role, the line begins with it.
 [[gnu::format(printf, 1, 2)]] inline void say(const char* text, ...) {
   if (role_name()) std::printf("%-8s  ", role_name());
   va_list arguments;
@@ -49,9 +49,9 @@ inline void print_role(FILE* out) {
   std::exit(EXIT_FAILURE);
 }
 
-/// Returns the address of a driver function, or null if the driver has
-/// none. The runtime finds the address. A program that is linked with
-/// libcuda.so.1 does not start without a driver, so it could not skip.
+/// Returns the address of a driver function, or null if the driver does
+/// not have it. The runtime finds the address. A program linked with
+/// libcuda.so.1 could not skip: it does not start without a driver.
 inline void* driver_entry(const char* name) {
   int version = 0;  // no driver accepts a version newer than its own
   cudaDriverGetVersion(&version);
@@ -78,7 +78,7 @@ Function driver_function(const char* name) {
 /// DRIVER(cuMemCreate)(&handle, ...) calls a driver API function.
 #define DRIVER(function) driver_function<decltype(&function)>(#function)
 
-/// The name and the description of a driver API code.
+/// Returns the name of a driver code, or its text if `describe`.
 inline const char* driver_error(CUresult code, bool describe = false) {
   const char* text = nullptr;
   const auto get =
@@ -87,7 +87,7 @@ inline const char* driver_error(CUresult code, bool describe = false) {
   return text;
 }
 
-/// A runtime call that has to succeed.
+/// Makes a runtime call that has to succeed.
 #define CUDA_CHECK(call)                                              \
   do {                                                                \
     const cudaError_t code_ = (call);                                 \
@@ -96,7 +96,7 @@ inline const char* driver_error(CUresult code, bool describe = false) {
                   code_, cudaGetErrorString(code_));                  \
   } while (0)
 
-/// A driver call that has to succeed.
+/// Makes a driver call that has to succeed.
 #define CU_CHECK(call)                                            \
   do {                                                            \
     const CUresult code_ = (call);                                \
@@ -105,7 +105,7 @@ inline const char* driver_error(CUresult code, bool describe = false) {
                   code_, driver_error(code_, true));              \
   } while (0)
 
-/// A system call that has to return something other than -1.
+/// Makes a system call. A result of -1 is a failure.
 #define SYS_CHECK(call)                                      \
   do {                                                       \
     if ((call) == -1)                                        \

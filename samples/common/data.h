@@ -1,5 +1,5 @@
-// The data of a lesson: how the values are written, how they are
-// checked, and how much memory they take.
+// These functions write and check the values of a lesson, and compute
+// how much memory they need.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,8 +7,8 @@
 
 #include "check.h"
 
-/// A lesson first fills memory with this byte, and never writes it as a
-/// value. So a check cannot succeed because of zeros or old data.
+/// A lesson first fills its memory with this byte, and writes no value
+/// that looks like it. So old data and zeros cannot pass a check.
 constexpr int kPoison = 0xEE;
 
 /// Queues a kernel that writes `count` values of 4 bytes: first,
@@ -72,7 +72,7 @@ constexpr size_t round_up(size_t bytes, size_t granularity) {
   return (bytes + granularity - 1) / granularity * granularity;
 }
 
-/// Returns how many bytes of memory the current device has free.
+/// Returns the number of free bytes of the current device.
 inline size_t free_memory() {
   size_t free_bytes = 0, all_bytes = 0;
   CUDA_CHECK(cudaMemGetInfo(&free_bytes, &all_bytes));

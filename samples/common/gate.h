@@ -1,5 +1,5 @@
 // A gate holds a stream until the host opens the gate. Until then the
-// work in the stream is queued but not done, in every run.
+// work that is queued after the gate does not start.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,14 +8,14 @@
 /// A gate is in host memory that the GPU can read and write.
 struct Gate {
   unsigned open;     ///< set by the host
-  unsigned gave_up;  ///< set by the GPU when it has waited too long
+  unsigned gave_up;  ///< set by a kernel that waited too long
 };
 
 /// Launches a kernel that keeps the stream busy until the gate is open.
-/// The kernel gives up after 10 s of the GPU's clock.
+/// The kernel gives up after 10 s, measured by the GPU's clock.
 void hold(cudaStream_t stream, Gate* gate);
 
-#ifdef __CUDACC__  // as in data.h
+#ifdef __CUDACC__  // plain C++ exercises link a compiled version
 static __global__ void wait_at_gate(volatile Gate* gate) {
   constexpr unsigned long long kLimit = 10'000'000'000;  // ns
   unsigned long long began, now;
@@ -33,13 +33,13 @@ inline void hold(cudaStream_t stream, Gate* gate) {
 }
 #endif
 
-/// Opens the gate: all streams that it holds continue.
+/// Opens the gate. All streams that the gate holds continue.
 inline void open_gate(Gate* gate) {
   static_cast<volatile Gate*>(gate)->open = 1;
 }
 
-/// Makes a closed gate. Runs the kernel of the gate once: the first
-/// launch loads the kernel, and loading may wait for a held stream.
+/// Creates a closed gate. Also runs the gate's kernel once, to load it:
+/// a load at a later launch may wait for a held stream.
 inline Gate* create_gate() {
   Gate* gate = nullptr;
   CUDA_CHECK(cudaHostAlloc(&gate, sizeof *gate, cudaHostAllocMapped));

@@ -1,5 +1,5 @@
 // Processes that do not know each other meet at a socket with a path in
-// the file system. A packet arrives whole. When one process ends, the
+// the file system. A packet is never split. When one process ends, the
 // connection ends.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -26,8 +26,8 @@ inline sockaddr_un socket_address(const char* path) {
 }
 
 //! [peer]
-/// Returns the process, user and group at the other end. They come from
-/// the system, so the other process cannot give wrong ones.
+/// Returns the ids of the process, user and group at the other end. The
+/// system reports the ids, so the other process cannot fake them.
 inline ucred peer_of(int connection) {
   ucred peer{};
   socklen_t size = sizeof peer;
@@ -36,7 +36,7 @@ inline ucred peer_of(int connection) {
   return peer;
 }
 
-/// Returns a connection to this user. Closes any other, returns -1.
+/// Returns a connection to this user. Closes any other and returns -1.
 inline int own_user_only(int connection) {
   if (connection == -1 || peer_of(connection).uid == getuid())
     return connection;
@@ -47,8 +47,8 @@ inline int own_user_only(int connection) {
 
 //! [connect]
 /// Connects to the process that listens at `path`. Exits with code 2 if
-/// no process of this user does. Each call on the socket waits for at
-/// most 10 s.
+/// no process of this user listens there. A call on the socket waits
+/// for at most 10 s.
 inline int connect_to(const char* path) {
   const sockaddr_un address = socket_address(path);
   const int end = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -64,8 +64,8 @@ inline int connect_to(const char* path) {
 }
 //! [connect]
 
-/// Returns true if a process listens there. The process does not see
-/// this attempt by datagram. ECONNREFUSED means: no process listens.
+/// Returns true if a process listens at the address. It does not notice
+/// this datagram socket. ECONNREFUSED means that no process listens.
 inline bool in_use(const sockaddr_un& address) {
   const int end = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   SYS_CHECK(end);
@@ -77,9 +77,9 @@ inline bool in_use(const sockaddr_un& address) {
 }
 
 //! [listen]
-/// Makes a socket at `path`, listens there for this user's processes,
-/// and prints the path. Removes the path at the end of the process. A
-/// socket of a killed process is replaced; other files are an error.
+/// Creates a socket at `path`, listens there, and prints the path.
+/// Removes the path when the process ends. Replaces the socket of a
+/// killed process. Any other file at the path is an error.
 inline int listen_at(const char* path) {
   const sockaddr_un address = socket_address(path);
   struct stat found;

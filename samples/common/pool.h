@@ -7,7 +7,7 @@
 #include "check.h"
 
 /// Creates a pool on a device. The pool can be exported as `type` and
-/// holds at most `max_bytes`. 0 means the limit of the system.
+/// holds at most `max_bytes`. If this is 0, the system sets the limit.
 inline cudaMemPool_t create_pool(
     cudaMemAllocationHandleType type =
         cudaMemHandleTypePosixFileDescriptor,
@@ -22,7 +22,7 @@ inline cudaMemPool_t create_pool(
   return pool;
 }
 
-/// Exports a pool as a new descriptor. The caller closes it.
+/// Exports a pool as a descriptor. The caller closes the descriptor.
 inline cudaError_t export_pool(int* descriptor, cudaMemPool_t pool) {
   return cudaMemPoolExportToShareableHandle(
       descriptor, pool, cudaMemHandleTypePosixFileDescriptor, 0);
@@ -35,7 +35,7 @@ inline cudaError_t import_pool(cudaMemPool_t* pool, int descriptor) {
       cudaMemHandleTypePosixFileDescriptor, 0);
 }
 
-/// Exports a pool and sends it. The other role calls receive_pool().
+/// Sends a pool as a descriptor. The other role calls receive_pool().
 inline void send_pool(Channel& channel, cudaMemPool_t pool) {
   int descriptor = -1;
   CUDA_CHECK(export_pool(&descriptor, pool));

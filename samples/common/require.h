@@ -1,5 +1,5 @@
 // A lesson checks what it needs from the machine. If something is
-// missing, it prints one line and exits with 77, which means "skipped".
+// missing, the lesson prints one line and exits with 77 ("skipped").
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -47,9 +47,9 @@ inline void require(CUdevice_attribute attribute, const char* what) {
   if (value == 0) skip("device 0 does not support %s", what);
 }
 
-/// Skips unless device 0 can share memory of cudaMalloc. The attribute
-/// is the documented test, but its name mentions only events, and Tegra
-/// can share events but no memory. So a small export decides.
+/// Skips unless device 0 can share memory of cudaMalloc. The documented
+/// test is the attribute. But on Tegra the attribute means only events.
+/// So the function also tries a small export.
 inline void require_legacy_ipc() {
   require(cudaDevAttrIpcEventSupport, "CUDA IPC");
 
@@ -63,7 +63,7 @@ inline void require_legacy_ipc() {
   CUDA_CHECK(cudaFree(data));
 }
 
-/// Skips unless device 0 has that many bytes free.
+/// Skips unless device 0 has `bytes` of free memory.
 inline void require_free_memory(size_t bytes) {
   constexpr double kGiB = 1 << 30;
   size_t free_bytes = 0, all_bytes = 0;

@@ -20,17 +20,17 @@
 using namespace std::chrono_literals;
 
 /// The exporter starts the importer with this first argument. The
-/// second argument is the number of the importer's socket.
+/// second argument is the descriptor of the importer's socket.
 constexpr char kImporterFlag[] = "--importer";
 
-/// Returns true if the user started the role: `--role importer PATH`.
+/// Returns true if the user chose the role with `--role ROLE PATH`.
 inline bool by_hand(int argc, char** argv) {
   return argc == 4 && std::strcmp(argv[1], "--role") == 0 &&
          (std::strcmp(argv[2], "exporter") == 0 ||
           std::strcmp(argv[2], "importer") == 0);
 }
 
-/// Returns true in the importer. The exporter continues in main.
+/// Returns true in the importer. Also sets the name of the role.
 inline bool is_child(int argc, char** argv) {
   const bool hand = by_hand(argc, argv);
   const bool child =
@@ -46,8 +46,8 @@ inline bool is_child(int argc, char** argv) {
 }
 
 /// Returns a copy of the importer's end of the channel. The original
-/// stays open until this process ends. Otherwise the exporter could see
-/// a closed channel and end first, and its end kills this process.
+/// stays open until this process ends. If it closed earlier, the
+/// exporter could end first, and the system would kill this process.
 inline Channel channel_from_parent(char** argv) {
   if (std::strcmp(argv[1], kImporterFlag) != 0)
     return Channel(connect_to(argv[3]));
@@ -59,11 +59,11 @@ inline Channel channel_from_parent(char** argv) {
 /// What the exporter knows about the importer.
 struct Child {
   Channel channel;   ///< to the importer
-  pid_t pid;         ///< its process id
+  pid_t pid;         ///< of the importer
   bool ours = true;  ///< false: started by hand, in another terminal
 
-  /// Returns the importer's exit code. If a signal ended the importer,
-  /// or it did not end in time, prints this and returns 1.
+  /// Returns the importer's exit code. Prints a message and returns 1
+  /// if a signal ended the importer, or if it did not end in time.
   int wait(std::chrono::milliseconds deadline) {
     if (!ours) return EXIT_SUCCESS;  // the user sees its exit code
     const int handle =
@@ -105,8 +105,8 @@ inline Child meet_importer(const char* path) {
   return {Channel(connection), peer_of(connection).pid, false};
 }
 
-/// Starts the program again with these arguments. With a `channel`, one
-/// argument is its other end. When this process ends, the new one ends.
+/// Starts the program again. If there is a `channel`, `arguments` has
+/// its other end. The new process is killed when this process ends.
 inline Child start(char** argv, std::vector<std::string> arguments,
                    Channel channel = Channel(-1)) {
   arguments.insert(arguments.begin(), argv[0]);
@@ -133,7 +133,7 @@ inline Child start_again(char** argv) {
   int ends[2];
   SYS_CHECK(
       socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
-  const int theirs = dup(ends[1]);  // exec does not close a dup
+  const int theirs = dup(ends[1]);  // exec keeps it open
   SYS_CHECK(theirs);
   Child child = start(argv, {kImporterFlag, std::to_string(theirs)},
                       Channel(ends[0]));

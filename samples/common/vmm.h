@@ -9,7 +9,7 @@
 /// Physical memory, created or imported.
 using Memory = CUmemGenericAllocationHandle;
 
-/// The properties of memory of GPU 0 that can be exported as `type`.
+/// Returns properties for memory of GPU 0 that is exported as `type`.
 inline CUmemAllocationProp shareable(
     CUmemAllocationHandleType type =
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
@@ -43,7 +43,7 @@ inline void* map_memory(Memory memory, size_t bytes) {
 }
 
 /// Unmaps what map_memory() has mapped, and frees the addresses. The
-/// memory itself still has to be released.
+/// caller still has to release the memory.
 inline void unmap_memory(void* data, size_t bytes) {
   const auto address = reinterpret_cast<CUdeviceptr>(data);
   CU_CHECK(DRIVER(cuMemUnmap)(address, bytes));
@@ -57,7 +57,7 @@ inline CUresult import_memory(Memory* memory, int descriptor) {
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
-/// Returns a new descriptor of the memory. The caller closes it.
+/// Exports memory. The caller closes the descriptor that it gets.
 inline int export_memory(Memory memory) {
   int descriptor = -1;
   CU_CHECK(DRIVER(cuMemExportToShareableHandle)(
@@ -66,8 +66,8 @@ inline int export_memory(Memory memory) {
   return descriptor;
 }
 
-/// Exports memory of `bytes` and sends it. The other role calls
-/// receive_memory().
+/// Sends memory as a descriptor, with its size `bytes`. The other role
+/// calls receive_memory().
 template <class Channel>
 void send_memory(Channel& channel, Memory memory, size_t bytes) {
   const int descriptor = export_memory(memory);
@@ -76,7 +76,7 @@ void send_memory(Channel& channel, Memory memory, size_t bytes) {
   SYS_CHECK(close(descriptor));
 }
 
-/// Imports what send_memory() has sent, and sets *bytes to its size.
+/// Imports the memory that send_memory() sent. Sets *bytes to its size.
 template <class Channel>
 Memory receive_memory(Channel& channel, size_t* bytes) {
   *bytes = channel.template receive<size_t>("bytes");

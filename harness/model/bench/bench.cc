@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the model's calls cost, compared with a pipe round trip between two
-// processes on the same machine. Absolute times differ from machine to machine,
-// but the ratios differ little. With an argument, the benchmark runs only the
-// cases that have this text in their name.
+// Measures the time of the model's calls, and compares it with a round trip
+// through pipes between two processes on the same machine. Absolute times
+// differ from machine to machine, but the ratios differ little. With an
+// argument, the benchmark runs only the cases that have this text in their
+// name.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies at an address.
+// The memory at an address.
 #include "core/allocation.h"
 
 #include <atomic>

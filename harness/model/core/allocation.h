@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies at an address: memory of every kind that the program knows by a
+// The memory at an address: memory of every kind that the program knows by a
 // pointer.
 #pragma once
 
@@ -39,10 +39,11 @@ struct Allocation {
   uint64_t mapping_size = 0;
   uint64_t export_id = 0;  ///< the id that a handle of this memory contains
   uint64_t buffer_id = 0;  ///< CU_POINTER_ATTRIBUTE_BUFFER_ID
-  unsigned flags = 0;      ///< of cuMemHostAlloc and the like
+  unsigned flags = 0;      ///< of cuMemHostAlloc or a similar call
   bool sync_memops = false;
-  /// The pool that it was allocated from or imported from; null for all other
-  /// memory. Host and managed pools have memory of kind kHost and kManaged.
+  /// The pool from which the memory was allocated or imported; null for all
+  /// other memory. Host and managed pools have memory of kind kHost and
+  /// kManaged.
   CUmemoryPool pool = nullptr;
   std::shared_ptr<Chunk> chunk;  ///< of a mapping
   Access host_access = kNone;    ///< of a mapping

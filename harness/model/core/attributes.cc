@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a device reports about itself: attributes and UUID.
+// The facts that a device reports about itself: attributes and UUID.
 #include <cstring>
 #include <map>
 
@@ -12,9 +12,9 @@ namespace ipclab::model {
 namespace {
 
 // The limits of compute capability 9.0 (Programming Guide, technical
-// specifications), but with few multiprocessors, so that grids sized by the
-// device stay small enough for a CPU. An attribute that is missing here is 0:
-// the model does not have that feature (arrays, clusters, multicast).
+// specifications), but with few multiprocessors. So a grid whose size depends
+// on the device stays small enough for a CPU. An attribute that is missing here
+// is 0: the model does not have that feature (arrays, clusters, multicast).
 const std::map<int, int>& fixed_attributes() {
   static const auto& table = *new std::map<int, int>{
       {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
@@ -73,7 +73,8 @@ const std::map<int, int>& fixed_attributes() {
 }  // namespace
 
 CUuuid gpu_uuid(int gpu) {
-  // FNV-1a over profile and number: stable, and different for each GPU.
+  // An FNV-1a hash of profile and number: it is always the same, and different
+  // for each GPU.
   uint64_t hash = 14695981039346656037ull;
   const std::string seed =
       std::string("ipclab ") + profile().name + " " + std::to_string(gpu);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Physical memory: a block is one memfd. It holds the bytes, and after them a
-// page that tells other processes what the block is and which parts are in use.
+// Physical memory: a block is one memfd. It holds the bytes. After the bytes it
+// has a page that tells other processes what the block is and which parts are
+// in use.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ inline uint64_t round_up(uint64_t size, uint64_t unit) {
 /// A number that no other object of any process gets.
 uint64_t unique_id();
 
-/// What the creator of shareable memory tells the importers about it. All
-/// zero for memory of cuMemAlloc.
+/// The facts about shareable memory that its creator tells the importers. For
+/// memory of cuMemAlloc all fields are zero.
 struct Label {
   uint32_t is_chunk;      ///< made by cuMemCreate
   int32_t location_type;  ///< a CUmemLocationType
@@ -41,8 +42,8 @@ class Block {
   /// standard error.
   static std::shared_ptr<Block> create(int gpu, uint64_t size,
                                        const Label& label = {});
-  /// A block of another process; null if the file is not a block. Its
-  /// description is checked, not trusted.
+  /// A block of another process; null if the file is not a block. The block's
+  /// own description is checked.
   static std::shared_ptr<Block> adopt(SharedFile file);
 
   Block(const Block&) = delete;
@@ -54,8 +55,8 @@ class Block {
   uint64_t id() const { return id_; }
   Label label() const;
 
-  /// Which allocation is at `offset`: an export id, or 0 for none. It is stored
-  /// in the block, so that an importer notices that a handle is stale.
+  /// The export id of the allocation at `offset`; 0 if there is none. The id is
+  /// stored in the block. So an importer notices that a handle is stale.
   uint64_t occupant(uint64_t offset) const;
   void set_occupant(uint64_t offset, uint64_t export_id);
 

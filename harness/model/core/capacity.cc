@@ -12,7 +12,8 @@
 namespace ipclab::model {
 namespace {
 
-// From this size on, an allocation also checks how much other processes hold.
+// An allocation of this size or more also checks how much memory other
+// processes hold.
 constexpr uint64_t kCountOthers = 256 << 20;
 
 std::atomic<uint64_t> bytes_of_gpu[kMaxGpus];  // of this process

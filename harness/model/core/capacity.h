@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory a GPU has and how much of it is free. What this process
-// allocates is counted here; what all processes of the machine have is counted
-// by their files (core/shared_file.h). Needs no lock.
+// How much memory a GPU has and how much of it is free. Here the bytes that
+// this process allocates are counted. The files of all processes count the
+// bytes of the whole machine (core/shared_file.h). These functions need no
+// lock.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@ uint64_t total_bytes(int gpu);
 /// free bytes. `gpu` -1 is the host, which is not counted.
 bool take_bytes(int gpu, uint64_t size);
 void give_back_bytes(int gpu, uint64_t size);
-/// Bytes that cuMemGetInfo calls free and total.
+/// The numbers of bytes that cuMemGetInfo calls free and total.
 void memory_info(int gpu, uint64_t* free_bytes, uint64_t* total);
 
 }  // namespace ipclab::model

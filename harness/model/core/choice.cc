@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of choices. choices.json says which rows each concerns.
+// The table of choices. choices.json says which rows each choice concerns.
 #include "core/choice.h"
 
 #include <cstdlib>

@@ -14,11 +14,12 @@ enum class Choice {
   kPoolsRelease,       ///< whether a pool for IPC gives memory back
 };
 
-/// True if IPCLAB_CHOICE names this choice: the model gives the other answer.
+/// True if IPCLAB_CHOICE names this choice. Then the model gives the other
+/// answer.
 bool chosen(Choice choice);
 
-/// Aborts with one line if IPCLAB_CHOICE is not one of these names, because a
-/// typing error must not look like the other answer.
+/// Aborts with one line if IPCLAB_CHOICE is not the name of a choice. Otherwise
+/// a typing error would have no effect, and nobody would notice it.
 void check_choice();
 
 }  // namespace ipclab::model

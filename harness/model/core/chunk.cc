@@ -174,7 +174,7 @@ CUresult chunk_create(uint64_t size, const CUmemAllocationProp& wanted,
   if (!take_bytes(gpu, size)) return CUDA_ERROR_OUT_OF_MEMORY;
   auto chunk = std::make_shared<Chunk>();
   chunk->properties = wanted;
-  // A hint that this GPU does not follow.
+  // Compression is a hint, which this GPU does not follow.
   chunk->properties.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_NONE;
   Label label{};
   label.is_chunk = 1;

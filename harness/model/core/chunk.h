@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Physical memory without an address: what cuMemCreate makes, its references,
-// and the shareable handles by which other processes get it (Driver API,
-// virtual memory management).
+// Physical memory without an address: the chunks that cuMemCreate makes, their
+// references, and the shareable handles by which other processes get them
+// (Driver API, virtual memory management).
 #pragma once
 
 #include <cuda.h>
@@ -25,25 +25,26 @@ struct Chunk {
   Chunk& operator=(const Chunk&) = delete;
 
   CUmemGenericAllocationHandle handle = 0;
-  int references = 0;  ///< that the program must release
+  int references = 0;  ///< the program must release them
   std::shared_ptr<Block> block;
-  CUmemAllocationProp properties{};  ///< with the ordinals of this process
+  CUmemAllocationProp properties{};  ///< with this process's ordinals
   bool imported = false;
 
   uint64_t size() const { return block->size(); }
   bool on_host() const { return block->gpu() < 0; }
 };
 
-/// CUDA_ERROR_NOT_SUPPORTED unless the profile has virtual memory management.
+/// Returns CUDA_ERROR_NOT_SUPPORTED unless the profile has virtual memory
+/// management.
 CUresult chunk_granularity(const CUmemAllocationProp& wanted,
                            CUmemAllocationGranularity_flags which,
                            size_t* bytes);
-/// CUDA_ERROR_NOT_PERMITTED for fabric memory without an IMEX channel,
+/// Returns CUDA_ERROR_NOT_PERMITTED for fabric memory without an IMEX channel,
 /// CUDA_ERROR_NOT_SUPPORTED for a handle type that the GPU does not know.
 CUresult chunk_create(uint64_t size, const CUmemAllocationProp& wanted,
                       CUmemGenericAllocationHandle* handle);
-/// CUDA_ERROR_INVALID_VALUE for a value that is not a handle (the documentation
-/// does not define this).
+/// Returns CUDA_ERROR_INVALID_VALUE for a value that is not a handle (the
+/// documentation does not define this).
 CUresult chunk_release(CUmemGenericAllocationHandle handle);
 CUresult chunk_properties(CUmemGenericAllocationHandle handle,
                           CUmemAllocationProp* properties);
@@ -51,14 +52,14 @@ CUresult chunk_properties(CUmemGenericAllocationHandle handle,
 CUresult chunk_retain(uint64_t address, CUmemGenericAllocationHandle* handle);
 
 /// Writes an int (a new descriptor, close-on-exec) or a CUmemFabricHandle.
-/// CUDA_ERROR_INVALID_VALUE for a type that was not requested at the creation,
-/// and, as on an H200, for an imported handle.
+/// Returns CUDA_ERROR_INVALID_VALUE for a type that was not requested at the
+/// creation. As an H200 does, it returns the same code for an imported handle.
 CUresult chunk_export(CUmemGenericAllocationHandle handle,
                       CUmemAllocationHandleType type, void* shareable);
-/// Always a new handle, as on an H200. CUDA_ERROR_INVALID_VALUE for anything
-/// that chunk_export did not make, CUDA_ERROR_NOT_PERMITTED for another IMEX
-/// channel, CUDA_ERROR_NOT_SUPPORTED for memory that no GPU of this process can
-/// access.
+/// Makes a new handle each time, as an H200 does. Returns
+/// CUDA_ERROR_INVALID_VALUE for anything that chunk_export did not make,
+/// CUDA_ERROR_NOT_PERMITTED for another IMEX channel, CUDA_ERROR_NOT_SUPPORTED
+/// for memory that no GPU of this process can access.
 CUresult chunk_import(void* shareable, CUmemAllocationHandleType type,
                       CUmemGenericAllocationHandle* handle);
 

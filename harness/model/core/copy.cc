@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies and sets.
+// Copies, and calls that set memory.
 #include "core/copy.h"
 
 #include <cstring>
@@ -38,7 +38,8 @@ struct Contexts {
   bool late = false;  // the work has begun, so no call can be refused
 };
 
-// A copy in a graph is impossible: its context gets a sticky error.
+// Call this if a copy in a graph is impossible. Its context gets a sticky
+// error.
 void lose(CUcontext context) {
   say("a graph copies or sets memory that is not there (error 700 on device " +
       std::to_string(context->device) + ")");
@@ -94,8 +95,8 @@ void copy_rows(char* to, const Region& to_layout, const char* from,
   }
 }
 
-// A copy in a graph: its memory is looked up, and host memory is read, when the
-// launch reaches it.
+// Runs a copy of a graph: when the launch reaches the copy, its memory is
+// looked up, and host memory is read.
 void copy_now(Contexts contexts, const Region& to, const Region& from,
               const Extent& extent) {
   Place target;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies and sets, with the synchronisation that the API reference promises
-// ("API synchronization behavior").
+// Copies, and calls that set memory, with the synchronisation that the API
+// reference promises ("API synchronization behavior").
 #pragma once
 
 #include <cuda.h>
@@ -13,8 +13,9 @@
 
 namespace ipclab::model {
 
-/// Rows of bytes, in slices. Addresses may be device, pinned, managed,
-/// registered or ordinary host memory: unified addressing shows which.
+/// A region of memory: slices, which consist of rows of bytes. Addresses may be
+/// device, pinned, managed, registered or ordinary host memory: unified
+/// addressing shows which.
 struct Region {
   uint64_t address = 0;
   uint64_t pitch = 0;  ///< bytes between two rows
@@ -41,7 +42,7 @@ struct Span {
   Pin pin;
 };
 /// The span that a copy in a stream of this context may use, by the rules of
-/// copy(). CUDA_ERROR_INVALID_VALUE for an invalid address.
+/// copy(). Returns CUDA_ERROR_INVALID_VALUE for an invalid address.
 CUresult find_span(CUcontext stream, CUcontext current, uint64_t address,
                    uint64_t size, bool written, Span* span);
 

@@ -44,8 +44,8 @@ void activate(Machine&, CUcontext context) {
   context->active = true;
 }
 
-// The work is ended before the machine is locked, because a worker may need the
-// lock.
+// The work ends before the machine is locked, because a worker thread may need
+// the lock.
 void deactivate(CUcontext context) {
   context->active = false;
   context_synchronize(context);
@@ -72,7 +72,7 @@ CUresult initialise() {
   const Locked machine;
   if (initialised) return CUDA_SUCCESS;
   check_choice();
-  is_mps_client();  // decided now, as in NVIDIA's driver
+  is_mps_client();  // connects now, as NVIDIA's driver does
   const std::vector<int> visible = visible_gpus(profile().gpus);
   if (visible.empty()) return CUDA_ERROR_NO_DEVICE;
   const int count = static_cast<int>(visible.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Devices and contexts: what the program sees of the profile, which context is
-// current, and what every call checks first.
+// Devices and contexts: the devices that the program sees, the current context,
+// and the checks at the beginning of every call.
 #pragma once
 
 #include <cuda.h>
@@ -29,7 +29,7 @@ struct Device {
 
 }  // namespace ipclab::model
 
-/// A context. Never deleted, so that a handle that outlives its context is
+/// A context. It is never deleted. So a handle that outlives its context is
 /// refused and not dereferenced.
 struct CUctx_st {
   int device = 0;  ///< ordinal
@@ -54,8 +54,8 @@ struct CUctx_st {
 
 namespace ipclab::model {
 
-/// cuInit: reads profile, choice and CUDA_VISIBLE_DEVICES, reserves addresses.
-/// CUDA_ERROR_NO_DEVICE if no GPU is visible.
+/// cuInit: reads profile, choice and CUDA_VISIBLE_DEVICES, and reserves
+/// addresses. Returns CUDA_ERROR_NO_DEVICE if no GPU is visible.
 CUresult initialise();
 
 /// The checks of every call: CUDA_ERROR_NOT_INITIALIZED before cuInit and in a
@@ -63,29 +63,29 @@ CUresult initialise();
 /// function of a stream.
 CUresult enter();
 
-/// enter(), and the current context: CUDA_ERROR_INVALID_CONTEXT without one,
-/// CUDA_ERROR_CONTEXT_IS_DESTROYED if it is gone, its sticky error if it has
-/// one.
+/// Does what enter() does, then finds the current context. Returns
+/// CUDA_ERROR_INVALID_CONTEXT if there is none, CUDA_ERROR_CONTEXT_IS_DESTROYED
+/// if the context was destroyed, and its sticky error if it has one.
 CUresult enter(CUcontext* context);
 
 /// enter() for calls that need no context. If the current context has a sticky
 /// error, these calls fail, too.
 CUresult enter_without_context();
 
-/// Set while a stream runs a host function on this thread.
+/// True while a stream runs a host function on this thread.
 extern thread_local bool inside_host_function;
 
-/// The visible devices, by ordinal. Fixed after initialise().
+/// The visible devices, by ordinal. They do not change after initialise().
 std::vector<Device>& devices();
 bool is_device(int ordinal);
 const Device& device_at(int ordinal);
-/// The ordinal of a GPU of the profile, -1 if it is not visible.
+/// The ordinal of a GPU of the profile; -1 if the GPU is not visible.
 int ordinal_of_gpu(int gpu);
 /// True if the GPU `from` can access memory of the GPU `to`.
 bool can_access_peer(int from, int to);
 /// The UUID of a GPU: the same in every process with this profile.
 CUuuid gpu_uuid(int gpu);
-/// CUDA_ERROR_INVALID_VALUE for an attribute that does not exist.
+/// Returns CUDA_ERROR_INVALID_VALUE for an attribute that does not exist.
 CUresult device_attribute(int* value, int attribute, int gpu);
 
 /// The stack of current contexts of this thread.
@@ -95,7 +95,7 @@ void push_context(CUcontext context);
 CUresult pop_context(CUcontext* context);
 
 CUresult context_create(CUcontext* context, unsigned flags, int device);
-/// Ends all work and frees everything of the context.
+/// Ends all work of the context and frees everything that belongs to it.
 CUresult context_destroy(CUcontext context);
 CUresult primary_retain(CUcontext* context, int device);
 CUresult primary_release(int device);

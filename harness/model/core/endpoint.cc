@@ -104,10 +104,10 @@ struct Endpoint {
 
   SharedFile file;
   Page* page = nullptr;
-  CUlogicalEndpointProp properties{};  // as they were when this process got it
+  CUlogicalEndpointProp properties{};  // when this process got the endpoint
   bool imported = false;
   bool queried = false;  // a query has found it ready
-  // What this process has bound, by serial, until it is unbound.
+  // The memory that this process has bound, by serial, until it is unbound.
   std::map<uint64_t, std::shared_ptr<const void>> own;
   std::map<uint64_t, std::shared_ptr<Mapped>> mapped;  // by serial
 
@@ -119,7 +119,8 @@ struct Endpoint {
 using Shared = std::shared_ptr<Endpoint>;
 
 // Guards the two variables below and, in every endpoint, everything that is not
-// in the shared page. Never held while the process waits for another one.
+// in the shared page. It is never held while this process waits for another
+// process.
 std::mutex& endpoint_mutex() {
   static auto& only = *new std::mutex;
   return only;
@@ -190,8 +191,8 @@ Shared create(const CUlogicalEndpointProp& wanted) {
 }
 
 // An endpoint of another process; null if the file is not an endpoint. Data
-// that are read only once are checked here; the rest is checked where it is
-// used.
+// that are read only once are checked here. All other data are checked where
+// they are used.
 Shared adopt(SharedFile file) {
   if (!file.valid() || file.size() != sizeof(Page)) return nullptr;
   auto endpoint = std::make_shared<Endpoint>();
@@ -245,7 +246,7 @@ CUresult check(const CUlogicalEndpointProp& wanted) {
   constexpr unsigned kFabric = CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC;
   if ((wanted.ipcHandleTypes & ~kFabric) != 0) return kInvalid;
   if (wanted.flags == CU_LOGICAL_ENDPOINT_FLAG_COUNTED_OPS) {
-    return CUDA_ERROR_NOT_SUPPORTED;  // as the attribute says
+    return CUDA_ERROR_NOT_SUPPORTED;  // the attribute is 0, too
   }
   return wanted.flags == CU_LOGICAL_ENDPOINT_FLAG_NONE ? CUDA_SUCCESS
                                                        : kInvalid;
@@ -522,8 +523,9 @@ CUresult prepare(const CUDA_FABRIC_COPY_BATCH_OP& copy, CUcontext stream,
   };
   if (CUresult error = find_operand(copy.dst, true, &work->to)) return error;
   if (CUresult error = find_operand(copy.src, false, &work->from)) return error;
-  // A copy needs a local pointer: the one beside an endpoint, or at least one
-  // of two.
+  // A copy needs a local pointer. If one operand is an endpoint, the other
+  // operand must be a local pointer. Of two pointers, at least one must be
+  // local.
   return local_pointers > 0 ? CUDA_SUCCESS : kInvalid;
 }
 
@@ -534,7 +536,7 @@ CUresult endpoint_ids_reserve(uint32_t count, CUlogicalEndpointId* first) {
   if (count == 0) return kInvalid;
   const std::lock_guard lock(endpoint_mutex());
   if (count > kMostIds) return CUDA_ERROR_OUT_OF_MEMORY;
-  // The first gap that is large enough.
+  // Find the first gap that is large enough.
   CUlogicalEndpointId candidate = 1;
   for (const CUlogicalEndpointId id : reserved()) {
     if (id - candidate >= count) break;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Logical endpoints: ranges of offsets to which processes bind memory. Each
-// process has its own number for an endpoint. Also the copies to and from
-// endpoints.
+// process has its own number for an endpoint. This file also has the copies to
+// and from endpoints.
 //
 // The processes share one memfd for each endpoint: its properties, its team and
-// its bindings. A binding names memory by a fabric handle, so the others also
-// see memory that is bound after the export.
+// its bindings. A binding names memory by a fabric handle. So all processes
+// also see memory that is bound after the export.
 #pragma once
 
 #include <cuda.h>
@@ -19,24 +19,25 @@
 
 namespace ipclab::model {
 
-/// CUDA_ERROR_NOT_SUPPORTED unless the profile has endpoints; this is true for
-/// all functions below.
+/// Returns CUDA_ERROR_NOT_SUPPORTED unless the profile has endpoints. All
+/// functions below do the same.
 CUresult endpoint_ids_reserve(uint32_t count, CUlogicalEndpointId* first);
 /// All numbers must be reserved and have no endpoint. Otherwise the call
-/// releases none and returns CUDA_ERROR_INVALID_VALUE.
+/// releases no number and returns CUDA_ERROR_INVALID_VALUE.
 CUresult endpoint_ids_release(CUlogicalEndpointId first, uint32_t count);
 CUresult endpoint_limits(const CUlogicalEndpointProp& wanted,
                          uint64_t* alignment, uint64_t* most);
 CUresult endpoint_create(CUlogicalEndpointId id,
                          const CUlogicalEndpointProp& wanted);
-/// CUDA_ERROR_INVALID_VALUE for a unicast endpoint, a device that is already in
-/// the team, and a team that is complete.
+/// Returns CUDA_ERROR_INVALID_VALUE for a unicast endpoint, a device that is
+/// already in the team, and a team that is complete.
 CUresult endpoint_add_device(CUlogicalEndpointId id, int device);
 CUresult endpoint_destroy(CUlogicalEndpointId id);
-/// `*status` is 1 if all of these endpoints are ready, else 0.
+/// Sets `*status` to 1 if all of these endpoints are ready, otherwise to 0.
 CUresult endpoint_query(CUlogicalEndpointId first, uint32_t count, int* status);
 
-/// CUDA_ERROR_INVALID_VALUE for everything that the documentation forbids.
+/// Returns CUDA_ERROR_INVALID_VALUE for everything that the documentation
+/// forbids.
 CUresult endpoint_bind_address(CUlogicalEndpointId id, int device,
                                uint64_t offset, uint64_t address,
                                uint64_t size);
@@ -48,14 +49,15 @@ CUresult endpoint_bind_memory(CUlogicalEndpointId id, int device,
 CUresult endpoint_unbind(CUlogicalEndpointId id, int device, uint64_t offset,
                          uint64_t size);
 
-/// CUDA_ERROR_INVALID_VALUE unless the type was requested at the creation.
+/// Returns CUDA_ERROR_INVALID_VALUE unless the type was requested at the
+/// creation.
 CUresult endpoint_export(CUlogicalEndpointId id,
                          CUlogicalEndpointIpcHandleType type, void* handle);
-/// CUDA_ERROR_NOT_PERMITTED without the exporter's IMEX channel.
+/// Returns CUDA_ERROR_NOT_PERMITTED without the exporter's IMEX channel.
 CUresult endpoint_import(CUlogicalEndpointId id, const void* handle,
                          CUlogicalEndpointIpcHandleType type);
 
-/// Does all copies in the order of the stream, or none.
+/// Does all copies in the order of the stream, or no copy. Returns
 /// CUDA_ERROR_INVALID_VALUE for operands that the documentation forbids and for
 /// offsets to which no memory is bound.
 CUresult endpoint_copy(const std::shared_ptr<Stream>& stream, CUcontext current,

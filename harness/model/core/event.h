@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events: local ones, interprocess ones and those imported from a handle.
+// Events: local events, interprocess events, and events that were imported from
+// a handle.
 #pragma once
 
 #include <cuda.h>
@@ -17,7 +18,7 @@ struct CUevent_st {
   bool imported = false;
   std::shared_ptr<ipclab::model::EventState> state;
 
-  std::mutex mutex;  ///< guards the three below
+  std::mutex mutex;  ///< guards the three members below
   uint32_t record = 0;
   ipclab::model::Order behind;  ///< the frees that come before the record
   ipclab::model::CapturePoint captured;  ///< the last record was captured there
@@ -25,25 +26,26 @@ struct CUevent_st {
 
 namespace ipclab::model {
 
-/// CUDA_ERROR_INVALID_VALUE for unknown flags, and for CU_EVENT_INTERPROCESS
-/// without CU_EVENT_DISABLE_TIMING.
+/// Returns CUDA_ERROR_INVALID_VALUE for unknown flags, and for
+/// CU_EVENT_INTERPROCESS without CU_EVENT_DISABLE_TIMING.
 CUresult event_create(CUcontext context, unsigned flags, CUevent* event);
 /// The handle of an event whose state came from another process.
 CUevent adopt_event(CUcontext context, std::shared_ptr<EventState> state);
 CUresult event_destroy(CUevent event);
-/// CUDA_ERROR_INVALID_HANDLE if event and stream are of different contexts. In
-/// a stream that captures, the event is an edge of the graph, or, if the record
-/// is `external`, a node that records at each launch.
+/// Returns CUDA_ERROR_INVALID_HANDLE if event and stream are of different
+/// contexts. In a stream that captures, the event is an edge of the graph, or,
+/// if the record is `external`, a node that records at each launch. Returns
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for an interprocess event as an edge,
 /// as an H200 answers.
 CUresult event_record(CUevent event, const std::shared_ptr<Stream>& stream,
                       bool external = false);
-/// CUDA_ERROR_NOT_READY while the newest record is pending. This call and the
-/// two after it: CUDA_ERROR_CAPTURED_EVENT if the newest record was captured.
+/// Returns CUDA_ERROR_NOT_READY while the newest record is pending. This call
+/// and the two calls after it return CUDA_ERROR_CAPTURED_EVENT if the newest
+/// record was captured.
 CUresult event_query(CUevent event);
 CUresult event_synchronize(CUevent event);
-/// Milliseconds. CUDA_ERROR_INVALID_HANDLE for events without timing and for
-/// events that were never recorded.
+/// Gives milliseconds. Returns CUDA_ERROR_INVALID_HANDLE for events without
+/// timing and for events that were never recorded.
 CUresult event_elapsed(float* milliseconds, CUevent start, CUevent end);
 /// A wait for a captured event makes the stream part of the capture. A stream
 /// that captures refuses any other event if the wait is not `external`: with

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of an event, in memory that two processes may share: which records
-// were made and which are complete.
+// The state of an event, in memory that two processes may share. It says which
+// records were made and which are complete.
 #pragma once
 
 #include <atomic>
@@ -34,14 +34,14 @@ class EventState {
   /// The number of a new record. Waits while the ring of unfinished records is
   /// full.
   uint32_t begin_record();
-  /// Call this when everything before the record is done.
+  /// Call this when all work before the record is done.
   void complete(uint32_t record);
   uint32_t latest() const;
   /// True when the record is complete, or when the process that made it has
   /// ended and can no longer complete it.
   bool is_complete(uint32_t record) const;
   void wait(uint32_t record) const;
-  /// When the newest complete record completed, in nanoseconds.
+  /// The time at which the newest complete record completed, in nanoseconds.
   uint64_t completed_at() const { return page_->completed_ns; }
 
  private:

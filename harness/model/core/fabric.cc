@@ -205,7 +205,7 @@ void open_endpoint() {
   const socklen_t length = address_of(own.name, &address);
   if (bind(own.socket, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       listen(own.socket, SOMAXCONN) != 0) {
-    return;  // every import will fail
+    return;  // then every import fails
   }
   std::thread(serve, own.socket).detach();
   // A child of fork has the socket, but no thread that answers.

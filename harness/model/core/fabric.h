@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fabric handles: 64 bytes of plain data that name memory on another node. The
-// model has no second node. So an exporter serves its handles on a socket that
-// has a name but no file. Neither descriptors nor /proc are used. Both sides
-// must have access to the same IMEX channel.
+// model has no second node. So an exporter answers requests for its handles on
+// a socket that has a name but no file. Neither descriptors nor /proc are used.
+// Both sides must have access to the same IMEX channel.
 #pragma once
 
 #include <cuda.h>
@@ -14,18 +14,19 @@ namespace ipclab::model {
 
 /// May this process create fabric memory? It needs an IMEX channel.
 /// IPCLAB_MODEL_IMEX_CHANNEL names it (a number, or "none"); without the
-/// variable it is channel 0, if the profile has one.
+/// variable it is channel 0, if the profile has a channel.
 bool has_imex_channel();
 
-/// Writes a handle of the descriptor that `owner` keeps; `id` identifies it.
-/// The handle does not keep the memory: after the owner has ended, it names
-/// nothing.
+/// Writes a handle for a descriptor that is open as long as `owner` exists;
+/// `id` identifies the memory. The handle does not keep the memory: after the
+/// owner has ended, the handle names nothing.
 void fabric_export(uint64_t id, int descriptor,
                    const std::shared_ptr<const void>& owner, void* handle);
 
-/// A new descriptor of the object that a handle names. CUDA_ERROR_NOT_PERMITTED
-/// without the exporter's channel, CUDA_ERROR_INVALID_VALUE for bytes that are
-/// not a handle, and if the exporter or the memory is gone.
+/// A new descriptor of the object that a handle names. Returns
+/// CUDA_ERROR_NOT_PERMITTED without the exporter's channel,
+/// CUDA_ERROR_INVALID_VALUE for bytes that are not a handle, and if the
+/// exporter or the memory is gone.
 CUresult fabric_import(const void* handle, int* descriptor);
 
 }  // namespace ipclab::model

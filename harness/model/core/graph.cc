@@ -74,9 +74,9 @@ CUresult recorded(CUcontext context, const Recording& record,
   return graph_destroy(graph);
 }
 
-// The nodes in an order that keeps all dependencies; other nodes stay in the
-// order of their creation. Returns fewer nodes if the dependencies form a
-// cycle.
+// The nodes in an order that keeps all dependencies; apart from that, nodes
+// stay in the order of their creation. Returns fewer nodes if the dependencies
+// form a cycle.
 std::vector<const CUgraphNode_st*> in_order(const CUgraph_st& graph) {
   std::vector<const CUgraphNode_st*> order;
   std::set<const CUgraphNode_st*> done;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs: commands with dependencies, put together node by node or captured
+// Graphs: commands with dependencies. They are added node by node or captured
 // from a stream. A launch gives the commands to a stream in an order that the
 // dependencies allow.
 #pragma once
@@ -18,11 +18,12 @@
 struct CUgraphNode_st {
   CUgraph graph = nullptr;
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-  std::vector<CUgraphNode> after;  ///< what it depends on
-  /// One command. An empty node has none; a child graph has those of the child.
+  std::vector<CUgraphNode> after;  ///< the nodes that it depends on
+  /// The one command of the node. An empty node has no command; a child graph
+  /// has the commands of the child.
   std::vector<ipclab::model::Command> commands;
   std::shared_ptr<CUgraph_st> child;
-  /// Of an allocation node, and of a free node.
+  /// The memory of an allocation node or of a free node.
   std::shared_ptr<ipclab::model::GraphMemory> memory;
   CUDA_MEM_ALLOC_NODE_PARAMS allocation{};
 };
@@ -57,7 +58,7 @@ namespace ipclab::model {
 CUgraph graph_create();
 /// The live graph of a handle, or null.
 std::shared_ptr<CUgraph_st> find_graph(CUgraph graph);
-/// CUDA_ERROR_INVALID_VALUE for a graph that is not alive.
+/// Returns CUDA_ERROR_INVALID_VALUE for a graph that is not alive.
 CUresult graph_destroy(CUgraph graph);
 
 /// The place of a new node.
@@ -67,11 +68,11 @@ struct NodePlace {
   size_t count;
 };
 
-/// Gives a stream the work that becomes a node. The node is refused if the call
-/// is refused.
+/// Gives a stream the work that becomes a node. If the stream refuses the work,
+/// the node is refused, too.
 using Recording = std::function<CUresult(const std::shared_ptr<Stream>&)>;
 
-/// Adds the one command that `record` gives to a stream of the context.
+/// Adds the one command that `record` gives to a stream of the context. Returns
 /// CUDA_ERROR_INVALID_VALUE for a graph that does not exist, and for
 /// dependencies that are not its own nodes.
 CUresult graph_add(const NodePlace& place, CUcontext context,
@@ -83,14 +84,14 @@ CUresult graph_add_empty(const NodePlace& place, CUgraphNode* node);
 /// The child is cloned.
 CUresult graph_add_child(const NodePlace& place, CUgraph child,
                          CUgraphNode* node);
-/// Adds an allocation and writes its address to `wanted`.
+/// Adds an allocation and writes its address to `wanted`. Returns
 /// CUDA_ERROR_INVALID_VALUE for properties that no pool may have, and for
 /// handle types: "IPC is not supported".
 CUresult graph_add_allocation(const NodePlace& place,
                               CUDA_MEM_ALLOC_NODE_PARAMS* wanted,
                               CUgraphNode* node);
-/// CUDA_ERROR_INVALID_VALUE unless it is the address of an allocation node, of
-/// any graph, and this graph does not free it yet.
+/// Returns CUDA_ERROR_INVALID_VALUE unless `address` is that of an allocation
+/// node of any graph, and this graph does not yet free the memory.
 CUresult graph_add_free(const NodePlace& place, CUdeviceptr address,
                         CUgraphNode* node);
 CUresult graph_add_dependencies(CUgraph graph, const CUgraphNode* from,
@@ -99,24 +100,25 @@ CUresult graph_add_dependencies(CUgraph graph, const CUgraphNode* from,
 CUgraphNode find_node(CUgraphNode node);
 CUresult graph_clone(CUgraph graph, CUgraph* clone);
 
-/// cuMemAllocAsync and cuMemFreeAsync in a stream that captures.
+/// cuMemAllocAsync and cuMemFreeAsync in a stream that captures. Returns
 /// CUDA_ERROR_NOT_SUPPORTED for a pool that can be shared, as an H200 answers.
 CUresult graph_capture_allocation(const std::shared_ptr<Stream>& stream,
                                   const CUmemPoolProps& properties,
                                   uint64_t size, uint64_t* address);
 CUresult graph_capture_free(const std::shared_ptr<Stream>& stream,
                             uint64_t address);
-/// Is each node on which no other node depends one of `ends`?
+/// True if `ends` has every node on which no other node depends.
 bool graph_ends_with(CUgraph graph, const std::vector<CUgraphNode>& ends);
-/// CUDA_ERROR_INVALID_VALUE for dependencies that form a cycle.
+/// Returns CUDA_ERROR_INVALID_VALUE for dependencies that form a cycle.
 CUresult graph_instantiate(CUgraph graph, unsigned long long flags,
                            CUgraphExec* executable);
 /// Replaces the work of a node, for all later launches.
 CUresult graph_change(CUgraphExec executable, CUgraphNode node,
                       CUcontext context, const Recording& record);
-/// CUDA_ERROR_INVALID_VALUE while memory of an earlier launch is not freed,
-/// unless the graph frees it at its launch. In a stream that captures the
-/// commands become nodes: CUDA_ERROR_NOT_SUPPORTED if some allocate or free.
+/// Returns CUDA_ERROR_INVALID_VALUE while memory of an earlier launch is not
+/// freed, unless the graph frees it at its launch. In a stream that captures,
+/// the commands become nodes. If some of these commands allocate or free
+/// memory, the call returns CUDA_ERROR_NOT_SUPPORTED.
 CUresult graph_launch(CUgraphExec executable,
                       const std::shared_ptr<Stream>& stream);
 CUresult graph_destroy(CUgraphExec executable);

@@ -24,12 +24,12 @@ struct GraphMemory {
   CUcontext context = nullptr;
   uint64_t address = 0;
   uint64_t size = 0;
-  bool has_node = true;        ///< keeps the address
-  bool freed_inside = false;   ///< by a node of the graph that allocates it
-  bool freed_outside = false;  ///< by a node of another graph
-  bool owned = false;          ///< by the program, in the order of its calls
-  int uses = 0;  ///< launches that use it and whose free is not done
-  std::shared_ptr<Block> block;  ///< while the bytes are there
+  bool has_node = true;          ///< keeps the address
+  bool freed_inside = false;     ///< by a node of the graph that allocated it
+  bool freed_outside = false;    ///< by a node of another graph
+  bool owned = false;            ///< by the program, in the order of its calls
+  int uses = 0;                  ///< launches that use it and have not freed it
+  std::shared_ptr<Block> block;  ///< null if there are no bytes
 };
 using GraphMemories = std::vector<std::shared_ptr<GraphMemory>>;
 
@@ -40,7 +40,8 @@ struct GraphBlocks {
   Gauge reserved;  ///< bytes, with the spare ones
 };
 
-/// Memory for a new node. CUDA_ERROR_OUT_OF_MEMORY if no address is left.
+/// Memory for a new node. Returns CUDA_ERROR_OUT_OF_MEMORY if no address is
+/// left.
 CUresult graph_memory_create(CUcontext context, uint64_t size,
                              std::shared_ptr<GraphMemory>* memory);
 /// Call this when the graph of the node is destroyed. "Destroying a graph does
@@ -49,24 +50,24 @@ void graph_memory_leave(const std::shared_ptr<GraphMemory>& memory);
 /// The memory that begins at an address, or null.
 std::shared_ptr<GraphMemory> find_graph_memory(uint64_t address);
 
-/// A launch that allocates and frees. CUDA_ERROR_INVALID_VALUE if the program
-/// still owns memory that is allocated, or does not own memory that is only
-/// freed. With `frees_first`, memory that the program still owns is put into
-/// `stale` instead, to be freed before the launch.
+/// Notes a launch that allocates and frees. Returns CUDA_ERROR_INVALID_VALUE if
+/// the program still owns memory that is allocated, or does not own memory that
+/// is only freed. With `frees_first`, memory that the program still owns is put
+/// into `stale` instead, to be freed before the launch.
 CUresult graph_memory_launch(const GraphMemories& allocated,
                              const GraphMemories& freed, bool frees_first,
                              GraphMemories* stale);
-/// What the commands of an allocation node and of a free node do.
+/// The work of an allocation node and of a free node.
 void graph_memory_map(GraphMemory& memory);
 void graph_memory_unmap(GraphMemory& memory);
 /// cuMemFree and, with a stream, cuMemFreeAsync.
 CUresult graph_memory_free(uint64_t address,
                            const std::shared_ptr<Stream>& stream);
-/// Memory of a context that ends.
+/// Frees memory of a context that ends.
 void graph_memory_discard(Machine& machine, uint64_t address);
 
 /// cuDeviceGetGraphMemAttribute and cuDeviceSetGraphMemAttribute, which resets
-/// the high marks. CUDA_ERROR_INVALID_VALUE for other attributes.
+/// the high marks. Returns CUDA_ERROR_INVALID_VALUE for other attributes.
 CUresult graph_memory_attribute(int gpu, CUgraphMem_attribute attribute,
                                 uint64_t* value);
 CUresult graph_memory_reset_mark(int gpu, CUgraphMem_attribute attribute);

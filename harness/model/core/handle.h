@@ -22,8 +22,8 @@ enum class HandleKind : uint32_t {
 struct Handle {
   uint32_t kind;
   uint32_t pid;
-  uint64_t started;   ///< start time of the process and namespace of its pid: a
-                      ///< pid may come again
+  uint64_t started;   ///< start time of the process and namespace of its pid:
+                      ///< the system reuses pids
   uint64_t object;    ///< id of the block, the event's state or the pool
   uint64_t occupant;  ///< export id of the allocation; of an event: /dev/shm
   uint64_t offset;    ///< in the block or pool
@@ -38,14 +38,14 @@ static_assert(sizeof(Handle) == CU_IPC_HANDLE_SIZE);
 void seal(HandleKind kind, Handle* handle);
 /// False for 64 bytes that seal() did not make for this kind.
 bool is_sealed(HandleKind kind, const Handle& handle);
-/// True for a handle that this process made.
+/// True if this process made the handle.
 bool is_own(const Handle& handle);
 /// True while the process that made the handle exists.
 bool exporter_is_alive(const Handle& handle);
-/// Opens the exporter's file; not valid, with errno, if that is not possible
-/// (the exporter has ended, has closed the object, or belongs to another user).
-/// The result may be a newer file of this or another process. The id in the
-/// file shows this.
+/// Opens the exporter's file. If this is not possible, the result is not valid
+/// and errno is set: the exporter has ended, has closed the object, or belongs
+/// to another user. The result may be a newer file of this or another process.
+/// The id in the file shows this.
 SharedFile open_remote(const Handle& handle);
 
 }  // namespace ipclab::model

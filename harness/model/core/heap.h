@@ -24,7 +24,7 @@ struct Heap {
   std::map<uint64_t, uint64_t> used;
 };
 
-/// An address that is a multiple of 16; 0 if the heap has no room.
+/// Returns an address that is a multiple of 16; 0 if the heap has no room.
 uint64_t heap_allocate(CUcontext context, uint64_t size);
 /// Does nothing for an address that heap_allocate() did not return.
 void heap_free(CUcontext context, uint64_t address);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pinned, managed and registered memory, which has the same address for host
-// and kernels; and what a program may ask about any address.
+// and kernels. Also the facts that a program may query about an address.
 #include <utility>
 
 #include "core/device.h"

@@ -12,30 +12,32 @@ namespace ipclab::model {
 
 struct Machine;
 
-/// CUDA_ERROR_INVALID_VALUE unless the address lies in cuMemAlloc memory.
+/// Returns CUDA_ERROR_INVALID_VALUE unless the address lies in cuMemAlloc
+/// memory.
 CUresult ipc_get_memory(void* handle, uint64_t address);
-/// Codes, observed on an H200 unless the documentation is named:
-/// CUDA_ERROR_INVALID_VALUE for bytes that are not a handle, for other flags
-/// than CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS and for memory that was freed;
-/// CUDA_ERROR_INVALID_CONTEXT in the process that exported it;
-/// CUDA_ERROR_INVALID_HANDLE when the exporter has ended, and for a second
-/// context of a device (from the documentation: the context is valid, but the
-/// handle is not for this context); CUDA_ERROR_MAP_FAILED when the exporter is
-/// hidden from this process, and between GPUs that are not peers (the
-/// documentation names no other code for this).
+/// Returns these codes. Each code was observed on an H200 unless the
+/// documentation is named. CUDA_ERROR_INVALID_VALUE for bytes that are not a
+/// handle, for flags other than CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, and for
+/// memory that was freed; CUDA_ERROR_INVALID_CONTEXT in the process that
+/// exported the memory; CUDA_ERROR_INVALID_HANDLE when the exporter has ended,
+/// and for a second context of a device (from the documentation: the context is
+/// valid, but the handle is not for this context); CUDA_ERROR_MAP_FAILED when
+/// the exporter is hidden from this process, and between GPUs that are not
+/// peers (the documentation names no other code for this).
 CUresult ipc_open_memory(CUcontext context, uint64_t* address,
                          const void* handle, unsigned flags);
-/// CUDA_ERROR_INVALID_VALUE for an address that ipc_open_memory did not return,
-/// or whose opens are all closed.
+/// Returns CUDA_ERROR_INVALID_VALUE for an address that ipc_open_memory did not
+/// return, or whose opens are all closed.
 CUresult ipc_close_memory(uint64_t address);
 /// Unmaps everything that a context has open.
 void close_imports(Machine& machine, CUcontext context);
 
-/// CUDA_ERROR_INVALID_HANDLE for an event without CU_EVENT_INTERPROCESS and for
-/// an imported one.
+/// Returns CUDA_ERROR_INVALID_HANDLE for an event without CU_EVENT_INTERPROCESS
+/// and for an imported event.
 CUresult ipc_get_event(void* handle, CUevent event);
-/// CUDA_ERROR_MAP_FAILED for bytes that are not a handle, and if the event is
-/// gone; CUDA_ERROR_INVALID_CONTEXT in the process that exported it.
+/// Returns CUDA_ERROR_MAP_FAILED for bytes that are not a handle, and if the
+/// event no longer exists. Returns CUDA_ERROR_INVALID_CONTEXT in the process
+/// that exported it.
 CUresult ipc_open_event(CUcontext context, CUevent* event, const void* handle);
 
 }  // namespace ipclab::model

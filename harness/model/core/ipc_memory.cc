@@ -223,7 +223,7 @@ CUresult ipc_open_memory(CUcontext context, uint64_t* address,
 
 CUresult ipc_close_memory(uint64_t address) {
   if (!profile().ipc_memory) return CUDA_ERROR_NOT_SUPPORTED;
-  // Waits for work that still uses the mapping.
+  // Work that still uses the mapping must end first.
   if (CUcontext opener = importing_context(address)) {
     context_synchronize(opener);
   }

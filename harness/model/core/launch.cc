@@ -39,8 +39,8 @@ bool fits(const LaunchShape& shape) {
   return true;
 }
 
-// Registered memory lies outside the window, so each access looks it up, as for
-// memory in pages marked kAsk.
+// Registered memory lies outside the window. So each access looks it up, as it
+// does for memory in pages with kAsk.
 void* lookup(void*, uint64_t address, uint64_t size, bool) {
   const Locked machine;
   const Allocation* found = machine->memory.find(address);

@@ -10,7 +10,8 @@
 
 namespace ipclab::model {
 
-/// The program's buffers for messages, null if it has none; sizes in bytes.
+/// The program's buffers for messages, with their sizes in bytes; null if the
+/// program has no buffers.
 struct LinkLog {
   char* information = nullptr;
   size_t information_size = 0;
@@ -30,10 +31,10 @@ namespace ipclab::model {
 
 /// Empties the program's buffers.
 CUresult link_create(const LinkLog& log, CUlinkState* state);
-/// Adds PTX, or the PTX of a fat binary. CUDA_ERROR_INVALID_PTX and
+/// Adds PTX, or the PTX of a fat binary. Returns CUDA_ERROR_INVALID_PTX and
 /// CUDA_ERROR_NO_BINARY_FOR_GPU, with the reason in the program's buffer.
 CUresult link_add(CUlinkState state, const void* image);
-/// The image, which the state owns.
+/// Returns the image. The state owns it.
 CUresult link_complete(CUlinkState state, void** image, size_t* size);
 CUresult link_destroy(CUlinkState state);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the model says to a person: one line on standard error.
+// Messages of the model to a person: one line on standard error.
 #pragma once
 
 #include <string>

@@ -2,7 +2,7 @@
 // The machine as this process sees it: all state that its calls share,
 // protected by one lock. A function that takes a Machine is called with the
 // lock held; only a Locked returns a Machine. The code in driver/ and runtime/
-// never has one: it calls functions that take the lock themselves.
+// never has a Machine: it calls functions that take the lock themselves.
 #pragma once
 
 #include <cuda.h>
@@ -30,13 +30,14 @@ struct Machine {
   std::vector<std::unique_ptr<CUctx_st>> contexts;
   /// Addresses, what is mapped there, and what each GPU may do with it.
   Window window;
-  /// What lies at each address.
+  /// The memory at each address.
   Allocations memory;
   /// Which parts of the blocks of small allocations are free.
   Suballocator small;
-  /// cuMemAddressReserve, by address.
+  /// The ranges of cuMemAddressReserve, by address.
   std::map<uint64_t, Range> ranges;
-  /// cuMemCreate and its imports, while the program holds a reference.
+  /// The chunks of cuMemCreate and of imports, while the program holds a
+  /// reference.
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<Chunk>> chunks;
   /// All pools, and which of them belong to each place.
   std::vector<Pool> pools;
@@ -44,14 +45,14 @@ struct Machine {
   /// Memory of allocation nodes, by address, and its blocks, by GPU.
   std::map<uint64_t, std::shared_ptr<GraphMemory>> graph_memory;
   std::map<int, GraphBlocks> graph_blocks;
-  /// malloc of kernels.
+  /// The heaps of kernels (malloc), by context.
   std::map<CUcontext, Heap> heaps;
-  /// cuIpcOpenMemHandle: blocks of other processes.
+  /// The blocks of other processes that cuIpcOpenMemHandle opened.
   std::vector<Import> imports;
 };
 
-/// The machine, locked as long as this exists. Never held while waiting for
-/// work of a GPU or for another process.
+/// The machine, which is locked as long as this object exists. No code holds it
+/// while it waits for work of a GPU or for another process.
 class Locked {
  public:
   Locked();

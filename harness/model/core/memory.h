@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What programs allocate, free and register: device memory
+// The memory that programs allocate, free and register: device memory
 // (device_memory.cc), and pinned, managed and registered memory
-// (host_memory.cc). Every function locks inside.
+// (host_memory.cc). Every function takes the lock itself.
 #pragma once
 
 #include <cuda.h>
@@ -21,11 +21,11 @@ struct Machine;
 /// cuMemAlloc: small allocations share a 2 MiB block, 512 bytes apart.
 CUresult memory_allocate(CUcontext context, uint64_t size, Kind kind,
                          uint64_t* address);
-/// cuMemFree, for all memory that it may free. CUDA_ERROR_INVALID_VALUE if the
-/// address is not the beginning of such an allocation.
+/// cuMemFree, for all memory that it may free. Returns CUDA_ERROR_INVALID_VALUE
+/// if the address is not the beginning of such an allocation.
 CUresult memory_free(uint64_t address);
-/// cuMemFreeAsync: in the order of the stream. A stream that captures frees
-/// memory of graphs only.
+/// cuMemFreeAsync: in the order of the stream. A stream that captures can free
+/// only memory of graphs.
 CUresult memory_free_async(uint64_t address,
                            const std::shared_ptr<Stream>& stream);
 /// Frees a module's variable without waiting for any work.
@@ -42,17 +42,17 @@ CUresult host_register(CUcontext context, uint64_t address, uint64_t size,
                        unsigned flags);
 CUresult host_unregister(uint64_t address);
 
-/// What is known about an address at this time.
+/// The facts about an address at this time.
 struct AddressFacts {
-  std::optional<Allocation> memory;  ///< that contains it
+  std::optional<Allocation> memory;  ///< the memory that contains it
   std::optional<Range> range;        ///< the reservation that contains it
   Access access = kNone;             ///< of kernels of a device
 };
 AddressFacts address_facts(uint64_t address, int device);
 /// The allocation that contains an address.
 std::optional<Allocation> find_memory(uint64_t address);
-/// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS. CUDA_ERROR_INVALID_VALUE for host memory
-/// and for an unknown address.
+/// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS. Returns CUDA_ERROR_INVALID_VALUE for host
+/// memory and for an unknown address.
 CUresult set_sync_memops(uint64_t address, bool on);
 
 /// Frees what belongs to a context that ends.

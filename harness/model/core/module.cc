@@ -100,7 +100,7 @@ CUresult load(CUcontext context, const std::string& ptx, CUmodule* module) {
   return CUDA_SUCCESS;
 }
 
-// Removes the functions and the variables that the program got from the module.
+// Makes the functions and the variables of a module unknown to later calls.
 void withdraw(const CUmod_st& module) {
   for (const auto& function : module.functions) {
     functions().remove(function.get());

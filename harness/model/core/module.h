@@ -44,15 +44,16 @@ struct CUlib_st {
 
 namespace ipclab::model {
 
-/// The PTX of an image, several translation units one after the other. If it
-/// has none, throws std::runtime_error with a text that says what to do.
+/// The PTX of an image. If it has several translation units, they follow one
+/// another. If the image has no PTX, throws std::runtime_error with a text that
+/// says what to do.
 std::string joined_ptx(const void* image);
 
-/// CUDA_ERROR_INVALID_PTX or CUDA_ERROR_NO_BINARY_FOR_GPU, with a line that
-/// says why.
+/// Returns CUDA_ERROR_INVALID_PTX or CUDA_ERROR_NO_BINARY_FOR_GPU, with a line
+/// that says why.
 CUresult module_load(CUcontext context, const void* image, CUmodule* module);
 CUresult module_unload(CUmodule module);
-/// CUDA_ERROR_NOT_FOUND if there is no kernel of that name.
+/// Returns CUDA_ERROR_NOT_FOUND if there is no kernel of that name.
 CUresult module_function(CUmodule module, const char* name,
                          CUfunction* function);
 CUresult module_global(CUmodule module, const char* name, uint64_t* address,
@@ -68,8 +69,9 @@ std::shared_ptr<CUlib_st> find_library(CUlibrary library);
 CUresult kernel_function(CUkernel kernel, CUcontext context,
                          CUfunction* function);
 
-/// A CUfunction, or a CUkernel cast to one; null if it is neither, or if it was
-/// unloaded. Keeps its module.
+/// The object of a CUfunction, or of a CUkernel that was cast to a CUfunction.
+/// Null if `function` is neither, or if it was unloaded. The result keeps its
+/// module.
 std::shared_ptr<CUfunc_st> resolve_function(CUfunction function,
                                             CUcontext context);
 
@@ -82,12 +84,12 @@ struct LaunchShape {
   bool cooperative = false;
 };
 
-/// Blocks of this size that fit on one multiprocessor.
+/// The number of blocks of this size that fit on one multiprocessor.
 int blocks_per_multiprocessor(const CUfunc_st& function, int block_size,
                               size_t dynamic_shared_bytes);
 
-/// Queues a grid in a stream. `parameters` as in cuLaunchKernel; with
-/// `packed` != null it is the parameter buffer instead.
+/// Queues a grid in a stream. `parameters` is the same as in cuLaunchKernel. If
+/// `packed` is not null, `packed` is the parameter buffer instead.
 CUresult launch(const std::shared_ptr<CUfunc_st>& function,
                 const LaunchShape& shape, const std::shared_ptr<Stream>& stream,
                 void** parameters, const void* packed, size_t packed_size);

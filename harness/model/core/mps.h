@@ -5,8 +5,8 @@
 namespace ipclab::model {
 
 /// Connects to the control daemon that CUDA_MPS_PIPE_DIRECTORY names, if there
-/// is one. The daemon is the model's stand-in (mps/control.cc); its only effect
-/// is this answer. The first call decides; the connection ends with the
+/// is one. The daemon is that of the model (mps/control.cc), and its only
+/// effect is this answer. The first call decides. The connection ends with the
 /// process.
 bool is_mps_client();
 

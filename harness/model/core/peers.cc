@@ -18,7 +18,7 @@ bool has_room_for(const CUctx_st& context, int gpu) {
   return reached.size() <= static_cast<size_t>(profile().max_peers);
 }
 
-// Peer access is only for memory of cuMemAlloc; pools and mappings have their
+// Peer access concerns only memory of cuMemAlloc. Pools and mappings have their
 // own access.
 void set_peer_access(Machine& machine, CUcontext context, int gpu,
                      Access access) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peer access: which contexts reach the memory of which other GPUs.
+// Peer access: which contexts can access the memory of which other GPUs.
 #pragma once
 
 #include <cuda.h>
@@ -10,18 +10,17 @@ namespace ipclab::model {
 
 struct Machine;
 
-/// cuCtxEnablePeerAccess. CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
-/// CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED; CUDA_ERROR_TOO_MANY_PEERS if the
-/// hardware of the profile has no room for another peer.
+/// cuCtxEnablePeerAccess. May return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED or
+/// CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED. Returns CUDA_ERROR_TOO_MANY_PEERS if
+/// the hardware of the profile has no room for another peer.
 CUresult peer_enable(CUcontext context, CUcontext peer);
-/// cuCtxDisablePeerAccess. CUDA_ERROR_PEER_ACCESS_NOT_ENABLED.
+/// cuCtxDisablePeerAccess. May return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED.
 CUresult peer_disable(CUcontext context, CUcontext peer);
 
-/// Gives all contexts that can access a GPU their access to a range of its
-/// memory.
+/// Gives all contexts that may access a GPU access to a range of its memory.
 void grant(Machine& machine, int gpu, uint64_t address, uint64_t size);
 /// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS: peer access as long as an import needs
-/// it. CUDA_ERROR_TOO_MANY_PEERS as above.
+/// it. Returns CUDA_ERROR_TOO_MANY_PEERS as above.
 CUresult add_lazy_peer(Machine& machine, CUcontext context, int gpu);
 void remove_lazy_peer(Machine& machine, CUcontext context, int gpu);
 void forget_peers(Machine& machine, CUcontext context);

@@ -97,7 +97,7 @@ Pool find_pool(Machine& machine, CUmemoryPool handle) {
 namespace {
 
 // Attributes of a pool that drivers of CUDA 13.2 and newer return; cuda.h of
-// older toolkits does not have them. So the attributes are numbers here.
+// older toolkits does not have these attributes. So they are numbers here.
 constexpr int kKnowsProperties = 13020;
 constexpr int kAllocationType = 9, kExportHandleTypes = 10, kLocationId = 11,
               kLocationType = 12, kMaxPoolSize = 13;
@@ -143,8 +143,8 @@ void grant_lease(Machine& machine, const CUmemPoolHandle_st& pool,
 }
 
 // Is any reserved byte after `usage` not zero? Since CUDA 13.4 the first byte
-// is a hint (gpuDirectRDMACapable), so it is not checked, whatever headers this
-// is built with.
+// is a hint (gpuDirectRDMACapable), so it is not checked, also in a build with
+// older headers.
 bool reserved_is_used(const CUmemPoolProps& wanted) {
   const auto* first = reinterpret_cast<const unsigned char*>(&wanted) +
                       offsetof(CUmemPoolProps, usage) + sizeof wanted.usage;

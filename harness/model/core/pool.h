@@ -17,7 +17,7 @@
 
 namespace ipclab::model {
 
-/// A number and its largest value since the last reset.
+/// A number, and its largest value since the last reset.
 struct Gauge {
   uint64_t now = 0;
   uint64_t high = 0;
@@ -27,10 +27,10 @@ struct Gauge {
   }
 };
 
-/// Memory that the program has got from a pool, until the call that frees it.
+/// Memory of a pool that belongs to the program until the call that frees it.
 struct Lease {
-  uint64_t size = 0;     ///< as the statistics count it
-  uint64_t mapping = 0;  ///< first address of the pages it lies in
+  uint64_t size = 0;     ///< in the unit of the statistics
+  uint64_t mapping = 0;  ///< first address of its pages
   uint64_t bytes = 0;    ///< of those pages
   uint64_t offset = 0;   ///< of the first byte in the pool's file
   bool ready = false;    ///< its stream has reached the allocation
@@ -46,7 +46,7 @@ struct CUmemPoolHandle_st {
   int gpu = -1;  ///< of the profile; -1: host memory
   bool is_default = false;
   bool imported = false;
-  bool destroyed = false;  ///< lives on until the last free is done
+  bool destroyed = false;  ///< exists until the last free is done
   bool exported = false;
   std::shared_ptr<ipclab::model::PoolFile> file;
   ipclab::model::PoolSpace space;  ///< not of an imported pool
@@ -74,21 +74,21 @@ struct PoolPlace {
   Pool current;
 };
 
-/// CUDA_ERROR_INVALID_VALUE for properties that the header forbids,
+/// Returns CUDA_ERROR_INVALID_VALUE for properties that the header forbids,
 /// CUDA_ERROR_NOT_PERMITTED for fabric handles without an IMEX channel.
 CUresult check_pool_properties(const CUmemPoolProps& wanted);
 CUresult pool_create(const CUmemPoolProps& properties, CUmemoryPool* pool);
-/// Returns at once; the memory is released with the last free.
+/// Returns at once. The memory is released with the last free.
 CUresult pool_destroy(CUmemoryPool pool);
 
 /// The default and the current pool of a place, as cuMemGetDefaultMemPool
-/// defines it. CUDA_ERROR_INVALID_VALUE for a place that has none.
+/// defines it. Returns CUDA_ERROR_INVALID_VALUE for a place that has no pool.
 CUresult pool_default(CUmemLocation location, CUmemAllocationType type,
                       CUmemoryPool* pool);
 CUresult pool_current(CUmemLocation location, CUmemAllocationType type,
                       CUmemoryPool* pool);
-/// CUDA_ERROR_INVALID_VALUE for a pool of another place, and for an imported
-/// one.
+/// Returns CUDA_ERROR_INVALID_VALUE for a pool of another place, and for an
+/// imported pool.
 CUresult pool_set_current(CUmemLocation location, CUmemAllocationType type,
                           CUmemoryPool pool);
 
@@ -96,8 +96,8 @@ CUresult pool_set_current(CUmemLocation location, CUmemAllocationType type,
 /// kernels may use it when the stream has reached the allocation.
 CUresult pool_allocate(CUmemoryPool pool, const std::shared_ptr<Stream>& stream,
                        uint64_t size, uint64_t* address);
-/// Frees memory of a pool, or ends the use of imported memory: in the order of
-/// a stream, or at once without one.
+/// Frees memory of a pool, or ends the use of imported memory. This happens in
+/// the order of the stream, or at once if there is no stream.
 CUresult pool_free(uint64_t address, const std::shared_ptr<Stream>& stream);
 
 CUresult pool_trim(CUmemoryPool pool, uint64_t bytes_to_keep);
@@ -105,19 +105,20 @@ CUresult pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute,
                             const void* value);
 CUresult pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute,
                             void* value);
-/// CUDA_ERROR_INVALID_DEVICE for a GPU that cannot reach the pool's memory.
+/// Returns CUDA_ERROR_INVALID_DEVICE for a GPU that cannot reach the pool's
+/// memory.
 CUresult pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* list,
                          size_t count);
 CUresult pool_get_access(CUmemoryPool pool, CUmemLocation location,
                          CUmemAccess_flags* flags);
 
-/// The effect of a synchronization: the frees that it waited for are done for
+/// The effect of a synchronization: the frees for which it waited are done for
 /// every stream, and memory above the release thresholds goes back to the
 /// system.
 void after_synchronize(const Order& frees);
 void after_synchronize(CUcontext context);
 
-/// The pool of a handle, or null if there is none (any more).
+/// The pool of a handle; null if there is no such pool or it was destroyed.
 Pool find_pool(Machine& machine, CUmemoryPool handle);
 /// The access of a GPU to all memory of a pool.
 Access access_of(const CUmemPoolHandle_st& pool, int ordinal);

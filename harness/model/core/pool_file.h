@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory of a pool: one sparse memfd. Its first page tells every process
-// with a descriptor what the pool is. An allocation is named by its offset in
-// the file.
+// with a descriptor what the pool is. The name of an allocation is its offset
+// in the file.
 #pragma once
 
 #include <cuda.h>
@@ -13,7 +13,7 @@
 
 namespace ipclab::model {
 
-/// What the creator of the pool tells the importers about it.
+/// The facts about the pool that its creator tells the importers.
 struct PoolPage {
   char magic[8];
   uint64_t id;
@@ -23,8 +23,7 @@ struct PoolPage {
 
 class PoolFile {
  public:
-  /// If no descriptor is left, returns null and prints a line on standard
-  /// error.
+  /// If this is not possible, returns null and prints a line on standard error.
   static std::shared_ptr<PoolFile> create(CUmemLocation location,
                                           unsigned handle_types);
   /// A pool of another process; null if the file is not a pool. Its description
@@ -38,10 +37,10 @@ class PoolFile {
   const PoolPage& page() const { return page_; }
   /// Where `size` new bytes (a multiple of kPage) begin; 0 if there is no room.
   uint64_t grow(uint64_t size);
-  /// Gives the memory of a range back to the system. When it is read again, it
-  /// is zero.
+  /// Gives the memory of a range back to the system. After that its bytes are
+  /// zero.
   void discard(uint64_t offset, uint64_t size);
-  /// Counts the physical memory of a pool on a GPU for the machine.
+  /// Counts physical memory of a pool on a GPU as used.
   void count(uint64_t bytes);
   bool contains(uint64_t offset, uint64_t size) const;
 

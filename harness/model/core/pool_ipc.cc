@@ -34,8 +34,8 @@ bool is_requested(const CUmemPoolHandle_st& pool,
          pool.properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE;
 }
 
-// The lease of an allocation that was imported before; it is found by its
-// place.
+// The address of an allocation that was imported before. Its place identifies
+// it.
 uint64_t imported_at(const CUmemPoolHandle_st& pool, uint64_t offset) {
   for (const auto& [address, lease] : pool.leases) {
     if (lease->offset == offset) return address;

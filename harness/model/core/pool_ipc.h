@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pools between processes: the pool travels as a descriptor or a fabric handle,
-// an allocation as 64 bytes that name its place in the pool (Programming Guide,
-// interprocess communication support of the stream ordered memory allocator).
+// Pools between processes: a process sends the pool as a descriptor or a fabric
+// handle, and an allocation as 64 bytes that name its place in the pool
+// (Programming Guide, interprocess communication support of the stream ordered
+// memory allocator).
 #pragma once
 
 #include <cuda.h>
@@ -10,20 +11,21 @@
 
 namespace ipclab::model {
 
-/// CUDA_ERROR_INVALID_VALUE for a pool that was not created for this type of
-/// handle, for the default pool and for an imported one.
+/// Returns CUDA_ERROR_INVALID_VALUE for a pool that was not created for this
+/// type of handle, for the default pool and for an imported pool.
 CUresult pool_export(CUmemoryPool pool, CUmemAllocationHandleType type,
                      unsigned long long flags, void* shareable);
-/// The pool of a fabric handle or of a descriptor, which the caller still
-/// closes. Each import is a separate pool, which only its own GPU may use.
+/// Imports the pool of a fabric handle or of a descriptor, which the caller
+/// still has to close. Each import is a separate pool, which only its own GPU
+/// may use.
 CUresult pool_import(void* shareable, CUmemAllocationHandleType type,
                      unsigned long long flags, CUmemoryPool* pool);
-/// CUDA_ERROR_INVALID_VALUE unless the address is that of an allocation of a
-/// pool that was exported before.
+/// Returns CUDA_ERROR_INVALID_VALUE unless the address is that of an allocation
+/// of a pool that was exported before.
 CUresult pool_export_pointer(CUmemPoolPtrExportData* data, uint64_t address);
-/// CUDA_ERROR_INVALID_VALUE for bytes that pool_export_pointer did not make for
-/// this pool. A second import gives the same address, and as on an H200 the
-/// first free ends both.
+/// Returns CUDA_ERROR_INVALID_VALUE for bytes that pool_export_pointer did not
+/// make for this pool. A second import gives the same address. As on an H200,
+/// the first free ends both imports.
 CUresult pool_import_pointer(CUmemoryPool pool,
                              const CUmemPoolPtrExportData* data,
                              uint64_t* address);

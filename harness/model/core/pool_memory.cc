@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pools: the memory they reserve, lend and get back in the order of streams.
+// Pools: the memory that they reserve, lend and get back in the order of
+// streams.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -16,7 +17,8 @@
 namespace ipclab::model {
 namespace {
 
-// Up to this size allocations share pages; larger ones have their own.
+// Allocations up to this size share pages; larger allocations have their own
+// pages.
 constexpr uint64_t kLargestInSharedPage = 1 << 20;
 
 bool ipc_capable(const CUmemPoolHandle_st& pool) {
@@ -64,7 +66,7 @@ void shrink(Machine& machine, CUmemPoolHandle_st* pool,
        pool->space.remove(reserved - bytes_to_keep)) {
     machine.window.retire(piece.address, piece.size);
     // After a pool was destroyed, its memory belongs to its importers as long
-    // as they hold it.
+    // as they have the pool.
     if (!pool->destroyed) pool->file->discard(piece.offset, piece.size);
     give_back_bytes(pool->gpu, piece.size);
   }
@@ -188,7 +190,8 @@ CUresult pool_allocate(CUmemoryPool handle,
                        const std::shared_ptr<Stream>& stream, uint64_t size,
                        uint64_t* address) {
   if (size > profile().memory_gib << 30) return CUDA_ERROR_OUT_OF_MEMORY;
-  // Not supported if the address space is limited (Programming Guide 4.3.5.5).
+  // The allocator is not supported if the address space is limited (Programming
+  // Guide 4.3.5.5).
   rlimit addresses{};
   if (getrlimit(RLIMIT_AS, &addresses) == 0 &&
       addresses.rlim_cur != RLIM_INFINITY)
@@ -199,7 +202,7 @@ CUresult pool_allocate(CUmemoryPool handle,
   const Locked machine;
   const Pool pool = find_pool(*machine, handle);
   if (pool == nullptr || pool->imported) return CUDA_ERROR_INVALID_VALUE;
-  if (size == 0) {  // nothing, and no error, as an H200 answers
+  if (size == 0) {  // an H200 gives no address and no error
     *address = 0;
     return CUDA_SUCCESS;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reserved memory of a pool: which addresses it has, which of them are
-// free, and who may have them. Only numbers; nothing is mapped here.
+// The reserved memory of a pool: its addresses, which of them are free, and
+// which streams may get them. This class has only numbers and maps nothing.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +24,17 @@ class PoolSpace {
     uint64_t size;
   };
 
-  /// Adds reserved memory, which every stream may get. Multiples of kPage.
+  /// Adds reserved memory, which every stream may get. Its address and size are
+  /// multiples of kPage.
   void add(const Piece& piece);
   /// The address of `size` bytes (a multiple of `unit`) in free memory for
-  /// which `usable` is true. Takes the smallest piece that is large enough; 0
-  /// if there is none. `after` receives the frees of that memory.
+  /// which `usable` is true. It is in the smallest piece that is large enough;
+  /// 0 if there is none. `after` receives the frees of that memory.
   uint64_t take(uint64_t size, uint64_t unit,
                 const std::function<bool(const Freed&)>& usable,
                 std::vector<Ticket>* after);
   void give(uint64_t address, uint64_t size, const Freed& freed);
-  /// Lets every stream get memory for whose free `over` is true.
+  /// Lets every stream get a piece of memory if `over` is true for its free.
   void settle(const std::function<bool(const Freed&)>& over);
   /// Removes at most `limit` bytes of memory that every stream may get, in
   /// whole pages.

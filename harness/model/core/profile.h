@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Profiles: which machine the model simulates, as data. IPCLAB_PROFILE chooses.
+// Profiles: descriptions of the machines that the model can simulate.
+// IPCLAB_PROFILE names one of them.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,8 @@ struct Profile {
   const char* what;     ///< one line for people
 };
 
-/// The profile that IPCLAB_PROFILE names, "one-gpu" without it. If there is no
-/// such profile, prints one line with all names and aborts.
+/// The profile that IPCLAB_PROFILE names; "one-gpu" if the variable is not set.
+/// If there is no such profile, prints one line with all names and aborts.
 const Profile& profile();
 
 }  // namespace ipclab::model

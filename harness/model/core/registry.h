@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The live objects of one kind, so that a destroyed or foreign handle is
-// refused instead of followed.
+// The live objects of one kind. A handle that is not in this list, such as that
+// of a destroyed object, is refused and not dereferenced.
 #pragma once
 
 #include <memory>
@@ -23,14 +23,14 @@ class Registry {
     return handle;
   }
 
-  /// The object of a handle, or null if there is none (any more).
+  /// The object of a handle; null if there is no such object or it was removed.
   std::shared_ptr<T> find(const T* handle) const {
     const std::shared_lock lock(mutex_);
     const auto found = objects_.find(handle);
     return found == objects_.end() ? nullptr : found->second;
   }
 
-  /// Forgets the handle and returns its object, or null.
+  /// Removes the object of a handle and returns it; null if there is none.
   std::shared_ptr<T> remove(const T* handle) {
     const std::unique_lock lock(mutex_);
     const auto found = objects_.find(handle);

@@ -28,9 +28,9 @@ namespace {
 
 // ---- the descriptors of this process
 
-// A forked child does not need these descriptors, and would keep the locks that
-// show that its parent lives. So the child closes them, in a function that must
-// not allocate or lock.
+// A forked child does not need these descriptors. It would also keep the locks
+// that show that its parent lives. So the child closes the descriptors, in a
+// function that must not allocate or lock.
 constexpr int kWords = 1 << 14;  // for a million descriptors
 std::atomic<uint64_t> open_files[kWords];
 
@@ -186,16 +186,17 @@ bool has_all(const Counted& counted, const Counted& other) {
 }
 
 // Reads the list of locks again; every second time, the first read is shorter.
-// If a lock disappears between two reads, another one is skipped, because the
+// If a lock disappears between two reads, another lock is skipped, because the
 // next read begins one line too far.
 Locks read_again(int turn) {
   return read_locks(turn % 2 == 0 ? kWholeRead / 2 : kWholeRead);
 }
 
-// What the files count now. A list that needs several reads is accepted if it
-// equals the list of the previous call, or if the next list has the same files.
-// If the lists change too fast, every file of any list counts. A file of the
-// previous call is gone only if it is missing in several lists.
+// The bytes that the files count now. A list that needs several reads is
+// accepted if it equals the list of the previous call, or if the next list has
+// the same files. If the lists change too fast, every file that is in any of
+// them counts. A file of the previous call is gone only if it is missing in
+// several lists.
 Counted count_files(uint64_t begin) {
   static std::mutex mutex;
   static std::string& known =
@@ -287,11 +288,11 @@ SharedFile SharedFile::adopt(int descriptor) {
 SharedFile SharedFile::open_of(uint32_t pid, int descriptor) {
   const std::string path =
       "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
-  if (!has_our_name(path)) return {};  // the number names something else now
+  if (!has_our_name(path)) return {};  // the number now names another file
   const int copy = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (copy < 0) return {};
-  // Another object may have got the number since its name was read. Then its id
-  // differs, and the caller compares ids.
+  // After the name was read, the number may have become that of another object.
+  // This object has another id, and the caller compares ids.
   SharedFile file(copy);
   return is_sealed_file(copy) ? std::move(file) : SharedFile();
 }

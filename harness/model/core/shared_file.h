@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files that make up the simulated machine: each is a memfd, so that
+// The files that the simulated machine consists of. Each file is a memfd, so
 // nothing is left when its processes end. Its name says to which machine it
 // belongs. Its seals make sure that no process shortens it while it is mapped.
 // A lock on the file shows every process of the machine how much memory of a
@@ -13,8 +13,9 @@
 
 namespace ipclab::model {
 
-/// The machine that this process sees: IPCLAB_MODEL_MACHINE, or without it the
-/// login session. Handles and memory of another machine do not exist here.
+/// The machine that this process sees: the machine that IPCLAB_MODEL_MACHINE
+/// names, or, without this variable, the machine of the login session. Handles
+/// and memory of another machine do not exist here.
 uint64_t machine_id();
 
 class SharedFile {
@@ -29,8 +30,8 @@ class SharedFile {
   /// A new file of zero bytes. If resources are missing, it is not valid and
   /// errno is set. `what` is a part of its name.
   static SharedFile create(const char* what, uint64_t size, Size kind);
-  /// Takes over a descriptor. The result is not valid unless it is a file of
-  /// this machine.
+  /// Takes over a descriptor. The result is valid only if the descriptor is
+  /// that of a file of this machine.
   static SharedFile adopt(int descriptor);
   /// Opens the file that another process of the machine has under this number.
   /// If this is not possible, the result is not valid and errno is set.
@@ -39,7 +40,7 @@ class SharedFile {
   bool valid() const { return descriptor_ >= 0; }
   int descriptor() const { return descriptor_; }
   uint64_t size() const;
-  /// Makes the file that large; only for Size::kGrows.
+  /// Makes the file as large as `size`; only for Size::kGrows.
   bool grow_to(uint64_t size);
   /// Sets the bytes of a GPU that this file counts for. They count as long as a
   /// process has the file open or mapped.
@@ -49,7 +50,7 @@ class SharedFile {
   explicit SharedFile(int descriptor);
   void close_now();
   int descriptor_ = -1;
-  uint64_t counted_ = 0;  ///< bytes, through this same descriptor
+  uint64_t counted_ = 0;  ///< bytes that this descriptor's lock counts
 };
 
 /// The sum of the bytes of this GPU that the files of this machine have. Each

@@ -73,8 +73,9 @@ Ticket Stream::last_ticket() {
   return {shared_from_this(), completed_ < submitted_ ? submitted_ : 0};
 }
 
-// The legacy stream waits for all blocking streams, and they wait for it. The
-// caller holds submit_mutex, so that the order is the same for all streams.
+// The streams for whose work this stream waits. The legacy stream waits for all
+// blocking streams, and all blocking streams wait for the legacy stream. The
+// caller holds submit_mutex, so the order is the same for all streams.
 std::vector<Stream*> Stream::implied() {
   std::vector<Stream*> streams;
   if (legacy_) {
@@ -351,8 +352,8 @@ CUresult stream_destroy(CUstream handle) {
   const std::shared_ptr<CUstream_st> removed = handles().remove(handle);
   if (removed == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   removed->stream->close();
-  // It stays in the list until its work is done, so that a synchronization
-  // still waits for it.
+  // The stream stays in the list until its work is done, so a synchronization
+  // still waits for this work.
   CUcontext context = removed->stream->context();
   const std::lock_guard lock(context->submit_mutex);
   auto& list = context->streams;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams: a queue and a worker thread each, and the rules of the legacy
-// default stream (Programming Guide, default stream).
+// Streams: each stream has a queue and a worker thread. Also the rules of the
+// legacy default stream (Programming Guide, default stream).
 #pragma once
 
 #include <cuda.h>
@@ -33,15 +33,16 @@ struct Ticket {
   uint64_t number;
 };
 
-/// Which frees of pool memory come before some work. For each stream with frees
-/// (by its id) it has the number of the last free that is done by then.
+/// The frees of pool memory that come before some work. For the id of each
+/// stream with frees, it has the number of the last free that comes before the
+/// work.
 using Order = std::map<unsigned long long, uint64_t>;
 
-/// A graph in the making. A stream that waits for an event of the capture joins
-/// it.
+/// A graph that is being captured. A stream that waits for an event of the
+/// capture joins the capture.
 struct Capture {
   CUgraph graph = nullptr;
-  const Stream* origin = nullptr;  ///< the stream that began it and ends it
+  const Stream* origin = nullptr;  ///< the stream that begins and ends it
   std::atomic<bool> spoilt{false};
   std::atomic<bool> over{false};
 };
@@ -68,30 +69,30 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// others wait). The work also waits for the work of `after`.
   Ticket submit(Command command, bool always = false,
                 const std::vector<Ticket>& after = {});
-  /// The same for a free, which an Order counts.
+  /// Does the same as submit() for a free, which an Order counts.
   Ticket submit_free(Command command);
-  /// From now on submit() makes nodes of a new graph. False if the stream
-  /// already captures.
+  /// After this call submit() makes nodes of a new graph. Returns false if the
+  /// stream already captures.
   bool begin_capture();
   bool capturing() { return capture_point().capture != nullptr; }
   /// The present place in the capture; it has no capture if the stream does not
   /// capture.
   CapturePoint capture_point();
   /// The next node of the capture also comes after the nodes of `point`.
-  /// CUDA_ERROR_STREAM_CAPTURE_MERGE if the stream is in another capture,
-  /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the legacy stream; both make the
-  /// captures invalid.
+  /// Returns CUDA_ERROR_STREAM_CAPTURE_MERGE if the stream is in another
+  /// capture, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the legacy stream; both
+  /// make the captures invalid.
   CUresult join_capture(const CapturePoint& point);
-  /// The next node of the capture comes after this one.
+  /// The next node of the capture comes after this node.
   void capture_continues_after(CUgraphNode node);
   /// Makes the capture invalid; false if the stream does not capture.
   bool spoil_capture();
   bool capture_is_spoilt();
-  /// Ends the capture and returns its graph. CUDA_ERROR_ILLEGAL_STATE if there
-  /// is none, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED if another stream began it,
-  /// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if a call could not be captured,
-  /// CUDA_ERROR_STREAM_CAPTURE_UNJOINED if this stream does not wait for all
-  /// captured work of other streams.
+  /// Ends the capture and returns its graph. Returns CUDA_ERROR_ILLEGAL_STATE
+  /// if there is no capture, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED if another
+  /// stream began it, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if a call could not
+  /// be captured, CUDA_ERROR_STREAM_CAPTURE_UNJOINED if this stream does not
+  /// wait for all captured work of other streams.
   CUresult end_capture(CUgraph* graph);
   /// Gives work to the stream and waits for it; runs the work on this thread if
   /// possible.
@@ -105,12 +106,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Order order_so_far();
   /// The frees that come before all work given from now on.
   Order order_from_now();
-  /// Tells the stream that its later work comes after these frees: a wait that
-  /// was given before this call makes sure of it.
+  /// Tells the stream that its later work comes after these frees. A wait that
+  /// the stream already has makes sure of this order.
   void follow(const Order& frees);
   /// Ends the worker after the work given so far.
   void close();
-  /// True when it is closed and nothing is left to do.
+  /// True when the stream is closed and has no work left.
   bool finished();
 
  private:
@@ -134,7 +135,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const int priority_;
   const bool legacy_;
   const unsigned long long id_;
-  // These two are guarded by the context's submit_mutex.
+  // The context's submit_mutex guards these two members.
   Order behind_;
   CapturePoint capture_;
 

@@ -51,7 +51,7 @@ bool may_use(Machine& machine, const Allocation& memory, CUcontext context,
              const StreamMemoryOperation& operation, Access needed) {
   switch (memory.kind) {
     case Kind::kManaged:
-    case Kind::kPooled:  // not documented: H200s with driver 580 answer so
+    case Kind::kPooled:  // not documented; an H200 with driver 580 refuses
       return false;
     case Kind::kMapped:
       return may_copy(machine, context, operation.address, operation.bytes,
@@ -95,7 +95,7 @@ bool holds(T seen, T value, unsigned condition) {
   }
 }
 
-// Ends early when the context is lost, because nothing after it runs then.
+// Ends early when the context is lost, because then no later work runs.
 template <typename T>
 void wait_for(const T* place, T value, unsigned condition, CUcontext context) {
   for (int looks = 0; context->sticky == 0; ++looks) {

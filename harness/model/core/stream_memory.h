@@ -23,10 +23,10 @@ struct StreamMemoryOperation {
   unsigned flags;  ///< CUstreamWriteValue_flags or CUstreamWaitValue_flags
 };
 
-/// Gives the operations to the stream, in their order; all of them or none.
-/// CUDA_ERROR_INVALID_VALUE for unknown flags, and for an address that is
-/// unaligned, unknown, inaccessible to the stream's device, in managed memory
-/// ("cannot be used with managed memory") or in a device's pool;
+/// Gives all operations to the stream, in their order, or gives it no
+/// operation. Returns CUDA_ERROR_INVALID_VALUE for unknown flags, and for an
+/// address that is unaligned, unknown, inaccessible to the stream's device, in
+/// managed memory ("cannot be used with managed memory") or in a device's pool;
 /// CUDA_ERROR_NOT_SUPPORTED for CU_STREAM_WAIT_VALUE_FLUSH
 /// (CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES is 0) and
 /// CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER ("not supported in the v2 API").

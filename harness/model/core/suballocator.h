@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small allocations of cuMemAlloc share a 2 MiB block, as on an H200. Only
-// numbers and references; nothing is mapped here.
+// Small allocations of cuMemAlloc share a 2 MiB block, as on an H200. This
+// class has only numbers and references, and maps nothing.
 #pragma once
 
 #include <cuda.h>
@@ -13,13 +13,14 @@
 
 namespace ipclab::model {
 
-/// A request up to this size shares a block; observed on an H200.
+/// A request up to this size shares a block. This was observed on an H200.
 constexpr uint64_t kLargestShared = 1 << 20;
 
 /// A part of the machine (core/machine.h), so its caller holds the lock.
 class Suballocator {
  public:
-  /// Which allocations may share a block: variables have their own blocks.
+  /// Allocations share a block only if their Owner is the same. Variables have
+  /// their own blocks.
   struct Owner {
     CUcontext context;
     Kind kind;
@@ -30,7 +31,7 @@ class Suballocator {
     std::shared_ptr<Block> block;
   };
 
-  /// A place of `size` bytes in a block that was added.
+  /// Takes a place of `size` bytes in a block that was added.
   Place take(const Owner& owner, uint64_t size);
   /// Adds a block of kPage that is all free.
   void add(const Owner& owner, uint64_t address, std::shared_ptr<Block> block);

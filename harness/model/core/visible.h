@@ -10,10 +10,10 @@
 
 namespace ipclab::model {
 
-/// The GPUs that CUDA_VISIBLE_DEVICES leaves of `count`, in its order. Entries
-/// are numbers or beginnings of "GPU-<uuid>"; the list ends at the first entry
-/// that names no GPU, or a GPU that the list already has (Programming Guide,
-/// environment variables).
+/// The GPUs that the program sees of `count` GPUs, in the order of
+/// CUDA_VISIBLE_DEVICES. Entries are numbers or beginnings of "GPU-<uuid>"; the
+/// list ends at the first entry that names no GPU, or a GPU that the list
+/// already has (Programming Guide, environment variables).
 std::vector<int> visible_gpus(int count);
 
 /// "GPU-xxxxxxxx-xxxx-…" as nvidia-smi prints it.

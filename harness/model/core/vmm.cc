@@ -18,8 +18,8 @@ namespace {
 
 constexpr uint64_t kHostPage = 4096;
 
-// The mappings that make up [address, address + size), in order. None if the
-// range begins or ends inside a mapping or has a hole.
+// The mappings that fill [address, address + size), in order. The list is empty
+// if the range begins or ends inside a mapping or has a hole.
 std::vector<Allocation*> whole_mappings(Machine& machine, uint64_t address,
                                         uint64_t size) {
   std::vector<Allocation*> found;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Addresses without physical memory: reservations, what is mapped into them,
-// and who may use it (Driver API, virtual memory management). A mapping is an
-// entry of Machine::memory with a chunk.
+// Addresses without physical memory: reservations, the memory that is mapped
+// into them, and the access to this memory (Driver API, virtual memory
+// management). A mapping is an entry of Machine::memory with a chunk.
 #pragma once
 
 #include <cuda.h>
@@ -17,7 +17,7 @@ struct Machine;
 /// A range that cuMemAddressReserve gave to the program.
 struct Range {
   uint64_t address = 0;
-  uint64_t size = 0;         ///< as asked for
+  uint64_t size = 0;         ///< as the program requested it
   uint64_t taken = 0;        ///< of the window, begins here …
   uint64_t taken_bytes = 0;  ///< … with room for the alignment
 };
@@ -25,18 +25,18 @@ struct Range {
 /// The address is a multiple of `alignment` (a power of two, 0 for none) and of
 /// kPage.
 CUresult range_reserve(uint64_t size, uint64_t alignment, uint64_t* address);
-/// CUDA_ERROR_INVALID_VALUE unless the range is exactly one reservation and
-/// nothing is mapped in it.
+/// Returns CUDA_ERROR_INVALID_VALUE unless the range is exactly one reservation
+/// and nothing is mapped in it.
 CUresult range_free(uint64_t address, uint64_t size);
-/// CUDA_ERROR_INVALID_VALUE unless all arguments are multiples of the
+/// Returns CUDA_ERROR_INVALID_VALUE unless all arguments are multiples of the
 /// granularity, the addresses are reserved and free, and the memory is large
 /// enough. `offset` must be 0.
 CUresult range_map(uint64_t address, uint64_t size, uint64_t offset,
                    CUmemGenericAllocationHandle handle);
-/// Unmaps one or more whole mappings without a hole; waits for the work that
+/// Unmaps one or more whole mappings without a hole. Waits for the work that
 /// uses them.
 CUresult range_unmap(uint64_t address, uint64_t size);
-/// Sets the access to one or more whole mappings without a hole.
+/// Sets the access to one or more whole mappings without a hole. Returns
 /// CUDA_ERROR_INVALID_DEVICE for a GPU that does not exist or cannot access the
 /// memory; then nothing changes.
 CUresult range_set_access(uint64_t address, uint64_t size,
@@ -46,8 +46,8 @@ CUresult range_get_access(uint64_t address, CUmemLocation location,
 
 /// The reservation that contains an address, or null.
 const Range* find_range(Machine& machine, uint64_t address);
-/// May a copy of this context use mapped memory? Its own GPU, or the GPU where
-/// the bytes are, must have access.
+/// True if a copy of this context may use mapped memory. The GPU of the
+/// context, or the GPU where the bytes are, must have access.
 bool may_copy(Machine& machine, CUcontext context, uint64_t address,
               uint64_t size, Access needed);
 

@@ -35,7 +35,8 @@ uint8_t* new_table(uint64_t pages) {
   return table != MAP_FAILED ? static_cast<uint8_t*>(table) : nullptr;
 }
 
-// If memory stayed mapped after its free, a wrong use would not fault.
+// Ends the process if a mapping could not be changed: if memory stayed mapped
+// after its free, a wrong use would not fault.
 void must_map(const void* place) {
   if (place != MAP_FAILED) return;
   die(std::string("cannot change the mapping of device memory: ") +
@@ -158,8 +159,8 @@ bool Window::map_for_host(const Piece& piece, int protection, int descriptor,
               MAP_SHARED | MAP_FIXED, descriptor, offset) != MAP_FAILED;
 }
 
-// There is nothing to do for memory that was never mapped for the host, which
-// is most memory.
+// Most memory was never mapped for the host; for such memory there is nothing
+// to do.
 void Window::close_to_host(const Piece& piece) {
   uint8_t* const first = host_ + first_page(piece);
   uint8_t* const end = host_ + end_page(piece);
@@ -183,7 +184,7 @@ void Window::take_bytes_away(const Piece& piece) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
   void* place = alias(piece.address);
   if (mmap(place, piece.size, PROT_READ | PROT_WRITE, flags, -1, 0) ==
-      MAP_FAILED) {  // the system refuses to reserve more memory
+      MAP_FAILED) {  // the system refuses more writable memory
     must_map(mmap(place, piece.size, PROT_NONE, flags, -1, 0));
   }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Addresses: one window that the program gets, in which the host faults as it
-// does on hardware, and a second window, the alias, where the same bytes are
-// really mapped. One permission byte for each page and GPU says what a kernel
-// may do: peer access, closed imports, freed memory, cuMemSetAccess and pool
-// access are all entries of that table.
+// Addresses. There are two windows. The program gets addresses of the first
+// window, in which the host faults as it does on hardware. In the second
+// window, the alias, the same bytes are really mapped. One permission byte for
+// each page and GPU says what a kernel may do. Peer access, closed imports,
+// freed memory, cuMemSetAccess and pool access all change this table.
 #pragma once
 
 #include <cuda.h>
@@ -26,20 +26,21 @@ enum Access : uint8_t {
   kAsk = 4,  ///< every access is looked up
 };
 
-/// Parts of the window. The next small allocation does not get addresses that
-/// were just freed or closed, so that a kernel that still uses them faults.
+/// Parts of the window. The next small allocation does not get addresses of
+/// another part that were just freed or closed. So a kernel that still uses
+/// those addresses faults.
 enum class Area { kLarge, kImported, kShared, kOther };
 
-/// Keeps the bytes of a range where they are while queued work needs them.
-/// Release it without holding the lock of the machine or of a stream.
+/// Keeps the bytes of a range at their place while queued work needs them. Do
+/// not hold the lock of the machine or of a stream when you release a Pin.
 using Pin = std::shared_ptr<const void>;
 
 /// A part of the machine (core/machine.h), so its caller holds the lock.
 class Window {
  public:
-  /// Reserves both windows for `gpus` visible GPUs.
-  /// CUDA_ERROR_OUT_OF_MEMORY, with a line that says what to do, if the
-  /// process may not have that many addresses.
+  /// Reserves both windows for `gpus` visible GPUs. Returns
+  /// CUDA_ERROR_OUT_OF_MEMORY, with a line that says what to do, if the process
+  /// may not have that many addresses.
   CUresult reserve(int gpus);
 
   /// A free range of an area, or 0.
@@ -47,14 +48,14 @@ class Window {
   void give_back(uint64_t address, uint64_t size);
 
   bool contains(uint64_t address) const { return address - begin_ < size_; }
-  /// Where the bytes of an address of the window really are.
+  /// The place where the bytes of an address of the window really are.
   void* alias(uint64_t address) const;
 
   /// Maps a block into the alias (and, for memory that the host may touch, at
   /// the address itself).
   bool map(uint64_t address, const Block& block, uint64_t size, bool for_host);
-  /// The same for a part of any memfd; `offset` is a multiple of the host's
-  /// page.
+  /// Does the same for a part of any memfd; `offset` is a multiple of the
+  /// host's page size.
   bool map(uint64_t address, int descriptor, uint64_t offset, uint64_t size,
            bool for_host);
   /// After this, an access to the range faults. Its addresses stay reserved.
@@ -75,7 +76,7 @@ class Window {
   struct View {
     uint64_t begin;
     uint64_t size;
-    int64_t alias;          ///< to add to an address
+    int64_t alias;          ///< add this to an address
     const uint8_t* access;  ///< one byte for each page
   };
   View view(int ordinal) const;
@@ -104,7 +105,7 @@ class Window {
   std::vector<uint8_t*> access_;          // for each visible GPU
   uint8_t* host_ = nullptr;  // for each page: was it mapped for the host?
   std::list<Piece> pinned_;
-  std::vector<Piece> retired_;  // that a pin keeps
+  std::vector<Piece> retired_;  // a pin keeps these
 };
 
 }  // namespace ipclab::model

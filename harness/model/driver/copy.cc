@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver API: copies and sets.
+// The driver API: copies, and calls that set memory.
 #include "core/copy.h"
 
 #include "driver/driver.h"

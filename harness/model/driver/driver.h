@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the driver API have in common.
+// Declarations that the files of the driver API share.
 #pragma once
 
 #include <cuda.h>
@@ -15,7 +15,7 @@
 
 namespace ipclab::model {
 
-/// Does what enter() does, then finds the stream of a handle.
+/// Does what enter() does, then finds the stream of a handle. Returns
 /// CUDA_ERROR_INVALID_HANDLE if there is none.
 inline CUresult enter_stream(CUstream handle, std::shared_ptr<Stream>* stream) {
   CUcontext context;
@@ -24,9 +24,9 @@ inline CUresult enter_stream(CUstream handle, std::shared_ptr<Stream>* stream) {
   return *stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
-/// enter_stream() for calls that cannot become part of a graph:
-/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED while the stream captures, which makes
-/// the capture invalid.
+/// enter_stream() for calls that cannot become part of a graph. If the stream
+/// captures, returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and makes the
+/// capture invalid.
 inline CUresult enter_live_stream(CUstream handle,
                                   std::shared_ptr<Stream>* stream) {
   if (CUresult error = enter_stream(handle, stream)) return error;
@@ -34,14 +34,14 @@ inline CUresult enter_live_stream(CUstream handle,
                                     : CUDA_SUCCESS;
 }
 
-/// The copy of cuMemcpy3D and of its graph node. CUDA_ERROR_NOT_SUPPORTED for
-/// arrays.
+/// The copy of cuMemcpy3D and of its graph node. Returns
+/// CUDA_ERROR_NOT_SUPPORTED for arrays.
 CUresult copy_cuboid(const std::shared_ptr<Stream>& stream, CUcontext current,
                      const CUDA_MEMCPY3D& copy, bool asynchronous);
 /// Calls a host function in the order of the stream.
 CUresult call_host(const std::shared_ptr<Stream>& stream, CUhostFn function,
                    void* data);
-/// Launches a kernel in the order of the stream, with parameters as in
+/// Launches a kernel in the order of the stream. The parameters are those of
 /// cuLaunchKernel.
 CUresult launch_kernel(const std::shared_ptr<Stream>& stream,
                        CUfunction function, const LaunchShape& shape,

@@ -12,7 +12,7 @@ using namespace ipclab::model;
 
 namespace {
 
-// All GPUs of the profile reach each other, in each of these ways.
+// All GPUs of the profile can access each other's memory in each of these ways.
 constexpr CUcliqueType kCliques[] = {CU_CLIQUE_TYPE_UNICAST_POINTER,
                                      CU_CLIQUE_TYPE_UNICAST_LOGICAL_ENDPOINT,
                                      CU_CLIQUE_TYPE_MULTICAST_LOGICAL_ENDPOINT};

@@ -178,8 +178,8 @@ IPCLAB_DRIVER_API CUresult cuGetProcAddress(const char* name, void** function,
   return cuGetProcAddress_v2(name, function, version, flags, nullptr);
 }
 
-// Only NVIDIA's own libraries request these undocumented tables: the runtime,
-// which needs them, and NVRTC, which works without them.
+// Only NVIDIA's own libraries request these undocumented tables. The runtime
+// needs them; NVRTC works without them.
 IPCLAB_DRIVER_API CUresult cuGetExportTable(const void**, const CUuuid*) {
   static std::atomic<bool> said{false};
   Dl_info caller;

@@ -291,8 +291,8 @@ IPCLAB_DRIVER_API CUresult cuGraphNodeGetType(CUgraphNode handle,
   return CUDA_SUCCESS;
 }
 
-// The mode forbids other calls that could disturb a capture. No call of the
-// model disturbs one.
+// The mode of CUDA forbids calls that could disturb a capture. The model
+// ignores the mode, because none of its calls disturbs a capture.
 IPCLAB_DRIVER_API CUresult cuStreamBeginCapture_v2(CUstream handle,
                                                    CUstreamCaptureMode mode) {
   std::shared_ptr<Stream> stream;

@@ -38,8 +38,8 @@ LinkLog log_of(unsigned count, const CUjit_option* options, void** values) {
   return log;
 }
 
-// CUDA_ERROR_NOT_SUPPORTED, with a line on standard error, for anything but PTX
-// and fat binaries.
+// Returns CUDA_ERROR_NOT_SUPPORTED, with a line on standard error, for all
+// types except PTX and fat binaries.
 CUresult check_type(CUjitInputType type) {
   if (type == CU_JIT_INPUT_PTX || type == CU_JIT_INPUT_FATBINARY) {
     return CUDA_SUCCESS;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver API: what a pointer is.
+// The driver API: the attributes of a pointer.
 #include <cstring>
 
 #include "core/chunk.h"
@@ -18,7 +18,8 @@ CUresult put(void* data, T value) {
   return CUDA_SUCCESS;
 }
 
-// Bytes of an attribute's value; 0 for an attribute that does not exist.
+// The size of an attribute's value in bytes; 0 for an attribute that does not
+// exist.
 size_t width_of(CUpointer_attribute attribute) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:

@@ -25,6 +25,20 @@ CUresult allocate(CUdeviceptr* address, size_t size, CUmemoryPool pool,
   return CUDA_SUCCESS;
 }
 
+// A default stream is that of the current context; any other stream has its own
+// context.
+CUresult enter_stream_of_any(CUstream handle, std::shared_ptr<Stream>* stream) {
+  if (handle == nullptr || handle == CU_STREAM_LEGACY ||
+      handle == CU_STREAM_PER_THREAD)
+    return enter_stream(handle, stream);
+  if (CUresult error = enter()) return error;
+  *stream = resolve_stream(handle, nullptr);
+  if (*stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const CUcontext context = (*stream)->context();
+  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return static_cast<CUresult>(context->sticky.load());
+}
+
 // The current pool of the device that a stream belongs to.
 CUresult pool_of(const Stream& stream, CUmemoryPool* pool) {
   CUcontext context = stream.context();
@@ -37,7 +51,7 @@ CUresult pool_of(const Stream& stream, CUmemoryPool* pool) {
 IPCLAB_DRIVER_API CUresult cuMemAllocAsync(CUdeviceptr* address, size_t size,
                                            CUstream handle) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (CUresult error = enter_stream_of_any(handle, &stream)) return error;
   if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   CUmemoryPool pool = nullptr;
   if (CUresult error = pool_of(*stream, &pool)) return error;
@@ -49,7 +63,7 @@ IPCLAB_DRIVER_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address,
                                                    CUmemoryPool pool,
                                                    CUstream handle) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (CUresult error = enter_stream_of_any(handle, &stream)) return error;
   if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return allocate(address, size, pool, stream);
 }
@@ -57,7 +71,7 @@ IPCLAB_DRIVER_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address,
 IPCLAB_DRIVER_API CUresult cuMemFreeAsync(CUdeviceptr address,
                                           CUstream handle) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (CUresult error = enter_stream_of_any(handle, &stream)) return error;
   if (!profile().pools) return CUDA_ERROR_NOT_SUPPORTED;
   return memory_free_async(address, stream);
 }

@@ -54,7 +54,7 @@ CUresult converted(const CUstreamBatchMemOpParams& wanted,
                  ? CUDA_SUCCESS
                  : CUDA_ERROR_INVALID_VALUE;
     case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
-      return CUDA_ERROR_NOT_SUPPORTED;  // as the device's attribute says
+      return CUDA_ERROR_NOT_SUPPORTED;  // the device's attribute is 0
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
@@ -91,7 +91,8 @@ IPCLAB_DRIVER_API CUresult cuStreamDestroy_v2(CUstream stream) {
 IPCLAB_DRIVER_API CUresult cuStreamSynchronize(CUstream handle) {
   std::shared_ptr<Stream> stream;
   if (CUresult error = enter_live_stream(handle, &stream)) return error;
-  // The legacy stream is done when the blocking streams before it are.
+  // The legacy stream is done when the work that it waits for in blocking
+  // streams is done, too.
   const bool legacy = stream->is_legacy();
   const Order frees =
       legacy ? stream->order_from_now() : stream->order_so_far();

@@ -41,7 +41,7 @@ TOOLKIT = {
         for name in ("cublas", "cufft", "curand", "cusolver", "cusparse", "nvjpeg")
     },
 }
-# The CUDA runtime is linked into these libraries, so their kernels do not reach
+# NVIDIA's CUDA runtime is linked into these libraries, so their kernels cannot run on
 # the model.
 STATIC_RUNTIME = {"cublas", "cufft", "curand", "cusolver", "cusparse", "nvjpeg"}
 ELSEWHERE = re.compile(
@@ -54,7 +54,8 @@ PTX = ["-gencode", "arch=compute_90,code=compute_90"]
 FLAGS = ["-O1", "-std=c++17", "--extended-lambda", "-cudart", "shared", "-w", *PTX]
 
 EXIT_WAIVED = 2  # helper_string.h: the sample itself says that it cannot run here
-# Lines that name a limit of the model. It also prints others: a kernel's assertion.
+# Lines that name a limit of the model. The model also prints other lines, such as a
+# kernel's assertion.
 MODEL_SAYS = re.compile(
     r"^ipclab model(?: \[\d+\])?: "
     r"(.*(?:reference model|not supported|brings NVIDIA's runtime"
@@ -94,7 +95,7 @@ class Program:
 
 @dataclass
 class Outcome:
-    """The verdict on one program, why, and the processor time that it used, in s."""
+    """The verdict on one program, its reason, and the processor time in seconds."""
 
     name: str
     verdict: str
@@ -248,9 +249,9 @@ def compile_quietly(command: Sequence[str], folder: Path) -> str:
 def run(program: Program, ipclab: Sequence[str], limit: int) -> Outcome:
     """Runs a program on its own simulated machine and judges how it ends.
 
-    `limit` is the processor time, in s, that each of its processes may use. If all
-    of them only wait for so long, the program hangs, and they are killed. So other
-    work on the machine does not make a program slow or hung.
+    `limit` is the processor time, in seconds, that each of its processes may use. If
+    all of them only wait for this time, the program hangs, and they are killed. So
+    other work on the machine does not make a program slow or hung.
     """
 
     def bounded() -> None:
@@ -261,7 +262,7 @@ def run(program: Program, ipclab: Sequence[str], limit: int) -> Outcome:
     child = subprocess.Popen(
         [*ipclab, "--", program.binary, *program.arguments],
         cwd=Path(program.binary).parent,
-        # The model's own limit for a kernel is wall time: longer on a busy machine.
+        # The model's own limit for a kernel is wall time, so it must be long.
         env={**os.environ, "IPCLAB_MODEL_KERNEL_SECONDS": str(100 * limit)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -298,7 +299,7 @@ def until_it_ends(child: subprocess.Popen[str], limit: int) -> tuple[str, bool]:
 
 
 def activity(group: int) -> tuple[float, bool]:
-    """Processor time of a process group in s, and whether a member can run now."""
+    """Processor time of a process group in seconds; whether a member can run now."""
     used, runs = 0.0, False
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError):
@@ -311,7 +312,7 @@ def activity(group: int) -> tuple[float, bool]:
 
 
 def judge(code: int | None, output: str) -> tuple[str, str]:
-    """The verdict and its reason, from exit code (None: too late) and output."""
+    """The verdict and its reason, from output and exit code (None if it hung)."""
     model = MODEL_SAYS.findall(output)
     if code is None:
         return HUNG, last_line(output)
@@ -355,13 +356,17 @@ def main() -> int:
     """Returns 0 if no program was wrong, hung or died without a message, else 1."""
     parser = argparse.ArgumentParser(prog="ci/foreign", description=__doc__)
     parser.add_argument("programs", choices=("cuda-samples", "nvbandwidth", "ucx"))
-    parser.add_argument("checkout", type=Path, help="where its sources are")
-    parser.add_argument("-k", metavar="NAME", action="append", help="only these")
+    parser.add_argument("checkout", type=Path, help="the folder of the checkout")
+    parser.add_argument(
+        "-k", metavar="NAME", action="append", help="run only these programs"
+    )
     parser.add_argument("--work", type=Path, default=TOP / "build" / "foreign")
     parser.add_argument("--build", type=Path, default=TOP / "build" / "dev")
     parser.add_argument("--limit", type=int, default=60, metavar="SECONDS")
     parser.add_argument(
-        "--missing", action="store_true", help="only those without a result"
+        "--missing",
+        action="store_true",
+        help="run only the programs that have no result yet",
     )
     parser.add_argument(
         "--markdown", type=Path, metavar="FILE", help="write the table of all results"

@@ -1,8 +1,8 @@
-// Replaces nvidia-cuda-mps-control where there is no GPU, so that programs that
-// start it can be run on the model. It has no server and changes nothing:
-// processes of the model can always use their simulated GPU at the same time.
-// It only makes a socket: a process that can connect to this socket reports
-// that it is a client (core/mps.cc).
+// Replaces nvidia-cuda-mps-control on a machine without a GPU. So programs that
+// start this command can run on the model. It has no server and changes
+// nothing: processes of the model can always use their simulated GPU at the
+// same time. It only makes a socket. A process that can connect to this socket
+// reports that it is a client (core/mps.cc).
 //
 //   nvidia-cuda-mps-control -d   starts the daemon
 //   nvidia-cuda-mps-control      reads commands: quit, get_server_list
@@ -39,8 +39,8 @@ bool socket_address(sockaddr_un* address) {
 
 int open_socket() { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); }
 
-// Serves until "quit" has come and the last client has gone, but not longer
-// than an hour.
+// Serves until "quit" has arrived and the last client has ended. Also ends if
+// nothing happens for an hour.
 void serve(int listener) {
   constexpr int kHour = 3600 * 1000;
   bool quits = false;

@@ -2,7 +2,8 @@
 // A small libnvidia-ml.so.1 for the simulated machine: devices, names, memory,
 // processes and versions. Other functions that programs look up are present and
 // return "not supported", as on some real GPUs. The types are those of NVML's
-// interface; a function with another interface gets another name.
+// interface; if NVIDIA changes the interface of a function, the function gets
+// another name.
 #include <dirent.h>
 #include <unistd.h>
 
@@ -87,7 +88,7 @@ Result put(const std::string& text, char* out, unsigned room) {
   return kSuccess;
 }
 
-int bus_of(int gpu) { return 0x10 + gpu; }  // as the device's attribute says
+int bus_of(int gpu) { return 0x10 + gpu; }  // the device's attribute is equal
 
 Memory memory_of(int gpu) {
   Memory memory{};

@@ -3,7 +3,8 @@
 // that asks for machine code (a cubin) gets the PTX of the same compilation,
 // because the model runs PTX. The functions that load an image accept both.
 //
-// nvrtc.h is not needed to build this: handles pass through as they are.
+// nvrtc.h is not needed to build this library, because it passes handles on
+// without a change.
 #include <dlfcn.h>
 #include <errno.h>
 #include <glob.h>
@@ -28,8 +29,8 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// The installation that a program belongs to: for .venv/bin/python it is
-/// .venv.
+/// The folder of the installation that a program belongs to: .venv for
+/// .venv/bin/python.
 std::string prefix_of_program() {
   std::string path = program_invocation_name;
   if (path.find('/') == std::string::npos) {
@@ -45,7 +46,8 @@ std::string prefix_of_program() {
   return path.substr(0, path.rfind('/')) + "/..";
 }
 
-/// Where NVIDIA's library may be, as patterns; the most likely place is first.
+/// Patterns for the places where NVIDIA's library may be. The most likely place
+/// is first.
 std::vector<std::string> places() {
   std::vector<std::string> folders;
   std::istringstream listed(variable("LD_LIBRARY_PATH"));
@@ -90,7 +92,8 @@ void* open_first(const std::string& folder) {
   return library;
 }
 
-/// NVIDIA's library, or null after a line that says what to do.
+/// NVIDIA's library. If there is none, prints a line that says what to do, and
+/// returns null.
 void* nvidia() {
   static void* const library = [] {
     for (const std::string& folder : places()) {
@@ -171,7 +174,7 @@ IPCLAB_NVRTC const char* nvrtcGetErrorString(int result) {
 }
 
 // If the program named a virtual architecture, NVRTC made no machine code. Then
-// this library has none either.
+// this library has no machine code, either.
 IPCLAB_NVRTC int nvrtcGetCUBINSize(Program program, size_t* size) {
   auto* function = real<int(Program, size_t*)>("nvrtcGetCUBINSize");
   if (function == nullptr) return kInternalError;

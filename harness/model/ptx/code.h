@@ -19,9 +19,9 @@ namespace ipclab::ptx {
 constexpr uint32_t kAllLanes = ~0u;
 constexpr uint32_t kNone = ~0u;  ///< no register
 
-/// Generic addresses of the memories that are not in the device window: the
-/// top byte names the memory, the rest is the offset. No pointer of a process
-/// has such a value.
+/// Generic addresses of the memories that are not in the device window. The top
+/// byte of an address names the memory. The other bytes are the offset. No
+/// pointer of a process has such a value.
 constexpr uint64_t kSharedWindow = 1ull << 56;
 constexpr uint64_t kLocalWindow = 2ull << 56;
 constexpr uint64_t kParameterWindow = 3ull << 56;
@@ -37,8 +37,8 @@ enum class Space : uint8_t {
   kFrame,  ///< variables of the running function, relative to its frame
 };
 
-/// The scheduler's action after an instruction. The scheduler itself does all
-/// of them except kNext.
+/// The action after an instruction. The scheduler does all actions except
+/// kNext.
 enum class Flow : uint8_t {
   kNext,
   kBranch,
@@ -47,8 +47,8 @@ enum class Flow : uint8_t {
   kReturn,
   kExit,
   kBarrier,
-  kWarpSync,  ///< like kNext, after all lanes of the member mask have arrived
-  kYield,     ///< like kNext, and lets other warps run
+  kWarpSync,  ///< kNext, when all lanes of the member mask have arrived
+  kYield,     ///< kNext, but first other warps may run
   kPoll,      ///< a load: kYield if it reads the same place again
 };
 
@@ -86,12 +86,13 @@ struct Instruction {
   /// Writes only d, from operands and values that never change while a warp
   /// runs. It cannot fault and may run earlier than its place in the code.
   bool pure = false;
-  /// This many instructions from here on always run one after another: none has
-  /// a guard, no lanes join between them, and all except the last are pure.
+  /// This many instructions from here on always run one after the other: no
+  /// instruction has a guard, no lanes join between them, and all instructions
+  /// except the last are pure.
   uint32_t straight = 0;
 };
 
-/// A value filled into a register before the function runs.
+/// A value that is put into a register before the function runs.
 struct Constant {
   uint32_t offset, bytes;
   uint64_t value;
@@ -135,7 +136,7 @@ struct Frame {
   Frame* caller;
   int return_to;
   const Call* call;
-  uint32_t lanes;  ///< that have not returned yet
+  uint32_t lanes;  ///< lanes that have not returned yet
   uint32_t base;   ///< of its variables in each lane's local memory
   int depth;
 };
@@ -205,16 +206,16 @@ inline uint32_t lane_count(uint32_t mask) {
                            : static_cast<uint32_t>(__builtin_popcount(mask));
 }
 
-/// Before a loop: its rounds do not depend on each other. g++ and Clang have
-/// different pragmas for that.
+/// Write this before a loop whose rounds do not depend on each other. g++ and
+/// Clang have different pragmas for that.
 #ifdef __clang__
 #define IPCLAB_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define IPCLAB_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-/// Calls body(lane) for the lanes of the mask; for full warps in a loop that
-/// the compiler can vectorise.
+/// Calls body(lane) for the lanes of the mask. For full warps it uses a loop
+/// that the compiler can vectorise.
 template <class Body>
 inline void each_lane(uint32_t mask, Body body) {
   if (mask == kAllLanes) {

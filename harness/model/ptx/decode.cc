@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the syntax tree to instructions: operands, modifiers, branches, calls.
+// Makes instructions from the syntax tree: operands, modifiers, branches,
+// calls.
 #include "decode.h"
 
 #include <algorithm>
@@ -21,8 +22,8 @@ Lookup lookup_of(std::initializer_list<const DecodeTable*> tables) {
   return lookup;
 }
 
-/// One name (`add`) can mean three instructions; the type decides which. Sets
-/// `pure` for instructions that only calculate.
+/// One name (`add`) can mean three instructions; the type decides which one it
+/// means. Sets `pure` for instructions that only calculate.
 DecodeFunction find_decoder(std::string_view name, Type type, bool* pure) {
   static const Lookup integers = lookup_of({&integer_instructions()});
   static const Lookup floats = lookup_of({&float_instructions()});

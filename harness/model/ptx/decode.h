@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the decoders of the instruction groups share: operands become register
-// offsets, modifiers are taken one by one, and a modifier that is left is an
-// error.
+// Code that the decoders of the instruction groups share. Operands become
+// register offsets. Modifiers are taken one by one, and a modifier that is left
+// is an error.
 #pragma once
 
 #include <array>
@@ -68,7 +68,7 @@ class Decoder {
  public:
   Decoder(FunctionBuilder& builder, const Statement& statement);
 
-  Instruction i;  ///< being built
+  Instruction i;  ///< the instruction that is being decoded
 
   const std::string& name() const { return parts_[0]; }
   /// Is the modifier there? If so, consumes it.
@@ -88,16 +88,16 @@ class Decoder {
   const Operand& operand(size_t index) const;
   void expect_operands(size_t least, size_t most) const;
 
-  /// Register offset of a source operand used as `type`.
+  /// The register offset of a source operand that is used as `type`.
   uint32_t source(size_t index, Type type);
   uint32_t source(const Operand& operand, Type type, uint32_t* bytes = nullptr);
-  /// Register offset of a destination; kNone for `_`.
+  /// The register offset of a destination; kNone for `_`.
   uint32_t destination(size_t index, Type type);
   uint32_t destination(const Operand& operand, Type type,
                        uint32_t* bytes = nullptr);
   /// Sets a, immediate, space and address_bytes from [base+offset].
   void address(size_t index);
-  /// Is the address known to be in the parameters of the kernel?
+  /// True if the address is certainly in the parameters of the kernel.
   bool reads_parameter(uint32_t bytes) const;
   /// Takes the state space among the modifiers; kGeneric if there is none.
   Space take_space();
@@ -147,17 +147,19 @@ const DecodeTable& mbarrier_instructions();
 const DecodeTable& warp_instructions();
 const DecodeTable& control_instructions();
 
-/// The rest of cp.async.mbarrier and of cp.async.bulk (op_mbarrier.cc).
+/// Decode cp.async.mbarrier and cp.async.bulk (op_mbarrier.cc).
 void decode_copy_arrival(Decoder& d);
 void decode_bulk_copy(Decoder& d);
 
-/// Reads a special register (op_move.cc); null if there is none of that name.
+/// The handler that reads a special register (op_move.cc); null if there is no
+/// such register.
 Handler special_register_reader(const std::string& name, uint32_t* bytes,
                                 uint8_t* mode);
-/// Does such a register (given by its mode) keep its value as long as a warp
+/// Does the special register with this mode keep its value as long as a warp
 /// exists?
 bool is_fixed_for_warp(uint8_t mode);
-/// vprintf, __assertfail, malloc, free (print.cc); null for other names.
+/// The handler of vprintf, __assertfail, malloc or free (print.cc); null for
+/// other names.
 Handler built_in_function(const std::string& name);
 
 /// pick<uint16_t, uint32_t>(type, [](auto x) { return handler<decltype(x)>; })
@@ -192,7 +194,7 @@ using Bits = TypeList<uint16_t, uint32_t, uint64_t>;
 /// The untyped bits of the same width.
 Type bits_of(Type type);
 
-// Handlers made of an operation on single values.
+// Handlers that apply an operation to single values.
 template <class Op, class T>
 void unary(Warp& warp, const Instruction& i, uint32_t mask) {
   T* d = lanes_of<T>(warp, i.d);

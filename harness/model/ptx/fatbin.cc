@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the PTX in what nvcc embeds. The wrapper is documented in
-// fatbinary_section.h; the container that it points to is not: its layout was
+// Finds the PTX that nvcc embeds. fatbinary_section.h documents the wrapper.
+// The container to which the wrapper points is not documented: its layout was
 // observed with CUDA 13.0.
 #include <dlfcn.h>
 
@@ -80,7 +80,8 @@ std::string decompress(const char* data, const EntryHeader& entry) {
   return text;
 }
 
-/// The PTX of one container, empty if it has none that fits.
+/// The PTX of one container; empty if it has no PTX that the interpreter can
+/// run.
 std::string ptx_of_container(const char* container) {
   const auto header = read<ContainerHeader>(container);
   const char* at = container + header.header_bytes;
@@ -114,8 +115,8 @@ std::string ptx_of_container(const char* container) {
 }
 
 bool looks_like_ptx(const char* text) {
-  // PTX begins with comments and a .version line, so nothing after that line is
-  // searched.
+  // PTX begins with comments and a .version line, so the search ends at that
+  // line.
   for (int line = 0; line < 200; ++line) {
     while (std::isspace(static_cast<unsigned char>(*text))) ++text;
     if (std::strncmp(text, ".version", 8) == 0) return true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One running launch: its blocks, its first fault, its memories.
+// A launch that runs: its blocks, its first fault, its memories.
 #pragma once
 
 #include <mutex>
@@ -9,11 +9,12 @@
 namespace ipclab::ptx {
 
 /// Memory for registers, stacks and shared memory of one host thread. It is
-/// kept from launch to launch, so that a launch causes no page faults.
+/// kept from launch to launch, so a later launch causes no page faults.
 class Arena {
  public:
   ~Arena();
-  /// Uninitialised, aligned to 256 bytes, valid until reset().
+  /// Returns uninitialised bytes, aligned to 256 bytes. They are valid until
+  /// reset().
   char* take(size_t bytes);
   void reset();
 
@@ -33,13 +34,13 @@ class Grid {
 
   /// Ends the launch with a fault unless there is already one.
   void fault(Fault fault);
-  /// The same for the instruction that runs now.
+  /// Does the same for the instruction that runs now.
   void fault(Warp& warp, const Instruction& at, int code,
              const std::string& what);
   void memory_fault(Warp& warp, const Instruction& at, int code,
                     uint64_t address, uint32_t size, bool write);
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
-  /// Has the time limit passed, or was the launch cancelled?
+  /// Ends the launch if the time limit has passed or the launch was cancelled.
   void check_limits();
   void print(const std::string& text);
 

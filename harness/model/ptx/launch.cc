@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a grid: blocks become resident one by one, more of them while the
-// resident ones wait, so that a block may spin until another one acts.
+// Runs a grid. Blocks become resident one by one. While all resident blocks
+// wait, more blocks become resident. So a block may spin until another block
+// does something.
 #include <sched.h>
 #include <time.h>
 
@@ -16,10 +17,10 @@ namespace ipclab::ptx {
 namespace {
 
 // All of these count instructions of a warp.
-constexpr uint32_t kQuantum = 2048;        // between two looks at the limits
+constexpr uint32_t kQuantum = 2048;        // between two checks of the limits
 constexpr uint32_t kYieldAfter = 1 << 19;  // of a kernel that makes progress
 constexpr uint64_t kAloneBudget = 32768;   // for a block that runs alone
-constexpr uint64_t kSharedBudget = 4096;   // and when others are resident
+constexpr uint64_t kSharedBudget = 4096;   // if other blocks are resident
 constexpr unsigned kIdlePasses = 200;      // before a waiting kernel sleeps,
 constexpr unsigned kBurst = 64;            // passes between two naps
 constexpr timespec kNap{0, 100'000};
@@ -112,7 +113,8 @@ class Worker {
 
  private:
   /// The number of the next block. In a cooperative grid every thread has its
-  /// share; otherwise the threads take turns.
+  /// own share of the blocks; otherwise a thread takes the next block that no
+  /// thread has.
   bool next_block(uint64_t* number) {
     if (grid_.launch.cooperative) {
       *number = next_;
@@ -186,7 +188,7 @@ class Worker {
     }
   }
 
-  /// Runs every resident block for a short time. Did one of them end?
+  /// Runs every resident block for a short time. Returns true if a block ended.
   bool pass() {
     const uint64_t budget =
         resident_.size() == 1 ? kAloneBudget : kSharedBudget;
@@ -210,9 +212,9 @@ class Worker {
     return ended;
   }
 
-  /// All blocks poll. After many passes the thread sleeps most of the time, so
-  /// that other work gets the processor. It does not sleep all the time,
-  /// because a kernel may count its polls.
+  /// Call this when all blocks poll. After many passes the thread sleeps most
+  /// of the time, so other work gets the processor. It does not sleep all the
+  /// time, because a kernel may count its polls.
   void wait() {
     if (++idle_passes_ <= kIdlePasses) return rest();
     if (idle_passes_ % kBurst == 0) nanosleep(&kNap, nullptr);
@@ -220,8 +222,9 @@ class Worker {
     look();
   }
 
-  /// Runs the block's warps in turn until the block has ended (returns true),
-  /// or all of them wait or poll, or about `budget` instructions are done.
+  /// Runs the block's warps in turn. Returns true if the block has ended.
+  /// Returns false if all warps wait or poll, or if about `budget` instructions
+  /// are done.
   bool run_block(Block& block, uint64_t budget) {
     for (uint64_t done = 0; done < budget;) {
       bool moved = false;

@@ -20,7 +20,7 @@ struct Token {
   std::string_view text;  ///< points into the lexed text
 };
 
-/// The tokens of `text`. The last one has the kind kEnd. Words are directives
+/// The tokens of `text`. The last token has the kind kEnd. Words are directives
 /// (.reg), opcodes with their modifiers (ld.global.u32), names and registers; a
 /// mark is one punctuation character; kUnit marks the place of a `.version`
 /// line. Other directives that end with their line (.target, .file, .loc …) are

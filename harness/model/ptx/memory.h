@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a PTX address to host bytes, with the permission checks.
+// Finds the host bytes of a PTX address, and checks the permission.
 #pragma once
 
 #include "grid.h"
@@ -124,8 +124,8 @@ template <class T, class Address>
   return difference == 0 && (*begin & (sizeof(T) - 1)) == 0;
 }
 
-/// Where lane 0's element is, if all 32 lanes access consecutive elements of
-/// global or shared memory; else null.
+/// The place of lane 0's element if all 32 lanes access consecutive elements of
+/// global or shared memory; otherwise null.
 template <class T>
 [[gnu::always_inline]] inline char* coalesced_bytes(Warp& warp,
                                                     const Instruction& i,

@@ -9,11 +9,11 @@
 namespace ipclab::ptx {
 namespace {
 
-/// Stack of a thread whose calls are not known beforehand (recursion, function
-/// pointers), on top of the kernel's own variables.
+/// The bytes of stack for a thread whose calls are not known in advance
+/// (recursion, function pointers), in addition to the kernel's own variables.
 constexpr uint32_t kUnknownStack = 64 * 1024;
 
-/// What a body uses: module-scope names, and calls through a register.
+/// The references of a body: module-scope names, and calls through a register.
 struct References {
   std::set<std::string> names;
   bool indirect_call = false;
@@ -70,8 +70,9 @@ class ModuleBuilder {
   }
 
  private:
-  /// Where the .shared variables of a kernel's own body begin: after those of
-  /// the module, if the kernel can use any of these.
+  /// The offset of the .shared variables of a kernel's own body. If the kernel
+  /// can use .shared variables of the module, its own variables come after
+  /// them.
   uint32_t shared_base(size_t index) {
     if (!syntax_.functions[index]->entry) return 0;
     std::set<size_t> seen;

@@ -57,7 +57,7 @@ struct Multiply {
 };
 
 /// In PTX +0 is greater than -0. If one operand is a NaN, the result is the
-/// other.
+/// other operand.
 struct Minimum {
   template <class T>
   static T of(T a, T b) {
@@ -98,8 +98,9 @@ inline float bfloat_to_float(uint16_t bits) {
   return bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-/// Rounds to a format with `mantissa` explicit bits and exponents down to
-/// `least` (of normal numbers), to nearest even unless `toward_zero`.
+/// Rounds to a format with `mantissa` explicit bits, in which `least` is the
+/// least exponent of normal numbers. Rounds to nearest even unless
+/// `toward_zero`.
 inline double round_to(double value, int mantissa, int least,
                        bool toward_zero) {
   if (value == 0 || !std::isfinite(value)) return value;
@@ -135,7 +136,7 @@ inline uint16_t double_to_bfloat(double value, bool toward_zero = false) {
   return static_cast<uint16_t>(bit_cast<uint32_t>(static_cast<float>(r)) >> 16);
 }
 
-/// Flushes a subnormal number to zero of its sign.
+/// Replaces a subnormal number by a zero of the same sign.
 inline float flush(float value) {
   return std::fabs(value) < std::numeric_limits<float>::min()
              ? std::copysign(0.0f, value)

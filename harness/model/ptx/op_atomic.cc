@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// atom, red, membar, fence: on host atomics, so that they work between
+// atom, red, membar, fence. They use host atomics, so they also work between
 // processes that share the memory. Scopes make no difference.
 #include "decode.h"
 #include "memory.h"
@@ -50,7 +50,7 @@ using BitsOf =
     std::conditional_t<sizeof(T) == 2, uint16_t,
                        std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
 
-/// Replaces what is in memory by op(old, lane) and returns the old value.
+/// Replaces the value in memory by op(old, lane) and returns the old value.
 template <class T, class Update>
 T update_memory(char* at, Update update) {
   using B = BitsOf<T>;

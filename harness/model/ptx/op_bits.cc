@@ -72,7 +72,7 @@ void decode_not(Decoder& d) {
                                   });
 }
 
-// Amounts beyond the width are clamped to it.
+// An amount above the width is clamped to the width.
 struct ShiftLeft {
   template <class T>
   static T of(T a, uint32_t by) {
@@ -114,8 +114,8 @@ void decode_shift(Decoder& d) {
                  [](auto x) -> Handler { return shift<Op, decltype(x)>; });
 }
 
-/// shf: the 64-bit value b:a is shifted; left yields the high word, right the
-/// low one.
+/// shf: the 64-bit value b:a is shifted; a left shift yields the high word, a
+/// right shift the low word.
 template <bool kLeft, bool kWrap>
 struct Funnel {
   static uint32_t of(uint32_t a, uint32_t b, uint32_t c) {

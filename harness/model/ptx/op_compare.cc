@@ -10,8 +10,8 @@
 namespace ipclab::ptx {
 namespace {
 
-// Ordered comparisons are false for NaN, the …u ones true. T is a value or a
-// vector of values.
+// With a NaN, ordered comparisons are false, and unordered comparisons (…u) are
+// true. T is a value or a vector of values.
 struct Equal {
   template <class T>
   static auto of(T a, T b) {
@@ -64,7 +64,7 @@ struct Not {
     return !Op::of(a, b);
   }
 };
-/// .ftz, of single values only.
+/// .ftz, for single values only.
 template <class Op>
 struct Flushed {
   static bool of(float a, float b) { return Op::of(flush(a), flush(b)); }

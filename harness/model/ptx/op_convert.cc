@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cvt, szext: between integers, f16, bf16, f32 and f64, with rounding and
-// saturation. Compiled with -frounding-math.
+// cvt, szext: conversions between integers, f16, bf16, f32 and f64, with
+// rounding and saturation. This file is compiled with -frounding-math.
 #include <cfenv>
 
 #include "decode.h"
@@ -9,7 +9,8 @@
 namespace ipclab::ptx {
 namespace {
 
-/// How to convert. The process has a table of these; i.list is an index in it.
+/// Describes a conversion. The process has a table of conversions; i.list is an
+/// index in this table.
 struct Conversion {
   Type to, from;
   int rounding;   // index in kDirections
@@ -106,7 +107,7 @@ uint64_t write_real(double value, const Conversion& c) {
   }
 }
 
-/// One value; the rounding direction is already set.
+/// Converts one value; the rounding direction is already set.
 uint64_t convert(uint64_t bits, const Conversion& c) {
   if (!is_real(c.from)) {
     const uint64_t value = extend(bits, c.from);

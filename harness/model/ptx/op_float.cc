@@ -124,7 +124,7 @@ constexpr Handler shape() {
     return ternary<Op, T>;
 }
 
-/// Which variants an instruction has; the decoder takes only these modifiers.
+/// The variants of an instruction. The decoder takes only their modifiers.
 enum Variant {
   kPlain = 0,
   kRounds = 1,

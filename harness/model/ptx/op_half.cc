@@ -59,8 +59,8 @@ double compute(Operation operation, double a, double b, double c) {
 
 enum : uint8_t { kSaturate = 1, kRelu = 2 };
 
-/// i.mode is the operation, i.count the number of values in a register, i.list
-/// what is done to the result.
+/// i.mode is the operation, i.count is the number of values in a register, and
+/// i.list says how the result is changed.
 template <class Format>
 void arithmetic(Warp& warp, const Instruction& i, uint32_t mask) {
   const auto operation = static_cast<Operation>(i.mode);

@@ -23,8 +23,8 @@ struct MultiplyHigh {
                           (sizeof(T) * 8));
   }
 };
-/// Division by zero gives all ones, and its remainder the dividend, as on a
-/// GPU.
+/// As on a GPU, a division by zero gives all ones, and its remainder is the
+/// dividend.
 struct Divide {
   template <class T>
   static T of(T a, T b) {
@@ -198,7 +198,8 @@ void operands_abc(Decoder& d, Type type, size_t count) {
   if (count > 3) d.i.c = d.source(3, type);
 }
 
-/// .cc and the carry-in opcodes: which register the flag is in.
+/// Sets the register of the carry flag, for .cc and for opcodes that add a
+/// carry.
 void carry(Decoder& d, bool in, bool out) {
   d.i.mode = static_cast<uint8_t>((in ? 1 : 0) | (out ? 2 : 0));
   d.i.e = d.carry_flag();

@@ -39,7 +39,8 @@ void complete_if_done(Object& object) {
 }
 
 /// Changes the object for one lane after the other, and writes its previous
-/// state to `d`. `change` returns false for what the rules do not allow.
+/// state to `d`. `change` returns false for a change that the rules do not
+/// allow.
 template <class Change>
 void for_each_object(Warp& warp, const Instruction& i, uint32_t mask,
                      Change change) {
@@ -107,7 +108,7 @@ void arrive_and_drop(Warp& warp, const Instruction& i, uint32_t mask) {
   });
 }
 
-/// arrive.expect_tx: one arrival, after `b` bytes more are expected.
+/// arrive.expect_tx: expects `b` more bytes, then arrives once.
 void expect_and_arrive(Warp& warp, const Instruction& i, uint32_t mask) {
   for_each_object(warp, i, mask, [&](Object& object, int l) {
     object.bytes += static_cast<int32_t>(operand_b(warp, i, l));
@@ -130,7 +131,7 @@ void complete_bytes(Warp& warp, const Instruction& i, uint32_t mask) {
   });
 }
 
-/// Is the phase of a state, or the last phase of a parity, over?
+/// Has the phase of a state, or the last phase of a parity, ended?
 template <bool kParity>
 void test_wait(Warp& warp, const Instruction& i, uint32_t mask) {
   uint32_t over = 0;
@@ -157,8 +158,8 @@ void pending_count(Warp& warp, const Instruction& i, uint32_t mask) {
   });
 }
 
-/// cp.async.bulk, done at once: `d` bytes to `a` from `b`, counted at `c`; the
-/// offsets of the last two are in `list` and `target`.
+/// cp.async.bulk, which is done at once: copies `d` bytes from `b` to `a`, and
+/// counts them at `c`. The offsets of `b` and `c` are in `list` and `target`.
 void copy_bulk(Warp& warp, const Instruction& i, uint32_t mask) {
   constexpr uint32_t kPiece = 16;  // sizes and addresses are multiples of 16
   Instruction from = i, counted = i;

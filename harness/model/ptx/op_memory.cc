@@ -30,8 +30,8 @@ void store_value(char* to, T value) {
     std::memcpy(to, &value, sizeof value);
 }
 
-/// A value as a wider register holds it: signed values, also those of 8 bits,
-/// keep their sign.
+/// A value in the form in which a wider register holds it. Signed values, also
+/// those of 8 bits, keep their sign.
 template <class R, class T>
 R extended(T value) {
   return static_cast<R>(value);
@@ -162,8 +162,8 @@ Handler accessor(Type type, uint32_t register_bytes, bool stores, bool vector) {
   }
 }
 
-/// Cache and ordering modifiers: the memory of this machine is coherent and
-/// ordered, so it is enough to do every access.
+/// Ignores modifiers for caches and order. The memory of this machine is
+/// coherent and ordered, so it is enough to do every access.
 void ignore_hints(Decoder& d) {
   d.ignore({"weak", "volatile", "relaxed", "acquire", "release", "mmio", "cta",
             "cluster", "gpu", "sys", "nc", "ca", "cg", "cs", "lu", "cv", "wb",
@@ -231,8 +231,8 @@ void decode_nothing(Decoder& d) {
   d.i.run = nothing;
 }
 
-/// cp.async, done at once: i.count bytes, of which e (if given) come from the
-/// source and the rest are zero.
+/// cp.async, which is done at once: writes i.count bytes. If e is given, the
+/// first e bytes come from the source and the other bytes are zero.
 void copy_async(Warp& warp, const Instruction& i, uint32_t mask) {
   Instruction from = i;
   from.a = i.b;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PTX text to syntax tree: directives, declarations, scopes, operands. The
-// parser does not know single instructions.
+// Makes the syntax tree of a PTX text: directives, declarations, scopes,
+// operands. The parser does not know single instructions.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

@@ -108,7 +108,7 @@ class Formatter {
 
  private:
   /// Reads from the % up to the conversion character. Replaces `*` by its
-  /// value; notes the length modifiers and leaves them out.
+  /// value. Notes the length modifiers and leaves them out.
   bool read_specification(const std::string& text, size_t* at,
                           std::string* specification) {
     longs_ = 0;

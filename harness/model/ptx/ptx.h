@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The PTX interpreter of the reference model: finds the PTX in what nvcc
+// The PTX interpreter of the reference model. It finds the PTX that nvcc
 // embeds, decodes it once and runs kernels on the CPU.
 #pragma once
 
@@ -24,15 +24,17 @@ struct AddressSpace {
   /// One byte for each 2 MiB page of the window, as this GPU sees it: bit 0
   /// read, bit 1 write, bit 2 "ask" (see `lookup`).
   const uint8_t* page_access = nullptr;
-  /// For addresses outside the window and for "ask" pages: the host address of
-  /// [address, address + size), or null when the access is not allowed. May be
-  /// null: then every such access is a fault. Called from the launching thread
-  /// (and from helper threads if IPCLAB_MODEL_THREADS is above 1).
+  /// For addresses outside the window and for "ask" pages: returns the host
+  /// address of [address, address + size), or null if the access is not
+  /// allowed. If there is no function, every such access is a fault. It is
+  /// called from the thread that launches (and from helper threads if
+  /// IPCLAB_MODEL_THREADS is above 1).
   void* (*lookup)(void* context, uint64_t address, uint64_t size,
                   bool write) = nullptr;
   void* lookup_context = nullptr;
-  /// malloc and free of device code. malloc returns 0 if there is no room. May
-  /// be null: then there is no room. Called as `lookup` is.
+  /// malloc and free of device code. malloc returns 0 if there is no room.
+  /// Without these functions there is never room. They are called from the same
+  /// threads as `lookup`.
   uint64_t (*allocate)(void* heap, uint64_t size) = nullptr;
   void (*release)(void* heap, uint64_t address) = nullptr;
   void* heap = nullptr;
@@ -69,7 +71,7 @@ class Kernel {
   uint32_t local_bytes() const { return local_bytes_; }
   /// An estimate: PTX registers before allocation, at most 255.
   uint32_t register_count() const { return register_count_; }
-  /// From .maxntid or .reqntid, 1024 without them.
+  /// The value of .maxntid or .reqntid; 1024 without these directives.
   uint32_t max_threads_per_block() const { return max_threads_per_block_; }
   /// Empty, or why the kernel cannot run: "instruction 'xyz' (line N) is not
   /// supported".
@@ -119,10 +121,10 @@ class Module {
   Module& operator=(const Module&) = delete;
 
   /// Parses and decodes. Several texts may be concatenated (separate
-  /// compilation): a `.version` line starts the next one, and only .visible and
-  /// .weak names are seen across them. Throws std::runtime_error, naming the
-  /// PTX line, on malformed text. An unsupported instruction only marks its
-  /// kernel.
+  /// compilation). A `.version` line starts the next text, and a text sees only
+  /// .visible and .weak names of other texts. If a text is malformed, throws
+  /// std::runtime_error, which names the PTX line. An unsupported instruction
+  /// only marks its kernel.
   static std::unique_ptr<Module> parse(std::string_view ptx);
 
   /// The kernel of that name, or null.
@@ -148,30 +150,32 @@ struct Launch {
   unsigned grid[3] = {1, 1, 1};
   unsigned block[3] = {1, 1, 1};
   unsigned dynamic_shared_bytes = 0;
-  /// kernel->parameter_bytes() bytes, laid out as kernel->parameters() says.
+  /// kernel->parameter_bytes() bytes, in the layout of kernel->parameters().
   const void* parameters = nullptr;
   const AddressSpace* space = nullptr;
   double limit_seconds = 0;  ///< an endless kernel ends with 702; 0 = no limit
-  /// May be null; set from another thread to end the kernel (code 702).
+  /// May be null. Another thread can set it to end the kernel (code 702).
   const std::atomic<bool>* cancel = nullptr;
-  /// Device printf; null = standard output.
+  /// Prints the text of device printf; if null, the text goes to standard
+  /// output.
   void (*print)(void* context, const char* text) = nullptr;
   void* print_context = nullptr;
   /// All blocks become resident at once, so that grid.sync() can work.
   bool cooperative = false;
 };
 
-/// Runs a grid on the calling thread and returns when it is done; nullopt if it
-/// ended well. Several threads may run kernels at once, also the same kernel.
-/// IPCLAB_MODEL_THREADS (default 1) is the number of host threads of one
-/// launch.
+/// Runs a grid on the calling thread. Returns when the grid is done: nullopt,
+/// or the fault that ended it. Several threads may run kernels at once, also
+/// the same kernel. IPCLAB_MODEL_THREADS (default 1) is the number of host
+/// threads of one launch.
 std::optional<Fault> run(const Launch& launch);
 
 /// The PTX text inside the image that __cudaRegisterFatBinary or
-/// cuModuleLoadData gets: a fatbin wrapper, a bare container, or PTX text.
-/// Plain or compressed with zstd (needs libzstd.so.1). One text for each
-/// translation unit; of several architectures the newest that is at most
-/// sm_100. Throws std::runtime_error with a text that says what to do.
+/// cuModuleLoadData gets: a fatbin wrapper, a bare container, or PTX text. The
+/// PTX may be compressed with zstd (needs libzstd.so.1). Returns one text for
+/// each translation unit. If a unit has several architectures, it is the newest
+/// that is at most sm_100. Throws std::runtime_error with a text that says what
+/// to do.
 std::vector<std::string> ptx_of_image(const void* image);
 
 }  // namespace ipclab::ptx

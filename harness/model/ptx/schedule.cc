@@ -98,7 +98,7 @@ void release_barriers(Block& block) {
   }
 }
 
-/// What the scheduler is doing right now.
+/// The state of the scheduler while it runs one warp.
 class WarpRun {
  public:
   WarpRun(Warp& warp, Arena& arena)
@@ -116,7 +116,8 @@ class WarpRun {
                                   : quantum - done;
       done += run_split(budget);
       store();
-      // If there are several splits, one may poll for a write of another.
+      // If there are several splits, one split may poll for a write of another
+      // split.
       if (yield_ && warp_.splits.size() == 1) {
         *polled = true;
         break;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The syntax tree of a PTX text: what the parser hands to the decoder. Register
-// names and body-scope variables are resolved, everything else is a name.
+// The syntax tree of a PTX text, which the parser makes for the decoder.
+// Register names and variables of bodies are resolved. All other names are
+// still names.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +49,7 @@ Type type_named(std::string_view name);
 inline bool is_signed(Type t) { return t >= Type::kS8 && t <= Type::kS64; }
 inline bool is_float(Type t) { return t == Type::kF32 || t == Type::kF64; }
 
-/// A variable declared in a function body or parameter list, or a register.
+/// A variable of a function body or of a parameter list, or a register.
 struct Declaration {
   enum Kind : uint8_t { kRegister, kLocal, kShared, kEntryParameter } kind;
   Type type;

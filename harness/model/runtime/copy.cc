@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime API: copies and sets. With unified addressing, the direction that
-// a program names is redundant; only a direction that does not exist is
-// refused.
+// The runtime API: copies, and calls that set memory. With unified addressing,
+// the direction that a program names is redundant; only a direction that does
+// not exist is refused.
 #include "runtime/module.h"
 #include "runtime/runtime.h"
 

@@ -170,7 +170,7 @@ IPCLAB_RUNTIME_API cudaError_t cudaPointerGetAttributes(
 }
 
 namespace {
-// As on an H200, a null pointer for the handle is not refused; it ends the
+// As on an H200, a null pointer for the handle is not refused. It ends the
 // process.
 void* unchecked(void* handle) {
   return handle != nullptr ? handle : reinterpret_cast<void*>(sizeof(void*));

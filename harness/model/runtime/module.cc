@@ -14,7 +14,7 @@ using namespace ipclab::runtime;
 
 namespace {
 
-// One fat binary of the program. Nothing is read before the first use.
+// One fat binary of the program. It is not read before its first use.
 struct Binary {
   const void* image = nullptr;
   CUlibrary library = nullptr;
@@ -59,8 +59,8 @@ cudaError_t find_kernel(const void* function, CUkernel* kernel) {
                                        : static_cast<cudaError_t>(error);
 }
 
-// A __managed__ variable is a pointer on the host, set at the first use of a
-// context.
+// On the host, a __managed__ variable is a pointer. It is set at the first use
+// of a context.
 cudaError_t find_managed() {
   const std::lock_guard lock(registered().mutex);
   for (auto& entry : registered().variables) {

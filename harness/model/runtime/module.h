@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What nvcc registers when a program starts.
+// The variables and kernels that nvcc's code registers when a program starts.
 #pragma once
 
 #include <cuda.h>

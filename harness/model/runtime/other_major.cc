@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// libcudart.so.12 of the model: a program that was built for CUDA 12 finds it
-// and ends with a line that says what to do.
+// libcudart.so.12 of the model. A program that was built for CUDA 12 finds this
+// library, and ends with a line that says what to do.
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 
-// The loader looks for the version node, which needs a name.
+// The loader looks for the version node of the library. A version node needs a
+// function.
 extern "C" __attribute__((visibility("default"))) void cudaWrongMajor() {}
 
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime API: how it finds its context and keeps its last error.
+// The runtime API: how the runtime finds its context and keeps its last error.
 #include "runtime/runtime.h"
 
 #include <unistd.h>
@@ -67,8 +67,8 @@ bool is_no_context(CUresult state) {
          state == CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-// Can the current context still be used? Asks by a driver call, so that a trace
-// of the driver's calls also shows a fault.
+// Can the current context still be used? The question is a call of the driver,
+// so a trace of the driver's calls also shows a fault.
 CUresult state_of_context() {
   unsigned flags = 0;
   const CUresult state = cuCtxGetFlags(&flags);
@@ -148,8 +148,8 @@ IPCLAB_RUNTIME_API cudaError_t cudaGetLastError() {
 }
 
 /// For unsupported.cc: prints one line at the first call. A runtime that is
-/// newer than the driver refuses functions that the driver does not have, which
-/// may be any of these.
+/// newer than the driver refuses functions that the driver does not have. Any
+/// function of unsupported.cc may be such a function.
 extern "C" int ipclab_runtime_refuse(const char* name,
                                      std::atomic<bool>* said) {
   if (!said->exchange(true)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the runtime API have in common: the runtime is a thin layer
-// on the driver API, which holds all state.
+// Declarations that the files of the runtime API share. The runtime is a thin
+// layer on the driver API, which holds all state.
 #pragma once
 
 #include <cuda.h>
@@ -17,11 +17,11 @@ inline cudaError_t remember(CUresult error) {
   return remember(static_cast<cudaError_t>(error));
 }
 
-/// Initialises the driver. Codes: cudaErrorInsufficientDriver,
-/// cudaErrorNoDevice, and cudaErrorInitializationError in a forked child.
+/// Initialises the driver. May return cudaErrorInsufficientDriver,
+/// cudaErrorNoDevice, and, in a forked child, cudaErrorInitializationError.
 cudaError_t start();
-/// start(), and makes the primary context of this thread's device current if
-/// there is no current context.
+/// Does what start() does. If there is no current context, makes the primary
+/// context of this thread's device current.
 cudaError_t bind();
 
 /// The answer of cudaRuntimeGetVersion: the version of the profile, or that of
@@ -33,7 +33,8 @@ int current_device();
 cudaError_t set_device(int device);
 cudaError_t reset_device();
 
-/// The driver's form of a copy of a cuboid: cudaErrorNotSupported for arrays.
+/// Translates a copy of a cuboid into the driver's form. Returns
+/// cudaErrorNotSupported for arrays.
 cudaError_t cuboid_of(const cudaMemcpy3DParms* wanted, CUDA_MEMCPY3D* copy);
 
 }  // namespace ipclab::runtime

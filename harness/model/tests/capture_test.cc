@@ -153,13 +153,13 @@ TEST_F(Capture, NobodyAsksForAnEventInIt) {
             cudaErrorCapturedEvent);
   cudaGraph_t graph = nullptr;
   EXPECT_EQ(end(&graph), cudaErrorStreamCaptureInvalidated);
-  // The capture is over; a new record makes the event an ordinary one.
+  // The capture has ended. A new record makes the event an ordinary event.
   EXPECT_EQ(cudaStreamWaitEvent(second, fork), cudaErrorCapturedEvent);
   ASSERT_EQ(cudaEventRecord(fork, second), cudaSuccess);
   EXPECT_EQ(cudaEventSynchronize(fork), cudaSuccess);
 }
 
-// H200s with driver 580 answer in this way.
+// An H200 with driver 580 answers in this way.
 TEST_F(Capture, AnInterprocessEventIsNoEdge) {
   cudaEvent_t shared = nullptr;
   ASSERT_EQ(cudaEventCreateWithFlags(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choices of core/choice.cc: choices.json lists the same names, and each
-// makes the difference that its line promises.
+// choice makes the difference that its line promises.
 #include <filesystem>
 #include <fstream>
 #include <regex>
@@ -49,7 +49,7 @@ TEST(Choices, ListAndTableAgree) {
 
 struct Seen {
   void* address;
-  cudaError_t behind;  // what a kernel found after the allocation
+  cudaError_t behind;  // the result of a kernel after the allocation
 };
 
 ROLE(looks_behind) {

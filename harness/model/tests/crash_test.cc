@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process may be killed or stopped at any moment: the other process
-// continues, and nothing is left behind. IPCLAB_CRASH_ROUNDS=1000 in the
-// environment runs more rounds.
+// A process may be killed or stopped at any moment. Then the other process
+// continues, and nothing is left behind. The variable IPCLAB_CRASH_ROUNDS sets
+// the number of rounds, for example 1000.
 #include <dirent.h>
 #include <sys/wait.h>
 
@@ -124,7 +124,7 @@ TEST(Crash, KilledImporterLeavesTheExporterWhole) {
     peer.kill(SIGKILL);
     ASSERT_EQ(cudaStreamWaitEvent(nullptr, event), cudaSuccess);
     ASSERT_EQ(peer.wait(), "signal 9");
-    // The importer's work has ended: before the kill, or by it.
+    // The importer's work has ended before the kill or because of it.
     ASSERT_EQ(launch("fill", kCount / 256, 256, nullptr, data, kCount, round),
               CUDA_SUCCESS);
     std::vector<int> seen(kCount);
@@ -140,7 +140,8 @@ TEST(Crash, KilledImporterLeavesTheExporterWhole) {
   EXPECT_EQ(cudaFree(data), cudaSuccess);
 }
 
-// How many seconds a process may take while another one is stopped.
+// The seconds that the work of this process takes while another process is
+// stopped.
 double work_beside(const cudaIpcMemHandle_t& memory,
                    const cudaIpcEventHandle_t& handle) {
   const auto begin = std::chrono::steady_clock::now();

@@ -18,9 +18,9 @@ namespace {
 using Environment = std::map<std::string, std::string>;
 
 struct Description {
-  int start;  // of cudaGetDeviceCount
+  int start;  // the result of cudaGetDeviceCount
   int gpus;
-  int peers;       // of the first two
+  int peers;       // whether the first two are peers
   int ipc_events;  // the attribute
   int get_memory, create_event;
   int first_bus;
@@ -201,7 +201,7 @@ ROLE(peer_access) {
   EXPECT_EQ(cudaDeviceDisablePeerAccess(0), cudaErrorPeerAccessNotEnabled);
   EXPECT_EQ(launch("write_one", 1, 1, nullptr, data, 6), CUDA_SUCCESS);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
-  // This does not affect the other device.
+  // The fault does not affect the other device.
   EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
   EXPECT_EQ(read_back(data, 1)[0], 5);
 }

@@ -38,8 +38,8 @@ std::vector<T> read_back(const T* device, size_t count) {
   return host;
 }
 
-/// Elements that differ from what the kernel `fill` writes, counted by a
-/// kernel.
+/// The number of elements that differ from the values of the kernel `fill`. A
+/// kernel counts them.
 int wrong_elements(const int* device, int count, int value);
 
 /// A word that host and kernels share; a kernel spins on it.
@@ -48,7 +48,8 @@ inline void release(int* word) { __atomic_store_n(word, 1, __ATOMIC_RELEASE); }
 
 cudaStream_t stream_with(unsigned flags);
 
-/// Holds a stream until let_go(), so that no test passes by luck.
+/// Holds a stream until let_go(). Without it, a test could pass because the
+/// stream is fast.
 class Latch {
  public:
   explicit Latch(cudaStream_t stream);

@@ -39,7 +39,8 @@ struct GraphMemory : testing::Test {
     executables.push_back(executable);
     return executable;
   }
-  // A graph that allocates and sets memory, and frees it or not.
+  // A graph that allocates and sets memory. If `frees`, it also frees the
+  // memory.
   cudaGraphExec_t allocating(bool frees, int** memory) {
     EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal),
               cudaSuccess);

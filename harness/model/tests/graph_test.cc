@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs that are put together node by node.
+// Graphs whose nodes are added one by one.
 #include <vector>
 
 #include "gpu.h"
@@ -80,7 +80,7 @@ TEST(Graph, RunsItsNodesInTheOrderOfTheirDependencies) {
   int count = kCount;
   int calls = 0;
   Built built;
-  // The nodes are added in the wrong order: the edges decide.
+  // The nodes are added in the wrong order. The edges decide the real order.
   const CUgraphNode fill =
       add_kernel(built.graph, {}, "fill", 4, {&data, &count, &value});
   const CUgraphNode set = add_set(built.graph, {}, data, 7);

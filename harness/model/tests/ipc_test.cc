@@ -68,8 +68,8 @@ TEST(IpcMemory, AliasesTheExportersBytes) {
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   peer.channel().send(1);
   EXPECT_EQ(peer.channel().receive<int>(), 2);
-  // The exporter has freed the memory: open memory stays readable, but a new
-  // open is refused.
+  // The exporter has freed the memory. Memory that is already open stays
+  // readable, but a new open is refused.
   EXPECT_EQ(read_back(data, 3)[2], 902);
   EXPECT_EQ(refused(handle), cudaErrorInvalidValue);
   EXPECT_EQ(cudaIpcCloseMemHandle(data), cudaSuccess);
@@ -176,7 +176,8 @@ TEST(IpcMemory, NeighboursShareTheBlockAndNotTheHandle) {
   EXPECT_EQ(read_back(b, 1)[0], 'b');
   EXPECT_EQ(cudaIpcCloseMemHandle(a), cudaSuccess);
   EXPECT_EQ(read_back(b, 1)[0], 'b');
-  // The leak that the documentation warns of: a kernel reaches the neighbour.
+  // The documentation warns of this leak: a kernel can access the neighbouring
+  // allocation.
   int* word = shared_word();
   EXPECT_EQ(launch("read_one", 1, 1, nullptr, reinterpret_cast<int*>(a), word),
             CUDA_SUCCESS);

@@ -30,7 +30,7 @@ extern "C" __global__ void take(int** taken, unsigned bytes) {
   if (taken[i] != nullptr) *taken[i] = i;
 }
 
-// Another kernel finds the memory and frees it.
+// Reads the memory that take() has allocated, and frees it.
 extern "C" __global__ void give_back(int** taken, int* wrong) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (taken[i] == nullptr || *taken[i] != i) atomicAdd(wrong, 1);

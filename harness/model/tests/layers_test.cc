@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of the model may use of each other, read from their sources:
-// the code of the APIs uses neither the machine nor its lock, and the core does
-// not know the faults in front of it.
+// Tests which parts of the model use each other, from their sources. The code
+// of the APIs uses neither the machine nor its lock. The core does not know the
+// faults of the library in front of it.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model's own tests: this program is the test and, started again, its peer.
+// The model's own tests: this program is the test. The test starts it again as
+// its peer.
 #include <gtest/gtest.h>
 
 #include "peer.h"

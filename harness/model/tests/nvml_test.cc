@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The small NVML: the same GPUs as CUDA shows.
+// The small NVML shows the same GPUs as CUDA.
 #include <dlfcn.h>
 #include <unistd.h>
 

@@ -51,7 +51,7 @@ void Channel::read_all(void* data, size_t size) {
   }
 }
 
-// One byte of data, because a descriptor cannot travel alone.
+// A message with a descriptor needs at least one byte of data.
 struct Parcel {
   explicit Parcel(int descriptor) {
     message.msg_iov = &content;

@@ -29,7 +29,7 @@ class Channel {
     read_all(&value, sizeof value);
     return value;
   }
-  /// Sends a descriptor; the receiver owns a new one.
+  /// Sends a descriptor. The receiver owns a copy of it.
   void send_descriptor(int descriptor);
   int receive_descriptor();
   void close_socket();
@@ -61,8 +61,8 @@ class Peer {
   Channel channel_{-1};
 };
 
-/// Runs the role that the command line names, if it names one, and ends the
-/// process: 0 if none of its expectations failed.
+/// If the command line names a role, runs this role and ends the process. The
+/// exit code is 0 if no expectation of the role failed.
 void run_role(int argc, char** argv);
 
 }  // namespace ipclab::model::test

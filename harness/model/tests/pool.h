@@ -42,7 +42,7 @@ cudaError_t set(cudaMemPool_t pool, cudaMemPoolAttr which, T value) {
   return cudaMemPoolSetAttribute(pool, which, &value);
 }
 
-/// Switches the reuse policies; without an argument all are off.
+/// Sets the reuse policies; without an argument all policies are off.
 inline void set_policies(cudaMemPool_t pool, int follow = 0,
                          int opportunistic = 0, int internal = 0) {
   EXPECT_EQ(set(pool, cudaMemPoolReuseFollowEventDependencies, follow),

@@ -446,7 +446,7 @@ TEST(PoolIpc, SharedPoolsKeepTheirMemory) {
   EXPECT_EQ(reserved(exported.pool), 2 * kMiB);
 }
 
-// Runs on GPU 1. The process sees only this GPU, or both.
+// Runs on GPU 1. The process sees only this GPU, or both GPUs.
 ROLE(imports_on_gpu_one) {
   int gpus = 0;
   EXPECT_EQ(cudaGetDeviceCount(&gpus), cudaSuccess);

@@ -67,7 +67,7 @@ TEST(Pool, AllocatesInStreamOrder) {
   cudaGetLastError();
 }
 
-// Measured on one H200, driver 580.159.04.
+// This was measured on one H200 with driver 580.159.04.
 TEST(Pool, NoBytesAreANullPointer) {
   cudaStream_t stream = stream_with(kNonBlocking);
   int any = 0;
@@ -125,8 +125,8 @@ TEST(Pool, OneStreamReusesAtOnce) {
   EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
 }
 
-// What another stream gets while the free of the first stream is pending: the
-// same memory or new memory.
+// Says which memory another stream gets while the free of the first stream is
+// pending: the same memory or new memory.
 struct Handover {
   cudaMemPool_t pool = create(on_device(0));
   cudaStream_t first;
@@ -542,7 +542,7 @@ TEST(Pool, CapturedWorkRunsAtEveryLaunch) {
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal),
             cudaSuccess);
   EXPECT_EQ(cudaMemsetAsync(data, 2, 4096, stream), cudaSuccess);
-  // A capture frees only what its graph or another graph allocated.
+  // A capture can free only memory that its graph or another graph allocated.
   EXPECT_EQ(cudaFreeAsync(data, stream), cudaErrorInvalidValue);
   cudaGetLastError();
   cudaStreamCaptureStatus status;

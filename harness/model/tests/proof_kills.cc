@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes lend each other memory in every way. One after the other is killed
-// or stopped at a random moment. The others continue, each of their steps takes
+// Processes lend each other memory in every way. At random moments a process is
+// killed or stopped. The other processes continue, each of their steps takes
 // less than kLongest, and nothing is left behind. The test takes minutes, so
 // CTest does not run it; harness/model/README.md says how to run it. The test
-// does not use fabric handles, because a stopped exporter cannot serve them.
+// does not use fabric handles, because a stopped exporter cannot answer
+// requests for them.
 #include <dirent.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,7 +42,7 @@ constexpr auto kPosixPool = cudaMemHandleTypePosixFileDescriptor;
 
 // ---- a member
 
-/// What a member lends to the others, beside two descriptors.
+/// The loans of a member to the other members, in addition to two descriptors.
 struct Offer {
   cudaIpcMemHandle_t memory;
   cudaIpcEventHandle_t event;
@@ -53,7 +54,7 @@ struct Order {
   Offer offer;
 };
 
-/// What a member did with an offer.
+/// The actions of a member with an offer.
 struct Report {
   double longest = 0;     ///< seconds of the longest step
   char step[24] = "";     ///< the name of this step
@@ -206,7 +207,7 @@ ROLE(member) {
   EXPECT_EQ(cudaMemPoolExportPointer(&offer.pooled, pooled), cudaSuccess);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   Round first;
-  use_own(first, event);  // allocates what it keeps
+  use_own(first, event);  // allocates memory that the member keeps
   test.send(offer);
   test.send_descriptor(descriptor);
   test.send_descriptor(export_descriptor(create(chunk_on(0, kPosix), kLent)));
@@ -286,7 +287,7 @@ class Kills : public testing::Test {
   }
 
   // Gives the member a loan of another member, because no process may open its
-  // own.
+  // own loan.
   void order(Member& member) {
     const auto slot = static_cast<size_t>(&member - members_);
     const size_t other = 1 + random_() % (kMembers - 1);

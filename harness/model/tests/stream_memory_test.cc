@@ -23,7 +23,7 @@ struct Condition {
   uint64_t enough;
 };
 
-// Waits for a word of T with a stream. Returns whether the wait held the stream
+// Waits for a word of type T with a stream. Returns true if the stream waited
 // until the word had the right value.
 template <typename T>
 void expect_waits(const Condition& condition) {
@@ -52,7 +52,7 @@ void expect_waits(const Condition& condition) {
 TEST(StreamMemory, WaitsForEachCondition) {
   constexpr uint64_t k32 = std::numeric_limits<uint32_t>::max();
   constexpr uint64_t k64 = std::numeric_limits<uint64_t>::max();
-  // The comparison is cyclic: 1 comes two after the largest number.
+  // The comparison is cyclic: 0 follows the largest number, and 1 follows 0.
   expect_waits<uint32_t>({5, CU_STREAM_WAIT_VALUE_GEQ, 4, 6});
   expect_waits<uint32_t>({k32, CU_STREAM_WAIT_VALUE_GEQ, k32 - 1, 1});
   expect_waits<uint32_t>({5, CU_STREAM_WAIT_VALUE_EQ, 6, 5});
@@ -135,8 +135,8 @@ ROLE(imports_a_word_of_a_pool) {
   EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
 }
 
-// This is not documented. H200s answer in this way, in the exporter and in the
-// importer.
+// This is not documented. An H200 answers in this way, in the exporter and in
+// the importer.
 TEST(StreamMemory, RefusesMemoryOfAPool) {
   cudaMemPool_t pool =
       create(on_device(0, cudaMemHandleTypePosixFileDescriptor));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What other processes do to the model: whatever they write, leave behind or do
-// not do, this process does not crash, does not wait while it holds a lock, and
-// does not trust their data.
+// The actions of other processes do not harm this process. Whatever they write,
+// leave behind or fail to do, this process does not crash, does not wait while
+// it holds a lock, and does not trust their data.
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -50,7 +50,7 @@ std::vector<char> content_of(int descriptor) {
   return bytes;
 }
 
-// A file with these bytes, which describe it.
+// Makes a file that consists of these bytes.
 int forged(const std::string& name, const std::vector<char>& bytes,
            bool sealed = true) {
   const int file = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -185,7 +185,8 @@ TEST(Trust, ADamagedPoolHarmsNobody) {
   EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
 }
 
-// The page of an event of this process, as another process could map it.
+// The page of an event of this process. Another process could map the page in
+// the same way.
 struct EventPage {
   char* bytes = nullptr;
   size_t size = 0;
@@ -316,7 +317,7 @@ ROLE(imports_fabric) {
   test.send(true);
 }
 
-// Where the exporter of a handle answers.
+// The socket on which the exporter of a handle answers.
 struct Endpoint {
   sockaddr_un address{};
   socklen_t length = 0;
@@ -376,8 +377,8 @@ TEST(Trust, AnExporterThatDoesNotAnswerHoldsUpNoOtherThread) {
   const auto shareable = exporter.channel().receive<CUmemFabricHandle>();
   exporter.kill(SIGKILL);
   EXPECT_EQ(exporter.wait(), "signal 9");
-  // This socket takes the place of the exporter's socket, so that the test
-  // knows when the import waits.
+  // This socket replaces the exporter's socket. So the test knows when the
+  // import waits.
   const Endpoint endpoint(shareable);
   const int listener = new_socket();
   ASSERT_EQ(bind(listener, endpoint.get(), endpoint.length), 0);
@@ -431,7 +432,7 @@ TEST(Machine, SeesItsOwnMemoryAndHandlesOnly) {
   EXPECT_EQ(look(here + " b"), std::pair(size_t{0}, cudaErrorInvalidValue));
 }
 
-// Locks files without end, each for a moment. Any program of the host may do
+// Locks and unlocks files in an endless loop. Any program of the host may do
 // this.
 ROLE(churns_locks) {
   struct flock all {};
@@ -445,7 +446,7 @@ ROLE(churns_locks) {
   }
 }
 
-// More blocks than the kernel shows in one read of its locks.
+// The test has more blocks than the kernel shows in one read of its locks.
 TEST(Machine, CountsEachByteWhileLocksOfOthersComeAndGo) {
   constexpr size_t kSize = 4 * kMiB;
   constexpr int kBlocks = 200;

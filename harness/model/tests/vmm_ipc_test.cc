@@ -15,7 +15,8 @@ namespace {
 constexpr CUresult kInvalid = CUDA_ERROR_INVALID_VALUE;
 constexpr auto kFabricType = static_cast<CUmemAllocationHandleType>(kFabric);
 
-// What the other process sent; its descriptor is closed at once.
+// Imports the chunk that the other process sent. Its descriptor is closed at
+// once.
 Handle import_chunk(Channel& test) {
   EXPECT_EQ(cudaFree(nullptr), cudaSuccess);
   const int descriptor = test.receive_descriptor();
@@ -26,7 +27,7 @@ Handle import_chunk(Channel& test) {
   return handle;
 }
 
-// A filled chunk, mapped.
+// A chunk that is filled and mapped.
 struct Exported {
   Handle handle;
   int* data;
@@ -122,8 +123,8 @@ TEST(VmmIpc, OrdinalsAreThoseOfTheImporter) {
   EXPECT_EQ(hidden.wait(), "exit 0");
 }
 
-// What keeps a chunk: a handle, a mapping or a descriptor, also a descriptor in
-// a socket. The free memory shows this at each step.
+// A handle, a mapping or a descriptor keeps a chunk; a descriptor in a socket
+// does so, too. The free memory shows this at each step.
 ROLE(vmm_any_reference) {
   // Memory that kernels and small allocations need must not be counted.
   kernel("fill");

@@ -129,8 +129,8 @@ TEST_F(Vmm, ChunksSideBySideAreOneRange) {
   EXPECT_EQ(wrong_elements(data, kWords, 9), 0);
   EXPECT_EQ(read_back(data, kWords)[kWords - 1], 9 + kWords - 1);
 
-  // The third chunk, mapped alone at another address, has its third of the
-  // data.
+  // The third chunk is mapped alone at another address. It has the last third
+  // of the data.
   int* third = map(handles[2], kReadOnly);
   EXPECT_EQ(wrong_elements(third, 100, 9 + 2 * kWords / 3), 0);
   unmap(third);
@@ -269,7 +269,7 @@ TEST_F(Vmm, UnmapWaitsForTheKernel) {
 }
 
 ROLE(vmm_counts) {
-  // What kernels and small allocations need is not to be counted.
+  // Memory that kernels and small allocations need must not be counted.
   kernel("fill");
   int* small = allocate<int>(1);
   const size_t before = free_bytes();

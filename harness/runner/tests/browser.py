@@ -1,7 +1,7 @@
-"""A real browser for tests of pages: headless Chromium behind its WebDriver.
+"""A real browser for tests of pages: headless Chromium, driven through its WebDriver.
 
-`conftest.py` has the fixture `browser`, one for a session. No name but localhost
-resolves, so what a page loads from elsewhere is an error.
+`conftest.py` has the fixture `browser`, one for a session. Only the name localhost
+resolves. So it is an error if a page loads something from another host.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -23,12 +23,12 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.remote.remote_connection import RemoteConnection
 
 PHONE = 360  # pixels: the narrowest screen that a page must fit
-NARROW = 600  # pixels: below this the browser lays out as a phone does
+NARROW = 600  # pixels: below this width the browser lays out a page as a phone does
 PR_SET_PDEATHSIG = 1
 
 
 class Browser:
-    """A headless Chromium; RuntimeError if none is installed."""
+    """A headless Chromium. Raises RuntimeError if none is installed."""
 
     def __init__(self) -> None:
         programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
@@ -40,13 +40,13 @@ class Browser:
             "--headless=new",
             "--remote-debugging-pipe",  # Chromium ends if the other end is closed
             "--disable-dev-shm-usage",
-            "--hide-scrollbars",  # they would make the page narrower
+            "--hide-scrollbars",  # scrollbars would make the page narrower
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost",
             *(["--no-sandbox"] if os.geteuid() == 0 else []),
         ):
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        # Chromium leaves folders behind in it.
+        # Chromium leaves folders behind in its folder for temporary files.
         self._temporary = tempfile.TemporaryDirectory(prefix="ipclab-browser-")
         service = ChromeService(
             str(programs[1]),
@@ -54,7 +54,8 @@ class Browser:
             popen_kw={"preexec_fn": _end_with_parent},
         )
         self._driver = Chrome(options, service)
-        # Limits for what hangs: on a loaded machine, axe-core takes minutes on a page.
+        # A limit for scripts that hang. It is long, because axe-core takes minutes for
+        # a page on a loaded machine.
         self._driver.set_script_timeout(600)
         connection = self._driver.command_executor
         assert isinstance(connection, RemoteConnection)
@@ -77,8 +78,9 @@ class Browser:
     ) -> Page:
         """Load a file or URL as a reader with such a screen sees it.
 
-        `width` and `height` are CSS pixels; below NARROW it is a phone. `printed` uses
-        the style for paper. The page is valid until the next `open`.
+        `width` and `height` are CSS pixels. If `width` is below NARROW, the screen is
+        that of a phone. `printed` uses the style for paper. The page is valid until the
+        next `open`.
         """
         address = where.resolve().as_uri() if isinstance(where, Path) else where
         self._command(
@@ -95,7 +97,7 @@ class Browser:
                 {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
             ],
         )
-        self._driver.get("about:blank")  # so that a changed fragment loads again
+        self._driver.get("about:blank")  # then a changed fragment loads the page again
         _log(self._driver)
         self._driver.get(address)
         return Page(self._driver, width)
@@ -114,9 +116,10 @@ class Page:
 
     @property
     def errors(self) -> list[str]:
-        """What the console called an error since the page was opened.
+        """The errors in the console since the page was opened.
 
-        Scripts that threw, `console.error`, and what could not be loaded.
+        They come from scripts that threw, from `console.error`, and from files that
+        could not be loaded.
         """
         self._errors += [
             entry["message"]
@@ -127,7 +130,7 @@ class Page:
 
     @property
     def text(self) -> str:
-        """What a reader can read, without hidden or folded parts."""
+        """The text that a reader can read, without hidden or folded parts."""
         return str(self.run("return document.body.innerText"))
 
     @property
@@ -137,7 +140,9 @@ class Page:
 
     @property
     def scroll_width(self) -> int:
-        """Pixels from the left to the right end of the page; at most `width`."""
+        """Pixels from the left to the right end of the page. On a good page this is at
+        most `width`.
+        """
         return int(self.run("return document.documentElement.scrollWidth"))
 
     @property
@@ -224,7 +229,9 @@ def _log(driver: Chrome) -> list[dict[str, Any]]:
 
 
 def _end_with_parent() -> None:
-    """Runs in the driver before it starts, so that a killed test leaves no browser."""
+    """Runs in the driver's process before the driver starts. Then a killed test leaves
+    no browser.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

@@ -129,7 +129,8 @@ def violates(**changes):
 """
 
 
-# The fault library's work; a test does it itself, because it is not linked with CUDA.
+# The work of the fault library. A fake test does this work itself, because it is not
+# linked with CUDA.
 UNDER_FAULTS = """\
 import os
 def log(variable, *words):
@@ -217,7 +218,7 @@ class Build:
         path.write_text(json.dumps(document))
 
     def deviation(self, **changes: Any) -> None:
-        """Write deviations.json with one entry, by default for what FAILURE says."""
+        """Write deviations.json with one entry; by default it excuses FAILURE."""
         entry = {
             "requirement": "LMEM-01",
             "test": "Suite.Name",
@@ -249,7 +250,7 @@ class Build:
         extra: tuple[str, ...] = (),
         timeout: float = 20,
     ) -> None:
-        """One TEST of lesson 01; `record(...)` in it writes its line."""
+        """Add one TEST of lesson 01; `record(...)` in it writes its line."""
         line = json.dumps({**LINE, "test": name, "requirement": row})
         labels = [
             "conformance",
@@ -270,13 +271,13 @@ class Build:
     def sample(
         self, program: str, lesson: str = "01_legacy_memory", timeout: float = 20
     ) -> None:
-        """One lesson."""
+        """Add one lesson."""
         program = textwrap.dedent(program)
         program = f"{UNDER_FAULTS}import signal, sys, time\n{program}"
         self.add(f"sample.{lesson}", program, "sample", lesson, "gpu1", timeout=timeout)
 
     def add(self, name: str, program: str, *labels: str, timeout: float = 20) -> None:
-        """One test of CTest's list."""
+        """Add one test to CTest's list."""
         path = self.folder / f"{name}.py"
         path.write_text(program)
         self.raw(
@@ -286,7 +287,9 @@ class Build:
         )
 
     def faults(self, *faults: dict[str, Any], **decided: Any) -> None:
-        """A library of these faults, and faults.json; tests simulate their effect."""
+        """Write a library of these faults, and faults.json. Tests simulate the effect
+        of the faults.
+        """
         folder = self.folder / "faults"
         folder.mkdir(exist_ok=True)
         shutil.copy(_library(), folder / "libipclab_faults.so")
@@ -318,7 +321,7 @@ class Build:
         path.write_text(json.dumps(document))
 
     def raw(self, text: str) -> None:
-        """Lines of CTestTestfile.cmake as they are."""
+        """Add lines to CTestTestfile.cmake without a change."""
         self._tests.append(text)
         (self.folder / "CTestTestfile.cmake").write_text("".join(self._tests))
 
@@ -366,7 +369,9 @@ class Build:
 
 
 def machine(build: Build, native: dict[str, Any], **model: Any) -> Path:
-    """Let the probe answer `native`, or as the model if the model is loaded."""
+    """Let the probe answer `native`; if the model is loaded, let it answer as the
+    model.
+    """
     folder = build.folder / "model"
     folder.mkdir()
     (folder / "libcudart.so.13").touch()
@@ -420,7 +425,7 @@ def build(tmp_path: Path) -> Build:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """One headless Chromium for all tests of the session."""
-    from browser import Browser  # here: machines with GPUs have none
+    from browser import Browser  # here, because machines with GPUs have no browser
 
     with Browser() as one:
         yield one

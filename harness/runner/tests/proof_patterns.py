@@ -4,8 +4,9 @@ This takes minutes, so CI does not run it. `ci/gpu FOLDER patterns` runs it, on 
 reference model with IPCLAB_PROFILE. The lessons are built with other constants, so that
 they run long enough.
 
-    IPCLAB_ITEMS        items that go through the ring of lesson 74, each way (100000):
-                        on two GPUs to a consumer with its own, else to two consumers
+    IPCLAB_ITEMS        items that go through the ring of lesson 74, in each of its ways
+                        (100000): on two GPUs to one consumer with its own GPU,
+                        otherwise to two consumers
     IPCLAB_KILLS        consumers of lesson 74 that are killed (200)
     IPCLAB_RANK_KILLS   ranks of lesson 72 that are killed (25)
     IPCLAB_REPLAYS      sums of a run in which a rank is killed (20000)
@@ -41,9 +42,9 @@ KILLS = int(os.environ.get("IPCLAB_KILLS", "200"))
 RANK_KILLS = int(os.environ.get("IPCLAB_RANK_KILLS", "25"))
 REPLAYS = int(os.environ.get("IPCLAB_REPLAYS", "20000"))
 SEED = int(os.environ.get("IPCLAB_SEED", "17"))
-LIMIT = 600  # seconds of one program; catches what hangs
+LIMIT = 600  # seconds for one program: ends a program that hangs
 SLACK = 32 << 20  # bytes of device memory
-# What a rank says if another one has ended: during a sum, or between two sums.
+# What a rank says if another rank has ended: during a sum, or between two sums.
 MESSAGES = (
     "has not answered",
     "the other role has ended",
@@ -63,7 +64,7 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(environment: dict[str, str]) -> Iterator[None]:
-    """After each test: names in /dev/shm and device memory as before."""
+    """After each test: /dev/shm has no new names, and device memory is back."""
     names, free = shared_names(), free_memory_of(environment)
     yield
     # The driver leaves files of killed processes; see remove_driver_names().
@@ -184,8 +185,8 @@ def have_peers(environment: dict[str, str]) -> bool:
     return bool(json.loads(told.stdout)["peers"])
 
 
-# One consumer, on a GPU of its own. Processes on one GPU take turns, and a turn of some
-# milliseconds for each four items is too long for many items.
+# One consumer, on its own GPU. Processes on one GPU take turns: a turn takes some
+# milliseconds and moves only four items, which is too slow for many items.
 ONE_PROCESS_EACH: Changes = {
     "pipeline.cu": [
         ("kConsumers = 2;", "kConsumers = 1;"),
@@ -223,13 +224,13 @@ def test_items_pass_the_ring_three_ways(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     """Items arrive in order, and no item is lost or doubled: each item has its own
-    values, and every consumer checks all of them."""
+    values, and every consumer checks the values of all items."""
     changes: Changes = {
         "pipeline.cu": [
             ("constexpr int kItems = 60;", f"constexpr int kItems = {ITEMS};"),
             ("steady_clock::now() + 20s", f"steady_clock::now() + {LIMIT}s"),
         ],
-        # So that the values of all items fit into an int.
+        # Smaller items, because the values of all items must fit into an int.
         "ring.h": [("kCount = 1 << 16;", "kCount = 1 << 12;")],
     }
     consumers = 2

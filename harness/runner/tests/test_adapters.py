@@ -23,7 +23,7 @@ ADAPTERS = SOURCE.parents[2] / "ci/adapters"
 
 @pytest.fixture
 def command(build: Build) -> Path:
-    """`ipclab` for a build, as the wheel would have it on PATH."""
+    """The command `ipclab` for a build, on PATH as the wheel installs it."""
     folder = build.root / "path"
     folder.mkdir()
     command = folder / "ipclab"
@@ -48,7 +48,7 @@ def reframe(build: Build, command: Path, *words: str) -> tuple[int, str, Any]:
         env={
             **os.environ,
             "HOME": str(build.root),
-            "TMPDIR": str(build.root),  # where it leaves its log
+            "TMPDIR": str(build.root),  # the folder where ReFrame leaves its log
             "RFM_ENABLE_RESULTS_STORAGE": "n",
         },
         capture_output=True,
@@ -101,7 +101,7 @@ def plugin() -> dict[str, Any]:
 
 
 def test_the_plugin_makes_a_good_daemon_set() -> None:
-    """The container goes into the pod; Sonobuoy adds its own worker."""
+    """The plugin's container goes into the pod. Sonobuoy adds its own worker."""
     made = plugin()
     assert made["sonobuoy-config"]["driver"] == "DaemonSet"
     assert made["sonobuoy-config"]["plugin-name"] == "ipclab"
@@ -124,7 +124,7 @@ def test_the_plugin_makes_a_good_daemon_set() -> None:
 
 
 def worker(folder: Path, path: str) -> Path:
-    """Run the plugin's command; what its file `done` names."""
+    """Run the plugin's command; return the file that its file `done` names."""
     folder.mkdir()
     done = subprocess.run(
         plugin()["spec"]["command"],

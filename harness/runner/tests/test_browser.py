@@ -1,4 +1,4 @@
-"""Pages in a real browser; and that the browser sees what is wrong with a page."""
+"""Tests pages in a real browser, and tests that the browser sees faults of a page."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 def faults(browser: Browser, path: Path) -> list[str]:
-    """Everything that is wrong with a page, on every screen and on paper."""
+    """Everything that is wrong with a page on every screen and on paper."""
     found: list[str] = []
     for settings in SETTINGS:
         page = browser.open(path, **settings)
@@ -343,7 +343,9 @@ def test_a_reason_tells_no_macro_and_many_problems_are_folded(
 
 
 def test_a_run_in_which_all_fails_stays_small(browser: Browser, build: Build) -> None:
-    """The first failures are unfolded; the pictures of others are made when opened."""
+    """The first failures are unfolded. The picture of another failure is made when a
+    reader opens the failure.
+    """
     many = 3 * ipclab_report.AT_ONCE
     for number in range(many):
         build.conformance(STORY, name=f"Suite.N{number:02}")

@@ -1,9 +1,9 @@
-"""Each lesson is built alone, by the line of its header, and prints its page's output.
+"""Builds each lesson with the line of its header; its output must be that of its page.
 
-The nvcc is that of the newest toolkit, if ci/newest has installed it and there is no
-driver here, because a driver may be too old for it. The build of all lessons, and
-test_try_it.py with the same lines, use the oldest toolkit, except for a lesson whose
-functions it does not have.
+The nvcc is that of the newest toolkit, if ci/newest has installed this toolkit and this
+machine has no driver. With a driver it is not used, because the driver may be too old
+for it. The build of all lessons, and test_try_it.py with the same lines, use the oldest
+toolkit, except for a lesson whose functions that toolkit does not have.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -63,7 +63,7 @@ def has_toolkit(lesson: str, environment: dict[str, str]) -> bool:
 
 
 def masked(text: str) -> str:
-    """What a lesson printed, without what differs from run to run or by driver."""
+    """The output of a lesson, without the parts that differ between runs or drivers."""
     text = re.sub(r"0x[0-9a-f]+", "ADDRESS", text)
     text = re.sub(r"(?<=GPU 0: ).*", "NAME", text)
     text = re.sub(r"\[[^]]*\]", "[ANSWER OF THIS DRIVER]", text)
@@ -71,7 +71,9 @@ def masked(text: str) -> str:
 
 
 def with_nvcc() -> dict[str, str]:
-    """The environment with the newest toolkit's nvcc, if it is there, first on PATH."""
+    """The environment in which PATH begins with the newest toolkit's nvcc, if there is
+    one.
+    """
     folder = Path(os.environ.get("IPCLAB_NEWEST_INCLUDE", "/nowhere")).parent / "bin"
     if not (folder / "nvcc").exists() or Path("/dev/nvidiactl").exists():
         return dict(os.environ)
@@ -96,7 +98,7 @@ def build(lesson: str, program: Path, environment: dict[str, str]) -> None:
 def run(
     program: Path, machine: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a lesson, on this machine or on one of the model."""
+    """Runs a lesson, on this machine or on a machine of the model."""
     return subprocess.run(
         [program],
         env={**os.environ, **(machine or {})},
@@ -120,7 +122,7 @@ def test_the_build_line_works(lesson: str, tmp_path: Path) -> None:
     if not has_toolkit(lesson, with_nvcc()):
         pytest.skip(f"no nvcc of CUDA {toolkit(lesson)} here: ci/setup --newest")
     if lesson == "61_namespaces" and ran.returncode == 77:
-        # The model cannot give the right to make namespaces.
+        # Here the user may not make namespaces, and the model cannot change this.
         assert re.fullmatch(r"SKIP: (unshare|mount) .+\n", ran.stdout)
         return
     assert ran.returncode == 0, ran.stdout + ran.stderr

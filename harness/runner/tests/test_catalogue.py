@@ -1,4 +1,4 @@
-"""The documented sentences: found in the headers, and each covered or explained."""
+"""Each documented sentence is found in the headers, and is covered or explained."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

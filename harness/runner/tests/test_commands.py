@@ -1,4 +1,4 @@
-"""The commands besides `run`, and the answer of each to bad input."""
+"""The commands other than `run`, and the answer of each command to bad input."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -479,7 +479,9 @@ def test_a_long_run_names_its_slowest_tests(build: Build) -> None:
 
 
 def test_a_run_ends_in_one_screen(build: Build) -> None:
-    """A line for each chapter, failures with the next step, the page, the sentence."""
+    """The screen has a line for each chapter, the failures with the next step, the name
+    of the page, and the sentence with the result.
+    """
     for number in range(25):
         build.conformance("record()", name=f"Suite.Name{number}")
     build.conformance(
@@ -509,7 +511,7 @@ def test_a_run_ends_in_one_screen(build: Build) -> None:
 
 
 def test_failures_leave_room_on_a_terminal_of_80_columns(build: Build) -> None:
-    """A reason takes two lines there, and its next step is never cut."""
+    """A reason takes at most two lines there, and its next step is never cut."""
     for number in range(8):
         name = f"Suite.N{number}"
         build.conformance(f"violates(reason={'long ' * 60!r})", name=name)
@@ -523,7 +525,7 @@ def test_failures_leave_room_on_a_terminal_of_80_columns(build: Build) -> None:
 
 
 def test_a_pipe_gets_the_result_and_no_progress(build: Build) -> None:
-    """Progress goes to standard error, so what is kept or searched is one screen."""
+    """Progress goes to standard error, so standard output is only one screen."""
     build.conformance("record()", name="Suite.Name7")
     run = subprocess.run(
         [sys.executable, "-m", "ipclab", "run", "--build", "build", "--results", "out"],

@@ -33,7 +33,7 @@ def edit(path: Path, change: dict[str, Any]) -> None:
 
 
 def two_runs(build: Build, before: str, after: str) -> None:
-    """One test, whose program is another one in the second run."""
+    """Run one test twice; its program is different in the second run."""
     switch = f"new = os.path.exists({str(build.root / 'switch')!r})\n"
     row = "dict(table='t', input='i', outcome='documented refusal', code={!r})"
     tables = f"OPENS = {row.format('A')}\nFAILS = {row.format('B')}\n"

@@ -221,7 +221,7 @@ def test_what_it_prints(build: Build) -> None:
 
 
 def test_without_a_gpu_the_remedy_comes_first(build: Build) -> None:
-    """There is no table of transports: all would have the same reason."""
+    """There is no table of transports, because all would have the same reason."""
     build.probe(NO_GPU)
     lines = build.ipclab("doctor", "--build", "build").stdout.splitlines()
     assert lines[1] == "" and lines[2].startswith("blocks  GPU: "), lines
@@ -290,7 +290,7 @@ def doctor(
     before: tuple[str, ...] = (),
     variables: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The JSON that the command prints; `before` are words in front of it."""
+    """The JSON that the command prints; `before` are words in front of the command."""
     done = subprocess.run(
         [
             *before,
@@ -324,7 +324,7 @@ def test_a_namespace(build: Build, kind: str, options: list[str]) -> None:
 
 
 def in_small_shm(commands: str) -> tuple[str, ...]:
-    """Runs what follows with 8 MiB of /dev/shm, after these commands."""
+    """The words that run a command with 8 MiB of /dev/shm, after `commands`."""
     mount = "mount -t tmpfs -o size=8m none /dev/shm"
     script = f'{mount} || {{ echo "unshare: no" >&2; exit; }}\n{commands}\nexec "$@"'
     return ("unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh")

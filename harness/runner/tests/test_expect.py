@@ -1,4 +1,4 @@
-"""`--expect FILE`: what a machine can do, and what it must not deny silently."""
+"""`--expect FILE`: a machine must not silently deny what the file expects of it."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_the_machine_that_was_written_down_is_as_expected(build: Build) -> None:
 
 
 def test_a_capability_that_is_denied_is_no_silent_skip(build: Build) -> None:
-    """As if the driver refused the probe's attempt: without a file tests only skip."""
+    """The driver refuses the probe's attempt. Without a file, tests would only skip."""
     write(build)
     build.conformance(SKIPS)
     code, said, problems = run(build, DENIED)

@@ -1,4 +1,5 @@
-"""The dictionary of errors: complete, as in CUDA's headers, and found by any name."""
+"""The dictionary of errors is complete, agrees with CUDA's headers, and finds an error
+by any of its names."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def test_all_entries_without_a_name(build: Build) -> None:
 
 
 def all_at(width: int) -> list[str]:
-    """The lines of `ipclab explain` on a terminal of so many columns."""
+    """The lines of `ipclab explain` on a terminal with this number of columns."""
     out = Console(width=width, file=io.StringIO(), highlight=False)
     assert explain.run(out, None) == 0
     assert isinstance(out.file, io.StringIO)

@@ -22,7 +22,7 @@ def run(build: Build, name: str) -> None:
 
 
 def on_both(build: Build, driver: str, model: str, row: str = "LMEM-01") -> None:
-    """A run on a driver and one on the model; one test answers differently."""
+    """Make a run on a driver and a run on the model. One test answers differently."""
     switch = build.root / "model.switch"
     build.conformance(
         f"model = os.path.exists({str(switch)!r})\n"
@@ -141,7 +141,7 @@ def test_tests_of_one_side(build: Build, row: str, code: int, what: str) -> None
 
 
 def reworded(build: Build, **row: str) -> None:
-    """Puts other words into a row of the model's run."""
+    """Change the words of a row in the model's run."""
     path = build.root / "model/run.json"
     document = json.loads(path.read_text())
     document["requirements"]["LMEM-01"].update(row)

@@ -1,4 +1,5 @@
-"""A fleet: which nodes answered, did not answer or lied, and how machines differ."""
+"""A fleet: which nodes answered, did not answer or gave false results, and how machines
+differ."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Fleet:
         alter: Callable[[list[records.Record]], None] | None = None,
         **facts: Any,
     ) -> Path:
-        """A node; `change` edits run.json, `alter` the records, before the seal."""
+        """Add a node. `change` edits run.json, `alter` the records, before the seal."""
         folder = self.folder / "nodes" / name
         folder.mkdir()
         changed = [
@@ -207,7 +208,7 @@ def test_a_lie_is_refused(
 
 
 def fewer(lines: list[records.Record]) -> None:
-    """Leaves a record out."""
+    """Leave out a record."""
     lines.pop()
 
 
@@ -295,7 +296,7 @@ def test_only_regressions_fail_with_a_baseline(four: Fleet, tmp_path: Path) -> N
 
 
 def test_many_nodes_are_one_small_page(tmp_path: Path) -> None:
-    """200 nodes: equal ones, one other driver, and some without an answer."""
+    """200 nodes: most are equal, one has another driver, and some do not answer."""
     made = Fleet(tmp_path / "fleet", 200)
     test = next(x["ctest"] for x in made.records if x["verdict"] == "conforms")
     made.records = [{**x, "timeline": [], "roles": []} for x in made.records]
@@ -372,7 +373,7 @@ def request_of(build: Build, engine: str, **changes: Any) -> engines.Request:
 def test_mpi_runs_each_node_once(
     build: Build, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With an mpirun that starts the command for each host, one of which dies."""
+    """The fake mpirun starts the command for each host except one, which seems dead."""
     build.conformance("record()")
     tool(
         tools,
@@ -456,7 +457,7 @@ def test_results_survive_the_log_of_a_pod(
 
 
 def test_kubernetes_from_nodes_to_results(build: Build, tools: Path) -> None:
-    """With a kubectl that knows three nodes, one cordoned, and runs no pod."""
+    """The fake kubectl knows three nodes. One of them is cordoned; no pod runs."""
     tool(
         tools,
         "kubectl",

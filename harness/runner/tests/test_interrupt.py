@@ -25,7 +25,7 @@ from ipclab.results import Results
 def half_way(
     build: Build, tmp_path: Path
 ) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A run that has one verdict and whose second test hangs; the pid of this test."""
+    """A run that has one verdict; its second test hangs. Also the pid of that test."""
     fifo = tmp_path / "started"
     os.mkfifo(fifo)
     build.conformance("record()", "Suite.A", "LMEM-01")

@@ -1,4 +1,4 @@
-"""`ipclab model -- PROGRAM …`: programs from elsewhere."""
+"""`ipclab model -- PROGRAM …`: programs that are not in this repository."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def on_model(
     packages: Path | None = None,
     way: tuple[str, ...] = ("model",),
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program there as a person does, with Python packages of a folder."""
+    """Run a program on the model of a build, as a person does. `packages` is a folder
+    with Python packages for the program.
+    """
     folders = [Path(model.__file__).parents[1], *([packages] if packages else [])]
     return subprocess.run(
         [sys.executable, "-m", "ipclab", *way, "--build", build, "--", *command],
@@ -82,7 +84,7 @@ def on_model(
 
 
 def said(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """The lines of the model itself."""
+    """The lines that the model itself printed."""
     return [x for x in done.stderr.splitlines() if x.startswith("ipclab model [")]
 
 

@@ -1,4 +1,5 @@
-"""Lesson 35 as two ranks of MPI: each on its own node, and every way to fail.
+"""Lesson 35 as two ranks of MPI: ranks that seem to be on two nodes, and every way to
+fail.
 
 SPDX-License-Identifier: Apache-2.0
 """

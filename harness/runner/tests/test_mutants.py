@@ -30,7 +30,7 @@ def model(build: Build) -> Build:
 
 
 def mutants(build: Build, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command into `kills`, or where the arguments say."""
+    """Run the command; results go into `kills`, unless the arguments name a folder."""
     if not {"--results", "--resume"} & set(arguments):
         arguments = ("--results", "kills", *arguments)
     return build.ipclab("mutants", "--build", "build", "-j", "2", *arguments)
@@ -609,11 +609,11 @@ def test_a_malformed_list_is_one_clear_error(
     assert said in done.stdout
 
 
-# --- stopped and gone on -----------------------------------------------------------
+# --- stopped and resumed -----------------------------------------------------------
 
 
 def slow(build: Build, count: int) -> None:
-    """Faults of which each takes a third of a second."""
+    """Faults whose tests take a third of a second each."""
     names = [f"fault-{i}" for i in range(count)]
     build.faults(*({"name": name, "rows": ["LMEM-01"]} for name in names))
     build.conformance(f"time.sleep(0.3); violates() if under(*{names!r}) else record()")

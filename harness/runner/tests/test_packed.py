@@ -44,7 +44,7 @@ def suite(build: Build) -> Path:
 
 
 def test_exercises_are_built_wherever_it_lies(build: Build, tmp_path: Path) -> None:
-    """A packed suite has no path of the build; the folders are inserted later."""
+    """A packed suite has no path of the build; the runner inserts the folders later."""
     here = build.folder / "exercises"
     here.mkdir()
     commands = {

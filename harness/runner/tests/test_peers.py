@@ -1,4 +1,4 @@
-"""peers.json: every check of other suites is here, or the file says why not.
+"""peers.json: this suite has every check of other suites, or the file says why not.
 
 SPDX-License-Identifier: Apache-2.0
 """

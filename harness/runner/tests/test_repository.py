@@ -18,14 +18,14 @@ REQUIREMENTS = json.loads((TOP / "conformance/requirements.json").read_text())
 ROWS = {row["id"]: row for row in REQUIREMENTS["rows"]}
 OWN_FILES = {
     "35_fabric_handle": ["roles.h"],  # roles that are ranks of MPI
-    "36_logical_endpoint": ["endpoint.h"],  # what it asks the machine, and operands
+    "36_logical_endpoint": ["endpoint.h"],  # queries of the machine, and operands
     "64_mps": ["daemon.h"],  # the MPS control daemon
     "70_handle_cache": ["handle_cache.h"],
     "71_pytorch_tensor": ["producer.py", "tensor.h"],  # the other role, the format
     "72_all_reduce": ["all_reduce.h", "all_reduce_bench.cu", "ranks.h"],
-    "73_cost_of_sharing": ["figures.h", "otherwise.h"],  # how it measures
+    "73_cost_of_sharing": ["figures.h", "otherwise.h"],  # how the lesson measures
     "74_pipeline": ["pipeline_bench.cu", "ring.h", "ways.h"],
-    "76_mpi_ranks": ["mpi_ranks.h"],  # of MPI, or two processes that play them
+    "76_mpi_ranks": ["mpi_ranks.h"],  # ranks of MPI, or two processes that play them
 }
 MIRRORS = sorted((TOP / "conformance").glob("*/*_test.cu"))
 COVERS = re.compile(r'covers\("([^"]+)"\)')
@@ -188,9 +188,9 @@ FRESH = re.compile(
 
 
 def wrongly_shared(text: str, last: bool = False) -> str:
-    """Why a TEST may not share its processes; empty if it may, or if it does not share.
-    in_new_process() marks the role that may not. If the TEST is the `last` of its
-    program, no later test gets its processes.
+    """Why a TEST may not share its processes; empty if it may, or if it does not share
+    them. in_new_process() marks a role that may not get a used process. If the TEST is
+    the `last` of its program, no later test gets its processes.
     """
     if "Scenario::kShared" not in text or ".in_new_process()" in text:
         return ""
@@ -261,7 +261,7 @@ def test_rows_are_whole() -> None:
         assert row["statement"] and row["source"] and row["check"]
 
 
-# What only the authors of the catalogue would understand.
+# Words that only the authors of the catalogue would understand.
 PRIVATE = re.compile(
     r"\b[EI]\d?\b|\b\dP\dG\b|->|\u2192|\b(PASS|FAIL|REPORT|TEACH|SKIP|LIFTED)\b"
 )

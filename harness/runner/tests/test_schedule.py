@@ -116,7 +116,9 @@ def test_allocator_lets_nobody_join_a_test_that_is_alone() -> None:
 
 
 def test_a_test_that_is_alone_shares_no_gpu(build: Build) -> None:
-    """Each writes when it began and ended. Only the lone one overlaps with no other."""
+    """Each test writes when it began and ended. Only the test that runs alone overlaps
+    with no other test.
+    """
     build.probe({**PROBE, "gpus": PROBE["gpus"][:1]})
     stay = "began = time.time(); time.sleep(0.3)\n"
     stay += "record(notes=[os.environ.get('IPCLAB_EXCLUSIVE', '0'), "
@@ -159,7 +161,9 @@ def test_a_test_with_a_machine_of_its_own_is_alone_there() -> None:
 def test_on_the_model_a_test_that_is_alone_has_a_machine_to_itself(
     build: Build, tmp_path: Path
 ) -> None:
-    """The lone tests wait for each other, so they run at once, on two machines."""
+    """Two tests that must run alone wait for each other. They can end only if they run
+    at once, on two machines.
+    """
     machine(build, PROBE)
     wanted = ["IPCLAB_MODEL_MACHINE", "IPCLAB_EXCLUSIVE"]
     build.conformance(f"record(notes=[str(os.environ.get(x)) for x in {wanted}])")

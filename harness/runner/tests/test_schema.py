@@ -1,4 +1,4 @@
-"""The schemas, and that our checker gives the same answers as jsonschema."""
+"""The schemas. Our checker must give the same answers as jsonschema."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A loop is shown once: for all processes together, or for each one.
+"""A loop is shown once: for all processes together, or for each process.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -14,7 +14,9 @@ A, B = "exporter", "importer"
 
 
 def made(*told: tuple[str, str]) -> list[Step]:
-    """Steps of a process and a text, a moment apart; `text>` is a message to B."""
+    """Steps from pairs of process and text, one after the other. `text>` is a message
+    to B.
+    """
     return [
         Step(who, "message" if text[-1] == ">" else "call", text, at,
              to=B if text[-1] == ">" else "")

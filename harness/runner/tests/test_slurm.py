@@ -1,6 +1,7 @@
 """`ipclab fleet --slurm` with its own Slurm: five nodes on this host.
 
-Needs Debian's slurm-wlm, and root, because slurmd has to run as root; skipped without.
+The test needs Debian's slurm-wlm. It also needs root, because slurmd has to run as
+root. Otherwise it is skipped.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -63,7 +64,7 @@ record(outcome={"n1": "not applicable", "n2": "violates"}.get(node, "conforms"))
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A Slurm that knows n1 to n5; its folder."""
+    """Start a Slurm that knows n1 to n5; return its folder."""
     if LACKING:
         pytest.skip(f"no {', '.join(LACKING)} (Debian: slurm-wlm)")
     if os.geteuid() != 0:

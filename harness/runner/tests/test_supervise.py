@@ -21,7 +21,7 @@ from ipclab.ctest import Case
 def test_a_program_that_no_signal_ends_is_told_and_left(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sends no signal, so that the process stays, as if a driver hung."""
+    """No signal is sent, so the process stays, as if a driver hung."""
     sent: list[int] = []
     monkeypatch.setattr(
         supervise, "_signal_group", lambda pid, number: sent.append(pid)
@@ -50,7 +50,7 @@ def test_a_sample_that_no_signal_ends_is_broken_not_hung(build: Build) -> None:
 
 
 def test_nothing_of_a_program_outlives_it() -> None:
-    """Also a grandchild in its own session that ignores SIGTERM does not survive."""
+    """Even a grandchild in its own session that ignores SIGTERM does not survive."""
     program = (
         "import os, signal, time\n"
         "if os.fork() == 0:\n"
@@ -89,7 +89,9 @@ def test_a_process_that_ends_while_it_is_looked_at_is_reaped(
 
 
 def test_what_another_thread_started_is_left_to_it() -> None:
-    """If another thread reaped the child, its own thread would see exit code 0."""
+    """If this thread reaped the other thread's child, the other thread would see exit
+    code 0.
+    """
     other = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
     assert supervise.run(["true"], timeout=20).code == 0

@@ -1,5 +1,5 @@
-"""Tests that share processes: which start of their program runs them, and the verdict
-on each when that program ends."""
+"""Tests that share processes: which start of their program runs them, and their
+verdicts when that program ends."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def changed(lesson: str, change: dict[str, Any]) -> str:
 
 
 def build(lesson: str, text: str, folder: Path) -> Path:
-    """Builds a changed lesson as its header says; the program."""
+    """Build a changed lesson as its header says; return the program."""
     shutil.copytree(TOP / "samples/common", folder / "samples/common")
     file = folder / source(lesson).relative_to(TOP)
     shutil.copytree(source(lesson).parent, file.parent)  # also the lesson's own headers
@@ -55,7 +55,9 @@ def build(lesson: str, text: str, folder: Path) -> Path:
 
 
 def run(lesson: str, program: Path) -> tuple[int, str]:
-    """Exit code and all that it prints; on the model where there is no GPU."""
+    """Run a program; return its exit code and all that it prints. It runs on the model
+    if there is no GPU.
+    """
     folder = os.environ.get("IPCLAB_MODEL")
     for environment in (
         {},

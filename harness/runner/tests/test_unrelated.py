@@ -1,7 +1,7 @@
 """Lessons that two terminals run by hand, and a server whose clients are killed.
 
-IPCLAB_CLIENT_SECONDS is how long clients come and go (5); 60 when a machine is
-qualified.
+IPCLAB_CLIENT_SECONDS is how long clients come and go. The default is 5; use 60 to
+qualify a machine.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -57,7 +57,7 @@ STARTED: list[subprocess.Popen[str]] = []
 
 @pytest.fixture(autouse=True)
 def nobody_is_left() -> Iterator[None]:
-    """Ends what a failed test leaves running."""
+    """Ends the processes that a failed test leaves running."""
     STARTED.clear()
     yield
     for process in STARTED:
@@ -91,7 +91,7 @@ def start(
 def start_exporter(
     lesson: str, path: Path, environment: dict[str, str]
 ) -> subprocess.Popen[str]:
-    """Returns when it listens."""
+    """Start an exporter; return when it listens."""
     exporter = start(lesson, "exporter", path, environment)
     assert exporter.stdout is not None
     assert exporter.stdout.readline() == f"exporter  listens at [{path}]\n"
@@ -216,7 +216,7 @@ def free_memory_of(environment: dict[str, str]) -> int:
 
 
 def held_by(pid: int, environment: dict[str, str]) -> tuple[int, int, int, int]:
-    """What a process has: descriptors, mappings, bytes of address space; and the bytes
+    """What a process has (descriptors, mappings, bytes of address space), and the bytes
     of device memory that are free."""
     there = Path(f"/proc/{pid}")
     pages = int((there / "statm").read_text().split()[0])
@@ -261,7 +261,7 @@ def test_a_server_outlives_clients_that_are_killed(
     reader = threading.Thread(target=lines.extend, args=(server.stdout,))
     reader.start()
     try:
-        assert not visit(path, environment, 1, seed=1).failed  # all is loaded
+        assert not visit(path, environment, 1, seed=1).failed  # then all code is loaded
         see_all_go(lines, path, environment)
         before = held_by(server.pid, environment)
         visits = visit(path, environment, SECONDS, seed=1000)

@@ -420,7 +420,7 @@ def test_deviation_of_one_runtime(
             "count == 3",
             "8 vs 3",
         ),
-        (  # at the end of a message there may be no line end
+        (  # a message may end without a line end
             "Expected equality of these values:\n  used\n    Which is: 8\n"
             "  now\n    Which is: 0",
             "used == now",
@@ -440,7 +440,7 @@ def test_the_signature_of_a_failure(message: str, check: str, seen: str) -> None
 
 
 def test_every_recorded_deviation_is_known_by_deviations_json() -> None:
-    """An entry excuses what was measured; a new entry may lack a recorded run."""
+    """An entry excuses what was measured. A new entry may have no recorded run yet."""
     top = Path(__file__).resolve().parents[3]
     entries = deviations.read_deviations(top / "conformance/deviations.json")
     # A test may since have moved to another suite, but its row and name stay.

@@ -359,7 +359,7 @@ def mutated(run: Document, records: list[Document]) -> None:
 def test_each_rule_is_held_behind_the_digests(
     handed_in: Build, change: Edit, says: list[str]
 ) -> None:
-    """Even with new digests, contradictions are found."""
+    """Even if all digests are computed again, contradictions are found."""
     rewrite(handed_in.root / "out", change, seal=True)
     code, wrong = verify(handed_in)
     assert code == 1
@@ -590,7 +590,7 @@ def test_the_models_libraries_are_programs(build: Build) -> None:
 def test_a_bomb_is_refused_before_it_fills_the_memory(
     handed_in: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is refused because of its unpacked size; its size on disk does not matter."""
+    """The file is refused because of its unpacked size, even if it is small on disk."""
     monkeypatch.setattr(results, "LARGEST", 10 * 2**20)
     folder = handed_in.root / "out"
     (folder / "records.jsonl").unlink()

@@ -1,9 +1,11 @@
-// What a trace costs, as a program that measures itself.
+// Measures what a trace costs.
 //
-//   cost launches N   empty kernels: microseconds each, then 'pid'
-//   cost exchange N   two processes that pass an event back and forth:
-//                     microseconds a round. The first one counts its launches
-//                     in the file that COST_COUNTER names (8 bytes)
+//   cost launches N   launches N empty kernels and prints the microseconds for
+//                     each launch
+//   cost exchange N   starts two processes that pass an event back and forth N
+//                     times, and prints the microseconds for each round. The
+//                     first process counts its launches in the file that
+//                     COST_COUNTER names (8 bytes)
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -44,7 +46,7 @@ void launch(int count) {
   CUDA_CHECK(cudaFree(data));
 }
 
-// A number in a file, so that it outlives this process.
+// The number is in a file, because it must outlive this process.
 uint64_t* launches_so_far() {
   static uint64_t unnamed = 0;
   const char* path = std::getenv("COST_COUNTER");
@@ -59,7 +61,8 @@ uint64_t* launches_so_far() {
   return static_cast<uint64_t*>(mapped);
 }
 
-// As lesson 11: each side waits for the other's event, works, and records.
+// As in lesson 11, each role waits for the other role's event, works, and
+// records its own event.
 void exchange(Channel& channel, bool first, cudaEvent_t ours,
               cudaEvent_t theirs, int count) {
   static uint64_t* const launches = first ? launches_so_far() : nullptr;

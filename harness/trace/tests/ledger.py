@@ -1,8 +1,7 @@
 """What a process still has at its end, counted from the calls of its trace.
 
-The rules of ipclab.trace are about what processes share. This counts
-everything that a process has made, opened, mapped or imported, whether it was shared or
-not.
+The rules of ipclab.trace concern only what processes share. This module counts
+everything that a process has made, opened, mapped or imported, shared or not.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -14,8 +13,8 @@ from ipclab.trace.files import Call, Event, Process, Trace
 from ipclab.trace.story import FAULTS
 
 # A call that makes something: the kind of thing, and the argument that names it.
-# Several opens, or several handles of memory, can have the same value: each needs its
-# own end.
+# Several opens, or several handles of memory, can have the same value. Each of them
+# must be ended.
 MAKES = {
     "cuMemAlloc": ("device memory", "dptr"),
     "cuMemAllocPitch": ("device memory", "dptr"),

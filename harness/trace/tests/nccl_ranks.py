@@ -1,7 +1,7 @@
 """Two processes of PyTorch, each with a GPU, that add up an array with NCCL.
 
-nccl_ranks.py FOLDER: the ranks meet at a file in this empty folder. Each prints
-the first number of its sum, 3.0. Exit code 1 if a rank fails.
+nccl_ranks.py FOLDER: the ranks meet at a file in this empty folder. Each rank prints
+the first number of its sum, 3.0. The exit code is 1 if a rank fails.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -18,7 +18,7 @@ DEADLINE = datetime.timedelta(seconds=60)
 
 
 def rank(number: int, folder: str) -> None:
-    """Add up with the other rank, twice."""
+    """Add up an array with the other rank, twice."""
     torch.cuda.set_device(number)
     dist.init_process_group(
         "nccl",

@@ -1,11 +1,11 @@
-"""Proves the recorder on a machine with a GPU, in three minutes, and prints figures.
+"""Tests the recorder on a machine with a GPU, in three minutes, and prints figures.
 
     on_gpu.py FOLDER [--only STEP …] [--others PROGRAM …]
 
-Every trace and figures.json are in FOLDER. It continues after a failed step; then its
-exit code is 1. It also runs on the reference model, for development. --others: programs
-that other people wrote, such as NVIDIA's samples. What is found in them is printed and
-does not count as a failure.
+Every trace and figures.json are in FOLDER. After a failed step the program continues;
+then its exit code is 1. It also runs on the reference model, for development. --others
+names programs that other people wrote, such as NVIDIA's samples. Their findings are
+printed and do not count as failures.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -48,7 +48,7 @@ SUPPRESSED = HERE.parent / "lessons.supp"
 
 
 def programs(folder: Path) -> dict[str, Any]:
-    """The small programs: every mistake found, nothing in the corrected versions."""
+    """The small programs: every mistake is found, and nothing in corrected versions."""
     jobs = [(name, which) for name in cases() for which in ("right", "wrong")]
     with ThreadPoolExecutor(JOBS) as pool:
         made = list(
@@ -64,14 +64,14 @@ def programs(folder: Path) -> dict[str, Any]:
 
 
 def lessons(folder: Path) -> dict[str, Any]:
-    """Each lesson: nothing is found except on purpose, and all imports are matched."""
+    """Each lesson: only mistakes on purpose are found, and all imports are matched."""
     names = sorted(x.name for x in (ROOT / "samples").glob("[0-9]*_*"))
 
     def one(name: str) -> Traced:
         program = BUILD / "samples" / name / name.partition("_")[2]
         return trace(folder / name, [program], "--suppress", str(SUPPRESSED))
 
-    def alone(name: str) -> bool:  # it measures the memory of the device
+    def alone(name: str) -> bool:  # the lesson measures the memory of the device
         return "ALONE" in (ROOT / "samples" / name / "CMakeLists.txt").read_text()
 
     names.sort(key=alone)
@@ -94,7 +94,9 @@ def lessons(folder: Path) -> dict[str, Any]:
 
 
 def cost(folder: Path) -> dict[str, Any]:
-    """Launches and the exchange of lesson 11, with and without a trace in turn."""
+    """Measure launches and the exchange of lesson 11, alternately with and without a
+    trace.
+    """
     launches, rounds = (100_000, 2000) if ON_GPU else (2000, 200)
     seen: dict[str, list[float]] = {}
     for turn in range(3):
@@ -120,7 +122,7 @@ def cost(folder: Path) -> dict[str, Any]:
 
 
 def _recorded(folder: Path, command: list[str]) -> str:
-    """What a program prints while it writes a trace."""
+    """The output of a program that writes a trace."""
     folder.mkdir(parents=True)
     request = recording.Request(
         [], folder, BUILD / "trace", plain_environment(), not ON_GPU
@@ -145,7 +147,7 @@ def size(folder: Path) -> dict[str, Any]:
 
 
 def kills(folder: Path) -> dict[str, Any]:
-    """SIGKILL at 200 random moments: every call that had returned can be read."""
+    """SIGKILL at 200 random moments: every call that had returned is in the trace."""
     count = 200 if ON_GPU else 10
 
     def one(number: int) -> tuple[int, str]:
@@ -162,7 +164,7 @@ def kills(folder: Path) -> dict[str, Any]:
 
 
 def static_runtime(folder: Path) -> dict[str, Any]:
-    """Lesson 01 with the static runtime: seen without a change, through CUPTI."""
+    """Lesson 01 with the static runtime: CUPTI records it without a change."""
     if not ON_GPU:
         return {"skipped": "needs a GPU", "failed": []}
     folder.mkdir(parents=True)
@@ -217,7 +219,7 @@ def nccl(folder: Path) -> dict[str, Any]:
 
 
 def others(folder: Path) -> dict[str, Any]:
-    """Programs from elsewhere: what they share, and what is found in them."""
+    """Programs that other people wrote: what they share, and what is found in them."""
     told: dict[str, Any] = {"failed": []}
     for program in OTHERS:
         traced = trace(folder / program.name, [program])
@@ -261,7 +263,7 @@ STEPS: dict[str, Callable[[Path], dict[str, Any]]] = {
 
 
 def main() -> int:
-    """Run the steps; 1 if one failed."""
+    """Run the steps; return 1 if a step failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="*", choices=list(STEPS), default=list(STEPS))

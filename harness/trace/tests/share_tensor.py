@@ -17,7 +17,7 @@ import torch.multiprocessing as mp
 
 
 def consume(queue: Any, got: Event, early: bool) -> None:
-    """Get the tensor, add it up, give it back."""
+    """Receive the tensor, add up its values, release it."""
     tensor = queue.get()
     print("sum", tensor.sum().item(), flush=True)
     got.set()

@@ -90,7 +90,7 @@ def test_nothing_is_left_at_the_end(lesson: str, tmp_path: Path) -> None:
     ON_GPU, reason="only the model's runtime answers without a call of the driver"
 )
 def test_a_fault_is_in_the_trace_however_it_shows(tmp_path: Path) -> None:
-    """Here the check of the launch reports it, and no call of the driver follows."""
+    """The check of the launch reports the fault, and no call of the driver follows."""
     late = (
         f'export LD_PRELOAD="$LD_PRELOAD:{BUILD}/faults/libipclab_faults.so" '
         'IPCLAB_FAULT=ok-launch-returns-late; exec "$0"'

@@ -1,4 +1,4 @@
-"""The page of a trace in a browser: by keyboard, on a phone, of a big program."""
+"""The page of a trace in a browser: with keys, on a phone, for a big program."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

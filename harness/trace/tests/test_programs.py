@@ -1,4 +1,4 @@
-"""Each mistake is found in the program that makes it, and none in its correction."""
+"""A mistake is found in the program that makes it, and none in its corrected form."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ KILLS = int(os.environ.get("IPCLAB_KILLS", "20"))
 
 
 def recorded(folder: Path, command: list[str | Path]) -> subprocess.Popen[str]:
-    """Start a program that writes a trace, without ipclab around it."""
+    """Start a program that writes a trace, without `ipclab trace`."""
     folder.mkdir()
     request = recording.Request(
         [], folder, BUILD / "trace", plain_environment(), not ON_GPU
@@ -43,7 +43,7 @@ def recorded(folder: Path, command: list[str | Path]) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", range(KILLS))
 def test_a_trace_survives_sigkill(tmp_path: Path, number: int) -> None:
-    """Every call that has returned is there."""
+    """Every call that has returned is in the trace."""
     kept, wrong = killed(tmp_path / "trace", number)
     assert kept
     assert not wrong
@@ -88,7 +88,9 @@ def test_the_exit_code_is_the_programs(tmp_path: Path) -> None:
 
 
 def test_children_are_followed_and_their_ends_told(tmp_path: Path) -> None:
-    """Through fork, exec and orphans: the shell ends before its child."""
+    """They are followed through fork and exec, also as orphans: here the shell ends
+    before its child.
+    """
     script = "(sleep 2; kill -TERM $BASHPID) & exec true"
     traced = trace(tmp_path / "trace", ["bash", "-c", script])
     ends = {x["name"]: x["ended"] for x in traced.document["processes"]}

@@ -1,6 +1,6 @@
 """Runs programs under `ipclab trace`, on a GPU if there is one or on the model.
 
-From the environment: IPCLAB_BUILD, the build folder.
+The variable IPCLAB_BUILD names the build folder.
 """
 # SPDX-License-Identifier: Apache-2.0
 

@@ -2,8 +2,8 @@
 //
 // The exporter lends an allocation of cudaMalloc. The importer has the
 // handle, but no pointer yet. Fill the two gaps in importer(): get a
-// pointer from the handle with cudaIpcOpenMemHandle, and close it with
-// cudaIpcCloseMemHandle after the last use.
+// pointer from the handle with cudaIpcOpenMemHandle, and close the
+// pointer with cudaIpcCloseMemHandle after its last use.
 // The exercise fails now because the importer has no pointer.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -2,10 +2,10 @@
 //
 // The importer sometimes reads old values. The exporter launches the
 // kernel that writes the new values, and sends the handle while this
-// kernel still runs. A handle orders nothing. Mend the exporter: it
-// must write the values before it sends the handle. The exercise fails
-// now with wrong values. If the values are right by chance, it fails
-// because nothing orders the two sides.
+// kernel still runs. Opening a handle waits for nothing. Fix the
+// exporter: the kernel must end before the exporter sends the handle.
+// The exercise fails now with wrong values, or because the trace finds:
+// possible-race.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

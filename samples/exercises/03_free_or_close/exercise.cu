@@ -2,7 +2,7 @@
 //
 // The importer no longer needs the memory and calls cudaFree. CUDA
 // refuses this call. Which call releases memory that was opened by a
-// handle? Mend the importer; the exporter is right.
+// handle? Fix the importer; the exporter is right.
 // The exercise fails now with cudaErrorInvalidValue.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,10 +1,10 @@
 // Exercise 04: freed too early.
 //
 // The exporter frees its memory as soon as the importer has opened it.
-// Often that seems to work: the values are still right. But the
+// This often seems to work: the values are still right. But the
 // behaviour is undefined if a process frees memory that another process
 // has open. Later the driver may give the memory to another owner.
-// Change the order.
+// Change the order of the steps.
 // The exercise fails now because the trace finds: freed-while-open.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
 // Exercise 05: the lost offset.
 //
-// The exporter wants to lend one row of a matrix. Each run takes
-// another row. But the importer reads row 0: a handle always opens at
-// the start of its allocation, even if it was made from a pointer
+// The exporter wants to lend one row of a matrix, a different row in
+// each run. But the importer reads row 0: a handle always opens at the
+// start of its allocation, even if the handle was made from a pointer
 // inside the allocation. Tell the importer where the row is.
 // The exercise fails now because all values that the importer reads are
 // wrong.
@@ -13,7 +13,7 @@
 constexpr int kRow = 1024;  // values in a row
 constexpr int kRows = 1024;
 constexpr int kFirst = 1000000;  // the first value of row 0
-constexpr int kLent = 5000000;   // the first value of the row on loan
+constexpr int kLent = 5000000;   // the first value of the lent row
 
 int exporter(Channel& channel) {
   int* matrix =

@@ -3,9 +3,9 @@
 // Two parts of the importer, a reader and a writer, open the same
 // handle. The reader is called before and after the writer. The author
 // thought that the writer's close was enough. But CUDA counts every
-// open: the memory stays mapped. Let each part close what it opens.
-// The exercise fails now because the trace finds: closed-too-seldom (or
-// freed-while-open, if the exporter is quick).
+// open, so the memory stays mapped. Let each part close the memory that
+// it has opened. The exercise fails now because the trace finds:
+// closed-too-seldom (or freed-while-open, if the exporter is quick).
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -29,13 +29,13 @@ int exporter(Channel& channel) {
 int read_values(const cudaIpcMemHandle_t& handle, int first) {
   void* data = open_memory(handle);
   const int wrong = count_wrong(data, kCount, first);
-  say("opens it at %p, reads: %d wrong", data, wrong);
+  say("opens the memory at %p, reads: %d wrong", data, wrong);
   return wrong;
 }
 
 void change_values(const cudaIpcMemHandle_t& handle) {
   void* data = open_memory(handle);
-  say("opens it at %p, writes", data);
+  say("opens the memory at %p, writes", data);
   write_values(data, kCount, kImporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
   CUDA_CHECK(cudaIpcCloseMemHandle(data));

@@ -2,8 +2,9 @@
 //
 // A library keeps each buffer in a struct, which closes the buffer when
 // it is destroyed. The program passes the struct to a function by
-// value, so the copy and the original both close. CUDA refuses the
-// second close. Mend this: each open needs exactly one close.
+// value, so both the copy and the original close the buffer. CUDA
+// refuses the second close. Fix the program: each open needs exactly
+// one close.
 // The exercise fails now with an error of cudaIpcCloseMemHandle.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,10 +1,10 @@
 // Exercise 09: one slot each.
 //
-// Three importers open one allocation, and each writes its own slot.
-// The program counts the importers from 1. So slot 0 is never written,
-// and the third importer writes slot 3, which belongs to no importer.
-// Such a write may destroy other data of the block. Mend the numbers:
-// the first importer must write slot 0.
+// Three importers open one allocation, and each importer writes its own
+// slot. The program counts the importers from 1. So slot 0 is never
+// written, and the third importer writes slot 3, which belongs to no
+// importer. Such a write may destroy other data of the block. Fix the
+// numbers: the first importer must write slot 0.
 // The exercise fails now because the values of one slot are wrong.
 //
 // SPDX-License-Identifier: Apache-2.0

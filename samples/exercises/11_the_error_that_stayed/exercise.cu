@@ -3,7 +3,7 @@
 // The exporter tries to export pinned host memory. CUDA refuses, as
 // documented, so the exporter uses device memory. Later a correct
 // launch seems to fail: the runtime keeps the code of a refused call
-// until the program asks for it. Mend the exporter, but keep the
+// until the program asks for it. Fix the exporter, but keep the
 // attempt.
 // The exercise fails now with the error of an earlier call.
 //

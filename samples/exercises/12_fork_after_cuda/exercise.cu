@@ -1,8 +1,8 @@
 // Exercise 12: forked after CUDA had begun.
 //
 // The program uses CUDA and then forks. The child inherits a context
-// that it cannot use. Start the child before the first call of CUDA:
-// then each side begins CUDA by itself.
+// that it cannot use. Start the child before the first call of CUDA.
+// Then each process initialises CUDA itself.
 // The exercise fails now with an error of the child's first call.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -3,8 +3,8 @@
 // The exporter uses the runtime; the importer has to use the driver
 // API. The 64 bytes are the same in both APIs. Fill the two gaps with
 // cuIpcOpenMemHandle and cuIpcCloseMemHandle. DRIVER(name)(arguments)
-// calls a driver function; CU_CHECK checks its answer. The exercise
-// fails now because the importer has no pointer.
+// calls a driver function; CU_CHECK checks the code that it returns.
+// The exercise fails now because the importer has no pointer.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,11 +1,11 @@
 // Exercise 14: find the fault: a copy instead of the memory.
 //
-// Write a test for a driver. One driver has a bug: an open returns a
+// Write a test for drivers. One driver has a bug: an open returns a
 // copy of the contents at that moment, not the memory itself. Your
 // program must exit with 0 on a correct driver, and with 1 on this
-// driver. Now it accepts both: it reads only values that were written
-// before the open. The exercise fails now because the program does not
-// notice the bug.
+// driver. Now it exits with 0 on both: it reads only values that were
+// written before the open.
+// The exercise fails now because the program does not notice the bug.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

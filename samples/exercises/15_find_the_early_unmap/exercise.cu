@@ -1,9 +1,9 @@
 // Exercise 15: find the fault: the first close unmaps.
 //
-// This driver ignores the reference count: the first close unmaps,
-// although the handle was opened twice. Write a test that notices it.
-// The two opens and two closes below are in an order that cannot show
-// the bug.
+// One driver ignores the reference count: the first close unmaps the
+// memory, although the handle was opened twice. Write a test that
+// notices this bug. The two opens and two closes below are in an order
+// that cannot show the bug.
 // The exercise fails now because the test does not notice the bug.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -2,7 +2,7 @@
 //
 // The exporter wants to share an event, but the driver refuses to
 // export it. An event must be created as an interprocess event, and
-// such an event cannot measure time. Mend the creation of the event.
+// such an event cannot measure time. Fix the creation of the event.
 // The exercise fails now with an error of cudaIpcGetEventHandle.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,7 +1,7 @@
 // Exercise 21: predict what an event refuses.
 //
 // The program tries five things with an interprocess event. Which of
-// them does CUDA refuse? Write kYes or kNo for each question, and then
+// these does CUDA refuse? Write kYes or kNo for each question, and then
 // run the program.
 // The exercise fails now because no question is answered.
 //

@@ -3,8 +3,8 @@
 // A word in shared memory says "the values are there". The exporter
 // writes the values in one stream and the word in another, so the word
 // can be written first. The importer's stream waits for the word and
-// copies. Order the two writes. Leave the importer as it is. No host
-// may wait.
+// copies. Order the two writes. Leave the importer as it is. Do not let
+// a host wait.
 // The exercise fails now with old values in the copy.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -2,8 +2,8 @@
 //
 // The exporter lends 4 KiB. cudaMalloc takes such small allocations
 // from a larger block, and a handle maps the whole block. So the
-// importer can also read a secret beside the lent memory. Lend memory
-// that shares no block with other memory. The exercise fails now
+// importer can also read other memory of the block: a secret. Lend
+// memory that shares no block with other memory. The exercise fails now
 // because the trace finds: shared-with-neighbours.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
 // Exercise 25: which memory has a legacy handle?
 //
-// The program gets memory in five ways. For which of them does
-// cudaIpcGetMemHandle return a handle? Write kYes or kNo for each, and
-// then run the program.
+// The program gets memory in five ways. For which memory does
+// cudaIpcGetMemHandle return a handle? Write kYes or kNo for each way,
+// and then run the program.
 // The exercise fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0

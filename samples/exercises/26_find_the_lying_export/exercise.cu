@@ -1,9 +1,9 @@
 // Exercise 26: find the fault: an export that should be refused.
 //
-// This driver exports managed memory and returns success. Write a test
-// that notices it: exit with 0 if the driver refuses the export, and
-// with 1 if it does not. refused(what, call) prints the code of a call
-// and returns whether CUDA refused the call.
+// One driver exports managed memory and returns success. Write a test
+// that notices this bug: exit with 0 if the driver refuses the export,
+// and with 1 if the export succeeds. refused(what, call) prints the
+// code of a call and returns whether CUDA refused the call.
 // The exercise fails now because the program never tries the export.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,10 +1,10 @@
 // Exercise 27: find the fault: a wait that does not wait.
 //
-// On this driver cudaStreamWaitEvent returns success and does not wait
-// for an imported event. The test below does not notice this: the
-// exporter's work is complete before the importer begins. Use the gate:
-// hold(stream, gate) keeps a stream busy until open_gate(gate). The
-// exercise fails now because the test does not notice the bug.
+// On one driver cudaStreamWaitEvent returns success, but does not wait
+// for an imported event. The test below does not notice this, because
+// the exporter's work is complete before the importer begins. Use the
+// gate: hold(stream, gate) keeps a stream busy until open_gate(gate).
+// The exercise fails now because the test does not notice the bug.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

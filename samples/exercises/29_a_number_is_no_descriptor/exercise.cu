@@ -1,10 +1,10 @@
 // Exercise 29: a number is no descriptor.
 //
 // The exporter sends the number of its descriptor. In the importer that
-// number belongs to no file, or to another file. A descriptor has to be
-// sent through a socket as a descriptor: Channel can do that. Mend both
-// sides. The exercise fails now because the import of a number is
-// refused.
+// number belongs to no file, or to another file. A descriptor must be
+// sent through a socket as a descriptor: Channel can do that. Fix both
+// sides.
+// The exercise fails now because the import of a number is refused.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -2,7 +2,7 @@
 //
 // The memory was not created for sharing, but the exporter wants to
 // share it later. The export is refused: memory can be exported only in
-// the ways that were requested at its creation. Mend the creation.
+// the ways that were requested at its creation. Fix the creation.
 // The exercise fails now with an error of cuMemExportToShareableHandle.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -2,7 +2,7 @@
 //
 // All values are right, but memory leaks: a descriptor keeps physical
 // memory alive, and one of the two sides never closes its descriptor.
-// Find out which one, and close it after its last use.
+// Find this descriptor, and close it after its last use.
 // The exercise fails now because the trace finds: descriptor-left-open.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,9 +1,9 @@
 // Exercise 32: physical memory comes in whole granules.
 //
 // The exporter passes exactly the size that it needs, and cuMemCreate
-// refuses this size. Ask the driver for the granularity of such memory
-// and round up. The importer needs the rounded size, too. The exercise
-// fails now with an error of cuMemCreate.
+// refuses this size. Ask the driver for the granularity of such memory,
+// and round the size up. The importer also needs the rounded size.
+// The exercise fails now with an error of cuMemCreate.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

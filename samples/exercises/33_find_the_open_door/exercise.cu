@@ -1,6 +1,6 @@
 // Exercise 33: find the fault: read-only is ignored.
 //
-// On this driver a kernel can write to a read-only mapping. Write the
+// On one driver a kernel can write to a read-only mapping. Write a
 // test: the importer maps the memory with
 // CU_MEM_ACCESS_FLAGS_PROT_READ, and its kernel writes there.
 // try_to_write() launches this kernel and returns the first error. A

@@ -2,7 +2,7 @@
 //
 // One stream still has to copy the data, and another stream frees it.
 // The pool gives the memory to the next owner at once, so the copy
-// reads the values of this owner. A free is ordered only in its own
+// reads the next owner's values. A free is ordered only in its own
 // stream. Order the free after the copy. Keep the free before the next
 // owner's allocation. The host must not wait.
 // The exercise fails now with a wrong copy.

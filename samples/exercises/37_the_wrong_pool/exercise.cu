@@ -2,8 +2,8 @@
 //
 // The exporter creates a pool to share and sends it, but the memory
 // that it allocates comes from another pool, which cannot be shared.
-// Find out which pool this is, and mend the allocation. The exercise
-// fails now with an error of cudaMemPoolExportPointer.
+// Find out which pool this is, and fix the allocation.
+// The exercise fails now with an error of cudaMemPoolExportPointer.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

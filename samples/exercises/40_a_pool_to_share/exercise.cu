@@ -1,8 +1,8 @@
 // Exercise 40: a pool to share.
 //
-// The export of the pool is refused. Like physical memory, a pool has
-// to be created for sharing. Mend the creation; the rest is right. The
-// exercise fails now with an error of
+// The export of the pool is refused. Like physical memory, a pool must
+// be created for sharing. Fix the creation; the rest is right.
+// The exercise fails now with an error of
 // cudaMemPoolExportToShareableHandle.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,10 +1,10 @@
 // Exercise 41: who frees first?
 //
-// Both sides free memory of a shared pool: the importer to end its use,
-// the exporter to give the memory back. Here the exporter frees first,
-// and the importer still reads. Change the order of the steps.
-// The exercise fails now because the trace finds:
-// pool-pointer-freed-early.
+// Both sides free memory of a shared pool. The importer frees it to end
+// its own use, and the exporter frees it to give the memory back to the
+// pool. Here the exporter frees first, but the importer still reads.
+// Change the order of the steps. The exercise fails now because the
+// trace finds: pool-pointer-freed-early.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,11 +1,11 @@
 // Exercise 43: imported twice.
 //
-// Two parts of the importer import the same pointer, and each frees it.
-// CUDA counts opens of legacy handles, but not imports of pool
-// pointers: after the first free the other part has no memory. Import
-// the pointer once, for both parts. The exercise fails now because the
-// trace finds: pool-pointer-imported-twice, or because the second part
-// fails.
+// Two parts of the importer import the same pointer, and each part
+// frees it. CUDA counts opens of legacy handles, but not imports of
+// pool pointers: after the first free the other part has no memory.
+// Import the pointer once, for both parts.
+// The exercise fails now because the trace finds:
+// pool-pointer-imported-twice, or because the second part fails.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,10 +1,10 @@
 // Exercise 45: find the fault: the lost offset of a pool.
 //
-// On this driver an imported pointer to a small allocation points to
-// the beginning of the 2 MiB around the allocation. The test below does
-// not notice this, because it shares the first allocation of the pool.
-// Change the test. The exercise fails now because the test does not
-// notice the bug.
+// On one driver an imported pointer to a small allocation points to the
+// beginning of the 2 MiB around the allocation. The test below does not
+// notice this, because it shares the first allocation of the pool.
+// Change the test so that it notices the bug.
+// The exercise fails now because the test does not notice the bug.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,8 +1,8 @@
 // Exercise 46: the producer left first.
 //
-// The exporter sends its handle and ends. The end of its process frees
-// the memory, but the importer still reads it. Let the exporter run
-// until the importer has closed the memory.
+// The exporter sends its handle and ends. When its process ends, the
+// memory is freed, but the importer still reads it. Let the exporter
+// run until the importer has closed the memory.
 // The exercise fails now because the trace finds:
 // exporter-ended-while-open, or because the importer's last message
 // finds no exporter.

@@ -1,10 +1,10 @@
 // Exercise 47: the stale cache.
 //
 // The importer opens each allocation once and keeps the pointer in a
-// cache; the key is the exporter's address. The exporter frees the
-// buffer and allocates again, often at the same address, and the
-// importer reads the old memory. The exporter sends "gone" before it
-// frees a buffer. Use this message to remove that buffer from the
+// cache. The key of the cache is the exporter's address. The exporter
+// frees the buffer and allocates again, often at the same address, and
+// the importer reads the old memory. The exporter sends "gone" before
+// it frees a buffer. Use this message to remove that buffer from the
 // cache.
 // The exercise fails now with wrong values, or with freed-while-open.
 //

@@ -1,12 +1,12 @@
 // Exercise 48: a tensor server (a project).
 //
 // The server keeps three tensors in one allocation. A client asks for a
-// tensor by its number, gets a loan (handle, offset, count), reads, and
-// gives the loan back. A client may have several tensors at once. Write
-// lend() of the server, and borrow() and give_back() of the client:
-// open the allocation once, for any number of tensors, and close it
-// when the last tensor is given back. The exercise fails now because
-// the client gets no tensor.
+// tensor by its number, gets a loan (handle, offset, count), reads the
+// tensor, and gives it back. A client may have several tensors at once.
+// Write lend() of the server, and borrow() and give_back() of the
+// client. The client must open the allocation once, for any number of
+// tensors, and close it when it gives the last tensor back.
+// The exercise fails now because the client gets no tensor.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -19,7 +19,7 @@ int first_value(int tensor) { return 1000000 * (tensor + 1); }
 struct Loan {
   cudaIpcMemHandle_t handle;
   size_t offset;  // in bytes
-  int count;      // values; 0: there is no such tensor
+  int count;      // values; 0 means: there is no such tensor
 };
 
 // ---- the server

@@ -2,9 +2,9 @@
 //
 // A camera (exporter) writes frames into a ring of four slots; a viewer
 // (importer) copies each frame. Each slot has two events, "filled" and
-// "emptied"; messages say that an event was recorded. No host waits for
-// a GPU. The viewer's half is right. The camera writes into slots that
-// the viewer has not emptied. Mend the camera.
+// "emptied"; messages say that an event was recorded. Hosts wait only
+// for messages, never for a GPU. The viewer is right. The camera writes
+// into slots that the viewer has not emptied. Fix the camera.
 // The exercise fails now because frames are overwritten before they are
 // copied.
 //

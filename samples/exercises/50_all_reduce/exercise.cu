@@ -1,12 +1,12 @@
 // Exercise 50: an all-reduce for three ranks (a project).
 //
-// Each rank has a buffer of three chunks; at the end each buffer has
-// the sums over all three ranks. Step 1, reduce: rank r adds chunk r of
-// the two other ranks to its own chunk r. Step 2, gather: rank r copies
-// chunk s from rank s. Step 1 is done. Write gather(), and add the
-// barrier that it needs: a chunk must be complete before a rank copies
-// it. The exercise fails now because two chunks of each rank have no
-// sums.
+// Each rank has a buffer of three chunks. At the end each buffer must
+// have the sums over all three ranks. Step 1, reduce: rank r adds chunk
+// r of the two other ranks to its own chunk r. Step 2, gather: rank r
+// copies chunk s from rank s. Step 1 is done. Write gather(), and add
+// the barrier that it needs: a chunk must be complete before a rank
+// copies it.
+// The exercise fails now because two chunks of each rank have no sums.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -21,7 +21,7 @@ int first_value(int rank) { return 1000000 * (rank + 1); }
 
 struct Ranks {
   int me = 0;
-  std::vector<Channel*> others;  // rank 0: all; others: rank 0
+  std::vector<Channel*> others;  // rank 0 has all, the rest has rank 0
   int* buffers[kRanks] = {};     // its own and opened ones
 
   // Returns when all ranks have called it and their work is done.

@@ -1,10 +1,10 @@
-// Exercise 51: yes, says the attribute.
+// Exercise 51: the attribute says yes.
 //
 // This machine can share events, but not memory, and there is one
-// attribute for both. The program uses only the attribute. Try the
-// export instead. If it is refused, send the values through the
-// channel: this is slow, but it always works. The exercise fails now
-// with the error code of the export, although the attribute is 1.
+// attribute for both. The program looks only at the attribute. Try the
+// export instead. If CUDA refuses the export, send the values through
+// the channel: this is slow, but it always works. The exercise fails
+// now with the error code of the export, although the attribute is 1.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,9 +1,9 @@
 // Exercise 52: attribute, or attempt?
 //
-// The attribute says that this machine has fabric handles. They need an
-// IMEX channel, but this process has none. What happens? Write kYes or
-// kNo for each question, and then run the program.
-// The exercise fails now because no question is answered.
+// The attribute says that this machine has fabric handles. Fabric
+// handles need an IMEX channel, but this process has no channel. What
+// happens? Write kYes or kNo for each question, and then run the
+// program. The exercise fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,10 +1,11 @@
 // Exercise 53: the number of a GPU.
 //
 // The importer sees the two GPUs in another order, as a second rank
-// often does. The importer uses the GPU with the exporter's number,
-// which is the wrong GPU: each access goes over the link. The message
-// also has the UUID of the GPU. Mend gpu_of(). The exercise fails now
-// because the importer works on the GPU without the memory.
+// often does. The importer uses the exporter's number, which means the
+// other GPU here: each access goes over the link between the GPUs. The
+// message also has the UUID of the GPU. Fix gpu_of().
+// The exercise fails now because the importer works on the GPU without
+// the memory.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

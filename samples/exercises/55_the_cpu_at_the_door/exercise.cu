@@ -1,9 +1,9 @@
 // Exercise 55: access for the CPU.
 //
 // Two processes and a GPU use the same memory of the host. The importer
-// maps it and reads it with its CPU. map_memory() has given access to
-// the GPU only. Give the CPU access, too. The exercise fails now
-// because the importer crashes, or reads wrong values.
+// maps the memory and reads it with its CPU. But map_memory() has given
+// access only to the GPU. Also give the CPU access. The exercise fails
+// now because the importer crashes, or reads wrong values.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,9 +1,10 @@
 // Exercise 56: faster than the GPU.
 //
-// The importer's GPU writes into memory of the host, and its CPU reads
-// the same bytes. A copy would wait for the kernel; a read by the CPU
-// does not wait, because it is not a CUDA call. Order the read after
-// the kernel. The exercise fails now because the CPU reads old values.
+// The importer's GPU writes into memory of the host, and the importer's
+// CPU reads the same bytes. A copy would wait for the kernel; a read by
+// the CPU does not wait, because it is not a CUDA call. Order the read
+// after the kernel.
+// The exercise fails now because the CPU reads old values.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <thread>

@@ -1,9 +1,9 @@
 // Exercise 63: access is not inherited.
 //
 // The exporter gives GPU 1 access to its pool on GPU 0. The importer
-// runs a kernel on GPU 1, but has no access: each process sets the
-// access for itself. Mend the importer. The exercise fails now with the
-// error code of the kernel.
+// runs a kernel on GPU 1, but there GPU 1 has no access: each process
+// sets the access for itself. Fix the importer.
+// The exercise fails now with the error code of the kernel.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

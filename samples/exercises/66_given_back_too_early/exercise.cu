@@ -2,10 +2,10 @@
 //
 // The importer queues a copy of a tensor and says that it has released
 // the tensor. The exporter's allocator gives the memory to the next
-// owner, who writes into it before the copy has run. Release the tensor
-// after its last use. A delay does not help: the copy may take longer.
-// The exercise fails now because the copy is not done when the importer
-// releases the tensor.
+// owner, which writes into it before the copy has run. Release the
+// tensor after its last use. A delay does not help: the copy may take
+// longer. The exercise fails now because the copy is not done when the
+// importer releases the tensor.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

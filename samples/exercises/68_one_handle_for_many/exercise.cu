@@ -2,9 +2,9 @@
 //
 // Sixteen small tensors need sixteen allocations, handles and opens.
 // With each small allocation the importer can also read its neighbours.
-// Put them all into one allocation: one handle, and an offset for each
-// tensor. The exercise fails now because memory is opened sixteen
-// times, or because an allocation has neighbours.
+// Put all tensors into one allocation. Then you need one handle, and an
+// offset for each tensor. The exercise fails now because memory is
+// opened sixteen times, or because an allocation has neighbours.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,8 +1,9 @@
-// Exercise 69: one barrier short.
+// Exercise 69: the missing barrier.
 //
 // Two ranks lend each other memory. Each rank reads the memory of the
-// other rank, closes it, and frees its own. The quick rank frees while
-// the slow rank reads. Let no rank free before the other has closed.
+// other rank, closes it, and frees its own memory. The quick rank frees
+// its memory while the slow rank still reads it. A rank may free its
+// memory only after the other rank has closed it.
 // The exercise fails now because the trace finds: freed-while-open, or
 // because the slow rank reads wrong values.
 //
@@ -13,7 +14,7 @@ constexpr int kCount = 1 << 19;
 constexpr int kValue = 1000000;
 constexpr int kReads = 200;  // rank 1 is slow
 
-// Both ranks call run(). exchange() returns the other's value.
+// Both ranks call run(). exchange() returns the other rank's value.
 int run(int rank, Channel& channel);
 
 template <class T>
@@ -30,7 +31,7 @@ void barrier(Channel& channel) {
 int run(int rank, Channel& channel) {
   void* mine = allocate_values(kCount, kValue * (rank + 1));
   void* theirs = open_memory(exchange(channel, handle_of(mine)));
-  barrier(channel);  // both have opened
+  barrier(channel);  // both have opened the memory
 
   int wrong = 0;
   for (int i = 0; i < (rank == 0 ? 1 : kReads); ++i)

@@ -11,7 +11,7 @@
 constexpr int kCount = 1 << 19;
 constexpr int kValue = 1000000;
 
-// Both ranks call run(). exchange() returns the other's value.
+// Both ranks call run(). exchange() returns the other rank's value.
 int run(int rank, Channel& channel);
 
 template <class T>

@@ -2,10 +2,10 @@
 //
 // The exporter captures a kernel and the record of an event. The
 // importer waits for this event. A captured record is only a dependency
-// inside the graph. Outside of the graph nothing records the event, so
-// the importer does not wait. Record the event where the importer can
-// see it. The exercise fails now because the importer's stream is not
-// held, or with the error code of the capture.
+// inside the graph. Outside the graph no call records the event, so the
+// importer does not wait. Record the event where the importer can see
+// the record. The exercise fails now because the importer's stream is
+// not held, or with the error code of the capture.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -2,8 +2,9 @@
 //
 // The exporter counts the users of its memory, and frees it when the
 // count is 0. Three importers have opened the memory, and close it one
-// after the other. The count begins with 1, and is never increased. The
-// exercise fails now because the trace finds: freed-while-open.
+// after the other. The count begins with 1, and is never increased. Fix
+// the count.
+// The exercise fails now because the trace finds: freed-while-open.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,9 +1,9 @@
 // Exercise 77: predict the neighbours.
 //
-// A handle maps whole blocks of 2 MiB. Which allocations lie in one
-// block, so that an importer of one can also use the other? Write kYes
-// or kNo for each question, and then run the program. The exercise
-// fails now because no question is answered.
+// A handle maps whole blocks of 2 MiB. So an importer can also use
+// other allocations in these blocks. Which allocations lie in one
+// block? Write kYes or kNo for each question, and then run the program.
+// The exercise fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -2,8 +2,8 @@
 //
 // A library gets pointers from its users and must share the memory: by
 // a legacy handle, by a descriptor, or by a copy if nothing else works.
-// way_of() uses the legacy handle for all. Read these attributes:
-// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE and
+// way_of() uses the legacy handle for all pointers. Read these
+// attributes: CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE and
 // CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES. The exercise fails now
 // because two of the three pointers have no legacy handle.
 //

@@ -2,8 +2,8 @@
 //
 // The importer maps two pieces of memory side by side, as one array,
 // and gives its GPU access only to the first piece. The kernel writes
-// to both pieces. Mend the importer. The exercise fails now with the
-// error code of the kernel.
+// to both pieces. Fix the importer.
+// The exercise fails now with the error code of the kernel.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,8 +1,8 @@
 // Exercise 80: released is not gone.
 //
 // The importer and the exporter have released their handles of 2 GiB,
-// but the memory is still in use. A mapping keeps memory, too. Which
-// mapping is left?
+// but the memory is still in use. A mapping also keeps memory. Find the
+// mapping that is left, and remove it.
 // The exercise fails now because the memory is still in use.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
 // Exercise 81: predict the order of a stream.
 //
 // A stream is held. The program allocates, uses, frees and allocates
-// memory again in this stream. What waits, and for what? Write kYes or
-// kNo for each question, and then run the program.
+// memory again in this stream. Which calls wait, and which do not?
+// Write kYes or kNo for each question, and then run the program.
 // The exercise fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -2,7 +2,8 @@
 //
 // The program keeps freed memory in its pool, and trims the pool when
 // another program needs the memory. The trim gives nothing back: the
-// free is queued in a stream, but not done. Mend the order.
+// free is queued in a stream, but not done. Change the order of the
+// calls.
 // The exercise fails now because the pool still has 64 MiB reserved.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -2,7 +2,8 @@
 //
 // The importer waits for the exporter's event before it uses the
 // memory. The exporter records the event, and then writes the values:
-// the event only shows that the memory is allocated. Mend the order.
+// the event only shows that the memory is allocated. Change the order
+// of the calls.
 // The exercise fails now because the importer's copy is not held.
 //
 // SPDX-License-Identifier: Apache-2.0

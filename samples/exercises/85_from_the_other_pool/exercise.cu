@@ -2,9 +2,9 @@
 //
 // The exporter has two pools, one for weights and one for results, and
 // shares a pointer of each pool. The importer imports both pointers
-// with the first pool. The bytes of a pointer work only with its own
-// pool. Mend the importer. The exercise fails now with the error code
-// of the import, or with wrong values.
+// with the first pool. The bytes of a pointer work only with the
+// pointer's own pool. Fix the importer. The exercise fails now with the
+// error code of the import, or with wrong values.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

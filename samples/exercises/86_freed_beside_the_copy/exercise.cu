@@ -4,8 +4,8 @@
 // an event for the exporter after the free. The exporter waits for this
 // event and gives the memory to a new owner, while the copy still
 // waits. Let the free and the record come after the copy.
-// The exercise fails now because the exporter is not held, or the copy
-// is wrong.
+// The exercise fails now because the exporter is not held, or because
+// the copy is wrong.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

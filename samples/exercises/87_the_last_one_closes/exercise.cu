@@ -4,8 +4,8 @@
 // it once. The first part gives the buffer back, and the cache closes
 // it, but the second part still reads. Let the cache count the users of
 // the buffer.
-// The exercise fails now because the second part crashes, or its copy
-// is refused.
+// The exercise fails now because the second part crashes, or because
+// its copy is refused.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

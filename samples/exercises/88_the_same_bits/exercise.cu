@@ -2,8 +2,8 @@
 //
 // Two ranks add the same four numbers. Each rank begins with its own
 // numbers. Floats are rounded after each step, so the order changes the
-// sum, and the ranks get different sums. Let both ranks add in the same
-// order.
+// sum, and the ranks get different sums. Let both ranks add the numbers
+// in the same order.
 // The exercise fails now because the two sums are not equal.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -11,7 +11,7 @@
 
 constexpr int kCount = 1 << 19;
 
-// Both ranks call run(). exchange() returns the other's value.
+// Both ranks call run(). exchange() returns the other rank's value.
 int run(int rank, Channel& channel);
 
 template <class T>

@@ -4,8 +4,8 @@
 // and the consumer copies it. The consumer records an event after its
 // copy, but the producer does not wait for the event. Let the
 // producer's GPU wait, not its host.
-// The exercise fails now because the producer is not held, or the copy
-// is wrong.
+// The exercise fails now because the producer is not held, or because
+// the copy is wrong.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

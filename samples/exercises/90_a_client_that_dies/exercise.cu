@@ -3,7 +3,7 @@
 // A server lends memory to three clients. The server waits for a
 // message from each client. One client is killed and sends no message,
 // so the server fails. A process that has ended has also closed its
-// memory. Mend is_done(): Child::wait() waits for the end of a client.
+// memory. Fix is_done(): Child::wait() waits for the end of a client.
 // The exercise fails now because the server ends, and two clients end
 // with it.
 //

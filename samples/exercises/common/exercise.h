@@ -15,8 +15,8 @@
 #include "../../common/vmm.h"
 
 /// The two functions of an exercise with two roles. An exercise without
-/// a main() gets the one of two_roles.cc, which starts both roles and
-/// exits with 0 if both return EXIT_SUCCESS.
+/// a main() gets the main() of two_roles.cc. This main() starts both
+/// roles and exits with 0 if both return EXIT_SUCCESS.
 int exporter(Channel& channel);
 int importer(Channel channel);
 
@@ -69,9 +69,9 @@ inline unsigned value_at(const void* data) {
   return value;
 }
 
-/// Launches a kernel that writes values and that the GPU may stop.
-/// Waits, and returns the first error. (write_values() would end the
-/// program if cudaGetLastError() already reports the fault.)
+/// Launches a kernel that writes values, waits for it, and returns the
+/// first error: the GPU may stop this kernel. (write_values() would end
+/// the program if cudaGetLastError() already reported the error.)
 cudaError_t try_to_write(void* data, int count, unsigned first);
 
 /// Queues a kernel that adds `count` values to others. Does not wait.
@@ -82,8 +82,8 @@ void add_values(void* to, const void* values, int count,
 /// by the GPU's clock. Does not wait.
 void keep_busy(cudaStream_t stream, int milliseconds);
 
-/// Does the stream still wait after 1 s? By then a stream that nothing
-/// holds has done its work.
+/// Says whether the stream still has work after 1 s. If nothing holds
+/// the stream, it has done its work by then.
 inline bool is_held(cudaStream_t stream) {
   cudaError_t code = cudaStreamQuery(stream);
   for (int look = 0; look < 100 && code == cudaErrorNotReady; ++look) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Speed of the interpreter: thread instructions per second, the time of an
-// empty launch, and the same work as a plain loop on the host for comparison.
+// Measures the interpreter: thread instructions per second, and the time of an
+// empty launch. For comparison it also measures the same work in a plain loop
+// on the host.
 #include <algorithm>
 #include <chrono>
 #include <functional>

@@ -1,6 +1,6 @@
 // Reads the PTX out of built programs and says which kernels the model cannot
-// run: `ipclab_ptx_check PROGRAM...`. Exit code 1 if there is such a kernel, or
-// if the programs contain no kernel.
+// run: `ipclab_ptx_check PROGRAM...`. The exit code is 1 if there is such a
+// kernel, or if the programs contain no kernel.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <elf.h>
@@ -60,7 +60,7 @@ Count check(const char* path) {
       continue;
     }
     std::memcpy(&size, rest.data() + 8, sizeof size);
-    // Aligned as the loader aligns it.
+    // The image gets the alignment that the loader gives it.
     const std::vector<uint64_t> image(
         reinterpret_cast<const uint64_t*>(rest.data()),
         reinterpret_cast<const uint64_t*>(rest.data()) + (size + 16 + 7) / 8);

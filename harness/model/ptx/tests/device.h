@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device window for tests: memory that kernels reach by device addresses
-// which the host cannot dereference, and a short way to launch.
+// A device window for tests: kernels access its memory by device addresses,
+// which the host cannot dereference. Also a short way to launch a kernel.
 #pragma once
 
 #include <sys/mman.h>

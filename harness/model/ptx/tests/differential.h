@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions that nvcc compiles for the device and the host compiler for the
-// host; the test compares the two on random inputs.
+// Functions that nvcc compiles for the device and the host compiler compiles
+// for the host. The test compares both results on random inputs.
 #pragma once
 
 #include <cmath>
@@ -75,7 +75,7 @@ IPCLAB_BOTH void integers(uint64_t a, uint64_t b, uint64_t* out) {
   }
 }
 
-/// Only operations that IEEE 754 defines to the last bit.
+/// These operations are defined by IEEE 754 to the last bit.
 IPCLAB_BOTH void floats(double a, double b, float x, float y, double* out) {
   out[0] = a + b * 3.25;
   out[1] = a / (b + 1.5) - b;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same functions on the interpreter and on the host, on random inputs.
-// IPCLAB_SEED chooses them.
+// Compares the same functions on the interpreter and on the host, on random
+// inputs. IPCLAB_SEED is the seed of the inputs.
 #include "differential.h"
 
 #include <random>
@@ -28,7 +28,7 @@ class Differential : public ::testing::TestWithParam<int> {
   /// Random bits, with a random number of them cleared at the top.
   uint64_t number() { return random_() >> (random_() % 64); }
 
-  /// Results of a kernel over the inputs.
+  /// The results of a kernel for all inputs.
   template <class T>
   std::vector<T> run(const char* name, const std::vector<T>& a,
                      const std::vector<T>& b) {

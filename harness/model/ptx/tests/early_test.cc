@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values that are the same in all blocks of a warp are computed once, before
-// its first block. Other values must not be.
+// its first block. Other values must not be computed so early.
 #include <functional>
 
 #include "device.h"
@@ -66,7 +66,7 @@ TEST(Early, NotWhatIsWrittenInTwoPlaces) {
       "mov.u32 %r9, 7; setp.lt.u32 %p1, %r3, 40; @%p1 bra DONE;"
       "mov.u32 %r9, 8; DONE:",
       [](uint32_t, uint32_t thread) { return thread < 40 ? 7 : 8; });
-  // A result of several elements is written, too.
+  // An instruction may also write several registers.
   expect("mov.u32 %r9, 7; mov.u64 %d4, 17179869187; mov.b64 {%r9, %r10}, %d4;",
          [](uint32_t, uint32_t) { return 3; });
 }

@@ -43,8 +43,9 @@ std::string one_kernel(const std::string& body) {
          " [%p], d;\n ret;\n}\n";
 }
 
-/// Results of `body` for every element of the inputs (of equal length); run
-/// with full and with partial warps, which must agree bit by bit.
+/// The results of `body` for every element of the inputs, which have equal
+/// lengths. It runs with full warps and with partial warps; both results must
+/// agree bit by bit.
 template <class R, class A, class B = uint32_t, class C = uint32_t>
 std::vector<R> evaluate(const std::string& body, const std::vector<A>& a,
                         std::vector<B> b = {}, std::vector<C> c = {}) {
@@ -83,7 +84,7 @@ std::pair<std::vector<T>, std::vector<T>> pairs(const std::vector<T>& values) {
   return result;
 }
 
-/// Equal as bits, or both NaN.
+/// True if both have the same bits, or both are NaN.
 template <class T>
 bool same(T a, T b) {
   if (a != a && b != b) return true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each way in which a kernel can end early: code, address, line, and the
-// contents of memory.
+// Tests each way in which a kernel can end early: its code, address and line,
+// and the contents of memory.
 #include <thread>
 
 #include "evaluate.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every instruction group against results computed on the host, on edge values.
+// Compares every instruction group with results of the host, for edge values.
 #include <cfenv>
 #include <cmath>
 #include <limits>
@@ -534,7 +534,7 @@ TEST(Compare, TestProperty) {
     EXPECT_EQ(d[k], std::fpclassify(kF32[k]) == FP_SUBNORMAL);
 }
 
-/// Out of range clamps, NaN gives 0.
+/// A value that is out of range is clamped; NaN gives 0.
 template <class I, class F>
 I clamp_to(F value) {
   if (value != value) return 0;
@@ -609,7 +609,8 @@ TEST(Convert, IntegerWidthsAndSaturation) {
 }
 
 TEST(Convert, Half) {
-  // 65504 is the largest half, 2^-24 the smallest; ties go to even.
+  // The largest half is 65504, the smallest positive half is 2^-24. Ties go to
+  // even.
   const std::vector<float> in = {1,     -2,    0.1f,    65504,
                                  65519, 65520, 1e-8f,   5.9604645e-8f,
                                  2049,  2051,  INFINITY};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels compiled by nvcc for three architectures: calls, divergence,
+// Runs kernels that nvcc compiled for three architectures: calls, divergence,
 // barriers, memories, atomics, output.
 #include <time.h>
 

@@ -124,7 +124,7 @@ extern "C" __global__ void choose(const int* in, int* out) {
   out[i] = v;
 }
 
-// Each lane waits for the one above it in the same warp.
+// Each lane waits for the next higher lane of the same warp.
 extern "C" __global__ void lane_chain(volatile int* flags) {
   const int t = threadIdx.x;
   if (t != 31) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// mbarrier: phases, states and parities, transaction bytes, and what a program
-// must not do.
+// mbarrier: phases, states and parities, transaction bytes, and mistakes of
+// programs.
 #include <algorithm>
 
 #include "evaluate.h"
@@ -17,8 +17,9 @@ std::vector<uint32_t> numbers() {
   return a;
 }
 
-/// One block. Thread 0 makes `bar`, which waits for `count` arrivals; all lanes
-/// have %t, their number, and a; the predicate `first` is thread 0's.
+/// One block. Thread 0 makes `bar`, which waits for `count` arrivals; all
+/// threads have their number in %t, and a register a. The predicate `first` is
+/// true in thread 0 only.
 std::optional<ipclab::ptx::Fault> run(const std::string& count,
                                       const std::string& body,
                                       std::vector<uint32_t>* result) {
@@ -52,7 +53,8 @@ std::vector<uint32_t> all(uint32_t value) {
 }
 
 // Each thread writes its own number and, after the wait, reads the number of
-// the opposite thread. Three rounds, so that the parity of the phases repeats.
+// the opposite thread. There are three rounds, because then the parity of the
+// phases repeats.
 TEST(Mbarrier, NobodyGetsOnBeforeAllHaveArrived) {
   std::string body = "mov.u32 d, 0;\nshl.b32 %o, %t, 2;\nadd.u32 %o, %o, %s;\n";
   for (const std::string round : {"1", "2", "3"}) {
@@ -77,8 +79,8 @@ TEST(Mbarrier, NobodyGetsOnBeforeAllHaveArrived) {
 }
 
 TEST(Mbarrier, ParityTellsPhasesApart) {
-  // Nothing has arrived: phase 0 is not over, and the phase before it counts as
-  // over. After an arrival phase 0 is over.
+  // No thread has arrived: phase 0 has not ended, and the phase before it
+  // counts as ended. After an arrival phase 0 has ended.
   const std::string look =
       "mbarrier.test_wait.parity.shared::cta.b64 p, [bar], 0;\n"
       "mbarrier.test_wait.parity.shared::cta.b64 q, [bar], 1;\n"
@@ -112,7 +114,7 @@ TEST(Mbarrier, WhoDropsOutIsNotWaitedForAgain) {
       "@first mbarrier.arrive.shared::cta.b64 _, [bar], 1;\nbar.sync 0;\n"
       "mbarrier.test_wait.parity.shared::cta.b64 p, [bar], 0;\n"
       "selp.u32 d, 1, 0, p;\n"
-      // The first phase is over. The second one needs one arrival, not two.
+      // The first phase has ended. The second phase needs one arrival, not two.
       "@first mbarrier.arrive.shared::cta.b64 _, [bar], 1;\nbar.sync 0;\n"
       "mbarrier.test_wait.parity.shared::cta.b64 p, [bar], 1;\n"
       "@p add.u32 d, d, 2;\n";

@@ -95,7 +95,7 @@ TEST(Decoder, UndefinedFunctionsAreNamed) {
 }
 
 TEST(Units, ConcatenatedTextsShareVisibleNamesOnly) {
-  // Each unit has its own `secret`; both use `shared` and `give`.
+  // Each unit has its own `secret`. Both units use `shared` and `give`.
   const auto module = Module::parse(
       header() +
       ".global .b32 secret = 1;\n.visible .global .b32 shared = 10;\n"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tests of the interpreter for x86-64-v3 are skipped where it cannot run.
+// The tests of the interpreter for x86-64-v3 are skipped if this processor
+// cannot run it.
 #include <unistd.h>
 
 #include <cstdio>

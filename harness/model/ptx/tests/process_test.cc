@@ -11,7 +11,7 @@ namespace {
 using namespace ipclab::ptx;
 using namespace ipclab::ptx::testing;
 
-/// A child process that runs `body` and exits with what it returns.
+/// A child process that runs `body` and exits with the result of `body`.
 template <class Body>
 pid_t child(Body body) {
   const pid_t pid = fork();

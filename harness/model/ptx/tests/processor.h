@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the processor of this machine can run.
+// Says what code the processor of this machine can run.
 #pragma once
 
 namespace ipclab::ptx::testing {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lanes do together, with full and partial member masks, also if the lanes
-// arrive by different paths.
+// Instructions that lanes run together, with full and partial member masks,
+// also if the lanes arrive by different paths.
 #include "evaluate.h"
 
 namespace {
@@ -49,8 +49,8 @@ TEST(Warp, ShuffleWithWidthsAndBounds) {
   }
 }
 
-// Groups of one warp meet at one instruction: lanes whose numbers have the same
-// remainder, three groups of 11, 11 and 10.
+// Groups of one warp meet at one instruction. Lanes whose numbers have the same
+// remainder form a group: there are three groups, of 11, 11 and 10 lanes.
 std::vector<uint32_t> run_in_groups(const std::string& body) {
   return run(
       "rem.u32 b, a, 3; shl.b32 c, 0x49249249, b; "
@@ -136,7 +136,8 @@ TEST(Warp, BarrierAtDifferentPlaces) {
 }
 
 TEST(Warp, OthersMaySpinWhileLanesMeet) {
-  // Lanes 0 and 1 meet at different places while the rest spin on lane 1.
+  // Lanes 0 and 1 meet at different places while the other lanes spin on lane
+  // 1.
   const auto d = run(
       ".shared .b32 s; st.shared.u32 [s], 0; bar.warp.sync -1;\n"
       "setp.eq.u32 p, a, 0; @p bra zero; setp.eq.u32 p, a, 1; @p bra one;\n"

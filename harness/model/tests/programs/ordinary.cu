@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An ordinary two-process CUDA IPC program: memory and events through handles,
-// symbols, streams, pinned and managed memory. Exit code 0 only if all data is
-// right.
+// symbols, streams, pinned and managed memory. The exit code is 0 only if all
+// data is right.
 #include <cuda_runtime.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -26,7 +26,7 @@ from ipclab import deviations, documentation, results, schema
 from ipclab.documentation import Documentation, Sentence
 from ipclab.errors import HarnessError, UsageError
 
-ALIKE = 0.6  # from here on, one sentence is a changed form of the other
+ALIKE = 0.6  # with this similarity, one sentence is a changed form of the other
 
 # What covers a sentence, in the order in which it is printed.
 JUDGED, OBSERVED, OPEN = "judged", "observed", "open"

@@ -60,8 +60,8 @@ class Verdict:
 class Check:
     """A name, and the function that judges.
 
-    It returns None if the check does not apply. `asks` is the question of the check,
-    for the book.
+    The function returns None if the check does not apply. `asks` is the question of
+    the check, for the pages.
     """
 
     id: str
@@ -159,7 +159,9 @@ def _driver(m: Machine) -> Verdict:
         )
     if driver >= runtime:
         return fine(found)
-    advice = "update it, or use its compatibility package; see ipclab explain 35"
+    advice = (
+        "update the driver, or use its compatibility package; see ipclab explain 35"
+    )
     if driver // 1000 == runtime // 1000:
         return limits(
             found,
@@ -190,7 +192,7 @@ def _device_nodes(m: Machine) -> Verdict | None:
         return blocks(
             ", ".join(f"{x}: {m.driver.nodes[x]}" for x in closed) or "no /dev/nvidiaN",
             TRANSPORTS,
-            "CUDA cannot reach a GPU without them",
+            "CUDA cannot reach a GPU without these device nodes",
             "run nvidia-modprobe -u -c 0 on the host; start the container with "
             "--gpus all, or give this user the permission",
         )
@@ -217,7 +219,7 @@ def _offered(m: Machine) -> Verdict | None:
     return blocks(
         f"no {', '.join(missing)}",
         missing,
-        "the GPU or the driver does not support it: the attribute is 0",
+        "the GPU or the driver does not support this: the attribute is 0",
         "use another transport from the table above; ipclab explain 801",
     )
 
@@ -286,7 +288,7 @@ def _wsl(m: Machine) -> Verdict:
     return limits(
         "yes",
         TRANSPORTS,
-        "legacy IPC is not supported there, or attributes promise what calls refuse",
+        "WSL does not support legacy IPC, or attributes promise what calls refuse",
         "trust the attempts in the table above; otherwise use native Linux, or one "
         "process with threads",
     )
@@ -304,7 +306,7 @@ def _tegra(m: Machine) -> Verdict | None:
     return blocks(
         "an integrated GPU",
         MEMORY,
-        "it shares events, but not memory by a handle",
+        "the GPU shares events, but not memory by a handle",
         "share host memory, which this GPU reads without a copy, and order the "
         "work by an interprocess event",
     )
@@ -402,7 +404,7 @@ def _imex(m: Machine) -> Verdict | None:
         return None  # the probe could not ask
     if not _promised(attribute):
         return blocks(
-            "not of this GPU",
+            "not supported",
             ["fabric"],
             "the GPU or the driver does not support fabric handles",
             "share inside one machine, by a descriptor",
@@ -420,8 +422,8 @@ def _imex(m: Machine) -> Verdict | None:
             "no channel",
             ["fabric"],
             f"fabric handles need a node in {fingerprint.IMEX}",
-            "mknod it with the number of nvidia-caps-imex-channels in /proc/devices, "
-            f"or pass it into the container; {ways}",
+            "make the node with mknod and the number of nvidia-caps-imex-channels in "
+            f"/proc/devices, or pass the node into the container; {ways}",
         )
     names = ", ".join(m.driver.channels)
     if not any(m.driver.channels.values()):
@@ -432,7 +434,7 @@ def _imex(m: Machine) -> Verdict | None:
             f"ask the administrator for your own channel; {ways}",
         )
     return blocks(
-        f"{names}, and yet {fabric.get('attempt')}",
+        f"{names}, but {fabric.get('attempt')}",
         ["fabric"],
         "the channel exists, but the fabric is not ready",
         f"nvidia-imex-ctl -N; nvidia-smi -q, section Fabric; {ways}",
@@ -447,7 +449,8 @@ def _confidential(m: Machine) -> Verdict | None:
     return limits(
         "on",
         TRANSPORTS,
-        "one GPU in each machine and few contexts; host memory is reached indirectly",
+        "such a machine has one GPU and few contexts; CUDA reaches host memory "
+        "indirectly",
         "trust the attempts in the table above; keep both processes on one GPU",
     )
 
@@ -457,12 +460,15 @@ def _confidential(m: Machine) -> Verdict | None:
 
 def _pid_namespace(m: Machine) -> Verdict:
     mine = m.fingerprint["namespaces"].get("pid", "?")
-    meaning = "legacy handles need exporter and importer in the same one"
+    meaning = "legacy handles need exporter and importer in the same PID namespace"
     advice = "start both containers with --pid=host or --pid=container:NAME"
     if m.other is not None:
         theirs = m.other.namespaces.get("pid", "?")
         if "?" in (mine, theirs):
-            return unknown(f"{mine} here, {theirs} there", "ask as its user or as root")
+            return unknown(
+                f"{mine} here, {theirs} there",
+                "run the doctor as the user of that process or as root",
+            )
         if mine != theirs:
             found = f"{mine} here, {theirs} there"
             return blocks(found, LEGACY, meaning, advice)
@@ -480,7 +486,10 @@ def _ipc_namespace(m: Machine) -> Verdict:
     if mine == theirs:
         return fine(mine)
     if "?" in (mine, theirs or "?"):
-        return unknown(mine, "mount /proc, ask as the process's user or as root")
+        return unknown(
+            mine,
+            "mount /proc, or run the doctor as the user of that process or as root",
+        )
     return limits(
         f"{mine}, a private one" if m.other is None else f"{mine}, there {theirs}",
         LEGACY,
@@ -522,12 +531,12 @@ def _dev_shm(m: Machine) -> Verdict:
             "let all users write there: chmod 1777 /dev/shm",
         )
     if size <= SMALL_SHM:
-        return limits(found, LEGACY, "small for shared host memory", advice)
+        return limits(found, LEGACY, "it is small for shared host memory", advice)
     if free < ROOM_IN_SHM:
         return limits(
             found,
             LEGACY,
-            "full: shared host memory fails, or ends in SIGBUS",
+            "it is full: shared host memory fails, or ends in SIGBUS",
             "list the files with `ls -l /dev/shm`; remove those that no process uses",
         )
     return fine(found)
@@ -542,7 +551,7 @@ def _ptrace_scope(m: Machine) -> Verdict:
     if scope in (None, "0"):
         return fine("no Yama" if scope is None else "0")
     if m.process.pidfd_getfd == "allowed":
-        return fine(f"{scope}, but it is allowed here")
+        return fine(f"{scope}, but pidfd_getfd is allowed here")
     return limits(
         scope,
         DESCRIPTORS,
@@ -642,7 +651,7 @@ def _visible_devices(m: Machine) -> Verdict:
         "each process numbers its GPUs itself: the same number can mean another GPU"
     )
     advice = (
-        "send the UUID or the PCI address and look the ordinal up on the other side"
+        "send the UUID or the PCI address, and look up the ordinal in the other process"
     )
     if m.other is not None and m.other.variables is not None:
         theirs = m.other.variables.get("CUDA_VISIBLE_DEVICES")

@@ -46,7 +46,7 @@ BUILD = packed.default_build()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code (see `ipclab run --help`)."""
+    """Run the command and return its exit code (see `ipclab run --help`)."""
     words, rest = fleet_cli.split(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(words)
     options.run_options = rest
@@ -242,7 +242,10 @@ def _qualify(options: argparse.Namespace) -> int:
 
 
 def _run(settings: Settings, latest: bool, verbose: bool) -> int:
-    """Run the tests, show and keep the results; `latest`: results/latest names them."""
+    """Run the tests; show and keep the results.
+
+    With `latest`, results/latest points to them.
+    """
     out = terminal.console()
     run = Run(settings)
     assert run.results is not None
@@ -275,7 +278,7 @@ def _pytest(run: Run, out: Console) -> int:
         f"--rootdir={run.settings.build}",
         "--noconftest",
         f"--junitxml={run.results.folder / 'junit.xml'}",
-        "--override-ini=junit_family=xunit1",  # the one that has properties
+        "--override-ini=junit_family=xunit1",  # xunit2 does not allow properties
         "--override-ini=junit_suite_name=ipclab",
         f"-k={run.settings.expression}",
         "-s",
@@ -283,7 +286,7 @@ def _pytest(run: Run, out: Console) -> int:
     ]
     try:
         code = pytest.main(arguments, plugins=[Plugin(run, terminal.Live(out))])
-    except OSError as error:  # writing junit.xml failed: the disk is full
+    except OSError as error:  # junit.xml cannot be written, as on a full disk
         run.error = run.error or f"{run.results.folder}: {error.strerror}"
         run.close("broken")
         return 3
@@ -354,22 +357,24 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         type=_natural,
         default=1,
-        help="data patterns and orders are made from it (default: 1)",
+        help="the seed of data patterns and orders (default: 1)",
     )
     run.add_argument(
-        "--strict", action="store_true", help="deviations fail the run too"
+        "--strict", action="store_true", help="a deviation also fails the run"
     )
     run.add_argument(
         "--require",
         metavar="FILE",
         type=Path,
         default=None,
-        help="rows, one on each line, that must be judged here: 'not applicable' fails",
+        help="a list of rows, one on each line: if one of them is not judged here, the "
+        "run fails",
     )
     run.add_argument(
         "--apart",
         action="store_true",
-        help="no test shares processes with others: slower, the same verdicts",
+        help="no test shares its processes with another test: this is slower, and the "
+        "verdicts are the same",
     )
     for name in ("requirements", "deviations"):
         run.add_argument(
@@ -377,7 +382,7 @@ def _parser() -> argparse.ArgumentParser:
             metavar="FILE",
             type=Path,
             default=None,
-            help=f"instead of conformance/{name}.json of the source tree",
+            help=f"use this file instead of conformance/{name}.json",
         )
     whole = commands.add_parser(
         "qualify",
@@ -385,7 +390,7 @@ def _parser() -> argparse.ArgumentParser:
         description="The whole suite, each test three times, with fixed options: "
         "what `ipclab verify` accepts. A test that the harness cannot judge, or "
         "that gives different verdicts, is not accepted.",
-        epilog="exit code: that of `ipclab run`, and 1 if the run cannot be verified",
+        epilog="exit code: that of `ipclab run`; also 1 if the run cannot be verified",
     )
     for command in (run, whole):
         command.add_argument(
@@ -400,22 +405,24 @@ def _parser() -> argparse.ArgumentParser:
             metavar="N",
             type=_positive,
             default=1,
-            help="tests at once; each gets its own GPUs while there are enough",
+            help="how many tests run at once; each test gets its own GPUs if there are "
+            "enough",
         )
         command.add_argument(
             "--expect",
             metavar="FILE",
             type=Path,
             default=None,
-            help="what this machine must be able to do: if the probe denies it, the "
-            "run fails (`ipclab doctor --write-expect` writes such a file)",
+            help="a file that says what this machine must be able to do: if the probe "
+            "denies it, the run fails (`ipclab doctor --write-expect` writes the file)",
         )
         command.add_argument(
             "--results",
             metavar="DIR",
             type=Path,
             default=None,
-            help="where to write (default: results/<UTC time>, and results/latest)",
+            help="the folder for the results (default: results/<UTC time>; then "
+            "results/latest points to it)",
         )
     one = commands.add_parser("sample", help="one lesson, narrated")
     one.add_argument("lesson", help="01, 1, 01_legacy_memory or legacy_memory")
@@ -424,18 +431,18 @@ def _parser() -> argparse.ArgumentParser:
         nargs=2,
         metavar=("exporter|importer", "PATH"),
         default=None,
-        help="one role only; PATH is a free name for a socket; start the exporter "
-        "first, and then the importer in a second terminal with the same path",
+        help="run only one role; PATH is an unused name for a socket; start the "
+        "exporter first, and then the importer in a second terminal with the same path",
     )
     mend = commands.add_parser(
         "learn",
-        help="exercises: mend broken IPC programs, with hints and a check",
-        description="Puts the next exercise into your folder, builds and checks it at "
-        "each save, and says what was expected and what was seen.",
+        help="exercises: fix broken IPC programs, with hints and a check",
+        description="Puts the next exercise into your folder. Builds and checks it "
+        "each time you save it, and says what was expected and what was seen.",
         epilog="ACTION is one of: "
         + "; ".join(f"{name}: {what}" for name, what in learn.ACTIONS.items())
-        + ". Exit code: 0; 1 if what was checked does not pass; 2 usage; 3 the "
-        "harness is broken",
+        + ". Exit code: 0 success; 1 an exercise that was checked does not pass; "
+        "2 usage; 3 the harness is broken",
     )
     mend.add_argument(
         "action", metavar="ACTION", nargs="?", choices=learn.ACTIONS, default="next"
@@ -444,7 +451,8 @@ def _parser() -> argparse.ArgumentParser:
         "exercise",
         metavar="EXERCISE",
         nargs="?",
-        help="03, 3, its name (default: the first that has not passed)",
+        help="the exercise: 03, 3 or its name (default: the first exercise that has "
+        "not passed)",
     )
     mend.add_argument(
         "--folder",
@@ -462,7 +470,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     mend.add_argument("--once", action="store_true", help="check once, do not watch")
     mend.add_argument(
-        "--show", action="store_true", help="the solution before the exercise passed"
+        "--show",
+        action="store_true",
+        help="show the solution even if the exercise has not passed",
     )
     mend.add_argument(
         "--verify", action="store_true", help="run again all exercises that have passed"
@@ -472,7 +482,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         type=Path,
         default=None,
-        help="for a teacher: how far a class is, from the folders below DIR",
+        help="for a teacher: show the progress of a class, from the folders below DIR",
     )
     mend.add_argument(
         "--backend",
@@ -493,22 +503,23 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PID",
         type=_positive,
         default=None,
-        help="compare with this process, with which you are going to share memory",
+        help="compare this process with process PID, with which it is going to share "
+        "memory",
     )
     look.add_argument(
         "--json",
         metavar="FILE",
         type=Path,
         default=None,
-        help="also write facts and findings there; -: print only these",
+        help="also write facts and findings into FILE; with - print only these",
     )
     look.add_argument(
         "--write-expect",
         metavar="FILE",
         type=Path,
         default=None,
-        help="write what this machine can do, for `ipclab run --expect`; read it "
-        "before you use it",
+        help="write what this machine can do into FILE, for `ipclab run --expect`; "
+        "read the file before you use it",
     )
     look.add_argument(
         "--machine",
@@ -522,8 +533,8 @@ def _parser() -> argparse.ArgumentParser:
         help="what a program and its children do with CUDA IPC, and what is wrong",
         description="Runs PROGRAM, records what it and its children do with CUDA IPC, "
         "draws it and checks the rules. On a driver it uses CUPTI.",
-        epilog="exit code: that of PROGRAM; with --check 1 if a rule is broken; 2 "
-        "usage, 3 the trace could not be written",
+        epilog="exit code: that of PROGRAM; with --check 1 if a rule is broken or "
+        "PROGRAM failed; 2 usage, 3 the trace could not be written",
     )
     seen.add_argument(
         "--out",
@@ -546,7 +557,9 @@ def _parser() -> argparse.ArgumentParser:
         "with these writes its trace into --out; then use --read",
     )
     seen.add_argument(
-        "--check", action="store_true", help="exit with 1 if something was found"
+        "--check",
+        action="store_true",
+        help="exit with 1 if something was found or PROGRAM failed",
     )
     seen.add_argument(
         "--suppress",
@@ -591,7 +604,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     kill = commands.add_parser(
         "mutants",
-        help="break the driver on purpose: does the suite notice?",
+        help="break the driver on purpose: does the suite notice the fault?",
         description="A library in front of the driver, the reference model's or "
         "NVIDIA's, breaks one behaviour at a time. All tests run once without a fault; "
         "then each fault runs with the tests that it concerns. Each result is kept at "
@@ -624,7 +637,7 @@ def _parser() -> argparse.ArgumentParser:
         dest="kind",
         action="store_const",
         const=faults.NAMED,
-        help="only the others",
+        help="only the other faults",
     )
     kill.add_argument(
         "--shard",
@@ -640,7 +653,7 @@ def _parser() -> argparse.ArgumentParser:
         const=mutants.CENTRAL,
         default=None,
         help="run the lessons: does the check of each lesson notice the faults that "
-        "break its central statement? all: list which of all faults each notices",
+        "break its central statement? With 'all': which faults does each check notice?",
     )
     kill.add_argument(
         "-j",
@@ -648,7 +661,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         type=_positive,
         default=os.cpu_count() or 1,
-        help="tests at once (default: as many as there are cores)",
+        help="how many tests run at once (default: the number of cores)",
     )
     kill.add_argument(
         "--limit",
@@ -662,8 +675,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         type=Path,
         default=None,
-        help="where to write; in the folder of a run its page gets the matrix "
-        "(default: results/<UTC time>-mutants)",
+        help="the folder for the matrix; if it has the results of a run, the page of "
+        "the run shows the matrix (default: results/<UTC time>-mutants)",
     )
     kill.add_argument(
         "--resume",
@@ -685,7 +698,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="RESULTS",
         type=Path,
         default=None,
-        help="a run without the library: without a fault the verdicts must be equal",
+        help="a run without the library: its verdicts must be those of the tests with "
+        "the library and no fault",
     )
     kill.add_argument(
         "--backend",
@@ -769,14 +783,14 @@ def _parser() -> argparse.ArgumentParser:
         "new", metavar="NEW", type=Path, help="results folder of the later run"
     )
     two.add_argument(
-        "--json", metavar="FILE", type=Path, default=None, help="write it there, too"
+        "--json", metavar="FILE", type=Path, default=None, help="also write it as JSON"
     )
     two.add_argument(
         "--html",
         metavar="FILE",
         type=Path,
         default=None,
-        help="write it as a page, too",
+        help="also write it as a page",
     )
     two.add_argument(
         "--any-catalogue",
@@ -786,7 +800,8 @@ def _parser() -> argparse.ArgumentParser:
     two.add_argument(
         "--fidelity",
         action="store_true",
-        help="one run is of the reference model: does it answer as the driver did?",
+        help="one of the runs is on the reference model: does the model answer as the "
+        "driver did?",
     )
     check = commands.add_parser(
         "verify",

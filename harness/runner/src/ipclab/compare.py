@@ -34,20 +34,20 @@ REGRESSED, DISAPPEARED, FIXED, CHANGED, ANSWERS, NEW, EXPLAINED, SLOWER = (
     "explained",
     "timing",
 )
-# For a driver and the model.
+# Words for the comparison of a driver with the model.
 UNEXPLAINED, NOT_HERE, RECENT = (
     "unexplained",
     "one side only",
     "not recorded",
 )
 MEANING = {  # in the order in which they are shown
-    REGRESSED: "passed, fails now",
+    REGRESSED: "passed and fails now",
     DISAPPEARED: "was there and is missing now",
-    FIXED: "failed, passes now",
+    FIXED: "failed and passes now",
     CHANGED: "another verdict, but it fails or passes as before",
     ANSWERS: "same verdict, but another answer, and the documentation allows both",
-    NEW: "was not there",
-    EXPLAINED: "one of the two is a deviation that deviations.json knows",
+    NEW: "was not in the older run",
+    EXPLAINED: "deviations.json knows one of the answers, or the driver lifted a limit",
     SLOWER: "same verdict, another duration",
     UNEXPLAINED: "two answers, and nothing explains the difference",
     NOT_HERE: "one of the two machines lacks what the row needs",
@@ -74,9 +74,9 @@ COLOURS = {
 }
 # Durations (in milliseconds) and ratios below these are noise.
 LONG, RATIO = 500.0, 2.0
-# These differ between any two processes and mean nothing to CUDA.
+# These can differ between two runs without a change of the machine.
 UNIMPORTANT = ("id", "namespaces")
-# These differ between any two runs: numbers in notes, and the name of a file that a
+# These can differ between any two runs: numbers in notes, and the name of a file that a
 # driver leaves.
 NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 LEFT_BEHIND = "/dev/shm/"
@@ -139,7 +139,7 @@ def run(out: Console, old: Path, new: Path, request: Request) -> int:
         before, after = _driver_and_model(before, after)
         judge = _fidelity(before[0], after[0], request.any_catalogue)
         found = difference(before, after, judge)
-        found = replace(found, environment={})  # the two have nothing in common
+        found = replace(found, environment={})  # their machines cannot be compared
     else:
         if not request.any_catalogue:
             _same_catalogue(before[0], after[0])
@@ -303,9 +303,9 @@ def _gone(row: Row, run: dict[str, Any]) -> tuple[str, str]:
     name = row.record["requirement"]
     tests: dict[str, str | None] = run["manifest"]["tests"]
     if row.ctest in tests:
-        return DISAPPEARED, "in the list of tests, and not in the model's run"
+        return DISAPPEARED, "the list of tests has it, but the model's run does not"
     if name not in run["requirements"]:
-        return RECENT, "its row has left the catalogue"
+        return RECENT, "its row was removed from the catalogue"
     if name in tests.values():
         return RECENT, "other tests judge its row now"
     return DISAPPEARED, "no test judges its row any more"
@@ -319,7 +319,8 @@ def _fidelity(
     An entry of deviations.json explains a difference. A limit that the driver has
     lifted also explains one, because the model follows the documentation. Nothing
     explains a verdict that fails a run. If the kind of a row has changed, its verdicts
-    are not compared; if its sentence has changed, only with `any_catalogue`.
+    are not compared. If its sentence has changed, they are compared only with
+    `any_catalogue`.
     """
 
     def judge(_name: str, there: Row | None, here: Row | None) -> Change | None:
@@ -460,7 +461,7 @@ def _show(
         if reason := readable(change.reason).partition("\n")[0]:
             out.print(Text(f"  {reason}"), soft_wrap=True)
     if slower > MOST_SLOWER:
-        out.print(f"{slower} were faster or slower: --html or --json lists them")
+        out.print(f"{slower} tests were faster or slower: --html or --json lists them")
     for name, pair in found.environment.items():
         for line_of in _told_apart(name.replace("_", " "), *pair):
             out.print(Text(f"environment: {line_of}"), soft_wrap=True)

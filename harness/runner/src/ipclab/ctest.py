@@ -43,7 +43,7 @@ class Case:
 
     @property
     def test(self) -> str:
-        """The name without suite and lesson: `Suite.Name`, or the lesson."""
+        """The name without suite and lesson (`Suite.Name`), or the lesson's name."""
         if self.suite == "conformance" and self.lesson:
             return self.name.removeprefix(f"conformance.{self.lesson}.")
         return self.name.removeprefix(f"{self.suite}.")

@@ -23,7 +23,7 @@ COLOURS = {"blocks": "bold red", "limits": "yellow", "unknown": "blue", "fine": 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for."""
+    """What the caller requests."""
 
     build: Path
     backend: str = "cuda"
@@ -145,7 +145,7 @@ def _transports(document: probe.Probe) -> Table:
 
 
 def _findings(findings: list[Finding]) -> Table:
-    """Each finding as a small block, so that no line mixes two texts."""
+    """Each finding as a small block, so each line has only one text."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

@@ -34,7 +34,7 @@ BEGIN, END = "-----BEGIN IPCLAB NODE-----", "-----END IPCLAB NODE-----"
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for."""
+    """What the caller requests."""
 
     engine: str  # a key of ENGINES
     folder: Path
@@ -50,7 +50,7 @@ Say = Callable[[str], None]
 
 
 def run(request: Request, say: Say) -> None:
-    """Start, wait, and leave FOLDER ready for `fleet.finish`.
+    """Start the runs, wait for them, and leave FOLDER ready for `fleet.finish`.
 
     Raises UsageError if there is no such engine or the engine has no node, and
     HarnessError if the engine refuses. A node that fails is not an error here; its
@@ -87,7 +87,9 @@ def slurm_nodes(request: Request) -> dict[str, str | None]:
 
 
 def start_slurm(request: Request, nodes: list[str], say: Say) -> bool:
-    """One srun step with one task on each node; a dead node does not end the others."""
+    """One srun step with one task on each node. If one node fails, the tasks on the
+    other nodes continue.
+    """
     command = [
         "srun",
         "--job-name=ipclab",
@@ -110,7 +112,7 @@ def start_slurm(request: Request, nodes: list[str], say: Say) -> bool:
 
 
 def mpi_nodes(request: Request) -> dict[str, str | None]:
-    """The hosts that were named, or this one."""
+    """The hosts that were named, or this host."""
     names = request.nodes.split(",") if request.nodes else [os.uname().nodename]
     return {name: None for name in names if name}
 
@@ -268,7 +270,7 @@ def print_node(folder: Path) -> None:
 def unprint(folder: Path, name: str, log: str) -> None:
     """Put the results that a node printed into FOLDER/nodes.
 
-    Results that are cut off become NAME.part; without output there is no file.
+    Results that are cut off become NAME.part. If there is no output, nothing is made.
     """
     _, began, rest = log.rpartition(BEGIN)
     if not began or not name or Path(name).name != name:
@@ -291,7 +293,7 @@ def unprint(folder: Path, name: str, log: str) -> None:
     part.rename(whole)
 
 
-# --- what they share ----------------------------------------------------------
+# --- what the engines share ---------------------------------------------------
 
 
 def _node_command(request: Request) -> list[str]:

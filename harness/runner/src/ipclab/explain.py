@@ -45,7 +45,7 @@ class Entry:
 
 
 def read() -> list[Entry]:
-    """The dictionary, by number."""
+    """The dictionary, sorted by number."""
     entries = json.loads(FILE.read_text(encoding="utf-8"))["errors"]
     return [Entry(**entry) for entry in entries]
 

@@ -22,7 +22,7 @@ _GIVES = re.compile(
     r"\n\s*Actual: false \(([^\n]*)\)\nExpected: true",
     re.DOTALL,
 )
-# GoogleTest's words after a value that we have reported already.
+# GoogleTest's words after a value that the reason already contains.
 _TOLD = re.compile(
     r"Value of: [^\n]*\n\s*Actual: (?:true|false) \(([^\n]*)\)\n"
     r"Expected: (?:true|false)"
@@ -33,7 +33,7 @@ _TOLD_EQUAL = re.compile(
 )
 # How lessons and exercises say that something is wrong.
 _WRONG = re.compile(r"\b[1-9][0-9]* wrong\b|\bNOT\b|\bSTILL\b")
-SAME = "the same value"  # what a `!=` saw: the value differs each time
+SAME = "the same value"  # for a failed `!=`: the value itself differs in each run
 FAILED = "failed"  # for a check that shows only that it failed
 
 
@@ -44,7 +44,7 @@ def reported(lines: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True)
 class Signature:
-    """One failure, so that it can be recognised in another run."""
+    """The parts of a failure that are the same in another run."""
 
     check: str  # the call that was wrongly refused or not refused, or the expression
     seen: str  # code or values

@@ -106,7 +106,7 @@ class Fault:
     operator: str | None
     what: str
     gpus: int = 1  # how many the machine must have
-    rows: tuple[str, ...] = ()  # all must notice it; an operator has none
+    rows: tuple[str, ...] = ()  # all of these must notice it; an operator has none
     profile: str | None = None  # which machine the model imitates for it
 
     @property

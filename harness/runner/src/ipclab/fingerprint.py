@@ -12,7 +12,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
-PLANTED = ("IPCLAB_FAULT", "IPCLAB_CHOICE")  # a fault, on purpose
+PLANTED = ("IPCLAB_FAULT", "IPCLAB_CHOICE")  # variables that select a fault
 VARIABLES = (  # the variables that change what CUDA does; only these are recorded
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",

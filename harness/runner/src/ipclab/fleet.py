@@ -6,12 +6,12 @@ when it is complete:
 
     FOLDER/fleet.json what was requested, which nodes, which suite
     FOLDER/nodes/NAME/       run.json, records.jsonl, … and node.json
-    FOLDER/nodes/NAME.part/  not ended, or cut off
+    FOLDER/nodes/NAME.part/  a run that has not ended, or results that are cut off
     FOLDER/merged.json       what all nodes say (also merged.html)
 
-Nodes with equal answers are one group. Each other group is described by its
-differences from the largest one, and by the facts of its machines that no
-machine of the largest one shares. A node without complete and valid results
+Nodes with equal answers are one group. Each group except the largest is described by
+its differences from the largest group, and by the facts of its machines that no
+machine of the largest group shares. A node without complete and valid results
 has its own verdict; it is never left out.
 """
 # SPDX-License-Identifier: Apache-2.0
@@ -67,11 +67,11 @@ MEANING = {  # the states of a node, in the order in which they are shown
     BROKEN: "the harness could not judge there",
     CUT_OFF: "its run began, but did not end",
     LATE: "its run had not ended at the time limit",
-    MISSING: "it never began",
-    JUDGED: "it answered",
+    MISSING: "its run never began",
+    JUDGED: "it gave complete and valid results",
 }
 COLOURS = {JUDGED: "green", LATE: "yellow", MISSING: "yellow"}
-FEW = 16  # nodes that one process reads
+FEW = 16  # with fewer nodes, one process reads all results
 CLOCK_SECONDS = 120  # the error that a node's clock may have
 KEPT = (  # of a record
     "ctest",
@@ -415,8 +415,9 @@ def merge(
     """One document for all nodes.
 
     Without a baseline the exit code is 1 if a row fails on any node, or if a node did
-    not answer. A baseline is a results folder of `ipclab run`. With a baseline, only a
-    test that passed there can fail the fleet.
+    not answer. A baseline is a results folder of `ipclab run`. With a baseline, a test
+    fails the fleet only if it passed there. A node that did not answer still fails the
+    fleet.
     """
     before = compare.read(baseline) if baseline is not None else None
     by_answers: dict[tuple[tuple[str, str], ...], list[Node]] = {}
@@ -514,9 +515,7 @@ def facts_of(machine: Document) -> dict[str, str]:
 
 
 def show(out: Console, merged: Merged) -> None:
-    """Show the merged answer as a table: first the groups, then nodes without an
-    answer.
-    """
+    """Print the merged answer: a table of groups, then the nodes without an answer."""
     total = sum(len(x) for x in merged.nodes.values())
     told = ", ".join(f"{len(x)} {state}" for state, x in merged.nodes.items())
     out.print(Text(f"{total} nodes: {told}"), soft_wrap=True)
@@ -573,7 +572,9 @@ def page(merged: Merged) -> str:
 
 
 def finish(out: Console, folder: Path, baseline: Path | None, to: Path | None) -> int:
-    """Gather and merge FOLDER, show it, keep merged.json and merged.html."""
+    """Gather and merge the results in FOLDER, show them, and write merged.json and
+    merged.html.
+    """
     merged = merge(*gather(folder), baseline)
     text = json.dumps(asdict(merged), indent=1) + "\n"
     for path in [folder / "merged.json", *([to] if to else [])]:

@@ -19,18 +19,19 @@ COMMANDS = ("fleet", "node")
 
 
 def add(commands: Any, build: Path) -> None:
-    """Add both to the parsers of the command."""
+    """Add both commands to the parser."""
     many = commands.add_parser(
         "fleet",
         help="the suite on many machines: start, gather, merge",
         usage="%(prog)s [--slurm | --mpi | --kubernetes] [options] [FOLDER] "
         "[-- options of ipclab run]",
-        description="Starts one run on each node under the installed engine, waits, "
-        "and merges. Nodes with equal answers are one line; the others are listed with "
-        "the differences between their machines. A node without valid results has its "
-        "own verdict. Without --slurm, --mpi or --kubernetes nothing is started: it "
-        "merges the results that FOLDER has. Slurm and MPI "
-        "need FOLDER and ipclab at the same place on all nodes.",
+        description="Starts one run on each node with an engine that the site has, "
+        "waits, and merges the results. Nodes with equal answers are one line; the "
+        "other nodes are listed with the differences between their machines. A node "
+        "without valid results has its own verdict. Without --slurm, --mpi or "
+        "--kubernetes the command starts nothing and only merges the results that "
+        "FOLDER has. Slurm and MPI need FOLDER and ipclab at the same path on all "
+        "nodes.",
         epilog="exit code: 0 all nodes answered and nothing fails, 1 something fails "
         "or a node did not answer, 2 usage, 3 the engine or the harness is broken",
     )
@@ -40,7 +41,7 @@ def add(commands: Any, build: Path) -> None:
             dest="engine",
             action="store_const",
             const=name,
-            help=f"start it with {name.capitalize() if name != 'mpi' else 'mpirun'}",
+            help=f"start with {name.capitalize() if name != 'mpi' else 'mpirun'}",
         )
     many.add_argument(
         "folder",
@@ -62,7 +63,7 @@ def add(commands: Any, build: Path) -> None:
         metavar="SECONDS",
         type=int,
         default=1800,
-        help="a node that has not ended by then is late (default: 1800)",
+        help="a node whose run has not ended after this time is late (default: 1800)",
     )
     many.add_argument(
         "--engine-option",
@@ -86,12 +87,12 @@ def add(commands: Any, build: Path) -> None:
         "not answer",
     )
     many.add_argument(
-        "--json", metavar="FILE", type=Path, default=None, help="write it there, too"
+        "--json", metavar="FILE", type=Path, default=None, help="also write it as JSON"
     )
     one = commands.add_parser(
-        "node", help="what a fleet starts on each node; not for use by hand"
+        "node", help="what a fleet starts on each node; do not start it by hand"
     )
-    one.add_argument("folder", metavar="FOLDER", help="of the fleet")
+    one.add_argument("folder", metavar="FOLDER", help="the folder of the fleet")
     one.add_argument(
         "--print",
         dest="printed",

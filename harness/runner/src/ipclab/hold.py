@@ -70,7 +70,7 @@ class Holder:
         return round((time.monotonic() - began) * 1000, 1) if code == 0 else None
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         process, self._process = self._process, None
         if process is None:
             return

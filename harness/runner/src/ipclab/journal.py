@@ -1,6 +1,6 @@
 """The results of `ipclab mutants` so far: one line for each test, on disk at once.
 
-A command that was stopped, or killed, continues from here (`--resume`).
+If the command was stopped or killed, `--resume` continues with this file.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -135,7 +135,7 @@ class Journal:
         return journal
 
     def add(self, entry: Baseline | Trial) -> None:
-        """Keep one result; it is on disk before anything else uses it."""
+        """Keep one result. It is on disk before other code uses it."""
         line = asdict(entry)
         if isinstance(entry, Baseline):
             line["functions"] = sorted(entry.functions)

@@ -1,4 +1,4 @@
-"""The facts that `ipclab doctor` judges, collected once; they can be kept as JSON.
+"""The facts that `ipclab doctor` judges. They are collected once and can become JSON.
 
 This module decides nothing and never fails: if a fact cannot be read, it is None or
 empty, or its text says so. The facts of another machine are judged in the same way.
@@ -136,12 +136,12 @@ def gather(
 
 
 def to_json(machine: Machine) -> dict[str, Any]:
-    """The text that `from_json` reads."""
+    """The value that `from_json` reads."""
     return asdict(machine)
 
 
 def from_json(data: Any) -> Machine:
-    """Read a machine from its facts; UsageError if the text is not valid."""
+    """Read a machine from its facts; UsageError if they are not valid."""
     try:
         machine = Machine(
             **{
@@ -182,8 +182,8 @@ def may_take_descriptors(pid: int) -> str:
 
 
 def _pidfd_getfd_between_strangers() -> str:
-    # A parent may trace its child when siblings may not trace each other. A child has
-    # no such right over its parent, so it is like an unrelated process.
+    # A parent may trace its child even when siblings may not trace each other. A child
+    # may not trace its parent, so the child is like an unrelated process.
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -222,7 +222,7 @@ def _shared_memory(folder: Path) -> SharedMemory:
 
 
 def _is_stale(name: str) -> bool:
-    # The driver calls them cuda.shm.<user>.<pid, hexadecimal>.<number>.
+    # The driver's names are cuda.shm.<user>.<pid, hexadecimal>.<number>.
     found = re.match(r"cuda\.shm\.\d+\.([0-9a-f]+)\.", name)
     return found is not None and not Path(f"/proc/{int(found[1], 16)}").exists()
 
@@ -240,7 +240,8 @@ def _cgroup() -> Cgroup:
 
 
 def _cgroup_folders(controller: str) -> list[Path]:
-    """The folders of this process from the leaf to the root, of either version."""
+    """The folders of this process from the leaf to the root, in cgroup version 1 or
+    2."""
     folders = []
     for line in _read("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

@@ -1,6 +1,6 @@
 """Digests of what a run used and of what it made: `manifest` in run.json.
 
-`ipclab verify` compares a results folder with it. All digests are SHA-256.
+`ipclab verify` compares a results folder with its manifest. All digests are SHA-256.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -41,7 +41,7 @@ def of_programs(
     """The digest of each program that the tests start, and of the model's libraries.
 
     Every word of a test's command that is a file in the build or source folder counts
-    as a program. Interpreters and libraries of the system are in the fingerprint.
+    as a program. Interpreters and libraries of the system have no digest here.
     """
     roots = [build.resolve(), ctest.source_folder(build).resolve()]
     found: dict[str, Path] = {}
@@ -54,7 +54,7 @@ def of_programs(
 
 
 def of_sources(source: Path) -> dict[str, str | None]:
-    """The digest of each file from which the programs are built; none in a wheel.
+    """The digest of each file of a source tree from which the programs are built.
 
     nvcc writes its process id into some programs, so two builds of the same sources
     differ.

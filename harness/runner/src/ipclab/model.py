@@ -51,8 +51,9 @@ def environment(folder: Path, profile: str | None) -> dict[str, str]:
 def for_program(libraries: Path, program: str, profile: str | None) -> dict[str, str]:
     """The variables with which a program that others built uses the model.
 
-    In addition to `environment()`: NVML and NVRTC; and the model's runtime, if the
-    program would find another runtime (an RPATH) or loads CUDA only later (a script).
+    They are those of `environment()`, with the folders of NVML and NVRTC. If the
+    program would find another runtime (an RPATH), or loads CUDA only later (a script),
+    LD_PRELOAD names the model's runtime and NVRTC.
     """
     variables = environment(libraries, profile)
     if (libraries / "nvml").is_dir():
@@ -110,8 +111,8 @@ def _in_front(variable: str, path: Path) -> str:
 def _loads(program: str, libraries: Path, variables: dict[str, str]) -> bool:
     """Does the program load the model when it starts?
 
-    It does not if an RPATH leads to another library, or if a library that is loaded
-    later needs CUDA, as in a script.
+    It does not if an RPATH leads to another library. It also does not if only a library
+    that is loaded later needs CUDA, as in a script.
     """
     try:
         listed = subprocess.run(

@@ -4,9 +4,9 @@
     model/       the reference model
     faults/      the library of faults, and what lists them
     trace/       the recorder
-    exercises/   what an exercise is linked with, and how
+    exercises/   what an exercise is linked with, and how to build it
     source/      the files of the source tree that the runner reads
-    site/        the pages, where they were built
+    site/        the pages, if they were built
     tests.json   CTest's list, with commands relative to this folder
 
 The wheel has one in `ipclab/suite`. Every command that takes a build folder
@@ -36,9 +36,9 @@ TREE = Path(__file__).resolve().parent.joinpath(*[".."] * 4).resolve()
 
 
 def default_build() -> Path:
-    """The suite of the wheel, or, in a source tree, what ci/conformance builds.
+    """The suite of the wheel; in a source tree, the build of ci/conformance.
 
-    If the current folder has no build, it is that of this command's source tree.
+    If the current folder has no build, this is the build of this command's source tree.
     """
     if (SUITE / LIST).is_file():
         return SUITE
@@ -103,8 +103,9 @@ def listed(cases: Iterable[Case], suite: Path) -> list[dict[str, Any]]:
 
 
 def exercises(build: Path, suite: Path) -> None:
-    """How to build an exercise if the suite and CUDA may be in any folder. `ipclab
-    learn` replaces {suite} and {cuda} by their folders.
+    """Write how to build an exercise when the suite and CUDA may be in any folder.
+
+    `ipclab learn` replaces {suite} and {cuda} by their folders.
     """
     path = Path("exercises/build.json")
     if not (build / path).is_file():

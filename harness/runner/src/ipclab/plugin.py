@@ -132,14 +132,16 @@ class Plugin:
         starts = _starts([x.case for x in items], run.settings.apart)
         if run.settings.jobs > 1:
             starts.reverse()  # tests of the last chapters have the most processes
-        # Attempt by attempt, so a repeated test runs beside other tests each time.
+        # The jobs are in the order of attempts. So a repeated test runs beside other
+        # tests each time.
         jobs = [
             Attempt(cases, attempt)
             for attempt in range(1, run.settings.repeat + 1)
             for cases in starts
         ]
-        # First the tests that run alone, because later other tests may be running all
-        # the time. Then the long tests, so that no long test remains at the end.
+        # First come the tests that run alone, because later other tests may be running
+        # all the time. Then come the starts with many tests, so no long start remains
+        # at the end.
         jobs.sort(key=lambda job: (not job.case.alone, -len(job.cases)))
         uuids = [str(gpu["uuid"]) for gpu in run.probe["gpus"]]
         if view:
@@ -228,7 +230,7 @@ class Plugin:
 
 
 def _name(job: Attempt) -> str:
-    """The text that is shown while it runs."""
+    """The text that is shown while the job runs."""
     more = len(job.cases) - 1
     return f"{job.case.name} and {more} more" if more else job.case.name
 

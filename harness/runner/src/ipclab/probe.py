@@ -17,7 +17,7 @@ Probe = dict[str, Any]
 
 
 def ask(cases: Sequence[Case], environment: Mapping[str, str] | None = None) -> Probe:
-    """Return the probe's document; raise HarnessError, in one line, if there is none.
+    """Return the probe's document; raise HarnessError if there is none.
 
     `environment` is added to our own. The probe always runs without a planted fault,
     because it has to describe the sound machine.
@@ -61,7 +61,7 @@ def driver(probe: Probe) -> str | None:
 
 
 def first_line(probe: Probe) -> str:
-    """Which backend this is, in the line with which every run begins."""
+    """The line with which every run begins. It names the backend."""
     gpus = [str(gpu["name"]) for gpu in probe["gpus"]]
     names = ", ".join(
         name if gpus.count(name) == 1 else f"{gpus.count(name)} x {name}"

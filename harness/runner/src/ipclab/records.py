@@ -42,9 +42,9 @@ def of_test(
     """The line of one test, written by the program or made for it.
 
     A conformance program that writes no valid line is broken, even if it printed
-    something. A sample never writes a line; its exit code decides. `limit` is the time
-    limit of the test, if it was less than CTest's limit. A test that reached its limit
-    is `hung`.
+    something. A sample never writes a line; its exit code decides the verdict. `limit`
+    is the time limit of the test, if it was less than CTest's limit. A test that
+    reached its limit is `hung`.
     """
     if ended.timed_out and limit is not None and not ended.stuck:
         reason = f"still running after {limit:g} s"
@@ -89,7 +89,7 @@ def of_tests(
         last = number == len(cases) - 1 or number + 1 > len(texts)
         how = ended if last else before
         if last and failed and ended.code == 1:
-            how = replace(how, code=0)  # the 1 is of an earlier test
+            how = replace(how, code=0)  # the 1 comes from an earlier test
         lines[case] = of_test(case, how, text, seed)
         failed = failed or lines[case]["outcome"] in FAILING
         if not text:
@@ -147,7 +147,9 @@ class Row:
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
-    """One result for each test, by lesson (first the lesson itself) and then by row."""
+    """One result for each test. They are sorted by lesson (first the lesson itself),
+    then by row.
+    """
     by_test: dict[str, list[Record]] = {}
     for record in records:
         by_test.setdefault(record["ctest"], []).append(record)

@@ -100,7 +100,7 @@ class Chapter:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of its rows for each verdict that occurs."""
+        """The number of the chapter's rows for each verdict that occurs."""
         return records.counts(row for rows in self.lessons.values() for row in rows)
 
 

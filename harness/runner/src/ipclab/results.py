@@ -1,6 +1,7 @@
 """The results folder: whole files by rename, records line by line.
 
-So a reader never finds half a file, not even after a power cut.
+So a reader never finds a part of a whole file, not even after a power cut. Only the
+last line of the records may be cut off.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -41,14 +42,16 @@ class Results:
     """The folder of one run, open for writing."""
 
     def __init__(self, folder: Path) -> None:
-        """Makes the folder. UsageError if it already holds something."""
+        """Make the folder. Raises UsageError if it already holds something."""
         self.folder = folder
         self.lines = folder / "records.jsonl"
         self._seal = Seal()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
-                raise UsageError(f"{folder}: holds results already; name another")
+                raise UsageError(
+                    f"{folder}: holds results already; name another folder"
+                )
             self.lines.touch()
         except OSError as error:
             raise UsageError(f"{folder}: {error.strerror}") from None
@@ -103,7 +106,10 @@ def append(path: Path, line: dict[str, Any]) -> bytes:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a whole file: a temporary one, fsync, rename. HarnessError if it fails."""
+    """Write a whole file: write a temporary file, call fsync, rename the file.
+
+    Raises HarnessError if one of these fails.
+    """
     draft = path.with_name(f".{path.name}.draft")
     try:
         draft.unlink(missing_ok=True)  # "x" does not follow an existing link
@@ -130,7 +136,7 @@ class Contents:
 
 
 def read(folder: Path) -> Contents:
-    """A results folder, also one from elsewhere.
+    """A results folder; it may come from another machine.
 
     Raises UsageError if this is not a results folder of this version.
     """
@@ -175,7 +181,7 @@ def _run(folder: Path) -> dict[str, Any]:
 def read_lines(folder: Path) -> tuple[list[bytes], dict[str, Any]]:
     """The lines of records.jsonl and their seal; their content is not checked.
 
-    Raises UsageError if there are none, or more than any run writes.
+    Raises UsageError if there are no lines, or more than any run writes.
     """
     with _opened(folder) as stream:
         lines = list(stream.lines())
@@ -189,7 +195,7 @@ class Seal:
         self._digest, self.bytes, self._count = hashlib.sha256(), 0, 0
 
     def add(self, data: bytes) -> None:
-        """Some more bytes."""
+        """Add bytes to the digest."""
         self._digest.update(data)
         self.bytes += len(data)
         self._count += data.count(b"\n")
@@ -213,7 +219,7 @@ class _Stream:
         self._stream = stream
 
     def lines(self) -> Iterator[bytes]:
-        """Line by line, each with its newline."""
+        """The lines, each with its newline."""
         count = 0
         while line := self._stream.readline(LONGEST_LINE + 1):
             count += 1
@@ -240,7 +246,7 @@ class _Stream:
 def _opened(folder: Path) -> Iterator[_Stream]:
     """Open records.jsonl, or records.jsonl.gz as unpacked bytes.
 
-    Raises UsageError if there is neither, or both.
+    Raises UsageError if neither file exists, or if both do.
     """
     plain, packed = folder / "records.jsonl", folder / "records.jsonl.gz"
     if plain.exists() and packed.exists():
@@ -262,8 +268,8 @@ def _opened(folder: Path) -> Iterator[_Stream]:
 def _keep_names(folder: Path) -> None:
     """Make sure that a power cut does not bring back the old file.
 
-    Some file systems cannot promise this. There the old file may come back; it is
-    valid, too.
+    Some file systems cannot promise this. On such a file system the old file may come
+    back; the old file is also valid.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

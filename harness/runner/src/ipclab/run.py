@@ -35,7 +35,7 @@ from ipclab.results import Results
 
 @dataclass(frozen=True)
 class Settings:
-    """What a person asked for."""
+    """What a person requested."""
 
     build: Path
     results: Path | None = None  # None: keep nothing
@@ -65,7 +65,9 @@ class Planted:
 
 
 class Run:
-    """The state of a run. Only `execute` may be called from several threads."""
+    """The state of a run. Only `execute` and `execute_together` may be called from
+    several threads.
+    """
 
     def __init__(
         self, settings: Settings, everything: Sequence[Case] | None = None
@@ -278,7 +280,7 @@ class Run:
 
     @property
     def rows(self) -> list[Row]:
-        """The tests that were judged so far."""
+        """The tests that have been judged so far."""
         return records.rows(self.records)
 
     @property

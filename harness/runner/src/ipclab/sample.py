@@ -27,9 +27,9 @@ def run(
     """Print what the lesson is, run it, say what its exit code means, and return the
     code.
 
-    `choice` and `profile` are those of backend.choose(). If `role` is given, it has a
-    role and the path of a socket, and this process becomes that role. The other role is
-    started in a second terminal, so there is nothing to supervise.
+    `choice` and `profile` are those of backend.choose(). `role` has the name of a role
+    and the path of a socket. If it is given, this process becomes that role. The other
+    role is started in a second terminal, so there is nothing to supervise.
     """
     cases = ctest.read(build)
     case = find(cases, wanted)
@@ -120,8 +120,8 @@ def meaning(case: Case, ended: supervise.Ended) -> str:
         )
     return (
         f"Exit code {ended.code}: it did not do what the lesson says. "
-        "The lines that begin with a role and end in -> say which call failed; "
-        "`ipclab explain CODE` says what its code means."
+        "A line that begins with -> says which error a call returned; "
+        "`ipclab explain CODE` says what the error means."
     )
 
 

@@ -46,7 +46,7 @@ class Allocator:
         self.exclusive = jobs <= max(len(uuids), 1)
 
     def take(self, wanted: int, alone: bool = False) -> list[str] | None:
-        """GPUs for a test, at most as many as there are; None: not now."""
+        """GPUs for a test, at most as many as there are; None if the test must wait."""
         alone = alone and not self._apart
         if self._held or (alone and self._running):
             return None

@@ -67,7 +67,8 @@ def headline(table: Sequence[Row], run: State) -> str:
 
 
 def told(table: Sequence[Row]) -> str:
-    """Tests and lessons apart: `3 tests: 2 conform, 1 hung. 4 lesson runs: 4 work.`
+    """Tests and lessons separately, such as
+    `3 tests: 2 conform, 1 hung. 4 lesson runs: 4 work.`
 
     A lesson may be run in several ways, so its runs are counted.
     """

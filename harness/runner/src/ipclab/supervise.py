@@ -59,7 +59,7 @@ class Ended:
 
     @property
     def how(self) -> str:
-        """A sentence for the report."""
+        """The end in words, for the report."""
         if self.stuck:
             return f"cannot be ended: {self.stuck}"
         if self.timed_out:
@@ -118,7 +118,7 @@ def run(
         mark = f"{os.getpid()}.{_marks}"
     start = time.monotonic()
     capture = Capture()
-    with _lock:  # else another thread could reap it before it is known
+    with _lock:  # otherwise another thread could reap it before its id is known
         program = subprocess.Popen(
             command,
             cwd=folder,
@@ -183,7 +183,7 @@ def stop_all() -> None:
     with _lock:
         leaders = list(_leaders)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with _lock:  # none of them is reaped meanwhile
+        with _lock:  # so no thread reaps any of them during the loop
             for pid in _leaders.intersection(leaders):
                 _signal_group(pid, number)
         deadline = time.monotonic() + GRACE
@@ -221,8 +221,8 @@ def _family(leader: int, mark: str) -> list[psutil.Process]:
             # This comes last, because a process that has ended has lost its
             # environment.
             if process.status() == psutil.STATUS_ZOMBIE:
-                # No foreign program is in our session, so another thread started this
-                # one.
+                # A zombie in our session is the child of another thread. That thread
+                # reaps it.
                 if os.getsid(process.pid) != os.getsid(0):
                     _reap(process.pid)
             elif ours:
@@ -253,18 +253,18 @@ class _End:
         self._poll.register(self._descriptor, select.POLLIN)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended; waits at most `seconds`."""
+        """Whether the child has ended; waits at most `seconds`."""
         return bool(self._poll.poll(max(seconds, 0) * 1000))
 
     def close(self) -> None:
-        """Close it."""
+        """Close the descriptor."""
         os.close(self._descriptor)
 
 
 def _wait_and_look(end: _End, timeout: float, names: _DriverNames) -> bool:
-    """Wait for the end and record the names meanwhile.
+    """Wait for the end; during this time, record the names.
 
-    Returns False if the time is over.
+    Returns False if the time has run out.
     """
     deadline = time.monotonic() + timeout
     while (left := deadline - time.monotonic()) > 0:
@@ -289,9 +289,9 @@ class _DriverNames:
     """The names in /dev/shm that NVIDIA's driver leaves for a program's processes.
 
     The driver makes a name for interprocess events, which contains the process's id,
-    and never unlinks the name. A name is removed only if it was seen while its process
-    lived and belonged to the program. If no process here has an id, a process in a
-    container that shares /dev/shm may still have it.
+    and never unlinks the name. A name is removed if it has the id of the program, or if
+    it was seen while its process lived and belonged to the program. Other names stay,
+    because a process in a container that shares /dev/shm may use them.
     """
 
     def __init__(self, leader: int, mark: str) -> None:
@@ -320,7 +320,7 @@ class _DriverNames:
 
 def _reap(pid: int) -> None:
     with _lock, contextlib.suppress(ChildProcessError):
-        if pid not in _leaders:  # its leader is waited for by another call of `run`
+        if pid not in _leaders:  # for a leader, another call of `run` waits
             os.waitpid(pid, os.WNOHANG)
 
 

@@ -37,7 +37,7 @@ COLOURS = {
 
 
 MANY = 20  # with this many tests, each chapter gets its own line
-MOST_TOLD = 5  # failing tests that are printed in full: one screen
+MOST_TOLD = 5  # failing tests that are printed in full; more would not fit a screen
 
 
 class Output(Console):
@@ -55,8 +55,8 @@ def console() -> Console:
 
 
 class Live:
-    """Progress: a bar on a terminal; elsewhere a line for each test, on standard error,
-    so that a pipe or a file gets one screen."""
+    """Progress: a bar on a terminal. Elsewhere, standard error gets a line for each
+    test, and standard output stays short."""
 
     def __init__(self, out: Console) -> None:
         self._out = out
@@ -85,7 +85,7 @@ class Live:
         self._describe()
 
     def finished(self, name: str, made: list[Record]) -> None:
-        """One test or several, which `started` named, have ended and were judged."""
+        """The test or tests that `started` named have ended and were judged."""
         self._running.remove(name)
         for record in made:
             self._judged(record)
@@ -142,7 +142,7 @@ class Counted:
         self._bar.stop()
 
     def finished(self, told: str) -> None:
-        """One is done."""
+        """One job is done."""
         self._done += 1
         self._bar.update(self._task, advance=1, description=told)
         if not self._out.is_terminal and time.monotonic() - self._said > self.EVERY:
@@ -158,7 +158,7 @@ class Counted:
 
 
 def first_line(out: Console, run: Run) -> None:
-    """Names the backend, and where the machine differs from what was expected."""
+    """Print the backend, and where the machine differs from what was expected."""
     out.print(Text(probe.first_line(run.probe)), soft_wrap=True)
     for finding in run.findings:
         out.print(Text(finding, style="bold red"), soft_wrap=True)
@@ -248,7 +248,7 @@ def _worth_knowing(out: Console, order: list[Row], strict: bool) -> None:
         out.print(f"and {len(failing) - MOST_TOLD} more that fail: see the page, or -v")
     if deviating:
         names = dict.fromkeys(str(row.record["requirement"]) for row in deviating)
-        known = f"deviate in a way that is known for this driver: {', '.join(names)}"
+        known = f"known deviations of this driver: {', '.join(names)}"
         out.print(Text(known, style=COLOURS["deviates"]))
         out.print(Text("  why: ci/ipclab rules ROW, or the page", style="dim"))
 
@@ -275,7 +275,7 @@ def _every_row(out: Console, order: list[Row]) -> None:
 
 
 def _row_name(record: Record) -> str:
-    """The row, and its kind if it is not simply a documented sentence."""
+    """The row, with its kind if the row is derived or is not judged."""
     if record["kind"] in (DERIVED, *UNJUDGED_KINDS):
         return f"{record['requirement']} {record['kind']}"
     return str(record["requirement"] or record["suite"])

@@ -1,5 +1,6 @@
-"""Makes the result of each fault from the behaviour of the tests under it; no I/O
-here.
+"""Makes the result of each fault from the behaviour of the tests under this fault.
+
+This module reads and writes no files.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -35,7 +36,7 @@ OPEN, SEEN, ELSEWHERE = "no test", "observed", "not applicable"
 UNNOTICED = "not noticed"  # by a lesson that does not have to notice the fault
 MEANING = {  # in the order in which they are counted
     KILLED: "a test failed: the fault was noticed",
-    DENIED: "noticed, too: a test that passes without the fault said 'not applicable'",
+    DENIED: "a test that passes without the fault said 'not applicable': noticed, too",
     PASSED: "another legal answer (ok-…): no test may fail, and none did",
     EQUIVALENT: "no documented row forbids it; faults.json says why",
     SURVIVED: "it took effect, but no test failed",
@@ -47,7 +48,7 @@ MEANING = {  # in the order in which they are counted
     SEEN: "the row is only observed: nothing could fail",
     ELSEWHERE: "this machine cannot run the row's tests",
     UNNOTICED: "it took effect in the lesson, but the lesson checks something else",
-    NOT_RUN: "left out, or not finished: says nothing",
+    NOT_RUN: "left out, or not finished: there is no result",
 }
 WRONG = (SURVIVED, UNFIRED, UNJUDGED, FLAGGED, NOT_EQUIVALENT)
 WRONG_OF_LESSONS = (SURVIVED, UNJUDGED, FLAGGED)
@@ -73,7 +74,7 @@ class Baseline:
 
     @property
     def usable(self) -> bool:
-        """Whether the test can tell a fault from the sound driver."""
+        """Whether the test can show a fault: its verdict is that of a sound driver."""
         return self.verdict in SOUND
 
 
@@ -178,12 +179,13 @@ class Experience:
         baseline: Mapping[str, Baseline],
         catalogue: Mapping[str, Mapping[str, Any]],
     ) -> list[Case]:
-        """The tests, the most promising first.
+        """The tests; those that will most probably notice the fault are first.
 
-        First come the tests that noticed the fault before. Then come those that
-        faults.json puts first, those that noticed other faults of the same function or
-        operator, and those of judged rows that name the function. After these, cheap
-        tests come before expensive ones; tests that must run alone come last.
+        First come the tests that noticed the fault before, then those of the rows that
+        faults.json puts first, then those that noticed other operators of the same
+        function or kind. Among equal tests, those that must run alone come last. Apart
+        from that, tests of judged rows come first, then tests of rows that name the
+        function, then cheap tests.
         """
         return sorted(
             cases,
@@ -355,7 +357,7 @@ def _note(
 def decided(
     fault: Fault, found: dict[str, Any], catalogue: Catalogue, backend: str
 ) -> dict[str, Any]:
-    """The outcome after applying faults.json: equivalents, legal answers, unfired."""
+    """Apply faults.json to the outcome: equivalents, legal answers, unfired faults."""
     result, note = found["result"], found["note"]
     why = ""
     unexpected = False
@@ -390,8 +392,9 @@ def decided(
 def of_lessons(
     fault: Fault, found: dict[str, Any], central: Container[str]
 ) -> dict[str, Any]:
-    """The outcome for lessons: they have to notice only `central` faults. A lesson
-    notices by its own check: exit 1, a signal or a hang. A skip does not count.
+    """The outcome for lessons: they have to notice only `central` faults. A lesson has
+    noticed a fault if its own check fails, or if it crashes or hangs. A skip does not
+    count.
     """
     cells = [
         {

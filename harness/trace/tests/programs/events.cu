@@ -90,7 +90,7 @@ void destroys_after_the_end(Channel& channel, bool wrong) {
   const cudaEvent_t event = make();
   channel.send("event", handle_of(event));
   channel.wait("done");
-  if (wrong) wait_for_peers_end();  // so that only the importer errs
+  if (wrong) wait_for_peers_end();  // then only the importer makes a mistake
   CUDA_CHECK(cudaEventDestroy(event));
 }
 

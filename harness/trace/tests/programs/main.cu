@@ -1,4 +1,5 @@
-// programs CASE right|wrong: one case as two processes. programs: their names.
+// `programs CASE right|wrong` runs one case as two processes. `programs` prints
+// the names of the cases.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <poll.h>
@@ -13,7 +14,7 @@ __global__ void touch_first(int* data) { *data += 1; }
 
 void touch(void* data) {
   touch_first<<<1, 1>>>(static_cast<int*>(data));
-  // If the address is the mistake, this fails, as expected.
+  // If the address is the mistake of the case, this call fails, as expected.
   static_cast<void>(cudaDeviceSynchronize());
 }
 
@@ -35,7 +36,8 @@ std::vector<Case> all_cases() {
 }
 
 int start_importer(char** argv, int socket) {
-  // Opened here: the exporter may have ended before its importer runs.
+  // The pidfd is opened here, because the exporter may have ended before its
+  // importer runs.
   const int exporter = open_process(getpid());
   const pid_t pid = fork();
   SYS_CHECK(pid);

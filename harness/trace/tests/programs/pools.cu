@@ -114,7 +114,7 @@ void frees_after_the_end(Channel& channel, bool wrong) {
   const cudaMemPool_t pool = make_and_send(channel);
   void* data = allocate_and_send(channel, pool);
   channel.wait("done");
-  if (wrong) wait_for_peers_end();  // so that only the importer errs
+  if (wrong) wait_for_peers_end();  // then only the importer makes a mistake
   CUDA_CHECK(cudaFree(data));
   CUDA_CHECK(cudaMemPoolDestroy(pool));
 }

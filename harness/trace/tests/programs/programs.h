@@ -30,7 +30,7 @@ constexpr int kLazy = cudaIpcMemLazyEnablePeerAccess;
 /// A kernel that writes the first value and reads it again.
 void touch(void* data);
 
-/// Memory with defined contents, as it should be lent.
+/// Memory with defined contents, as every exporter should lend it.
 inline void* allocate(size_t bytes = kBytes) {
   void* data = nullptr;
   CUDA_CHECK(cudaMalloc(&data, bytes));
@@ -45,7 +45,7 @@ inline cudaIpcMemHandle_t handle_of(void* data) {
   return handle;
 }
 
-/// What most cases have in common: lends memory until the importer is done.
+/// The exporter of most cases: it lends memory until the importer is done.
 inline void lend(Channel& channel, bool = false) {
   void* data = allocate();
   channel.send("handle", handle_of(data));
@@ -67,6 +67,6 @@ inline void* borrow(Channel& channel) {
 /// until the importer has ended.
 void wait_for_peers_end();
 
-/// Waits for the end of a child, which is killed if it takes too long; the
-/// status of waitpid(2).
+/// Waits for the end of a child, and kills the child if it takes too long.
+/// Returns the status of waitpid(2).
 int end_of(pid_t child);

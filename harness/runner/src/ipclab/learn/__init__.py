@@ -1,2 +1,2 @@
-"""`ipclab learn`: exercises that a student mends until their check passes."""
+"""`ipclab learn`: exercises that a student changes until their check passes."""
 # SPDX-License-Identifier: Apache-2.0

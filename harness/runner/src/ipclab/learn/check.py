@@ -17,7 +17,7 @@ from ipclab.trace.story import Story
 MOST_LINES = 24  # of the output of a program or a compiler
 
 UNANSWERED = "you: not answered"  # by predicted() of exercise.h
-# What a role says that ends because the other one has ended, or has sent no message.
+# What a role says if it ends because the other role has ended or has sent no message.
 GONE = "the other role has ended"
 WAITED = "still waiting after"
 
@@ -92,12 +92,14 @@ def _of_end(ran: Ran, exercise: Exercise) -> Complaint | None:
     if ended.timed_out:
         return Complaint(
             "hang",
-            "that it ends",
-            "it was still running at the time limit and was ended",
+            "that the program ends",
+            "the program was still running at the time limit and was ended",
         )
     if ended.survivors and ended.code == 0:
         return Complaint(
-            "left", "that all roles end", f"it left {', '.join(ended.survivors)}"
+            "left",
+            "that all roles end",
+            f"the program left these processes: {', '.join(ended.survivors)}",
         )
     if ended.signal:
         return Complaint("crash", expected, f"{ended.how}; its last line: {last}")
@@ -107,7 +109,7 @@ def _of_end(ran: Ran, exercise: Exercise) -> Complaint | None:
     if open_questions := sum(UNANSWERED in line for line in lines):
         return Complaint(
             "exit",
-            "kYes or kNo for each question; predict before you look",
+            "kYes or kNo for each question; predict before you look at the output",
             f"{open_questions} not answered",
         )
     said = f"exit code {ended.code}"
@@ -120,12 +122,12 @@ def _of_end(ran: Ran, exercise: Exercise) -> Complaint | None:
         said += f"; {_telling(lines)}"
     advice = _besides(ran.story, exercise.check.ignore)
     if not advice and WAITED in said:
-        advice = "Why did the other role not send it? Perhaps it waits itself."
+        advice = "Why did the other role not send it? Perhaps that role waits, too."
     return Complaint("exit", expected, said, advice)
 
 
 def _besides(story: Story | None, ignored: Sequence[str]) -> str:
-    """What the trace says about a program that failed: often the reason."""
+    """What the trace says about a program that failed; this is often the reason."""
     for found in story.findings if story else ():
         if isinstance(found.entry, Call) and found.rule not in ignored:
             return (
@@ -138,7 +140,7 @@ def _besides(story: Story | None, ignored: Sequence[str]) -> str:
 def _first_to_fail(story: Story, lines: Sequence[str]) -> str:
     """Which of several roles failed first, and how; may be empty."""
     failed = [x for x in story.trace.processes if x.died or x.exit_code]
-    # The end of a role ends the other one, too: a signal kills it, or it says GONE.
+    # The end of a role also ends the other role: a signal kills it, or it says GONE.
     at_fault = [
         x for x in failed if any(GONE not in line for line in _errors_of(x, lines))
     ]
@@ -189,7 +191,7 @@ def _of_calls(exercise: Exercise, story: Story | None) -> Complaint | None:
                 f"call:{name}",
                 f"{name} succeeds {_times(wanted)}",
                 f"it did {_times(times)}",
-                "The exercise is about this call; mend it instead of leaving it out.",
+                "The exercise is about this call: correct the call, do not remove it.",
             )
     for name, most in exercise.check.at_most.items():
         times = done.count(name)
@@ -210,7 +212,7 @@ def _of_calls(exercise: Exercise, story: Story | None) -> Complaint | None:
 
 
 def _left_of(order: Sequence[str], done: Sequence[str]) -> list[str]:
-    """The calls of `order` that `done` does not have, or not in this order."""
+    """The calls of `order` that `done` lacks, or has in another order."""
     left = list(order)
     for name in done:
         if left and left[0] == name:
@@ -247,7 +249,7 @@ def _of_findings(exercise: Exercise, story: Story | None) -> Complaint | None:
 
 
 def _of_faults(toolbox: Toolbox, exercise: Exercise, program: Path) -> Complaint | None:
-    """Does it notice a wrong driver, and accept a driver that is only different?"""
+    """Does the program notice a wrong driver, and accept one that is only different?"""
     for name in (*exercise.check.faults, *exercise.check.legal):
         fault = toolbox.fault(name)
         ran = toolbox.run_with(fault, program, exercise.check.profile)
@@ -261,9 +263,9 @@ def _of_faults(toolbox: Toolbox, exercise: Exercise, program: Path) -> Complaint
         elif not ran.fired:
             return Complaint(
                 f"fault:{name}",
-                f"your program calls {fault.function}; without it the program cannot "
+                f"your program calls {fault.function}; without this call it cannot "
                 f"notice that {fault.what}",
-                "it does not",
+                "your program does not call it",
             )
         elif ran.ended.code == 0:
             return Complaint(

@@ -104,7 +104,7 @@ _FACTS: schema.Schema = {
 
 @dataclass(frozen=True)
 class Check:
-    """What a solution has to do besides exiting with 0."""
+    """What a solution has to do in addition to exiting with 0."""
 
     calls: dict[str, int]  # driver calls, and how often each must succeed at least
     at_most: dict[str, int]  # driver calls, and how often each may succeed at most
@@ -112,7 +112,7 @@ class Check:
     faults: tuple[str, ...]  # faults of harness/faults; the program must notice each
     legal: tuple[str, ...]  # ok-… faults: other legal answers, which must pass
     ignore: tuple[str, ...]  # rules of the trace that are not checked here
-    profile: str | None  # the machine it is about: always on the reference model
+    profile: str | None  # the machine of the exercise: always on the reference model
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Exercise:
 
     @property
     def source(self) -> str:
-        """What is handed out."""
+        """The file that is handed out."""
         try:
             return (self.folder / SOURCE).read_text(encoding="utf-8")
         except OSError as error:
@@ -159,7 +159,7 @@ class Exercise:
 
     @property
     def task(self) -> str:
-        """The comment at its beginning, without slashes and licence."""
+        """The comment at the beginning of the file, without slashes and licence."""
         lines = []
         for line in self.source.splitlines():
             if not line.startswith("//"):

@@ -106,7 +106,7 @@ def read(source: Path, known: Sequence[Exercise]) -> list[Way]:
 
     Raises HarnessError if the file is malformed, if the minutes of the steps do not add
     up to the minutes of the path, if the exercises of a step take longer than the step,
-    or if an exercise comes before one that it needs.
+    or if an exercise comes before an exercise that it needs.
     """
     path = source / FILE
     try:

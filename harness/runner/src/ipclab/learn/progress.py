@@ -1,12 +1,12 @@
 """A student's folder: copies of the exercises, and the progress.
 
     01_first_handle/exercise.cu   the copy that the student changes
-    progress.json                 what passed, when, with how many runs and hints
+    progress.json                 for each exercise: when it passed, its runs and hints
     compile_flags.txt             for an editor that uses clangd
     .work/                        programs; may be deleted at any time
 
-Nothing outside the folder is written. So several people on one host, each with their
-own folder, do not disturb each other.
+Nothing outside the folder is written, except temporary folders. So several people on
+one host, each with their own folder, do not disturb each other.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -83,7 +83,7 @@ class Folder:
     """A student's folder; created if it does not exist."""
 
     def __init__(self, path: Path) -> None:
-        """Raises UsageError if it cannot be used."""
+        """Raises UsageError if the folder cannot be used."""
         self.path = path.expanduser().resolve()
         if any((x / "conformance/requirements.json").is_file() for x in _up(self.path)):
             raise UsageError(
@@ -100,7 +100,7 @@ class Folder:
         return self.path / ".work"
 
     def source(self, exercise: Exercise) -> Path:
-        """The student's copy, handed out if it is not there yet."""
+        """The student's copy. The exercise is handed out if there is no copy yet."""
         path = self.path / exercise.name / SOURCE
         if not path.is_file():
             self._hand_out(path, exercise)
@@ -108,8 +108,8 @@ class Folder:
 
     def upgrade(self, exercise: Exercise) -> str:
         """Handle an exercise that has changed since it was handed out. If the student
-        has not changed the copy, it is replaced; otherwise it stays. Returns what to
-        tell the student; empty if there is nothing new.
+        has not changed the copy, the copy is replaced; otherwise it stays. Returns a
+        message for the student; it is empty if there is nothing new.
         """
         path = self.path / exercise.name / SOURCE
         state = self.read().get(exercise.name)
@@ -130,7 +130,10 @@ class Folder:
         return (self.path / exercise.name / SOURCE).is_file()
 
     def reset(self, exercise: Exercise) -> Path | None:
-        """Hand it out again; returns where the old copy is kept, if it had changes."""
+        """Hand out an exercise again.
+
+        Returns where the old copy is kept, if the student had changed it.
+        """
         path = self.path / exercise.name / SOURCE
         kept = None
         if path.is_file() and path.read_text(encoding="utf-8") != exercise.source:
@@ -207,7 +210,9 @@ def read(path: Path) -> dict[str, State]:
 
 
 def _document(path: Path) -> dict[str, Any] | None:
-    """The contents of a progress file, checked against the schema; None without one."""
+    """The contents of a progress file, checked against the schema; None if there is no
+    file.
+    """
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):

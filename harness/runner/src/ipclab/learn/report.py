@@ -1,4 +1,4 @@
-"""`ipclab learn --report`: how far a class is, from its progress files."""
+"""`ipclab learn --report`: the progress of a class, from its progress files."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ipclab.learn import progress
 from ipclab.learn.exercises import Exercise
 from ipclab.learn.progress import State
 
-MANY = 5  # after so many runs without success somebody may be stuck
+MANY = 5  # after this many runs without success a student may need help
 
 
 def run(out: Console, folder: Path, known: Sequence[Exercise]) -> int:
@@ -45,7 +45,7 @@ def run(out: Console, folder: Path, known: Sequence[Exercise]) -> int:
 
 
 def people(class_: dict[str, dict[str, State]], known: Sequence[Exercise]) -> Table:
-    """A line for each person: how far, and which exercise now."""
+    """A line for each person: the progress, and the present exercise."""
     table = Table(box=None, pad_edge=False)
     for head in ("who", "passed", "hints", "shown", "now at", "runs there", "last"):
         table.add_column(head)
@@ -67,7 +67,9 @@ def people(class_: dict[str, dict[str, State]], known: Sequence[Exercise]) -> Ta
 
 
 def exercises(class_: dict[str, dict[str, State]], known: Sequence[Exercise]) -> Table:
-    """A line for each exercise that somebody has begun: which are hard for a class."""
+    """A line for each exercise that somebody has begun. The lines show which exercises
+    are hard for the class.
+    """
     table = Table(box=None, pad_edge=False)
     for head in ("exercise", "begun", "passed", "runs each", "hints each"):
         table.add_column(head)

@@ -46,10 +46,12 @@ class Ran:
 
 
 class Toolbox:
-    """The part of a build folder that exercises need; several students may share it."""
+    """The part of a build folder that exercises need. Several students may share the
+    folder.
+    """
 
     def __init__(self, build: Path, backend: str = "auto") -> None:
-        """Raises UsageError if something is missing, with what to type."""
+        """Raises UsageError if something is missing; the error says what to type."""
         self._build = build.resolve()
         self._on_model = backend == "model" or (
             backend == "auto" and not Path("/dev/nvidiactl").exists()
@@ -68,8 +70,8 @@ class Toolbox:
         for file in needed:
             if not file.is_file():
                 raise UsageError(
-                    f"{file} is missing; this builds it: cmake --build {build} "
-                    "--target learn (ci/learn does all)"
+                    f"{file} is missing; this command builds it: cmake --build {build} "
+                    "--target learn (ci/learn does this, too)"
                 )
         commands: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         self._compile = placed(commands["compile"], self._build)
@@ -128,9 +130,10 @@ class Toolbox:
         return ""
 
     def run(self, program: Path, profile: str | None, trace: bool) -> Ran:
-        """Run it; with `trace`, record what it does.
+        """Run a program; with `trace`, record what it does.
 
-        If the GPU cannot run it and was not requested explicitly, the model runs it.
+        If the GPU cannot run the program and was not requested explicitly, the model
+        runs it.
         """
         on_model = self._on_model or profile is not None
         ran = self._traced(program, profile, trace, on_model)
@@ -139,7 +142,7 @@ class Toolbox:
         return ran
 
     def run_with(self, fault: Fault, program: Path, profile: str | None) -> Ran:
-        """Run it on a driver that has this one fault."""
+        """Run a program on a driver that has this one fault."""
         on_model = self._on_model or profile is not None
         with TemporaryDirectory(prefix="ipclab-learn-") as folder:
             log = Path(folder, "fired")

@@ -34,8 +34,8 @@ class Request:
 def run(out: Console, request: Request) -> int:
     """Record, judge and draw; returns the exit code of `ipclab trace`.
 
-    This is the exit code of the program; with --check it is 1 if something was found.
-    Raises UsageError or HarnessError if there is no trace.
+    This is the exit code of the program. With --check it is 1 if something was found or
+    the program failed. Raises UsageError or HarnessError if there is no trace.
     """
     silenced = [x for path in request.suppressions for x in findings.suppressions(path)]
     folder = request.folder or Path("traces") / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
@@ -52,10 +52,10 @@ def run(out: Console, request: Request) -> int:
 
 
 def print_variables(request: Request) -> int:
-    """Print what a program needs in its environment to write into the folder.
+    """Print the variables with which a program writes its trace into the folder.
 
-    A container, a service or mpirun may start the program. Raises UsageError without a
-    folder.
+    A container, a service or mpirun may start the program. Raises UsageError if the
+    request has no folder.
     """
     if request.folder is None:
         raise UsageError("name a folder for the trace with --out")

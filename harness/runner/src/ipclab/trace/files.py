@@ -37,9 +37,9 @@ class Process:
     name: str = ""  # name for people, unique in its trace
     recorder: str = ""  # "cupti" or "calls"; empty without CUDA
     problem: str = ""  # why its calls are not recorded
-    torn: int = 0  # incomplete lines, because it was killed
+    torn: int = 0  # incomplete lines; there are some if the process was killed
     exit_code: int | None = None  # of its own exit
-    signal: int = 0  # signal that ended it, if its parent or we saw it
+    signal: int = 0  # signal that ended it, if its parent or the tracer saw it
     ended: int = 0  # time of its end; if nobody saw the end, the time of its last entry
     kernels: dict[int, str] = field(default_factory=dict)
     contexts: dict[int, int] = field(default_factory=dict)  # number to pointer
@@ -137,7 +137,8 @@ TAKES_AWAY = frozenset(
 
 @contextlib.contextmanager
 def without_collector() -> Iterator[None]:
-    """Switch the collector off: with millions of entries it would take minutes."""
+    """Switch off Python's garbage collector, which would take minutes if there are
+    millions of entries."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -252,7 +253,7 @@ def _call(process: Process, declared: dict[int, list[str]], line: list[Any]) -> 
 
 
 def _tracer(folder: Path) -> list[dict[str, Any]]:
-    """The ends of processes that we saw ourselves."""
+    """The ends of processes that the tracer itself saw."""
     path = folder / TRACER
     if not path.exists():
         return []
@@ -262,8 +263,8 @@ def _tracer(folder: Path) -> list[dict[str, Any]]:
 def _ends(
     processes: list[Process], entries: list[Entry], seen: list[dict[str, Any]]
 ) -> None:
-    """How each process ended, as it wrote itself, or as its parent or we saw it."""
-    # Process ids are used again: take the last program of that id before the end.
+    """Find out how each process ended: from its file, its parent's or tracer.jsonl."""
+    # The system reuses process ids: take the last program of that id before the end.
     by_number: dict[int, list[Process]] = {}
     for process in processes:
         by_number.setdefault(process.number, []).append(process)
@@ -304,11 +305,11 @@ IMPORTS = frozenset(
 def _names(processes: list[Process], entries: list[Entry]) -> None:
     """A name for each process: its program, with a number if there are several.
 
-    The two roles of our own programs get the names from the sources. Among a program
-    and its second starts, the first one is the exporter, unless only this one imports.
-    An export does not show the role, because a program also exports to find out what
-    the machine can do. If the first one does not use CUDA and starts both roles, it is
-    their parent.
+    The roles of our own programs get the names from the sources. The first process of
+    such a program is the exporter, and the processes that it starts are importers. If
+    only the first process imports, it is the importer. An export does not show the
+    role, because a program also exports to find out what the machine can do. If the
+    first process does not use CUDA and starts both roles, it is their parent.
     """
     bases = {process: _program(process) for process in processes}
     calls = [x for x in entries if isinstance(x, Call)]
@@ -327,8 +328,8 @@ def _names(processes: list[Process], entries: list[Entry]) -> None:
         other, own = "importer", "exporter"
         if parent in imported and not imported & set(family):
             other, own = own, other
-        # A process that only starts another one is left out. If the parent is 0, it is
-        # not known who started the process.
+        # A process that only starts another process is left out. If the parent is 0, it
+        # is not known who started the process.
         starts = {x.parent for x in processes}
         last = {x for x in family if x.number not in starts and 0 not in starts}
         bases.update({x: other for x in family if x in busy | last})

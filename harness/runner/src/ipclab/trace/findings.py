@@ -16,7 +16,7 @@ from ipclab.trace.files import Entry, Process
 RULES: dict[str, tuple[str, str]] = {
     "freed-while-open": (
         "LMEM-42",
-        "free it after every importer has said that it has closed it",
+        "free the memory after every importer has reported that it has closed it",
     ),
     "exporter-ended-while-open": (
         "LIFE-04",
@@ -31,7 +31,7 @@ RULES: dict[str, tuple[str, str]] = {
         "LMEM-25",
         "use your own pointer or event; a handle is for another process",
     ),
-    "second-context": ("LMEM-26", "open it in one context of a device"),
+    "second-context": ("LMEM-26", "open the handle in only one context of a device"),
     "wrong-flags": ("LMEM-19", "pass cudaIpcMemLazyEnablePeerAccess"),
     "unknown-handle": ("LMEM-24", "send all 64 bytes, unchanged"),
     "not-exportable": ("LMEM-21", "export memory of the kind that this handle is for"),
@@ -47,7 +47,10 @@ RULES: dict[str, tuple[str, str]] = {
     "closed-too-seldom": ("LMEM-09", "close once for each open"),
     "closed-too-often": ("LMEM-11", "close once for each open"),
     "closed-not-opened": ("LMEM-29", "close only what an open returned"),
-    "import-freed": ("LMEM-28", "close an import; only the exporter frees"),
+    "import-freed": (
+        "LMEM-28",
+        "close what was opened from a handle; only the exporter frees memory",
+    ),
     "use-after-close": ("LMEM-10", "close after the last use"),
     "pointer-of-another-process": (
         "LMEM-41",
@@ -56,7 +59,7 @@ RULES: dict[str, tuple[str, str]] = {
     "possible-race": (
         "LMEM-43",
         "let the process of the earlier work synchronise before it sends its message, "
-        "or let the other one wait for an IPC event",
+        "or let the other process wait for an IPC event",
     ),
     "context-destroyed": ("LIFE-11", "close what is open before the context ends"),
     "cuda-after-fork": ("LIFE-10", "start children with exec, or fork before CUDA"),
@@ -66,7 +69,7 @@ RULES: dict[str, tuple[str, str]] = {
     ),
     "event-destroyed-while-open": (
         "LEVT-21",
-        "destroy it after every importer has destroyed its own",
+        "destroy the event after every importer has destroyed its own event",
     ),
     "event-never-destroyed": ("LEVT-06", "release an imported event: cudaEventDestroy"),
     "never-released": ("VMM-15", "release each import: cuMemRelease"),
@@ -78,16 +81,16 @@ RULES: dict[str, tuple[str, str]] = {
     ),
     "descriptor-left-open": (
         "VMM-13",
-        "close it after it was sent, or imported",
+        "close the descriptor after it was sent or imported",
     ),
     "pool-pointer-freed-early": (
         "POOL-18",
-        "let every importer free before the exporter does",
+        "let every importer free its pointer before the exporter frees the memory",
     ),
     "pool-pointer-never-freed": ("POOL-15", "free an imported pointer: cudaFreeAsync"),
     "pool-pointer-imported-twice": (
         "IMPL-11",
-        "import it once: the first free unmaps both",
+        "import the pointer once: the first free unmaps both imports",
     ),
     "pool-not-exportable": (
         "POOL-02",

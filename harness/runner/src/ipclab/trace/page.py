@@ -16,7 +16,7 @@ from ipclab.trace.sequence import Step, steps
 from ipclab.trace.story import Story
 
 STYLE = Path(pages.__file__).parent / "templates" / "trace.css"
-MOST = 3000  # steps of a page: with more it would be slow
+MOST = 3000  # steps of a page; a page with more steps would be slow
 
 
 def write(folder: Path, story: Story, found: Sequence[Finding]) -> None:

@@ -34,8 +34,8 @@ def sequence(
 ) -> str:
     """The sequence: a lane for each of these processes, time downwards.
 
-    Colours are classes of the page's style; a refused call is also dashed and marked,
-    a death is also a cross. `links` has addresses for the names of calls.
+    Colours are classes of the page's style. A refused call is also dashed and marked,
+    and a death is also a cross. `links` has addresses for the names of calls.
     """
     left_out = len(drawn) - most
     drawn = drawn[:most]
@@ -131,8 +131,8 @@ class _Bar:
 
 
 def shared(story: Story, since: int = 0) -> list[Memory]:
-    """The memory that was exported or opened, without what was gone `since`
-    nanoseconds after the trace began."""
+    """The memory that was exported or opened, without memory that was freed earlier
+    than `since` nanoseconds after the trace began."""
     began = story.trace.processes[0].began if story.trace.processes else 0
     return [
         x
@@ -145,14 +145,14 @@ def memory(
     story: Story, title: str, since: int = 0, names: Mapping[int, str] | None = None
 ) -> str:
     """The memory: a group of bars for each block that was shared. The first bar is for
-    the process that owns the block; each process that has it open has one, too. A bar
-    goes from the beginning to the end of the use and has the address. A chunk also has
-    a bar from its export until all copies of that descriptor are closed. The number of
-    references is below.
+    the process that owns the block. Each process that has the block open also has a
+    bar. A bar goes from the beginning to the end of the use and shows the address. A
+    chunk also has a bar from its export until all copies of that descriptor are closed.
+    The number of references is below the bars.
 
     `since` is that of `shared`; `names` has other names for memory, by its number. The
-    attribute data-moments has a pair `nanoseconds,x` for each moment, data-memory has
-    the number of a group.
+    attribute data-moments has a pair `nanoseconds,x` for each moment. The attribute
+    data-memory has the number of a group.
     """
     began = story.trace.processes[0].began if story.trace.processes else 0
     blocks = shared(story, since)
@@ -226,7 +226,8 @@ def _times(count: int) -> str:
 
 
 def _place(bar: _Bar, column: Mapping[int, int]) -> int:
-    """Where the text of a bar begins: in the bar, or after it if it is too short."""
+    """Where the text of a bar begins: in the bar, or after it if the bar is too
+    short."""
     begin, end = column[bar.begin], column[bar.end]
     fits = LETTER * len(bar.text) + 8 <= end - begin
     return begin + 5 if fits else max(end, begin + 6) + (10 if bar.died else 4)
@@ -258,7 +259,7 @@ def _bar(
     process: Process, text: str, style: str, first: Entry, last: Entry | None
 ) -> _Bar:
     begin = when(first)
-    gone = last is None or not _call_name(last)  # ended with its process
+    gone = last is None or not _call_name(last)  # the use ended with its process
     end = process.ended if last is None else when(last)
     told = f"from {_call_name(first)} to {process.how if gone else _call_name(last)}"
     died = gone and bool(process.signal)

@@ -62,12 +62,12 @@ def variables(request: Request) -> dict[str, str]:
 def record(request: Request, tell: Callable[[str], None]) -> int:
     """Run the program until it and all its children have ended; return its exit code.
 
-    128 + N if signal N ended it, as in a shell. `tell` gets a line of progress
-    every two seconds. Raises UsageError if the folder cannot be used or the program
-    cannot be started.
+    The exit code is 128 + N if signal N ended the program, as in a shell. `tell` gets a
+    line of progress every two seconds. Raises UsageError if the folder cannot be used
+    or the program cannot be started.
     """
     make_folder(request.folder)
-    # Children whose parent ends become our children, so that we see how they end.
+    # Children whose parent ends become our children, so we see how they end.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         program = subprocess.Popen(
@@ -112,17 +112,20 @@ def _tell(folder: Path, tell: Callable[[str], None], over: threading.Event) -> N
 
 
 def make_folder(folder: Path) -> None:
-    """Make an empty folder; UsageError if it has something in it."""
+    """Make an empty folder.
+
+    Raises UsageError if the folder is not empty or cannot be made.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise UsageError(f"{folder}: is not empty; name another with --out")
+            raise UsageError(f"{folder}: is not empty; name another folder with --out")
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror}") from None
 
 
 def _trim(folder: Path) -> None:
-    """Cut off the unused space that was prepared: zeros at the end of files."""
+    """Cut off the space that was prepared but not used: zeros at the end of files."""
     for path in folder.glob("*.trace"):
         try:
             with path.open("r+b") as file:

@@ -66,8 +66,9 @@ def replay(trace: Trace, messages_only: bool = False) -> Story:
     """Go through a trace in the order of time.
 
     Processes may tell each other that they have synchronised or closed something, in
-    ways that a trace does not show. So what came later counts as ordered, unless the
-    processes have only messages, events and their end to communicate (`messages_only`).
+    ways that a trace does not show. So a later call counts as ordered. This is not so
+    if the processes communicate only by messages, events and their end
+    (`messages_only`).
     """
     with files.without_collector():
         return _Replay(trace, messages_only).run()
@@ -146,7 +147,7 @@ class _Replay:
                 self.story.more[id(uses[MOST_USES])] = left_out
             self.concerns(*uses)
 
-    # What the rules say.
+    # Findings.
 
     def found(
         self,
@@ -158,7 +159,7 @@ class _Replay:
         other: Entry | None = None,
         once: tuple[Any, ...] = (),
     ) -> None:
-        """Add a finding; with `once`, only one for these objects."""
+        """Add a finding. With `once`, add only one finding for these objects."""
         if once:
             if (rule, *once) in self.said:
                 return
@@ -174,7 +175,7 @@ class _Replay:
         self.story.findings.append(finding)
 
     def concerns(self, *entries: Entry | None) -> None:
-        """Marks entries that concern IPC, so that they are never folded."""
+        """Mark entries that concern IPC: the sequence shows no other entries."""
         self.story.concerns.update(id(entry) for entry in entries if entry)
 
     # Processes.
@@ -325,7 +326,8 @@ class _Replay:
             return
 
     def _on_ended(self, space: Space, event: Event) -> None:
-        """A process that has waited for another one knows everything that it did."""
+        """A process that has waited for the end of another process knows everything
+        that the other process did."""
         for each in self.trace.processes:
             if each.number == event.facts["process"] and each.began < event.at:
                 self._learns(space, {each: each.ended})
@@ -346,7 +348,7 @@ class _Replay:
     def _got(
         self, space: Space, handle: Handle | None, descriptor: dict[str, int]
     ) -> None:
-        """Notes that a process has got a copy of a descriptor."""
+        """Note that a process has received a copy of a descriptor."""
         space.descriptors[descriptor["fd"]] = (handle, descriptor)
         if handle is not None:
             handle.copies += 1
@@ -362,8 +364,8 @@ class _Replay:
         """The export that a descriptor came from.
 
         It is known if the trace has the message with the descriptor. Otherwise the file
-        of the descriptor shows it. With NVIDIA's driver all exports have the same file,
-        so then it is the latest export.
+        of the descriptor shows it. With NVIDIA's driver all exports have the same file;
+        then the answer is the latest export.
         """
         if not descriptor:
             return None
@@ -789,7 +791,7 @@ class _Replay:
             space.knows[process] = max(until, space.knows.get(process, until))
 
     def _knows(self, space: Space, other: Process, at: int) -> bool:
-        """Can the process know what another one did at that time?"""
+        """Can the process know what another process did at that time?"""
         return (
             not self.messages_only
             or other is space.process
@@ -875,7 +877,7 @@ class _Replay:
     def _ordered(
         self, space: Space, call: Call, memory: Memory, before: Iterable[Work], how: str
     ) -> None:
-        """Adds a finding if nothing orders the call after other processes' work."""
+        """Add a finding if nothing orders the call after other processes' work."""
         for work in before:
             if (
                 work.process is space.process
@@ -895,11 +897,11 @@ class _Replay:
             )
 
     def _has_seen_the_end(self, space: Space, other: Process, now: Call) -> bool:
-        """Can the process know that another one, with all its work, has ended?"""
+        """Can the process know that another process has ended with all its work?"""
         return other.ended < now.began and self._knows(space, other, other.ended)
 
     def _strange(self, space: Space, call: Call, address: int) -> None:
-        """Handles an address at which this process has nothing."""
+        """Find out what is wrong with an address at which this process has nothing."""
         gone = space.gone.holding(address)
         if isinstance(gone, Opening):
             self.found(
@@ -957,7 +959,7 @@ class _Replay:
     def _shared(
         self, kind: str, space: Space, of: Memory | Pool, call: Call, value: Any
     ) -> Handle:
-        """Handles a shareable handle: a descriptor or, for fabric, bytes."""
+        """The Handle for an exported descriptor or, for fabric, exported bytes."""
         if isinstance(value, str):
             return Handle(kind, space.process, of, call, key=value)
         return Handle(kind, space.process, of, call, descriptor=value)
@@ -1171,7 +1173,7 @@ class _Replay:
 
 
 def _memory(item: Range | None) -> Memory | None:
-    """The memory under a range of addresses."""
+    """The memory to which a range of addresses leads."""
     if isinstance(item, Memory):
         return item
     if isinstance(item, Opening):
@@ -1221,9 +1223,10 @@ def _message_key(event: Event) -> str:
 
 
 def _work_together(writer: Call, reader: Call) -> bool:
-    """Two processes that launch the same kernel may order their work themselves.
+    """Whether both calls launch the same kernel, which may order the work itself.
 
-    For example, one kernel writes a flag in shared memory and the other reads it.
+    For example, the kernel of one process writes a flag in shared memory, and the
+    kernel of the other process reads it.
     """
     if "Launch" not in writer.name or "Launch" not in reader.name:
         return False

@@ -53,7 +53,7 @@ class Handle:
     key: str = ""  # the bytes; empty for a descriptor
     descriptor: dict[str, int] | None = None
     copies: int = 1  # copies of the descriptor, in all processes that have ever had one
-    closes: list[Entry] = field(default_factory=list)  # of these
+    closes: list[Entry] = field(default_factory=list)  # closes of these copies
     imports: list[Call] = field(default_factory=list)
 
     @property
@@ -175,7 +175,7 @@ class Addresses:
         self._ranges: dict[int, Range] = {}
 
     def add(self, item: Range) -> None:
-        """Add a range; it replaces one with the same base."""
+        """Add a range, or replace the range that has the same base."""
         if item.address not in self._ranges:
             bisect.insort(self._bases, item.address)
         self._ranges[item.address] = item
@@ -198,7 +198,7 @@ class Addresses:
             del self._bases[bisect.bisect_left(self._bases, base)]
 
     def inside(self, base: int, size: int) -> list[Range]:
-        """All ranges that begin in a range."""
+        """All ranges that begin inside the given range."""
         low = bisect.bisect_left(self._bases, base)
         high = bisect.bisect_left(self._bases, base + size)
         return [self._ranges[x] for x in self._bases[low:high]]
