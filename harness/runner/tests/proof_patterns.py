@@ -17,6 +17,7 @@ SPDX-License-Identifier: Apache-2.0
 
 import json
 import os
+import queue
 import random
 import re
 import shlex
@@ -26,8 +27,10 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -152,28 +155,47 @@ def run(
 
 
 def kill_often(
-    program: Path, environment: dict[str, str], victim: int, kills: int
+    program: Path, environments: list[dict[str, str]], victim: int, kills: int
 ) -> Iterator[End]:
-    """Runs the program until that many runs had a child killed at random."""
+    """Runs the program until that many runs had a child killed at random.
+
+    In each environment, one run at a time.
+    """
     chance = random.Random(SEED)
-    whole = run(program, environment)
+    whole = run(program, environments[0])
     assert whole.code == 0, whole.said
+    moments = [chance.uniform(0, whole.seconds) for _ in range(20 * kills)]
+    free: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
+    for environment in environments:
+        free.put(environment)
+
+    def kill_once(after: float) -> End:
+        environment = free.get(timeout=LIMIT)
+        try:
+            return run(program, environment, victim, after)
+        finally:
+            free.put(environment)
+
     done = 0
-    for attempt in range(20 * kills):
-        end = run(program, environment, victim, chance.uniform(0, whole.seconds))
-        if end.killed:
+    workers = ThreadPoolExecutor(len(environments))
+    try:
+        for attempt, end in enumerate(workers.map(kill_once, moments), 1):
+            if not end.killed:
+                continue
             done += 1
             if done % 10 == 0:
                 print(f"{done} killed", flush=True)
             yield end
-        if done == kills:
-            print(f"{done} killed in {attempt + 1} runs of {whole.seconds:.2f} s")
-            return
-    raise AssertionError(f"{done} kills in {20 * kills} runs")
+            if done == kills:
+                print(f"{done} killed in {attempt} runs of {whole.seconds:.2f} s")
+                return
+    finally:
+        workers.shutdown(cancel_futures=True)
+    raise AssertionError(f"{done} kills in {len(moments)} runs")
 
 
-def have_peers(environment: dict[str, str]) -> bool:
-    """Can two GPUs access each other's memory here?"""
+def probed(environment: dict[str, str]) -> Any:
+    """What the probe says about this machine or the model."""
     told = subprocess.run(
         [TOP / "build/dev/harness/scenario/probe"],
         env=environment,
@@ -182,7 +204,7 @@ def have_peers(environment: dict[str, str]) -> bool:
         timeout=60,
         check=True,
     )
-    return bool(json.loads(told.stdout)["peers"])
+    return json.loads(told.stdout)
 
 
 # One consumer, on its own GPU. Processes on one GPU take turns: a turn takes some
@@ -234,7 +256,7 @@ def test_items_pass_the_ring_three_ways(
         "ring.h": [("kCount = 1 << 16;", "kCount = 1 << 12;")],
     }
     consumers = 2
-    if have_peers(environment):
+    if probed(environment)["peers"]:
         consumers = 1
         changes["pipeline.cu"] += ONE_PROCESS_EACH["pipeline.cu"]
         changes["ways.h"] = ONE_PROCESS_EACH["ways.h"]
@@ -266,7 +288,12 @@ def test_a_consumer_is_killed_and_the_others_go_on(
         "ring.h": [("kCount = 1 << 16;", "kCount = 1 << 12;")],
     }
     program = build("74_pipeline", changes, tmp_path)
-    for end in kill_often(program, environment, victim=1, kills=KILLS):
+    # All processes of a run use one GPU, so each GPU can have its own runs.
+    each = [
+        {**environment, "CUDA_VISIBLE_DEVICES": str(gpu["index"])}
+        for gpu in probed(environment)["gpus"]
+    ]
+    for end in kill_often(program, each, victim=1, kills=KILLS):
         alone = "1 of 2 importers end: 0 values wrong" in end.said
         before_it_was_told = "the other role has ended" in end.said
         if before_it_was_told:
@@ -287,7 +314,7 @@ def test_a_rank_is_killed_and_the_others_say_so(
     }
     program = build("72_all_reduce", changes, tmp_path)
     said: Counter[str] = Counter()
-    for end in kill_often(program, environment, victim=0, kills=RANK_KILLS):
+    for end in kill_often(program, [environment], victim=0, kills=RANK_KILLS):
         messages = [x for x in MESSAGES if x in end.said]
         assert end.code == 1 and messages, end
         said[messages[0]] += 1
