@@ -136,9 +136,11 @@ class Channel {
     std::string packet(step, std::strlen(step) + 1);
     if (size != 0) packet.append(static_cast<const char*>(data), size);
     if (send_packet(socket_, packet.data(), packet.size(),
-                    descriptor) == -1)
-      broken(step, errno == EPIPE ? "the other role has ended"
-                                  : std::strerror(errno));
+                    descriptor) == -1) {
+      const bool ended = errno == EPIPE || errno == ECONNRESET;
+      broken(step,
+             ended ? "the other role has ended" : std::strerror(errno));
+    }
   }
 
   int receive_bytes(const char* step, void* data, size_t size) {

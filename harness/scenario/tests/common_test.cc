@@ -88,6 +88,16 @@ TEST(Channel, APeerThatHasEndedIsNamed) {
               "step 'done': the other role has ended");
 }
 
+// The kernel answers with ECONNRESET if the peer has left a message unread.
+TEST(Channel, APeerThatHasEndedWithUnreadStepsIsNamed) {
+  const Ends ends;
+  Channel ours(ends.ours);
+  ours.signal("first");
+  close(ends.theirs);
+  EXPECT_EXIT(ours.signal("second"), testing::ExitedWithCode(EXIT_FAILURE),
+              "step 'second': the other role has ended");
+}
+
 TEST(Channel, AnotherStepIsNamed) {
   const Ends ends;
   Channel ours(ends.ours), theirs(ends.theirs);
