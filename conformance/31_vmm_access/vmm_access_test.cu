@@ -1226,9 +1226,6 @@ TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
     EXPECT_EQ(access_at(mapping.address(), 0), kNone);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
-    const DeviceBuffer copy(bytes);
-    CALL(cudaMemcpyPeerAsync(copy.data, 1, mapping.data, 0, bytes, nullptr));
-    EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
     CALL(cudaMemset(mapping.data, 0x3C, bytes));
     uint32_t word = 0;
     CALL(cudaMemcpy(&word, mapping.data, sizeof word, cudaMemcpyDefault));
@@ -1240,6 +1237,9 @@ TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
     EXPECT_SUCCESS(set_access(mapping.address(), bytes, access_for(0)));
     EXPECT_EQ(access_at(mapping.address(), 0), 3u);
     EXPECT_EQ(access_at(mapping.address(), 1), 3u) << "given before";
+    const DeviceBuffer copy(bytes);  // both GPUs of a peer copy need access
+    CALL(cudaMemcpyPeerAsync(copy.data, 1, mapping.data, 0, bytes, nullptr));
+    EXPECT_TRUE(kernel_reads(copy, pattern("by GPU 1")));
     const Mapped both(chunk, bytes);
     const CUmemAccessDesc list[] = {access_for(0), access_for(1)};
     EXPECT_SUCCESS(DRIVER(cuMemSetAccess)(both.address(), bytes, list, 2));
