@@ -74,20 +74,21 @@ void expect_attributes(const Words& mapping, const uint32_t* at) {
   unsigned long long id = 77;
   size_t size = 77;
   int ordinal = 77;
+  // Not in the order of their numbers: the order of the request decides.
   CUpointer_attribute asked[] = {
       CU_POINTER_ATTRIBUTE_CONTEXT,
-      CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
       CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
       CU_POINTER_ATTRIBUTE_HOST_POINTER,
       CU_POINTER_ATTRIBUTE_BUFFER_ID,
       CU_POINTER_ATTRIBUTE_IS_MANAGED,
-      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+      CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
       CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
       CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
       CU_POINTER_ATTRIBUTE_RANGE_SIZE,
       CU_POINTER_ATTRIBUTE_MAPPED};
-  void* answers[] = {&context, &type,    &device_pointer, &host_pointer,
-                     &id,      &managed, &ordinal,        &capable,
+  void* answers[] = {&context, &ordinal, &device_pointer, &host_pointer,
+                     &id,      &managed, &type,           &capable,
                      &start,   &size,    &mapped};
   EXPECT_SUCCESS(DRIVER(cuPointerGetAttributes)(std::size(asked), asked,
                                                 answers, address));

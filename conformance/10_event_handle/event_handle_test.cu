@@ -24,6 +24,8 @@ constexpr int kLooks = 50;
 constexpr int kMany = 300;         // events, more than a byte can count
 constexpr auto kLongWait = 200ms;  // of a host, to see whether it spins
 constexpr double kMaySpin = 0.1;   // largest part of a wait that may spin
+constexpr unsigned kBlocking =
+    cudaEventInterprocess | cudaEventDisableTiming | cudaEventBlockingSync;
 
 /// What the exporter lends: memory, and the event that shows when to read it,
 /// exported by both APIs.
@@ -537,8 +539,6 @@ static void waits_without_spinning(Role& me) {
   const DeviceBuffer buffer(kBytes);
   buffer.fill(pattern("old"));
   const Stream stream;
-  constexpr unsigned kBlocking =
-      cudaEventInterprocess | cudaEventDisableTiming | cudaEventBlockingSync;
   cudaEvent_t created = nullptr, other = nullptr;
   EXPECT_SUCCESS(RuntimeApi::event_create(&created, kBlocking));
   EXPECT_SUCCESS(DriverApi::event_create(&other, kBlocking));
@@ -564,9 +564,6 @@ static void waits_without_spinning(Role& me) {
   expect_blocked(me, "cudaEventSynchronize(event) in a thread", waiter);
   expect_blocked(me, "cuEventSynchronize(event) in a thread", by_driver);
   EXPECT_TRUE(kernel_reads(buffer, written));
-  me.wait("recorded");
-  EXPECT_TRUE(is_pending(created)) << "the importer's record";
-  me.signal("pending");
   me.wait("closed");
   EXPECT_SUCCESS(cudaEventDestroy(created));
   EXPECT_SUCCESS(cudaEventDestroy(other));
@@ -585,13 +582,9 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
     LegacyMapping mapping(handles.memory, kBytes);
     SharedEvent event(handles.event);
     const cudaEvent_t other = opened_by_driver(handles.by_driver);
-    const Stream stream;
-    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
     HostWait waiter(event), by_driver = DriverApi::host_wait(other);
-    for (int i = 0; i < kLooks; ++i) EXPECT_TRUE(is_pending(event));
     EXPECT_TRUE(waiter.is_held()) << "before the work was done";
     EXPECT_FALSE(by_driver.returned()) << "before the work was done";
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     me.signal("waiting");
     EXPECT_EQ(waiter.join(), cudaSuccess);
     EXPECT_EQ(by_driver.join(), cudaSuccess);
@@ -602,7 +595,45 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
                std::to_string(waiter.waited_us()) + " us");
     EXPECT_TRUE(kernel_reads(mapping, written));
     EXPECT_TRUE(copy_reads(mapping, written));
+    event.destroy();
+    EXPECT_SUCCESS(DriverApi::event_destroy(other));
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}
+
+TEST(EventHandle, ABlockingEventOrdersWork) {
+  covers("LEVT-22");
+  needs(gpus(1), legacy_events);
+  Scenario scenario(Scenario::kShared);
+
+  scenario.role("exporter", [](Role& me) {
+    const SharedEvent event(kBlocking);
+    const Stream stream;
+    Latch latch;
+    latch.hold(stream);
+    CALL(cudaEventRecord(event, stream));
+    me.send("handle", event.handle());
+    me.wait("waiting");
+    latch.release();
     EXPECT_TRUE(passes(stream));
+    me.wait("recorded");
+    EXPECT_TRUE(is_pending(event)) << "the importer's record";
+    me.signal("pending");
+    me.wait("destroyed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+    const Stream stream;
+    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+    for (int i = 0; i < kLooks; ++i) EXPECT_TRUE(is_pending(event));
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    me.signal("waiting");
+    EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(is_done(event));
     // The importer's record reaches the exporter.
     Latch latch;
     latch.hold(stream);
@@ -612,12 +643,10 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
     latch.release();
     EXPECT_TRUE(passes(stream));
     event.destroy();
-    EXPECT_SUCCESS(DriverApi::event_destroy(other));
-    mapping.close();
-    me.signal("closed");
+    me.signal("destroyed");
   });
 
-  scenario.run(30s);
+  scenario.run(20s);
 }
 
 // An exporter and an importer of one event, which is exported, opened,

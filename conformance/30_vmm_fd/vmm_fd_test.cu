@@ -437,7 +437,10 @@ TEST(VmmFd, TheDescriptorIsPassedByValue) {
         &handle, by_value(descriptor.get()), kFd));
     const Mapping mapping(Chunk(handle), granule());
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    if (const Descriptor copy = copy_with_high_number(descriptor)) {
+    const Descriptor copy = copy_with_high_number(descriptor);
+    if (!copy) {
+      me.observe("this process may not have a descriptor above 1023");
+    } else {
       Sentinel<CUmemGenericAllocationHandle> again;
       EXPECT_SUCCESS(DRIVER(cuMemImportFromShareableHandle)(
           again.out(), by_value(copy.get()), kFd))

@@ -351,7 +351,7 @@ TEST(Pools, PeerAccessOpensNoPool) {
   needs(gpus(2), pools, peer_access);
   Scenario scenario;
   scenario.role("owner", [](Role&) {
-    const Pool other, pool;
+    const Pool other, pool(shareable());
     const AsyncBuffer buffer(pool, kBytes);
     buffer.fill(pattern("on GPU 0"));
     CALL(cudaSetDevice(1));
@@ -368,6 +368,9 @@ TEST(Pools, PeerAccessOpensNoPool) {
     for (const cudaMemPool_t current : {cudaMemPool_t{pool}, default_pool(0)})
       CALL(cudaDeviceSetMemPool(0, current));
     EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
+    EXPECT_TRUE(pool.exported());
+    EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite)
+        << "exported";
     CALL(cudaDeviceDisablePeerAccess(0));
     EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
     EXPECT_TRUE(kernel_reads(buffer, pattern("on GPU 0")));

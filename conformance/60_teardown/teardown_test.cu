@@ -28,6 +28,7 @@ using Handle = cudaIpcMemHandle_t;
 using PointerData = cudaMemPoolPtrExportData;
 
 constexpr size_t kBytes = 2 << 20;
+constexpr size_t kLarge = 256 << 20;  // far more than anything else uses
 constexpr int kCycles = 1000;
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 constexpr unsigned kThreads = 8;
@@ -148,6 +149,34 @@ TEST(Teardown, OrderedMemoryLeavesNothing) {
           me.signal("closed");
         };
       });
+}
+
+TEST(Teardown, MemoryOfManyImportersLeavesNothing) {
+  covers("LIFE-01");
+  needs(gpus(1), legacy_memory, alone);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    DeviceBuffer buffer(kLarge, DeviceBuffer::Fresh::kUnwritten);
+    Words(buffer.data, kBytes).fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    me.wait("opened", kImporters);
+    const size_t before = free_memory();  // with the importers' contexts
+    me.signal("all have opened");
+    me.wait("closed", kImporters);
+    buffer.free();
+    EXPECT_TRUE(returned(before, kLarge));
+    me.signal("freed");
+  });
+  scenario.roles("importer", kImporters, [](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("handle"), kLarge);
+    EXPECT_TRUE(kernel_reads(Words(mapping.data, kBytes), pattern("exporter")));
+    me.signal("opened");
+    me.wait("all have opened");
+    mapping.close();
+    me.signal("closed");
+    me.wait("freed");  // keeps its context
+  });
+  scenario.run(20s);
 }
 
 TEST(Teardown, OrderedEventsLeaveNothing) {

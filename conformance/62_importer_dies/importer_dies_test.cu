@@ -234,7 +234,7 @@ static void expect_exports() {
 
 // "destroys and cleans up all resources associated with the current device"
 TEST(ImporterDies, AResetOfOneGpuLeavesTheOther) {
-  covers("LIFE-11");
+  covers("LIFE-15");
   needs(gpus(2), legacy_memory);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
@@ -254,8 +254,25 @@ TEST(ImporterDies, AResetOfOneGpuLeavesTheOther) {
   scenario.run(20s);
 }
 
-TEST(ImporterDies, AnImporterResetsItsDevice) {
+TEST(ImporterDies, APointerFromBeforeAResetIsClosed) {
   covers("LIFE-11");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  auto& importer = scenario.role("importer", [](Role& me) {
+    void* const opened = open_handle(me.receive<Handle>("handle"));
+    EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
+    CALL(cudaDeviceReset());
+    observe_code(me, "closing what was open before the reset",
+                 NOTED(cudaIpcCloseMemHandle(opened)));
+    me.signal("closed");
+  });
+  importer.in_new_process();
+  scenario.run(20s);
+}
+
+TEST(ImporterDies, AnImporterResetsItsDevice) {
+  covers("LIFE-15");
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
 
@@ -295,8 +312,6 @@ TEST(ImporterDies, AnImporterResetsItsDevice) {
     before.release();  // the reset has destroyed it
     me.signal("reset");
     me.wait("released");
-    observe_code(me, "closing what was open before the reset",
-                 NOTED(cudaIpcCloseMemHandle(opened)));
     // "Any subsequent API call to this device will reinitialize the device."
     for (int round = 0; round < 2; ++round) {
       EXPECT_SUCCESS(cudaIpcOpenMemHandle(&opened, handle, kLazy));

@@ -188,7 +188,8 @@ static void serves_clients_and_a_latecomer(Role& me) {
   me.wait_for_end("latecomer");  // its own memory comes back, too
   const size_t held = free_memory();
   EXPECT_SUCCESS(cudaFree(std::exchange(whole.data, nullptr)));
-  EXPECT_TRUE(returned(held, kLarge)) << "what the clients had open";
+  observe_check(me, "what killed clients had open is free again",
+                [held] { return returned(held, kLarge); });
   EXPECT_TRUE(context_is_usable());
 }
 

@@ -52,6 +52,8 @@ void note(Call& call) {
     exports.erase(made);
   } else if (call.is("cuMemImportFromShareableHandle")) {
     imports.put(*call.at<Chunk*>(0));
+    created.erase(*call.at<Chunk*>(0));  // the number may be an earlier one
+    exports.erase(*call.at<Chunk*>(0));
   } else if (call.is("cuMemExportToShareableHandle")) {
     exports.put(call.at<Chunk>(1));
   } else if (call.is("cuMemAddressReserve")) {

@@ -283,20 +283,6 @@ int after_reset_refused(Call& call) {
   return call.proceed();
 }
 
-// A reset completes the imported events that are pending.
-int reset_completes_events(Call& call) {
-  if (!call.is("cudaDeviceReset")) return noted_event(call);
-  for (const auto& [event, imported] : events.all()) {
-    if (imported && cudaEventQuery(event) == cudaErrorNotReady &&
-        cudaEventRecord(event, private_stream()) == cudaSuccess) {
-      cudaStreamSynchronize(private_stream());
-      call.fired();
-    }
-    events.erase(event);
-  }
-  return call.proceed();
-}
-
 // A reset of one GPU also closes what the process has opened on other GPUs.
 int reset_closes_everywhere(Call& call) {
   if (!call.is("cudaDeviceReset")) return noted_open(call);
@@ -477,24 +463,14 @@ int closed_known_to_many(Call& call) {
 
 // --- attributes of the GPU ---------------------------------------------------
 
-int attribute_denied(Call& call, int attribute, bool applies) {
+int ipc_denied_to_second_thread(Call& call) {
   const int code = call.proceed();
-  if (code != kSuccess || call.at<int>(1) != attribute || !applies) return code;
+  if (code != kSuccess || call.at<int>(1) != cudaDevAttrIpcEventSupport ||
+      gettid() == getpid())
+    return code;
   if (*call.at<int*>(0) != 0) call.fired();
   *call.at<int*>(0) = 0;
   return code;
-}
-int ipc_denied_to_second_thread(Call& call) {
-  return attribute_denied(call, cudaDevAttrIpcEventSupport,
-                          gettid() != getpid());
-}
-int words_of_64_denied(Call& call) {
-  return attribute_denied(
-      call, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, true);
-}
-int nor_denied(Call& call) {
-  return attribute_denied(
-      call, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, true);
 }
 
 // --- events ------------------------------------------------------------------
@@ -510,7 +486,8 @@ bool is_pending(cudaEvent_t event) {
   return cudaEventQuery(event) == cudaErrorNotReady;
 }
 bool is_busy(cudaStream_t stream) {
-  return DRIVER_CALL(cuStreamQuery)(stream) == CUDA_ERROR_NOT_READY;
+  return !is_captured(stream) &&
+         DRIVER_CALL(cuStreamQuery)(stream) == CUDA_ERROR_NOT_READY;
 }
 cudaEvent_t record_in(cudaStream_t stream) {
   cudaEvent_t mark = nullptr;
@@ -546,7 +523,13 @@ int own_record_preferred(Call& call) {
 // seen by the other one.
 int twin_unseen(Call& call) {
   static Table<std::string, cudaEvent_t> last;  // by which open; by its key
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) {
+    if (call.is("cudaEventDestroy")) {
+      const std::string key = event_keys.get(call.at<cudaEvent_t>(0));
+      if (last.get(key) == call.at<cudaEvent_t>(0)) last.erase(key);
+    }
+    return noted_event(call);
+  }
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event)) return call.proceed();
   const std::string key = event_keys.get(event);
@@ -555,6 +538,25 @@ int twin_unseen(Call& call) {
     return call.proceed();
   }
   return last.has(key) && last.get(key) != event && is_pending(event)
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// After a reset in an importer, the exporter sees its pending event as
+// complete.
+int reset_completes_events(Call& call) {
+  if (call.is("cudaDeviceReset")) {
+    for (const auto& [event, imported] : events.all()) {
+      if (imported) tell_processes("reset-" + event_keys.get(event), 1);
+      events.erase(event);
+    }
+    return call.proceed();
+  }
+  if (keeps_events(call)) return noted_event(call);
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && !is_imported(event) &&
+                 told("reset-" + event_keys.get(event), 0) != 0 &&
+                 is_pending(event)
              ? no_wait(call)
              : call.proceed();
 }
@@ -789,9 +791,11 @@ void add_legacy_lives(List& list) {
   list.named("two-importers-leak",
              "memory that two processes have opened is never given back",
              {kFree, kGet, kOpen, kClose}, two_importers_leak);
-  list.named("self-open-while-open",
-             "a process that has memory open opens its own handles, too",
-             {kOpen, kGet, kClose}, self_open_while_open);
+  list.named(
+      "self-open-while-open",
+      "if a process has memory open, an open of its own handle succeeds and "
+      "gives other memory",
+      {kOpen, kGet, kClose}, self_open_while_open);
   list.named("close-too-often-by-driver-ok",
              "the driver API closes memory once more than it was opened",
              {kClose, kOpen}, driver_closes_too_often);
@@ -809,7 +813,8 @@ void add_legacy_lives(List& list) {
              after_reset_refused);
   list.named("reset-completes-events",
              "a reset of an importer completes the exporter's pending events",
-             {kReset, kOpenEvent, kDestroy}, reset_completes_events);
+             {kReset, kQuery, kOpenEvent, kExport, kCreate, kDestroy},
+             reset_completes_events);
   list.named("reset-closes-on-other-gpus",
              "a reset of one GPU also closes memory that another GPU has open",
              {kReset, kOpen, kClose}, reset_closes_everywhere, 2);
@@ -845,14 +850,6 @@ void add_legacy_lives(List& list) {
   list.named("ipc-attr-second-thread-no",
              "the IPC attribute says no in a second thread",
              {"cudaDeviceGetAttribute"}, ipc_denied_to_second_thread);
-  list.named("words-64-attr-denied",
-             "the attribute says that streams cannot wait for 64 bits, but "
-             "they can",
-             {"cudaDeviceGetAttribute"}, words_of_64_denied);
-  list.named("wait-nor-attr-denied",
-             "the attribute says that streams cannot wait for a missing bit "
-             "(NOR), but they can",
-             {"cudaDeviceGetAttribute"}, nor_denied);
   list.named("import-own-record-preferred",
              "an importer uses its own record after the exporter has recorded "
              "the event again",

@@ -105,7 +105,8 @@ bool is_busy(cudaStream_t stream) {
 
 // --- numbers -----------------------------------------------------------------
 
-// A watermark is the largest of the values that queries have returned.
+// A watermark is the largest value that the pool had at any query of its
+// attributes.
 template <cudaMemPoolAttr current, cudaMemPoolAttr high>
 int watermark_of_queries(Call& call) {
   static auto& largest = *new Table<cudaMemPool_t, uint64_t>;
@@ -171,7 +172,7 @@ int second_trim_lost(Call& call) {
 int trim_keeps_free_memory(Call& call) {
   size_t& kept = call.at<size_t>(1);
   const auto used = attribute(pool_of(call), kUsed);
-  if (kept == 0 || used == 0) return call.proceed();
+  if (kept == 0 || used == 0 || kept > SIZE_MAX - used) return call.proceed();
   kept += used;
   call.fired();
   return call.proceed();
@@ -284,10 +285,10 @@ int thread_keeps_pool(Call& call) {
 // After the current pool was destroyed, the next new one becomes current.
 int next_pool_current(Call& call) {
   static std::atomic<int> without{-1};
-  if (destroys(call) && pool_of(call) == current_pool())
-    without = current_gpu();
+  const bool ends_current = destroys(call) && pool_of(call) == current_pool();
   if (call.is("cudaDeviceSetMemPool")) without = -1;
   const int code = noted_pools(call);
+  if (code == kSuccess && ends_current) without = current_gpu();
   if (code != kSuccess || !creates(call)) return code;
   const auto made = *call.at<cudaMemPool_t*>(0);
   if (without < 0 || gpu_of(made) != without) return code;
@@ -426,15 +427,6 @@ int import_free_in_blocking_stream(Call& call) {
   blocks.erase(address);
   call.fired();
   return cudaFree(address);
-}
-
-int free_blocks(Call& call) {
-  const auto stream = call.value<cudaStream_t>(kStream);
-  if (is_busy(stream)) {
-    call.fired();
-    cudaStreamSynchronize(stream);
-  }
-  return call.proceed();
 }
 
 // Frees that other streams do not know yet.
@@ -771,12 +763,11 @@ const char* const kExportPointer = "cudaMemPoolExportPointer";
 
 void add_numbers(List& list) {
   list.named("used-watermark-of-queries",
-             "UsedMemHigh is the largest value that queries of UsedMemCurrent "
-             "have returned",
+             "UsedMemHigh is the largest amount that was in use at any query",
              {kGet, kSet, kDestroy}, watermark_of_queries<kUsed, kUsedHigh>);
   list.named("reserved-watermark-of-queries",
-             "ReservedMemHigh is the largest value that queries of "
-             "ReservedMemCurrent have returned",
+             "ReservedMemHigh is the largest amount that was reserved at any "
+             "query",
              {kGet, kSet, kDestroy},
              watermark_of_queries<kReserved, kReservedHigh>);
   list.named("used-watermark-frozen",
@@ -844,8 +835,8 @@ void add_current_pools(List& list) {
              "2 MiB",
              {kCreate}, maxsize_rounded_down);
   list.named("maxsize-not-of-current-pool",
-             "the maximal size of the current pool does not limit "
-             "cudaMallocAsync",
+             "if the current pool is full, cudaMallocAsync takes memory of the "
+             "default pool",
              {kMalloc, kCreate, kDestroy}, maxsize_not_of_current_pool);
   list.named("destroy-keeps-unused",
              "a destroyed pool does not give back the memory that nobody used",
@@ -865,13 +856,9 @@ void add_frees(List& list) {
              "without cudaStreamNonBlocking",
              {kFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync},
              import_free_in_blocking_stream);
-  list.named("freeasync-blocks",
-             "cudaFreeAsync returns only when the earlier work of its stream "
-             "is done",
-             {kFreeAsync}, free_blocks);
   list.named("event-sync-does-not-release",
-             "cudaEventSynchronize does not make freed memory available to "
-             "other streams",
+             "a free takes effect only at the next call that is not "
+             "cudaEventSynchronize",
              {kFreeAsync, kMalloc, kFromPool, "cudaEventSynchronize",
               "cudaStreamSynchronize", "cudaDeviceSynchronize",
               "cudaStreamWaitEvent", kDestroy, "cudaStreamDestroy"},
