@@ -79,7 +79,7 @@ inline bool in_use(const sockaddr_un& address) {
 
 //! [listen]
 /// Creates a socket at `path`, listens there, and prints the path. An
-/// old socket where no process listens is replaced. Any other file there
+/// old socket without a listening process is replaced. Any other file
 /// is an error (exit code 2). At exit the process removes the path.
 inline int listen_at(const char* path) {
   const sockaddr_un address = socket_address(path);
