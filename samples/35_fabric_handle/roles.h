@@ -1,7 +1,7 @@
 // The roles of lesson 35 are two processes of one node, as in other
 // lessons. With -DUSE_MPI the roles are the two ranks that mpirun has
-// started, and class Channel uses MPI. Every wait has a deadline. If one
-// rank fails, the other rank ends, too.
+// started, and class Channel uses MPI. Every wait has a deadline. If
+// one rank fails, the other rank ends, too.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
