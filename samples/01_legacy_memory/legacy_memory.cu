@@ -4,7 +4,7 @@
 //   cudaMalloc, write
 //   cudaIpcGetMemHandle  -- handle -->  cudaIpcOpenMemHandle
 //                                       read the exporter's values
-//                                       write its own
+//                                       write its own values
 //   read the importer's  <- closed ---  cudaIpcCloseMemHandle
 //   values, cudaFree
 //
@@ -77,12 +77,12 @@ int main(int argc, char** argv) {
   if (is_child(argc, argv))  // the second start of this same program
     return importer(channel_from_parent(argv));
 
-  require_gpus(1);  // exits 77 ("skipped") and says why
+  require_gpus(1);  // or exits with 77 ("skipped") and says why
   require_legacy_ipc();
 
   Child child = start_again(argv);  // exec: CUDA does not survive fork
   const int mine = exporter(child.channel);
 
-  return child.finish(mine);  // fails if the importer was killed
+  return child.finish(mine);  // fails if either role has failed
 }
 //! [main]

@@ -2,7 +2,7 @@
 //
 //   exporter                            importer
 //   export host memory: refused
-//   read the kept code, once
+//   the runtime keeps the code
 //   export freed memory: refused
 //   open its own handle: refused
 //   write
@@ -44,7 +44,7 @@ bool is_kept_once() {
 int exporter(Channel& channel) {
   bool good = is_kept_once();
 
-  // refused() clears the kept code, too.
+  // refused() clears the code that the runtime keeps.
   cudaIpcMemHandle_t handle;
   void* freed = allocate_values(kCount, kExporterValue);
   CUDA_CHECK(cudaFree(freed));

@@ -42,8 +42,8 @@ int exporter(Channel& channel) {
 //! [exporter]
 
 //! [second]
-// The runtime works in the primary context of a device. This function
-// makes another context of device 0, and opens the handle there.
+// The runtime normally uses the primary context of a device. This
+// function tries to open the handle in another context of device 0.
 bool is_refused_in_second_context(const cudaIpcMemHandle_t& handle) {
   CUdevice device = 0;
   CUcontext second = nullptr;

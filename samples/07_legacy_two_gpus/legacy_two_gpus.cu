@@ -46,7 +46,7 @@ int exporter(Channel& channel) {
 
 //! [hide]
 // Hides all GPUs except the second GPU from this process. CUDA reads
-// the variable once, at the first CUDA call.
+// CUDA_VISIBLE_DEVICES once, at the first CUDA call.
 void see_only_second_gpu() {
   const char* variable = std::getenv("CUDA_VISIBLE_DEVICES");
   const std::string all = variable != nullptr ? variable : "0,1";

@@ -111,7 +111,7 @@ int importer(Channel channel) {
 //! [importer]
 
 int main(int argc, char** argv) {
-  // Load all kernels now: loading can wait for a stream that is held.
+  // Load all kernels early: a late load can wait for a held stream.
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
 

@@ -1,7 +1,7 @@
 // Lesson 12: what an interprocess event cannot do.
 //
 //   exporter                            importer
-//   create it with timing: refused
+//   create an event with timing: refused
 //   export a plain event: refused
 //   create, record
 //   measure a time: refused

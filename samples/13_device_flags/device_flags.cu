@@ -9,8 +9,8 @@
 //     write turn 1, 3, 5 …                 write turn 2, 4, 6 …
 //   read the values  <--- closed -----   close
 //
-// First kernels with atomics do this, then cuStreamWaitValue32 and
-// cuStreamWriteValue32. No event and no host takes part.
+// First kernels with atomics wait and write, then cuStreamWaitValue32
+// and cuStreamWriteValue32. No event and no host takes part.
 //
 // nvcc -cudart shared samples/13_device_flags/device_flags.cu
 //
@@ -74,7 +74,7 @@ void queue_by_stream(unsigned* values, unsigned* turn, unsigned mine) {
 //! [stream]
 
 // Queues every second turn, beginning with `first`, and waits for
-// all of them. Returns the microseconds of one turn.
+// these turns. Returns the average time of a turn in microseconds.
 template <class Queue>
 double take_turns(Queue queue, unsigned* values, unsigned first) {
   const auto began = std::chrono::steady_clock::now();
@@ -131,7 +131,7 @@ int importer(Channel channel) {
 //! [importer]
 
 int main(int argc, char** argv) {
-  // Load all kernels now: loading can wait for a kernel that waits.
+  // Load all kernels early: a late load can wait for a waiting kernel.
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
 

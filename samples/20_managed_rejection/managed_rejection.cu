@@ -2,7 +2,7 @@
 //
 //   exporter                            importer
 //   cudaMallocManaged, the CPU writes
-//   export it: refused
+//   export managed memory: refused
 //   cudaMalloc, copy into it
 //   cudaIpcGetMemHandle  -- handle -->  open, read, write
 //   copy back            <- closed ---  close

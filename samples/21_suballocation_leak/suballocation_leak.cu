@@ -4,9 +4,9 @@
 //   cudaMalloc twice: one to
 //   lend, one for a secret
 //   handle of the first  -- handle -->  cudaIpcOpenMemHandle
-//                                       search the 2 MiB around it for
-//                                       the secret, and change it
-//   is it unchanged?     <- closed ---  cudaIpcCloseMemHandle
+//                                       search 2 MiB for the secret,
+//                                       and change the secret
+//   check the secret     <- closed ---  cudaIpcCloseMemHandle
 //   the same again, with a size that is a multiple of 2 MiB
 //
 // nvcc -cudart shared
@@ -30,7 +30,7 @@ constexpr unsigned kForged = 0xf0f0f0f0;
 constexpr size_t kBlock = 2 << 20;  // a handle maps whole blocks
 
 // Returns the size to allocate so that the handle shares only the loan:
-// the next multiple of 2 MiB, or 0 if size_t cannot hold it.
+// `bytes`, rounded up to whole blocks, or 0 if this is too large.
 constexpr size_t shareable(size_t bytes) {
   const size_t blocks = bytes / kBlock + (bytes % kBlock != 0);
   return blocks > SIZE_MAX / kBlock ? 0 : blocks * kBlock;
@@ -47,7 +47,7 @@ __global__ void forge(unsigned* block) {
   atomicAdd(&forged, 1);
 }
 
-// Changes the secret if it is in the 2 MiB around the address. Returns
+// Changes the secret if it is in the same block as `data`. Returns
 // how many words were changed. If the driver maps only the loan, the
 // kernel faults, the context is lost, and the result is 0.
 int forge_around(void* data) {
@@ -55,7 +55,7 @@ int forge_around(void* data) {
   forged = 0;
   forge<<<kBlock / sizeof(int) / 256, 256>>>(
       reinterpret_cast<unsigned*>(address / kBlock * kBlock));
-  cudaError_t code = cudaGetLastError();  // reports an early fault, too
+  cudaError_t code = cudaGetLastError();  // may report the fault
   if (code == cudaSuccess) code = cudaDeviceSynchronize();
   if (code == cudaErrorIllegalAddress) return 0;
   CUDA_CHECK(code);

@@ -2,7 +2,7 @@
 //
 // Three mechanisms share memory, and each shares only one kind of
 // memory. The attributes of a pointer show the kind of its memory. This
-// lesson reads them, tries all three mechanisms, and compares.
+// lesson compares the attributes with attempts to share the memory.
 //
 // nvcc -cudart shared
 //   samples/22_pointer_attributes/pointer_attributes.cu
@@ -37,7 +37,7 @@ bool by_descriptor(void* data) {
 }
 
 bool by_pool_descriptor(cudaMemPool_t pool) {
-  if (pool == nullptr) return false;  // does not come from a pool
+  if (pool == nullptr) return false;  // not memory of a pool
 
   int fd = -1;
   const cudaError_t code =
@@ -56,7 +56,7 @@ const char* word(bool yes) { return yes ? "yes" : "-"; }
 bool agree(const char* kind, void* data, bool pool_to_share = false) {
   unsigned legacy = 0;           // 1: cudaIpcGetMemHandle works
   unsigned long long types = 0;  // for cuMemExportToShareableHandle
-  CUmemoryPool pool = nullptr;   // where the memory comes from
+  CUmemoryPool pool = nullptr;   // the pool of the memory
   CUpointer_attribute which[] = {
       CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
       CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,

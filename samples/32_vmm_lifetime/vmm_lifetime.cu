@@ -3,13 +3,13 @@
 //   exporter                              importer
 //   create 2 GiB, map, write, export
 //   unmap, release
-//   is it in use? yes (descriptor)
+//   in use? yes, by the descriptor
 //                      -- memory ------>
 //   close                                 import, close, map, release
-//   is it in use? yes  <- mapped -------
-//   (importer's mapping)
+//   in use? yes, by    <- mapped -------
+//   the mapping
 //                      -- looked ------>  read, unmap
-//   is it in use? no   <- closed -------
+//   in use? no         <- closed -------
 //
 // nvcc -cudart shared samples/32_vmm_lifetime/vmm_lifetime.cu
 //
@@ -20,7 +20,7 @@
 #include "../common/vmm.h"
 
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-constexpr size_t kBytes = size_t{2} << 30;  // larger than other changes
+constexpr size_t kBytes = size_t{2} << 30;  // 2 GiB, easy to notice
 constexpr int kCount = 1 << 20;
 constexpr int kExporterValue = 1000000;
 

@@ -1,9 +1,9 @@
 // Lesson 33: a refused call changes nothing.
 //
 //   exporter                             importer
-//   create and export wrongly: refused
+//   wrong creates and exports: refused
 //   create, write, export
-//                     --- memory ----->  import other things: refused
+//                     --- memory ----->  wrong imports: refused
 //                                        import, read
 //   unmap, release    <-- closed ------  unmap, release
 //

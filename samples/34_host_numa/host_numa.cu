@@ -1,4 +1,4 @@
-// Lesson 34: share memory of the host that a GPU uses, too.
+// Lesson 34: share memory of the host that a CPU and a GPU use.
 //
 //   exporter                             importer
 //   cuMemCreate on a NUMA node

@@ -10,7 +10,7 @@
 //
 // Build for two processes of one node:
 // nvcc -cudart shared samples/35_fabric_handle/fabric_handle.cu
-// Build for two ranks of `mpirun -n 2`, one on each node of an NVLink
+// Build for two ranks of `mpirun -n 2`, on two nodes of an NVLink
 // domain: add -DUSE_MPI -ccbin mpicxx
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -26,7 +26,7 @@ constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 3000000;
 
 //! [needs]
-// Creates the memory, or says what this process lacks and skips.
+// Creates the memory, or says what this process lacks, and skips.
 Memory create(size_t bytes, const CUmemAllocationProp& wanted) {
   Memory memory;
   const auto code = DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0);
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   require(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
           "fabric handles");
 
-  // Both roles create memory, because both nodes need the channel.
+  // Both roles create memory, to test that both have a channel.
   CUDA_CHECK(cudaFree(nullptr));  // the driver API needs a context
   const CUmemAllocationProp wanted = shareable(kFabric);
   const size_t bytes = whole_granules(kCount * sizeof(int), wanted);

@@ -1,7 +1,7 @@
 // The roles of lesson 35 are two processes of one node, as in other
 // lessons. With -DUSE_MPI the roles are the two ranks that mpirun has
-// started, and the channel uses MPI. Every wait has a deadline. If one
-// rank fails, the other rank ends, too.
+// started, and class Channel uses MPI. Every wait has a deadline. If
+// one rank fails, the other rank ends, too.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,9 +14,9 @@
 
 #include "../common/require.h"
 
-// The block of a Deadline object has 20 s for its MPI calls. After 20 s
-// this rank prints where it waits, and ends. Then mpirun ends the other
-// rank.
+// The scope of a Deadline object has 20 s for its MPI calls. After 20 s
+// this rank prints the name of the step, and ends. Then mpirun ends the
+// other rank.
 class Deadline {
  public:
   explicit Deadline(const char* step) {
@@ -78,8 +78,8 @@ inline bool meet(int ready) {
   return ready;
 }
 
-// Runs at exit, so the other rank always notices that this rank has
-// ended.
+// Runs when this rank calls exit, so the other rank notices the end of
+// this rank.
 inline void leave(int code, void*) {
   std::fflush(stdout);
   if (code != EXIT_SUCCESS && code != kSkipped)
@@ -90,7 +90,7 @@ inline void leave(int code, void*) {
 }
 
 inline bool is_child(int argc, char** argv) {
-  // Prints whole lines, because mpirun mixes what the ranks print.
+  // stderr prints whole lines: mpirun mixes what the ranks print.
   std::setvbuf(stderr, nullptr, _IOLBF, BUFSIZ);
   role_name() = "rank";
   const Deadline deadline("start");

@@ -1,12 +1,12 @@
-// Lesson 36 calls these functions. They check the machine, wait for an
-// endpoint, and describe the two sides of a copy.
+// Lesson 36 calls these functions. They check the machine, create
+// memory, wait for an endpoint, and describe the sides of a copy.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "../common/require.h"
 #include "../common/vmm.h"
 
-/// Skips unless GPU 0 can have a logical endpoint.
+/// Skips unless there are two GPUs, and GPU 0 can have an endpoint.
 inline void require_endpoints() {
   require_gpus(2);
   if (driver_entry("cuFabricCpyBatchAsync") == nullptr)
@@ -15,8 +15,8 @@ inline void require_endpoints() {
           "logical endpoints");
 }
 
-/// Creates memory of GPU 0 for other nodes. Skips if there is no IMEX
-/// channel.
+/// Creates memory that a fabric can share. Skips if this process has no
+/// IMEX channel that it can use.
 inline Memory create_memory(size_t bytes,
                             const CUmemAllocationProp& wanted) {
   Memory memory;
@@ -28,8 +28,8 @@ inline Memory create_memory(size_t bytes,
 }
 
 //! [ready]
-/// Queries an endpoint for up to 10 s until it is ready. An endpoint
-/// that is not ready must not be used.
+/// Queries an endpoint until it is ready: before that, nobody must use
+/// the endpoint. Ends the process after 10 s.
 inline void wait_until_ready(CUlogicalEndpointId id) {
   using clock = std::chrono::steady_clock;
   const auto end = clock::now() + std::chrono::seconds(10);

@@ -65,7 +65,7 @@ int exporter(Channel& channel, const CUlogicalEndpointProp& wanted,
   channel.wait("closed");
   const int wrong = count_wrong(data, kCount, kImporterValue);
   say("reads the importer's values: %d wrong", wrong);
-  CU_CHECK(DRIVER(cuLogicalEndpointDestroy)(id));  // unbinds, too
+  CU_CHECK(DRIVER(cuLogicalEndpointDestroy)(id));  // also unbinds
   CU_CHECK(DRIVER(cuLogicalEndpointIdRelease)(id, 1));
   unmap_memory(data, memory_bytes);
   CU_CHECK(DRIVER(cuMemRelease)(memory));

@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
   require_gpus(2);
   if (driver_entry("cuDeviceGetCliqueInfo") == nullptr)
     skip("needs a driver of CUDA 13.4");
-  const Place mine = ask(0), seen = ask(1);  // or skips
+  const Place mine = ask(0), seen = ask(1);  // ask() may skip
 
   Child child = start_again(argv);
   return child.finish(exporter(child.channel, mine, seen));

@@ -1,6 +1,6 @@
 // The two roles of a lesson send each other named steps over a
-// connected socket. A step can carry bytes or a descriptor. Every wait
-// has a deadline. If the other role has ended, the wait fails at once.
+// connected socket. A step can carry bytes or a descriptor. A wait for
+// a step ends this process after 10 s, or if the other role has ended.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,8 +15,8 @@
 
 #include "check.h"
 
-/// Waits until poll(2) reports `events` for the descriptor. Returns
-/// false when `limit` has passed. A signal does not end it.
+/// Waits until poll(2) reports `events` or an error for the descriptor.
+/// Returns false if `limit` passes first. Signals do not end the wait.
 inline bool wait_for(int descriptor, short events,
                      std::chrono::milliseconds limit) {
   using clock = std::chrono::steady_clock;
@@ -54,8 +54,8 @@ inline ssize_t send_packet(int socket, const void* data, size_t size,
   return sendmsg(socket, &message, MSG_NOSIGNAL);
 }
 
-/// Receives one packet. *descriptor is -1 if the packet has none. The
-/// new descriptor is close-on-exec. Returns what recvmsg(2) returns.
+/// Receives one packet. Sets *descriptor to the descriptor that came
+/// (close-on-exec), or to -1. Returns what recvmsg(2) returns.
 inline ssize_t receive_packet(int socket, void* data, size_t size,
                               int* descriptor, int flags = 0) {
   iovec bytes{data, size};

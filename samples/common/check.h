@@ -1,6 +1,6 @@
 // If a call fails, a lesson prints two lines and ends with exit code 1.
-// The first line has the role and the call. The second has the error.
-// If a call has to be refused, the lesson prints the call's answer.
+// The first line has the role and the call; the second line has the
+// error. If a call has to be refused, the lesson prints the answer.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,7 +27,7 @@ inline void print_role(FILE* out) {
                  static_cast<int>(getpid()));
 }
 
-/// Prints a line. If the process has a role, the line begins with it.
+/// Prints a line. The line begins with the role if there is a role.
 [[gnu::format(printf, 1, 2)]] inline void say(const char* text, ...) {
   if (role_name()) std::printf("%-8s  ", role_name());
   va_list arguments;
@@ -50,8 +50,8 @@ inline void print_role(FILE* out) {
 }
 
 /// Returns the address of a driver function, or null if the driver does
-/// not have it. The runtime finds the address. A program linked with
-/// libcuda.so.1 could not skip: it does not start without a driver.
+/// not have it. The runtime finds the address: a program that is linked
+/// with libcuda.so.1 does not start without a driver and cannot skip.
 inline void* driver_entry(const char* name) {
   int version = 0;  // no driver accepts a version newer than its own
   cudaDriverGetVersion(&version);
@@ -63,7 +63,7 @@ inline void* driver_entry(const char* name) {
   return code == cudaSuccess ? entry : nullptr;
 }
 
-/// Returns the function with its type, or ends the process.
+/// Returns a driver function. Ends the process if there is none.
 template <class Function>
 Function driver_function(const char* name) {
   void* entry = driver_entry(name);
@@ -78,7 +78,7 @@ Function driver_function(const char* name) {
 /// DRIVER(cuMemCreate)(&handle, ...) calls a driver API function.
 #define DRIVER(function) driver_function<decltype(&function)>(#function)
 
-/// Returns the name of a driver code, or its text if `describe`.
+/// Returns the name of a driver code, its text if `describe`, or "?".
 inline const char* driver_error(CUresult code, bool describe = false) {
   const char* text = nullptr;
   const auto get =
@@ -113,10 +113,9 @@ inline const char* driver_error(CUresult code, bool describe = false) {
                   std::strerror(errno));                     \
   } while (0)
 
-/// Returns true if the call was refused. Prints `what` and the answer.
-/// The code is in brackets, because most functions document several
-/// codes. Clears the code that the runtime keeps. Otherwise the check
-/// after the next launch would return this code.
+/// Returns true if the call was refused. Prints `what` and the code, in
+/// brackets because it depends on the driver. Clears the code that the
+/// runtime keeps; otherwise the next check would find this code.
 inline bool refused(const char* what, cudaError_t code) {
   cudaGetLastError();
   if (code == cudaSuccess)

@@ -1,5 +1,5 @@
-// These functions write and check the values of a lesson, and compute
-// how much memory they need.
+// These functions write and check the values of a lesson, round a size
+// up, and read how much memory of the GPU is free.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,8 +7,8 @@
 
 #include "check.h"
 
-/// A lesson first fills its memory with this byte, and writes no value
-/// that looks like it. So old data and zeros cannot pass a check.
+/// Most lessons first fill memory with this byte. No lesson writes a
+/// value of four such bytes, so a check notices unwritten memory.
 constexpr int kPoison = 0xEE;
 
 /// Queues a kernel that writes `count` values of 4 bytes: first,

@@ -1,5 +1,5 @@
 // A gate holds a stream until the host opens the gate. Until then the
-// work that is queued after the gate does not start.
+// work that follows in this stream does not start.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -50,7 +50,7 @@ inline Gate* create_gate() {
   return gate;
 }
 
-/// Frees a gate that holds no stream any more. Ends the process if the
+/// Frees a gate that holds no stream any more. Ends the process if a
 /// kernel gave up, because then the lesson has proved nothing.
 inline void destroy_gate(Gate* gate) {
   if (gate->gave_up) {

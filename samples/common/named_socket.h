@@ -1,6 +1,5 @@
-// Processes that do not know each other meet at a socket with a path in
-// the file system. A packet is never split. When one process ends, the
-// connection ends.
+// Processes that do not know each other meet at a socket with a path.
+// A packet is never split. If a process ends, its connections end.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,7 +14,8 @@
   std::exit(2);
 }
 
-/// Returns the socket address of a path of at most 107 bytes.
+/// Returns the socket address of a path. Exits with code 2 if the path
+/// has more than 107 bytes.
 inline sockaddr_un socket_address(const char* path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -36,7 +36,8 @@ inline ucred peer_of(int connection) {
   return peer;
 }
 
-/// Returns a connection to this user. Closes any other and returns -1.
+/// Returns the connection. If the process at the other end belongs to
+/// another user, closes the connection and returns -1.
 inline int own_user_only(int connection) {
   if (connection == -1 || peer_of(connection).uid == getuid())
     return connection;
@@ -47,8 +48,8 @@ inline int own_user_only(int connection) {
 
 //! [connect]
 /// Connects to the process that listens at `path`. Exits with code 2 if
-/// no process of this user listens there. A call on the socket waits
-/// for at most 10 s.
+/// no process of this user listens there. A later call on the
+/// socket waits for at most 10 s.
 inline int connect_to(const char* path) {
   const sockaddr_un address = socket_address(path);
   const int end = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -64,8 +65,8 @@ inline int connect_to(const char* path) {
 }
 //! [connect]
 
-/// Returns true if a process listens at the address. It does not notice
-/// this datagram socket. ECONNREFUSED means that no process listens.
+/// Returns true if a process listens at the address. That process does
+/// not notice this datagram socket. ECONNREFUSED: nobody listens.
 inline bool in_use(const sockaddr_un& address) {
   const int end = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   SYS_CHECK(end);
@@ -77,9 +78,9 @@ inline bool in_use(const sockaddr_un& address) {
 }
 
 //! [listen]
-/// Creates a socket at `path`, listens there, and prints the path.
-/// Removes the path when the process ends. Replaces the socket of a
-/// killed process. Any other file at the path is an error.
+/// Creates a socket at `path`, listens there, and prints the path. An
+/// old socket without a listening process is replaced. Any other file
+/// is an error (exit code 2). At exit the process removes the path.
 inline int listen_at(const char* path) {
   const sockaddr_un address = socket_address(path);
   struct stat found;
@@ -101,7 +102,7 @@ inline int listen_at(const char* path) {
   return end;
 }
 
-/// Returns the next connection, or -1 if it comes from another user.
+/// Waits for a connection. Returns it, or -1 if another user connects.
 inline int accept_from(int listener) {
   const int end = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
   SYS_CHECK(end);

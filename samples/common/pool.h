@@ -1,5 +1,5 @@
-// These functions share a pool between two processes. Lesson 50 writes
-// the steps out. Later lessons call the functions.
+// These functions create a pool and share it between two processes.
+// Lesson 50 makes the same calls without these functions.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,7 +7,7 @@
 #include "check.h"
 
 /// Creates a pool on a device. The pool can be exported as `type` and
-/// holds at most `max_bytes`. If this is 0, the system sets the limit.
+/// holds at most `max_bytes`. If `max_bytes` is 0, CUDA sets the limit.
 inline cudaMemPool_t create_pool(
     cudaMemAllocationHandleType type =
         cudaMemHandleTypePosixFileDescriptor,

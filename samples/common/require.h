@@ -47,9 +47,8 @@ inline void require(CUdevice_attribute attribute, const char* what) {
   if (value == 0) skip("device 0 does not support %s", what);
 }
 
-/// Skips unless device 0 can share memory of cudaMalloc. The documented
-/// test is the attribute. But on Tegra the attribute means only events.
-/// So the function also tries a small export.
+/// Skips unless device 0 can share memory of cudaMalloc. Tries a small
+/// export, too: on Tegra the attribute is 1 although only events work.
 inline void require_legacy_ipc() {
   require(cudaDevAttrIpcEventSupport, "CUDA IPC");
 
@@ -63,7 +62,7 @@ inline void require_legacy_ipc() {
   CUDA_CHECK(cudaFree(data));
 }
 
-/// Skips unless device 0 has `bytes` of free memory.
+/// Skips unless device 0 has at least `bytes` bytes of free memory.
 inline void require_free_memory(size_t bytes) {
   constexpr double kGiB = 1 << 30;
   size_t free_bytes = 0, all_bytes = 0;

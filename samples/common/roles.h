@@ -1,7 +1,7 @@
-// A lesson has two roles. The user starts the program as the exporter.
-// The exporter starts the same program again as the importer, by exec,
-// because CUDA does not survive a fork. With --role and a path, the
-// user starts each role in its own terminal.
+// Most lessons have two roles. The user starts the exporter. The
+// exporter starts the same program again as the importer, by exec,
+// because CUDA does not survive a fork. With `--role ROLE PATH` a
+// user can start each role in its own terminal.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -30,7 +30,8 @@ inline bool by_hand(int argc, char** argv) {
           std::strcmp(argv[2], "importer") == 0);
 }
 
-/// Returns true in the importer. Also sets the name of the role.
+/// Returns true in the importer. Also sets the name of the role. Exits
+/// with code 2 if the arguments are wrong.
 inline bool is_child(int argc, char** argv) {
   const bool hand = by_hand(argc, argv);
   const bool child =
@@ -45,8 +46,8 @@ inline bool is_child(int argc, char** argv) {
   return child;
 }
 
-/// Returns a copy of the importer's end of the channel. The original
-/// stays open until this process ends. If it closed earlier, the
+/// Returns the importer's end of the channel. An inherited socket stays
+/// open until this process ends. If the socket closed earlier, the
 /// exporter could end first, and the system would kill this process.
 inline Channel channel_from_parent(char** argv) {
   if (std::strcmp(argv[1], kImporterFlag) != 0)
@@ -62,8 +63,9 @@ struct Child {
   pid_t pid;         ///< of the importer
   bool ours = true;  ///< false: started by hand, in another terminal
 
-  /// Returns the importer's exit code. Prints a message and returns 1
-  /// if a signal ended the importer, or if it did not end in time.
+  /// Returns the importer's exit code, or 0 if the user started the
+  /// importer. Kills the importer after `deadline`. If a signal ended
+  /// the importer, prints a message and returns 1.
   int wait(std::chrono::milliseconds deadline) {
     if (!ours) return EXIT_SUCCESS;  // the user sees its exit code
     const int handle =
@@ -85,14 +87,14 @@ struct Child {
   }
 
   /// Returns the exit code of the lesson: the exporter's code `mine` if
-  /// it is a failure, else the importer's code. Waits for up to 10 s.
+  /// it is a failure, else the importer's code. Waits up to 10 s.
   int finish(int mine) {
     const int theirs = wait(10s);
     return mine != EXIT_SUCCESS ? mine : theirs;
   }
 };
 
-/// Waits up to 120 s for an importer that the user starts.
+/// Waits for an importer of the user. Exits with code 2 after 120 s.
 inline Child meet_importer(const char* path) {
   const int listener = listen_at(path);
   if (!wait_for(listener, POLLIN, 120s))
@@ -105,8 +107,8 @@ inline Child meet_importer(const char* path) {
   return {Channel(connection), peer_of(connection).pid, false};
 }
 
-/// Starts the program again. If there is a `channel`, `arguments` has
-/// its other end. The new process is killed when this process ends.
+/// Starts the program again with `arguments`. `channel` is the end
+/// of this process. The child is killed when this process ends.
 inline Child start(char** argv, std::vector<std::string> arguments,
                    Channel channel = Channel(-1)) {
   arguments.insert(arguments.begin(), argv[0]);

@@ -1,15 +1,15 @@
-// These functions map, export and import physical memory of device 0.
-// Lesson 30 writes the steps out. Later lessons call the functions.
+// These functions map, export and import physical memory. Lesson 30
+// makes the same calls without these functions.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "check.h"
 #include "data.h"
 
-/// Physical memory, created or imported.
+/// A handle of physical memory that was created or imported.
 using Memory = CUmemGenericAllocationHandle;
 
-/// Returns properties for memory of GPU 0 that is exported as `type`.
+/// Returns properties: memory of GPU 0 that can be exported as `type`.
 inline CUmemAllocationProp shareable(
     CUmemAllocationHandleType type =
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
@@ -20,7 +20,7 @@ inline CUmemAllocationProp shareable(
   return wanted;
 }
 
-/// Rounds `bytes` up to whole granules of memory of this kind.
+/// Rounds `bytes` up to a multiple of the granularity for `wanted`.
 inline size_t whole_granules(size_t bytes,
                              const CUmemAllocationProp& wanted) {
   size_t granularity = 0;
@@ -57,7 +57,7 @@ inline CUresult import_memory(Memory* memory, int descriptor) {
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
-/// Exports memory. The caller closes the descriptor that it gets.
+/// Exports memory as a descriptor. The caller closes the descriptor.
 inline int export_memory(Memory memory) {
   int descriptor = -1;
   CU_CHECK(DRIVER(cuMemExportToShareableHandle)(
@@ -66,8 +66,7 @@ inline int export_memory(Memory memory) {
   return descriptor;
 }
 
-/// Sends memory as a descriptor, with its size `bytes`. The other role
-/// calls receive_memory().
+/// Sends the size and a descriptor of the memory, for receive_memory().
 template <class Channel>
 void send_memory(Channel& channel, Memory memory, size_t bytes) {
   const int descriptor = export_memory(memory);
