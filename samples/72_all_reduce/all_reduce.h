@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(256, 2)
     sum_in_two_phases(const __grid_constant__ Team team,
                       const __grid_constant__ Arrays arrays,
                       size_t packets) {
-  constexpr int kInFlight = 4;  // loads at once: the link is busy
+  constexpr int kInFlight = 4;  // loads at once keep the link busy
   const size_t end = packets * (team.rank + 1) / team.size;
   const size_t step = gridDim.x * blockDim.x;
   size_t at = packets * team.rank / team.size +

@@ -199,8 +199,7 @@ std::string size_name(size_t bytes) {
                            : std::to_string(bytes >> 20) + " MiB";
 }
 
-// Returns the goal for two H200s: the most that the time divided by
-// NCCL's time may be. Returns 0 if this size has no goal.
+// Returns the goal for two H200s: time / NCCL's time. 0: no goal.
 double wanted(size_t bytes) {
   if (bytes <= size_t{256} << 10) return 0.40;
   if (bytes <= size_t{1} << 20) return 0.45;

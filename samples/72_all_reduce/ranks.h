@@ -52,8 +52,8 @@ class Ranks {
   }
 
   /// Waits for the other ranks; each has 30 s to end. Returns `mine` if
-  /// it is a failure, else the code of the first other rank that failed,
-  /// else EXIT_SUCCESS.
+  /// it is a failure, else the code of the first other rank that
+  /// failed, else EXIT_SUCCESS.
   int finish(int mine) {
     for (Child& other : others_) {
       const int theirs = other.wait(30s);
