@@ -89,7 +89,7 @@ def lend(channel, view, counts):
     _, sent = reduce_tensor(view)
     _, size, stride, offset, _, _, device, handle, *rest = sent
     storage_bytes, storage_offset, _, counter, index, event, must_wait = rest
-    if handle[1:2] == b"c" and len(handle) != 66:  # the importer refuses the rest
+    if handle[1:2] == b"c" and len(handle) != 66:  # the importer refuses other kinds
         sys.exit(f"PyTorch {torch.__version__} has another format of handles")
     packet = PACKET.pack(
         *(device, handle, storage_bytes, storage_offset, counter, index),
