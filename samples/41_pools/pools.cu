@@ -29,7 +29,7 @@ cudaMemPool_t pool_of(void* data) {
 }
 //! [pool of]
 
-// Prints the pool of the memory. Returns true if it is `expected`.
+// Prints the pools. Returns true if the memory is from `expected`.
 bool came_from(cudaMemPool_t expected, void* data, const char* call) {
   cudaMemPool_t default_pool, current;
   CUDA_CHECK(cudaDeviceGetDefaultMemPool(&default_pool, 0));

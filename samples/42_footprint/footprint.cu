@@ -25,8 +25,8 @@ size_t mib_of(cudaMemPool_t pool, cudaMemPoolAttr which) {
   return bytes / kMiB;
 }
 
-// Prints both numbers. Returns true if the pool holds at least the
-// expected MiB, but less than 128 MiB more.
+// Prints the MiB in use and the MiB that the pool holds. Returns true
+// if the pool holds `expected` MiB, or up to 127 MiB more.
 bool holds(cudaMemPool_t pool, size_t expected, const char* when) {
   const size_t used = mib_of(pool, cudaMemPoolAttrUsedMemCurrent);
   const size_t held = mib_of(pool, cudaMemPoolAttrReservedMemCurrent);

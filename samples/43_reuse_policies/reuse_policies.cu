@@ -16,7 +16,7 @@
 #include "../common/pool.h"
 #include "../common/require.h"
 
-constexpr size_t kBlock = 64 << 20;  // a pool has less in reserve
+constexpr size_t kBlock = 64 << 20;  // more than a pool has to spare
 constexpr int kCount = 1 << 20;      // values checked in a block
 constexpr int kValueA = 1000000;
 constexpr int kValueB = 3000000;
@@ -42,8 +42,8 @@ cudaMemPool_t create_pool_for(Case which, bool on) {
 //! [policy]
 
 //! [case]
-// Frees a block in A. Then allocates a block of the same size, in B or
-// in A. Adds the number of the new owner's wrong values to *wrong.
+// Frees a block in A, then allocates an equal block in A or B. Returns
+// what the new owner gets. Adds the number of wrong values to *wrong.
 const char* next_owner_gets(Case which, bool on, cudaStream_t a,
                             cudaStream_t b, int* wrong) {
   Gate* gate = create_gate();
@@ -60,7 +60,7 @@ const char* next_owner_gets(Case which, bool on, cudaStream_t a,
 
   if (which == kAfterEvent) CUDA_CHECK(cudaStreamWaitEvent(b, freed));
   if (which == kSynchronised) CUDA_CHECK(cudaStreamSynchronize(a));
-  if (which == kPassed)  // does not synchronise
+  if (which == kPassed)  // a query does not synchronise
     while (cudaStreamQuery(a) == cudaErrorNotReady) continue;
   cudaGetLastError();  // some drivers keep "not ready" as an error
 

@@ -4,10 +4,10 @@
 //   export the default pool, memory of
 //   cudaMalloc: refused
 //   export a pool and a pointer
-//                     ---- pool ---->    import something else: refused
+//                     ---- pool ---->    import standard input: refused
 //                                        import the pool
 //                     -- pointer --->    import 64 zeros: refused
-//                                        export that pool: refused
+//                                        export the pool: refused
 //                                        import the pointer, read
 //   release all       <-- closed ----    release all
 //

@@ -1,12 +1,12 @@
 // Lesson 53: a pool is destroyed while its memory is shared.
 //
-//   exporter                             importer
-//   create a pool with a limit, fill it
-//   share one piece   -- pool, pointer ->  import, read
-//   free the others,  <-- imported ------
+//   exporter                              importer
+//   create a small pool    --- pool --->  import the pool
+//   fill it, share a piece - pointer -->  import the pointer
+//   free other pieces,     <- imported -
 //   trim and destroy
-//   the pool          --- destroyed ---->  read again, write
-//   read the          <-- closed --------  release all
+//   the pool               - destroyed >  read, write
+//   read the               <- closed ---  release all
 //   importer's values
 //   free the last piece
 //

@@ -25,7 +25,7 @@ constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 3000000;
 
 //! [enter]
-// Makes a container's namespaces. A fork is allowed before CUDA.
+// Makes a container's namespaces. The fork comes before CUDA starts.
 void enter_namespaces() {
   if (unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC) == -1)
     skip("unshare of namespaces: %s", std::strerror(errno));

@@ -18,7 +18,7 @@
 #include "../common/data.h"
 #include "../common/roles.h"
 
-constexpr size_t kBytes = size_t{2} << 30;  // larger than other changes
+constexpr size_t kBytes = size_t{2} << 30;  // big enough to measure
 constexpr int kCount = 1 << 20;
 constexpr int kExporterValue = 1000000;
 

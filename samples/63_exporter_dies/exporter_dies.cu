@@ -71,7 +71,7 @@ int importer(Child& child) {
   cudaGetLastError();  // clears a refusal
   if (again == cudaSuccess) CUDA_CHECK(cudaIpcCloseMemHandle(legacy));
 
-  // Physical memory has no owner. This process keeps it alive.
+  // Physical memory has no owner: this process keeps it alive.
   const int wrong = count_wrong(physical, kCount, kPhysicalValue);
   say("reads the physical memory: %d wrong", wrong);
   unmap_memory(physical, bytes);

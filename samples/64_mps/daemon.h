@@ -1,6 +1,6 @@
-// Starts and ends an MPS control daemon for this program only. It has
-// its own folder, so it does not affect other daemons. It changes no
-// setting of a GPU.
+// Starts and ends an MPS control daemon for this program only. The
+// daemon has its own folder, so it does not affect other daemons.
+// These functions change no setting of a GPU.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,14 +14,16 @@
 constexpr char kPipes[] = "CUDA_MPS_PIPE_DIRECTORY";
 constexpr char kLogs[] = "CUDA_MPS_LOG_DIRECTORY";
 
-/// The folder of the daemon. Empty if no daemon was started.
+/// The folder of the daemon. Empty before start_mps() is called and
+/// after end_mps().
 inline std::string& mps_folder() {
   static std::string folder;
   return folder;
 }
 
-/// Gives `commands` to nvidia-cuda-mps-control. Returns its exit code,
-/// or 127 if there is no such program.
+/// Runs nvidia-cuda-mps-control and writes `commands` to its standard
+/// input. Returns the exit code of the program: 127 if the program does
+/// not exist. Kills it after 30 s and returns 1.
 inline int mps_control(const char* option, const char* commands) {
   int ends[2];
   SYS_CHECK(pipe2(ends, O_CLOEXEC));
@@ -45,7 +47,8 @@ inline int mps_control(const char* option, const char* commands) {
   return Child{Channel(-1), pid}.wait(30s);
 }
 
-/// Returns a child of this process, or 0 if it has no child.
+/// Returns the process id of one child of this process, or 0 if this
+/// process has no child.
 inline pid_t any_child() {
   const std::string self = std::to_string(getpid());
   std::ifstream list("/proc/self/task/" + self + "/children");
@@ -55,8 +58,9 @@ inline pid_t any_child() {
 }
 
 //! [end]
-/// Ends the daemon after its clients have ended, and waits until the
-/// daemon and its server are gone. Then removes the folder.
+/// Ends the daemon after its clients have ended, and waits until this
+/// process has no child, so that the daemon and its server are gone.
+/// Then removes the folder. Does nothing if no daemon was started.
 inline void end_mps() {
   if (mps_folder().empty()) return;
   mps_control(nullptr, "quit\n");
@@ -67,7 +71,8 @@ inline void end_mps() {
 }
 //! [end]
 
-/// Makes an empty folder that only this user may open.
+/// Makes an empty folder that only this user may open. Returns the path
+/// of the folder.
 inline std::string new_folder() {
   char folder[] = "/tmp/ipclab.mps.XXXXXX";
   if (mkdtemp(folder) == nullptr) SYS_CHECK(-1);
@@ -76,7 +81,8 @@ inline std::string new_folder() {
 
 //! [start]
 /// Starts the daemon. Programs that this process starts afterwards
-/// become its clients. Returns the problem, or an empty text.
+/// become clients of the daemon. At its exit this process ends the
+/// daemon. Returns the problem, or an empty text if there is none.
 inline std::string start_mps(const std::string& folder) {
   mps_folder() = folder;
   std::atexit(end_mps);

@@ -4,9 +4,9 @@
 //   start MPS
 //           <-------- cudaMalloc, write
 //           ----------- memory -------->  a client of MPS: open, read,
-//           <---------- closed ---------    write, wait, close
+//           <-------- its end ----------    write, wait, close
 //           ----------- memory -------->  not a client: the same
-//           <---------- closed ---------
+//           <-------- its end ----------
 //           --------> read what the last importer wrote
 //                     cudaFree
 //   end MPS
@@ -92,15 +92,15 @@ Child start_as(char part, char** argv) {
 }
 
 //! [parent]
-// Lends the memory to a new process. Returns true if this succeeds.
+// Lends the memory to a new importer. Returns true if it succeeds.
 bool lend(char** argv, const Loan& loan) {
   Child importer = start_as('i', argv);
   importer.channel.send("memory", loan);
   return importer.wait(30s) == EXIT_SUCCESS;
 }
 
-// The parent makes no CUDA call, so it is not a client. So it can wait
-// for the end of all clients.
+// The parent makes no CUDA call, so it is not a client, and it can
+// wait for the end of all clients.
 int main(int argc, char** argv) {
   if (is_child(argc, argv)) return child(channel_from_parent(argv));
 

@@ -2,12 +2,12 @@
 //
 //   exporter                               importer, with a cache
 //   allocate 3 blocks, cut into tensors
-//                       -- 16 tensors -->  opens a block for its first
-//                                          tensor only; 2 stay open
-//   wants to free block 0  -- forget --->  closes it
+//                       -- 16 tensors -->  opens a block if it is not
+//                                          open; at most 2 stay open
+//   wants to free block 0  -- forget --->  closes block 0
 //   frees, allocates at    <- closed ----
-//   the same address       -- tensor --->  opens: it is another block
-//   ends                   <- closed ----  closes all its blocks
+//   the same address       -- tensor --->  opens the new block
+//   ends                   <- closed ----  closes all open blocks
 //   starts again, as a new process         the same once more
 //
 // nvcc -cudart shared samples/70_handle_cache/handle_cache.cu
@@ -21,11 +21,11 @@
 #include "handle_cache.h"
 
 constexpr int kBlocks = 3;
-constexpr int kOrder[] = {0, 1, 2, 0};  // the blocks, as sent
+constexpr int kOrder[] = {0, 1, 2, 0};  // blocks in sending order
 constexpr int kTensors = 4;             // in a block
-constexpr int kTensor = 1 << 18;        // values
+constexpr int kTensor = 1 << 18;        // values in a tensor
 constexpr int kBlock = kTensors * kTensor;
-constexpr size_t kKept = 2;  // blocks that the importer has open
+constexpr size_t kKept = 2;  // blocks that the cache keeps open
 
 constexpr int kFirstValue = 10000000;   // of the first exporter
 constexpr int kSecondValue = 50000000;  // of the second exporter

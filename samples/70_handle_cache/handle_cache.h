@@ -13,14 +13,15 @@
 /// Describes a part of an allocation, so that other processes can use
 /// the part.
 struct Part {
-  unsigned long long exporter;  ///< chosen when the exporter starts
+  unsigned long long exporter;  ///< own_identity() of the exporter
   unsigned long long block;     ///< the id of the allocation
   cudaIpcMemHandle_t handle;    ///< of the whole allocation
   size_t offset;                ///< of the part, in bytes
 };
 
-/// The identity of this process. The system may use a process id again.
-/// This random number is not used again.
+/// Returns the identity of this process: a random number, drawn at the
+/// first call. A process id is no identity, because the system may give
+/// the same id to a later process.
 inline unsigned long long own_identity() {
   static const unsigned long long drawn = [] {
     std::random_device random;
@@ -45,14 +46,15 @@ inline Part describe(const void* pointer) {
 //! [part]
 
 /// Opened allocations. Before the cache opens another allocation, it
-/// closes unused ones until fewer than `most` are open.
+/// closes unused allocations until fewer than `most` are open. If all
+/// open allocations have users, more than `most` can be open.
 class HandleCache {
  public:
   explicit HandleCache(size_t most) : most_(most) {}
 
   //! [acquire]
-  /// Returns the address of the part in this process. Each acquire()
-  /// needs a release().
+  /// Returns the address of the part in this process. Opens the
+  /// allocation if it is not open. Each acquire() needs a release().
   void* acquire(const Part& part) {
     const Name name{part.exporter, part.block};
     if (blocks_.count(name) == 0) {
@@ -78,8 +80,9 @@ class HandleCache {
   //! [acquire]
 
   //! [close]
-  /// Closes the allocation because its exporter wants to free it.
-  /// Returns false if a user is left. Then the exporter must not free.
+  /// Call this when the exporter wants to free the allocation. Closes
+  /// the allocation if it has no user. Returns false if it has a user:
+  /// then it stays open, and the exporter must not free it.
   bool forget(const Part& part) {
     return close_if([&](const Name& name) {
       return name == Name{part.exporter, part.block};
@@ -93,11 +96,11 @@ class HandleCache {
   }
   //! [close]
 
-  int opens() const { return opens_; }                ///< so far
+  int opens() const { return opens_; }                ///< opens so far
   size_t open_now() const { return blocks_.size(); }  ///< allocations
 
  private:
-  // An address is not a key: the exporter may use it again.
+  // An address is not a key: a later allocation may have the same one.
   using Name = std::pair<unsigned long long, unsigned long long>;
   struct Block {
     void* base = nullptr;
@@ -105,8 +108,8 @@ class HandleCache {
     unsigned long long last_use = 0;
   };
 
-  // Closes the allocation that was not used for the longest time, out
-  // of those that have no user.
+  // Out of the allocations without a user, closes the allocation that
+  // was not used for the longest time. Returns false if there is none.
   bool close_oldest() {
     auto oldest = blocks_.end();
     for (auto at = blocks_.begin(); at != blocks_.end(); ++at)

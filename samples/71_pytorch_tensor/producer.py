@@ -4,8 +4,9 @@ borrows tensors of that program.
     python3 samples/71_pytorch_tensor/producer.py PATH [TENSORS]
     ci/ipclab sample 71 --role importer PATH
 
-Exit codes: 0 if all values were right and nothing is left in limbo, 2 if the
-arguments are wrong, 77 if there is no PyTorch with a GPU, 1 otherwise.
+Exit codes: 0 if all values were right, no other element was touched, no memory is
+in limbo and all counts are 0; 2 if the number of arguments is wrong; 77 if there is
+no PyTorch with a GPU; 1 otherwise.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -80,7 +81,10 @@ def random_view(chance):
 
 # ! [lend]
 def lend(channel, view, counts):
-    """Write, send, wait for the release. Return the number of wrong elements."""
+    """Write values into the view, send it, and wait until it is released.
+
+    Return how many elements are wrong then. Append the place of its count to `counts`.
+    """
     view.copy_(numbered(view, EXPORTER_VALUE))  # the event makes the importer wait
     _, sent = reduce_tensor(view)
     _, size, stride, offset, _, _, device, handle, *rest = sent

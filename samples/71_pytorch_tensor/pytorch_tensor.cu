@@ -31,8 +31,8 @@ const Tensor kLayouts[] = {
 constexpr int kTensors = 3;
 
 //! [lend]
-// Lends a tensor of this layout. The other process writes `expected`,
-// `expected` + 1 … into this tensor.
+// Lends a tensor. Returns 0 if the other process has written
+// `expected`, `expected` + 1 … and has decreased the count to 0.
 int lend(Channel& channel, Tensor tensor, int value, int expected) {
   void* block = nullptr;
   CUDA_CHECK(cudaMalloc(&block, kBlock));

@@ -1,5 +1,6 @@
-// The packet of a tensor that producer.py and the lesson exchange, the
-// file of counts, and a kernel that visits the elements.
+// This header has the packet of a tensor that producer.py and the
+// lesson exchange, the counter file, and a kernel that visits the
+// elements of a tensor.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,9 +12,10 @@
 #include "../common/check.h"
 
 //! [tensor]
-/// The values that reduce_tensor() returns for a matrix.
+/// The values that reduce_tensor() returns for a matrix, except its
+/// types and requires_grad.
 struct Tensor {
-  int64_t device;          ///< the number that the sender uses
+  int64_t device;          ///< the sender's number of the GPU
   char handle[66];         ///< version, 'c', cudaIpcMemHandle_t
   int64_t storage_bytes;   ///< size of the storage
   int64_t storage_offset;  ///< of the storage in the block, in bytes
@@ -27,9 +29,10 @@ struct Tensor {
 };
 static_assert(sizeof(Tensor) == 280, "as in producer.py");
 
-/// A count is 1 while the other process uses the tensor.
+/// The counter file. The count of a tensor is 1 while the other process
+/// uses the tensor.
 struct Counters {
-  std::atomic<int> users;  ///< the last user removes the file's name
+  std::atomic<int> users;  ///< how many processes have mapped it
   char unused[60];         ///< not used
   std::atomic<int64_t> count[10000];  ///< one for each tensor sent
 };
@@ -53,9 +56,9 @@ static __global__ void visit_kernel(int* data, Tensor tensor, int seen,
   *element = written + i;
 }
 
-/// Queues a kernel that visits the elements row by row. It expects
-/// `seen`, `seen` + 1 …, counts wrong elements, and writes `written`,
-/// `written` + 1 ….
+/// Queues a kernel that visits the elements row by row. The kernel
+/// expects `seen`, `seen` + 1 …, counts wrong elements, and writes
+/// `written`, `written` + 1 ….
 inline void visit(void* block, const Tensor& tensor, int seen,
                   int written, cudaStream_t stream = nullptr) {
   char* storage = static_cast<char*>(block) + tensor.storage_offset;
@@ -66,8 +69,8 @@ inline void visit(void* block, const Tensor& tensor, int seen,
   CUDA_CHECK(cudaGetLastError());
 }
 
-/// Waits for the kernels. Returns how many elements were wrong since
-/// the last call.
+/// Waits for the kernels in the default stream. Returns how many
+/// elements were wrong since the last call.
 inline int wrong_so_far() {
   int wrong = -1;
   const int none = 0;
@@ -78,7 +81,7 @@ inline int wrong_so_far() {
 }
 
 //! [counters]
-/// Maps the file of counts. With O_CREAT it creates the file first.
+/// Maps the counter file. With O_CREAT this function first creates it.
 inline Counters* open_counters(const char* name, int flags) {
   const int fd = shm_open(name, O_RDWR | flags, 0600);
   SYS_CHECK(fd);
@@ -91,7 +94,7 @@ inline Counters* open_counters(const char* name, int flags) {
   return static_cast<Counters*>(at);
 }
 
-/// Unmaps the file. The last user removes the name of the file.
+/// Unmaps the file. The last user also removes the name of the file.
 inline void close_counters(const char* name, Counters* counters) {
   if (--counters->users == 0) SYS_CHECK(shm_unlink(name));
   SYS_CHECK(munmap(counters, sizeof *counters));

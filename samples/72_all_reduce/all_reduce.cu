@@ -4,10 +4,10 @@
 //   cudaMalloc: array, mailbox             the same
 //                  <----- handles ----->
 //   open the others' arrays and mailboxes
-//   small: push the array  -- values -->   into the other's mailbox,
+//   small: push the array, -- values -->   push the array,
 //     add the mail to it   <- values ---     add the mail to it
-//   large: sum the first half of both,     the second half
-//     write it to both
+//   large: sum the first half of both      sum the second half of both
+//     arrays, write the sum to both          arrays, write it to both
 //                  <----- closed ------>
 //   cudaFree
 //
@@ -51,7 +51,7 @@ float sum_on_host(int ranks, int i, int times) {
 }
 //! [values]
 
-// Checks this rank's sums. Rank 0 prints the number for all ranks.
+// Returns how many sums of all ranks are wrong. Rank 0 prints this.
 int count_wrong_sums(Ranks& ranks, const void* array, int count,
                      int times) {
   std::vector<float> seen(count);
@@ -69,7 +69,7 @@ int count_wrong_sums(Ranks& ranks, const void* array, int count,
   return all;
 }
 
-// Ends this process if another rank has not answered in time.
+// Waits for the sums. Ends this process if a rank did not answer.
 void finish_sums(const Team& team, cudaStream_t stream) {
   CUDA_CHECK(cudaStreamSynchronize(stream));
   if (unanswered(team) == -1) return;
@@ -103,7 +103,7 @@ int take_part(Ranks& ranks) {
     wrong += count_wrong_sums(ranks, data, count, 1);
   }
 
-  // Each replay sums the results of the previous one.
+  // Each replay sums the results of the sum before it.
   cudaGraph_t graph;
   cudaGraphExec_t replay;
   CUDA_CHECK(

@@ -20,28 +20,30 @@
 #include "../common/data.h"
 
 constexpr int kMaxRanks = 8;
-constexpr size_t kMaxPushed = 1 << 20;  ///< bytes; above: two phases
-constexpr int kMaxBlocks = 1024;        ///< of a kernel of two phases
+/// A larger array, in bytes, is summed in two phases. With more than
+/// three ranks the limit is lower: see all_reduce().
+constexpr size_t kMaxPushed = 1 << 20;
+constexpr int kMaxBlocks = 1024;  ///< the most blocks of a kernel
 
-/// -0 as a float; 0 and -0 as two halves. No rank sends this value. A
-/// rank sends 0 instead.
+/// -0 as a float; 0 and -0 as two halves. No rank sends this word. A
+/// rank sends 0 instead of it.
 constexpr unsigned kEmpty = 0x80000000;
 
 constexpr size_t kPackets = kMaxPushed / sizeof(uint4);
 
-/// What a block knows about earlier pushes.
+/// What a block reads at the beginning of a push.
 struct alignas(8) Turn {
   unsigned box;      ///< of this push: 0, 1, 2, 0 …
   unsigned packets;  ///< of the previous push
 };
 
-/// Data of other ranks for this rank, and this rank's own counters.
+/// What other ranks send to this rank, and this rank's own counters.
 struct Mailbox {
   uint4 pushed[3][kMaxRanks][kPackets];     ///< by box and sender
   unsigned arrived[kMaxBlocks][kMaxRanks];  ///< meetings, by sender
   unsigned met[kMaxBlocks];  ///< how many meetings each block had
   Turn turns[kMaxBlocks];    ///< of each block
-  unsigned unanswered;       ///< 1 + the rank that did not answer
+  unsigned unanswered;       ///< 1 + the lost rank; 0: none
 };
 
 /// One rank's view of all ranks. Kernels get it by value.
@@ -56,10 +58,11 @@ struct Team {
 
 /// The array of each rank, as pointers of this process.
 struct Arrays {
-  void* of[kMaxRanks];  ///< of[rank] is this rank's own
+  void* of[kMaxRanks];  ///< of[rank] is the array of this rank
 };
 
-/// The k-th rank after this one. (The operator % would cost 50 ns.)
+/// Returns the k-th rank after this rank; rank 0 comes after the last
+/// rank. (The operator % would cost 50 ns.)
 __device__ inline int peer_of(const Team& team, int k) {
   const int peer = team.rank + k;
   return peer < team.size ? peer : peer - team.size;
@@ -70,9 +73,10 @@ using SystemWord =
 
 //! [patience]
 /// Returns true if a wait for rank `awaited` must end after `waited`
-/// ns: it took too long, or another thread or rank has given up. Then
-/// reports the lost rank to the host and to all ranks. The function is
-/// not inlined, so that a wait has few instructions.
+/// ns: the wait took too long, or another thread or rank has given up.
+/// Then reports the lost rank to the host, and to all ranks if this
+/// rank is the first to know it. The function is not inlined, so that a
+/// wait has few instructions.
 __device__ __noinline__ inline bool gives_up(
     const Team& team, int awaited, unsigned long long waited) {
   const SystemWord told(team.mail[team.rank]->unanswered);
@@ -87,8 +91,8 @@ __device__ __noinline__ inline bool gives_up(
   return true;
 }
 
-/// A wait for one rank. It ends after the team's limit, or soon after
-/// another thread or rank gave up.
+/// A wait for one rank. The wait ends after the team's limit, or soon
+/// after another thread or rank gave up.
 struct Patience {
   const Team& team;
   int awaited;  ///< the rank
@@ -131,7 +135,8 @@ __device__ inline Turn look(const Turn* from) {
 }
 
 // Checks each word: the documentation does not say that the four
-// words of a packet arrive together.
+// words of a packet arrive together. Returns an incomplete packet if
+// the wait is over.
 __device__ inline uint4 receive(const uint4* from, Patience patience) {
   for (;;) {
     const uint4 packet = look(from);
@@ -185,9 +190,9 @@ struct Sum {
 
 //! [push]
 /// One store carries data and flag, and no rank waits for anything
-/// else. A call clears the mail of the previous call, which no rank
-/// needs any more. Two calls later the peers write there again. Before
-/// that, they wait for this rank's mail of the next call.
+/// else. A call clears the box of the previous call, because this rank
+/// has read that box. The peers write into that box again two calls
+/// later. Before that, they wait for this rank's mail of the next call.
 template <class T>
 __global__ void push_and_sum(const __grid_constant__ Team team,
                              uint4* array, size_t packets) {
@@ -224,8 +229,8 @@ __global__ void push_and_sum(const __grid_constant__ Team team,
     clear(team, mine.pushed[before], i);
 
   // The turns are in GPU memory, so that a graph can be replayed. Each
-  // block has its own turn, so it needs no wait and no atomic. It also
-  // updates the turns of blocks that only larger grids have.
+  // block has its own turn, so a block needs no wait and no atomic. A
+  // block also updates the turns of blocks that only larger grids have.
   __syncthreads();  // the whole block has read its turn
   for (int b = blockIdx.x + threadIdx.x * gridDim.x; b < team.blocks;
        b += step)
@@ -235,9 +240,9 @@ __global__ void push_and_sum(const __grid_constant__ Team team,
 //! [push]
 
 //! [phases]
-/// The blocks with the same number wait for each other. Then each block
-/// sees what the other blocks, and the earlier work of their streams,
-/// wrote.
+/// Each block waits for the blocks with the same number of all ranks.
+/// After that it sees everything that these blocks, and the earlier
+/// work of their streams, have written.
 __device__ inline void meet(const Team& team) {
   Mailbox& mine = *team.mail[team.rank];
   __syncthreads();
@@ -255,14 +260,15 @@ __device__ inline void meet(const Team& team) {
   if (threadIdx.x == 0) mine.met[blockIdx.x] = meeting;
 }
 
-/// Each rank sums its slice of all arrays. No other rank uses that
-/// slice before the sum is written, so the arrays need no copy.
+/// Each rank sums its slice of all arrays, and writes the sum to all
+/// arrays. Between the two meetings no other rank uses that slice, so
+/// the arrays need no copy.
 template <class T>
 __global__ void __launch_bounds__(256, 2)
     sum_in_two_phases(const __grid_constant__ Team team,
                       const __grid_constant__ Arrays arrays,
                       size_t packets) {
-  constexpr int kInFlight = 4;  // loads; they keep the link busy
+  constexpr int kInFlight = 4;  // loads at once keep the link busy
   const size_t end = packets * (team.rank + 1) / team.size;
   const size_t step = gridDim.x * blockDim.x;
   size_t at = packets * team.rank / team.size +
@@ -295,9 +301,10 @@ __global__ void __launch_bounds__(256, 2)
 //! [phases]
 
 //! [setup]
-/// Opens the memory of all ranks. `ranks` has rank, size, and
-/// gather(value), which returns the values of all ranks. `mine` comes
-/// from cudaMalloc. Ends the process if a call fails.
+/// Opens the memory of all other ranks. Returns the addresses of `mine`
+/// and of this memory. `ranks` has rank, size, and gather(value), which
+/// returns the values of all ranks. `mine` comes from cudaMalloc. All
+/// ranks call this. Ends the process if a call fails.
 template <class Ranks>
 Arrays share(Ranks& ranks, void* mine) {
   cudaIpcMemHandle_t handle;
@@ -323,8 +330,9 @@ void unshare(Ranks& ranks, const Arrays& arrays) {
   ranks.gather(0);
 }
 
-/// Makes a mailbox on the current GPU. Opens the other ranks'
-/// mailboxes. A kernel that has waited for `limit_s` seconds gives up.
+/// Makes a mailbox on the current GPU, and opens the other ranks'
+/// mailboxes. All ranks call this. A kernel that has waited for
+/// `limit_s` seconds gives up.
 template <class Ranks>
 Team join_team(Ranks& ranks, int limit_s = 10) {
   Team team{};
@@ -373,8 +381,8 @@ void leave_team(Ranks& ranks, const Team& team) {
 //! [call]
 /// Queues the sum of `count` values of T of each rank, in place. Every
 /// rank makes the same calls, in the same order. The size has to be a
-/// whole number of packets of 16 bytes. Ends the process if the size is
-/// wrong or the launch fails.
+/// whole number of packets of 16 bytes. Does nothing if `count` is 0.
+/// Ends the process if the size is wrong or the launch fails.
 template <class T>
 void all_reduce(const Team& team, const Arrays& arrays, size_t count,
                 cudaStream_t stream) {

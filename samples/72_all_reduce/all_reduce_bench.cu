@@ -63,13 +63,13 @@ void finish(const Device& device) {
 // --- the check
 // ----------------------------------------------------------
 
-// Returns random numbers of many sizes and both signs, also -0.
+// Returns a random number below 1, of either sign; sometimes -0.
 __half value_of(unsigned rank, unsigned call, unsigned i) {
   unsigned x = (i * 0x9e3779b9u) ^ (call * 0x85ebca6bu) ^ (rank << 20);
   x = (x ^ (x >> 15)) * 0x2c1b3c6du;
   x ^= x >> 13;
   if (x % 16 == 0) return __ushort_as_half(0x8000);  // -0
-  return __ushort_as_half(x & 0xbbff);  // not above 2: no infinity
+  return __ushort_as_half(x & 0xbbff);  // below 1: no infinity
 }
 
 int count_wrong_sums(const Device& device,
@@ -199,7 +199,7 @@ std::string size_name(size_t bytes) {
                            : std::to_string(bytes >> 20) + " MiB";
 }
 
-// The goals for two H200s: time divided by NCCL's time.
+// Returns the goal for two H200s: time / NCCL's time. 0: no goal.
 double wanted(size_t bytes) {
   if (bytes <= size_t{256} << 10) return 0.40;
   if (bytes <= size_t{1} << 20) return 0.45;

@@ -1,4 +1,4 @@
-// The ranks of lesson 72 are processes that all do the same. The user
+// The ranks of lesson 72 are processes that do the same work. The user
 // starts rank 0. Rank 0 starts the other ranks and forwards all
 // messages between them.
 //
@@ -51,8 +51,9 @@ class Ranks {
     return all;
   }
 
-  /// Returns the exit code: `mine`, or the code of a rank that failed.
-  /// A rank has 30 s to end.
+  /// Waits for the other ranks; each has 30 s to end. Returns `mine` if
+  /// it is a failure, else the code of the first other rank that
+  /// failed, else EXIT_SUCCESS.
   int finish(int mine) {
     for (Child& other : others_) {
       const int theirs = other.wait(30s);
@@ -72,6 +73,6 @@ class Ranks {
     role_name() = name;
   }
 
-  std::vector<Child> others_;    // of rank 0
-  std::vector<Channel> parent_;  // of the other ranks: one
+  std::vector<Child> others_;    // empty if this is not rank 0
+  std::vector<Channel> parent_;  // one channel; empty in rank 0
 };

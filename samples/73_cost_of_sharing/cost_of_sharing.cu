@@ -5,8 +5,8 @@
 //   cuMemCreate and a pool
 //                 -- three handles -->  open and close: how long?
 //                                       copy from each: how fast?
-//   copies to the host, twice:
-//   shared memory, a socket  -------->  the same without sharing
+//   copy to the host, send in shared
+//   memory or by a socket    -------->  copy to the GPU: how fast?
 //   answers         <--- messages --->  message, event, word: how long?
 //
 // nvcc -cudart shared samples/73_cost_of_sharing/cost_of_sharing.cu

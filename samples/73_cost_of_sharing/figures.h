@@ -11,7 +11,8 @@
 
 #include "../common/data.h"
 
-/// The number of measurements of each time: IPCLAB_COSTS_ROUNDS, or 3.
+/// Returns the number of rounds of a measurement: IPCLAB_COSTS_ROUNDS,
+/// but at least 1; or 3 if this variable is not set.
 inline int rounds() {
   const char* wanted = std::getenv("IPCLAB_COSTS_ROUNDS");
   return wanted == nullptr ? 3 : std::max(1, std::atoi(wanted));
@@ -51,15 +52,16 @@ inline double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// The largest size in MiB: IPCLAB_COSTS_MIB, or 32.
+/// Returns the largest size in MiB: IPCLAB_COSTS_MIB, but at least 2;
+/// or 32 if this variable is not set.
 inline int largest_mib() {
   const char* wanted = std::getenv("IPCLAB_COSTS_MIB");
   return wanted == nullptr ? 32 : std::max(2, std::atoi(wanted));
 }
 
-/// Prints named figures, and appends them to the file that
-/// IPCLAB_COSTS_JSON names, one JSON object per line. The memory is on
-/// `gpu`, and GPU 0 reads it.
+/// Prints named figures. If IPCLAB_COSTS_JSON names a file, appends the
+/// figures to this file, as one line with a JSON object. The memory is
+/// on `gpu`, and GPU 0 reads it.
 inline void note(
     const char* way, int gpu, int mib,
     const std::vector<std::pair<const char*, double>>& figures) {
@@ -94,7 +96,8 @@ inline void note(
 }
 
 //! [ways]
-/// A way to get memory that another process has filled.
+/// A way to get memory: memory of this process, or memory that another
+/// process has filled.
 struct Way {
   const char* name;                  ///< the name in the table
   std::function<void*()> open;       ///< returns the memory
@@ -111,7 +114,7 @@ inline int measure(const std::vector<Way>& ways, int gpu, int mib,
   std::vector<std::vector<double>> opens(count), closes(count),
       reads(count);
   std::vector<void*> from(count);
-  for (int i = 0; i <= rounds(); ++i)  // the last time: no close
+  for (int i = 0; i <= rounds(); ++i)  // the last open stays open
     for (size_t way = 0; way < count; ++way) {
       opens[way].push_back(
           time_of([&] { from[way] = ways[way].open(); }));
@@ -124,7 +127,7 @@ inline int measure(const std::vector<Way>& ways, int gpu, int mib,
   CUDA_CHECK(cudaMalloc(&to, bytes));
   write_values(from[0], bytes / 4, first);
   int wrong = 0;
-  for (void* data : from) {  // the first copy is never measured
+  for (void* data : from) {  // the first copies are not measured
     CUDA_CHECK(cudaMemset(to, kPoison, bytes));
     CUDA_CHECK(cudaMemcpy(to, data, bytes, cudaMemcpyDefault));
     wrong += count_wrong(to, bytes / 4, first);

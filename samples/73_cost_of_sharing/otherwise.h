@@ -15,7 +15,8 @@ constexpr size_t kHostBytes = size_t{kHostMib} << 20;
 constexpr int kHostCount = kHostBytes / 4;
 constexpr int kTimes = 100;  // messages, events and words in a row
 
-/// Maps host memory of a descriptor. Locks it for copies of a GPU.
+/// Maps the host memory that a descriptor names, and locks this memory
+/// for copies of a GPU.
 inline char* map_host(int descriptor) {
   void* host = mmap(nullptr, kHostBytes, PROT_READ | PROT_WRITE,
                     MAP_SHARED, descriptor, 0);
@@ -32,7 +33,8 @@ inline void unmap_host(char* host) {
 }
 
 //! [copies]
-/// Copies the exporter's data to host memory, or sends it to a socket.
+/// Copies the exporter's data to shared host memory. In the second half
+/// of the rounds also sends the data through a socket.
 inline void send_copies(Channel& channel, int first) {
   const int memory = memfd_create("ipclab_costs", MFD_CLOEXEC);
   SYS_CHECK(memory);
@@ -59,7 +61,8 @@ inline void send_copies(Channel& channel, int first) {
   SYS_CHECK(close(ends[0]));
 }
 
-/// Receives the exporter's copies. Returns the number of wrong values.
+/// Receives and measures the exporter's copies. Returns the number of
+/// wrong values.
 inline int receive_copies(Channel& channel, int first) {
   const int memory = channel.receive_descriptor("host memory");
   const int socket = channel.receive_descriptor("socket");
@@ -91,8 +94,10 @@ inline int receive_copies(Channel& channel, int first) {
 //! [copies]
 
 //! [words]
-/// Queues `kTimes` rounds. In each round the stream writes its word and
-/// waits for the other word, without the host. Returns microseconds.
+/// Queues `kTimes` rounds and waits for them. In each round the stream
+/// writes its word and waits for the other word, without the host. The
+/// side that `begins` writes first. Returns the microseconds of all
+/// rounds.
 inline double words(void* memory, bool begins) {
   const auto word = reinterpret_cast<CUdeviceptr>(memory);
   const CUdeviceptr own = word + (begins ? 0 : 256);

@@ -7,8 +7,8 @@
 //     the item that was in the slot          check it
 //     write the item                         write "taken"
 //     write "made"
-//   if one is killed, write its
-//   "taken"                <-- closed ---  give back
+//   write "taken" for a consumer
+//   that has ended         <-- closed ---  give back
 //
 // The lesson does this with a legacy handle, a descriptor and a pool.
 //
@@ -37,8 +37,8 @@ bool has_ended(pid_t process) {
   return info.si_pid == process;
 }
 
-// Waits for the stream. Writes the word of a consumer that has ended:
-// otherwise the producer would wait forever.
+// Waits up to 20 s for the stream. Writes the word of a consumer that
+// has ended: otherwise the producer's stream would wait forever.
 void finish(cudaStream_t stream, Ring ring, std::vector<Child>& all) {
   cudaStream_t other;
   CUDA_CHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));

@@ -40,7 +40,7 @@ __global__ void check_item(const int4* item, int first, int* wrong) {
     atomicAdd(wrong, 1);
 }
 
-// Returns the first value of an item. It repeats after 16 items.
+// Returns the first value of an item. The values repeat after 16 items.
 int first_value(int item) { return item % 16 << 24; }
 
 // Returns the milliseconds of one side for `items` items of `count`
@@ -85,7 +85,7 @@ struct Task {
   int count;
 };
 
-// Measures once. Returns GB/s of the slower side that works.
+// Returns GB/s of the side that works, or of the slower of two sides.
 double measure(Shared& shared, Channel& importer, Task task) {
   CUDA_CHECK(cudaMemset(shared.words.data, 0, kWordBytes));
   CUDA_CHECK(cudaDeviceSynchronize());
@@ -128,7 +128,7 @@ int exporter(Child child, size_t passed) {
         static_cast<int>(std::clamp<size_t>(passed / bytes, 8, 2048));
     std::vector<double> alone[2], ring;
     for (int trial = 0; trial < kTrials; ++trial) {
-      // First only the producer works, then the consumer, then both.
+      // First only the producer, then only the consumer, then both.
       alone[0].push_back(measure(shared, child.channel,
                                  {Work::kProducer, items, count}));
       alone[1].push_back(measure(shared, child.channel,

@@ -34,14 +34,15 @@ inline void* words_after(void* slots) {
   return static_cast<char*>(slots) + kSlotBytes;
 }
 
-/// The stream waits until the word has at least this value.
+/// Queues a wait: the stream waits until the word has at least this
+/// value.
 inline void wait_for(cudaStream_t stream, CUdeviceptr word,
                      int at_least) {
   CU_CHECK(DRIVER(cuStreamWaitValue32)(stream, word, at_least,
                                        CU_STREAM_WAIT_VALUE_GEQ));
 }
 
-/// Writes the word after all earlier work of the stream.
+/// Queues a write of the word, after all earlier work of the stream.
 inline void write(cudaStream_t stream, CUdeviceptr word, int value) {
   CU_CHECK(DRIVER(cuStreamWriteValue32)(stream, word, value,
                                         CU_STREAM_WRITE_VALUE_DEFAULT));

@@ -1,13 +1,13 @@
 // Lesson 75: a server lends memory to clients that it does not know.
 //
 //   exporter                            importers, at any time
-//   cudaMalloc, write the input of all
+//   cudaMalloc, write the common input
 //   listen at a path    <- connect ---  connect
 //   cuMemCreate: memory for this client
 //             -- handle, descriptor ->  open and map them
 //                                       read the input, write an answer
 //   check the answer    <- answered --  unmap, close, end - or die
-//   see its end, release its memory
+//   see the client's end, release its memory
 //
 // nvcc -cudart shared
 //   samples/75_unrelated_processes/unrelated_processes.cu
@@ -52,7 +52,7 @@ Client welcome(int connection, const cudaIpcMemHandle_t& input) {
   return client;
 }
 
-// Checks an answer, or releases the memory of a client that has left.
+// Checks new answers. Returns false if the client has left.
 bool serve(const Client& client, int* wrong) {
   char word = 0;
   ssize_t got = 0;
@@ -60,7 +60,7 @@ bool serve(const Client& client, int* wrong) {
     *wrong += count_wrong(client.data, kCount, kImporterValue);
     say("checks the answer: %d wrong so far", *wrong);
   }
-  if (got == -1 && errno == EAGAIN) return true;  // it still runs
+  if (got == -1 && errno == EAGAIN) return true;  // still connected
   unmap_memory(client.data, kBytes);
   CU_CHECK(DRIVER(cuMemRelease)(client.memory));
   SYS_CHECK(close(client.connection));

@@ -84,7 +84,7 @@ bool run(MpiRanks& ranks) {
   }
   ranks.say_in_turn(seen);
 
-  ranks.barrier();  // all ranks have closed it
+  ranks.barrier();  // all ranks have closed this memory
   CUDA_CHECK(cudaFree(data));
   return good;
 }

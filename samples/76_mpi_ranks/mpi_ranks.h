@@ -14,7 +14,7 @@
 /// This process as one of the ranks of its node.
 class MpiRanks {
  public:
-  /// Takes main's arguments.
+  /// Takes the arguments of main(). Without MPI, rank 0 starts rank 1.
   MpiRanks(int argc, char** argv);
   MpiRanks(const MpiRanks&) = delete;
   ~MpiRanks();
@@ -27,7 +27,7 @@ class MpiRanks {
   template <class T>
   std::vector<T> all_gather(const T& mine);
 
-  /// Returns after every rank has called it.
+  /// Returns after every rank has called this function.
   void barrier() { all_gather('.'); }
 
   /// Every rank prints its line, rank 0 first.
@@ -38,7 +38,8 @@ class MpiRanks {
     }
   }
 
-  /// The exit code of the program: success if all ranks succeed.
+  /// Returns the exit code of the program: EXIT_SUCCESS if all ranks
+  /// have succeeded. Every rank calls this.
   int finish(bool good) {
     for (const bool one : all_gather(good)) good &= one;
     return good ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -50,8 +51,8 @@ class MpiRanks {
 #ifdef USE_MPI
   MPI_Comm node_ = MPI_COMM_NULL;
 #else
-  std::vector<Child> other_;      // rank 0 has rank 1
-  std::vector<Channel> channel_;  // rank 1 has rank 0
+  std::vector<Child> other_;      // in rank 0: rank 1
+  std::vector<Channel> channel_;  // in rank 1: to rank 0
 #endif
 };
 
@@ -116,7 +117,9 @@ std::vector<T> MpiRanks::all_gather(const T& mine) {
 #endif
 
 //! [reverse]
-/// Odd ranks see two GPUs in reverse order, as in some job scripts.
+/// Makes odd ranks see GPU 1 and GPU 0, in this order, as some job
+/// scripts do. Changes nothing if the machine has one GPU or if
+/// CUDA_VISIBLE_DEVICES is set.
 inline void see_gpus_in_another_order(MpiRanks& ranks) {
   int devices = 0;  // only rank 0 calls CUDA before setenv()
   if (ranks.rank() == 0) CUDA_CHECK(cudaGetDeviceCount(&devices));

@@ -29,7 +29,7 @@ __global__ void step(unsigned* data, unsigned factor, unsigned more) {
 //! [capture]
 // Makes a graph of one side's work in one round. If there are events,
 // the graph begins with a wait for `first` and ends with a record of
-// `last`. The flags say that the events come from outside.
+// `last`. The flags make both events external to the graph.
 cudaGraphExec_t capture(cudaStream_t stream, void* data,
                         unsigned factor, unsigned more,
                         cudaEvent_t first = nullptr,
