@@ -28,7 +28,7 @@ SOURCE = re.compile(
 )
 # Stands for the number of minutes until the page is complete.
 MINUTES = "IPCLAB_MINUTES"
-# Words and lines that a reader reads in a minute; minutes for the changes to try.
+# Words and lines that a reader reads in a minute; minutes for all changes to try.
 WORDS, LINES, EXERCISES = 160, 12, 6
 
 

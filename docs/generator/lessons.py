@@ -61,7 +61,7 @@ def facts(top: Path, lesson: Lesson, rows: int) -> str:
     return text.facts(
         [
             ("You need", f"{need}; or the reference model"),
-            ("Time", f"about {MINUTES} minutes with the exercises"),
+            ("Time", f"about {MINUTES} minutes with the changes to try"),
             ("You run", run),
             ("Source", f"`samples/{lesson['lesson']}/{lesson['lesson'][3:]}.cu`"),
             ("Build alone", f"`{build_line(top, lesson['lesson'])}`"),
