@@ -1,16 +1,16 @@
-# The common part of the scripts in this folder. They source it from the top of the
-# repository.
+# The common part of the scripts in this folder, which source this file. The functions
+# set_up and build must be called from the top of the repository.
 # SPDX-License-Identifier: Apache-2.0
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# Installs what is missing (with the arguments of ci/setup), then puts it onto PATH.
+# Calls ci/setup with the same arguments, then puts what it has installed onto PATH.
 set_up() {
   ci/setup "$@" || exit
   use_tools
 }
 
-# Prints one line and exits.
+# Prints a message on standard error and exits with 3.
 die() {
   echo "$(basename "$0"): $*" >&2
   exit 3
@@ -19,9 +19,9 @@ die() {
 # Is the version $1 at least $2?
 at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]; }
 
-# Puts onto PATH what ci/setup has installed, and a CUDA Toolkit 13: the one on PATH, the
-# one in the usual folder, or the one from the wheels. (If ci/setup has installed CMake,
-# the machine's CMake is too old.)
+# Puts onto PATH what ci/setup has installed, and a CUDA Toolkit 13 or newer: the toolkit
+# on PATH, the toolkit in the usual folder, or the toolkit from the wheels. (If ci/setup
+# has installed CMake, the machine has no CMake or an old CMake.)
 use_tools() {
   local folder nvcc
   PATH=$PATH:$top/.venv/bin
@@ -37,14 +37,15 @@ use_tools() {
   export PATH
 }
 
-# Prints the CUDA release of an nvcc, such as 13; 0 if there is none.
+# Prints the first number of an nvcc's release, such as 13; 0 if there is no nvcc.
 nvcc_release() {
   local release
   release=$("$1" --version 2>/dev/null | sed -n 's/.*release \([0-9]*\).*/\1/p')
   echo "${release:-0}"
 }
 
-# Prints the first Python that has these modules: that of .venv, or the system's.
+# Prints the path of a Python 3.11 or newer that has these modules: the Python of .venv,
+# or the Python of the system. Fails if neither has them.
 find_python() {
   local candidate
   for candidate in "$top/.venv/bin/python" python3; do

@@ -4,8 +4,9 @@
     reframe -c ci/adapters/reframe.py -r --distribute=idle   on all idle nodes
     … -S options="-k LMEM -j 2"                              options of `ipclab run`
 
-It needs `ipclab` on PATH (the wheel) or -S executable=/path/to/ci/ipclab. Records and
-pages are kept in ReFrame's output folder. For one page of many nodes: `ipclab fleet`.
+The check needs `ipclab` on PATH (the wheel) or -S executable=/path/to/ci/ipclab.
+Records and pages are kept in ReFrame's output folder. `ipclab fleet` makes one page of
+many nodes.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -32,12 +33,12 @@ class IpclabSuite(rfm.RunOnlyRegressionTest):
 
     @run_before("run")
     def set_options(self):
-        """The value of -S options."""
+        """Passes the value of `-S options=…` to `ipclab run`."""
         self.executable_opts = ["run", "--results", "results", self.options]
 
     @sanity_function
     def passes(self):
-        """The run has ended, is not empty, and nothing in it fails."""
+        """The run has finished with exit code 0: rules were judged, and none fails."""
         path = Path(self.stagedir, "results", "run.json")
         try:
             document = json.loads(path.read_text(encoding="utf-8"))

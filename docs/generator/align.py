@@ -1,4 +1,4 @@
-"""Finds the line of a lesson's program that makes each step of the lesson's trace.
+"""Finds, for each step of a lesson's trace, the line of the program that makes it.
 
 A trace has calls, not lines. The steps of a process are assigned to the lines of its
 role, in order (Viterbi). A jump back is a loop and costs more than a jump forward.
@@ -65,7 +65,7 @@ class Helper:
         )
 
     def in_a_loop(self) -> Helper:
-        """The same, called by a loop."""
+        """The same calls, all of them in a loop."""
         return replace(self, often=self.names)
 
 
@@ -77,7 +77,7 @@ class Line:
     function: str  # the function that contains it; empty outside of functions
     calls: frozenset[str] = frozenset()  # of the statement that begins in this line
     functions: frozenset[str] = frozenset()  # functions of the program that it calls
-    leads: Helper = Helper()  # its calls, direct or by a helper
+    leads: Helper = Helper()  # the calls of the line, direct or by a helper
     helper: str = ""  # function of a header that it calls
     returns: bool = False
 
@@ -100,8 +100,8 @@ def places(
 ) -> list[Place]:
     """The place of each step.
 
-    `program` is the source of the lesson. `headers` are its headers; each can use those
-    before it. `first` is the process that runs main().
+    `program` is the source of the lesson. `headers` are its headers; a header can use
+    the headers before it. `first` is the process that runs main().
     """
     lines = _lines(program, _helpers(headers))
     found: list[tuple[Line | None, Line | None]] = [(None, None)] * len(steps)
@@ -233,7 +233,8 @@ def _code(text: str) -> str:
 
 
 def _in_order(lines: list[Line], process: str, first: bool) -> list[Line | None]:
-    """The lines in the order in which a process reaches them; None after a return.
+    """The lines in the order in which a process reaches them. None marks a gap: after a
+    return, and before the lines that the role does not reach.
 
     A function of the lesson comes before each line that calls it, because most of these
     calls are arguments of another call. Only the first process queries the machine.
@@ -333,7 +334,7 @@ def _name(step: Step) -> str:
 
 
 def _near(line: Line, name: str) -> float | None:
-    """The cost of helpers between line and call; None if the line does not call it."""
+    """The cost of helpers between line and call; None if the line does not make it."""
     if name in line.calls:
         return 0.0
     if name in line.leads.near:
@@ -344,7 +345,7 @@ def _near(line: Line, name: str) -> float | None:
 def _laid(
     steps: Iterable[Step], order: Sequence[Stop], process: str
 ) -> list[Line | None]:
-    """For each step the line with the least cost."""
+    """For each step the line with the least cost; None if no line can make the step."""
     if not order:
         return [None for _ in steps]
     costs = [0.0] * len(order)

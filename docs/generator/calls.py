@@ -25,7 +25,7 @@ def page(
 ) -> str:
     """A section for each call that a rule is about.
 
-    `rows` are the catalogue's rows; `references` has the existing functions.
+    `rows` are the rows of the catalogue. Only functions in `references` get a section.
     """
     taught: dict[str, list[str]] = {}
     for lesson in lessons:

@@ -15,7 +15,7 @@ from generator.recorded import Missing
 
 Lesson = dict[str, Any]
 
-# The first digit of a lesson's number.
+# First digit of a lesson's number -> title of the chapter.
 CHAPTERS = {
     "0": "Legacy memory handles",
     "1": "Legacy event handles",
@@ -61,7 +61,7 @@ def picture(lessons: list[Lesson]) -> str:
     beside it, because lines between them would cross.
 
     A list follows the map; on a phone the style sheet shows the list instead. Raises
-    Missing if Graphviz cannot draw it.
+    Missing if Graphviz cannot draw the map.
     """
     items = ""
     for title, members in by_chapter(lessons).items():
@@ -135,7 +135,8 @@ def steps_between(lessons: Iterable[Lesson]) -> set[tuple[str, str]]:
 def inline_svg(graph: str, style: str, title: str) -> str:
     """A graph in dot's language as SVG for a page; the style sheet has the colours.
 
-    `style` is the class of the picture. Raises Missing if Graphviz cannot draw it.
+    `style` is the class of the picture. Raises Missing if Graphviz cannot draw the
+    graph.
     """
     try:
         drawn = subprocess.run(

@@ -11,7 +11,7 @@ from generator.text import plain, table
 
 
 def part(measured: dict[str, Any]) -> str:
-    """A table; its last column is the time without a pool, divided by that with one."""
+    """A table; its last column divides the time without a pool by the time with one."""
     rows = [
         [
             plain(cost["call"]),
@@ -24,7 +24,7 @@ def part(measured: dict[str, Any]) -> str:
         for cost in measured["costs"]
     ]
     return (
-        f"Medians of {measured['rounds']} in one run of `pool_bench` on "
+        f"Medians of {measured['rounds']} rounds in one run of `pool_bench` on "
         f"{plain(measured['machine'])}:\n\n"
         + table(
             ["without a pool", "with a pool", "size", "without", "with", "ratio"], rows

@@ -1,4 +1,4 @@
-"""What covers each documented sentence: a page of counts, and one of all sentences.
+"""What covers each documented sentence: a page of counts, a page of all sentences.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -46,9 +46,10 @@ def pages(ledger: Ledger, kinds: dict[str, str]) -> dict[str, str]:
         "@brief For each documented sentence: what covers it, or why nothing does.\n\n"
         "The sentences are from the comments in CUDA's headers. They are about "
         "functions and types with which processes share memory or events. "
-        "`ipclab catalogue INCLUDE --coverage` prints the same for any toolkit. A rule "
-        "covers a sentence about a function only if its tests call this function, and "
-        "not only the same function of the other API: `--runs RESULTS` checks this.\n\n"
+        "`ipclab catalogue INCLUDE --coverage` prints the counts and the sentences for "
+        "any toolkit. A rule covers a sentence about a function only if tests of the "
+        "rule call this function, and not only the same function of the other API: "
+        "`--runs RESULTS` checks this.\n\n"
         f"{table(head, rows)}"
         "- @subpage coverage_sentences\n\n"
         f"@section coverage_open What no rule judges yet\n\n{_open(ledger, everything)}"
@@ -64,7 +65,7 @@ def pages(ledger: Ledger, kinds: dict[str, str]) -> dict[str, str]:
 
 
 def _open(ledger: Ledger, found: dict[str, list[Told]]) -> str:
-    """Why some sentences that could be judged are not judged, with their functions."""
+    """A table of the reasons why sentences are not judged yet, with their functions."""
     rows = []
     for name, reason in ledger.reasons.items():
         if reason["class"] != catalogue.OPEN:

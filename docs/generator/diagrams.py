@@ -1,7 +1,7 @@
 """The pictures of a lesson: its sequence and its memory, drawn from its trace.
 
-Each step of the sequence says which line of the program makes it, so that
-docs/theme/steps.js can show both together.
+A step of the sequence has the number of the line that makes the step, if this line is
+known. So docs/theme/steps.js can show both together.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -19,7 +19,7 @@ from ipclab.trace import pictures
 from ipclab.trace.sequence import Step
 
 MOST_STEPS = 48
-BEFORE, AFTER = 5, 10  # number of steps that are drawn around a death
+BEFORE, AFTER = 5, 10  # numbers of steps that are drawn before and after a death
 
 LEGEND = (
     '<p class="legend"><b>Memory.</b> Time runs to the right. A block is memory that '
@@ -34,8 +34,9 @@ AROUND = 3  # number of lines before and after the line of a step; as in steps.j
 def figure(
     lesson: traces.Lesson, source: traces.Sources, links: Mapping[str, str]
 ) -> str:
-    """Both pictures with their caption, as HTML. `source` is the source of the lesson,
-    `links` has the reference of each call.
+    """Both pictures with their caption, as HTML; without shared memory, only the
+    sequence. `source` is the source of the lesson, `links` has the reference of each
+    call.
     """
     steps, where = located(lesson, source)
     since = next((x.at for x in steps if x.kind != "more"), 0)
@@ -71,8 +72,8 @@ def figure(
 def located(
     lesson: traces.Lesson, source: traces.Sources
 ) -> tuple[list[Step], list[Place]]:
-    """The steps, and the place of each in the program. The first query by a helper of
-    samples/common is one step.
+    """The steps, and the place of each step in the program. The queries of the machine
+    at the beginning become one step for each line that makes them.
     """
     steps = traces.steps(lesson, source.text)
     where = align.places(steps, source.program, source.headers, lesson.names[0])
@@ -84,12 +85,13 @@ def located(
 
 
 def _drawn(steps: Sequence[Step], where: Sequence[Place]) -> list[tuple[Step, Place]]:
-    """The steps that are drawn: the first steps, and each death with the steps around
-    it. A step between them says how many are left out.
+    """The steps that are drawn: the first MOST_STEPS steps, steps around each death,
+    and steps around the last step of the process that died. Where steps are left
+    out before a drawn step, an extra step says how many.
     """
     wanted = set(range(MOST_STEPS))
     for i, step in enumerate(steps):
-        if step.kind == "death":  # another process records it later
+        if step.kind == "death":  # recorded later, by another process
             own = [j for j in range(i) if step.who in (steps[j].who, steps[j].to)]
             for at in (*own[-1:], i):
                 wanted |= set(range(at - BEFORE, at + AFTER + 1))

@@ -14,7 +14,7 @@ from ipclab import explain
 
 
 def page() -> str:
-    """The page, by number of the code."""
+    """The page: an index by number, then a section for each code."""
     text = (
         "/**\n@page errors Error dictionary\n"
         "@brief What an error code means when processes share memory or events.\n\n"
@@ -52,5 +52,5 @@ def section(entry: explain.Entry) -> str:
 
 
 def words() -> dict[str, str]:
-    """Place of each code -> CUDA's text of it, because people search for this text."""
+    """Place of each code -> CUDA's text for it, because people search for this text."""
     return {f"errors#error_{x.code}": x.says for x in explain.read()}

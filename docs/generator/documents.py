@@ -21,7 +21,7 @@ PAGES = {
     "CHANGELOG.md": "changes",
 }
 LINK = re.compile(r"\[([^]]+)\]\((?!https?://)([^)#]+)\)")
-# The target of a relative link, if the site has a page of it.
+# Target of a relative link -> page of the site that has the target's text.
 SAME = {"../samples/README.md": "lessons", **PAGES}
 
 
@@ -51,12 +51,12 @@ def trace_rules() -> str:
 
 
 def runner() -> str:
-    """The page of the command `ipclab`: the whole text of its --help."""
+    """The page of the command `ipclab`, made from the texts of its --help."""
     parser = cli._parser()
     text = (
         "/**\n@page runner The command ipclab\n"
         f"@brief {plain(parser.description or '')}\n\n"
-        "From the source tree it is `ci/ipclab`.\n\n"
+        "In the source tree the command is `ci/ipclab`.\n\n"
     )
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

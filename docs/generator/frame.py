@@ -37,7 +37,7 @@ SEAM = re.compile(
     r"|(?<=\w{6})(?:(?<=[a-z0-9])(?=[A-Z])|(?<=_))(?=\w{4})"
 )
 AS_IT_IS = {"pre", "svg", "template", "script", "style"}
-# No reader needs empty paragraphs.
+# Empty paragraphs, which are removed.
 EMPTY = re.compile(r"<p>\s*</p>\n?")
 
 
@@ -91,7 +91,7 @@ def taken(name: str, html: str, known: Mapping[str, str]) -> Page | None:
 
 
 def breakable(html: str) -> str:
-    """HTML whose long names break between their words, not inside one.
+    """HTML whose long names break between their words, not inside a word.
 
     >>> breakable("<b>CUDA_ERROR_INVALID_VALUE</b>")
     '<b>CUDA_ERROR_<wbr>INVALID_<wbr>VALUE</b>'
@@ -112,7 +112,7 @@ def breakable(html: str) -> str:
 
 
 def _rule(tag: re.Match[str]) -> str:
-    """A rule is our wording, so it must not look like a quotation."""
+    """A <div> for a <blockquote>: a rule is our wording and must not look quoted."""
     return "</div>" if tag[1] else '<div class="rule">'
 
 
@@ -122,7 +122,7 @@ def text_of(html: str) -> str:
 
 
 def _code(fragment: re.Match[str]) -> str:
-    """A program as <pre>, with a <span> for each line and a button that copies it."""
+    """A program as <pre> with a <span> for each line; ipclab.js adds a copy button."""
     inner = TIP.sub("", fragment[1])
     found = LINE.findall(inner)
     if not found:  # a shell line of Markdown
@@ -135,7 +135,7 @@ def _code(fragment: re.Match[str]) -> str:
 
 
 def _table(table: re.Match[str]) -> str:
-    """A table that may be wider than the screen. A table without a head lists facts."""
+    """A table that may be wider than the screen, or facts if its head is empty."""
     inner = table[1]
     head = HEAD.search(inner)
     cells = CELL.findall(head[1]) if head else []
@@ -154,7 +154,7 @@ def _table(table: re.Match[str]) -> str:
     inner = re.sub(r'\s*class="markdownTable\w*"', "", inner)
     inner = re.sub(r"<th(?: [^>]*)?>", '<th scope="col">', inner)
     inner = re.sub(r'<th scope="col">\s*</th>', "<td></td>", inner)  # a corner
-    # If the first column names things, each of its cells is the head of its row.
+    # If a first cell is bold, this cell is the head of its row.
     inner = re.sub(
         r"<tr>\s*<td>\s*<b>(.*?)</b>\s*</td>", r'<tr><th scope="row">\1</th>', inner
     )

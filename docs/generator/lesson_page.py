@@ -1,4 +1,4 @@
-"""Adds line numbers, minutes, copy buttons and a link to a lesson's page.
+"""Completes a lesson's page: line numbers, minutes, commands to copy, and a download.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -26,14 +26,14 @@ COMMAND = re.compile(
 SOURCE = re.compile(
     r'(<th scope="row">Source</th>\s*<td>)(<code>.*?</code>)', re.DOTALL
 )
-# The place of the number of minutes.
+# Stands for the number of minutes until the page is complete.
 MINUTES = "IPCLAB_MINUTES"
-# Words and lines that a reader reads in a minute; minutes for the changes to try.
+# Words and lines that a reader reads in a minute; minutes for all changes to try.
 WORDS, LINES, EXERCISES = 160, 12, 6
 
 
 def completed(page: Page, lesson: dict[str, Any]) -> Page:
-    """The page with line numbers, minutes and buttons."""
+    """Changes the page: adds line numbers, minutes, commands to copy and a download."""
     name = lesson["lesson"]
     path = source(name)
     program = (TOP / path).read_text().splitlines()
@@ -51,7 +51,7 @@ def source(lesson: str) -> Path:
 
 
 def minutes(body: str, lines: int) -> int:
-    """The time for the page with its exercises, in steps of five minutes."""
+    """Minutes for the page with its changes: a multiple of five, at least five."""
     words = len(
         text_of(re.sub(r"<(svg|pre|template)\b.*?</\1>", "", body, flags=re.S)).split()
     )
@@ -68,7 +68,7 @@ def _copied(command: re.Match[str]) -> str:
 
 
 def _numbered(code: re.Match[str], program: list[str]) -> str:
-    """Lines of the program, with their numbers in the program."""
+    """Code with line numbers; unchanged if it is one line or not in the program."""
     lines = LINE.findall(code[1])
     texts = [_plain(line) for line in lines]
     start = next(

@@ -61,7 +61,7 @@ def facts(top: Path, lesson: Lesson, rows: int) -> str:
     return text.facts(
         [
             ("You need", f"{need}; or the reference model"),
-            ("Time", f"about {MINUTES} minutes with the exercises"),
+            ("Time", f"about {MINUTES} minutes with the changes to try"),
             ("You run", run),
             ("Source", f"`samples/{lesson['lesson']}/{lesson['lesson'][3:]}.cu`"),
             ("Build alone", f"`{build_line(top, lesson['lesson'])}`"),
@@ -70,13 +70,16 @@ def facts(top: Path, lesson: Lesson, rows: int) -> str:
                 ", ".join(f"@ref {page_of(name)}" for name in lesson["builds_on"])
                 or "nothing",
             ),
-            ("Proved by", f'@ref {proof} "the tests of {rows} documented sentences"'),
+            ("Proved by", f'@ref {proof} "the tests of {rows} rules"'),
         ]
     )
 
 
 def build_line(top: Path, lesson: str) -> str:
-    """The command in the header of a lesson, which a test runs."""
+    """The command in the header of a lesson; a test runs it.
+
+    Raises Missing if the header has no such command.
+    """
     program = (top / "samples" / lesson / f"{lesson[3:]}.cu").read_text()
     found = re.search(r"^// (nvcc .*)$", program, re.MULTILINE)
     if found is None:

@@ -18,7 +18,7 @@ COLUMNS = ("test", "rule", "kind", "lesson", "verdict", "reason")
 
 
 def write(runs: list[Run], folder: Path) -> None:
-    """A folder for each machine, and a page for each pair that can be compared."""
+    """Write a folder for each machine, and a page for each pair of machines."""
     for run in runs:
         into = folder / "machines" / run.name
         into.mkdir(parents=True, exist_ok=True)

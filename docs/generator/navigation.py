@@ -14,7 +14,7 @@ from typing import Any
 from generator.chapters import by_chapter, page_of
 from generator.rules import GROUPS
 
-# Part of the book -> its pages, if they do not come from a list.
+# The pages of the parts of the book whose pages do not come from a list.
 BEGIN = ("index", "five", "choose", "glossary")
 TOOLS = ("trace", "doctor", "runner", "errors", "calls")
 SENTENCES = ("coverage", "coverage_sentences")
@@ -28,7 +28,7 @@ WORKSHOP = (
 WORK = ("contributing", "errata", "changes", "lesson_words", "test_words")
 # Doxygen's own name of a page -> its name in the lists above.
 ALIASES = {"group__lesson__words": "lesson_words", "group__test__words": "test_words"}
-# Pages of one function or class: they are linked from their list and are in no menu.
+# Pages of one function or class: their lists link to them, and they are in no menu.
 DETAIL = ("class", "struct", "namespace", "union")
 
 
@@ -61,7 +61,9 @@ class Book:
         return next((x for x in self.parts if page in x.pages), None)
 
     def around(self, page: str) -> tuple[str, str]:
-        """The page before and the page after; empty at the ends."""
+        """The page before and the page after, for a rule within its group. Empty at the
+        ends, and for a page without a place.
+        """
         group = self.under.get(page)
         order = (
             [x for x, y in self.under.items() if y == group] if group else self.order
@@ -73,7 +75,9 @@ class Book:
         return before, order[at + 1] if at + 1 < len(order) else ""
 
     def label(self, page: str) -> str:
-        """The text in the menu; for a lesson its number and the start of its title."""
+        """The text in the menu: for a lesson its number and the start of its title,
+        for a rule its id.
+        """
         title = self.titles.get(page, page)
         if page in self.lessons:
             return f"{page.removeprefix('lesson_')} {title.partition(':')[0]}"

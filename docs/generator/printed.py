@@ -13,7 +13,7 @@ from generator.frame import Page
 from generator.navigation import Book
 
 LINK = re.compile(r'href="(?:(\w+)\.html)?(?:#([^"]*))?"')
-# Not needed on paper: pages about the work on the project, and pages for programs.
+# Not needed on paper: pages about the work on the project, with its headers.
 LEFT_OUT = ("Work on it",)
 OPENING = """<!DOCTYPE html>
 <html lang="en">
@@ -65,7 +65,7 @@ def _section(page: Page, title: str, inside: Iterable[str]) -> str:
     body = re.sub(r'\bid="([^"]+)"', rf'id="{page.name}--\1"', page.body)
     body = LINK.sub(lambda link: _led(link, page.name, inside), body)
     body = body.replace("<details>", "<details open>")
-    # One level down: the book's own title is the first.
+    # Each heading goes one level down, because the title of the book is the first.
     body = re.sub(r"<(/?)h([2-5])\b", lambda x: f"<{x[1]}h{int(x[2]) + 1}", body)
     return (
         f'<section class="page" id="{page.name}">\n<h2>{escape(title)}</h2>\n'

@@ -1,4 +1,4 @@
-"""The runs in docs/results/.
+"""The runs that the site shows: those of docs/results/, and others given to ci/docs.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -47,9 +47,10 @@ class Run:
 
 
 def runs(folders: Iterable[Path]) -> list[Run]:
-    """All folders, drivers before the model, otherwise in the order given.
+    """The runs in these folders: runs on drivers first, otherwise in the given order.
 
-    Raises Missing if one cannot be read completely.
+    Raises Missing if a folder cannot be read completely, or if its kill matrix was made
+    with another backend.
     """
     found = []
     for folder in folders:

@@ -35,13 +35,13 @@ does.
 
 """
 ABOUT = (
-    "A rule is a sentence of the documentation, or a sentence that follows from it, "
-    "in our words and short enough to be tested. Its source says where to read the "
-    "original. "
+    "A rule states a sentence of the documentation, or a conclusion from such "
+    "sentences, in our words and short enough to be tested. The source of a rule says "
+    "where to read the original. "
     "Rules of the kinds OBSERVE and UNDEF describe behaviour that the documentation "
-    "does not promise. Their tests record what happens. They fail only if something "
-    "happens that their check names, such as a crash or wrong values in another "
-    "process."
+    "does not promise. Tests of these rules record what happens. These tests fail only "
+    "if something happens that the check of the rule names, such as a crash or wrong "
+    "values in another process."
 )
 # The text between the name of a rule and its source.
 ORIGINS = {
@@ -93,7 +93,7 @@ TEST = re.compile(r'^TEST\((\w+), (\w+)\) \{\s*covers\("([A-Z]+-\d+)"\);', re.MU
 class Evidence:
     """What is known about the rows besides the catalogue itself."""
 
-    lessons: set[str]  # existing lessons; the catalogue plans more
+    lessons: set[str]  # existing lessons; a row may name a lesson that is planned
     tests: dict[str, list[str]]  # row -> names of its tests
     faults: list[Fault]  # faults that may make a row fail
     deviations: list[Row]  # deviations.json
@@ -217,7 +217,7 @@ def rule_page(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
         text += "\n".join(f"- {entry}" for entry in known) + "\n\n"
     noticed = _noticed(name, faults, evidence.runs)
     if noticed:
-        text += f"@section {page}_faults Faults that it notices\n\n{noticed}"
+        text += f"@section {page}_faults Faults that its tests notice\n\n{noticed}"
     return text + "*/\n"
 
 
@@ -256,7 +256,7 @@ def _noticed(row: str, faults: list[Fault], runs: list[Run]) -> str:
 
 
 def _result(run: Run, fault: str, row: str) -> str:
-    """The result of a fault in the tests of a row, in the words of the matrix."""
+    """The result of a fault in the tests of a row, as in the matrix, or 'not run'."""
     found = [
         cell["result"]
         for x in (run.kills or {})["faults"]
@@ -274,7 +274,7 @@ def origin(row: Row) -> str:
 
 
 def summary(row: Row) -> str:
-    """The beginning of a statement, as a title."""
+    """The beginning of a statement, as a title; it may be cut."""
     text = re.sub(r" \([^)]*\)", "", row["statement"])
     first = re.split(r"[:;,.](?: |$)", text)[0]
     if len(first) > LONGEST_TITLE:
@@ -292,7 +292,8 @@ def _documented(sentences: list[Entry]) -> str:
 
 
 def verdict(run: Run, row: str) -> str:
-    """The verdicts of a row's tests on a machine, with counts if they differ."""
+    """The verdicts of a row's tests on a machine, with counts if they differ; empty if
+    no test of the row ran there."""
     seen = Counter(test.shown for test in run.rows if test.record["requirement"] == row)
     if len(seen) == 1:
         return next(iter(seen))
@@ -300,7 +301,7 @@ def verdict(run: Run, row: str) -> str:
 
 
 def coloured(run: Run, row: str) -> str:
-    """The verdicts in their colour; a dash if there is no test."""
+    """The verdicts in their colour; a dash if no test of the row ran there."""
     shown = verdict(run, row)
     if not shown:
         return "–"  # noqa: RUF001

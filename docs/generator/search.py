@@ -42,9 +42,10 @@ WHOLE = ("rule", "class", "struct")  # pages about one thing
 
 
 def index(book: Book, pages: Mapping[str, Page], keywords: Mapping[str, str]) -> str:
-    """The file.
+    """The text of index.js.
 
-    It is a script, because a page that is opened as a file may not read other files.
+    The index is a script, because a page that is opened as a file may not read other
+    files.
     `keywords` has other words that people search for, by `page` or `page#section`.
     """
     entries = []

@@ -1,4 +1,4 @@
-"""What sharing costs, from docs/results/*/sharing.jsonl, as lesson 73 wrote it.
+"""What sharing costs, from the files docs/results/*/sharing.jsonl of lesson 73.
 
 SPDX-License-Identifier: Apache-2.0
 """

@@ -2,8 +2,8 @@
 
     python -m generator.site --lessons lessons.json --version 0.1 GENERATED HTML
 
-Each page gets its place in the menu, links to the previous and next page, and an entry
-in the index that the search reads. Files that no page needs are removed.
+Each page gets the menu, links to the previous and next page, and entries in the index
+that the search reads. Files that no page needs are removed.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -46,7 +46,7 @@ def main() -> None:
 def make(
     lessons: list[dict[str, Any]], version: str, generated: Path, html: Path
 ) -> None:
-    """Frame all pages of `html`, with the parts that `generated` has for them."""
+    """Frame all pages of `html`; `generated` has the tag file and files to copy."""
     known = links.references(generated / "cuda.tag")
     raw = {path.stem: path.read_text() for path in sorted(html.glob("*.html"))}
     found = {
@@ -114,7 +114,7 @@ def framed(
 
 
 def _live(body: str, found: dict[str, frame.Page]) -> str:
-    """The body without links to pages that were left out."""
+    """The body in which links to pages that do not exist are only text."""
 
     def kept(link: re.Match[str]) -> str:
         return link[0] if link[1] in found else link[2]

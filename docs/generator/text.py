@@ -27,7 +27,7 @@ def spelled(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Words without markup; names of functions still become links."""
+    """Text in which no character is markup; names of functions still become links."""
     for character in COMMANDS:
         text = text.replace(character, "\\" + character)
     for character, entity in SPECIAL.items():
@@ -48,7 +48,7 @@ def lines(texts: Iterable[str]) -> str:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table whose cells are already marked up; a head of empty cells is not shown."""
+    """A table of cells that are marked up; frame.py hides a head of empty cells."""
     columns = list(head)
     cells = [columns, ["---"] * len(columns), *rows]
     return "".join("| " + " | ".join(row) + " |\n" for row in cells) + "\n"

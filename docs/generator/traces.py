@@ -41,8 +41,8 @@ MACHINE = "machine.txt"
 ON_MODEL = "the reference model"
 MODELS_OWN = ("message", "message", "1 bytes, 1 descriptor")
 SKIPPED = 77
-# Most functions of the runtime have the driver's name with cuda instead of cu. These
-# have other names.
+# Most functions of the runtime have the name of the driver's function with cuda instead
+# of cu. The functions in this table have other names.
 RUNTIME = {
     "cuCtxSynchronize": ("cudaDeviceSynchronize",),
     "cuDevicePrimaryCtxReset": ("cudaDeviceReset",),
@@ -88,7 +88,9 @@ class Lesson:
 
 
 def read(lesson: str, top: Path = TOP / "docs/traces") -> Lesson:
-    """The trace of a lesson's folder. Raises Missing, and UsageError."""
+    """The trace of a lesson. Raises Missing if there is none, and UsageError if the
+    trace cannot be read.
+    """
     folder = top / lesson
     if not (folder / MACHINE).is_file():
         raise Missing(
@@ -99,9 +101,9 @@ def read(lesson: str, top: Path = TOP / "docs/traces") -> Lesson:
 
 
 def steps(lesson: Lesson, source: str) -> list[Step]:
-    """The steps of a picture: the calls with the names in the lesson's source. It shows
-    these calls even if nothing is shared. It leaves out calls that the source does not
-    name, because the runtime makes them itself.
+    """The steps of a picture: the calls with the names in the lesson's source. The
+    picture shows these calls even if they share nothing. Calls that the source does not
+    name are left out, because the runtime makes them itself.
     """
     story = lesson.story
     story.concerns.update(
@@ -134,7 +136,7 @@ def _models_own(lesson: Lesson, step: Step) -> bool:
 
 
 def _tried_again(before: Step, text: str) -> bool:
-    """Did the runtime make the call without a context, create one and call again? The
+    """Did the runtime call without a context, create a context and call again? The
     program sees one call that succeeds."""
     no_context = before.detail == "CUDA_ERROR_INVALID_CONTEXT"
     return no_context and before.text == text
@@ -180,7 +182,7 @@ class Sources:
     """The source of a lesson."""
 
     program: str
-    headers: tuple[str, str]  # the common headers, and those of the lesson
+    headers: tuple[str, str]  # the common headers, and the headers of the lesson
 
     @property
     def text(self) -> str:
@@ -199,8 +201,8 @@ def sources(lesson: str) -> Sources:
 
 
 def record(lesson: Mapping[str, Any], build: Path, into: Path) -> str:
-    """Trace a lesson and keep what pictures need. Returns where it was recorded. Raises
-    Missing if it fails; then the old trace stays.
+    """Trace a lesson and keep what pictures need. Returns the machine on which it
+    ran. Raises Missing if the program or its recording fails; the old trace stays.
     """
     name = lesson["lesson"]
     program = build / "samples" / name / name.partition("_")[2]
@@ -263,7 +265,8 @@ def _used(lines: list[bytes]) -> list[str]:
 
 
 def _gpus() -> str:
-    """Number and name of the GPUs and the driver; empty without a GPU."""
+    """The name of the GPUs (with their number if there are several) and the driver;
+    empty without a GPU."""
     try:
         asked = subprocess.run(
             ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
@@ -284,7 +287,7 @@ def _gpus() -> str:
 
 
 def main() -> int:
-    """Record lessons; 1 if one fails."""
+    """Record lessons. Returns 1 if a lesson fails, 2 if no lesson has a given name."""
     parser = argparse.ArgumentParser(prog="generator.traces")
     parser.add_argument("--lessons", type=Path, required=True)
     parser.add_argument("--build", type=Path, required=True)

@@ -20,14 +20,14 @@ LONGEST = 240  # characters of a reason; the record has the rest
 
 
 def page(runs: list[Run]) -> str:
-    """The page; `runs` are those of drivers."""
+    """The page; `runs` are runs on drivers, not on the model."""
     text = (
         "/**\n@page results Results\n"
         "@brief What recorded machines answered, side by side.\n\n"
         "A verdict belongs to one test. Lessons are not counted, because they judge "
         "nothing. "
-        "@ref rules has the same, rule by rule; @ref start_verdicts explains each "
-        "word.\n\n"
+        "@ref rules has the same verdicts, rule by rule; @ref start_verdicts explains "
+        "each word.\n\n"
     )
     if not runs:
         return text + (
@@ -38,7 +38,8 @@ def page(runs: list[Run]) -> str:
 
 
 def _side_by_side(runs: list[Run]) -> str:
-    """Counts, then what the machines answered differently, then the rest."""
+    """Counts, then the tests with different answers, then the same answers that are not
+    the documented ones."""
     counts = [records.counts(summary.tests(run.rows)) for run in runs]
     used = [x for x in records.ORDER if any(x in one for one in counts)]
     names = [f'@ref {label(run)} "{run.machine}"' for run in runs]
@@ -76,7 +77,11 @@ def _side_by_side(runs: list[Run]) -> str:
             text += "Nowhere.\n\n"
     text += (
         "@section results_told Where the answer is not the documented one\n\n"
-        + ("All machines answered in the same way.\n\n" if len(runs) > 1 else "")
+        + (
+            "In these tests all machines answered in the same way.\n\n"
+            if len(runs) > 1
+            else ""
+        )
         + table(["rule", "test", "verdict", "what was seen"], lines_of[False])
     )
     return text
@@ -179,7 +184,8 @@ def _test(test: records.Row) -> str:
 
 
 def _seen(test: records.Row) -> str:
-    """The evidence of the recorded deviation; without one, the record's reason."""
+    """The evidence of the recorded deviation; without a deviation, the beginning of the
+    record's reason."""
     if test.verdict == "deviates":
         return plain(test.record["deviation"]["evidence"])
     reason = " ".join(test.reason.split())

@@ -158,7 +158,8 @@ def _clock(minutes: int) -> str:
 
 
 def _code(top: Path, lesson: str) -> list[tuple[str, str]]:
-    """The roles of a lesson: name and source, as on its page."""
+    """The roles of a lesson: name and source, as on its page. If the lesson has no
+    roles, its first two parts."""
     topic = lesson.partition("_")[2]
     source = (top / "samples" / lesson / f"{topic}.cu").read_text(encoding="utf-8")
     found = SNIPPET.findall(source)

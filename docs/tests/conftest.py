@@ -22,7 +22,7 @@ TOP = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("IPCLAB_BUILD", TOP / "build/dev"))
 
 
-# Kinds of similar pages. Of each kind, the browser tests open one page in this many.
+# Kind of similar pages -> n: the browser tests open every nth page of this kind.
 ALIKE = {
     "rule_": 60,
     "class|struct|namespace|group__": 12,
@@ -66,11 +66,11 @@ class Site:
         return shown
 
     def text(self, page: str) -> str:
-        """The source of a page, `lesson_01.html` for example, with long names whole."""
+        """The source of a page, for example lesson_01.html, without <wbr> in names."""
         return (self.folder / page).read_text().replace("<wbr>", "")
 
     def change(self, page: str, old: str, new: str) -> None:
-        """Plants a fault: replaces `old`, which the page must have."""
+        """Plants a fault: replaces `old`. Fails if the page does not have `old`."""
         text = (self.folder / page).read_text()
         assert old in text, f"{page} has no {old!r}"
         (self.folder / page).write_text(text.replace(old, new))

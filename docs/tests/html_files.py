@@ -45,7 +45,7 @@ class Unlinked(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
-        """Notes where an element begins in which no name becomes a link."""
+        """Notes the beginning of an element in which no name becomes a link."""
         if tag in links.CLOSED or self.get_starttag_text() == links.TITLE:
             self._inside.append(tag)
 
@@ -61,7 +61,10 @@ class Unlinked(HTMLParser):
 
 
 def dead_links(folder: Path) -> list[str]:
-    """`page: address` for each link of the pages and the search that leads nowhere."""
+    """`page: address` for each dead link of the pages and of the search index.
+
+    Links to other sites are not checked.
+    """
     pages = {path.name: Names(path.read_text()) for path in folder.glob("*.html")}
     named = {name: page.addresses for name, page in pages.items()}
     named |= {x.name: IN_INDEX.findall(x.read_text()) for x in folder.glob("*.js")}

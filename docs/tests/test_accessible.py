@@ -1,4 +1,4 @@
-"""Checks pages of every kind against WCAG AA with axe-core; each fault is planted once.
+"""Checks pages of every kind against WCAG AA with axe-core, and plants five faults.
 
 SPDX-License-Identifier: Apache-2.0
 """

@@ -111,7 +111,7 @@ def test_a_descriptor_keeps_memory_when_nobody_has_a_handle() -> None:
 
 
 def test_only_what_ends_with_a_killed_process_has_a_cross() -> None:
-    """In lesson 63: two allocations and a mapping. The descriptor was closed before."""
+    """In lesson 63 these are two allocations and a mapping, but no descriptor."""
     lesson = traces.read("63_exporter_dies")
     assert pictures.memory(lesson.story, "").count('class="cross"') == 3
 
@@ -188,7 +188,7 @@ def test_a_message_has_the_size_of_what_it_brings(
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_every_death_is_drawn(lesson: str) -> None:
-    """A death has the steps around it, and the number of steps that are left out."""
+    """Each death of a trace is in the picture, even if other steps are left out."""
     recorded = traces.read(lesson)
     source = traces.sources(lesson)
     deaths = [x for x in diagrams.located(recorded, source)[0] if x.kind == "death"]

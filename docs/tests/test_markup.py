@@ -1,4 +1,4 @@
-"""The visible text has no remains of markup; each kind is planted once.
+"""The visible text has no remains of markup; each kind is planted at least once.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -87,7 +87,7 @@ def test_no_page_has_remains_of_markup(site: Site) -> None:
 
 
 def test_places_in_cudas_headers_lead_to_no_file_of_ours(site: Site) -> None:
-    """cuda.h:123 is a line of NVIDIA's header; harness/scenario has a cuda.h, too."""
+    """cuda.h:123 is a line of NVIDIA's header; harness/scenario also has a cuda.h."""
     for path in site.pages:
         assert not wrong_headers(path.read_text()), path.name
 

@@ -1,4 +1,4 @@
-"""Pages have the form that readers expect; each fault is planted once.
+"""Pages have the form that readers expect. Planted faults must be noticed.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -67,7 +67,7 @@ def typed_code(page: str) -> list[str]:
 
 
 def is_shell(lines: list[str]) -> bool:
-    """Says whether these are commands of the project, for example in a terminal."""
+    """Says whether each line is a command that begins with `ci/` or `python3`."""
     return all(line.strip().startswith(("ci/", "python3 ")) for line in lines)
 
 
@@ -82,7 +82,7 @@ def unlinked(site: Site, known: dict[str, str], page: str) -> list[str]:
 
 
 def unknown(page: str, headers: str) -> list[str]:
-    """Names that look like CUDA's but are not in its headers: they are misspelt."""
+    """Names that look like names of CUDA but are not in its headers: misspelt names."""
     return [x for x in links.NAME.findall(page) if not re.search(rf"\b{x}\b", headers)]
 
 

@@ -1,4 +1,4 @@
-"""What a reader sees on the site, in a real browser; each fault is planted once.
+"""What a reader sees on the site, in a real browser. Planted faults must be noticed.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -20,7 +20,7 @@ from generator.chapters import page_of
 from ipclab import explain
 
 Lessons = list[dict[str, Any]]
-# What newcomers ask, the page with the answer, and a word of the answer.
+# What newcomers ask, the pages with the answer, and a pattern in these pages.
 QUESTIONS = json.loads((Path(__file__).parent / "questions.json").read_text())
 WIDTHS = (PHONE, 820, 1280, 1440)
 
@@ -37,7 +37,7 @@ box.dispatchEvent(new Event("input"));
 HITS = """
 return [...document.querySelectorAll("#hits a")].map((a) => a.getAttribute("href"));
 """
-# Steps of a picture that name a line but show no code.
+# Steps of a picture that do not show the code of each line that they name.
 STEPS_WITHOUT_CODE = """
 const next = document.querySelector("[aria-label='One step on']");
 const without = [];
@@ -58,7 +58,7 @@ return [...document.querySelectorAll("figure.steps .lines pre")].map((pre) =>
 NAME_OF_MEMORY = """
 return document.querySelector("svg.memory text.block").getBoundingClientRect().left;
 """
-# A column so narrow that each line has one letter of a word.
+# Elements so narrow that a word is broken into single letters.
 CLIPPED = """
 const kinds = "main td, main th, main p, main li, main h1, main h2";
 return [...document.querySelectorAll(kinds)]
@@ -92,7 +92,8 @@ for (const element of document.querySelectorAll(kinds)) {
 }
 return [...new Set(found)].slice(0, 8);
 """
-# For each text and box of the diagram: its colour, and whether it has a size.
+# The size of the diagram, the colours of its text and of the paper, and the number of
+# its boxes.
 PICTURE = """
 const svg = document.querySelector("figure.sequence svg");
 if (!svg) return null;
@@ -261,7 +262,7 @@ def test_the_toggle_changes_the_colours_of_a_diagram(
 def test_the_search_finds_each_lesson_by_its_key_word(
     browser: Browser, site: Site, lessons: Lessons
 ) -> None:
-    """Opened from a folder, without a server."""
+    """The site is opened from a folder, without a server."""
     page = browser.open(site.folder / "index.html")
     for lesson in lessons:
         key = lesson["title"].partition(":")[0]

@@ -153,7 +153,7 @@ def test_results_tell_what_could_not_be_judged() -> None:
 def test_costs_are_told_with_their_ratio() -> None:
     cost = {"call": "a", "with_pool": "b", "mib": 2, "us": 30, "with_pool_us": 4}
     text = costs.part({"machine": "one H200", "rounds": 21, "costs": [cost]})
-    assert "Medians of 21 in one run of `pool_bench` on one H200" in text
+    assert "Medians of 21 rounds in one run of `pool_bench` on one H200" in text
     assert "| a | b | 2 MiB | 30.0 us | 4.0 us | 7.5 |" in text
 
 
@@ -227,13 +227,13 @@ def test_a_conclusion_names_its_source_once() -> None:
 
 
 def test_results_excuse_no_other_driver() -> None:
-    """The record's deviation may be older and name more drivers than it does today."""
+    """A record may have an older deviation, which named more drivers than today."""
     page = verdicts.page([run(("deviates", ""))])
     assert "Measured on one H200." in page and "580.9" not in page
 
 
 def fault(name: str, result: str) -> dict[str, Any]:
-    """A fault of a kill matrix with which the tests of LMEM-01 ran."""
+    """A fault of a kill matrix; the tests of LMEM-01 ran with it."""
     cell = {
         "row": "LMEM-01",
         "result": result,

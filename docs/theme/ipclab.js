@@ -1,5 +1,5 @@
-// The functions of every page: the menu on a small screen, light or dark, copying, and
-// the search, which is loaded when the reader needs it.
+// What every page does: it opens the menu on a small screen, switches between light and
+// dark, adds copy buttons, and loads the search when the reader needs it.
 "use strict";
 (() => {
   const root = document.documentElement;

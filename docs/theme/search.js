@@ -1,5 +1,6 @@
-// The search: words of the index (index.js) ranked by BM25, with a line of
-// context. Words may be cut short, and one or two letters may be wrong.
+// The search ranks the pages of the index (index.js) by BM25 and shows each page with a
+// line of context. The reader may type only the beginning of a word, and one or two
+// letters may be wrong.
 "use strict";
 (() => {
   const IGNORED = new Set(("a an and are as at be by can do does for from how i in is it my of on or " +
@@ -35,7 +36,8 @@
     return { postings, lengths, mean, vocabulary: [...postings.keys()] };
   };
 
-  // The number of edits between two words; it does not count more than `most`.
+  // Returns the number of edits between two words, or a number greater than `most` if
+  // there are more than `most` edits.
   const distance = (one, other, most) => {
     if (Math.abs(one.length - other.length) > most) return most + 1;
     let before = [], row = [...Array(other.length + 1).keys()];
@@ -96,8 +98,8 @@
   const sum = (values) => values.reduce((all, x) => all + x, 0);
 
   // Returns the best section of each page that has the words, best page first. For each
-  // word a page gets the best weight of its sections. If its sections are about unrelated
-  // things, the page gets the weights of its best section.
+  // word a page gets the best weight of its sections. A page whose sections are about
+  // unrelated things gets the weights of its best section.
   const find = (text) => {
     const all = words(text).filter((word) => !IGNORED.has(word));
     const typed = [...new Set((all.length ? all : words(text)).map(stem))];

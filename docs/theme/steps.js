@@ -6,7 +6,7 @@
   const steps = [...figure.querySelectorAll(".step")];
   const [sequence, memory] = figure.querySelectorAll(".sequence-scroll");
   const program = [...document.querySelectorAll("main [data-line]")];
-  const others = [...figure.querySelector("template").content.querySelectorAll("span")];  // lines that the page does not show
+  const others = [...figure.querySelector("template").content.querySelectorAll("span")];  // also lines that the page does not show
   if (!steps.length) return;
 
   const element = (name, attributes = {}, ...inside) => {

@@ -1,9 +1,10 @@
 // Exercise 05: the lost offset.
 //
-// The exporter wants to lend one row of a matrix, a different row in
-// each run. But the importer reads row 0: a handle always opens at the
-// start of its allocation, even if the handle was made from a pointer
-// inside the allocation. Tell the importer where the row is.
+// The exporter wants to lend one row of a matrix. The row depends on
+// the exporter's process id. But the importer reads row 0: a handle
+// always opens at the start of its allocation, even if the handle was
+// made from a pointer inside the allocation. Tell the importer where
+// the row is.
 // The exercise fails now because all values that the importer reads are
 // wrong.
 //

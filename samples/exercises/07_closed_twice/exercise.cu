@@ -1,7 +1,7 @@
 // Exercise 07: closed twice.
 //
-// A library keeps each buffer in a struct, which closes the buffer when
-// it is destroyed. The program passes the struct to a function by
+// A library keeps each buffer in a struct. When a struct is destroyed,
+// it closes the buffer. The program passes the struct to a function by
 // value, so both the copy and the original close the buffer. CUDA
 // refuses the second close. Fix the program: each open needs exactly
 // one close.

@@ -3,8 +3,8 @@
 // The exporter tries to export pinned host memory. CUDA refuses, as
 // documented, so the exporter uses device memory. Later a correct
 // launch seems to fail: the runtime keeps the code of a refused call
-// until the program asks for it. Fix the exporter, but keep the
-// attempt.
+// until the program asks for the code. Fix the exporter, but let it
+// still try to export the host memory.
 // The exercise fails now with the error of an earlier call.
 //
 // SPDX-License-Identifier: Apache-2.0

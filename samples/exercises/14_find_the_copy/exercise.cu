@@ -2,9 +2,9 @@
 //
 // Write a test for drivers. One driver has a bug: an open returns a
 // copy of the contents at that moment, not the memory itself. Your
-// program must exit with 0 on a correct driver, and with 1 on this
-// driver. Now it exits with 0 on both: it reads only values that were
-// written before the open.
+// program must exit with 0 on a correct driver, and with 1 on the
+// driver with the bug. Now the program exits with 0 on both, because it
+// reads only values that were written before the open.
 // The exercise fails now because the program does not notice the bug.
 //
 // SPDX-License-Identifier: Apache-2.0

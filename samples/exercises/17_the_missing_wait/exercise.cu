@@ -1,10 +1,10 @@
 // Exercise 17: the missing wait.
 //
 // The exporter's stream is held, so its kernel has not run yet. The
-// importer opens the event of that kernel, but copies at once and gets
-// old values. Let the importer's stream wait for the event. The
-// importer's host must not wait, because the exporter continues only
-// when the copy is queued.
+// importer opens the event that is recorded after that kernel, but
+// copies at once and gets old values. Let the importer's stream wait
+// for the event. The importer's host must not wait, because the
+// exporter continues only when the copy is queued.
 // The exercise fails now with old values in the copy.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -2,9 +2,10 @@
 //
 // The exporter writes twice into the same memory, and the importer
 // copies the first values. The importer waits for the exporter's event
-// ("ping"). The exporter's second step must also wait for the
-// importer's event ("pong"), but does not. So it overwrites values that
-// the importer still needs. Add this wait, but do not let a host wait.
+// ("ping"). The exporter's second step must wait for the importer's
+// event ("pong"), but does not. So the second step overwrites values
+// that the importer still needs. Add this wait, but do not let a host
+// wait.
 // The exercise fails now with a wrong copy.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,9 +1,10 @@
 // Exercise 20: an event destroyed too early.
 //
 // The exporter has recorded and sent its event. Then it destroys the
-// event while the importer still has it open. If the importer uses the
-// event after that, the behaviour is undefined. Change the order of the
-// steps. The exercise fails now because the trace finds:
+// event while the importer still has the event open. If the importer
+// uses the event after that, the behaviour is undefined. Change the
+// order of the steps.
+// The exercise fails now because the trace finds:
 // event-destroyed-while-open.
 //
 // SPDX-License-Identifier: Apache-2.0

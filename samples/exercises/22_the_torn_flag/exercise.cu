@@ -16,7 +16,7 @@ constexpr int kOldValue = 1000000;
 constexpr int kNewValue = 2000000;
 
 int exporter(Channel& channel) {
-  // The flag is the word after the values. It begins with 0.
+  // The flag is the word after the values. Its first value is 0.
   void* data = allocate_values(2 * kCount, kOldValue);
   unsigned* flag = static_cast<unsigned*>(data) + kCount;
   CUDA_CHECK(cudaMemset(flag, 0, sizeof *flag));

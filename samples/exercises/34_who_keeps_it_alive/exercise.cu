@@ -13,7 +13,7 @@ constexpr Answer kInUseByTheDescriptor = kUnknown;
 constexpr Answer kInUseByTheImportersMapping = kUnknown;
 constexpr Answer kInUseAfterTheImportersUnmap = kUnknown;
 
-constexpr size_t kBytes = size_t{2} << 30;  // above any noise
+constexpr size_t kBytes = size_t{2} << 30;  // clear in free_memory()
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 int exporter(Channel& channel) {

@@ -1,9 +1,9 @@
 // Exercise 35: the way back out.
 //
 // To give the memory back, the importer needs three calls. One call is
-// missing, and the other two are in the wrong order. The driver
-// refuses: addresses with mapped memory cannot be freed. Make all three
-// calls in the right order.
+// missing, and the other two are in the wrong order. The driver refuses
+// the first call: addresses with mapped memory cannot be freed. Make
+// all three calls in the right order.
 // The exercise fails now with an error of cuMemAddressFree.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -3,9 +3,10 @@
 // A program allocates and frees 64 MiB in each step. Each time the
 // program synchronises, the pool gives all memory back to the system.
 // In the next step the pool must get the memory again, which is slow.
-// Let the pool keep 64 MiB, but not more: other programs need memory,
-// too. The exercise fails now because the pool holds nothing between
-// two steps.
+// Let the pool keep 64 MiB, but not more: other programs need the rest
+// of the memory.
+// The exercise fails now because the pool holds nothing between two
+// steps.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

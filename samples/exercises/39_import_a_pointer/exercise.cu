@@ -2,8 +2,8 @@
 //
 // The importer has imported the pool, and gets 64 bytes for each
 // allocation. Fill the two gaps: import a pointer from these bytes, and
-// free it in this process after the last read. The exercise fails now
-// because the importer has no pointer.
+// free the pointer in this process after the last read.
+// The exercise fails now because the importer has no pointer.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -2,9 +2,9 @@
 //
 // The exporter sends a pointer whose allocation is only queued, and an
 // event that is recorded after the write. The importer does not wait
-// for the event, so it copies memory that does not exist yet. Let the
-// importer's stream wait, but not its host. The exercise fails now with
-// wrong values in the copy.
+// for the event, so it copies memory that is not allocated yet. Let the
+// importer's stream wait, but not its host.
+// The exercise fails now with wrong values in the copy.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -3,9 +3,8 @@
 // The exporter sends its handle and ends. When its process ends, the
 // memory is freed, but the importer still reads it. Let the exporter
 // run until the importer has closed the memory.
-// The exercise fails now because the trace finds:
-// exporter-ended-while-open, or because the importer's last message
-// finds no exporter.
+// The exercise fails now because the program ends before its importer,
+// or because the trace finds: exporter-ended-while-open.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -41,7 +40,7 @@ int importer(Channel channel) {
 
 int main(int argc, char** argv) {
   if (is_child(argc, argv)) {
-    prctl(PR_SET_PDEATHSIG, 0);  // do not end with the exporter
+    prctl(PR_SET_PDEATHSIG, 0);  // stay alive without the exporter
     return importer(channel_from_parent(argv));
   }
   require_gpus(1);

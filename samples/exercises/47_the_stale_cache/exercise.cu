@@ -36,7 +36,7 @@ int exporter(Channel& channel) {
   return EXIT_SUCCESS;
 }
 
-std::map<void*, void*> cache;  // address in the exporter -> here
+std::map<void*, void*> cache;  // exporter's address -> own address
 
 void* find_or_open(const Loan& loan) {
   void*& mine = cache[loan.address];

@@ -4,8 +4,8 @@
 // tensor by its number, gets a loan (handle, offset, count), reads the
 // tensor, and gives it back. A client may have several tensors at once.
 // Write lend() of the server, and borrow() and give_back() of the
-// client. The client must open the allocation once, for any number of
-// tensors, and close it when it gives the last tensor back.
+// client. The client must use one mapping of the allocation for any
+// number of tensors, and end the mapping with the last give_back().
 // The exercise fails now because the client gets no tensor.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -26,15 +26,15 @@ struct Loan {
 
 Loan lend(int* base, int tensor) {
   Loan loan{};
-  // TODO: say where the tensor lies. A client may ask for one that does
-  // not exist.
+  // TODO: say where the tensor lies. A client may ask for a tensor that
+  // does not exist.
   (void)base;
   (void)tensor;
   return loan;
 }
 
 int exporter(Channel& channel) {
-  // A multiple of 2 MiB, so that nothing else is lent with it.
+  // The size is a multiple of 2 MiB, so nothing else is lent with it.
   int* base = static_cast<int*>(allocate_values(4 * kCount, 0));
   for (int i = 0; i < kTensors; ++i)
     write_values(base + i * kCount, kCount, first_value(i));
@@ -57,7 +57,8 @@ struct Client {
   void* opened = nullptr;
   int borrowed = 0;
 
-  // The tensor's first value; null if the server has no such tensor.
+  // Returns the address of the tensor's first value, or null if the
+  // server has no such tensor.
   void* borrow(int tensor) {
     channel.send("tensor?", tensor);
     const Loan loan = channel.receive<Loan>("loan");
@@ -87,7 +88,7 @@ int importer(Channel channel) {
 
   wrong += wrong_values(client.borrow(0), 0);
   client.give_back();
-  if (client.borrow(kTensors) != nullptr) ++wrong;  // there is none
+  if (client.borrow(kTensors) != nullptr) ++wrong;  // no such tensor
   if (client.borrow(-7) != nullptr) ++wrong;
   say("reads three tensors: %d wrong", wrong);
   client.channel.send("tensor?", -1);

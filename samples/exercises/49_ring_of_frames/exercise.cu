@@ -2,9 +2,10 @@
 //
 // A camera (exporter) writes frames into a ring of four slots; a viewer
 // (importer) copies each frame. Each slot has two events, "filled" and
-// "emptied"; messages say that an event was recorded. Hosts wait only
-// for messages, never for a GPU. The viewer is right. The camera writes
-// into slots that the viewer has not emptied. Fix the camera.
+// "emptied"; messages say that an event was recorded. In the loop over
+// the frames no host may wait for a GPU. The viewer is right. The
+// camera writes into slots that the viewer has not emptied. Fix the
+// camera.
 // The exercise fails now because frames are overwritten before they are
 // copied.
 //
@@ -42,8 +43,8 @@ int exporter(Channel& channel) {
   }
 
   for (int frame = 0; frame < kFrames; ++frame) {
-    // TODO: is the slot empty? After each copy that the viewer queues,
-    // it records `emptied` and signals "emptied".
+    // TODO: is the slot empty? The viewer queues a copy, records
+    // `emptied`, and then signals "emptied".
     write_values(ring.slot(frame), kCount, first_value(frame));
     CUDA_CHECK(cudaEventRecord(ring.filled[frame % kSlots], nullptr));
     channel.signal("filled");
@@ -79,7 +80,7 @@ int importer(Channel channel) {
         open_event(channel.receive<cudaIpcEventHandle_t>("emptied"));
   }
 
-  hold(nullptr, gate);  // a slow viewer
+  hold(nullptr, gate);  // imitates a slow viewer
   for (int frame = 0; frame < kFrames; ++frame) {
     channel.wait("filled");
     const int i = frame % kSlots;

@@ -3,9 +3,9 @@
 // Each rank has a buffer of three chunks. At the end each buffer must
 // have the sums over all three ranks. Step 1, reduce: rank r adds chunk
 // r of the two other ranks to its own chunk r. Step 2, gather: rank r
-// copies chunk s from rank s. Step 1 is done. Write gather(), and add
-// the barrier that it needs: a chunk must be complete before a rank
-// copies it.
+// copies chunk s of each other rank s. The code of step 1 is complete.
+// Write gather(), and add the barrier before it: a chunk must be
+// complete before another rank copies it.
 // The exercise fails now because two chunks of each rank have no sums.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -21,8 +21,8 @@ int first_value(int rank) { return 1000000 * (rank + 1); }
 
 struct Ranks {
   int me = 0;
-  std::vector<Channel*> others;  // rank 0 has all, the rest has rank 0
-  int* buffers[kRanks] = {};     // its own and opened ones
+  std::vector<Channel*> others;  // to rank 0; in rank 0: to all others
+  int* buffers[kRanks] = {};     // its own and the opened buffers
 
   // Returns when all ranks have called it and their work is done.
   void barrier() {
@@ -60,7 +60,7 @@ int run(Ranks& ranks) {
   gather(ranks);
   ranks.barrier();
 
-  // Each sum is 3 more than the one before: 1 more from each rank.
+  // Each sum is 3 more than the sum before: 1 more from each rank.
   const unsigned first =
       first_value(0) + first_value(1) + first_value(2);
   const int wrong =

@@ -1,9 +1,10 @@
 // Exercise 53: the number of a GPU.
 //
-// The importer sees the two GPUs in another order, as a second rank
-// often does. The importer uses the exporter's number, which means the
-// other GPU here: each access goes over the link between the GPUs. The
-// message also has the UUID of the GPU. Fix gpu_of().
+// The importer sees the two GPUs in another order than the exporter, as
+// a second rank often does. The importer uses the exporter's number,
+// which means the other GPU here: each access goes over the link
+// between the GPUs. The message also has the UUID of the GPU. Fix
+// gpu_of().
 // The exercise fails now because the importer works on the GPU without
 // the memory.
 //

@@ -55,7 +55,7 @@ int importer(Channel channel) {
   const Memory memory = receive_memory(channel, &bytes);
   void* data = map_memory(memory, bytes);
   give_cpu_access(data, bytes, node);
-  write_values(data, kCount, kOldValue);  // a first launch takes long
+  write_values(data, kCount, kOldValue);  // the first launch is slow
   CUDA_CHECK(cudaDeviceSynchronize());
 
   Gate* gate = create_gate();

@@ -4,7 +4,7 @@
 // is only data and keeps nothing alive. The exporter releases its
 // memory right after it has sent the handle. Let the exporter release
 // the memory later.
-// The exercise fails now because nothing is left to import.
+// The exercise fails now because the memory is freed before the import.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

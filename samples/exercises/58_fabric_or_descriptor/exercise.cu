@@ -3,7 +3,7 @@
 // The program wants memory with a fabric handle. The attribute is 1,
 // but this process has no IMEX channel, so cuMemCreate refuses this
 // type. Let create() try one type after the other, and use the first
-// that works. The code that sends each type is already there.
+// type that works. The code that sends each type is already there.
 // The exercise fails now with the error code of cuMemCreate.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,10 +1,12 @@
 // Exercise 59: predict who gets the block.
 //
 // Stream A frees a block of a pool. Then stream A or stream B allocates
-// a block of the same size. Is it the same block? A is held: its free
-// is queued, but not done. The reuse policies have their default
+// a block of the same size. Is it the same block? A is held, so the
+// free is queued, but not done. Only in the last case the free is done:
+// the host has waited for A. The reuse policies have their default
 // values. Write kYes or kNo for each question, and then run the
-// program. The exercise fails now because no question is answered.
+// program.
+// The exercise fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,8 +1,9 @@
 // Exercise 61: room for two frames.
 //
 // The exporter's pool has room for two frames, and the exporter sends
-// six frames. It keeps every frame until the end, so the third frame
-// has no room. Free each frame after the importer has sent "freed".
+// six frames. The exporter keeps every frame until the end, so the
+// third frame has no room. Free each frame after the importer has sent
+// "freed".
 // The exercise fails now because an allocation beyond the limit is
 // refused.
 //

@@ -13,7 +13,7 @@ constexpr Answer kBackAfterTheDestroy = kUnknown;
 constexpr Answer kTheExporterSeesAWrite = kUnknown;
 constexpr Answer kBackAfterTheLastFree = kUnknown;
 
-constexpr size_t kBytes = size_t{2} << 30;  // far above any noise
+constexpr size_t kBytes = size_t{2} << 30;  // clear in free_memory()
 constexpr int kCount = 1 << 18;             // values that are checked
 constexpr int kOldValue = 1000000;
 constexpr int kNewValue = 3000000;

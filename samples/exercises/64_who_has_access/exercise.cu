@@ -52,8 +52,8 @@ int importer(Channel channel) {
   cudaMemPool_t pool = receive_pool(channel);
   bool good = predicted("The exporter gave GPU 1 access. Here, too?",
                         kGpu1InTheImporter, has_access(1, pool));
-  good &=
-      predicted("And GPU 0?", kGpu0InTheImporter, has_access(0, pool));
+  good &= predicted("Does GPU 0 have access here?", kGpu0InTheImporter,
+                    has_access(0, pool));
   CUDA_CHECK(cudaMemPoolDestroy(pool));
   channel.signal("closed");
 

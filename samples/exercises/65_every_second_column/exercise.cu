@@ -29,7 +29,7 @@ int exporter(Channel& channel) {
   return EXIT_SUCCESS;
 }
 
-// The elements of a tensor, row by row.
+// Returns the elements of a tensor, row by row.
 std::vector<unsigned> elements(const Tensor& tensor,
                                const unsigned* storage) {
   std::vector<unsigned> all(tensor.rows * tensor.columns);

@@ -1,10 +1,11 @@
 // Exercise 68: one handle for many.
 //
-// Sixteen small tensors need sixteen allocations, handles and opens.
-// With each small allocation the importer can also read its neighbours.
-// Put all tensors into one allocation. Then you need one handle, and an
-// offset for each tensor. The exercise fails now because memory is
-// opened sixteen times, or because an allocation has neighbours.
+// Each of sixteen small tensors has its own allocation, handle and
+// open. With a small allocation the importer can also read other memory
+// of the same block. Put all tensors into one allocation. Then you need
+// one handle, and an offset for each tensor.
+// The exercise fails now because memory is opened sixteen times, or
+// because an allocation has neighbours in its block.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -38,7 +38,7 @@ int run(int rank, Channel& channel) {
   say("reads the other's values as rank %d on GPU %d: %d wrong", rank,
       gpu_of(rank), wrong);
 
-  // A test of gpu_of() for more ranks than there are processes.
+  // Tests gpu_of() for more ranks than there are processes.
   int count = 0;
   CUDA_CHECK(cudaGetDeviceCount(&count));
   bool good = wrong == 0;

@@ -1,9 +1,9 @@
 // Exercise 71: the graph remembers.
 //
-// The importer captures a copy from shared memory into a graph, once.
-// Then the exporter sends a larger buffer, and the importer opens it
-// and closes the old buffer. The graph still has the old address. Let
-// the graph copy from the new buffer.
+// The importer captures a graph that copies from shared memory. Then
+// the exporter sends a larger buffer, and the importer opens it and
+// closes the old buffer. The graph still has the old address. Let the
+// second launch copy from the new buffer.
 // The exercise fails now with the error code of the graph launch, or
 // with wrong values.
 //

@@ -1,10 +1,11 @@
 // Exercise 73: the buffer that grew.
 //
 // The exporter's buffer grows: the exporter frees the old buffer and
-// allocates a larger one. It gets a handle once, and sends this handle
-// twice. A handle names an allocation, and the first allocation is
-// freed. Fix the exporter. The exercise fails now because the old
-// handle is refused, or because the trace finds: stale-handle.
+// allocates a larger buffer. The exporter gets a handle once, and sends
+// this handle twice. A handle names an allocation, and the first
+// allocation is freed. Fix the exporter.
+// The exercise fails now because the old handle is refused, or because
+// the trace finds: stale-handle.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

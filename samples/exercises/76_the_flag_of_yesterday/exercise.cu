@@ -1,9 +1,9 @@
 // Exercise 76: the flag of the last round.
 //
 // A word in shared memory says that a frame is there. The importer's
-// stream waits until the word is 1. In round 2 the word is still 1 from
-// round 1, so the importer does not wait. Let the word say which frame
-// is there.
+// stream waits until the word is at least 1. In round 2 the word is
+// still 1 from round 1, so the importer does not wait. Let the word say
+// which frame is there.
 // The exercise fails now because the importer is not held in round 2.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -18,7 +18,7 @@ unsigned flag_of(int /*round*/) { return 1; }
 
 int exporter(Channel& channel) {
   Gate* gate = create_gate();
-  // The flag is the word after the values. It begins with 0.
+  // The flag is the word after the values. Its first value is 0.
   void* data = allocate_values(2 * kCount, 0);
   unsigned* flag = static_cast<unsigned*>(data) + kCount;
   CUDA_CHECK(cudaMemset(flag, 0, sizeof *flag));

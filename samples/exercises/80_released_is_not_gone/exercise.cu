@@ -1,15 +1,15 @@
 // Exercise 80: released is not gone.
 //
 // The importer and the exporter have released their handles of 2 GiB,
-// but the memory is still in use. A mapping also keeps memory. Find the
-// mapping that is left, and remove it.
+// but the memory is still in use. Like a handle, a mapping keeps the
+// memory in use. Find the mapping that is left, and remove it.
 // The exercise fails now because the memory is still in use.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
 
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-constexpr size_t kBytes = size_t{2} << 30;  // far above any noise
+constexpr size_t kBytes = size_t{2} << 30;  // clear in free_memory()
 constexpr int kCount = 1 << 18;             // values that are checked
 constexpr int kValue = 1000000;
 

@@ -1,6 +1,6 @@
 // Exercise 82: predict whose pool it is.
 //
-// A program makes its own pool the current one of the GPU. Which pool
+// A program makes its own pool the current pool of the GPU. Which pool
 // does memory come from after that? Write kYes or kNo for each
 // question, and then run the program.
 // The exercise fails now because no question is answered.

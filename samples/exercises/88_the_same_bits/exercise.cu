@@ -53,7 +53,7 @@ int run(int rank, Channel& channel) {
   const bool same = std::memcmp(&sum, &other, sizeof sum) == 0;
   say("is rank %d, has %g, the other rank has %g: %s", rank, sum, other,
       same ? "the same bits" : "NOT the same");
-  const bool near = sum >= 0 && sum <= 4;  // 4 and rounding errors
+  const bool near = sum >= 0 && sum <= 4;  // 4, less rounding errors
 
   return same && near ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -26,7 +26,7 @@ int exporter(Channel& channel) {
   CUDA_CHECK(cudaEventRecord(filled));
   channel.signal("filled");
 
-  channel.wait("queued");  // the copy, and the record of "empty"
+  channel.wait("queued");  // the copy and the record of `empty`
   write_values(slot, kCount, 2 * kValue);
   CUDA_CHECK(cudaEventRecord(filled));
   const bool held = is_held(nullptr);
@@ -53,7 +53,7 @@ int importer(Channel channel) {
 
   channel.wait("filled");
   CUDA_CHECK(cudaStreamWaitEvent(nullptr, filled));
-  hold(nullptr, gate);  // a slow consumer
+  hold(nullptr, gate);  // imitates a slow consumer
   CUDA_CHECK(cudaMemcpyAsync(copy, slot, kBytes, cudaMemcpyDefault));
   CUDA_CHECK(cudaEventRecord(empty));
   channel.signal("queued");

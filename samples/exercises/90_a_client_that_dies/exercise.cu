@@ -4,8 +4,8 @@
 // message from each client. One client is killed and sends no message,
 // so the server fails. A process that has ended has also closed its
 // memory. Fix is_done(): Child::wait() waits for the end of a client.
-// The exercise fails now because the server ends, and two clients end
-// with it.
+// The exercise fails now because the server ends with an error when
+// client 1 sends no message.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -20,7 +20,7 @@ struct Loan {
 };
 
 // Waits until the client no longer uses the memory. Returns whether
-// the client ended well.
+// the client exited with 0.
 bool is_done(Child& client) {
   client.channel.wait("closed");
   return client.wait(10s) == EXIT_SUCCESS;

@@ -20,7 +20,7 @@
 int exporter(Channel& channel);
 int importer(Channel channel);
 
-/// The exit code of a role: success if no value was wrong.
+/// Returns the exit code of a role: success if no value was wrong.
 inline int exit_code(int wrong) {
   return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
@@ -69,9 +69,10 @@ inline unsigned value_at(const void* data) {
   return value;
 }
 
-/// Launches a kernel that writes values, waits for it, and returns the
-/// first error: the GPU may stop this kernel. (write_values() would end
-/// the program if cudaGetLastError() already reported the error.)
+/// Launches a kernel that writes values, then waits for this kernel.
+/// Returns the first error: the GPU may stop the kernel.
+/// (write_values() would end the program if the launch already returned
+/// an error.)
 cudaError_t try_to_write(void* data, int count, unsigned first);
 
 /// Queues a kernel that adds `count` values to others. Does not wait.
@@ -82,8 +83,9 @@ void add_values(void* to, const void* values, int count,
 /// by the GPU's clock. Does not wait.
 void keep_busy(cudaStream_t stream, int milliseconds);
 
-/// Says whether the stream still has work after 1 s. If nothing holds
-/// the stream, it has done its work by then.
+/// Returns true if the stream still has work after 1 s, and false as
+/// soon as the stream has none. A stream that is not held needs less
+/// than 1 s for its work.
 inline bool is_held(cudaStream_t stream) {
   cudaError_t code = cudaStreamQuery(stream);
   for (int look = 0; look < 100 && code == cudaErrorNotReady; ++look) {
@@ -97,7 +99,8 @@ inline bool is_held(cudaStream_t stream) {
 /// An answer to a question of an exercise.
 enum Answer { kUnknown, kYes, kNo };
 
-/// Compares what you predict with what happens; true if they agree.
+/// Compares what you predict with what happens, and prints both.
+/// Returns true if your answer is right.
 inline bool predicted(const char* question, Answer yours,
                       bool happens) {
   const bool right = yours == (happens ? kYes : kNo);

@@ -38,8 +38,9 @@ void keep_busy(cudaStream_t stream, int milliseconds) {
   CUDA_CHECK(cudaGetLastError());
 }
 
-// The compiler puts an inline function into an object file only if this
-// file uses it. These pointers use write_values() and hold().
+// The compiler puts an inline function into the object file only if
+// this file uses the function. These pointers use write_values() and
+// hold().
 [[gnu::used]] static void (*const kWriteValues)(
     void*, int, unsigned, cudaStream_t, unsigned) = write_values;
 [[gnu::used]] static void (*const kHold)(cudaStream_t, Gate*) = hold;

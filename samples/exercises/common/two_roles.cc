@@ -1,5 +1,5 @@
-// main() of an exercise with two roles, as in lesson 01. The linker
-// takes it from the library only if the exercise has no main().
+// This is the main() of an exercise with two roles, as in lesson 01.
+// The linker takes it from the library if the exercise has no main().
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
