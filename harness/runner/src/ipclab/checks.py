@@ -47,18 +47,20 @@ LITTLE_MEMORY = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a check: its state, what was seen and, unless fine, what to do."""
+    """The result of a check: its state, what was found and, unless it is fine, what
+    this means and what to do.
+    """
 
     state: str  # one of STATES
     found: str
-    transports: tuple[str, ...] = ()  # the transports that it concerns
+    transports: tuple[str, ...] = ()  # the transports that the result concerns
     meaning: str = ""
     next: str = ""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A name, and the function that judges.
+    """A check: its name, its title, and the function that judges.
 
     The function returns None if the check does not apply. `asks` is the question of
     the check, for the pages.
@@ -247,7 +249,7 @@ def _attempts(m: Machine) -> Verdict | None:
 
 
 def _asked(m: Machine) -> list[Capability]:
-    """The transports without fabric, which has its own check."""
+    """The transports of the probe without fabric, which has its own check."""
     names = [x for x in TRANSPORTS if x != "fabric"]
     return [x for x in m.probe["capabilities"] if x["name"] in names]
 

@@ -46,7 +46,7 @@ BUILD = packed.default_build()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code (see `ipclab run --help`)."""
+    """Run the command and return its exit code (`--help` of a command explains it)."""
     words, rest = fleet_cli.split(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(words)
     options.run_options = rest
@@ -268,7 +268,7 @@ def _run(settings: Settings, latest: bool, verbose: bool) -> int:
 def _pytest(run: Run, out: Console) -> int:
     """Let pytest run the tests.
 
-    Returns non-zero only for a failure that the run itself has not noticed.
+    Returns 2 or 3 if pytest could not do its work; otherwise 0, even if tests failed.
     """
     assert run.results is not None
     os.environ.pop("PYTEST_ADDOPTS", None)
@@ -580,7 +580,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit code: that of PROGRAM; 2 usage",
     )
     guest.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ARGS…")
-    # Without --backend model the doctor is about this machine only.
+    # Without --backend model or --profile the doctor asks this machine only.
     for command, default in (
         (run, "auto"),
         (seen, "auto"),

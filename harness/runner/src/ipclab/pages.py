@@ -25,7 +25,8 @@ CHAPTERS = {  # by the tens of a lesson's number
     "6": "Lifetime and platform",
     "7": "Patterns",
 }
-# The meaning of the short names in the catalogue, and in older ones of recorded runs.
+# The meaning of the short names in the catalogue and in the older catalogues of
+# recorded runs.
 ABBREVIATIONS = {
     "E, I": "the exporter, the importer",
     "RT, DRV, TY": "lines of cuda_runtime_api.h, cuda.h, driver_types.h of CUDA 13.0",
