@@ -243,7 +243,7 @@ def _told(fault: dict[str, Any], result: str) -> str:
 CELL, LINE, TOP = 14, 15, 66  # pixels
 CHARACTER = 6.7  # width of one character in the font of the labels
 
-# Shapes in the middle of a cell. Results with the same shape differ in fill or outline
+# Shapes in the middle of a cell. Two results with the same shape differ in the fill
 # (style.css).
 _CIRCLE = "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z"
 _SQUARE = "M-5 -5h10v10h-10z"
