@@ -117,7 +117,7 @@ class Summary:
 
 
 def needs_the_gpu_alone(exercise: Exercise) -> bool:
-    """Whether the exercise queries the free memory of a GPU, which other programs change.
+    """Whether the exercise queries the free memory of a GPU: other programs change it.
 
     On the reference model each program has its own machine.
     """
