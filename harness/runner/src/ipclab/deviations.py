@@ -23,8 +23,8 @@ from ipclab.errors import HarnessError
 Entry = dict[str, Any]
 UNJUDGED_KINDS = ("OBSERVE", "UNDEF", "ADVICE")
 DERIVED = "DERIVED"  # a row that follows from other rows and is judged like them
-VERSION = re.compile(r"\d+\.\d+")  # of CUDA
-VENDORS = {"cuda": "nvidia", "model": "model"}  # by backend
+VERSION = re.compile(r"\d+\.\d+")  # a version of CUDA
+VENDORS = {"cuda": "nvidia", "model": "model"}  # the vendor of each backend
 
 
 def read_requirements(path: Path) -> dict[str, Entry]:
@@ -127,7 +127,7 @@ class Deviations:
     entries: list[Entry]
     backend: str
     driver: str | None  # version of the kernel module, such as 580.65.06
-    gpus: list[str]  # names
+    gpus: list[str]  # the names of the GPUs
     today: datetime.date
     runtime: int | None = None  # as cudaRuntimeGetVersion gives it: 13050
 

@@ -1,8 +1,8 @@
 """What a machine must be able to do (`--expect FILE`), so that no skip hides a fault.
 
 If a test says 'not applicable' because the probe denies a capability, the test does not
-say whether the denial is right. The file says what this machine can do. It also names
-the capabilities whose attribute and attempt are known to disagree, with the reasons.
+say whether the denial is right. FILE says what this machine can do. FILE also names the
+capabilities whose attribute and attempt are known to disagree, with the reasons.
 """
 # SPDX-License-Identifier: Apache-2.0
 

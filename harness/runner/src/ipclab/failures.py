@@ -53,8 +53,8 @@ def reported(lines: Sequence[str]) -> str | None:
 class Signature:
     """The parts of a failure that are the same in another run."""
 
-    check: str  # the call that was wrongly refused or not refused, or the expression
-    seen: str  # code or values
+    check: str  # the call that gave a wrong answer, or the expression that was checked
+    seen: str  # the code or the values that the check saw
     step: str | None  # the role's step: often the input of a table
 
     def __str__(self) -> str:

@@ -68,7 +68,7 @@ class Request:
     resume: bool = False  # continue in `results`
     names: tuple[str, ...] = ()  # empty: all
     functions: tuple[str, ...] = ()  # only faults of these functions; empty: all
-    kind: str | None = None  # only NAMED or OPERATOR
+    kind: str | None = None  # OPERATOR: only operators; NAMED: no operators; None: all
     shard: tuple[int, int] | None = None  # only part K of N parts
     lessons: str | None = None  # run the samples instead of the suite: CENTRAL or EVERY
     seconds: float | None = None  # stop after this time

@@ -28,8 +28,8 @@ MEANING = {
     "violates": "the test saw something else",
     "deviates": "the test saw something else; deviations.json lists it for this driver",
     "lifted": "a documented limitation is no longer there",
-    "observed": "undocumented or undefined behaviour: recorded; fails only for harm "
-    "that its rule names",
+    "observed": "the behaviour is undocumented or undefined: it is recorded, and the "
+    "test fails only for harm that the rule names",
     "not applicable": "the machine lacks what the row needs",
     "crashed": "a role died, and that is not the documented outcome",
     "hung": "a role ran out of time, and that is not the documented outcome",
@@ -46,8 +46,8 @@ def page(
 ) -> str:
     """The page as text.
 
-    `wrong` is what `results.read` found wrong. `kills` is the kill matrix beside the
-    run, if there is one.
+    `wrong` is what `results.read` found wrong; None if nothing. `kills` is the kill
+    matrix in the folder of the run; None if there is none.
     """
     table = records.rows(found)
     strict = bool(run["settings"].get("strict"))

@@ -118,7 +118,7 @@ class Run:
         self.records: list[Record] = []
         self.selected = len(self.cases)
         self.error: str | None = None  # why the harness could not continue
-        self._exchanged: list[str] = []  # files that have changed since the start
+        self._exchanged: list[str] = []  # messages about files that changed in the run
         self._programs = [*self.cases, *probes]
         self._began_with = self._inputs() if settings.results else {}
         self._started = _now()

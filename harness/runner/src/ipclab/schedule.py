@@ -33,9 +33,9 @@ class Allocator:
 
     `jobs` is how many tests may run at once. If `jobs` is not greater than the number
     of GPUs, no GPU is shared, and a test waits for free GPUs. Otherwise a test gets the
-    GPUs with the least load. It waits only if it must run alone, or if such a test is
-    running. If each test has its own simulated machine (`apart`), a test is always
-    alone on its machine.
+    GPUs with the least load. It waits only if this test or a running test must be
+    alone. If each test has its own simulated machine (`apart`), a test is always alone
+    on its machine.
     """
 
     def __init__(self, uuids: list[str], jobs: int, apart: bool = False) -> None:

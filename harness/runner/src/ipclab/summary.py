@@ -1,4 +1,4 @@
-"""The result of a run in one sentence and in counts, for terminal and page."""
+"""The result of a run as a text and in counts, for terminal and page."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ ACTIONS = {
     "solution": "the solutions, if the exercise has passed, or with --show",
     "reset": "hand an exercise out again; your copy is kept beside it",
     "list": "all exercises and your progress",
-    "open": "show where the page of the exercise's lesson is; a desktop opens the page",
+    "open": "show where the page of the exercise's lesson is; on a desktop, open it",
 }
 KEYS = "h hint   n next   s solution   o page   l list   r run again   q quit"
 ALONE = "self_study"  # the path if the student has chosen none

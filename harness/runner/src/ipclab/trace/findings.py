@@ -102,7 +102,7 @@ RULES: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One broken rule: where, when, in words."""
+    """A broken rule: in which process, at which entry and time, and a text about it."""
 
     rule: str
     process: Process
@@ -116,7 +116,7 @@ class Finding:
 
     @property
     def requirement(self) -> str:
-        """The row of the catalogue."""
+        """The row of the catalogue that the rule follows from."""
         return self.row or RULES[self.rule][0]
 
     @property
