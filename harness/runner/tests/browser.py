@@ -38,7 +38,7 @@ class Browser:
         options.binary_location = str(programs[0])
         for argument in (
             "--headless=new",
-            "--remote-debugging-pipe",  # Chromium ends if the other end is closed
+            "--remote-debugging-pipe",  # Chromium ends when this pipe is closed
             "--disable-dev-shm-usage",
             "--hide-scrollbars",  # scrollbars would make the page narrower
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost",
@@ -166,7 +166,7 @@ class Page:
         return [said for said, full in addresses if not self._leads(full)]
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """The value that JavaScript returns; `arguments` are its `arguments`."""
+        """The value that a script returns; the script sees `arguments`."""
         return self._driver.execute_script(script, *arguments)
 
     def press(self, *keys: str) -> None:
@@ -229,8 +229,8 @@ def _log(driver: Chrome) -> list[dict[str, Any]]:
 
 
 def _end_with_parent() -> None:
-    """Runs in the driver's process before the driver starts. Then a killed test leaves
-    no browser.
+    """Runs in the process of chromedriver before chromedriver starts, so that a killed
+    test leaves no browser.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 

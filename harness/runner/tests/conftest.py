@@ -1,4 +1,4 @@
-"""A build folder without a build: CTest's list of small Python programs."""
+"""A fake build folder: CTest's list has small Python programs as tests."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class Build:
         extra: tuple[str, ...] = (),
         timeout: float = 20,
     ) -> None:
-        """Add one TEST of lesson 01; `record(...)` in it writes its line."""
+        """Add one TEST of lesson 01; `record(...)` in `program` writes its line."""
         line = json.dumps({**LINE, "test": name, "requirement": row})
         labels = [
             "conformance",
@@ -321,7 +321,7 @@ class Build:
         path.write_text(json.dumps(document))
 
     def raw(self, text: str) -> None:
-        """Add lines to CTestTestfile.cmake without a change."""
+        """Add these lines to CTestTestfile.cmake as they are."""
         self._tests.append(text)
         (self.folder / "CTestTestfile.cmake").write_text("".join(self._tests))
 
@@ -335,7 +335,7 @@ class Build:
         }
 
     def ipclab(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The command in this process, from the root of the fake tree."""
+        """Run the command in this process, from the root of the fake tree."""
         out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
         with (
             contextlib.chdir(self.root),
@@ -361,7 +361,7 @@ class Build:
         )
 
     def run(self, *arguments: str) -> Outcome:
-        """`ipclab run` into the folder `out`."""
+        """Run `ipclab run` with the results in the folder `out`."""
         return Outcome(
             self.ipclab("run", "--build", "build", "--results", "out", *arguments),
             self.root / "out",
@@ -369,8 +369,8 @@ class Build:
 
 
 def machine(build: Build, native: dict[str, Any], **model: Any) -> Path:
-    """Let the probe answer `native`; if the model is loaded, let it answer as the
-    model.
+    """Make a model whose libraries are empty. The probe answers `native`, or, if the
+    model's folder is first in LD_LIBRARY_PATH, as the model.
     """
     folder = build.folder / "model"
     folder.mkdir()

@@ -1,8 +1,8 @@
 """Tests many times what the patterns of chapter 7 promise.
 
-This takes minutes, so CI does not run it. `ci/gpu FOLDER patterns` runs it, on the
-reference model with IPCLAB_PROFILE. The lessons are built with other constants, so that
-they run long enough.
+These tests take minutes, so CI does not run them; `ci/gpu FOLDER patterns` does. If
+IPCLAB_PROFILE is set, they run on the reference model. The lessons are built with other
+constants, so that they run long enough.
 
     IPCLAB_ITEMS        items that go through the ring of lesson 74, in each of its ways
                         (100000): on two GPUs to one consumer with its own GPU,
@@ -10,7 +10,7 @@ they run long enough.
     IPCLAB_KILLS        consumers of lesson 74 that are killed (200)
     IPCLAB_RANK_KILLS   ranks of lesson 72 that are killed (25)
     IPCLAB_REPLAYS      sums of a run in which a rank is killed (20000)
-    IPCLAB_SEED         seed of the moments at which they are killed (17)
+    IPCLAB_SEED         seed of the moments at which processes are killed (17)
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -57,7 +57,9 @@ MESSAGES = (
 
 @pytest.fixture(scope="module")
 def environment() -> dict[str, str]:
-    """The GPUs of this machine, or the model if a profile is requested."""
+    """The variables for the GPUs of this machine, or for the model if a profile is
+    requested.
+    """
     profile = os.environ.get("IPCLAB_PROFILE")
     if profile is None:
         return dict(os.environ)
@@ -67,7 +69,9 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(environment: dict[str, str]) -> Iterator[None]:
-    """After each test: /dev/shm has no new names, and device memory is back."""
+    """After each test, /dev/shm has no new names except names of the driver, and device
+    memory is free again.
+    """
     names, free = shared_names(), free_memory_of(environment)
     yield
     # The driver leaves files of killed processes; see remove_driver_names().
@@ -84,8 +88,8 @@ Changes = dict[str, list[tuple[str, str]]]  # of a file: old text, new text
 
 
 def build(lesson: str, changes: Changes, folder: Path) -> Path:
-    """Changes the lesson and builds it as its header says. The old text of each change
-    must occur once. Returns the program."""
+    """Change the lesson and build it as its header says; return the program. The old
+    text of each change must occur once."""
     shutil.copytree(TOP / "samples/common", folder / "samples/common")
     copy = folder / "samples" / lesson
     shutil.copytree(source(lesson).parent, copy)
@@ -118,9 +122,10 @@ class End:
 def run(
     program: Path, environment: dict[str, str], victim: int = -1, after: float = 0
 ) -> End:
-    """Kills the program's child number `victim`, `after` seconds after the start.
+    """Run the program. If `victim` is not -1, kill the program's child of this number,
+    `after` seconds after the start.
 
-    All processes must be gone when the program has ended.
+    When the program has ended, all its children must be gone.
     """
     began = time.monotonic()
     process = subprocess.Popen(
@@ -157,9 +162,10 @@ def run(
 def kill_often(
     program: Path, environments: list[dict[str, str]], victim: int, kills: int
 ) -> Iterator[End]:
-    """Runs the program until that many runs had a child killed at random.
+    """Run the program again and again, until a child was killed in `kills` of the runs;
+    each child is killed at a random moment. Yields how these runs ended.
 
-    In each environment, one run at a time.
+    In each environment there is one run at a time.
     """
     chance = random.Random(SEED)
     whole = run(program, environments[0])
@@ -207,8 +213,8 @@ def probed(environment: dict[str, str]) -> Any:
     return json.loads(told.stdout)
 
 
-# One consumer, on its own GPU. Processes on one GPU take turns: a turn takes some
-# milliseconds and moves only four items, which is too slow for many items.
+# There is only one consumer, on its own GPU. Processes on one GPU take turns: a turn
+# takes some milliseconds and moves only four items, which is too slow for many items.
 ONE_PROCESS_EACH: Changes = {
     "pipeline.cu": [
         ("kConsumers = 2;", "kConsumers = 1;"),
@@ -271,7 +277,9 @@ def test_items_pass_the_ring_three_ways(
 def test_a_consumer_is_killed_and_the_others_go_on(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Importer 1 is killed at any moment; importer 0 gets every item."""
+    """Importer 1 is killed at any moment. Importer 0 gets every item, unless importer 1
+    was killed so early that the exporter ends with a message.
+    """
     changes: Changes = {
         "pipeline.cu": [
             ("constexpr int kItems = 60;", "constexpr int kItems = 120;"),

@@ -36,7 +36,7 @@ def command(build: Build) -> Path:
 
 
 def reframe(build: Build, command: Path, *words: str) -> tuple[int, str, Any]:
-    """One session: exit code, what it printed, and its report."""
+    """Run one session of ReFrame; return its exit code, its output and its report."""
     done = subprocess.run(
         [
             *(str(Path(sys.executable).with_name("reframe")), "-r", "--nocolor"),
@@ -124,7 +124,7 @@ def test_the_plugin_makes_a_good_daemon_set() -> None:
 
 
 def worker(folder: Path, path: str) -> Path:
-    """Run the plugin's command; return the file that its file `done` names."""
+    """Run the plugin's command; return the path that the file `done` contains."""
     folder.mkdir()
     done = subprocess.run(
         plugin()["spec"]["command"],

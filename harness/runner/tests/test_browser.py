@@ -155,7 +155,9 @@ def faults(browser: Browser, path: Path) -> list[str]:
 
 
 def report(build: Build) -> Path:
-    """The page of a run: one row of each sort, lessons of two chapters."""
+    """The page of a run: a violation, a deviation, a test that does not apply here, and
+    a lesson of another chapter.
+    """
     build.probe({**PROBE, "driver": "580.5"})
     build.conformance(STORY)
     build.conformance(
@@ -343,8 +345,8 @@ def test_a_reason_tells_no_macro_and_many_problems_are_folded(
 
 
 def test_a_run_in_which_all_fails_stays_small(browser: Browser, build: Build) -> None:
-    """The first failures are unfolded. The picture of another failure is made when a
-    reader opens the failure.
+    """The first failures are unfolded. The picture of any other failure is unpacked
+    when a reader opens the failure.
     """
     many = 3 * ipclab_report.AT_ONCE
     for number in range(many):
@@ -558,5 +560,5 @@ def test_the_report_has_the_matrix_that_lies_beside_it(
     assert build.ipclab("report", "out").returncode == 0
     page = browser.open(path)
     assert "Kill matrix" in page.text
-    assert len(shown(page)) == before  # the filter is about the run
+    assert len(shown(page)) == before  # the filter does not count lines of the matrix
     assert faults(browser, path) == []

@@ -1,9 +1,10 @@
-"""Builds each lesson with the line of its header; its output must be that of its page.
+"""Builds each lesson with the line of its header; it must print what its page shows.
 
-The nvcc is that of the newest toolkit, if ci/newest has installed this toolkit and this
-machine has no driver. With a driver it is not used, because the driver may be too old
-for it. The build of all lessons, and test_try_it.py with the same lines, use the oldest
-toolkit, except for a lesson whose functions that toolkit does not have.
+If ci/newest has installed the newest toolkit and this machine has no driver, these
+tests use the nvcc of that toolkit. On a machine with a driver they do not use it,
+because the driver may be too old for it. The build of all lessons, and test_try_it.py
+with the same lines, use the oldest toolkit, except for a lesson whose functions that
+toolkit does not have.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -71,8 +72,8 @@ def masked(text: str) -> str:
 
 
 def with_nvcc() -> dict[str, str]:
-    """The environment in which PATH begins with the newest toolkit's nvcc, if there is
-    one.
+    """The environment of a build. If the newest toolkit's nvcc is installed and the
+    machine has no driver, PATH begins with its folder.
     """
     folder = Path(os.environ.get("IPCLAB_NEWEST_INCLUDE", "/nowhere")).parent / "bin"
     if not (folder / "nvcc").exists() or Path("/dev/nvidiactl").exists():
@@ -113,7 +114,7 @@ def test_the_build_line_works(lesson: str, tmp_path: Path) -> None:
     program = tmp_path / "a.out"
     build(lesson, program, with_nvcc())
     ran = run(program)
-    if ran.returncode == 77:  # this machine cannot; it must say why
+    if ran.returncode == 77:  # this machine cannot run the lesson, which must say why
         assert re.fullmatch(r"SKIP: .+\n", ran.stdout)
         folder = os.environ.get("IPCLAB_MODEL")
         if folder is None:  # pytest was started by hand, without a build

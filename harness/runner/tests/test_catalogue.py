@@ -37,7 +37,9 @@ def ledger() -> Ledger:
 
 @pytest.fixture(scope="module", params=["IPCLAB_CUDA_INCLUDE", "IPCLAB_NEWEST_INCLUDE"])
 def headers(request: pytest.FixtureRequest) -> Documentation:
-    """The toolkit of the build, and the newest one, which ci/setup --test installs."""
+    """The headers of the build's toolkit, and of the newest toolkit, which
+    ci/setup --test installs.
+    """
     return documentation.read(Path(os.environ[request.param]))
 
 
@@ -68,7 +70,8 @@ def test_a_source_that_names_a_function_cites_a_sentence_of_it(ledger: Ledger) -
                 assert (topic, name) in cited, f"{name}: {topic}"
 
 
-# A source may say that the documentation is silent, or name a function in passing.
+# A source with one of these words says that the documentation is silent, or mentions a
+# function without a citation.
 SILENT = re.compile(r"\b(none|no|absence|lacks|cross references|report on|drivers)\b")
 
 

@@ -23,7 +23,7 @@ CONFORMANCE = "source/conformance"
 
 
 def says(build: Build, code: int, text: str, *arguments: str) -> None:
-    """The command ends with `code` and one line that holds `text`."""
+    """The command ends with `code` and prints one line, which contains `text`."""
     done = build.ipclab(*arguments)
     assert done.returncode == code, done.stdout
     assert text in done.stdout
@@ -511,7 +511,7 @@ def test_a_run_ends_in_one_screen(build: Build) -> None:
 
 
 def test_failures_leave_room_on_a_terminal_of_80_columns(build: Build) -> None:
-    """A reason takes at most two lines there, and its next step is never cut."""
+    """A reason takes at most two lines there, and the next step is never cut."""
     for number in range(8):
         name = f"Suite.N{number}"
         build.conformance(f"violates(reason={'long ' * 60!r})", name=name)

@@ -17,13 +17,13 @@ BAD = "violates(reason='zeros')"
 
 
 def run(build: Build, name: str, *arguments: str) -> Path:
-    """A run into its own folder."""
+    """Make a run with its results in the folder `name`."""
     build.ipclab("run", "--build", "build", "--results", name, *arguments)
     return build.root / name
 
 
 def compare(build: Build, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`ipclab compare old new`."""
+    """Run `ipclab compare old new`."""
     return build.ipclab("compare", "old", "new", *arguments)
 
 
@@ -238,7 +238,7 @@ def test_a_page_of_a_model_run_says_so(
         edit(build.root / name / "run.json", {"backend": "model"})
     assert compare(build, "--html", "out.html").returncode == 0
     page = (build.root / "out.html").read_text()
-    assert page.count(text) == 2  # on the page, on paper
+    assert page.count(text) == 2  # once for the screen, once for paper
     assert "no test changed" in page
 
 

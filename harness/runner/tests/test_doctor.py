@@ -29,7 +29,7 @@ RECORDED = {
 PAINS = explain.pains()
 IDS = {check.id for check in CHECKS}
 
-# Runs a command as on a machine whose filter refuses pidfd_getfd with EPERM.
+# Runs a command under a seccomp filter that refuses pidfd_getfd with EPERM.
 UNDER_SECCOMP = """\
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -359,7 +359,7 @@ def test_a_seccomp_filter(build: Build) -> None:
         "pidfd_getfd": "EPERM",
         "variables": {},
     }
-    assert bad(document)["seccomp"] in ("limits", "unknown")  # unknown: Yama, too
+    assert bad(document)["seccomp"] in ("limits", "unknown")  # unknown: Yama refuses
 
 
 @pytest.mark.parametrize(
@@ -420,7 +420,9 @@ def test_each_gpu_is_asked_alone(build: Build) -> None:
 
 @pytest.fixture
 def other(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The PID of a waiting process, started after the commands of the parameter."""
+    """The PID of a waiting process. The parameter has the words in front of its
+    command.
+    """
     starter = subprocess.Popen(
         [*request.param, "sh", "-c", "echo ready; exec cat"],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "1"},

@@ -47,7 +47,7 @@ LIES = with_capability(
 
 
 def write(build: Build, probe: dict[str, Any] = PROBE, **changes: Any) -> None:
-    """expect.json of a probe, with changes."""
+    """Write expect.json for a probe, with changes."""
     text = json.dumps({**expect.of_probe(probe), **changes})
     (build.root / "expect.json").write_text(text)
 
@@ -73,7 +73,7 @@ def test_the_machine_that_was_written_down_is_as_expected(build: Build) -> None:
 
 
 def test_a_capability_that_is_denied_is_no_silent_skip(build: Build) -> None:
-    """The driver refuses the probe's attempt. Without a file, tests would only skip."""
+    """The driver refuses the probe's attempt. Without --expect, a test would skip."""
     write(build)
     build.conformance(SKIPS)
     code, said, problems = run(build, DENIED)

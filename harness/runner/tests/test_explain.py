@@ -160,7 +160,7 @@ def all_at(width: int) -> list[str]:
 
 
 def test_a_small_terminal_has_room_for_all_entries() -> None:
-    """In an earlier version a column had one letter in each line: 2745 lines."""
+    """In an earlier version a column was one letter wide: the list had 2745 lines."""
     lines = all_at(80)
     assert max(map(len, lines)) <= 80
     assert len(lines) < 250

@@ -16,13 +16,15 @@ ABSENT = "record(outcome='not applicable', reason='needs 2 GPUs')"
 
 
 def run(build: Build, name: str) -> None:
-    """A run into its own folder."""
+    """Make a run with its results in the folder `name`."""
     done = build.ipclab("run", "--build", "build", "--results", name)
     assert (build.root / name / "report.html").exists(), done.stdout
 
 
 def on_both(build: Build, driver: str, model: str, row: str = "LMEM-01") -> None:
-    """Make a run on a driver and a run on the model. One test answers differently."""
+    """Make a run on a driver and a run on the model. One test runs the program `driver`
+    in the first run and the program `model` in the second run.
+    """
     switch = build.root / "model.switch"
     build.conformance(
         f"model = os.path.exists({str(switch)!r})\n"
@@ -40,7 +42,7 @@ def on_both(build: Build, driver: str, model: str, row: str = "LMEM-01") -> None
 def compare(
     build: Build, *options: str
 ) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
-    """The command, and its list of changes."""
+    """Run the command; return how it ended, and its list of changes."""
     done = build.ipclab(
         "compare", "driver", "model", "--fidelity", "--json", "f.json", *options
     )

@@ -296,7 +296,9 @@ def test_only_regressions_fail_with_a_baseline(four: Fleet, tmp_path: Path) -> N
 
 
 def test_many_nodes_are_one_small_page(tmp_path: Path) -> None:
-    """200 nodes: most are equal, one has another driver, and some do not answer."""
+    """200 nodes: most are equal, 15 have another driver, one is refused, and four do
+    not answer.
+    """
     made = Fleet(tmp_path / "fleet", 200)
     test = next(x["ctest"] for x in made.records if x["verdict"] == "conforms")
     made.records = [{**x, "timeline": [], "roles": []} for x in made.records]
@@ -457,7 +459,9 @@ def test_results_survive_the_log_of_a_pod(
 
 
 def test_kubernetes_from_nodes_to_results(build: Build, tools: Path) -> None:
-    """The fake kubectl knows three nodes. One of them is cordoned; no pod runs."""
+    """The fake kubectl knows three nodes. Node c is cordoned, the log of the pod on a
+    is cut off, and b has no pod.
+    """
     tool(
         tools,
         "kubectl",

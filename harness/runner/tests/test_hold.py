@@ -1,4 +1,4 @@
-"""A process holds the GPUs open, and it always ends with the run."""
+"""A process holds the GPUs open, and this process always ends with the run."""
 
 from __future__ import annotations
 

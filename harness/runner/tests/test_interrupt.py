@@ -25,7 +25,9 @@ from ipclab.results import Results
 def half_way(
     build: Build, tmp_path: Path
 ) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A run that has one verdict; its second test hangs. Also the pid of that test."""
+    """Start a run. When it has one verdict and its second test hangs, yield the process
+    of the run and the pid of that test.
+    """
     fifo = tmp_path / "started"
     os.mkfifo(fifo)
     build.conformance("record()", "Suite.A", "LMEM-01")
@@ -49,7 +51,7 @@ def half_way(
 
 
 def is_a_prefix(build: Build, state: str, count: int) -> None:
-    """`ipclab verify` reports that `out` is an unfinished run."""
+    """`ipclab verify` reports that `out` is an unfinished run with `count` records."""
     done = build.ipclab("verify", "out")
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
@@ -174,7 +176,7 @@ def test_full_disk_ends_the_run(build: Build, tiny_disk: Path) -> None:
 
 
 def test_a_file_that_may_not_grow_ends_the_run(build: Build) -> None:
-    """Like a full disk, but without a mount: the process limits its own files."""
+    """Like a full disk, but without a mount: a limit for the size of files."""
     build.conformance("record()", "Suite.A", "LMEM-01")
     build.conformance("record(notes=['x' * 15000])", "Suite.B", "LMEM-02")
     build.conformance("record(notes=['x' * 15000])", "Suite.C", "LIM-01")

@@ -1,8 +1,8 @@
 """Tests every exercise, and `ipclab learn` itself.
 
-An exercise must fail as it is handed out, for the reason that it names. Its solutions
-must pass, and its wrong solutions must fail with a message that helps. With
-IPCLAB_LEARN_BACKEND=cuda they run on a GPU instead of the reference model.
+An exercise must fail as it is handed out, for the reason that its exercise.toml names.
+Its solutions must pass, and its wrong solutions must fail with a message that helps.
+With IPCLAB_LEARN_BACKEND=cuda all of them run on a GPU instead of the reference model.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -117,7 +117,7 @@ class Summary:
 
 
 def needs_the_gpu_alone(exercise: Exercise) -> bool:
-    """Does the exercise query the device's free memory, which other programs change?
+    """Whether the exercise queries the free memory of a GPU: other programs change it.
 
     On the reference model each program has its own machine.
     """
@@ -126,7 +126,7 @@ def needs_the_gpu_alone(exercise: Exercise) -> bool:
 
 @contextlib.contextmanager
 def gpus_held(environment: Mapping[str, str]) -> Iterator[None]:
-    """CUDA starts faster while another process has the GPUs open."""
+    """Hold the GPUs open, because CUDA starts faster then."""
     from test_hold import PROBE, case_of  # which needs a build
 
     holder = Holder(case_of(PROBE), environment)
@@ -460,7 +460,7 @@ class Terminal:
         self.text = ""
 
     def until(self, wanted: str) -> None:
-        """Read until this is on the screen; a test has 4 minutes for it."""
+        """Read until this text is on the screen; fail after 4 minutes."""
         end = time.monotonic() + 240
         while wanted not in self.text:
             assert select.select([self._end], [], [], end - time.monotonic())[0]
@@ -471,7 +471,7 @@ class Terminal:
         os.write(self._end, key.encode())
 
     def ended(self) -> int:
-        """Its exit code."""
+        """Wait for the end of the command; return its exit code."""
         with contextlib.suppress(OSError):  # the terminal is closed
             while os.read(self._end, 65536):
                 pass
@@ -572,7 +572,7 @@ def test_a_full_disk_loses_nothing(
     def full(path: Path, text: str, *more: Any, **options: Any) -> int:
         if path.is_relative_to(tmp_path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return write(path, text, *more, **options)  # `judgements` has called this
+        return write(path, text, *more, **options)  # a call of `judgements`
 
     monkeypatch.setattr(Path, "write_text", full)
     code, said = learn(tmp_path, "hint")
@@ -590,7 +590,7 @@ def test_a_full_disk_is_no_mistake_in_the_exercise(
     def full(words: Any, **options: Any) -> Any:
         if Path(options["cwd"]).is_relative_to(tmp_path):
             return subprocess.CompletedProcess(words, 1, "", said)
-        return run(words, **options)  # `judgements` has called this
+        return run(words, **options)  # a call of `judgements`
 
     monkeypatch.setattr(subprocess, "run", full)
     code, said = learn(tmp_path, "check")
@@ -598,7 +598,8 @@ def test_a_full_disk_is_no_mistake_in_the_exercise(
     assert Folder(tmp_path).read()[ALL[0].name].runs == 0
 
 
-# Each entry is a possible progress.json with the answer of the report.
+# Damaged progress files by the names of their folders: the content of the file, and
+# what the report says about it.
 HOSTILE = {
     "broken": (b"{", "is not JSON"),
     "bytes": (b"\xff\xfe\x00", "is not JSON"),

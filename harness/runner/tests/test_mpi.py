@@ -1,5 +1,5 @@
-"""Lesson 35 as two ranks of MPI: ranks that seem to be on two nodes, and every way to
-fail.
+"""Lesson 35 as two ranks of MPI: ranks that seem to be on two nodes, and the ways in
+which a rank can fail.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -33,8 +33,8 @@ pytestmark = [
     pytest.mark.skipif(MODEL is None, reason="IPCLAB_MODEL: no reference model"),
 ]
 
-# With MPI a library may replace each of its functions. This library ends or stops a
-# rank when it has received something, in the middle of the lesson.
+# A library may replace any function of MPI. This library ends or stops a rank when the
+# rank has received a message, in the middle of the lesson.
 PLANTED = """
 #include <mpi.h>
 #include <signal.h>
@@ -78,7 +78,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def mpirun(tmp_path: Path) -> Start:
-    """Runs mpirun to its end; it must leave nothing, whatever happens."""
+    """Runs mpirun to its end; mpirun must leave no process and no file."""
 
     def start(*words: str, **environment: str) -> Ended:
         ended = supervise.run(
@@ -109,7 +109,9 @@ def lines(output: str, role: str) -> list[str]:
 
 
 def told_the_story(ended: Ended) -> bool:
-    """The lines of each rank are in order; mpirun promises no order between ranks."""
+    """Whether the ranks succeeded and printed the lines of fabric_handle.out. The lines
+    of one rank are in order; mpirun promises no order between ranks.
+    """
     expected = (LESSON / "fabric_handle.out").read_text()
     return ended.code == 0 and all(
         lines(ended.output, role) == lines(expected, role)

@@ -55,7 +55,7 @@ def cells(build: Build, fault: str, name: str = "kills/mutants.json") -> dict[st
 
 
 def journal(build: Build, name: str = "kills/faults.jsonl") -> list[dict[str, Any]]:
-    """The trials that were made."""
+    """The trials that the journal has."""
     lines = [json.loads(x) for x in (build.root / name).read_text().splitlines()]
     return [x for x in lines if x["line"] == "trial"]
 
@@ -85,7 +85,7 @@ def test_an_operator_is_killed_survives_or_never_fires(model: Build) -> None:
     assert cells(model, "cudaFree.noop") == {"LMEM-01": "killed"}
     assert "4 faults: 1 killed, 1 survived, 2 never fired" in done.stdout
     assert "survived: cudaFree.twice: is wrong" in done.stdout
-    # LMEM-02 is judged, has a test here, and nothing made it fail.
+    # LMEM-02 is judged and has a test here, and no fault made this test fail.
     assert "no fault is noticed by LMEM-02: never seen to fail" in done.stdout
 
 
@@ -122,7 +122,9 @@ def test_rows_that_speak_of_the_function_are_asked_first(model: Build) -> None:
 
 
 def test_what_noticed_others_of_its_kind_is_asked_first(model: Build) -> None:
-    """Tests that did not help for two functions do not run for the third."""
+    """With an earlier matrix, each fault first runs with the test that noticed it
+    there.
+    """
     functions = [f"cuda{x}" for x in ("Free", "Malloc", "Memset")]
     model.faults(*({"name": f"{x}.late", "function": x} for x in functions))
     reach = f"reaches(*{functions!r})\n"
@@ -131,13 +133,12 @@ def test_what_noticed_others_of_its_kind_is_asked_first(model: Build) -> None:
     noticing = ["cudaFree.late", "cudaMalloc.late", "cudaMemset.late"]
     model.conformance(
         f"time.sleep(1)\n{reach}violates() if under(*{noticing!r}) else record()",
-        "Suite.Z",  # the longest, so without an earlier matrix it runs last
+        "Suite.Z",  # the slowest test, so it runs last if nothing else decides
     )
     model.ipclab("mutants", "--build", "build", "-j", "1", "--results", "kills")
     assert set(results(model).values()) == {"killed"}
     first = len(journal(model))
-    # An earlier matrix, or the list in faults.json, says which test to run
-    # first.
+    # The earlier matrix says which test to run first.
     model.ipclab(
         *("mutants", "--build", "build", "-j", "1", "--results", "again"),
         *("--like", "kills"),
@@ -637,7 +638,7 @@ def test_a_limit_stops_and_resume_goes_on(model: Build) -> None:
     tested = [x["fault"] for x in journal(model)]
     assert sorted(tested) == sorted(set(tested)) and len(tested) == 48
     assert set(results(model).values()) == {"killed"}
-    # All is done: another --resume only writes the page again.
+    # All is done: another --resume only writes the matrix and the page again.
     assert mutants(model, "--resume", "kills").returncode == 0
     assert len(journal(model)) == 48
 
@@ -789,7 +790,7 @@ def test_lessons_notice_their_central_faults(model: Build) -> None:
         "ok-flagged": "flagged",
         "ok-legal": "passed",
     }
-    # `missed` and `denied` took effect, too, and are listed by name.
+    # `missed` and `denied` also took effect; the output lists them by name.
     assert (
         "01_legacy_memory: notices 2 of 5 that take effect in it, "
         "2 of its 4 central ones" in done.stdout
@@ -820,7 +821,7 @@ def test_a_lesson_without_the_fault_that_it_must_notice(model: Build) -> None:
 
 
 def noticed(build: Build) -> None:
-    """One fault, noticed by the one test of its row."""
+    """A named fault and an operator. The only test notices both."""
     build.faults({"name": "bad", "rows": ["LMEM-01"]}, {"name": "cudaFree.noop"})
     build.conformance(
         FREE + "violates() if under('bad', 'cudaFree.noop') else record()"

@@ -101,7 +101,7 @@ def test_every_launch_is_checked(file: Path) -> None:
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_every_cuda_call_of_a_lesson_is_looked_at(lesson: str) -> None:
-    """A statement that begins with a CUDA call ignores its result."""
+    """A statement that begins with a CUDA call ignores the result of the call."""
     allowed = {"cudaGetLastError"}  # clears an error on purpose
     text = re.sub(r"//.*", "", source(lesson).read_text())
     for statement in re.split(r"[;{}]", text):
@@ -111,7 +111,9 @@ def test_every_cuda_call_of_a_lesson_is_looked_at(lesson: str) -> None:
 
 @pytest.mark.skipif("IPCLAB_CUDA_INCLUDE" not in os.environ, reason="no build")
 def test_the_driver_gives_the_form_of_a_function_that_the_header_declares() -> None:
-    """A look-up by name returns the newest form, which may have other parameters."""
+    """A look-up by name returns the newest form of a function, which may have other
+    parameters than the form in the header.
+    """
     folder = Path(os.environ["IPCLAB_CUDA_INCLUDE"])
     header = (folder / "cuda.h").read_text()
     forms: dict[str, tuple[int, int]] = {}  # the newest: version, parameters
@@ -120,7 +122,7 @@ def test_the_driver_gives_the_form_of_a_function_that_the_header_declares() -> N
         pattern, (folder / "cudaTypedefs.h").read_text()
     ):
         forms[name] = max(forms.get(name, (0, 0)), (int(version), count(given)))
-    assert forms["cuCtxSynchronize"][1] == 1  # the header's has none
+    assert forms["cuCtxSynchronize"][1] == 1  # 0 in the form of the header
     used = set()
     for top in ("samples", "conformance", "harness"):
         for file in (TOP / top).rglob("*.[ch]*"):
@@ -188,9 +190,9 @@ FRESH = re.compile(
 
 
 def wrongly_shared(text: str, last: bool = False) -> str:
-    """Why a TEST may not share its processes; empty if it may, or if it does not share
-    them. in_new_process() marks a role that may not get a used process. If the TEST is
-    the `last` of its program, no later test gets its processes.
+    """Why a TEST may not share its processes; empty if the TEST may share them, or if
+    it does not share them. in_new_process() marks a role that may not get a used
+    process. If the TEST is the `last` of its program, no later test gets its processes.
     """
     if "Scenario::kShared" not in text or ".in_new_process()" in text:
         return ""
@@ -227,7 +229,7 @@ def test_who_may_not_is_told() -> None:
 
 @pytest.mark.parametrize("file", MIRRORS, ids=lambda file: file.parent.name)
 def test_no_test_is_longer_than_a_screen(file: Path) -> None:
-    """A TEST has at most 60 lines; a longer one needs a function for a role."""
+    """A TEST has at most 60 lines; a longer TEST needs a function for a role."""
     long = {
         name: lines
         for name, lines in lengths_of_tests(file.read_text()).items()

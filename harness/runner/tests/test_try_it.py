@@ -55,8 +55,8 @@ def build(lesson: str, text: str, folder: Path) -> Path:
 
 
 def run(lesson: str, program: Path) -> tuple[int, str]:
-    """Run a program; return its exit code and all that it prints. It runs on the model
-    if there is no GPU.
+    """Run a program; return its exit code and all that it prints. If this machine
+    cannot run the program, the program runs on the model.
     """
     folder = os.environ.get("IPCLAB_MODEL")
     for environment in (
@@ -73,7 +73,7 @@ def run(lesson: str, program: Path) -> tuple[int, str]:
 
 
 def kept(change: dict[str, Any], code: int, printed: str) -> bool:
-    """Did what the page says happen?"""
+    """Whether the program ended and printed as the page says."""
     return code == change["exit"] and bool(re.search(change["prints"], printed))
 
 
@@ -101,5 +101,5 @@ def test_a_lesson_proposes_two_or_three_changes(lesson: str) -> None:
     unchanged = (TOP / "samples" / lesson / f"{topic(lesson)}.out").read_text()
     for change in found:
         assert set(change) == FIELDS
-        # Otherwise what the page says would be true without the change.
+        # If this were kept, what the page says would be true without the change.
         assert not kept(change, 0, unchanged), change["change"]

@@ -40,7 +40,7 @@ def program(lesson: str) -> str:
 
 @pytest.fixture(scope="module")
 def environment() -> dict[str, str]:
-    """The machine's GPU, or the model if no GPU can share."""
+    """The variables for the machine's GPU, or for the model if no GPU can share."""
     alone = subprocess.run([program(SERVER)], capture_output=True, timeout=60)
     if alone.returncode != 77:
         return dict(os.environ)
@@ -166,9 +166,11 @@ class Visits:
     def stay(
         self, path: Path, environment: dict[str, str], until: float, seed: int
     ) -> None:
-        """One client after another, every second one killed at a random moment."""
+        """Start one client after another. About every second client gets a random time
+        and is killed if it has not ended by then.
+        """
         chance = random.Random(seed)
-        life = 1.0  # how long the last client took
+        life = 1.0  # seconds that the last client took that was not killed
         while time.monotonic() < until:
             began = time.monotonic()
             client = start(SERVER, "importer", path, environment)
@@ -230,9 +232,9 @@ def held_by(pid: int, environment: dict[str, str]) -> tuple[int, int, int, int]:
 
 
 def see_all_go(lines: list[str], path: Path, environment: dict[str, str]) -> None:
-    """Waits until the server, which printed these lines, has no client any more.
+    """Wait until the server, which printed these lines, has no client any more.
 
-    It starts one more client, which is served after all earlier clients.
+    This function starts one more client, which is served after all earlier clients.
     """
     last = start(SERVER, "importer", path, environment)
     said, _ = last.communicate(timeout=60)
@@ -251,7 +253,7 @@ def see_all_go(lines: list[str], path: Path, environment: dict[str, str]) -> Non
 def test_a_server_outlives_clients_that_are_killed(
     path: Path, environment: dict[str, str]
 ) -> None:
-    """Afterwards the server holds as many resources as at its start."""
+    """After the clients the server holds about as many resources as before them."""
     # glibc reserves 64 MiB of addresses for each further arena, and makes one
     # whenever two threads allocate at the same moment.
     environment = environment | {"MALLOC_ARENA_MAX": "1"}

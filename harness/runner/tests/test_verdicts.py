@@ -1,4 +1,4 @@
-"""For each verdict of the README's table, a program that gets it."""
+"""For each verdict, a program that gets this verdict."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -440,10 +440,12 @@ def test_the_signature_of_a_failure(message: str, check: str, seen: str) -> None
 
 
 def test_every_recorded_deviation_is_known_by_deviations_json() -> None:
-    """An entry excuses what was measured. A new entry may have no recorded run yet."""
+    """An entry excuses what was measured, so it names each deviation of the recorded
+    runs. A new entry may have no recorded run yet.
+    """
     top = Path(__file__).resolve().parents[3]
     entries = deviations.read_deviations(top / "conformance/deviations.json")
-    # A test may since have moved to another suite, but its row and name stay.
+    # Since the run a test may have moved to another suite; its row and its name stay.
     by_test = {
         (entry["requirement"], entry["test"].partition(".")[2]): entry
         for entry in entries

@@ -44,14 +44,14 @@ def suite(build: Build) -> None:
 
 
 def _seal(data: bytes) -> dict[str, Any]:
-    """What run.json says of records.jsonl."""
+    """What run.json says of a records.jsonl with this content."""
     seal = results.Seal()
     seal.add(data)
     return seal.document
 
 
 def qualify(build: Build, *arguments: str) -> tuple[int, str]:
-    """`ipclab qualify` into `out`."""
+    """Run `ipclab qualify` with the results in `out`; return exit code and output."""
     done = build.ipclab("qualify", "--build", "build", "--results", "out", *arguments)
     return done.returncode, done.stdout
 
@@ -161,7 +161,9 @@ MATRIX: Document = {
 def test_a_recorded_machine_has_its_kill_matrix(
     handed_in: Build, change: Document, said: str | None
 ) -> None:
-    """`verify` accepts the folder as docs/results/ has it, and `report` shows it."""
+    """A folder like those in docs/results/, with packed records and a kill matrix:
+    `verify` checks the matrix, and `report` shows it.
+    """
     folder = handed_in.root / "out"
     machine = json.loads((folder / "run.json").read_text())["machine"]
     document = {**MATRIX, "machine": machine, **change}
@@ -359,7 +361,7 @@ def mutated(run: Document, records: list[Document]) -> None:
 def test_each_rule_is_held_behind_the_digests(
     handed_in: Build, change: Edit, says: list[str]
 ) -> None:
-    """Even if all digests are computed again, contradictions are found."""
+    """Contradictions are found even if all digests were computed again."""
     rewrite(handed_in.root / "out", change, seal=True)
     code, wrong = verify(handed_in)
     assert code == 1

@@ -29,8 +29,10 @@ def choose(
     """The backend of a run: a GPU if there is one, otherwise the reference model.
 
     `wanted` is one of CHOICES; if there is a `profile` (which machine the model
-    imitates), the backend is the model. Raises UsageError if the model was requested
-    and is not built, and HarnessError if the programs do not load the model.
+    imitates), the backend is the model. Without a GPU, the backend is `none` if
+    `wanted` is "cuda" or the model is not built. Raises UsageError if the model was
+    requested and is not built, and HarnessError if the probe fails or the programs do
+    not load the model.
     """
     asked_for_model = wanted == "model" or profile is not None
     if not asked_for_model:

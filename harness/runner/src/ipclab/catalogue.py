@@ -26,7 +26,7 @@ from ipclab import deviations, documentation, results, schema
 from ipclab.documentation import Documentation, Sentence
 from ipclab.errors import HarnessError, UsageError
 
-ALIKE = 0.6  # with this similarity, one sentence is a changed form of the other
+ALIKE = 0.6  # from this similarity on, a sentence is a changed form of another
 
 # What covers a sentence, in the order in which it is printed.
 JUDGED, OBSERVED, OPEN = "judged", "observed", "open"
@@ -147,7 +147,7 @@ def _inconsistent(entry: Entry, ledger: Ledger, rows: Mapping[str, Any]) -> str 
 
 
 def cited(ledger: Ledger) -> dict[str, list[Entry]]:
-    """Row -> the sentences that it is based on."""
+    """For each row, the sentences that it is based on."""
     found: dict[str, list[Entry]] = {}
     for entry in _all(ledger):
         for row in entry.rows:
@@ -215,7 +215,9 @@ def _of_topic(
 
 
 def _alike(entry: Entry, old: str, candidates: Sequence[Sentence]) -> Sentence | None:
-    """The sentence that is most similar to an entry, if there is one."""
+    """The sentence that is most similar to an entry; None if no sentence is similar
+    enough.
+    """
     short = old == entry.says
     best = max(
         candidates,
@@ -234,10 +236,10 @@ def _likeness(one: str, other: str) -> float:
 def coverage(
     ledger: Ledger, kinds: Mapping[str, str], toolkit: str
 ) -> dict[str, list[tuple[Entry, str]]]:
-    """Topic -> its sentences in a toolkit's documentation, and what covers each.
+    """For each topic, its sentences in a toolkit's documentation, and what covers each.
 
-    Has only the topics that the suite is about. Rows cite single sentences of other
-    topics, too.
+    Has only the topics that the suite is about. Rows also cite single sentences of
+    other topics.
     """
     return {
         topic: told
@@ -265,7 +267,7 @@ def share(counted: Mapping[str, int]) -> float:
 
 
 def calls(folders: Iterable[Path]) -> dict[str, set[str]]:
-    """Row -> the functions that its tests called in these runs.
+    """For each row, the functions that its tests called in these runs.
 
     Each of `folders` has the results of a run. A test that was not applicable called
     no function. Raises UsageError if a folder holds no results, or those of an older
@@ -294,8 +296,8 @@ def uncalled(
 ) -> list[Entry]:
     """Sentences whose function was called by no test of their rows.
 
-    A driver may be right in one API and wrong in the other. So a row covers a sentence
-    only if its tests call exactly the function that has the sentence.
+    A driver may be right in one API and wrong in the other API. So a row covers a
+    sentence only if a test of the row calls exactly the function that has the sentence.
     """
     return [
         entry
@@ -317,10 +319,10 @@ def run(
     runs: Sequence[Path] = (),
 ) -> int:
     """Print how a toolkit's documentation differs from sentences.json. With `every`,
-    print each sentence. With `runs` (results folders), print the functions that the
-    tests did not call.
+    print each sentence. With `runs` (results folders), also print the sentences whose
+    function no test of their rows called.
 
-    Returns 1 if an entry is changed, moved, gone, new, found or not called.
+    Returns 1 if there is such a sentence or any difference, 0 otherwise.
     """
     rows = deviations.read_requirements(source / "conformance" / "requirements.json")
     ledger = read(source / "conformance" / "sentences.json", rows)

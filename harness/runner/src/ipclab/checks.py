@@ -1,7 +1,7 @@
 """One check for each reason why sharing can fail on a machine.
 
-A check judges facts that `machine.gather` found on this or another machine. It does
-not look at the machine itself. `pains.json` says which complaint each check answers.
+A check judges facts that `machine.gather` found on this or another machine. The check
+does not look at the machine itself. `pains.json` says which checks answer a complaint.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -39,7 +39,7 @@ ALLOCATORS = {
 SMALL_SHM = 64 * 2**20  # the default of a container
 ROOM_IN_SHM = 16 * 2**20
 FEW_FILES = 4096
-ROOM_FOR_TASKS = 64  # in a process that uses CUDA the driver starts threads, too
+ROOM_FOR_TASKS = 64  # the driver also starts threads in each process that uses CUDA
 LITTLE_MEMORY = (
     2 * 2**30
 )  # a context takes some hundred MiB, and a run has several contexts
@@ -47,18 +47,20 @@ LITTLE_MEMORY = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a check: its state, what was seen and, unless fine, what to do."""
+    """The result of a check: its state, what was found and, unless it is fine, what
+    this means and what to do.
+    """
 
     state: str  # one of STATES
     found: str
-    transports: tuple[str, ...] = ()  # the transports that it concerns
+    transports: tuple[str, ...] = ()  # the transports that the result concerns
     meaning: str = ""
     next: str = ""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A name, and the function that judges.
+    """A check: its name, its title, and the function that judges.
 
     The function returns None if the check does not apply. `asks` is the question of
     the check, for the pages.
@@ -247,7 +249,7 @@ def _attempts(m: Machine) -> Verdict | None:
 
 
 def _asked(m: Machine) -> list[Capability]:
-    """The transports without fabric, which has its own check."""
+    """The transports of the probe without fabric, which has its own check."""
     names = [x for x in TRANSPORTS if x != "fabric"]
     return [x for x in m.probe["capabilities"] if x["name"] in names]
 
@@ -362,10 +364,10 @@ def _mps(m: Machine) -> Verdict | None:
     return limits(
         "on",
         TRANSPORTS,
-        "a fault of one client ends the other clients, too; IPC between them is not "
+        "a fault of one client also ends the other clients; IPC between them is not "
         "documented",
-        "give both processes the same CUDA_MPS_PIPE_DIRECTORY; to study faults stop "
-        "it: echo quit | nvidia-cuda-mps-control",
+        "give both processes the same CUDA_MPS_PIPE_DIRECTORY; to study faults, stop "
+        "MPS: echo quit | nvidia-cuda-mps-control",
     )
 
 
@@ -414,7 +416,7 @@ def _imex(m: Machine) -> Verdict | None:
         return blocks(
             "the kernel module has no nvidia-caps-imex-channels",
             ["fabric"],
-            "the GPU supports it, but there is no device that gives the permission",
+            "the GPU supports fabric handles, but no device gives the permission",
             f"load a driver with IMEX channels; {ways}",
         )
     if not m.driver.channels:
@@ -531,12 +533,12 @@ def _dev_shm(m: Machine) -> Verdict:
             "let all users write there: chmod 1777 /dev/shm",
         )
     if size <= SMALL_SHM:
-        return limits(found, LEGACY, "it is small for shared host memory", advice)
+        return limits(found, LEGACY, "there is little shared host memory", advice)
     if free < ROOM_IN_SHM:
         return limits(
             found,
             LEGACY,
-            "it is full: shared host memory fails, or ends in SIGBUS",
+            "/dev/shm is full: shared host memory fails, or ends in SIGBUS",
             "list the files with `ls -l /dev/shm`; remove those that no process uses",
         )
     return fine(found)

@@ -46,7 +46,7 @@ BUILD = packed.default_build()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code (see `ipclab run --help`)."""
+    """Run the command and return its exit code (`--help` of a command explains it)."""
     words, rest = fleet_cli.split(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(words)
     options.run_options = rest
@@ -268,7 +268,7 @@ def _run(settings: Settings, latest: bool, verbose: bool) -> int:
 def _pytest(run: Run, out: Console) -> int:
     """Let pytest run the tests.
 
-    Returns non-zero only for a failure that the run itself has not noticed.
+    Returns 2 or 3 if pytest could not do its work; otherwise 0, even if tests failed.
     """
     assert run.results is not None
     os.environ.pop("PYTEST_ADDOPTS", None)
@@ -390,7 +390,7 @@ def _parser() -> argparse.ArgumentParser:
         description="The whole suite, each test three times, with fixed options: "
         "what `ipclab verify` accepts. A test that the harness cannot judge, or "
         "that gives different verdicts, is not accepted.",
-        epilog="exit code: that of `ipclab run`; also 1 if the run cannot be verified",
+        epilog="exit code: as for `ipclab run`; also 1 if the run cannot be verified",
     )
     for command in (run, whole):
         command.add_argument(
@@ -511,7 +511,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         type=Path,
         default=None,
-        help="also write facts and findings into FILE; with - print only these",
+        help="also write facts and findings into FILE; if FILE is -, print only these",
     )
     look.add_argument(
         "--write-expect",
@@ -532,7 +532,7 @@ def _parser() -> argparse.ArgumentParser:
         "trace",
         help="what a program and its children do with CUDA IPC, and what is wrong",
         description="Runs PROGRAM, records what it and its children do with CUDA IPC, "
-        "draws it and checks the rules. On a driver it uses CUPTI.",
+        "draws this and checks the rules. On a driver the recorder uses CUPTI.",
         epilog="exit code: that of PROGRAM; with --check 1 if a rule is broken or "
         "PROGRAM failed; 2 usage, 3 the trace could not be written",
     )
@@ -580,7 +580,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit code: that of PROGRAM; 2 usage",
     )
     guest.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ARGS…")
-    # Without --backend model the doctor is about this machine only.
+    # Without --backend model or --profile the doctor asks this machine only.
     for command, default in (
         (run, "auto"),
         (seen, "auto"),
@@ -605,8 +605,8 @@ def _parser() -> argparse.ArgumentParser:
     kill = commands.add_parser(
         "mutants",
         help="break the driver on purpose: does the suite notice the fault?",
-        description="A library in front of the driver, the reference model's or "
-        "NVIDIA's, breaks one behaviour at a time. All tests run once without a fault; "
+        description="A library in front of the driver (the reference model or NVIDIA's "
+        "driver) breaks one behaviour at a time. All tests run once without a fault; "
         "then each fault runs with the tests that it concerns. Each result is kept at "
         "once: a command that was stopped continues with --resume.",
         epilog="exit code: 0 every fault is noticed, every ok-* passes and every "
@@ -715,7 +715,7 @@ def _parser() -> argparse.ArgumentParser:
         help="cudaErrorInvalidDevice, CUDA_ERROR_INVALID_DEVICE or 101 (default: all)",
     )
     law = commands.add_parser("rules", help="the rows, their tests and faults")
-    law.add_argument("row", metavar="ROW", nargs="?", help="explain this one: LMEM-08")
+    law.add_argument("row", metavar="ROW", nargs="?", help="explain this row: LMEM-08")
     law.add_argument(
         "--results",
         metavar="DIR",
@@ -772,7 +772,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     two = commands.add_parser(
         "compare",
-        help="what two runs say differently",
+        help="how the results of two runs differ",
         epilog="exit code: 0 nothing got worse, 1 a test regressed or disappeared, "
         "2 usage, 3 the harness is broken",
     )
@@ -783,14 +783,18 @@ def _parser() -> argparse.ArgumentParser:
         "new", metavar="NEW", type=Path, help="results folder of the later run"
     )
     two.add_argument(
-        "--json", metavar="FILE", type=Path, default=None, help="also write it as JSON"
+        "--json",
+        metavar="FILE",
+        type=Path,
+        default=None,
+        help="also write the differences into FILE as JSON",
     )
     two.add_argument(
         "--html",
         metavar="FILE",
         type=Path,
         default=None,
-        help="also write it as a page",
+        help="also write the differences into FILE as a page",
     )
     two.add_argument(
         "--any-catalogue",
@@ -806,7 +810,7 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser(
         "verify",
         help="is a submitted run complete and unedited?",
-        description="Checks a run of `ipclab qualify` against its own digests. They "
+        description="Checks a run of `ipclab qualify` against its own digests. Digests "
         "show accidents and edits; they are not a signature.",
         epilog="exit code: 0 verified, 1 not, 2 the results cannot be read",
     )
@@ -817,7 +821,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         type=Path,
         default=None,
-        help="also compare programs, list of tests and catalogue with this build",
+        help="also compare the run's programs, list of tests and catalogue with those "
+        "of this build",
     )
     fleet_cli.add(commands, BUILD)
     again = commands.add_parser("report", help="write the page of a run again")

@@ -51,7 +51,7 @@ MEANING = {  # in the order in which they are shown
     SLOWER: "same verdict, another duration",
     UNEXPLAINED: "two answers, and nothing explains the difference",
     NOT_HERE: "one of the two machines lacks what the row needs",
-    RECENT: "not in the driver's run, or its sentence or kind has changed",
+    RECENT: "the test is new or was removed, or its row's sentence or kind has changed",
 }
 SPOKEN = {
     ANSWERS: "with another answer",
@@ -74,7 +74,7 @@ COLOURS = {
 }
 # Durations (in milliseconds) and ratios below these are noise.
 LONG, RATIO = 500.0, 2.0
-# These can differ between two runs without a change of the machine.
+# These facts can differ between two runs without a change of the machine.
 UNIMPORTANT = ("id", "namespaces")
 # These can differ between any two runs: numbers in notes, and the name of a file that a
 # driver leaves.
@@ -128,9 +128,9 @@ def run(out: Console, old: Path, new: Path, request: Request) -> int:
     """Compare two results folders; return 1 if something regressed or disappeared.
 
     With `request.fidelity`, returns 1 if the model differs and nothing explains it.
-    Raises UsageError if a comparison would mislead: a run has not finished, a run is
-    only a part of the suite, its records are incomplete, or a row has another sentence
-    now (unless `request.any_catalogue`).
+    Raises UsageError if a comparison would mislead: a run has not finished, is only a
+    part of the suite, or has incomplete records; or a row has another sentence or kind
+    now (unless `request.any_catalogue` or `request.fidelity`).
     """
     before, after = read(old), read(new)
     labels = ("old", "new")
@@ -179,7 +179,7 @@ def page(runs: dict[str, dict[str, Any]], found: Difference) -> str:
 
 
 def headline(found: Difference) -> str:
-    """One sentence that compares the second run with the first."""
+    """A few sentences that compare the second run with the first run."""
     counts = _counts(found)
     told = ", ".join(
         f"{number} {SPOKEN.get(what, what)}" for what, number in counts.items()
@@ -296,9 +296,9 @@ def _driver_and_model(one: Read, other: Read) -> tuple[Read, Read]:
 
 
 def _gone(row: Row, run: dict[str, Any]) -> tuple[str, str]:
-    """Why a later run has no record of this test, and the word for it.
+    """The word for a test of which the model's run has no record, and the reason.
 
-    A test may be removed from the suite if its row has other tests or was removed, too.
+    A test may be removed from the suite if its row has other tests or was also removed.
     """
     name = row.record["requirement"]
     tests: dict[str, str | None] = run["manifest"]["tests"]
@@ -314,13 +314,14 @@ def _gone(row: Row, run: dict[str, Any]) -> tuple[str, str]:
 def _fidelity(
     driver: dict[str, Any], model: dict[str, Any], any_catalogue: bool
 ) -> Judge:
-    """What a driver and the model say about one test, and whether that is explained.
+    """A judge that compares what a driver and the model say about one test, and says
+    whether something explains the difference.
 
     An entry of deviations.json explains a difference. A limit that the driver has
-    lifted also explains one, because the model follows the documentation. Nothing
-    explains a verdict that fails a run. If the kind of a row has changed, its verdicts
-    are not compared. If its sentence has changed, they are compared only with
-    `any_catalogue`.
+    lifted also explains a difference, because the model follows the documentation. A
+    difference with a verdict that fails a run has no explanation. If the kind of a row
+    has changed, its verdicts are not compared. If its sentence has changed, its
+    verdicts are compared only with `any_catalogue`.
     """
 
     def judge(_name: str, there: Row | None, here: Row | None) -> Change | None:
@@ -378,7 +379,9 @@ def _answered(*sides: tuple[str, Row]) -> str:
 
 
 def _answers(record: records.Record) -> dict[str, str]:
-    """The notes and the table lines, without their numbers."""
+    """The notes and the table lines of a record, by what is compared: a note without
+    its numbers, a table line as it is.
+    """
     notes = [note for note in record["notes"] if LEFT_BEHIND not in note]
     return {
         **{NUMBER.sub("#", note): note for note in notes},
@@ -420,7 +423,7 @@ def read(folder: Path) -> Read:
 
 
 def _sentence(run: dict[str, Any], name: str | None) -> tuple[str, str] | None:
-    """The sentence of a row in a run; None if the run did not know the row."""
+    """The sentence and the kind of a row in a run; None if the run has no such row."""
     row = run["requirements"].get(name)
     return row and (row["statement"], row["kind"])
 

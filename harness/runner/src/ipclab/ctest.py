@@ -1,4 +1,4 @@
-"""Read CTest's list, the one list of tests (harness/README.md, section 1)."""
+"""Read CTest's list, the only list of tests (harness/README.md, section 1)."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Case:
 
     @property
     def test(self) -> str:
-        """The name without suite and lesson (`Suite.Name`), or the lesson's name."""
+        """`Suite.Name` of a conformance test; for any other test its name without the
+        suite, such as `01_legacy_memory`.
+        """
         if self.suite == "conformance" and self.lesson:
             return self.name.removeprefix(f"conformance.{self.lesson}.")
         return self.name.removeprefix(f"{self.suite}.")
@@ -52,8 +54,8 @@ class Case:
 def read(build: Path) -> list[Case]:
     """All tests of the build folder, or of a packed suite.
 
-    Raises UsageError if there is no build or no ctest. Raises HarnessError with
-    the test's name if a test does not follow the contract.
+    Raises UsageError if there is no build or no ctest. Raises HarnessError if ctest
+    prints no list, or, with the test's name, if a test does not follow the contract.
     """
     if (listed := packed.tests(build)) is not None:
         return [_case(build, test) for test in listed]
@@ -94,8 +96,8 @@ def read(build: Path) -> list[Case]:
 def _place_to_list(build: Path) -> Iterator[Path]:
     """A folder in which ctest lists the tests of the build folder.
 
-    ctest writes a log even if it only lists the tests. So if the build belongs to
-    another user, this is a folder of our own that includes the build.
+    ctest writes a log even if it only lists the tests. So if we may not write into the
+    build folder, ctest runs in a folder of our own that includes the build.
     """
     logs = build / "Testing/Temporary"
     if os.access(logs if logs.is_dir() else build, os.W_OK):
@@ -108,11 +110,12 @@ def _place_to_list(build: Path) -> Iterator[Path]:
 
 
 def together(cases: Sequence[Case]) -> tuple[str, ...]:
-    """The command that runs these tests of one program in one start of it.
+    """The command that starts a program once for several of its tests.
 
-    Their commands differ only in GoogleTest's filter, which takes many names. Then one
-    referee process runs all of them. When a role has reached its end, the referee uses
-    the role's process for a role of a later test.
+    The commands of the tests differ only in GoogleTest's filter, and a filter can have
+    many names. With this command one referee process runs all the tests. When a role
+    has reached its end, the referee can use the role's process for a role of a later
+    test.
     """
     names = ":".join(case.test for case in cases)
     return tuple(
@@ -129,7 +132,8 @@ def without_filter(case: Case) -> tuple[str, ...]:
 def source_folder(build: Path) -> Path:
     """The source tree that the build folder was made from (CMakeCache.txt).
 
-    For a packed suite, the folder with the files that the runner reads.
+    For a packed suite, the folder with the files that the runner reads. Raises
+    HarnessError if CMakeCache.txt does not say it.
     """
     if (kept := packed.source(build)) is not None:
         return kept

@@ -22,13 +22,13 @@ from ipclab.errors import HarnessError
 
 Entry = dict[str, Any]
 UNJUDGED_KINDS = ("OBSERVE", "UNDEF", "ADVICE")
-DERIVED = "DERIVED"  # it follows from documented sentences and is judged like them
-VERSION = re.compile(r"\d+\.\d+")  # of CUDA
-VENDORS = {"cuda": "nvidia", "model": "model"}  # by backend
+DERIVED = "DERIVED"  # a row that follows from other rows and is judged like them
+VERSION = re.compile(r"\d+\.\d+")  # a version of CUDA
+VENDORS = {"cuda": "nvidia", "model": "model"}  # the vendor of each backend
 
 
 def read_requirements(path: Path) -> dict[str, Entry]:
-    """The rows of the catalogue by id; HarnessError if it cannot be read."""
+    """The rows of the catalogue by id; HarnessError if it is missing or wrong."""
     rows = _read(path, "rows")
     for row in rows:
         for field in ("id", "statement", "kind"):
@@ -55,7 +55,8 @@ def read_requirements(path: Path) -> dict[str, Entry]:
 
 
 def does_not_hold(row: Entry, driver: str | None) -> str | None:
-    """Why a row does not apply to a driver of this version of CUDA, such as 13.0.
+    """Why a row does not apply to a driver of this version of CUDA, such as 13.0; None
+    if it applies.
 
     A row that is new in a toolkit has `since`; a row that a toolkit removed has
     `until`. If a driver does not report its version, all rows apply.
@@ -93,7 +94,8 @@ def read_deviations(path: Path) -> list[Entry]:
 
 
 def excuses(entry: Entry, line: dict[str, Any]) -> bool:
-    """Whether an entry names every failure in the record of a test.
+    """Whether an entry names every failure in the record of a test; False if the record
+    has no failure.
 
     An entry for records of version 1 excuses its whole row.
     """
@@ -103,7 +105,9 @@ def excuses(entry: Entry, line: dict[str, Any]) -> bool:
 
 
 def unknown_failure(entry: Entry, line: dict[str, Any]) -> failures.Signature | None:
-    """The first failure in the record of a test that an entry does not name."""
+    """The first failure in the record of a test that an entry does not name; None if it
+    names all of them.
+    """
     for failure in line["failures"]:
         found = failures.signature(failure)
         if not any(
@@ -123,12 +127,14 @@ class Deviations:
     entries: list[Entry]
     backend: str
     driver: str | None  # version of the kernel module, such as 580.65.06
-    gpus: list[str]  # names
+    gpus: list[str]  # the names of the GPUs
     today: datetime.date
     runtime: int | None = None  # as cudaRuntimeGetVersion gives it: 13050
 
     def entry_for(self, case: Case) -> Entry | None:
-        """The entry that applies to a test here, unless it has expired."""
+        """The entry that applies to a test here and has not expired; None: no such
+        entry.
+        """
         for entry in self.applicable:
             if (entry["test"], entry["requirement"]) == (case.test, case.requirement):
                 return entry

@@ -32,12 +32,12 @@ class Request:
     record: Path | None = None  # judge the machine whose facts are in this file
     expect: Path | None = None  # write what the machine can do into this file
     json: Path | None = (
-        None  # write the facts there; "-": print them instead of the tables
+        None  # write facts and findings there; "-": print them, and no tables
     )
 
 
 def run(out: Console, request: Request) -> int:
-    """Print tables and findings; 0 if something can be shared, 1 if not."""
+    """Print tables and findings; return 0 if something can be shared, 1 if not."""
     found = _recorded(request) if request.record is not None else _gather(request)
     findings = checks.judge(found)
     shared = checks.shared(found)

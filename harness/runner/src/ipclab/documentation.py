@@ -1,10 +1,10 @@
 """The documented sentences of CUDA's headers, found by function and words.
 
-A *topic* is what a comment of a header documents: a function, or a type with its
-enumerators and fields. Its sentences are those of the comment, without markup and with
-single blanks. So a sentence stays the same if its line moves or if the line break is at
-another place. Each parameter of a list counts as one sentence; a list of results counts
-as one sentence.
+A *topic* is what a comment of a header documents: a function, a constant, a group of
+functions, or a type with its enumerators and fields. The sentences of a topic are the
+sentences of the comment, without markup and with single blanks. So a sentence stays the
+same if it moves to another line or if a line break is at another place. The description
+of one parameter can have several sentences; a list of results counts as one sentence.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -19,8 +19,8 @@ from pathlib import Path
 from ipclab.errors import UsageError
 
 HEADERS = ("cuda.h", "cuda_runtime_api.h", "driver_types.h")
-LONGEST = 100_000  # characters of a declaration: the list of all error codes
-WORDS = 9  # in a quotation: enough to recognise the sentence
+LONGEST = 100_000  # characters; the longest declaration is the list of all error codes
+WORDS = 9  # the words that a short quotation has of a longer sentence
 
 _COMMENT = re.compile(r"/\*\*(?!/)(?P<trailing><?)(?P<text>.*?)\*/", re.DOTALL)
 _FUNCTION = re.compile(r"\b(cu[A-Z]\w*|cuda[A-Z]\w*)\s*\(")
@@ -35,8 +35,8 @@ _CONSTANT = re.compile(r"#define\s+(\w+)")
 _IF, _ENDIF = r"^[ \t]*#[ \t]*if", r"^[ \t]*#[ \t]*endif"
 _GROUP = re.compile(r"\\defgroup\s+(\w+).*")
 _ALIAS = re.compile(r"typedef\s+[^;{}]*?\b(\w+)\s*;")
-# The text after these commands is not a sentence of this function: it is a reference,
-# or a remark that many functions share.
+# A paragraph that begins with one of these commands is dropped: it is a reference, a
+# remark that many functions share, or markup without a sentence.
 _DROPPED = re.compile(
     r"^\\(sa|see|defgroup|addtogroup|ingroup|note_\w+|notefnerr|cond|endcond|name"
     r"|warning_\w+|if|endif|file|page|section|author|version|date|showlinks|hideinitializer)\b"
@@ -54,12 +54,12 @@ class Sentence:
 
     @property
     def digest(self) -> str:
-        """Eight digits that change if any word of the sentence changes."""
+        """Eight hexadecimal digits that change if a word of the sentence changes."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:8]
 
     @property
     def says(self) -> str:
-        """A short quotation: the first words of the sentence."""
+        """The first words of a long sentence, or a short sentence as a whole."""
         words = self.text.split()
         return self.text if len(words) <= WORDS + 2 else " ".join(words[:WORDS]) + " …"
 
@@ -77,7 +77,7 @@ class Documentation:
 def read(include: Path) -> Documentation:
     """All topics of the headers in an include folder.
 
-    Raises UsageError if it is not the complete include folder of one CUDA toolkit.
+    Raises UsageError if the headers are missing, incomplete or of two toolkits.
     """
     topics: dict[str, list[Sentence]] = {}
     functions: set[str] = set()
@@ -101,8 +101,8 @@ def read(include: Path) -> Documentation:
 
 
 def _header(path: Path) -> str:
-    """The text of a header. It must be complete: missing sentences would count as
-    removed.
+    """The text of a header. UsageError if the header is missing or incomplete: missing
+    sentences would count as removed.
     """
     wrong = None
     try:
@@ -130,7 +130,7 @@ def _header(path: Path) -> str:
 
 
 def _version(path: Path, text: str, macro: str) -> str:
-    """A toolkit's version, such as 13.5."""
+    """A toolkit's version, such as 13.5; UsageError if the header does not say it."""
     found = re.search(rf"^#define {macro}\s+(\d{{4,6}})\s*$", text, re.M)
     if found is None:
         raise UsageError(f"{path}: does not define {macro} as a number such as 13050")
@@ -139,7 +139,9 @@ def _version(path: Path, text: str, macro: str) -> str:
 
 
 def _topics(text: str) -> Iterator[tuple[str, list[Sentence]]]:
-    """Each comment's topic and sentences, in the order of the header."""
+    """The topic and the sentences of each comment, in the order of the header. Comments
+    without a topic are left out.
+    """
     members = _members(text)
     for comment in _COMMENT.finditer(text):
         if comment.start() in members:
@@ -160,7 +162,9 @@ def _topics(text: str) -> Iterator[tuple[str, list[Sentence]]]:
 
 
 def _documented(after: str) -> str | None:
-    """The function or type that follows a comment."""
+    """The function or type that follows a comment; None if another comment or something
+    else follows.
+    """
     code = re.sub(r"^#.*\n", "", after[:4000], flags=re.MULTILINE).lstrip()
     if code.startswith("/*"):
         return None
@@ -176,7 +180,9 @@ def _documented(after: str) -> str | None:
 
 
 def _members(text: str) -> dict[int, tuple[str, str]]:
-    """Start of each comment in an enum or a struct -> the type, and its member."""
+    """For each comment in an enum or a struct, by its start: the type, and the member
+    that the comment documents.
+    """
     found: dict[int, tuple[str, str]] = {}
     for block in _BLOCK.finditer(text):
         start, body = block.start("body"), block["body"]
@@ -200,14 +206,14 @@ def _type(block: re.Match[str]) -> str:
 
 
 def _member(line: str) -> str | None:
-    """The name that a line of an enum or a struct declares."""
+    """The name that a line of an enum or a struct declares; None if there is none."""
     line = re.sub(r"\[[^\]]*\]", "", line.partition("=")[0])
     names = re.findall(r"\w+", line)
     return None if not names or names[0] in ("struct", "union") else names[-1]
 
 
 def _unversioned(name: str) -> str:
-    """A name without the version that the header adds to it."""
+    """A name without the suffixes that a header adds: _v2, _st, _enum."""
     return re.sub(r"(_v\d+|_st|_enum)+$", "", name)
 
 
@@ -249,7 +255,7 @@ def _paragraphs(comment: str) -> Iterator[str]:
                 bool(_DROPPED.match(line)) or (dropping and bool(line) and not command),
             )
         if dropping or not line or (command and command[1] == "par"):
-            # Only the title of \par is dropped: the text after it may be a sentence.
+            # Only the title of \par is dropped: the lines after it may be sentences.
             dropping = dropping and bool(line)
             continue
         words.append(_without_command(command) if begins and command else line)

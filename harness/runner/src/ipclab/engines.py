@@ -1,9 +1,9 @@
 """How a fleet starts one run on each node: by Slurm, MPI or Kubernetes.
 
-An engine says which nodes there are, starts `ipclab node FOLDER` on each and waits.
-Queues, limits and retries belong to the engine; there is no daemon and no scheduler
-here. With Slurm and MPI all nodes write into one shared folder. With Kubernetes the log
-of each pod carries the results.
+An engine says which nodes there are, starts `ipclab node FOLDER` on each node and
+waits. Queues, limits and retries belong to the engine; this module has no daemon and no
+scheduler. With Slurm and MPI all nodes write into one shared folder. With Kubernetes
+the log of each pod has the results.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -26,8 +26,8 @@ from typing import Any
 from ipclab import fleet
 from ipclab.errors import HarnessError, UsageError
 
-ASK_SECONDS = 60  # for a query to the engine
-GRACE_SECONDS = 60  # after its own limit the engine has this time to end
+ASK_SECONDS = 60  # time limit of a query to the engine
+GRACE_SECONDS = 60  # the time that the engine has to end after the limit of the runs
 SLURM_USABLE = ("idle", "mixed", "allocated", "completing", "planned")
 BEGIN, END = "-----BEGIN IPCLAB NODE-----", "-----END IPCLAB NODE-----"
 
@@ -39,7 +39,7 @@ class Request:
     engine: str  # a key of ENGINES
     folder: Path
     build: Path
-    nodes: str | None  # names of the engine; None: all nodes
+    nodes: str | None  # as the engine writes nodes; None: all (MPI: this host)
     limit: int  # seconds
     engine_options: tuple[str, ...] = ()  # such as --partition=gpu
     image: str | None = None  # Kubernetes: a container with the wheel
@@ -52,7 +52,7 @@ Say = Callable[[str], None]
 def run(request: Request, say: Say) -> None:
     """Start the runs, wait for them, and leave FOLDER ready for `fleet.finish`.
 
-    Raises UsageError if there is no such engine or the engine has no node, and
+    Raises UsageError if the engine is not installed or no node can run, and
     HarnessError if the engine refuses. A node that fails is not an error here; its
     results show the failure.
     """
@@ -72,7 +72,7 @@ def run(request: Request, say: Say) -> None:
 
 
 def slurm_nodes(request: Request) -> dict[str, str | None]:
-    """The requested nodes. If a node is down or drained, also Slurm's reason."""
+    """The requested nodes, each with None, or with Slurm's reason if it cannot run."""
     which = [f"--nodes={request.nodes}"] if request.nodes else []
     partition = [x for x in request.engine_options if x.startswith("--partition")]
     form = "--Format=nodelist:.256,statelong:.64,reason:.256"
@@ -87,8 +87,8 @@ def slurm_nodes(request: Request) -> dict[str, str | None]:
 
 
 def start_slurm(request: Request, nodes: list[str], say: Say) -> bool:
-    """One srun step with one task on each node. If one node fails, the tasks on the
-    other nodes continue.
+    """Start one srun step with one task on each node. If one node fails, the tasks on
+    the other nodes continue. Returns True if the time ran out.
     """
     command = [
         "srun",
@@ -118,7 +118,7 @@ def mpi_nodes(request: Request) -> dict[str, str | None]:
 
 
 def start_mpi(request: Request, nodes: list[str], say: Say) -> bool:
-    """mpirun with one rank on each host."""
+    """Start mpirun with one rank on each host. Returns True if the time ran out."""
     command = [
         "mpirun",
         *("--host", ",".join(nodes), "--map-by", "ppr:1:node"),
@@ -132,7 +132,9 @@ def start_mpi(request: Request, nodes: list[str], say: Say) -> bool:
 
 
 def kubernetes_nodes(request: Request) -> dict[str, str | None]:
-    """The nodes that have the label (`--nodes key=value`), or all that have a GPU."""
+    """The nodes that have the label (`--nodes key=value`), or all that have a GPU; each
+    with None, or with the reason if it cannot run.
+    """
     which = ["--selector", request.nodes] if request.nodes else []
     listed = json.loads(_ask(["kubectl", "get", "nodes", "--output=json", *which]))
     found: dict[str, str | None] = {}
@@ -222,7 +224,9 @@ def job(request: Request, nodes: list[str], identity: str) -> dict[str, Any]:
 
 
 def start_kubernetes(request: Request, nodes: list[str], say: Say) -> bool:
-    """Create the Job, wait, take the results out of the pods' logs, delete it."""
+    """Create the Job, wait, take the results out of the pods' logs, delete the Job.
+    Returns True if the time ran out.
+    """
     identity = str(fleet.read_fleet(request.folder)["id"])
     manifest = job(request, nodes, identity)
     name = manifest["metadata"]["name"]
@@ -245,7 +249,7 @@ def start_kubernetes(request: Request, nodes: list[str], say: Say) -> bool:
             late = time.monotonic() - begin > request.limit + GRACE_SECONDS
             if ended or late:
                 break
-            # Returns when the Job ends, or after kubectl's own limit.
+            # This returns when the Job is complete, or after 10 s.
             wait = ["kubectl", "wait", "--for=condition=Complete", "--timeout=10s"]
             _ask([*wait, f"job/{name}"], must=False)
         pods = json.loads(_ask(["kubectl", "get", "pods", "--output=json", *select]))
@@ -259,7 +263,7 @@ def start_kubernetes(request: Request, nodes: list[str], say: Say) -> bool:
 
 
 def print_node(folder: Path) -> None:
-    """Print the results of this node, for a reader of the log (`unprint`)."""
+    """Print the results of this node; `unprint` takes them out of the log."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for path in sorted((folder / "nodes" / fleet.node_name()).iterdir()):
@@ -270,7 +274,8 @@ def print_node(folder: Path) -> None:
 def unprint(folder: Path, name: str, log: str) -> None:
     """Put the results that a node printed into FOLDER/nodes.
 
-    Results that are cut off become NAME.part. If there is no output, nothing is made.
+    Results that are cut off or damaged become NAME.part. If the log has no results,
+    nothing is made.
     """
     _, began, rest = log.rpartition(BEGIN)
     if not began or not name or Path(name).name != name:
@@ -304,7 +309,11 @@ def _node_command(request: Request) -> list[str]:
 
 
 def _wait(request: Request, command: Sequence[str], nodes: int, say: Say) -> bool:
-    """Run the engine's command and print its progress; True if its time ran out."""
+    """Run the engine's command and print the progress. Returns True if the time ran
+    out.
+
+    Raises HarnessError if the command failed and no node has begun.
+    """
     log = request.folder / "engine.log"
     with log.open("wb") as stream:
         try:

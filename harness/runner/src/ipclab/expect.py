@@ -1,8 +1,8 @@
 """What a machine must be able to do (`--expect FILE`), so that no skip hides a fault.
 
 If a test says 'not applicable' because the probe denies a capability, the test does not
-say whether the denial is right. The file says what this machine can do. It also names
-the capabilities whose attribute and attempt are known to disagree, with the reasons.
+say whether the denial is right. FILE says what this machine can do. FILE also names the
+capabilities whose attribute and attempt are known to disagree, with the reasons.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -73,7 +73,9 @@ def read(path: Path) -> Expected:
 
 
 def write(path: Path, probe: Probe) -> None:
-    """Write what the probe says now; HarnessError if it cannot be written."""
+    """Write what the probe says now. HarnessError if the file cannot be written,
+    UsageError if the machine has no GPU.
+    """
     text = json.dumps(of_probe(probe), indent=1, ensure_ascii=False) + "\n"
     try:
         path.write_text(text, encoding="utf-8")
@@ -82,7 +84,7 @@ def write(path: Path, probe: Probe) -> None:
 
 
 def findings(expected: Expected, probe: Probe) -> list[str]:
-    """Where the machine differs from the file, one line each."""
+    """How the machine differs from the file; one line for each difference."""
     found = []
     if probe["backend"] != expected["backend"]:
         found.append(
@@ -116,7 +118,7 @@ def findings(expected: Expected, probe: Probe) -> list[str]:
 
 
 def disagreements(probe: Probe) -> dict[str, str]:
-    """Capabilities whose attribute and attempt disagree."""
+    """The capabilities whose attribute and attempt disagree, each with both texts."""
     return {
         x["name"]: f"{x['attribute']}, {x['attempt']}"
         for x in probe["capabilities"]
@@ -131,6 +133,7 @@ def _disagrees(capability: dict[str, Any]) -> bool:
     if not value.lstrip("-").isdigit() or attempt.startswith("none"):
         return False
     promised = int(value) > 0
-    # If the attribute alone denies it, the reason names no attempt.
+    # If the attribute denies the capability and the attempt succeeds, the reason is
+    # only the attribute.
     worked = capability["available"] if promised else capability["reason"] == attribute
     return bool(promised != worked)

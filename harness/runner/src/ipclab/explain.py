@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def names(self) -> list[str]:
-        """The runtime's name and the driver's, if it has one."""
+        """The runtime's name, and the driver's name if the driver has this code."""
         return [self.code, *([self.driver] if self.driver else [])]
 
 
@@ -51,7 +51,7 @@ def read() -> list[Entry]:
 
 
 def pains() -> list[dict[str, Any]]:
-    """The most frequent complaints, and where each is answered."""
+    """The most frequent complaints, and where each complaint is answered."""
     entries: list[dict[str, Any]] = json.loads(PAINS.read_text(encoding="utf-8"))[
         "pains"
     ]

@@ -1,5 +1,6 @@
-"""What failed in a test: the check and the value that it saw, without values that
-differ in each run.
+"""What failed in a test: the check, and the value that the check saw.
+
+Values that differ in each run are left out.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -10,23 +11,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# GoogleTest's messages (EXPECT_EQ; EXPECT_TRUE; EXPECT_LT and similar; FAIL).
+# The messages of GoogleTest: _EQUAL of EXPECT_EQ, _TRUTH of EXPECT_TRUE, _ORDER of
+# EXPECT_LT and similar checks, _FAILED of FAIL.
 _VALUE = r"  (.+)(?:\n|$)(?:    Which is: (.+)(?:\n|$))?"
 _EQUAL = re.compile(rf"Expected equality of these values:\n{_VALUE}{_VALUE}")
 _TRUTH = re.compile(r"Value of: (.+)\n  Actual: (true|false)")
 _ORDER = re.compile(r"Expected: (\(.+\) (\S+) \(.+\)), actual: ((?:.|\n)*)")
 _FAILED = re.compile(r"Failed\n(.+)")
-# What EXPECT_TRUE(gives(...)) of harness/scenario prints besides code and expectation.
+# The message of EXPECT_TRUE(gives(...)) of harness/scenario. Group 2 has what the call
+# gave and what was expected. Group 1 matches if the reason has already said both.
 _GIVES = re.compile(
     r"(: )?Value of: ::ipclab::gives\(.*?"
     r"\n\s*Actual: false \(([^\n]*)\)\nExpected: true",
     re.DOTALL,
 )
-# GoogleTest's words after a value that the reason already contains.
+# The message of EXPECT_TRUE(f()) if f() explains its answer. Group 1, the explanation,
+# says enough.
 _TOLD = re.compile(
     r"Value of: [^\n]*\n\s*Actual: (?:true|false) \(([^\n]*)\)\n"
     r"Expected: (?:true|false)"
 )
+# The message of EXPECT_EQ after a reason that has already said both values (group 1).
 _TOLD_EQUAL = re.compile(
     r"(expected [^\n]*, saw [^\n]*): Expected equality of these values:\n"
     r"(?:  \S[^\n]*\n?(?:    Which is: [^\n]*\n?)?){2}"
@@ -38,7 +43,9 @@ FAILED = "failed"  # for a check that shows only that it failed
 
 
 def reported(lines: Sequence[str]) -> str | None:
-    """The first line in which a lesson or an exercise reports something wrong."""
+    """The first line in which a lesson or an exercise reports something wrong; None if
+    there is no such line.
+    """
     return next((line for line in lines if _WRONG.search(line)), None)
 
 
@@ -46,8 +53,8 @@ def reported(lines: Sequence[str]) -> str | None:
 class Signature:
     """The parts of a failure that are the same in another run."""
 
-    check: str  # the call that was wrongly refused or not refused, or the expression
-    seen: str  # code or values
+    check: str  # the call that gave a wrong answer, or the expression that was checked
+    seen: str  # the code or the values that the check saw
     step: str | None  # the role's step: often the input of a table
 
     def __str__(self) -> str:

@@ -105,13 +105,13 @@ class Fault:
     function: str  # canonical: the runtime's name if both APIs have the call
     operator: str | None
     what: str
-    gpus: int = 1  # how many the machine must have
-    rows: tuple[str, ...] = ()  # all of these must notice it; an operator has none
-    profile: str | None = None  # which machine the model imitates for it
+    gpus: int = 1  # how many GPUs the machine must have
+    rows: tuple[str, ...] = ()  # all of these must notice the fault; operator: none
+    profile: str | None = None  # which machine the model imitates for the fault
 
     @property
     def allowed(self) -> bool:
-        """Whether it is another legal answer, which no test may flag."""
+        """Whether the fault is another legal answer, which no test may flag."""
         return self.name.startswith("ok-")
 
     @property
@@ -125,15 +125,15 @@ class Catalogue:
     """All faults, and what was decided about them."""
 
     library: Path
-    faults: tuple[Fault, ...]  # by name
+    faults: tuple[Fault, ...]  # sorted by name
     equivalent: Mapping[str, str]  # name: why no documented row forbids it
     unfired: Mapping[tuple[str, str], str]  # (name, backend): why it cannot fire
     same: Mapping[tuple[str, str], str]  # (name, backend): why it changes nothing
     first: Mapping[
         str, tuple[str, ...]
     ]  # operator: rows that are most likely to notice it
-    lessons: Mapping[str, tuple[str, ...]]  # folder: faults that it must notice
-    problems: tuple[str, ...]  # where the two lists disagree
+    lessons: Mapping[str, tuple[str, ...]]  # lesson: faults that it must notice
+    problems: tuple[str, ...]  # where faults.json and the library's list disagree
 
 
 def read(build: Path) -> Catalogue:
@@ -198,8 +198,8 @@ def read(build: Path) -> Catalogue:
 
 
 def known(build: Path) -> tuple[Fault, ...]:
-    """The faults of a build. If the build has no fault library, only the model's
-    hooks.
+    """The faults of a build. Without a fault library, these are only the hooks of the
+    model.
     """
     if (build / LIBRARY).is_file():
         return read(build).faults
@@ -207,7 +207,7 @@ def known(build: Path) -> tuple[Fault, ...]:
 
 
 def hooks(source: Path) -> list[Fault]:
-    """The faults that only the model can show; none if `source` has no list."""
+    """The faults that only the model can show; none if `source` has no list of them."""
     path = source / HOOKS
     if not path.exists():
         return []

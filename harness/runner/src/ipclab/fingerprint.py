@@ -72,7 +72,7 @@ def identity(facts: dict[str, Any]) -> str:
 
 
 def kernel_module() -> str | None:
-    """Version of NVIDIA's kernel module, such as 580.65.06."""
+    """The version of NVIDIA's kernel module, such as 580.65.06; None: unknown."""
     found = re.search(
         r"Kernel Module\D*([0-9]+(?:\.[0-9]+)+)",
         _text("/proc/driver/nvidia/version") or "",
@@ -91,12 +91,12 @@ def container_hints() -> list[str]:
 
 
 def imex_channels() -> list[str]:
-    """The IMEX channel nodes that a fabric handle needs."""
+    """The names of the IMEX channel nodes; a fabric handle needs such a channel."""
     return sorted(x.name for x in IMEX.iterdir()) if IMEX.is_dir() else []
 
 
 def dev_shm_bytes() -> int | None:
-    """Size of /dev/shm; a container often has 64 MiB."""
+    """The size of /dev/shm, often 64 MiB in a container; None: there is none."""
     try:
         status = os.statvfs("/dev/shm")
     except OSError:
@@ -105,7 +105,7 @@ def dev_shm_bytes() -> int | None:
 
 
 def namespaces(process: Path = Path("/proc/self")) -> dict[str, str]:
-    """The namespaces of a process, as far as this process may read them."""
+    """The namespaces of a process; empty if this process may not read them."""
     found: dict[str, str] = {}
     try:
         for link in sorted((process / "ns").iterdir()):

@@ -1,18 +1,19 @@
-"""`ipclab fleet`: one run of the suite on each node, collected and merged to one page.
+"""`ipclab fleet`: one run of the suite on each node, collected and merged into one
+page.
 
 An engine that the site already has (engines.py) starts `ipclab node` on each node.
 `ipclab node` runs the suite and writes a results folder. The folder gets its final name
 when it is complete:
 
-    FOLDER/fleet.json what was requested, which nodes, which suite
+    FOLDER/fleet.json        which nodes, which suite, when it began and ended
     FOLDER/nodes/NAME/       run.json, records.jsonl, … and node.json
     FOLDER/nodes/NAME.part/  a run that has not ended, or results that are cut off
     FOLDER/merged.json       what all nodes say (also merged.html)
 
 Nodes with equal answers are one group. Each group except the largest is described by
 its differences from the largest group, and by the facts of its machines that no
-machine of the largest group shares. A node without complete and valid results
-has its own verdict; it is never left out.
+machine of the largest group shares. A node without complete and valid results has a
+state that says why; it is never left out.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -73,7 +74,7 @@ MEANING = {  # the states of a node, in the order in which they are shown
 COLOURS = {JUDGED: "green", LATE: "yellow", MISSING: "yellow"}
 FEW = 16  # with fewer nodes, one process reads all results
 CLOCK_SECONDS = 120  # the error that a node's clock may have
-KEPT = (  # of a record
+KEPT = (  # the fields of a record that stay in memory
     "ctest",
     "suite",
     "lesson",
@@ -95,12 +96,14 @@ class Node:
     name: str
     state: str  # one of the words above
     why: str = ""
-    run: Document | None = None  # its run.json
+    run: Document | None = None  # parts of its run.json, if the node is judged
     rows: tuple[Row, ...] = ()
 
     @functools.cached_property
     def facts(self) -> dict[str, str]:
-        """A description of its machine; needed once for each group that differs."""
+        """A description of the node's machine, made once. Each group that differs needs
+        it.
+        """
         return facts_of(self.run["fingerprint"]) if self.run else {}
 
     @property
@@ -125,12 +128,12 @@ class Group:
     """Nodes with equal answers."""
 
     nodes: list[str]
-    machine: str  # that of the first node
+    machine: str  # the machine of the first node
     counts: dict[str, int]  # tests by verdict
     failing: list[str]  # tests that fail the run there
     differences: list[Difference]  # from the largest group
-    machines: list[tuple[str, str, str]]  # fact, here, in the largest group
-    regressed: list[str]  # tests that passed in the baseline
+    machines: list[tuple[str, str, str]]  # fact, value here, value in the largest group
+    regressed: list[str]  # tests that are worse than in the baseline
 
 
 @dataclass(frozen=True)
@@ -154,10 +157,13 @@ def node_name() -> str:
 
 
 def run_node(folder: Path, build: Path, options: Sequence[str]) -> int:
-    """Run the suite here into FOLDER/nodes/NAME; 0 if there are results.
+    """Run the suite on this node, with the results in FOLDER/nodes/NAME; return 0 if
+    there are results.
 
     Replaces unfinished results of an earlier attempt. The verdicts are in the results
-    and not in the exit code. A node whose driver fails a row has not failed.
+    and not in the exit code: a node whose driver fails a row has not failed. Raises
+    UsageError if the node already has its results, and HarnessError if the run made
+    none.
     """
     fleet = read_fleet(folder)
     name = node_name()
@@ -191,7 +197,7 @@ def begin(
 ) -> Document:
     """Write FOLDER/fleet.json: the nodes, and why other nodes are left out.
 
-    Raises UsageError if the folder is not empty, or if no node can run.
+    Raises UsageError if the folder already has nodes, or if no node can run.
     """
     if not any(why is None for why in expected.values()):
         reasons = ", ".join(f"{x} {why}" for x, why in expected.items()) or "no nodes"
@@ -215,7 +221,9 @@ def begin(
 
 
 def suite_of(build: Path) -> Document:
-    """The digests of programs and data that every node must have run."""
+    """The list of tests that every node must have, and the digests of the programs and
+    data that it must have used.
+    """
     cases = ctest.read(build)
     asked = [x for x in cases if x.suite in ("sample", "conformance", "probe")]
     source = ctest.source_folder(build) / "conformance"
@@ -310,7 +318,9 @@ def _node(folder: Path, fleet: Document, name: str) -> Node:
 def _read(
     folder: Path,
 ) -> tuple[Document, list[bytes], Document]:
-    """Read run.json, the records and their seal; UsageError if one is missing."""
+    """Read run.json, the records and their seal; UsageError if a file is missing or
+    run.json is not valid.
+    """
     path = folder / "run.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -325,8 +335,8 @@ def _read(
 
 def _slim(line: bytes) -> records.Record:
     """The fields of a record that KEPT names. Only these fields stay in memory, because
-    there may be a thousand nodes. The digest of the record was already compared, so the
-    schema need not be checked.
+    there may be a thousand nodes. The digest of all records was already compared, so
+    the record is not checked against the schema.
     """
     record: records.Record = json.loads(line)
     return {field: record[field] for field in KEPT}
@@ -372,7 +382,9 @@ def _lie(
 
 
 def _contradiction(document: Document, rows: Sequence[Row]) -> str | None:
-    """Why the records contradict run.json, although both are sealed; or None."""
+    """Why the records contradict run.json, although both digests match; None if they do
+    not.
+    """
     tests = document["manifest"]["tests"]
     for row in rows:
         if row.ctest not in tests:
@@ -414,10 +426,10 @@ def merge(
 ) -> Merged:
     """One document for all nodes.
 
-    Without a baseline the exit code is 1 if a row fails on any node, or if a node did
+    Without a baseline the exit code is 1 if a test fails on any node, or if a node did
     not answer. A baseline is a results folder of `ipclab run`. With a baseline, a test
-    fails the fleet only if it passed there. A node that did not answer still fails the
-    fleet.
+    fails the fleet only if it passed in the baseline, or if it is missing now. A node
+    that did not answer still fails the fleet.
     """
     before = compare.read(baseline) if baseline is not None else None
     by_answers: dict[tuple[tuple[str, str], ...], list[Node]] = {}
@@ -573,7 +585,7 @@ def page(merged: Merged) -> str:
 
 def finish(out: Console, folder: Path, baseline: Path | None, to: Path | None) -> int:
     """Gather and merge the results in FOLDER, show them, and write merged.json and
-    merged.html.
+    merged.html; return the exit code. If `to` is given, it gets a copy of merged.json.
     """
     merged = merge(*gather(folder), baseline)
     text = json.dumps(asdict(merged), indent=1) + "\n"

@@ -28,7 +28,7 @@ def add(commands: Any, build: Path) -> None:
         description="Starts one run on each node with an engine that the site has, "
         "waits, and merges the results. Nodes with equal answers are one line; the "
         "other nodes are listed with the differences between their machines. A node "
-        "without valid results has its own verdict. Without --slurm, --mpi or "
+        "without valid results is listed with the reason. Without --slurm, --mpi or "
         "--kubernetes the command starts nothing and only merges the results that "
         "FOLDER has. Slurm and MPI need FOLDER and ipclab at the same path on all "
         "nodes.",
@@ -70,7 +70,8 @@ def add(commands: Any, build: Path) -> None:
         metavar="OPTION",
         action="append",
         default=[],
-        help="for srun or mpirun, as --engine-option=--partition=gpu; repeatable",
+        help="an option for srun or mpirun, such as --engine-option=--partition=gpu; "
+        "may be given several times",
     )
     many.add_argument(
         "--image",
@@ -87,7 +88,11 @@ def add(commands: Any, build: Path) -> None:
         "not answer",
     )
     many.add_argument(
-        "--json", metavar="FILE", type=Path, default=None, help="also write it as JSON"
+        "--json",
+        metavar="FILE",
+        type=Path,
+        default=None,
+        help="also write the merged results into this file, as JSON",
     )
     one = commands.add_parser(
         "node", help="what a fleet starts on each node; do not start it by hand"
@@ -110,7 +115,9 @@ def add(commands: Any, build: Path) -> None:
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments of a fleet or a node, and those for the run (after `--`)."""
+    """The arguments before `--`, and those after it, which are for `ipclab run`. Only
+    the commands of COMMANDS have the latter.
+    """
     words = list(words)
     if not words or words[0] not in COMMANDS or "--" not in words:
         return words, []

@@ -17,14 +17,14 @@ from collections.abc import Mapping
 
 from ipclab.ctest import Case
 
-READY = 60.0  # seconds until cuInit must have returned
+READY = 60.0  # seconds in which the probe must hold the GPUs, or start once
 GOODBYE = 10.0  # seconds until the process must have ended
 
 
 class Holder:
-    """A process that has the GPUs open until `close`.
+    """A process that holds the GPUs open until `close`.
 
-    It ends by itself when this process ends in any way.
+    The process also ends when the runner ends in any way.
     """
 
     def __init__(self, probe: Case, environment: Mapping[str, str]) -> None:
@@ -51,8 +51,9 @@ class Holder:
         return self._process is not None
 
     def start_ms(self) -> float | None:
-        """How long the start of a process with a context takes now; None if this is not
-        known.
+        """How many milliseconds a process takes now to start, make a context and end.
+
+        None if the GPUs are not held, or if the process fails.
         """
         if not self.holds:
             return None
@@ -85,7 +86,8 @@ class Holder:
             process.wait(GOODBYE)
 
     def _start(self, how: str) -> subprocess.Popen[bytes]:
-        # In its own session, because Ctrl-C must end the run first.
+        # The process gets its own session, so that Ctrl-C does not reach it: the run
+        # must end first.
         return subprocess.Popen(
             [*self._probe.command, how],
             cwd=self._probe.folder,

@@ -103,9 +103,9 @@ class Journal:
 
     @classmethod
     def resume(cls, path: Path) -> Journal:
-        """Read the existing file; an incomplete last line is dropped.
+        """Read the existing file; an incomplete last line is removed from it.
 
-        UsageError if it is not such a file.
+        UsageError if there is no such file, or if it is not the file of a matrix.
         """
         journal = cls(path)
         try:
@@ -135,7 +135,7 @@ class Journal:
         return journal
 
     def add(self, entry: Baseline | Trial) -> None:
-        """Keep one result. It is on disk before other code uses it."""
+        """Keep one result. The result is on disk before other code uses it."""
         line = asdict(entry)
         if isinstance(entry, Baseline):
             line["functions"] = sorted(entry.functions)

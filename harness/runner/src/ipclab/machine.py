@@ -1,7 +1,7 @@
 """The facts that `ipclab doctor` judges. They are collected once and can become JSON.
 
-This module decides nothing and never fails: if a fact cannot be read, it is None or
-empty, or its text says so. The facts of another machine are judged in the same way.
+This module decides nothing. If a fact cannot be read, it is None or empty, or its text
+says so. The facts of another machine are judged in the same way.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -52,7 +52,10 @@ class SharedMemory:
 
 @dataclass(frozen=True)
 class Cgroup:
-    """The lowest limits of this cgroup and of those above it; None means no limit."""
+    """The limits of this cgroup and of the cgroups above it; None means no limit.
+
+    For processes this is the limit with the least room, for memory the lowest limit.
+    """
 
     pids_max: int | None
     pids_current: int | None
@@ -76,7 +79,7 @@ class Smi:
     """What nvidia-smi says."""
 
     gpus: list[dict[str, str]]  # name, compute_mode, mig
-    processes: list[str]  # that hold GPU memory
+    processes: list[str]  # processes that hold GPU memory
     confidential: bool | None
 
 
@@ -93,7 +96,7 @@ class Other:
 
 @dataclass(frozen=True)
 class Machine:
-    """All facts; `probe` and `fingerprint` are those of a run."""
+    """All facts; `probe` and `fingerprint` have the same form as in run.json."""
 
     probe: Probe
     fingerprint: dict[str, Any]
@@ -164,7 +167,9 @@ def from_json(data: Any) -> Machine:
 
 
 def may_take_descriptors(pid: int) -> str:
-    """Whether pidfd_getfd may reach into process `pid`: "allowed", or the errno."""
+    """Whether this process may take descriptors of process `pid` by pidfd_getfd:
+    "allowed", or the name of the error.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     try:
         pidfd = os.pidfd_open(pid)
@@ -182,8 +187,9 @@ def may_take_descriptors(pid: int) -> str:
 
 
 def _pidfd_getfd_between_strangers() -> str:
-    # A parent may trace its child even when siblings may not trace each other. A child
-    # may not trace its parent, so the child is like an unrelated process.
+    # Yama may allow a parent to trace its child, even if it forbids other processes to
+    # trace each other. A child has no such right over its parent. So the child asks: it
+    # is like an unrelated process.
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

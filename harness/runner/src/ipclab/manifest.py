@@ -38,7 +38,8 @@ def of_file(path: Path) -> str | None:
 def of_programs(
     build: Path, cases: Iterable[Case], backend: str
 ) -> dict[str, str | None]:
-    """The digest of each program that the tests start, and of the model's libraries.
+    """The digest of each program that the tests start, and on the model of its
+    libraries.
 
     Every word of a test's command that is a file in the build or source folder counts
     as a program. Interpreters and libraries of the system have no digest here.
@@ -54,10 +55,10 @@ def of_programs(
 
 
 def of_sources(source: Path) -> dict[str, str | None]:
-    """The digest of each file of a source tree from which the programs are built.
+    """The digest of each source file from which the programs are built.
 
-    nvcc writes its process id into some programs, so two builds of the same sources
-    differ.
+    nvcc writes its process id into some programs, so the programs of two builds of the
+    same sources can differ.
     """
     return {
         str(path.relative_to(source)): of_file(path)
@@ -74,7 +75,9 @@ def sealed(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_document(document: dict[str, Any]) -> str:
-    """The digest of a JSON document, whatever its layout, without its `digest`."""
+    """The digest of a JSON document without its field `digest`; the layout of its text
+    does not matter.
+    """
     rest = {name: value for name, value in document.items() if name != "digest"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     return of_bytes(text.encode())

@@ -46,7 +46,9 @@ Document = dict[str, Any]  # checked against SCHEMA
 
 
 def read(folder: Path) -> Document | None:
-    """The matrix of a results folder, None if it has none; UsageError if damaged."""
+    """The matrix of a results folder; None if there is no matrix. UsageError if it
+    cannot be read or is not valid.
+    """
     path = folder / NAME
     try:
         document: Document = json.loads(path.read_text(encoding="utf-8"))
@@ -134,7 +136,9 @@ def told(document: Document) -> list[tuple[str, str]]:
 
 
 def _of_lessons(document: Document) -> list[str]:
-    """One line for each lesson: which faults took effect, and which it noticed."""
+    """One line for each lesson: how many faults took effect in the lesson, and how many
+    of them it noticed.
+    """
     cells: dict[str, list[dict[str, Any]]] = {}
     for fault in document["faults"]:
         if not fault["name"].startswith("ok-"):
@@ -197,7 +201,8 @@ class Grid:
 
 
 def blocks(document: Document) -> list[Block]:
-    """The named faults by chapter, so that each picture is narrow and almost full.
+    """All faults except operators, by chapter, so that each picture is narrow and
+    almost full.
 
     A fault of two chapters is in both, each time with that chapter's rows. Faults are
     sorted by their first row, so that gaps in the diagonal are easy to see.
@@ -238,7 +243,8 @@ def _told(fault: dict[str, Any], result: str) -> str:
 CELL, LINE, TOP = 14, 15, 66  # pixels
 CHARACTER = 6.7  # width of one character in the font of the labels
 
-# Shapes in the middle of a cell: each result has its own shape, besides its colour.
+# Shapes in the middle of a cell. Two results with the same shape differ in the fill
+# (style.css).
 _CIRCLE = "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z"
 _SQUARE = "M-5 -5h10v10h-10z"
 _CROSS = "M-3 -3l6 6M3 -3l-6 6"

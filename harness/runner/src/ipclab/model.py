@@ -35,8 +35,9 @@ def folder(build: Path) -> Path:
 def environment(folder: Path, profile: str | None) -> dict[str, str]:
     """The variables with which a program and its children use the model.
 
-    They share a new simulated machine, unless this process already has one. The machine
-    exists only in the memory of its processes and ends with them.
+    These programs share a new simulated machine, unless IPCLAB_MODEL_MACHINE of this
+    process already names one. The machine exists only in the memory of its processes
+    and ends with them.
     """
     variables = {
         "LD_LIBRARY_PATH": _in_front("LD_LIBRARY_PATH", folder),
@@ -51,9 +52,9 @@ def environment(folder: Path, profile: str | None) -> dict[str, str]:
 def for_program(libraries: Path, program: str, profile: str | None) -> dict[str, str]:
     """The variables with which a program that others built uses the model.
 
-    They are those of `environment()`, with the folders of NVML and NVRTC. If the
-    program would find another runtime (an RPATH), or loads CUDA only later (a script),
-    LD_PRELOAD names the model's runtime and NVRTC.
+    These are the variables of `environment()`, with the folders of NVML and NVRTC. If
+    the program would find another runtime (an RPATH), or loads CUDA only later (a
+    script), LD_PRELOAD names the model's runtime and NVRTC.
     """
     variables = environment(libraries, profile)
     if (libraries / "nvml").is_dir():
@@ -96,7 +97,7 @@ def become(build: Path, command: Sequence[str], profile: str | None) -> NoReturn
 
 
 def find_program(name: str) -> str:
-    """The path of a program; UsageError if there is none of that name."""
+    """The path of a program; UsageError if there is no program of that name."""
     program = shutil.which(name)
     if program is None:
         raise UsageError(f"{name}: no such program")
@@ -109,10 +110,10 @@ def _in_front(variable: str, path: Path) -> str:
 
 
 def _loads(program: str, libraries: Path, variables: dict[str, str]) -> bool:
-    """Does the program load the model when it starts?
+    """Whether the program loads the model when it starts.
 
-    It does not if an RPATH leads to another library. It also does not if only a library
-    that is loaded later needs CUDA, as in a script.
+    False if an RPATH leads to another library. Also False if only a library that is
+    loaded later needs CUDA, as in a script.
     """
     try:
         listed = subprocess.run(

@@ -1,9 +1,9 @@
 """`ipclab mutants`: does the suite notice a driver that is wrong in one place?
 
 A library in front of the driver (NVIDIA's or the model) breaks one behaviour at a time
-(harness/faults). A test of each row of a named fault must notice the fault. For an
-operator it is enough if one test that reaches its function notices it. No test may flag
-another legal answer (ok-…).
+(harness/faults). A test of each row of a named fault must notice the fault. A fault
+that is an operator must be noticed by at least one test that reaches the operator's
+function. No test may flag another legal answer (ok-…).
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -46,14 +46,15 @@ from ipclab.terminal import Counted
 from ipclab.trials import Baseline, Trial
 
 CONFORMANCE, LESSONS = "conformance", "sample"
-# A lesson runs with the faults that faults.json lists for it, or with all faults of the
-# functions that it calls.
+# A lesson runs with the faults that faults.json lists for it (CENTRAL), or also with
+# all faults of the functions that it calls, without the operators (EVERY).
 CENTRAL, EVERY = "central", "all"
-# If no fault has made a row fail, the row runs with up to this many further operators.
+# If no fault has made a row fail, there are up to this many further trials: a test of
+# the row with an operator.
 PROOFS = 60
 STOPPED = 3  # exit code
 EVERYBODY_PASSES = 0o711
-UNKNOWN = "ipclab faults: no fault '"  # what the library says before it exits
+UNKNOWN = "ipclab faults: no fault '"  # the library prints it and exits
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class Request:
     results: Path | None = None  # None: a new folder under results/
     resume: bool = False  # continue in `results`
     names: tuple[str, ...] = ()  # empty: all
-    functions: tuple[str, ...] = ()  # only faults of these
-    kind: str | None = None  # only NAMED or OPERATOR
+    functions: tuple[str, ...] = ()  # only faults of these functions; empty: all
+    kind: str | None = None  # OPERATOR: only operators; NAMED: no operators; None: all
     shard: tuple[int, int] | None = None  # only part K of N parts
     lessons: str | None = None  # run the samples instead of the suite: CENTRAL or EVERY
     seconds: float | None = None  # stop after this time
@@ -124,7 +125,7 @@ def run(out: Console, request: Request) -> int:
 def choose(
     catalogue: faults.Catalogue, backend: str, request: Request
 ) -> tuple[list[Fault], str | None]:
-    """The requested faults, and why the others were left out.
+    """The requested faults, and why the others were left out; None if none were.
 
     UsageError on an unknown name or function, or if nothing is left.
     """
@@ -254,7 +255,7 @@ class Campaign:
             )
 
     def close(self) -> None:
-        """Remove everything except the results."""
+        """End the runs, and remove the temporary files."""
         for each in self._runs.values():
             each.close("finished")
         shutil.rmtree(self._temporary, ignore_errors=True)
@@ -262,7 +263,7 @@ class Campaign:
     # --- what is to be done --------------------------------------------------
 
     def machine(self, profile: str | None, backend: str | None = None) -> Run:
-        """The sound driver of a profile."""
+        """The run on the sound driver of a profile; each profile has one run."""
         if profile not in self._runs:
             self._runs[profile] = Run(
                 Settings(
@@ -275,7 +276,9 @@ class Campaign:
         return self._runs[profile]
 
     def profile(self, fault: Fault) -> str | None:
-        """Which machine the model imitates for a fault; None with a driver."""
+        """Which machine the model imitates for a fault; None: the default machine, or a
+        driver.
+        """
         if self.backend != "model":
             return None
         return fault.profile or ("two-gpus" if fault.gpus > 1 else None)
@@ -286,11 +289,13 @@ class Campaign:
         return f"needs {fault.gpus} GPUs" if there < fault.gpus else ""
 
     def cases(self, profile: str | None) -> list[Case]:
-        """The tests of the chosen suite."""
+        """The tests of the chosen suite that a profile has."""
         return [x for x in self.machine(profile).cases if x.suite == self.suite]
 
     def concerned(self) -> list[Job]:
-        """The tests that may run with a chosen fault, once for each profile."""
+        """The tests that may run with a chosen fault, once for each profile, as jobs
+        without a fault.
+        """
         wanted: dict[tuple[str | None, str], Job] = {}
         for fault in self.chosen:
             if self.missing(fault):
@@ -308,9 +313,7 @@ class Campaign:
         return sorted(wanted.values(), key=lambda job: job.case.alone)
 
     def planned(self, fault: Fault) -> list[Case]:
-        """The tests with which a fault has to run. The tests that will most probably
-        notice it are first.
-        """
+        """The tests with which a fault has to run, as far as the baseline is known."""
         key = fault.name, len(self._journal.baseline)
         if key not in self._plans:
             self._plans[key] = self._plan(fault)
@@ -352,7 +355,8 @@ class Campaign:
     def _jobs(self, each: int) -> list[Job]:
         """The next tests for each fault that needs more: up to `each` of every row.
 
-        An operator has no rows, so it gets `each` of the tests that concern it.
+        An operator has no rows, so it gets up to `each` of the tests that reach its
+        function.
         """
         ranked = []
         for fault in self.chosen:
@@ -375,7 +379,7 @@ class Campaign:
         return [entry[3] for entry in ranked]
 
     def _proofs(self) -> list[Job]:
-        """Operators to run with the rows that have not failed under any fault yet."""
+        """Jobs with operators, for the rows that no fault has made fail yet."""
         reached = Counter(
             function
             for known in self._sound[None].values()
@@ -432,7 +436,7 @@ class Campaign:
 
     def work(self, began: float) -> bool:
         """Run baseline, faults and proofs; return False if a signal or the time limit
-        ended this.
+        ended the work.
         """
         seconds = self._request.seconds
         deadline = None if seconds is None else began + seconds
@@ -561,7 +565,7 @@ class Campaign:
         environment = {
             "LD_PRELOAD": f"{before}:{library}" if before else library,
             "IPCLAB_FAULT_STATE": str(state),
-            "IPCLAB_MODEL_MACHINE": str(folder),  # of this test alone
+            "IPCLAB_MODEL_MACHINE": str(folder),  # a machine for this test alone
         }
         began = time.monotonic()
         machine = self.machine(job.profile)
@@ -651,10 +655,11 @@ class Campaign:
     def _of_fault(self, fault: Fault, unknown: Container[str | None]) -> dict[str, Any]:
         """The result of one fault.
 
-        If the baseline of its profile is `unknown`, its tests are not known either.
+        `unknown` are the profiles whose baseline is not complete. A fault with such a
+        profile has no result yet.
         """
         planned = self.planned(fault)
-        # Proofs are additional tests of an operator, and they count.
+        # Proofs are additional tests of an operator; their results count.
         extra = [
             case
             for case in self.cases(self.profile(fault))
@@ -696,7 +701,9 @@ class Campaign:
         }
 
     def _rows_without(self, fault: Fault) -> dict[str, str]:
-        """The rows that have to notice a fault and have no test that works here."""
+        """The rows that have to notice a fault and have no usable test here. ELSEWHERE:
+        the row has tests, but none works here. OPEN: it has no test.
+        """
         profile = self.profile(fault)
         tested: dict[str, list[str]] = defaultdict(list)
         for case in self.cases(profile):
@@ -727,7 +734,9 @@ class Campaign:
         ]
 
     def _differs(self) -> list[str]:
-        """The tests that had another verdict in a run without the library."""
+        """The tests that have another verdict in the run of --baseline, which was made
+        without the library; one line for each test.
+        """
         if (folder := self._request.baseline) is None:
             return []
         there = results.read(folder)
@@ -746,10 +755,12 @@ class Campaign:
         ]
 
     def _digest(self, sound: Run) -> str:
-        """The digest of everything that decides a test's result under a fault. It is
-        made from the sources, because the machine that continues may have built the
-        programs again. A packed suite is not built again, and has only some of its
-        sources: there it is made from the programs.
+        """The digest of everything that decides a test's result under a fault.
+
+        It covers the sources and not the programs: the programs may be built again
+        before --resume, and two builds of the same sources differ. A packed suite has
+        only some of the sources, and its programs are never built again. So its digest
+        covers the programs.
         """
         build = self._request.build
         source = ctest.source_folder(build)
@@ -775,7 +786,7 @@ class Campaign:
 
 
 def _folder(wanted: Path | None) -> Path:
-    """Where the matrix goes; UsageError if it cannot."""
+    """Make the folder for the matrix; UsageError if it cannot be made."""
     folder = wanted or results.default_folder("-mutants")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -785,9 +796,10 @@ def _folder(wanted: Path | None) -> Path:
 
 
 def _tests_of(folder: Path | None) -> dict[str, set[str]]:
-    """For each fault, the tests that noticed it in the matrix of a folder.
+    """For each fault, the tests that noticed it in the matrix of a folder; one test for
+    each row. Empty without a folder.
 
-    UsageError if the folder has none.
+    UsageError if the folder has no matrix.
     """
     if folder is None:
         return {}
@@ -812,7 +824,7 @@ def _lines(path: Path) -> list[list[str]]:
 
 
 def _show(out: Console, document: matrix.Document) -> None:
-    """Print the counts, then the name of everything that fails the command."""
+    """Print the counts, then a line for each thing that fails the command."""
     for line, style in matrix.told(document):
         out.print(Text(line, style=style), soft_wrap=True)
 

@@ -2,16 +2,17 @@
 
     bin/         the programs of lessons, tests and probe
     model/       the reference model
-    faults/      the library of faults, and what lists them
+    faults/      the library of faults, and the program that lists the faults
     trace/       the recorder
-    exercises/   what an exercise is linked with, and how to build it
+    exercises/   the library that exercises are linked with, and how to build them
     source/      the files of the source tree that the runner reads
     site/        the pages, if they were built
     tests.json   CTest's list, with commands relative to this folder
 
-The wheel has one in `ipclab/suite`. Every command that takes a build folder
+The wheel has a packed suite in `ipclab/suite`. Every command that takes a build folder
 (`--build`) also takes a packed suite, which needs no CTest and no source tree.
-`ci/package` makes it: `python3 -m ipclab.packed BUILD SUITE` writes the list.
+`ci/package` makes the suite: with `python3 -m ipclab.packed BUILD SUITE` it writes
+tests.json and how to build the exercises.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -31,14 +32,15 @@ if TYPE_CHECKING:
 LIST = "tests.json"
 PACKED = ("sample", "conformance", "probe")  # suites whose programs are packed
 SUITE = Path(__file__).parent / "suite"
-# The source tree. For a wheel it is some other folder, perhaps the root.
+# The source tree. In an installed wheel, TREE is some other folder, perhaps `/`.
 TREE = Path(__file__).resolve().parent.joinpath(*[".."] * 4).resolve()
 
 
 def default_build() -> Path:
-    """The suite of the wheel; in a source tree, the build of ci/conformance.
+    """The suite of the wheel, if this is a wheel; otherwise a build of ci/conformance.
 
-    If the current folder has no build, this is the build of this command's source tree.
+    This is build/run in the current folder. If there is no such folder, it is build/run
+    in the source tree of this command, if that is built.
     """
     if (SUITE / LIST).is_file():
         return SUITE
@@ -50,7 +52,7 @@ def default_build() -> Path:
 def tests(build: Path) -> list[dict[str, Any]] | None:
     """The tests of a packed suite as CTest would list them; None for another folder.
 
-    Raises HarnessError if the list or a program is missing or damaged.
+    Raises HarnessError if the list is damaged or a program is missing.
     """
     path = build / LIST
     if not path.is_file():
@@ -75,11 +77,11 @@ def source(build: Path) -> Path | None:
 def listed(cases: Iterable[Case], suite: Path) -> list[dict[str, Any]]:
     """The list of the tests whose programs are packed into `suite`/bin.
 
-    Raises HarnessError for a test whose program is not there.
+    Raises HarnessError for a test whose program is not in that folder.
     """
     found = []
     for case in cases:
-        # Programs that mpiexec starts need the machine's own MPI.
+        # Programs that mpiexec starts are not packed: they need the machine's own MPI.
         if case.suite not in PACKED or case.name.endswith(".mpi"):
             continue
         program = Path("bin", Path(case.command[0]).name)
@@ -105,7 +107,8 @@ def listed(cases: Iterable[Case], suite: Path) -> list[dict[str, Any]]:
 def exercises(build: Path, suite: Path) -> None:
     """Write how to build an exercise when the suite and CUDA may be in any folder.
 
-    `ipclab learn` replaces {suite} and {cuda} by their folders.
+    `ipclab learn` replaces {suite} and {cuda} by their folders. If the build cannot
+    build exercises, nothing is written.
     """
     path = Path("exercises/build.json")
     if not (build / path).is_file():

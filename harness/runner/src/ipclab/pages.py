@@ -25,11 +25,12 @@ CHAPTERS = {  # by the tens of a lesson's number
     "6": "Lifetime and platform",
     "7": "Patterns",
 }
-# The meaning of the short names in the catalogue, and in older ones of recorded runs.
+# The meaning of the short names in the catalogue and in the older catalogues of
+# recorded runs.
 ABBREVIATIONS = {
     "E, I": "the exporter, the importer",
     "RT, DRV, TY": "lines of cuda_runtime_api.h, cuda.h, driver_types.h of CUDA 13.0",
-    "PG, PG11": "sections of the CUDA Programming Guide 13, and of that of CUDA 11",
+    "PG, PG11": "sections of the CUDA Programming Guides of CUDA 13 and of CUDA 11",
     "2P1G": "two processes and one GPU",
 }
 ON_MODEL = "Made on the reference model: it says nothing about a driver."

@@ -31,18 +31,18 @@ class Attempt:
 
     @property
     def case(self) -> Case:
-        """The first of the tests; the others have the same properties."""
+        """The first of the tests; all of them need equally many GPUs."""
         return self.cases[0]
 
 
 class View(Protocol):
-    """What observes the run."""
+    """An observer of the run, for example the display of the progress."""
 
     def begin(self, total: int) -> None:
         """`total` attempts will be made."""
 
     def started(self, name: str) -> None:
-        """A test, or several in one program, have started."""
+        """The program of a test, or of several tests, has started."""
 
     def finished(self, name: str, made: list[Record]) -> None:
         """The tests of `started` have ended and were judged."""
@@ -52,7 +52,7 @@ class View(Protocol):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of the plugin on its own."""
+    """The options of the plugin if it is used without `ipclab run`."""
     group = parser.getgroup("ipclab", "CUDA IPC samples and conformance")
     group.addoption("--ctest-build", metavar="DIR", help="run CTest's list of DIR")
     group.addoption("--ctest-jobs", metavar="N", type=int, default=1)
@@ -84,7 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class CTestItem(pytest.Item):
-    """One test of CTest's list. The plugin's loop runs it, not pytest's."""
+    """One test of CTest's list. The plugin's loop runs the test, not pytest's loop."""
 
     def __init__(self, *, case: Case, **rest: Any) -> None:
         super().__init__(**rest)
@@ -172,7 +172,7 @@ class Plugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """If pytest is used alone, the exit code of the session is that of the run."""
+        """Close the run; the session gets the exit code of the run."""
         if session.config.option.collectonly:
             self.run.close("interrupted")
             return
@@ -184,7 +184,7 @@ class Plugin:
         session.exitstatus = self.run.exit_code
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print what fails the run in addition to its tests."""
+        """Print what fails the run besides the verdicts of its tests."""
         for problem in self.run.problems:
             terminalreporter.write_line(f"ipclab: {problem}", red=True)
 

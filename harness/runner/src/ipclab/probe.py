@@ -17,7 +17,7 @@ Probe = dict[str, Any]
 
 
 def ask(cases: Sequence[Case], environment: Mapping[str, str] | None = None) -> Probe:
-    """Return the probe's document; raise HarnessError if there is none.
+    """Return the probe's document; raise HarnessError if there is no valid document.
 
     `environment` is added to our own. The probe always runs without a planted fault,
     because it has to describe the sound machine.
@@ -56,7 +56,7 @@ def ask(cases: Sequence[Case], environment: Mapping[str, str] | None = None) -> 
 
 
 def driver(probe: Probe) -> str | None:
-    """The driver's version, such as 580.65.06."""
+    """The driver's version, such as 580.65.06; None: unknown."""
     return probe.get("driver") or kernel_module()
 
 
@@ -85,7 +85,7 @@ def cuda(probe: Probe) -> str | None:
 
 
 def wrong(document: Any) -> str | None:
-    """The first field of a probe's document that is wrong."""
+    """The first wrong field of a probe's document; None if all fields are right."""
     if not isinstance(document, dict):
         return "object"
     if document.get("backend") not in ("cuda", "model", "none"):

@@ -39,12 +39,13 @@ def fails(verdict: str, strict: bool) -> bool:
 def of_test(
     case: Case, ended: Ended, written: bytes, seed: int, limit: float | None = None
 ) -> Record:
-    """The line of one test, written by the program or made for it.
+    """The line of one test, written by the program or made by this function.
 
-    A conformance program that writes no valid line is broken, even if it printed
-    something. A sample never writes a line; its exit code decides the verdict. `limit`
-    is the time limit of the test, if it was less than CTest's limit. A test that
-    reached its limit is `hung`.
+    If a conformance program writes no valid line, the test is broken, even if the
+    program printed something. A sample never writes a line; the way in which it ended
+    decides the verdict. `limit` is the time limit of a test under a fault; if the test
+    reaches it, the test is `hung`. If `limit` is None, CTest's limit applies: a
+    conformance test that reaches this limit is broken, and a sample is hung.
     """
     if ended.timed_out and limit is not None and not ended.stuck:
         reason = f"still running after {limit:g} s"
@@ -57,7 +58,7 @@ def of_test(
     if line is not None and not wrong:
         return line
     made = _line(case, ended, seed, "broken", wrong)
-    if line is not None:  # its output still helps to find the reason
+    if line is not None:  # these fields of the line still help to find the cause
         for field in (
             "failures",
             "roles",
@@ -77,8 +78,9 @@ def of_tests(
     """The lines of tests that ran in one start of their program, until the program
     ended.
 
-    The end of the program belongs to the last test that it began. The tests after that
-    one have no line.
+    The way in which the program ended counts for the first test without a record, or
+    for the last test if all have records. Tests after the first test without a record
+    have no line.
     """
     texts = written.splitlines(keepends=True)
     lines: dict[Case, Record] = {}
@@ -147,8 +149,8 @@ class Row:
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
-    """One result for each test. They are sorted by lesson (first the lesson itself),
-    then by row.
+    """One result for each test. The results are sorted by lesson (first the lesson
+    itself), then by row.
     """
     by_test: dict[str, list[Record]] = {}
     for record in records:
@@ -165,16 +167,17 @@ def rows(records: Iterable[Record]) -> list[Row]:
 
 
 def counts(table: Iterable[Row]) -> dict[str, int]:
-    """How many rows have each verdict that occurs, in ORDER."""
+    """The number of rows for each verdict that occurs, in the order of ORDER."""
     found = Counter(row.verdict for row in table)
     return {name: found[name] for name in ORDER if found[name]}
 
 
 def parse_lines(lines: Iterable[bytes]) -> tuple[list[Record], str | None]:
-    """The valid records of a records.jsonl, and what is wrong with it, if anything.
+    """The records before the first wrong line of records.jsonl, and what is wrong with
+    that line; None if all lines are valid.
 
     Each line ends with a newline. A last line without a newline was cut off and is not
-    a result. Reading ends at the first wrong line.
+    a result.
     """
     records: list[Record] = []
     for number, text in enumerate(lines, 1):

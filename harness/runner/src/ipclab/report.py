@@ -1,4 +1,6 @@
-"""The page of a run: report.html, made from run.json and records.jsonl alone."""
+"""The page of a run: report.html, made from run.json, records.jsonl and, if there is
+one, the kill matrix.
+"""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ MEANING = {
     "violates": "the test saw something else",
     "deviates": "the test saw something else; deviations.json lists it for this driver",
     "lifted": "a documented limitation is no longer there",
-    "observed": "undocumented or undefined behaviour: recorded; fails only for harm "
-    "that its rule names",
+    "observed": "the behaviour is undocumented or undefined: it is recorded, and the "
+    "test fails only for harm that the rule names",
     "not applicable": "the machine lacks what the row needs",
     "crashed": "a role died, and that is not the documented outcome",
     "hung": "a role ran out of time, and that is not the documented outcome",
@@ -44,8 +46,8 @@ def page(
 ) -> str:
     """The page as text.
 
-    `wrong` is what `results.read` found wrong. `kills` is the kill matrix beside the
-    run, if there is one.
+    `wrong` is what `results.read` found wrong; None if nothing. `kills` is the kill
+    matrix in the folder of the run; None if there is none.
     """
     table = records.rows(found)
     strict = bool(run["settings"].get("strict"))
@@ -144,7 +146,7 @@ def _anchors(table: list[Row]) -> dict[str, str]:
 
 
 def tables(record: Record) -> dict[str, dict[str, Any]]:
-    """The record's tables by name: counts by outcome, lines.
+    """The tables of a record by name: for each, the counts by outcome, and its lines.
 
     Successive lines with the same outcome and code become one line, which names the
     first and the last input.
@@ -210,7 +212,10 @@ class _Pictures:
         self._kept: list[str] = []
 
     def picture(self, record: Record) -> Markup:
-        """The picture, or the place for it."""
+        """The picture, or the place into which pictures.js unpacks it.
+
+        Empty if the test recorded nothing, or if only the first attempt has a picture.
+        """
         if not record["timeline"]:
             return Markup("")
         at_once = record["ctest"] in self._at_once
@@ -229,7 +234,7 @@ class _Pictures:
 
 
 def _state(row: Row) -> str:
-    """The filter's word for a row: a lesson judges nothing, so it has its own word."""
+    """The filter's word for a row. Lessons judge nothing, so they have other words."""
     if row.record["suite"] != "sample":
         return row.verdict
     return f"lesson: {'works' if row.verdict == 'conforms' else row.verdict}"
@@ -243,7 +248,7 @@ def _counts(table: list[Row]) -> dict[str, int]:
 
 
 def _quiet(rows: list[Row]) -> bool:
-    """Do these rows have nothing that a reader must know?"""
+    """Whether these rows have nothing that a reader must know."""
     return all(
         row.verdict in ("conforms", "observed", "not applicable") for row in rows
     )

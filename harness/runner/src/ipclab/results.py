@@ -1,7 +1,7 @@
-"""The results folder: whole files by rename, records line by line.
+"""The results folder: records are added line by line, other files appear by a rename.
 
-So a reader never finds a part of a whole file, not even after a power cut. Only the
-last line of the records may be cut off.
+So a reader never finds a part of such a file, not even after a power cut. Only the last
+line of the records may be cut off.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -22,7 +22,8 @@ from typing import Any, BinaryIO, cast
 from ipclab import records, schema
 from ipclab.errors import HarnessError, UsageError
 
-# A run of the whole suite with three attempts has 10 MiB, its longest line 100 KiB.
+# The records of a whole suite with three attempts have 10 MiB, their longest line has
+# 100 KiB.
 LARGEST = 256 * 2**20  # bytes
 LONGEST_LINE = 16 * 2**20
 MOST_LINES = 10**6
@@ -42,7 +43,7 @@ class Results:
     """The folder of one run, open for writing."""
 
     def __init__(self, folder: Path) -> None:
-        """Make the folder. Raises UsageError if it already holds something."""
+        """Make the folder. Raises UsageError if it cannot be made or is not empty."""
         self.folder = folder
         self.lines = folder / "records.jsonl"
         self._seal = Seal()
@@ -61,17 +62,20 @@ class Results:
         write(self.folder / name, text)
 
     def append(self, record: records.Record) -> None:
-        """Add one record; if that fails, the part that was written is removed again."""
+        """Add one record.
+
+        If that fails, removes the part that was written and raises HarnessError.
+        """
         data = append(self.lines, record)
         self._seal.add(data)
 
     @property
     def seal(self) -> dict[str, Any]:
-        """The seal of the appended records, not of the present file."""
+        """The seal of the records that were appended; the file itself is not read."""
         return self._seal.document
 
     def link_latest(self) -> None:
-        """Let results/latest point to this folder."""
+        """Let the link `latest` beside this folder point to this folder."""
         draft = self.folder.with_name(f".latest.{os.getpid()}")
         try:
             draft.symlink_to(self.folder.name)
@@ -148,8 +152,8 @@ def read(folder: Path) -> Contents:
 
 
 def read_unchecked(folder: Path) -> Contents:
-    """A results folder as `read` returns it, for a caller that checks run.json
-    itself.
+    """The contents of a results folder without a check of run.json, for callers that
+    make this check themselves.
     """
     run = _run(folder)
     with _opened(folder) as stream:
@@ -179,9 +183,10 @@ def _run(folder: Path) -> dict[str, Any]:
 
 
 def read_lines(folder: Path) -> tuple[list[bytes], dict[str, Any]]:
-    """The lines of records.jsonl and their seal; their content is not checked.
+    """The lines of records.jsonl and their seal; the content of the lines is not
+    checked.
 
-    Raises UsageError if there are no lines, or more than any run writes.
+    Raises UsageError if there is no such file, or if it is larger than that of any run.
     """
     with _opened(folder) as stream:
         lines = list(stream.lines())
@@ -189,7 +194,7 @@ def read_lines(folder: Path) -> tuple[list[bytes], dict[str, Any]]:
 
 
 class Seal:
-    """A digest of lines that are added one by one."""
+    """The digest, the size and the number of lines that are added one by one."""
 
     def __init__(self) -> None:
         self._digest, self.bytes, self._count = hashlib.sha256(), 0, 0
@@ -246,7 +251,7 @@ class _Stream:
 def _opened(folder: Path) -> Iterator[_Stream]:
     """Open records.jsonl, or records.jsonl.gz as unpacked bytes.
 
-    Raises UsageError if neither file exists, or if both do.
+    Raises UsageError if neither file or both files exist, or if a file is damaged.
     """
     plain, packed = folder / "records.jsonl", folder / "records.jsonl.gz"
     if plain.exists() and packed.exists():

@@ -22,9 +22,11 @@ LATEST = Path("results/latest")
 
 
 def run(out: Console, build: Path, name: str | None, folder: Path | None) -> int:
-    """Print all rows, or explain one; the verdicts are those of `folder`.
+    """Print all rows, or explain one row. The verdicts come from the results in
+    `folder`.
 
-    Without a folder they are those of results/latest, if there is such a run.
+    Without a folder they come from results/latest, if there is such a run. Raises
+    UsageError if there is no such row.
     """
     source = ctest.source_folder(build)
     rows, sentences = (
@@ -47,7 +49,9 @@ def run(out: Console, build: Path, name: str | None, folder: Path | None) -> int
 
 
 def _verdicts(folder: Path | None) -> dict[str, str]:
-    """The verdict of each test of a run, as shown; by CTest's name."""
+    """The verdict of each test of a run, as shown, by CTest's name; empty without a
+    run.
+    """
     if folder is None and not LATEST.is_dir():
         return {}
     found = results.read(folder or LATEST).records

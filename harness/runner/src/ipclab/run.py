@@ -46,7 +46,7 @@ class Settings:
     seed: int = 1
     strict: bool = False
     require: Path | None = None
-    requirements: Path | None = None  # instead of the source tree's
+    requirements: Path | None = None  # instead of the file in the source tree
     deviations: Path | None = None
     backend: str = "auto"  # one of backend.CHOICES
     profile: str | None = None  # which machine the model imitates
@@ -56,12 +56,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Planted:
-    """The library that is loaded in front of the driver for a test, for a fault or for
+    """How a test runs with the library in front of the driver: with a fault, or with
     the census.
     """
 
     environment: Mapping[str, str]
-    seconds: float | None = None  # time limit in seconds; None: CTest's
+    seconds: float | None = None  # time limit in seconds; None: that of CTest's list
 
 
 class Run:
@@ -118,7 +118,7 @@ class Run:
         self.records: list[Record] = []
         self.selected = len(self.cases)
         self.error: str | None = None  # why the harness could not continue
-        self._exchanged: list[str] = []  # files that have changed since the start
+        self._exchanged: list[str] = []  # messages about files that changed in the run
         self._programs = [*self.cases, *probes]
         self._began_with = self._inputs() if settings.results else {}
         self._started = _now()
@@ -147,7 +147,8 @@ class Run:
     ) -> Record:
         """Run one test once, judge it and return its record.
 
-        `visible` is its CUDA_VISIBLE_DEVICES; None leaves the variable alone.
+        A test whose row does not apply to this driver is not started. `visible` is
+        CUDA_VISIBLE_DEVICES of the test; with None the variable stays as it is.
         """
         row = self.catalogue.get(case.requirement or "", {})
         if why := deviations.does_not_hold(row, probe.cuda(self.probe)):
@@ -214,7 +215,9 @@ class Run:
         exclusive: bool,
         planted: Planted | None,
     ) -> tuple[supervise.Ended, bytes] | str:
-        """How a program of tests ended and its records, or why it did not start."""
+        """How a program of tests ended, and the bytes of its records; or a text that
+        says why the program did not start.
+        """
         folder = tempfile.mkdtemp(dir=self._temporary.name)
         path = Path(folder) / "record.jsonl"
         environment = {
@@ -245,7 +248,7 @@ class Run:
             shutil.rmtree(folder, ignore_errors=True)
 
     def judge(self, case: Case, attempt: int, line: Record) -> Record:
-        """Makes the run's record from the line of one test."""
+        """Make the run's record from the line of one test."""
         row = self.catalogue.get(case.requirement or "")
         kind = row["kind"] if row else None
         entry = self.deviations.entry_for(case)
@@ -280,13 +283,14 @@ class Run:
 
     @property
     def rows(self) -> list[Row]:
-        """The tests that have been judged so far."""
+        """The results of the tests that have a record so far."""
         return records.rows(self.records)
 
     @property
     def on_model(self) -> bool:
-        """Whether the reference model answers. There each test that wants to be alone
-        has a simulated machine to itself, so no other test waits for it.
+        """Whether the reference model answers. If several tests run at once on the
+        model, a test that must run alone has its own simulated machine, so no other
+        test waits for it.
         """
         return bool(self.probe["backend"] == "model")
 
@@ -366,7 +370,7 @@ class Run:
             self.results.write("run.json", json.dumps(document, indent=1) + "\n")
 
     def document(self) -> dict[str, Any]:
-        """What run.json holds."""
+        """What run.json holds, without its own digest."""
         over = self.state != "running"
         settings = {
             name: str(value) if isinstance(value, Path) else value
@@ -412,7 +416,7 @@ class Run:
         }
 
     def _inputs(self) -> dict[str, dict[str, str | None]]:
-        """The digests of all files that decide what a run finds."""
+        """The digests of the programs, of requirements.json and of deviations.json."""
         return {
             "programs": manifest.of_programs(
                 self.settings.build, self._programs, self.probe["backend"]
@@ -422,7 +426,7 @@ class Run:
 
 
 def _data_files(settings: Settings) -> tuple[Path, Path]:
-    """The catalogue and the deviations."""
+    """The paths of requirements.json and of deviations.json."""
     rows, entries = settings.requirements, settings.deviations
     if rows is None or entries is None:
         source = ctest.source_folder(settings.build) / "conformance"
@@ -432,8 +436,8 @@ def _data_files(settings: Settings) -> tuple[Path, Path]:
 
 
 def _read_required(path: Path | None, known: set[str]) -> list[str]:
-    """The ids of the rows that must be judged here: one on each line; `#` begins a
-    comment.
+    """The ids of the rows that must be judged here; none without a file. The file has
+    one id on each line; `#` begins a comment.
     """
     if path is None:
         return []

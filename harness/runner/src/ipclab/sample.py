@@ -27,9 +27,11 @@ def run(
     """Print what the lesson is, run it, say what its exit code means, and return the
     code.
 
-    `choice` and `profile` are those of backend.choose(). `role` has the name of a role
-    and the path of a socket. If it is given, this process becomes that role. The other
-    role is started in a second terminal, so there is nothing to supervise.
+    Returns 1 if the lesson hung or left processes behind, and 128 + N if signal N ended
+    it. `choice` and `profile` have the same meaning as in backend.choose(). `role` has
+    the name of a role and the path of a socket. With `role`, this process becomes that
+    role. The other role is started in a second terminal, so there is nothing to
+    supervise.
     """
     cases = ctest.read(build)
     case = find(cases, wanted)
@@ -74,7 +76,9 @@ def become(case: Case, role: tuple[str, str], environment: dict[str, str]) -> No
 
 
 def find(cases: list[Case], wanted: str) -> Case:
-    """The lesson called 01, 1, 01_legacy_memory or legacy_memory."""
+    """The lesson called 01, 1, 01_legacy_memory or legacy_memory; UsageError if there
+    is none.
+    """
     samples = [x for x in cases if x.suite == "sample"]
     lessons = {x.lesson: x for x in samples if x.lesson and x.test == x.lesson}
     for lesson, case in lessons.items():
@@ -88,7 +92,7 @@ def find(cases: list[Case], wanted: str) -> Case:
 
 
 def first_comment(source: Path) -> str:
-    """The comment that opens a lesson, without its slashes and licence."""
+    """The comment at the beginning of a lesson, without its slashes and licence."""
     try:
         text = source.read_text(encoding="utf-8", errors="replace")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Run tests side by side and give each the GPUs that it needs."""
+"""Run tests side by side and give each test the GPUs that it needs."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ipclab.ctest import Case
 
 
 class Job(Protocol):
-    """One start of one test. It can be hashed and is equal only to itself."""
+    """One start of a program. Jobs can be hashed; no two jobs of a run are equal."""
 
     @property
     def case(self) -> Case:
-        """The test."""
+        """The test; if the start is for several tests, the first of them."""
 
 
 J = TypeVar("J", bound=Job)
@@ -31,17 +31,18 @@ R = TypeVar("R")
 class Allocator:
     """Counts how many tests use each GPU.
 
-    If there are at most as many jobs as GPUs, no GPU is shared, and a test waits for
-    free GPUs. With more jobs a test gets the GPUs with the least load, and only a test
-    that must run alone waits. If each test has its own simulated machine (`apart`), a
-    test is always alone on its machine.
+    `jobs` is how many tests may run at once. If `jobs` is not greater than the number
+    of GPUs, no GPU is shared, and a test waits for free GPUs. Otherwise a test gets the
+    GPUs with the least load. It waits only if this test or a running test must be
+    alone. If each test has its own simulated machine (`apart`), a test is always alone
+    on its machine.
     """
 
     def __init__(self, uuids: list[str], jobs: int, apart: bool = False) -> None:
         self._apart = apart
         self._load = dict.fromkeys(uuids, 0)
         self._running = 0
-        self._held = False  # used by a test that must run alone
+        self._held = False  # whether a test that must run alone is running
         self._single = jobs == 1
         self.exclusive = jobs <= max(len(uuids), 1)
 
@@ -68,7 +69,7 @@ class Allocator:
             self._load[uuid] -= 1
 
     def visible(self, uuids: list[str]) -> str | None:
-        """CUDA_VISIBLE_DEVICES of a test; None if it is not set."""
+        """CUDA_VISIBLE_DEVICES of a test; None if the variable stays as it is."""
         if self._single or not uuids:
             return None
         return ",".join(uuid for uuid in self._load if uuid in uuids)
@@ -84,15 +85,16 @@ def run(
     wanted: Callable[[J], bool] = lambda _job: True,
     deadline: float | None = None,
 ) -> bool:
-    """Run the jobs in their order, at most `parallel` at once.
+    """Run the jobs in their order, at most `parallel` at once. While a job waits for
+    its GPUs, later jobs can overtake it.
 
     Returns False if a signal stopped the function, or if time.monotonic() reached
     `deadline`. Then the function ends the running jobs, and does not call `finished`
-    for them. `execute` gets the job, its CUDA_VISIBLE_DEVICES and whether it has the
-    GPUs to itself, and is called in its own thread; the other functions are called in
-    the caller's thread. A job is left out if it is no longer `wanted` when its turn
-    comes. If a function raises, the running jobs are ended, and the exception is passed
-    on.
+    for them. `execute` gets the job, its CUDA_VISIBLE_DEVICES, and whether the job has
+    the GPUs to itself. Each call of `execute` has its own thread; the other functions
+    are called in the caller's thread. A job is left out if it is no longer `wanted`
+    when its turn comes. If one of these functions raises an exception, the running jobs
+    are ended, and the exception is passed on.
     """
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
     waiting = list(jobs)

@@ -53,7 +53,7 @@ _TYPES: dict[str, Any] = {
 
 
 def error(value: Any, schema: Schema, where: str = "record") -> str | None:
-    """The first error in `value`, with the field's name; None if it is right."""
+    """The first error in `value`, with the field's name; None if `value` is valid."""
     if "$ref" in schema:
         schema = RECORD["$defs"][schema["$ref"].removeprefix("#/$defs/")]
     if "anyOf" in schema:

@@ -1,4 +1,4 @@
-"""The result of a run in one sentence and in counts, for terminal and page."""
+"""The result of a run as a text and in counts, for terminal and page."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WORKS = ("works", "work")  # a lesson that conforms
 
 @dataclass(frozen=True)
 class State:
-    """What a run is, besides its rows."""
+    """What the headline says about a run besides its rows."""
 
     state: str  # of run.json: running, finished, interrupted, broken
     selected: int  # tests and lessons that were to run
@@ -48,7 +48,7 @@ def lessons(table: Iterable[Row]) -> list[Row]:
 
 
 def headline(table: Sequence[Row], run: State) -> str:
-    """The sentence that says the result of a run, and why."""
+    """The text that says the result of a run, and why."""
     counted = told(table)
     where = " On the reference model: this says nothing about a driver."
     end = (where if run.on_model else "") + (

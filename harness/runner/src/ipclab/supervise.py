@@ -1,8 +1,8 @@
 """Run one program and make sure that none of its processes outlives the call.
 
-The program leads its own session. This process is a subreaper: every process that the
-program leaves behind becomes a child of this process. It finds, names and ends these
-children.
+The program leads its own session. The runner's process is a subreaper: every process
+that the program leaves behind becomes a child of the runner. The runner finds, names
+and ends these children. Only a process that hangs in the driver can outlive the call.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -22,10 +22,10 @@ from pathlib import Path
 
 import psutil
 
-MARK = "IPCLAB_SUPERVISED"  # inherited even by processes that leave the session
+MARK = "IPCLAB_SUPERVISED"  # a variable that even processes in another session inherit
 HEAD = TAIL = 64 * 1024  # bytes of output that are kept at each end
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
-LINGER = 2.0  # seconds for a last child to end by itself
+LINGER = 2.0  # seconds in which the last children may end by themselves
 STUCK = 10.0  # seconds after SIGKILL until a process counts as stuck
 LOOK = 0.05  # seconds between two checks of /dev/shm; a CUDA process lives longer
 
@@ -45,11 +45,11 @@ class Ended:
     output: str
     survivors: tuple[str, ...]  # "name (pid)" of each process left behind
     seconds: float
-    stuck: str = ""  # its state, if not even SIGKILL ended it
+    stuck: str = ""  # the program's state, if not even SIGKILL ended the program
 
     @property
     def signal(self) -> str | None:
-        """The name of the signal that ended the program, if one did."""
+        """The name of the signal that ended the program; None if no signal did."""
         if self.code >= 0:
             return None
         try:
@@ -59,7 +59,7 @@ class Ended:
 
     @property
     def how(self) -> str:
-        """The end in words, for the report."""
+        """How the program ended, in words for the report."""
         if self.stuck:
             return f"cannot be ended: {self.stuck}"
         if self.timed_out:
@@ -85,7 +85,7 @@ class Capture:
             del self._tail[:-TAIL]
 
     def text(self) -> str:
-        """The output that was kept; bytes that are not UTF-8 are replaced."""
+        """The output that was kept; zeros and bytes that are not UTF-8 are replaced."""
         cut = f"\n[… {self._dropped} bytes left out …]\n" if self._dropped else ""
         kept = self._head + cut.encode() + self._tail
         return kept.decode(errors="replace").replace("\0", "�")
@@ -107,9 +107,10 @@ def run(
 ) -> Ended:
     """Run `command` to its end or for `timeout` seconds.
 
-    Raises OSError if it cannot be started. `live` gets the output as it comes. If
-    SIGKILL does not end the program, for example because it waits inside a hung driver,
-    this function also returns, and `stuck` says so.
+    Raises OSError if the program cannot be started, and IndexError if `command` is
+    empty. `live` gets the output as it comes. If SIGKILL does not end the program, for
+    example because it waits inside a hung driver, this function returns nevertheless,
+    and `stuck` says so.
     """
     global _marks
     adopt_orphans()
@@ -118,7 +119,7 @@ def run(
         mark = f"{os.getpid()}.{_marks}"
     start = time.monotonic()
     capture = Capture()
-    with _lock:  # otherwise another thread could reap it before its id is known
+    with _lock:  # otherwise another thread could reap the program too early
         program = subprocess.Popen(
             command,
             cwd=folder,
@@ -135,7 +136,7 @@ def run(
     end = _End(program.pid)
     timed_out = False
     stuck = ""
-    alone = False  # whether all its processes have ended
+    alone = False  # whether all processes of the program have ended
     survivors: list[psutil.Process] = []
     try:
         if _wait_and_look(end, timeout, names_of_driver):
@@ -148,9 +149,9 @@ def run(
         names = tuple(f"{_name(process)} ({process.pid})" for process in survivors)
     finally:
         names_of_driver.look()
-        # After a KeyboardInterrupt, too: end all processes and reap them. The leader is
-        # reaped last, because until then no other process can get its id or its group's
-        # id.
+        # End all processes and reap them, even after a KeyboardInterrupt. The leader is
+        # reaped last: until then no other process can get the leader's id or the id of
+        # its group.
         if not alone:
             _signal_group(program.pid, signal.SIGKILL)
             for process in _family(program.pid, mark):
@@ -158,7 +159,7 @@ def run(
                     process.kill()
         if not end.wait(STUCK):
             stuck = _state(program.pid)
-            program.returncode = -signal.SIGKILL  # no thread waits for it any more
+            program.returncode = -signal.SIGKILL  # so that program.wait() returns
         if not alone:
             _wait_for(program.pid, mark, GRACE)
         end.close()
@@ -179,11 +180,11 @@ def run(
 
 
 def stop_all() -> None:
-    """End every program that is running now; their `run` then returns."""
+    """End every program that is running now. Their calls of `run` then return."""
     with _lock:
         leaders = list(_leaders)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with _lock:  # so no thread reaps any of them during the loop
+        with _lock:  # so no thread reaps a leader during the loop
             for pid in _leaders.intersection(leaders):
                 _signal_group(pid, number)
         deadline = time.monotonic() + GRACE
@@ -213,16 +214,19 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 def _family(leader: int, mark: str) -> list[psutil.Process]:
-    """The leader's living descendants, even if they have another parent now."""
+    """The leader's living descendants, even if they have another parent now.
+
+    Also reaps orphans that have ended.
+    """
     family = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, OSError):
             ours = process.pid != leader and _belongs(process, leader, mark)
-            # This comes last, because a process that has ended has lost its
-            # environment.
+            # The status is read after the environment: a process that ends before
+            # that has no environment any more, and is seen here as a zombie.
             if process.status() == psutil.STATUS_ZOMBIE:
-                # A zombie in our session is the child of another thread. That thread
-                # reaps it.
+                # A zombie in our own session belongs to another thread, which reaps
+                # the zombie.
                 if os.getsid(process.pid) != os.getsid(0):
                     _reap(process.pid)
             elif ours:
@@ -231,7 +235,7 @@ def _family(leader: int, mark: str) -> list[psutil.Process]:
 
 
 def _wait_for(leader: int, mark: str, seconds: float) -> list[psutil.Process]:
-    """Waits until the family is empty or `seconds` have passed, and returns it."""
+    """Wait until the family is empty or `seconds` have passed; return the family."""
     deadline = time.monotonic() + seconds
     while (family := _family(leader, mark)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -245,7 +249,7 @@ def _belongs(process: psutil.Process, leader: int, mark: str) -> bool:
 
 
 class _End:
-    """The end of a child, seen without reaping it."""
+    """Notices the end of a child without reaping the child."""
 
     def __init__(self, pid: int) -> None:
         self._descriptor = os.pidfd_open(pid)
@@ -262,7 +266,7 @@ class _End:
 
 
 def _wait_and_look(end: _End, timeout: float, names: _DriverNames) -> bool:
-    """Wait for the end; during this time, record the names.
+    """Wait for the end of the program; during this time, remember the driver's names.
 
     Returns False if the time has run out.
     """
@@ -288,8 +292,8 @@ def _state(pid: int) -> str:
 class _DriverNames:
     """The names in /dev/shm that NVIDIA's driver leaves for a program's processes.
 
-    The driver makes a name for interprocess events, which contains the process's id,
-    and never unlinks the name. A name is removed if it has the id of the program, or if
+    For interprocess events the driver makes a name that contains the process's id. It
+    never unlinks this name. A name is removed if it has the id of the program, or if
     it was seen while its process lived and belonged to the program. Other names stay,
     because a process in a container that shares /dev/shm may use them.
     """

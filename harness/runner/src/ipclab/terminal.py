@@ -36,7 +36,7 @@ COLOURS = {
 }
 
 
-MANY = 20  # with this many tests, each chapter gets its own line
+MANY = 20  # with more results than this, each chapter gets its own line
 MOST_TOLD = 5  # failing tests that are printed in full; more would not fit a screen
 
 
@@ -80,7 +80,7 @@ class Live:
         self._bar.start()
 
     def started(self, name: str) -> None:
-        """A test has started."""
+        """The program of a test, or of several tests, has started."""
         self._running.append(name)
         self._describe()
 
@@ -158,7 +158,7 @@ class Counted:
 
 
 def first_line(out: Console, run: Run) -> None:
-    """Print the backend, and where the machine differs from what was expected."""
+    """Print the backend, and how the machine differs from what was expected."""
     out.print(Text(probe.first_line(run.probe)), soft_wrap=True)
     for finding in run.findings:
         out.print(Text(finding, style="bold red"), soft_wrap=True)
@@ -170,9 +170,9 @@ def first_line(out: Console, run: Run) -> None:
 
 
 def final(out: Console, run: Run, verbose: bool = False) -> None:
-    """One screen: a line for each chapter, what a reader must know, the result.
+    """Print one screen: a line for each chapter, what a reader must know, the result.
 
-    `verbose` shows all rows first, as a table.
+    With `verbose`, all rows come first, as a table.
     """
     order = run.rows
     if verbose and order:
@@ -204,8 +204,8 @@ def final(out: Console, run: Run, verbose: bool = False) -> None:
 
 
 def _processes(out: Console, made: list[Record], start_ms: float) -> None:
-    """How many processes used CUDA, and how long the start of one process takes
-    here.
+    """Print how many processes were started for the roles, and how long the start of a
+    process with CUDA takes here.
     """
     roles = [role for record in made for role in record["roles"]]
     started = sum(not role.get("shared") for role in roles)
@@ -232,7 +232,7 @@ def _by_chapter(out: Console, order: list[Row]) -> None:
 
 
 def _worth_knowing(out: Console, order: list[Row], strict: bool) -> None:
-    """The tests that fail and those that deviate; the first failures in full."""
+    """Print the first failing tests in full, and the rows with a known deviation."""
     failing = [row for row in order if records.fails(row.verdict, strict)]
     deviating = [row for row in order if row.verdict == "deviates" and not strict]
     if failing or deviating:
@@ -275,7 +275,9 @@ def _every_row(out: Console, order: list[Row]) -> None:
 
 
 def _row_name(record: Record) -> str:
-    """The row, with its kind if the row is derived or is not judged."""
+    """The row, with its kind if the row is derived or is not judged; `sample` for a
+    lesson.
+    """
     if record["kind"] in (DERIVED, *UNJUDGED_KINDS):
         return f"{record['requirement']} {record['kind']}"
     return str(record["requirement"] or record["suite"])

@@ -24,7 +24,9 @@ def svg(entries: list[Entry], title: str) -> str:
 
 
 def steps(entries: list[Entry]) -> list[Step]:
-    """The entries in the order of time, each message once, with its milliseconds."""
+    """The entries in the order of time, each message once. Each step says how many
+    milliseconds after the first entry it was recorded.
+    """
     shown = sorted(entries, key=lambda entry: int(entry["t_us"]))
     # A 'receive' shows the whole message, so its 'send' is left out.
     received = {(e.get("from"), e["text"]) for e in shown if e["kind"] == "receive"}

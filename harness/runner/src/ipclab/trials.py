@@ -31,23 +31,26 @@ EQUIVALENT, NOT_EQUIVALENT, PASSED, FLAGGED, NOT_RUN = (
     "flagged",
     "not run",
 )
-# Results that only a row under a named fault can have.
+# Results of a row under a fault that is not an operator. A fault itself can only have
+# SEEN of these.
 OPEN, SEEN, ELSEWHERE = "no test", "observed", "not applicable"
 UNNOTICED = "not noticed"  # by a lesson that does not have to notice the fault
 MEANING = {  # in the order in which they are counted
     KILLED: "a test failed: the fault was noticed",
-    DENIED: "a test that passes without the fault said 'not applicable': noticed, too",
+    DENIED: "a test that passes without the fault said 'not applicable' with it: this "
+    "also counts as noticed",
     PASSED: "another legal answer (ok-…): no test may fail, and none did",
-    EQUIVALENT: "no documented row forbids it; faults.json says why",
-    SURVIVED: "it took effect, but no test failed",
-    UNFIRED: "it took effect in no test, so no test could notice it",
+    EQUIVALENT: "no documented row forbids the fault; faults.json says why",
+    SURVIVED: "the fault took effect, but no test failed",
+    UNFIRED: "the fault took effect in no test, so no test could notice it",
     UNJUDGED: "the harness could not judge, so the fault does not count as noticed",
     FLAGGED: "another legal answer failed a test",
     NOT_EQUIVALENT: "faults.json calls it equivalent, and a test noticed it",
     OPEN: "the row has no test",
-    SEEN: "the row is only observed: nothing could fail",
+    SEEN: "the row is only observed, never judged, so no test could fail",
     ELSEWHERE: "this machine cannot run the row's tests",
-    UNNOTICED: "it took effect in the lesson, but the lesson checks something else",
+    UNNOTICED: "the fault took effect in the lesson, but the lesson checks something "
+    "else",
     NOT_RUN: "left out, or not finished: there is no result",
 }
 WRONG = (SURVIVED, UNFIRED, UNJUDGED, FLAGGED, NOT_EQUIVALENT)
@@ -57,7 +60,8 @@ NOTICED = (KILLED, DENIED)
 JUDGED_KINDS = ("MUST", "ERROR", "DERIVED")
 
 SOUND = ("conforms", "lifted", "observed", "deviates")  # usable as a baseline
-# The time limit of a test under a fault; it is short, because a hang is a kill.
+# Under a fault a test may take SLOWER times as long as without a fault, and
+# MORE_SECONDS. This limit is short, because a hang is a kill.
 SLOWER, MORE_SECONDS = 10, 10.0
 
 
@@ -88,7 +92,7 @@ class Trial:
     verdict: str
     reason: str  # one line
     fired: bool | None  # None for a hook of the model, which does not report this
-    where: str | None  # the function in which it first took effect
+    where: str | None  # the function in which the fault first took effect
     deviation: str | None  # row whose entry of deviations.json covers what failed
     seconds: float
 
@@ -106,8 +110,9 @@ class Trial:
 
 
 def limit(fault: Fault, case: Case, seconds: float) -> float:
-    """How long a test may take under a fault if it took `seconds` without a fault.
-    Another legal answer may be slow, so the test gets its whole time limit.
+    """How long a test may take under a fault if it took `seconds` without a fault:
+    never longer than its limit in CTest's list. Another legal answer may be slow, so
+    with such an answer the test gets this whole limit.
     """
     if fault.allowed:
         return case.timeout
@@ -120,7 +125,7 @@ def subject(case: Case) -> str:
 
 
 def speaks_of(row: Mapping[str, Any], function: str) -> bool:
-    """Whether a row of the catalogue names a function, of either API."""
+    """Whether a row of the catalogue names a function, with the name of either API."""
     return any(
         _name(function).search(str(row.get(field, "")))
         for field in ("statement", "source", "scenario", "check", "functions")
@@ -129,7 +134,7 @@ def speaks_of(row: Mapping[str, Any], function: str) -> bool:
 
 @functools.cache
 def _name(function: str) -> re.Pattern[str]:
-    """A function's name without the prefix of its API."""
+    """A pattern for a function's name: without a prefix, or with that of either API."""
     topic = re.sub("^cu(da)?", "", function)
     return re.compile(rf"\b(cu|cuda)?{topic}\b")
 
@@ -159,8 +164,8 @@ class Experience:
         before: Mapping[str, Container[str]],
         first: Mapping[str, Container[str]],
     ) -> None:
-        """`before` maps a fault to its tests in an earlier matrix; `first` maps an
-        operator to rows.
+        """`before` maps a fault to the tests that noticed it in an earlier matrix.
+        `first` maps an operator to the rows whose tests run first.
         """
         self._before = before
         self._first = first
@@ -181,11 +186,11 @@ class Experience:
     ) -> list[Case]:
         """The tests; those that will most probably notice the fault are first.
 
-        First come the tests that noticed the fault before, then those of the rows that
-        faults.json puts first, then those that noticed other operators of the same
-        function or kind. Among equal tests, those that must run alone come last. Apart
-        from that, tests of judged rows come first, then tests of rows that name the
-        function, then cheap tests.
+        First come the tests that noticed the fault before. Then come the tests of the
+        rows that faults.json puts first, then the tests that noticed most faults with
+        the same operator or function. Among equal tests, those that must run alone come
+        last. Among the rest, tests of rows that are only observed come last, then tests
+        of rows that do not name the function, then slow tests.
         """
         return sorted(
             cases,
@@ -227,11 +232,11 @@ def outcome(
 ) -> dict[str, Any]:
     """The result of one fault, as mutants.json has it.
 
-    `planned` are the tests that it should run with, `trials` those that have run, by
-    name. `rows` are the cells of rows without a usable test: OPEN or ELSEWHERE.
-    `written_down` are the rows that are never judged. With `every_row` a fault runs
-    with all tests, and all are listed; otherwise an operator lists only the rows that
-    noticed it.
+    `planned` are the tests that the fault should run with, `trials` the results of
+    those that have run, by name. `rows` are the cells of rows without a usable test:
+    OPEN or ELSEWHERE. `written_down` are the rows that are never judged. With
+    `every_row` a fault runs with all tests, and all rows are listed. Otherwise an
+    operator lists only the rows that noticed it or that could not be judged.
     """
     met = [(case, trials[case.name]) for case in planned if case.name in trials]
     effects = [trial.effect for _, trial in met]
@@ -274,7 +279,7 @@ def _cells(
     written_down: Container[str],
     every_row: bool,
 ) -> list[dict[str, Any]]:
-    """The result of each row."""
+    """The result of each row that is listed."""
     by_row: dict[str, list[tuple[Case, Trial]]] = {}
     for case, trial in met:
         by_row.setdefault(subject(case), []).append((case, trial))
@@ -357,7 +362,9 @@ def _note(
 def decided(
     fault: Fault, found: dict[str, Any], catalogue: Catalogue, backend: str
 ) -> dict[str, Any]:
-    """Apply faults.json to the outcome: equivalents, legal answers, unfired faults."""
+    """Apply faults.json to the outcome: equivalents, unfired faults, faults that change
+    nothing here; and judge legal answers.
+    """
     result, note = found["result"], found["note"]
     why = ""
     unexpected = False
@@ -392,9 +399,9 @@ def decided(
 def of_lessons(
     fault: Fault, found: dict[str, Any], central: Container[str]
 ) -> dict[str, Any]:
-    """The outcome for lessons: they have to notice only `central` faults. A lesson has
-    noticed a fault if its own check fails, or if it crashes or hangs. A skip does not
-    count.
+    """The outcome for lessons: only the lessons in `central` have to notice the fault.
+    A lesson has noticed a fault if its own check fails, or if the lesson crashes or
+    hangs. A skip does not count.
     """
     cells = [
         {

@@ -1,4 +1,5 @@
-"""`ipclab verify RESULTS`: is a submitted run complete, fixed and unedited?
+"""`ipclab verify RESULTS`: is a submitted run complete, unedited, and made with the
+options of `ipclab qualify`?
 
 The digests show if a record or a setting was edited, lost or added after the run, or if
 a file was damaged. With a build they also show if another program or catalogue ran.
@@ -34,8 +35,8 @@ from ipclab import (
 from ipclab.records import Record
 
 REPEAT = 3
-# The options of `ipclab qualify`. The number of jobs, the backend and the profile of
-# the model are free; the record contains them.
+# The fixed options of `ipclab qualify`. Other options, such as the number of jobs, the
+# backend and the profile of the model, are free; run.json contains them.
 FIXED: dict[str, Any] = {
     "expression": "",
     "gpus": None,
@@ -210,7 +211,7 @@ def _verdicts(document: Document, found: list[Record]) -> Iterator[str]:
 
 
 def _kill_matrix(document: Document, kills: matrix.Document | None) -> Iterator[str]:
-    """Check that the kill matrix, shown beside the verdicts, is of the same machine."""
+    """Check that the kill matrix in the folder is whole and of the same machine."""
     if kills is None:
         return
     for name in ("backend", "machine"):

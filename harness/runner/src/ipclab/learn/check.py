@@ -1,4 +1,4 @@
-"""Judges an exercise by what it does: exit code, trace, and drivers with a fault."""
+"""Judges an exercise by its exit code, its trace, and its runs on wrong drivers."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from ipclab.learn.toolbox import Ran, Toolbox
 from ipclab.trace.files import TAKES_AWAY, Call, Process
 from ipclab.trace.story import Story
 
-MOST_LINES = 24  # of the output of a program or a compiler
+MOST_LINES = 24  # lines that are shown of the output of a program or a compiler
 
-UNANSWERED = "you: not answered"  # by predicted() of exercise.h
-# What a role says if it ends because the other role has ended or has sent no message.
+UNANSWERED = "you: not answered"  # predicted() of exercise.h prints it
+# What a role says if it ends because the other role has ended (GONE) or has sent no
+# message (WAITED).
 GONE = "the other role has ended"
 WAITED = "still waiting after"
 
@@ -42,7 +43,7 @@ class Complaint:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer to one save of an exercise."""
+    """The result of one check of an exercise."""
 
     complaint: Complaint | None  # None: passed
     output: str  # what the program printed
@@ -63,8 +64,8 @@ class Verdict:
 def judge(toolbox: Toolbox, exercise: Exercise, source: Path, work: Path) -> Verdict:
     """Build `source`, run it, and apply the exercise's check.
 
-    `work` is a folder for the program. The check ends at the first complaint,
-    because a later one would often follow from it.
+    `work` is a folder for the program. The check ends at the first complaint, because
+    a later complaint would often follow from the first.
     """
     work.mkdir(parents=True, exist_ok=True)
     program = work / exercise.name
@@ -127,7 +128,9 @@ def _of_end(ran: Ran, exercise: Exercise) -> Complaint | None:
 
 
 def _besides(story: Story | None, ignored: Sequence[str]) -> str:
-    """What the trace says about a program that failed; this is often the reason."""
+    """The first finding of the trace about a call of a program that failed: it is often
+    the reason. Empty if there is none.
+    """
     for found in story.findings if story else ():
         if isinstance(found.entry, Call) and found.rule not in ignored:
             return (
@@ -140,7 +143,7 @@ def _besides(story: Story | None, ignored: Sequence[str]) -> str:
 def _first_to_fail(story: Story, lines: Sequence[str]) -> str:
     """Which of several roles failed first, and how; may be empty."""
     failed = [x for x in story.trace.processes if x.died or x.exit_code]
-    # The end of a role also ends the other role: a signal kills it, or it says GONE.
+    # If one role ends, the other role also ends: a signal kills it, or it says GONE.
     at_fault = [
         x for x in failed if any(GONE not in line for line in _errors_of(x, lines))
     ]
@@ -180,7 +183,9 @@ def _telling(lines: Sequence[str]) -> str:
 
 
 def _of_calls(exercise: Exercise, story: Story | None) -> Complaint | None:
-    """Does the program still make the calls that the exercise is about?"""
+    """A complaint if the program does not make the calls that the exercise is about:
+    often enough, not too often, and in their order. None if it makes them.
+    """
     if story is None:
         return None
     done = _own_calls(story)
@@ -223,7 +228,8 @@ def _left_of(order: Sequence[str], done: Sequence[str]) -> list[str]:
 def _own_calls(story: Story) -> list[str]:
     """The calls that succeeded, without the probe of require_legacy_ipc().
 
-    The probe allocates, asks for a handle, and frees: the picture does not show it.
+    The probe allocates, asks for a handle, and frees. The picture does not show these
+    calls either.
     """
     probe = ["cuMemAlloc", "cuIpcGetMemHandle", "cuMemFree"]
     done = [x for x in story.trace.entries if isinstance(x, Call) and x.ok]
@@ -249,7 +255,9 @@ def _of_findings(exercise: Exercise, story: Story | None) -> Complaint | None:
 
 
 def _of_faults(toolbox: Toolbox, exercise: Exercise, program: Path) -> Complaint | None:
-    """Does the program notice a wrong driver, and accept one that is only different?"""
+    """A complaint if the program does not notice a wrong driver, or does not accept a
+    driver that is right but different. None if it does both.
+    """
     for name in (*exercise.check.faults, *exercise.check.legal):
         fault = toolbox.fault(name)
         ran = toolbox.run_with(fault, program, exercise.check.profile)

@@ -35,7 +35,7 @@ ACTIONS = {
     "solution": "the solutions, if the exercise has passed, or with --show",
     "reset": "hand an exercise out again; your copy is kept beside it",
     "list": "all exercises and your progress",
-    "open": "where the page of its lesson is; opens it on a desktop",
+    "open": "show where the page of the exercise's lesson is; on a desktop, open it",
 }
 KEYS = "h hint   n next   s solution   o page   l list   r run again   q quit"
 ALONE = "self_study"  # the path if the student has chosen none
@@ -51,16 +51,17 @@ class Request:
     exercise: str | None
     backend: str
     once: bool  # check once and do not watch
-    show: bool  # show the solution even before it has passed
+    show: bool  # show the solution even before the exercise has passed
     verify: bool
     report: Path | None
     path: str | None  # of paths.toml: which exercises, in which order
 
 
 def run(out: Console, request: Request) -> int:
-    """One command; its exit code: 0, or 1 if what was checked did not pass.
+    """Run one command. Returns 0, or 1 if an exercise that was checked did not pass.
 
-    Raises UsageError for an exercise, folder or build that is not there.
+    With --report, returns 1 if a progress file is damaged. Raises UsageError for an
+    exercise, folder or build that does not exist.
     """
     known = exercises.of_build(request.build)
     if request.report is not None:
@@ -157,7 +158,7 @@ def _check(
     exercise: Exercise,
     watching: bool = False,
 ) -> Verdict:
-    """Check it, save the result and print it."""
+    """Check the exercise, save the result and print it."""
     source = folder.source(exercise)
     began = time.monotonic()
     # The digest of the source that was built, not of a later save.
@@ -262,8 +263,8 @@ def _solution(out: Console, folder: Folder, exercise: Exercise, show: bool) -> i
 def site(build: Path) -> Path | None:
     """The folder with the pages of the site; None if the site was not built.
 
-    `ci/docs` builds it in build/dev, whatever build folder the exercises use. A packed
-    suite contains it.
+    `ci/docs` builds the site in build/dev, whatever build folder the exercises use. A
+    packed suite contains the site if it was built.
     """
     places = (
         build.resolve() / "docs/html",
@@ -289,7 +290,7 @@ def _open(out: Console, build: Path, exercise: Exercise) -> int:
 
 
 def _list(out: Console, folder: Folder, known: Sequence[Exercise], on_way: int) -> int:
-    """The exercises of the path in its order, then others that were begun."""
+    """Print the exercises of the path in its order, then others that were begun."""
     states = folder.read()
     rows = [x for i, x in enumerate(known) if i < on_way or x.name in states]
     table = Table(box=None, pad_edge=False)
@@ -337,7 +338,7 @@ def _list(out: Console, folder: Folder, known: Sequence[Exercise], on_way: int) 
 def _verify(
     out: Console, request: Request, folder: Folder, known: Sequence[Exercise]
 ) -> int:
-    """Check again everything that counts as passed."""
+    """Check again every exercise that counts as passed."""
     bench = Toolbox(request.build, request.backend)
     states = folder.read()
     passed = [x for x in known if (s := states.get(x.name)) and s.passed]
@@ -382,7 +383,7 @@ def _watch(
     known: Sequence[Exercise],
     on_way: int,
 ) -> int:
-    """Check at each save until q is pressed; n goes on to the next."""
+    """Check at each save until q is pressed; n goes on to the next exercise."""
     with _keys() as key:
         while True:
             _task(out, folder, exercise, bench)
@@ -451,7 +452,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits some seconds for a key; it returns "" if there is none."""
+    """A function that waits some seconds for a key; it returns "" if no key comes."""
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
 

@@ -1,8 +1,8 @@
 """The exercises of samples/exercises: the handed-out files and their descriptions.
 
-A folder NN_topic has `exercise.cu`, which is handed out and begins with its task,
-and `exercise.toml`: hints, check, solutions and wrong solutions. The last two are
-changes of `exercise.cu`, so that there is one source.
+A folder NN_topic has `exercise.cu`, which is handed out and begins with its task, and
+`exercise.toml`: hints, check, solutions and wrong solutions. All solutions are changes
+of `exercise.cu`, so that there is only one source.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -104,15 +104,15 @@ _FACTS: schema.Schema = {
 
 @dataclass(frozen=True)
 class Check:
-    """What a solution has to do in addition to exiting with 0."""
+    """What a solution has to do besides exiting with 0."""
 
     calls: dict[str, int]  # driver calls, and how often each must succeed at least
     at_most: dict[str, int]  # driver calls, and how often each may succeed at most
     order: tuple[str, ...]  # driver calls that must succeed, one after the other
     faults: tuple[str, ...]  # faults of harness/faults; the program must notice each
-    legal: tuple[str, ...]  # ok-… faults: other legal answers, which must pass
+    legal: tuple[str, ...]  # ok-… faults; with each the program must exit with 0
     ignore: tuple[str, ...]  # rules of the trace that are not checked here
-    profile: str | None  # the machine of the exercise: always on the reference model
+    profile: str | None  # with a profile the exercise always runs on the model
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Exercise:
     title: str
     lesson: str
     kind: str  # of KINDS
-    after: tuple[str, ...]  # numbers of exercises that come before it on any path
+    after: tuple[str, ...]  # numbers of exercises that come earlier on any path
     minutes: int
     level: int  # of LEVELS
     seen: str  # where this bug was seen, in a sentence; may be empty
@@ -171,7 +171,7 @@ class Exercise:
     def changed(self, variant: Variant) -> str:
         """The source of a variant.
 
-        Raises HarnessError unless the text to replace occurs exactly once.
+        Raises HarnessError unless each text to replace occurs exactly once.
         """
         text = self.source
         for old, new in variant.changes:

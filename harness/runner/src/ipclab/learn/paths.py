@@ -106,7 +106,8 @@ def read(source: Path, known: Sequence[Exercise]) -> list[Way]:
 
     Raises HarnessError if the file is malformed, if the minutes of the steps do not add
     up to the minutes of the path, if the exercises of a step take longer than the step,
-    or if an exercise comes before an exercise that it needs.
+    if an exercise comes before an exercise that it needs, or if a step names an unknown
+    block. Raises UsageError for an unknown exercise.
     """
     path = source / FILE
     try:
@@ -149,7 +150,7 @@ def read(source: Path, known: Sequence[Exercise]) -> list[Way]:
 
 
 def _check_order(path: Path, name: str, order: Sequence[Exercise]) -> None:
-    """Does each exercise come after those that it needs, if the path has them?"""
+    """Raise HarnessError if an exercise comes before an exercise that it needs."""
     places = {exercise.number: place for place, exercise in enumerate(order)}
     for exercise in order:
         for needed in exercise.after:

@@ -18,8 +18,8 @@ MOST_STEPS = 40
 def lines(story: Story, width: int, ignored: Sequence[str] = ()) -> list[str]:
     """The picture; empty if no process has used CUDA IPC.
 
-    It is at most `width` characters wide, unless its columns would be too narrow.
-    Findings of the `ignored` rules are not marked.
+    The picture is at most `width` characters wide, unless its columns would be too
+    narrow. Findings of the `ignored` rules are not marked.
     """
     marked = [x for x in story.findings if x.rule not in ignored]
     steps = _without_probe(sequence.steps(story, marked))

@@ -132,7 +132,8 @@ class Folder:
     def reset(self, exercise: Exercise) -> Path | None:
         """Hand out an exercise again.
 
-        Returns where the old copy is kept, if the student had changed it.
+        If the student has changed the old copy, it is kept. Returns where it is kept,
+        or None.
         """
         path = self.path / exercise.name / SOURCE
         kept = None
@@ -151,13 +152,13 @@ class Folder:
     def read(self) -> dict[str, State]:
         """The state of each exercise that was begun.
 
-        Raises HarnessError if the file is damaged; it is never overwritten then.
+        Raises HarnessError if the file is damaged. A damaged file is never overwritten.
         """
         return read(self.path / FILE)
 
     @property
     def way(self) -> str | None:
-        """The path that the student has chosen."""
+        """The path that the student has chosen; None: no path was chosen."""
         document = _document(self.path / FILE)
         return document.get("path") if document else None
 
@@ -168,7 +169,7 @@ class Folder:
 
     @contextlib.contextmanager
     def change(self, exercise: Exercise) -> Iterator[State]:
-        """Change the state of one exercise; other commands wait until then."""
+        """Change the state of one exercise; other commands wait until it is saved."""
         with self._locked():
             states = self.read()
             state = states.setdefault(exercise.name, State())
@@ -202,7 +203,9 @@ class Folder:
 
 
 def read(path: Path) -> dict[str, State]:
-    """A progress file; empty if it does not exist. Raises HarnessError."""
+    """The states in a progress file; empty if there is no file. Raises HarnessError if
+    it is damaged.
+    """
     document = _document(path)
     if document is None:
         return {}
@@ -235,7 +238,7 @@ def _document(path: Path) -> dict[str, Any] | None:
 
 
 def digest(path: Path) -> str:
-    """The digest of a source, to recognise the source that passed."""
+    """The digest of a source file, to recognise the source that passed."""
     return _digest(path.read_bytes())
 
 

@@ -23,7 +23,8 @@ def run(out: Console, folder: Path, known: Sequence[Exercise]) -> int:
     """Print the progress of all files below `folder`, by person and by exercise.
 
     The name of a person is the path of the file's folder below `folder`. Raises
-    UsageError if there is no file. A damaged file is named; the others are still read.
+    UsageError if there is no file. If a file is damaged, its error is printed, the
+    other files are still read, and the exit code is 1.
     """
     class_: dict[str, dict[str, State]] = {}
     damaged = []
@@ -94,7 +95,7 @@ def _plain(text: str) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    """All progress files below `folder`; skips other files and deep trees."""
+    """All progress files in and below `folder`; hidden folders are left out."""
     found = []
     for top, folders, names in os.walk(folder):
         if progress.FILE in names:

@@ -1,9 +1,9 @@
 """Builds and runs an exercise with the tools in the build folder.
 
 An exercise is plain C++ that uses a precompiled header and a small library
-(samples/exercises/CMakeLists.txt), so it is built in a third of a second. It runs
-on a GPU if there is one, otherwise on the reference model, on its own simulated
-machine.
+(samples/exercises/CMakeLists.txt), so it is built in a third of a second. An exercise
+runs on a GPU if there is one, otherwise on the reference model, on a simulated machine
+of its own. An exercise with a profile always runs on the model.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -26,7 +26,7 @@ from ipclab.trace import files, recording
 from ipclab.trace.story import Story, replay
 
 BUILD_SECONDS = 60  # enough for a compiler on a loaded machine
-RUN_SECONDS = 30  # a role stops waiting after 10
+RUN_SECONDS = 30  # a role stops waiting after 10 s
 SKIPPED = 77
 
 
@@ -41,7 +41,7 @@ class Ran:
 
     @property
     def skipped(self) -> bool:
-        """Whether this machine cannot run it."""
+        """Whether this machine cannot run the exercise."""
         return self.ended.code == SKIPPED
 
 
@@ -81,7 +81,7 @@ class Toolbox:
         self._inherited = dict(os.environ)
 
     def where(self, profile: str | None = None) -> str:
-        """Where an exercise about this machine runs, for a person."""
+        """Where an exercise with this profile runs, in words for a person."""
         if profile is not None:
             return f"the reference model, as the machine {profile}"
         return "the reference model" if self._on_model else "the GPU of this machine"
@@ -100,9 +100,10 @@ class Toolbox:
         return self._faults[name]
 
     def build(self, source: Path, program: Path) -> str:
-        """Compile `source`; returns the compiler's errors, or empty.
+        """Compile and link `source`; returns the compiler's errors, "" if there are
+        none.
 
-        Raises HarnessError if the compiler is missing, hangs or has no room.
+        Raises HarnessError if the compiler is missing or hangs, or if the disk is full.
         """
         part = program.with_name(f"{program.name}.{os.getpid()}")
         try:
@@ -173,7 +174,7 @@ class Toolbox:
             ended = self._start(program, recording.variables(request))
             if not any(Path(folder).glob("*.trace")):
                 return Ran(ended, on_model)
-            # The roles of an exercise have no other way to communicate.
+            # The roles of an exercise communicate only by messages.
             seen = replay(files.read(Path(folder)), messages_only=True)
             return Ran(ended, on_model, seen)
 

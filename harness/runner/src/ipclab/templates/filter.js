@@ -1,6 +1,6 @@
 // Shows the entries ([data-state]) that have the words and one of the pressed states. A
-// group without any entry is hidden, too. "/" moves to the field for words, and Escape
-// shows everything again. A link to a hidden entry shows everything as well.
+// group without a shown entry is also hidden. "/" moves to the field for words, and
+// Escape shows everything again. A link to a hidden entry also shows everything.
 "use strict";
 (() => {
   const form = document.querySelector(".filter");
@@ -48,7 +48,7 @@
     const query = kept.toString();
     try {
       history.replaceState(null, "", `${location.pathname}${query ? `?${query}` : ""}${location.hash}`);
-    } catch { /* a page without an address of its own */ }
+    } catch { /* this page has no address of its own */ }
   };
 
   const showAll = () => {

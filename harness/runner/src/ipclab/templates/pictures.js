@@ -1,5 +1,5 @@
-// Shows the pictures of a test when it is opened: they are packed together at the end of
-// the page, because all of them as SVG would be ten times as large.
+// Shows the pictures of a test when the test is opened. The pictures are packed together
+// at the end of the page: as SVG they would be ten times as large.
 (() => {
   let drawn = null;
   const unpack = async () => {

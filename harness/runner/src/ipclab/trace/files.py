@@ -18,7 +18,7 @@ from ipclab.errors import UsageError
 
 FORMAT = 1
 ROLE = "--importer"  # how samples/common/roles.h starts the second role
-TRACER = "tracer.jsonl"  # the ends of processes that `ipclab trace` saw
+TRACER = "tracer.jsonl"  # how processes ended, as far as `ipclab trace` saw it
 
 
 @dataclass(eq=False)
@@ -38,20 +38,20 @@ class Process:
     recorder: str = ""  # "cupti" or "calls"; empty without CUDA
     problem: str = ""  # why its calls are not recorded
     torn: int = 0  # incomplete lines; there are some if the process was killed
-    exit_code: int | None = None  # of its own exit
-    signal: int = 0  # signal that ended it, if its parent or the tracer saw it
+    exit_code: int | None = None  # None: a signal ended it, or its end is unknown
+    signal: int = 0  # signal that ended it, if its parent or the tracer saw the end
     ended: int = 0  # time of its end; if nobody saw the end, the time of its last entry
     kernels: dict[int, str] = field(default_factory=dict)
     contexts: dict[int, int] = field(default_factory=dict)  # number to pointer
 
     @property
     def died(self) -> bool:
-        """Whether a signal ended it or its end is unknown."""
+        """Whether a signal ended the process or its end is unknown."""
         return bool(self.signal) or self.exit_code is None
 
     @property
     def how(self) -> str:
-        """How it ended, in words."""
+        """How the process ended, in words."""
         if self.signal:
             return f"killed by {signal_name(self.signal)}"
         if self.exit_code is None:
@@ -85,7 +85,7 @@ class Call:
 
     @property
     def ok(self) -> bool:
-        """Whether it succeeded."""
+        """Whether the call succeeded."""
         return self.result == 0
 
 
@@ -94,7 +94,7 @@ class Event:
     """An entry that is not a call: a message, a closed descriptor, a process's end."""
 
     process: Process
-    what: str  # send, receive, takes, close, exit, ended, waits
+    what: str  # send, receive, takes, close, refused, exit, ended, waits, gone
     at: int
     facts: dict[str, Any]
 
@@ -113,8 +113,8 @@ class Trace:
 def when(entry: Entry) -> int:
     """The time at which an entry takes effect.
 
-    A call that releases something takes effect at its beginning, because others may see
-    the effect from then on.
+    A call that releases something takes effect when it begins, because other processes
+    may see the effect from then on. Any other call takes effect when it ends.
     """
     if isinstance(entry, Event):
         return entry.at
@@ -172,7 +172,9 @@ def read(folder: Path) -> Trace:
 
 
 def _file(path: Path) -> tuple[Process | None, list[Entry]]:
-    """One file; None if its process was killed before its first line."""
+    """The process and the entries of one file. The process is None if it was killed
+    before it had written its first line.
+    """
     process: Process | None = None
     declared: dict[int, list[str]] = {}
     entries: list[Entry] = []
@@ -214,8 +216,8 @@ def _file(path: Path) -> tuple[Process | None, list[Entry]]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The complete lines. If the process died while it wrote a line, the line begins
-    with a zero byte."""
+    """The lines, without zero bytes in front of them. If the process died while it
+    wrote a line, the first byte of that line is zero, so the rest is not JSON."""
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         for line in file:
             if not line.endswith(b"\n"):
@@ -253,7 +255,7 @@ def _call(process: Process, declared: dict[int, list[str]], line: list[Any]) -> 
 
 
 def _tracer(folder: Path) -> list[dict[str, Any]]:
-    """The ends of processes that the tracer itself saw."""
+    """How processes ended, as far as the tracer itself saw it."""
     path = folder / TRACER
     if not path.exists():
         return []
@@ -263,8 +265,11 @@ def _tracer(folder: Path) -> list[dict[str, Any]]:
 def _ends(
     processes: list[Process], entries: list[Entry], seen: list[dict[str, Any]]
 ) -> None:
-    """Find out how each process ended: from its file, its parent's or tracer.jsonl."""
-    # The system reuses process ids: take the last program of that id before the end.
+    """Find out how each process ended: its own file, the file of its parent or
+    tracer.jsonl says it.
+    """
+    # The system reuses process ids: an end belongs to the last program with this id
+    # that began before the end.
     by_number: dict[int, list[Process]] = {}
     for process in processes:
         by_number.setdefault(process.number, []).append(process)
@@ -342,15 +347,16 @@ def _names(processes: list[Process], entries: list[Entry]) -> None:
 
 
 def _second(process: Process) -> bool:
-    """Does the process play the second role of one of our programs?"""
+    """Whether the process plays the second role of one of our programs."""
     command = process.command
     return ROLE in command or command[1:3] == ["--role", "importer"]
 
 
 def _second_starts(processes: list[Process], parent: Process) -> list[Process]:
-    """The children of `parent` that play the second role, and their children.
+    """The children of `parent` that play the second role, and their children in a new
+    PID namespace.
 
-    In its own PID namespace such a grandchild writes 0 as the number of its parent.
+    Such a grandchild writes 0 as the number of its parent.
     """
     found: list[Process] = []
     for process in processes:

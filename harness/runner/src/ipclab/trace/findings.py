@@ -16,7 +16,7 @@ from ipclab.trace.files import Entry, Process
 RULES: dict[str, tuple[str, str]] = {
     "freed-while-open": (
         "LMEM-42",
-        "free the memory after every importer has reported that it has closed it",
+        "let every importer close the memory and report this; then free the memory",
     ),
     "exporter-ended-while-open": (
         "LIFE-04",
@@ -37,7 +37,7 @@ RULES: dict[str, tuple[str, str]] = {
     "not-exportable": ("LMEM-21", "export memory of the kind that this handle is for"),
     "interior-pointer": (
         "LMEM-23",
-        "send the offset, too: a handle opens at the base of the allocation",
+        "also send the offset: a handle opens at the base of the allocation",
     ),
     "shared-with-neighbours": (
         "SUBA-03",
@@ -102,7 +102,7 @@ RULES: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One broken rule: where, when, in words."""
+    """A broken rule: in which process, at which entry and time, and a text about it."""
 
     rule: str
     process: Process
@@ -116,7 +116,7 @@ class Finding:
 
     @property
     def requirement(self) -> str:
-        """The row of the catalogue."""
+        """The row of the catalogue that the rule follows from."""
         return self.row or RULES[self.rule][0]
 
     @property
@@ -169,7 +169,7 @@ def suppressions(path: Path) -> list[Suppression]:
 def split(
     found: Iterable[Finding], silenced: list[Suppression]
 ) -> tuple[list[Finding], list[Finding]]:
-    """The findings that no suppression covers, and those that one covers."""
+    """The findings that no suppression covers, and those that a suppression covers."""
     counted: list[Finding] = []
     covered: list[Finding] = []
     for finding in found:

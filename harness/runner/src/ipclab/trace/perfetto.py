@@ -13,7 +13,7 @@ from ipclab.trace.findings import Finding
 from ipclab.trace.sequence import result_name
 from ipclab.trace.story import Story
 
-MOST = 200_000  # calls; if there are more, only the calls that concern IPC are written
+MOST = 200_000  # if there are more calls, only the calls that concern IPC are written
 
 
 def write(path: Path, story: Story, found: Iterable[Finding]) -> None:

@@ -150,9 +150,9 @@ def memory(
     chunk also has a bar from its export until all copies of that descriptor are closed.
     The number of references is below the bars.
 
-    `since` is that of `shared`; `names` has other names for memory, by its number. The
-    attribute data-moments has a pair `nanoseconds,x` for each moment. The attribute
-    data-memory has the number of a group.
+    `since` has the same meaning as for `shared`; `names` has other names for memory, by
+    its number. The attribute data-moments has a pair `nanoseconds,x` for each moment.
+    The attribute data-memory has the number of the memory of a group.
     """
     began = story.trace.processes[0].began if story.trace.processes else 0
     blocks = shared(story, since)

@@ -31,9 +31,9 @@ class Step:
     text: str
     at: int = 0  # nanoseconds since the trace began
     detail: str = ""
-    to: str = ""  # of a message
-    handle: int = 0  # of the memory that it concerns
-    finding: str = ""  # the rule that it breaks
+    to: str = ""  # the receiver of a message
+    handle: int = 0  # the number of the memory that the step concerns; 0: none
+    finding: str = ""  # the rule that the step breaks
     times: int = 1
     driver: str = ""  # the driver's call, if the text is the name in a source
 
@@ -59,7 +59,7 @@ def steps(story: Story, found: Iterable[Finding]) -> list[Step]:
 
 
 def every_step(story: Story, found: Iterable[Finding]) -> list[Step]:
-    """All steps that concern IPC, causes before effects; the rest is left out."""
+    """All steps that concern IPC, causes before effects, each round of a loop."""
     began = story.trace.processes[0].began if story.trace.processes else 0
     broken = {id(x.entry): x.rule for x in found if x.entry is not None}
     at_end = {x.process: x.rule for x in found if x.entry is None or _is_exit(x.entry)}
@@ -104,9 +104,9 @@ def _is_exit(entry: Call | Event) -> bool:
 
 
 def _level(made: list[Step], begins: dict[int, int]) -> list[Step]:
-    """If the receiver did nothing after a message was sent, draw the message before the
-    next step of its sender. The arrow is then horizontal, although its ends are at
-    different times."""
+    """Draw a message before the sender's next step, unless the receiver did something
+    between this step and the receipt. An arrow is always horizontal, although the
+    message was sent and received at different times."""
     by_process: dict[str, list[int]] = {}
     for step in made:
         by_process.setdefault(step.who, []).append(step.at)
@@ -133,7 +133,7 @@ def _drawn(story: Story, made: list[Step]) -> list[Process]:
 
 
 def _unfinished(story: Story, began: int) -> list[Step]:
-    """Waits that never returned. They show where a process hung when it was ended."""
+    """The waits that never returned: they show where a process hung until it ended."""
     last: dict[tuple[Process, int], tuple[int, Any]] = {}
     for entry in story.trace.entries:
         if isinstance(entry, Event) and entry.what == "waits":
@@ -209,7 +209,7 @@ def _message(sent: Event, to: Process, at: int) -> Step:
 
 
 def _label(data: bytes) -> str:
-    """The word at the beginning of a message, if there is one."""
+    """The word at the beginning of a message; "" if there is none."""
     match = re.match(rb"[ -~]{2,40}(?=\0|$)", data)
     return match[0].decode() if match else ""
 
@@ -254,7 +254,7 @@ def _alone(run: list[Step]) -> list[Step]:
 def _folded(made: list[Step], with_messages: bool = False) -> list[Step]:
     """The steps, with equal rounds shown once.
 
-    Counts all rounds, or only those that have a message.
+    With `with_messages`, only rounds that have a message are folded.
     """
     shapes = [step.shape for step in made]
     kept: list[Step] = []
@@ -276,7 +276,9 @@ def _folded(made: list[Step], with_messages: bool = False) -> list[Step]:
 
 
 def _round(shapes: list[tuple[object, ...]], place: int) -> tuple[int, int]:
-    """The shortest round that begins at this step, and how often it is repeated."""
+    """The length of the shortest round that begins at this step and occurs at least
+    three times, and how often it occurs; (1, 1) if there is no such round.
+    """
     for length in range(1, LONGEST_ROUND + 1):
         first = shapes[place : place + length]
         times, at = 1, place + length

@@ -66,9 +66,9 @@ def replay(trace: Trace, messages_only: bool = False) -> Story:
     """Go through a trace in the order of time.
 
     Processes may tell each other that they have synchronised or closed something, in
-    ways that a trace does not show. So a later call counts as ordered. This is not so
-    if the processes communicate only by messages, events and their end
-    (`messages_only`).
+    ways that a trace does not show. So a later call counts as ordered. With
+    `messages_only`, the processes communicate only by messages, events and their ends;
+    then a later call counts as ordered only if one of these orders it.
     """
     with files.without_collector():
         return _Replay(trace, messages_only).run()
@@ -80,7 +80,7 @@ class _Sent:
 
     event: Event
     handles: list[Handle | None]
-    told: dict[Process, int]  # what its sender knew
+    told: dict[Process, int]  # what the sender knew when it sent the message
 
 
 class _Replay:
@@ -90,7 +90,7 @@ class _Replay:
         self.story = Story(trace, [], [], [], [], [], [], [], set(), {}, [])
         self.spaces: dict[Process, Space] = {}
         self.by_key: dict[str, Handle] = {}
-        self.by_file: list[Handle] = []  # descriptors
+        self.by_file: list[Handle] = []  # the exports that are descriptors
         self.sent: dict[str, deque[_Sent]] = {}
         self.said: set[tuple[Any, ...]] = set()
         self.tainted: set[Process] = set()  # forked when CUDA was in use
@@ -136,7 +136,9 @@ class _Replay:
         return ((at, what, value) for at, _, what, value in items)
 
     def _tell_uses(self, block: Memory) -> None:
-        """Of very many uses by one process, note only the first and the last."""
+        """Note the uses of a block; if a process has very many, note only its first and
+        last uses.
+        """
         by_process: dict[Process, list[Call]] = {}
         for call in block.uses:
             by_process.setdefault(call.process, []).append(call)
@@ -232,7 +234,7 @@ class _Replay:
                 event.destroyed = Event(process, "gone", at, {})
 
     def _left_open(self, space: Space) -> None:
-        """What a process had not released when it ended by itself."""
+        """Add findings for what a process had not released when it ended by itself."""
         process = space.process
         for opening in space.openings:
             if not opening.open:
@@ -361,11 +363,11 @@ class _Replay:
         space.descriptors.pop(event.facts["descriptor"]["fd"], None)
 
     def _handle_behind(self, space: Space, descriptor: Any) -> Handle | None:
-        """The export that a descriptor came from.
+        """The export that a descriptor came from; None if it came from no export.
 
-        It is known if the trace has the message with the descriptor. Otherwise the file
-        of the descriptor shows it. With NVIDIA's driver all exports have the same file;
-        then the answer is the latest export.
+        If the trace has the message with the descriptor, the message shows the export.
+        Otherwise the file of the descriptor shows it. With NVIDIA's driver all exports
+        have the same file; then the answer is the latest export.
         """
         if not descriptor:
             return None
@@ -585,7 +587,7 @@ class _Replay:
     def _refused_open(
         self, space: Space, call: Call, handle: Handle | None, memory: Memory | None
     ) -> None:
-        """Why a memory handle could not be opened."""
+        """Add a finding that says why a memory handle could not be opened."""
         elsewhere = [
             opening
             for opening in (memory.openings if memory else ())
@@ -757,7 +759,9 @@ class _Replay:
         event.told = self._knowledge(space, call)
 
     def _event(self, space: Space, call: Call) -> SharedEvent | None:
-        """The event of a call, the same for all processes that share it."""
+        """The event of a call: one object for all processes that share the event. None
+        if its exporter is not in the trace.
+        """
         event = space.events.get(call.arguments["hEvent"])
         if isinstance(event, EventOpening):
             self.concerns(call)
@@ -791,7 +795,9 @@ class _Replay:
             space.knows[process] = max(until, space.knows.get(process, until))
 
     def _knows(self, space: Space, other: Process, at: int) -> bool:
-        """Can the process know what another process did at that time?"""
+        """Whether the process can know what another process did at that time. Without
+        `messages_only`, always.
+        """
         return (
             not self.messages_only
             or other is space.process
@@ -825,7 +831,7 @@ class _Replay:
         to_host = space.addresses.holding(to) is None
         self._access(space, call, source, stream, "r")
         if call.ok and "Async" not in call.name and to_host:
-            self._synchronised(space, call)  # it has waited for the stream
+            self._synchronised(space, call)  # the copy has waited for the stream
         self._access(space, call, to, stream, "w")
 
     def fill(self, space: Space, call: Call) -> None:
@@ -833,7 +839,7 @@ class _Replay:
         self._access(space, call, a["dstDevice"], a.get("hStream", 0), "w")
 
     def stream_value(self, space: Space, call: Call) -> None:
-        """A stream waits for a number in memory or writes it. This also orders work."""
+        """A stream waits for a number in memory or writes a number. Both order work."""
         item = space.addresses.holding(call.arguments["addr"])
         memory = _memory(item)
         if memory is None or not call.ok:
@@ -877,7 +883,7 @@ class _Replay:
     def _ordered(
         self, space: Space, call: Call, memory: Memory, before: Iterable[Work], how: str
     ) -> None:
-        """Add a finding if nothing orders the call after other processes' work."""
+        """Add a finding if nothing orders the call after work of other processes."""
         for work in before:
             if (
                 work.process is space.process
@@ -897,11 +903,13 @@ class _Replay:
             )
 
     def _has_seen_the_end(self, space: Space, other: Process, now: Call) -> bool:
-        """Can the process know that another process has ended with all its work?"""
+        """Whether the process can know that another process has ended."""
         return other.ended < now.began and self._knows(space, other, other.ended)
 
     def _strange(self, space: Space, call: Call, address: int) -> None:
-        """Find out what is wrong with an address at which this process has nothing."""
+        """Add a finding if something is wrong with an address at which this process has
+        nothing.
+        """
         gone = space.gone.holding(address)
         if isinstance(gone, Opening):
             self.found(

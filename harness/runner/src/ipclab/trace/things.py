@@ -33,7 +33,7 @@ class Memory:
 
     @property
     def shared(self) -> bool:
-        """Whether it was exported or opened."""
+        """Whether the memory was exported or opened."""
         return bool(self.exports or self.openings)
 
     @property
@@ -58,13 +58,13 @@ class Handle:
 
     @property
     def closed(self) -> Entry | None:
-        """The close of the last copy of the descriptor."""
+        """The close of the last copy of the descriptor; None while a copy is open."""
         return self.closes[-1] if len(self.closes) >= self.copies else None
 
 
 @dataclass(eq=False)
 class Opening:
-    """Memory of another process, open in this one."""
+    """Memory of another process that `process` has opened or imported."""
 
     process: Process
     memory: Memory | None  # None: its exporter is not in the trace
@@ -78,7 +78,7 @@ class Opening:
 
     @property
     def open(self) -> bool:
-        """Whether it was opened more often than closed."""
+        """Whether the memory was opened more often than closed."""
         return len(self.opens) > len(self.closes)
 
     @property
@@ -106,7 +106,7 @@ class Chunk:
 
     process: Process
     memory: Memory | None
-    opening: Opening | None  # of an import
+    opening: Opening | None  # None: the process made the chunk itself
     references: int = 1
 
 
@@ -123,12 +123,12 @@ class SharedEvent:
     openings: list[EventOpening] = field(default_factory=list)
     recorded: Call | None = None  # the last record
     covers: list[Work] = field(default_factory=list)  # work before the last record
-    told: dict[Process, int] = field(default_factory=dict)  # what its recorder knew
+    told: dict[Process, int] = field(default_factory=dict)  # known at the last record
 
 
 @dataclass(eq=False)
 class EventOpening:
-    """An event of another process, open in this one."""
+    """An event of another process that `process` has opened."""
 
     process: Process
     event: SharedEvent | None
@@ -161,14 +161,14 @@ class Work:
     call: Call
     memory: Memory
     ordered_for: set[Process] = field(default_factory=set)
-    done: dict[Process, int] = field(default_factory=dict)  # who saw its end -> when
+    done: dict[Process, int] = field(default_factory=dict)  # who saw it done, and when
 
 
 Range = Memory | Opening | Mapping
 
 
 class Addresses:
-    """The ranges of addresses of one process; they do not overlap."""
+    """The ranges of addresses of one process. Ranges do not overlap."""
 
     def __init__(self) -> None:
         self._bases: list[int] = []
@@ -181,11 +181,11 @@ class Addresses:
         self._ranges[item.address] = item
 
     def at(self, base: int) -> Range | None:
-        """The range that begins there."""
+        """The range that begins at `base`; None if there is none."""
         return self._ranges.get(base)
 
     def holding(self, address: int) -> Range | None:
-        """The range that contains an address."""
+        """The range that contains an address; None if there is none."""
         index = bisect.bisect_right(self._bases, address) - 1
         if index < 0:
             return None
@@ -193,7 +193,7 @@ class Addresses:
         return found if address < found.address + max(found.size, 1) else None
 
     def remove(self, base: int) -> None:
-        """Remove the range that begins there."""
+        """Remove the range that begins at `base`, if there is one."""
         if self._ranges.pop(base, None) is not None:
             del self._bases[bisect.bisect_left(self._bases, base)]
 
