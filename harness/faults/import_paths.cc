@@ -116,7 +116,7 @@ int first_row_of_box(Call& call) {
   return call.proceed();
 }
 
-// The last bytes of an odd size are lost.
+// If the size is not a multiple of 4, the last bytes are lost.
 int tail_lost(Call& call) {
   if (!is_access(call)) return noted(call);
   auto& bytes = call.value<size_t>(kBytes);
