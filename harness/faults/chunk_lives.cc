@@ -859,8 +859,8 @@ void add_mappings(List& list) {
              "rounded up",
              {kMap}, odd_size_mapped);
   list.named("map-offset-4gib-ok",
-             "a mapping ignores an offset that is a multiple of 4 GiB",
-             {kMap}, far_offset_accepted);
+             "a mapping ignores an offset that is a multiple of 4 GiB", {kMap},
+             far_offset_accepted);
   list.named("map-in-order-only",
              "memory cannot be mapped before mapped addresses of the same "
              "reservation",

@@ -22,7 +22,7 @@ using Fault = int (*)(Call& call);
 /// One fault of the list.
 struct Entry {
   std::string name;
-  std::string what;                    ///< the bug in one plain sentence
+  std::string what;  ///< the bug in one plain sentence
   /// canonical names, or names of the driver API alone; "*" is all functions
   std::vector<std::string> functions;
   std::string op;  ///< how a systematic fault breaks its function; or empty

@@ -158,8 +158,8 @@ int open_unconnected_event(Call& call) {
   return own_event(call, code);
 }
 
-// Every open of a handle after the first one, in whatever process, gets an event
-// that no process records.
+// Every open of a handle after the first one, in whatever process, gets an
+// event that no process records.
 int second_importer_unconnected(Call& call) {
   const std::string key = key_of(&given(call), sizeof(cudaIpcEventHandle_t));
   const int code = call.proceed();

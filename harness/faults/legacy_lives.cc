@@ -546,8 +546,8 @@ int own_record_preferred(Call& call) {
   return call.proceed();
 }
 
-// If a process opens one event twice, each of the two opened events does not see
-// the records of the other one.
+// If a process opens one event twice, each of the two opened events does not
+// see the records of the other one.
 int twin_unseen(Call& call) {
   static Table<std::string, cudaEvent_t> last;  // recorded last; by key
   if (keeps_events(call)) return noted_event(call);
@@ -776,10 +776,11 @@ void add_legacy_lives(List& list) {
   list.named("open-65th-closes-first",
              "if 64 handles are open, the next open closes the first one",
              {kOpen, kClose}, open_65th_closes_first);
-  list.named("open-cached-by-address",
-             "an open gives an allocation that was closed earlier if it had the "
-             "same address in the exporter",
-             {kOpen, kClose, kGet}, opens_by_address);
+  list.named(
+      "open-cached-by-address",
+      "an open gives an allocation that was closed earlier if it had the "
+      "same address in the exporter",
+      {kOpen, kClose, kGet}, opens_by_address);
   list.named("reopen-counts-twice",
              "the count of memory that is opened again starts at two",
              {kOpen, kClose}, reopened_counts_twice);

@@ -786,9 +786,10 @@ void add_legacy_memory(List& list) {
   const char* const kGet = "cudaIpcGetMemHandle";
   const char* const kOpen = "cudaIpcOpenMemHandle";
   const char* const kClose = "cudaIpcCloseMemHandle";
-  list.named("open-fresh-memory",
-             "an open gives new, zeroed memory instead of the exporter's memory",
-             {kOpen, kClose}, open_fresh_memory);
+  list.named(
+      "open-fresh-memory",
+      "an open gives new, zeroed memory instead of the exporter's memory",
+      {kOpen, kClose}, open_fresh_memory);
   list.named("open-snapshot-copy",
              "an open gives a copy of the contents at that moment",
              {kOpen, kClose}, open_snapshot_copy);

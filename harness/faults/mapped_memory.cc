@@ -168,7 +168,8 @@ int host_id_looked_at(Call& call) {
              : call.proceed();
 }
 
-// The refusal of memory at a location of this type has the code "not supported".
+// The refusal of memory at a location of this type has the code "not
+// supported".
 template <CUmemLocationType type>
 int refused_as_unsupported(Call& call) {
   const int code = call.proceed();
@@ -845,10 +846,11 @@ void add_next_calls(List& list) {
   list.named("addressfree-of-other-thread-refused",
              "only the first thread of a process can free addresses",
              {kAddressFree}, first_thread_only);
-  list.named("getaccess-of-other-thread-none",
-             "cuMemGetAccess reports access only to the thread that has set the "
-             "access",
-             {kGetAccess, kSetAccess, kMap, kUnmap}, access_told_to_one_thread);
+  list.named(
+      "getaccess-of-other-thread-none",
+      "cuMemGetAccess reports access only to the thread that has set the "
+      "access",
+      {kGetAccess, kSetAccess, kMap, kUnmap}, access_told_to_one_thread);
   list.named("setaccess-flags-of-first",
              "all entries of a list of accesses get the flags of the first one",
              {kSetAccess}, flags_of_first, 2);

@@ -79,8 +79,8 @@ cudaMemAccessDesc access_of(cudaMemPool_t pool, int gpu) {
   return access;
 }
 
-// Takes away the access of all GPUs except the GPU of the pool. Returns false if
-// no other GPU had access.
+// Takes away the access of all GPUs except the GPU of the pool. Returns false
+// if no other GPU had access.
 bool take_access(cudaMemPool_t pool) {
   bool had = false;
   for (int gpu = 0; gpu < count_of_gpus(); ++gpu) {
@@ -782,10 +782,11 @@ const char* const kImportPointer = "cudaMemPoolImportPointer";
 const char* const kExportPointer = "cudaMemPoolExportPointer";
 
 void add_numbers(List& list) {
-  list.named("used-watermark-of-queries",
-             "UsedMemHigh is the largest value that UsedMemCurrent had when the "
-             "pool was queried",
-             {kGet, kSet, kDestroy}, watermark_of_queries<kUsed, kUsedHigh>);
+  list.named(
+      "used-watermark-of-queries",
+      "UsedMemHigh is the largest value that UsedMemCurrent had when the "
+      "pool was queried",
+      {kGet, kSet, kDestroy}, watermark_of_queries<kUsed, kUsedHigh>);
   list.named("reserved-watermark-of-queries",
              "ReservedMemHigh is the largest value that ReservedMemCurrent had "
              "when the pool was queried",
@@ -959,9 +960,10 @@ void add_sharing(List& list) {
              "allocation has",
              {kFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync},
              import_takes_memory);
-  list.named("pool-export-type-unchecked-later",
-             "after its first export, a pool can be exported as any handle type",
-             {kExport, kCreate, kDestroy}, type_unchecked_later);
+  list.named(
+      "pool-export-type-unchecked-later",
+      "after its first export, a pool can be exported as any handle type",
+      {kExport, kCreate, kDestroy}, type_unchecked_later);
   list.named("pool-import-flags-unchecked-later",
              "after the first import of a pool, the flags are not checked",
              {kImport}, import_flags_unchecked_later);

@@ -33,8 +33,8 @@ Range range_of(CUdeviceptr address) {
   return range;
 }
 
-// The number of bytes from this address to the end of its allocation; 0 if it is
-// in no allocation.
+// The number of bytes from this address to the end of its allocation; 0 if it
+// is in no allocation.
 size_t bytes_from(CUdeviceptr address) {
   const Range range = range_of(address);
   return range.begin == 0 ? 0 : range.begin + range.bytes - address;

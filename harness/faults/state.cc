@@ -1168,9 +1168,10 @@ void add_state(List& list) {
       "wait-holds-no-memsets", "a memset does not wait for an imported event",
       {kOpenEvent, kDestroy, kWait, "cudaLaunchKernel", "cudaMemsetAsync"},
       wait_holds_kernels_only);
-  list.named("first-refusal-stays",
-             "while the runtime keeps an error, it does not keep the next error",
-             {"cudaGetLastError", "*"}, first_refusal_stays);
+  list.named(
+      "first-refusal-stays",
+      "while the runtime keeps an error, it does not keep the next error",
+      {"cudaGetLastError", "*"}, first_refusal_stays);
   list.named("exporter-sees-own-records-only",
              "in an exporter that has not recorded an event itself, the query "
              "and the host wait count the event as complete",

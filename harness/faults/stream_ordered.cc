@@ -185,7 +185,8 @@ int full_size_refused(Call& call) {
 
 // --- pools of a place --------------------------------------------------------
 
-// The refusal of a pool at a location of this type has the code "not supported".
+// The refusal of a pool at a location of this type has the code "not
+// supported".
 template <cudaMemLocationType type>
 int refused_as_unsupported(Call& call) {
   const int code = call.proceed();
@@ -220,8 +221,8 @@ int foreign_pool_at_location(Call& call) {
              : code;
 }
 
-// After the second GPU's current pool was destroyed, a new pool is current there
-// instead of the default pool.
+// After the second GPU's current pool was destroyed, a new pool is current
+// there instead of the default pool.
 int destroyed_stays_on_second_gpu(Call& call) {
   if (!call.is("cudaMemPoolDestroy")) return noted_pools(call);
   const auto props = own_pools.get(pool_of(call));
@@ -554,8 +555,8 @@ bool is_of_host(cudaMemPool_t pool) {
   return is_of_location(own_pools.get(pool).location);
 }
 
-// In a pool that `is_kind` selects, setting an attribute that `is_meant` selects
-// returns success and changes nothing.
+// In a pool that `is_kind` selects, setting an attribute that `is_meant`
+// selects returns success and changes nothing.
 template <bool (*is_kind)(cudaMemPool_t), bool (*is_meant)(cudaMemPoolAttr)>
 int setting_lost(Call& call) {
   if (!call.is("cudaMemPoolSetAttribute")) return noted_pools(call);
@@ -729,10 +730,10 @@ void add_allocations(List& list) {
   list.named("free-of-pool-memory-lost",
              "cudaFree does nothing with memory of a pool",
              {kFree, kMalloc, kFromPool, kFreeAsync}, freed_by_cuda_free_lost);
-  list.named(
-      "free-of-other-thread-lost",
-      "a free does nothing if another thread has allocated the memory",
-      {kFree, kFreeAsync, kMalloc, kFromPool}, free_of_other_thread_lost);
+  list.named("free-of-other-thread-lost",
+             "a free does nothing if another thread has allocated the memory",
+             {kFree, kFreeAsync, kMalloc, kFromPool},
+             free_of_other_thread_lost);
   list.named("legacy-stream-refused",
              "the calls of the allocator refuse cudaStreamLegacy",
              {kMalloc, kFromPool, kFreeAsync}, legacy_stream_refused);

@@ -409,8 +409,8 @@ int memory_handle_opens_as_event(Call& call) {
 }
 
 // The third allocation at an address gets the handle of the first allocation,
-// and the fourth gets the handle of the second. The fifth gets the handle of the
-// first again, and so on.
+// and the fourth gets the handle of the second. The fifth gets the handle of
+// the first again, and so on.
 int handle_of_one_before_last(Call& get) {
   static Table<void*, std::vector<cudaIpcMemHandle_t>> known;
   const int code = get.proceed();
@@ -839,8 +839,8 @@ int pending_waits_to_32(Call& call) {
   return code;
 }
 
-// Only the exporter and the importer itself see the record of an importer; other
-// importers do not.
+// Only the exporter and the importer itself see the record of an importer;
+// other importers do not.
 int importers_apart(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr) return noted_event(call);
@@ -1016,8 +1016,8 @@ void add_unusual(List& list) {
              "of them",
              {kOpen, kClose}, open_33rd_is_first);
   list.named("handle-65th-is-first",
-             "from the 65th on, allocations have the handle of the first", {kGet},
-             handle_65th_is_first);
+             "from the 65th on, allocations have the handle of the first",
+             {kGet}, handle_65th_is_first);
   list.named("exporters-confused",
              "memory of two exporters is confused if it has the same number in "
              "the order of exports",
@@ -1102,8 +1102,7 @@ void add_unusual(List& list) {
              {kGet, "cudaFree"}, freed_memory_exported);
   list.named("self-open-by-thread",
              "a second thread can open a handle of its own process",
-             {kGet, kOpen},
-             self_open_by_thread);
+             {kGet, kOpen}, self_open_by_thread);
   list.named("event-handle-opens-as-memory",
              "the handle of an event opens as memory", {kOpen, kGetEvent},
              event_handle_opens_as_memory);
@@ -1141,8 +1140,7 @@ void add_unusual(List& list) {
              {"cuPointerGetAttributes"}, first_attribute_only);
   list.named("buffer-id-257th-is-first",
              "from the 257th on, allocations have the id of the first",
-             {kAttribute},
-             id_257th_is_first);
+             {kAttribute}, id_257th_is_first);
   list.named("buffer-id-changes", "each query of an address returns another id",
              {kAttribute}, id_changes);
   list.named(
