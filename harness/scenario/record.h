@@ -73,7 +73,7 @@ class Record {
   std::vector<Failure> failures;
   std::vector<RoleReport> roles;
   std::vector<TimelineEntry> timeline;
-  std::set<std::string> functions;  // CUDA's, called by the roles of any run
+  std::set<std::string> functions;  // of CUDA, that roles of any run called
 
  private:
   Outcome outcome_ = kConforms;
