@@ -153,8 +153,8 @@ function(ipc_add_tests target prefix timeout)
 endfunction()
 
 # Adds the tests of a program each time CTest starts: the program lists its tests, their
-# requirements and how many GPUs they need. (gtest_discover_tests() handles neither requirements nor
-# GPUs, and drops all labels except the first.)
+# requirements and how many GPUs they need. (gtest_discover_tests() handles neither
+# requirements nor GPUs, and drops all labels except the first.)
 function(ipc_discover target prefix labels timeout)
   set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_tests.cmake)
   file(GENERATE OUTPUT ${file} CONTENT

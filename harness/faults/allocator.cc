@@ -661,10 +661,10 @@ void add_allocator(List& list) {
       "an allocation call blocks until the earlier work of its stream is done",
       {"cudaMallocAsync", "cudaMallocFromPoolAsync"}, waits_for_own_stream);
   list.named("async-current-device",
-             "memory lies on the current device, not on that of the stream",
+             "memory lies on the current device, not on the stream's device",
              {"cudaMallocAsync"}, from_current_device, 2);
   list.named("frompool-current-device",
-             "memory lies on the current device, not on that of the pool",
+             "memory lies on the current device, not on the pool's device",
              {"cudaMallocFromPoolAsync"}, from_current_device, 2);
   list.named("frompool-ignored",
              "an allocation from a named pool ignores this pool",

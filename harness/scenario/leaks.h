@@ -39,7 +39,7 @@ std::vector<std::string> left_in_shared_memory(
 /// unlinks them. Returns the names.
 std::vector<std::string> remove_driver_names(const std::vector<pid_t>& pids);
 
-/// Ends and reaps every child of this process except those of `kept`. This
+/// Ends and reaps every child of this process except the ones in `kept`. This
 /// process is a subreaper, so it inherits the children of its roles. Returns
 /// the names of the ended children ("sleep 30 (pid 4711)"). If SIGKILL does not
 /// end a child before the deadline, the last text says this.

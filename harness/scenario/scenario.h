@@ -137,7 +137,7 @@ class Scenario {
     kFresh,  ///< new processes, which start with the scenario
     /// If possible, processes of earlier roles of this program. Such a role was
     /// kShared and reached its end, no check failed, nothing is open, and
-    /// CUDA's state is that of a new process. Use kShared only if the verdict
+    /// CUDA's state is as in a new process. Use kShared only if the verdict
     /// does not depend on what a process did before, if the test does not wait
     /// for the end of a process, and if it measures no memory.
     kShared,
@@ -197,7 +197,7 @@ void expected_but_saw(const std::string& expected, const std::string& seen);
 
 /// main() of a program of scenarios. `print_probe` prints the probe's document
 /// (harness/README.md, section 3). `as_new` says whether CUDA's state in this
-/// process is that of a new process. Both are null in programs without CUDA.
+/// process is as in a new process. Both are null in programs without CUDA.
 int scenario_main(int argc, char** argv, void (*print_probe)(),
                   bool (*as_new)());
 
