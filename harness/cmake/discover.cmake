@@ -1,5 +1,5 @@
-# CTest itself reads this file, once for each program of scenarios. It asks `program` for
-# its tests and adds them. Each test is one line:
+# CTest itself reads this file, once for each program of scenarios. The file asks `program`
+# for its tests and adds them. The program prints one line for each test:
 # "Suite.Name<TAB>requirement<TAB>gpus<TAB>labels"; the labels are "alone", "shared",
 # both or none.
 # SPDX-License-Identifier: Apache-2.0
@@ -18,7 +18,7 @@ else()
 endif()
 
 if(NOT result EQUAL 0)
-  # Adds one test that fails and says why: a program that lists no tests must not pass.
+  # Adds one test that fails and says why: a program that cannot list its tests must not pass.
   string(REPLACE ";" "," errors "${errors}")
   add_test(${prefix}LIST ${CMAKE_COMMAND} -E cat "${program}: ${result} ${errors}")
   set_tests_properties(${prefix}LIST PROPERTIES LABELS "${labels};gpu0" TIMEOUT 10)

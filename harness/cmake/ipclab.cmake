@@ -1,6 +1,6 @@
-# One call for each lesson and one for its mirror. The call makes the target and passes
-# the facts to CTest. The runner then reads ctest --show-only=json-v1, and the
-# documentation reads lessons.json.
+# Functions that make the targets and the tests. The folder of a lesson calls one function,
+# and the folder of the lesson's mirror calls another function. The runner then reads
+# ctest --show-only=json-v1, and the documentation reads lessons.json.
 # SPDX-License-Identifier: Apache-2.0
 
 set_property(GLOBAL PROPERTY IPCLAB_LESSONS "")
@@ -10,8 +10,8 @@ set_property(GLOBAL PROPERTY IPCLAB_LESSONS "")
 find_program(IPCLAB_PYTHON NAMES python3 PATHS ${CMAKE_SOURCE_DIR}/.venv/bin NO_DEFAULT_PATH)
 find_program(IPCLAB_PYTHON NAMES python3 REQUIRED)
 
-# The name of the folder that is being read: 01_legacy_memory. A lesson's target has this
-# name without the number.
+# Sets the variable `folder` to the name of the folder that CMake reads: 01_legacy_memory.
+# Sets the variable `target` to this name without the number, the name of a lesson's target.
 function(ipc_lesson folder target)
   get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   if(NOT name MATCHES "^[0-9][0-9]_([a-z0-9_]+)$")
@@ -28,15 +28,16 @@ endfunction()
 #   TITLE      the text in the list of lessons
 #   GPUS       how many GPUs the lesson needs (1)
 #   NEEDS      what else the lesson needs, in words for its reader
-#   TOOLKIT    the oldest CUDA Toolkit that has the lesson's functions, if this toolkit is
-#              newer than 13.0; built with an older toolkit, the lesson only skips
+#   TOOLKIT    the oldest CUDA Toolkit that has the lesson's functions, if it is newer
+#              than 13.0; if the lesson is built with an older toolkit, it only skips
 #   PROFILE    the machine that the reference model must imitate for the lesson, if
 #              the number of GPUs does not say enough
 #   BUILDS_ON  lessons that a reader should know before this lesson
 #   TIMEOUT    seconds after which the lesson counts as hung (30)
-#   ALONE      no other test may use its GPUs: it measures device memory
-#   MPI        with -DUSE_MPI, its source is also a program of two ranks: if MPI is
-#              installed, target topic_mpi and CTest sample.NN_topic.mpi
+#   ALONE      no other test may run at the same time: the lesson measures device memory
+#   MPI        with -DUSE_MPI, the lesson's source is also a program of two ranks: if MPI
+#              is installed, the function adds target topic_mpi and CTest
+#              sample.NN_topic.mpi
 function(ipc_add_sample)
   cmake_parse_arguments(PARSE_ARGV 0 arg "ALONE;MPI" "TITLE;GPUS;NEEDS;TOOLKIT;PROFILE;TIMEOUT" "BUILDS_ON")
   ipc_lesson(folder topic)
@@ -132,7 +133,7 @@ function(ipc_add_conformance)
   ipc_discover(${topic}_test conformance.${folder}. "conformance;${folder}" ${arg_TIMEOUT})
 endfunction()
 
-# ipc_straight_to_cxx(file...): compiles a .cu with the C++ compiler if it contains no
+# ipc_straight_to_cxx(file...): compiles a .cu with the C++ compiler if the file contains no
 # kernel and includes no lesson's header. Such a file is plain C++. The C++ compiler needs
 # a quarter of nvcc's time, because nvcc parses such a file three times.
 function(ipc_straight_to_cxx)
@@ -145,15 +146,15 @@ function(ipc_straight_to_cxx)
   endforeach()
 endfunction()
 
-# ipc_add_tests(target prefix timeout): the harness's own tests of a program of
-# scenarios, one CTest harness.<prefix>.Suite.Name for each TEST.
+# ipc_add_tests(target prefix timeout): adds the tests of the harness itself that `target`, a
+# program of scenarios, contains: one CTest harness.<prefix>.Suite.Name for each TEST.
 function(ipc_add_tests target prefix timeout)
   ipc_discover(${target} harness.${prefix}. "harness" ${timeout})
 endfunction()
 
-# Fills CTest's list when CTest reads it: the program lists its tests, their requirements
-# and how many GPUs they need. (gtest_discover_tests() handles neither requirements nor
-# GPUs, and drops all labels except the first.)
+# Adds the tests of a program each time CTest starts: the program lists its tests, their
+# requirements and how many GPUs they need. (gtest_discover_tests() handles neither
+# requirements nor GPUs, and drops all labels except the first.)
 function(ipc_discover target prefix labels timeout)
   set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_tests.cmake)
   file(GENERATE OUTPUT ${file} CONTENT
@@ -181,8 +182,7 @@ function(ipc_finish)
 endfunction()
 
 # ipc_add_pytest(name file [TIMEOUT seconds] [ENVIRONMENT var=value...]): CTest
-# harness.<name> runs that file of pytest tests. The Python is that of the virtual
-# environment that ci/setup makes, or IPCLAB_PYTHON.
+# harness.<name> runs that file of pytest tests with IPCLAB_PYTHON.
 function(ipc_add_pytest name file)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT" "ENVIRONMENT")
   add_test(NAME harness.${name}

@@ -20,8 +20,8 @@ if(NOT CMAKE_CUDA_COMPILER)
 endif()
 
 # Embeds PTX for every GPU, also for future ones and for the reference model, and machine
-# code for the GPUs that are named here. All code is made from one PTX, so the compiler
-# reads a file only once.
+# code for the GPUs that are named here. All machine code is made from one PTX, so nvcc
+# compiles the device code of a file to PTX only once.
 set(IPCLAB_GPU_CODE "90" CACHE STRING
   "compute capabilities to make machine code for, in addition to PTX: 80;90;100")
 set(CMAKE_CUDA_ARCHITECTURES OFF)
@@ -44,7 +44,7 @@ set(CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR})
 # a site-packages folder. The wheel of the runtime is in the same folder.
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../nvidia/cu13/lib")
 
-# MPI, for the lessons that also run as one rank on each node; nothing else needs it.
+# MPI, for the lessons that can also run as MPI ranks; nothing else needs MPI.
 set(MPI_CXX_SKIP_MPICXX TRUE)
 find_package(MPI QUIET COMPONENTS CXX)
 if(NOT MPI_CXX_FOUND OR NOT MPIEXEC_EXECUTABLE)

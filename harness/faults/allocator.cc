@@ -21,7 +21,8 @@ int waits_for_own_stream(Call& call) {
   return code;
 }
 
-// Serves a call from the current device's pool and ignores the pool or stream.
+// Serves a call from the current pool of the current device. Ignores the pool
+// that the call names and the device of its stream.
 int from_current_device(Call& call) {
   using Allocate = cudaError_t(void**, size_t, cudaMemPool_t, cudaStream_t);
   static const auto allocate =
@@ -109,7 +110,8 @@ int free_async_of_malloc_early(Call& call) {
   return call.proceed();
 }
 
-// cudaFree of stream-ordered memory waits for all work, as for other memory.
+// cudaFree of stream-ordered memory waits for all work of the current device,
+// as cudaFree of other memory does.
 int free_waits(Call& call) {
   if (call.is("cudaFree") && blocks.has(call.at<void*>(0))) {
     call.fired();
@@ -153,7 +155,8 @@ bool has_policy(void* address, cudaMemPoolAttr policy) {
          cudaMemPoolGetAttribute(pool, policy, &on) == cudaSuccess && on != 0;
 }
 
-// The free does not wait for its stream, so others get memory that is in use.
+// The free does not wait for its stream, so another allocation gets memory that
+// is still in use.
 int free_now(Call& call) {
   blocks.erase(call.at<void*>(0));
   call.at<cudaStream_t>(1) = private_stream();
@@ -177,8 +180,8 @@ int reused_without_event(Call& call) {
              : noted_pools(call);
 }
 
-// Frees that are delayed until `due`. Until then no allocation reuses the
-// memory.
+// Frees that put_free_off() delays until a call for which `due` is true. Until
+// then no allocation reuses the memory.
 Table<void*, cudaStream_t> put_off;
 
 int put_free_off(Call& call, bool due, bool of_any_stream) {
@@ -267,7 +270,7 @@ int foreign_pool_current(Call& call) {
              : code;
 }
 
-// A location and an allocation type that do not match are accepted, too.
+// A location and an allocation type that do not match are accepted.
 int any_location(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess) return code;
@@ -329,7 +332,8 @@ int access_to_all_pools(Call& call) {
 
 // --- footprint ---------------------------------------------------------------
 
-// The pool reports the threshold, but really uses 0, or keeps everything.
+// The pool reports the threshold that was set. Really it uses 0 or, with
+// `keeps_all`, keeps everything.
 int threshold_told_only(Call& call, bool keeps_all) {
   static Table<cudaMemPool_t, cuuint64_t> told;
   if (call.is("cudaMemPoolCreate")) {
@@ -374,9 +378,9 @@ int trims_all(Call& call) {
   return call.proceed();
 }
 
-// Overwrites freed memory that may still be in use, as its next owner would.
-// The real free is delayed, because the memory belongs to the program only
-// until then.
+// A trim overwrites freed memory that may still be in use, as its next owner
+// would. The real free is delayed until the trim, because the memory belongs to
+// the program only until the real free.
 int trim_takes_pending(Call& call) {
   if (call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0)) &&
       cudaStreamQuery(call.at<cudaStream_t>(1)) == cudaErrorNotReady) {
@@ -642,7 +646,7 @@ void add_allocator(List& list) {
   // Allocations and frees.
   list.named("pools-attr-denies",
              "the attribute says that there is no stream-ordered allocator, "
-             "but it works",
+             "but the allocator works",
              {"cudaDeviceGetAttribute"}, [](Call& call) {
                const int code = call.proceed();
                if (code != kSuccess ||
@@ -657,10 +661,10 @@ void add_allocator(List& list) {
       "an allocation call blocks until the earlier work of its stream is done",
       {"cudaMallocAsync", "cudaMallocFromPoolAsync"}, waits_for_own_stream);
   list.named("async-current-device",
-             "memory lies on the current device, not on that of the stream",
+             "memory lies on the current device, not on the stream's device",
              {"cudaMallocAsync"}, from_current_device, 2);
   list.named("frompool-current-device",
-             "memory lies on the current device, not on that of the pool",
+             "memory lies on the current device, not on the pool's device",
              {"cudaMallocFromPoolAsync"}, from_current_device, 2);
   list.named("frompool-ignored",
              "an allocation from a named pool ignores this pool",
@@ -724,7 +728,7 @@ void add_allocator(List& list) {
   list.named("setpool-ignored", "setting the current pool changes nothing",
              {"cudaDeviceSetMemPool", "cudaMemSetMemPool"}, pool_not_set);
   list.named("default-follows-current",
-             "the pool that was set is reported as the default pool, too",
+             "the pool that was set is also reported as the default pool",
              {"cudaDeviceGetDefaultMemPool", "cudaDeviceSetMemPool",
               "cudaMemSetMemPool"},
              default_follows_current);

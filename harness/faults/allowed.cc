@@ -67,8 +67,8 @@ int ok_no_suballoc(Call& call) {
   return call.proceed();
 }
 
-// Returns another code that cudaIpcOpenMemHandle and cudaIpcOpenEventHandle
-// list.
+// Returns another code that the documentation of cudaIpcOpenMemHandle and
+// cudaIpcOpenEventHandle lists.
 int ok_other_documented_code(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess || code == cudaErrorNotSupported) return code;
@@ -98,7 +98,7 @@ int ok_descriptor_high(Call& call) {
 
 // "API synchronization behavior" of the runtime's reference: a copy from
 // pageable memory waits for its stream, then returns when the bytes are in the
-// staging memory. They may not have arrived at their destination.
+// staging memory. The bytes may not have arrived at their destination then.
 int ok_pageable_copy_returns_early(Call& call) {
   const size_t bytes = call.value<size_t>(kBytes);
   const void* const source = call.value<const void*>(kSource);

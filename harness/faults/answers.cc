@@ -195,7 +195,8 @@ int range_in_2_mib(Call& call) {
   return code;
 }
 
-// All memory for which `applies` is true has the id that was queried first.
+// All memory for whose query `applies` is true has the id that was returned
+// first.
 int one_id(Call& call, bool applies) {
   static Table<int, unsigned long long> first;
   const int code = call.proceed();
@@ -436,8 +437,8 @@ void add_answers(List& list) {
              "the query of many attributes reports only the first eight",
              {kMany}, only_eight);
   list.named("ptrattrs-unknown-first-only",
-             "the query of many attributes writes only the first one for an "
-             "unknown pointer",
+             "for an unknown pointer, the query of many attributes writes only "
+             "the first attribute",
              {kMany}, unknown_first_only);
   list.named("ipc-attr-once", "the second query of the IPC attribute says no",
              {"cudaDeviceGetAttribute"}, ipc_once);

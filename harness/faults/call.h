@@ -24,7 +24,7 @@ enum class Face { kRuntime, kDriver };
 enum Role : char {
   kOut = 'o',      ///< the function writes its result there
   kShared = 'x',   ///< a result: a descriptor (4 bytes) or fabric handle (64)
-  kData = 'w',     ///< a result; another argument has its size
+  kData = 'w',     ///< a result; its size depends on other arguments
   kPointer = 'p',  ///< address of memory that the call acts on
   kSource = 'q',   ///< address of memory that the call reads
   kBytes = 'n',    ///< a size in bytes
@@ -47,7 +47,7 @@ struct Function {
   const char* roles;  ///< a letter for each argument
   void* wrapper;      ///< what programs get instead of the function
   std::atomic<void*> real{nullptr};
-  bool concerned = false;  ///< whether the chosen fault concerns it
+  bool concerned = false;  ///< whether the chosen fault concerns the function
 
   /// Adds itself to functions().
   Function(const char* name, const char* symbol, const char* canonical,
@@ -62,7 +62,7 @@ struct Argument {
   Role role;
   void* place;    ///< the argument itself, to be read and changed
   size_t size;    ///< bytes at `place`
-  size_t target;  ///< bytes that it points to; 0 if it is not a typed pointer
+  size_t target;  ///< bytes that the argument points to; 0 if not known
 };
 
 /// A running call. A fault may change arguments before proceed() and results
@@ -123,15 +123,17 @@ class Call {
 
 /// The driver's function; null if no library has it.
 void* resolve(Function& function);
-/// Must a call from `caller` go straight to the driver? It must if no fault
-/// concerns it, or if a fault or one of CUDA's own libraries makes it.
+/// Must a call from `caller` go straight to the driver? The call must if the
+/// chosen fault does not concern it, or if a fault or one of CUDA's own
+/// libraries makes it. But after a fault has refused a call, the program's
+/// query of the last error never goes straight to the driver.
 bool passes(const Function& function, const void* caller);
 /// The driver API's function of this name (without version); null if missing.
 void* resolve_driver(const char* name);
-/// A function of the runtime API; null if missing.
+/// The runtime API's function of this name; null if missing.
 void* resolve_runtime(const char* name);
-/// Runs the chosen fault around the call; returns the code that the program
-/// gets.
+/// Runs the chosen fault around the call. If the fault does not concern the
+/// function, runs only the call. Returns the code that the program gets.
 int run(Call& call);
 
 /// Bytes that a pointer of type T points to; 0 if this is not known.

@@ -39,7 +39,7 @@ struct Mapped {
 };
 Table<CUdeviceptr, Mapped> mappings;
 Table<CUdeviceptr, size_t> reservations;
-Table<Chunk, size_t> created;  // with its size
+Table<Chunk, size_t> created;  // the value is the size
 Table<Chunk> imports;
 Table<Chunk> exports;
 
@@ -89,7 +89,7 @@ CUdeviceptr reservation_at(CUdeviceptr address) {
   return 0;
 }
 
-// The beginning of another mapping of the same memory, or 0.
+// The beginning of a mapping of the memory, or 0.
 CUdeviceptr first_mapping_of(Chunk chunk) {
   for (const auto& [begin, mapped] : mappings.all())
     if (mapped.chunk == chunk) return begin;
@@ -107,7 +107,7 @@ CUmemAllocationProp properties_of(Chunk chunk) {
   return found;
 }
 
-// Where the memory of a mapping is. Its handle may be released already.
+// Where the memory of a mapping is. The program may have released the handle.
 CUmemLocation location_at(CUdeviceptr begin) {
   Chunk held = 0;
   if (DRIVER_CALL(cuMemRetainAllocationHandle)(
@@ -152,8 +152,8 @@ int number_above_1023_refused(Call& call) {
              : call.proceed();
 }
 
-// Each 16th import leaves one more descriptor open. More of them would soon
-// reach the limit of the process.
+// Each 16th import leaves one more descriptor open. If each import did so, the
+// process would soon reach its limit.
 int import_leaks_descriptor(Call& call) {
   static std::atomic<int> count{0};
   const int code = call.proceed();
@@ -205,17 +205,19 @@ int export_writes_8_bytes(Call& call) {
 int refusal_closes_descriptor(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess || !imports_descriptor(call)) {
-    // A wrong type: the argument is a number all the same if it is a small one.
+    // If the type is wrong, the argument can still be a descriptor: a small
+    // number.
     const auto number = call.at<uintptr_t>(1);
     if (code == kSuccess || number > 4096) return code;
   }
   const int number = descriptor_of(call);
-  // Not the streams of the process.
+  // Standard input, output and error stay open.
   if (number > 2 && close(number) == 0) call.fired();
   return code;
 }
 
-// If eight imports are there, the next one is the memory of the first one.
+// If a process has eight imports, its next import is the memory of its first
+// import.
 int ninth_import_is_first(Call& call) {
   static std::atomic<int> first{-1};
   static auto& there = *new Table<Chunk>;
@@ -266,7 +268,7 @@ int leaked_in_used_place(Call& call) {
   return code;
 }
 
-// An import that was never mapped keeps its memory.
+// The release of an import that was never mapped does nothing.
 int unmapped_import_leaks(Call& call) {
   static auto& idle = *new Table<Chunk>;
   if (call.is("cuMemRelease"))
@@ -291,7 +293,7 @@ int refused_map_leaks(Call& call) {
   return code;
 }
 
-// A second mapping of memory clears it.
+// A second mapping of memory clears the memory.
 int second_mapping_clears(Call& call) {
   const CUdeviceptr first =
       call.is("cuMemMap") ? first_mapping_of(call.at<Chunk>(3)) : 0;
@@ -458,7 +460,7 @@ int mapped_in_order_only(Call& call) {
   return noted(call);
 }
 
-// The mapping of an import may be larger than its memory.
+// The mapping of an import may be larger than the imported memory.
 int larger_import_mapped(Call& call) {
   const int code = noted(call);
   if (code == kSuccess || !call.is("cuMemMap") ||
@@ -502,7 +504,8 @@ int alignment_ignored_at_address(Call& call) {
   return code;
 }
 
-// Addresses name their former handle as long as it is not released.
+// Unmapped addresses still name their former handle until this handle is
+// released.
 int former_handle_retained(Call& call) {
   static auto& former = *new Table<CUdeviceptr, Mapped>;
   if (call.is("cuMemRetainAllocationHandle")) {
@@ -561,7 +564,8 @@ int multiple_of_64k_created(Call& call) {
 
 // --- access ------------------------------------------------------------------
 
-// The mapping of a second import has the access that the first import's has.
+// The mapping of a second import has the access that the mapping of the first
+// import has.
 int second_import_has_access(Call& call) {
   static auto& files = *new Table<Chunk, ino_t>;
   if (call.is("cuMemImportFromShareableHandle")) {
@@ -588,7 +592,7 @@ int second_import_has_access(Call& call) {
   return code;
 }
 
-// Another GPU gets access only if the memory's own GPU has it.
+// Another GPU gets access only if the GPU of the memory has access.
 int access_needs_owner_gpu(Call& call) {
   if (!call.is("cuMemSetAccess")) return noted(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
@@ -693,7 +697,7 @@ int fabric_unrequested(Call& call) {
 
 // --- work --------------------------------------------------------------------
 
-// Does the call have such memory as its target?
+// The address to which a call writes, and the stream of a call.
 CUdeviceptr target_of(Call& call) { return call.value<CUdeviceptr>(kPointer); }
 cudaStream_t stream_of(Call& call) { return call.value<cudaStream_t>(kStream); }
 
@@ -744,7 +748,7 @@ int batch_on_import_lost(Call& call) {
   return call.proceed();
 }
 
-// A stream writes a word of a later chunk of a range into its first chunk.
+// A stream writes a word of a later chunk of a range into the first chunk.
 int word_of_later_chunk_astray(Call& call) {
   if (!call.is("cuStreamWriteValue32")) return noted(call);
   auto& word = call.at<CUdeviceptr>(1);
@@ -790,7 +794,7 @@ void add_descriptors(List& list) {
              refusal_closes_descriptor);
   list.named("ninth-import-is-first",
              "if a process has eight imports, its next import is the memory of "
-             "the first one",
+             "the first import",
              {kImport, kRelease}, ninth_import_is_first);
   list.named("fabric-beside-fd-fresh",
              "the fabric handle of memory that was also created for "
@@ -821,8 +825,9 @@ void add_ends(List& list) {
   list.named("refused-map-leaks",
              "memory of a refused mapping is never given back", {kMap},
              refused_map_leaks);
-  list.named("second-mapping-clears", "a second mapping of memory clears it",
-             {kMap, kUnmap}, second_mapping_clears);
+  list.named("second-mapping-clears",
+             "a second mapping of memory clears the memory", {kMap, kUnmap},
+             second_mapping_clears);
   list.named("unmap-clears",
              "memory is cleared when it is unmapped, although its handle is "
              "not released",
@@ -848,22 +853,22 @@ void add_ends(List& list) {
 
 void add_mappings(List& list) {
   list.named("map-address-rounded-down",
-             "memory is mapped at the beginning of a granule if the address is "
-             "inside it",
+             "if the address for a mapping is inside a granule, memory is "
+             "mapped at the beginning of this granule",
              {kMap}, odd_address_mapped);
   list.named("map-size-rounded-up",
              "a size of a mapping that is not a multiple of the granularity is "
              "rounded up",
              {kMap}, odd_size_mapped);
   list.named("map-offset-4gib-ok",
-             "the upper 32 bits of the offset of a mapping are not checked",
-             {kMap}, far_offset_accepted);
+             "a mapping ignores an offset that is a multiple of 4 GiB", {kMap},
+             far_offset_accepted);
   list.named("map-in-order-only",
              "memory cannot be mapped before mapped addresses of the same "
              "reservation",
              {kMap, kUnmap, kReserve, kAddressFree}, mapped_in_order_only);
   list.named("map-import-larger-ok",
-             "a mapping of an import may be larger than its memory",
+             "a mapping of an import may be larger than the imported memory",
              {kMap, kUnmap, kImport, kCreate}, larger_import_mapped);
   list.named("addressfree-twice-ok", "addresses can be freed twice",
              {kReserve, kAddressFree}, freed_twice);
@@ -886,7 +891,7 @@ void add_mappings(List& list) {
              {kCreate}, multiple_of_64k_created);
   list.named("second-import-has-access",
              "the mapping of a second import has the access that was set for "
-             "the first one",
+             "the mapping of the first import",
              {kImport, kMap, kUnmap}, second_import_has_access);
   list.named("access-needs-owner-gpu",
              "access for another GPU is refused if the GPU of the memory has "

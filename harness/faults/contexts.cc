@@ -85,7 +85,7 @@ int primary_only(Call& call) {
 }
 
 // Instead of a refusal, the context gets the address that another context has
-// opened.
+// opened. Does not return kSuccess if there is no such address.
 int lent_by_other_context(Call& open) {
   const auto& handle = open.at<cudaIpcMemHandle_t>(1);
   for (const auto& [address, one] : opened.all())
@@ -98,7 +98,8 @@ int lent_by_other_context(Call& open) {
   return kSuccess + 1;
 }
 
-// Only the first context that must be refused is refused; later ones are not.
+// Only the first context that must be refused is refused; later contexts are
+// not refused.
 int third_context_opens(Call& call) {
   static Table<unsigned long long> refused_contexts;
   if (!is_open_call(call)) return noted_open(call);
@@ -116,8 +117,8 @@ int third_context_opens(Call& call) {
   return lent_by_other_context(call) == kSuccess ? kSuccess : code;
 }
 
-// After memory was closed and opened again, cudaPointerGetAttributes does not
-// know it.
+// cudaPointerGetAttributes does not know memory that was closed and opened
+// again.
 int reopened_unknown(Call& call) {
   static Table<void*> closed, again;
   if (!call.is("cudaPointerGetAttributes")) {
@@ -274,7 +275,7 @@ void add_contexts(List& list) {
              "no event can be opened after a reset",
              {kReset, "cudaIpcOpenEventHandle"}, reset_is_final);
   list.named("third-context-opens",
-             "a second context is refused, and a third one is not",
+             "a second context is refused, but a third context is not",
              {kOpen, kClose}, third_context_opens);
   list.named("reopened-unknown",
              "cudaPointerGetAttributes does not know memory that was closed "
@@ -297,7 +298,8 @@ void add_contexts(List& list) {
              "the second export of memory clears its first bytes", {kGet},
              second_export_clears);
   list.named("odd-size-export-refused",
-             "memory cannot be exported if its size is not a multiple of 4",
+             "memory of more than 256 bytes cannot be exported if its size is "
+             "not a multiple of 4",
              {kGet, "cudaMalloc", "cudaFree"}, odd_size_refused);
   list.named("import-async-set-lost",
              "asynchronous memsets do not reach opened memory",

@@ -1,5 +1,5 @@
-// The descriptors that processes send for memory and for pools. Faults of both
-// kinds use this file.
+// The descriptors that processes send for memory and for pools. Faults of
+// memory and faults of pools use this file.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -45,8 +45,8 @@ inline bool imports_descriptor(Call& call) {
   return call.at<int>(2) == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 }
 
-/// The fault: if a descriptor has the number of an earlier import, the import
-/// returns the object of the earlier import.
+/// The fault: if a descriptor has the number of the descriptor of an earlier
+/// import, the import returns the object of the earlier import.
 inline int import_by_known_number(Call& call) {
   static Table<int, int> copies;
   if (!imports_descriptor(call)) return call.proceed();

@@ -76,7 +76,7 @@ int size_rounded(Call& call) {
   return call.proceed();
 }
 
-// An argument of this type is replaced by 0.
+// The argument at `index` has type T and is replaced by 0.
 template <class T, size_t index>
 int argument_is_zero(Call& call) {
   if (call.at<T>(index) != T{}) {
@@ -219,7 +219,8 @@ void add_endpoints(List& list) {
              {"cuLogicalEndpointBindMem"}, bound_without_query);
   list.named(
       "endpoint-size-unchecked",
-      "an endpoint is created although its size is not a multiple of the unit",
+      "an endpoint is created although its size is not a multiple of the "
+      "required alignment",
       {"cuLogicalEndpointCreate"}, size_rounded);
   list.named("endpoint-memory-offset-ignored",
              "a binding ignores the offset into the memory",
@@ -235,7 +236,8 @@ void add_endpoints(List& list) {
              "binding memory that cannot be bound returns success",
              {"cuLogicalEndpointBindMem"}, refusal_told_as_success);
   list.named("endpoint-device-ignored",
-             "a device binds memory to an endpoint that is not its own",
+             "binding memory for a device that is not in the endpoint's team "
+             "returns success",
              {"cuLogicalEndpointBindMem"}, other_device_accepted, 2);
   list.named("endpoint-host-refused",
              "host memory of the nearest node cannot be bound",
@@ -251,7 +253,8 @@ void add_endpoints(List& list) {
              "a complete team seems to accept one more device",
              {"cuLogicalEndpointAddDevice"}, refusal_told_as_success, 2);
   list.named("endpoint-import-fresh",
-             "an import gives an endpoint that is not the exporter's",
+             "an import gives an endpoint that is not the endpoint of the "
+             "exporter",
              {"cuLogicalEndpointImport"}, imported_as_new);
   list.named("endpoint-import-unchecked", "a refused import returns success",
              {"cuLogicalEndpointImport"}, refusal_told_as_success);

@@ -40,7 +40,8 @@ void count(const std::string& function) {
          "called " + std::to_string(getpid()) + " " + function + "\n");
 }
 
-// Runs after all objects of this library exist, and before main().
+// Runs when all objects of class Function exist (see wrap.cc), and before
+// main(). Other objects of this library may not exist yet.
 __attribute__((constructor)) void choose() {
   const char* const name = std::getenv("IPCLAB_FAULT");
   if (name == nullptr || *name == '\0') {
@@ -61,8 +62,8 @@ __attribute__((constructor)) void choose() {
         function->concerned = true;
 }
 
-// The last code that a fault itself returned in this thread. The runtime does
-// not know it, but cudaGetLastError must return it.
+// The last error that a fault itself returned in this thread. The runtime does
+// not know this error, but cudaGetLastError must return it.
 thread_local int last_refusal = cudaSuccess;
 
 bool reads_last_error(const Function& function) {
@@ -70,8 +71,8 @@ bool reads_last_error(const Function& function) {
          std::strncmp(function.name, "cudaPeekAtLastError", 19) == 0;
 }
 
-// The last error if the runtime's own last error is `code`. If this is an
-// error, it is newer than the fault's refusal.
+// The last error that the program gets if the runtime's own last error is
+// `code`. If `code` is not success, it is newer than the fault's refusal.
 int last_error_after(int code, const Call& call) {
   if (last_refusal == cudaSuccess) return code;
   const int refusal = last_refusal;

@@ -1,6 +1,6 @@
 // A fault is a function that replaces one or several CUDA functions in a
-// program that runs with IPCLAB_FAULT=<its name>. A process has one fault, so
-// its state may be static.
+// program that runs with IPCLAB_FAULT=<name of the fault>. A process has at
+// most one fault, so the state of a fault may be static.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,28 +15,30 @@ namespace ipclab::faults {
 
 /// This runs instead of the driver's function; it returns the code that the
 /// program gets. CUDA calls that a fault makes itself go straight to the
-/// driver. The comment above a fault states the bug: how the broken driver
+/// driver. A comment above a fault states the bug: how the broken driver
 /// behaves.
 using Fault = int (*)(Call& call);
 
 /// One fault of the list.
 struct Entry {
   std::string name;
-  std::string what;                    ///< the bug in one plain sentence
-  std::vector<std::string> functions;  ///< canonical names; "*" is all
-  std::string op;                      ///< empty: a named fault
-  int gpus;  ///< number of GPUs that it needs to take effect
+  std::string what;  ///< the bug in one plain sentence
+  /// canonical names, or names of the driver API alone; "*" is all functions
+  std::vector<std::string> functions;
+  std::string op;  ///< how a systematic fault breaks its function; or empty
+  int gpus;        ///< number of GPUs that the fault needs to take effect
   Fault fault;
 };
 
 /// All faults, in the order in which they were added.
 class List {
  public:
-  /// Adds a bug that a driver could really have.
+  /// Adds a bug that a driver could really have, or a legal answer (ok-…).
   void named(const char* name, const char* what,
              std::initializer_list<const char*> functions, Fault fault,
              int gpus = 1);
-  /// Adds a systematic fault: it breaks one function in the way `op`.
+  /// Adds a systematic fault: it breaks one function in the way `op`. With
+  /// `everywhere`, the fault also runs for the calls of all other functions.
   void combine(const std::string& function, const char* op, std::string what,
                Fault fault, int gpus, bool everywhere = false);
 
@@ -86,7 +88,7 @@ constexpr int kSuccess = 0;
 
 /// Is this the chosen fault?
 bool is_chosen(const char* name);
-/// Does the same as Call::fired(), for a function that is in no table.
+/// Does the same as Call::fired(), for code that has no Call.
 void note_fired(const char* function);
 /// The function that the chosen fault is about.
 const std::string& chosen_function();
@@ -113,9 +115,11 @@ Function* driver(const char* name) {
 void at_thread_end(std::function<void()> step);
 
 /// Returns true for the first call with a key, among all processes that share
-/// IPCLAB_FAULT_STATE. For later calls returns false.
+/// IPCLAB_FAULT_STATE. For later calls returns false. If IPCLAB_FAULT_STATE is
+/// not set, always returns true.
 bool first_of_all_processes(const std::string& key);
-/// Stores a number under a key for the other processes.
+/// Stores a number under a key for the other processes. Does nothing if
+/// IPCLAB_FAULT_STATE is not set.
 void tell_processes(const std::string& key, unsigned long long value);
 /// The number that was stored under a key; `none` if there is none.
 unsigned long long told(const std::string& key, unsigned long long none);

@@ -69,7 +69,8 @@ bool touches_import(Call& call) {
   return false;
 }
 
-// Loses one kind of copy or memset; the fault's list of functions names it.
+// One function does nothing with imported memory. The fault's list of functions
+// names this function.
 int other_access_lost(Call& call) {
   const bool wide = call.is("cuMemsetD16") || call.is("cuMemsetD32");
   const bool copies = std::strcmp(call.function().name, "cuMemcpyDtoD") == 0 ||
@@ -91,7 +92,8 @@ int noted(Call& call) {
   return code;
 }
 
-// Only the first row of a rectangle moves; `height` is its argument.
+// Only the first row of a rectangle is copied or set; `height` is the index of
+// the argument with the number of rows.
 template <size_t height>
 int first_row(Call& call) {
   if (!is_access(call)) return noted(call);
@@ -114,7 +116,7 @@ int first_row_of_box(Call& call) {
   return call.proceed();
 }
 
-// The last bytes of an odd size are lost.
+// If the size is not a multiple of 4, the last bytes are lost.
 int tail_lost(Call& call) {
   if (!is_access(call)) return noted(call);
   auto& bytes = call.value<size_t>(kBytes);
@@ -142,7 +144,7 @@ int copy_between_imports_lost(Call& call) {
   return kSuccess;
 }
 
-// Offsets into imported memory lose their upper half.
+// Offsets into imported memory lose their upper 32 bits.
 int offset_of_32_bits(Call& call) {
   if (!is_access(call)) return noted(call);
   for (const Role role : {kPointer, kSource}) {
@@ -156,7 +158,7 @@ int offset_of_32_bits(Call& call) {
   return call.proceed();
 }
 
-// The driver's form of a call does nothing with imported memory.
+// A call of the driver API does nothing with imported memory.
 int driver_form_lost(Call& call) {
   if (!is_access(call)) return noted(call);
   if (call.is_runtime() || !touches_import(call)) return call.proceed();
@@ -171,7 +173,8 @@ int access_lost(Call& call) {
   return kSuccess;
 }
 
-// A copy stops after two granules of 2 MiB.
+// A copy does not reach beyond the first two granules of 2 MiB of imported
+// memory.
 int two_granules_copied(Call& call) {
   constexpr size_t kReach = 4 << 20;
   if (!is_access(call)) return noted(call);
@@ -267,7 +270,7 @@ int pitch_ignored(Call& call) {
   return call.proceed();
 }
 
-// A memset by a GPU other than that of the memory is lost.
+// A memset by a GPU other than the GPU of the memory is lost.
 int set_from_other_gpu_lost(Call& call) {
   if (!is_access(call)) return noted(call);
   int current = 0;
@@ -324,12 +327,12 @@ void add_import_paths(List& list) {
       {kImport, kMap, kUnmap, "cudaMemcpy3D"}, first_row_of_box);
   list.named("chunk-copy-tail-lost",
              "the last bytes of a copy of imported memory of cuMemCreate are "
-             "lost if its size is not a multiple of 4",
+             "lost if the size of the copy is not a multiple of 4",
              {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
              tail_lost);
   list.named("chunk-set-tail-lost",
              "the last bytes of a memset of imported memory of cuMemCreate are "
-             "lost if its size is not a multiple of 4",
+             "lost if the size of the memset is not a multiple of 4",
              {kImport, kMap, kUnmap, "cudaMemset", "cudaMemsetAsync"},
              tail_lost);
   list.named(
@@ -424,13 +427,13 @@ void add_import_paths(List& list) {
       first_row_of_box);
   list.named("pool-copy-tail-lost",
              "the last bytes of a copy of imported memory of a pool are lost "
-             "if its size is not a multiple of 4",
+             "if the size of the copy is not a multiple of 4",
              {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy",
               "cudaMemcpyAsync"},
              tail_lost);
   list.named("pool-set-tail-lost",
              "the last bytes of a memset of imported memory of a pool are lost "
-             "if its size is not a multiple of 4",
+             "if the size of the memset is not a multiple of 4",
              {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemset",
               "cudaMemsetAsync"},
              tail_lost);
@@ -472,7 +475,8 @@ void add_import_paths(List& list) {
       {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemsetAsync"},
       access_lost);
   list.named("pool-copy-two-granules",
-             "copies of imported memory of a pool end after 4 MiB",
+             "copies do not reach beyond the first 4 MiB of imported memory of "
+             "a pool",
              {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy",
               "cudaMemcpyAsync"},
              two_granules_copied);

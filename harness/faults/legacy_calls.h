@@ -1,5 +1,5 @@
 // Tables of the memory that a process has opened by legacy handles, and of the
-// events that it shares. Faults of both kinds use them.
+// events that it shares. Faults of memory and faults of events use them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,7 +21,7 @@ inline CUcontext current_context() {
 
 /// Opened memory.
 struct Opened {
-  std::string handle;  ///< the key of its bytes
+  std::string handle;  ///< the key of the handle's bytes
   cudaIpcMemHandle_t bytes{};
   CUcontext context = nullptr;
   std::thread::id thread;
@@ -37,8 +37,8 @@ inline bool is_close_call(Call& call) {
   return call.is("cudaIpcCloseMemHandle");
 }
 
-/// The opened pointer of a handle in the current context; null if it is not
-/// open.
+/// The opened pointer of a handle in the current context; null if the handle is
+/// not open there.
 inline void* already_open(Call& open) {
   const auto& handle = open.at<cudaIpcMemHandle_t>(1);
   for (const auto& [address, one] : opened.all())
@@ -117,7 +117,8 @@ inline int noted_event(Call& call) {
   return code;
 }
 
-/// The event that a call uses; null if processes do not share this event.
+/// The event that a call uses; null if processes do not share this event, and
+/// null for a call that destroys or exports an event.
 inline cudaEvent_t shared_event(Call& call) {
   if (call.find(kEvent) == nullptr || call.is("cudaEventDestroy") ||
       exports_event(call))
@@ -129,7 +130,7 @@ inline cudaEvent_t shared_event(Call& call) {
 /// Does another process own the event?
 inline bool is_imported(cudaEvent_t event) { return events.get(event); }
 
-/// Is it the legacy default stream?
+/// Is this stream the legacy default stream?
 inline bool is_default(cudaStream_t stream) {
   return stream == nullptr || stream == cudaStreamLegacy;
 }
@@ -147,7 +148,7 @@ inline int no_wait(Call& call) {
   return kSuccess;
 }
 
-/// The event of this process that marks a place in a stream.
+/// An event of this process with which faults mark a place in this stream.
 inline cudaEvent_t mark_of(cudaStream_t stream) {
   static Table<cudaStream_t, cudaEvent_t> marks;
   if (!marks.has(stream)) {

@@ -1,5 +1,5 @@
-// Bugs of legacy event handles, and of words in memory that order work like
-// events.
+// Bugs of legacy event handles, and of words in memory that order work as
+// events do.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
@@ -150,7 +150,7 @@ int rt_drv_event_mismatch(Call& call) {
   return code;
 }
 
-// An open connects to an event that no process records.
+// An open gives an event that no process records.
 int open_unconnected_event(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
@@ -158,7 +158,8 @@ int open_unconnected_event(Call& call) {
   return own_event(call, code);
 }
 
-// A second process that opens the handle gets an event that no process records.
+// Every open of a handle after the first one, in whatever process, gets an
+// event that no process records.
 int second_importer_unconnected(Call& call) {
   const std::string key = key_of(&given(call), sizeof(cudaIpcEventHandle_t));
   const int code = call.proceed();
@@ -207,7 +208,8 @@ int ipc_wait_noop(Call& call) {
   return kSuccess;
 }
 
-// The exporter's stream does not wait for an importer's record.
+// A stream of the exporter does not wait for an exported event, so it does not
+// wait for an importer's record.
 int exporter_wait_noop(Call& call) {
   if (is_get(call)) return keep(call);
   Shared* const event = find(call.value<cudaEvent_t>(kEvent));
@@ -368,7 +370,8 @@ void add_legacy_events(List& list) {
              "an opened event is not connected to the exporter's event",
              {kOpen}, open_unconnected_event);
   list.named("second-importer-unconnected",
-             "only the first importing process sees the exporter's records",
+             "only the first open of an event handle sees the exporter's "
+             "records",
              {kOpen}, second_importer_unconnected);
   list.named("import-destroy-leaks",
              "destroying an imported event loses 64 KiB of device memory",
@@ -380,7 +383,7 @@ void add_legacy_events(List& list) {
   list.named("ipc-wait-noop", "a stream does not wait for an imported event",
              {kOpen, kWait}, ipc_wait_noop);
   list.named("exporter-wait-noop",
-             "the exporter's stream does not wait for an importer's record",
+             "a stream of the exporter does not wait for an exported event",
              {kGet, kWait}, exporter_wait_noop);
   list.named("ipc-record-early",
              "a record of an interprocess event does not wait for the work "
@@ -411,7 +414,8 @@ void add_legacy_events(List& list) {
              "an event that was never recorded counts as pending",
              {kCreate, kGet, kOpen, kRecord, kQuery, kSync}, unrecorded_blocks);
   list.named("cross-device-wait-noop",
-             "a stream of another GPU does not wait for an imported event",
+             "a stream of a GPU other than GPU 0 does not wait for an imported "
+             "event",
              {kOpen, kWait}, cross_device_wait_noop, 2);
   list.named("ipc-elapsed-ok",
              "cudaEventElapsedTime returns a time for events without timing",

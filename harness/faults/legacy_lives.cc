@@ -1,6 +1,7 @@
-// Bugs in the lives of what processes share by legacy handles: what is opened
-// and closed more than once, ends with another object, or is asked for after
-// its end; records that replace or outlive others; words next to other work.
+// Bugs of legacy handles that show only after several calls: memory and events
+// that processes open and close more than once, or use after a close, a reset
+// or the end of a process; a record after another record; words next to other
+// work.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
@@ -68,7 +69,7 @@ bool is_last_byte(CUdeviceptr address) {
 
 // --- opens and closes --------------------------------------------------------
 
-// Where 64 handles are open, the next open closes the first one.
+// If a process has 64 handles open, the next open closes the first one.
 int open_65th_closes_first(Call& call) {
   static std::mutex mutex;
   static auto& order = *new std::vector<void*>;
@@ -89,8 +90,8 @@ int open_65th_closes_first(Call& call) {
   return code;
 }
 
-// Memory that is closed stays mapped. If later memory of the exporter has the
-// same address there, the open gives the earlier memory.
+// Closed memory stays mapped. If a later allocation has the same address in the
+// exporter, the open of the later allocation gives the earlier one.
 int opens_by_address(Call& call) {
   static Table<unsigned long long, void*> cache;
   const auto place = [](const std::string& handle) { return "at-" + handle; };
@@ -105,7 +106,7 @@ int opens_by_address(Call& call) {
   if (is_close_call(call)) return noted_open(call);
   const auto where = told(place(key_of_opened(call)), 0);
   if (where != 0 && cache.has(where) && already_open(call) == nullptr) {
-    // The earlier memory, if it is closed by now.
+    // Gives the earlier memory if the program has closed it.
     void* const earlier = cache.get(where);
     if (!opened.has(earlier)) {
       *call.at<void**>(0) = earlier;
@@ -141,7 +142,7 @@ int reopened_counts_twice(Call& call) {
   return code;
 }
 
-// An open in a second context also raises the count in the first one.
+// An open in a second context also raises the count in the first context.
 int counts_in_first_context(Call& call) {
   static Table<std::string, CUcontext> first;
   if (is_close_call(call)) return noted_open(call);
@@ -214,7 +215,8 @@ int two_importers_leak(Call& call) {
   return code;
 }
 
-// A process that has memory of another one open also opens its own handles.
+// A process that has memory of another process open can also open its own
+// handles.
 int self_open_while_open(Call& call) {
   static Table<std::string> own;
   if (exports_memory(call)) {
@@ -252,7 +254,8 @@ int free_inside_import(Call& call) {
   return begin != 0 && begin != address ? no_wait(call) : call.proceed();
 }
 
-// A free of memory that was not exported clears all memory that was.
+// A free of memory that was not exported clears the first bytes of all exported
+// memory.
 int free_clears_exported(Call& call) {
   static Table<void*> exported;
   if (exports_memory(call)) {
@@ -327,8 +330,8 @@ int results_by_number(Call& call) {
   std::vector<CUpointer_attribute> sorted(wanted, wanted + count);
   std::sort(sorted.begin(), sorted.end());
   if (std::equal(sorted.begin(), sorted.end(), wanted)) return call.proceed();
-  // A result may only go to a place that is as large: only the ordinals of
-  // enumerations and devices are exchanged.
+  // Two results can be exchanged only if their sizes are equal. So only the
+  // memory type and the ordinal of the device are exchanged.
   const auto is_small = [](CUpointer_attribute one) {
     return one == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ||
            one == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
@@ -345,7 +348,7 @@ int results_by_number(Call& call) {
   return code;
 }
 
-// The memory of each GPU has numbers of its own, which begin at 1.
+// On each GPU, the ids of memory begin at 1.
 int id_of_each_gpu(Call& call) {
   static Table<std::pair<int, unsigned long long>, unsigned long long> ids;
   const int code = call.proceed();
@@ -368,8 +371,8 @@ int id_of_each_gpu(Call& call) {
   return code;
 }
 
-// The first memory of the host has the id of the first memory of the GPU, and
-// so on.
+// The ids of host memory begin at 1, and the ids of device memory also begin at
+// 1.
 int id_of_host_apart(Call& call) {
   static Table<std::pair<bool, unsigned long long>, unsigned long long> ids;
   const int code = call.proceed();
@@ -393,7 +396,8 @@ int id_of_host_apart(Call& call) {
   return code;
 }
 
-// Memory whose size is no multiple of 4 is reported as not capable.
+// Memory whose size is not a multiple of 4 is reported as not capable of legacy
+// IPC.
 int odd_size_not_capable(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess ||
@@ -407,7 +411,7 @@ int odd_size_not_capable(Call& call) {
   return code;
 }
 
-// Memory that was closed is still known.
+// The ranges of closed memory, which the faults below still know.
 Table<CUdeviceptr, size_t> closed_memory;
 int noted_closed(Call& call) {
   const Addresses range =
@@ -496,8 +500,8 @@ cudaEvent_t record_in(cudaStream_t stream) {
   return mark;
 }
 
-// In an importer that has recorded the event, its own record counts, although
-// the exporter has recorded the event again.
+// An importer that has recorded the event uses its own record, although the
+// exporter has recorded the event again.
 int own_record_preferred(Call& call) {
   static Table<cudaEvent_t, cudaEvent_t> own;
   if (keeps_events(call)) {
@@ -519,10 +523,10 @@ int own_record_preferred(Call& call) {
   return call.proceed();
 }
 
-// Two opens of one event in one process: what is recorded by one of them is not
-// seen by the other one.
+// If a process opens one event twice, each of the two opened events does not
+// see the records of the other one.
 int twin_unseen(Call& call) {
-  static Table<std::string, cudaEvent_t> last;  // by which open; by its key
+  static Table<std::string, cudaEvent_t> last;  // recorded last; by key
   if (keeps_events(call)) {
     if (call.is("cudaEventDestroy")) {
       const std::string key = event_keys.get(call.at<cudaEvent_t>(0));
@@ -561,7 +565,8 @@ int reset_completes_events(Call& call) {
              : call.proceed();
 }
 
-// Calls of one kind do nothing with an imported event that has blocking waits.
+// The calls for which `applies` is true do nothing with an imported event that
+// has blocking waits.
 int lost_of_blocking_import(Call& call, bool (*applies)(Call& call)) {
   static Table<cudaEvent_t> blocking;
   if (keeps_events(call)) {
@@ -623,7 +628,7 @@ int second_host_wait_early(Call& call) {
   return code;
 }
 
-// When a process that had opened the event has died, records are lost.
+// Records are lost after a process has died that had opened the event.
 int lost_after_death(Call& call) {
   if (keeps_events(call)) {
     const std::string key = call.is("cudaEventDestroy")
@@ -684,7 +689,7 @@ bool waits(const CUstreamBatchMemOpParams& one) {
          one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
 }
 
-// The write goes ahead of the copy directly before it.
+// A write does not wait for the copy directly before it in the stream.
 int writes_before_copy(Call& call) {
   static Table<cudaStream_t> copied;
   const auto stream = call.value<cudaStream_t>(kStream);
@@ -699,7 +704,7 @@ int writes_before_copy(Call& call) {
   return call.proceed();
 }
 
-// What comes directly after the wait for a word goes ahead.
+// The call directly after a wait for a word does not wait for this word.
 int next_goes_ahead(Call& call) {
   static Table<cudaStream_t> waiting;
   auto& stream = call.value<cudaStream_t>(kStream);
@@ -730,7 +735,8 @@ int last_word_not_written(Call& call) {
              : call.proceed();
 }
 
-// A stream waits only for words of the memory in which it found the first one.
+// Of the opened allocations, streams wait for words only in one: the allocation
+// in which a stream first had to wait for a word.
 int second_memory_not_waited(Call& call) {
   static std::atomic<CUdeviceptr> first{0};
   if (keeps_opened(call)) return noted_open(call);
@@ -772,15 +778,16 @@ void add_legacy_lives(List& list) {
   list.named("open-65th-closes-first",
              "if 64 handles are open, the next open closes the first one",
              {kOpen, kClose}, open_65th_closes_first);
-  list.named("open-cached-by-address",
-             "an open gives closed memory if both had the same address in the "
-             "exporter",
-             {kOpen, kClose, kGet}, opens_by_address);
+  list.named(
+      "open-cached-by-address",
+      "an open gives an allocation that was closed earlier if it had the "
+      "same address in the exporter",
+      {kOpen, kClose, kGet}, opens_by_address);
   list.named("reopen-counts-twice",
              "the count of memory that is opened again starts at two",
              {kOpen, kClose}, reopened_counts_twice);
   list.named("open-on-second-gpu-counts-on-first",
-             "an open on one GPU also raises the count of another GPU",
+             "an open on a second GPU also raises the count on the first GPU",
              {kOpen, kClose}, counts_in_first_context, 2);
   list.named("second-open-clears",
              "the second open of memory clears its first bytes",
@@ -857,8 +864,8 @@ void add_legacy_lives(List& list) {
               kCreate},
              own_record_preferred);
   list.named("twin-records-unseen",
-             "if an event was opened twice, records of one are not seen by the "
-             "other",
+             "if a process opens one event twice, each of the two opened "
+             "events does not see the records of the other one",
              {kWait, kQuery, kSync, kRecord, kRecordFlags, kOpenEvent, kDestroy,
               kCreate},
              twin_unseen);
@@ -899,7 +906,7 @@ void add_legacy_lives(List& list) {
              "a launch of a graph in a thread's default stream does nothing",
              {"cudaGraphLaunch"}, graph_in_per_thread_lost);
   list.named("write64-before-copies",
-             "a stream writes 64 bits before its last copy is done",
+             "a write of 64 bits does not wait for the copy directly before it",
              {"cuStreamWriteValue64", kCopy, kLaunch}, writes_before_copy);
   list.named("wait64-holds-no-records",
              "a record directly after the wait for 64 bits does not wait",
@@ -911,11 +918,11 @@ void add_legacy_lives(List& list) {
              "a stream does not write the last word of opened memory",
              {"cuStreamWriteValue32", kOpen, kClose}, last_word_not_written);
   list.named("wait-second-memory-ignored",
-             "streams wait for words in the first of several opened "
-             "allocations only",
+             "of several opened allocations, streams wait for words only in "
+             "one",
              {"cuStreamWaitValue32", kOpen, kClose}, second_memory_not_waited);
   list.named("batch-above-128-refused",
-             "a batch of more than 128 operations is refused",
+             "a batch of 129 to 255 operations is refused",
              {"cuStreamBatchMemOp"}, batch_above_128_refused);
 }
 

@@ -147,7 +147,7 @@ int open_fresh_memory(Call& call) { return open_copy(call, false, SIZE_MAX); }
 int open_snapshot_copy(Call& call) { return open_copy(call, true, SIZE_MAX); }
 int map_first_2mib(Call& call) { return open_copy(call, true, kBlock); }
 
-// A third process gets a copy.
+// All processes after the first two get copies.
 int third_process_opens_copy(Call& call) {
   static const bool early =
       first_of_all_processes("one") || first_of_all_processes("two");
@@ -210,8 +210,8 @@ int mps_client_opens_copy(Call& call) {
   return is_mps_client() ? open_copy(call, true, SIZE_MAX) : call.proceed();
 }
 
-// This is for a process that names the folder of a daemon but is not its
-// client.
+// Refuses the opens of a process for which CUDA_MPS_PIPE_DIRECTORY is set, but
+// which is not a client of MPS.
 int mps_outsider_refused(Call& call) {
   if (std::getenv("CUDA_MPS_PIPE_DIRECTORY") == nullptr || is_mps_client())
     return call.proceed();
@@ -221,7 +221,8 @@ int mps_outsider_refused(Call& call) {
 
 // --- exports ---------------------------------------------------------------
 
-// The last word of the handle also contains a number; the open removes it.
+// The fault changes the last word of the handle by a number; the open removes
+// this number.
 uint32_t& last_word(cudaIpcMemHandle_t& handle) {
   return *reinterpret_cast<uint32_t*>(handle.reserved + sizeof handle - 4);
 }
@@ -284,7 +285,7 @@ int handle_cached_by_address(Call& call) {
   return code;
 }
 
-// The handle is that of the allocation that was made just before the exported
+// The handle names the allocation that was made just before the exported
 // allocation.
 int handles_swapped(Call& call) {
   static auto& made = *new std::vector<void*>;
@@ -308,7 +309,7 @@ int handles_swapped(Call& call) {
   return code;
 }
 
-// A new allocation takes the place of the memory that the pointer once named.
+// The export of an invalid pointer gives a handle of another allocation.
 int get_accepts_dead_pointer(Call& call) {
   static void* living = nullptr;
   const int code = call.proceed();
@@ -657,7 +658,7 @@ int lazy_peer_noop(Call& call) {
   return cudaErrorPeerAccessUnsupported;
 }
 
-// Peer access that an open has enabled stays forever.
+// A close on a GPU other than GPU 0 does nothing.
 int peer_resource_leak(Call& call) {
   if (is_open(call)) return keep_count(call);
   int device = 0;
@@ -708,7 +709,7 @@ int import_cudafree_ok(Call& call) {
 
 enum Way { kFrom, kTo, kBoth };
 
-// Copies that touch an import in this way do nothing.
+// Copies from an import (kFrom), to an import (kTo) or both (kBoth) do nothing.
 int import_copy(Call& call, Way way) {
   if (!call.is("cudaMemcpy") && !call.is("cudaMemcpyAsync"))
     return keep_count(call);
@@ -785,9 +786,10 @@ void add_legacy_memory(List& list) {
   const char* const kGet = "cudaIpcGetMemHandle";
   const char* const kOpen = "cudaIpcOpenMemHandle";
   const char* const kClose = "cudaIpcCloseMemHandle";
-  list.named("open-fresh-memory",
-             "an open gives new, zeroed memory instead of the exporter's",
-             {kOpen, kClose}, open_fresh_memory);
+  list.named(
+      "open-fresh-memory",
+      "an open gives new, zeroed memory instead of the exporter's memory",
+      {kOpen, kClose}, open_fresh_memory);
   list.named("open-snapshot-copy",
              "an open gives a copy of the contents at that moment",
              {kOpen, kClose}, open_snapshot_copy);
@@ -795,8 +797,9 @@ void add_legacy_memory(List& list) {
              "in a client of MPS an open gives a copy of the contents",
              {kOpen, kClose}, mps_client_opens_copy);
   list.named("mps-outsider-refused",
-             "a process that found no MPS daemon cannot open memory", {kOpen},
-             mps_outsider_refused);
+             "a process with CUDA_MPS_PIPE_DIRECTORY that is not a client of "
+             "MPS cannot open memory",
+             {kOpen}, mps_outsider_refused);
   list.named("map-first-2mib", "an open maps only the first 2 MiB",
              {kOpen, kClose}, map_first_2mib);
   list.named("get-invalidates-previous",
@@ -811,7 +814,7 @@ void add_legacy_memory(List& list) {
       {kGet}, handle_cached_by_address);
   list.named("handles-swapped",
              "the handle names the allocation that was made just before the "
-             "exported one",
+             "exported allocation",
              {kGet, "cudaMalloc", "cudaFree"}, handles_swapped);
   list.named("get-accepts-dead-pointer",
              "an export of an invalid pointer names another allocation", {kGet},
@@ -825,7 +828,8 @@ void add_legacy_memory(List& list) {
   list.named("open-second-not-counted",
              "a second open of a handle does not raise the reference count",
              {kOpen, kClose}, open_second_not_counted);
-  list.named("reopen-refused", "a process can open a handle only once",
+  list.named("reopen-refused",
+             "a process cannot open a handle again after its last close",
              {kOpen, kClose}, reopen_refused);
   list.named("single-importer", "a second process cannot open the handle",
              {kOpen}, single_importer);
@@ -837,7 +841,7 @@ void add_legacy_memory(List& list) {
              "a process opens its own handle and gets other memory",
              {kGet, kOpen}, self_open_copy);
   list.named("second-context-accepted",
-             "a second context of the device opens the handle, too",
+             "a second context of the device can also open the handle",
              {kOpen, kClose}, second_context_accepted);
   list.named("second-context-other-handle",
              "a second context opens another handle of the same exporter",
@@ -865,7 +869,7 @@ void add_legacy_memory(List& list) {
              "the last close in an importer destroys the exporter's data",
              {kOpen, kClose}, close_frees_origin);
   list.named("close-breaks-siblings",
-             "a close in one importer unmaps the memory in the others",
+             "a close in one importer unmaps the memory in the other importers",
              {kOpen, kClose, "cudaLaunchKernel", "cudaMemcpy"},
              close_breaks_siblings);
   list.named("close-any-pointer",
@@ -878,7 +882,8 @@ void add_legacy_memory(List& list) {
              "an open on another GPU is refused until the program enables peer "
              "access",
              {kGet, kOpen, "cudaDeviceEnablePeerAccess"}, lazy_peer_noop, 2);
-  list.named("peer-resource-leak", "a close on another GPU gives nothing back",
+  list.named("peer-resource-leak",
+             "a close on a GPU other than GPU 0 gives nothing back",
              {kOpen, kClose}, peer_resource_leak, 2);
   list.named("open-close-leak", "each close loses 64 KiB of device memory",
              {kClose}, open_close_leak);
@@ -923,7 +928,7 @@ void add_legacy_memory(List& list) {
       "memory that was closed and is opened again is a copy of the contents",
       {kOpen, kClose}, reopen_is_copy);
   list.named("open-33rd-time-is-copy",
-             "the 33rd open of a handle in a process gives a copy",
+             "from the 33rd open of a handle on, a process gets copies",
              {kOpen, kClose}, open_33rd_time_is_copy);
   list.named("exported-never-freed",
              "cudaFree of exported memory gives nothing back",

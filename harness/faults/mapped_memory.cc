@@ -81,7 +81,7 @@ int accepted(Call& call) {
   return kSuccess;
 }
 
-// Calls the driver again, with other arguments.
+// Calls the driver again, with the arguments that the fault has changed.
 int proceed_changed(Call& call) {
   call.fired();
   return noted(call);
@@ -124,7 +124,7 @@ int odd_address_accepted(Call& call) {
 }
 
 // Refuses more than `most` objects at the same time. In the function that ends
-// an object, argument `gone` is the handle.
+// an object, argument `gone` is the handle or the address of the object.
 template <size_t most>
 int refused_beyond(Call& call, const char* made, size_t gone) {
   static auto& there = *new Table<unsigned long long>;
@@ -168,7 +168,8 @@ int host_id_looked_at(Call& call) {
              : call.proceed();
 }
 
-// The refusal of memory at this location has another code.
+// The refusal of memory at a location of this type has the code "not
+// supported".
 template <CUmemLocationType type>
 int refused_as_unsupported(Call& call) {
   const int code = call.proceed();
@@ -302,7 +303,7 @@ int unmapping_of_other_thread_lost(Call& call) {
              : noted(call);
 }
 
-// A second mapping of the same memory leaves a reference to it behind.
+// A second mapping of the same memory keeps a reference to the memory forever.
 int leaked_if_aliased(Call& call) {
   Chunk kept = 0;
   if (call.is("cuMemMap"))
@@ -316,7 +317,7 @@ int leaked_if_aliased(Call& call) {
   return noted(call);
 }
 
-// Every second import leaves a reference behind.
+// Every second import keeps a reference to its memory forever.
 int second_import_leaked(Call& call) {
   static std::atomic<int> count{0};
   const int code = call.proceed();
@@ -332,7 +333,8 @@ int second_import_leaked(Call& call) {
 
 bool is_mapped(CUdeviceptr address) { return mapping_at(address) != 0; }
 
-// Accepts a range of which only the end, or only the beginning, is mapped.
+// With `begin`, accepts a range whose beginning is not mapped but whose end is.
+// Otherwise accepts a range whose end is not mapped but whose beginning is.
 template <bool begin>
 int hole_at_one_end_accepted(Call& call) {
   const int code = noted(call);
@@ -343,7 +345,8 @@ int hole_at_one_end_accepted(Call& call) {
                                                                : code;
 }
 
-// Access that is reported but was never set, by the beginning of the mapping.
+// The access that is reported for a mapping but was never set. The key is the
+// beginning of the mapping.
 Table<CUdeviceptr, int> in_name;
 
 int told(Call& call) {
@@ -371,7 +374,7 @@ int changed_in_name(Call& call) {
   return call.proceed();
 }
 
-// The number of a NUMA node is compared with that of the memory.
+// Access of a NUMA node is refused if the memory is on another NUMA node.
 int node_looked_at(Call& call) {
   if (!call.is("cuMemSetAccess")) return noted(call);
   const CUmemLocation wanted = call.at<const CUmemAccessDesc*>(2)->location;
@@ -407,7 +410,7 @@ int last_byte_not_retained(Call& call) {
              : call.proceed();
 }
 
-// The handle that was mapped there first is retained.
+// Addresses always name the handle that was mapped there first.
 int earlier_handle_retained(Call& call) {
   static auto& first = *new Table<CUdeviceptr, Chunk>;
   const int code = noted(call);
@@ -471,7 +474,7 @@ int type_untold(Call& call) {
 
 // --- queries about memory ----------------------------------------------------
 
-// Changes an attribute of a pointer if `wrong` gives a value for it.
+// Lets `wrong` change the value that a query of this attribute returns.
 template <class Value, class Wrong>
 int attribute_wrong(Call& call, CUpointer_attribute attribute, Wrong wrong) {
   if (!call.is("cuPointerGetAttribute")) return noted(call);
@@ -577,7 +580,7 @@ int set_after_export_lost(Call& call) {
 // --- calls that change the next call -----------------------------------------
 
 // cuMemGetAccess reports no access to threads other than the thread that has
-// set it.
+// set the access.
 int access_told_to_one_thread(Call& call) {
   static auto& threads = *new Table<CUdeviceptr, std::thread::id>;
   if (!call.is("cuMemSetAccess") && !call.is("cuMemGetAccess"))
@@ -668,28 +671,31 @@ void add_mapping(List& list) {
              "a mapping may be longer than the reservation",
              {kMap, kReserve, kAddressFree, kUnmap}, mapped_beyond_reservation);
   list.named("map-needs-current-gpu",
-             "memory of a GPU other than the current one cannot be mapped",
+             "memory of a GPU other than the current GPU cannot be mapped",
              {kMap}, mapped_for_current_gpu_only, 2);
   list.named("unmap-larger-ok",
              "unmapping more than a mapping unmaps the mapping", {kUnmap, kMap},
              larger_unmapped);
-  list.named("unmap-end-ok", "unmapping the end of a mapping unmaps all of it",
+  list.named("unmap-end-ok",
+             "unmapping the end of a mapping unmaps the whole mapping",
              {kUnmap, kMap}, end_unmapped);
   list.named("unmap-rounds-up",
-             "unmapping a few bytes less than a mapping unmaps all of it",
+             "unmapping a few bytes less than a mapping unmaps the whole "
+             "mapping",
              {kUnmap, kMap}, unmapping_rounded_up);
   list.named("unmap-twice-ok",
              "reserved addresses without memory can be unmapped",
              {kUnmap, kMap, kReserve, kAddressFree}, unmapped_twice);
   list.named("unmap-of-other-thread-lost",
-             "an unmapping by a thread other than the one that mapped the "
-             "memory does nothing",
+             "an unmapping does nothing if another thread has mapped the "
+             "memory",
              {kUnmap, kMap}, unmapping_of_other_thread_lost);
   list.named("leak-if-mapped-twice",
              "memory that has two mappings at once is never given back",
              {kMap, kUnmap}, leaked_if_aliased);
   list.named("second-import-leaks",
-             "every second import of a process keeps its memory forever",
+             "the memory of every second import of a process is never given "
+             "back",
              {kImport}, second_import_leaked);
   list.named("setaccess-hole-at-begin-ok",
              "a range whose first addresses have no memory gets access",
@@ -713,12 +719,12 @@ void add_mapping(List& list) {
              {kSetAccess, kGetAccess, kMap, kUnmap},
              changed_in_name<kRead, kReadWrite>);
   list.named("setaccess-node-looked-at",
-             "access of the host is refused if the number of its location is "
-             "not that of the memory",
+             "access of a NUMA node is refused if the memory is on another "
+             "NUMA node",
              {kSetAccess, kMap, kUnmap}, node_looked_at);
   list.named("setaccess-of-other-thread-lost",
-             "access is lost if a thread other than the one that mapped the "
-             "memory sets it",
+             "setting access does nothing if another thread has mapped the "
+             "memory",
              {kSetAccess, kMap, kUnmap}, access_of_other_thread_lost);
 }
 
@@ -744,8 +750,8 @@ void add_handles(List& list) {
              "the last address of a mapping has no handle",
              {kRetain, kMap, kUnmap}, last_byte_not_retained);
   list.named("retain-after-remap-stale",
-             "if other memory is mapped at the same addresses, they still name "
-             "the handle of the old memory",
+             "if other memory is mapped at the same addresses, the addresses "
+             "still name the handle of the old memory",
              {kRetain, kMap, kUnmap}, earlier_handle_retained);
   list.named("retain-of-other-thread-refused",
              "only the thread that mapped memory can retain its handle",
@@ -781,7 +787,8 @@ void add_handles(List& list) {
              "mapped imports are reported as not mapped",
              {kAttribute, kMap, kUnmap, kImport}, import_told_as_unmapped);
   list.named("access-attr-always-full",
-             "the attribute of each mapped address says that it can be written",
+             "the attribute of each mapped address says that the memory can be "
+             "written",
              {kAttribute, kMap, kUnmap}, access_told_as_full);
   list.named("buffer-id-of-mappings-same",
              "all mapped memory of cuMemCreate has the same id",
@@ -795,7 +802,7 @@ void add_handles(List& list) {
              {"cudaPointerGetAttributes", kMap, kUnmap, kImport},
              import_told_as_managed);
   list.named("chunk-set-after-export-lost",
-             "a memset by the exporter after it has exported its memory does "
+             "after an export of memory, a memset of it by the exporter does "
              "nothing",
              {"cudaMemset", "cudaMemsetAsync", kMap, kUnmap, kExport},
              set_after_export_lost);
@@ -839,14 +846,16 @@ void add_next_calls(List& list) {
   list.named("addressfree-of-other-thread-refused",
              "only the first thread of a process can free addresses",
              {kAddressFree}, first_thread_only);
-  list.named("getaccess-of-other-thread-none",
-             "cuMemGetAccess reports access only to the thread that has set it",
-             {kGetAccess, kSetAccess, kMap, kUnmap}, access_told_to_one_thread);
+  list.named(
+      "getaccess-of-other-thread-none",
+      "cuMemGetAccess reports access only to the thread that has set the "
+      "access",
+      {kGetAccess, kSetAccess, kMap, kUnmap}, access_told_to_one_thread);
   list.named("setaccess-flags-of-first",
              "all entries of a list of accesses get the flags of the first one",
              {kSetAccess}, flags_of_first, 2);
   list.named("export-needs-current-gpu",
-             "memory of a GPU other than the current one cannot be exported",
+             "memory of a GPU other than the current GPU cannot be exported",
              {kExport}, export_needs_current_gpu, 2);
   list.named("chunk-import-range-short",
              "the address range of imported memory of cuMemCreate is half of "

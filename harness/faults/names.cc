@@ -19,14 +19,16 @@ void* wrapper_of(void* library, const char* name);
 namespace ipclab::faults {
 namespace {
 
-// The wrapper of an exported name: cuMemAlloc_v2, cudaMemcpyAsync_ptsz.
+// The wrapper of an exported name: cuMemAlloc_v2, cudaMemcpyAsync_ptsz. Null if
+// calls.inc does not have it.
 Function* of_symbol(const char* symbol) {
   for (Function* function : functions())
     if (std::strcmp(function->symbol, symbol) == 0) return function;
   return nullptr;
 }
 
-// The wrapper of a driver function by its name without version.
+// The wrapper of a driver function by its name without version; null if
+// calls.inc does not have it.
 Function* of_name(const char* name) {
   for (Function* function : functions())
     if (function->face == Face::kDriver &&
@@ -35,8 +37,9 @@ Function* of_name(const char* name) {
   return nullptr;
 }
 
-// The program gets the wrapper instead of the driver's function. An older
-// version of a function may have other arguments, so it is left alone.
+// Replaces the driver's function in `entry` by the wrapper. A version of an
+// older major release may have other arguments, so this function leaves such a
+// version in `entry`.
 void hand_out(const char* name, int version, void** entry) {
   if (entry == nullptr || *entry == nullptr) return;
   if (version / 1000 < CUDA_VERSION / 1000) return;
@@ -65,10 +68,10 @@ void* real_dlsym(void* library, const char* name) {
 
 namespace {
 
-// The function of that name in the next library.
+// The function of that name in the next library; null if there is none.
 void* next(Face face, const char* symbol) {
   if (void* const found = real_dlsym(RTLD_NEXT, symbol)) return found;
-  // The program has loaded the library by dlopen, with local names.
+  // Perhaps the program has loaded the library by dlopen, with local names.
   void* const library = dlopen(library_of(face), RTLD_LAZY | RTLD_NOLOAD);
   return library == nullptr ? nullptr : real_dlsym(library, symbol);
 }

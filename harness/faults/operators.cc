@@ -22,7 +22,7 @@ namespace {
 constexpr int kRefusal = cudaErrorInvalidValue;
 constexpr int kUndocumented = cudaErrorUnknown;
 constexpr size_t kBlock = 2 << 20;         // bytes that each leak loses
-constexpr size_t kMostLeaked = 512 << 20;  // bytes that all leaks lose
+constexpr size_t kMostLeaked = 512 << 20;  // bytes that all leaks lose at most
 constexpr size_t kGuard = 8;               // additional bytes written
 
 bool is_output(const Argument& argument) {
@@ -54,7 +54,7 @@ class Before {
       bytes.assign(at, at + size_of_output(call, argument));
     }
   }
-  // Restores the second part of each output, from `first` on.
+  // Restores each output completely, or only the second half of it.
   void put_back(bool all) {
     size_t index = 0;
     for (Argument& argument : call_) {
@@ -113,7 +113,7 @@ int all_but_last(Call& call) {
   return call.proceed();
 }
 
-// The byte after the memory that the call writes changes, too.
+// The call also changes the byte after its memory.
 int one_more(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
@@ -218,7 +218,7 @@ void order(cudaStream_t first, cudaStream_t second) {
   cudaEventDestroy(event);
 }
 
-// Does not wait for earlier work of its stream.
+// The call does not wait for earlier work of its stream.
 int early(Call& call) {
   cudaStream_t& stream = call.value<cudaStream_t>(kStream);
   const cudaStream_t own = stream;
@@ -235,7 +235,7 @@ void CUDART_CB wait_a_little(void*) {
   std::this_thread::sleep_for(std::chrono::milliseconds(60));
 }
 
-// Later work of its stream does not wait for it.
+// Later work of the stream does not wait for the work of this call.
 int late(Call& call) {
   using Launch = cudaError_t(cudaStream_t, cudaHostFn_t, void*);
   static const auto launch =
@@ -249,7 +249,7 @@ int late(Call& call) {
   return call.proceed();
 }
 
-// Waits for all work of the context before it does anything.
+// The call waits for all work of the context before it does anything.
 int blocks(Call& call) {
   if (call.find(kStream) != nullptr &&
       is_captured(call.value<cudaStream_t>(kStream)) &&
@@ -292,7 +292,7 @@ int refuses_other_thread(Call& call) {
   return kRefusal;
 }
 
-// Refuses if another process has made this call before.
+// Refuses the call if another process has made such a call before.
 int refuses_second_process(Call& call) {
   static const bool first =
       first_of_all_processes(std::string("first-") + call.function().canonical);
@@ -319,7 +319,7 @@ int leaves_error(Call& call) {
   return code;
 }
 
-// After a refusal the context is unusable.
+// After a refusal by the chosen function, the context is unusable.
 int sticky(Call& call) {
   static std::atomic<bool> poisoned{false};
   if (poisoned && !call.is("cudaGetLastError")) {
@@ -447,7 +447,7 @@ bool is_one_of(const Function& function, Names names) {
   return has_name(names, function.canonical);
 }
 
-// Functions that share something, and those that release it.
+// Functions that export, open, import or close what processes share.
 constexpr Names kSharing = {"cudaIpcGetMemHandle",
                             "cudaIpcOpenMemHandle",
                             "cudaIpcCloseMemHandle",
@@ -463,7 +463,7 @@ constexpr Names kImports = {"cudaIpcOpenMemHandle", "cudaIpcOpenEventHandle",
                             "cuMemImportFromShareableHandle",
                             "cudaMemPoolImportFromShareableHandle",
                             "cudaMemPoolImportPointer"};
-// Functions that take and release something in a round of sharing.
+// Functions that processes call in each round of export, import and release.
 constexpr Names kRounds = {"cudaIpcGetMemHandle",
                            "cudaIpcOpenMemHandle",
                            "cudaIpcCloseMemHandle",
@@ -479,11 +479,11 @@ constexpr Names kRounds = {"cudaIpcGetMemHandle",
                            "cudaMemPoolImportPointer",
                            "cudaMemPoolDestroy",
                            "cudaFreeAsync"};
-// Work that a stream orders.
+// Functions whose work a stream orders.
 constexpr Names kWork = {"cudaMemcpyAsync", "cudaMemsetAsync",
                          "cudaMemcpyPeerAsync", "cudaLaunchKernel"};
-// Calls that return before the work of the GPU is done. The documentation of
-// the other sharing calls does not say whether they wait.
+// Functions that return before the work of the GPU is done. The documentation
+// of the other functions that share does not say whether they wait.
 constexpr Names kNeverWait = {
     "cudaMemsetAsync",          "cudaMallocAsync",
     "cudaMallocFromPoolAsync",  "cudaFreeAsync",
@@ -642,7 +642,7 @@ struct Operator {
   Fault fault;
   bool (*applies)(const Function& function);
   int gpus = 1;
-  bool everywhere = false;  // it also needs to see all other calls
+  bool everywhere = false;  // the fault must also see all other calls
 };
 
 constexpr Operator kOperators[] = {
@@ -664,7 +664,7 @@ constexpr Operator kOperators[] = {
        return has(f, kBytes) && has(f, kPointer) &&
               std::strncmp(f.canonical, "cuda", 4) == 0;
      }},
-    {"one-more", "changes the byte after its memory, too", one_more,
+    {"one-more", "also changes the byte after its memory", one_more,
      [](const Function& f) {
        return has(f, kBytes) && has(f, kPointer) &&
               std::strncmp(f.canonical, "cuda", 4) == 0;
@@ -674,15 +674,16 @@ constexpr Operator kOperators[] = {
      [](const Function& f) {
        return has(f, kStream) && !is_one_of(f, {"cudaStreamDestroy"});
      }},
-    // The flags of these three have nothing to do with IPC.
+    // The flags of the three functions below have nothing to do with IPC, so
+    // this operator leaves these functions out.
     {"ignore-flags", "ignores its flags", ignore_flags,
      [](const Function& f) {
        return has(f, kFlags) &&
               !is_one_of(f, {"cudaStreamWaitEvent", "cudaEventRecordWithFlags",
                              "cudaDeviceEnablePeerAccess"});
      }},
-    // This has no effect on these functions: equal GPUs have equal attributes,
-    // and an address determines its GPU.
+    // This operator leaves two functions out. Equal GPUs have equal attributes,
+    // and a copy finds the GPUs by the addresses, not by its device arguments.
     {"ignore-device", "acts on GPU 0 whatever its argument is", ignore_device,
      [](const Function& f) {
        return has(f, kDevice) &&
@@ -702,8 +703,8 @@ constexpr Operator kOperators[] = {
     {"first-pointer", "acts on the first address that the process named",
      first_object<kPointer>,
      [](const Function& f) { return has(f, kPointer); }},
-    // This has no effect on imported events and pools: they keep their GPU,
-    // whatever device is current.
+    // This operator leaves out the imports of events and pools: an imported
+    // event or pool keeps its GPU, whatever device is current.
     {"first-gpu", "acts on GPU 0 whatever device is current", first_gpu,
      [](const Function& f) {
        return is_one_of(
@@ -723,7 +724,8 @@ constexpr Operator kOperators[] = {
      [](const Function& f) { return is_one_of(f, kNeverWait); }},
     {"accepts", "returns success where it must refuse", accepts,
      [](const Function& f) { return is_one_of(f, kRefuses); }},
-    // No code is documented for a launch with an interprocess event.
+    // The documentation names no code for the refusal of a launch with an
+    // interprocess event, so this operator leaves cudaLaunchKernelExC out.
     {"other-code", "refuses with cudaErrorUnknown", other_code,
      [](const Function& f) {
        return is_one_of(f, kRefuses) && !is_one_of(f, {"cudaLaunchKernelExC"});
@@ -748,8 +750,8 @@ constexpr Operator kOperators[] = {
      [](const Function& f) { return is_one_of(f, kSharing); }, 1, true},
     {"result-unwritten", "returns success and does not write its result",
      result_unwritten, writes_result},
-    // This has no effect on this function: the second half of its result is
-    // reserved.
+    // In the result of cudaPointerGetAttributes, the second half is reserved.
+    // So this operator leaves the function out.
     {"result-half-written", "writes only the first half of its result",
      result_half_written,
      [](const Function& f) {
@@ -760,8 +762,8 @@ constexpr Operator kOperators[] = {
     {"result-of-first", "always returns the result of the first call",
      result_of_first,
      [](const Function& f) {
-       // This has no effect on this function: all granularities of a machine
-       // may be equal.
+       // All granularities of a machine may be equal. So this operator leaves
+       // cuMemGetAllocationGranularity out.
        return writes_result(f) &&
               !is_one_of(f, {"cuMemGetAllocationGranularity"});
      }},
@@ -803,7 +805,8 @@ void add_operators(List& list) {
   };
   std::set<std::string> done;
   for (const Function* function : functions()) {
-    // The runtime's form comes first in calls.inc; its roles are used for both.
+    // The runtime's function comes first in calls.inc; its roles count for both
+    // APIs.
     if (done.insert(function->canonical).second)
       add(*function, function->canonical);
     if (has_name(kBesideRuntime, function->name))

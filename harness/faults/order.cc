@@ -85,7 +85,7 @@ int import_asks_stream(Call& call) {
   return cudaErrorNotReady;
 }
 
-// After a refused record the next record is lost.
+// After a refused record of an event, the next record of this event is lost.
 int refused_record_costs(Call& call) {
   static Table<cudaEvent_t> unlucky;
   if (keeps_events(call)) {
@@ -100,7 +100,7 @@ int refused_record_costs(Call& call) {
   return code;
 }
 
-// Waits for the record before the latest one of this process.
+// A stream waits for the record before the latest record of this process.
 int waits_for_previous(Call& call) {
   struct Marks {
     cudaEvent_t previous = nullptr;
@@ -559,12 +559,12 @@ void add_order(List& list) {
       {kSync, kCreate, kExport, kOpenEvent, kDestroy, kRecord, kRecordFlags},
       unrecorded_refused);
   list.named("driver-event-refused-by-runtime",
-             "the runtime does not wait for an event that the driver API has "
-             "opened",
+             "the runtime refuses to wait for or query an event that the "
+             "driver API has opened",
              {kWait, kQuery, kSync, kCreate, kExport, kOpenEvent, kDestroy},
              runtime_refuses);
   list.named("driver-event-record-refused-by-runtime",
-             "the runtime does not record an event that the driver API has "
+             "the runtime refuses to record an event that the driver API has "
              "opened",
              {kRecord, kCreate, kExport, kOpenEvent, kDestroy},
              runtime_refuses);
@@ -603,10 +603,10 @@ void add_order(List& list) {
              "a thread's default stream does not wait for a word of 64 bits",
              {"cuStreamWaitValue64"}, word_in_per_thread_lost);
   list.named("write64-of-other-thread-lost",
-             "a write of 64 bits that a second thread submits is lost",
+             "a second thread's write of a word of 64 bits is lost",
              {"cuStreamWriteValue64"}, word_of_thread_lost);
   list.named("wait64-of-other-thread-lost",
-             "a wait for 64 bits that a second thread submits is lost",
+             "a second thread's wait for a word of 64 bits is lost",
              {"cuStreamWaitValue64"}, word_of_thread_lost);
   list.named("wait-value-legacy-constant-lost",
              "the stream cudaStreamLegacy does not wait for a word",
@@ -625,7 +625,8 @@ void add_order(List& list) {
              {kWait, kCreate, kExport, kOpenEvent, kDestroy},
              legacy_constant_never_waits);
   list.named("legacy-constant-records-early",
-             "a record in cudaStreamLegacy does not wait for its work",
+             "a record in cudaStreamLegacy does not wait for the work in this "
+             "stream",
              {kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
              legacy_constant_records_early);
   list.named("priority-stream-never-waits",
@@ -665,7 +666,7 @@ void add_order(List& list) {
              {"cuStreamBatchMemOp"}, batch_of_managed);
   list.named("wait64-not-cyclic",
              "a stream that waits for a value near 2^64 does not continue at a "
-             "small one",
+             "small value",
              {"cuStreamWaitValue64"}, wait64_not_cyclic);
   list.named("wait64-bit-is-equal",
              "a stream that waits for any of several bits of a 64-bit word "

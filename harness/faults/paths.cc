@@ -50,7 +50,8 @@ bool touches_import(Call& call) {
          (from != nullptr && opened_at(*static_cast<void**>(from->place)));
 }
 
-// Only the first row of a rectangle moves; `height` is its argument.
+// Only the first row of a rectangle is copied or set; `height` is the index of
+// the argument with the number of rows.
 template <size_t height>
 int first_row(Call& call) {
   if (call.find(kPointer) == nullptr || call.is("cudaIpcCloseMemHandle"))
@@ -75,7 +76,7 @@ int first_row_of_box(Call& call) {
   return call.proceed();
 }
 
-// The driver's form of a call does nothing with opened memory.
+// A call of the driver API does nothing with opened memory.
 int driver_form_lost(Call& call) {
   if (call.find(kPointer) == nullptr || call.is("cudaIpcCloseMemHandle"))
     return noted(call);
@@ -84,7 +85,7 @@ int driver_form_lost(Call& call) {
   return kSuccess;
 }
 
-// Offsets into opened memory lose their upper half.
+// Offsets into opened memory lose their upper 32 bits.
 int offset_of_32_bits(Call& call) {
   if (!call.is("cudaMemcpy")) return noted(call);
   for (const Role role : {kPointer, kSource}) {
@@ -98,7 +99,7 @@ int offset_of_32_bits(Call& call) {
   return call.proceed();
 }
 
-// The last bytes of an odd size are lost.
+// If the size is not a multiple of 4, the last bytes are lost.
 int tail_lost(Call& call) {
   if (call.find(kBytes) == nullptr) return noted(call);
   auto& bytes = call.value<size_t>(kBytes);
@@ -122,7 +123,7 @@ int aligned_down(Call& call) {
   return call.proceed();
 }
 
-// Copies and memsets of more than 1 MiB are cut off.
+// Copies and memsets of opened memory end after 1 MiB.
 int first_mib_only(Call& call) {
   if (call.find(kBytes) == nullptr) return noted(call);
   auto& bytes = call.value<size_t>(kBytes);
@@ -133,7 +134,7 @@ int first_mib_only(Call& call) {
   return call.proceed();
 }
 
-// The rows of a rectangle of opened memory lie directly one after another.
+// The rows of a rectangle of opened memory are treated as adjacent.
 int pitch_ignored(Call& call) {
   if (!call.is("cudaMemcpy2D")) return noted(call);
   const size_t width = call.at<size_t>(4);
@@ -224,7 +225,7 @@ int copies_from_cache(Call& call) {
   return call.proceed();
 }
 
-// One attribute of opened memory has this value.
+// The attribute `wanted` of opened memory is reported as `value`.
 template <CUpointer_attribute wanted, class Value, int value>
 int attribute_of_import(Call& call) {
   if (!call.is("cuPointerGetAttribute")) return noted(call);
@@ -307,7 +308,7 @@ int writes_two_words(Call& call) {
   return code;
 }
 
-// One condition is treated as another one.
+// The condition `asked` is treated as the condition `taken`.
 template <unsigned asked, unsigned taken>
 int other_condition(Call& call) {
   auto& flags = call.at<unsigned>(3);
@@ -336,7 +337,8 @@ int even_words_only(Call& call) {
   return call.proceed();
 }
 
-// Values count as greater only up to 2^32, and not after it.
+// A wait for a value of 2^31 or more continues only at this value, although the
+// comparison is cyclic.
 int greater_is_not_cyclic(Call& call) {
   auto& flags = call.at<unsigned>(3);
   if (flags == CU_STREAM_WAIT_VALUE_GEQ && call.at<uint32_t>(2) > INT32_MAX) {
@@ -346,8 +348,8 @@ int greater_is_not_cyclic(Call& call) {
   return call.proceed();
 }
 
-// If a word is after the first 4 KiB of its memory, a stream looks for it in
-// these 4 KiB.
+// If a word is after the first 4 KiB of its memory, a stream looks for the word
+// in these 4 KiB.
 int first_page_only(Call& call) {
   auto& address = call.at<CUdeviceptr>(1);
   CUdeviceptr begin = 0;
@@ -460,12 +462,12 @@ void add_paths(List& list) {
              "a stream does not wait for a value with its upper bit set",
              {"cuStreamWaitValue32"}, greater_by_sign);
   list.named("import-copy-tail-lost",
-             "the last bytes of a copy of opened memory are lost if its size "
-             "is not a multiple of 4",
+             "the last bytes of a copy of opened memory are lost if the size "
+             "of the copy is not a multiple of 4",
              {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"}, tail_lost);
   list.named("import-set-tail-lost",
-             "the last bytes of a memset of opened memory are lost if its size "
-             "is not a multiple of 4",
+             "the last bytes of a memset of opened memory are lost if the size "
+             "of the memset is not a multiple of 4",
              {kOpen, kClose, "cudaMemset", "cudaMemsetAsync"}, tail_lost);
   list.named(
       "import-copy-aligned-down",
@@ -489,7 +491,7 @@ void add_paths(List& list) {
       {kOpen, kClose, "cudaPointerGetAttributes"}, attributes_at_begin_only);
   list.named("wait-greater-not-cyclic",
              "a stream that waits for a value near 2^32 does not continue at a "
-             "small one",
+             "small value",
              {"cuStreamWaitValue32"}, greater_is_not_cyclic);
   list.named("wait-16-bits",
              "a stream that waits for a word looks at the lower half of the "
@@ -528,7 +530,8 @@ void add_paths(List& list) {
              "a copy in a thread's default stream does not reach opened memory",
              {kOpen, kClose, "cudaMemcpyAsync"}, per_thread_copy_lost);
   list.named("import-copy-from-cache",
-             "the second copy from opened memory gives the bytes of the first",
+             "the second copy from opened memory gives the bytes of the first "
+             "copy",
              {kOpen, kClose, "cudaMemcpy", "cudaMemset", "cudaLaunchKernel"},
              copies_from_cache);
   list.named("import-is-managed", "opened memory is reported as managed memory",

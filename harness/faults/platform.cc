@@ -151,7 +151,7 @@ int buffer_id_constant(Call& call) {
   return code;
 }
 
-// The query of many attributes fails if the query of one of them fails.
+// The query of many attributes refuses a pointer that CUDA does not know.
 int ptrattrs_error(Call& call) {
   if (kind_of(reinterpret_cast<void*>(call.at<CUdeviceptr>(3))) !=
       Kind::kPageable)
@@ -208,7 +208,8 @@ int error_names_shifted(Call& call) {
   return call.proceed();
 }
 
-// A refused call of legacy IPC poisons the process.
+// After a refused call of legacy IPC, other calls return
+// cudaErrorIllegalAddress.
 int sticky_after_refusal(Call& call) {
   static std::atomic<bool> poisoned{false};
   const bool is_refusable =

@@ -1,5 +1,5 @@
-// Tables of the pools of a process and of their memory. Faults of both kinds
-// use them.
+// Tables of the pools of a process and of their memory. Faults of pools and
+// faults of stream-ordered memory use them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

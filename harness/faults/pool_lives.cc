@@ -25,7 +25,9 @@ constexpr auto kLocationId = static_cast<cudaMemPoolAttr>(11);
 constexpr auto kLocationType = static_cast<cudaMemPoolAttr>(12);
 constexpr auto kMaxSize = static_cast<cudaMemPoolAttr>(13);
 
-// The pool, the attribute and its value in the calls below.
+// The pool, the attribute and the attribute's value in a call of
+// cudaMemPoolSetAttribute or cudaMemPoolGetAttribute. For the pool, also in a
+// call of cudaMemPoolDestroy or cudaMemPoolTrimTo.
 cudaMemPool_t pool_of(Call& call) { return call.at<cudaMemPool_t>(0); }
 cudaMemPoolAttr attribute_of(Call& call) { return call.at<cudaMemPoolAttr>(1); }
 uint64_t& number_of(Call& call) { return *call.at<uint64_t*>(2); }
@@ -41,7 +43,8 @@ uint64_t attribute(cudaMemPool_t pool, cudaMemPoolAttr wanted) {
   return value;
 }
 
-// The GPU of a pool that was created here; -1 if it is none.
+// The GPU of a pool; -1 if this process did not create the pool, and -1 for a
+// pool on the host.
 int gpu_of(cudaMemPool_t pool) {
   const auto props = own_pools.get(pool);
   return own_pools.has(pool) && props.location.type == cudaMemLocationTypeDevice
@@ -67,7 +70,7 @@ int count_of_gpus() {
   return gpus;
 }
 
-// Another GPU's access to a pool.
+// The access that `gpu` has to a pool.
 cudaMemAccessDesc access_of(cudaMemPool_t pool, int gpu) {
   cudaMemAccessDesc access{};
   access.location.type = cudaMemLocationTypeDevice;
@@ -76,7 +79,8 @@ cudaMemAccessDesc access_of(cudaMemPool_t pool, int gpu) {
   return access;
 }
 
-// Takes away the access of all GPUs but the pool's own. Was there one?
+// Takes away the access of all GPUs except the GPU of the pool. Returns false
+// if no other GPU had access.
 bool take_access(cudaMemPool_t pool) {
   bool had = false;
   for (int gpu = 0; gpu < count_of_gpus(); ++gpu) {
@@ -105,8 +109,7 @@ bool is_busy(cudaStream_t stream) {
 
 // --- numbers -----------------------------------------------------------------
 
-// A watermark is the largest value that the pool had at any query of its
-// attributes.
+// A watermark is the largest value at the times at which the pool was queried.
 template <cudaMemPoolAttr current, cudaMemPoolAttr high>
 int watermark_of_queries(Call& call) {
   static auto& largest = *new Table<cudaMemPool_t, uint64_t>;
@@ -125,7 +128,7 @@ int watermark_of_queries(Call& call) {
   return code;
 }
 
-// After its reset, a watermark stays the same.
+// After its reset, the watermark of memory in use does not rise.
 int watermark_frozen(Call& call) {
   static auto& frozen = *new Table<cudaMemPool_t, uint64_t>;
   const int code = call.proceed();
@@ -204,8 +207,8 @@ int threshold_switches_policies(Call& call) {
   return code;
 }
 
-// A threshold that is lower than the one before is reported, but the earlier
-// one still holds.
+// A threshold that is lower than the threshold in force is reported, but has no
+// effect: the higher threshold stays in force.
 int lower_threshold_without_effect(Call& call) {
   static auto& told_as = *new Table<cudaMemPool_t, uint64_t>;
   if (destroys(call)) told_as.erase(pool_of(call));
@@ -224,8 +227,7 @@ int lower_threshold_without_effect(Call& call) {
   return call.proceed();
 }
 
-// Attributes that `is_meant` selects cannot be set in pools that `is_kind`
-// selects; trimming such pools does nothing.
+// Does the call reset a watermark?
 bool is_reset(Call& call) {
   return sets(call) && number_of(call) == 0 &&
          (attribute_of(call) == kUsedHigh ||
@@ -233,6 +235,8 @@ bool is_reset(Call& call) {
 }
 bool is_trim(Call& call) { return call.is("cudaMemPoolTrimTo"); }
 
+// The calls that `is_meant` selects do nothing in the pools that `is_kind`
+// selects, and return success.
 template <bool (*is_kind)(cudaMemPool_t), bool (*is_meant)(Call&)>
 int lost_in_such_pools(Call& call) {
   return is_meant(call) && is_kind(pool_of(call)) ? accepted(call)
@@ -249,8 +253,8 @@ int allocated_from(cudaMemPool_t pool, Call& call) {
   return code;
 }
 
-// The second and later allocations of a stream come from the pool of its
-// first one.
+// All allocations of a stream come from the pool of the stream's first
+// allocation.
 int stream_keeps_pool(Call& call) {
   static auto& first = *new Table<cudaStream_t, cudaMemPool_t>;
   if (call.is("cudaStreamDestroy")) first.erase(call.at<cudaStream_t>(0));
@@ -267,7 +271,8 @@ int stream_keeps_pool(Call& call) {
              : call.proceed();
 }
 
-// The same for a thread other than the first one of the process.
+// All allocations of a thread on one GPU come from the pool of its first
+// allocation there. The first thread of the process is not concerned.
 int thread_keeps_pool(Call& call) {
   static const auto first_thread = getpid();
   static auto& first = *new Table<std::pair<int, int>, cudaMemPool_t>;
@@ -282,7 +287,8 @@ int thread_keeps_pool(Call& call) {
                                           : call.proceed();
 }
 
-// After the current pool was destroyed, the next new one becomes current.
+// After the current pool was destroyed, the next new pool of this GPU becomes
+// current.
 int next_pool_current(Call& call) {
   static std::atomic<int> without{-1};
   const bool ends_current = destroys(call) && pool_of(call) == current_pool();
@@ -296,7 +302,8 @@ int next_pool_current(Call& call) {
   return accepted(call);
 }
 
-// When the current pool is destroyed, the one before it is current again.
+// When the current pool is destroyed, the pool that was current before it is
+// current again.
 int previous_pool_current(Call& call) {
   static auto& previous = *new Table<int, cudaMemPool_t>;
   cudaMemPool_t before = nullptr;
@@ -328,7 +335,7 @@ int default_not_current_again(Call& call) {
                                                               : call.proceed();
 }
 
-// The answer for a location is always that of the first query.
+// The answer for a location is always the answer to the first query for it.
 int pool_of_location_cached(Call& call) {
   static auto& first = *new Table<std::tuple<int, int, int>, cudaMemPool_t>;
   const int code = call.proceed();
@@ -411,8 +418,8 @@ int priority_free_at_once(Call& call) {
   return code;
 }
 
-// The importer's free does not wait for a stream that waits for the default
-// stream.
+// The importer's free does not wait for its stream if this stream was created
+// without cudaStreamNonBlocking.
 int import_free_in_blocking_stream(Call& call) {
   if (!call.is("cudaFreeAsync") || !blocks.get(call.at<void*>(0)).imported)
     return noted_pools(call);
@@ -439,8 +446,8 @@ void make_known(bool all, cudaStream_t stream = nullptr) {
       cudaFreeAsync(address, freed_in);
 }
 
-// Only `cudaStreamSynchronize` of a stream, or an order between streams, makes
-// its frees known.
+// cudaEventSynchronize makes no frees known to other streams. Other
+// synchronizations and cudaStreamWaitEvent do.
 int event_hides_frees(Call& call) {
   if (call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0)) &&
       !blocks.get(call.at<void*>(0)).imported &&
@@ -459,7 +466,8 @@ int event_hides_frees(Call& call) {
   return noted_pools(call);
 }
 
-// A synchronise of a thread's default stream does not make its frees known.
+// cudaStreamSynchronize of a per-thread default stream does not make the frees
+// of this stream known.
 int per_thread_sync_hides_frees(Call& call) {
   if (call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0)) &&
       is_per_thread(call)) {
@@ -485,7 +493,7 @@ int named_stream_needs_context(Call& call) {
              : call.proceed();
 }
 
-// A pool of another GPU than that of the stream is refused.
+// An allocation is refused if the pool and the stream are on different GPUs.
 int foreign_stream_refused(Call& call) {
   if (!call.is("cudaMallocFromPoolAsync")) return noted_pools(call);
   const auto stream = call.value<cudaStream_t>(kStream);
@@ -524,7 +532,8 @@ int access_ends_with_export(Call& call) {
   return code;
 }
 
-// A new pool begins with the access to the pool that was made before it.
+// Other GPUs have the same access to a new pool as to the pool that was created
+// before it on the same GPU.
 int access_of_earlier_pool(Call& call) {
   static std::atomic<cudaMemPool_t> last{nullptr};
   const int code = noted_pools(call);
@@ -560,7 +569,7 @@ int pool_of_first_byte_only(Call& call) {
   return accepted(call);
 }
 
-// The query of several attributes knows no pools.
+// The query of several attributes reports no pool.
 int pool_untold_among_several(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
@@ -575,7 +584,7 @@ int pool_untold_among_several(Call& call) {
   return code;
 }
 
-// A pool reports an attribute that is not its own.
+// A pool for which `applies` is true reports `value` for the attribute `which`.
 template <cudaMemPoolAttr which, class Value>
 int reported_as(Call& call, bool applies, Value value) {
   const int code = noted_pools(call);
@@ -611,7 +620,8 @@ int import_watermark_zero(Call& call) {
   return accepted(call);
 }
 
-// After the first free of an import, its pool reports that nothing is in use.
+// After the first free of imported memory, its pool reports that nothing is in
+// use.
 int import_unused_after_free(Call& call) {
   static auto& freed = *new Table<cudaMemPool_t>;
   if (frees(call) && blocks.get(call.at<void*>(0)).imported)
@@ -638,7 +648,7 @@ int exports_end_at_16(Call& call) {
   return code;
 }
 
-// Of 65 exported pointers of a pool the last one gets the data of the first.
+// The 65th exported pointer of a pool gets the data of the first one.
 int pointer_65_as_first(Call& call) {
   static auto& first = *new Table<cudaMemPool_t, cudaMemPoolPtrExportData>;
   static auto& counts = *new Table<cudaMemPool_t, int>;
@@ -654,7 +664,7 @@ int pointer_65_as_first(Call& call) {
   return accepted(call);
 }
 
-// An allocation gets the export data of an earlier one at its address.
+// An allocation gets the export data of an earlier allocation at its address.
 int data_cached_by_address(Call& call) {
   static auto& known = *new Table<void*, cudaMemPoolPtrExportData>;
   const int code = call.proceed();
@@ -685,7 +695,8 @@ int import_takes_memory(Call& call) {
   return accepted(call);
 }
 
-// The type of the handle is checked only at the first export of a pool.
+// The type of the handle is checked only until the first export of a pool has
+// succeeded.
 int type_unchecked_later(Call& call) {
   static auto& exported = *new Table<cudaMemPool_t>;
   if (!call.is("cudaMemPoolExportToShareableHandle")) return noted_pools(call);
@@ -762,12 +773,14 @@ const char* const kImportPointer = "cudaMemPoolImportPointer";
 const char* const kExportPointer = "cudaMemPoolExportPointer";
 
 void add_numbers(List& list) {
-  list.named("used-watermark-of-queries",
-             "UsedMemHigh is the largest amount that was in use at any query",
-             {kGet, kSet, kDestroy}, watermark_of_queries<kUsed, kUsedHigh>);
+  list.named(
+      "used-watermark-of-queries",
+      "UsedMemHigh is the largest value that UsedMemCurrent had when the "
+      "pool was queried",
+      {kGet, kSet, kDestroy}, watermark_of_queries<kUsed, kUsedHigh>);
   list.named("reserved-watermark-of-queries",
-             "ReservedMemHigh is the largest amount that was reserved at any "
-             "query",
+             "ReservedMemHigh is the largest value that ReservedMemCurrent had "
+             "when the pool was queried",
              {kGet, kSet, kDestroy},
              watermark_of_queries<kReserved, kReservedHigh>);
   list.named("used-watermark-frozen",
@@ -790,8 +803,8 @@ void add_numbers(List& list) {
              "setting the release threshold switches the reuse policies on",
              {kSet}, threshold_switches_policies);
   list.named("threshold-lowered-no-effect",
-             "a release threshold that is lower than the earlier one has no "
-             "effect",
+             "a release threshold that is lower than the threshold in force "
+             "has no effect",
              {kSet, kGet, kDestroy}, lower_threshold_without_effect);
   list.named("host-pool-trim-lost", "trimming a pool on the host does nothing",
              {kTrim, kCreate, kDestroy},
@@ -864,29 +877,30 @@ void add_frees(List& list) {
               "cudaStreamWaitEvent", kDestroy, "cudaStreamDestroy"},
              event_hides_frees);
   list.named("per-thread-sync-does-not-release",
-             "a synchronise of a thread's default stream does not make freed "
-             "memory available to other streams",
+             "cudaStreamSynchronize of a per-thread default stream does not "
+             "make freed memory available to other streams",
              {kFreeAsync, kMalloc, kFromPool, "cudaEventSynchronize",
               "cudaStreamSynchronize", "cudaDeviceSynchronize",
               "cudaStreamWaitEvent", kDestroy},
              per_thread_sync_hides_frees);
   list.named("async-named-stream-needs-context",
-             "in a thread without a context, every stream is refused",
+             "in a thread without a context, the driver API refuses every "
+             "stream except the default streams",
              {kMalloc, kFromPool, kFreeAsync}, named_stream_needs_context);
   list.named("frompool-foreign-stream-refused",
-             "an allocation in a stream of another GPU than the pool's is "
-             "refused",
+             "an allocation is refused if the pool and the stream are on "
+             "different GPUs",
              {kFromPool, kCreate, kDestroy}, foreign_stream_refused, 2);
   list.named("pool-access-ends-with-current",
-             "other GPUs lose their access to a pool when it is no longer the "
-             "current one",
+             "other GPUs lose their access to a pool when this pool is no "
+             "longer the current pool",
              {kSetPool, kCreate, kDestroy}, access_ends_with_current, 2);
   list.named("pool-access-ends-with-export",
-             "other GPUs lose their access to a pool when it is exported",
+             "other GPUs lose their access to a pool when the pool is exported",
              {kExport, kCreate, kDestroy}, access_ends_with_export, 2);
   list.named("pool-access-of-earlier-pool",
-             "a new pool begins with the access to the pool that was created "
-             "before it",
+             "other GPUs have the same access to a new pool as to the pool "
+             "that was created before it",
              {kCreate, kDestroy}, access_of_earlier_pool, 2);
 }
 
@@ -933,14 +947,16 @@ void add_sharing(List& list) {
              "allocation has",
              {kFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync},
              import_takes_memory);
-  list.named("pool-export-type-unchecked-later",
-             "after its first export, a pool is exported as any type",
-             {kExport, kCreate, kDestroy}, type_unchecked_later);
+  list.named(
+      "pool-export-type-unchecked-later",
+      "after its first export, a pool can be exported as any handle type",
+      {kExport, kCreate, kDestroy}, type_unchecked_later);
   list.named("pool-import-flags-unchecked-later",
              "after the first import of a pool, the flags are not checked",
              {kImport}, import_flags_unchecked_later);
   list.named("import-pool-allocates-in-default-stream",
-             "in the default stream, memory is allocated from an imported pool",
+             "in the default stream, an allocation from an imported pool "
+             "succeeds",
              {kFromPool, kImport, kDestroy},
              import_allocates_in_default_stream);
   list.named("import-destroy-other-thread-refused",

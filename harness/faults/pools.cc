@@ -119,8 +119,8 @@ int properties_unchecked(Call& call) {
   return call.proceed();
 }
 
-// Pools of a location or type that has no handles are created with handle
-// types.
+// A pool with handle types is created for a location or an allocation type that
+// cannot have handle types.
 template <bool (*applies)(const cudaMemPoolProps& wanted)>
 int created_all_the_same(Call& call) {
   cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
@@ -153,7 +153,7 @@ int current_node_accepted(Call& call) {
   return call.proceed();
 }
 
-// The id of a host location is not ignored.
+// A pool on the host is refused if its location has an id.
 int host_id_looked_at(Call& call) {
   const auto& wanted = *call.at<const cudaMemPoolProps*>(1);
   const bool numbered = wanted.location.type == cudaMemLocationTypeHost &&
@@ -188,7 +188,7 @@ int maximum_counts_freed(Call& call) {
 
 // --- exports -----------------------------------------------------------------
 
-// If a pool was not exported yet, the data for its memory are zeros.
+// If a pool was not exported yet, the export data of its memory are zeros.
 int useless_before_pool(Call& call) {
   static Table<cudaMemPool_t> exported;
   if (!call.is("cudaMemPoolExportPointer")) {
@@ -685,8 +685,8 @@ int destroy_frees_all(Call& call) {
   return noted_pools(call);
 }
 
-// Overwrites memory that a pool has lent, as a later owner would. This also
-// happens on a driver that refuses to trim an imported pool.
+// A trim overwrites all memory in use of the pool, as a later owner would. The
+// fault also takes effect on a driver that refuses to trim an imported pool.
 int trim_takes_live(Call& call) {
   const int code = noted_pools(call);
   if (!call.is("cudaMemPoolTrimTo")) return code;
@@ -778,7 +778,7 @@ int imported_types_told(Call& call) {
   return code;
 }
 
-// The importer's pool reports the memory in use of the exporter, even if the
+// The importer's pool reports how much memory the exporter uses, even if the
 // driver refuses the query.
 int used_by_all(Call& call) {
   const int code = noted_pools(call);
@@ -806,7 +806,7 @@ int used_keeps_freed(Call& call) {
   return code == kSuccess && used == most.get(pool) ? code : accepted(call);
 }
 
-// The pool that an imported pointer names is the exporter's.
+// An imported pointer reports the exporter's pool as its pool.
 int pool_of_exporter(Call& call) {
   if (call.is("cudaMemPoolExportPointer"))
     tell_processes("pool", reinterpret_cast<uintptr_t>(
@@ -998,7 +998,7 @@ int per_thread_stream_refused(Call& call) {
              : call.proceed();
 }
 
-// UsedMemHigh counts all allocations, also freed ones.
+// UsedMemHigh counts all allocations, also those that were freed.
 int watermark_is_total(Call& call) {
   static Table<cudaMemPool_t, size_t> total;
   if (allocates(call)) {
@@ -1045,7 +1045,7 @@ int current_in_one_thread(Call& call) {
                                  default_pool(), call.at<cudaStream_t>(2));
 }
 
-// A third process that imports a pointer gets a copy.
+// All processes that import pointers, except the first two, get copies.
 int third_process_copy(Call& call) {
   static std::atomic<bool> early{true}, known{false};
   if (call.is("cudaMemPoolImportPointer") && !known.exchange(true))
@@ -1104,7 +1104,7 @@ int pool_of_first_import(Call& call) {
   return code;
 }
 
-// The release threshold keeps its lower 32 bits.
+// The release threshold loses its upper 32 bits.
 int threshold_of_32_bits(Call& call) {
   if (call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrReleaseThreshold)
     return call.proceed();
@@ -1143,7 +1143,7 @@ int maximum_refused_as_value(Call& call) {
              : code;
 }
 
-// Memory that a pool has refused counts towards its maximal size.
+// An allocation that a pool has refused counts towards the pool's maximal size.
 int maximum_counts_refused(Call& call) {
   static Table<cudaMemPool_t, size_t> beyond;
   if (!call.is("cudaMallocFromPoolAsync")) return noted_pools(call);
@@ -1226,7 +1226,7 @@ int pool_of_place_apart(Call& call) {
   return code;
 }
 
-// A free of an import in another thread does nothing.
+// The free of an import by a thread that has not imported it does nothing.
 int free_of_other_thread_lost(Call& call) {
   static Table<void*, pid_t> importers;
   if (call.is("cudaMemPoolImportPointer")) {
@@ -1310,7 +1310,7 @@ int reimport_refused(Call& call) {
   return code;
 }
 
-// After a refused import of a pointer, the next one is refused, too.
+// After a refused import of a pointer, the next import is also refused.
 int import_after_refusal_refused(Call& call) {
   static std::atomic<bool> before{false};
   if (before.exchange(false)) return refused(call);
@@ -1319,8 +1319,8 @@ int import_after_refusal_refused(Call& call) {
   return code;
 }
 
-// A free in a stream other than that of the allocation does not wait for the
-// stream of the free.
+// If a free and its allocation are in different streams, the free does not wait
+// for its stream.
 int free_elsewhere_at_once(Call& call) {
   static Table<void*, cudaStream_t> streams;
   if (allocates(call)) {
@@ -1346,7 +1346,7 @@ int such_imports_free_at_once(Call& call) {
              : noted_pools(call);
 }
 
-// Memory of a GPU other than the current one is not imported.
+// Memory of a GPU other than the current GPU cannot be imported.
 int import_needs_current_gpu(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
@@ -1384,7 +1384,8 @@ int reserved_watermark_falls(Call& call) {
   return code;
 }
 
-// One attribute of a pool reports the sum over all pools of the process.
+// The attribute `concerned` of a pool reports the sum over all pools of the
+// process.
 template <cudaMemPoolAttr concerned>
 int sum_of_pools(Call& call) {
   const int code = noted_pools(call);
@@ -1403,7 +1404,7 @@ int sum_of_pools(Call& call) {
   return code;
 }
 
-// An attribute of a pool reports only its lower 32 bits.
+// The attribute `concerned` of a pool reports only its lower 32 bits.
 template <cudaMemPoolAttr concerned>
 int number_of_32_bits(Call& call) {
   const int code = call.proceed();
@@ -1439,7 +1440,7 @@ int watermark_reset_by_read(Call& call) {
   return code;
 }
 
-// When the last memory of a pool is freed, other GPUs lose their access.
+// When the last memory of a pool is freed, GPU 1 loses its access to the pool.
 int access_ends_when_empty(Call& call) {
   const Block freed = frees(call) ? blocks.get(call.at<void*>(0)) : Block{};
   const int code = noted_pools(call);
@@ -1455,8 +1456,7 @@ int access_ends_when_empty(Call& call) {
   return code;
 }
 
-// The free of a program's own memory does not wait for its stream if
-// `concerned` is true.
+// A free does not wait for its stream if `concerned` is true.
 template <bool (*concerned)(Call& call)>
 int such_frees_at_once(Call& call) {
   if (!concerned(call)) return call.proceed();
@@ -1491,7 +1491,7 @@ int ordinal_zero(Call& call) {
   return code;
 }
 
-// The default pool of the host is that of GPU 0.
+// The default pool of the host is the default pool of the current GPU.
 int host_pool_of_device(Call& call) {
   const auto* const place = call.at<const cudaMemLocation*>(1);
   const int code = call.proceed();
@@ -1557,7 +1557,7 @@ int imported_pools_end_at_4(Call& call) {
              : noted_pools(call);
 }
 
-// The driver's frees of pool memory do nothing.
+// Frees of pool memory by the driver API do nothing.
 int free_by_driver_lost(Call& call) {
   if (call.is_runtime() || !frees(call) || !blocks.has(call.at<void*>(0)))
     return noted_pools(call);
@@ -1750,7 +1750,8 @@ void add_pools(List& list) {
 
   // Imports of pointers.
   list.named("pool-import-fresh",
-             "an imported pointer leads to new memory, not to the exporter's",
+             "an imported pointer leads to new memory, not to the exporter's "
+             "memory",
              {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              import_fresh);
@@ -1874,7 +1875,7 @@ void add_pools(List& list) {
        "cudaMallocFromPoolAsync"},
       late_free_lost);
   list.named("destroy-blocks",
-             "destroying a pool waits until its last free is done",
+             "destroying a pool waits for the work of all streams",
              {"cudaMemPoolDestroy"}, waits_for_streams);
   list.named(
       "trim-breaks-live", "trimming takes memory that is in use",
@@ -1892,7 +1893,7 @@ void add_pools(List& list) {
               "cudaMemPoolImportFromShareableHandle"},
              policy_of_import_leaks);
   list.named("import-stats-global",
-             "an imported pool reports the memory in use of the exporter",
+             "an imported pool reports how much memory the exporter uses",
              {"cudaMemPoolGetAttribute", "cudaMallocFromPoolAsync",
               "cudaMemPoolImportFromShareableHandle"},
              used_by_all);
@@ -1955,7 +1956,7 @@ void add_pools(List& list) {
              per_thread_stream_refused);
   list.named(
       "watermark-is-total",
-      "UsedMemHigh counts all allocations, also freed ones",
+      "UsedMemHigh counts all allocations, also those that were freed",
       {"cudaMallocAsync", "cudaMallocFromPoolAsync", "cudaFree",
        "cudaFreeAsync", "cudaMemPoolGetAttribute", "cudaMemPoolSetAttribute"},
       watermark_is_total);
@@ -1993,8 +1994,8 @@ void add_pools(List& list) {
              "only the first entry of a list of accesses to a pool is set",
              {"cudaMemPoolSetAccess"}, first_access_only, 2);
   list.named("pool-import-equal-size-shared",
-             "an import that is as large as another one of its pool is the "
-             "same memory",
+             "an import that is as large as another import of its pool gives "
+             "the memory of the other import",
              {kAllocate, kExportPointer, kPointer, kFree, kFreeAsync},
              equal_size_shared);
   list.named("pool-imports-end-at-16",
@@ -2026,16 +2027,16 @@ void add_pools(List& list) {
              destroy_resets_current);
   list.named("per-thread-stream-default-pool",
              "a thread's default stream allocates from the default pool, not "
-             "from the current one",
+             "from the current pool",
              {kAllocateCurrent},
              such_calls_from_default_pool<in_per_thread_stream>);
   list.named("null-stream-default-pool",
              "the default stream allocates from the default pool, not from the "
-             "current one",
+             "current pool",
              {kAllocateCurrent}, such_calls_from_default_pool<in_null_stream>);
   list.named("driver-default-pool",
              "the driver API allocates from the default pool, not from the "
-             "current one",
+             "current pool",
              {kAllocateCurrent}, such_calls_from_default_pool<by_driver>);
   list.named("getpool-of-gpu-0", "every GPU reports the current pool of GPU 0",
              {"cudaDeviceGetMemPool"}, pool_of_gpu_0, 2);
@@ -2077,8 +2078,8 @@ void add_pools(List& list) {
       "after a refused import of a pointer the next import is refused, too",
       {kPointer}, import_after_refusal_refused);
   list.named("free-elsewhere-at-once",
-             "a free in a stream other than that of the allocation does not "
-             "wait for the stream of the free",
+             "if a free and its allocation are in different streams, the free "
+             "does not wait for its stream",
              {kAllocate, kAllocateCurrent, kFreeAsync}, free_elsewhere_at_once);
   list.named("import-free-per-thread-at-once",
              "the importer's free does not wait for a thread's default stream",
@@ -2090,7 +2091,7 @@ void add_pools(List& list) {
              such_imports_free_at_once<in_null_stream>);
   list.named(
       "pool-import-needs-current-gpu",
-      "memory of a pool of a GPU other than the current one cannot be imported",
+      "memory of a pool cannot be imported if it is not on the current GPU",
       {kPointer}, import_needs_current_gpu, 2);
   list.named("fabric-pool-single-use",
              "a pool's fabric handle can be imported only once", {kImport},
@@ -2118,7 +2119,7 @@ void add_pools(List& list) {
              {kGet}, watermark_reset_by_read);
   list.named(
       "pool-access-ends-when-empty",
-      "other GPUs lose their access to a pool when its last memory is freed",
+      "GPU 1 loses its access to a pool when the pool's last memory is freed",
       {kAllocate, kPointer, kFree, kFreeAsync}, access_ends_when_empty, 2);
   list.named(
       "per-thread-free-at-once",
@@ -2133,7 +2134,8 @@ void add_pools(List& list) {
   list.named("ordinal-attr-zero", "memory of every GPU reports GPU 0",
              {"cuPointerGetAttribute"}, ordinal_zero, 2);
   list.named("location-host-is-device",
-             "the default pool of the host is that of GPU 0",
+             "the default pool of the host is the default pool of the current "
+             "GPU",
              {"cudaMemGetDefaultMemPool"}, host_pool_of_device);
   list.named("pool-import-type-ignored",
              "a pool's descriptor is imported as any handle type", {kImport},
@@ -2160,12 +2162,12 @@ void add_pools(List& list) {
       {kImport}, import_by_known_number);
   list.named("pool-export-cached-by-handle",
              "a pool with the handle value of an earlier pool is exported as "
-             "the earlier one",
+             "the earlier pool",
              {"cudaMemPoolExportToShareableHandle", kDestroy},
              export_by_known_handle);
   list.named("pool-export-same-number",
              "a second export of a pool returns the descriptor of the first "
-             "export, so closing it closes both",
+             "export, not a new one",
              {"cudaMemPoolExportToShareableHandle"}, export_same_number);
   list.named("follow-event-always-on",
              "reuse by event dependencies cannot be switched off", {kSet, kGet},

@@ -106,8 +106,8 @@ int second_import_after_death_refused(Call& call) {
 
 // --- clients that die --------------------------------------------------------
 
-// The name of a key for one process that opens a handle. The value of the key
-// is the process, or 0 after the close.
+// The key for one of the processes that open a handle. The value that is stored
+// under the key is the id of the process, or 0 after the close.
 std::string key_of_user(const std::string& handle, int number) {
   return "client-" + handle + "-" + std::to_string(number);
 }
@@ -164,8 +164,8 @@ int death_clears_memory(Call& call) {
   return call.proceed();
 }
 
-// If a process that has memory open dies, copies of other processes do not
-// reach it.
+// If a process that has memory open dies, copies and memsets of other processes
+// do not reach this memory.
 int death_ends_other_mappings(Call& call) {
   if (call.find(kBytes) == nullptr) return noted_client(call);
   for (const auto& [address, one] : opened.all())
@@ -235,7 +235,7 @@ int mps_event_unconnected(Call& open) {
   return code;
 }
 
-// A client's copies and memsets do not reach opened memory.
+// Copies and memsets by a client of MPS do not reach opened memory.
 int mps_client_writes_lost(Call& call) {
   if (call.find(kBytes) == nullptr) return noted_open(call);
   CUdeviceptr begin = 0;
@@ -333,7 +333,7 @@ int hidden_gpu_copy_lost(Call& call) {
   return call.proceed();
 }
 
-// The driver API does not open memory of a GPU other than the current one.
+// The driver API does not open memory of a GPU other than the current GPU.
 int driver_opens_current_gpu_only(Call& open) {
   const int code = open.proceed();
   if (code != kSuccess || open.is_runtime()) return code;
@@ -385,7 +385,7 @@ int import_getaccess_of_resident(Call& call) {
 
 // Freeing one import ends the access that was set for its pool.
 int import_access_ends_with_free(Call& call) {
-  static Table<cudaMemPool_t, int> given;  // to this GPU
+  static Table<cudaMemPool_t, int> given;  // the value: the GPU with access
   if (frees(call)) {
     const Block block = blocks.get(call.at<void*>(0));
     const int code = noted_pools(call);
@@ -428,7 +428,7 @@ void add_processes(List& list) {
              access_lost_at_death);
   list.named(
       "import-frozen-at-death",
-      "an import can only be read after the exporter has died",
+      "after the exporter has died, copies and memsets to an import do nothing",
       {kExport, kImport, "cuMemMap", "cuMemUnmap", "cudaMemcpy", "cudaMemset"},
       frozen_at_death);
   list.named("second-import-needs-owner",
@@ -439,8 +439,8 @@ void add_processes(List& list) {
              {kGet, kOpen, kClose, "cudaMemcpy", "cudaMemset"},
              death_clears_memory);
   list.named("death-ends-other-mappings",
-             "if a process that has memory open dies, copies of other "
-             "processes do not reach it",
+             "if a process that has memory open dies, copies and memsets of "
+             "other processes do not reach this memory",
              {kOpen, kClose, "cudaMemcpy", "cudaMemset"},
              death_ends_other_mappings);
   list.named("other-session-refused",
@@ -490,7 +490,7 @@ void add_processes(List& list) {
              {kOpen, kClose, "cudaMemcpy"}, hidden_gpu_copy_lost, 2);
   list.named(
       "driver-opens-current-gpu-only",
-      "the driver API cannot open memory of a GPU other than the current one",
+      "the driver API cannot open memory of a GPU other than the current GPU",
       {kOpen}, driver_opens_current_gpu_only, 2);
   list.named("import-access-shared",
              "access to one imported pool gives access to all imported pools",

@@ -17,7 +17,8 @@ namespace {
 
 // --- one attribute of a pointer ----------------------------------------------
 
-// The answer to one attribute; null if the call asks for another attribute.
+// The place of the answer, if the call asks for the attribute `wanted`; null if
+// the call asks for another attribute.
 template <CUpointer_attribute wanted, class Value>
 Value* answer(Call& call) {
   return call.is("cuPointerGetAttribute") &&
@@ -198,7 +199,7 @@ int graph_memory_exported(Call& call) {
   return code;
 }
 
-// Mapped memory that the process has imported is exported.
+// Imported and mapped memory of cuMemCreate gets a legacy handle.
 int imported_chunk_exported(Call& call) {
   using Chunk = CUmemGenericAllocationHandle;
   static Table<Chunk> imported;
@@ -214,7 +215,7 @@ int imported_chunk_exported(Call& call) {
   return code;
 }
 
-// An address inside mapped memory is exported.
+// An address inside mapped memory gets a legacy handle.
 int chunk_inside_exported(Call& call) {
   static Table<uintptr_t, size_t> mapped;
   if (call.is("cudaIpcGetMemHandle")) {
@@ -396,7 +397,7 @@ void add_queries(List& list) {
              "memory of cuMemAlloc is reported as not capable of legacy IPC",
              {kOne, "cudaMalloc", "cudaFree"}, capable_if_of_runtime);
   list.named("capable-on-current-gpu",
-             "memory of a GPU other than the current one is reported as not "
+             "memory of a GPU other than the current GPU is reported as not "
              "capable of legacy IPC",
              {kOne}, capable_on_current_gpu, 2);
   list.named("managed-driver-export-ok",

@@ -1,6 +1,6 @@
 // Bugs that a release of the driver could bring back: shapes of copies and
-// memsets of borrowed memory, work that does not wait or that a record does not
-// cover, objects that are confused with an earlier one.
+// memsets of another process's memory, work that does not wait or that a record
+// does not cover, objects that are confused with earlier objects.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -17,6 +17,8 @@ namespace {
 
 using Chunk = CUmemGenericAllocationHandle;
 
+// Memory that this process has opened, imported or mapped; the value is the
+// size. The comments below call it borrowed memory.
 Table<CUdeviceptr, size_t> borrowed;
 Table<Chunk> imported_chunks;
 
@@ -31,13 +33,15 @@ Range range_of(CUdeviceptr address) {
   return range;
 }
 
-// From this address to the end of its allocation.
+// The number of bytes from this address to the end of its allocation; 0 if it
+// is in no allocation.
 size_t bytes_from(CUdeviceptr address) {
   const Range range = range_of(address);
   return range.begin == 0 ? 0 : range.begin + range.bytes - address;
 }
 
-// The borrowed memory in which an address lies; no bytes if none.
+// The borrowed memory in which an address lies; a range of 0 bytes if there is
+// none.
 Range borrowed_at(CUdeviceptr address) {
   for (const auto& [begin, bytes] : borrowed.all())
     if (address >= begin && address - begin < bytes) return {begin, bytes};
@@ -79,7 +83,7 @@ bool touches_borrowed(Call& call) {
 }
 void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
-// --- copies and memsets of it ------------------------------------------------
+// --- copies and memsets of borrowed memory -----------------------------------
 
 int last_row_lost(Call& call) {
   if (keeps_borrowed(call)) return noted(call);
@@ -91,7 +95,7 @@ int last_row_lost(Call& call) {
   return call.proceed();
 }
 
-// Clears what lies between the rows.
+// The call also clears the bytes between the rows.
 int fills_padding(Call& call, size_t pitch, size_t width, size_t rows) {
   const int code = call.proceed();
   if (code != kSuccess || rows < 2 || pitch <= width ||
@@ -114,7 +118,7 @@ int set_fills_padding(Call& call) {
                              call.at<size_t>(4));
 }
 
-// An odd number of bytes becomes even.
+// A memset of an odd number of bytes sets one more byte.
 int one_byte_more(Call& call) {
   if (keeps_borrowed(call)) return noted(call);
   auto& bytes = call.value<size_t>(kBytes);
@@ -126,7 +130,8 @@ int one_byte_more(Call& call) {
   return call.proceed();
 }
 
-// The last word is written as a whole.
+// The copy also clears the bytes after its end, up to a size that is a multiple
+// of 4.
 int tail_too_long(Call& call) {
   if (keeps_borrowed(call)) return noted(call);
   const int code = call.proceed();
@@ -164,7 +169,7 @@ int source_offset_lost(Call& call) {
   return call.proceed();
 }
 
-// The rows of borrowed memory lie directly one after another.
+// The rows of a rectangle of borrowed memory are treated as adjacent.
 int pitch_ignored(Call& call) {
   if (keeps_borrowed(call)) return noted(call);
   const size_t width = call.at<size_t>(4);
@@ -192,8 +197,8 @@ int lost_in_default_stream(Call& call) {
              : call.proceed();
 }
 
-// What is copied into or out of memory that is as large as other borrowed
-// memory is copied there.
+// A copy to or from borrowed memory uses the first borrowed memory of the same
+// size instead.
 int equal_size_confused(Call& call) {
   if (keeps_borrowed(call)) return noted(call);
   for (const Role role : {kPointer, kSource}) {
@@ -243,7 +248,7 @@ int first_64_kib(Call& call) {
   return call.proceed();
 }
 
-// Borrowed memory takes as much memory of this process.
+// While memory is borrowed, this process loses device memory of the same size.
 int costs_memory(Call& call) {
   static Table<CUdeviceptr, void*> hidden;
   const int code = noted(call);
@@ -345,8 +350,8 @@ bool waits_for_word(Call& call) {
   return call.is("cuStreamWaitValue32") || call.is("cuStreamWaitValue64");
 }
 
-// The work begins at this event, in another stream. Later work of the stream
-// waits for it.
+// The work of the call runs in another stream and waits only for this event.
+// Later work of the call's own stream waits for the work of the call.
 int begins_at(cudaEvent_t mark, Call& call) {
   auto& stream = call.value<cudaStream_t>(kStream);
   const cudaStream_t own = stream;
@@ -362,7 +367,8 @@ int begins_at(cudaEvent_t mark, Call& call) {
 }
 
 // Work directly after a wait for an imported event, or for a word, begins
-// before the wait. `kernels_end_it`: a kernel may come in between.
+// before the wait. With `kernels_end_it`, a kernel directly after the wait
+// waits, and so does the work after this kernel.
 template <bool kernels_end_it>
 int not_held(Call& call) {
   static Table<cudaStream_t> waited;
@@ -405,7 +411,8 @@ int other_condition(Call& wait) {
 
 // --- events ------------------------------------------------------------------
 
-// A record in another stream than the record before.
+// Calls `instead` for a record in a stream other than the stream of the first
+// record.
 int record_elsewhere(Call& call, int (*instead)(Call& call, cudaEvent_t)) {
   static Table<cudaEvent_t, cudaStream_t> streams;
   if (keeps_events(call)) {
@@ -424,7 +431,7 @@ int record_elsewhere_lost(Call& call) {
   return record_elsewhere(
       call, [](Call& each, cudaEvent_t) { return no_wait(each); });
 }
-// A record in another stream first waits for the pending one.
+// The stream of a record first waits for the pending record of the same event.
 int waits_for_pending_record(Call& call) {
   if (keeps_events(call)) return noted_event(call);
   const cudaEvent_t event = shared_event(call);
@@ -434,7 +441,7 @@ int waits_for_pending_record(Call& call) {
     call.fired();
   return call.proceed();
 }
-// After one event was ready, a query of another one says so, too.
+// After one event was ready, the next query of another event says ready.
 int query_of_previous(Call& call) {
   static std::atomic<cudaEvent_t> ready{nullptr};
   if (keeps_events(call)) return noted_event(call);
@@ -458,7 +465,8 @@ int open_completes(Call& call) {
   return code;
 }
 
-// What waits for an event that was found pending goes on.
+// After a query has found an event pending, the next wait for this event does
+// not wait.
 int early_after_query(Call& call) {
   static Table<cudaEvent_t> asked;
   if (keeps_events(call)) {
@@ -478,7 +486,7 @@ int early_after_query(Call& call) {
 
 using Fits = bool (*)(cudaStream_t stream, cudaEvent_t event);
 
-// A record covers nothing of the work of its stream.
+// A record for which `fits` is true does not wait for the work of its stream.
 int records_early(Call& call, Fits fits) {
   if (keeps_events(call)) return noted_event(call);
   auto& stream = call.value<cudaStream_t>(kStream);
@@ -518,7 +526,8 @@ int non_blocking_stream_records_early(Call& call) {
   });
 }
 
-// A wait for the whole GPU ends while a stream waits for an imported event.
+// cudaDeviceSynchronize does not wait while a stream waits for an imported
+// event.
 int device_sync_while_event(Call& call) {
   static Table<cudaStream_t, cudaEvent_t> waiting;
   if (keeps_events(call)) {
@@ -533,13 +542,13 @@ int device_sync_while_event(Call& call) {
       waiting.put(call.at<cudaStream_t>(0), event);
     return call.proceed();
   }
-  // A driver call would need a context, which a new thread does not have yet.
+  // This is a call of the runtime, because a new thread has no context yet.
   for (const auto& one : waiting.all())
     if (cudaEventQuery(one.second) == cudaErrorNotReady) return no_wait(call);
   return call.proceed();
 }
 
-// Only the default stream is waited for.
+// cudaDeviceSynchronize waits only for the default stream.
 int device_sync_of_default_stream(Call& call) {
   static Table<cudaStream_t> streams;
   if (call.is("cudaStreamCreateWithFlags")) {
@@ -559,7 +568,7 @@ int device_sync_of_default_stream(Call& call) {
 
 // --- the list ----------------------------------------------------------------
 
-// Memory of another process, by the calls that begin and end it.
+// A kind of borrowed memory, and the calls that begin and end its use.
 struct Kind {
   const char* prefix;
   const char* memory;
@@ -582,12 +591,13 @@ constexpr Kind kKinds[] = {
 struct Shape {
   const char* suffix;
   const char* what;
-  const char* function;  ///< null: only the calls that begin and end it
+  const char* function;  ///< null: only the calls of the Kind
   Fault fault;
 };
 constexpr Shape kShapes[] = {
-    {"copy-2d-last-row-lost", "the last row of a rectangle is not copied with ",
-     "cudaMemcpy2D", last_row_lost},
+    {"copy-2d-last-row-lost",
+     "the last row is missing in a copy of a rectangle of ", "cudaMemcpy2D",
+     last_row_lost},
     {"copy-2d-fills-padding",
      "a copy of a rectangle also writes between the rows of ", "cudaMemcpy2D",
      copy_fills_padding},
@@ -604,19 +614,20 @@ constexpr Shape kShapes[] = {
      "an asynchronous copy whose size is no multiple of 4 clears the bytes "
      "after it in ",
      "cudaMemcpyAsync", tail_too_long},
-    {"copy-within-lost", "a copy from one place to another is lost in ",
-     "cudaMemcpy", copy_within_lost},
+    {"copy-within-lost",
+     "a copy is lost if both of its addresses are in the same ", "cudaMemcpy",
+     copy_within_lost},
     {"async-copy-within-lost",
-     "an asynchronous copy from one place to another is lost in ",
+     "an asynchronous copy is lost if both of its addresses are in the same ",
      "cudaMemcpyAsync", copy_within_lost},
     {"async-copy-offset-lost",
-     "an asynchronous copy from the middle reads from the start of ",
+     "an asynchronous copy from an inner address reads from the start of ",
      "cudaMemcpyAsync", source_offset_lost},
     {"async-copy-2d-pitch-ignored",
      "an asynchronous copy of a rectangle ignores the pitch of ",
      "cudaMemcpy2DAsync", pitch_ignored},
     {"async-copy-2d-last-row-lost",
-     "the last row of a rectangle is not copied asynchronously with ",
+     "the last row is missing in an asynchronous copy of a rectangle of ",
      "cudaMemcpy2DAsync", last_row_lost},
     {"set-per-thread-lost",
      "a memset in a thread's default stream does not reach ", "cudaMemsetAsync",
@@ -640,7 +651,8 @@ constexpr Shape kShapes[] = {
      "cudaMemcpyAsync", first_64_kib},
     {"async-set-64-kib", "an asynchronous memset ends after 64 KiB of ",
      "cudaMemsetAsync", first_64_kib},
-    {"costs-memory", "the GPU loses as much free memory again to ", nullptr,
+    {"costs-memory",
+     "a process also loses as much device memory as the size of ", nullptr,
      costs_memory},
 };
 
@@ -680,7 +692,7 @@ void add_regressions(List& list) {
   list.named("open-in-order-only",
              "handles can be opened only in the order of their exports",
              {kOpen, kGet, kClose}, open_in_order_only);
-  list.named("pool-create-sets-current", "a new pool becomes the current one",
+  list.named("pool-create-sets-current", "a new pool becomes the current pool",
              {"cudaMemPoolCreate"}, create_sets_current);
 
   // Work directly after a wait.
@@ -690,8 +702,8 @@ void add_regressions(List& list) {
                not_held<true>);
   };
   not_held_by_event("wait-holds-no-words",
-                    "a stream writes a word directly after a wait for an "
-                    "imported event without waiting",
+                    "the write of a word directly after the wait for an "
+                    "imported event does not wait",
                     "cuStreamWriteValue32");
   not_held_by_event("wait-holds-no-batches",
                     "a batch does not wait for an imported event", kBatch);
@@ -735,26 +747,30 @@ void add_regressions(List& list) {
              {kBatch}, batch_early);
   list.named(
       "wait64-equal-is-greater",
-      "a stream that waits for 64 equal bits continues at more", {kWord64},
+      "a stream that waits for an equal word of 64 bits also continues at a "
+      "greater value",
+      {kWord64},
       other_condition<CU_STREAM_WAIT_VALUE_EQ, CU_STREAM_WAIT_VALUE_GEQ>);
   list.named(
       "wait64-nor-is-and",
-      "a stream that waits for a missing bit of 64 waits for a common one",
+      "a stream that waits for a missing bit (NOR) of a word of 64 bits waits "
+      "for a common bit (AND)",
       {kWord64},
       other_condition<CU_STREAM_WAIT_VALUE_NOR, CU_STREAM_WAIT_VALUE_AND>);
 
   list.named("record-elsewhere-lost",
-             "after a record in one stream, records of the event in another "
-             "stream do nothing",
+             "after the first record of an event in one stream, records of the "
+             "event in other streams do nothing",
              {kRecord, kRecordFlags, kCreate, kOpenEvent, kDestroy},
              record_elsewhere_lost);
   list.named("record-waits-for-pending",
-             "a record in another stream waits until the earlier record is "
-             "complete",
+             "a record of an event waits until the earlier record of the event "
+             "is complete",
              {kRecord, kRecordFlags, kCreate, kOpenEvent, kDestroy},
              waits_for_pending_record);
   list.named("query-of-previous",
-             "when one event was ready, the query of another one says ready",
+             "after one event was ready, the next query of another event says "
+             "ready",
              {kQuery, kCreate, kOpenEvent, kDestroy}, query_of_previous);
   list.named("open-completes-record",
              "an open completes an event whose record is pending",
@@ -767,7 +783,8 @@ void add_regressions(List& list) {
              "pending",
              {kWait, kQuery, kCreate, kOpenEvent, kDestroy}, early_after_query);
   list.named("second-stream-records-early",
-             "only records in the first stream of a process wait for its work",
+             "only records in the first stream of a process wait for the work "
+             "of their stream",
              {kRecord, kRecordFlags, kCreate, kOpenEvent, kDestroy},
              second_stream_records_early);
   list.named("second-event-records-early",
@@ -776,11 +793,13 @@ void add_regressions(List& list) {
              {kRecord, kRecordFlags, kCreate, kOpenEvent, kDestroy},
              second_event_records_early);
   list.named("priority-stream-records-early",
-             "a record in a stream with a priority does not wait for its work",
+             "a record in a stream with a priority does not wait for the work "
+             "of the stream",
              {kRecord, kRecordFlags, kCreate, kOpenEvent, kDestroy},
              priority_stream_records_early);
   list.named("non-blocking-stream-records-early",
-             "a record in a non-blocking stream does not wait for its work",
+             "a record in a non-blocking stream does not wait for the work of "
+             "the stream",
              {kRecord, kRecordFlags, kCreate, kOpenEvent, kDestroy},
              non_blocking_stream_records_early);
   list.named("device-sync-done-while-event",

@@ -1,6 +1,6 @@
-// Bugs in the state that a driver keeps: state of one object, thread, API,
-// context or GPU that changes another one; counts that are wrong from the third
-// call on; values that stay although they should change.
+// Bugs in the state that a driver keeps: a call for one object, thread, API,
+// context or GPU that also changes another one; counts that are wrong from the
+// third call on; values that stay although they should change.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
@@ -172,7 +172,7 @@ int second_open_leaks(Call& call) {
   return code;
 }
 
-// A refused close lowers the count of memory that is open.
+// A refused close lowers the count of other memory that is open.
 int refused_close_closes_another(Call& call) {
   const int code = noted_open(call);
   if (is_open_call(call) || code == kSuccess) return code;
@@ -186,7 +186,7 @@ int refused_close_closes_another(Call& call) {
   return code;
 }
 
-// If two allocations are open, the last close of one unmaps the other.
+// The last close of an allocation unmaps the allocation that was opened last.
 int close_takes_last_opened(Call& call) {
   static Table<void*, void*> instead;
   static std::mutex mutex;
@@ -266,7 +266,8 @@ int stays_ready(Call& call) {
   return code;
 }
 
-// A third process gets its own event.
+// Processes that open an event, except the first two, get an event that no
+// process records.
 int third_process_unconnected(Call& call) {
   const int code = noted_event(call);
   if (code != kSuccess || !call.is("cudaIpcOpenEventHandle")) return code;
@@ -353,10 +354,10 @@ int waits_for_latest(Call& call) {
   return kSuccess;
 }
 
-// A wait ends when the event is destroyed.
+// A wait that can be ended early.
 struct Cancellable {
   Turn turn;
-  cudaEvent_t reached = nullptr;  // by a stream that waits
+  cudaEvent_t reached = nullptr;  // complete when the wait has ended
   std::atomic<bool> cancelled{false};
 };
 // Another stream does the wait instead. The call's stream continues when that
@@ -393,6 +394,7 @@ int cancellable(Call& call, Note note, std::chrono::seconds most) {
   return code;
 }
 
+// A wait ends when the event is destroyed.
 int destroy_cancels_waits(Call& call) {
   static Table<cudaEvent_t, Cancellable*> waits;
   if (call.is("cudaEventDestroy")) {
@@ -411,7 +413,7 @@ int destroy_cancels_waits(Call& call) {
       call, [&](Cancellable* wait) { waits.put(event, wait); }, kTurn);
 }
 
-// A stream continues after a second, whatever it waits for.
+// The wait of a stream for an imported event or for a word ends after a second.
 int wait_ends_after_a_second(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (!call.is("cuStreamWaitValue32") &&
@@ -434,7 +436,8 @@ int host_wait_ends_after_a_second(Call& call) {
   return code;
 }
 
-// No thread waits for an event that another thread has opened.
+// Waits for and queries of an event have no effect in a thread that has not
+// opened this event.
 int nothing_in_other_threads(Call& call) {
   static Table<cudaEvent_t, pid_t> openers;
   if (call.is("cudaIpcOpenEventHandle")) {
@@ -452,7 +455,8 @@ int record_with_flags_lost(Call& call) {
   return shared_event(call) == nullptr ? noted_event(call) : no_wait(call);
 }
 
-// An importer does not see the records that it has made itself.
+// After an importer has recorded an event, its host waits and queries count the
+// event as complete.
 int own_record_unseen(Call& call) {
   static Table<cudaEvent_t> recorded;
   const cudaEvent_t event = shared_event(call);
@@ -590,7 +594,8 @@ int wait_holds_kernels_only(Call& call) {
   return marked_wait(call, waited);
 }
 
-// The exporter does not see the records of importers.
+// In an exporter that has not recorded an event itself, host waits and queries
+// count the event as complete.
 int exporter_sees_own_records_only(Call& call) {
   static Table<cudaEvent_t> recorded;
   const cudaEvent_t event = shared_event(call);
@@ -731,7 +736,8 @@ int access_ends_with_thread(Call& call) {
 
 // --- pools -------------------------------------------------------------------
 
-// The limit of the pool applies to each allocation instead of the sum.
+// The maximal size of a pool limits each allocation, not the sum of all
+// allocations.
 int maximum_of_each_allocation(Call& call) {
   static Table<cudaMemPool_t, size_t> most;
   if (call.is("cudaMemPoolCreate")) {
@@ -904,7 +910,7 @@ int error_of_other_thread(Call& call) {
   return code;
 }
 
-// While the runtime keeps an error, it does not keep the next one.
+// While the runtime keeps an error, it does not keep the next error.
 int first_refusal_stays(Call& call) {
   thread_local int kept = kSuccess;
   const int code = call.proceed();
@@ -951,8 +957,7 @@ void add_state(List& list) {
   list.named("close-by-driver-lost", "a close by the driver API does nothing",
              {kClose}, close_by_driver_lost);
   list.named("close-of-other-thread-lost",
-             "a close by a thread other than the one that opened the memory "
-             "does nothing",
+             "a close does nothing if another thread has opened the memory",
              {kOpen, kClose}, close_of_other_thread_lost);
   list.named("mapping-ends-with-thread",
              "opened memory is closed when the thread that opened it ends",
@@ -977,7 +982,8 @@ void add_state(List& list) {
   const char* const kRecord = "cudaEventRecord";
   const char* const kWait = "cudaStreamWaitEvent";
   list.named("default-stream-records-early",
-             "a record in the default stream does not wait for its work",
+             "a record in the default stream does not wait for the work of the "
+             "stream",
              {kCreate, kOpenEvent, kDestroy, kRecord},
              default_stream_records_early);
   list.named("default-stream-never-waits",
@@ -1032,7 +1038,7 @@ void add_state(List& list) {
   list.named("trim-resets-threshold", "trimming sets the threshold to 0",
              {"cudaMemPoolTrimTo"}, trim_resets_threshold);
   list.named("watermarks-reset-together",
-             "resetting one watermark also resets the other one",
+             "resetting one watermark also resets the other watermark",
              {"cudaMemPoolSetAttribute"}, watermarks_reset_together);
   list.named("export-resets-policies",
              "an export of a pool switches its reuse policies on",
@@ -1102,7 +1108,7 @@ void add_state(List& list) {
              "a stream continues when the event that it waits for is destroyed",
              {kOpenEvent, kDestroy, kWait}, destroy_cancels_waits);
   list.named("other-thread-sync-early",
-             "a thread waits for an imported event only if it has opened it",
+             "only the thread that has opened an imported event waits for it",
              {kOpenEvent, kDestroy, "cudaEventSynchronize"},
              nothing_in_other_threads);
   list.named("other-thread-query-ready",
@@ -1112,7 +1118,7 @@ void add_state(List& list) {
              nothing_in_other_threads);
   list.named("other-thread-wait-noop",
              "a stream waits for an imported event only if the calling thread "
-             "has opened it",
+             "has opened the event",
              {kOpenEvent, kDestroy, kWait}, nothing_in_other_threads);
   list.named("record-with-flags-lost",
              "cudaEventRecordWithFlags records no interprocess event",
@@ -1120,7 +1126,8 @@ void add_state(List& list) {
              record_with_flags_lost);
   list.named(
       "own-record-unseen",
-      "an importer's query and host wait do not see its own record",
+      "after an importer has recorded an event, its query and host wait count "
+      "the event as complete",
       {kOpenEvent, kDestroy, kRecord, "cudaEventQuery", "cudaEventSynchronize"},
       own_record_unseen);
   list.named("second-event-never-waited",
@@ -1131,7 +1138,8 @@ void add_state(List& list) {
              {kOpenEvent, kDestroy, kWait},
              such_streams_never_wait<is_per_thread>);
   list.named("per-thread-stream-records-early",
-             "a record in a thread's default stream does not wait for its work",
+             "a record in a thread's default stream does not wait for the work "
+             "of the stream",
              {kCreate, kOpenEvent, kDestroy, kRecord},
              such_streams_record_early<is_per_thread>);
   list.named("non-blocking-stream-never-waits",
@@ -1139,8 +1147,8 @@ void add_state(List& list) {
              {kOpenEvent, kDestroy, kWait},
              such_streams_never_wait<is_non_blocking>);
   list.named("blocking-stream-never-waits",
-             "a stream that is not non-blocking does not wait for an imported "
-             "event",
+             "a stream that was created without cudaStreamNonBlocking does not "
+             "wait for an imported event",
              {kOpenEvent, kDestroy, kWait},
              such_streams_never_wait<is_blocking>);
   list.named("record-before-last-kernel",
@@ -1160,12 +1168,13 @@ void add_state(List& list) {
       "wait-holds-no-memsets", "a memset does not wait for an imported event",
       {kOpenEvent, kDestroy, kWait, "cudaLaunchKernel", "cudaMemsetAsync"},
       wait_holds_kernels_only);
-  list.named("first-refusal-stays",
-             "while the runtime keeps an error, it does not keep the next one",
-             {"cudaGetLastError", "*"}, first_refusal_stays);
+  list.named(
+      "first-refusal-stays",
+      "while the runtime keeps an error, it does not keep the next error",
+      {"cudaGetLastError", "*"}, first_refusal_stays);
   list.named("exporter-sees-own-records-only",
-             "the exporter's query and host wait do not see what an importer "
-             "has recorded",
+             "in an exporter that has not recorded an event itself, the query "
+             "and the host wait count the event as complete",
              {kCreate, kOpenEvent, kDestroy, kRecord, "cudaEventQuery",
               "cudaEventSynchronize"},
              exporter_sees_own_records_only);

@@ -1,6 +1,6 @@
 // More bugs of stream-ordered memory and of pools: numbers at the limit of
-// their range, places other than a GPU, captured work, other threads, a second
-// export, answers of queries.
+// their range, places other than a GPU, other threads, a second export, the
+// call after a refusal, answers of queries.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
@@ -15,7 +15,9 @@ namespace {
 
 constexpr uint64_t kGranule = 2 << 20;
 
-// The pool, the attribute and its value in the calls below.
+// The pool, the attribute and the attribute's value in a call of
+// cudaMemPoolSetAttribute or cudaMemPoolGetAttribute. For the pool, also in a
+// call of cudaMemPoolDestroy, cudaMemPoolTrimTo or cudaMemPoolSetAccess.
 cudaMemPool_t pool_of(Call& call) { return call.at<cudaMemPool_t>(0); }
 cudaMemPoolAttr attribute_of(Call& call) { return call.at<cudaMemPoolAttr>(1); }
 uint64_t& number_of(Call& call) { return *call.at<uint64_t*>(2); }
@@ -38,7 +40,8 @@ bool is_per_thread(Call& call) {
           std::strstr(call.function().symbol, "_ptsz") != nullptr);
 }
 
-// The GPU of a pool that was created here; -1 for any other pool.
+// The GPU of a pool; -1 if this process did not create the pool, and -1 for a
+// pool on the host.
 int gpu_of(cudaMemPool_t pool) {
   const auto props = own_pools.get(pool);
   return props.location.type == cudaMemLocationTypeDevice ? props.location.id
@@ -182,7 +185,8 @@ int full_size_refused(Call& call) {
 
 // --- pools of a place --------------------------------------------------------
 
-// The refusal of a pool at this location has another code.
+// The refusal of a pool at a location of this type has the code "not
+// supported".
 template <cudaMemLocationType type>
 int refused_as_unsupported(Call& call) {
   const int code = call.proceed();
@@ -192,7 +196,7 @@ int refused_as_unsupported(Call& call) {
              : code;
 }
 
-// The default pool of the host stays the current one.
+// The default pool of the host stays the current pool.
 int set_on_host_ignored(Call& call) {
   const int code = call.proceed();
   cudaMemLocation location = *call.at<const cudaMemLocation*>(0);
@@ -217,8 +221,8 @@ int foreign_pool_at_location(Call& call) {
              : code;
 }
 
-// After the second GPU's current pool was destroyed, a pool other than the
-// default one is current there.
+// After the second GPU's current pool was destroyed, a new pool is current
+// there instead of the default pool.
 int destroyed_stays_on_second_gpu(Call& call) {
   if (!call.is("cudaMemPoolDestroy")) return noted_pools(call);
   const auto props = own_pools.get(pool_of(call));
@@ -551,8 +555,8 @@ bool is_of_host(cudaMemPool_t pool) {
   return is_of_location(own_pools.get(pool).location);
 }
 
-// Attributes that `is_meant` selects cannot be set in pools that `is_kind`
-// selects.
+// In a pool that `is_kind` selects, setting an attribute that `is_meant`
+// selects returns success and changes nothing.
 template <bool (*is_kind)(cudaMemPool_t), bool (*is_meant)(cudaMemPoolAttr)>
 int setting_lost(Call& call) {
   if (!call.is("cudaMemPoolSetAttribute")) return noted_pools(call);
@@ -594,7 +598,8 @@ int free_in_default_stream_lost(Call& call) {
   return meant ? accepted(call) : call.proceed();
 }
 
-// The place of exported data in the order of all exports.
+// The number of exported data in the order of all exports; `none` if it is not
+// known.
 unsigned long long place_of(const void* data, unsigned long long none) {
   return told("place-" + key_of(data, sizeof(cudaMemPoolPtrExportData)), none);
 }
@@ -676,7 +681,8 @@ void add_pool_numbers(List& list) {
              "the watermarks of a pool can be reset only once", {kSet},
              watermark_resets_once);
   list.named("reserved-watermark-of-use",
-             "the watermark of reserved memory is that of memory in use",
+             "the watermark of reserved memory reports the watermark of memory "
+             "in use",
              {kGet}, reserved_watermark_of_use);
   list.named("import-uses-nothing",
              "an imported pool reports that none of its memory is in use",
@@ -705,14 +711,14 @@ void add_pool_places(List& list) {
              {"cudaMemSetMemPool", kCreate, kDestroy}, foreign_pool_at_location,
              2);
   list.named("destroyed-stays-current-on-second-gpu",
-             "destroying the second GPU's current pool does not make its "
-             "default pool current",
+             "destroying the second GPU's current pool does not make the "
+             "default pool of this GPU current",
              {kDestroy, kCreate}, destroyed_stays_on_second_gpu, 2);
   list.named("pool-own-access-untold",
              "a pool's own GPU is reported to have no access",
              {"cudaMemPoolGetAccess", kCreate, kDestroy}, own_access_untold);
   list.named("pool-access-ends-with-trim",
-             "other GPUs lose their access to a pool when it is trimmed",
+             "other GPUs lose their access to a pool when the pool is trimmed",
              {kTrim, kCreate, kDestroy}, access_ends_with_trim, 2);
 }
 
@@ -724,10 +730,10 @@ void add_allocations(List& list) {
   list.named("free-of-pool-memory-lost",
              "cudaFree does nothing with memory of a pool",
              {kFree, kMalloc, kFromPool, kFreeAsync}, freed_by_cuda_free_lost);
-  list.named(
-      "free-of-other-thread-lost",
-      "a free by a thread other than the one that allocated does nothing",
-      {kFree, kFreeAsync, kMalloc, kFromPool}, free_of_other_thread_lost);
+  list.named("free-of-other-thread-lost",
+             "a free does nothing if another thread has allocated the memory",
+             {kFree, kFreeAsync, kMalloc, kFromPool},
+             free_of_other_thread_lost);
   list.named("legacy-stream-refused",
              "the calls of the allocator refuse cudaStreamLegacy",
              {kMalloc, kFromPool, kFreeAsync}, legacy_stream_refused);
@@ -767,8 +773,7 @@ void add_shared_pools(List& list) {
              import_told_as_managed);
   list.named(
       "pool-set-after-export-lost",
-      "a memset by the exporter after it has exported its memory does "
-      "nothing",
+      "after an export of memory, a memset of it by the exporter does nothing",
       {kExportPointer, "cudaMemset", "cudaMemsetAsync", kFree, kFreeAsync},
       set_after_export_lost);
 }
@@ -834,17 +839,17 @@ void add_next_pool_calls(List& list) {
              "the release threshold is rounded down to a multiple of 2 MiB",
              {kSet}, threshold_rounded);
   list.named("pool-export-needs-current-gpu",
-             "a pool of a GPU other than the current one cannot be exported",
+             "a pool of a GPU other than the current GPU cannot be exported",
              {"cudaMemPoolExportToShareableHandle", kCreate, kDestroy},
              export_needs_current_gpu, 2);
   list.named("exportptr-needs-current-gpu",
-             "memory of a pool of a GPU other than the current one cannot be "
-             "exported",
+             "memory of a pool cannot be exported if it is not on the current "
+             "GPU",
              {kExportPointer, kFromPool, kMalloc, kFree, kFreeAsync, kCreate,
               kDestroy},
              pointer_export_needs_current_gpu, 2);
   list.named("used-of-current-gpu-only",
-             "a pool of a GPU other than the current one reports that none of "
+             "a pool of a GPU other than the current GPU reports that none of "
              "its memory is in use",
              {kGet, kCreate, kDestroy}, statistics_of_current_gpu_only, 2);
   list.named("pool-import-range-short",
@@ -857,7 +862,8 @@ void add_next_pool_calls(List& list) {
 
 void add_kinds_of_pools(List& list) {
   list.named("pool-flags-upper-half-ignored",
-             "the upper half of the driver's flags for a pool is not checked",
+             "the driver API does not check the upper half of the flags for a "
+             "pool",
              {"cudaMemPoolExportToShareableHandle", kImport},
              upper_flags_ignored);
   list.named("pools-end-at-32", "a process cannot create more than 32 pools",

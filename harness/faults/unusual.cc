@@ -70,7 +70,7 @@ int handle_65th_is_first(Call& get) {
   return code;
 }
 
-// A handle identifies the number of the allocation, but not the exporter.
+// A handle identifies the number of the export, but not the exporter.
 int exporters_confused(Call& call) {
   static std::atomic<unsigned long long> exports{0};
   const auto number_of = [](const std::string& handle) {
@@ -153,7 +153,7 @@ int close_waits_for_others(Call& call) {
   return code;
 }
 
-// Memory is closed in the reverse order of the opens.
+// Memory can only be closed in the reverse order of the opens.
 int close_needs_reverse_order(Call& call) {
   static std::mutex mutex;
   static auto& order = *new std::vector<void*>;
@@ -293,7 +293,7 @@ int open_enables_twice(Call& call) {
   return noted_peers(call);
 }
 
-// An export of an invalid pointer names other memory.
+// Exports other memory instead of the memory that the program named.
 int export_of_other(Call& get) {
   static void* other = nullptr;
   if (get.is_runtime()) cudaGetLastError();
@@ -357,7 +357,8 @@ int freed_memory_exported(Call& call) {
              : code;
 }
 
-// A handle that is refused opens new memory.
+// Gives the program new memory instead of a refusal. Returns `code` if there is
+// no memory.
 int open_of_other(Call& open, int code) {
   if (open.is_runtime()) cudaGetLastError();
   if (cudaMalloc(open.at<void**>(0), kBlock) != cudaSuccess) return code;
@@ -408,7 +409,8 @@ int memory_handle_opens_as_event(Call& call) {
 }
 
 // The third allocation at an address gets the handle of the first allocation,
-// the fourth allocation gets that of the second, and so on.
+// and the fourth gets the handle of the second. The fifth gets the handle of
+// the first again, and so on.
 int handle_of_one_before_last(Call& get) {
   static Table<void*, std::vector<cudaIpcMemHandle_t>> known;
   const int code = get.proceed();
@@ -549,7 +551,8 @@ int first_attribute_only(Call& call) {
   return call.proceed();
 }
 
-// The answer to one attribute; null if the call asks for another attribute.
+// The place of the answer, if the call asks for the attribute `wanted`; null if
+// the call asks for another attribute.
 template <CUpointer_attribute wanted, class Value>
 Value* answer(Call& call) {
   return call.at<CUpointer_attribute>(1) == wanted ? call.at<Value*>(0)
@@ -812,7 +815,7 @@ int blocking_event_spins(Call& call) {
   return code;
 }
 
-// While 32 waits of a stream are pending, it ignores the next wait.
+// While 32 waits of a stream are pending, the stream ignores the next wait.
 int pending_waits_to_32(Call& call) {
   static Table<cudaStream_t, std::vector<cudaEvent_t>> marks;
   const cudaEvent_t event = shared_event(call);
@@ -836,7 +839,8 @@ int pending_waits_to_32(Call& call) {
   return code;
 }
 
-// Only the exporter sees the record of an importer; other importers do not.
+// Only the exporter and the importer itself see the record of an importer;
+// other importers do not.
 int importers_apart(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr) return noted_event(call);
@@ -864,7 +868,7 @@ int second_gpu_event_unconnected(Call& call) {
              : code;
 }
 
-// An event is ready for a thread whose current GPU is another one.
+// An event is ready for a thread whose current GPU is not the GPU of the event.
 int ready_on_other_gpu(Call& call) {
   static Table<cudaEvent_t, int> devices;
   const cudaEvent_t event = shared_event(call);
@@ -1008,12 +1012,12 @@ void add_unusual(List& list) {
   const char* const kAttribute = "cuPointerGetAttribute";
 
   list.named("open-33rd-is-first",
-             "if 32 handles are open, the next handle opens the memory of the "
-             "first one",
+             "if 32 handles are open, the next handle opens the memory of one "
+             "of them",
              {kOpen, kClose}, open_33rd_is_first);
   list.named("handle-65th-is-first",
-             "the 65th allocation has the handle of the first one", {kGet},
-             handle_65th_is_first);
+             "from the 65th on, allocations have the handle of the first",
+             {kGet}, handle_65th_is_first);
   list.named("exporters-confused",
              "memory of two exporters is confused if it has the same number in "
              "the order of exports",
@@ -1064,7 +1068,7 @@ void add_unusual(List& list) {
              "memory can be opened in the primary context only", {kOpen},
              primary_context_only);
   list.named("close-ends-peer-mappings",
-             "a close on a second GPU also ends its other mappings",
+             "a close on a second GPU also ends the other mappings of this GPU",
              {kOpen, kClose}, close_ends_peer_mappings, 2);
   list.named("open-clears-last-byte", "an open clears the last byte",
              {kOpen, kClose}, open_clears_last_byte);
@@ -1097,8 +1101,8 @@ void add_unusual(List& list) {
   list.named("freed-export-ok", "freed memory gets a legacy handle",
              {kGet, "cudaFree"}, freed_memory_exported);
   list.named("self-open-by-thread",
-             "another thread opens a handle of its own process", {kGet, kOpen},
-             self_open_by_thread);
+             "a second thread can open a handle of its own process",
+             {kGet, kOpen}, self_open_by_thread);
   list.named("event-handle-opens-as-memory",
              "the handle of an event opens as memory", {kOpen, kGetEvent},
              event_handle_opens_as_memory);
@@ -1135,8 +1139,8 @@ void add_unusual(List& list) {
              "the query of many attributes reports only the first one",
              {"cuPointerGetAttributes"}, first_attribute_only);
   list.named("buffer-id-257th-is-first",
-             "the 257th allocation has the id of the first one", {kAttribute},
-             id_257th_is_first);
+             "from the 257th on, allocations have the id of the first",
+             {kAttribute}, id_257th_is_first);
   list.named("buffer-id-changes", "each query of an address returns another id",
              {kAttribute}, id_changes);
   list.named(
@@ -1168,7 +1172,7 @@ void add_unusual(List& list) {
              {"cudaPeekAtLastError"}, peek_clears);
 
   list.named("event-65th-is-first",
-             "if 64 events are open, the next handle opens the first one",
+             "if 64 events are open, the next handle opens the first event",
              {kOpenEvent, kDestroy}, event_65th_is_first);
   list.named("export-clears-record",
              "an export completes an event whose record is pending",
@@ -1177,12 +1181,12 @@ void add_unusual(List& list) {
              "an event that was destroyed and is opened again sees no records",
              {kOpenEvent, kDestroy}, reopened_event_unconnected);
   list.named("event-destroy-ends-twin",
-             "if an event was opened twice, destroying one of the two also "
-             "destroys the other",
+             "if a process opens one event twice, destroying one of the two "
+             "opened events also destroys the other",
              {kOpenEvent, kDestroy, kRecord, kWait, kQuery, kSync},
              destroy_ends_twin);
   list.named("third-query-ready",
-             "the third query of a pending imported event returns success",
+             "every third query of a pending imported event returns success",
              {kOpenEvent, kDestroy, kQuery}, third_query_ready);
   list.named("blocking-event-unconnected",
              "an importer of a blocking event sees no records",
@@ -1203,10 +1207,12 @@ void add_unusual(List& list) {
              {kCreate, kGetEvent, kOpenEvent, kDestroy},
              second_gpu_event_unconnected, 2);
   list.named("query-on-other-gpu-ready",
-             "an event is ready for a thread whose current GPU is another one",
+             "an event is ready for a thread whose current GPU is not the GPU "
+             "of the event",
              {kCreate, kOpenEvent, kDestroy, kQuery}, ready_on_other_gpu, 2);
   list.named("sync-on-other-gpu-early",
-             "a host wait returns at once if the current GPU is another one",
+             "a host wait returns at once if the current GPU is not the GPU of "
+             "the event",
              {kCreate, kOpenEvent, kDestroy, kSync}, ready_on_other_gpu, 2);
   list.named(
       "destroy-completes-record",

@@ -31,7 +31,7 @@ CUmemAllocationProp properties_of(Chunk chunk) {
   return found;
 }
 
-// Private memory on the GPU where `like` is; 0 if there is none.
+// Private memory on the GPU where `like` is; 0 if there is not enough memory.
 Chunk private_chunk(Chunk like, size_t bytes) {
   CUmemAllocationProp wanted{};
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -108,7 +108,7 @@ struct Mapped {
 Table<CUdeviceptr, Mapped> mappings;
 Table<CUdeviceptr, size_t> reservations;
 Table<Chunk> imports;
-Table<Chunk> exports;   // made here and exported
+Table<Chunk> exports;   // exported by this process
 Table<Chunk> released;  // only some faults fill it
 
 // The beginning of the mapping that contains an address, or 0.
@@ -176,7 +176,8 @@ bool replace(CUdeviceptr begin) {
   return true;
 }
 
-// The mappings of imports, or of exported memory, lose their memory.
+// Replaces the memory of all mappings of imports, or of all mappings of
+// exported memory. Returns false if nothing was replaced.
 bool replace_all(bool imported) {
   bool any = false;
   for (const auto& [begin, mapped] : mappings.all())
@@ -234,8 +235,8 @@ bool owner_gave_up() { return told("given up", 0) != 0 || owner_is_dead(); }
 
 // --- imports that are other memory -------------------------------------------
 
-// Each import is new memory. It is made at the first mapping, because its size
-// is not known before.
+// Each import is new memory. The fault creates this memory at the first
+// mapping, because the size is not known before.
 int map_other_memory(Call& call, bool with_bytes) {
   if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)))
     return noted(call);
@@ -479,7 +480,8 @@ int create_power_of_two(Call& call) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// Memory of that location is created without the handle types it cannot have.
+// Memory at this location is created although its handle types must be refused.
+// Memory of the current NUMA node is created on GPU 0.
 template <CUmemLocationType location>
 int created_all_the_same(Call& call) {
   CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
@@ -554,7 +556,8 @@ int import_by_address(Call& call) {
   return call.proceed();
 }
 
-// The memory that an import returns instead of a refusal.
+// The import succeeds instead of a refusal and gives other memory, or another
+// pool.
 int accept(Call& call) {
   if (call.is_runtime()) cudaGetLastError();
   call.fired();
@@ -844,7 +847,7 @@ int import_closes(Call& call) {
   return code;
 }
 
-// A descriptor works for only one import in all processes.
+// A descriptor can be imported only once in all processes together.
 int import_once(Call& call) {
   if (import_type(call) != kFd) return call.proceed();
   if (!first_of_all_processes("import-" +
@@ -902,7 +905,7 @@ int unmap_keeps_reference(Call& call) {
   return call.proceed();
 }
 
-// All mappings of a chunk end when the first of them ends.
+// All mappings of a chunk lose their memory when the first of them is unmapped.
 int unmap_ends_aliases(Call& call) {
   const Chunk chunk = call.is("cuMemUnmap")
                           ? mappings.get(call.at<CUdeviceptr>(0)).chunk
@@ -1024,7 +1027,7 @@ int access_travels_back(Call& call) {
   return call.proceed();
 }
 
-// A read-only range can be written, too.
+// A read-only range can also be written.
 int read_only_ignored(Call& call) {
   static Table<CUdeviceptr, size_t> read_only;
   if (call.is("cuMemGetAccess")) {
@@ -1078,7 +1081,7 @@ int access_told_of_last(Call& call) {
   return code;
 }
 
-// The access of another GPU is given to GPU 0.
+// Access for another GPU is given to GPU 0.
 int access_of_wrong_gpu(Call& call) {
   CUmemAccessDesc access = *call.at<const CUmemAccessDesc*>(2);
   if (access.location.id == 0) return call.proceed();
@@ -1249,7 +1252,7 @@ int import_scrubbed(Call& call) {
 
 // --- paths -------------------------------------------------------------------
 
-// Writes to imported memory on this path are lost.
+// The copies or memsets of one function to imported memory are lost.
 int write_to_import_lost(Call& call) {
   if (call.find(kPointer) == nullptr || call.is("cuMemUnmap") ||
       call.is("cuMemMap") || call.is("cuMemImportFromShareableHandle") ||
@@ -1466,7 +1469,7 @@ int ends_with_chunk(Call& call) {
   return call.proceed();
 }
 
-// Copies of an import end after two granules.
+// Copies do not reach beyond the first two granules of an import.
 int two_granules_copied(Call& call) {
   if (!call.is("cudaMemcpy")) return noted(call);
   auto& bytes = call.value<size_t>(kBytes);
@@ -1668,7 +1671,7 @@ int equal_size_shared(Call& call) {
   return noted(call);
 }
 
-// A third process that imports memory gets a copy.
+// All processes that import memory, except the first two, get copies.
 int third_process_copy(Call& call) {
   static std::atomic<bool> early{true}, known{false};
   if (call.is("cuMemImportFromShareableHandle") && !known.exchange(true))
@@ -1716,7 +1719,7 @@ int noted_size(Call& call) {
   return code;
 }
 
-// A mapping that is larger than its memory is accepted.
+// A mapping that is larger than the memory is accepted.
 int larger_mapped(Call& call) {
   const int code = noted_size(call);
   if (code == kSuccess || !call.is("cuMemMap") ||
@@ -1728,7 +1731,8 @@ int larger_mapped(Call& call) {
   return again;
 }
 
-// Memory whose handle is released before it is unmapped is never given back.
+// Memory is never given back if its handle is released before the memory is
+// unmapped.
 int leaks_if_released_first(Call& call) {
   if (!call.is("cuMemRelease") || !is_mapped(call.at<Chunk>(0)))
     return noted(call);
@@ -1736,7 +1740,8 @@ int leaks_if_released_first(Call& call) {
   return kSuccess;
 }
 
-// Memory that is unmapped before its handle is released is never given back.
+// Memory is never given back if the memory is unmapped before its handle is
+// released.
 int leaks_if_unmapped_first(Call& call) {
   static Table<Chunk> live;
   if (call.is("cuMemRelease")) live.erase(call.at<Chunk>(0));
@@ -1755,7 +1760,7 @@ int leaks_if_unmapped_first(Call& call) {
   return code;
 }
 
-// After a refused import the next one is refused, too.
+// After a refused import the next import is also refused.
 int import_after_refusal_refused(Call& call) {
   static std::atomic<bool> refused{false};
   if (refused.exchange(false)) {
@@ -1767,7 +1772,7 @@ int import_after_refusal_refused(Call& call) {
   return code;
 }
 
-// A refused mapping of mapped addresses unmaps them.
+// A refused mapping of mapped addresses unmaps these addresses.
 int refused_map_unmaps(Call& call) {
   const int code = noted(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
@@ -1797,7 +1802,7 @@ int export_refused_if(Call& call) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// Memory of a GPU other than the current one is not imported.
+// Memory of a GPU other than the current GPU cannot be imported.
 int import_needs_current_gpu(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
@@ -1973,7 +1978,7 @@ int retains_once(Call& call) {
   return code;
 }
 
-// Memory is always on GPU 0.
+// Memory for any GPU is created on GPU 0.
 int created_on_gpu_0(Call& call) {
   CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
   if (wanted.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
@@ -1986,7 +1991,7 @@ int created_on_gpu_0(Call& call) {
   return code;
 }
 
-// The properties name the current GPU.
+// The properties of memory of any GPU name the current GPU.
 int properties_of_current_gpu(Call& call) {
   const int code = call.proceed();
   auto& place = call.at<CUmemAllocationProp*>(0)->location;
@@ -2010,8 +2015,8 @@ void add_virtual_memory(List& list) {
              {"cuMemCreate", "cuMemAddressReserve"}, not_supported);
   list.named(
       "vmm-attr-denies",
-      "the attribute says that there is no virtual memory management, but it "
-      "works",
+      "the attribute says that there is no virtual memory management, but its "
+      "calls work",
       {"cudaDeviceGetAttribute"},
       attribute_zero<CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED>);
   list.named("fd-attr-lies",
@@ -2021,7 +2026,7 @@ void add_virtual_memory(List& list) {
   list.named(
       "fd-attr-denies",
       "the attribute says that no memory can be shared by descriptors, but "
-      "this works",
+      "such sharing works",
       {"cudaDeviceGetAttribute"},
       attribute_zero<
           CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED>);
@@ -2065,8 +2070,8 @@ void add_virtual_memory(List& list) {
   list.named("export-bad-fd", "the exported number is not an open descriptor",
              {"cuMemExportToShareableHandle"}, export_closed);
   list.named("export-same-number",
-             "a second export returns the descriptor of the first export, so "
-             "closing it closes both",
+             "a second export returns the descriptor of the first export, not "
+             "a new one",
              {"cuMemExportToShareableHandle"}, export_same_number);
   list.named("second-export-elsewhere",
              "the second descriptor of an allocation names other memory",
@@ -2106,7 +2111,8 @@ void add_virtual_memory(List& list) {
              {"cuMemImportFromShareableHandle"}, import_once);
 
   // Imports.
-  list.named("vmm-import-fresh", "an import is new memory, not the exporter's",
+  list.named("vmm-import-fresh",
+             "an import is new memory, not the exporter's memory",
              {"cuMemImportFromShareableHandle", "cuMemMap", "cuMemUnmap"},
              import_fresh);
   list.named("vmm-snapshot-copy", "an import is a copy, made when it is mapped",
@@ -2208,7 +2214,7 @@ void add_virtual_memory(List& list) {
       importers_release_frees);
   list.named(
       "importer-unmap-frees",
-      "the exporter loses its memory when an importer unmaps it",
+      "the exporter loses its memory when an importer unmaps the memory",
       {"cuMemUnmap", "cuMemRelease", "cuMemMap", "cuMemExportToShareableHandle",
        "cuMemImportFromShareableHandle", "cudaLaunchKernel", "cudaMemcpy"},
       importers_unmap_frees);
@@ -2232,7 +2238,7 @@ void add_virtual_memory(List& list) {
              {"cuMemRetainAllocationHandle", "cuMemMap", "cuMemUnmap"},
              retain_at_begin_only);
   list.named("retain-hole-ok",
-             "the address after a mapping names its handle, too",
+             "the address after a mapping also names the handle of the mapping",
              {"cuMemRetainAllocationHandle", "cuMemMap", "cuMemUnmap"},
              retain_of_hole);
 
@@ -2247,11 +2253,11 @@ void add_virtual_memory(List& list) {
               "cuMemImportFromShareableHandle"},
              access_inherited);
   list.named("access-travels-back",
-             "the access that an importer sets changes that of the exporter",
+             "the access that an importer sets changes the exporter's access",
              {"cuMemSetAccess", "cuMemGetAccess", "cuMemMap", "cuMemUnmap",
               "cuMemImportFromShareableHandle"},
              access_travels_back);
-  list.named("readonly-ignored", "a read-only range can be written, too",
+  list.named("readonly-ignored", "a read-only range can also be written",
              {"cuMemSetAccess", "cuMemGetAccess"}, read_only_ignored);
   list.named("access-never-taken", "access that was given cannot be taken away",
              {"cuMemSetAccess"}, access_never_taken);
@@ -2300,10 +2306,10 @@ void add_virtual_memory(List& list) {
              "the second mapping of an allocation is a copy",
              {"cuMemMap", "cuMemUnmap"}, alias_is_a_copy);
   list.named("vmm-shares-neighbour",
-             "the addresses before and after a mapping can be used, too",
+             "the addresses before and after a mapping can also be used",
              {"cuMemMap", "cuMemUnmap"}, map_beyond_chunk);
   list.named("partial-unmap-ok",
-             "unmapping a part of a mapping unmaps all of it",
+             "unmapping a part of a mapping unmaps the whole mapping",
              {"cuMemUnmap", "cuMemMap"}, part_unmaps_all);
   list.named(
       "remap-keeps-access",
@@ -2313,7 +2319,7 @@ void add_virtual_memory(List& list) {
              "a range that was unmapped cannot be mapped again",
              {"cuMemMap", "cuMemAddressFree"}, remap_refused);
   list.named("unmap-frees-addresses",
-             "unmapping a range gives back its addresses, too",
+             "unmapping a range also gives back its addresses",
              {"cuMemUnmap", "cuMemAddressReserve", "cuMemAddressFree"},
              unmap_frees_addresses);
   list.named(
@@ -2345,13 +2351,14 @@ void add_virtual_memory(List& list) {
              {"cuMemCreate"}, fabric_without_channel);
   list.named(
       "imex-check-missing",
-      "a fabric handle is imported without access to its IMEX channel, as "
+      "the import of a fabric handle without access to its IMEX channel gives "
       "other memory",
       {"cuMemImportFromShareableHandle",
        "cudaMemPoolImportFromShareableHandle"},
       foreign_channel_accepted);
   list.named("imex-pool-check-missing",
-             "a pool's fabric handle is imported without access to its channel",
+             "a pool's fabric handle is imported without access to its IMEX "
+             "channel",
              {"cudaMemPoolImportFromShareableHandle"},
              foreign_channel_accepted);
   list.named("fabric-stale-maps",
@@ -2400,13 +2407,12 @@ void add_virtual_memory(List& list) {
       "a memset of several chunks side by side sets only the first chunk",
       {"cuMemMap", "cuMemUnmap", "cudaMemset", "cudaMemsetAsync"},
       ends_with_chunk);
-  list.named(
-      "release-of-other-thread-lost",
-      "a release by a thread other than the one that imported does nothing",
-      {"cuMemImportFromShareableHandle", "cuMemRelease"},
-      release_of_other_thread_lost);
+  list.named("release-of-other-thread-lost",
+             "a release does nothing if another thread has imported the memory",
+             {"cuMemImportFromShareableHandle", "cuMemRelease"},
+             release_of_other_thread_lost);
   list.named("import-copy-two-granules",
-             "copies of an import end after two granules",
+             "copies do not reach beyond the first two granules of an import",
              {"cuMemMap", "cuMemUnmap", "cuMemImportFromShareableHandle",
               "cudaMemcpy"},
              two_granules_copied);
@@ -2457,7 +2463,8 @@ void add_virtual_memory(List& list) {
              "an allocation cannot be exported more than 16 times", {kExport},
              exports_end_at_16);
   list.named("import-equal-size-shared",
-             "an import that is as large as another import is the same memory",
+             "an import that is as large as another import gives the memory of "
+             "the other import",
              {kImport, kMap, kUnmap}, equal_size_shared);
   list.named("third-process-copy",
              "a third process that imports memory gets a copy",
@@ -2471,22 +2478,22 @@ void add_virtual_memory(List& list) {
   list.named("props-types-lost",
              "the properties of an allocation do not have its handle types",
              {"cuMemGetAllocationPropertiesFromHandle"}, types_lost);
-  list.named("map-larger-ok", "a mapping may be larger than its memory",
+  list.named("map-larger-ok", "a mapping may be larger than the memory",
              {kCreate, kMap}, larger_mapped);
   list.named("leak-if-released-first",
-             "memory is never given back if its handle was released before it "
-             "was unmapped",
+             "memory is never given back if its handle was released before the "
+             "memory was unmapped",
              {kRelease, kMap, kUnmap}, leaks_if_released_first);
   list.named("leak-if-unmapped-first",
-             "memory is never given back if it was unmapped before its handle "
-             "was released",
+             "memory is never given back if the memory was unmapped before its "
+             "handle was released",
              {kRelease, kMap, kUnmap, kCreate, kImport},
              leaks_if_unmapped_first);
   list.named("import-after-refusal-refused",
-             "after a refused import the next import is refused, too",
+             "after a refused import the next import is also refused",
              {kImport}, import_after_refusal_refused);
   list.named("refused-map-unmaps",
-             "a refused mapping of mapped addresses unmaps them",
+             "a refused mapping of mapped addresses unmaps these addresses",
              {kMap, kUnmap}, refused_map_unmaps);
   list.named("refused-unmap-takes-access",
              "after a refused unmapping the memory has no access",
@@ -2498,7 +2505,7 @@ void add_virtual_memory(List& list) {
              "memory can be exported only while it is mapped",
              {kExport, kMap, kUnmap}, export_refused_if<false>);
   list.named("import-needs-current-gpu",
-             "memory of a GPU other than the current one cannot be imported",
+             "memory of a GPU other than the current GPU cannot be imported",
              {kImport}, import_needs_current_gpu, 2);
   list.named("fabric-opens-first",
              "every fabric handle opens the memory of the first handle",
@@ -2542,15 +2549,16 @@ void add_virtual_memory(List& list) {
              "the upper half of reserved flags is not checked",
              {kCreate, kReserve, kMap, kExport}, upper_flags_ignored);
   list.named("import-cached-by-number",
-             "a descriptor with the number of an earlier one imports the "
-             "earlier memory",
+             "a descriptor with the number of an earlier descriptor imports "
+             "the earlier memory",
              {kImport}, import_by_known_number);
   list.named("retains-once",
              "retaining a handle twice takes only one reference",
              {kRetain, kRelease}, retains_once);
-  list.named("create-on-gpu-0", "memory is always on GPU 0", {kCreate},
-             created_on_gpu_0, 2);
-  list.named("props-current-gpu", "the properties name the current GPU",
+  list.named("create-on-gpu-0", "memory for any GPU is created on GPU 0",
+             {kCreate}, created_on_gpu_0, 2);
+  list.named("props-current-gpu",
+             "the properties of memory of any GPU name the current GPU",
              {"cuMemGetAllocationPropertiesFromHandle"},
              properties_of_current_gpu, 2);
 }

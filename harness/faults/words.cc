@@ -1,5 +1,5 @@
-// Bugs of words in memory that order work: the 64-bit form, batches, other
-// streams and threads, work of another kind, words in other memory.
+// Bugs of words in memory that order work: words of 64 bits, batches, other
+// streams and threads, other kinds of work, words in other kinds of memory.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
@@ -94,8 +94,8 @@ int same_value_not_written(Call& call) {
 
 // --- work of one kind --------------------------------------------------------
 
-// A write does not wait for the work that was submitted last, if this work is
-// not a kernel.
+// A write does not wait for the work that was submitted to its stream last, if
+// this work is not a kernel.
 int writes_before_last(Call& call) {
   static Table<cudaStream_t, bool> last_is_concerned;
   if (writes(call))
@@ -187,7 +187,7 @@ int writes_lower_half(Call& call) {
       static_cast<uint32_t>(call.at<uint64_t>(2)), call.at<unsigned>(3));
 }
 
-// One condition is treated as another one.
+// The condition `asked` is treated as the condition `taken`.
 template <unsigned asked, unsigned taken>
 int other_condition(Call& call) {
   auto& flags = call.at<unsigned>(3);
@@ -208,7 +208,7 @@ int nor_refused(Call& call) {
 
 using Operations = std::vector<CUstreamBatchMemOpParams>;
 
-// Proceeds with other operations than the program's.
+// Proceeds with these operations instead of the operations of the program.
 int with_operations(Call& call, Operations operations) {
   call.at<unsigned>(1) = static_cast<unsigned>(operations.size());
   call.at<CUstreamBatchMemOpParams*>(2) = operations.data();
@@ -284,10 +284,10 @@ void add_words(List& list) {
              "a thread's default stream does not wait for a word", {kWait},
              lost_in_per_thread_stream);
   list.named("wait-value-first-thread-only",
-             "a wait for a word that a second thread submits is lost", {kWait},
+             "a second thread's wait for a word is lost", {kWait},
              lost_in_other_threads);
   list.named("write-value-first-thread-only",
-             "a write of a word that a second thread submits is lost", {kWrite},
+             "a second thread's write of a word is lost", {kWrite},
              lost_in_other_threads);
   list.named("wait-value-one-at-a-time",
              "a stream does not wait for a word while another stream waits",
@@ -311,9 +311,11 @@ void add_words(List& list) {
              "a stream writes a word before its last graph is done",
              {kWrite, "cudaGraphLaunch", "cudaLaunchKernel"},
              writes_before_last);
-  list.named("wait-value-holds-no-copies", "a copy does not wait for a word",
+  list.named("wait-value-holds-no-copies",
+             "a copy directly after the wait for a word does not wait",
              {kWait, "cudaMemcpyAsync", "cudaLaunchKernel"}, next_is_not_held);
-  list.named("wait-value-holds-no-memsets", "a memset does not wait for a word",
+  list.named("wait-value-holds-no-memsets",
+             "a memset directly after the wait for a word does not wait",
              {kWait, "cudaMemsetAsync", "cudaLaunchKernel"}, next_is_not_held);
   list.named("wait-value-holds-no-records",
              "a record directly after the wait for a word does not wait",
@@ -358,7 +360,7 @@ void add_words(List& list) {
       other_condition<CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_EQ>);
   list.named(
       "wait-nor-is-and",
-      "a stream that waits for a missing bit (NOR) waits for a common one "
+      "a stream that waits for a missing bit (NOR) waits for a common bit "
       "(AND)",
       {kWait},
       other_condition<CU_STREAM_WAIT_VALUE_NOR, CU_STREAM_WAIT_VALUE_AND>);

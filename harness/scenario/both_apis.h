@@ -153,7 +153,7 @@ struct RuntimeApi {
 };
 
 /// The functions and codes of the driver API. The corresponding types of the
-/// two APIs have the same bytes.
+/// two APIs have the same layout.
 struct DriverApi {
   using Code = CUresult;
   static constexpr const char* kName = "driver API";
@@ -363,7 +363,7 @@ cudaIpcMemHandle_t handle_of(Api api, const Words& memory) {
 }
 
 /// Opens a handle with cudaIpcOpenMemHandle or cuIpcOpenMemHandle, and returns
-/// the address. The caller closes it.
+/// the address. The caller must close the memory.
 template <class Api>
 void* open_handle(Api api, const cudaIpcMemHandle_t& handle) {
   Sentinel<void*> memory;

@@ -56,8 +56,8 @@ Ended read_until_end(pid_t child, const Descriptor& input, int milliseconds) {
   return ended;
 }
 
-// Runs this program with --ipclab_probe in a new process: the referee must not
-// use CUDA, and a driver that crashes must not end the referee.
+// Runs this program with --ipclab_probe in a new process, because the referee
+// must not use CUDA, and a driver that crashes must not end the referee.
 std::string ask_own_probe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
@@ -104,9 +104,9 @@ size_t gpu_count() {
   return count;
 }
 
-// Returns the value of the next `key` in the document, from `at` on, a string
-// without its quotes. Moves `at` to the end of the value. Returns an empty
-// string if there is no such key.
+// Returns the value of the next `key` in the document, from `at` on; if the
+// value is a string, without its quotes. Moves `at` to the end of the value. If
+// there is no such key, returns an empty string and sets `at` to npos.
 std::string next_value(const std::string& key, size_t& at) {
   at = document().find("\"" + key + "\"", at);
   if (at == std::string::npos) return "";
@@ -139,9 +139,9 @@ std::optional<Answer> answer_for(const std::string& capability) {
   }
 }
 
-// A driver that is older than the runtime. "older_driver:13010" means: the
-// driver is older than that version of CUDA, and the runtime is not. Both
-// versions are in the document.
+// The need "older_driver" means: the driver is older than the runtime. The need
+// "older_driver:13010" means: the driver is older than that version of CUDA,
+// and the runtime is not. Both versions are in the document.
 std::optional<std::string> missing_older_driver(const std::string& wanted) {
   const auto version = [](const char* of) {
     size_t at = 0;
@@ -186,7 +186,7 @@ std::optional<std::string> missing_namespaces() {
 }  // namespace
 
 std::optional<std::string> missing(const Need& need) {
-  if (need.alone) return std::nullopt;  // the runner does this
+  if (need.alone) return std::nullopt;  // the runner runs the test alone
   if (need.gpus > 0) {
     const size_t found = gpu_count();
     if (found >= static_cast<size_t>(need.gpus)) return std::nullopt;

@@ -10,9 +10,9 @@
 
 namespace ipclab {
 
-/// The capabilities that a test may need. Each capability is an attribute plus
-/// a small real attempt (probe.cu). The names are those of the probe's
-/// document.
+/// The capabilities that a test may need. A capability is an attribute plus, in
+/// most cases, a small real attempt (probe.cu). The names are the names in the
+/// probe's document.
 inline const Need legacy_memory{"legacy_memory"};  ///< cudaIpcGetMemHandle
 inline const Need legacy_events{"legacy_events"};  ///< cudaIpcGetEventHandle
 inline const Need vmm{"vmm"};                      ///< cuMemCreate
@@ -39,14 +39,14 @@ inline const Need mig{"mig"};                  ///< GPU 0 is a MIG instance
 inline const Need namespaces{"namespaces"};
 
 /// Why `need` is not met, in one line; std::nullopt if it is met. Reads the
-/// document that IPCLAB_CAPABILITIES names, or runs this program's own probe in
-/// a new process. Throws std::runtime_error if neither the document nor the
-/// probe has an answer.
+/// document that IPCLAB_CAPABILITIES names. If the variable is not set, runs
+/// this program's own probe in a new process. Throws std::runtime_error if the
+/// document or the probe gives no answer.
 std::optional<std::string> missing(const Need& need);
 
 /// May this process open an IMEX channel, which fabric handles need? The
-/// reference model has no device files; its profile or a variable answers for
-/// it.
+/// reference model has no device files, so its profile or a variable gives the
+/// answer.
 bool has_imex_channel();
 
 }  // namespace ipclab

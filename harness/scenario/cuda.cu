@@ -578,7 +578,8 @@ void write_in_other_ways(const Words& memory, unsigned key) {
     CALL(cudaMemset3D(make_cudaPitchedPtr(to(kByMemset3D) + at, kRow, width, 1),
                       bytes[kByMemset3D][0], layers(width)));
   }
-  // Wider values need aligned addresses. The bytes before them are copied.
+  // Wider values need aligned addresses. The bytes before the first aligned
+  // address are copied.
   const auto set = [&](int way, auto value, auto set_all) {
     const size_t before = sizeof value - kPartAt % sizeof value;
     CALL(cudaMemcpy(to(way), bytes[way].data(), before, cudaMemcpyDefault));
@@ -758,8 +759,8 @@ void expect_last_byte_is_written(const Words& memory) {
   EXPECT_EQ(last, wanted) << "the last byte, read by cudaMemcpy";
 }
 
-// Judges an asynchronous memset of all of the memory, an asynchronous copy from
-// its first to its second half, and one that reads only the second half.
+// Judges an asynchronous memset of the whole memory, an asynchronous copy from
+// its first to its second half, and a copy that reads only the second half.
 void expect_halves_are_copied(const Words& memory) {
   constexpr unsigned char kSet = 0x3C;
   const size_t half = memory.bytes() / 2;
@@ -784,7 +785,8 @@ void expect_halves_are_copied(const Words& memory) {
   EXPECT_TRUE(kernel_reads(own, wanted)) << "copied from inside the memory";
 }
 
-// Judges that both APIs report this as memory of a GPU, and not as managed.
+// Judges that both APIs report this as memory of a GPU and not as managed, and
+// that the reported address range contains it.
 void expect_told_as_device_memory(const Words& memory) {
   for (const size_t at : {size_t{0}, memory.count - 1}) {
     Sentinel<cudaPointerAttributes> told;
@@ -1135,7 +1137,8 @@ std::string visible_gpus(std::initializer_list<int> order) {
   std::istringstream given(list == nullptr ? "0,1" : list);
   for (std::string entry; std::getline(given, entry, ',');)
     entries.push_back(entry);
-  // A role calls this, too. Its variable already has a shorter list.
+  // A role also calls this function. In a role, the variable already has a
+  // shorter list.
   entries.resize(std::max(entries.size(), size_t{2}), "none");
   std::string chosen;
   for (const int gpu : order)

@@ -37,8 +37,9 @@ void note_call(const char* call);
 /// Notes the call with note_call(), then returns the call's own result.
 #define NOTED(call) (::ipclab::note_call(#call), (call))
 
-/// Ends the role unless the code is success. A machine without memory, device
-/// or permission makes the test `broken`, not a violation.
+/// Ends the role unless the code is success. If the code says that the machine
+/// has no memory, no usable device or an unsuitable driver, the test is
+/// `broken`, not a violation.
 void require_success(cudaError_t code, const char* call, const char* file,
                      int line);
 /// The same for a call of the driver API.
@@ -85,8 +86,8 @@ Outcome outcome_of(Code code, const std::vector<Code>& documented);
 /// Judges that an outcome is a refusal with a documented code.
 void expect_documented(const Outcome& outcome, const std::string& what);
 
-/// Do allocation, kernel, synchronise and copy work in the current context? If
-/// so, no earlier refusal has left a sticky error.
+/// Do an allocation, a kernel, a synchronisation and a copy work in the current
+/// context? If so, no earlier refusal has left a sticky error.
 testing::AssertionResult context_is_usable();
 
 /// Ends the role because its last call has succeeded but has written no result.
@@ -115,10 +116,10 @@ class Sentinel {
   ~Sentinel() { EXPECT_TRUE(guards_hold()) << "a result of the wrong size"; }
   /// The pointer that is passed to the call.
   T* out() { return &value; }
-  /// Has the call written to it?
+  /// Has the call written to the value?
   bool touched() const { return !untouched(&value, sizeof value); }
   /// The value that the role's last, successful call has written. Ends the role
-  /// if it has written nothing.
+  /// if this call has written nothing.
   const T& result() const {
     if (!touched()) gave_no_result();
     return value;
@@ -137,8 +138,8 @@ class Sentinel {
   }
 };
 
-/// Notes that a refused call has nevertheless written its result. The
-/// documentation does not forbid this.
+/// If a refused call has nevertheless written its result, notes this. The
+/// documentation does not forbid such a write.
 template <class T>
 void note_touched(Role& me, const Sentinel<T>& out, const char* call) {
   if (out.touched())
@@ -205,10 +206,10 @@ struct Words {
   /// The words in `bytes` of memory.
   Words(void* memory, size_t bytes)
       : data(static_cast<uint32_t*>(memory)), count(bytes / sizeof(uint32_t)) {}
-  /// Their size.
+  /// The size of all words.
   size_t bytes() const { return count * sizeof(uint32_t); }
 
-  /// Writes the pattern with a kernel and waits for it.
+  /// Writes the pattern with a kernel and waits for the kernel.
   void fill(Pattern pattern, cudaStream_t stream = nullptr) const;
   /// Queues the kernel that fill() waits for. Call fill() once before a stream
   /// is held: loading a kernel may wait for all work of the context.
@@ -234,13 +235,13 @@ testing::AssertionResult host_reads(const Words& words, Pattern pattern);
 /// How many bytes of memory the two functions below use.
 constexpr size_t kEveryWay = 128 << 10;
 
-/// The part of the exporter, which lends `memory` of kEveryWay bytes or more.
-/// Both sides write parts of it, with odd offsets and sizes, in every possible
-/// way (kernels, copies and memsets, synchronous or not, by both APIs). Each
-/// side reads the other's parts in every way and checks that nothing else has
-/// changed.
+/// What the exporter does. It lends `memory` of kEveryWay bytes or more. Both
+/// sides write parts of the memory, with odd offsets and sizes, in every
+/// possible way (kernels, copies and memsets, synchronous or not, by both
+/// APIs). Each side reads the parts that the other side wrote, in every way,
+/// and checks that nothing else has changed.
 void lend_in_every_way(Role& me, const Words& memory);
-/// The part of the importer. It also writes up to the end of the memory, in
+/// What the importer does. It also writes up to the end of the memory, in
 /// several ways, and queries what kind of memory this is.
 void borrow_in_every_way(Role& me, const Words& memory);
 
@@ -290,12 +291,12 @@ class LegacyMapping : public Words {
 };
 
 /// The body of an exporter that lends a buffer of cudaMalloc, filled with
-/// `written`. It frees the buffer after importers have closed it `closes`
-/// times.
+/// `written`. The exporter frees the buffer after importers have signalled
+/// "closed" `closes` times.
 std::function<void(Role&)> lends(Pattern written, size_t bytes, int closes = 1);
 
-/// The body of an importer that opens what `lends` lent, checks it with
-/// kernel_reads or copy_reads, and closes it.
+/// The body of an importer that opens the memory of `lends`, checks the memory
+/// with `reads`, closes the memory and signals "closed".
 std::function<void(Role&)> borrows(
     Pattern expected, size_t bytes,
     testing::AssertionResult (*reads)(const Words&, Pattern) = kernel_reads);
@@ -361,7 +362,7 @@ bool is_held(cudaEvent_t event);
 /// it.
 class SharedEvent {
  public:
-  /// Creates one that can be exported.
+  /// Creates an event. With the default flags it can be exported.
   explicit SharedEvent(unsigned flags = cudaEventInterprocess |
                                         cudaEventDisableTiming);
   /// Opens the handle of another process's event.
@@ -450,7 +451,8 @@ int attribute(cudaDeviceAttr which, int device = 0);
 /// An attribute of a GPU that only the driver API knows.
 int attribute(CUdevice_attribute which, int device = 0);
 
-/// Free bytes on the current device. A test that uses this number is `alone`.
+/// Free bytes on the current device. A test that uses this number must be
+/// `alone`.
 size_t free_memory();
 
 /// The value of CUDA_VISIBLE_DEVICES for a role that must see these GPUs of the
@@ -465,16 +467,16 @@ enum class Judge { kProcess, kProcessAndDevice };
 /// Calls `round` a few times first, because a driver creates some objects only
 /// once. Then it calls `round` `rounds` times more. These rounds must leave no
 /// descriptor, no addresses, no name in /dev/shm and no device memory. A leak
-/// is growth by at least half a page for each round in every quarter of the
-/// rounds, or much growth in total. Memory that a driver keeps for its own use
-/// does not grow in this way. The rounds are numbered from 0. After a failed
-/// round, no round follows.
+/// is growth in every quarter of the rounds, or much growth in total. Addresses
+/// and device memory count only if they grow by at least half a page for each
+/// round. Memory that a driver keeps for its own use does not grow in this way.
+/// The rounds are numbered from 0. After a failed round, no round follows.
 void leaves_nothing(int rounds, const std::function<void(int)>& round,
                     Judge judge = Judge::kProcessAndDevice);
 
-/// Are `bytes` of device memory free again within some seconds? They were
-/// allocated when `free_before` bytes were free. `bytes` has to be much more
-/// than other changes of the free memory.
+/// Are `bytes` of device memory free again within some seconds? `free_before`
+/// is how much memory was free while these bytes were still allocated. `bytes`
+/// has to be much more than other changes of the free memory.
 testing::AssertionResult returned(size_t free_before, size_t bytes);
 
 /// Prints the probe's document (harness/README.md, section 3) to stdout.

@@ -9,7 +9,7 @@ namespace {
 constexpr unsigned kCuda135 = 13050;
 constexpr auto kFabricHandle = CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC;
 
-// Makes another device the current one as long as this object exists.
+// Makes another device the current device as long as this object exists.
 class OtherDevice {
  public:
   explicit OtherDevice(int device) {

@@ -1,5 +1,5 @@
 // Logical endpoints (CUDA 13.3) and copies over a fabric (CUDA 13.5). Tests
-// that are built with CUDA 13.0 can use them, too, because the functions are
+// that are built with CUDA 13.0 can also use these functions, because they are
 // found by name. A driver without these functions does not have the capability
 // `endpoints`.
 //
@@ -69,7 +69,7 @@ class EndpointIds {
 /// An endpoint, which was created here or imported, with its own number.
 class Endpoint {
  public:
-  /// Creates, and waits until the endpoint is ready if it is a unicast one.
+  /// Creates. If it is a unicast endpoint, waits until it is ready.
   explicit Endpoint(const CUlogicalEndpointProp& wanted);
   /// Imports, and waits until the endpoint is ready.
   explicit Endpoint(const CUlogicalEndpointFabricHandle& handle);
@@ -82,7 +82,8 @@ class Endpoint {
   /// Waits until a query says that the endpoint is ready. If this never
   /// happens, the scenario ends the role.
   void wait_until_ready() const;
-  /// Binds memory of cuMemCreate from its beginning.
+  /// Binds the first `bytes` of memory of cuMemCreate at an offset of the
+  /// endpoint.
   void bind(size_t offset, const Chunk& chunk, size_t bytes,
             int device = 0) const;
   /// Removes the binding at an offset.

@@ -38,8 +38,8 @@ class IdleProcesses {
   /// processes is started.
   void begin();
 
-  /// Takes one of the waiting processes. If possible, this is one whose last
-  /// role had this name.
+  /// Takes one of the waiting processes; if possible, a process whose last role
+  /// had this name. Returns std::nullopt if no process waits.
   std::optional<RoleProcess> take(const std::string& role);
   /// Takes over a process whose role has reached its end.
   void keep(RoleProcess process, const std::string& role);

@@ -1,5 +1,5 @@
 // Kernels that several tests launch. A test without its own kernel is plain
-// C++, and compiles in a third of the time.
+// C++, which compiles faster.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,7 +11,7 @@
 namespace ipclab {
 
 /// Queues a kernel that copies all words of `from`, with 256 threads in each
-/// block. If the launch fails, the role ends as broken.
+/// block. If the launch fails, the role ends with a failure.
 void launch_copy(const Words& to, const Words& from,
                  cudaStream_t stream = nullptr);
 
@@ -23,13 +23,13 @@ void launch_add(unsigned* counter, unsigned times);
 /// kernel faults, the next synchronisation returns the error.
 void launch_write(uint32_t* word, uint32_t value);
 
-/// Loads the kernels of Words::fill() and launch_copy(): loading one later may
-/// wait for a stream that is held.
+/// Loads the kernels of Words::fill() and launch_copy(), because loading a
+/// kernel later may wait for a stream that is held.
 void load_kernels();
 
-/// Lets a kernel read memory with undefined values, and says what it read: "the
-/// values that come later" if it is this pattern, else "other values". If the
-/// kernel fails, returns the name of the error code.
+/// Lets a kernel read memory with undefined values, and says what the kernel
+/// read: "the values that come later" if they match this pattern, else "other
+/// values". If the kernel fails, returns the name of the error code.
 std::string seen_by_kernel(const Words& words, Pattern expected);
 
 }  // namespace ipclab

@@ -60,8 +60,8 @@ bool opened_by_driver(const std::string& target) {
          target.find(".nv/ComputeCache") != std::string::npos;
 }
 
-// Returns those of these files that any process has open or mapped. It looks at
-// each process only once, because another program may make hundreds of names a
+// Returns the files of `paths` that a process has open or mapped. Looks at each
+// process only once, because another program may make hundreds of names a
 // second.
 std::set<std::string> in_use(const std::set<std::string>& paths) {
   std::set<std::string> used;
@@ -108,7 +108,7 @@ std::string command_of(pid_t pid) {
   return line.substr(0, 120);
 }
 
-// Is this GPU among CUDA_VISIBLE_DEVICES? NVML shows all.
+// Is this GPU among CUDA_VISIBLE_DEVICES? NVML shows all GPUs.
 bool is_visible(unsigned index, const std::string& uuid) {
   const char* variable = std::getenv("CUDA_VISIBLE_DEVICES");
   if (variable == nullptr) return true;

@@ -39,14 +39,15 @@ std::vector<std::string> left_in_shared_memory(
 /// unlinks them. Returns the names.
 std::vector<std::string> remove_driver_names(const std::vector<pid_t>& pids);
 
-/// Ends and reaps every child of this process except those of `kept`. This
+/// Ends and reaps every child of this process except the ones in `kept`. This
 /// process is a subreaper, so it inherits the children of its roles. Returns
-/// the names of the ended children ("sleep 30 (pid 4711)").
+/// the names of the ended children ("sleep 30 (pid 4711)"). If SIGKILL does not
+/// end a child before the deadline, the last text says this.
 std::vector<std::string> end_children(std::chrono::milliseconds deadline,
                                       const std::set<pid_t>& kept = {});
 
 /// The number of the GPU instance that a MIG device ("MIG-<uuid>") belongs to,
-/// from NVML; none if NVML does not report it.
+/// from NVML; std::nullopt if NVML does not report it.
 std::optional<unsigned> gpu_instance_of(const std::string& mig_device);
 
 /// Device memory in use, as NVML (which is not CUDA) reports it.
@@ -62,8 +63,8 @@ class DeviceMemory {
   std::vector<unsigned long long> used() const;
 
   /// Waits until no GPU has more memory in use than `before`. If other tests
-  /// use the GPUs, too, waits until no process of `pids` uses a GPU. Returns
-  /// what is left at the deadline.
+  /// may use the GPUs at the same time (IPCLAB_EXCLUSIVE is not 1), waits until
+  /// no process of `pids` uses a GPU. Returns what is left at the deadline.
   std::vector<std::string> left(const std::vector<unsigned long long>& before,
                                 const std::vector<pid_t>& pids,
                                 std::chrono::milliseconds deadline) const;

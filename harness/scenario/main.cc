@@ -19,7 +19,7 @@
 namespace ipclab {
 namespace {
 
-// Keeps the record of the running TEST and writes it at its end.
+// Keeps the record of the running TEST. Writes the record when the TEST ends.
 class Recorder : public testing::EmptyTestEventListener {
   void OnTestStart(const testing::TestInfo& test) override {
     Record::current().begin(std::string(test.test_suite_name()) + "." +

@@ -15,7 +15,8 @@ namespace ipclab {
 /// With CLONE_NEWPID a child returns from this function; the caller waits for
 /// the child and ends in the same way. Process 1 of a namespace cannot call
 /// Role::die(), because signals that it sends to itself have no effect. Returns
-/// the first step that was refused, and the reason.
+/// the first step that was refused and the reason, or std::nullopt if no step
+/// was refused.
 std::optional<std::string> enter_namespaces(int kinds, int number = 1);
 
 }  // namespace ipclab

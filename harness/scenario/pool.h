@@ -1,5 +1,5 @@
-// Owners of stream-ordered memory: pools and allocations of this process, and
-// those that it imports from another one.
+// Owners of stream-ordered memory: pools and allocations that this process
+// creates, or imports from another process.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -32,7 +32,7 @@ inline cudaMemPoolProps on_the_host() {
   return wanted;
 }
 
-/// A pool of this process, or one that was imported.
+/// A pool that this process has created or imported.
 class Pool {
  public:
   /// Creates with cudaMemPoolCreate.
@@ -66,8 +66,8 @@ inline uint64_t reserved(cudaMemPool_t pool) {
 /// Sets an attribute of a pool.
 void set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which, uint64_t value);
 
-/// The access that the kernels of a GPU have to a pool's memory. Reads it
-/// through both APIs.
+/// The access that the kernels of a GPU have to a pool's memory. Queries both
+/// APIs and judges that they agree; returns the answer of the runtime API.
 cudaMemAccessFlags access_of(int device, cudaMemPool_t pool);
 /// Lets the kernels of a GPU use a pool's memory; returns the call's code.
 cudaError_t give_access(
@@ -95,7 +95,7 @@ class AsyncBuffer : public Words {
   cudaMemPoolPtrExportData exported() const;
   /// Queues the free now, not in the destructor, for tests of this step.
   void free_async(cudaStream_t stream = nullptr);
-  /// The same by cudaFree.
+  /// Frees now with cudaFree, not in the destructor.
   void free();
 };
 

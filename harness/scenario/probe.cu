@@ -1,6 +1,6 @@
-// Asks the machine what it can share: for each capability the attribute and a
-// small real attempt. An attribute can promise something that a container, WSL
-// or a missing IMEX channel then refuses.
+// Asks the machine what it can share: for each capability the attribute, and in
+// most cases a small real attempt. An attribute can promise something that
+// fails in a container, in WSL or without an IMEX channel.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>

@@ -1,8 +1,8 @@
-// The program behind CTest's `probe`: prints what this machine can share.
+// The program of the CTest `probe`.
 //
-//   probe           prints it
-//   probe --hold    opens the GPUs, says "held", keeps them until its input
-//                   ends
+//   probe           prints what this machine can share
+//   probe --hold    opens the GPUs, prints "held", and keeps the GPUs open
+//                   until its input ends
 //   probe --start   makes a context, as every role does first, and ends
 //
 // SPDX-License-Identifier: Apache-2.0

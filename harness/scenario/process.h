@@ -49,9 +49,9 @@ struct Process {
 std::string signal_name(int signal);
 
 /// Runs a role's body, reports the result to the referee and ends the process.
-/// But if the process may be `shared` and is like a new process, it does not
-/// end: the function waits until the referee has another role for it, and
-/// returns.
+/// But if the process may be `shared`, no check failed and the process is like
+/// a new process, the process does not end. Then this function waits until the
+/// referee has another role for the process, and returns.
 void play_role(const std::string& name, int index,
                const std::vector<std::string>& order,
                const std::function<void(Role&)>& body, bool shared);

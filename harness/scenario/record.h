@@ -67,13 +67,13 @@ class Record {
   std::string test, requirement;
   int gpus = 0;         // how many the test needs
   bool alone = false;   // whether no other test may use the GPUs
-  bool shared = false;  // whether its processes may be those of other tests
+  bool shared = false;  // whether its processes may also run other tests
   std::vector<std::string> notes;
   std::vector<TabulatedOutcome> outcomes;
   std::vector<Failure> failures;
   std::vector<RoleReport> roles;
   std::vector<TimelineEntry> timeline;
-  std::set<std::string> functions;  // CUDA's, called by the roles of any run
+  std::set<std::string> functions;  // of CUDA, that roles of any run called
 
  private:
   Outcome outcome_ = kConforms;

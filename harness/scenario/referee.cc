@@ -77,7 +77,8 @@ Referee::Referee(const RoleSpecs& specs, int run,
       order_(std::move(order)),
       shared_(shared),
       input_(input) {
-  // A grandchild whose parent has ended becomes our child, not that of init.
+  // A grandchild whose parent has ended becomes a child of this process, not a
+  // child of init.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   if (!shared_) end_idle_processes();
   if (shared_ && IdleProcesses::instance().empty())
@@ -148,8 +149,8 @@ RoleProcess Referee::new_process(const Scenario::RoleSpec& spec, size_t index) {
   place.referee = getpid();
   auto changes = spec.environment;
   changes[RolePlace::kVariable] = place.text();
-  // Without this a kernel is loaded at its first launch, and the loading may
-  // wait for work that a latch holds.
+  // Without this variable a kernel is loaded at its first launch, and the
+  // loading may wait for work that a latch holds.
   if (std::getenv("CUDA_MODULE_LOADING") == nullptr)
     changes.emplace("CUDA_MODULE_LOADING", "EAGER");
   std::vector<std::string> environment = environment_for(changes);
@@ -157,7 +158,8 @@ RoleProcess Referee::new_process(const Scenario::RoleSpec& spec, size_t index) {
       std::string(program_invocation_short_name) + ":" + spec.name,
       "--gtest_filter=" + current_test(), "--gtest_also_run_disabled_tests"};
 
-  // dup2 of a descriptor onto itself clears its close-on-exec flag.
+  // If an adddup2 action names one descriptor twice, posix_spawn clears the
+  // close-on-exec flag of this descriptor.
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
@@ -356,7 +358,7 @@ void Referee::conclude(Player& player) {
     throw std::system_error(errno, std::generic_category(), "waitpid");
   player.alive = false;
   player.waiting = false;
-  // First read what it sent and printed before it ended.
+  // First reads what the role sent and printed before it ended.
   while (player.connected && read_frames(player)) {
   }
   while (read_output(player)) {

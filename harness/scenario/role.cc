@@ -221,8 +221,8 @@ void Role::report_failure(const std::string& file, int line,
                           const std::string& message, const std::string& call,
                           const std::string& expected,
                           const std::string& seen) {
-  // Reads the last call now: the referee gets this report when the role has
-  // already continued.
+  // Reads the last call now, because the role may already have continued when
+  // the referee gets this report.
   const std::string where =
       call.empty() ? this_board()->last(Board::kCall) : call;
   this_board()->note(Board::kFailure, message.c_str());

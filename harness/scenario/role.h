@@ -69,7 +69,7 @@ class Role {
   void wait_until_done(const std::string& role) { wait("done: " + role); }
 
   /// Signals the next input of Scenario::run_inputs() and returns its number.
-  /// Returns nothing after the last input.
+  /// After the last input, signals nothing and returns std::nullopt.
   std::optional<size_t> next_input();
 
   /// Sends the bytes of a value to every role that receives `step`.
@@ -80,7 +80,7 @@ class Role {
         step, std::string(reinterpret_cast<const char*>(&value), sizeof value));
   }
 
-  /// Receives a value. If its size is not that of T, the role ends with a
+  /// Receives a value. If its size is not the size of T, the role ends with a
   /// failure.
   template <class T>
   T receive(const std::string& step) {
@@ -98,7 +98,7 @@ class Role {
   std::string receive_bytes(const std::string& step);
 
   /// Sends a copy of a descriptor. Only the first role that receives the step
-  /// gets it. The harness keeps no copy.
+  /// gets this copy. The harness keeps no copy.
   void send_descriptor(const std::string& step, int descriptor);
   /// Receives a descriptor; this process owns it.
   Descriptor receive_descriptor(const std::string& step);
@@ -108,7 +108,8 @@ class Role {
 
   /// Does each of these steps when its turn comes in the scenario's
   /// every_order(). A step without an action means the end of this process: the
-  /// body returns after this step, and the later steps of the role do not run.
+  /// body must return after in_order(), which does not run the later steps of
+  /// the role.
   void in_order(
       const std::vector<std::pair<std::string, std::function<void()>>>& mine);
 
@@ -125,7 +126,7 @@ class Role {
   void tabulate(const std::string& table, const std::string& input,
                 const Outcome& outcome);
   /// Reports that the harness cannot judge, for example because it has no
-  /// permission, no memory, or a bug of its own.
+  /// permission, no memory, or a bug of its own. Ends this process.
   [[noreturn]] void broken(const std::string& why);
 
   /// For the harness itself: a check that failed.

@@ -12,8 +12,8 @@
 namespace ipclab {
 namespace {
 
-// Leaves the TEST. For GoogleTest this exception means that it already knows
-// the verdict.
+// Leaves the TEST. This exception means that GoogleTest already knows the
+// verdict.
 [[noreturn]] void leave_test() {
   throw testing::AssertionException(
       testing::TestPartResult(testing::TestPartResult::kSkip, nullptr, 0, ""));

@@ -62,7 +62,8 @@ inline Need gpus(int count) { return {"", count, false}; }
 /// the run longer.
 inline const Need alone{"", 0, true};
 
-/// Skips the TEST, with the reason, unless the machine has all of these.
+/// Skips the TEST, with the reason, unless the machine has all of these. If the
+/// probe does not know whether the machine has them, the TEST is `broken`.
 void needs(const std::vector<Need>& wanted);
 /// The same for needs that are written one by one.
 template <class... Needs>
@@ -72,7 +73,7 @@ void needs(const Need& first, const Needs&... more) {
 
 /// How a role ended.
 struct Ended {
-  bool reached_end = false;  ///< its body returned and it exited with 0
+  bool reached_end = false;  ///< its body returned
   int signal = 0;            ///< 0: not by a signal
   int exit_code = -1;        ///< -1: by a signal
   bool hung = false;         ///< the referee had to end it
@@ -89,7 +90,7 @@ Outcome outcome_of(const Ended& ended);
 /// An input at which a process died.
 struct Death {
   std::string input;  ///< its name
-  Outcome outcome;    ///< the signal
+  Outcome outcome;    ///< how the process died
 };
 
 /// The roles of a test and their run. See the example at the top of the file.
@@ -136,7 +137,7 @@ class Scenario {
     kFresh,  ///< new processes, which start with the scenario
     /// If possible, processes of earlier roles of this program. Such a role was
     /// kShared and reached its end, no check failed, nothing is open, and
-    /// CUDA's state is that of a new process. Use kShared only if the verdict
+    /// CUDA's state is as in a new process. Use kShared only if the verdict
     /// does not depend on what a process did before, if the test does not wait
     /// for the end of a process, and if it measures no memory.
     kShared,
@@ -163,14 +164,15 @@ class Scenario {
   /// Runs the scenario until the role of that name has tried each of `inputs`.
   /// The role gets them from Role::next_input(). Use this for inputs at which a
   /// process may die or lose its context. One process tries the inputs one
-  /// after the other. If it dies or returns early, all roles run again, and a
-  /// new process continues with the next input. So a role that cannot continue
+  /// after the other. If the role dies or returns early, all roles run again,
+  /// and the role continues with the next input. So a role that cannot continue
   /// must return. Returns the inputs at which a process died.
   std::vector<Death> run_inputs(const std::string& role,
                                 const std::vector<std::string>& inputs,
                                 std::chrono::milliseconds deadline);
 
-  /// How the role of that name ended in the last run.
+  /// How the role of that name ended in the last run. Throws
+  /// std::invalid_argument if no such role has run.
   const Ended& ended(const std::string& role) const;
 
  private:
@@ -195,7 +197,7 @@ void expected_but_saw(const std::string& expected, const std::string& seen);
 
 /// main() of a program of scenarios. `print_probe` prints the probe's document
 /// (harness/README.md, section 3). `as_new` says whether CUDA's state in this
-/// process is that of a new process. Both are null in programs without CUDA.
+/// process is as in a new process. Both are null in programs without CUDA.
 int scenario_main(int argc, char** argv, void (*print_probe)(),
                   bool (*as_new)());
 

@@ -129,7 +129,8 @@ __global__ void stamp(uint32_t* data, size_t step, size_t count) {
   if (i < count) data[i * step] = ~data[i * step];
 }
 
-// One word of each granule: physical memory is allocated in whole granules.
+// Changes one word of each granule of `bytes`, because physical memory is
+// allocated in whole granules.
 void stamp_granules(const Words& words, size_t bytes) {
   const size_t count = words.bytes() / bytes;
   note_call("stamp<<<>>>");

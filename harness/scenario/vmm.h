@@ -19,7 +19,8 @@ CUmemAllocationProp chunk_of(
     int device,
     CUmemAllocationHandleType types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 
-/// Sizes, offsets and addresses must be multiples of this granularity.
+/// The minimal granularity of memory with these properties. Sizes, offsets and
+/// addresses must be multiples of it.
 size_t granule(const CUmemAllocationProp& wanted = chunk_of(0));
 
 /// One reference to physical memory: the handle of cuMemCreate or of an import.
@@ -74,7 +75,7 @@ class Reservation {
   CUdeviceptr at(size_t offset) const { return address_ + offset; }
   /// Its size.
   size_t bytes() const { return bytes_; }
-  /// Maps a whole chunk of `bytes`; the caller also unmaps it.
+  /// Maps a whole chunk of `bytes`. The caller must unmap the chunk.
   void map(size_t offset, size_t bytes, const Chunk& chunk) const;
   /// Undoes map().
   void unmap(size_t offset, size_t bytes) const;

@@ -64,7 +64,7 @@ struct Frame {
   Kind kind{};
   std::string step;
   std::string data;
-  std::string from;  // kDelivery: who posted it
+  std::string from;  // empty: no frame uses this field
   Descriptor descriptor;
 };
 
@@ -87,7 +87,7 @@ class Wire {
   /// Reads once what has arrived. If the socket blocks, waits for data. Returns
   /// false when the peer has ended and everything is read.
   bool read_some();
-  /// The next complete frame that was read.
+  /// The next complete frame that was read; std::nullopt if there is none.
   std::optional<Frame> next();
   /// The number of bytes received so far.
   uint64_t received() const { return received_; }

@@ -155,7 +155,8 @@ void cuLaunchKernelEx(Line& line, const P& p, bool) {
   write_launch(line, launch, p.config == nullptr ? nullptr : p.config->hStream);
 }
 
-// A handle for another process: a descriptor, or the bytes of a fabric handle.
+// Writes a handle for another process: a descriptor, or the bytes of a fabric
+// handle. Writes null if the call failed or the type is another one.
 inline void write_exported(Line& line, const void* place,
                            CUmemAllocationHandleType type, bool ok) {
   line.comma();

@@ -36,8 +36,8 @@ int index_of(uint32_t identifier) {
 }
 
 // In a child of fork the driver refuses every call and reports none to CUPTI.
-// The runtime reports its own calls. These are the first calls of most
-// programs.
+// The runtime reports its own calls. In most programs, one of these calls is
+// the first call.
 constexpr CUpti_CallbackId kFirstCalls[] = {
     CUPTI_RUNTIME_TRACE_CBID_cudaGetDeviceCount_v3020,
     CUPTI_RUNTIME_TRACE_CBID_cudaSetDevice_v3020,
@@ -93,7 +93,9 @@ void CUPTIAPI on_call(void*, CUpti_CallbackDomain domain,
   inside = false;
 }
 
-// The CUPTI library of the toolkit, or that of the program (Python wheels).
+// The CUPTI library: the file that IPCLAB_CUPTI names, or the library that the
+// loader finds (perhaps from a Python wheel), or the library of the toolkit.
+// Null if there is none.
 void* open_cupti() {
   const char* named = std::getenv("IPCLAB_CUPTI");
   for (const char* path : {named, "libcupti.so.13", IPCLAB_CUPTI_LIBRARY}) {

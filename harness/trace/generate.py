@@ -1,4 +1,4 @@
-"""Makes the recorder's table of calls from calls.txt and CUPTI's header.
+"""Makes the recorder's table of calls from calls.txt and CUPTI's headers.
 
     generate.py calls.txt generated_cuda_meta.h cupti_driver_cbid.h FOLDER
 
@@ -54,7 +54,9 @@ def listed(text: str) -> dict[str, list[str]]:
 
 
 def calls(wanted: dict[str, list[str]], meta: str, identifiers: str) -> list[Call]:
-    """Every symbol of the headers that is a form of a wanted name."""
+    """Every symbol of the headers that is a form of a wanted name, except the forms of
+    CUDA 3. Ends the program if the headers lack a name that does not end in '?'.
+    """
     structs = {
         name: [
             (" ".join(kind.split()), field)
@@ -113,7 +115,9 @@ def table(found: list[Call]) -> str:
 
 
 def wrappers(found: list[Call]) -> str:
-    """wrappers.inc: WRAP(symbol, index, parameters, arguments) for each call."""
+    """wrappers.inc: WRAP(symbol, index, type, parameters, arguments) for each call,
+    except the forms for per-thread default streams.
+    """
     parts = []
     for index, call in enumerate(found):
         if "_pt" in call.symbol:  # the model has no per-thread default streams

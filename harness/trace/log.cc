@@ -39,7 +39,8 @@ bool forked = false;     // this is a child of fork that has not called exec
 uint64_t forked_at = 0;  // the time just before the fork
 std::mutex opening_or_growing;
 
-// The program's arguments as a list of JSON.
+// Writes the program's arguments as a list of JSON: at most 16 arguments, and
+// at most 80 characters of each.
 void write_command(Line& line) {
   char all[2048];
   const int source = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
@@ -112,7 +113,8 @@ File* open_file() {
     give_up(std::strerror(errno));
     return nullptr;
   }
-  // A high number, because some programs expect to get the lowest one.
+  // A high number, because some programs expect that their own files get the
+  // lowest numbers.
   const int high = fcntl(file->descriptor, F_DUPFD_CLOEXEC, 900);
   if (high != -1) {
     close(file->descriptor);
@@ -167,8 +169,9 @@ void before_fork() {
   forked_at = now();
 }
 
-// A child of fork writes its own file. The mapping of its parent stays, but it
-// is not used, because another thread may have been writing there.
+// A child of fork writes its own file. It keeps the mapping of its parent's
+// file but does not use it, because another thread of the parent may write
+// there.
 void after_fork_in_child() {
   current.store(nullptr);
   forked = true;

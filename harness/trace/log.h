@@ -12,11 +12,12 @@ class Line;
 /// Nanoseconds of CLOCK_MONOTONIC, the same clock for all processes.
 uint64_t now();
 
-/// Does IPCLAB_TRACE name a folder? Without one nothing is written.
+/// Does this process write a trace? It does if IPCLAB_TRACE names a folder and
+/// give_up() was not called.
 bool tracing();
 
-/// The moment at which this process's file begins. Times in the file count from
-/// this moment.
+/// The moment at which this process's file begins; 0 if there is no file. Times
+/// in the file count from this moment.
 uint64_t beginning();
 
 /// Adds a line with its newline; any thread may call this. The file is a shared

@@ -77,7 +77,8 @@ CUresult pass_on(int index, const Parameters& parameters,
 
 namespace {
 
-// Every function of this library, with the driver's function of that name.
+// The function of this library that stands in front of the driver's `function`;
+// `function` itself if there is none.
 void* traced_form(void* function) {
   struct Pair {
     void* real;
@@ -98,7 +99,8 @@ void* traced_form(void* function) {
 
 }  // namespace
 
-// A function that is found by name, as cudaGetDriverEntryPoint finds it.
+// Gives the function of this library to a caller that finds a function by its
+// name, for example to cudaGetDriverEntryPoint.
 DEFINE(cuGetProcAddress,
        (const char* name, void** function, int version, cuuint64_t flags)) {
   REAL(cuGetProcAddress, (const char*, void**, int, cuuint64_t));

@@ -90,8 +90,8 @@ bool parameter(CUfunction function, size_t index, size_t* size) {
                                    &offset, size) == CUDA_SUCCESS;
 }
 
-thread_local const char* launched =
-    nullptr;  // the call that this thread records
+// In the call that this thread records: the kernel's name, or null.
+thread_local const char* launched = nullptr;
 
 const Kernel& kernel(CUfunction function) {
   const std::lock_guard lock(kernels_mutex());

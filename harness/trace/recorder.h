@@ -45,12 +45,14 @@ void record(const Done& done);
 /// The number of a kernel in this trace; the first call declares the kernel.
 int kernel_number(CUfunction function);
 
-/// Adds the addresses among the arguments of a kernel, as a list.
+/// Adds those values in the arguments of a kernel that look like addresses, as
+/// a list.
 void write_pointers(Line& line, CUfunction function, void** arguments);
 
-/// Writes what identifies the file of a descriptor; null if it is not open.
-/// With `note` the descriptor is or may be CUDA's, so its close is recorded,
-/// too (system.cc).
+/// Writes the number of a descriptor and what identifies its file. Writes null
+/// if the descriptor is not open. With `note`, the close of the descriptor is
+/// also recorded (system.cc), because the descriptor belongs to CUDA or may
+/// belong to CUDA.
 void write_descriptor(Line& line, int descriptor, bool note);
 
 /// Writes how the calls are recorded: "cupti", or "calls" on the reference

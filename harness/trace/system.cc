@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Records actions outside CUDA: descriptors that are sent through sockets,
 // taken by pidfd_getfd, closed or left open, and the ends of processes. When
-// this library is preloaded (LD_PRELOAD), a program calls its functions instead
-// of those of the C library. They pass every call on and change nothing.
+// this library is preloaded (LD_PRELOAD), a program calls the functions below
+// instead of the functions of the C library. The functions below pass every
+// call on and change nothing.
 #include <dlfcn.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -98,8 +99,8 @@ bool is_local(int socket) {
          domain == AF_UNIX;
 }
 
-// A message between processes of this machine: its length, its first bytes, and
-// the descriptors that are sent with it.
+// Records a message between processes of this machine: its length, its first
+// bytes, and the descriptors that are sent with it.
 void record_message(const char* what, int socket, const msghdr& message,
                     ssize_t size, uint64_t at) {
   const int error = errno;
@@ -153,7 +154,7 @@ int process_of(int pidfd) {
   return process;
 }
 
-// Which of the descriptors whose close we did not see are still open?
+// Writes the noted descriptors that are still open.
 void write_left_open(Line& line) {
   line.raw(",\"open\":[");
   size_t written = 0;
@@ -304,7 +305,8 @@ EXPORTED void _exit(int code) {
 
 EXPORTED void _Exit(int code) { _exit(code); }
 
-// pidfd_getfd has no function in the C library: PyTorch calls it by number.
+// Older C libraries have no function for pidfd_getfd. PyTorch calls pidfd_getfd
+// by its number.
 EXPORTED long syscall(long number, ...) {
   static const auto real = next<long(long, ...)>("syscall");
   va_list list;

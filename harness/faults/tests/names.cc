@@ -1,6 +1,6 @@
 // Allocates twice through one of the ways in which programs get a function,
-// and prints the second code. test_faults.py runs it under a fault that
-// refuses the second call.
+// and prints the code of the second call. test_faults.py runs this program
+// without a fault, and with faults that refuse the second call.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda.h>
@@ -38,7 +38,8 @@ Function* by_entry_point(const char* name) {
   return reinterpret_cast<Function*>(entry);
 }
 
-/// By the function that both APIs have, of one of them.
+/// Allocates in stream order by the runtime or by the driver API. Returns the
+/// code of the call.
 int allocate_in_stream_order(bool by_runtime) {
   void* memory = nullptr;
   if (by_runtime) return cudaMallocAsync(&memory, 4096, nullptr);

@@ -1,4 +1,4 @@
-"""The library of faults: its list, its names, and no effect without a fault."""
+"""Tests of the fault library: its list, and how it replaces functions."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-// What samples/common/channel.h promises the lessons: a deadline that neither a
-// signal nor a silent peer changes. No GPU is needed.
+// Tests what samples/common/channel.h promises the lessons: no signal changes a
+// deadline, and an error names the step. No GPU is needed.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // A libnvidia-ml.so.1 with one GPU. The GPU's memory in use is a number in a
-// file. A test uses it to plant device memory that does not come back.
+// file. A test uses this library to plant device memory that does not come
+// back.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>

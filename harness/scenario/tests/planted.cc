@@ -350,7 +350,7 @@ TEST(Planted, NeedsFabric) {
 }
 
 // Tests of kShared, which run one after the other in one program. Each does
-// something to the process of "exporter", and the next one finds the result.
+// something to the process of "exporter", and the next test finds the result.
 namespace {
 
 void says_who_it_is(Role& me) { me.observe(std::to_string(getpid())); }

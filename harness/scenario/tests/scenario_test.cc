@@ -239,7 +239,7 @@ TEST(Namespaces, WithoutTheRightTheReasonIsTold) {
     if (geteuid() == 0) {
       ASSERT_EQ(setuid(65534), 0);
       prctl(PR_SET_DUMPABLE,
-            1);  // otherwise the harness does not see what it holds
+            1);  // otherwise the harness does not see what this process holds
     }
     EXPECT_EQ(missing(namespaces).value_or("nothing"),
               "namespaces: unshare: Operation not permitted (needs "
@@ -313,7 +313,7 @@ TEST(Runs, OneTestMayRunSeveralScenarios) {
   }
 }
 
-// Who tried which input, as "process number: input".
+// For each try of an input, in order: a note with the process that tried it.
 static std::vector<std::string> tries_of(Scenario& scenario, int* processes,
                                          std::vector<Death>* deaths) {
   scenario
@@ -346,7 +346,7 @@ TEST(Inputs, EachIsTriedOnceInAsFewProcessesAsPossible) {
     int used = 0;
     std::vector<Death> deaths;
     const auto tries = tries_of(scenario, &used, &deaths);
-    if (in_role()) continue;  // of the second scenario
+    if (in_role()) continue;  // this process may be a role of a later run
     ASSERT_EQ(tries.size(), 4u);
     EXPECT_EQ(tries[0], tries[1]) << "one process until it dies";
     EXPECT_NE(tries[1], tries[2]);

@@ -243,7 +243,7 @@ def test_referee_killed(tmp_path: Path) -> None:
         assert len(roles) == 3
         referee.send_signal(signal.SIGKILL)
         referee.wait(timeout=5)
-        # In some containers init does not reap, but a zombie has ended, too.
+        # In some containers no process reaps the roles. A zombie counts as ended.
         until = time.monotonic() + 1
         while alive := [role for role in roles if runs(role)]:
             assert time.monotonic() < until, alive
@@ -374,7 +374,7 @@ def test_an_unknown_argument_is_refused() -> None:
 
 
 def shared(tmp_path: Path, *names: str, **environment: str) -> list[dict[str, Any]]:
-    """Run these tests in one program; GoogleTest keeps to the order of the source."""
+    """Run these tests in one program, in the order of the source."""
     record = tmp_path / "record.jsonl"
     subprocess.run(
         [PROGRAM, "--gtest_filter=" + ":".join(f"Shared.{name}" for name in names)],

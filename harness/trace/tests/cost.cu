@@ -1,11 +1,11 @@
 // Measures what a trace costs.
 //
-//   cost launches N   launches N empty kernels and prints the microseconds for
+//   cost launches N   launches N small kernels and prints the microseconds for
 //                     each launch
-//   cost exchange N   starts two processes that pass an event back and forth N
-//                     times, and prints the microseconds for each round. The
-//                     first process counts its launches in the file that
-//                     COST_COUNTER names (8 bytes)
+//   cost exchange N   starts a second process. The two processes wait for each
+//                     other's events N times. Prints the microseconds for each
+//                     round. The first process counts its launches in the file
+//                     that COST_COUNTER names (8 bytes)
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>

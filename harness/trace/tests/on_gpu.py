@@ -164,7 +164,7 @@ def kills(folder: Path) -> dict[str, Any]:
 
 
 def static_runtime(folder: Path) -> dict[str, Any]:
-    """Lesson 01 with the static runtime: CUPTI records it without a change."""
+    """Lesson 01 with the static runtime: CUPTI records the unchanged program."""
     if not ON_GPU:
         return {"skipped": "needs a GPU", "failed": []}
     folder.mkdir(parents=True)

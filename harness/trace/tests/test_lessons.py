@@ -22,7 +22,7 @@ SUPPRESSED = ROOT / "harness" / "trace" / "lessons.supp"
 SKIPPED = 77
 # Lessons in which a process is killed, or faults by a forbidden write, on purpose.
 MEANT_TO_BE_LOST = {
-    "21_suballocation_leak",  # only if a driver maps nothing except the loan
+    "21_suballocation_leak",  # only if a driver maps nothing beside the shared memory
     "31_vmm_access",
     "62_importer_dies",
     "63_exporter_dies",

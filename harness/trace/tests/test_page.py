@@ -41,7 +41,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write(folder: Path, process: int, lines: list[list[object]]) -> None:
-    """A file as the recorder writes it."""
+    """Write a file as the recorder writes it."""
     head = [
         {"what": "process", "format": 1, "process": process, "parent": 1, "began": 0,
          "forked": False, "command": [f"program{process}"]},

@@ -1,4 +1,4 @@
-"""A mistake is found in the program that makes it, and none in its corrected form."""
+"""The mistake of each small program is found, and nothing in its corrected version."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ def test_the_exit_code_is_the_programs(tmp_path: Path) -> None:
 
 
 def test_children_are_followed_and_their_ends_told(tmp_path: Path) -> None:
-    """They are followed through fork and exec, also as orphans: here the shell ends
-    before its child.
+    """Children are followed through fork and exec, also as orphans: here the parent
+    ends before its child.
     """
     script = "(sleep 2; kill -TERM $BASHPID) & exec true"
     traced = trace(tmp_path / "trace", ["bash", "-c", script])

@@ -68,7 +68,8 @@ def trace(
 
 
 def killed(folder: Path, number: int) -> tuple[int, str]:
-    """Kill two traced processes at a random moment; return the kept entries and errors.
+    """Kill two traced processes at a random moment. Return the number of entries in the
+    trace, and what is wrong with the trace; an empty text if nothing is wrong.
 
     The first process counts its launches in a file. Each launch that has returned
     must be in the trace, and at most one more.

@@ -17,7 +17,7 @@ using Role = void (*)(Channel& channel, bool wrong);
 
 struct Case {
   const char*
-      name;  // the rule that the wrong version breaks, perhaps with ".which"
+      name;  // the rule that the wrong version breaks, perhaps with a suffix
   Role exporter;
   Role importer;
 };
@@ -27,7 +27,7 @@ extern const std::vector<Case> kMemory, kLifetimes, kEvents, kChunks, kPools;
 constexpr size_t kBytes = 4 << 20;
 constexpr int kLazy = cudaIpcMemLazyEnablePeerAccess;
 
-/// A kernel that writes the first value and reads it again.
+/// Runs a kernel that reads and writes the first value, and waits for it.
 void touch(void* data);
 
 /// Memory with defined contents, as every exporter should lend it.
