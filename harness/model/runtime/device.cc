@@ -119,7 +119,7 @@ IPCLAB_RUNTIME_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p,
   return cudaSuccess;
 }
 
-// cuda-runtime names of the same function in older headers.
+// The name of the same function in programs that older headers compiled.
 IPCLAB_RUNTIME_API cudaError_t cudaGetDeviceProperties_v2(cudaDeviceProp* p,
                                                           int device) {
   return cudaGetDeviceProperties(p, device);
