@@ -50,7 +50,7 @@ struct CUgraphExec_st {
   ipclab::model::GraphMemories allocated;
   ipclab::model::GraphMemories freed;
   bool frees_at_launch = false;
-  ipclab::model::Ticket last;  ///< the next launch waits for this one's end
+  ipclab::model::Ticket last;  ///< the next launch waits for this work
 };
 
 namespace ipclab::model {

@@ -119,7 +119,8 @@ IPCLAB_RUNTIME_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p,
   return cudaSuccess;
 }
 
-// The name of the same function in programs that older headers compiled.
+// Programs that were compiled with older headers call the function by this
+// name.
 IPCLAB_RUNTIME_API cudaError_t cudaGetDeviceProperties_v2(cudaDeviceProp* p,
                                                           int device) {
   return cudaGetDeviceProperties(p, device);
