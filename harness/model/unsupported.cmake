@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Finds the functions that a CUDA header declares, so that a new toolkit needs only
-# a build. Each function becomes a weak symbol that reports that the model does not have it.
-# If the model has the function, its own symbol replaces the weak one.
+# a build. Each function becomes a weak symbol. A call of this symbol reports that the
+# model does not have the function. If the model has the function, the model's own
+# symbol replaces the weak symbol.
 
 # ipclab_declared_functions(NAMES MARKER PREFIX HEADER...): the functions that
 # the headers declare after MARKER, or that a macro of a header names.

@@ -13,8 +13,9 @@ namespace {
 
 // The limits of compute capability 9.0 (Programming Guide, technical
 // specifications), but with few multiprocessors. So a grid whose size depends
-// on the device stays small enough for a CPU. An attribute that is missing here
-// is 0: the model does not have that feature (arrays, clusters, multicast).
+// on the device stays small enough for a CPU. An attribute that neither this
+// table nor device_attribute() names is 0: the model does not have that feature
+// (arrays, clusters, multicast).
 const std::map<int, int>& fixed_attributes() {
   static const auto& table = *new std::map<int, int>{
       {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
@@ -73,8 +74,8 @@ const std::map<int, int>& fixed_attributes() {
 }  // namespace
 
 CUuuid gpu_uuid(int gpu) {
-  // An FNV-1a hash of profile and number: it is always the same, and different
-  // for each GPU.
+  // A hash (FNV-1a) of the profile's name and the GPU's number. So a GPU has
+  // the same UUID in every process, and each GPU has a different UUID.
   uint64_t hash = 14695981039346656037ull;
   const std::string seed =
       std::string("ipclab ") + profile().name + " " + std::to_string(gpu);

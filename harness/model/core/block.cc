@@ -31,8 +31,8 @@ struct Trailer {
   uint64_t occupants[kSlots];
 };
 
-// Where the id of the occupant at `offset` is stored. A large block has only
-// few, large occupants, so the number of slots can be fixed.
+// Where the id of the occupant at `offset` is stored. A block that is larger
+// than kPage has only one occupant, so the number of slots can be fixed.
 uint64_t occupant_position(uint64_t size, uint64_t offset) {
   const uint64_t slot = offset / (size / kSlots);
   return size + offsetof(Trailer, occupants) + 8 * (slot % kSlots);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Physical memory: a block is one memfd. It holds the bytes. After the bytes it
-// has a page that tells other processes what the block is and which parts are
-// in use.
+// has a trailer that tells other processes what the block is and which parts
+// are in use.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace ipclab::model {
 
 constexpr uint64_t kPage = 2 << 20;  ///< bytes of the smallest block
-constexpr uint64_t kGranule = 512;   ///< bytes between two small allocations
+constexpr uint64_t kGranule = 512;   ///< a small allocation is a multiple
 constexpr uint64_t kSlots = kPage / kGranule;
 
 inline uint64_t round_up(uint64_t size, uint64_t unit) {
@@ -23,8 +23,8 @@ inline uint64_t round_up(uint64_t size, uint64_t unit) {
 /// A number that no other object of any process gets.
 uint64_t unique_id();
 
-/// The facts about shareable memory that its creator tells the importers. For
-/// memory of cuMemAlloc all fields are zero.
+/// The facts about shareable memory that its creator tells the importers. In a
+/// block that is not a chunk, all fields are zero.
 struct Label {
   uint32_t is_chunk;      ///< made by cuMemCreate
   int32_t location_type;  ///< a CUmemLocationType
@@ -33,8 +33,8 @@ struct Label {
   Handle creator;         ///< sealed: names the process
 };
 
-/// One memfd, mapped or not. The descriptor closes with the last reference;
-/// the kernel frees the memory when no process has it open or mapped.
+/// One memfd, mapped or not. The last reference closes the descriptor. The
+/// kernel frees the memory when no process has the memfd open or mapped.
 class Block {
  public:
   /// Creates `size` bytes (a multiple of kPage) on a GPU, or on the host (-1).

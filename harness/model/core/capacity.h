@@ -11,7 +11,8 @@ namespace ipclab::model {
 
 uint64_t total_bytes(int gpu);
 /// Counts bytes of a GPU as used by this process; false if there are not enough
-/// free bytes. `gpu` -1 is the host, which is not counted.
+/// free bytes. For less than 256 MiB, the bytes of other processes are not
+/// considered. `gpu` -1 is the host, which is not counted.
 bool take_bytes(int gpu, uint64_t size);
 void give_back_bytes(int gpu, uint64_t size);
 /// The numbers of bytes that cuMemGetInfo calls free and total.

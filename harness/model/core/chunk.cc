@@ -83,8 +83,8 @@ bool is_reachable(int gpu) {
   return false;
 }
 
-// Where imported memory is, with the ordinals of this process. A GPU that is
-// hidden from this process counts as the current one.
+// Where imported memory is, with the ordinals of this process. For a GPU that
+// is hidden from this process, returns the current device.
 CUmemLocation location_of(const Label& label) {
   CUmemLocation location{static_cast<CUmemLocationType>(label.location_type),
                          label.location_id};

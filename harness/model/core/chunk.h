@@ -57,9 +57,10 @@ CUresult chunk_retain(uint64_t address, CUmemGenericAllocationHandle* handle);
 CUresult chunk_export(CUmemGenericAllocationHandle handle,
                       CUmemAllocationHandleType type, void* shareable);
 /// Makes a new handle each time, as an H200 does. Returns
-/// CUDA_ERROR_INVALID_VALUE for anything that chunk_export did not make,
-/// CUDA_ERROR_NOT_PERMITTED for another IMEX channel, CUDA_ERROR_NOT_SUPPORTED
-/// for memory that no GPU of this process can access.
+/// CUDA_ERROR_INVALID_VALUE for anything that chunk_export did not make (driver
+/// 580: CUDA_ERROR_UNKNOWN for a descriptor), CUDA_ERROR_NOT_PERMITTED for
+/// another IMEX channel, CUDA_ERROR_NOT_SUPPORTED for memory that no GPU of
+/// this process can access.
 CUresult chunk_import(void* shareable, CUmemAllocationHandleType type,
                       CUmemGenericAllocationHandle* handle);
 

@@ -31,15 +31,15 @@ uint64_t length(const Region& region, const Extent& extent) {
          (extent.height - 1) * region.pitch + extent.width;
 }
 
-// The context that runs the copy, and the current context; null means any.
+// The contexts of a copy.
 struct Contexts {
   CUcontext stream;
-  CUcontext current;
-  bool late = false;  // the work has begun, so no call can be refused
+  CUcontext current;  // null: the access to pools is not checked
+  bool late = false;  // if true, a window address without memory is an error
 };
 
-// Call this if a copy in a graph is impossible. Its context gets a sticky
-// error.
+// Call this if a copy or a memset in a graph is impossible. The context gets a
+// sticky error.
 void lose(CUcontext context) {
   say("a graph copies or sets memory that is not there (error 700 on device " +
       std::to_string(context->device) + ")");

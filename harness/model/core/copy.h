@@ -28,14 +28,14 @@ struct Extent {
 };
 
 /// Copies in the order of the stream. Returns CUDA_ERROR_INVALID_VALUE if a
-/// range leaves its allocation, or if it is memory of a pool that the GPU of
-/// `current` may not use. `current` is null if the call names its GPUs. An
-/// address that CUDA does not know counts as host memory.
+/// range leaves its allocation, or if the range is memory of a pool that the
+/// GPU of `current` may not use. `current` is null if the call names its GPUs.
+/// An address that CUDA does not know counts as host memory.
 CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
               const Region& to, const Region& from, const Extent& extent,
               bool asynchronous);
 
-/// A range of bytes, at the place where they really are.
+/// A range of bytes, with the address at which the model has mapped them.
 struct Span {
   char* bytes = nullptr;
   int gpu = -1;  ///< of the profile; -1: on the host

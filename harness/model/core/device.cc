@@ -86,7 +86,7 @@ CUresult initialise() {
     const int ordinal = static_cast<int>(devices().size()) - 1;
     devices().back().primary = new_context(*machine, ordinal, true, 0);
   }
-  // CUDA does not survive fork: the worker threads are gone in the child.
+  // A forked child cannot use CUDA, because it has no worker threads.
   pthread_atfork(nullptr, nullptr, [] { forked = true; });
   initialised = true;
   return CUDA_SUCCESS;

@@ -29,8 +29,8 @@ struct Device {
 
 }  // namespace ipclab::model
 
-/// A context. It is never deleted. So a handle that outlives its context is
-/// refused and not dereferenced.
+/// A context. This object is never deleted. So a call may read it through the
+/// handle of a destroyed context: `active` is false then.
 struct CUctx_st {
   int device = 0;  ///< ordinal
   int gpu = 0;     ///< number in the profile
@@ -55,21 +55,22 @@ struct CUctx_st {
 namespace ipclab::model {
 
 /// cuInit: reads profile, choice and CUDA_VISIBLE_DEVICES, and reserves
-/// addresses. Returns CUDA_ERROR_NO_DEVICE if no GPU is visible.
+/// addresses. Returns CUDA_ERROR_NO_DEVICE if no GPU is visible, and
+/// CUDA_ERROR_NOT_INITIALIZED in a child that was forked after cuInit.
 CUresult initialise();
 
 /// The checks of every call: CUDA_ERROR_NOT_INITIALIZED before cuInit and in a
-/// child that was forked after it, CUDA_ERROR_NOT_PERMITTED inside a host
+/// child that was forked after cuInit, CUDA_ERROR_NOT_PERMITTED inside a host
 /// function of a stream.
 CUresult enter();
 
 /// Does what enter() does, then finds the current context. Returns
 /// CUDA_ERROR_INVALID_CONTEXT if there is none, CUDA_ERROR_CONTEXT_IS_DESTROYED
-/// if the context was destroyed, and its sticky error if it has one.
+/// if the context was destroyed, and otherwise the context's sticky error.
 CUresult enter(CUcontext* context);
 
 /// enter() for calls that need no context. If the current context has a sticky
-/// error, these calls fail, too.
+/// error, these calls return it.
 CUresult enter_without_context();
 
 /// True while a stream runs a host function on this thread.
@@ -81,7 +82,8 @@ bool is_device(int ordinal);
 const Device& device_at(int ordinal);
 /// The ordinal of a GPU of the profile; -1 if the GPU is not visible.
 int ordinal_of_gpu(int gpu);
-/// True if the GPU `from` can access memory of the GPU `to`.
+/// True if the GPU `from` can access memory of the GPU `to`; false if `from`
+/// and `to` are the same GPU.
 bool can_access_peer(int from, int to);
 /// The UUID of a GPU: the same in every process with this profile.
 CUuuid gpu_uuid(int gpu);
@@ -95,7 +97,8 @@ void push_context(CUcontext context);
 CUresult pop_context(CUcontext* context);
 
 CUresult context_create(CUcontext* context, unsigned flags, int device);
-/// Ends all work of the context and frees everything that belongs to it.
+/// Waits for all work of the context and frees everything that belongs to the
+/// context.
 CUresult context_destroy(CUcontext context);
 CUresult primary_retain(CUcontext* context, int device);
 CUresult primary_release(int device);

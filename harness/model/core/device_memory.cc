@@ -24,8 +24,8 @@ void publish(Machine& machine, Allocation allocation) {
   machine.memory.add(std::move(allocation));
 }
 
-// A new block of the context's GPU at its own address; 0 if there is none. Its
-// bytes are already counted.
+// Makes a block of the context's GPU and maps it. Returns its address; 0 if no
+// address or no memory is left. The caller has already counted its bytes.
 uint64_t map_new_block(Machine& machine, CUcontext context, Area area,
                        uint64_t size, std::shared_ptr<Block>* block) {
   const uint64_t address = machine.window.take(area, size);
@@ -132,7 +132,8 @@ std::optional<Allocation> find_freeable(uint64_t address, Predicate may_free) {
                                               : std::nullopt;
 }
 
-// Ends an allocation unless another one has taken its place.
+// Frees an allocation. Returns CUDA_ERROR_INVALID_VALUE if the address has no
+// allocation any more, or another allocation.
 CUresult release_if_same(uint64_t address, uint64_t buffer_id) {
   const Locked machine;
   const Allocation* found = machine->memory.find_begin(address);

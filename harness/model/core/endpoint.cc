@@ -54,7 +54,7 @@ struct Page {
   uint32_t type;
   uint32_t handle_types;
   uint32_t team_size;
-  uint32_t members;  // of the team, so far
+  uint32_t members;  // how many GPUs the team has so far
   int32_t team[kMaxGpus];
   pthread_mutex_t mutex;  // guards members, team and bindings
   Binding bindings[kMostBindings];
@@ -104,9 +104,9 @@ struct Endpoint {
 
   SharedFile file;
   Page* page = nullptr;
-  CUlogicalEndpointProp properties{};  // when this process got the endpoint
+  CUlogicalEndpointProp properties{};  // from its creation or its import
   bool imported = false;
-  bool queried = false;  // a query has found it ready
+  bool queried = false;  // a query has found the endpoint ready
   // The memory that this process has bound, by serial, until it is unbound.
   std::map<uint64_t, std::shared_ptr<const void>> own;
   std::map<uint64_t, std::shared_ptr<Mapped>> mapped;  // by serial
@@ -119,8 +119,8 @@ struct Endpoint {
 using Shared = std::shared_ptr<Endpoint>;
 
 // Guards the two variables below and, in every endpoint, everything that is not
-// in the shared page. It is never held while this process waits for another
-// process.
+// in the shared page. While this process holds this mutex, it waits for other
+// processes only to lock a page.
 std::mutex& endpoint_mutex() {
   static auto& only = *new std::mutex;
   return only;
@@ -246,7 +246,7 @@ CUresult check(const CUlogicalEndpointProp& wanted) {
   constexpr unsigned kFabric = CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC;
   if ((wanted.ipcHandleTypes & ~kFabric) != 0) return kInvalid;
   if (wanted.flags == CU_LOGICAL_ENDPOINT_FLAG_COUNTED_OPS) {
-    return CUDA_ERROR_NOT_SUPPORTED;  // the attribute is 0, too
+    return CUDA_ERROR_NOT_SUPPORTED;  // the device's attribute is 0
   }
   return wanted.flags == CU_LOGICAL_ENDPOINT_FLAG_NONE ? CUDA_SUCCESS
                                                        : kInvalid;
@@ -314,7 +314,7 @@ CUresult find_memory_at(uint64_t address, Memory* memory) {
   return CUDA_SUCCESS;
 }
 
-// May the memory be on this GPU of the team?
+// May this memory be bound on this GPU of the team?
 bool is_at(const Memory& memory, int gpu) {
   if (memory.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
     return memory.gpu == gpu;
@@ -385,7 +385,8 @@ void copy_pieces(const Pieces& to, const Pieces& from) {
   }
 }
 
-// Finds the bindings of one GPU that cover a range, in order.
+// Finds the bindings of one GPU that cover a range, in the order of their
+// offsets. Returns CUDA_ERROR_INVALID_VALUE if they leave a hole.
 CUresult bindings_of(const Endpoint& endpoint, int gpu, uint64_t offset,
                      uint64_t size, std::vector<Binding>* found) {
   {

@@ -58,8 +58,8 @@ CUresult endpoint_import(CUlogicalEndpointId id, const void* handle,
                          CUlogicalEndpointIpcHandleType type);
 
 /// Does all copies in the order of the stream, or no copy. Returns
-/// CUDA_ERROR_INVALID_VALUE for operands that the documentation forbids and for
-/// offsets to which no memory is bound.
+/// CUDA_ERROR_INVALID_VALUE for the legacy default stream, for operands that
+/// the documentation forbids, and for offsets to which no memory is bound.
 CUresult endpoint_copy(const std::shared_ptr<Stream>& stream, CUcontext current,
                        const std::vector<CUDA_FABRIC_COPY_BATCH_OP>& list);
 

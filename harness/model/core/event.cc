@@ -17,7 +17,7 @@ Registry<CUevent_st>& handles() {
 }
 
 // The frees that are done when a record of this process is complete. For a
-// record of another process they are not known.
+// record of another process, the frees are not known, and the list is empty.
 Order order_behind(CUevent_st* event, uint32_t record) {
   const std::lock_guard lock(event->mutex);
   return event->record == record ? event->behind : Order{};
@@ -103,7 +103,7 @@ CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream,
   const std::shared_ptr<EventState> state = event->state;
   CapturePoint point = stream->capture_point();
   if (point.capture != nullptr && external) {
-    // Each launch of the graph is a record.
+    // Each launch of the graph makes a new record.
     stream->submit({CU_GRAPH_NODE_TYPE_EVENT_RECORD,
                     [state] { state->complete(state->begin_record()); }});
     return CUDA_SUCCESS;

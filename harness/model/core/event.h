@@ -21,7 +21,7 @@ struct CUevent_st {
   std::mutex mutex;  ///< guards the three members below
   uint32_t record = 0;
   ipclab::model::Order behind;  ///< the frees that come before the record
-  ipclab::model::CapturePoint captured;  ///< the last record was captured there
+  ipclab::model::CapturePoint captured;  ///< where the last record was captured
 };
 
 namespace ipclab::model {
@@ -47,10 +47,11 @@ CUresult event_synchronize(CUevent event);
 /// Gives milliseconds. Returns CUDA_ERROR_INVALID_HANDLE for events without
 /// timing and for events that were never recorded.
 CUresult event_elapsed(float* milliseconds, CUevent start, CUevent end);
-/// A wait for a captured event makes the stream part of the capture. A stream
-/// that captures refuses any other event if the wait is not `external`: with
-/// CUDA_ERROR_STREAM_CAPTURE_ISOLATION, or, if it is an interprocess event,
-/// with CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, as an H200 answers.
+/// A wait for a captured event makes the stream part of the capture. If the
+/// capture has ended, the call returns CUDA_ERROR_CAPTURED_EVENT. A stream that
+/// captures refuses any other event if the wait is not `external`: with
+/// CUDA_ERROR_STREAM_CAPTURE_ISOLATION, or, if the event is an interprocess
+/// event, with CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, as an H200 answers.
 CUresult stream_wait_event(const std::shared_ptr<Stream>& stream, CUevent event,
                            bool external = false);
 /// The live event of a handle, or null.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of an event, in memory that two processes may share. It says which
+// The state of an event, in memory that processes may share. It says which
 // records were made and which are complete.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace ipclab::model {
 
 /// Records are numbered from 1; 0 means that nothing was recorded, which counts
 /// as complete. A wait takes the number of the newest record at the time of the
-/// call, so later records do not change it.
+/// call, so later records do not change the wait.
 class EventState {
  public:
   /// A state for one process.
@@ -21,7 +21,8 @@ class EventState {
   /// A state in a memfd that another process may open; null if resources are
   /// missing.
   static std::shared_ptr<EventState> shared();
-  /// An event of another process; null if the file is not an event.
+  /// The state of an event of another process; null if the file is not such a
+  /// state.
   static std::shared_ptr<EventState> adopt(SharedFile file);
 
   ~EventState();
@@ -31,8 +32,8 @@ class EventState {
   int descriptor() const { return file_.descriptor(); }
   uint64_t id() const { return id_; }
 
-  /// The number of a new record. Waits while the ring of unfinished records is
-  /// full.
+  /// Begins a new record and returns its number. Waits while the ring is full
+  /// of unfinished records.
   uint32_t begin_record();
   /// Call this when all work before the record is done.
   void complete(uint32_t record);
@@ -68,10 +69,10 @@ class EventState {
   bool recorder_is_alive(uint32_t recorder) const;
   Slot& slot(uint32_t record) const { return page_->ring[record % kRing]; }
 
-  SharedFile file_;  ///< not valid for one process
+  SharedFile file_;  ///< not valid if the state is local()
   Page* page_ = nullptr;
   uint64_t id_ = 0;
-  uint32_t me_ = 0;  ///< this process among the participants
+  uint32_t me_ = 0;  ///< number of this process among the participants
 };
 
 }  // namespace ipclab::model

@@ -205,7 +205,7 @@ void open_endpoint() {
   const socklen_t length = address_of(own.name, &address);
   if (bind(own.socket, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       listen(own.socket, SOMAXCONN) != 0) {
-    return;  // then every import fails
+    return;  // then every import of this process's handles fails
   }
   std::thread(serve, own.socket).detach();
   // A child of fork has the socket, but no thread that answers.

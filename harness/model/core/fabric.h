@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fabric handles: 64 bytes of plain data that name memory on another node. The
 // model has no second node. So an exporter answers requests for its handles on
-// a socket that has a name but no file. Neither descriptors nor /proc are used.
-// Both sides must have access to the same IMEX channel.
+// a socket that has a name but no file. The importer needs neither a descriptor
+// from the program nor the exporter's entry in /proc. Both sides must have
+// access to the same IMEX channel.
 #pragma once
 
 #include <cuda.h>
@@ -12,9 +13,9 @@
 
 namespace ipclab::model {
 
-/// May this process create fabric memory? It needs an IMEX channel.
-/// IPCLAB_MODEL_IMEX_CHANNEL names it (a number, or "none"); without the
-/// variable it is channel 0, if the profile has a channel.
+/// May this process create fabric memory? The process needs an IMEX channel.
+/// IPCLAB_MODEL_IMEX_CHANNEL names the channel (a number, or "none"). Without
+/// the variable, the process has channel 0 if the profile has a channel.
 bool has_imex_channel();
 
 /// Writes a handle for a descriptor that is open as long as `owner` exists;
@@ -23,10 +24,11 @@ bool has_imex_channel();
 void fabric_export(uint64_t id, int descriptor,
                    const std::shared_ptr<const void>& owner, void* handle);
 
-/// A new descriptor of the object that a handle names. Returns
-/// CUDA_ERROR_NOT_PERMITTED without the exporter's channel,
-/// CUDA_ERROR_INVALID_VALUE for bytes that are not a handle, and if the
-/// exporter or the memory is gone.
+/// Gets a new descriptor of the object that a handle names. `*descriptor` must
+/// be -1 before the call. Returns CUDA_ERROR_NOT_PERMITTED without the
+/// exporter's channel, CUDA_ERROR_INVALID_VALUE for bytes that are not a
+/// handle, for another user's handle, and if the exporter has ended or has
+/// freed the memory.
 CUresult fabric_import(const void* handle, int* descriptor);
 
 }  // namespace ipclab::model

@@ -56,8 +56,8 @@ CUresult insert(std::unique_ptr<CUgraphNode_st> made, CUgraphNode* node) {
   return CUDA_SUCCESS;
 }
 
-// Returns the command that `record` queues in a stream. The stream keeps the
-// command and does not run it.
+// Stores in `commands` what `record` queues in a stream. The stream captures
+// the commands and does not run them.
 CUresult recorded(CUcontext context, const Recording& record,
                   std::vector<Command>* commands) {
   const auto stream =
@@ -111,7 +111,7 @@ std::shared_ptr<CUgraph_st> cloned(const CUgraph_st& graph) {
   auto clone = std::make_shared<CUgraph_st>();
   std::map<CUgraphNode, CUgraphNode> copy_of;
   for (const auto& node : graph.nodes) {
-    auto copy = std::make_unique<CUgraphNode_st>(*node);  // allocates nothing
+    auto copy = std::make_unique<CUgraphNode_st>(*node);  // not an allocation
     copy->graph = clone.get();
     copy_of[node.get()] = copy.get();
     clone->nodes.push_back(std::move(copy));

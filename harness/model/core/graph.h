@@ -19,8 +19,8 @@ struct CUgraphNode_st {
   CUgraph graph = nullptr;
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   std::vector<CUgraphNode> after;  ///< the nodes that it depends on
-  /// The one command of the node. An empty node has no command; a child graph
-  /// has the commands of the child.
+  /// The one command of the node. An empty node and a child graph have no
+  /// command here; the commands of a child graph are in `child`.
   std::vector<ipclab::model::Command> commands;
   std::shared_ptr<CUgraph_st> child;
   /// The memory of an allocation node or of a free node.
@@ -50,7 +50,7 @@ struct CUgraphExec_st {
   ipclab::model::GraphMemories allocated;
   ipclab::model::GraphMemories freed;
   bool frees_at_launch = false;
-  ipclab::model::Ticket last;  ///< the previous launch, which must be done
+  ipclab::model::Ticket last;  ///< the next launch waits for this work
 };
 
 namespace ipclab::model {
@@ -69,35 +69,40 @@ struct NodePlace {
 };
 
 /// Gives a stream the work that becomes a node. If the stream refuses the work,
-/// the node is refused, too.
+/// no node is made.
 using Recording = std::function<CUresult(const std::shared_ptr<Stream>&)>;
 
-/// Adds the one command that `record` gives to a stream of the context. Returns
+/// Adds a node with the one command that `record` gives to a stream of the
+/// context. If `record` gives no command, the node is empty. Returns
 /// CUDA_ERROR_INVALID_VALUE for a graph that does not exist, and for
-/// dependencies that are not its own nodes.
+/// dependencies that are not nodes of this graph.
 CUresult graph_add(const NodePlace& place, CUcontext context,
                    const Recording& record, CUgraphNode* node);
-/// Adds a command.
+/// Adds a node with this command.
 CUresult graph_add_command(const NodePlace& place, Command command,
                            CUgraphNode* node);
 CUresult graph_add_empty(const NodePlace& place, CUgraphNode* node);
-/// The child is cloned.
+/// Adds a clone of the child. Returns CUDA_ERROR_NOT_SUPPORTED if the child
+/// allocates or frees memory.
 CUresult graph_add_child(const NodePlace& place, CUgraph child,
                          CUgraphNode* node);
 /// Adds an allocation and writes its address to `wanted`. Returns
 /// CUDA_ERROR_INVALID_VALUE for properties that no pool may have, and for
-/// handle types: "IPC is not supported".
+/// handle types ("IPC is not supported"); CUDA_ERROR_NOT_SUPPORTED for memory
+/// on the host.
 CUresult graph_add_allocation(const NodePlace& place,
                               CUDA_MEM_ALLOC_NODE_PARAMS* wanted,
                               CUgraphNode* node);
-/// Returns CUDA_ERROR_INVALID_VALUE unless `address` is that of an allocation
-/// node of any graph, and this graph does not yet free the memory.
+/// Returns CUDA_ERROR_INVALID_VALUE unless an allocation node of any graph has
+/// this address. Returns it also if this graph already frees the memory, or if
+/// both the graph of the allocation and another graph would free it.
 CUresult graph_add_free(const NodePlace& place, CUdeviceptr address,
                         CUgraphNode* node);
 CUresult graph_add_dependencies(CUgraph graph, const CUgraphNode* from,
                                 const CUgraphNode* to, size_t count);
 /// The node of a live graph, or null.
 CUgraphNode find_node(CUgraphNode node);
+/// Returns CUDA_ERROR_NOT_SUPPORTED if the graph allocates or frees memory.
 CUresult graph_clone(CUgraph graph, CUgraph* clone);
 
 /// cuMemAllocAsync and cuMemFreeAsync in a stream that captures. Returns

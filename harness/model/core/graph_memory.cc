@@ -61,7 +61,7 @@ std::shared_ptr<Block> take_block(GraphBlocks* blocks, int gpu,
   return block;
 }
 
-// The bytes are released, but the block is kept for the next allocation.
+// The bytes are no longer mapped, but the block is kept for a later allocation.
 void take_away(Machine& machine, GraphMemory* memory) {
   if (memory->block == nullptr) return;
   GraphBlocks& blocks = machine.graph_blocks[memory->context->gpu];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory of graphs (Programming Guide, graph memory nodes). The address of
 // an allocation node never changes. The program owns the memory from the launch
-// until the call that frees it. The bytes exist from the time when the stream
-// reaches the allocation until it reaches the free.
+// until the call that frees the memory. The bytes exist from the time when the
+// stream reaches the allocation until the stream reaches the free.
 #pragma once
 
 #include <cuda.h>
@@ -24,7 +24,7 @@ struct GraphMemory {
   CUcontext context = nullptr;
   uint64_t address = 0;
   uint64_t size = 0;
-  bool has_node = true;          ///< keeps the address
+  bool has_node = true;          ///< its node exists and keeps the address
   bool freed_inside = false;     ///< by a node of the graph that allocated it
   bool freed_outside = false;    ///< by a node of another graph
   bool owned = false;            ///< by the program, in the order of its calls
@@ -37,7 +37,7 @@ using GraphMemories = std::vector<std::shared_ptr<GraphMemory>>;
 struct GraphBlocks {
   std::vector<std::shared_ptr<Block>> spare;
   Gauge used;      ///< bytes
-  Gauge reserved;  ///< bytes, with the spare ones
+  Gauge reserved;  ///< bytes, with those of spare blocks
 };
 
 /// Memory for a new node. Returns CUDA_ERROR_OUT_OF_MEMORY if no address is
@@ -50,10 +50,11 @@ void graph_memory_leave(const std::shared_ptr<GraphMemory>& memory);
 /// The memory that begins at an address, or null.
 std::shared_ptr<GraphMemory> find_graph_memory(uint64_t address);
 
-/// Notes a launch that allocates and frees. Returns CUDA_ERROR_INVALID_VALUE if
-/// the program still owns memory that is allocated, or does not own memory that
-/// is only freed. With `frees_first`, memory that the program still owns is put
-/// into `stale` instead, to be freed before the launch.
+/// Call this for each launch. Returns CUDA_ERROR_INVALID_VALUE if the program
+/// still owns memory that the graph allocates, or does not own memory that the
+/// graph frees but does not allocate. With `frees_first`, memory that the
+/// program still owns is put into `stale` instead; the launch must free it
+/// first.
 CUresult graph_memory_launch(const GraphMemories& allocated,
                              const GraphMemories& freed, bool frees_first,
                              GraphMemories* stale);

@@ -52,8 +52,8 @@ uint64_t own_start_time() {
 }
 
 uint64_t checksum_of(const Handle& handle) {
-  // FNV-1a. It includes the simulated machine, so handles of other machines are
-  // refused. Only a fabric handle may come from another machine or user.
+  // FNV-1a. The hash includes the simulated machine, so handles of other
+  // machines are refused. The hash of a fabric handle does not include it.
   const bool travels =
       handle.kind == static_cast<uint32_t>(HandleKind::kFabric);
   uint64_t hash = 14695981039346656037ull ^ (travels ? 0 : machine_id());

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The 64 bytes of a legacy handle. They name the exporter and the object, which
 // an importer finds through /proc/<pid>/fd. There is no daemon and no file, so
-// a killed process leaves nothing behind.
+// a killed process leaves nothing behind. The exported pointers of pools and
+// fabric handles have the same layout; a fabric handle has the number of its
+// socket in `occupant` and its channel in `offset`.
 #pragma once
 
 #include <cuda.h>
@@ -42,10 +44,11 @@ bool is_sealed(HandleKind kind, const Handle& handle);
 bool is_own(const Handle& handle);
 /// True while the process that made the handle exists.
 bool exporter_is_alive(const Handle& handle);
-/// Opens the exporter's file. If this is not possible, the result is not valid
-/// and errno is set: the exporter has ended, has closed the object, or belongs
-/// to another user. The result may be a newer file of this or another process.
-/// The id in the file shows this.
+/// Opens the exporter's file. The result is not valid if the exporter has
+/// ended, has closed the object, or belongs to another user; errno says why, or
+/// is 0 if the descriptor now names a file that is not the model's. A valid
+/// result may be a newer file of the exporter or of another process. The id in
+/// the file shows this.
 SharedFile open_remote(const Handle& handle);
 
 }  // namespace ipclab::model

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The heap of kernels: malloc and free in device code (Programming Guide,
-// dynamic global memory allocation). Its size is the limit
-// CU_LIMIT_MALLOC_HEAP_SIZE at the first malloc of a context. Calls of the host
-// neither free nor copy its memory.
+// dynamic global memory allocation). The size of a heap is the limit
+// CU_LIMIT_MALLOC_HEAP_SIZE at the first malloc of the context, rounded up to
+// 2 MiB. Calls of the host neither free nor copy the heap's memory.
 #pragma once
 
 #include <cuda.h>
@@ -24,7 +24,8 @@ struct Heap {
   std::map<uint64_t, uint64_t> used;
 };
 
-/// Returns an address that is a multiple of 16; 0 if the heap has no room.
+/// Returns an address that is a multiple of 16; 0 if the heap has no room or
+/// `size` is 0.
 uint64_t heap_allocate(CUcontext context, uint64_t size);
 /// Does nothing for an address that heap_allocate() did not return.
 void heap_free(CUcontext context, uint64_t address);

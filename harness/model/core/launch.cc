@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches: the checks of the driver, then the interpreter on the stream's
-// thread.
+// Launches: first the checks of the driver; then, when the stream reaches the
+// launch, the interpreter.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -39,8 +39,8 @@ bool fits(const LaunchShape& shape) {
   return true;
 }
 
-// Registered memory lies outside the window. So each access looks it up, as it
-// does for memory in pages with kAsk.
+// Registered memory lies outside the window. So the interpreter looks up each
+// access to registered memory, as it does for pages with kAsk.
 void* lookup(void*, uint64_t address, uint64_t size, bool) {
   const Locked machine;
   const Allocation* found = machine->memory.find(address);

@@ -29,10 +29,11 @@ struct CUlinkState_st {
 
 namespace ipclab::model {
 
-/// Empties the program's buffers.
+/// Makes a state and empties the program's buffers.
 CUresult link_create(const LinkLog& log, CUlinkState* state);
-/// Adds PTX, or the PTX of a fat binary. Returns CUDA_ERROR_INVALID_PTX and
-/// CUDA_ERROR_NO_BINARY_FOR_GPU, with the reason in the program's buffer.
+/// Adds PTX, or the PTX of a fat binary. Returns CUDA_ERROR_INVALID_PTX for
+/// wrong PTX and CUDA_ERROR_NO_BINARY_FOR_GPU for an image without PTX. The
+/// reason is then in the program's buffer for errors.
 CUresult link_add(CUlinkState state, const void* image);
 /// Returns the image. The state owns it.
 CUresult link_complete(CUlinkState state, void** image, size_t* size);

@@ -10,7 +10,8 @@ namespace ipclab::model {
 void say(const std::string& text);
 
 /// say(), then abort(): for settings with which every answer of the model would
-/// be wrong (unknown profile, unknown choice).
+/// be wrong (unknown profile, unknown choice), and if the model cannot make a
+/// thread or change a mapping.
 [[noreturn]] void die(const std::string& text);
 
 }  // namespace ipclab::model

@@ -51,8 +51,8 @@ struct Machine {
   std::vector<Import> imports;
 };
 
-/// The machine, which is locked as long as this object exists. No code holds it
-/// while it waits for work of a GPU or for another process.
+/// The machine, which is locked as long as this object exists. No code keeps
+/// this object while the code waits for work of a GPU or for another process.
 class Locked {
  public:
   Locked();

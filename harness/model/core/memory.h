@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory that programs allocate, free and register: device memory
 // (device_memory.cc), and pinned, managed and registered memory
-// (host_memory.cc). Every function takes the lock itself.
+// (host_memory.cc). Every function without a Machine takes the lock itself.
 #pragma once
 
 #include <cuda.h>
@@ -18,7 +18,8 @@ namespace ipclab::model {
 class Stream;
 struct Machine;
 
-/// cuMemAlloc: small allocations share a 2 MiB block, 512 bytes apart.
+/// cuMemAlloc: small allocations share a 2 MiB block, and each begins at a
+/// multiple of 512 bytes.
 CUresult memory_allocate(CUcontext context, uint64_t size, Kind kind,
                          uint64_t* address);
 /// cuMemFree, for all memory that it may free. Returns CUDA_ERROR_INVALID_VALUE
@@ -49,7 +50,7 @@ struct AddressFacts {
   Access access = kNone;             ///< of kernels of a device
 };
 AddressFacts address_facts(uint64_t address, int device);
-/// The allocation that contains an address.
+/// The allocation that contains an address; empty if there is none.
 std::optional<Allocation> find_memory(uint64_t address);
 /// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS. Returns CUDA_ERROR_INVALID_VALUE for host
 /// memory and for an unknown address.

@@ -100,7 +100,8 @@ CUresult load(CUcontext context, const std::string& ptx, CUmodule* module) {
   return CUDA_SUCCESS;
 }
 
-// Makes the functions and the variables of a module unknown to later calls.
+// Makes the functions of a module unknown to later calls and frees its
+// variables.
 void withdraw(const CUmod_st& module) {
   for (const auto& function : module.functions) {
     functions().remove(function.get());

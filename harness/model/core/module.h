@@ -32,8 +32,8 @@ struct CUkern_st {
   std::string name;
 };
 
-/// A library does not belong to a context; each context gets its module at the
-/// first use.
+/// A library does not belong to a context; each context gets its own module of
+/// the library at the first use.
 struct CUlib_st {
   std::string ptx;
   std::mutex mutex;
@@ -49,8 +49,8 @@ namespace ipclab::model {
 /// says what to do.
 std::string joined_ptx(const void* image);
 
-/// Returns CUDA_ERROR_INVALID_PTX or CUDA_ERROR_NO_BINARY_FOR_GPU, with a line
-/// that says why.
+/// If this returns CUDA_ERROR_INVALID_PTX or CUDA_ERROR_NO_BINARY_FOR_GPU, it
+/// has printed a line that says why.
 CUresult module_load(CUcontext context, const void* image, CUmodule* module);
 CUresult module_unload(CUmodule module);
 /// Returns CUDA_ERROR_NOT_FOUND if there is no kernel of that name.
@@ -63,7 +63,7 @@ std::shared_ptr<CUmod_st> find_module(CUmodule module);
 CUresult library_load(const void* image, CUlibrary* library);
 CUresult library_unload(CUlibrary library);
 CUresult library_kernel(CUlibrary library, const char* name, CUkernel* kernel);
-/// The module of a library in a context.
+/// The module of a library in a context. The first call for a context loads it.
 CUresult library_module(CUlibrary library, CUcontext context, CUmodule* module);
 std::shared_ptr<CUlib_st> find_library(CUlibrary library);
 CUresult kernel_function(CUkernel kernel, CUcontext context,

@@ -18,8 +18,8 @@ bool has_room_for(const CUctx_st& context, int gpu) {
   return reached.size() <= static_cast<size_t>(profile().max_peers);
 }
 
-// Peer access concerns only memory of cuMemAlloc. Pools and mappings have their
-// own access.
+// Changes the access to memory of cuMemAlloc and to variables of modules. Pools
+// and mappings have their own access.
 void set_peer_access(Machine& machine, CUcontext context, int gpu,
                      Access access) {
   for (const auto& [address, allocation] : machine.memory) {

@@ -17,7 +17,8 @@ CUresult peer_enable(CUcontext context, CUcontext peer);
 /// cuCtxDisablePeerAccess. May return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED.
 CUresult peer_disable(CUcontext context, CUcontext peer);
 
-/// Gives all contexts that may access a GPU access to a range of its memory.
+/// Gives access to a range of a GPU's memory to this GPU, and to each GPU whose
+/// primary context has peer access to it.
 void grant(Machine& machine, int gpu, uint64_t address, uint64_t size);
 /// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS: peer access as long as an import needs
 /// it. Returns CUDA_ERROR_TOO_MANY_PEERS as above.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pools: what they are, who may use them, and memory in the order of streams.
+// Pools: their creation, their places, their attributes and the access to them.
 #include "core/pool.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 // ---- places
 
-// The model's host has one NUMA node.
+// For pools, the model's host has one NUMA node.
 bool exists(CUmemLocation location) {
   switch (location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
@@ -143,8 +143,8 @@ void grant_lease(Machine& machine, const CUmemPoolHandle_st& pool,
 }
 
 // Is any reserved byte after `usage` not zero? Since CUDA 13.4 the first byte
-// is a hint (gpuDirectRDMACapable), so it is not checked, also in a build with
-// older headers.
+// is a hint (gpuDirectRDMACapable). So a driver of 13.4 or newer does not check
+// this byte, also if the model was built with older headers.
 bool reserved_is_used(const CUmemPoolProps& wanted) {
   const auto* first = reinterpret_cast<const unsigned char*>(&wanted) +
                       offsetof(CUmemPoolProps, usage) + sizeof wanted.usage;

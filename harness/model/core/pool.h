@@ -30,8 +30,8 @@ struct Gauge {
 /// Memory of a pool that belongs to the program until the call that frees it.
 struct Lease {
   uint64_t size = 0;     ///< in the unit of the statistics
-  uint64_t mapping = 0;  ///< first address of its pages
-  uint64_t bytes = 0;    ///< of those pages
+  uint64_t mapping = 0;  ///< first address of the range that holds it
+  uint64_t bytes = 0;    ///< of that range
   uint64_t offset = 0;   ///< of the first byte in the pool's file
   bool ready = false;    ///< its stream has reached the allocation
   bool ended = false;    ///< freed without a stream
@@ -49,7 +49,7 @@ struct CUmemPoolHandle_st {
   bool destroyed = false;  ///< exists until the last free is done
   bool exported = false;
   std::shared_ptr<ipclab::model::PoolFile> file;
-  ipclab::model::PoolSpace space;  ///< not of an imported pool
+  ipclab::model::PoolSpace space;  ///< unused in an imported pool
   std::map<uint64_t, std::shared_ptr<ipclab::model::Lease>>
       leases;  ///< by address
   int unfinished_frees = 0;
@@ -74,11 +74,13 @@ struct PoolPlace {
   Pool current;
 };
 
-/// Returns CUDA_ERROR_INVALID_VALUE for properties that the header forbids,
-/// CUDA_ERROR_NOT_PERMITTED for fabric handles without an IMEX channel.
+/// Returns CUDA_ERROR_INVALID_VALUE for properties that the header forbids and
+/// for handle types that the GPU does not support, CUDA_ERROR_NOT_PERMITTED for
+/// fabric handles without an IMEX channel.
 CUresult check_pool_properties(const CUmemPoolProps& wanted);
 CUresult pool_create(const CUmemPoolProps& properties, CUmemoryPool* pool);
-/// Returns at once. The memory is released with the last free.
+/// Returns at once. The memory is released with the last free. Returns
+/// CUDA_ERROR_INVALID_VALUE for a default pool.
 CUresult pool_destroy(CUmemoryPool pool);
 
 /// The default and the current pool of a place, as cuMemGetDefaultMemPool
@@ -93,28 +95,32 @@ CUresult pool_set_current(CUmemLocation location, CUmemAllocationType type,
                           CUmemoryPool pool);
 
 /// cuMemAllocAsync and cuMemAllocFromPoolAsync. The address is known at once;
-/// kernels may use it when the stream has reached the allocation.
+/// kernels may use the memory when the stream has reached the allocation. For a
+/// size of 0, the address is 0 and there is no error.
 CUresult pool_allocate(CUmemoryPool pool, const std::shared_ptr<Stream>& stream,
                        uint64_t size, uint64_t* address);
 /// Frees memory of a pool, or ends the use of imported memory. This happens in
 /// the order of the stream, or at once if there is no stream.
 CUresult pool_free(uint64_t address, const std::shared_ptr<Stream>& stream);
 
+/// Succeeds without an effect for an imported pool (with driver 580: returns
+/// CUDA_ERROR_INVALID_VALUE), and for a pool that can be shared (not with
+/// driver 580 or Choice::kPoolsRelease).
 CUresult pool_trim(CUmemoryPool pool, uint64_t bytes_to_keep);
 CUresult pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute,
                             const void* value);
 CUresult pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute,
                             void* value);
 /// Returns CUDA_ERROR_INVALID_DEVICE for a GPU that cannot reach the pool's
-/// memory.
+/// memory, and for less than full access of the GPU that has the memory.
 CUresult pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* list,
                          size_t count);
 CUresult pool_get_access(CUmemoryPool pool, CUmemLocation location,
                          CUmemAccess_flags* flags);
 
-/// The effect of a synchronization: the frees for which it waited are done for
-/// every stream, and memory above the release thresholds goes back to the
-/// system.
+/// The effect of a synchronization: every stream may use the memory of the
+/// frees for which the synchronization waited, and memory above the release
+/// thresholds goes back to the system.
 void after_synchronize(const Order& frees);
 void after_synchronize(CUcontext context);
 
@@ -131,7 +137,7 @@ void bury(Machine& machine, const Pool& pool);
 /// Makes memory that the program gets from a pool known to the other calls.
 void lend(Machine& machine, CUmemoryPool pool, uint64_t address, uint64_t size,
           std::shared_ptr<Lease> lease, int gpu);
-/// Gives GPUs the pool's access to a lease.
+/// Gives each GPU the access to a lease that it has to the pool.
 void grant_lease(Machine& machine, const CUmemPoolHandle_st& pool,
                  const Lease& lease);
 

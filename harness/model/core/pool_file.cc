@@ -44,7 +44,8 @@ bool is_location(const CUmemLocation& location) {
 std::shared_ptr<PoolFile> PoolFile::create(CUmemLocation location,
                                            unsigned handle_types) {
   auto pool = std::shared_ptr<PoolFile>(new PoolFile);
-  // The PoolPage fills the first page of the file, so all offsets stay aligned.
+  // Only the PoolPage is in the first page of the file, so all offsets stay
+  // aligned.
   pool->file_ = SharedFile::create("pool", kPage, SharedFile::Size::kGrows);
   PoolPage& page = pool->page_;
   std::memcpy(page.magic, kMagic, sizeof kMagic);

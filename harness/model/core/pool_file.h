@@ -17,13 +17,14 @@ namespace ipclab::model {
 struct PoolPage {
   char magic[8];
   uint64_t id;
-  CUmemLocation location;  ///< a device's number is that of the profile
+  CUmemLocation location;  ///< a device has its number in the profile
   unsigned handle_types;
 };
 
 class PoolFile {
  public:
-  /// If this is not possible, returns null and prints a line on standard error.
+  /// Makes the file of a new pool. If this is not possible, returns null and
+  /// prints a line on standard error.
   static std::shared_ptr<PoolFile> create(CUmemLocation location,
                                           unsigned handle_types);
   /// A pool of another process; null if the file is not a pool. Its description
@@ -35,12 +36,13 @@ class PoolFile {
 
   int descriptor() const { return file_.descriptor(); }
   const PoolPage& page() const { return page_; }
-  /// Where `size` new bytes (a multiple of kPage) begin; 0 if there is no room.
+  /// Makes the file `size` bytes (a multiple of kPage) longer and returns where
+  /// the new bytes begin; 0 if this is not possible.
   uint64_t grow(uint64_t size);
   /// Gives the memory of a range back to the system. After that its bytes are
   /// zero.
   void discard(uint64_t offset, uint64_t size);
-  /// Counts physical memory of a pool on a GPU as used.
+  /// Sets how many bytes of its GPU the pool uses. Does nothing on the host.
   void count(uint64_t bytes);
   bool contains(uint64_t offset, uint64_t size) const;
 

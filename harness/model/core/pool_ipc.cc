@@ -34,8 +34,8 @@ bool is_requested(const CUmemPoolHandle_st& pool,
          pool.properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE;
 }
 
-// The address of an allocation that was imported before. Its place identifies
-// it.
+// The address of an allocation that was imported before; 0 if there is none.
+// The offset in the pool identifies the allocation.
 uint64_t imported_at(const CUmemPoolHandle_st& pool, uint64_t offset) {
   for (const auto& [address, lease] : pool.leases) {
     if (lease->offset == offset) return address;

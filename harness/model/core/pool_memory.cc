@@ -230,7 +230,8 @@ CUresult pool_allocate(CUmemoryPool handle,
   lease->offset = pool->space.offset_of(place);
   lend(*machine, pool.get(), place, size, lease,
        pool->gpu >= 0 ? pool->gpu : stream->context()->gpu);
-  // The free may be queued before the stream reaches the allocation.
+  // A free without a stream may happen before the stream reaches the
+  // allocation.
   stream->submit({CU_GRAPH_NODE_TYPE_MEM_ALLOC,
                   [pool, lease] {
                     const Locked later;

@@ -24,7 +24,8 @@ void PoolSpace::add(const Piece& piece) {
   pieces_[piece.address] = piece;
 }
 
-// Two pieces may have neighbouring addresses, but not neighbouring offsets.
+// Two ranges of different pieces do not touch: their addresses may be
+// neighbours, but their offsets in the file are not.
 bool PoolSpace::touch(Ranges::const_iterator left,
                       Ranges::const_iterator right) const {
   return left->first + left->second.size == right->first &&

@@ -27,14 +27,16 @@ class PoolSpace {
   /// Adds reserved memory, which every stream may get. Its address and size are
   /// multiples of kPage.
   void add(const Piece& piece);
-  /// The address of `size` bytes (a multiple of `unit`) in free memory for
-  /// which `usable` is true. It is in the smallest piece that is large enough;
-  /// 0 if there is none. `after` receives the frees of that memory.
+  /// Takes `size` bytes (a multiple of `unit`) of free memory for which
+  /// `usable` is true. Returns their address, which is in the smallest free
+  /// range that is large enough; 0 if there is none. `after` receives the frees
+  /// of that memory.
   uint64_t take(uint64_t size, uint64_t unit,
                 const std::function<bool(const Freed&)>& usable,
                 std::vector<Ticket>* after);
   void give(uint64_t address, uint64_t size, const Freed& freed);
-  /// Lets every stream get a piece of memory if `over` is true for its free.
+  /// Lets every stream get a range of memory if `over` is true for the free of
+  /// this range.
   void settle(const std::function<bool(const Freed&)>& over);
   /// Removes at most `limit` bytes of memory that every stream may get, in
   /// whole pages.

@@ -14,7 +14,7 @@ namespace {
 constexpr int kCuda13 = 13000;
 constexpr int kCuda135 = 13050;
 constexpr int kCuda12 = 12080;
-constexpr int kBuilt = 0;  // the runtime's version: that of its headers
+constexpr int kBuilt = 0;  // the runtime has the version of its headers
 
 constexpr int kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr int kAll = kDescriptor | CU_MEM_HANDLE_TYPE_FABRIC;
@@ -23,7 +23,7 @@ constexpr int kAll = kDescriptor | CU_MEM_HANDLE_TYPE_FABRIC;
 constexpr Profile kProfiles[] = {
     // name       gpus peers max   events memory integrated pools handles vmm handles imex endp. 580 driver   runtime GiB
     {"one-gpu",      1, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13,  kBuilt,   16,
-     "one GPU, everything supported (the default)"},
+     "one GPU without an IMEX channel (the default)"},
     {"two-gpus",     2, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13,  kBuilt,   16,
      "two GPUs that reach each other"},
     {"four-gpus",    4, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13,  kBuilt,   16,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The live objects of one kind. A handle that is not in this list, such as that
-// of a destroyed object, is refused and not dereferenced.
+// The live objects of one kind. A handle that is not in this list, such as the
+// handle of a destroyed object, is refused and not dereferenced.
 #pragma once
 
 #include <memory>

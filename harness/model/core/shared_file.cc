@@ -41,8 +41,9 @@ void list(int descriptor) {
   open_files[descriptor / 64].fetch_or(uint64_t{1} << descriptor % 64);
 }
 
-// Does this process still own the descriptor? A child of fork has closed it,
-// and another file may have its number.
+// Removes a descriptor from the list. Returns false if this process does not
+// own it any more: a child of fork has closed the descriptor, and another file
+// may have its number.
 bool unlist(int descriptor) {
   if (!has_place(descriptor)) return true;
   const uint64_t bit = uint64_t{1} << descriptor % 64;
@@ -101,9 +102,9 @@ bool is_sealed_file(int descriptor) {
 // ---- counting
 
 // A lock belongs to the open file. It lasts as long as the file has a mapping
-// or a descriptor, also one in a message. /proc/locks shows the lock to all
-// processes. The lock's beginning, far after all data, encodes machine and GPU.
-// Its length is the number of bytes.
+// or a descriptor; a descriptor in a message also counts. /proc/locks shows the
+// lock to all processes. The lock's beginning, far after all data, encodes
+// machine and GPU. Its length is the number of bytes.
 constexpr uint64_t kLockMark = uint64_t{1} << 60;
 constexpr int kMachineShift = 36;
 constexpr uint64_t kMachineMask = (1 << 24) - 1;
@@ -127,7 +128,7 @@ void set_lock(int descriptor, short type, uint64_t begin, uint64_t bytes) {
 // one read: about 50 locks, 0.6 us for each.
 struct Locks {
   std::string text;
-  bool at_once = false;  ///< one read had room for another line
+  bool at_once = false;  ///< the first read returned the whole list
 };
 
 constexpr size_t kWholeRead = 4096, kLongestLine = 128;
@@ -147,10 +148,13 @@ Locks read_locks(size_t first_read) {
   return locks;
 }
 
-// Number of a file, and the bytes that it counts; sorted, each file once.
+// For each file: its inode number, and how many bytes its lock counts. The list
+// is sorted by the number, and each file is in it once.
 using Counted = std::vector<std::pair<uint64_t, uint64_t>>;
 
-// One line is "7: OFDLCK ADVISORY  READ -1 00:01:4077 first last".
+// Finds the locks that begin at `begin`. A line of /proc/locks has the form
+// "7: OFDLCK ADVISORY  READ -1 00:01:4077 first last". Here 4077 is the file's
+// inode number, and `first` and `last` are the first and last byte of the lock.
 Counted counted_in(const std::string& locks, uint64_t begin) {
   const std::string wanted = " " + std::to_string(begin) + " ";
   Counted counted;
@@ -187,7 +191,8 @@ bool has_all(const Counted& counted, const Counted& other) {
 
 // Reads the list of locks again; every second time, the first read is shorter.
 // If a lock disappears between two reads, another lock is skipped, because the
-// next read begins one line too far.
+// next read begins one line too far. With a shorter first read, the skipped
+// lock is a different one.
 Locks read_again(int turn) {
   return read_locks(turn % 2 == 0 ? kWholeRead / 2 : kWholeRead);
 }

@@ -27,14 +27,15 @@ class SharedFile {
   SharedFile& operator=(SharedFile&& other) noexcept;
   ~SharedFile();
 
-  /// A new file of zero bytes. If resources are missing, it is not valid and
-  /// errno is set. `what` is a part of its name.
+  /// A new file of `size` bytes, which are all zero. If resources are missing,
+  /// the file is not valid and errno is set. `what` is a part of its name.
   static SharedFile create(const char* what, uint64_t size, Size kind);
-  /// Takes over a descriptor. The result is valid only if the descriptor is
-  /// that of a file of this machine.
+  /// Takes over a descriptor. If it does not name a file of this machine,
+  /// closes the descriptor, and the result is not valid.
   static SharedFile adopt(int descriptor);
   /// Opens the file that another process of the machine has under this number.
-  /// If this is not possible, the result is not valid and errno is set.
+  /// If this is not possible, or if it is not a file of this machine, the
+  /// result is not valid. Only a failed system call sets errno.
   static SharedFile open_of(uint32_t pid, int descriptor);
 
   bool valid() const { return descriptor_ >= 0; }
@@ -42,7 +43,7 @@ class SharedFile {
   uint64_t size() const;
   /// Makes the file as large as `size`; only for Size::kGrows.
   bool grow_to(uint64_t size);
-  /// Sets the bytes of a GPU that this file counts for. They count as long as a
+  /// Sets how many bytes of a GPU this file uses. They count as long as a
   /// process has the file open or mapped.
   void count(int gpu, uint64_t bytes);
 
@@ -53,7 +54,7 @@ class SharedFile {
   uint64_t counted_ = 0;  ///< bytes that this descriptor's lock counts
 };
 
-/// The sum of the bytes of this GPU that the files of this machine have. Each
+/// The sum of the bytes of this GPU that the files of this machine use. Each
 /// file is added once.
 uint64_t counted_bytes(int gpu);
 

@@ -100,7 +100,7 @@ std::vector<Ticket> Stream::predecessors() {
   return after;
 }
 
-// Releases the operation's objects here, where no lock is held.
+// Runs an operation. Its objects are released here, where no lock is held.
 void Stream::execute(Operation* operation) {
   for (const Ticket& ticket : operation->after) {
     ticket.stream->wait(ticket.number);

@@ -66,10 +66,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   /// Gives work to the stream and returns. After a sticky error of the context,
   /// work is dropped, unless it has to happen `always` (an event for which
-  /// others wait). The work also waits for the work of `after`.
+  /// others wait). The work also waits for the work of `after`. In a stream
+  /// that captures, the work becomes a node, and the ticket is empty.
   Ticket submit(Command command, bool always = false,
                 const std::vector<Ticket>& after = {});
-  /// Does the same as submit() for a free, which an Order counts.
+  /// Does the same as submit() for a free, which an Order counts. The free
+  /// happens `always`, and it is never captured.
   Ticket submit_free(Command command);
   /// After this call submit() makes nodes of a new graph. Returns false if the
   /// stream already captures.
@@ -81,7 +83,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// The next node of the capture also comes after the nodes of `point`.
   /// Returns CUDA_ERROR_STREAM_CAPTURE_MERGE if the stream is in another
   /// capture, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the legacy stream; both
-  /// make the captures invalid.
+  /// errors make the captures invalid. Returns
+  /// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if the capture is already invalid.
   CUresult join_capture(const CapturePoint& point);
   /// The next node of the capture comes after this node.
   void capture_continues_after(CUgraphNode node);

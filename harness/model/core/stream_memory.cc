@@ -95,7 +95,7 @@ bool holds(T seen, T value, unsigned condition) {
   }
 }
 
-// Ends early when the context is lost, because then no later work runs.
+// Ends early if the context gets a sticky error: its later work is dropped.
 template <typename T>
 void wait_for(const T* place, T value, unsigned condition, CUcontext context) {
   for (int looks = 0; context->sticky == 0; ++looks) {

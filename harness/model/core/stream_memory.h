@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams that write a word of memory or wait for one (Driver API, stream
-// memory operations): the word may be device memory, also another process's,
-// or pinned host memory.
+// Streams that write a word of memory or wait for a word (Driver API, stream
+// memory operations). The word may be in device memory of this or another
+// process, or in pinned or registered host memory.
 #pragma once
 
 #include <cuda.h>
@@ -25,7 +25,7 @@ struct StreamMemoryOperation {
 
 /// Gives all operations to the stream, in their order, or gives it no
 /// operation. Returns CUDA_ERROR_INVALID_VALUE for unknown flags, and for an
-/// address that is unaligned, unknown, inaccessible to the stream's device, in
+/// address that is unaligned, unknown, in a mapping that may_copy() refuses, in
 /// managed memory ("cannot be used with managed memory") or in a device's pool;
 /// CUDA_ERROR_NOT_SUPPORTED for CU_STREAM_WAIT_VALUE_FLUSH
 /// (CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES is 0) and

@@ -31,12 +31,14 @@ class Suballocator {
     std::shared_ptr<Block> block;
   };
 
-  /// Takes a place of `size` bytes in a block that was added.
+  /// Takes a place of `size` bytes in a block that was added. If no block has
+  /// room, the address of the place is 0.
   Place take(const Owner& owner, uint64_t size);
   /// Adds a block of kPage that is all free.
   void add(const Owner& owner, uint64_t address, std::shared_ptr<Block> block);
   bool has(uint64_t mapping) const { return blocks_.count(mapping) > 0; }
-  /// True if the block is empty now; then the block is removed.
+  /// Gives a place back. True if the block is empty now; then the block is
+  /// removed.
   bool give_back(uint64_t mapping, uint64_t offset, uint64_t size);
 
  private:

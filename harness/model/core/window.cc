@@ -43,7 +43,7 @@ void must_map(const void* place) {
       std::strerror(errno) + " (raise 'sysctl vm.max_map_count')");
 }
 
-// Each block uses a descriptor.
+// Each block uses a descriptor, so a process needs many.
 void raise_descriptor_limit() {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;

@@ -3,7 +3,7 @@
 // window, in which the host faults as it does on hardware. In the second
 // window, the alias, the same bytes are really mapped. One permission byte for
 // each page and GPU says what a kernel may do. Peer access, closed imports,
-// freed memory, cuMemSetAccess and pool access all change this table.
+// freed memory, cuMemSetAccess and pool access all change these bytes.
 #pragma once
 
 #include <cuda.h>
@@ -23,12 +23,12 @@ enum Access : uint8_t {
   kNone = 0,
   kRead = 1,
   kReadWrite = 3,
-  kAsk = 4,  ///< every access is looked up
+  kAsk = 4,  ///< the interpreter looks up the memory of every access
 };
 
-/// Parts of the window. The next small allocation does not get addresses of
-/// another part that were just freed or closed. So a kernel that still uses
-/// those addresses faults.
+/// Parts of the window, each for other kinds of memory. If addresses of one
+/// part are freed, no memory of another part gets them. So a kernel that still
+/// uses those addresses faults.
 enum class Area { kLarge, kImported, kShared, kOther };
 
 /// Keeps the bytes of a range at their place while queued work needs them. Do
@@ -60,8 +60,8 @@ class Window {
            bool for_host);
   /// After this, an access to the range faults. Its addresses stay reserved.
   void unmap(uint64_t address, uint64_t size);
-  /// unmap(), and the addresses become free. Bytes that a pin keeps are
-  /// released with the last pin.
+  /// unmap(), and the addresses become free. If a pin keeps the range, both
+  /// bytes and addresses are released only with the last pin.
   void retire(uint64_t address, uint64_t size);
   Pin pin(uint64_t address, uint64_t size);
 

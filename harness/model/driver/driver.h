@@ -10,12 +10,12 @@
 #include "core/module.h"
 #include "core/stream.h"
 
-/// The library exports the functions of cuda.h and nothing else.
+/// The library exports the functions of the driver API and nothing else.
 #define IPCLAB_DRIVER_API extern "C" __attribute__((visibility("default")))
 
 namespace ipclab::model {
 
-/// Does what enter() does, then finds the stream of a handle. Returns
+/// Does what enter(&context) does, then finds the stream of a handle. Returns
 /// CUDA_ERROR_INVALID_HANDLE if there is none.
 inline CUresult enter_stream(CUstream handle, std::shared_ptr<Stream>* stream) {
   CUcontext context;
@@ -41,8 +41,9 @@ CUresult copy_cuboid(const std::shared_ptr<Stream>& stream, CUcontext current,
 /// Calls a host function in the order of the stream.
 CUresult call_host(const std::shared_ptr<Stream>& stream, CUhostFn function,
                    void* data);
-/// Launches a kernel in the order of the stream. The parameters are those of
-/// cuLaunchKernel.
+/// Launches a kernel in the order of the stream. `parameters` and `extra` are
+/// the same as in cuLaunchKernel. Returns CUDA_ERROR_INVALID_HANDLE if the
+/// function does not exist.
 CUresult launch_kernel(const std::shared_ptr<Stream>& stream,
                        CUfunction function, const LaunchShape& shape,
                        void** parameters, void** extra);

@@ -112,7 +112,8 @@ void* own_symbol(const std::string& name) {
   return self == nullptr ? nullptr : dlsym(self, name.c_str());
 }
 
-// The function that has a base name in a version of CUDA.
+// The function that has a base name in a version of CUDA; null if there is
+// none.
 void* entry_point(const std::string& name, int version) {
   if (is_too_new(name, version)) return nullptr;
   bool listed = false;
@@ -153,8 +154,8 @@ cuGetProcAddress_v2(const char* name, void** function, int version,
   // will return CUDA_ERROR_INVALID_VALUE."
   if (version > profile().driver_version) return CUDA_ERROR_INVALID_VALUE;
   // NVIDIA's runtime requests an empty name first, and then all functions, even
-  // those that the program does not need. cuGetExportTable then says what is
-  // wrong.
+  // those that the program does not need. So after an empty name, this function
+  // prints nothing, and cuGetExportTable says what is wrong.
   static std::atomic<bool> said{false};
   if (*name == '\0') said = true;
   if ((flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0) {
@@ -178,8 +179,8 @@ IPCLAB_DRIVER_API CUresult cuGetProcAddress(const char* name, void** function,
   return cuGetProcAddress_v2(name, function, version, flags, nullptr);
 }
 
-// Only NVIDIA's own libraries request these undocumented tables. The runtime
-// needs them; NVRTC works without them.
+// Only NVIDIA's own libraries request these undocumented tables. NVIDIA's
+// runtime needs them; NVRTC works without them.
 IPCLAB_DRIVER_API CUresult cuGetExportTable(const void**, const CUuuid*) {
   static std::atomic<bool> said{false};
   Dl_info caller;
@@ -195,7 +196,7 @@ IPCLAB_DRIVER_API CUresult cuGetExportTable(const void**, const CUuuid*) {
     } else {
       say("this program brings NVIDIA's runtime: build it with '-cudart "
           "shared' and without an RPATH to the toolkit, so that it finds the "
-          "model's");
+          "model's runtime");
     }
   }
   return CUDA_ERROR_NOT_FOUND;

@@ -37,8 +37,8 @@ Recording kernel_of(const CUDA_KERNEL_NODE_PARAMS& wanted) {
   };
 }
 
-// Writes handles as the queries of graphs do: `count` has the size of the
-// program's array before, and the number of handles after.
+// Writes handles as the queries of graphs do: before the call, `count` has the
+// size of the program's array; after the call, it has the number of handles.
 CUresult list_nodes(const std::vector<CUgraphNode>& found, CUgraphNode* nodes,
                     size_t* count) {
   if (nodes != nullptr) {
@@ -116,7 +116,7 @@ cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
 // captured." (Programming Guide)
 namespace {
 bool is_excluded(CUdeviceptr address) {
-  if (profile().driver_580) return false;  // driver 580 accepts it
+  if (profile().driver_580) return false;  // driver 580 accepts such memory
   const auto found = find_memory(address);
   return found && found->pool != nullptr;
 }
@@ -291,8 +291,9 @@ IPCLAB_DRIVER_API CUresult cuGraphNodeGetType(CUgraphNode handle,
   return CUDA_SUCCESS;
 }
 
-// The mode of CUDA forbids calls that could disturb a capture. The model
-// ignores the mode, because none of its calls disturbs a capture.
+// In CUDA, the capture mode forbids calls that could disturb a capture. The
+// model only checks that the mode exists, because none of its calls disturbs
+// the capture of another stream.
 IPCLAB_DRIVER_API CUresult cuStreamBeginCapture_v2(CUstream handle,
                                                    CUstreamCaptureMode mode) {
   std::shared_ptr<Stream> stream;

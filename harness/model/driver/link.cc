@@ -39,7 +39,8 @@ LinkLog log_of(unsigned count, const CUjit_option* options, void** values) {
 }
 
 // Returns CUDA_ERROR_NOT_SUPPORTED, with a line on standard error, for all
-// types except PTX and fat binaries.
+// types except PTX and fat binaries, and CUDA_ERROR_INVALID_VALUE for a type
+// that does not exist.
 CUresult check_type(CUjitInputType type) {
   if (type == CU_JIT_INPUT_PTX || type == CU_JIT_INPUT_FATBINARY) {
     return CUDA_SUCCESS;

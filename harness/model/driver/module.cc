@@ -38,8 +38,9 @@ bool is_interprocess(CUevent handle) {
   return event != nullptr && (event->flags & CU_EVENT_INTERPROCESS) != 0;
 }
 
-// Applies a launch attribute to the launch. Hints are accepted. An attribute is
-// refused if it would change the result and the model does not support it.
+// Applies a launch attribute to the launch. Returns CUDA_ERROR_NOT_SUPPORTED
+// for a cluster of more than one block and for an interprocess event. Accepts
+// all attributes that it does not name, as hints.
 CUresult apply(const CUlaunchAttribute& attribute, LaunchShape* shape) {
   switch (attribute.id) {
     case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:

@@ -50,8 +50,9 @@ size_t width_of(CUpointer_attribute attribute) {
   }
 }
 
-// Device memory of a GPU that is hidden from this process counts as memory of
-// the importing context.
+// The device of some memory. For host memory, and for a GPU that is hidden from
+// this process, it is the device of the memory's context; without such a
+// context, it is the current device.
 int ordinal_of(const Allocation& memory) {
   const int ordinal = ordinal_of_gpu(memory.gpu);
   const CUcontext user =

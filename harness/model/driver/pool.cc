@@ -25,8 +25,8 @@ CUresult allocate(CUdeviceptr* address, size_t size, CUmemoryPool pool,
   return CUDA_SUCCESS;
 }
 
-// A default stream is that of the current context; any other stream has its own
-// context.
+// Does what enter_stream() does, but only a default stream needs a current
+// context. Any other stream has its own context.
 CUresult enter_stream_of_any(CUstream handle, std::shared_ptr<Stream>* stream) {
   if (handle == nullptr || handle == CU_STREAM_LEGACY ||
       handle == CU_STREAM_PER_THREAD)

@@ -91,8 +91,8 @@ IPCLAB_DRIVER_API CUresult cuStreamDestroy_v2(CUstream stream) {
 IPCLAB_DRIVER_API CUresult cuStreamSynchronize(CUstream handle) {
   std::shared_ptr<Stream> stream;
   if (CUresult error = enter_live_stream(handle, &stream)) return error;
-  // The legacy stream is done when the work that it waits for in blocking
-  // streams is done, too.
+  // The legacy stream is done only when the work of the blocking streams, for
+  // which it waits, is also done.
   const bool legacy = stream->is_legacy();
   const Order frees =
       legacy ? stream->order_from_now() : stream->order_so_far();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The driver API: functions that the reference model does not have (yet). Each
-// call reports this once and returns "not supported". The list comes from
-// cuda.h (unsupported.cmake). The model's own functions replace these weak
-// ones. This file must not include the CUDA headers: the arguments do not
-// matter, so all functions look the same.
+// function reports this at its first call. Every call returns "not supported".
+// The list comes from cuda.h (unsupported.cmake). The model's own functions
+// replace these weak functions. This file must not include the CUDA headers:
+// the arguments do not matter, so all functions are declared without arguments.
 #include <atomic>
 #include <string>
 

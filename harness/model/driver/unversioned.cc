@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The driver API: function names without the version that cuda.h adds. Programs
-// use these names if they look up a function themselves. On a 64-bit host the
-// arguments are those of the second version.
+// use these names if they look up a function themselves. On a 64-bit host, the
+// first version has the same arguments as the second version.
 #if defined(__x86_64__)
 #define IPCLAB_JUMP(to) "jmp " to "@PLT"
 #elif defined(__aarch64__)

@@ -2,10 +2,10 @@
 """Builds other people's programs and runs each on its own simulated machine.
 
 It downloads nothing: the user names a checkout of NVIDIA/cuda-samples or of
-NVIDIA/nvbandwidth, or the folder of the wheel libucx-cu13. A sample's CMakeLists.txt
-says which sources and libraries it needs. nvcc alone builds it, with two changes: the
-CUDA runtime is the shared one, and PTX is embedded instead of machine code. A program
-with the static runtime or without PTX cannot run on the model.
+NVIDIA/nvbandwidth, or the folder of the wheel libucx-cu13. The CMakeLists.txt of a
+sample says which sources and libraries the sample needs. nvcc alone builds a program,
+with two changes: the CUDA runtime is the shared one, and PTX is embedded instead of
+machine code. A program with the static runtime or without PTX cannot run on the model.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Program:
     folder: Path
     sources: list[str]
     flags: list[str] = field(default_factory=list)
-    modules: dict[str, str] = field(default_factory=dict)  # made: from
+    modules: dict[str, str] = field(default_factory=dict)  # file: its source
     headers: list[str] = field(default_factory=list)  # of the toolkit, for NVRTC
     arguments: list[str] = field(default_factory=list)
     binary: str = ""
@@ -250,8 +250,8 @@ def run(program: Program, ipclab: Sequence[str], limit: int) -> Outcome:
     """Runs a program on its own simulated machine and judges how it ends.
 
     `limit` is the processor time, in seconds, that each of its processes may use. If
-    all of them only wait for this time, the program hangs, and they are killed. So
-    other work on the machine does not make a program slow or hung.
+    all processes only wait for `limit` seconds, the program hangs, and its processes
+    are killed. So other work on the machine does not make a program slow or hung.
     """
 
     def bounded() -> None:
@@ -299,7 +299,7 @@ def until_it_ends(child: subprocess.Popen[str], limit: int) -> tuple[str, bool]:
 
 
 def activity(group: int) -> tuple[float, bool]:
-    """Processor time of a process group in seconds; whether a member can run now."""
+    """Processor time of a process group in seconds; can one of its processes run?"""
     used, runs = 0.0, False
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError):
@@ -331,7 +331,7 @@ def judge(code: int | None, output: str) -> tuple[str, str]:
 
 
 def last_line(output: str) -> str:
-    """The last line that is not empty."""
+    """The last line that is not empty; "" if there is none."""
     lines = [x.strip() for x in output.splitlines() if x.strip()]
     return lines[-1] if lines else ""
 

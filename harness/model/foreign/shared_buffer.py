@@ -36,7 +36,7 @@ DEADLINE = 200  # s
 
 
 def values(buffer: Any) -> set[int]:
-    """The contents of a buffer."""
+    """The different byte values in a buffer."""
     seen = (ctypes.c_ubyte * COUNT)()
     (error,) = driver.cuMemcpyDtoH(ctypes.addressof(seen), int(buffer.handle), COUNT)
     assert error == driver.CUresult.CUDA_SUCCESS, error
@@ -44,7 +44,7 @@ def values(buffer: Any) -> set[int]:
 
 
 def importer(shared: Queue[Any], answers: Queue[Any]) -> None:
-    """Waits for the event, reports what the buffer contains, and changes it."""
+    """Waits for the event, changes the buffer, and reports its old contents."""
     device = Device()
     device.set_current()
     stream = device.create_stream()

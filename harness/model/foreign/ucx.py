@@ -74,7 +74,7 @@ def main(folder: Path, test: str) -> int:
 
 
 def start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
-    """One of the two processes, with its output in a pipe."""
+    """Starts one of the two processes, with its output in a pipe."""
     return subprocess.Popen(
         command,
         env=environment,

@@ -2,7 +2,7 @@
 // start this command can run on the model. It has no server and changes
 // nothing: processes of the model can always use their simulated GPU at the
 // same time. It only makes a socket. A process that can connect to this socket
-// reports that it is a client (core/mps.cc).
+// reports that the process is a client (core/mps.cc).
 //
 //   nvidia-cuda-mps-control -d   starts the daemon
 //   nvidia-cuda-mps-control      reads commands: quit, get_server_list
@@ -93,7 +93,7 @@ int give_commands() {
     return 1;
   }
   for (std::string line; std::getline(std::cin, line);) {
-    if (line == "get_server_list") continue;  // it has none
+    if (line == "get_server_list") continue;  // the list is empty
     if (line != "quit") {
       std::fprintf(stderr, "%s: the model's stand-in does not know this\n",
                    line.c_str());

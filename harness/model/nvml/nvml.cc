@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small libnvidia-ml.so.1 for the simulated machine: devices, names, memory,
 // processes and versions. Other functions that programs look up are present and
-// return "not supported", as on some real GPUs. The types are those of NVML's
-// interface; if NVIDIA changes the interface of a function, the function gets
-// another name.
+// return "not supported", as on some real GPUs. The types are the types of
+// NVML's interface. If NVIDIA changes the interface of a function, NVIDIA gives
+// the function another name.
 #include <dirent.h>
 #include <unistd.h>
 
@@ -88,7 +88,7 @@ Result put(const std::string& text, char* out, unsigned room) {
   return kSuccess;
 }
 
-int bus_of(int gpu) { return 0x10 + gpu; }  // the device's attribute is equal
+int bus_of(int gpu) { return 0x10 + gpu; }  // CU_DEVICE_ATTRIBUTE_PCI_BUS_ID
 
 Memory memory_of(int gpu) {
   Memory memory{};
@@ -99,7 +99,8 @@ Memory memory_of(int gpu) {
   return memory;
 }
 
-// The processes that have a file of the machine open.
+// The processes that have a file of the machine open. Which GPU a process uses
+// is not known, so the list is the same for each GPU.
 std::vector<unsigned> users_of_machine() {
   std::vector<unsigned> users;
   DIR* processes = opendir("/proc");

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A libnvrtc.so.13 in front of NVIDIA's. NVIDIA's library compiles. A program
 // that asks for machine code (a cubin) gets the PTX of the same compilation,
-// because the model runs PTX. The functions that load an image accept both.
+// because the model runs PTX. The functions that load an image accept PTX in
+// place of a cubin.
 //
-// nvrtc.h is not needed to build this library, because it passes handles on
-// without a change.
+// nvrtc.h is not needed to build this library, because the library passes
+// handles on without a change.
 #include <dlfcn.h>
 #include <errno.h>
 #include <glob.h>
@@ -174,7 +175,7 @@ IPCLAB_NVRTC const char* nvrtcGetErrorString(int result) {
 }
 
 // If the program named a virtual architecture, NVRTC made no machine code. Then
-// this library has no machine code, either.
+// this function also returns a size of 0.
 IPCLAB_NVRTC int nvrtcGetCUBINSize(Program program, size_t* size) {
   auto* function = real<int(Program, size_t*)>("nvrtcGetCUBINSize");
   if (function == nullptr) return kInternalError;

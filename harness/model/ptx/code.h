@@ -83,8 +83,9 @@ struct Instruction {
   uint8_t count = 1;           ///< elements of a vector
   uint8_t register_bytes = 0;  ///< of d (or the vector's elements)
   uint8_t address_bytes = 8;   ///< of the address register
-  /// Writes only d, from operands and values that never change while a warp
-  /// runs. It cannot fault and may run earlier than its place in the code.
+  /// The instruction only computes registers, from registers and from values
+  /// that never change while a warp exists. It cannot fault and may run earlier
+  /// than its place in the code.
   bool pure = false;
   /// This many instructions from here on always run one after the other: no
   /// instruction has a guard, no lanes join between them, and all instructions
@@ -147,7 +148,8 @@ struct Split {
   uint32_t mask;
   int pc;
   Frame* frame;
-  uint32_t wanted = 0;  ///< at a warp sync: the lanes waited for
+  uint32_t wanted = 0;  ///< at a warp sync: the lanes that the split waits for;
+                        ///< at a barrier: its number
   uint64_t last_run = 0;
 };
 

@@ -165,8 +165,8 @@ void FunctionBuilder::build() {
   }
 }
 
-/// Moves out of the code all values that are the same in all blocks of a warp:
-/// parameters, thread indices and values computed from them.
+/// Moves out of the code all values that are the same in all blocks that a warp
+/// runs: parameters, thread indices and values computed from them.
 void FunctionBuilder::hoist() {
   std::set<uint32_t> fixed;
   for (const Constant& constant : function_.constants)
@@ -503,7 +503,7 @@ void Decoder::address(size_t index) {
   i.address_bytes = static_cast<uint8_t>(bytes);
   if (bytes != 4 && bytes != 8)
     unsupported("the address does not have 4 or 8 bytes");
-  // The parameters of a .func live in its frame.
+  // The parameters of a .func are in its frame.
   if (i.space == Space::kParameter && !builder_.syntax_.entry)
     i.space = Space::kLocal;
   if (i.space == Space::kGeneric && base.kind == Operand::kName &&

@@ -29,8 +29,8 @@ class FunctionBuilder {
  public:
   FunctionBuilder(const ProgramContext& context, const FunctionSyntax& syntax,
                   Function& function, uint32_t shared_base);
-  /// Decodes the whole body. An unsupported instruction ends it and sets
-  /// Function::unsupported.
+  /// Decodes the whole body. An unsupported instruction ends the decoding and
+  /// sets Function::unsupported.
   void build();
 
  private:
@@ -91,7 +91,7 @@ class Decoder {
   /// The register offset of a source operand that is used as `type`.
   uint32_t source(size_t index, Type type);
   uint32_t source(const Operand& operand, Type type, uint32_t* bytes = nullptr);
-  /// The register offset of a destination; kNone for `_`.
+  /// The register offset of a destination; 0 for `_`.
   uint32_t destination(size_t index, Type type);
   uint32_t destination(const Operand& operand, Type type,
                        uint32_t* bytes = nullptr);
@@ -162,9 +162,9 @@ bool is_fixed_for_warp(uint8_t mode);
 /// other names.
 Handler built_in_function(const std::string& name);
 
-/// pick<uint16_t, uint32_t>(type, [](auto x) { return handler<decltype(x)>; })
-/// with the C++ type of the same width and signedness; null if it is not
-/// listed. Untyped bits count as unsigned.
+/// pick(TypeList<uint16_t, uint32_t>{}, type, make) returns make(x), where x
+/// has the listed C++ type with the width and the signedness of `type`; null if
+/// no such type is listed. Untyped bits count as unsigned.
 template <class... Ts>
 struct TypeList {};
 

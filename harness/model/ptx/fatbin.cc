@@ -21,7 +21,7 @@ constexpr uint32_t kNewestArchitecture = 100;
 
 struct Wrapper {
   uint32_t magic;
-  uint32_t version;  // 1: data is the container; 2: `list` has one per object
+  uint32_t version;  // 1: `data` is the container; 2: `list` has containers
   const void* data;
   const void* const* list;
 };
@@ -110,13 +110,13 @@ std::string ptx_of_container(const char* container) {
       entry.compressed_bytes != 0
           ? decompress(payload, entry)
           : std::string(payload, static_cast<size_t>(entry.payload_bytes));
-  text.resize(std::strlen(text.c_str()));  // it is padded with NUL
+  text.resize(std::strlen(text.c_str()));  // without the NULs at its end
   return text;
 }
 
 bool looks_like_ptx(const char* text) {
-  // PTX begins with comments and a .version line, so the search ends at that
-  // line.
+  // PTX begins with comments and a .version line, so any other line ends the
+  // search.
   for (int line = 0; line < 200; ++line) {
     while (std::isspace(static_cast<unsigned char>(*text))) ++text;
     if (std::strncmp(text, ".version", 8) == 0) return true;
@@ -145,7 +145,7 @@ std::vector<std::string> ptx_of_image(const void* image) {
           "the module image is neither a fatbinary nor PTX text");
     containers.push_back(static_cast<const char*>(container));
   };
-  // The first byte shows how much of the image may be read.
+  // The first bytes show how much of the image may be read.
   if (static_cast<unsigned char>(bytes[0]) == (kWrapperMagic & 0xff) &&
       static_cast<unsigned char>(bytes[1]) == (kWrapperMagic >> 8 & 0xff)) {
     const auto wrapper = read<Wrapper>(image);

@@ -8,8 +8,9 @@
 
 namespace ipclab::ptx {
 
-/// Memory for registers, stacks and shared memory of one host thread. It is
-/// kept from launch to launch, so a later launch causes no page faults.
+/// Memory for registers, stacks and shared memory of one host thread. Up to
+/// 64 MiB are kept from launch to launch, so a later launch causes fewer page
+/// faults.
 class Arena {
  public:
   ~Arena();

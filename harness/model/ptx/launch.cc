@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a grid. Blocks become resident one by one. While all resident blocks
-// wait, more blocks become resident. So a block may spin until another block
+// Runs a grid. At first one block is resident. If no resident block ends in a
+// pass, more blocks become resident. So a block may spin until another block
 // does something.
 #include <sched.h>
 #include <time.h>
@@ -16,12 +16,12 @@
 namespace ipclab::ptx {
 namespace {
 
-// All of these count instructions of a warp.
+// The first four numbers count instructions of a warp.
 constexpr uint32_t kQuantum = 2048;        // between two checks of the limits
 constexpr uint32_t kYieldAfter = 1 << 19;  // of a kernel that makes progress
 constexpr uint64_t kAloneBudget = 32768;   // for a block that runs alone
 constexpr uint64_t kSharedBudget = 4096;   // if other blocks are resident
-constexpr unsigned kIdlePasses = 200;      // before a waiting kernel sleeps,
+constexpr unsigned kIdlePasses = 200;      // before a waiting kernel sleeps
 constexpr unsigned kBurst = 64;            // passes between two naps
 constexpr timespec kNap{0, 100'000};
 constexpr size_t kMaxResident = 256;

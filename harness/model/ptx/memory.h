@@ -34,7 +34,7 @@ inline char* within(char* begin, uint64_t offset, uint64_t size,
   return offset <= limit && size <= limit - offset ? begin + offset : nullptr;
 }
 
-/// Host bytes of one lane's access, or null if it is not allowed.
+/// Host bytes of one lane's access, or null if the access is not allowed.
 inline char* space_bytes(Warp& warp, Space space, int lane, uint64_t address,
                          uint32_t size, bool write) {
   Block& block = *warp.block;
@@ -83,7 +83,7 @@ inline char* space_bytes(Warp& warp, Space space, int lane, uint64_t address,
   }
 }
 
-/// Addresses of 32 bits wrap at 32 bits.
+/// The address that one lane accesses. Addresses of 32 bits wrap at 32 bits.
 inline uint64_t lane_address(Warp& warp, const Instruction& i, int lane) {
   const auto offset = static_cast<uint64_t>(i.immediate);
   if (i.a == kNone) return offset;

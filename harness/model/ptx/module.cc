@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module: decodes all functions of a text, finds out what each kernel needs
-// (stack, shared memory, functions that cannot run) and links addresses.
+// A module: decodes all functions of a text, finds out how much stack and
+// shared memory each kernel needs and whether it can run, and links addresses.
 #include <algorithm>
 #include <set>
 
@@ -96,7 +96,8 @@ class ModuleBuilder {
     return false;
   }
 
-  /// Functions with an address in memory: an indirect call may reach them.
+  /// Finds the functions whose address is used: an indirect call may reach
+  /// them.
   void find_addresses_taken() {
     const auto add = [&](const std::string& name, int unit) {
       if (const size_t* found = syntax_.function_names.find(name, unit))
@@ -117,7 +118,8 @@ class ModuleBuilder {
     uint32_t registers = 0;
   };
 
-  /// Follows the calls from a function; `path` are its callers.
+  /// Follows the calls from a function and returns the bytes of stack that it
+  /// needs; `path` are its callers.
   uint32_t follow(size_t index, std::set<size_t>& path, Needs& needs) {
     if (!path.insert(index).second) {
       needs.unknown_depth = true;
@@ -166,7 +168,7 @@ class ModuleBuilder {
     kernel->program_ = module_->program_.get();
     for (const size_t reached : needs.reached) {
       const Function& callee = module_->program_->functions[reached];
-      // A function that is only reached through a pointer fails when called.
+      // A function whose address is used fails only when it is called.
       if (callee.unsupported.empty() || !kernel->unsupported_.empty()) continue;
       if (addresses_taken_.count(reached) != 0 && reached != index) continue;
       kernel->unsupported_ =

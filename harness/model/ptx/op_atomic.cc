@@ -50,7 +50,7 @@ using BitsOf =
     std::conditional_t<sizeof(T) == 2, uint16_t,
                        std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
 
-/// Replaces the value in memory by op(old, lane) and returns the old value.
+/// Replaces the value in memory by update(old) and returns the old value.
 template <class T, class Update>
 T update_memory(char* at, Update update) {
   using B = BitsOf<T>;
@@ -90,7 +90,7 @@ void compare_and_swap(Warp& warp, const Instruction& i, uint32_t mask) {
   }
 }
 
-/// .f16x2 and .bf16x2: each half separately, in one exchange.
+/// For .f16x2 and .bf16x2, adds each half separately, in one exchange.
 template <float (*kRead)(uint16_t), uint16_t (*kWrite)(double, bool), class T>
 struct HalfAdd {
   static T of(T a, T b) {

@@ -182,7 +182,7 @@ enum PermuteMode {
   kSelectors
 };
 
-/// The selectors of the special modes of prmt for each value of c[1:0].
+/// The selectors of a special mode of prmt for the value c[1:0].
 uint32_t permute_selectors(int mode, uint32_t c) {
   const uint32_t k = c & 3;
   uint32_t result = 0;
@@ -337,8 +337,8 @@ void count_ones(Warp& warp, const Instruction& i, uint32_t mask) {
   });
 }
 
-/// Position of the highest bit that differs from the sign bit. With i.mode, the
-/// shift amount that moves this bit to the top.
+/// Position of the highest bit that differs from the sign bit; ~0 if there is
+/// none. With i.mode, the shift amount that moves this bit to the top.
 template <class T>
 void find_leading(Warp& warp, const Instruction& i, uint32_t mask) {
   using U = Unsigned<T>;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cvt, szext: conversions between integers, f16, bf16, f32 and f64, with
-// rounding and saturation. This file is compiled with -frounding-math.
+// cvt: conversions between integers, f16, bf16, f32 and f64, with rounding and
+// saturation. This file is compiled with -frounding-math.
 #include <cfenv>
 
 #include "decode.h"
@@ -9,8 +9,8 @@
 namespace ipclab::ptx {
 namespace {
 
-/// Describes a conversion. The process has a table of conversions; i.list is an
-/// index in this table.
+/// Describes a conversion. decode_cvt() packs these fields into i.list, and
+/// convert_lanes() unpacks them.
 struct Conversion {
   Type to, from;
   int rounding;   // index in kDirections
@@ -37,7 +37,7 @@ double to_integral(double value, int rounding) {
   }
 }
 
-/// Clamps a value that is out of range; NaN gives 0.
+/// Converts a value. Clamps it if it is out of range; NaN gives 0.
 uint64_t real_to_integer(double value, Type to) {
   if (value != value) return 0;
   const int bits = static_cast<int>(type_bytes(to)) * 8;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic on f32 and f64. Results that PTX calls approximate are computed
-// exactly. This file is compiled with -frounding-math.
+// Arithmetic on f32 and f64. Results that PTX calls approximate are as exact as
+// the host's C library. This file is compiled with -frounding-math.
 #include <cfenv>
 
 #include "decode.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic on f16, f16x2, bf16 and bf16x2: computed in double, rounded once.
+// Arithmetic on f16, f16x2, bf16 and bf16x2. Results are computed in double and
+// rounded once.
 #include "decode.h"
 #include "numbers.h"
 
@@ -127,8 +128,9 @@ bool holds(int relation, bool unordered, double a, double b) {
   }
 }
 
-/// i.mode: the relation, + 16 if NaN makes it true; i.list: and, or, xor with
-/// i.e; d and c are the two predicates (for x2: one for each half).
+/// i.mode: the relation, + 16 if NaN makes the relation true; i.list: 0 and, 1
+/// or, 2 xor with i.e, 3 none of them; d and c are the two predicates (for x2:
+/// one for each half).
 template <class Format>
 void compare(Warp& warp, const Instruction& i, uint32_t mask) {
   const auto* a = lanes_of<uint16_t>(warp, i.a);

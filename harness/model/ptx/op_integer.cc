@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer arithmetic: add … rem, carries, min, max, sad, 24-bit and dot
-// products.
+// Integer arithmetic: add, sub, mul, mad, div, rem, carries, neg, abs, min,
+// max, sad, 24-bit and dot products.
 #include "decode.h"
 #include "numbers.h"
 

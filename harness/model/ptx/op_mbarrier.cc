@@ -131,7 +131,8 @@ void complete_bytes(Warp& warp, const Instruction& i, uint32_t mask) {
   });
 }
 
-/// Has the phase of a state, or the last phase of a parity, ended?
+/// Has the phase of a state ended? With kParity: has the newest phase with this
+/// parity ended?
 template <bool kParity>
 void test_wait(Warp& warp, const Instruction& i, uint32_t mask) {
   uint32_t over = 0;
@@ -193,7 +194,8 @@ void ignore_order(Decoder& d) {
   d.ignore({"acquire", "release", "relaxed", "cta", "cluster"});
 }
 
-/// A cluster is one block here, so its shared memory is the block's.
+/// A cluster is one block here, so its shared memory is that block's shared
+/// memory.
 void take_shared(Decoder& d) {
   if (d.take("shared::cluster")) {
     d.i.space = Space::kShared;
@@ -215,7 +217,7 @@ void decode_arrival(Decoder& d, Handler plain) {
 
 void decode_wait(Decoder& d) {
   const bool parity = d.take("parity");
-  d.expect_operands(3, 4);  // the last says how long a thread may sleep
+  d.expect_operands(3, 4);  // the fourth says how long a thread may sleep
   d.i.d = d.destination(0, Type::kPred);
   d.address(1);
   d.i.b = d.source(2, parity ? Type::kB32 : Type::kB64);
@@ -276,7 +278,7 @@ void nothing(Warp&, const Instruction&, uint32_t) {}
 
 void decode_copy_arrival(Decoder& d) {
   // The copies of the thread are done. Without noinc the arrival first raises
-  // the pending count by one, so in total it changes nothing.
+  // the pending count by one, so in total the arrival changes nothing.
   const bool counts = d.take("noinc");
   if (!d.take("arrive")) d.unsupported();
   take_shared(d);

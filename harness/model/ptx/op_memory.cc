@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ld, st, ldu, prefetch, cp.async. Every access goes to memory; single values
-// are read and written atomically.
+// of up to 8 bytes are read and written atomically.
 #include "decode.h"
 #include "memory.h"
 
@@ -31,7 +31,7 @@ void store_value(char* to, T value) {
 }
 
 /// A value in the form in which a wider register holds it. Signed values, also
-/// those of 8 bits, keep their sign.
+/// values of 8 bits, keep their sign.
 template <class R, class T>
 R extended(T value) {
   return static_cast<R>(value);
@@ -146,7 +146,7 @@ Handler for_register<Wide>(Type type, bool stores, bool vector) {
   return access<Wide, Wide>(stores, vector);
 }
 
-/// A store of an unsigned type drops the upper bits of the register, so a store
+/// A store drops the upper bits of the register, so a store of a signed type
 /// may use the untyped variant.
 Handler accessor(Type type, uint32_t register_bytes, bool stores, bool vector) {
   if (stores && is_signed(type)) type = bits_of(type);

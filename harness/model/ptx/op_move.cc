@@ -21,7 +21,7 @@ void copy_predicate(Warp& warp, const Instruction& i, uint32_t mask) {
   set_predicate(warp, i.d, mask, predicate(warp, i.a));
 }
 
-/// d = {e0, e1, …}; i.count elements of i.address_bytes in i.list.
+/// d = {e0, e1, …}: i.list has i.count elements of i.address_bytes bytes.
 void pack(Warp& warp, const Instruction& i, uint32_t mask) {
   const auto& lists = warp.frame->function->lists;
   const uint32_t bytes = i.address_bytes;

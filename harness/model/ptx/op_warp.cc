@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Instructions that the lanes of a warp run together: shfl, vote, match, redux,
-// elect, activemask, bar.warp.sync.
+// elect, activemask.
 #include "decode.h"
 #include "numbers.h"
 

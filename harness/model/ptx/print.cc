@@ -34,7 +34,7 @@ class Arguments {
       std::memcpy(variable(call_.results[0]), &value, sizeof value);
   }
 
-  /// Bytes at a generic address; false after a fault has been raised.
+  /// Reads bytes at a generic address; false after a fault has been raised.
   bool read(uint64_t address, void* to, uint32_t size) const {
     const char* from =
         space_bytes(warp_, Space::kGeneric, lane_, address, size, false);
@@ -81,7 +81,8 @@ class Formatter {
   Formatter(const Arguments& arguments, uint64_t values)
       : arguments_(arguments), values_(values) {}
 
-  /// The number of values used; -1 after a fault.
+  /// Appends the text to `out`. Returns the number of values used; -1 after a
+  /// fault.
   int format(const std::string& text, std::string* out) {
     int used = 0;
     for (size_t at = 0; at < text.size();) {

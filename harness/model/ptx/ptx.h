@@ -27,7 +27,7 @@ struct AddressSpace {
   /// For addresses outside the window and for "ask" pages: returns the host
   /// address of [address, address + size), or null if the access is not
   /// allowed. If there is no function, every such access is a fault. It is
-  /// called from the thread that launches (and from helper threads if
+  /// called from the thread that calls run() (and from helper threads if
   /// IPCLAB_MODEL_THREADS is above 1).
   void* (*lookup)(void* context, uint64_t address, uint64_t size,
                   bool write) = nullptr;
@@ -44,14 +44,15 @@ struct AddressSpace {
 struct Fault {
   /// A CUresult: 218 if the kernel cannot be interpreted, 700 illegal address,
   /// 702 timeout, 710 assert, 715 illegal instruction, 716 misaligned address,
-  /// 718 call of something that is not a function, 719 trap or stack overflow.
+  /// 718 call of something that is not a function, 719 trap, stack overflow or
+  /// a wrong use of an mbarrier.
   int code = 0;
   uint64_t address = 0;
   uint32_t size = 0;  ///< bytes of the access
   bool write = false;
   std::string kernel;
   int line = 0;      ///< in the PTX text
-  std::string what;  ///< one readable line naming kernel, address, PTX line
+  std::string what;  ///< one line for people; it names what is known
 };
 
 struct Function;  // code.h
@@ -69,7 +70,7 @@ class Kernel {
   uint32_t parameter_bytes() const { return parameter_bytes_; }
   uint32_t static_shared_bytes() const { return static_shared_bytes_; }
   uint32_t local_bytes() const { return local_bytes_; }
-  /// An estimate: PTX registers before allocation, at most 255.
+  /// An estimate: the number of registers in the PTX, at least 8, at most 255.
   uint32_t register_count() const { return register_count_; }
   /// The value of .maxntid or .reqntid; 1024 without these directives.
   uint32_t max_threads_per_block() const { return max_threads_per_block_; }
@@ -134,7 +135,8 @@ class Module {
   /// All `.global` and `.const` variables. The caller allocates memory for
   /// them, sets `address`, calls link() and then writes `initial`.
   std::vector<Variable>& variables();
-  /// Resolves names to addresses in the code and in initialisers.
+  /// Resolves names to addresses in the code and in initialisers. Throws
+  /// std::runtime_error for a name that no text defines.
   void link();
 
  private:
@@ -173,9 +175,9 @@ std::optional<Fault> run(const Launch& launch);
 /// The PTX text inside the image that __cudaRegisterFatBinary or
 /// cuModuleLoadData gets: a fatbin wrapper, a bare container, or PTX text. The
 /// PTX may be compressed with zstd (needs libzstd.so.1). Returns one text for
-/// each translation unit. If a unit has several architectures, it is the newest
-/// that is at most sm_100. Throws std::runtime_error with a text that says what
-/// to do.
+/// each translation unit. If a unit has texts for several architectures, the
+/// newest that is at most sm_100 is taken. If there is no such text, throws
+/// std::runtime_error with a text that says what to do.
 std::vector<std::string> ptx_of_image(const void* image);
 
 }  // namespace ipclab::ptx

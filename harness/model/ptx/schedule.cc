@@ -174,7 +174,8 @@ class WarpRun {
     }
   }
 
-  /// The next place where another split of this frame waits to be joined.
+  /// The next place where another split of this frame waits to be joined;
+  /// INT_MAX if there is none.
   int meeting_point() const {
     int point = INT_MAX;
     for (size_t k = 0; k < warp_.splits.size(); ++k) {
@@ -440,7 +441,8 @@ class WarpRun {
   }
 
   /// Lets lanes continue that only wait for each other (bar.warp.sync) when all
-  /// of them have arrived, each at its own instruction.
+  /// of them have arrived, also at different instructions. Returns true if
+  /// lanes continue.
   bool release_meetings() {
     const uint32_t waiting = at_warp_syncs();
     bool released = false;

@@ -83,7 +83,7 @@ struct Operand {
 struct Statement {
   int line = 0;
   int scope = 0;
-  std::string label;   ///< not empty: this is a label, nothing else is set
+  std::string label;   ///< not empty: this is a label, not an instruction
   std::string opcode;  ///< as written
   bool guarded = false;
   Operand guard;

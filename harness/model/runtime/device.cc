@@ -119,7 +119,8 @@ IPCLAB_RUNTIME_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p,
   return cudaSuccess;
 }
 
-// cuda-runtime names of the same function in older headers.
+// Programs that were compiled with older headers call the function by this
+// name.
 IPCLAB_RUNTIME_API cudaError_t cudaGetDeviceProperties_v2(cudaDeviceProp* p,
                                                           int device) {
   return cudaGetDeviceProperties(p, device);

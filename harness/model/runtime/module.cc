@@ -59,8 +59,8 @@ cudaError_t find_kernel(const void* function, CUkernel* kernel) {
                                        : static_cast<cudaError_t>(error);
 }
 
-// On the host, a __managed__ variable is a pointer. It is set at the first use
-// of a context.
+// On the host, a __managed__ variable is a pointer. This function sets all
+// these pointers.
 cudaError_t find_managed() {
   const std::lock_guard lock(registered().mutex);
   for (auto& entry : registered().variables) {
@@ -144,7 +144,8 @@ IPCLAB_RUNTIME_API void** __cudaRegisterFatBinary(void* image) {
 IPCLAB_RUNTIME_API void __cudaRegisterFatBinaryEnd(void**) {}
 
 IPCLAB_RUNTIME_API void __cudaUnregisterFatBinary(void**) {
-  // The process or the library ends, but a stream may still run code of it.
+  // The binary stays: its process or library ends, but a stream may still run
+  // its code.
 }
 
 IPCLAB_RUNTIME_API char __cudaInitModule(void**) {

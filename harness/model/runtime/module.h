@@ -8,10 +8,12 @@
 namespace ipclab::runtime {
 
 /// Address and size of a __device__, __constant__ or __managed__ variable in
-/// the current context, by the address of its shadow on the host.
+/// the current context, by the address of its shadow on the host. Returns
+/// cudaErrorInvalidSymbol if there is no such variable.
 cudaError_t find_symbol(const void* shadow, CUdeviceptr* address, size_t* size);
 
-/// The kernel of a host function, or of a cudaKernel_t.
+/// The kernel of a host function, or of a cudaKernel_t. Returns
+/// cudaErrorInvalidDeviceFunction if there is no such kernel.
 cudaError_t kernel_of(const void* function, CUfunction* kernel);
 
 }  // namespace ipclab::runtime

@@ -124,8 +124,8 @@ cudaError_t reset_device() {
 }
 
 namespace {
-// A fault of the context is not cleared, because it is not the error of one
-// call.
+// The fault of the context. cudaGetLastError does not clear it, because it is
+// not the error of one call.
 cudaError_t fault_of_context() {
   const CUresult state = state_of_context();
   return is_no_context(state) ? cudaSuccess : static_cast<cudaError_t>(state);
@@ -147,9 +147,10 @@ IPCLAB_RUNTIME_API cudaError_t cudaGetLastError() {
   return error;
 }
 
-/// For unsupported.cc: prints one line at the first call. A runtime that is
-/// newer than the driver refuses functions that the driver does not have. Any
-/// function of unsupported.cc may be such a function.
+/// For unsupported.cc: prints one line at the first call of a function. If the
+/// runtime is newer than the driver, the driver may lack any of these
+/// functions. Then returns cudaErrorCallRequiresNewerDriver, otherwise
+/// cudaErrorNotSupported.
 extern "C" int ipclab_runtime_refuse(const char* name,
                                      std::atomic<bool>* said) {
   if (!said->exchange(true)) {

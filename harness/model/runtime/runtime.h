@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Declarations that the files of the runtime API share. The runtime is a thin
-// layer on the driver API, which holds all state.
+// layer on the driver API. The runtime itself keeps only each thread's last
+// error and device, and the code that the program registers.
 #pragma once
 
 #include <cuda.h>
@@ -21,11 +22,12 @@ inline cudaError_t remember(CUresult error) {
 /// cudaErrorNoDevice, and, in a forked child, cudaErrorInitializationError.
 cudaError_t start();
 /// Does what start() does. If there is no current context, makes the primary
-/// context of this thread's device current.
+/// context of this thread's device current. Returns the fault of the current
+/// context if it has one.
 cudaError_t bind();
 
-/// The answer of cudaRuntimeGetVersion: the version of the profile, or that of
-/// the headers.
+/// The answer of cudaRuntimeGetVersion: the version that the profile names,
+/// otherwise the version of the headers.
 int version();
 
 /// The device that this thread uses.

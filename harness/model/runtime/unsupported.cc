@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The runtime API: functions that the reference model does not have (yet). Each
-// call reports this once and returns "not supported". The list comes from
-// cuda_runtime_api.h (unsupported.cmake), as in driver/unsupported.cc.
+// function reports this at its first call. Every call returns "not supported",
+// or "call requires newer driver" if the runtime is newer than the driver. The
+// list comes from cuda_runtime_api.h (unsupported.cmake), as the list in
+// driver/unsupported.cc comes from cuda.h.
 #include <unistd.h>
 
 #include <atomic>

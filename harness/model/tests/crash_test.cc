@@ -33,7 +33,8 @@ int rounds() {
   return asked != nullptr ? std::atoi(asked) : IPCLAB_CRASH_ROUNDS;
 }
 
-// Exports, opens and records without end.
+// Exports memory and an event. Then allocates, launches, records and frees
+// without end.
 ROLE(busy) {
   int* data = allocate<int>(1 << 20);
   cudaEvent_t event = nullptr;
@@ -124,7 +125,7 @@ TEST(Crash, KilledImporterLeavesTheExporterWhole) {
     peer.kill(SIGKILL);
     ASSERT_EQ(cudaStreamWaitEvent(nullptr, event), cudaSuccess);
     ASSERT_EQ(peer.wait(), "signal 9");
-    // The importer's work has ended before the kill or because of it.
+    // The importer's work has ended, either before the kill or by the kill.
     ASSERT_EQ(launch("fill", kCount / 256, 256, nullptr, data, kCount, round),
               CUDA_SUCCESS);
     std::vector<int> seen(kCount);

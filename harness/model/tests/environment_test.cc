@@ -20,8 +20,8 @@ using Environment = std::map<std::string, std::string>;
 struct Description {
   int start;  // the result of cudaGetDeviceCount
   int gpus;
-  int peers;       // whether the first two are peers
-  int ipc_events;  // the attribute
+  int peers;       // whether the first two GPUs are peers
+  int ipc_events;  // the attribute cudaDevAttrIpcEventSupport
   int get_memory, create_event;
   int first_bus;
   char name[64];

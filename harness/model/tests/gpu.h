@@ -42,14 +42,14 @@ std::vector<T> read_back(const T* device, size_t count) {
 /// kernel counts them.
 int wrong_elements(const int* device, int count, int value);
 
-/// A word that host and kernels share; a kernel spins on it.
+/// A pinned word that host and kernels share. Its first value is 0.
 int* shared_word();
 inline void release(int* word) { __atomic_store_n(word, 1, __ATOMIC_RELEASE); }
 
 cudaStream_t stream_with(unsigned flags);
 
-/// Holds a stream until let_go(). Without it, a test could pass because the
-/// stream is fast.
+/// Holds a stream until let_go(). Without a latch, a test could pass because
+/// the stream is fast.
 class Latch {
  public:
   explicit Latch(cudaStream_t stream);

@@ -10,7 +10,7 @@ using namespace ipclab::model::test;
 namespace {
 
 constexpr size_t kBytes = 4096;
-constexpr uint64_t kBlock = 2 << 20;  // of memory, for small sizes
+constexpr uint64_t kBlock = 2 << 20;  // bytes of the smallest block
 
 uint64_t attribute(cudaGraphMemAttributeType wanted) {
   uint64_t value = ~uint64_t{0};

@@ -103,7 +103,7 @@ TEST(Graph, RunsItsNodesInTheOrderOfTheirDependencies) {
   EXPECT_EQ(cudaGraphNodeGetType(host, &type), cudaSuccess);
   EXPECT_EQ(type, cudaGraphNodeTypeHost);
   cudaGraphExec_t executable = instantiate(built.graph);
-  value = 0;  // the arguments are those of the time when the node was added
+  value = 0;  // the node keeps the arguments with which it was added
   for (int round = 1; round <= 2; ++round) {
     ASSERT_EQ(launch_once(executable), cudaSuccess);
     EXPECT_EQ(seen[0], 500);

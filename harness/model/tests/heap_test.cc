@@ -10,7 +10,7 @@ using namespace ipclab::model::test;
 namespace {
 
 constexpr int kThreads = 64;
-constexpr unsigned kHeap = 8 << 20;  // cudaLimitMallocHeapSize is not changed
+constexpr unsigned kHeap = 8 << 20;  // the default cudaLimitMallocHeapSize
 
 struct Heap : testing::Test {
   int** taken = allocate<int*>(kThreads);

@@ -32,7 +32,7 @@ cudaError_t refused(cudaIpcMemHandle_t handle, unsigned flags = kLazy) {
   return code;
 }
 
-// Exports `count` ints that hold `value + i`, and waits for permission to end.
+// Exports `count` ints that hold `value + i`. The caller must keep them.
 int* export_filled(Channel& test, int count, int value) {
   int* data = allocate<int>(count);
   EXPECT_EQ(
@@ -118,7 +118,7 @@ TEST(IpcMemory, RefusesWhatIsNoHandle) {
     damaged.reserved[i] ^= 1;
     void* pointer = nullptr;
     const cudaError_t code = cudaIpcOpenMemHandle(&pointer, damaged, kLazy);
-    if (code == cudaSuccess) {  // bytes without meaning
+    if (code == cudaSuccess) {  // a byte that no check covers
       EXPECT_EQ(cudaIpcCloseMemHandle(pointer), cudaSuccess);
     } else {
       EXPECT_EQ(code, cudaErrorInvalidValue);
@@ -221,13 +221,13 @@ ROLE(recorder) {
   EXPECT_EQ(test.receive<int>(), 1);
   EXPECT_EQ(launch("spin_until", 1, 1, stream, flag, 1), CUDA_SUCCESS);
   EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
-  test.send(2);  // recorded, pending
+  test.send(2);  // the event is recorded, and the record is pending
   EXPECT_EQ(test.receive<int>(), 3);
   __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
   EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess);
   test.send(4);
   EXPECT_EQ(test.receive<int>(), 5);
-  EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);  // the importer's
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);  // importer's record
   test.send(6);
   EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess);
   EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);

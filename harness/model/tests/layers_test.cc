@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests which parts of the model use each other, from their sources. The code
 // of the APIs uses neither the machine nor its lock. The core does not know the
-// faults of the library in front of it.
+// faults, which a library in front of the model adds.
 #include <gtest/gtest.h>
 
 #include <filesystem>

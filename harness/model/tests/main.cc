@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model's own tests: this program is the test. The test starts it again as
+// This program runs the model's own tests. A test starts the program again as
 // its peer.
 #include <gtest/gtest.h>
 

@@ -21,7 +21,7 @@ class Channel {
     static_assert(std::is_trivially_copyable_v<T>);
     write_all(&value, sizeof value);
   }
-  /// Aborts the process if nothing arrives within ten seconds.
+  /// Aborts the process if nothing arrives within twenty seconds.
   template <typename T>
   T receive() {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -53,7 +53,8 @@ class Peer {
   Channel& channel() { return channel_; }
   pid_t pid() const { return pid_; }
   void kill(int signal) { ::kill(pid_, signal); }
-  /// "exit 0", "signal 11" or "timeout".
+  /// Waits until the process ends. Returns "exit 0" or "signal 11", or
+  /// "timeout" after twenty seconds.
   std::string wait();
 
  private:

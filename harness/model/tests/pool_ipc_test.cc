@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pools between processes. The test exports; its peers import.
+// Pools between processes. In most tests, the test exports and a peer imports.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -32,7 +32,8 @@ cudaError_t import_code(int descriptor, cudaMemPool_t* pool,
   return cudaMemPoolImportFromShareableHandle(pool, handle, type, flags);
 }
 
-// A pool that the other process sent; its descriptor is closed at once.
+// Imports the pool that the other process sent. The descriptor is closed at
+// once.
 cudaMemPool_t import_pool(Channel& test) {
   const int descriptor = test.receive_descriptor();
   cudaMemPool_t pool = nullptr;
@@ -91,7 +92,7 @@ ROLE(importer) {
   for (int round = 0; round < 3; ++round) {
     int* data = import_pointer(pool, test.receive<cudaMemPoolPtrExportData>());
     EXPECT_EQ(wrong_elements(data, kCount, 100 + round), 0);
-    EXPECT_EQ(used(pool), 12288u);  // kBytes in units of 512
+    EXPECT_EQ(used(pool), 12288u);  // kBytes, rounded up to units of 512
     EXPECT_EQ(reserved(pool), 2 * kMiB);
     fill(data, 200 + round);
     EXPECT_EQ(round == 1 ? cudaFree(data) : cudaFreeAsync(data, nullptr),

@@ -125,8 +125,8 @@ TEST(Pool, OneStreamReusesAtOnce) {
   EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
 }
 
-// Says which memory another stream gets while the free of the first stream is
-// pending: the same memory or new memory.
+// The first stream frees memory. second_gets_the_same() says whether the second
+// stream then gets the same memory or new memory.
 struct Handover {
   cudaMemPool_t pool = create(on_device(0));
   cudaStream_t first;

@@ -33,11 +33,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMembers = 8;
-constexpr size_t kStopped = 4;  // of them, at the same time
+constexpr size_t kStopped = 4;  // members that are stopped at the same time
 constexpr auto kStop = std::chrono::seconds(5);
 constexpr double kLongest = 0.5;  // seconds
 constexpr size_t kLent = 4 << 20;
-constexpr size_t kSlot = 4096;  // of each member, in all memory
+constexpr size_t kSlot = 4096;  // bytes of each member in all lent memory
 constexpr auto kPosixPool = cudaMemHandleTypePosixFileDescriptor;
 
 // ---- a member
@@ -54,7 +54,7 @@ struct Order {
   Offer offer;
 };
 
-/// The actions of a member with an offer.
+/// What a member found when it used an offer.
 struct Report {
   double longest = 0;     ///< seconds of the longest step
   char step[24] = "";     ///< the name of this step
@@ -299,7 +299,7 @@ class Kills : public testing::Test {
     channel.send_descriptor(lender.chunk);
   }
 
-  // The loans of `killed` may be refused.
+  // Receives the report of a member. Only the loans of `killed` may be refused.
   void collect(Member& member, const Member* killed, bool timed) {
     const auto report = member.peer->channel().receive<Report>();
     EXPECT_STREQ(report.failed, "");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams that write a word or wait for one.
+// Streams that write a word or wait for a word.
 #include <unistd.h>
 
 #include <limits>
@@ -23,8 +23,8 @@ struct Condition {
   uint64_t enough;
 };
 
-// Waits for a word of type T with a stream. Returns true if the stream waited
-// until the word had the right value.
+// Expects that a stream waits for a word of type T while the word is `not_yet`,
+// and that the stream continues when the word is `enough`.
 template <typename T>
 void expect_waits(const Condition& condition) {
   T* word = nullptr;
@@ -52,7 +52,7 @@ void expect_waits(const Condition& condition) {
 TEST(StreamMemory, WaitsForEachCondition) {
   constexpr uint64_t k32 = std::numeric_limits<uint32_t>::max();
   constexpr uint64_t k64 = std::numeric_limits<uint64_t>::max();
-  // The comparison is cyclic: 0 follows the largest number, and 1 follows 0.
+  // GEQ compares cyclically: 0 follows the largest number, and 1 follows 0.
   expect_waits<uint32_t>({5, CU_STREAM_WAIT_VALUE_GEQ, 4, 6});
   expect_waits<uint32_t>({k32, CU_STREAM_WAIT_VALUE_GEQ, k32 - 1, 1});
   expect_waits<uint32_t>({5, CU_STREAM_WAIT_VALUE_EQ, 6, 5});

@@ -107,8 +107,8 @@ inline void fill(int* data, int value, int count = kCount) {
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 }
 
-/// All tests share the GPUs of the simulated machine. A test that counts free
-/// memory uses a GPU that no other test uses.
+/// All tests share the GPUs of the simulated machine. A role with these
+/// variables uses a GPU that no other test uses, so it can count free memory.
 inline const std::map<std::string, std::string> kOnQuietGpu = {
     {"IPCLAB_PROFILE", "four-gpus"}, {"CUDA_VISIBLE_DEVICES", "3"}};
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chunks between processes, by descriptors and by fabric handles. The test
-// exports; its peers import.
+// Chunks between processes, by descriptors and by fabric handles.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -15,7 +14,7 @@ namespace {
 constexpr CUresult kInvalid = CUDA_ERROR_INVALID_VALUE;
 constexpr auto kFabricType = static_cast<CUmemAllocationHandleType>(kFabric);
 
-// Imports the chunk that the other process sent. Its descriptor is closed at
+// Imports the chunk that the other process sent. The descriptor is closed at
 // once.
 Handle import_chunk(Channel& test) {
   EXPECT_EQ(cudaFree(nullptr), cudaSuccess);
@@ -123,10 +122,11 @@ TEST(VmmIpc, OrdinalsAreThoseOfTheImporter) {
   EXPECT_EQ(hidden.wait(), "exit 0");
 }
 
-// A handle, a mapping or a descriptor keeps a chunk; a descriptor in a socket
-// does so, too. The free memory shows this at each step.
+// A handle, a mapping or a descriptor keeps the bytes of a chunk, also a
+// descriptor in a message. The free memory shows this at each step.
 ROLE(vmm_any_reference) {
-  // Memory that kernels and small allocations need must not be counted.
+  // Kernels and small allocations need memory. It is allocated here, so the
+  // test does not count it.
   kernel("fill");
   int* small = allocate<int>(1);
   constexpr uint64_t kBytes = 64 << 20;

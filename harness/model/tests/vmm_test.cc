@@ -269,7 +269,8 @@ TEST_F(Vmm, UnmapWaitsForTheKernel) {
 }
 
 ROLE(vmm_counts) {
-  // Memory that kernels and small allocations need must not be counted.
+  // Kernels and small allocations need memory. It is allocated here, so the
+  // test does not count it.
   kernel("fill");
   int* small = allocate<int>(1);
   const size_t before = free_bytes();

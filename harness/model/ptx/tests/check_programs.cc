@@ -1,6 +1,6 @@
 // Reads the PTX out of built programs and says which kernels the model cannot
 // run: `ipclab_ptx_check PROGRAM...`. The exit code is 1 if there is such a
-// kernel, or if the programs contain no kernel.
+// kernel, if a program cannot be read, or if the programs contain no kernel.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <elf.h>

@@ -100,7 +100,7 @@ class Device {
   std::vector<uint8_t> access_;
 };
 
-/// A launch with its arguments: `Call(kernel, {blocks}, {threads})(args…)`.
+/// The size of a grid or of a block.
 struct Shape {
   unsigned x = 1, y = 1, z = 1;
 };

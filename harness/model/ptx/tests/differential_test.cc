@@ -25,7 +25,7 @@ class Differential : public ::testing::TestWithParam<int> {
     device_.load(*module_);
   }
 
-  /// Random bits, with a random number of them cleared at the top.
+  /// Random bits. A random number of the upper bits is 0.
   uint64_t number() { return random_() >> (random_() % 64); }
 
   /// The results of a kernel for all inputs.

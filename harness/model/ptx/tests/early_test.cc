@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that are the same in all blocks of a warp are computed once, before
-// its first block. Other values must not be computed so early.
+// Values that are the same in all blocks that a warp runs are computed once,
+// before its first block. Other values must not be computed so early.
 #include <functional>
 
 #include "device.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests each way in which a kernel can end early: its code, address and line,
-// and the contents of memory.
+// Tests the ways in which a kernel can end early: the code, the address and the
+// line of the fault, and the contents of memory.
 #include <thread>
 
 #include "evaluate.h"

@@ -57,7 +57,7 @@ extern "C" __global__ void overflow_stack(int* out) {
   out[0] = endless_recursion(threadIdx.x);
 }
 
-// The array must outlive the call.
+// The array of each caller must survive the inner call.
 __device__ __noinline__ int recursive_arrays(int n) {
   int a[4] = {n, n * 3, n - 7, n ^ 5};
   if (n == 0) return a[2];
@@ -83,7 +83,7 @@ extern "C" __global__ void collatz(const unsigned* in, unsigned* out, int n) {
       value /= 2;
     } else {
       value = 3 * value + 1;
-      if (value % 3 == 0) continue;  // never: 3n + 1
+      if (value % 3 == 0) continue;  // never true: value is 3n + 1
     }
     ++steps;
   }

@@ -17,9 +17,10 @@ std::vector<uint32_t> numbers() {
   return a;
 }
 
-/// One block. Thread 0 makes `bar`, which waits for `count` arrivals; all
-/// threads have their number in %t, and a register a. The predicate `first` is
-/// true in thread 0 only.
+/// Runs `body` in one block of 64 threads. Before that, thread 0 initialises
+/// `bar`, which waits for `count` arrivals. In the body, %t is the number of
+/// the thread, the register a holds 100 + %t, and the predicate `first` is true
+/// in thread 0 only. `result` gets the register d of each thread.
 std::optional<ipclab::ptx::Fault> run(const std::string& count,
                                       const std::string& body,
                                       std::vector<uint32_t>* result) {
@@ -93,7 +94,7 @@ TEST(Mbarrier, ParityTellsPhasesApart) {
 }
 
 TEST(Mbarrier, AStateTellsHowManyArrivalsAreMissing) {
-  // Each thread finds one arrival less than the one before it.
+  // Each thread finds one arrival less than the thread that arrived before it.
   auto seen = run("64",
                   "mbarrier.arrive.shared::cta.b64 state, [bar];\n"
                   "mbarrier.pending_count.b64 d, state;\n");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of several processes on one memfd.
+// Kernels of several processes use the memory of one memfd at the same time.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>

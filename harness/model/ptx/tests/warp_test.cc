@@ -13,7 +13,8 @@ std::vector<uint32_t> lanes() {
   return a;
 }
 
-/// 32 lanes in one warp.
+/// Runs `body` in the 32 lanes of one warp; a is the number of the lane.
+/// Returns d of each lane.
 std::vector<uint32_t> run(const std::string& body) {
   const auto module = ipclab::ptx::Module::parse(
       one_kernel<uint32_t, uint32_t, uint32_t, uint32_t>(body));
@@ -49,8 +50,8 @@ TEST(Warp, ShuffleWithWidthsAndBounds) {
   }
 }
 
-// Groups of one warp meet at one instruction. Lanes whose numbers have the same
-// remainder form a group: there are three groups, of 11, 11 and 10 lanes.
+// Groups of one warp meet at one instruction. Lanes whose numbers modulo 3 are
+// equal form a group: there are three groups, of 11, 11 and 10 lanes.
 std::vector<uint32_t> run_in_groups(const std::string& body) {
   return run(
       "rem.u32 b, a, 3; shl.b32 c, 0x49249249, b; "
@@ -127,7 +128,8 @@ TEST(Warp, LateLanesAreWaitedFor) {
 }
 
 TEST(Warp, BarrierAtDifferentPlaces) {
-  // Lane 0 writes before its barrier, and the others read after theirs.
+  // Lane 0 writes before its barrier, and the other lanes read after their
+  // barrier.
   const auto d =
       run(".shared .b32 s; setp.ne.u32 p, a, 0; @p bra others;\n"
           "st.shared.u32 [s], 77; bar.warp.sync -1; bra end;\n"
@@ -136,8 +138,8 @@ TEST(Warp, BarrierAtDifferentPlaces) {
 }
 
 TEST(Warp, OthersMaySpinWhileLanesMeet) {
-  // Lanes 0 and 1 meet at different places while the other lanes spin on lane
-  // 1.
+  // Lanes 0 and 1 meet at different places while the other lanes spin until
+  // lane 1 writes.
   const auto d = run(
       ".shared .b32 s; st.shared.u32 [s], 0; bar.warp.sync -1;\n"
       "setp.eq.u32 p, a, 0; @p bra zero; setp.eq.u32 p, a, 1; @p bra one;\n"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An ordinary program of one process: streams, events, shared memory, pitch,
+// An ordinary program of one process: streams, events, shared memory,
 // cooperative and extended launches, occupancy, printf and assert.
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
