@@ -76,15 +76,15 @@ def facts(top: Path, lesson: Lesson, rows: int) -> str:
 
 
 def build_line(top: Path, lesson: str) -> str:
-    """The command in the header of a lesson; a test runs it.
+    """The command in the header of a lesson, in one line; a test runs it.
 
     Raises Missing if the header has no such command.
     """
     program = (top / "samples" / lesson / f"{lesson[3:]}.cu").read_text()
-    found = re.search(r"^// (nvcc .*)$", program, re.MULTILINE)
+    found = re.search(r"^// (nvcc .*(?:\n//   .*)*)$", program, re.MULTILINE)
     if found is None:
         raise Missing(f"{lesson}: no line `// nvcc …` in its header")
-    return found[1]
+    return re.sub(r"\n//\s+", " ", found[1])
 
 
 def sentence(row: Row) -> str:

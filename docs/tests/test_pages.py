@@ -17,7 +17,7 @@ from html_files import Names, Unlinked, dead_links
 from conftest import TOP, Site
 from generator import documents, frame, links, rules, symptoms, text
 from generator.chapters import page_of
-from generator.lessons import whole_lines
+from generator.lessons import build_line, whole_lines
 from ipclab import checks
 
 Lessons = list[dict[str, Any]]
@@ -95,6 +95,13 @@ def headers() -> str:
     names = ("cuda.h", "cuda_runtime_api.h", "driver_types.h", "cuda_runtime.h")
     newer = (TOP / "harness/toolkit/newer.h").read_text()
     return newer + "".join((include / name).read_text() for name in names)
+
+
+@pytest.mark.parametrize("page", WALKTHROUGHS, ids=lambda x: x.parent.name)
+def test_a_lesson_can_be_built_alone_by_one_line(page: Path) -> None:
+    line = build_line(TOP, page.parent.name)
+    assert "\n" not in line and "//" not in line
+    assert f" samples/{page.parent.name}/{page.stem}.cu" in line
 
 
 def test_no_link_is_dead(site: Site) -> None:

@@ -20,7 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from test_repository import topic
+from ipclab import model
+from test_repository import TOP, topic
 
 CLIENTS = min(32, 8 * (os.cpu_count() or 1))  # each has 10 s to be served
 SECONDS = float(os.environ.get("IPCLAB_CLIENT_SECONDS", "5"))
@@ -108,6 +109,43 @@ def test_two_terminals_run_a_lesson(
     ours, _ = exporter.communicate(timeout=30)
     assert (exporter.returncode, importer.returncode) == (0, 0), ours + theirs
     assert "exporter  " in ours and "importer  " not in ours
+    assert "0 wrong" in theirs
+
+
+def test_the_command_runs_a_role_in_each_of_two_terminals(path: Path) -> None:
+    """Without a GPU, the two commands must choose the same simulated machine."""
+    build = Path(os.environ["IPCLAB_MODEL"]).parent
+    free = {k: v for k, v in os.environ.items() if k != model.MACHINE}
+
+    def start_command(role: str) -> subprocess.Popen[str]:
+        command = [
+            sys.executable,
+            "-m",
+            "ipclab",
+            "sample",
+            "01",
+            "--build",
+            str(build),
+        ]
+        process = subprocess.Popen(
+            [*command, "--role", role, str(path)],
+            env={**free, "PYTHONPATH": str(TOP / "harness/runner/src")},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        STARTED.append(process)
+        return process
+
+    exporter = start_command("exporter")
+    assert exporter.stdout is not None
+    while "listens at" not in (line := exporter.stdout.readline()):
+        assert line, "the exporter does not listen"
+    importer = start_command("importer")
+    theirs, _ = importer.communicate(timeout=60)
+    ours, _ = exporter.communicate(timeout=60)
+    assert (exporter.returncode, importer.returncode) == (0, 0), ours + theirs
     assert "0 wrong" in theirs
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from ipclab import backend, ctest, probe, supervise
+from ipclab import backend, ctest, model, probe, supervise
 from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
 
@@ -63,11 +63,12 @@ def run(
 
 def become(case: Case, role: tuple[str, str], environment: dict[str, str]) -> NoReturn:
     """Replace this process by one role of the lesson."""
+    machine = {model.MACHINE: os.environ.get(model.MACHINE) or BY_HAND}
     try:
         os.execve(
             case.command[0],
             [*case.command, "--role", *role],
-            {"IPCLAB_MODEL_MACHINE": BY_HAND, **os.environ, **environment},
+            {**os.environ, **environment, **machine},
         )
     except (OSError, IndexError) as error:
         raise HarnessError(
