@@ -954,7 +954,7 @@ TEST(DeviceFlags, ABatchIsDoneInTheOrderOfItsArray) {
       EXPECT_EQ(value_at<uint64_t>(end), last);
       me.wait("opened");
     }
-    // The documentation of the flags: "Reserved for future expansion; must be 0"
+    // The documentation: "Reserved for future expansion; must be 0".
     EXPECT_REFUSED(batch({writing(kWrite, state, 3)}, streams[0], 1),
                    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
     EXPECT_TRUE(passes(streams[0]));

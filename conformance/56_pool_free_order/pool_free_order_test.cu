@@ -131,8 +131,7 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
     me.send("fourth pointer", fourth.exported());
 
     me.wait("freed");
-    // If the block counted as free, one of these allocations would get this
-    // block.
+    // If the block counted as free, one allocation would get this block.
     for (int i = 0; i < 4; ++i) {
       const AsyncBuffer next(pool, kBytes);
       EXPECT_NE(next.data, buffer.data);

@@ -299,8 +299,7 @@ TEST(ImporterDies, AnImporterResetsItsDevice) {
     me.wait("released");
     observe_code(me, "closing what was open before the reset",
                  NOTED(cudaIpcCloseMemHandle(opened)));
-    // The documentation of cudaDeviceReset: "Any subsequent API call to this
-    // device will reinitialize the device."
+    // "Any subsequent API call to this device will reinitialize the device."
     for (int round = 0; round < 2; ++round) {
       EXPECT_SUCCESS(cudaIpcOpenMemHandle(&opened, handle, kLazy));
       EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
