@@ -356,7 +356,7 @@ TEST(QuerySupport, GranularityIsUsable) {
         granularity(&recommended, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
     me.observe("minimum " + std::to_string(minimum) + ", recommended " +
                std::to_string(recommended) + " bytes");
-    // 4 KiB: the smallest page of any host or GPU that CUDA runs on.
+    // 4 KiB is the smallest page of any host or GPU that CUDA runs on.
     ASSERT_GE(minimum, 4096u);
     EXPECT_EQ(minimum & (minimum - 1), 0u);
     EXPECT_GE(recommended, minimum);

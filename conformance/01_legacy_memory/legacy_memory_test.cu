@@ -117,7 +117,7 @@ TEST(LegacyMemory, EachSideSeesTheOthersLaterWrites) {
     EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
     EXPECT_TRUE(copy_reads(mapping, pattern("C")));
     me.signal("C read");
-    // A copy sees the write even if no kernel has read the memory before.
+    // A copy sees the write even if no kernel has read the memory since then.
     me.wait("D written");
     EXPECT_TRUE(copy_reads(mapping, pattern("D")));
     me.signal("D read");

@@ -407,7 +407,8 @@ TEST(HandleIdentity, TheWholeAllocationIsReachable) {
   using Handles = std::array<Handle, kSizes.size()>;
   Scenario scenario(Scenario::kShared);
 
-  // The memory is not a DeviceBuffer, because that would poison several GiB.
+  // The memory is not a DeviceBuffer, because a DeviceBuffer would poison
+  // several GiB.
   scenario.role("exporter", [](Role& me) {
     std::array<void*, kSizes.size()> memory;
     Handles handles;

@@ -414,8 +414,8 @@ TEST(ManyImporters, ExportingAnImport) {
     const auto exported = me.receive<cudaError_t>("exported");
     const auto handle = me.receive<Handle>("handle onwards");
     if (exported == cudaSuccess) {
-      // The documentation does not say that this export works. If it works, it
-      // must lead to the original memory.
+      // The documentation does not say that this export works. If it works, the
+      // new handle must lead to the original memory.
       void* opened = nullptr;
       CALL(cudaIpcOpenMemHandle(&opened, handle,
                                 cudaIpcMemLazyEnablePeerAccess));

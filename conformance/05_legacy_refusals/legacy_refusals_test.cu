@@ -38,8 +38,8 @@ const std::vector<CUresult> kDriverRefusals = {
     CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_TOO_MANY_PEERS,
     CUDA_ERROR_INVALID_VALUE};
 
-// Opens a handle with one of the APIs; *opened is the address that the call
-// wrote.
+// Tries to open a handle by one of the APIs; *opened is the address that the
+// call wrote.
 Outcome open_with(Api api, const cudaIpcMemHandle_t& handle, unsigned flags,
                   void** opened) {
   if (api == kRuntime)
@@ -78,7 +78,8 @@ std::string inverted(size_t byte) {
   return "byte " + std::to_string(byte) + " inverted";
 }
 
-// Opens a handle with one byte inverted and notes the result.
+// Tries to open a handle with one byte inverted, by both APIs, and notes the
+// results.
 void open_damaged(Role& me, const char* table, cudaIpcMemHandle_t handle,
                   size_t at) {
   handle.reserved[at] = static_cast<char>(~handle.reserved[at]);

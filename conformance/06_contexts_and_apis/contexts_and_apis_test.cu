@@ -21,8 +21,8 @@ std::string pair_of(Api exported, Api opened) {
   return std::string(kNames[exported]) + " to " + kNames[opened];
 }
 
-// Opens a handle by one API. If it does not open, returns null and records a
-// failure.
+// Opens a handle by one API. If the handle does not open, returns null and
+// records a failure.
 void* open_by(Api api, const cudaIpcMemHandle_t& handle) {
   void* pointer = nullptr;
   CUdeviceptr address = 0;

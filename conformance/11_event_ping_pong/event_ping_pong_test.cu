@@ -233,7 +233,7 @@ TEST(EventPingPong, ExporterWaitsForTheImportersRecord) {
   scenario.run(30s);
 }
 
-// An importer whose waits each keep the record that they found.
+// An importer whose waits keep the records that they found, each its own.
 template <class Api>
 static void importer_keeps_the_record(Role& me, Api api) {
   const auto handles = me.receive<Handles>("handles");
@@ -760,7 +760,8 @@ TEST(EventPingPong, SiblingsWaitForOneAnother) {
   scenario.run(60s);
 }
 
-// An importer that keeps its import while another importer destroys its own.
+// An importer that keeps its import while another importer destroys its own
+// import.
 static void importer_stays(Role& me) {
   const auto handles = me.receive<Handles>("handles");
   LegacyMapping mapping(handles.memory, kBytes);

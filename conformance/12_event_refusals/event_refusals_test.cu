@@ -99,7 +99,7 @@ std::function<void(Role&)> records_late(
 }
 
 /// The importer's part: after the wait of each API, a copy has the exporter's
-/// values. Says "queued" and, at the end, "closed".
+/// values. Signals "queued" and, at the end, "closed".
 void copies_after_wait(Role& me, const Handles& handles, SharedEvent& event,
                        bool host_waits = false) {
   LegacyMapping mapping(handles.memory, kBytes);

@@ -94,8 +94,8 @@ TEST(VmmFd, CopyOfTheImporterReadsWhatTheExporterWrote) {
   scenario.run(20s);
 }
 
-// The size does not fit in 32 bits. The test uses only the begin and the end of
-// the memory.
+// The size does not fit in 32 bits. The test uses only the first and the last
+// part of the memory.
 TEST(VmmFd, MoreThanFourGibibytesAreSharedWhole) {
   covers("VMM-06");
   needs(gpus(1), vmm_fd);

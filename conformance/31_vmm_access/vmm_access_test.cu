@@ -205,7 +205,7 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     beside.fill(pattern("beside"));
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
 
-    // Another mapping of the same memory also has an access of its own.
+    // Another mapping of the same memory also has its own access.
     const Mapped alias(chunk, bytes);
     EXPECT_EQ(access_at(alias.address()), kNone);
     EXPECT_SUCCESS(set_access(mapped.address(), bytes, access_for(0)));
@@ -216,7 +216,7 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     EXPECT_EQ(access_at(range.at(bytes)), kNone) << "the same reservation";
     for (const size_t at : {size_t{0}, bytes}) range.unmap(at, bytes);
 
-    // And access can be removed from each mapping separately.
+    // Access can be removed from each mapping separately.
     EXPECT_SUCCESS(set_access(mapped.address(), bytes,
                               access_for(0, CU_MEM_ACCESS_FLAGS_PROT_NONE)));
     EXPECT_EQ(access_at(mapped.address()), kNone);
@@ -395,8 +395,8 @@ TEST(VmmAccess, ARangeWithAHoleGetsNoAccess) {
     range.unmap(0, bytes);
     range.unmap(2 * bytes, bytes);
 
-    // "All allocations" of the range: the documentation does not describe half
-    // of an allocation.
+    // The documentation speaks of "all allocations" of the range, and does not
+    // describe half of an allocation.
     const Chunk wide =
         Chunk::create(2 * bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
     const Mapped mapped(wide, 2 * bytes);
@@ -868,7 +868,7 @@ TEST(VmmAccess, ImportedChunksLieSideBySide) {
       EXPECT_TRUE(kernel_reads(words, pattern(name_of_chunk(k))));
       EXPECT_TRUE(copy_reads(words, pattern(name_of_chunk(k))));
     }
-    // One memset and one kernel for the whole range.
+    // One memset and one kernel use the whole range.
     const Words whole = words_at(range.at(0), range.bytes());
     whole.poison();
     for (int k = 0; k < kChunks; ++k) {
@@ -1070,8 +1070,8 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
 
     expect_handle_of_new_memory(range, 2 * bytes, chunk, other);
 
-    // The mapping still returns a handle that was released, and this handle can
-    // be exported.
+    // An address of the mapping still returns a handle that was released, and
+    // this handle can be exported.
     const CUmemGenericAllocationHandle released = other.handle();
     other.release();
     Sentinel<CUmemGenericAllocationHandle> back;
@@ -1095,7 +1095,7 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
 }
 
 // An exporter that creates memory with gpuDirectRDMACapable and lends it. It
-// also creates memory with a compression.
+// also creates memory with compression.
 static void creates_memory_with_flags(Role& me) {
   const size_t bytes = granule();
   const int rdma =

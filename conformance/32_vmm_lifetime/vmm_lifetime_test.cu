@@ -31,7 +31,7 @@ constexpr size_t kWatched = size_t{2} << 30;  // far above other changes
 constexpr int kImports = 3;
 constexpr auto kPatience = 10s;
 
-// Another process, and a wait for its end.
+// Another process. has_ended() waits for its end, for kPatience at most.
 class Process {
  public:
   explicit Process(pid_t pid)
@@ -473,7 +473,7 @@ static void outlives_an_exporter(Role& me, const std::string& death) {
   cudaStream_t stream = nullptr;
   CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   const auto queue_copy = [&] { launch_copy(own, mapping, stream); };
-  queue_copy();  // loads the kernel, which may wait for all work
+  queue_copy();  // loads the kernel; a load may wait for all work
   CALL(cudaStreamSynchronize(stream));
   own.poison();
   {

@@ -397,8 +397,8 @@ static void copies_with_each_device_current(Role& me) {
     CALL(cudaStreamSynchronize(on_1));
   };
 
-  // The copies run in the order of their stream, which is held: after a fill
-  // and before another copy.
+  // The copies in the stream that is held run in order: after a fill and before
+  // another copy.
   constexpr size_t kHalf = kBytes / 2;
   const Stream beside;
   const AsyncBuffer later(kBytes, on_1);

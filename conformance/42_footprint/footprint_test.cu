@@ -300,7 +300,7 @@ TEST(Footprint, StatisticsFollowTheProgram) {
     expect_used(kBlock / 2, kBlock + kBlock / 2);
     AsyncBuffer third(pool, kBlock / 4);
     expect_used(kBlock / 2 + kBlock / 4, kBlock + kBlock / 2);
-    // Another thread than the one that allocated may free.
+    // A thread that has not allocated the memory may free it.
     CALL(in_a_thread([&] {
       second.free();
       third.free_async();

@@ -23,7 +23,7 @@ constexpr cudaMemPoolAttr kPolicies[] = {
     cudaMemPoolReuseAllowInternalDependencies};
 
 // Switches off all policies that are not in this list, and makes the pool keep
-// its memory at a synchronise.
+// its memory when the host synchronises.
 template <class Api>
 void allow_only(Api api, cudaMemPool_t pool,
                 const std::vector<cudaMemPoolAttr>& allowed) {

@@ -511,7 +511,7 @@ static void imports_what_was_exported_first(Role& me, Api api) {
   me.signal("freed" + by);
 }
 
-// The export is refused, or its data can be imported.
+// Either the export is refused, or the data of the export can be imported.
 TEST(PoolIpc, APointerOfAPoolThatIsNotSharedYet) {
   covers("POOL-08");
   needs(gpus(1), pool_fd);

@@ -35,7 +35,8 @@ using PointerData = cudaMemPoolPtrExportData;
 // Has room for a handle of any type.
 using AnyHandle = Sentinel<cudaMemFabricHandle_t>;
 
-// The documented refusals of the two exports and the import of a pool.
+// The documented refusals of the export and the import of a pool, and of the
+// export of a pointer.
 template <class Api>
 std::vector<typename Api::Code> refusals(Api api) {
   return {api.kInvalidValue, api.kOutOfMemory};
@@ -136,7 +137,7 @@ void* by_value(int descriptor) {
   return reinterpret_cast<void*>(static_cast<intptr_t>(descriptor));
 }
 
-// Tries to import something as a pointer. Does not use the imported memory.
+// Tries to import data as a pointer. Does not use the imported memory.
 template <class Api>
 Outcome import_pointer(Api api, cudaMemPool_t pool, PointerData data,
                        void** pointer) {
@@ -186,7 +187,7 @@ TEST(PoolRefusals, APoolWithoutHandleTypesIsNotExported) {
     });
   });
   // Only this role destroys a pool whose export was refused: some drivers are
-  // reported to crash then.
+  // reported to crash at this destroy.
   scenario
       .role("destroyer",
             [](Role& me) {

@@ -378,13 +378,15 @@ TEST(ExportPoolLimits, ADestroyedPoolLivesUntilTheLastFree) {
 static const std::vector<size_t> kSizes = {64 * kMiB, 1024 * kMiB, 4096 * kMiB,
                                            6144 * kMiB};
 
-// The begin and the end of a large allocation. The test uses only these parts.
+// The first and the last part of a large allocation. The test uses only these
+// parts.
 static std::pair<Words, Words> ends(const Words& all) {
   return {Words(all.data, kMiB / 4),
           Words(all.data + all.count - kMiB / 16, kMiB / 4)};
 }
 
-// An exporter that lends one allocation and writes only its begin and its end.
+// An exporter that lends one allocation and writes only its first and its last
+// part.
 static void exports_a_large_allocation(Role& me, size_t size) {
   const DeviceBuffer other(kBytes);
   other.fill(pattern("other"));

@@ -39,8 +39,8 @@ std::function<void(Role&)> borrows_after(
   };
 }
 
-// Judges that a kernel and a copy read the memory. Then frees it; the free must
-// succeed.
+// Judges that a kernel and a copy read the memory. Then frees the memory; the
+// free must succeed.
 void expect_used_and_freed(AsyncBuffer* buffer, Pattern written) {
   EXPECT_TRUE(kernel_reads(*buffer, written));
   EXPECT_TRUE(copy_reads(*buffer, written));
@@ -167,8 +167,9 @@ TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
 
 // --- many importers ---------------------------------------------------------
 
-// An importer of two allocations. The first importer frees both while the other
-// importers use them. Then the other importers check the memory again.
+// An importer of two allocations. The first importer frees both allocations
+// while the other importers use them. Then the other importers check the memory
+// again.
 template <class Api>
 static void imports_beside_others(Role& me, Api api) {
   const Pool pool = imported(api, me.receive_descriptor("pool" + by_the(api)));

@@ -1,5 +1,5 @@
-// Both sides end in order: nothing is left.
-// Mirror of samples/60_teardown.
+// Both sides release everything in order, and nothing may be left. Mirror of
+// samples/60_teardown.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <poll.h>

@@ -45,7 +45,8 @@ bool opens(Role& me, const std::string& where, const char* call,
   return code == cudaSuccess;
 }
 
-// An open must give the exporter's memory, and a refusal must do no harm.
+// Judges that an open gives the exporter's memory, and that a refusal does no
+// harm.
 void try_memory(Role& me, const std::string& where,
                 const cudaIpcMemHandle_t& handle) {
   void* opened = nullptr;

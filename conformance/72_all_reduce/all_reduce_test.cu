@@ -60,7 +60,8 @@ void write_own_values(int rank, const Words& array) {
                   cudaMemcpyHostToDevice));
 }
 
-// `times_of(i)`: how often value i was summed; 0: the value is not checked.
+// `times_of(i)` says how often value i was summed; a value with 0 is not
+// checked.
 template <class Times>
 testing::AssertionResult has_the_sums(const Words& array, int ranks,
                                       Times times_of) {

@@ -1,5 +1,5 @@
 // A ring of slots between a producer and its consumers: their streams wait for
-// words in the same memory, and no host takes part. Mirror of
+// words in shared memory, and no host takes part. Mirror of
 // samples/74_pipeline; the ring is in the lesson's header.
 //
 // SPDX-License-Identifier: Apache-2.0
