@@ -46,8 +46,8 @@ CUresult granularity(size_t* size, CUmemAllocationGranularity_flags which) {
 }
 
 // Creates a minimum-sized allocation, exports it if a handle type is given, and
-// releases it. Returns the first code that is not success, and the name of that
-// call.
+// releases it. Returns the code of the first call that fails, or success.
+// `call` gets the name of the call that returned this code.
 CUresult create_and_export(CUmemAllocationHandleType type, std::string* call) {
   size_t size = 0;
   *call = "cuMemGetAllocationGranularity";
@@ -122,8 +122,8 @@ TEST(QuerySupport, FabricExportWrites64Bytes) {
   scenario.run(20s);
 }
 
-// Both APIs have the same numbers in their headers. The driver names them, and
-// decides which one each API returns for a mistake.
+// Both APIs have the same numbers in their headers. The driver gives each
+// number its name, and decides which number each API returns for a mistake.
 TEST(QuerySupport, BothApisGiveOneNumberOneMeaning) {
   covers("PLAT-07");
   needs(gpus(1), legacy_memory);
@@ -356,7 +356,7 @@ TEST(QuerySupport, GranularityIsUsable) {
         granularity(&recommended, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
     me.observe("minimum " + std::to_string(minimum) + ", recommended " +
                std::to_string(recommended) + " bytes");
-    // 4 KiB: the smallest page of any host or GPU that CUDA runs on.
+    // 4 KiB is the smallest page of any host or GPU that CUDA runs on.
     ASSERT_GE(minimum, 4096u);
     EXPECT_EQ(minimum & (minimum - 1), 0u);
     EXPECT_GE(recommended, minimum);
@@ -381,8 +381,8 @@ TEST(QuerySupport, GranularityIsUsable) {
       return NOTED(
           DRIVER(cuMemMap)(range.at(at), bytes, offset, chunk.handle(), 0));
     };
-    // The documentation does not say which code cuMemMap returns here; its list
-    // has both.
+    // The documentation lists both codes for cuMemMap, but does not say which
+    // code it returns here.
     EXPECT_REFUSED(map(half, minimum, 0), CUDA_ERROR_INVALID_VALUE,
                    CUDA_ERROR_NOT_SUPPORTED);
     EXPECT_REFUSED(map(0, half, 0), CUDA_ERROR_INVALID_VALUE,
@@ -473,7 +473,7 @@ TEST(QuerySupport, EveryPoolHandleTypeOfTheMaskWorks) {
       const cudaError_t code = NOTED(cudaMemPoolCreate(&pool, &wanted));
       const std::string call =
           "cudaMemPoolCreate(handleTypes = " + std::to_string(bit) + ")";
-      // By the header's comment, fabric pools also need an IMEX channel.
+      // By the header's comment, fabric pools need an IMEX channel.
       if (bit == cudaMemHandleTypeFabric && code != cudaSuccess &&
           !has_imex_channel()) {
         cudaGetLastError();
@@ -496,7 +496,8 @@ TEST(QuerySupport, UnknownAttributeIsRefusedAndCleared) {
     int value = 0;
     const auto unknown = static_cast<cudaDeviceAttr>(100000);
     const cudaError_t code = NOTED(cudaDeviceGetAttribute(&value, unknown, 0));
-    // Before gives() clears the error: exactly one call returns the error.
+    // This comes before gives(), which clears the error. Exactly one call of
+    // cudaGetLastError returns the error.
     EXPECT_EQ(name_of(cudaGetLastError()), "cudaErrorInvalidValue");
     EXPECT_EQ(name_of(cudaGetLastError()), "cudaSuccess");
     EXPECT_TRUE(gives(code, "cudaDeviceGetAttribute", cudaErrorInvalidValue));
@@ -538,7 +539,7 @@ TEST(QuerySupport, UnknownPointersAreToldInThreeWays) {
     CALL(cudaFree(unmapped));
     std::vector<char> host(4096);
 
-    // A known pointer, as a control.
+    // For comparison: a pointer that the functions know.
     Sentinel<cudaPointerAttributes> of_known;
     EXPECT_SUCCESS(cudaPointerGetAttributes(of_known.out(), known.data));
     EXPECT_EQ(of_known.result().type, cudaMemoryTypeDevice);
@@ -613,8 +614,8 @@ TEST(QuerySupport, TegraSharesEventsOnly) {
   scenario.run(20s);
 }
 
-// All processes of a machine see one driver version, by both APIs, and one
-// runtime version. Whether this program was compiled for these is not judged.
+// Both processes see one driver version, by both APIs, and one runtime version.
+// The test does not judge whether this program was compiled for these versions.
 TEST(QuerySupport, BothSidesHaveTheSameDriverAndRuntime) {
   covers("PLAT-05");
   needs(gpus(1));
@@ -878,7 +879,8 @@ TEST(QuerySupport, ACallThatNeedsANewerDriverSaysSo) {
   scenario.role("caller", [](Role&) {
     ASSERT_EQ(driver_entry("cuGraphGetId"), nullptr)
         << "the driver is old and has the function";
-    // Looked up by name, because the runtime of CUDA 13.0 lacks it.
+    // The function is looked up by name, because the runtime of CUDA 13.0 lacks
+    // it.
     const auto get_id = reinterpret_cast<decltype(&cudaGraphGetId)>(
         dlsym(RTLD_DEFAULT, "cudaGraphGetId"));
     ASSERT_NE(get_id, nullptr) << "not in this runtime";

@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kBytes = 4 << 20;
 constexpr int kReopens = 100;
 constexpr unsigned kAdders = 2;           // importers; the exporter also adds
-constexpr unsigned kAddsPerThread = 100;  // by 256 threads
+constexpr unsigned kAddsPerThread = 100;  // in each of 256 threads
 
 std::string to_hexadecimal(const std::string& bytes) {
   static constexpr char kDigits[] = "0123456789abcdef";
@@ -41,8 +41,8 @@ std::string from_hexadecimal(const std::string& text) {
 
 }  // namespace
 
-// Each side uses one API and then the other. The two buffers may have the same
-// address, so their values differ.
+// Each side uses one API and then the other API. The buffers of the two rounds
+// may have the same address, so their values differ.
 static void lent_by_both_apis(testing::AssertionResult (*reads)(const Words&,
                                                                 Pattern)) {
   Scenario scenario(Scenario::kShared);
@@ -117,7 +117,7 @@ TEST(LegacyMemory, EachSideSeesTheOthersLaterWrites) {
     EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
     EXPECT_TRUE(copy_reads(mapping, pattern("C")));
     me.signal("C read");
-    // A copy sees the write, too, without a kernel before the copy.
+    // A copy sees the write even if no kernel has read the memory since then.
     me.wait("D written");
     EXPECT_TRUE(copy_reads(mapping, pattern("D")));
     me.signal("D read");
@@ -133,7 +133,7 @@ TEST(LegacyMemory, EachSideSeesTheOthersLaterWrites) {
 }
 
 // An exporter that sends one handle through a pipe, through a file, through
-// memory and as text.
+// shared memory and as text.
 static void sends_the_handle_by_every_channel(Role& me) {
   const DeviceBuffer buffer(kBytes);
   buffer.fill(pattern("exporter"));
@@ -240,7 +240,7 @@ TEST(LegacyMemory, AClosedHandleOpensAfresh) {
         ASSERT_TRUE(kernel_reads(mapping, pattern(api.kName)));
         const void* const closed = mapping.data;
         mapping.close();
-        // The count began at one again.
+        // The open had set the count to one again, so one close unmaps.
         cudaPointerAttributes attributes{};
         CALL(cudaPointerGetAttributes(&attributes, closed));
         ASSERT_EQ(attributes.type, cudaMemoryTypeUnregistered);
@@ -283,7 +283,7 @@ TEST(LegacyMemory, LazyFlagIsAcceptedOnTheSameDevice) {
   scenario.run(20s);
 }
 
-// An importer that uses its pointer like one of cudaMalloc.
+// An importer that uses its opened pointer like a pointer of cudaMalloc.
 static void uses_the_pointer_in_every_way(Role& me) {
   LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
   const DeviceBuffer own(kBytes);
@@ -369,9 +369,9 @@ static void uses_the_pointer_in_every_way(Role& me) {
   me.signal("closed");
 }
 
-// Every way in which a local pointer can be used. Each write has its own
-// values, which the exporter checks. The importer checks what it reads and
-// copies.
+// The importer uses the opened pointer in the ways in which a local pointer is
+// used. Each write has its own values, which the exporter checks. The importer
+// checks what it reads and copies.
 TEST(LegacyMemory, AnOpenedPointerIsUsedLikeALocalOne) {
   covers("LMEM-35");
   needs(gpus(1), legacy_memory);
@@ -409,7 +409,7 @@ TEST(LegacyMemory, AnOpenedPointerIsUsedLikeALocalOne) {
   scenario.run(30s);
 }
 
-// Parts with odd offsets and sizes: the bytes beside them do not change.
+// Parts with odd offsets and sizes: the bytes beside these parts do not change.
 TEST(LegacyMemory, PartsOfAnOpenedPointerAreReadAndWrittenExactly) {
   covers("LMEM-35");
   needs(gpus(1), legacy_memory);
@@ -516,7 +516,7 @@ TEST(LegacyMemory, ARawPointerSaysNothingElsewhere) {
     cudaPointerAttributes attributes{};
     const cudaError_t code =
         NOTED(cudaPointerGetAttributes(&attributes, address));
-    // The pointer is only queried, never used.
+    // The address is only queried, never read or written.
     me.observe("the exporter's address in the importer: " + name_of(code) +
                ", memory type " + std::to_string(attributes.type) +
                " (0 is unregistered)");

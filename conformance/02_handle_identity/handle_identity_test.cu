@@ -24,19 +24,19 @@ using Handle = cudaIpcMemHandle_t;
 constexpr size_t kSmall = 4096;     // shares a block with others
 constexpr size_t kLarge = 4 << 20;  // has its own block
 constexpr int kExports = 10000;
-constexpr int kTries = 64;       // until an address comes back
+constexpr int kTries = 64;       // at most, until an address comes back
 constexpr int kGenerations = 4;  // of memory at one address
 constexpr size_t kIds = 300;     // more than a byte can count
 constexpr size_t kAllocations = 64;
-constexpr unsigned kProbes = 16;  // bytes looked at in one allocation
+constexpr unsigned kProbes = 16;  // at most, bytes checked in one allocation
 
 std::string bytes_of(const Handle& handle) {
   return {reinterpret_cast<const char*>(&handle), sizeof handle};
 }
 
-// Memory of `bytes` at `address`, or at another address if the allocator does
-// not return that one. Other blocks are kept meanwhile, so each try gets a
-// different one.
+// Allocates `bytes` at `address`. If no try returns this address, returns an
+// allocation at another address. The allocations of earlier tries are kept
+// until the end, so each try gets a different address.
 std::unique_ptr<DeviceBuffer> allocate_at(const void* address, size_t bytes) {
   std::vector<std::unique_ptr<DeviceBuffer>> others;
   for (int i = 0; i < kTries; ++i) {
@@ -47,8 +47,8 @@ std::unique_ptr<DeviceBuffer> allocate_at(const void* address, size_t bytes) {
   return std::move(others.back());
 }
 
-// An attribute of a pointer as text, or the name of the code. The documentation
-// promises no answer for this pointer.
+// An attribute of a pointer as text, or the name of the code if the call fails.
+// The documentation promises no answer for an opened pointer.
 template <class T>
 std::string answer_for(CUpointer_attribute which, const void* pointer) {
   T value{};
@@ -64,8 +64,8 @@ struct Probes {
   unsigned count = 0;
 };
 
-// The edges of an allocation, and of parts that a driver might map separately,
-// for example one page or 4 GiB.
+// Places at both ends and in the middle of an allocation, and at the edges of
+// parts that a driver might map separately, for example one page or 4 GiB.
 Probes probes_of(size_t bytes) {
   std::set<size_t> places{0, bytes / 2, bytes - 1};
   for (const size_t edge : {size_t{512}, size_t{4096}, size_t{2} << 20,
@@ -78,7 +78,8 @@ Probes probes_of(size_t bytes) {
 }
 
 // The byte at a place: neither 0 nor the poison 0xEE. The upper half of `place`
-// counts, too, so the byte 4 GiB further is a different one.
+// also changes the byte. Otherwise two places that are 4 GiB apart would always
+// have equal bytes.
 __host__ __device__ unsigned char byte_at(Pattern pattern, size_t place) {
   return static_cast<unsigned char>(1 +
                                     pattern.at(place + (place >> 32)) % 200);
@@ -127,8 +128,8 @@ void expect_bytes(const void* data, size_t bytes, Pattern pattern) {
 
 }  // namespace
 
-// An exporter of one buffer with many handles: the first, one from the middle
-// and the last are sent.
+// An exporter that exports one buffer many times. It sends the first handle,
+// one from the middle and the last.
 template <class Api>
 static void exports_again_and_again(Role& me, Api api) {
   const DeviceBuffer buffer(kLarge);
@@ -184,8 +185,8 @@ TEST(HandleIdentity, ExportingAgainAndAgainDoesNoHarm) {
   scenario.run(30s);
 }
 
-// An exporter of several generations of memory at one address; the same API
-// frees the memory. Returns whether an address came back.
+// An exporter of several generations of memory at one address. The same API
+// exports and frees the memory. Returns whether an address came back.
 template <class Api>
 static bool exports_every_generation(Role& me, Api api) {
   const DeviceBuffer neighbour(kSmall);  // keeps the block after a free
@@ -243,7 +244,8 @@ TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
   scenario.run(20s);
 }
 
-// An exporter of memory at an address whose earlier handle it has sent.
+// An exporter that frees memory, writes a secret into new memory at the same
+// address if possible, and then sends the handle of the freed memory.
 template <class Api>
 static void hides_a_secret(Role& me, Api api) {
   const DeviceBuffer neighbour(kSmall);  // keeps the block after a free
@@ -264,7 +266,7 @@ static void hides_a_secret(Role& me, Api api) {
   }
 }
 
-// The importer, which tries to open the earlier handle.
+// The importer, which tries to open the handle of the freed memory.
 template <class Api>
 static void looks_for_the_secret(Role& me, Api api) {
   for (const size_t bytes : {kSmall, kLarge}) {
@@ -298,8 +300,8 @@ TEST(HandleIdentity, AStaleHandleShowsNoLaterSecret) {
   scenario.run(20s);
 }
 
-// At the second open, the importer's address space has other memory in it, if
-// possible at the exporter's address.
+// Before the second open, the importer allocates memory of its own and, if
+// possible, reserves the exporter's address.
 TEST(HandleIdentity, AnyAddressShowsTheSameMemory) {
   covers("LMEM-15");
   needs(gpus(1), legacy_memory);
@@ -406,7 +408,8 @@ TEST(HandleIdentity, TheWholeAllocationIsReachable) {
   using Handles = std::array<Handle, kSizes.size()>;
   Scenario scenario(Scenario::kShared);
 
-  // Not a DeviceBuffer, which would poison several GiB.
+  // The memory is not a DeviceBuffer, because a DeviceBuffer would poison
+  // several GiB.
   scenario.role("exporter", [](Role& me) {
     std::array<void*, kSizes.size()> memory;
     Handles handles;
@@ -483,7 +486,8 @@ static unsigned long long id_of(const Words& memory) {
                                                memory.data);
 }
 
-// The ids of two imports and of two allocations of this process.
+// Judges that two imports and two allocations of this process have four
+// different ids.
 static void expect_ids_apart(const Words& mapping, const Words& second) {
   const DeviceBuffer own(kLarge), other(kLarge);
   const std::set<unsigned long long> ids{id_of(mapping), id_of(second),
@@ -491,7 +495,7 @@ static void expect_ids_apart(const Words& mapping, const Words& second) {
   EXPECT_EQ(ids.size(), 4u) << "an id stands for two buffers";
 }
 
-// Allocates with other calls than cudaMalloc, as far as this machine has them,
+// Allocates with calls other than cudaMalloc, as far as this machine has them,
 // and adds the id of each allocation. Returns the number of allocations.
 static size_t add_ids_of_other_allocators(std::set<unsigned long long>& ids) {
   constexpr size_t kEach = 3;

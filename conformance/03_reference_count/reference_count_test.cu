@@ -20,8 +20,9 @@ constexpr size_t kBytes = 4 << 20;
 constexpr int kOpens = 4;
 constexpr int kManyOpens = 300;  // more than a byte can count
 
-// The exporter of a mapping that must keep working. After each write of the
-// importer, the exporter checks the importer's values and writes new ones.
+// The exporter's side of a mapping that must keep working. In each turn the
+// exporter writes values, waits until the importer has written, and checks the
+// importer's values.
 void answer(Role& me, const DeviceBuffer& buffer, int times) {
   for (int i = 0; i < times; ++i) {
     const std::string turn = std::to_string(i);
@@ -43,7 +44,8 @@ void expect_works(Role& me, const Words& mapping, int i) {
   me.signal("importer wrote");
 }
 
-// An exporter that answers `turns` times and keeps its memory until the end.
+// An exporter that takes `turns` turns and keeps its memory until the importer
+// has closed it.
 std::function<void(Role&)> answers(int turns) {
   return [turns](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -54,7 +56,7 @@ std::function<void(Role&)> answers(int turns) {
   };
 }
 
-// The driver API knows nothing about an address.
+// Judges that the driver API does not know an address.
 void expect_unknown(const void* pointer) {
   unsigned type = 77, device = 77;
   EXPECT_CODE(
@@ -69,7 +71,7 @@ void expect_unknown(const void* pointer) {
   EXPECT_EQ(type, 0u) << "cuPointerGetAttributes knows it";
 }
 
-// Neither API closes a pointer that no open returned.
+// Judges that neither API closes this pointer.
 void expect_no_close(const void* pointer) {
   EXPECT_CODE(cudaErrorInvalidValue,
               cudaIpcCloseMemHandle(const_cast<void*>(pointer)));
@@ -173,9 +175,9 @@ TEST(ReferenceCount, TheLastCloseUnmaps) {
   scenario.run(20s);
 }
 
-// Only a kernel uses the closed address: cudaMemcpy would treat it as an
-// address of the host. Each API has an importer of its own, because the fault
-// ends a context.
+// Only a kernel uses the closed address: cudaMemcpy would treat this address as
+// an address of the host. Each API has an importer of its own, because a
+// process loses its context by the fault.
 TEST(ReferenceCount, AKernelFaultsAfterTheLastClose) {
   covers("LMEM-10");
   needs(gpus(1), legacy_memory);
@@ -199,7 +201,7 @@ TEST(ReferenceCount, AKernelFaultsAfterTheLastClose) {
       mapping.close();
       launch_write(closed, 1);
       EXPECT_CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize());
-      // The context is lost: every call reports the fault.
+      // The context is lost: every later call reports the fault.
       EXPECT_CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize());
       me.signal("faulted");
     });
@@ -378,8 +380,9 @@ TEST(ReferenceCount, ClosingInsideAMapping) {
   scenario.run(20s);
 }
 
-// The two sides of a free that comes too early. Nothing is promised about the
-// importer: it may end at any of its calls.
+// The exporter and the importer of a test in which the free comes too early.
+// Nothing is promised about the importer: each of its calls may end the
+// process.
 template <class Api>
 static void frees_what_is_open(Role& me, Api api) {
   const DeviceBuffer other(kBytes);

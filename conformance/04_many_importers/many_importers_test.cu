@@ -85,7 +85,7 @@ __global__ void write_each(uint32_t* const* allocations, Pattern pattern) {
     allocations[blockIdx.x][i] = pattern.at(blockIdx.x * kWords + i);
 }
 
-// Wrong values are counted for each allocation.
+// Counts the wrong values of each allocation.
 __global__ void check_each(const uint32_t* const* allocations, Pattern pattern,
                            unsigned* wrong) {
   for (unsigned i = threadIdx.x; i < kWords; i += blockDim.x)
@@ -93,7 +93,7 @@ __global__ void check_each(const uint32_t* const* allocations, Pattern pattern,
       atomicAdd(&wrong[blockIdx.x], 1u);
 }
 
-// The array of pointers, in memory that kernels read.
+// An array of pointers, copied to device memory for the kernels.
 struct Table : DeviceBuffer {
   explicit Table(const std::vector<uint32_t*>& pointers)
       : DeviceBuffer(pointers.size() * sizeof(uint32_t*)) {
@@ -116,7 +116,7 @@ TEST(ManyImporters, EightHoldOneHandle) {
   shared_by(8, 40s);
 }
 
-// The ranks of a node with sixteen GPUs.
+// As many importers as there are ranks on a node with sixteen GPUs.
 TEST(ManyImporters, SixteenHoldOneHandle) {
   covers("LMEM-16");
   needs(gpus(1), legacy_memory);
@@ -154,7 +154,8 @@ TEST(ManyImporters, ClosingInOneLeavesTheOthers) {
       first.close();
       second.close();
       me.signal("closed");
-      me.wait("other closed");  // so the other sees a close, not an end
+      // The other importer must see a close, not the end of this process.
+      me.wait("other closed");
     });
   });
 
@@ -294,8 +295,8 @@ TEST(ManyImporters, ThousandsOfHandlesMapTheirOwn) {
 
 namespace {
 
-// The errors that one thread finds, with its own stream and memory; empty if
-// there are none.
+// Checks the mapping in the calling thread, with a stream and memory of this
+// thread. Returns the first error; empty if there is none.
 std::string wrong_in_this_thread(const Words& mapping, const Table& slices,
                                  Pattern expected) {
   const auto count = static_cast<unsigned>(mapping.count / kWords);
@@ -326,13 +327,13 @@ std::string wrong_in_this_thread(const Words& mapping, const Table& slices,
 
 }  // namespace
 
-// An importer whose threads share a mapping that one of them opens and another
-// one closes.
+// An importer whose threads share a mapping that one thread opens and another
+// thread closes.
 template <class Api>
 static void uses_it_in_every_thread(Role& me, Api api, size_t bytes) {
   const auto handle = me.receive<Handle>("handle");
-  // One open and one close by the role's own thread, before another thread
-  // does the same.
+  // The role's own thread opens and closes the handle once, before another
+  // thread opens it.
   MappingBy(api, handle, bytes).close();
   void* opened = nullptr;
   EXPECT_SUCCESS(
@@ -413,8 +414,8 @@ TEST(ManyImporters, ExportingAnImport) {
     const auto exported = me.receive<cudaError_t>("exported");
     const auto handle = me.receive<Handle>("handle onwards");
     if (exported == cudaSuccess) {
-      // The documentation does not say that this export works. If it works, it
-      // must lead to the original memory.
+      // The documentation does not say that this export works. If it works, the
+      // new handle must lead to the original memory.
       void* opened = nullptr;
       CALL(cudaIpcOpenMemHandle(&opened, handle,
                                 cudaIpcMemLazyEnablePeerAccess));
@@ -431,8 +432,8 @@ TEST(ManyImporters, ExportingAnImport) {
 
 namespace {
 
-// A process that has the bytes of a handle tries to open it. The exporter has
-// not started this process and does not know it.
+// A process that has the bytes of a handle tries to open the handle. The
+// exporter has not started this process and does not know about it.
 void try_to_open(Role& me, const char* who) {
   const auto handle = me.receive<Handle>("handle");
   void* opened = nullptr;

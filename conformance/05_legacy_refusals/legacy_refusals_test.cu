@@ -38,8 +38,8 @@ const std::vector<CUresult> kDriverRefusals = {
     CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_TOO_MANY_PEERS,
     CUDA_ERROR_INVALID_VALUE};
 
-// Opens a handle with one of the APIs; *opened is the address that the call
-// wrote.
+// Tries to open a handle by one of the APIs; *opened is the address that the
+// call wrote.
 Outcome open_with(Api api, const cudaIpcMemHandle_t& handle, unsigned flags,
                   void** opened) {
   if (api == kRuntime)
@@ -78,7 +78,8 @@ std::string inverted(size_t byte) {
   return "byte " + std::to_string(byte) + " inverted";
 }
 
-// Opens a handle with one byte inverted and notes the result.
+// Tries to open a handle with one byte inverted, by both APIs, and notes the
+// results.
 void open_damaged(Role& me, const char* table, cudaIpcMemHandle_t handle,
                   size_t at) {
   handle.reserved[at] = static_cast<char>(~handle.reserved[at]);
@@ -92,8 +93,10 @@ void open_damaged(Role& me, const char* table, cudaIpcMemHandle_t handle,
   }
 }
 
-// Notes which memory a damaged handle shows if it opens. Returns false if the
-// read has destroyed the context.
+// Tries to open a damaged handle by the runtime API. If the handle opens, reads
+// one word of the memory, and notes a read that fails or gives other values
+// than the lent memory has. Returns false only if the read fails, because the
+// context is then lost.
 bool examine_damaged(Role& me, cudaIpcMemHandle_t handle, size_t at) {
   handle.reserved[at] = static_cast<char>(~handle.reserved[at]);
   void* opened = nullptr;
@@ -196,7 +199,7 @@ static const std::vector<cudaError_t> kNoEventHandle = {
     cudaErrorMemoryAllocation, cudaErrorMapBufferObjectFailed,
     cudaErrorNotSupported};
 
-// One call with correct arguments except for one that is null.
+// One call with at least one null argument; its other arguments are correct.
 struct NullCall {
   const char* name;
   std::function<Outcome(void* own, cudaEvent_t event, const Lent& lent)> call;
@@ -444,7 +447,8 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
         CUDA_ERROR_MAP_FAILED, CUDA_ERROR_TOO_MANY_PEERS,
         CUDA_ERROR_INVALID_VALUE);
     note_touched(me, address, "cuIpcOpenMemHandle");
-    // Another thread is in the same process, so its open is refused, too.
+    // Another thread is in the same process, so the open in this thread is
+    // refused as well.
     const cudaError_t by_thread = in_a_thread([&] {
       note_call("cudaIpcOpenMemHandle in a thread");
       void* opened = nullptr;
@@ -452,7 +456,8 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
     });
     expect_documented(outcome_of(by_thread, kRuntimeRefusals),
                       "cudaIpcOpenMemHandle in a thread");
-    // Nor does it open it while it has memory of another process open.
+    // The open is also refused while this process has memory of another process
+    // open.
     LegacyMapping theirs(me.receive<cudaIpcMemHandle_t>("theirs"), kBytes);
     EXPECT_REFUSED(cudaIpcOpenMemHandle(pointer.out(), handle, kLazy),
                    cudaErrorDeviceUninitialized, cudaErrorInvalidResourceHandle,
@@ -477,8 +482,8 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
 
 static constexpr char kDamaged[] = " of a damaged handle";
 
-// First opens every damaged handle, and then reads the memory of those that
-// open.
+// First tries to open every damaged handle, and then reads the memory of the
+// handles that open.
 static void opens_damaged_handles(Role& me) {
   CALL(cudaFree(nullptr));
   const auto good = me.receive<cudaIpcMemHandle_t>("handle");
@@ -591,7 +596,7 @@ static void right_calls_work(const cudaIpcMemHandle_t& lent, void* own) {
   CALL(DRIVER(cuIpcGetMemHandle)(&same, address_of(own)));
 }
 
-// An importer that makes calls of both APIs, which are refused.
+// An importer that makes wrong calls of both APIs. Each must be refused.
 static void makes_every_mistake(Role& me) {
   const auto lent = me.receive<cudaIpcMemHandle_t>("handle");
   LegacyMapping mapping(lent, kBytes);
@@ -632,7 +637,7 @@ static void makes_every_mistake(Role& me) {
   const auto by_driver = [&](const char* what, CUresult code) {
     SCOPED_TRACE(what);
     EXPECT_NE(code, CUDA_SUCCESS);
-    // Only the runtime's calls set the last error.
+    // Only calls of the runtime API set the last error.
     EXPECT_TRUE(leaves_no_error("cudaGetDevice", cudaGetDevice(&device)));
     EXPECT_TRUE(context_is_usable());
     right_calls_work(lent, own.data);
@@ -657,7 +662,7 @@ static void makes_every_mistake(Role& me) {
                       NOTED(cudaIpcOpenMemHandle(&pointer, lent, kLazy))));
   EXPECT_TRUE(leaves_no_error("cudaIpcCloseMemHandle",
                               NOTED(cudaIpcCloseMemHandle(pointer))));
-  // The refusals have not raised the count of what is open.
+  // The refusals have not raised the count of opens: one close is enough.
   const void* const closed = mapping.data;
   mapping.close();
   cudaPointerAttributes attributes{};

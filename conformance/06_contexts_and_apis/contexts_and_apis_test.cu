@@ -21,8 +21,8 @@ std::string pair_of(Api exported, Api opened) {
   return std::string(kNames[exported]) + " to " + kNames[opened];
 }
 
-// Opens a handle by one API. If it does not open, returns null and records a
-// failure.
+// Opens a handle by one API. If the handle does not open, returns null and
+// records a failure.
 void* open_by(Api api, const cudaIpcMemHandle_t& handle) {
   void* pointer = nullptr;
   CUdeviceptr address = 0;
@@ -96,8 +96,8 @@ TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
               lends(pattern("exporter"), kBytes, 2)(me);
             })
       .in_new_process();
-  // The context that opens need not be the primary one either. A new process
-  // has no primary context yet.
+  // The context that opens need not be the primary context either. A new
+  // process has no primary context yet.
   const auto opens_in_its_own_context = [](Role& me) {
     const SecondContext own;
     LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
@@ -135,7 +135,8 @@ TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
   scenario.run(20s);
 }
 
-// The rule is about all handles of a device, not about one handle.
+// The rule is about all handles of one device of one exporter, not only about
+// one handle.
 TEST(ContextsAndApis, ASecondContextOpensNoOtherHandleOfTheExporter) {
   covers("LMEM-26");
   needs(gpus(1), legacy_memory);
@@ -156,7 +157,7 @@ TEST(ContextsAndApis, ASecondContextOpensNoOtherHandleOfTheExporter) {
       expect_refused_here(handle);
     }
     EXPECT_TRUE(kernel_reads(first, pattern("first")));
-    // The context that opened the first handle may also open the other one.
+    // The context that opened the first handle may also open the second handle.
     LegacyMapping second(handle, kBytes);
     EXPECT_TRUE(kernel_reads(second, pattern("second")));
     second.close();
@@ -297,8 +298,8 @@ static void expect_used_by_both(cudaEvent_t event, cudaStream_t stream) {
 }
 
 // For each pair of APIs, the exporter holds back a copy into the shared buffer.
-// The importer's stream waits for the event after this copy, and must then find
-// the copied values.
+// The importer's stream waits for the event that is recorded after this copy,
+// and must then find the copied values.
 TEST(ContextsAndApis, AnEventHandleOfOneApiOpensWithTheOther) {
   covers("LEVT-25");
   needs(gpus(1), legacy_memory, legacy_events);

@@ -29,11 +29,11 @@ constexpr size_t kBytes = 4 << 20;
 constexpr size_t kSmall = 4096;       // shares a block with others
 constexpr size_t kLarge = 256 << 20;  // far more than anything else uses
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
-constexpr unsigned kAddsPerThread = 100;  // by 256 threads
+constexpr unsigned kAddsPerThread = 100;  // in each of 256 threads
 constexpr int kRounds = 200;
 constexpr int kPeersWithoutASwitch = 8;  // simpleIPC's limit
 
-// The role's body, with this device current.
+// A role's body that makes this device current and then runs `body`.
 std::function<void(Role&)> on_device(int device,
                                      std::function<void(Role&)> body) {
   return [device, body = std::move(body)](Role& me) {
@@ -48,7 +48,7 @@ std::string uuid_of(int device) {
   return std::string(properties.uuid.bytes, sizeof properties.uuid.bytes);
 }
 
-// An exporter that then checks what the importer has written.
+// An exporter that lends memory and then checks what the importer has written.
 void lends_both_ways(Role& me) {
   int device = 0;
   CALL(cudaGetDevice(&device));
@@ -120,9 +120,9 @@ void expect_attributes(const Words& mapping, const uint32_t* at) {
   EXPECT_EQ(alone(mapped, CU_POINTER_ATTRIBUTE_MAPPED) & 0xff, 1u);
 }
 
-// The pointer queries return the kind and the place of the mapping.
+// Judges that the pointer queries return the kind and the place of the mapping.
 void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
-  // First queries memory of this process, to make sure that the answers differ.
+  // First queries memory of this process: each pointer must get its own answer.
   const DeviceBuffer own(kBytes);
   Sentinel<cudaPointerAttributes> of_own, of_mapping;
   EXPECT_SUCCESS(cudaPointerGetAttributes(of_own.out(), own.data));
@@ -173,7 +173,8 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
   };
   CUdeviceptr base = 0;
   range_of(own, &base);
-  // Queried for an address inside, and for one result only.
+  // These queries are for an address inside the allocation, and for one result
+  // only.
   const auto inside = address_of(own.data + own.count / 2);
   Sentinel<CUdeviceptr> begin;
   Sentinel<size_t> bytes;
@@ -200,7 +201,7 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
              std::to_string(address - base) + " before the pointer");
 }
 
-// Takes from this process the right to open the GPU's device file, like a
+// Takes from this process the right to open the GPU's device file, as in a
 // container without this GPU. Returns why this is not possible, or nothing.
 std::optional<std::string> lock_out(const std::string& pci_bus_id) {
   std::ifstream facts("/proc/driver/nvidia/gpus/" + pci_bus_id +
@@ -255,7 +256,7 @@ TEST(LegacyTwoGpus, EachDeviceOfTheImporterHasAMappingOfItsOwn) {
     EXPECT_SUCCESS(cudaIpcCloseMemHandle(first));
     EXPECT_REFUSED(cudaIpcCloseMemHandle(first), cudaErrorInvalidValue,
                    cudaErrorMapBufferObjectFailed, cudaErrorNotSupported);
-    // The opens of one device have not counted on the other one.
+    // The opens of one device have not counted on the other device.
     for (const void* const closed : {first, there}) {
       cudaPointerAttributes attributes{};
       CALL(cudaPointerGetAttributes(&attributes, closed));
@@ -266,7 +267,8 @@ TEST(LegacyTwoGpus, EachDeviceOfTheImporterHasAMappingOfItsOwn) {
   scenario.run(20s);
 }
 
-// The exporter of a test in which a peer writes and adds.
+// The exporter of a test in which a peer writes to the memory and adds to a
+// counter in it.
 static void lends_to_a_peer(Role& me) {
   const DeviceBuffer buffer(kBytes);
   buffer.fill(pattern("exporter"));
@@ -286,7 +288,8 @@ static void lends_to_a_peer(Role& me) {
   me.wait("closed");
 }
 
-// The importer: first the open enables peer access, and later the program does.
+// The importer of this test. First the open enables peer access, and later the
+// program enables peer access itself.
 template <class Api>
 static void borrows_from_a_peer(Role& me, Api api, int from, int to) {
   CALL(cudaFree(nullptr));  // the driver API needs a context
@@ -399,7 +402,7 @@ TEST(LegacyTwoGpus, WhereTheGpusAreNoPeersTheOpenIsRefused) {
                          CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_TOO_MANY_PEERS,
                          CUDA_ERROR_INVALID_VALUE);
           EXPECT_TRUE(context_is_usable());
-          CALL(cudaSetDevice(0));  // this GPU can open it
+          CALL(cudaSetDevice(0));  // this GPU can open the handle
           EXPECT_TRUE(context_is_usable());
           for_each_api([&](auto api) {
             MappingBy mapping(api, handle, kBytes);
@@ -435,7 +438,7 @@ TEST(LegacyTwoGpus, WhereTheOpenWorksTheGpusAreSaidToBePeers) {
   scenario.run(20s);
 }
 
-// An importer that opens handles of one GPU after another.
+// An importer that opens the handles of all other GPUs, one GPU after another.
 static void opens_handles_of_all_other_gpus(Role& me) {
   int count = 0;
   CALL(cudaGetDeviceCount(&count));
@@ -481,7 +484,7 @@ static void opens_handles_of_all_other_gpus(Role& me) {
     me.not_applicable("a GPU has room for all other GPUs of this machine");
 }
 
-// One GPU borrows from the others until it can have no more peers.
+// One GPU borrows from the other GPUs until it can have no more peers.
 TEST(LegacyTwoGpus, TooManyPeersAreRefused) {
   covers("LMEM-32");
   needs(gpus(4), legacy_memory, peer_access);
@@ -539,7 +542,8 @@ TEST(LegacyTwoGpus, AHandleOfAHiddenGpuOpens) {
   }
 }
 
-// An importer of two allocations of a peer, whose closes end the peer access.
+// An importer that opens two allocations of a peer. Its closes end the peer
+// access.
 template <class Api>
 static void closes_what_a_peer_lent(Role& me, Api api) {
   CALL(cudaFree(nullptr));  // the driver API needs a context

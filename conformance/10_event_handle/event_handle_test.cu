@@ -22,13 +22,13 @@ constexpr auto kFirst = Stream::Priority::kHighest;
 constexpr int kReopens = 1000;
 constexpr int kLooks = 50;
 constexpr int kMany = 300;         // events, more than a byte can count
-constexpr auto kLongWait = 200ms;  // of a host, to see whether it spins
+constexpr auto kLongWait = 200ms;  // how long a host thread waits
 constexpr double kMaySpin = 0.1;   // largest part of a wait that may spin
 constexpr unsigned kBlocking =
     cudaEventInterprocess | cudaEventDisableTiming | cudaEventBlockingSync;
 
-/// What the exporter lends: memory, and the event that shows when to read it,
-/// exported by both APIs.
+/// What the exporter lends: memory, and the event that shows when to read the
+/// memory. Both APIs export the event.
 struct Handles {
   cudaIpcMemHandle_t memory;
   cudaIpcEventHandle_t event;
@@ -63,13 +63,14 @@ bool ends(const HostWait& waiter) {
   return false;
 }
 
-/// An exporter that writes `written` and records after a latch. It releases the
-/// latch when the importer has said `ready`. Another latch, before the writing,
-/// is released earlier: the record must be done after the last work, not after
-/// the first. `looks_on` runs while the latch holds, `looks_back` when the work
-/// is done. Later work of the stream, which the record does not include, is
-/// held until the importer has said `closed`. All work is in a new stream, or
-/// in the given stream; the record may be in another one.
+/// An exporter that writes `written` and records the event after a latch. It
+/// releases the latch when the importer has said `ready`. Another latch, before
+/// the writing, is released earlier: the record must complete after the last
+/// work, not after the first work. `looks_on` runs while the latch holds,
+/// `looks_back` when the work is done. Later work of the stream, which the
+/// record does not include, is held until the importer has said `closed`. All
+/// work is in a new stream, or in the stream `given`. The record may be in
+/// another stream, `recorded_in`.
 std::function<void(Role&)> records_late(
     Pattern written, void (*looks_on)(const SharedEvent&) = nothing,
     void (*looks_back)(const SharedEvent&) = nothing,
@@ -211,10 +212,10 @@ TEST(EventHandle, ImportIsUsedAndDestroyedLikeALocalEvent) {
 
 namespace {
 
-/// A memset, a copy and a kernel of the importer, queued after a wait. The
-/// memset sets the last word, which the exporter has written before. A copy in
-/// another stream comes after a wait by the driver API. Before the work may be
-/// done, the importer checks `looks` times, for 0.5 s each, that the work
+/// An importer that queues a memset, a copy and a kernel after a wait. The
+/// memset sets the last word, which the exporter has written before. In another
+/// stream it queues a copy after a wait by the driver API. Before the work may
+/// be done, the importer checks `looks` times, for 0.5 s each, that the work
 /// waits.
 void works_after_a_wait(Role& me, const Pattern& written, cudaStream_t stream,
                         int looks = 1, bool destroys_early = false,
@@ -280,7 +281,8 @@ TEST(EventHandle, WorkBehindAWaitSeesWhatTheRecordCaptured) {
   scenario.role("exporter", records_late(written));
   scenario.role("importer", [written](Role& me) {
     const Stream stream;
-    // 1.5 s, so that a wait that ends after a second is noticed.
+    // The importer checks for 1.5 s, so that a wait that ends after a second is
+    // noticed.
     works_after_a_wait(me, written, stream, 3);
   });
   scenario.run(30s);
@@ -393,7 +395,8 @@ TEST(EventHandle, AWaitHoldsOtherKindsOfWork) {
   scenario.run(30s);
 }
 
-// Does a host that waits use the processor?
+// "spins" if the waiting thread used the processor for more than half of its
+// time, else "blocks".
 static std::string how_it_waited(const HostWait& waiter) {
   return 2 * waiter.cpu_us() > waiter.waited_us() ? "spins" : "blocks";
 }
@@ -533,7 +536,8 @@ static void expect_blocked(Role& me, const char* call, const HostWait& waiter) {
   EXPECT_LT(spun, kMaySpin) << "of its time the thread was not blocked";
 }
 
-// An exporter whose event blocks the threads that wait.
+// An exporter with two events of cudaEventBlockingSync: the threads that wait
+// for these events block and do not spin.
 static void waits_without_spinning(Role& me) {
   const Pattern written = pattern("exporter");
   const DeviceBuffer buffer(kBytes);
@@ -589,7 +593,7 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
     EXPECT_EQ(waiter.join(), cudaSuccess);
     EXPECT_EQ(by_driver.join(), cudaSuccess);
     // An import behaves "as an event created with cudaEventDisableTiming": only
-    // the exporter's own event must block.
+    // waits for the exporter's own event must block.
     me.observe("the waiting thread used " + std::to_string(waiter.cpu_us()) +
                " us of processor time in " +
                std::to_string(waiter.waited_us()) + " us");
@@ -751,7 +755,7 @@ static void lends_two_events(Role& me, Api api) {
   EXPECT_SUCCESS(api.event_synchronize(a));
 }
 
-// An exporter of many events. Every second one is recorded, and pending.
+// An exporter of many events. Every second event is recorded and pending.
 static void lends_many_events(Role& me) {
   const Stream stream;
   Latch latch;
@@ -787,8 +791,8 @@ static void opens_many_events(Role& me) {
   me.signal("asked many");
 }
 
-// An importer that opens two events in a different order from that of their
-// creation.
+// An importer that opens two events in another order than the exporter created
+// them.
 template <class Api>
 static void borrows_two_events(Role& me, Api api) {
   const auto opened = [&](const char* name) {
@@ -821,8 +825,9 @@ static void borrows_two_events(Role& me, Api api) {
   me.signal("closed");
 }
 
-// Two events of one process, each with its own stream, and then many. The
-// importer opens the two in a different order from that of their creation.
+// First many events of one process, and then two events, each with its own
+// stream. The importer opens the two events in another order than the exporter
+// created them.
 TEST(EventHandle, TwoEventsAreKeptApart) {
   covers("LEVT-28");
   needs(gpus(1), legacy_events);

@@ -47,8 +47,8 @@ void queue_copy(const Words& to, const Words& from, cudaStream_t stream) {
                        stream));
 }
 
-/// If the first word is `expected`, adds 1 to it. Otherwise the step came out
-/// of order, and the second word counts it.
+/// Adds 1 to the first word. If this word was not `expected`, the step came out
+/// of order, and the second word counts the step.
 __global__ void count_on(volatile uint32_t* counter, uint32_t expected) {
   if (counter[0] != expected) counter[1] = counter[1] + 1;
   counter[0] = counter[0] + 1;
@@ -177,7 +177,8 @@ static void waits_for_the_importers_record(Role& me, Api api) {
   me.wait("closed");
 }
 
-// The importer, which records, and has later work in its stream.
+// The importer of this test. It records the event, and its stream has later
+// work.
 template <class Api>
 static void records_for_the_exporter(Role& me, Api api) {
   const Pattern written = pattern(api.kName);
@@ -232,7 +233,7 @@ TEST(EventPingPong, ExporterWaitsForTheImportersRecord) {
   scenario.run(30s);
 }
 
-// An importer whose wait keeps the record that it found.
+// An importer whose waits keep the records that they found, each its own.
 template <class Api>
 static void importer_keeps_the_record(Role& me, Api api) {
   const auto handles = me.receive<Handles>("handles");
@@ -241,7 +242,8 @@ static void importer_keeps_the_record(Role& me, Api api) {
   const DeviceBuffer copy(kBytes);
   const Stream early, first, second;
   Latch early_latch, first_latch;
-  // This role's latches hold both waits until the next record is made.
+  // The latches of this role hold the first two waits until a later record is
+  // made.
   early_latch.hold(early);
   EXPECT_SUCCESS(api.stream_wait_event(early, event));
   me.signal("waits for nothing");
@@ -305,9 +307,9 @@ static void exporter_records_again(Role& me, Api api) {
   me.wait("closed");
 }
 
-// A wait before the record waits for nothing. A wait keeps its record even if
-// the event is recorded again, before the stream reaches the wait or while the
-// stream waits.
+// A wait before the first record waits for nothing. A wait keeps its record
+// even if the event is recorded again, before the stream reaches the wait or
+// while the stream waits.
 TEST(EventPingPong, AWaitKeepsTheRecordThatItFound) {
   covers("LEVT-12");
   needs(gpus(1), legacy_memory, legacy_events);
@@ -324,8 +326,8 @@ TEST(EventPingPong, AWaitKeepsTheRecordThatItFound) {
   scenario.run(30s);
 }
 
-// An exporter whose second and third record are pending. The third is in a
-// stream that the exporter then destroys.
+// An exporter whose second and third record are pending. The third record is in
+// a stream that the exporter then destroys.
 template <class Api>
 static void exporter_replaces_its_record(Role& me, Api api) {
   const Stream stream;
@@ -348,9 +350,9 @@ static void exporter_replaces_its_record(Role& me, Api api) {
     me.signal("looked");
   }
   me.wait("asked 2");
-  // A third record, while the second is pending.
+  // A third record, while the second record is pending.
   CALL(api.event_record(event, other));
-  CALL(cudaStreamDestroy(other));  // its work goes on
+  CALL(cudaStreamDestroy(other));  // the work of the stream goes on
   latch.release();
   EXPECT_TRUE(passes(stream));
   EXPECT_CODE(api.kNotReady, api.event_query(event));
@@ -370,7 +372,8 @@ static void importer_asks_for_each_record(Role& me, Api api) {
   me.wait("recorded 1");
   EXPECT_SUCCESS(api.event_query(event));
   EXPECT_SUCCESS(api.event_synchronize(event));
-  // A record of the importer itself, which the next one replaces, too.
+  // The importer also makes a record of its own. The exporter's next record
+  // replaces this record as well.
   const Stream own;
   EXPECT_SUCCESS(api.event_record(event, own));
   EXPECT_TRUE(passes(own));
@@ -498,8 +501,8 @@ static void exporter_plays_many_rounds(Role& me) {
   me.wait("closed");
 }
 
-// Both sides queue many rounds while the first round is held, again and again,
-// so that no step is in order by chance.
+// Again and again, both sides queue many rounds while the first of these rounds
+// is held, so that no step is in order by chance.
 TEST(EventPingPong, ManyRoundsKeepTheirOrder) {
   covers("LEVT-14");
   needs(gpus(1), legacy_memory, legacy_events);
@@ -540,14 +543,15 @@ TEST(EventPingPong, ManyRoundsKeepTheirOrder) {
   scenario.run(60s);
 }
 
-// More memory on a larger GPU, so that a round takes about as long on every
-// GPU.
+// The bytes of a round: more on a larger GPU, so that a round takes about as
+// long on every GPU.
 static size_t bulk_bytes() {
   return kBulkBytesPerMultiprocessor *
          static_cast<size_t>(attribute(cudaDevAttrMultiProcessorCount));
 }
 
-// An exporter that writes many rounds; the first round is held.
+// An exporter that writes in many rounds. Its stream is held until the first
+// rounds are queued.
 static void exporter_writes_many_rounds(Role& me) {
   const DeviceBuffer buffer(bulk_bytes());
   const Stream stream;
@@ -679,7 +683,8 @@ TEST(EventPingPong, OneRecordReleasesAllImporters) {
   scenario.run(60s);
 }
 
-// One of several roles. Each role records for the others and waits for them.
+// One of several roles. Each role records events for the other roles and waits
+// for their events.
 static void waits_for_its_siblings(Role& me) {
   const int self = me.index();
   const auto of = [](const char* what, int whose, int round = 0) {
@@ -743,8 +748,8 @@ static void waits_for_its_siblings(Role& me) {
   me.wait("closed", kSiblings - 1);
 }
 
-// In each round each process writes its own word. It waits for the events of
-// all others and reads their words.
+// In each round each process writes its own memory. It waits for the events of
+// the other processes and reads their memory.
 TEST(EventPingPong, SiblingsWaitForOneAnother) {
   covers("LEVT-19");
   needs(gpus(1), legacy_memory, legacy_events);
@@ -755,7 +760,8 @@ TEST(EventPingPong, SiblingsWaitForOneAnother) {
   scenario.run(60s);
 }
 
-// An importer whose sibling destroys its import.
+// An importer that keeps its import while another importer destroys its own
+// import.
 static void importer_stays(Role& me) {
   const auto handles = me.receive<Handles>("handles");
   LegacyMapping mapping(handles.memory, kBytes);
@@ -789,7 +795,8 @@ static void importer_stays(Role& me) {
   me.signal("closed");
 }
 
-// An importer that destroys its import, without and with a record of its own.
+// An importer that destroys its imports, first without and then with a record
+// of its own.
 static void importer_destroys(Role& me) {
   const auto handle = me.receive<Handles>("handles").event;
   const Stream stream;
@@ -799,7 +806,8 @@ static void importer_destroys(Role& me) {
   EXPECT_SUCCESS(DriverApi::event_destroy(second.release()));
   me.signal("destroyed");
 
-  // Once more, after a record of its own.
+  // This importer opens and destroys the event once more, with a record of its
+  // own in between.
   me.wait("seen first");
   SharedEvent again(handle);
   Latch latch;
@@ -811,7 +819,7 @@ static void importer_destroys(Role& me) {
   me.wait("both wait", 2);
   latch.release();
   EXPECT_TRUE(passes(stream));
-  me.wait("closed");  // so the others see no end of this role
+  me.wait("closed");  // the other roles must not see this process end
 }
 
 // An exporter's destroy does not wait for a pending record either.
@@ -829,7 +837,7 @@ static void destroys_pending_events(cudaStream_t stream) {
   EXPECT_TRUE(passes(stream));
 }
 
-// One importer destroys its event while the other's wait is queued.
+// One importer destroys its event while the other importer's wait is queued.
 TEST(EventPingPong, DestroyingAnImportConcernsNobodyElse) {
   covers("LEVT-20");
   needs(gpus(1), legacy_memory, legacy_events);

@@ -99,7 +99,7 @@ std::function<void(Role&)> records_late(
 }
 
 /// The importer's part: after the wait of each API, a copy has the exporter's
-/// values. Says "queued" and, at the end, "closed".
+/// values. Signals "queued" and, at the end, "closed".
 void copies_after_wait(Role& me, const Handles& handles, SharedEvent& event,
                        bool host_waits = false) {
   LegacyMapping mapping(handles.memory, kBytes);
@@ -109,7 +109,8 @@ void copies_after_wait(Role& me, const Handles& handles, SharedEvent& event,
   queue_copy(copy, mapping, stream);
   EXPECT_SUCCESS(DriverApi::stream_wait_event(other, event));
   queue_copy(other_copy, mapping, other);
-  // If the first copies did not wait, they would be complete when this copy is.
+  // If the first copies did not wait, they would be complete when this copy is
+  // complete.
   queue_copy(early, mapping, unordered);
   EXPECT_TRUE(passes(unordered));
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
@@ -249,13 +250,15 @@ TEST(EventRefusals, ElapsedTime) {
   const auto measures_nothing = [](cudaEvent_t event) {
     const SharedEvent timed(cudaEventDefault), end(cudaEventDefault);
     const Stream stream;
-    // The record is complete, so only the missing timing can be the reason.
+    // The record is complete, so only the missing timing can be the reason for
+    // a refusal.
     CALL(cudaEventRecord(timed, stream));
     CALL(cudaEventRecord(event, stream));
     Latch latch;
     latch.hold(stream);
     CALL(cudaEventRecord(end, stream));
-    // Each event is queried separately.
+    // Each event has a state of its own: `event` is complete while `end` is
+    // pending.
     EXPECT_SUCCESS(cudaEventSynchronize(event));
     EXPECT_SUCCESS(cudaEventQuery(event));
     EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(end));
@@ -370,8 +373,8 @@ TEST(EventRefusals, RecordInAStreamOfAnotherDevice) {
   });
 }
 
-// "May be from a different context". The exporter's context is not the primary
-// one.
+// The documentation says that the event of a wait "may be from a different
+// context". The exporter's context is not the primary context.
 TEST(EventRefusals, AStreamOfAnotherContextWaits) {
   covers("LEVT-18");
   needs(gpus(1), legacy_memory, legacy_events);
@@ -400,7 +403,7 @@ TEST(EventRefusals, AStreamOfAnotherContextWaits) {
     me.signal("closed");
   };
   scenario.role("importer", waits_elsewhere).may_end_by(SIGSEGV);
-  // Lets the exporter go on if the importer dies.
+  // This role lets the exporter continue if the importer dies.
   scenario.role("relay", [](Role& me) {
     me.wait_until_done("importer");
     me.signal("queued");
@@ -459,7 +462,7 @@ TEST(EventRefusals, WaitForAnEventOpenedUnderAnotherDevice) {
 }
 
 // What this test observes is not promised: a program must keep the exported
-// event until every importer has destroyed its own.
+// event until every importer has destroyed its imported event.
 template <class Api>
 static void destroys_what_is_open(Role& me, Api api) {
   SharedEvent opened, unopened;
@@ -481,7 +484,7 @@ static void destroys_what_is_open(Role& me, Api api) {
   EXPECT_TRUE(context_is_usable());
 }
 
-// The importer of this event.
+// The importer of these two events.
 template <class Api>
 static void uses_what_is_destroyed(Role& me, Api api) {
   const auto handle = me.receive<cudaIpcEventHandle_t>("handle");
@@ -554,7 +557,7 @@ TEST(EventRefusals, LaunchAttributes) {
     const auto judge = [&](cudaLaunchAttributeID id, uint32_t value) {
       EXPECT_SUCCESS(launch(id, plain, value));
       holds(value);
-      // No code is documented. Every refusal passes if no work runs.
+      // No code is documented. Every refusal passes if the kernel does not run.
       const cudaError_t code = NOTED(launch(id, event, value + 1));
       cudaGetLastError();
       EXPECT_NE(code, cudaSuccess) << "attribute " << id;
@@ -578,7 +581,7 @@ TEST(EventRefusals, CaptureIntoAGraph) {
   needs(gpus(1), legacy_events);
   Scenario scenario(Scenario::kShared);
 
-  // Each call has its own capture, because the call may invalidate it.
+  // Each call has its own capture, because the call may invalidate the capture.
   const auto try_capture = [](Role& me, cudaEvent_t event) {
     const Stream stream;
     const auto capture = [&](const char* what, auto call) {
@@ -634,7 +637,8 @@ TEST(EventRefusals, CaptureIntoAGraph) {
   scenario.run(20s);
 }
 
-// An exporter that makes events until something runs out.
+// An exporter that makes events until a call is refused, or until it has
+// kMostEvents.
 static void makes_events_until_there_is_no_room(Role& me) {
   CALL(cudaFree(nullptr));
   rlimit before;
@@ -703,7 +707,7 @@ TEST(EventRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
         leaves_no_error("cudaIpcGetEventHandle",
                         NOTED(cudaIpcGetEventHandle(handle.out(), event))));
     EXPECT_NE(DriverApi::ipc_get_event_handle(none.out(), plain), CUDA_SUCCESS);
-    // Only the runtime's calls set the last error.
+    // Only calls of the runtime API set the last error.
     EXPECT_EQ(cudaGetLastError(), cudaSuccess);
     EXPECT_TRUE(context_is_usable());
     EXPECT_SUCCESS(DriverApi::ipc_get_event_handle(handle.out(), event));

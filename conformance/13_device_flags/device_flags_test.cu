@@ -21,7 +21,7 @@ namespace {
 using Handle = cudaIpcMemHandle_t;
 
 constexpr size_t kBytes = 2 << 20;
-constexpr size_t kWordBytes = 4096;     // one word is used
+constexpr size_t kWordBytes = 4096;     // of memory for single words
 constexpr uint32_t kAwaited = 0xA0007;  // more than two bytes can count
 constexpr uint32_t kRounds = 50;
 
@@ -36,7 +36,8 @@ CUresult write(const Words& word, uint32_t value, cudaStream_t stream) {
       stream, address_of(word.data), value, CU_STREAM_WRITE_VALUE_DEFAULT));
 }
 
-// A word with an odd index, far from the start of its memory.
+// A word with an odd index, far from the start of the memory, and the next
+// word.
 Words far_word(const Words& memory) {
   return {memory.data + memory.count - 3, 2 * sizeof(uint32_t)};
 }
@@ -52,7 +53,7 @@ Pattern round_pattern(uint32_t round) {
 
 using SystemWord = cuda::atomic_ref<uint32_t, cuda::thread_scope_system>;
 
-// Gives up after 20 s of the GPU's clock.
+// Waits until the word is `wanted`. Gives up after 20 s of the GPU's clock.
 __global__ void await(uint32_t* word, uint32_t wanted) {
   unsigned long long began = 0, now = 0;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(began));
@@ -140,7 +141,8 @@ void wait_in_every_stream(
   all_wait(std::array{cudaStreamLegacy});
 }
 
-// How one side waits for a round, and how it says that the round is done.
+// How one side waits for a round, and how this side says that the round is
+// done.
 struct Way {
   void (*wait)(const Words&, uint32_t, cudaStream_t);
   void (*tell)(const Words&, uint32_t, cudaStream_t);
@@ -166,8 +168,8 @@ void load_kernels(const Words& word, const Words& data, WrongWords* wrong) {
 }
 
 // The exporter writes the values of each round and then the word; the importer
-// counts wrong values and writes the word in return. All of it is queued at
-// once.
+// counts wrong values and writes the word in return. Each process queues all
+// its rounds at once.
 void every_round_is_seen(const Way& way) {
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [way](Role& me) {
@@ -255,7 +257,8 @@ TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
     EXPECT_TRUE(passes(other));
     me.signal("importer waits");
     me.wait("another value is written");
-    // These take more than a second, and no wait may end by itself.
+    // These checks take at least a second, and no wait may end by itself in
+    // this time.
     for (int i = 0; i < 2; ++i) EXPECT_TRUE(is_held(stream));
     me.signal("importer still waits");
     for (const cudaStream_t each : waiting) EXPECT_TRUE(passes(each));
@@ -278,17 +281,17 @@ TEST(DeviceFlags, AWrittenWordComesAfterWhatItsStreamWrote) {
 
 namespace {
 
-// A condition, a value of the word at which it holds a stream, and one at which
-// it lets the stream pass.
+// A condition with its value, a value of the word at which the condition holds
+// a stream, and a value at which the condition lets the stream pass.
 struct Condition {
   const char* name;
   unsigned flags;
   uint32_t value, holds, lets_pass;
 };
 
-// One stream waits for each condition, all at the same time. The conditions are
-// few, because streams can share a queue of the GPU, and then one wait would
-// hold them all.
+// For each condition one stream waits. All these streams wait at the same time.
+// There are few conditions, because streams can share a queue of the GPU, and
+// then one wait would hold all streams of the queue.
 void hold_then_let_pass(const std::vector<Condition>& conditions) {
   const DeviceBuffer memory(kWordBytes);
   const auto word_of = [&](size_t i) {
@@ -481,7 +484,7 @@ const Work kWork[] = {
                     cudaStream_t stream) { queue_publish(target, 7, stream); }},
 };
 
-// Makes the first word 0 and the second half not 0.
+// Makes the first half 0 and the second half not 0.
 void prepare(const Words& target) {
   clear(target);
   CALL(cudaMemset(target.data + target.count / 2, 7, target.bytes() / 2));
@@ -509,8 +512,8 @@ class SettingGraph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-// `waits` lets a stream wait until the lower half of `word` is kAwaited. Judges
-// that each kind of work, directly after such a wait, is held.
+// `waits` lets a stream wait until the first 32 bits of `word` are kAwaited.
+// Judges that such a wait holds each kind of work that comes directly after it.
 void expect_work_is_held(
     const Words& word, const Stream& stream,
     const std::function<CUresult(cudaStream_t stream)>& waits) {
@@ -547,8 +550,9 @@ void expect_work_is_held(
   EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
 }
 
-// Judges that `writes`, which makes the lower half of `word` kAwaited, comes
-// after each kind of work that its stream has to do before.
+// `writes` writes kAwaited into the first 32 bits of `word`. Judges that this
+// write is done only after the earlier work of its stream, for each kind of
+// work.
 void expect_word_comes_after_work(
     const Words& word, const Stream& stream,
     const std::function<CUresult(cudaStream_t stream)>& writes) {
@@ -557,7 +561,7 @@ void expect_word_comes_after_work(
   const SettingGraph graph(target, stream);
   const auto expect_order = [&](const char* name, const auto& queue) {
     SCOPED_TRACE(name);
-    queue();  // loads its kernels
+    queue();  // loads the kernels of the work
     ASSERT_TRUE(passes(stream));
     clear(word);
     prepare(target);
@@ -631,7 +635,8 @@ TEST(DeviceFlags, EveryStreamAndThreadWritesWords) {
     wait_in_every_stream(word, [&](cudaStream_t stream) {
       return wait_for(word, kAwaited, stream);
     });
-    // The last word of a second allocation, while the first one is open.
+    // The importer also waits for the last word of a second allocation, while
+    // the first allocation is open.
     LegacyMapping second(me.receive<Handle>("second"), kBytes);
     const Words last(second.data + second.count - 1, sizeof(uint32_t));
     const Stream waits, writes;
@@ -711,7 +716,7 @@ constexpr Case64 kCases64[] = {
      9 * kHigh + 6, 2 * kHigh},
 };
 
-// Judges that a word of 64 bits holds a stream and then lets it pass.
+// Judges that a word of 64 bits holds a stream and then lets the stream pass.
 void expect_64(const Case64& one, const Words& word, cudaStream_t waits,
                cudaStream_t writes) {
   SCOPED_TRACE(one.name);
@@ -838,7 +843,8 @@ TEST(DeviceFlags, ABitMayBeMissingInBoth) {
                    "the condition NOR");
     const DeviceBuffer word(kWordBytes);
     const Stream waits, writes;
-    // The stream passes if bit 1 or bit 2 is 0: first neither is, then one is.
+    // The stream passes if bit 1 or bit 2 is 0: first neither bit is 0, then
+    // one of them is.
     EXPECT_SUCCESS(write(word, 15, writes));
     EXPECT_TRUE(passes(writes));
     EXPECT_SUCCESS(wait_for(word, ~6u, waits, CU_STREAM_WAIT_VALUE_NOR));
@@ -890,7 +896,7 @@ CUresult batch(std::vector<Operation> operations, cudaStream_t stream,
 
 }  // namespace
 
-// An importer whose batches first write another value than the awaited one.
+// An importer whose batches first write a value other than the awaited value.
 static void opens_the_gate_by_batches(Role& me) {
   LegacyMapping mapping(me.receive<Handle>("words"), kBytes);
   const Stream stream, second;
@@ -948,7 +954,7 @@ TEST(DeviceFlags, ABatchIsDoneInTheOrderOfItsArray) {
       EXPECT_EQ(value_at<uint64_t>(end), last);
       me.wait("opened");
     }
-    // "Reserved for future expansion; must be 0"
+    // The documentation: "Reserved for future expansion; must be 0".
     EXPECT_REFUSED(batch({writing(kWrite, state, 3)}, streams[0], 1),
                    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
     EXPECT_TRUE(passes(streams[0]));
@@ -974,7 +980,8 @@ static Words far_word_of_64_bits(const Words& memory) {
   return {memory.data + memory.count - 4, sizeof(uint64_t)};
 }
 
-// The importer of a descriptor waits for a word in it, and then writes it.
+// The importer of a descriptor waits for a word in the imported memory, and
+// then writes this word.
 static void word_of_an_import_orders(const WordCalls& calls) {
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [calls](Role& me) {
@@ -1052,7 +1059,8 @@ TEST(DeviceFlags, ABatchReachesAnImportOfADescriptor) {
        }});
 }
 
-// Batches in every stream, and one batch with words of 64 bits.
+// Two threads queue batches in every stream. One more batch has words of 64
+// bits.
 TEST(DeviceFlags, EveryStreamAndThreadHasBatches) {
   covers("FLAG-09");
   needs(gpus(1));
@@ -1103,7 +1111,7 @@ TEST(DeviceFlags, AWaitInABatchHoldsWorkOfEveryKind) {
   scenario.run(20s);
 }
 
-// "Must be less than 256"
+// The documentation of the number of operations: "Must be less than 256"
 TEST(DeviceFlags, ABatchHasRoomFor255Operations) {
   covers("FLAG-09");
   needs(gpus(1));

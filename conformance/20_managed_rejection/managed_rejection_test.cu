@@ -24,7 +24,7 @@ constexpr size_t kWordsOfVariable = 1024;
 __managed__ uint32_t managed_words[kWordsOfVariable];
 __device__ uint32_t device_words[kWordsOfVariable];
 
-// CUDA's answers about a pointer; all zero if CUDA does not know it.
+// CUDA's answers about a pointer; all zero if CUDA does not know the pointer.
 struct Attributes {
   unsigned legacy = 0;
   unsigned long long types = 0;
@@ -41,8 +41,9 @@ Attributes attributes_of(const void* pointer) {
   return said;
 }
 
-// Neither API makes a handle of this memory, and the context survives. For
-// managed memory, "not supported" is documented, too (PG 4.15.1).
+// Judges that neither API makes a handle of this memory, and that the context
+// stays usable. For managed memory, the Programming Guide (4.15.1) also
+// documents "not supported".
 void expect_no_handle(Role& me, const std::string& kind, void* pointer,
                       std::initializer_list<cudaError_t> runtime = {
                           cudaErrorInvalidValue}) {
@@ -63,7 +64,8 @@ void expect_no_handle(Role& me, const std::string& kind, void* pointer,
   EXPECT_TRUE(context_is_usable());
 }
 
-// The attribute agrees with the refusal.
+// Judges that the attribute says that this memory is not IPC capable, and that
+// the export is refused.
 void expect_not_legacy(Role& me, const std::string& kind, void* pointer) {
   EXPECT_EQ(attributes_of(pointer).legacy, 0u) << kind;
   expect_no_handle(me, kind, pointer);
@@ -72,7 +74,8 @@ void expect_not_legacy(Role& me, const std::string& kind, void* pointer) {
 constexpr std::initializer_list<cudaError_t> kManagedRefusals = {
     cudaErrorInvalidValue, cudaErrorNotSupported};
 
-// Memory that both sides use: each finds what the other wrote.
+// Judges that host and GPU can both use the memory: each reads what the other
+// one wrote.
 void expect_usable_on_both_sides(const Words& words) {
   host_writes(words, pattern("host"));
   EXPECT_TRUE(kernel_reads(words, pattern("host")));
@@ -86,7 +89,7 @@ cudaMemPoolProps pool_at(cudaMemLocation location,
   wanted.location = location;
   return wanted;
 }
-// The node that is nearest to GPU 0.
+// The NUMA node that is nearest to GPU 0; 0 if the attribute names none.
 int numa_node() { return std::max(attribute(cudaDevAttrHostNumaId), 0); }
 
 // An allocation that its stream has already made.
@@ -96,7 +99,8 @@ AsyncBuffer allocated_from(const Pool& pool) {
   return buffer;
 }
 
-// No handle type is accepted; the documentation names the one code.
+// Judges that no handle type is accepted. The documentation names exactly one
+// code.
 void expect_not_shareable(cudaMemPoolProps wanted) {
   for (const auto type :
        {cudaMemHandleTypePosixFileDescriptor, cudaMemHandleTypeFabric}) {
@@ -416,8 +420,8 @@ TEST(ManagedRejection, AChunkOnTheHostCannotBeShared) {
   scenario.run(20s);
 }
 
-// A pool on the current NUMA node is refused. Pools in existing places are
-// possible.
+// A pool on the current NUMA node is refused. Pools on the device, and on a
+// NUMA node that is given by its number, are created.
 TEST(ManagedRejection, APoolHasNoCurrentNumaNode) {
   covers("MNGD-11");
   needs(gpus(1), pools);

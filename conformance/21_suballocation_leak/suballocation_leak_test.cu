@@ -38,10 +38,11 @@ __global__ void replace_words(uint32_t* data, size_t count, uint32_t from,
   }
 }
 
-// Replaces words with a kernel and returns how many. A copy would not work:
-// CUDA treats an address that it does not know as one of the host. If the GPU
-// stopped the kernel, returns nothing. Then this process has lost its context,
-// and only its end closes what it opened.
+// Replaces the words `from` by `to` with a kernel, and returns how many words
+// were `from`. A copy would not work: CUDA treats an address that it does not
+// know as an address of the host. Returns nothing if the GPU stopped the
+// kernel. Then this process has lost its context, and only the end of the
+// process closes what it opened.
 std::optional<size_t> replace(const void* at, size_t bytes, uint32_t from,
                               uint32_t to) {
   unsigned long long count = 0;
@@ -83,8 +84,8 @@ const char* at_distance(const Words& from, int64_t bytes) {
 }
 
 // Where a search for the neighbour begins, and its direction. A search ends
-// when its kernel faults, so only four searches together find every part that
-// is mapped.
+// when its kernel faults. So the test searches both sides of the mapping, and
+// each side from both ends.
 struct Search {
   const char* name;
   bool before, from_far;
@@ -100,8 +101,8 @@ std::vector<std::string> names_of_searches() {
   return names;
 }
 
-// How many words of the secret are in the `bytes` beside a mapping, as far as
-// the GPU lets this process look, piece by piece.
+// Searches the `bytes` beside a mapping piece by piece, until the GPU stops a
+// kernel. Returns how many words of the secret were found.
 size_t secrets_beside(Role& me, const Words& mapping, size_t bytes,
                       const Search& search) {
   constexpr size_t kPiece = 64 << 10;
@@ -132,7 +133,7 @@ bool in_one_block(const Words& a, const Words& b) {
          reinterpret_cast<uintptr_t>(b.data) / kBlock;
 }
 
-// What the driver answers about a pointer: a number, or a code.
+// An attribute of a pointer as text, or the name of the code if the call fails.
 std::string answer(CUpointer_attribute which, const void* pointer) {
   uint64_t value = 0;
   const CUresult code = NOTED(DRIVER(cuPointerGetAttribute)(
@@ -252,7 +253,8 @@ static void searches_beside_an_allocation(Role& me) {
   }
 }
 
-// Secrets in small neighbours, and in neighbours of the same size.
+// The exporter has secrets in small neighbours of the lent allocation, and in
+// neighbours of the same size.
 TEST(SuballocationLeak, AnAllocationOfWholeBlocksGivesNothingAway) {
   covers("SUBA-03");
   needs(gpus(1), legacy_memory);
@@ -311,7 +313,8 @@ TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
   static constexpr int kCount = 32;
-  // The larger suballocations lie further from the start of their block.
+  // Because of the larger allocations, later allocations lie far from the start
+  // of the block.
   static const auto bytes_of = [](int i) {
     return size_t{i % 2 == 0 ? 512u : 32u << 10};
   };
@@ -364,8 +367,8 @@ TEST(SuballocationLeak, ClosingOneSuballocationLeavesTheOtherOpen) {
     me.wait("closed", 2);
   });
 
-  // One importer closes the mapping that it opened first, the other importer
-  // closes the second.
+  // One importer closes the mapping that it opened first, and the other
+  // importer closes the mapping that it opened second.
   scenario.roles("importer", 2, [](Role& me) {
     const bool closes_a = me.index() == 0;
     const auto handle_a = me.receive<cudaIpcMemHandle_t>("a");
@@ -443,7 +446,8 @@ TEST(SuballocationLeak, FreshMemoryMayHoldOldBytes) {
     for (const size_t bytes : {kSmall, kBlock}) {
       const auto old = me.receive<size_t>("old");
       LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), bytes);
-      // The contents are not specified, but both sides must see the same.
+      // The contents are not specified, but both sides must see the same
+      // contents.
       EXPECT_EQ(secret_words(mapping.data, bytes), old);
       mapping.close();
       me.signal("closed");
@@ -453,7 +457,8 @@ TEST(SuballocationLeak, FreshMemoryMayHoldOldBytes) {
   scenario.run(20s);
 }
 
-// An importer that makes one search: each search ends a context.
+// An importer that makes only one search, because each search destroys the
+// context.
 static void searches_beside_a_chunk(Role& me) {
   const size_t bytes = granule();
   const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));

@@ -20,8 +20,8 @@ constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 __device__ uint32_t variable[1024];
 
-// An attribute by the query for one attribute. The query for many must return
-// the same.
+// An attribute of a pointer, by cuPointerGetAttribute. cuPointerGetAttributes
+// must return the same value.
 template <class T>
 T told_twice(CUpointer_attribute which, const void* pointer) {
   T value{};
@@ -42,7 +42,7 @@ unsigned capable(const void* pointer) {
                               pointer);
 }
 
-// For a pointer, the attribute and the export itself agree.
+// Judges that the attribute of the pointer and the result of an export agree.
 void expect_attribute_is_true(const char* kind, void* memory) {
   const unsigned told = capable(memory);
   Handle handle;

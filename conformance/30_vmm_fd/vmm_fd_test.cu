@@ -94,7 +94,8 @@ TEST(VmmFd, CopyOfTheImporterReadsWhatTheExporterWrote) {
   scenario.run(20s);
 }
 
-// A size that does not fit in 32 bits; only its ends are touched.
+// The size does not fit in 32 bits. The test uses only the first and the last
+// part of the memory.
 TEST(VmmFd, MoreThanFourGibibytesAreSharedWhole) {
   covers("VMM-06");
   needs(gpus(1), vmm_fd);
@@ -231,8 +232,9 @@ static void uses_chunks_in_threads(Role& me) {
   me.signal("done");
 }
 
-// Two threads create memory and reserve addresses. One of them ends before two
-// threads map the memory. Then each gives back the memory of the other.
+// Two threads create memory and reserve addresses. One of these threads ends
+// before two threads map the memory. Then each thread releases the memory of
+// the other thread.
 static void owns_chunks_in_threads() {
   const size_t bytes = granule();
   const CUmemAllocationProp wanted = chunk_of(0);
@@ -396,8 +398,8 @@ static void exports_until_descriptors_run_out(Role& me) {
   me.wait("done");
 }
 
-// A process that closes no descriptor reaches its limit. It can continue after
-// it has closed one.
+// A process that closes no descriptors reaches its limit. It can export again
+// after it has closed some of them.
 TEST(VmmFd, ExportGoesOnWhereDescriptorsHadRunOut) {
   covers("VMM-08");
   needs(gpus(1), vmm_fd);
@@ -564,7 +566,7 @@ TEST(VmmFd, ImportInTheExportingProcessIsAnAliasOrRefused) {
 // --- how a descriptor travels -----------------------------------------------
 
 // An exporter that at first permits nobody to fetch its descriptor, and then
-// everybody.
+// permits everybody.
 static void permits_others_to_trace_it(Role& me) {
   const size_t bytes = granule();
   const Chunk chunk = Chunk::create(bytes);
@@ -575,7 +577,7 @@ static void permits_others_to_trace_it(Role& me) {
   me.send("pid", getpid());
   me.send("number", descriptor.get());
   me.wait("tried to fetch");
-  // Lets every process trace this one; Yama refuses that by default.
+  // Lets every process trace this process; Yama refuses that by default.
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   me.signal("permitted");
   me.wait("tried again");
@@ -583,8 +585,9 @@ static void permits_others_to_trace_it(Role& me) {
   me.wait("done");
 }
 
-// All other tests of this file use SCM_RIGHTS. This test compares it with
-// pidfd_getfd, with which a process fetches a descriptor.
+// The other tests of this file send descriptors by SCM_RIGHTS. This test
+// compares SCM_RIGHTS with pidfd_getfd, by which a process fetches a
+// descriptor.
 TEST(VmmFd, ScmRightsNeedsNoPrivilegeWherePidfdGetfdDoes) {
   covers("PLAT-12");
   needs(gpus(1), vmm_fd);

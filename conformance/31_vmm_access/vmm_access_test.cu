@@ -77,7 +77,8 @@ bool has_memory(CUdeviceptr address) {
   return code == CUDA_SUCCESS && mapped != 0;
 }
 
-// The access of the current GPU, as the attribute of an address.
+// The access of the current GPU at an address, by
+// CU_POINTER_ATTRIBUTE_ACCESS_FLAGS.
 unsigned long long access_told(CUdeviceptr address) {
   unsigned long long flags = 0;  // room for an enumerator of any width
   CALL(DRIVER(cuPointerGetAttribute)(&flags, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
@@ -85,8 +86,8 @@ unsigned long long access_told(CUdeviceptr address) {
   return flags;
 }
 
-// Access for reading only. A driver may say that it does not support this; then
-// there is nothing to judge.
+// Sets access for reading only. If the driver does not support this, there is
+// nothing to judge, and the function returns false.
 bool may_only_read(Role& me, CUdeviceptr address, size_t bytes) {
   const CUresult code = set_access(address, bytes, access_for(0, kRead));
   if (code == CUDA_ERROR_NOT_SUPPORTED)
@@ -172,8 +173,8 @@ TEST(VmmAccess, AFreshMappingMayNotBeUsed) {
   });
 
   scenario.role("importer", uses_memory_without_access)
-      .may_end_by(SIGSEGV)  // a copy may treat it as a host address
-      .in_new_process();    // its context is lost at its end
+      .may_end_by(SIGSEGV)  // cudaMemcpy may see a host address
+      .in_new_process();    // at the end its context is lost
   scenario.run_inputs("importer", kUses, 20s);
 }
 
@@ -204,7 +205,7 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     beside.fill(pattern("beside"));
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
 
-    // Another mapping of the same memory has its own access, too.
+    // Another mapping of the same memory also has its own access.
     const Mapped alias(chunk, bytes);
     EXPECT_EQ(access_at(alias.address()), kNone);
     EXPECT_SUCCESS(set_access(mapped.address(), bytes, access_for(0)));
@@ -215,7 +216,7 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     EXPECT_EQ(access_at(range.at(bytes)), kNone) << "the same reservation";
     for (const size_t at : {size_t{0}, bytes}) range.unmap(at, bytes);
 
-    // And access can be removed from each mapping separately.
+    // Access can be removed from each mapping separately.
     EXPECT_SUCCESS(set_access(mapped.address(), bytes,
                               access_for(0, CU_MEM_ACCESS_FLAGS_PROT_NONE)));
     EXPECT_EQ(access_at(mapped.address()), kNone);
@@ -353,7 +354,7 @@ TEST(VmmAccess, AReadOnlyRangeIsNotWritten) {
   });
 
   scenario.role("importer", uses_read_only_memory)
-      .in_new_process();  // its context is lost at its end
+      .in_new_process();  // at the end its context is lost
   scenario.run_inputs("importer", kReadOnlyUses, 20s);
 }
 
@@ -394,8 +395,8 @@ TEST(VmmAccess, ARangeWithAHoleGetsNoAccess) {
     range.unmap(0, bytes);
     range.unmap(2 * bytes, bytes);
 
-    // "All allocations" of the range: the documentation does not describe half
-    // of an allocation.
+    // The documentation speaks of "all allocations" of the range, and does not
+    // describe half of an allocation.
     const Chunk wide =
         Chunk::create(2 * bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
     const Mapped mapped(wide, 2 * bytes);
@@ -440,7 +441,8 @@ TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
     EXPECT_TRUE(copy_reads(mapping, pattern("first")));
     EXPECT_TRUE(context_is_usable());
 
-    // This is last: if a driver maps something here, it may stay in the way.
+    // This part is last: if a driver maps the memory here, the mapping may
+    // disturb what comes after it.
     const Reservation narrow(bytes);
     const Chunk twice = Chunk::create(2 * bytes, wanted);
     EXPECT_REFUSED(
@@ -451,7 +453,8 @@ TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
   scenario.run(20s);
 }
 
-// The last granule of a reservation is mapped first, and the others after it.
+// The last granule of a reservation is mapped first, and the other granules
+// after it.
 TEST(VmmAccess, AnImportIsMappedWithinItsSize) {
   covers("VMM-22");
   needs(gpus(1), vmm_fd);
@@ -480,7 +483,8 @@ TEST(VmmAccess, AnImportIsMappedWithinItsSize) {
   scenario.run(20s);
 }
 
-// An offset whose lower 32 bits are 0 lies beyond the memory, too.
+// Judges that the offset 4 GiB is refused. Its lower 32 bits are 0, but it lies
+// beyond the memory.
 static void expect_no_far_offset(const Reservation& range, const Chunk& chunk) {
   EXPECT_REFUSED(DRIVER(cuMemMap)(range.at(0), granule(), size_t{4} << 30,
                                   chunk.handle(), 0),
@@ -508,7 +512,7 @@ TEST(VmmAccess, AChunkIsMappedFromItsBeginning) {
     const Descriptor descriptor = me.receive_descriptor("descriptor");
     const Chunk chunk = Chunk::import(descriptor);
     {
-      const Mapped whole(chunk, 2 * bytes);  // offset 0, all of it
+      const Mapped whole(chunk, 2 * bytes);  // offset 0, the whole memory
       allow(whole.address(), 2 * bytes);
       EXPECT_TRUE(kernel_reads(words_at(whole.address(), 2 * bytes),
                                pattern("exporter")));
@@ -519,7 +523,7 @@ TEST(VmmAccess, AChunkIsMappedFromItsBeginning) {
     me.observe("the first half alone: " + name_of(half));
     if (half == CUDA_SUCCESS) range.unmap(0, bytes);
 
-    // This is beyond the end of the memory in every case.
+    // This range ends beyond the memory in every case.
     EXPECT_REFUSED(
         DRIVER(cuMemMap)(range.at(0), 2 * bytes, bytes, chunk.handle(), 0),
         CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
@@ -708,7 +712,7 @@ TEST(VmmAccess, AddressesAreFreedAsTheyWereReserved) {
                    CUDA_ERROR_INVALID_VALUE);
   });
 
-  // Calls that the guide forbids; it names no code for them.
+  // The guide forbids this call, and names no code for it.
   scenario
       .role("one that frees too early",
             [](Role& me) {
@@ -788,7 +792,7 @@ TEST(VmmAccess, AddressesAreAlignedAsWanted) {
     EXPECT_TRUE(context_is_usable());
 
     // One range may be aligned by chance, so the test reserves several at once.
-    // Those for which it wants an address want one that is reserved already.
+    // For some of them it asks for an address that is already reserved.
     std::vector<CUdeviceptr> reserved;
     for (const size_t alignment : {bytes, 2 * bytes, kWideAlignment})
       for (int i = 0; i < (alignment == bytes ? kMany : 6); ++i) {
@@ -806,7 +810,8 @@ TEST(VmmAccess, AddressesAreAlignedAsWanted) {
   scenario.run(20s);
 }
 
-// A stream writes a word of each of several chunks side by side.
+// Judges that a stream writes a word in each of several chunks that lie side by
+// side.
 static void expect_words_reach_their_chunks(const Reservation& range) {
   const size_t bytes = granule();
   const Stream stream;
@@ -863,7 +868,7 @@ TEST(VmmAccess, ImportedChunksLieSideBySide) {
       EXPECT_TRUE(kernel_reads(words, pattern(name_of_chunk(k))));
       EXPECT_TRUE(copy_reads(words, pattern(name_of_chunk(k))));
     }
-    // One memset and one kernel for the whole range.
+    // One memset and one kernel use the whole range.
     const Words whole = words_at(range.at(0), range.bytes());
     whole.poison();
     for (int k = 0; k < kChunks; ++k) {
@@ -918,8 +923,8 @@ TEST(VmmAccess, TwoAddressesOfOneChunkAgreeBetweenKernels) {
   scenario.run(20s);
 }
 
-// Without the fence the value is undefined, so it is not read. With the fence
-// it is the value that the same thread wrote.
+// Without the fence the value would be undefined, so the kernel has the fence.
+// With the fence it reads the value that the same thread wrote.
 TEST(VmmAccess, OneKernelNeedsAFenceBetweenAliases) {
   covers("VMM-37");
   needs(gpus(1), vmm);
@@ -1008,8 +1013,8 @@ TEST(VmmAccess, TheLocationIsInTheImportersNumbering) {
   scenario.run(20s);
 }
 
-// Addresses return the handle of the memory that is mapped there now, not of
-// the memory that was there before.
+// Judges that an address returns the handle of the memory that is mapped there
+// now, not of the memory that was there before.
 static void expect_handle_of_new_memory(const Reservation& range, size_t offset,
                                         const Chunk& next,
                                         const Chunk& before) {
@@ -1065,8 +1070,8 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
 
     expect_handle_of_new_memory(range, 2 * bytes, chunk, other);
 
-    // The mapping still returns a handle that was released, and this handle can
-    // be exported.
+    // An address of the mapping still returns a handle that was released, and
+    // this handle can be exported.
     const CUmemGenericAllocationHandle released = other.handle();
     other.release();
     Sentinel<CUmemGenericAllocationHandle> back;
@@ -1089,7 +1094,8 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
   scenario.run(20s);
 }
 
-// An exporter of memory that was created with each flag.
+// An exporter that creates memory with gpuDirectRDMACapable and lends it. It
+// also creates memory with compression.
 static void creates_memory_with_flags(Role& me) {
   const size_t bytes = granule();
   const int rdma =
@@ -1103,7 +1109,7 @@ static void creates_memory_with_flags(Role& me) {
   if (rdma == 1) {
     EXPECT_EQ(code, CUDA_SUCCESS);
   }
-  // If this GPU has no RDMA, the memory must still work as plain memory.
+  // If the creation is refused, the exporter lends plain memory instead.
   Chunk chunk =
       code == CUDA_SUCCESS ? Chunk(handle) : Chunk::create(bytes, chunk_of(0));
   const Mapping mapping(chunk, bytes);

@@ -31,7 +31,7 @@ constexpr size_t kWatched = size_t{2} << 30;  // far above other changes
 constexpr int kImports = 3;
 constexpr auto kPatience = 10s;
 
-// Another process, and a wait for its end.
+// Another process. has_ended() waits for its end, for kPatience at most.
 class Process {
  public:
   explicit Process(pid_t pid)
@@ -48,7 +48,7 @@ class Process {
   Descriptor handle_;
 };
 
-// A third process that takes all freed memory after each of `deaths` deaths.
+// A third process that takes all free memory after each of `deaths` deaths.
 std::function<void(Role&)> takes_what_the_dead_leave(size_t deaths) {
   return [deaths](Role& me) {
     CALL(cudaFree(nullptr));
@@ -69,7 +69,7 @@ testing::AssertionResult still_held(size_t free_before) {
          << "device memory came back although it is still held";
 }
 
-// A chunk of kWatched bytes of which one granule is looked at.
+// A chunk of kWatched bytes. Its first granule is filled and checked.
 struct Large {
   Chunk chunk;
   Mapping mapping;
@@ -80,8 +80,8 @@ struct Large {
   Words seen() const { return Words(mapping.data, granule()); }
 };
 
-// A descriptor in a message that nobody has received; it waits in the returned
-// socket.
+// Sends a descriptor in a message that nobody receives yet. The descriptor
+// waits in the returned socket.
 Descriptor put_into_a_socket(const Descriptor& descriptor) {
   int ends[2] = {-1, -1};
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
@@ -204,7 +204,7 @@ TEST(VmmLifetime, AMappingOutlivesItsHandle) {
     Mapping other(chunk, bytes);
     const Mapping mapping(chunk, bytes);
     EXPECT_SUCCESS(DRIVER(cuMemRelease)(chunk.forget()));
-    other.unmap();  // not the last one
+    other.unmap();  // not the last mapping
     me.signal("released by the importer");
     me.wait("overwritten");
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
@@ -345,7 +345,7 @@ TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
         << "mapped already";
     const CUmemAccessDesc access = access_for(0);
     CALL(DRIVER(cuMemSetAccess)(range.at(0), kWatched, &access, 1));
-    Mapping(chunk, kWatched).unmap();  // a second mapping beside it
+    Mapping(chunk, kWatched).unmap();  // a second mapping, unmapped at once
     const Words words = words_at(range.at(0), granule());
     Sentinel<CUmemGenericAllocationHandle> retained;
     CALL(DRIVER(cuMemRetainAllocationHandle)(retained.out(), words.data));
@@ -417,8 +417,8 @@ TEST(VmmLifetime, AHandleValueMeansNothingElsewhere) {
                   me.receive<CUmemGenericAllocationHandle>("value");
               const size_t bytes = granule();
               const Reservation range(bytes);
-              me.signal("tried to use it");  // signals before, because the call
-                                             // may not return
+              me.signal("tried to use it");  // comes first, because the call
+                                             // below may not return
               const CUresult code =
                   NOTED(DRIVER(cuMemMap)(range.at(0), bytes, 0, value, 0));
               me.observe("cuMemMap of another process's handle value: " +
@@ -473,7 +473,7 @@ static void outlives_an_exporter(Role& me, const std::string& death) {
   cudaStream_t stream = nullptr;
   CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   const auto queue_copy = [&] { launch_copy(own, mapping, stream); };
-  queue_copy();  // loads the kernel, which may wait for all work
+  queue_copy();  // loads the kernel; a load may wait for all work
   CALL(cudaStreamSynchronize(stream));
   own.poison();
   {

@@ -53,8 +53,8 @@ struct Candidate {
         number(owned.get()) {}
 };
 
-// Descriptors of every kind of object except an allocation, as far as this
-// machine has them.
+// Numbers that are no open descriptor, and descriptors of objects other than
+// allocations, as far as this machine has them.
 std::vector<Candidate> foreign_descriptors() {
   std::vector<Candidate> found;
   const auto add = [&](const char* what, int number) {
@@ -175,7 +175,7 @@ TEST(VmmRefusals, ReservedArgumentsAreZero) {
       note_touched(me, descriptor, "cuMemExportToShareableHandle");
     }
     EXPECT_TRUE(context_is_usable());
-    // The range is still free, and the chunk still works.
+    // Nothing is mapped in the range, and the chunk still works.
     const Mapping mapping(chunk, bytes);
     mapping.fill(pattern("flags 0"));
     range.map(0, bytes, chunk);
@@ -266,8 +266,8 @@ TEST(VmmRefusals, ForeignDescriptorsHaveADocumentedRefusal) {
     tabulate(kTable, importer.last_step, outcome_of(importer));
 }
 
-// The same attempts; the code does not matter. None may succeed, harm anything,
-// or leave anything open.
+// The same attempts as before; the code does not matter. No attempt may
+// succeed, harm anything, or leave anything open.
 TEST(VmmRefusals, ForeignDescriptorsHarmNothing) {
   covers("VMM-11");
   needs(gpus(1), vmm_fd);
@@ -309,8 +309,8 @@ TEST(VmmRefusals, ForeignDescriptorsHarmNothing) {
   scenario.run(20s);
 }
 
-// Each direction has its own importer role, so that a crash in one does not
-// hide the other.
+// Each direction has its own importer role, so that a crash in one direction
+// does not hide the result of the other direction.
 TEST(VmmRefusals, PoolsAndAllocationsAreNotTakenForEachOther) {
   covers("VMM-12");
   needs(gpus(1), vmm_fd, pool_fd);

@@ -39,7 +39,7 @@ unsigned long long cpu_access(const Mapping& mapping, CUmemLocation node) {
   return flags.result();
 }
 
-// The CPU keeps its access when the GPU gets access again.
+// Judges that the CPU keeps its access when the GPU gets access again.
 void expect_both_have_access(const Mapping& mapping, CUmemLocation node) {
   EXPECT_EQ(cpu_access(mapping, node), 3u);
   const CUmemAccessDesc access = access_for(0);

@@ -35,7 +35,8 @@ bool driver_has_channels() {
   return devices.str().find("nvidia-caps-imex-channels") != std::string::npos;
 }
 
-// "channel0 of user 0, mode 666" for each channel file.
+// "/dev/nvidia-caps-imex-channels/channel0 of user 0, mode 666" for each
+// channel file, or "no channel file".
 std::string channel_files() {
   std::ostringstream text;
   glob_t found;
@@ -51,8 +52,8 @@ std::string channel_files() {
   return text.str().empty() ? "no channel file" : text.str();
 }
 
-// An exporter of one granule by a fabric handle, until `imports` roles have
-// signalled "done".
+// An exporter that lends one granule by a fabric handle, until `imports` roles
+// have signalled "done".
 std::function<void(Role&)> lends_by_fabric(int imports = 1) {
   return [imports](Role& me) {
     const size_t bytes = granule(fabric_memory());
@@ -233,7 +234,7 @@ TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
   scenario.run(20s);
 }
 
-// An exporter of a pool and an allocation.
+// An exporter that lends a pool and an allocation of this pool.
 template <class Api>
 static void lends_a_pool(Role& me, Api api) {
   const Pool pool = created(api, fabric_pool());
@@ -245,7 +246,8 @@ static void lends_a_pool(Role& me, Api api) {
   EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
 }
 
-// An importer that imports the pool again after it has destroyed it.
+// An importer that imports the pool again after it has destroyed the first
+// import.
 template <class Api>
 static void borrows_from_a_pool(Role& me, Api api) {
   const auto handle = me.receive<cudaMemFabricHandle_t>("pool");
@@ -367,8 +369,8 @@ TEST(FabricHandle, HandleTypesMayBeAskedForTogether) {
   scenario.run(20s);
 }
 
-// The documentation does not say what a stale handle does, but it must not open
-// other memory.
+// The documentation does not say what a stale handle does, but the handle must
+// not open other memory.
 TEST(FabricHandle, AHandleKeepsNoMemory) {
   covers("FABR-07");
   needs(gpus(1), fabric);
@@ -406,7 +408,8 @@ TEST(FabricHandle, AHandleKeepsNoMemory) {
   scenario.run(20s);
 }
 
-// An exporter of a chunk and of a pool by each API, until two roles are done.
+// An exporter that lends a pool by each API, and then a chunk. It keeps each
+// until two roles are done with it.
 static void lends_to_all_of_the_user(Role& me) {
   CALL(cudaFree(nullptr));
   const bool has_pools = pools_have_fabric_handles();

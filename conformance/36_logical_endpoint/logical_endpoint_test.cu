@@ -575,8 +575,8 @@ TEST(LogicalEndpoint, ACompleteTeamAcceptsNoMoreDevices) {
   });
 }
 
-// Neither function binds memory without a handle type to an endpoint that can
-// be exported or was imported.
+// Judges that neither function binds memory without a handle type to an
+// endpoint that can be exported or was imported.
 static void expect_only_shareable(const Endpoint& team, int device) {
   const size_t bytes = endpoint_granule();
   const Chunk closed =

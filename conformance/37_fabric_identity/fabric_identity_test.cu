@@ -13,7 +13,7 @@
 using namespace ipclab;
 
 // The cliques of a device. If the device is in no fabric, returns none and
-// records the reason.
+// reports that there is nothing to judge.
 std::vector<CUcliqueInfo> cliques_of(Role& me, int device) {
   CALL(cudaFree(nullptr));
   Sentinel<size_t> count;
@@ -58,8 +58,9 @@ TEST(FabricHandle, CliquesAreListedAsFarAsThereIsRoom) {
     const std::vector<CUcliqueInfo> all = cliques_of(me, 0);
     constexpr unsigned kUntouched = 0x5a5a5a5a;
     const CUcliqueInfo untouched{static_cast<CUcliqueType>(-1), kUntouched};
-    // A buffer that is too small by one entry, and one that is too large by
-    // one. Whether a short one is refused is not documented.
+    // Arrays with room for one entry too few, for all entries, and for one
+    // entry too many. The documentation does not say whether a short array is
+    // refused.
     for (size_t room = all.empty() ? 0 : all.size() - 1; room <= all.size() + 1;
          ++room) {
       SCOPED_TRACE(room);

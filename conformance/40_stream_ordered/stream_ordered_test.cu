@@ -38,7 +38,7 @@ void expect_place(const Words& words, int device, cudaMemPool_t pool) {
                                            CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE),
             pool);
 
-  // The same by one query of all of them.
+  // One query of all three attributes gives the same answers.
   Sentinel<CUcontext> context;
   Sentinel<int> ordinal;
   Sentinel<CUmemoryPool> owner;
@@ -109,7 +109,7 @@ TEST(StreamOrdered, TheCurrentDeviceDoesNotChooseThePlace) {
     const Pool pool(pool_properties(cudaMemHandleTypeNone, 0, 1));
     CALL(cudaSetDevice(1));
     const AsyncBuffer of_stream = allocated(api, kBytes, stream);
-    // Here the default stream is that of the current device.
+    // Here the default stream is the default stream of the current device.
     const AsyncBuffer of_default_stream = allocated(api, kBytes);
     CALL(cudaStreamSynchronize(nullptr));
     CALL(cudaSetDevice(0));
@@ -152,7 +152,7 @@ TEST(StreamOrdered, TheDefaultStreamNeedsAContext) {
         NOTED(DRIVER(cuMemAllocFromPoolAsync)(named.out(), kBytes, pool,
                                               nullptr)),
         NOTED(DRIVER(cuMemFreeAsync)(address, nullptr))};
-    // Another stream has its own context.
+    // A stream that is not a default stream has a context of its own.
     EXPECT_SUCCESS(
         DRIVER(cuMemAllocFromPoolAsync)(in_stream.out(), kBytes, pool, stream));
     EXPECT_SUCCESS(DRIVER(cuMemFreeAsync)(in_stream.value, stream));
@@ -192,7 +192,7 @@ static AsyncBuffer allocated_in(int round, cudaMemPool_t pool,
   }
 }
 
-// Allocates in one stream, and uses the memory in another one.
+// Allocates in one stream, and uses the memory in another stream.
 static void uses_memory_in_a_second_stream(Role&) {
   const Pool pool;
   const Stream first, second;
@@ -223,8 +223,8 @@ static void uses_memory_in_a_second_stream(Role&) {
   EXPECT_TRUE(passes(second, 30s));
   EXPECT_EQ(wrong.so_far(), 0u);
 
-  // The host orders the streams by a synchronise or a query, without an event.
-  // The held work continues while the host waits for it.
+  // The host orders the streams by a call that synchronises, or by a query,
+  // without an event. The held work continues while the host waits for it.
   const auto order_by_host = [&](auto api, bool whole_device) {
     SCOPED_TRACE(whole_device ? "device" : "stream");
     AsyncBuffer seen = allocated(api, kBytes, first);
@@ -374,7 +374,7 @@ TEST(StreamOrdered, AttributesNameThePoolsDevice) {
   scenario.run(20s);
 }
 
-// Copies in a stream of each device, with each device current.
+// Copies in streams of GPU 1, with each device current.
 static void copies_with_each_device_current(Role& me) {
   const Stream on_0;
   const Pool pool;
@@ -397,8 +397,8 @@ static void copies_with_each_device_current(Role& me) {
     CALL(cudaStreamSynchronize(on_1));
   };
 
-  // The copies run in the order of their stream, which is held: after a fill
-  // and before another copy.
+  // The copies in the stream that is held run in order: after a fill and before
+  // another copy.
   constexpr size_t kHalf = kBytes / 2;
   const Stream beside;
   const AsyncBuffer later(kBytes, on_1);

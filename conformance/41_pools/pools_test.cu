@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kBytes = 4 << 20;
 constexpr int kPools = 40;  // at once
 
-// The pool that both APIs name.
+// Asks both APIs for a pool, and judges that they name the same pool.
 template <class Ask>
 cudaMemPool_t named_by_both(Ask ask) {
   Sentinel<cudaMemPool_t> pool, same;
@@ -45,7 +45,7 @@ int device_count() {
   return count;
 }
 
-// The memory of a buffer works, and comes from that pool.
+// Judges that the memory of a buffer works and comes from this pool.
 void expect_from(cudaMemPool_t pool, const AsyncBuffer& buffer) {
   CALL(cudaDeviceSynchronize());
   EXPECT_EQ(pool_of(buffer), pool);
@@ -53,7 +53,7 @@ void expect_from(cudaMemPool_t pool, const AsyncBuffer& buffer) {
   EXPECT_TRUE(kernel_reads(buffer, pattern("mine")));
   EXPECT_TRUE(copy_reads(buffer, pattern("mine")));
 }
-// The same; after the free, the pool counts the memory as free.
+// The same; then frees the buffer and waits for the free.
 void expect_from_and_free(cudaMemPool_t pool, AsyncBuffer buffer) {
   expect_from(pool, buffer);
   buffer.free_async();
@@ -64,8 +64,9 @@ void expect_from_and_free(cudaMemPool_t pool, AsyncBuffer buffer) {
 constexpr int kAllocationType = 9, kExportHandleTypes = 10, kLocationId = 11,
               kLocationType = 12, kMaxPoolSize = 13;
 
-// An attribute of a pool, as both APIs return it. If the driver does not return
-// it, returns -1 and records a failure.
+// An attribute of a pool by the driver API. If the runtime knows the attribute,
+// it must return the same value. If the driver refuses the query, returns -1
+// and records a failure.
 template <typename Value>
 int64_t told(cudaMemPool_t pool, int which) {
   Sentinel<Value> value;
@@ -412,7 +413,7 @@ TEST(Pools, AccessIsForOlderAndNewerAllocations) {
     EXPECT_SUCCESS(api.mem_pool_set_access(pool, 1, kAll));
     EXPECT_EQ(access_of(1, pool), kAll);
     EXPECT_EQ(access_of(1, other), kNone);
-    // The pool's own GPU is the first of two.
+    // This list names the pool's own GPU first, and then GPU 1.
     cudaMemAccessDesc both[2]{};
     for (const int gpu : {0, 1})
       both[gpu] = {{cudaMemLocationTypeDevice, gpu}, kAll};
@@ -507,7 +508,8 @@ static void sets_the_pool_of_the_host(Api api) {
   }
 }
 
-// Queries the pool of each place and kind of memory.
+// Queries and sets the pools of places and kinds of memory, and tries wrong
+// combinations.
 template <class Api>
 static void asks_for_pools_by_place(Role& me, Api api) {
   constexpr auto kPinned = cudaMemAllocationTypePinned;

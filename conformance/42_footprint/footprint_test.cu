@@ -26,7 +26,7 @@ uint64_t used(cudaMemPool_t pool) {
   return attribute(pool, cudaMemPoolAttrUsedMemCurrent);
 }
 
-// Checks relations between the numbers that are true for every pool at every
+// Judges relations between the statistics that are true for every pool at any
 // time.
 void expect_sound(cudaMemPool_t pool) {
   EXPECT_GE(reserved(pool), used(pool));
@@ -34,7 +34,8 @@ void expect_sound(cudaMemPool_t pool) {
   EXPECT_GE(attribute(pool, cudaMemPoolAttrUsedMemHigh), used(pool));
 }
 
-// Both APIs return the same numbers for a pool that is not in use now.
+// Judges that both APIs return the same numbers. No stream may change the pool
+// meanwhile.
 void expect_told_by_both(cudaMemPool_t pool) {
   for (const cudaMemPoolAttr which :
        {cudaMemPoolAttrReleaseThreshold, cudaMemPoolAttrReservedMemCurrent,
@@ -67,7 +68,8 @@ void allocate_and_free(cudaMemPool_t pool, size_t bytes, cudaStream_t stream) {
   AsyncBuffer(pool, bytes, stream).free_async(stream);
 }
 
-// A pool that keeps its memory, with `kBlocks` blocks reserved and none in use.
+// Lets a pool keep its memory, allocates `kBlocks` blocks and frees all of
+// them.
 void fill_and_empty(cudaMemPool_t pool) {
   set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
   std::vector<AsyncBuffer> blocks;
@@ -187,7 +189,7 @@ TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
     EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), UINT64_MAX)
         << "a trim is no threshold";
 
-    // The part that is kept includes what is in use.
+    // The part that is kept includes the memory that is in use.
     fill_and_empty(pool);
     std::vector<AsyncBuffer> live;
     for (int i = 0; i < kBlocks / 2; ++i) live.emplace_back(pool, kBlock);
@@ -298,7 +300,7 @@ TEST(Footprint, StatisticsFollowTheProgram) {
     expect_used(kBlock / 2, kBlock + kBlock / 2);
     AsyncBuffer third(pool, kBlock / 4);
     expect_used(kBlock / 2 + kBlock / 4, kBlock + kBlock / 2);
-    // Another thread than the one that allocated may free.
+    // A thread that has not allocated the memory may free it.
     CALL(in_a_thread([&] {
       second.free();
       third.free_async();
@@ -355,7 +357,8 @@ TEST(Footprint, AWatermarkTakesOnlyZero) {
       EXPECT_SUCCESS(api.mem_pool_set_attribute(pool, mark.high, &value));
       EXPECT_EQ(attribute(pool, mark.high), attribute(pool, mark.current));
     }
-    // After the reset it rises again, and a trim does not reset it.
+    // After the reset a watermark rises again, and a trim does not reset the
+    // watermark.
     allocate_and_free(pool, kLarge, nullptr);
     CALL(cudaDeviceSynchronize());
     EXPECT_SUCCESS(api.mem_pool_trim_to(pool, 0));
@@ -428,9 +431,10 @@ TEST(Footprint, EachPoolIsByItself) {
   scenario.run(20s);
 }
 
-// The attributes of one pool, whatever kind of pool it is. They have their old
-// values at the end, because other tests may use the pool, too. The threshold
-// and a trim have no effect on a pool that can be shared.
+// Judges the attributes of one pool of any kind. At the end the threshold has
+// its old value and the policies are on, because other tests may use the pool
+// as well. For a pool that can be shared, the effect of the threshold and of a
+// trim is not judged.
 template <class Api>
 static void expect_attributes_of(Api api, cudaMemPool_t pool, bool shareable) {
   CALL(cudaDeviceSynchronize());

@@ -14,7 +14,7 @@ using namespace ipclab;
 
 namespace {
 
-constexpr size_t kBytes = 4 << 20;    // what is looked at word by word
+constexpr size_t kBytes = 4 << 20;    // what is checked word by word
 constexpr size_t kBlock = 256 << 20;  // more than a pool has to spare
 constexpr int kRounds = 1000;
 
@@ -23,7 +23,7 @@ constexpr cudaMemPoolAttr kPolicies[] = {
     cudaMemPoolReuseAllowInternalDependencies};
 
 // Switches off all policies that are not in this list, and makes the pool keep
-// its memory at a synchronise.
+// its memory when the host synchronises.
 template <class Api>
 void allow_only(Api api, cudaMemPool_t pool,
                 const std::vector<cudaMemPoolAttr>& allowed) {
@@ -35,8 +35,8 @@ void allow_only(Api api, cudaMemPool_t pool,
   set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
 }
 
-// Is the stream idle within that time? Only queries: a wait of the host would
-// change which memory may be reused.
+// Is the stream idle within that time? The function only queries: a wait of the
+// host would change which memory may be reused.
 bool is_idle(cudaStream_t stream, std::chrono::milliseconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   for (;;) {
@@ -47,8 +47,8 @@ bool is_idle(cudaStream_t stream, std::chrono::milliseconds limit) {
   }
 }
 
-// A block is used and freed in one stream and allocated again in another one.
-// Each stream fills the first words with its own values.
+// A block is used and freed in one stream and allocated again in another
+// stream. Each stream fills the first words with its own values.
 class Handover {
  public:
   template <class Api>
@@ -74,7 +74,8 @@ class Handover {
   }
   void order() { CALL(cudaStreamWaitEvent(second_, freed_)); }
 
-  // The memory that the second stream gets, and the code of its allocation.
+  // Allocates in the second stream, and queues work that uses the memory.
+  // Returns the code of the allocation.
   cudaError_t ask_again() {
     const cudaError_t code =
         NOTED(cudaMallocFromPoolAsync(&again_.data, kBlock, pool_, second_));
@@ -89,8 +90,8 @@ class Handover {
   bool reused() const { return reused_; }
 
   // Lets the first stream continue and checks the values of both owners. If the
-  // second stream waits for nothing, it is idle before the first stream
-  // continues.
+  // second stream waits for nothing, this stream is idle before the first
+  // stream continues.
   void expect_no_overlap() {
     waited_ = !is_idle(second_, 300ms);
     latch_.release();
@@ -137,7 +138,7 @@ TEST(ReusePolicies, EachIsOnAndCanBeSwitched) {
       EXPECT_EQ(seen.value, 1);
       EXPECT_EQ(seen.after, 0x5a5a5a5a) << "wrote more than an int";
       for (const int wanted : {0, 1}) {
-        int given[] = {wanted, 0x5a5a5a5a};  // the second is not read
+        int given[] = {wanted, 0x5a5a5a5a};  // the second int is not read
         EXPECT_SUCCESS(api.mem_pool_set_attribute(pool, policy, given));
         EXPECT_SUCCESS(api.mem_pool_get_attribute(pool, policy, &seen.value));
         EXPECT_EQ(seen.value, wanted);
@@ -196,7 +197,7 @@ TEST(ReusePolicies, OneStreamReusesAtOnce) {
 }
 
 // If the policy is on, the driver may reuse the memory after an event. Without
-// an event it must not do this while the first stream is held.
+// an event the driver must not reuse the memory while the first stream is held.
 TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
   covers("SOMA-23");
   needs(gpus(1), pools);
@@ -306,7 +307,7 @@ TEST(ReusePolicies, AFullPoolMayLetAStreamWait) {
 }
 
 // Random streams, sizes, owners and orders; one stream is held at first, so
-// that its frees are pending while others allocate.
+// that its frees are pending while other streams allocate.
 static void allocates_at_random(Role&) {
   constexpr int kStreams = 4;
   constexpr int kHeld = 100;
@@ -375,8 +376,8 @@ TEST(ReusePolicies, NoTwoOwnersAtOnce) {
   scenario.run(60s);
 }
 
-// A default stream, or one with a priority, is held at its free; another stream
-// must not get the memory.
+// A default stream, or a stream with a priority, is held at its free; another
+// stream must not get the memory.
 TEST(ReusePolicies, DefaultStreamsFreeInTheirOrder) {
   covers("SOMA-26");
   needs(gpus(1), pools);
@@ -502,8 +503,8 @@ TEST(ReusePolicies, ACapturedMemsetWorks) {
   scenario.run(20s);
 }
 
-// Captures an allocation of a shared pool, which is named in the call or is the
-// current one.
+// Captures an allocation from a shared pool. The call names the pool, or the
+// pool is current.
 template <class Api>
 static void captures_an_allocation(Role& me, Api api, bool current) {
   const std::string which = std::string(api.kName) + ", " +

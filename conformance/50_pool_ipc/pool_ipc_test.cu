@@ -120,7 +120,7 @@ static void destroy(CUdeviceptr address, CUmemoryPool pool) {
   EXPECT_SUCCESS(DRIVER(cuMemPoolDestroy)(pool));
 }
 
-// An exporter by the driver API alone.
+// An exporter that shares a pool by the driver API alone.
 static void lends_a_pool_of_the_driver(Role& me) {
   CALL(cudaFree(nullptr));
   CUmemPoolProps wanted{};
@@ -143,8 +143,8 @@ static void lends_a_pool_of_the_driver(Role& me) {
   me.send("pointer", data.result());
   me.wait("freed");
   EXPECT_TRUE(kernel_reads(words_at(address.result()), pattern("importer")));
-  // An allocation that the importer frees stays in use here. One that is freed
-  // here does not.
+  // An allocation that the importer frees stays in use here. An allocation that
+  // is freed here does not stay in use.
   const auto used = [&] {
     cuuint64_t bytes = 0;
     CALL(DRIVER(cuMemPoolGetAttribute)(
@@ -193,7 +193,8 @@ TEST(PoolIpc, TheDriverApiSharesAPoolAsWell) {
 
 constexpr const char* kPools[] = {"a", "b", "c", "d", "e", "f"};
 
-// An exporter that destroys one of its pools and creates another one.
+// An exporter that lends six pools, destroys one of them and creates another
+// pool.
 template <class Api>
 static void lends_six_pools(Role& me, Api api) {
   std::deque<Pool> pools;
@@ -295,7 +296,8 @@ static void imports_in_two_threads(Role& me, Api api) {
         reinterpret_cast<void*>(static_cast<intptr_t>(descriptors[i].get())),
         kFd);
   });
-  // Each thread uses, frees and destroys what the other thread has imported.
+  // Each thread imports a pointer from the pool that the other thread has
+  // imported, and later frees the pointer that the other thread has imported.
   in_two_threads([&](int i) {
     const int other = 1 - i;
     pointer_codes[other] = api.mem_pool_import_pointer(
@@ -353,7 +355,8 @@ static void exports_in_two_threads(Role& me, Api api) {
     EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
 }
 
-// One pool is shared by the role's own thread, and one by another thread.
+// One pool is shared by the role's own thread, and the other pool by another
+// thread.
 TEST(PoolIpc, EveryThreadMaySharePools) {
   covers("POOL-25");
   needs(gpus(1), pool_fd);
@@ -413,7 +416,7 @@ TEST(PoolIpc, AnyChannelCarriesAPointer) {
 }
 
 // An exporter for each API, in a new process: in a used process a pool may lie
-// where an earlier one was exported.
+// where an earlier pool was exported.
 template <class Body>
 static void add_new_exporters(Scenario& scenario, Body body) {
   const auto add = [&](auto api) {
@@ -472,7 +475,7 @@ TEST(PoolIpc, APoolOnceExportedSharesOlderAndNewerAllocations) {
   scenario.run(20s);
 }
 
-// An exporter that exports a pointer before the pool of the pointer.
+// An exporter that tries to export a pointer before the pool of this pointer.
 template <class Api>
 static void exports_the_pointer_first(Role& me, Api api) {
   const std::string by = by_the(api);
@@ -508,7 +511,7 @@ static void imports_what_was_exported_first(Role& me, Api api) {
   me.signal("freed" + by);
 }
 
-// The export is refused, or its data can be imported.
+// Either the export is refused, or the data of the export can be imported.
 TEST(PoolIpc, APointerOfAPoolThatIsNotSharedYet) {
   covers("POOL-08");
   needs(gpus(1), pool_fd);
@@ -614,7 +617,8 @@ static void copies_after_the_event(Role& me, Api api) {
   me.signal("freed");
 }
 
-// The stream is held: without the order the importer would copy at once.
+// The exporter's stream is held: without the order the importer would copy at
+// once.
 TEST(PoolIpc, AnEventPutsAccessBehindTheAllocation) {
   covers("POOL-12");
   needs(gpus(1), pool_fd, legacy_events);
@@ -633,7 +637,8 @@ static Pattern written(int round) {
   return Pattern{pattern("round").key + static_cast<uint32_t>(round)};
 }
 
-// Calls `body` with one of the APIs; the two take turns.
+// Calls `body` with the runtime API in even rounds, and with the driver API in
+// odd rounds.
 template <class Body>
 static auto by_turns(int round, Body body) {
   return round % 2 == 0 ? body(RuntimeApi{}) : body(DriverApi{});
@@ -729,7 +734,7 @@ TEST(PoolIpc, TheDescriptorIsNeededForTheImportOnly) {
   const auto exports = [](Role& me, auto api) {
     const Pool pool = created(api, shareable());
     const Pool other = created(api, shareable());
-    const Descriptor of_other = exported(api, other);  // is open all the time
+    const Descriptor of_other = exported(api, other);  // stays open
     Descriptor closed = exported(api, pool);
     {
       const Descriptor sent = exported(api, pool);

@@ -70,7 +70,8 @@ TEST(PoolStreamOrder, SharingWaitsForNoStream) {
   scenario.run(15s);
 }
 
-// Undefined: the test notes what the reader sees. Only the reader may fail.
+// The read is undefined: the test notes what the reader sees. Only the reader
+// may fail.
 TEST(PoolStreamOrder, ReadingBeforeTheAllocationHarmsNobodyElse) {
   covers("POOL-13");
   needs(gpus(1), pool_fd);

@@ -27,7 +27,7 @@ constexpr size_t kInside = 4096;  // the offset of an interior pointer
 constexpr int kRandomData = 1000;
 constexpr size_t kShares = 4;  // a crash loses the rest of one share only
 constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
-// Flags of the driver's functions have 64 bits.
+// Flags of the driver API's functions have 64 bits.
 constexpr unsigned long long kUpperFlags[] = {1ull << 32, 1ull << 63};
 
 using PointerData = cudaMemPoolPtrExportData;
@@ -35,19 +35,21 @@ using PointerData = cudaMemPoolPtrExportData;
 // Has room for a handle of any type.
 using AnyHandle = Sentinel<cudaMemFabricHandle_t>;
 
-// The documented refusals of the two exports and the import of a pool.
+// The documented refusals of the export and the import of a pool, and of the
+// export of a pointer.
 template <class Api>
 std::vector<typename Api::Code> refusals(Api api) {
   return {api.kInvalidValue, api.kOutOfMemory};
 }
-// cudaMemPoolImportPointer lists driver codes; for the runtime these are its
-// codes of the same meaning.
+// cudaMemPoolImportPointer documents codes of the driver API. For the runtime
+// API, this function returns the runtime codes with the same meaning.
 template <class Api>
 std::vector<typename Api::Code> pointer_refusals(Api api) {
   return {api.kInvalidValue, api.kNotInitialized, api.kOutOfMemory};
 }
 
-// A function's name: the prefix of its API, and the rest, which both APIs have.
+// The name of a function in one API: the prefix of the API, and the rest, which
+// is the same in both APIs.
 std::string name_in(RuntimeApi, const char* rest) {
   return std::string("cuda") + rest;
 }
@@ -84,14 +86,15 @@ void expect_no_pointer(Role& me, void* pointer) {
   note_touched(me, same, "cuMemPoolExportPointer");
 }
 
-// Returns only the outcome, for a table.
+// Tries to export a pointer by the runtime API. Returns only the outcome, for a
+// table.
 Outcome export_pointer(void* pointer) {
   PointerData data;
   return outcome_of(NOTED(cudaMemPoolExportPointer(&data, pointer)),
                     refusals(RuntimeApi{}));
 }
 
-// A pool that must still work after a refusal.
+// Does the pool still work after a refusal?
 testing::AssertionResult pool_is_usable(cudaMemPool_t pool) {
   const AsyncBuffer buffer(pool, kBytes);
   buffer.fill(pattern("still usable"));
@@ -134,7 +137,7 @@ void* by_value(int descriptor) {
   return reinterpret_cast<void*>(static_cast<intptr_t>(descriptor));
 }
 
-// Tries to import something as a pointer. Does not use the imported memory.
+// Tries to import data as a pointer. Does not use the imported memory.
 template <class Api>
 Outcome import_pointer(Api api, cudaMemPool_t pool, PointerData data,
                        void** pointer) {
@@ -183,8 +186,8 @@ TEST(PoolRefusals, APoolWithoutHandleTypesIsNotExported) {
       pool.release();  // stays until the process ends, see below
     });
   });
-  // Only this test destroys a pool whose export was refused: some drivers are
-  // reported to crash then.
+  // Only this role destroys a pool whose export was refused: some drivers are
+  // reported to crash at this destroy.
   scenario
       .role("destroyer",
             [](Role& me) {
@@ -261,7 +264,8 @@ TEST(PoolRefusals, TheDefaultPoolIsNotShared) {
   scenario.run(20s);
 }
 
-// Tries to create pools with properties that must be refused, one by one.
+// Returns a function that tries to create a pool with one wrong property, and
+// judges that the pool is refused.
 static auto refuses_to_create(Role& me) {
   return [&me](const char* what, auto change) {
     SCOPED_TRACE(what);
@@ -398,7 +402,8 @@ TEST(PoolRefusals, OnlyPointersOfSharedPoolsAreExported) {
 
 // --- pointers that are not imported -----------------------------------------
 
-// An importer of zeros, noise and bytes of another pool.
+// An importer that tries to import zeros, random bytes and data of another
+// pool.
 static void imports_what_no_export_made(Role& me) {
   const Pool pool(me.receive_descriptor("pool"));
   const Pool other(me.receive_descriptor("other pool"));
@@ -436,8 +441,8 @@ static void imports_what_no_export_made(Role& me) {
   EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
 }
 
-// An exporter of one allocation of each of two pools. The importer's end must
-// not harm them.
+// An exporter of one allocation of each of two pools. The end of the importer
+// must not harm these pools.
 static void lends_from_two_pools(Role& me) {
   const Pool pool(shareable()), other(shareable());
   me.send_descriptor("pool", pool.exported().get());
@@ -453,7 +458,7 @@ static void lends_from_two_pools(Role& me) {
   EXPECT_TRUE(pool_is_usable(pool));
 }
 
-// An importer of the first bytes of good data.
+// An importer that tries to import the first bytes of good data.
 template <class Api>
 static void imports_truncated_data(Role& me, Api api) {
   CALL(cudaFree(nullptr));
@@ -476,7 +481,7 @@ TEST(PoolRefusals, DataThatNoExportMadeAreRefused) {
   made.run(30s);
   tabulate_end(made, "importer", name_in(RuntimeApi{}, kPointerImport));
 
-  // A driver may crash here: the other API then gets another importer.
+  // A driver may crash here, so each API has an importer of its own.
   for_each_api([](auto api) {
     Scenario truncated(Scenario::kShared);
     truncated.role("exporter", lends_from_two_pools);
@@ -581,8 +586,8 @@ TEST(PoolRefusals, AnImportedPoolIsNotExportedAgain) {
     Pool pool(me.receive_descriptor("pool"));
     AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
     expect_no_export(me, pool, kFd);
-    // The documentation does not say whether its pointers may be exported
-    // again.
+    // The documentation does not say whether pointers of an imported pool may
+    // be exported again.
     me.tabulate("cudaMemPoolExportPointer", "an imported pointer",
                 export_pointer(buffer.data));
     EXPECT_TRUE(context_is_usable());
@@ -594,7 +599,8 @@ TEST(PoolRefusals, AnImportedPoolIsNotExportedAgain) {
   scenario.run(20s);
 }
 
-// An importer that makes calls which are refused.
+// An importer that makes wrong calls, which must be refused, and then right
+// calls.
 static void importer_makes_every_mistake(Role& me) {
   CALL(cudaFree(nullptr));
   const Descriptor shared = me.receive_descriptor("pool");
@@ -693,8 +699,9 @@ static void imports_damaged_data(Role& me, const char* table, size_t share) {
 }
 
 // The documentation does not say whether one wrong byte is noticed. The test
-// notes what is imported then. Only the importer may fail; after a crash, the
-// next share has another importer.
+// notes what such an import returns. Only the importer may fail. Each share of
+// the bytes has an importer of its own, so a crash loses only the rest of one
+// share.
 TEST(PoolRefusals, DamagedDataHarmNobodyElse) {
   covers("POOL-14");
   needs(gpus(1), pool_fd);

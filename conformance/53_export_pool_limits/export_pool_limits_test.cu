@@ -44,7 +44,7 @@ void leave_unused(cudaMemPool_t pool) {
   CALL(cudaDeviceSynchronize());
 }
 
-// Judges a call on an imported pool: it succeeds, or returns
+// Judges that a call on an imported pool succeeds or returns
 // cudaErrorInvalidValue.
 testing::AssertionResult succeeds_or_is_refused(Role& me, const char* call,
                                                 cudaError_t code) {
@@ -234,7 +234,7 @@ TEST(ExportPoolLimits, TrimmingAnImportedPoolTakesFromNobody) {
 
 // --- size and end -----------------------------------------------------------
 
-// Allocates until the pool has no memory left.
+// Allocates pieces until the pool refuses one.
 template <class Api>
 static void reaches_the_maximal_size(Role& me, Api api) {
   const Pool pool = created(api, shareable(kMaxSize));
@@ -293,9 +293,9 @@ TEST(ExportPoolLimits, TheMaximalSizeIsKept) {
   scenario.run(20s);
 }
 
-// An exporter that destroys its pool while an allocation is in use and a free
-// has not happened yet. The importer of this API makes its first CUDA call
-// after free memory was measured.
+// An exporter that destroys its pool while an allocation is in use and the free
+// of another allocation has not happened yet. The importer makes its first CUDA
+// call only after the exporter has measured the free memory.
 template <class Api>
 static void destroys_a_pool_in_use(Role& me, Api api) {
   const Stream stream;
@@ -316,7 +316,7 @@ static void destroys_a_pool_in_use(Role& me, Api api) {
   latch.hold(stream);
   expect_free_async(api, other, stream);
   EXPECT_SUCCESS(api.mem_pool_destroy(pool.release()));
-  // The call did not wait for the free, which has not happened yet.
+  // The destroy did not wait for the free, which has not happened yet.
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
   latch.release();
   EXPECT_TRUE(passes(stream));
@@ -331,7 +331,8 @@ static void destroys_a_pool_in_use(Role& me, Api api) {
   CALL(cudaDeviceSynchronize());
   EXPECT_TRUE(returned(in_use, kUnused));
 
-  // A destroyed pool also releases memory that it kept and that nobody used.
+  // The destroy of a pool also gives back memory that the pool kept although
+  // nobody used it.
   Pool idle = created(api);
   set_attribute(idle, cudaMemPoolAttrReleaseThreshold, kKeepAll);
   allocated(api, idle, kUnused).free_async();
@@ -378,13 +379,15 @@ TEST(ExportPoolLimits, ADestroyedPoolLivesUntilTheLastFree) {
 static const std::vector<size_t> kSizes = {64 * kMiB, 1024 * kMiB, 4096 * kMiB,
                                            6144 * kMiB};
 
-// The two ends of a large allocation: only these are touched.
+// The first and the last part of a large allocation. The test uses only these
+// parts.
 static std::pair<Words, Words> ends(const Words& all) {
   return {Words(all.data, kMiB / 4),
           Words(all.data + all.count - kMiB / 16, kMiB / 4)};
 }
 
-// An exporter of one allocation; only its ends are written.
+// An exporter that lends one allocation and writes only its first and its last
+// part.
 static void exports_a_large_allocation(Role& me, size_t size) {
   const DeviceBuffer other(kBytes);
   other.fill(pattern("other"));

@@ -39,15 +39,17 @@ std::function<void(Role&)> borrows_after(
   };
 }
 
-// Kernels and copies use the memory, and the free ends without an error.
+// Judges that a kernel and a copy read the memory. Then frees the memory; the
+// free must succeed.
 void expect_used_and_freed(AsyncBuffer* buffer, Pattern written) {
   EXPECT_TRUE(kernel_reads(*buffer, written));
   EXPECT_TRUE(copy_reads(*buffer, written));
   buffer->free();
 }
 
-// The exporter of a pool that importers destroy: one allocation for all, and a
-// second one for `borrowers` importers after one has destroyed its pool.
+// The exporter of a pool that one importer destroys. It lends one allocation to
+// all importers, and a second allocation to `borrowers` importers after one
+// importer has destroyed its pool.
 std::function<void(Role&)> lends_and_lends_again(int borrowers) {
   return [=](Role& me) {
     by_both_apis([&](auto api) {
@@ -94,7 +96,8 @@ __global__ void look_at(const volatile uint32_t* data, uint32_t* seen) {
 
 constexpr const char* kUsers[] = {"kernel", "copy"};
 
-// Uses memory in one of these ways. A refusal is an answer here, not a failure.
+// Uses memory in one of these ways. Returns the code: a refusal is an answer
+// here, not a failure.
 cudaError_t use(const std::string& user, void* memory, const Words& word) {
   note_call(user == "copy" ? "cudaMemcpy" : "look_at<<<>>>");
   if (user == "copy")
@@ -164,8 +167,9 @@ TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
 
 // --- many importers ---------------------------------------------------------
 
-// An importer of two allocations. The first importer frees both while the
-// others use them; then all check again.
+// An importer of two allocations. The first importer frees both allocations
+// while the other importers use them. Then the other importers check the memory
+// again.
 template <class Api>
 static void imports_beside_others(Role& me, Api api) {
   const Pool pool = imported(api, me.receive_descriptor("pool" + by_the(api)));
@@ -204,7 +208,7 @@ TEST(ImportLimits, ImportersDoNotDisturbEachOther) {
   scenario.role("exporter", [](Role& me) {
     by_both_apis([&](auto api) {
       const Pool pool = created(api, shareable());
-      for (int i = 0; i < kImporters; ++i)  // a descriptor for each
+      for (int i = 0; i < kImporters; ++i)  // one descriptor each
         me.send_descriptor("pool" + by_the(api), exported(api, pool).get());
       for (int i = 0; i < kManyExports; ++i)
         EXPECT_TRUE(exported(api, pool)) << "one more export";
@@ -265,8 +269,8 @@ TEST(ImportLimits, StatisticsCountOwnImportsOnly) {
     for (int i = 0; i < mine; ++i)
       buffers.emplace_back(pool, me.receive<PointerData>("pointer"), kBytes);
     expect_used("with imports", static_cast<uint64_t>(mine) * kBytes);
-    // The expectation above judges whether an importer may query this. Here
-    // only the value is judged.
+    // expect_used() has judged that an importer may query statistics. Here only
+    // the value is judged, if the query succeeds.
     Sentinel<uint64_t> high;
     const cudaError_t code = NOTED(
         cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, high.out()));
@@ -291,8 +295,8 @@ TEST(ImportLimits, StatisticsCountOwnImportsOnly) {
 
 // --- importing twice --------------------------------------------------------
 
-// Not documented. A kernel and a copy find out in different ways that memory is
-// gone, and either may end its process.
+// The result is not documented. A kernel and a copy fail in different ways if
+// the memory is gone, and each of them may end its process.
 TEST(ImportLimits, OneAllocationImportedTwice) {
   covers("IMPL-11");
   needs(gpus(1), pool_fd);
@@ -346,7 +350,8 @@ TEST(ImportLimits, OneAllocationImportedTwice) {
 
 // --- the end of an imported pool --------------------------------------------
 
-// An importer that destroys its pool, and imports and destroys it again.
+// An importer that destroys its pool, imports the pool again and destroys it
+// again.
 template <class Api>
 static void destroys_an_imported_pool(Role& me, Api api) {
   const Descriptor shared = me.receive_descriptor("pool" + by_the(api));
@@ -379,7 +384,8 @@ TEST(ImportLimits, DestroyingAnImportedPoolTakesFromNobody) {
   scenario.run(20s);
 }
 
-// Destroying an imported pool does not wait for its memory, as with any pool.
+// Like the destroy of any pool, the destroy of an imported pool does not wait
+// until the memory is freed.
 TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
   covers("POOL-23");
   needs(gpus(1), pool_fd);
@@ -402,7 +408,7 @@ TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
 
 // --- attributes -------------------------------------------------------------
 
-// The importer is new, so it has imported no other pool before.
+// The importer's process is new, so it has imported no other pool before.
 TEST(ImportLimits, AttributesOfAnImportedPointer) {
   covers("IMPL-13");
   needs(gpus(1), pool_fd);

@@ -28,7 +28,7 @@ void expect_reads(int gpu, const Words& words, Pattern written) {
   CALL(cudaSetDevice(before));
 }
 
-// An importer with a kernel on this GPU that reads before access was given.
+// An importer whose kernel on this GPU tries to read before access was given.
 std::function<void(Role&)> trespasses(int gpu) {
   return [gpu](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));
@@ -127,8 +127,8 @@ TEST(PoolTwoGpus, TheImporterGivesAccessItself) {
   scenario.run(30s);
 }
 
-// Access is given to one of two imported pools, stays when a part of its memory
-// is freed, and is taken away.
+// Access is given to one of two imported pools, stays when a part of the memory
+// of this pool is freed, and is taken away.
 TEST(PoolTwoGpus, AccessIsThatOfOneImportedPool) {
   covers("IMPL-07");
   needs(gpus(2), pool_fd, peer_access);
@@ -168,7 +168,8 @@ TEST(PoolTwoGpus, AccessIsThatOfOneImportedPool) {
   scenario.run(30s);
 }
 
-// The test runs in both directions. The hidden GPU is always that of the pool.
+// The test runs in both directions. The hidden GPU is always the GPU of the
+// pool.
 TEST(PoolTwoGpus, ThePoolsGpuMayBeHidden) {
   covers("IMPL-08");
   needs(gpus(2), pool_fd, peer_access);

@@ -36,7 +36,7 @@ void expect_freed_in_order(AsyncBuffer* buffer, Pattern written,
 
 }  // namespace
 
-// Frees by either call of an API and judges the call.
+// Frees with one of the two functions of an API and judges the call.
 template <class Api>
 static void give_back(Api api, AsyncBuffer& buffer, bool async,
                       const Stream& on) {
@@ -82,8 +82,8 @@ static void frees_first(Role& me, Api api) {
     me.signal("freed");
   }
   CALL(cudaDeviceSynchronize());
-  // IMPL-05 judges whether an importer may query this. Here only the value is
-  // judged.
+  // IMPL-05 judges whether an importer may query the memory in use. Here only
+  // the value is judged.
   Sentinel<uint64_t> used;
   const auto code = api.mem_pool_get_attribute(
       pool, cudaMemPoolAttrUsedMemCurrent, used.out());
@@ -131,7 +131,7 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
     me.send("fourth pointer", fourth.exported());
 
     me.wait("freed");
-    // If the block counted as free, one of these allocations would get it.
+    // If the block counted as free, one allocation would get this block.
     for (int i = 0; i < 4; ++i) {
       const AsyncBuffer next(pool, kBytes);
       EXPECT_NE(next.data, buffer.data);
@@ -171,15 +171,15 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
   scenario.run(20s);
 }
 
-// An exporter whose free is ordered by an event after the importer's.
+// An exporter whose free is ordered by an event after the importer's free.
 template <class Api>
 static void frees_before_the_importer_has(Role& me, Api api) {
   const Pool pool = created(api, shareable());
   // An allocation in another stream must not be ordered after the free.
   set_attribute(pool, cudaMemPoolReuseAllowInternalDependencies, 0);
   // Memory that is freed too early stays in the pool, so the next owner writes
-  // to it. If the pool gave it back to the system, the importer would see no
-  // change.
+  // to it. If the pool gave the memory back to the system, the importer would
+  // see no change.
   set_attribute(pool, cudaMemPoolAttrReleaseThreshold, kKeepAll);
   me.send_descriptor("pool", exported(api, pool).get());
   const Stream stream, other;
@@ -195,9 +195,10 @@ static void frees_before_the_importer_has(Role& me, Api api) {
   expect_free_async(api, buffer, stream);
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
 
-  // No next owner may write before the importer has read. Some get different
-  // memory; the last one is ordered after the importer. They allocate more than
-  // the pool has left, so one of them would get a block that counts as free.
+  // No next owner may write before the importer has read. Most of them get
+  // different memory; the last owner is ordered after the importer. The owners
+  // allocate more than the pool has left, so one of them would get a block that
+  // counts as free.
   std::vector<AsyncBuffer> others;
   for (int i = 0; i < kNextOwners; ++i) {
     others.push_back(allocated(api, pool, kBytes, other));
@@ -264,7 +265,8 @@ TEST(PoolFreeOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
   scenario.run(20s);
 }
 
-// Undefined: the test notes what the importer sees. Only the importer may fail.
+// The result is undefined: the test notes what the importer sees. Only the
+// importer may fail.
 TEST(PoolFreeOrder, AnExporterThatFreesFirstHarmsNobodyElse) {
   covers("POOL-18");
   needs(gpus(1), pool_fd);

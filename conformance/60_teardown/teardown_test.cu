@@ -1,5 +1,5 @@
-// Both sides end in order: nothing is left.
-// Mirror of samples/60_teardown.
+// Both sides release everything in order, and nothing may be left. Mirror of
+// samples/60_teardown.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <poll.h>
@@ -55,7 +55,8 @@ void both_leave_nothing(const std::function<Cycle(Role&)>& exporter,
   scenario.run(90s);
 }
 
-// A second thread of a role, in which the calls of run() are made.
+// A second thread of a role. run() calls a function in this thread and waits
+// until the function has returned.
 class SecondThread {
  public:
   ~SecondThread() {
@@ -88,7 +89,7 @@ class SecondThread {
   std::thread thread_{[this] { serve(); }};
 };
 
-// The number of the cycle, in the memory where the other side reads it.
+// Writes the number of the cycle into the memory that the other side reads.
 void write_number(void* memory, int number) {
   CALL(cudaMemcpy(memory, &number, sizeof number, cudaMemcpyDefault));
   CALL(cudaDeviceSynchronize());  // a small copy may return early
@@ -366,7 +367,8 @@ TEST(Teardown, FreeingWaitsForEveryImporter) {
 
 namespace {
 
-// What cudaMalloc returns in a child of fork(2) that does not call exec(3).
+// What cudaMalloc returns in a child of fork(2) that does not call exec(3), or
+// how the child failed to answer.
 std::string answer_in_a_forked_child() {
   int ends[2] = {-1, -1};
   if (pipe(ends) == -1) return "no pipe";
@@ -411,8 +413,8 @@ TEST(Teardown, AForkedChildHasNoCuda) {
 
 namespace {
 
-// Opens and closes each handle in turn; all of them are open already. Returns
-// what went wrong, or nothing.
+// Opens and closes the handles in turn; all of them are open already. Returns
+// what went wrong; empty if nothing did.
 std::string open_and_close_many(const std::vector<Handle>& handles,
                                 const std::vector<void*>& addresses) {
   for (unsigned i = 0; i < kOpensOfAThread; ++i) {

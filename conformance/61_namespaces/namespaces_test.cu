@@ -23,13 +23,15 @@ namespace {
 constexpr size_t kBytes = 2 << 20;
 constexpr int kContainer = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC;
 
-/// What the exporter lends: memory, and the event after its last write.
+/// What the exporter lends: memory, and an event that is recorded after the
+/// last write.
 struct Handles {
   cudaIpcMemHandle_t memory;
   cudaIpcEventHandle_t event;
 };
 
-// The rest of the role runs in these namespaces.
+// Moves this process into new namespaces of these kinds for the rest of the
+// role.
 void enter(Role& me, int kinds, int number = 1) {
   if (kinds == 0) return;
   if (const auto refused = enter_namespaces(kinds, number)) me.broken(*refused);
@@ -43,7 +45,8 @@ bool opens(Role& me, const std::string& where, const char* call,
   return code == cudaSuccess;
 }
 
-// An open must give the exporter's memory, and a refusal must do no harm.
+// Judges that an open gives the exporter's memory, and that a refusal does no
+// harm.
 void try_memory(Role& me, const std::string& where,
                 const cudaIpcMemHandle_t& handle) {
   void* opened = nullptr;

@@ -2,8 +2,8 @@
 // not notice.
 // Mirror of samples/62_importer_dies.
 //
-// The test only notes what happens to handles and mappings of a process that
-// dies. It judges that no other process is harmed.
+// The tests only note what happens to handles and mappings of a process that
+// dies. They judge that no other process is harmed.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
@@ -30,7 +30,8 @@ constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 
 }  // namespace
 
-// An exporter of memory, an event and a pool. It checks what it can still do.
+// An exporter of memory, an event and a pool. After the end of the importer, it
+// checks that its own calls still work.
 static void goes_on_after_the_importer(Role& me, const std::string& death) {
   void* large = nullptr;
   CALL(cudaMalloc(&large, kWatched));
@@ -222,7 +223,7 @@ TEST(ImporterDies, AFaultStaysInTheImporter) {
   scenario.run(20s);
 }
 
-// Memory and events of this process can be exported.
+// Judges that memory and events of this process can be exported.
 static void expect_exports() {
   const DeviceBuffer own(kBytes);
   Sentinel<Handle> memory;
@@ -232,7 +233,8 @@ static void expect_exports() {
   EXPECT_SUCCESS(cudaIpcGetEventHandle(handle.out(), event));
 }
 
-// "destroys and cleans up all resources associated with the current device"
+// The documentation of cudaDeviceReset: "destroys and cleans up all resources
+// associated with the current device".
 TEST(ImporterDies, AResetOfOneGpuLeavesTheOther) {
   covers("LIFE-15");
   needs(gpus(2), legacy_memory);

@@ -1,10 +1,10 @@
 // An exporter exits, is killed or resets its device: the tests note what its
-// importers see, and the GPU still works for others. Mirror of
-// samples/63_exporter_dies.
+// importers see, and judge that the GPU still works for other processes. Mirror
+// of samples/63_exporter_dies.
 //
-// The test only notes what happens to legacy handles, pools and events of a
-// process that dies. It judges that no other process is harmed, and that memory
-// of cuMemCreate stays whole.
+// The tests only note what happens to legacy handles, pools and events of a
+// process that dies. They judge that no other process is harmed, and that
+// memory of cuMemCreate stays whole.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
@@ -35,15 +35,15 @@ const std::vector<cudaError_t> kOpenRefusals = {
     cudaErrorDeviceUninitialized,   cudaErrorTooManyPeers,
     cudaErrorNotSupported,          cudaErrorInvalidValue};
 
-// A role that has nothing to do with the others: the GPU works for it after
-// both have ended.
+// A role that shares nothing with the exporter and the importer. After both
+// have ended, the GPU must work for this role.
 void finds_the_gpu_usable(Role& me) {
   me.wait_for_end("exporter");
   me.wait_for_end("importer");
   EXPECT_TRUE(context_is_usable());
 }
 
-// What an importer sees in memory after its exporter has ended.
+// Notes what an importer sees in memory after its exporter has ended.
 void observe_lost(Role& me, const std::string& death, const Words& words) {
   observe_check(me, "the exporter " + death + ", a kernel reads what was there",
                 [&] { return kernel_reads(words, pattern("exporter")); });
@@ -136,8 +136,8 @@ TEST(ExporterDies, ItsImportedChunkCanStillBeWritten) {
   scenario.run(20s);
 }
 
-// A process that imported the descriptor before the exporter died imports it
-// again.
+// A process that imported the descriptor before the exporter died imports the
+// descriptor again.
 TEST(ExporterDies, ItsDescriptorCanBeImportedAgain) {
   covers("LIFE-07");
   needs(gpus(1), vmm_fd);
@@ -204,8 +204,8 @@ TEST(ExporterDies, AnExporterOfAPoolDies) {
   }
 }
 
-// The opened memory may have the exporter's last bytes, or nothing. It must not
-// have bytes that another process has written since then.
+// The opened memory may have the exporter's last bytes, or nothing. The opened
+// memory must not have bytes that another process has written since then.
 TEST(ExporterDies, AHandleOfAProcessThatIsGone) {
   covers("LIFE-05");
   needs(gpus(1), legacy_memory);
@@ -229,7 +229,7 @@ TEST(ExporterDies, AHandleOfAProcessThatIsGone) {
       me.wait_for_end("exporter");
       const DeviceBuffer buffer(kBytes);  // may get the exporter's memory
       buffer.fill(pattern("secret"));
-      buffer.legacy_handle();  // lent to others, so that it is easier to find
+      buffer.legacy_handle();  // exported memory is easier to find
       me.signal("overwritten");
       me.wait("tried");
       EXPECT_TRUE(kernel_reads(buffer, pattern("secret")));

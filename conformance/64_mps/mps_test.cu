@@ -18,7 +18,8 @@ using Handle = cudaIpcMemHandle_t;
 
 constexpr size_t kBytes = 4 << 20;
 
-// The daemon's folder. The referee makes and removes it, whatever a role does.
+// The daemon's folder. The referee makes and removes this folder, whatever a
+// role does.
 struct Folder {
   const std::string path = in_role() ? "" : new_folder();
   ~Folder() {
@@ -35,8 +36,8 @@ std::string cannot_join() {
   return is_mps_client() ? "" : "CUDA does not make the process a client";
 }
 
-// The role that starts MPS in the folder of its environment, and ends it after
-// the roles of `clients`.
+// The role that starts MPS in the folder of its environment, and ends MPS after
+// the roles of `clients` have ended.
 std::function<void(Role&)> runs_mps(std::vector<std::string> clients) {
   return [=](Role& me) {
     const std::string path = std::getenv(kPipes);
@@ -50,9 +51,9 @@ std::function<void(Role&)> runs_mps(std::vector<std::string> clients) {
   };
 }
 
-// Joins MPS if the role has to be a client, and sends the result to the others.
-// Returns false, with the reason in the report, if one of the roles cannot
-// join.
+// Joins MPS if the role has to be a client, and sends the result to the other
+// roles. Returns false, with the reason in the report, if MPS does not run or
+// if one of the roles cannot join.
 bool all_are_there(Role& me, const std::vector<std::string>& roles,
                    bool client) {
   const bool runs = me.receive_bytes("problem of MPS").empty();
@@ -93,8 +94,8 @@ std::function<void(Role&)> lends_as(bool client) {
   };
 }
 
-// Reads the lent memory by a kernel and by a copy, and writes it by both. The
-// exporter's event is pending.
+// Reads the lent memory by a kernel and by a copy, and writes half of it in
+// each way. Also judges that the exporter's event is pending.
 std::function<void(Role&)> borrows_as(bool client) {
   return [=](Role& me) {
     if (!all_are_there(me, {"exporter", "importer"}, client)) return;

@@ -1,5 +1,5 @@
 // A cache that opens each allocation of each exporter once. Mirror of
-// samples/70_handle_cache; the cache is that of the lesson's header.
+// samples/70_handle_cache; the cache is in the lesson's header.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
@@ -23,13 +23,14 @@ Pattern block_pattern(const std::string& exporter, int number) {
   return pattern(exporter + ", block " + std::to_string(number));
 }
 
-// One part of a block, as it is sent, and what it contains.
+// The description of one part of a block, as it is sent.
 Part part_of(const Words& block, size_t number) {
   note_call("cudaIpcGetMemHandle(&part.handle, base)");
   return describe(block.data + number * kPart / sizeof(uint32_t));
 }
 
-// Fills only part `number`: a part in another place still has poison.
+// Fills only part `number`, and returns its description. The other parts keep
+// their poison.
 Part lend_part(const Words& block, size_t number, Pattern pattern) {
   const Words part(block.data + number * kPart / sizeof(uint32_t), kPart);
   part.fill(pattern);
@@ -125,7 +126,7 @@ TEST(HandleCache, BlocksOfTwoExportersAreToldApart) {
   covers("CACH-03");
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
-  // In new processes, the allocations of both may have the same ids.
+  // In new processes, the allocations of both exporters may have the same ids.
   for (const std::string name : {"exporter A", "exporter B"}) {
     auto& exporter = scenario.role(name, [name](Role& me) {
       std::vector<std::unique_ptr<DeviceBuffer>> blocks;
@@ -156,7 +157,7 @@ TEST(HandleCache, BlocksOfTwoExportersAreToldApart) {
     me.observe(std::to_string(same) + " of " + std::to_string(kBlocks) +
                " allocations have the same id in both exporters");
 
-    // The end of one exporter leaves the other's blocks open.
+    // The end of one exporter leaves the blocks of the other exporter open.
     EXPECT_TRUE(cache.forget_exporter(parts[0][0].exporter));
     me.signal("closed exporter A");
     me.wait_for_end("exporter A");

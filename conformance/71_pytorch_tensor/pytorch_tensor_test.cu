@@ -1,5 +1,5 @@
 // Tensors in one block of a caching allocator; another process uses the
-// tensors. Each has its own offsets, strides and event. Mirror of
+// tensors. Each tensor has its own offsets, strides and event. Mirror of
 // samples/71_pytorch_tensor.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -20,7 +20,7 @@ constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 2000000;
 
 // A layout that depends on `i` (storage, elements, strides): whole matrices,
-// transposed ones, every second or third element.
+// transposed matrices, and matrices of every second or third element.
 Tensor layout(int i) {
   Tensor tensor{};
   const int64_t step = 1 + i % 3, columns = 5 + i % 32;

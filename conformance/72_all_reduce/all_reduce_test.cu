@@ -1,5 +1,5 @@
 // Ranks that sum their arrays through each other's memory. Mirror of
-// samples/72_all_reduce; the kernels are those of the lesson's header.
+// samples/72_all_reduce; the kernels are in the lesson's header.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
@@ -13,12 +13,12 @@ using namespace ipclab;
 
 namespace {
 
-constexpr size_t kPushed = kMaxPushed / sizeof(float) / 4;  // any team pushes
+constexpr size_t kPushed = kMaxPushed / sizeof(float) / 4;  // always pushed
 constexpr size_t kSummed = kMaxPushed / sizeof(float) + 4;  // takes two phases
 constexpr int kInARow = 20;
 
-// What all_reduce.h needs to know about the ranks; here they are roles of a
-// scenario.
+// What all_reduce.h needs to know about the ranks; here the ranks are roles of
+// a scenario.
 struct Ranks {
   Role& me;
   int size;
@@ -36,7 +36,7 @@ struct Ranks {
   }
 };
 
-// With these values, another order of the additions gives other bits.
+// With these values, another order of the additions may give other bits.
 float value_of(int rank, size_t i) {
   return static_cast<float>(1 + i % 1000) / static_cast<float>(rank + 3);
 }
@@ -60,7 +60,8 @@ void write_own_values(int rank, const Words& array) {
                   cudaMemcpyHostToDevice));
 }
 
-// `times_of(i)`: how often value i was summed; 0: it is not looked at.
+// `times_of(i)` says how often value i was summed; a value with 0 is not
+// checked.
 template <class Times>
 testing::AssertionResult has_the_sums(const Words& array, int ranks,
                                       Times times_of) {
@@ -115,15 +116,15 @@ struct Member {
   }
 };
 
-// Every rank sums arrays of many sizes, then one of each kind directly after
-// the other.
+// Every rank sums arrays of several sizes. Then sums of both kinds follow
+// without a pause.
 void all_have_the_sums(int ranks, int gpus, std::chrono::milliseconds limit) {
   Scenario scenario(Scenario::kShared);
   scenario.roles("rank", ranks, [=](Role& me) {
     Member member(me, ranks, gpus);
     for (const size_t count : {size_t{4}, size_t{1020}, kPushed, kSummed}) {
       write_own_values(me.index(), member.array);
-      member.ranks.gather(0);  // two phases read the others' arrays
+      member.ranks.gather(0);  // a sum reads the other ranks' arrays
       member.sum(count);
       ASSERT_TRUE(member.finished());
       EXPECT_TRUE(has_the_sums(member.array, ranks,

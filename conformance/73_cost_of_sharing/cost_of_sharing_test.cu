@@ -14,7 +14,7 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 256 << 20;
-constexpr size_t kSmall = kBytes / 4;  // what a driver uses for itself
+constexpr size_t kSmall = kBytes / 4;  // a driver may use less than this
 
 // Memory of kBytes with an owner.
 using Owned = std::shared_ptr<Words>;

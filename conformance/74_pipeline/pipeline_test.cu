@@ -1,6 +1,6 @@
 // A ring of slots between a producer and its consumers: their streams wait for
-// words in the same memory, and no host takes part. Mirror of
-// samples/74_pipeline; the ring is that of the lesson's header.
+// words in shared memory, and no host takes part. Mirror of
+// samples/74_pipeline; the ring is in the lesson's header.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
@@ -17,9 +17,9 @@ namespace {
 constexpr int kItems = 200;
 constexpr int kConsumers = 2;
 
-// The three ways to share the ring: the memory that the producer makes and
-// sends to each consumer, and the memory that a consumer opens. `memory` has
-// the slots; words() are those of the ring.
+// The three ways to share the ring. Each has the memory that the producer makes
+// and sends to each consumer (Lent), and the memory that a consumer opens
+// (Borrowed). `memory` has the slots, and words() has the words of the ring.
 struct Legacy {
   struct Lent {
     DeviceBuffer memory{kBytes};
@@ -57,8 +57,8 @@ struct ByDescriptor {
   };
 };
 
-// The words are not in the pool: drivers refuse stream memory operations on its
-// memory (FLAG-06).
+// The words are not in the pool: it is not documented whether stream memory
+// operations work on memory of a pool (FLAG-06).
 struct ByPool {
   struct Lent {
     Pool pool{shareable()};
@@ -97,7 +97,8 @@ Pattern item_pattern(int item) {
   return pattern("item " + std::to_string(item));
 }
 
-// Kernels are loaded before a stream waits: loading may wait for it.
+// Kernels are loaded before a stream waits: loading a kernel may wait for that
+// stream.
 void load_kernels() {
   const DeviceBuffer memory(kBytes);
   memory.fill(pattern("loads the kernel"));

@@ -22,7 +22,7 @@ constexpr size_t kLarge = 256 << 20;  // far above other changes
 struct Offer {
   cudaIpcMemHandle_t memory;
   cudaIpcEventHandle_t event;
-  size_t bytes;  // of the chunk whose descriptor is sent with it
+  size_t bytes;  // of the chunk whose descriptor comes with it
 };
 
 std::string path_of_this_process() {
@@ -55,7 +55,8 @@ Offer receive_offer(const Descriptor& connection, Descriptor* chunk, Role& me) {
   return offer;
 }
 
-// True if the process at the other end has closed or was killed.
+// Waits until the process at the other end has closed the connection or has
+// ended. Returns false if this does not happen within 20 s.
 bool hangs_up(const Descriptor& connection) {
   char byte = 0;
   return ::wait_for(connection.get(), POLLIN, 20s) &&
@@ -185,7 +186,7 @@ static void serves_clients_and_a_latecomer(Role& me) {
              chunk.descriptor(), me);
   EXPECT_TRUE(hangs_up(connection));
   EXPECT_TRUE(kernel_reads(input, pattern("late")));
-  me.wait_for_end("latecomer");  // its own memory comes back, too
+  me.wait_for_end("latecomer");  // its context's memory is free again
   const size_t held = free_memory();
   EXPECT_SUCCESS(cudaFree(std::exchange(whole.data, nullptr)));
   observe_check(me, "what killed clients had open is free again",

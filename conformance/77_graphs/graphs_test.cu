@@ -15,13 +15,13 @@ namespace {
 
 constexpr size_t kBytes = 128 << 10;
 constexpr int kRounds = 30;
-constexpr int kHeldRounds = 5;  // queued before the first is done
+constexpr int kHeldRounds = 5;  // queued before the first round is done
 
 // Where the wait for an event and the record are: in the stream or in the
 // graph.
 enum class Events { kAround, kInside };
 
-// The graph of one side: it copies `from` to `to`, once `held_by` is released.
+// The graph of one side: it copies `from` to `to`, after `held_by` is released.
 class Replay {
  public:
   Replay(const Stream& stream, const Words& to, const Words& from,
@@ -113,8 +113,8 @@ void rounds(Events events, Judge judge) {
       }
       EXPECT_TRUE(passes(stream, 15s));
       if (events == Events::kAround) {
-        // A launch runs in the stream that it names, not in that of earlier
-        // launches.
+        // A launch runs in the stream that it names, not in the stream of
+        // earlier launches.
         const Stream other;
         copy.poison();
         Latch latch;
@@ -145,8 +145,9 @@ TEST(Graphs, EventsAroundThemOrderReplaysOnSharedMemory) {
 
 namespace {
 
-// A graph of this stream that sets the first half of `shared` to bytes of this
-// value, copies `source` to the other half, and `shared` to `copy`.
+// Captures a graph in this stream. It sets the bytes of the first half of
+// `shared` to this value, copies `source` to the other half, and then copies
+// `shared` to `copy`.
 cudaGraphExec_t captured(cudaStream_t stream, const Words& shared, int value,
                          const Words& source, const Words& copy) {
   const size_t half = shared.bytes() / 2;
@@ -166,8 +167,8 @@ cudaGraphExec_t captured(cudaStream_t stream, const Words& shared, int value,
 
 constexpr int kLaunches = 100;
 
-// Launches two graphs in turn, in four streams and two threads. After each
-// launch the memory has the graph's values.
+// Launches two graphs in turn, in four streams and two threads. Judges that
+// after each launch the memory has the values of this graph.
 void launches_two_graphs(const Words& shared) {
   const Words half(shared.data + shared.count / 2, kBytes / 2);
   const DeviceBuffer sources[2] = {DeviceBuffer(kBytes / 2),
