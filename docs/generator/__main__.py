@@ -110,7 +110,9 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         parts[f"{page_of(folder)}.svg"] = picture
     pages = {
         "lessons.dox": chapters.page(known),
-        "results.dox": verdicts.page(evidence.runs),
+        "results.dox": verdicts.page(
+            evidence.runs, {row["id"] for row in catalogue["rows"]}
+        ),
         "errors.dox": dictionary.page(),
         "calls.dox": calls.page(TOP, known, catalogue["rows"], references),
         "runner.dox": documents.runner(),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Collection
 
 from generator.chapters import CHAPTERS, page_of
 from generator.recorded import Run
@@ -19,8 +20,9 @@ TOLD = ("violates", "deviates", "lifted", "flaky", "crashed", "hung", "broken")
 LONGEST = 240  # characters of a reason; the record has the rest
 
 
-def page(runs: list[Run]) -> str:
-    """The page; `runs` are runs on drivers, not on the model."""
+def page(runs: list[Run], today: Collection[str]) -> str:
+    """The page; `runs` are runs on drivers, not on the model. `today` has the names of
+    the catalogue's rows: a run may judge rows that the catalogue no longer has."""
     text = (
         "/**\n@page results Results\n"
         "@brief What recorded machines answered, side by side.\n\n"
@@ -34,10 +36,16 @@ def page(runs: list[Run]) -> str:
             "No machine is recorded yet. @ref contributing says how to record one.\n"
             "*/\n"
         )
-    return text + _side_by_side(runs) + "".join(map(section, runs)) + "*/\n"
+    sections = "".join(section(run, today) for run in runs)
+    return text + _side_by_side(runs, today) + sections + "*/\n"
 
 
-def _side_by_side(runs: list[Run]) -> str:
+def _rule(name: str, today: Collection[str]) -> str:
+    """A link to a rule; only its name if it has no page."""
+    return link_to(name) if name in today else f"{name} (no rule today)"
+
+
+def _side_by_side(runs: list[Run], today: Collection[str]) -> str:
     """Counts, then the tests with different answers, then the same answers that are not
     the documented ones."""
     counts = [records.counts(summary.tests(run.rows)) for run in runs]
@@ -54,12 +62,11 @@ def _side_by_side(runs: list[Run]) -> str:
     for name in tests:
         seen = [one.get(name) for one in by_run]
         known = next(x for x in seen if x is not None)
-        shown = [x.shown if x else "no such test" for x in seen]
-        differ = len(set(shown)) > 1
+        differ = len({x.shown for x in seen if x is not None}) > 1
         if not differ and known.verdict not in TOLD:
             continue
         cells = [_verdict(x) for x in seen]
-        row = [link_to(known.record["requirement"]), _test(known)]
+        row = [_rule(known.record["requirement"], today), _test(known)]
         lines_of[differ].append(
             [*row, *cells] if differ else [*row, cells[0], _seen(known)]
         )
@@ -71,6 +78,15 @@ def _side_by_side(runs: list[Run]) -> str:
             for one, other in itertools.combinations(runs, 2)
         )
         text += f"Compared test by test, with their environments: {pages}.\n\n"
+        if any(len(one) < len(tests) for one in by_run):
+            recorded = ", ".join(
+                f"{run.name} {len(one)}" for run, one in zip(runs, by_run, strict=True)
+            )
+            text += (
+                "Not every machine was recorded with the same tests. Tests of each "
+                f"machine: {recorded}. The table compares the machines that have "
+                "the test.\n\n"
+            )
         if lines_of[True]:
             text += table(["rule", "test", *(x.machine for x in runs)], lines_of[True])
         else:
@@ -109,7 +125,7 @@ def files(run: Run) -> str:
     )
 
 
-def section(run: Run) -> str:
+def section(run: Run, today: Collection[str]) -> str:
     """One machine: counts for each chapter, and what the machine cannot show."""
     found = summary.tests(run.rows)
     used = records.counts(found)
@@ -125,7 +141,7 @@ def section(run: Run) -> str:
     unjudged: dict[str, dict[str, None]] = {}
     for test in found:
         if test.verdict == "not applicable":
-            row = link_to(test.record["requirement"])
+            row = _rule(test.record["requirement"], today)
             unjudged.setdefault(plain(test.reason), {})[row] = None
     missing = table(
         ["what is missing", "rules"],
@@ -139,7 +155,7 @@ def section(run: Run) -> str:
         + table(["chapter", *used], counts)
         + (f"What this machine cannot show:\n\n{missing}" if unjudged else "")
         + (
-            _kill_matrix(run.kills)
+            _kill_matrix(run.kills, today)
             if run.kills
             else "No kill matrix of this machine is recorded. So this site does not "
             "show which faults the suite notices on this driver.\n\n"
@@ -147,7 +163,7 @@ def section(run: Run) -> str:
     )
 
 
-def _kill_matrix(kills: matrix.Document) -> str:
+def _kill_matrix(kills: matrix.Document, today: Collection[str]) -> str:
     """The counts of the faults by result, and the faults that were not noticed."""
     part = kills["partial"]
     missed = [
@@ -155,7 +171,7 @@ def _kill_matrix(kills: matrix.Document) -> str:
         for fault in kills["faults"]
         if fault["wrong"]
     ]
-    never = ", ".join(link_to(row) for row in kills["unproved"])
+    never = ", ".join(_rule(row, today) for row in kills["unproved"])
     return (
         f"Is the suite able to fail here? {len(kills['faults'])} faults were put in "
         f"front of this driver, one at a time, on {kills['made'][:10]}:\n\n"
