@@ -543,7 +543,7 @@ TEST(LegacyTwoGpus, AHandleOfAHiddenGpuOpens) {
 }
 
 // An importer that opens two allocations of a peer. Its closes end the peer
-// access.
+// access that its opens enabled.
 template <class Api>
 static void closes_what_a_peer_lent(Role& me, Api api) {
   CALL(cudaFree(nullptr));  // the driver API needs a context

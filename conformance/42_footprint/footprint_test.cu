@@ -373,8 +373,8 @@ TEST(Footprint, AWatermarkTakesOnlyZero) {
   scenario.run(20s);
 }
 
-// Setting, counting, trimming or destroying one pool does not affect another
-// pool.
+// A new attribute, an allocation, a trim or the destroy of one pool does not
+// change another pool.
 TEST(Footprint, EachPoolIsByItself) {
   covers("SOMA-34");
   needs(gpus(1), pools);

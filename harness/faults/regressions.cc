@@ -651,9 +651,8 @@ constexpr Shape kShapes[] = {
      "cudaMemcpyAsync", first_64_kib},
     {"async-set-64-kib", "an asynchronous memset ends after 64 KiB of ",
      "cudaMemsetAsync", first_64_kib},
-    {"costs-memory",
-     "a process also loses as much device memory as the size of ", nullptr,
-     costs_memory},
+    {"costs-memory", "a process loses device memory of the same size as ",
+     nullptr, costs_memory},
 };
 
 }  // namespace

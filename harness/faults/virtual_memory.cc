@@ -157,7 +157,7 @@ int noted(Call& call) {
   return code;
 }
 
-// Replaces the memory of a mapping by other memory.
+// Gives a mapping other memory. Returns false if this fails.
 bool replace(CUdeviceptr begin) {
   const Mapped mapped = mappings.get(begin);
   Chunk held = 0;

@@ -26,8 +26,8 @@ class Referee {
 
   /// `run` counts the runs of this TEST; `order` is empty unless the scenario
   /// has an every_order(). If `shared`, the processes may have played earlier
-  /// roles and may play later ones. `input` is the first input that nobody has
-  /// tried; see Scenario::run_inputs().
+  /// roles and may play later ones. `input` is the index of the first input
+  /// that has not been tried; see Scenario::run_inputs().
   Referee(const RoleSpecs& specs, int run, std::vector<std::string> order,
           bool shared, size_t input = 0);
   ~Referee();

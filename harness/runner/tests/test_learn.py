@@ -166,8 +166,9 @@ def judgements(
     asked.update(PICTURED)
     workers = os.cpu_count() or 1
     if BACKEND == "cuda":
-        # The driver starts processes one after the other, and a role waits only 10 s
-        # for the other role. With more processes at a time, a role could wait too long.
+        # The driver initialises processes one after the other, and a role waits only
+        # 10 s for the other role. With more processes at a time, a role could wait too
+        # long.
         workers = min(workers, 8)
     with contextlib.ExitStack() as stack:
         if BACKEND == "cuda":

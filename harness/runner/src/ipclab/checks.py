@@ -432,7 +432,7 @@ def _imex(m: Machine) -> Verdict | None:
         return blocks(
             f"{names}: no permission",
             ["fabric"],
-            "the channel belongs to another user",
+            "this user may not open a channel",
             f"ask the administrator for your own channel; {ways}",
         )
     return blocks(

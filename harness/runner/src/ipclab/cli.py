@@ -799,7 +799,7 @@ def _parser() -> argparse.ArgumentParser:
     two.add_argument(
         "--any-catalogue",
         action="store_true",
-        help="compare even if a row's sentence differs between the two runs",
+        help="compare even if a row's sentence or kind differs between the two runs",
     )
     two.add_argument(
         "--fidelity",

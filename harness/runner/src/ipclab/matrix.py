@@ -94,7 +94,7 @@ def left(document: Document) -> int:
 
 
 def failed(document: Document) -> bool:
-    """Whether a fault, a row, a test or a list fails the command."""
+    """Whether a fault, a row, a test or a list of faults makes the command fail."""
     return bool(
         document["problems"]
         or document["unsound"]
