@@ -431,8 +431,8 @@ TEST(SuballocationLeak, FreshMemoryMayHoldOldBytes) {
       CALL(cudaMalloc(&fresh, bytes));
       const auto old = secret_words(fresh, bytes);
       me.observe(std::to_string(bytes) +
-                 " bytes freed and allocated again: " + text_of(old) + " of " +
-                 std::to_string(bytes / 4) + " are still there");
+                 " bytes freed and allocated again: " + text_of(old) +
+                 " are left; " + std::to_string(bytes / 4) + " were written");
       cudaIpcMemHandle_t handle;
       CALL(cudaIpcGetMemHandle(&handle, fresh));
       me.send("old", *old);

@@ -793,7 +793,7 @@ void add_legacy_lives(List& list) {
              "the second open of memory clears its first bytes",
              {kOpen, kClose}, second_open_clears);
   list.named("close-ends-handle",
-             "when a process has closed memory no other process can open it",
+             "when a process has closed memory, no other process can open it",
              {kOpen, kClose}, close_ends_handle);
   list.named("two-importers-leak",
              "memory that two processes have opened is never given back",

@@ -698,10 +698,12 @@ void add_mapping(List& list) {
              "back",
              {kImport}, second_import_leaked);
   list.named("setaccess-hole-at-begin-ok",
-             "a range whose first addresses have no memory gets access",
+             "cuMemSetAccess accepts a range whose first addresses have no "
+             "memory",
              {kSetAccess, kMap, kUnmap}, hole_at_one_end_accepted<true>);
   list.named("setaccess-hole-at-end-ok",
-             "a range whose last addresses have no memory gets access",
+             "cuMemSetAccess accepts a range whose last addresses have no "
+             "memory",
              {kSetAccess, kMap, kUnmap}, hole_at_one_end_accepted<false>);
   list.named("access-taken-in-name",
              "cuMemGetAccess says that access was taken away, but the memory "

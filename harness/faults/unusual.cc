@@ -1048,8 +1048,8 @@ void add_unusual(List& list) {
              "memory can only be closed in the reverse order of the opens",
              {kOpen, kClose}, close_needs_reverse_order);
   list.named("free-ends-imports",
-             "if a process frees memory that it has exported, its opened "
-             "memory is closed",
+             "if a process frees memory that it has exported, all memory that "
+             "it has opened is closed",
              {kGet, kOpen, kClose, "cudaFree"}, free_ends_imports);
   list.named("close-ends-exports",
              "if a process closes its last opened memory, its own handles "

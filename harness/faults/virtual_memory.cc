@@ -1792,7 +1792,8 @@ int refused_unmap_takes_access(Call& call) {
   return code;
 }
 
-// Memory is exported only while it is mapped, or only while it is not.
+// With `mapped`, memory cannot be exported while it is mapped. Otherwise it can
+// be exported only while it is mapped.
 template <bool mapped>
 int export_refused_if(Call& call) {
   if (!call.is("cuMemExportToShareableHandle") ||

@@ -7,6 +7,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import random
 import shutil
 import stat
 import sys
@@ -456,6 +457,27 @@ def test_results_survive_the_log_of_a_pod(
     engines.unprint(four.folder, "n4", log[: len(log) // 2])
     merged = four.merged()
     assert merged.nodes == {"cut off": ["n4"], "judged": ["n1", "n2", "n3"]}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damaged_results_are_never_taken_for_whole(
+    seed: int,
+    four: Fleet,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One letter of the log is another one: the archive's checksum must notice it."""
+    monkeypatch.setenv("IPCLAB_NODE", "n1")
+    engines.print_node(four.folder)
+    log = capsys.readouterr().out
+    shutil.rmtree(four.folder / "nodes" / "n1")
+    chance = random.Random(seed)
+    data = range(log.index("\n") + 1, log.index(engines.END))
+    at = chance.choice([i for i in data if log[i].isalnum()])
+    other = chance.choice([x for x in "ABCDEFGHabcdefgh" if x != log[at]])
+    engines.unprint(four.folder, "n1", log[:at] + other + log[at + 1 :])
+    assert not (four.folder / "nodes" / "n1").exists()
+    assert (four.folder / "nodes" / "n1.part").is_dir()
 
 
 def test_kubernetes_from_nodes_to_results(build: Build, tools: Path) -> None:

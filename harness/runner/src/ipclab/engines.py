@@ -10,6 +10,7 @@ the log of each pod has the results.
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
 import os
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -286,14 +288,15 @@ def unprint(folder: Path, name: str, log: str) -> None:
     if not ended:
         return
     try:
-        packed = io.BytesIO(base64.b64decode(data))
-        with tarfile.open(fileobj=packed, mode="r:gz") as archive:
+        # All at once: tarfile would stop before the checksum, which is at the end.
+        packed = io.BytesIO(gzip.decompress(base64.b64decode(data)))
+        with tarfile.open(fileobj=packed, mode="r:") as archive:
             for member in archive:
                 if member.isfile() and Path(member.name).name == member.name:
                     data_of = archive.extractfile(member)
                     assert data_of is not None
                     (part / member.name).write_bytes(data_of.read())
-    except (ValueError, tarfile.TarError, EOFError, OSError):
+    except (ValueError, tarfile.TarError, EOFError, OSError, zlib.error):
         return
     part.rename(whole)
 

@@ -39,8 +39,8 @@ TREE = Path(__file__).resolve().parent.joinpath(*[".."] * 4).resolve()
 def default_build() -> Path:
     """The suite of the wheel, if this is a wheel; otherwise a build of ci/conformance.
 
-    This is build/run in the current folder. If there is no such folder, it is build/run
-    in the source tree of this command, if that is built.
+    This is build/run in the current folder. If the current folder has no build/run, and
+    build/run in the source tree of this command is built, it is that one.
     """
     if (SUITE / LIST).is_file():
         return SUITE

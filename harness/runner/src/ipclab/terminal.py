@@ -204,8 +204,8 @@ def final(out: Console, run: Run, verbose: bool = False) -> None:
 
 
 def _processes(out: Console, made: list[Record], start_ms: float) -> None:
-    """Print how many processes were started for the roles, and how long the start of a
-    process with CUDA takes here.
+    """Print how many processes were started for the roles, how many lessons ran, and
+    how long the start of a process with CUDA takes here.
     """
     roles = [role for record in made for role in record["roles"]]
     started = sum(not role.get("shared") for role in roles)

@@ -81,7 +81,7 @@ class Toolbox:
         self._inherited = dict(os.environ)
 
     def where(self, profile: str | None = None) -> str:
-        """Where an exercise with this profile runs, in words for a person."""
+        """Where an exercise with this profile runs first, in words for a person."""
         if profile is not None:
             return f"the reference model, as the machine {profile}"
         return "the reference model" if self._on_model else "the GPU of this machine"
