@@ -122,10 +122,10 @@ class Channel {
  private:
   static constexpr std::chrono::milliseconds kDeadline{10000};
 
-  [[noreturn]] static void broken(const char* step, const char* what) {
+  [[noreturn]] void broken(const char* step, const std::string& what) {
     std::fflush(stdout);
     print_role(stderr);
-    std::fprintf(stderr, "step '%s': %s\n", step, what);
+    std::fprintf(stderr, "step '%s': %s\n", step, what.c_str());
     std::exit(EXIT_FAILURE);
   }
 
@@ -135,12 +135,11 @@ class Channel {
       broken(step, "the other role has received nothing for 10 s");
     std::string packet(step, std::strlen(step) + 1);
     if (size != 0) packet.append(static_cast<const char*>(data), size);
-    if (send_packet(socket_, packet.data(), packet.size(),
-                    descriptor) == -1) {
-      const bool ended = errno == EPIPE || errno == ECONNRESET;
-      broken(step,
-             ended ? "the other role has ended" : std::strerror(errno));
-    }
+    const ssize_t sent =
+        send_packet(socket_, packet.data(), packet.size(), descriptor);
+    if (sent == -1 && (errno == EPIPE || errno == ECONNRESET))
+      broken(step, "the other role has ended");
+    if (sent == -1) broken(step, std::strerror(errno));
   }
 
   int receive_bytes(const char* step, void* data, size_t size) {
@@ -153,9 +152,8 @@ class Channel {
                                      packet.size(), &descriptor);
     if (n <= 0) broken(step, "the other role has ended");
     if (packet.compare(0, name, step, name) != 0)
-      broken(step, ("the other role is at '" +
-                    std::string(packet.c_str()) + "'")
-                       .c_str());
+      broken(step, std::string("the other role is at '") +
+                       packet.c_str() + "'");
     if (static_cast<size_t>(n) != name + size)
       broken(step, "the other role sent another number of bytes");
     if (size != 0) std::memcpy(data, packet.data() + name, size);
