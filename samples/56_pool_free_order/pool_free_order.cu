@@ -53,7 +53,7 @@ int exporter(Channel& channel) {
   CUDA_CHECK(cudaMallocFromPoolAsync(&next, kBytes, pool, nullptr));
   write_values(next, kCount, kNextValue);
   const bool early = cudaEventQuery(freed) == cudaErrorNotReady;
-  say("queues its free %s the importer's, and a new allocation",
+  say("queues its free and a new allocation %s the copy is done",
       early ? "before" : "AFTER");
   channel.signal("queued");
 

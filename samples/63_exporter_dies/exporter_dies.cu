@@ -58,8 +58,7 @@ int importer(Child& child) {
   void* physical = map_memory(memory, bytes);
 
   SYS_CHECK(kill(child.pid, SIGKILL));
-  int status = 0;
-  SYS_CHECK(waitpid(child.pid, &status, 0));
+  SYS_CHECK(waitpid(child.pid, nullptr, 0));
   say("has opened both, and the exporter was killed");
 
   // The exporter's end has freed this memory: a read is undefined.

@@ -111,16 +111,16 @@ int main(int argc, char** argv) {
   if (code != EXIT_SUCCESS) return code;
   say("has started MPS in [%s]", mps_folder().c_str());
 
-  Child lender = start_as('e', argv);
+  Child exporter = start_as('e', argv);
   const auto memory =
-      lender.channel.receive<cudaIpcMemHandle_t>("memory");
+      exporter.channel.receive<cudaIpcMemHandle_t>("memory");
   bool good = lend(argv, {memory, kExporterValue, kClientValue});
   setenv(kPipes, "/nowhere", 1);  // the next importer finds no daemon
   good &= lend(argv, {memory, kClientValue, kOutsiderValue});
-  lender.channel.signal("closed");
-  good &= lender.wait(30s) == EXIT_SUCCESS;
+  exporter.channel.signal("closed");
+  good &= exporter.wait(30s) == EXIT_SUCCESS;
 
-  setenv(kPipes, mps_folder().c_str(), 1);
+  setenv(kPipes, mps_folder().c_str(), 1);  // for the command quit
   end_mps();
   say("has ended MPS: %s",
       any_child() == 0 ? "no process is left" : "A PROCESS IS LEFT");
