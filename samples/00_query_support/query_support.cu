@@ -25,7 +25,7 @@ bool print_row(const char* what, cudaDeviceAttr attribute,
                const char* call, cudaError_t code, const char* use) {
   int value = 0;
   CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, 0));
-  cudaGetLastError();  // clears a refusal before the next call
+  cudaGetLastError();  // clears a refusal; lesson 05 says why
   return print_row(what, value, call, code == cudaSuccess,
                    cudaGetErrorName(code), use);
 }

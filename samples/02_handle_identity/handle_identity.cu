@@ -25,7 +25,7 @@ constexpr int kLaterValue = 2000000;  // in the second allocation
 constexpr int kImporterValue = 3000000;
 
 //! [lend]
-// What an importer needs to use a pointer into an allocation.
+// What an importer needs to use a pointer, and to cache the handle.
 struct Loan {
   cudaIpcMemHandle_t handle;  // of the allocation
   size_t offset;              // of the pointer, in bytes

@@ -1,7 +1,7 @@
 // Lesson 03: every open needs its close; only the last close unmaps.
 //
 //   exporter                            importer
-//   cudaMalloc, write
+//   cudaMalloc, write, close: refused
 //   cudaIpcGetMemHandle  -- handle -->  open: a pointer, count 1
 //                                       open: the same, count 2
 //                                       cudaFree: refused

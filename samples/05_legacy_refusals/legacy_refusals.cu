@@ -4,9 +4,9 @@
 //   export host memory: refused
 //   the runtime keeps the code
 //   export freed memory: refused
+//   cudaIpcGetMemHandle
 //   open its own handle: refused
-//   write
-//   cudaIpcGetMemHandle  -- handle -->  open a made-up handle: refused
+//   write                -- handle -->  open a made-up handle: refused
 //                                       open the handle, read
 //   cudaFree             <- closed ---  close
 //
@@ -54,9 +54,9 @@ int exporter(Channel& channel) {
   void* data = allocate_values(kCount, 0);
   CUDA_CHECK(cudaIpcGetMemHandle(&handle, data));
   void* own = nullptr;
-  const cudaError_t opened = cudaIpcOpenMemHandle(
+  const cudaError_t code = cudaIpcOpenMemHandle(
       &own, handle, cudaIpcMemLazyEnablePeerAccess);
-  good &= refused("opens its own handle", opened);
+  good &= refused("opens its own handle", code);
 
   // The memory and its handle still work.
   write_values(data, kCount, kExporterValue);
@@ -76,9 +76,9 @@ int importer(Channel channel) {
   void* data = nullptr;
   cudaIpcMemHandle_t made_up;
   std::memset(&made_up, 0x5a, sizeof made_up);
-  const cudaError_t opened = cudaIpcOpenMemHandle(
+  const cudaError_t code = cudaIpcOpenMemHandle(
       &data, made_up, cudaIpcMemLazyEnablePeerAccess);
-  const bool good = refused("opens a made-up handle", opened);
+  const bool good = refused("opens a made-up handle", code);
 
   CUDA_CHECK(cudaIpcOpenMemHandle(&data, handle,
                                   cudaIpcMemLazyEnablePeerAccess));

@@ -56,8 +56,7 @@ bool is_refused_in_second_context(const cudaIpcMemHandle_t& handle) {
   if (code == cudaSuccess) CUDA_CHECK(cudaIpcCloseMemHandle(data));
   const bool is_refused = refused("opens it in a second context", code);
 
-  CU_CHECK(DRIVER(cuCtxDestroy)(second));
-  CUDA_CHECK(cudaSetDevice(0));  // the primary context is current again
+  CU_CHECK(DRIVER(cuCtxDestroy)(second));  // the first is current again
   return is_refused;
 }
 //! [second]

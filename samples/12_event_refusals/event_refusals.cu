@@ -3,10 +3,9 @@
 //   exporter                            importer
 //   create an event with timing: refused
 //   export a plain event: refused
-//   create, record
-//   measure a time: refused
-//   open its own handle: refused
-//   cudaIpcGetEventHandle - event -->   open a made-up handle: refused
+//   create, record, measure a time: refused
+//   cudaIpcGetEventHandle
+//   open its own: refused - event -->   open a made-up handle: refused
 //                                       open the handle, wait, read
 //   cudaEventDestroy     <- closed ---  cudaEventDestroy
 //

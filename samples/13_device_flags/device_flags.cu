@@ -23,7 +23,7 @@
 
 constexpr int kRounds = 20;
 constexpr int kCount = 1 << 16;      // values that both sides change
-constexpr int kAllocated = 1 << 19;  // 2 MiB, one whole block
+constexpr int kAllocated = 1 << 19;  // 2 MiB; lesson 21 says why
 constexpr int kExporterValue = 1000000;
 
 // The turn orders these plain loads and stores. If a kernel runs too
@@ -42,7 +42,7 @@ __global__ void wait_for_turn(unsigned* turn, unsigned wanted) {
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(began));
   do {
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    if (Turn(*turn).load(cuda::memory_order_acquire) >= wanted) return;
+    if (Turn(*turn).load(cuda::memory_order_acquire) == wanted) return;
   } while (now - began < kLimit);
   __trap();  // ends this process's GPU work with an error
 }

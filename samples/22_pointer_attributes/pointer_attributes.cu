@@ -56,7 +56,7 @@ const char* word(bool yes) { return yes ? "yes" : "-"; }
 bool agree(const char* kind, void* data, bool pool_to_share = false) {
   unsigned legacy = 0;           // 1: cudaIpcGetMemHandle works
   unsigned long long types = 0;  // for cuMemExportToShareableHandle
-  CUmemoryPool pool = nullptr;   // the pool of the memory
+  CUmemoryPool pool = nullptr;   // if there is one, ignore types
   CUpointer_attribute which[] = {
       CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
       CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
@@ -72,7 +72,7 @@ bool agree(const char* kind, void* data, bool pool_to_share = false) {
   say(kRow, kind, word(legacy), word(vmm), word(pool), word(handle),
       word(descriptor), word(pool_descriptor));
 
-  // No attribute says whether a pool was created to be shared.
+  // No attribute is documented to say whether a pool can be shared.
   return handle == (legacy != 0) && descriptor == vmm &&
          pool_descriptor == (pool != nullptr && pool_to_share);
 }
