@@ -1,9 +1,9 @@
 // Lesson 33: a refused call changes nothing.
 //
 //   exporter                             importer
-//   wrong creates and exports: refused
-//   create, write, export
-//                     --- memory ----->  wrong imports: refused
+//   wrong create and export: refused
+//   create, write, wrong export: refused
+//   export            --- memory ----->  wrong imports: refused
 //                                        import, read
 //   unmap, release    <-- closed ------  unmap, release
 //
@@ -32,10 +32,10 @@ int exporter(Channel& channel) {
               DRIVER(cuMemCreate)(&memory, bytes + 1, &wanted, 0));
 
   CU_CHECK(DRIVER(cuMemCreate)(&unshared, bytes, &wanted, 0));
-  const auto export_memory = DRIVER(cuMemExportToShareableHandle);
+  const auto export_as = DRIVER(cuMemExportToShareableHandle);
   int fd = -1;
   good &= refused("exports memory without a handle type",
-                  export_memory(&fd, unshared, kFd, 0));
+                  export_as(&fd, unshared, kFd, 0));
   CU_CHECK(DRIVER(cuMemRelease)(unshared));
 
   wanted.requestedHandleTypes = kFd;
@@ -44,9 +44,9 @@ int exporter(Channel& channel) {
   write_values(data, kCount, kExporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
   good &= refused("exports with a flag that is reserved",
-                  export_memory(&fd, memory, kFd, 1));
+                  export_as(&fd, memory, kFd, 1));
 
-  CU_CHECK(export_memory(&fd, memory, kFd, 0));
+  CU_CHECK(export_as(&fd, memory, kFd, 0));
   channel.send("bytes", bytes);
   channel.send_descriptor("memory", fd);
   SYS_CHECK(close(fd));

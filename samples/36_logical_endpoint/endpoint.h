@@ -28,8 +28,8 @@ inline Memory create_memory(size_t bytes,
 }
 
 //! [ready]
-/// Queries an endpoint until it is ready: before that, nobody must use
-/// the endpoint. Ends the process after 10 s.
+/// Queries an endpoint until it is ready: an earlier use is undefined.
+/// Ends the process after 10 s.
 inline void wait_until_ready(CUlogicalEndpointId id) {
   using clock = std::chrono::steady_clock;
   const auto end = clock::now() + std::chrono::seconds(10);

@@ -84,7 +84,7 @@ int exporter(Channel& channel, const Place& mine, const Place& seen) {
 
 //! [importer]
 int importer(Channel channel) {
-  CUDA_CHECK(cudaSetDevice(1));
+  CUDA_CHECK(cudaSetDevice(1));  // initialises the driver API
   channel.send("place", ask(1));
   return EXIT_SUCCESS;
 }

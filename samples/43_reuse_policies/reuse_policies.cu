@@ -1,6 +1,6 @@
 // Lesson 43: when a pool gives freed memory to another owner.
 //
-//   freed in stream A, then allocated       is reused if
+//   freed in stream A, then allocated       may be reused if
 //   in A again                              always
 //   in B, after an event of A's free        FollowEventDependencies
 //   in B, A has passed the free             AllowOpportunistic
@@ -16,7 +16,7 @@
 #include "../common/pool.h"
 #include "../common/require.h"
 
-constexpr size_t kBlock = 64 << 20;  // more than a pool has to spare
+constexpr size_t kBlock = 64 << 20;  // too large for the rest of a pool
 constexpr int kCount = 1 << 20;      // values checked in a block
 constexpr int kValueA = 1000000;
 constexpr int kValueB = 3000000;
@@ -62,12 +62,11 @@ const char* next_owner_gets(Case which, bool on, cudaStream_t a,
   if (which == kSynchronised) CUDA_CHECK(cudaStreamSynchronize(a));
   if (which == kPassed)  // a query does not synchronise
     while (cudaStreamQuery(a) == cudaErrorNotReady) continue;
-  cudaGetLastError();  // some drivers keep "not ready" as an error
 
   cudaStream_t user = which == kSame ? a : b;
   const cudaError_t code =
       cudaMallocFromPoolAsync(&new_block, kBlock, pool, user);
-  cudaGetLastError();  // clears a refusal
+  cudaGetLastError();  // clears a refusal, or a kept "not ready"
   if (code == cudaSuccess)
     write_values(new_block, kCount, kValueB, user);
 
