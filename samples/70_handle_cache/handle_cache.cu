@@ -52,7 +52,7 @@ int exporter(Channel channel) {
 
   // An importer may keep an unused block open for a long time.
   channel.send("forget", describe(blocks[0]));
-  channel.wait("closed");
+  if (!channel.receive<bool>("closed")) return EXIT_FAILURE;
   const void* const before = blocks[0];
   CUDA_CHECK(cudaFree(blocks[0]));
   const int later = first + kBlocks * kBlock;
@@ -61,7 +61,7 @@ int exporter(Channel channel) {
       blocks[0] == before ? "[the same]" : "[another]");
   send(0, 1, later);
 
-  channel.wait("closed");
+  if (!channel.receive<bool>("closed")) return EXIT_FAILURE;
   for (int* block : blocks) CUDA_CHECK(cudaFree(block));
   say("ends");
   return EXIT_SUCCESS;
@@ -91,7 +91,7 @@ int importer(Channel& channel, HandleCache& cache, int first) {
       kRead, cache.opens() - before, cache.open_now(), wrong);
 
   bool closed = cache.forget(channel.receive<Part>("forget"));
-  channel.signal("closed");
+  channel.send("closed", closed);
   before = cache.opens();
   wrong += read_tensor(channel, cache, &exporter);
   say("reads a tensor of the new block: %d opens, %d wrong",
@@ -100,7 +100,7 @@ int importer(Channel& channel, HandleCache& cache, int first) {
   closed &= cache.forget_exporter(exporter);
   say("closes all of this exporter: %zu blocks are open",
       cache.open_now());
-  channel.signal("closed");
+  channel.send("closed", closed);
 
   return closed && wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

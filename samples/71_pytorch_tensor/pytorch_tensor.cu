@@ -3,11 +3,11 @@
 //
 //   exporter (producer.py or stand-in)  importer
 //   storage in a large block
-//   counter in a file = 1
+//   count in a file = 1
 //   record an event    --- tensor --->  wait for the event, open
 //                                       block + offset + strides
 //                                       read, write, close
-//   read the values    <-- released --  counter = 0
+//   read the values    <-- released --  count = 0
 //   then the same steps in the other direction
 //
 // nvcc -cudart shared samples/71_pytorch_tensor/pytorch_tensor.cu
@@ -22,8 +22,8 @@ constexpr size_t kBlock = 2 << 20;  // a block of a caching allocator
 constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 2000000;
 
-// The stand-in makes three tensors: a whole matrix, a transposed
-// matrix, and every second column of a part of a matrix.
+// The stand-in's tensors, field by field as in tensor.h: a matrix, a
+// transposed matrix, and every second column of a part of a matrix.
 const Tensor kLayouts[] = {
     {0, {3, 'c'}, 8192, 0, {}, 0, {}, 1, 0, {32, 64}, {64, 1}},
     {0, {3, 'c'}, 8192, 65536, {}, 1, {}, 1, 0, {64, 32}, {1, 64}},
@@ -117,7 +117,7 @@ int importer(Channel channel) {
   for (int i = 0; i < tensors; ++i) {
     Tensor tensor;  // this role lends a tensor of the same layout
     wrong += borrow(channel, &tensor, kExporterValue, kImporterValue);
-    tensor.storage_offset = 4096;
+    tensor.storage_offset = 4096;  // elsewhere in its block
     wrong += lend(channel, tensor, kImporterValue, kExporterValue);
   }
   return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;

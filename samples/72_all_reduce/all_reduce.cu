@@ -13,8 +13,7 @@
 //
 // No host takes part in a sum, so a graph can contain the sum.
 //
-// nvcc -cudart shared -std=c++17
-//   samples/72_all_reduce/all_reduce.cu
+// nvcc -cudart shared samples/72_all_reduce/all_reduce.cu
 //
 // SPDX-License-Identifier: Apache-2.0
 

@@ -240,9 +240,9 @@ __global__ void push_and_sum(const __grid_constant__ Team team,
 //! [push]
 
 //! [phases]
-/// Each block waits for the blocks with the same number of all ranks.
-/// After that it sees everything that these blocks, and the earlier
-/// work of their streams, have written.
+/// Each block waits for the blocks with the same number of all ranks;
+/// they may be one meeting ahead. After that it sees everything that
+/// they, and the earlier work of their streams, have written.
 __device__ inline void meet(const Team& team) {
   Mailbox& mine = *team.mail[team.rank];
   __syncthreads();

@@ -60,8 +60,8 @@ inline int largest_mib() {
 }
 
 /// Prints named figures. If IPCLAB_COSTS_JSON names a file, appends the
-/// figures to this file, as one line with a JSON object. The memory is
-/// on `gpu`, and GPU 0 reads it.
+/// figures to this file, as one line with a JSON object. Memory of
+/// another process is on `gpu`; GPU 0 reads.
 inline void note(
     const char* way, int gpu, int mib,
     const std::vector<std::pair<const char*, double>>& figures) {

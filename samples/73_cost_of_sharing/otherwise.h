@@ -70,8 +70,7 @@ inline int receive_copies(Channel& channel, int first) {
   SYS_CHECK(close(memory));
   int wrong = 0;
   for (const bool by_socket : {false, true}) {
-    void* data = nullptr;
-    CUDA_CHECK(cudaMalloc(&data, kHostBytes));
+    void* data = allocate_values(kHostCount, 0);  // other values
     std::vector<double> times;
     for (int i = 0; i <= rounds(); ++i)
       times.push_back(time_of([&] {

@@ -91,9 +91,9 @@ int exporter(int listener) {
     const int newcomer = asked[0].revents ? accept_from(listener) : -1;
     if (newcomer != -1) clients.push_back(welcome(newcomer, input));
   }
+  SYS_CHECK(close(listener));
   CUDA_CHECK(cudaFree(data));  // no client has it open any more
   say("stops");
-
   return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [exporter]
@@ -139,7 +139,7 @@ void send_clients(char** argv, const std::string& path, bool* good) {
 }
 
 int main(int argc, char** argv) {
-  if (is_child(std::min(argc, 4), argv))
+  if (is_child(std::min(argc, 4), argv))  // argv[4]: how to end
     return importer(connect_to(argv[3]), argc > 4 ? argv[4] : "");
 
   require_gpus(1);

@@ -52,7 +52,7 @@ int ordinal_of(const CUuuid& gpu) {
 bool run(MpiRanks& ranks) {
   int devices = 0;
   CUDA_CHECK(cudaGetDeviceCount(&devices));
-  const int own = ranks.rank() / 2 % devices;
+  const int own = ranks.rank() / 2 % devices;  // 0, 0, 1, 1 …
   CUDA_CHECK(cudaSetDevice(own));
   void* data = allocate_values(kCount, kFirst * (ranks.rank() + 1));
 
