@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
 
   require_gpus(1);
   require_legacy_ipc();
-  require_free_memory(kBytes);
+  require_free_memory(2 * kBytes);  // contexts need memory, too
 
   Child child = start_again(argv);
   return exporter(child);
