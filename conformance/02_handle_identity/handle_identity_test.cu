@@ -136,9 +136,9 @@ static void exports_again_and_again(Role& me, Api api) {
   buffer.fill(pattern(api.kName));
   std::array<Handle, 3> kept;
   kept[0] = handle_of(api, buffer);
-  // Other tests may allocate at the same time. So a round in which free memory
-  // shrinks proves nothing, and one round in which it does not shrink is
-  // enough.
+  // Other programs may allocate at the same time. So a round in which free
+  // memory shrinks proves nothing, and one round in which it does not shrink
+  // is enough.
   constexpr int kRounds = 50;
   bool shrinks = true;
   std::set<std::string> different;

@@ -533,7 +533,7 @@ static void expect_blocked(Role& me, const char* call, const HostWait& waiter) {
              " us of processor time in " + std::to_string(waiter.waited_us()) +
              " us");
   expected_but_saw("a blocked thread", "a thread that spins");
-  EXPECT_LT(spun, kMaySpin) << "of its time the thread was not blocked";
+  EXPECT_LT(spun, kMaySpin) << "the thread spun for this part of its wait";
 }
 
 // An exporter with two events of cudaEventBlockingSync: the threads that wait

@@ -946,7 +946,7 @@ TEST(DeviceFlags, ABatchIsDoneInTheOrderOfItsArray) {
       EXPECT_EQ(value_at(end), 0u) << "the last operation is done first";
       me.signal("held");
       me.wait("written beyond");
-      EXPECT_TRUE(is_held(stream)) << "by a wait for equality";
+      EXPECT_TRUE(is_held(stream)) << "a wait for equality goes on";
       EXPECT_EQ(value_at(state), 1u);
       me.signal("still held");
       EXPECT_TRUE(passes(stream));

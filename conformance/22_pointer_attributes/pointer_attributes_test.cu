@@ -65,7 +65,8 @@ TEST(PointerAttributes, TheAttributeTellsWhatCanBeExported) {
     expect_attribute_is_true("cudaMalloc", buffer.data);
     expect_attribute_is_true("a small cudaMalloc", small.data);
     expect_attribute_is_true("a cudaMalloc of an odd size", odd.data);
-    // An address inside also belongs to an allocation that can be exported.
+    // An address inside the buffer also belongs to an allocation that can be
+    // exported.
     in_two_threads([&](int) {
       EXPECT_EQ(capable(buffer.data), 1u);
       EXPECT_EQ(capable(buffer.data + buffer.count / 2), 1u);

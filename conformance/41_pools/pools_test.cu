@@ -508,8 +508,8 @@ static void sets_the_pool_of_the_host(Api api) {
   }
 }
 
-// Queries and sets the pools of places and kinds of memory, and tries wrong
-// combinations.
+// Queries and sets the pool for a place together with a kind of memory. Also
+// tries wrong combinations.
 template <class Api>
 static void asks_for_pools_by_place(Role& me, Api api) {
   constexpr auto kPinned = cudaMemAllocationTypePinned;

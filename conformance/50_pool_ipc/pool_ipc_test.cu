@@ -1,4 +1,4 @@
-// A pool that another process imports, and allocations of it.
+// A pool that another process imports, and allocations from this pool.
 // Mirror of samples/50_pool_ipc.
 //
 // SPDX-License-Identifier: Apache-2.0

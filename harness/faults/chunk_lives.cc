@@ -887,7 +887,7 @@ void add_mappings(List& list) {
              "granularity",
              {"cuMemGetAllocationGranularity"}, writes_32_bits);
   list.named("create-64-kib-multiple-ok",
-             "cuMemCreate rounds a multiple of 64 KiB up to a granule",
+             "cuMemCreate rounds a multiple of 64 KiB up to whole granules",
              {kCreate}, multiple_of_64k_created);
   list.named("second-import-has-access",
              "the mapping of a second import has the access that was set for "

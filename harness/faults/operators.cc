@@ -479,7 +479,7 @@ constexpr Names kRounds = {"cudaIpcGetMemHandle",
                            "cudaMemPoolImportPointer",
                            "cudaMemPoolDestroy",
                            "cudaFreeAsync"};
-// Functions whose work a stream orders.
+// Functions that queue a copy, a memset or a kernel in a stream.
 constexpr Names kWork = {"cudaMemcpyAsync", "cudaMemsetAsync",
                          "cudaMemcpyPeerAsync", "cudaLaunchKernel"};
 // Functions that return before the work of the GPU is done. The documentation

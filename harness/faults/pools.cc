@@ -1524,7 +1524,7 @@ int later_reserved_unchecked(Call& call) {
   return again == kSuccess ? accepted(call) : again;
 }
 
-// A pool of a GPU that does not exist is created on GPU 0.
+// A pool of a GPU whose number is too large is created on GPU 0.
 int ordinal_unchecked(Call& call) {
   cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
   const int code = call.proceed();
@@ -2145,7 +2145,7 @@ void add_pools(List& list) {
       "only the first of the reserved bytes in a pool's properties is checked",
       {kCreate}, later_reserved_unchecked);
   list.named("pool-ordinal-unchecked",
-             "a pool of a GPU that does not exist is created on GPU 0",
+             "a pool of a GPU whose number is too large is created on GPU 0",
              {kCreate}, ordinal_unchecked);
   list.named("pool-imports-end-at-64",
              "a process cannot have more than 64 imported pointers",

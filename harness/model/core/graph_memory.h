@@ -52,9 +52,9 @@ std::shared_ptr<GraphMemory> find_graph_memory(uint64_t address);
 
 /// Call this for each launch. Returns CUDA_ERROR_INVALID_VALUE if the program
 /// still owns memory that the graph allocates, or does not own memory that the
-/// graph frees but does not allocate. With `frees_first`, memory that the
-/// program still owns is put into `stale` instead; the launch must free it
-/// first.
+/// graph frees but does not allocate. With `frees_first` the first case is no
+/// error: the memory that the program still owns is put into `stale`, and the
+/// launch must free it first.
 CUresult graph_memory_launch(const GraphMemories& allocated,
                              const GraphMemories& freed, bool frees_first,
                              GraphMemories* stale);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// ld, st, ldu, prefetch, cp.async. Every access goes to memory; single values
-// of up to 8 bytes are read and written atomically.
+// ld, st, ldu, prefetch, cp.async. Every access goes to memory. A value of up
+// to 8 bytes that one lane loads or stores is read and written atomically. A
+// plain loop does the access if 32 lanes access consecutive values; cp.async
+// uses memcpy.
 #include "decode.h"
 #include "memory.h"
 

@@ -1,9 +1,9 @@
 // Measures what a trace costs.
 //
-//   cost launches N   launches N small kernels and prints the microseconds for
-//                     each launch
+//   cost launches N   launches N small kernels and prints the mean microseconds
+//                     of a launch
 //   cost exchange N   starts a second process. The two processes wait for each
-//                     other's events N times. Prints the microseconds for each
+//                     other's events N times. Prints the mean microseconds of a
 //                     round. The first process counts its launches in the file
 //                     that COST_COUNTER names (8 bytes)
 //

@@ -1,8 +1,8 @@
 // Exercise 21: predict what an event refuses.
 //
-// The program tries five things with an interprocess event. Which of
-// these does CUDA refuse? Write kYes or kNo for each question, and then
-// run the program.
+// The program tries five things with events. Which of these does CUDA
+// refuse? Write kYes or kNo for each question, and then run the
+// program.
 // The exercise fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -4,7 +4,7 @@
 // number belongs to no file, or to another file. A descriptor must be
 // sent through a socket as a descriptor: Channel can do that. Fix both
 // sides.
-// The exercise fails now because CUDA refuses to import a number.
+// The exercise fails now because CUDA refuses to import this number.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -28,7 +28,10 @@ VENDORS = {"cuda": "nvidia", "model": "model"}  # the vendor of each backend
 
 
 def read_requirements(path: Path) -> dict[str, Entry]:
-    """The rows of the catalogue by id; HarnessError if it is missing or wrong."""
+    """The rows of the catalogue by id.
+
+    Raises HarnessError if the catalogue is missing or wrong.
+    """
     rows = _read(path, "rows")
     for row in rows:
         for field in ("id", "statement", "kind"):

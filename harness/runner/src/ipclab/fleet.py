@@ -318,8 +318,8 @@ def _node(folder: Path, fleet: Document, name: str) -> Node:
 def _read(
     folder: Path,
 ) -> tuple[Document, list[bytes], Document]:
-    """Read run.json, the records and their seal; UsageError if a file is missing or
-    run.json is not valid.
+    """Read run.json and the records, and compute the seal of the records; UsageError
+    if a file is missing, damaged or too large, or if run.json is not valid.
     """
     path = folder / "run.json"
     try:

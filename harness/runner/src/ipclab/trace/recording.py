@@ -104,7 +104,7 @@ def _wait_for_all(folder: Path, main: int, tell: Callable[[str], None]) -> int:
 
 
 def _tell(folder: Path, tell: Callable[[str], None], over: threading.Event) -> None:
-    """A line of progress every two seconds."""
+    """Tell a line of progress every two seconds."""
     began = time.monotonic()
     while not over.wait(2):
         used = sum(path.stat().st_blocks * 512 for path in folder.iterdir())
