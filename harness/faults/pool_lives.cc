@@ -557,7 +557,7 @@ bool names_pool(const void* handle) {
   return *static_cast<const cudaMemPool_t*>(handle) != nullptr;
 }
 
-// An address behind the first byte of an allocation belongs to no pool.
+// An address after the first byte of an allocation belongs to no pool.
 int pool_of_first_byte_only(Call& call) {
   if (!call.is("cuPointerGetAttribute")) return noted_pools(call);
   const int code = call.proceed();
