@@ -94,6 +94,12 @@ inline bool exports_event(Call& call) {
   return call.is("cudaIpcGetEventHandle");
 }
 
+/// Does the call make, export, open or destroy an event?
+inline bool keeps_events(Call& call) {
+  return opens_event(call) || exports_event(call) ||
+         call.is("cudaEventCreateWithFlags") || call.is("cudaEventDestroy");
+}
+
 /// Proceeds with a call. If the call makes, exports, opens or destroys an
 /// event, updates the tables above.
 inline int noted_event(Call& call) {
@@ -140,6 +146,13 @@ inline bool is_captured(cudaStream_t stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   return DRIVER_CALL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
          status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+/// Has the stream work that is not done? False while its work is captured: a
+/// query would spoil the capture.
+inline bool is_busy(cudaStream_t stream) {
+  return !is_captured(stream) &&
+         DRIVER_CALL(cuStreamQuery)(stream) == CUDA_ERROR_NOT_READY;
 }
 
 /// The fault: the call does nothing, and succeeds.

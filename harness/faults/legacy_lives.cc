@@ -479,19 +479,11 @@ int ipc_denied_to_second_thread(Call& call) {
 
 // --- events ------------------------------------------------------------------
 
-bool keeps_events(Call& call) {
-  return opens_event(call) || exports_event(call) ||
-         call.is("cudaEventCreateWithFlags") || call.is("cudaEventDestroy");
-}
 bool records(Call& call) {
   return call.is("cudaEventRecord") || call.is("cudaEventRecordWithFlags");
 }
 bool is_pending(cudaEvent_t event) {
   return cudaEventQuery(event) == cudaErrorNotReady;
-}
-bool is_busy(cudaStream_t stream) {
-  return !is_captured(stream) &&
-         DRIVER_CALL(cuStreamQuery)(stream) == CUDA_ERROR_NOT_READY;
 }
 cudaEvent_t record_in(cudaStream_t stream) {
   cudaEvent_t mark = nullptr;

@@ -13,11 +13,6 @@ namespace ipclab::faults {
 namespace {
 
 // Does the call make, export, open or destroy an event?
-bool keeps_events(Call& call) {
-  return opens_event(call) || exports_event(call) ||
-         call.is("cudaEventCreateWithFlags") || call.is("cudaEventDestroy");
-}
-
 bool records(Call& call) {
   return call.is("cudaEventRecord") || call.is("cudaEventRecordWithFlags");
 }
@@ -31,9 +26,6 @@ int refused(Call& call, int code = cudaErrorInvalidResourceHandle) {
 bool is_pending(cudaEvent_t event) {
   // This is a call of the runtime, because a new thread has no context yet.
   return cudaEventQuery(event) == cudaErrorNotReady;
-}
-bool is_busy(cudaStream_t stream) {
-  return DRIVER_CALL(cuStreamQuery)(stream) == CUDA_ERROR_NOT_READY;
 }
 
 // --- the work that an event stands for ---------------------------------------

@@ -100,13 +100,6 @@ bool is_per_thread(Call& call) {
           std::strstr(call.function().symbol, "_ptsz") != nullptr);
 }
 
-bool is_busy(cudaStream_t stream) {
-  if (is_captured(stream) || cudaStreamQuery(stream) != cudaErrorNotReady)
-    return false;
-  cudaGetLastError();
-  return true;
-}
-
 // --- numbers -----------------------------------------------------------------
 
 // A watermark is the largest value at the times at which the pool was queried.

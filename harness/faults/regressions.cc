@@ -335,16 +335,8 @@ int create_sets_current(Call& call) {
 
 // --- work that does not wait -------------------------------------------------
 
-bool is_busy(cudaStream_t stream) {
-  return !is_captured(stream) &&
-         DRIVER_CALL(cuStreamQuery)(stream) == CUDA_ERROR_NOT_READY;
-}
 bool is_pending(cudaEvent_t event) {
   return DRIVER_CALL(cuEventQuery)(event) == CUDA_ERROR_NOT_READY;
-}
-bool keeps_events(Call& call) {
-  return opens_event(call) || exports_event(call) ||
-         call.is("cudaEventCreateWithFlags") || call.is("cudaEventDestroy");
 }
 bool waits_for_word(Call& call) {
   return call.is("cuStreamWaitValue32") || call.is("cuStreamWaitValue64");
