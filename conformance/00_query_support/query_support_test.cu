@@ -185,7 +185,7 @@ TEST(QuerySupport, BothApisGiveOneNumberOneMeaning) {
 
 TEST(QuerySupport, IpcAttributeHasOneValueInThreePlaces) {
   covers("PLAT-03");
-  needs(gpus(1));
+  needs(gpus(1), second_gpu);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     int devices = 0;

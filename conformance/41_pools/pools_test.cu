@@ -239,7 +239,7 @@ TEST(Pools, ThePoolOfAnotherDeviceIsNeverCurrent) {
 
 TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
   covers("SOMA-10");
-  needs(gpus(1), pools);
+  needs(gpus(1), second_gpu, pools);
   Scenario scenario(Scenario::kShared);
   const auto destroys_the_current = [](auto api) {
     for (int device = 1; device < device_count(); ++device) {
@@ -449,7 +449,7 @@ TEST(Pools, AccessIsForOlderAndNewerAllocations) {
 // The refusal may come later, at the first allocation.
 TEST(Pools, NoAccessForADeviceThatIsNoPeer) {
   covers("SOMA-15");
-  needs(gpus(1), pools);
+  needs(gpus(1), second_gpu, pools);
   Scenario scenario(Scenario::kShared);
   scenario.role("owner", [](Role& me) {
     const int devices = device_count();
@@ -597,7 +597,7 @@ TEST(Pools, APlaceAndAKindOfMemoryNameAPool) {
 
 TEST(Pools, APoolTellsHowItWasMade) {
   covers("SOMA-35");
-  needs(gpus(1), pool_fd);
+  needs(gpus(1), second_gpu, pool_fd);
   Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role& me) {
     constexpr size_t kLargest = 64 << 20;

@@ -475,7 +475,7 @@ static void expect_attributes_of(Api api, cudaMemPool_t pool, bool shareable) {
 
 TEST(Footprint, EveryKindOfPoolHasItsAttributes) {
   covers("SOMA-34");
-  needs(gpus(1), pool_fd);
+  needs(gpus(1), second_gpu, pool_fd);
   Scenario scenario(Scenario::kShared);
   const auto asks_each_kind = [](auto api) {
     int devices = 0;

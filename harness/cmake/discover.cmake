@@ -1,7 +1,7 @@
 # CTest itself reads this file, once for each program of scenarios. The file asks `program`
 # for its tests and adds them. The program prints one line for each test:
-# "Suite.Name<TAB>requirement<TAB>gpus<TAB>labels"; the labels are "alone", "shared",
-# both or none.
+# "Suite.Name<TAB>requirement<TAB>gpus<TAB>labels"; the labels are some of "alone",
+# "shared" and "second_gpu", or none.
 # SPDX-License-Identifier: Apache-2.0
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.25)
@@ -25,7 +25,7 @@ if(NOT result EQUAL 0)
 else()
   string(REGEX MATCHALL "[^\n]+" tests "${tests}")
   foreach(test IN LISTS tests)
-    if(NOT test MATCHES "^([^\t]+)\t([^\t]*)\t([0-9]+)\t(alone|shared|alone shared)?$")
+    if(NOT test MATCHES "^([^\t]+)\t([^\t]*)\t([0-9]+)\t([a-z_ ]*)$")
       continue()  # another line that the program printed
     endif()
     set(name ${CMAKE_MATCH_1})

@@ -446,8 +446,9 @@ int far_offset_accepted(Call& call) {
   if (code == kSuccess || offset == 0 || offset % (size_t{1} << 32) != 0)
     return code;
   offset = 0;
+  if (call.proceed() != kSuccess) return code;
   call.fired();
-  return call.proceed();
+  return kSuccess;
 }
 
 // Memory can be mapped only behind what is mapped in the reservation.
@@ -564,25 +565,31 @@ int multiple_of_64k_created(Call& call) {
 
 // --- access ------------------------------------------------------------------
 
-// The mapping of a second import has the access that the mapping of the first
-// import has.
+// A mapping of imported memory has the access that an earlier mapping of the
+// memory has.
 int second_import_has_access(Call& call) {
-  static auto& files = *new Table<Chunk, ino_t>;
+  static auto& copies = *new Table<Chunk, int>;  // of the descriptors
+  if (call.is("cuMemRelease")) {
+    const auto chunk = call.at<Chunk>(0);
+    if (copies.has(chunk)) close(copies.get(chunk));
+    copies.erase(chunk);
+    return noted(call);
+  }
   if (call.is("cuMemImportFromShareableHandle")) {
-    const bool known =
-        imports_descriptor(call) && !is_of_device(descriptor_of(call));
-    const ino_t file = known ? identity(descriptor_of(call)) : 0;
     const int code = noted(call);
-    if (code == kSuccess && file != 0) files.put(*call.at<Chunk*>(0), file);
+    if (code == kSuccess && imports_descriptor(call))
+      copies.put(*call.at<Chunk*>(0),
+                 fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 300));
     return code;
   }
   const int code = noted(call);
   if (code != kSuccess || !call.is("cuMemMap")) return code;
   const auto chunk = call.at<Chunk>(3);
-  if (!files.has(chunk)) return code;
+  if (!copies.has(chunk)) return code;
   const CUmemLocation here = properties_of(chunk).location;
   for (const auto& [begin, mapped] : mappings.all()) {
-    if (mapped.chunk == chunk || files.get(mapped.chunk) != files.get(chunk))
+    if (begin == call.at<CUdeviceptr>(0) || !copies.has(mapped.chunk) ||
+        !name_the_same(copies.get(mapped.chunk), copies.get(chunk)))
       continue;
     const auto flags = access_of(begin, here);
     if (flags != 0 && allow(call.at<CUdeviceptr>(0), here,
@@ -890,9 +897,9 @@ void add_mappings(List& list) {
              "cuMemCreate rounds a multiple of 64 KiB up to whole granules",
              {kCreate}, multiple_of_64k_created);
   list.named("second-import-has-access",
-             "the mapping of a second import has the access that was set for "
-             "the mapping of the first import",
-             {kImport, kMap, kUnmap}, second_import_has_access);
+             "a mapping of imported memory has the access that was set for an "
+             "earlier mapping of the memory",
+             {kImport, kMap, kUnmap, kRelease}, second_import_has_access);
   list.named("access-needs-owner-gpu",
              "access for another GPU is refused if the GPU of the memory has "
              "no access",

@@ -257,6 +257,8 @@ std::string state_file(const std::string& key) {
 
 }  // namespace
 
+int this_thread() { return gettid(); }
+
 void at_thread_end(std::function<void()> step) {
   struct AtEnd {
     std::vector<std::function<void()>> steps;

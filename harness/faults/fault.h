@@ -110,6 +110,9 @@ Function* driver(const char* name) {
 #define DRIVER_CALL(function) \
   (::ipclab::faults::driver<decltype(function)>(#function))
 
+/// The kernel's number of the calling thread. A later thread has another number.
+/// (It can have the std::thread::id of a thread that has ended.)
+int this_thread();
 /// Does a step when this thread ends. Does nothing in the first thread of the
 /// process.
 void at_thread_end(std::function<void()> step);

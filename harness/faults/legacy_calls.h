@@ -5,7 +5,6 @@
 #pragma once
 #include <cstring>
 #include <string>
-#include <thread>
 
 #include "fault.h"
 #include "table.h"
@@ -24,7 +23,7 @@ struct Opened {
   std::string handle;  ///< the key of the handle's bytes
   cudaIpcMemHandle_t bytes{};
   CUcontext context = nullptr;
-  std::thread::id thread;
+  int thread = 0;
   int count = 0;
 };
 /// All opened memory, by address.
@@ -72,7 +71,7 @@ inline int noted_open(Call& call) {
     one.handle = key_of(&bytes, sizeof bytes);
     one.bytes = bytes;
     one.context = current_context();
-    one.thread = std::this_thread::get_id();
+    one.thread = this_thread();
   }
   opened.put(address, one);
   return code;

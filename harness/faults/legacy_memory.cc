@@ -8,7 +8,6 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <thread>
 
 #include "fault.h"
 
@@ -55,7 +54,7 @@ size_t size_of_allocation(void* address) {
 struct Open {
   std::string handle;
   CUcontext context;
-  std::thread::id thread;
+  int thread = 0;
   int count;
 };
 std::map<void*, Open>& opens() {
@@ -75,7 +74,7 @@ int keep_count(Call& call) {
     if (open.count++ == 0) {
       open.handle = handle;
       open.context = current_context();
-      open.thread = std::this_thread::get_id();
+      open.thread = this_thread();
     }
     return code;
   }
@@ -772,7 +771,7 @@ int thread_local_map(Call& call) {
   {
     const std::lock_guard lock(mutex);
     for (const auto& one : opens())
-      if (one.second.thread != std::this_thread::get_id()) {
+      if (one.second.thread != this_thread()) {
         call.fired();
         return kInvalid;
       }

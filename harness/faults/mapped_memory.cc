@@ -5,7 +5,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
-#include <thread>
 #include <vector>
 
 #include "fault.h"
@@ -21,7 +20,7 @@ constexpr size_t kLargestAlignment = 16 << 20;
 struct Mapped {
   size_t bytes = 0;
   Chunk chunk = 0;
-  std::thread::id thread;
+  int thread = 0;
 };
 Table<CUdeviceptr, Mapped> mappings;
 Table<CUdeviceptr, size_t> reservations;
@@ -41,7 +40,7 @@ void note(Call& call) {
   } else if (call.is("cuMemMap")) {
     mappings.put(
         call.at<CUdeviceptr>(0),
-        {call.at<size_t>(1), call.at<Chunk>(3), std::this_thread::get_id()});
+        {call.at<size_t>(1), call.at<Chunk>(3), this_thread()});
   } else if (call.is("cuMemUnmap")) {
     const CUdeviceptr begin = call.at<CUdeviceptr>(0);
     for (const auto& [address, mapped] : mappings.all())
@@ -298,7 +297,7 @@ int unmapped_twice(Call& call) {
 int unmapping_of_other_thread_lost(Call& call) {
   const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
   return call.is("cuMemUnmap") && mapped.bytes != 0 &&
-                 mapped.thread != std::this_thread::get_id()
+                 mapped.thread != this_thread()
              ? accepted(call)
              : noted(call);
 }
@@ -392,7 +391,7 @@ int node_looked_at(Call& call) {
 int access_of_other_thread_lost(Call& call) {
   if (!call.is("cuMemSetAccess")) return noted(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
-  return begin != 0 && mappings.get(begin).thread != std::this_thread::get_id()
+  return begin != 0 && mappings.get(begin).thread != this_thread()
              ? accepted(call)
              : call.proceed();
 }
@@ -428,7 +427,7 @@ int earlier_handle_retained(Call& call) {
 int not_retained_by_other_thread(Call& call) {
   if (!call.is("cuMemRetainAllocationHandle")) return noted(call);
   const CUdeviceptr begin = mapping_at(retained_address(call));
-  return begin != 0 && mappings.get(begin).thread != std::this_thread::get_id()
+  return begin != 0 && mappings.get(begin).thread != this_thread()
              ? refused(call)
              : call.proceed();
 }
@@ -582,7 +581,7 @@ int set_after_export_lost(Call& call) {
 // cuMemGetAccess reports no access to threads other than the thread that has
 // set the access.
 int access_told_to_one_thread(Call& call) {
-  static auto& threads = *new Table<CUdeviceptr, std::thread::id>;
+  static auto& threads = *new Table<CUdeviceptr, int>;
   if (!call.is("cuMemSetAccess") && !call.is("cuMemGetAccess"))
     return noted(call);
   const int code = call.proceed();
@@ -590,12 +589,12 @@ int access_told_to_one_thread(Call& call) {
       mapping_at(call.at<CUdeviceptr>(call.is("cuMemSetAccess") ? 0 : 2));
   if (code != kSuccess || begin == 0) return code;
   if (call.is("cuMemSetAccess")) {
-    threads.put(begin, std::this_thread::get_id());
+    threads.put(begin, this_thread());
     return code;
   }
   auto& flags = *call.at<unsigned long long*>(0);
   if (!threads.has(begin) || flags == 0 ||
-      threads.get(begin) == std::this_thread::get_id())
+      threads.get(begin) == this_thread())
     return code;
   flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return accepted(call);

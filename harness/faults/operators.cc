@@ -286,8 +286,8 @@ int refuses_second(Call& call) {
 }
 
 int refuses_other_thread(Call& call) {
-  static const std::thread::id first = std::this_thread::get_id();
-  if (std::this_thread::get_id() == first) return call.proceed();
+  static const int first = this_thread();
+  if (this_thread() == first) return call.proceed();
   call.fired();
   return kRefusal;
 }

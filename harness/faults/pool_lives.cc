@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <thread>
 #include <tuple>
 
 #include "legacy_calls.h"
@@ -736,17 +735,17 @@ int import_allocates_in_default_stream(Call& call) {
 }
 
 int destroyed_by_other_thread_refused(Call& call) {
-  static auto& threads = *new Table<cudaMemPool_t, std::thread::id>;
+  static auto& threads = *new Table<cudaMemPool_t, int>;
   if (destroys(call)) {
     if (threads.has(pool_of(call)) &&
-        threads.get(pool_of(call)) != std::this_thread::get_id())
+        threads.get(pool_of(call)) != this_thread())
       return refused(call);
     threads.erase(pool_of(call));
     return call.proceed();
   }
   const int code = call.proceed();
   if (code == kSuccess)
-    threads.put(*call.at<cudaMemPool_t*>(0), std::this_thread::get_id());
+    threads.put(*call.at<cudaMemPool_t*>(0), this_thread());
   return code;
 }
 

@@ -850,20 +850,12 @@ int access_inherited(Call& call) {
 template <bool older>
 int access_of_one_half(Call& call) {
   static Table<cudaMemPool_t, cudaMemPool_t> second;
-  static Table<cudaMemPool_t, int> descriptors;
   const auto make_second = [](cudaMemPool_t pool) {
     cudaMemPool_t made = nullptr;
-    if (own_pools.has(pool)) {
-      const cudaMemPoolProps wanted = own_pools.get(pool);
-      cudaMemPoolCreate(&made, &wanted);
-    } else if (descriptors.has(pool)) {
-      cudaMemPoolImportFromShareableHandle(
-          &made,
-          reinterpret_cast<void*>(static_cast<intptr_t>(descriptors.get(pool))),
-          kFd, 0);
-    }
-    if (made != nullptr) second.put(pool, made);
-    return made != nullptr;
+    const cudaMemPoolProps wanted = own_pools.get(pool);
+    if (cudaMemPoolCreate(&made, &wanted) != cudaSuccess) return false;
+    second.put(pool, made);
+    return true;
   };
   if (call.is("cudaMemPoolGetAccess")) {
     cudaMemPool_t& pool = call.at<cudaMemPool_t>(1);
@@ -872,23 +864,55 @@ int access_of_one_half(Call& call) {
   }
   if (call.is("cudaMemPoolSetAccess")) {
     cudaMemPool_t& pool = call.at<cudaMemPool_t>(0);
-    if (!second.has(pool) && !make_second(pool)) return call.proceed();
+    if (!own_pools.has(pool) || (!second.has(pool) && !make_second(pool)))
+      return call.proceed();
     if (!older) pool = second.get(pool);
     call.fired();
     return call.proceed();
   }
-  if (call.is("cudaMallocFromPoolAsync") ||
-      call.is("cudaMemPoolImportPointer")) {
+  if (call.is("cudaMallocFromPoolAsync")) {
     cudaMemPool_t& pool = call.value<cudaMemPool_t>(kPool);
     pool = second.get(pool, pool);
     return call.proceed();
   }
-  const int code = noted_pools(call);
-  if (code == kSuccess && call.is("cudaMemPoolImportFromShareableHandle") &&
-      call.at<Handles>(2) == kFd)
-    descriptors.put(*call.at<cudaMemPool_t*>(0),
-                    fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 0));
-  return code;
+  return noted_pools(call);
+}
+
+// Access to an imported pool begins with the next import of a pointer, or ends
+// with it. The table has the last access that the program has set.
+template <bool begins>
+int access_changes_at_import(Call& call) {
+  static Table<cudaMemPool_t, cudaMemAccessDesc> set;
+  if (call.is("cudaMemPoolSetAccess")) {
+    const auto pool = call.at<cudaMemPool_t>(0);
+    const auto& access = *call.at<const cudaMemAccessDesc*>(1);
+    if (!imported_pools.has(pool)) return call.proceed();
+    set.put(pool, access);
+    if (!begins || access.flags == cudaMemAccessFlagsProtNone)
+      return call.proceed();
+    call.fired();
+    return kSuccess;
+  }
+  if (call.is("cudaMemPoolImportPointer")) {
+    const auto pool = call.value<cudaMemPool_t>(kPool);
+    if (!set.has(pool)) return call.proceed();
+    cudaMemAccessDesc access = set.get(pool);
+    if (!begins) access.flags = cudaMemAccessFlagsProtNone;
+    const int code = call.proceed();
+    if (cudaMemPoolSetAccess(pool, &access, 1) == cudaSuccess && !begins)
+      call.fired();
+    return code;
+  }
+  if (call.is("cudaMemPoolGetAccess")) {
+    const int code = call.proceed();
+    const cudaMemAccessDesc access = set.get(call.at<cudaMemPool_t>(1));
+    const auto& asked = *call.at<const cudaMemLocation*>(2);
+    if (access.location.type == asked.type && access.location.id == asked.id)
+      *call.at<cudaMemAccessFlags*>(0) = access.flags;
+    return code;
+  }
+  if (call.is("cudaMemPoolDestroy")) set.erase(call.at<cudaMemPool_t>(0));
+  return noted_pools(call);
 }
 
 // Every GPU is reported to have access.
@@ -1926,15 +1950,13 @@ void add_pools(List& list) {
       "setaccess-future-only",
       "access to a pool holds only for later allocations",
       {"cudaMemPoolSetAccess", "cudaMemPoolGetAccess", "cudaMemPoolCreate",
-       "cudaMallocFromPoolAsync", "cudaMemPoolImportFromShareableHandle",
-       "cudaMemPoolImportPointer"},
+       "cudaMemPoolDestroy", "cudaMallocFromPoolAsync"},
       access_of_one_half<false>, 2);
   list.named(
       "setaccess-past-only",
       "access to a pool holds only for earlier allocations",
       {"cudaMemPoolSetAccess", "cudaMemPoolGetAccess", "cudaMemPoolCreate",
-       "cudaMallocFromPoolAsync", "cudaMemPoolImportFromShareableHandle",
-       "cudaMemPoolImportPointer"},
+       "cudaMemPoolDestroy", "cudaMallocFromPoolAsync"},
       access_of_one_half<true>, 2);
   list.named("pool-getaccess-always",
              "every GPU is reported to have access to every pool",
@@ -2060,16 +2082,17 @@ void add_pools(List& list) {
              "the access that an importer sets is reported to the exporter",
              {kImport, "cudaMemPoolSetAccess", "cudaMemPoolGetAccess"},
              access_of_import_leaks, 2);
-  list.named(
-      "import-setaccess-future-only",
-      "access to an imported pool holds only for later imports",
-      {kImport, kPointer, "cudaMemPoolSetAccess", "cudaMemPoolGetAccess"},
-      access_of_one_half<false>, 2);
-  list.named(
-      "import-setaccess-past-only",
-      "access to an imported pool holds only for earlier imports",
-      {kImport, kPointer, "cudaMemPoolSetAccess", "cudaMemPoolGetAccess"},
-      access_of_one_half<true>, 2);
+  list.named("import-access-begins-late",
+             "access to an imported pool begins with the next import of a "
+             "pointer",
+             {kImport, kDestroy, kPointer, "cudaMemPoolSetAccess",
+              "cudaMemPoolGetAccess"},
+             access_changes_at_import<true>, 2);
+  list.named("import-ends-access",
+             "access to an imported pool ends with the next import of a "
+             "pointer",
+             {kImport, kDestroy, kPointer, "cudaMemPoolSetAccess"},
+             access_changes_at_import<false>, 2);
   list.named("pool-reimport-refused",
              "a pool that was imported and destroyed cannot be imported again",
              {kImport, kDestroy}, reimport_refused);

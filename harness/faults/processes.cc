@@ -315,7 +315,7 @@ int import_unknown_to_other_threads(Call& call) {
   const int code = call.proceed();
   const Opened one = opened.get(call.at<void*>(1));
   if (code != kSuccess || one.count == 0 ||
-      one.thread == std::this_thread::get_id())
+      one.thread == this_thread())
     return code;
   *call.at<cudaPointerAttributes*>(0) = {};
   call.fired();
@@ -334,16 +334,33 @@ int hidden_gpu_copy_lost(Call& call) {
 }
 
 // The driver API does not open memory of a GPU other than the current GPU.
-int driver_opens_current_gpu_only(Call& open) {
-  const int code = open.proceed();
-  if (code != kSuccess || open.is_runtime()) return code;
-  const auto address = *open.at<CUdeviceptr*>(0);
-  int device = 0;
-  DRIVER_CALL(cuPointerGetAttribute)
-  (&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
-  if (device == current_device()) return code;
-  DRIVER_CALL(cuIpcCloseMemHandle)(address);
-  return refused(open);
+// (A driver may report opened memory as memory of the current GPU. So the
+// exporting process says whose memory it is.)
+int driver_opens_current_gpu_only(Call& call) {
+  const auto key = [](const cudaIpcMemHandle_t& handle) {
+    return "bus-" + key_of(&handle, sizeof handle);
+  };
+  const auto bus_of = [](int device) {
+    int bus = 0;
+    cudaDeviceGetAttribute(&bus, cudaDevAttrPciBusId, device);
+    return static_cast<unsigned long long>(bus);
+  };
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cudaIpcGetMemHandle")) {
+    int device = 0;
+    DRIVER_CALL(cuPointerGetAttribute)
+    (&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+     reinterpret_cast<CUdeviceptr>(call.at<void*>(1)));
+    tell_processes(key(*call.at<cudaIpcMemHandle_t*>(0)), bus_of(device));
+    return code;
+  }
+  const auto here = bus_of(current_device());
+  if (call.is_runtime() ||
+      told(key(call.at<cudaIpcMemHandle_t>(1)), here) == here)
+    return code;
+  DRIVER_CALL(cuIpcCloseMemHandle)(*call.at<CUdeviceptr*>(0));
+  return refused(call);
 }
 
 bool sets_access(Call& call) { return call.is("cudaMemPoolSetAccess"); }
@@ -491,7 +508,7 @@ void add_processes(List& list) {
   list.named(
       "driver-opens-current-gpu-only",
       "the driver API cannot open memory of a GPU other than the current GPU",
-      {kOpen}, driver_opens_current_gpu_only, 2);
+      {kOpen, "cudaIpcGetMemHandle"}, driver_opens_current_gpu_only, 2);
   list.named("import-access-shared",
              "access to one imported pool gives access to all imported pools",
              {kSetAccess, kImportPool, "cudaMemPoolDestroy"},

@@ -447,16 +447,6 @@ int query_of_previous(Call& call) {
   return accepted(call);
 }
 
-int open_completes(Call& call) {
-  const int code = noted_event(call);
-  if (code != kSuccess || !opens_event(call)) return code;
-  const cudaEvent_t event = *call.at<cudaEvent_t*>(0);
-  if (is_pending(event) &&
-      cudaEventRecord(event, private_stream()) == cudaSuccess)
-    call.fired();
-  return code;
-}
-
 // After a query has found an event pending, the next wait for this event does
 // not wait.
 int early_after_query(Call& call) {
@@ -763,9 +753,6 @@ void add_regressions(List& list) {
              "after one event was ready, the next query of another event says "
              "ready",
              {kQuery, kCreate, kOpenEvent, kDestroy}, query_of_previous);
-  list.named("open-completes-record",
-             "an open completes an event whose record is pending",
-             {kOpenEvent, kDestroy}, open_completes);
   list.named("sync-early-after-query",
              "a host does not wait for an event that it has found pending",
              {kSync, kQuery, kCreate, kOpenEvent, kDestroy}, early_after_query);

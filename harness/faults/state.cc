@@ -55,7 +55,7 @@ int close_by_driver_lost(Call& call) {
 int close_of_other_thread_lost(Call& call) {
   if (is_open_call(call)) return noted_open(call);
   const Opened one = opened.get(call.at<void*>(0));
-  if (one.count == 0 || one.thread == std::this_thread::get_id())
+  if (one.count == 0 || one.thread == this_thread())
     return noted_open(call);
   call.fired();
   return kSuccess;
@@ -151,7 +151,7 @@ int open_changes_device(Call& open) {
 int open_by_other_thread_not_counted(Call& call) {
   void* const known = is_open_call(call) ? already_open(call) : nullptr;
   return known != nullptr &&
-                 opened.get(known).thread != std::this_thread::get_id()
+                 opened.get(known).thread != this_thread()
              ? give_uncounted(call, known)
              : noted_open(call);
 }
@@ -892,20 +892,20 @@ int set_pool_resets_other_gpus(Call& call) {
 int error_of_other_thread(Call& call) {
   static std::mutex mutex;
   static int last = kSuccess;
-  static std::thread::id whose;
+  static int whose = 0;
   const int code = call.proceed();
   if (!call.is_runtime()) return code;
   const std::lock_guard lock(mutex);
   if (call.is("cudaGetLastError")) {
     if (code != kSuccess || last == kSuccess ||
-        whose == std::this_thread::get_id())
+        whose == this_thread())
       return code;
     call.fired();
     return std::exchange(last, kSuccess);
   }
   if (code != kSuccess && code != cudaErrorNotReady) {
     last = code;
-    whose = std::this_thread::get_id();
+    whose = this_thread();
   }
   return code;
 }

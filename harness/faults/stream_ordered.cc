@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <thread>
 
 #include "pool_calls.h"
 
@@ -288,15 +287,15 @@ int freed_by_cuda_free_lost(Call& call) {
 }
 
 int free_of_other_thread_lost(Call& call) {
-  static auto& threads = *new Table<void*, std::thread::id>;
+  static auto& threads = *new Table<void*, int>;
   if (allocates(call)) {
     const int code = call.proceed();
     if (code == kSuccess)
-      threads.put(*call.at<void**>(0), std::this_thread::get_id());
+      threads.put(*call.at<void**>(0), this_thread());
     return code;
   }
   if (threads.has(call.at<void*>(0)) &&
-      threads.get(call.at<void*>(0)) != std::this_thread::get_id())
+      threads.get(call.at<void*>(0)) != this_thread())
     return accepted(call);
   threads.erase(call.at<void*>(0));
   return call.proceed();
@@ -359,15 +358,15 @@ int descriptor_consumed(Call& call) {
 }
 
 int pointer_of_other_thread_refused(Call& call) {
-  static auto& threads = *new Table<cudaMemPool_t, std::thread::id>;
+  static auto& threads = *new Table<cudaMemPool_t, int>;
   if (call.is("cudaMemPoolImportFromShareableHandle")) {
     const int code = call.proceed();
     if (code == kSuccess)
-      threads.put(*call.at<cudaMemPool_t*>(0), std::this_thread::get_id());
+      threads.put(*call.at<cudaMemPool_t*>(0), this_thread());
     return code;
   }
   const auto pool = call.at<cudaMemPool_t>(1);
-  return threads.has(pool) && threads.get(pool) != std::this_thread::get_id()
+  return threads.has(pool) && threads.get(pool) != this_thread()
              ? refused(call)
              : call.proceed();
 }
@@ -426,15 +425,15 @@ int set_after_export_lost(Call& call) {
 
 // A call has an effect only in the thread that has created the pool.
 int of_creators_thread_only(Call& call) {
-  static auto& threads = *new Table<cudaMemPool_t, std::thread::id>;
+  static auto& threads = *new Table<cudaMemPool_t, int>;
   if (call.is("cudaMemPoolCreate")) {
     const int code = call.proceed();
     if (code == kSuccess)
-      threads.put(*call.at<cudaMemPool_t*>(0), std::this_thread::get_id());
+      threads.put(*call.at<cudaMemPool_t*>(0), this_thread());
     return code;
   }
   return threads.has(pool_of(call)) &&
-                 threads.get(pool_of(call)) != std::this_thread::get_id()
+                 threads.get(pool_of(call)) != this_thread()
              ? accepted(call)
              : call.proceed();
 }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <mutex>
 #include <vector>
 
@@ -691,23 +692,48 @@ bool is_pending(cudaEvent_t event) {
   return pending;
 }
 
-// Completes the event by a new record. A driver may complete the records of an
-// event in their order. Then the new record has no effect. This function waits
-// at most 0.2 s for the effect.
-void complete(Call& call, cudaEvent_t event) {
-  constexpr int kLooks = 200;
-  if (cudaEventRecord(event, private_stream()) != cudaSuccess) return;
-  for (int look = 0; look < kLooks; ++look) {
-    if (!is_pending(event)) return call.fired();
-    usleep(1000);
-  }
+bool records(Call& call) {
+  return call.is("cudaEventRecord") || call.is("cudaEventRecordWithFlags");
+}
+
+// Where the processes that share an event keep whether it is complete.
+std::string completion_of(cudaEvent_t event) {
+  char here[64];
+  std::snprintf(here, sizeof here, "%d-%p", getpid(),
+                static_cast<const void*>(event));
+  return "complete-" + event_keys.get(event, here);
+}
+
+// Completes an event, whatever its last record waits for. (A new record does not
+// do this: a driver may complete the records of an event in their order.)
+void complete(cudaEvent_t event) { tell_processes(completion_of(event), 1); }
+
+// Proceeds with a call. An event that a fault has completed is ready until its
+// next record.
+int noted_completion(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) return noted_event(call);
+  if (records(call)) tell_processes(completion_of(event), 0);
+  const bool asks = call.is("cudaEventQuery") ||
+                    call.is("cudaEventSynchronize") ||
+                    call.is("cudaStreamWaitEvent");
+  return asks && told(completion_of(event), 0) == 1 ? no_wait(call)
+                                                    : noted_event(call);
 }
 
 int export_clears_record(Call& call) {
-  const int code = noted_event(call);
+  const int code = noted_completion(call);
   if (code == kSuccess && exports_event(call) &&
       is_pending(call.at<cudaEvent_t>(1)))
-    complete(call, call.at<cudaEvent_t>(1));
+    complete(call.at<cudaEvent_t>(1));
+  return code;
+}
+
+int open_completes_record(Call& call) {
+  const int code = noted_completion(call);
+  if (code == kSuccess && opens_event(call) &&
+      is_pending(*call.at<cudaEvent_t*>(0)))
+    complete(*call.at<cudaEvent_t*>(0));
   return code;
 }
 
@@ -884,13 +910,13 @@ int ready_on_other_gpu(Call& call) {
 int destroy_completes_record(Call& call) {
   static Table<cudaEvent_t> recorded;
   const cudaEvent_t event = shared_event(call);
-  if (event != nullptr && is_imported(event)) recorded.put(event);
+  if (event != nullptr && records(call) && is_imported(event))
+    recorded.put(event);
   if (call.is("cudaEventDestroy")) {
     const auto destroyed = call.at<cudaEvent_t>(0);
-    if (recorded.erase(destroyed) && is_pending(destroyed))
-      complete(call, destroyed);
+    if (recorded.erase(destroyed) && is_pending(destroyed)) complete(destroyed);
   }
-  return noted_event(call);
+  return noted_completion(call);
 }
 
 int destroy_waits(Call& call) {
@@ -950,12 +976,13 @@ int stream_end_completes(Call& call) {
     for (const auto& [event, stream] : recorded.all())
       if (stream == call.at<cudaStream_t>(0) && events.has(event) &&
           is_pending(event))
-        complete(call, event);
+        complete(event);
     return call.proceed();
   }
   const cudaEvent_t event = shared_event(call);
-  if (event != nullptr) recorded.put(event, call.at<cudaStream_t>(1));
-  return noted_event(call);
+  if (event != nullptr && records(call))
+    recorded.put(event, call.at<cudaStream_t>(1));
+  return noted_completion(call);
 }
 
 // --- graphs ------------------------------------------------------------------
@@ -1006,6 +1033,7 @@ void add_unusual(List& list) {
   const char* const kCreate = "cudaEventCreateWithFlags";
   const char* const kDestroy = "cudaEventDestroy";
   const char* const kRecord = "cudaEventRecord";
+  const char* const kRecordFlags = "cudaEventRecordWithFlags";
   const char* const kWait = "cudaStreamWaitEvent";
   const char* const kQuery = "cudaEventQuery";
   const char* const kSync = "cudaEventSynchronize";
@@ -1176,7 +1204,14 @@ void add_unusual(List& list) {
              {kOpenEvent, kDestroy}, event_65th_is_first);
   list.named("export-clears-record",
              "an export completes an event whose record is pending",
-             {kCreate, kDestroy, kGetEvent}, export_clears_record);
+             {kCreate, kDestroy, kGetEvent, kRecord, kRecordFlags, kQuery,
+              kSync, kWait},
+             export_clears_record);
+  list.named("open-completes-record",
+             "an open completes an event whose record is pending",
+             {kOpenEvent, kCreate, kDestroy, kRecord, kRecordFlags, kQuery,
+              kSync, kWait},
+             open_completes_record);
   list.named("event-reopened-unconnected",
              "an event that was destroyed and is opened again sees no records",
              {kOpenEvent, kDestroy}, reopened_event_unconnected);
@@ -1217,7 +1252,9 @@ void add_unusual(List& list) {
   list.named(
       "destroy-completes-record",
       "an importer's record completes when the importer destroys the event",
-      {kOpenEvent, kDestroy, kRecord}, destroy_completes_record);
+      {kOpenEvent, kCreate, kDestroy, kGetEvent, kRecord, kRecordFlags, kQuery,
+       kSync, kWait},
+      destroy_completes_record);
   list.named("destroy-waits",
              "an importer that destroys a pending event waits for it",
              {kOpenEvent, kDestroy}, destroy_waits);
@@ -1233,7 +1270,8 @@ void add_unusual(List& list) {
   list.named(
       "stream-end-completes",
       "destroying a stream completes the events that were recorded in it",
-      {kCreate, kOpenEvent, kDestroy, kRecord, "cudaStreamDestroy"},
+      {kCreate, kOpenEvent, kDestroy, kGetEvent, kRecord, kRecordFlags, kQuery,
+       kSync, kWait, "cudaStreamDestroy"},
       stream_end_completes);
 
   list.named("blocking-event-spins",

@@ -186,7 +186,7 @@ std::optional<std::string> missing_namespaces() {
 }  // namespace
 
 std::optional<std::string> missing(const Need& need) {
-  if (need.alone) return std::nullopt;  // the runner runs the test alone
+  if (need.alone || need.second_gpu) return std::nullopt;  // up to the runner
   if (need.gpus > 0) {
     const size_t found = gpu_count();
     if (found >= static_cast<size_t>(need.gpus)) return std::nullopt;

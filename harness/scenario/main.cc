@@ -45,12 +45,13 @@ class Recorder : public testing::EmptyTestEventListener {
   void OnTestEnd(const testing::TestInfo&) override {
     Record& record = Record::current();
     if (Process::self().listing) {
+      std::string labels;
+      if (record.alone) labels += " alone";
+      if (record.shared) labels += " shared";
+      if (record.second_gpu) labels += " second_gpu";
       std::printf("%s\t%s\t%d\t%s\n", record.test.c_str(),
                   record.requirement.c_str(), record.gpus,
-                  record.alone && record.shared ? "alone shared"
-                  : record.alone                ? "alone"
-                  : record.shared               ? "shared"
-                                                : "");
+                  labels.empty() ? "" : labels.c_str() + 1);
       return;
     }
     const auto& all = *testing::UnitTest::GetInstance();

@@ -48,6 +48,7 @@ void needs(const std::vector<Need>& wanted) {
   for (const Need& need : wanted)
     record.gpus = std::max(record.gpus, need.gpus);
   for (const Need& need : wanted) record.alone |= need.alone;
+  for (const Need& need : wanted) record.second_gpu |= need.second_gpu;
   if (Process::self().listing || in_role()) return;
   for (const Need& need : wanted) {
     std::optional<std::string> reason;

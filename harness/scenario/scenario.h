@@ -48,15 +48,19 @@ void lifted(const std::string& what);
 /// Reports that there is nothing to judge here; see Role::not_applicable().
 void not_applicable(const std::string& why);
 
-/// Something that a test needs from the machine: `gpus(2)`, `alone`, or the
-/// name of a capability of capabilities.h.
+/// Something that a test needs from the machine: `gpus(2)`, `second_gpu`,
+/// `alone`, or the name of a capability of capabilities.h.
 struct Need {
-  std::string capability;  ///< of capabilities.h; empty: none
-  int gpus = 0;            ///< how many
-  bool alone = false;      ///< no other test may run at the same time
+  std::string capability;   ///< of capabilities.h; empty: none
+  int gpus = 0;             ///< how many
+  bool alone = false;       ///< no other test may run at the same time
+  bool second_gpu = false;  ///< sees a second GPU if the machine has one
 };
 /// The machine has at least `count` GPUs.
 inline Need gpus(int count) { return {"", count, false}; }
+/// The test also judges a second GPU if the machine has one. A test without this
+/// need sees only the GPUs that it asks for.
+inline const Need second_gpu{"", 0, false, true};
 /// No other test may run at the same time: this test measures memory of the
 /// whole device, or starts very many processes. A test that runs alone makes
 /// the run longer.

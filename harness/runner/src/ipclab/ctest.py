@@ -36,10 +36,16 @@ class Case:
     skip_code: int
     suite: str
     lesson: str | None
-    gpus: int
+    gpus: int  # how many the test needs
     alone: bool  # no other test may run at the same time
     requirement: str | None
     shared: bool = False  # may share processes with other such tests
+    second_gpu: bool = False  # also judges a second GPU if there is one
+
+    @property
+    def visible_gpus(self) -> int:
+        """How many GPUs the test sees, if the machine has that many."""
+        return max(self.gpus, 2) if self.second_gpu else self.gpus
 
     @property
     def test(self) -> str:
@@ -173,5 +179,6 @@ def _case(build: Path, test: dict[str, Any]) -> Case:
         gpus=gpus[0] if gpus else 0,
         alone="alone" in labels,
         shared="shared" in labels,
+        second_gpu="second_gpu" in labels,
         requirement=requirements[0] if requirements else None,
     )

@@ -283,6 +283,10 @@ class Campaign:
             return None
         return fault.profile or ("two-gpus" if fault.gpus > 1 else None)
 
+    def _uuids(self, profile: str | None) -> list[str]:
+        """The GPUs of a machine."""
+        return [str(gpu["uuid"]) for gpu in self.machine(profile).probe["gpus"]]
+
     def missing(self, fault: Fault) -> str:
         """What this machine lacks for a fault; "" if it lacks nothing."""
         there = len(self.machine(self.profile(fault)).probe["gpus"])
@@ -513,8 +517,7 @@ class Campaign:
         if not jobs:
             return True
         apart = self.backend == "model"  # each test has its own machine
-        gpus = self.machine(None).probe["gpus"]
-        uuids = [] if apart else [str(gpu["uuid"]) for gpu in gpus]
+        uuids = [] if apart else self._uuids(None)
         at_once = self._request.jobs
         shown = Counted(self._out, len(jobs))
 
@@ -552,6 +555,9 @@ class Campaign:
         self, job: Job, visible: str | None, exclusive: bool
     ) -> Baseline | Trial:
         """Run one test. Each call runs in its own thread."""
+        if self.backend == "model":  # a test sees no more GPUs than on a driver
+            seen = self._uuids(job.profile)[: job.case.visible_gpus]
+            visible = ",".join(seen) or None
         folder = Path(tempfile.mkdtemp(dir=self._temporary))
         log, state = folder / "log", folder / "state"
         # A role may change its user, and must still be able to write to the log.

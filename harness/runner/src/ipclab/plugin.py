@@ -241,7 +241,12 @@ def _starts(cases: Sequence[Case], apart: bool) -> list[tuple[Case, ...]]:
     """
     starts: dict[tuple[object, ...], list[Case]] = {}
     for number, case in enumerate(cases):
-        like = (ctest.without_filter(case), case.folder, case.gpus, case.alone)
+        like = (
+            ctest.without_filter(case),
+            case.folder,
+            case.visible_gpus,
+            case.alone,
+        )
         together = case.shared and not apart
         starts.setdefault(like if together else (number,), []).append(case)
     return [

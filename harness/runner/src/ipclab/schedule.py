@@ -116,7 +116,7 @@ def run(
             index += 1
             if not wanted(job):
                 continue
-            if (uuids := allocator.take(job.case.gpus, job.case.alone)) is None:
+            if (uuids := allocator.take(job.case.visible_gpus, job.case.alone)) is None:
                 kept.append(job)
                 continue
             thread = threading.Thread(target=work, args=(job, uuids))
