@@ -21,6 +21,9 @@ namespace ipclab {
 namespace {
 
 constexpr unsigned kBlock = 256;
+// Between two looks at something that will change. A thread that looks without
+// a pause takes the processor from the work that it waits for.
+constexpr auto kBetweenLooks = 200us;
 
 struct Mismatches {
   unsigned long long count;
@@ -853,8 +856,7 @@ testing::AssertionResult copy_waits_its_turn(const Words& memory) {
   latch.hold(nullptr);
   memory.queue_fill(queued, nullptr);
   std::thread releases([&] {
-    const auto until = std::chrono::steady_clock::now() + kHeld;
-    while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    std::this_thread::sleep_for(kHeld);
     latch.release();
   });
   const cudaError_t code = NOTED(cudaMemcpy(
@@ -983,7 +985,7 @@ testing::AssertionResult passes(cudaStream_t stream,
              << "the stream's work is not done after " << limit.count()
              << " ms: " << name_of(code);
     }
-    std::this_thread::yield();
+    std::this_thread::sleep_for(kBetweenLooks);
   }
 }
 
@@ -1215,6 +1217,7 @@ testing::AssertionResult returned(size_t free_before, size_t bytes) {
       return testing::AssertionFailure()
              << bytes << " bytes of device memory have not come back";
     }
+    std::this_thread::sleep_for(kBetweenLooks);
     now = free_memory();
   }
   return testing::AssertionSuccess();

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
 #include <thread>
 
 #include "harness/scenario/endpoint.h"
@@ -128,7 +129,7 @@ void Endpoint::wait_until_ready() const {
     Sentinel<int> status;
     CALL(NEWER(cuLogicalEndpointQuery)(id(), 1, status.out()));
     if (status.result() != 0) return;
-    std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
 }
 

@@ -18,7 +18,7 @@ namespace {
 // A waiting stream polls this often without a pause, because the write may come
 // soon.
 constexpr int kEagerLooks = 200;
-constexpr timespec kPause{0, 20000};
+constexpr timespec kPause{0, 100000};
 
 // The condition of a wait, without the flag for the flush.
 unsigned condition_of(unsigned flags) {
