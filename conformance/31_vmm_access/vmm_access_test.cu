@@ -484,8 +484,8 @@ TEST(VmmAccess, AnImportIsMappedWithinItsSize) {
 }
 
 // Judges that the offset 4 GiB is refused. Its lower 32 bits are 0, but it lies
-// beyond the memory. (The size is that of the whole memory, because a driver may
-// refuse every smaller mapping.)
+// beyond the memory. (The size is that of the whole memory, because a driver
+// may refuse every smaller mapping.)
 static void expect_no_far_offset(const Reservation& range, const Chunk& chunk) {
   EXPECT_REFUSED(DRIVER(cuMemMap)(range.at(0), range.bytes(), size_t{4} << 30,
                                   chunk.handle(), 0),

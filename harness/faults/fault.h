@@ -106,12 +106,17 @@ template <class Function>
 Function* driver(const char* name) {
   return reinterpret_cast<Function*>(resolve_driver(name));
 }
-/// DRIVER_CALL(cuCtxGetCurrent)(&context) calls the real driver.
-#define DRIVER_CALL(function) \
-  (::ipclab::faults::driver<decltype(function)>(#function))
+/// DRIVER_CALL(cuCtxGetCurrent)(&context) calls the real driver. Each place
+/// looks the function up once.
+#define DRIVER_CALL(function)                                    \
+  ([]() -> decltype(function)* {                                 \
+    static auto* const found =                                   \
+        ::ipclab::faults::driver<decltype(function)>(#function); \
+    return found;                                                \
+  }())
 
-/// The kernel's number of the calling thread. A later thread has another number.
-/// (It can have the std::thread::id of a thread that has ended.)
+/// The kernel's number of the calling thread. A later thread has another
+/// number. (It can have the std::thread::id of a thread that has ended.)
 int this_thread();
 /// Does a step when this thread ends. Does nothing in the first thread of the
 /// process.

@@ -38,9 +38,8 @@ void note(Call& call) {
   } else if (call.is("cuMemAddressFree")) {
     reservations.erase(call.at<CUdeviceptr>(0));
   } else if (call.is("cuMemMap")) {
-    mappings.put(
-        call.at<CUdeviceptr>(0),
-        {call.at<size_t>(1), call.at<Chunk>(3), this_thread()});
+    mappings.put(call.at<CUdeviceptr>(0),
+                 {call.at<size_t>(1), call.at<Chunk>(3), this_thread()});
   } else if (call.is("cuMemUnmap")) {
     const CUdeviceptr begin = call.at<CUdeviceptr>(0);
     for (const auto& [address, mapped] : mappings.all())
@@ -593,8 +592,7 @@ int access_told_to_one_thread(Call& call) {
     return code;
   }
   auto& flags = *call.at<unsigned long long*>(0);
-  if (!threads.has(begin) || flags == 0 ||
-      threads.get(begin) == this_thread())
+  if (!threads.has(begin) || flags == 0 || threads.get(begin) == this_thread())
     return code;
   flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return accepted(call);

@@ -6,6 +6,9 @@
 
 #include <dlfcn.h>
 
+#include <array>
+#include <atomic>
+#include <cstdint>
 #include <cstring>
 
 #include "call.h"
@@ -85,13 +88,30 @@ void* resolve(Function& function) {
   return found;
 }
 
-bool is_of_cuda(const void* caller) {
+namespace {
+
+bool lies_in_cuda(const void* caller) {
   Dl_info info;
   if (dladdr(caller, &info) == 0 || info.dli_fname == nullptr) return false;
   const char* const slash = std::strrchr(info.dli_fname, '/');
   const char* const file = slash != nullptr ? slash + 1 : info.dli_fname;
   return std::strncmp(file, "libcudart.so", 12) == 0 ||
          std::strncmp(file, "libcuda.so", 10) == 0;
+}
+
+}  // namespace
+
+// dladdr searches a whole table of symbols, and a program calls from few
+// places. So each entry keeps one caller and, in the lowest bit, the answer.
+bool is_of_cuda(const void* caller) {
+  static std::array<std::atomic<uint64_t>, 256> answers;
+  const uint64_t key = reinterpret_cast<uint64_t>(caller) << 1;
+  auto& entry = answers[(key ^ key >> 8 ^ key >> 16) % answers.size()];
+  const uint64_t kept = entry.load(std::memory_order_relaxed);
+  if (key != 0 && (kept & ~uint64_t{1}) == key) return (kept & 1) != 0;
+  const bool answer = lies_in_cuda(caller);
+  entry.store(key | (answer ? 1 : 0), std::memory_order_relaxed);
+  return answer;
 }
 
 void* resolve_driver(const char* name) {

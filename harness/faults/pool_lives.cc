@@ -744,8 +744,7 @@ int destroyed_by_other_thread_refused(Call& call) {
     return call.proceed();
   }
   const int code = call.proceed();
-  if (code == kSuccess)
-    threads.put(*call.at<cudaMemPool_t*>(0), this_thread());
+  if (code == kSuccess) threads.put(*call.at<cudaMemPool_t*>(0), this_thread());
   return code;
 }
 

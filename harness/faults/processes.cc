@@ -314,8 +314,7 @@ int import_unknown_to_other_threads(Call& call) {
   if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
   const int code = call.proceed();
   const Opened one = opened.get(call.at<void*>(1));
-  if (code != kSuccess || one.count == 0 ||
-      one.thread == this_thread())
+  if (code != kSuccess || one.count == 0 || one.thread == this_thread())
     return code;
   *call.at<cudaPointerAttributes*>(0) = {};
   call.fired();

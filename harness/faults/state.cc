@@ -55,8 +55,7 @@ int close_by_driver_lost(Call& call) {
 int close_of_other_thread_lost(Call& call) {
   if (is_open_call(call)) return noted_open(call);
   const Opened one = opened.get(call.at<void*>(0));
-  if (one.count == 0 || one.thread == this_thread())
-    return noted_open(call);
+  if (one.count == 0 || one.thread == this_thread()) return noted_open(call);
   call.fired();
   return kSuccess;
 }
@@ -150,8 +149,7 @@ int open_changes_device(Call& open) {
 
 int open_by_other_thread_not_counted(Call& call) {
   void* const known = is_open_call(call) ? already_open(call) : nullptr;
-  return known != nullptr &&
-                 opened.get(known).thread != this_thread()
+  return known != nullptr && opened.get(known).thread != this_thread()
              ? give_uncounted(call, known)
              : noted_open(call);
 }
@@ -897,8 +895,7 @@ int error_of_other_thread(Call& call) {
   if (!call.is_runtime()) return code;
   const std::lock_guard lock(mutex);
   if (call.is("cudaGetLastError")) {
-    if (code != kSuccess || last == kSuccess ||
-        whose == this_thread())
+    if (code != kSuccess || last == kSuccess || whose == this_thread())
       return code;
     call.fired();
     return std::exchange(last, kSuccess);

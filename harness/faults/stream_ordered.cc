@@ -290,8 +290,7 @@ int free_of_other_thread_lost(Call& call) {
   static auto& threads = *new Table<void*, int>;
   if (allocates(call)) {
     const int code = call.proceed();
-    if (code == kSuccess)
-      threads.put(*call.at<void**>(0), this_thread());
+    if (code == kSuccess) threads.put(*call.at<void**>(0), this_thread());
     return code;
   }
   if (threads.has(call.at<void*>(0)) &&

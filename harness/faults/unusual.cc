@@ -704,8 +704,8 @@ std::string completion_of(cudaEvent_t event) {
   return "complete-" + event_keys.get(event, here);
 }
 
-// Completes an event, whatever its last record waits for. (A new record does not
-// do this: a driver may complete the records of an event in their order.)
+// Completes an event, whatever its last record waits for. (A new record does
+// not do this: a driver may complete the records of an event in their order.)
 void complete(cudaEvent_t event) { tell_processes(completion_of(event), 1); }
 
 // Proceeds with a call. An event that a fault has completed is ready until its

@@ -65,9 +65,9 @@ class Record {
   std::string json(double milliseconds) const;
 
   std::string test, requirement;
-  int gpus = 0;         // how many the test needs
-  bool alone = false;   // whether no other test may use the GPUs
-  bool shared = false;  // whether its processes may also run other tests
+  int gpus = 0;             // how many the test needs
+  bool alone = false;       // whether no other test may use the GPUs
+  bool shared = false;      // whether its processes may also run other tests
   bool second_gpu = false;  // whether it sees a second GPU if there is one
   std::vector<std::string> notes;
   std::vector<TabulatedOutcome> outcomes;

@@ -58,8 +58,8 @@ struct Need {
 };
 /// The machine has at least `count` GPUs.
 inline Need gpus(int count) { return {"", count, false}; }
-/// The test also judges a second GPU if the machine has one. A test without this
-/// need sees only the GPUs that it asks for.
+/// The test also judges a second GPU if the machine has one. A test without
+/// this need sees only the GPUs that it asks for.
 inline const Need second_gpu{"", 0, false, true};
 /// No other test may run at the same time: this test measures memory of the
 /// whole device, or starts very many processes. A test that runs alone makes

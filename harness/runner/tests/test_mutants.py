@@ -225,6 +225,25 @@ def test_each_row_of_a_named_fault_has_to_notice(model: Build) -> None:
     assert "one: is wrong (not noticed by LMEM-02 survived)" in done.stdout
 
 
+def test_a_fault_without_a_test_that_works_here_leaves_the_matrix_whole(
+    model: Build,
+) -> None:
+    model.faults(
+        {"name": "here", "rows": ["LMEM-01"]},
+        {"name": "elsewhere", "rows": ["LMEM-02"]},
+    )
+    model.conformance("violates() if under('here') else record()")
+    model.conformance(
+        "record(outcome='not applicable', reason='no fabric')", "Suite.Far", "LMEM-02"
+    )
+    done = mutants(model)
+    assert done.returncode == 0, done.stdout
+    assert results(model) == {"elsewhere": "not run", "here": "killed"}
+    [found] = (x for x in document(model)["faults"] if x["name"] == "elsewhere")
+    assert found["note"] == "this machine cannot run the tests of its rows"
+    assert matrix.left(document(model)) == 0
+
+
 def test_another_legal_answer_passes_or_is_flagged(model: Build) -> None:
     model.faults(
         {"name": "ok-good", "rows": ["LMEM-01"]},
@@ -320,6 +339,7 @@ def test_a_fault_that_the_driver_itself_has_is_not_wrong_there(build: Build) -> 
             for name in ("hidden", "missed")
         ],
     )
+    build.conformance("under('hidden'); record()", "Suite.Lax")
     build.conformance(
         "under('hidden')\nrecord() if under('missed') else "
         "violates(**{'seen': 'zeros'} if under('other') else {})"

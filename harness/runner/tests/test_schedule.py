@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from conftest import PROBE, Build, machine
+from ipclab import schedule
+from ipclab.ctest import Case
 from ipclab.schedule import Allocator
 
 HOLD = """
@@ -89,6 +93,61 @@ def test_machine_without_gpus_runs_in_parallel(build: Build) -> None:
         build.conformance("record()", f"Suite.T{i}")
     outcome = build.run("-j", "3")
     assert (outcome.code, len(outcome.records)) == (0, 3)
+
+
+NO_PROGRAM = Case("x", (), (), 1, "", 77, "sample", None, 0, False, None)
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A job of no program."""
+
+    number: int
+    case: Case = NO_PROGRAM
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_further_jobs_come_when_no_job_waits(parallel: int) -> None:
+    """Job 9 ends last of the first jobs. With room for others, further jobs do not
+    wait for its end.
+    """
+    left = [[Numbered(10), Numbered(11)], [], [Numbered(12)]]
+    ended: list[int] = []
+    further = threading.Event()
+
+    def execute(job: Numbered, _visible: str | None, _exclusive: bool) -> None:
+        if job.number == 9 and parallel > 1:
+            assert further.wait(10)
+        if job.number == 11:
+            further.set()
+
+    assert schedule.run(
+        [Numbered(8), Numbered(9)],
+        parallel,
+        Allocator([], parallel),
+        execute,
+        lambda _job: None,
+        lambda job, _result: ended.append(job.number),
+        more=lambda: left.pop(0) if left else [],
+    )
+    assert sorted(ended) == ([8, 9, 10, 11] if parallel == 1 else [8, 9, 10, 11, 12])
+    assert (ended.index(9) < ended.index(10)) == (parallel == 1)
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_second_gpu_is_seen_only_by_tests_that_judge_it(
+    build: Build, gpus: int
+) -> None:
+    build.probe({**PROBE, "gpus": PROBE["gpus"][:gpus]})
+    for name, extra in (("One", ()), ("Both", ("second_gpu",))):
+        build.conformance(
+            "record(notes=[os.environ['CUDA_VISIBLE_DEVICES']])",
+            f"Suite.{name}",
+            extra=extra,
+        )
+    seen = {x["test"]: x["notes"] for x in build.run("-j", "3").records}
+    assert seen["Suite.Both"] == ["GPU-0,GPU-1" if gpus == 2 else "GPU-0"]
+    assert seen["Suite.One"] in (["GPU-0"], ["GPU-1"])
 
 
 def test_allocator_takes_the_least_loaded() -> None:

@@ -15,6 +15,7 @@ import os
 import shutil
 import tempfile
 import time
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -233,6 +234,8 @@ class Campaign:
         self._plans: dict[tuple[str, int], list[Case]] = {}
         self._row_of = {x.name: trials.subject(x) for x in sound.everything}
         self._noticed: set[tuple[str, str | None]] = set()  # trials.settled()
+        self._unsettled: dict[Fault, None] = {}  # in their order
+        self._running: set[Job] = set()
         self._experience = trials.Experience(
             _tests_of(request.like), self.catalogue.first
         )
@@ -356,28 +359,42 @@ class Campaign:
     def _central(self, fault: Fault, case: Case) -> bool:
         return fault.name in self.catalogue.lessons.get(case.lesson or "", ())
 
-    def _jobs(self, each: int) -> list[Job]:
-        """The next tests for each fault that needs more: up to `each` of every row.
+    def _jobs(self) -> list[Job]:
+        """The next tests for each fault that needs more: one of every row, and later as
+        many of a row as have run.
 
-        An operator has no rows, so it gets up to `each` of the tests that reach its
-        function.
+        An operator has no rows, so it gets as many of all tests that reach its
+        function. A row of which a test is running has to wait for its result, because
+        the results so far decide the order of the remaining tests.
         """
+
+        def mixed(fault: Fault) -> int:
+            # Many neighbours in the alphabet make tests wait. If they are mixed with
+            # others, the waits and the work overlap.
+            return zlib.crc32(fault.name.encode())
+
         ranked = []
-        for fault in self.chosen:
+        for fault in list(self._unsettled):
             profile = self.profile(fault)
             left: dict[str | None, list[Case]] = defaultdict(list)
+            tried: Counter[str | None] = Counter()
             for case in self.planned(fault):
-                job = Job(fault, profile, case)
-                if (fault.name, case.name) not in self._done and self._wanted(job):
-                    row = None if fault.kind == OPERATOR else trials.subject(case)
+                row = None if fault.kind == OPERATOR else trials.subject(case)
+                if (fault.name, case.name) in self._done:
+                    tried[row] += 1
+                elif self._wanted(Job(fault, profile, case)):
                     left[row].append(case)
-            for cases in left.values():
+            if not left:
+                del self._unsettled[fault]
+            for row, cases in left.items():
+                if any(Job(fault, profile, case) in self._running for case in cases):
+                    continue
                 ordered = self._experience.order(
                     fault, cases, self._sound[profile], self.rows
                 )
                 ranked += [
-                    (case.alone, rank, fault.name, Job(fault, profile, case))
-                    for rank, case in enumerate(ordered[:each])
+                    (case.alone, rank, mixed(fault), Job(fault, profile, case))
+                    for rank, case in enumerate(ordered[: max(tried[row], 1)])
                 ]
         ranked.sort(key=lambda entry: entry[:3])
         return [entry[3] for entry in ranked]
@@ -460,13 +477,12 @@ class Campaign:
                 f"left out: {known_bad['ctest']}: {known_bad['verdict']}: "
                 f"{known_bad['reason']}"
             )
-        each = 1
-        while jobs := self._jobs(each):
-            faults_left = len({job.fault for job in jobs})
-            self._say(f"{faults_left} faults are not settled: {len(jobs)} tests next")
-            if not self._run(jobs, self._wanted, deadline):
-                return False
-            each *= 2  # the results so far decide the order of the remaining tests
+        self._unsettled = dict.fromkeys(self.chosen)
+        jobs = self._jobs()
+        faults_left = len({job.fault for job in jobs})
+        self._say(f"{faults_left} faults are not settled: {len(jobs)} tests next")
+        if not self._run(jobs, self._wanted, deadline, more=self._jobs):
+            return False
         whole = self.suite == CONFORMANCE and not self._journal.head["partial"]
         if not whole or not (proofs := self._proofs()):
             return True
@@ -513,6 +529,7 @@ class Campaign:
         wanted: Callable[[Job], bool],
         deadline: float | None,
         told: Callable[[Job, Trial], None] = lambda _job, _trial: None,
+        more: Callable[[], Sequence[Job]] = lambda: (),
     ) -> bool:
         if not jobs:
             return True
@@ -526,7 +543,13 @@ class Campaign:
                 shown.dropped()
             return yes
 
+        def further() -> Sequence[Job]:
+            found = more()
+            shown.more(len(found))
+            return found
+
         def finished(job: Job, entry: Baseline | Trial) -> None:
+            self._running.discard(job)
             self._journal.add(entry)
             if isinstance(entry, Baseline):
                 self._sound[job.profile][job.case.name] = entry
@@ -545,10 +568,11 @@ class Campaign:
                 at_once,
                 schedule.Allocator(uuids, at_once, apart),
                 self._execute,
-                lambda _job: None,
+                self._running.add,
                 finished,
                 still_wanted,
                 deadline,
+                further,
             )
 
     def _execute(

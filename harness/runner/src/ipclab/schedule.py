@@ -84,6 +84,7 @@ def run(
     finished: Callable[[J, R], None],
     wanted: Callable[[J], bool] = lambda _job: True,
     deadline: float | None = None,
+    more: Callable[[], Sequence[J]] = lambda: (),
 ) -> bool:
     """Run the jobs in their order, at most `parallel` at once. While a job waits for
     its GPUs, later jobs can overtake it.
@@ -93,7 +94,8 @@ def run(
     for them. `execute` gets the job, its CUDA_VISIBLE_DEVICES, and whether the job has
     the GPUs to itself. Each call of `execute` has its own thread; the other functions
     are called in the caller's thread. A job is left out if it is no longer `wanted`
-    when its turn comes. If one of these functions raises an exception, the running jobs
+    when its turn comes. When no job waits and there is room for one, `more` is asked
+    for further jobs. If one of these functions raises an exception, the running jobs
     are ended, and the exception is passed on.
     """
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -109,6 +111,12 @@ def run(
             done.put((job, None, error))
 
     def start_what_fits() -> None:
+        start_what_waits()
+        while not waiting and len(running) < parallel and (further := more()):
+            waiting.extend(further)
+            start_what_waits()
+
+    def start_what_waits() -> None:
         kept: list[J] = []  # jobs that have to wait
         index = 0
         while index < len(waiting) and len(running) < parallel:

@@ -151,6 +151,11 @@ class Counted:
             line = f"{self._done} tests done, at most {left} left"
             self._out.print(Text(f"{line}, {told}" if told else line), soft_wrap=True)
 
+    def more(self, jobs: int) -> None:
+        """There are further jobs."""
+        self._total += jobs
+        self._bar.update(self._task, total=self._total)
+
     def dropped(self) -> None:
         """One job is no longer needed."""
         self._dropped += 1

@@ -34,6 +34,7 @@ EQUIVALENT, NOT_EQUIVALENT, PASSED, FLAGGED, NOT_RUN = (
 # Results of a row under a fault that is not an operator. A fault itself can only have
 # SEEN of these.
 OPEN, SEEN, ELSEWHERE = "no test", "observed", "not applicable"
+NO_TEST_HERE = "this machine cannot run the tests of its rows"
 UNNOTICED = "not noticed"  # by a lesson that does not have to notice the fault
 MEANING = {  # in the order in which they are counted
     KILLED: "a test failed: the fault was noticed",
@@ -253,8 +254,8 @@ def outcome(
         for case in planned
     )
     cells = _cells(fault, met, rows, written_down, every_row or fault.kind != OPERATOR)
-    elsewhere = bool(rows) and set(rows.values()) == {ELSEWHERE}
-    if left or (elsewhere and not planned):
+    elsewhere = bool(rows) and set(rows.values()) == {ELSEWHERE} and not planned
+    if left or elsewhere:
         result = NOT_RUN
     elif fault.kind == OPERATOR:
         result = _worst(effects) if not noticed else _kill(effects)
@@ -267,7 +268,7 @@ def outcome(
         "left": left,
         "tests": len(met),
         "fired": sum(_took(trial) for _, trial in met),
-        "note": _note(result, cells, hidden),
+        "note": NO_TEST_HERE if elsewhere else _note(result, cells, hidden),
         "cells": cells,
     }
 
@@ -423,7 +424,9 @@ def of_lessons(
     ]
     noticed = [x for x in cells if x["result"] == KILLED]
     result, note = found["result"], ""
-    if result != NOT_RUN:
+    if result == NOT_RUN:
+        note = found["note"]
+    else:
         if fault.allowed:
             result = FLAGGED if noticed else PASSED if found["fired"] else UNFIRED
             note = ", ".join(f"{x['row']}: {x['reason']}" for x in noticed)
