@@ -96,6 +96,22 @@ TEST(QuerySupport, MemoryHandleHas64Bytes) {
                                    reinterpret_cast<CUdeviceptr>(buffer.data)));
     EXPECT_TRUE(driver.touched());
     EXPECT_TRUE(driver.guards_hold()) << "the call writes beside 64 bytes";
+
+    // The types have alignment 1, so a handle may lie at an odd address. The
+    // Sentinels judge the bytes beside it at the end.
+    static_assert(alignof(cudaIpcMemHandle_t) == 1);
+    static_assert(alignof(CUipcMemHandle) == 1);
+    struct alignas(8) {
+      char shift = 0;
+      Sentinel<cudaIpcMemHandle_t> runtime;
+      Sentinel<CUipcMemHandle> driver;
+    } odd;
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(odd.runtime.out()) % 2, 1u);
+    CALL(cudaIpcGetMemHandle(odd.runtime.out(), buffer.data));
+    EXPECT_TRUE(odd.runtime.touched());
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(odd.driver.out()) % 2, 1u);
+    CALL(DRIVER(cuIpcGetMemHandle)(odd.driver.out(), address_of(buffer.data)));
+    EXPECT_TRUE(odd.driver.touched());
   });
 
   scenario.run(20s);
@@ -561,6 +577,10 @@ TEST(QuerySupport, UnknownPointersAreToldInThreeWays) {
       EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
                   DRIVER(cuPointerGetAttribute)(
                       &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address));
+      unsigned long long id = 77;
+      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+                  DRIVER(cuPointerGetAttribute)(
+                      &id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address));
 
       unsigned memory_type = 77;
       CUcontext context = reinterpret_cast<CUcontext>(77);

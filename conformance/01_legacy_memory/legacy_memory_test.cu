@@ -245,6 +245,12 @@ TEST(LegacyMemory, AClosedHandleOpensAfresh) {
         CALL(cudaPointerGetAttributes(&attributes, closed));
         ASSERT_EQ(attributes.type, cudaMemoryTypeUnregistered);
       }
+      // Each API also opens what the other API has closed.
+      for_each_api([&](auto other) {
+        MappingBy mapping(other, handle, kBytes);
+        EXPECT_TRUE(kernel_reads(mapping, pattern(api.kName)));
+        mapping.close();
+      });
       MappingBy mapping(api, handle, kBytes);
       me.signal("open again");
       me.wait("written");

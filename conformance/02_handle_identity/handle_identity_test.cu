@@ -510,6 +510,14 @@ static size_t add_ids_of_other_allocators(std::set<unsigned long long>& ids) {
     add(Words(memory, kSmall));
   }
   for (void* memory : of_host) CALL(cudaFreeHost(memory));
+  if (attribute(cudaDevAttrManagedMemory) == 1) {
+    void* managed[kEach] = {};
+    for (void*& memory : managed) {
+      CALL(cudaMallocManaged(&memory, kSmall, cudaMemAttachGlobal));
+      add(Words(memory, kSmall));
+    }
+    for (void* memory : managed) CALL(cudaFree(memory));
+  }
   if (attribute(cudaDevAttrMemoryPoolsSupported) == 1) {
     std::deque<AsyncBuffer> buffers;
     for (size_t i = 0; i < kEach; ++i) buffers.emplace_back(kSmall);

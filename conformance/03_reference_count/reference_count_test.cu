@@ -98,6 +98,9 @@ TEST(ReferenceCount, ASecondOpenReturnsTheSamePointer) {
       }
       EXPECT_TRUE(kernel_reads(Words(first, kBytes), pattern("exporter")));
       EXPECT_TRUE(copy_reads(Words(first, kBytes), pattern("exporter")));
+      // An open after a close counts like the opens before.
+      EXPECT_SUCCESS(api.ipc_close_mem_handle(first));
+      EXPECT_EQ(open_handle(api, handle), first);
       // Each open raised the count by one; otherwise one of these closes would
       // be refused.
       for (int i = 0; i < kManyOpens; ++i)
@@ -300,6 +303,9 @@ TEST(ReferenceCount, FreeRefusesAnImport) {
                   cudaFree(mapping.data + mapping.count / 2));
       EXPECT_REFUSED(DRIVER(cuMemFree)(address_of(mapping.data)),
                      CUDA_ERROR_INVALID_VALUE);
+      if (attribute(cudaDevAttrMemoryPoolsSupported) == 1)
+        EXPECT_REFUSED(api.free_async(mapping.data, nullptr), api.kInvalidValue,
+                       api.kNotSupported);
       expect_works(me, mapping, turn++);
       EXPECT_TRUE(context_is_usable());
       EXPECT_SUCCESS(api.ipc_close_mem_handle(mapping.data));
@@ -376,6 +382,27 @@ TEST(ReferenceCount, ClosingInsideAMapping) {
     mapping.close();
     EXPECT_TRUE(context_is_usable());
     me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+// An import of a pool's memory did not come from an open of a handle.
+TEST(ReferenceCount, CloseRefusesAnImportOfAPool) {
+  covers("LMEM-29");
+  needs(gpus(1), legacy_memory, pool_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));  // the driver API needs a context
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer buffer(pool, me.receive<cudaMemPoolPtrExportData>("pointer"),
+                       kBytes);
+    expect_no_close(buffer.data);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    buffer.free();
+    EXPECT_TRUE(context_is_usable());
+    me.signal("freed");
   });
   scenario.run(20s);
 }

@@ -7,12 +7,14 @@
 #include <csignal>
 #include <functional>
 #include <map>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/vmm.h"
 
 using namespace ipclab;
 
@@ -159,11 +161,16 @@ TEST(LegacyRefusals, InvalidPointersAreNotExported) {
     CALL(cudaMalloc(&freed, kBytes));
     CALL(cudaFree(freed));
     int on_the_stack = 0;
-    const std::vector<std::pair<const char*, void*>> pointers = {
+    std::vector<std::pair<const char*, void*>> pointers = {
         {"null", nullptr},
         {"a freed pointer", freed},
         {"one past the end", buffer.data + buffer.count},
         {"a host pointer", &on_the_stack}};
+    std::optional<Reservation> reserved;
+    if (attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 1)
+      pointers.emplace_back(
+          "reserved addresses",
+          words_at(reserved.emplace(granule()).at(0), granule()).data);
     for (const auto& [what, pointer] : pointers) {
       SCOPED_TRACE(what);
       EXPECT_TRUE(context_is_usable());
@@ -637,6 +644,12 @@ static void makes_every_mistake(Role& me) {
   const auto by_driver = [&](const char* what, CUresult code) {
     SCOPED_TRACE(what);
     EXPECT_NE(code, CUDA_SUCCESS);
+    // The driver API comes first: the runtime API itself makes a context
+    // current if there is none.
+    CUdeviceptr made = 0;
+    const CUresult allocated = NOTED(DRIVER(cuMemAlloc)(&made, kInside));
+    EXPECT_EQ(name_of(allocated), "CUDA_SUCCESS");
+    if (made != 0) EXPECT_EQ(DRIVER(cuMemFree)(made), CUDA_SUCCESS);
     // Only calls of the runtime API set the last error.
     EXPECT_TRUE(leaves_no_error("cudaGetDevice", cudaGetDevice(&device)));
     EXPECT_TRUE(context_is_usable());

@@ -134,6 +134,20 @@ void look_on(Role& me) {
 
 }  // namespace
 
+// The type of a handle has the alignment 1, so a handle may have any address.
+// The sentinel guards the bytes on both sides of it.
+template <class Api>
+static void exports_to_an_odd_address(Api api, cudaEvent_t event) {
+  static_assert(alignof(Sentinel<cudaIpcEventHandle_t>) == 1);
+  struct Place {
+    alignas(8) char before = 0;
+    Sentinel<cudaIpcEventHandle_t> odd;
+  } place;
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(place.odd.out()) % 8, 1u);
+  EXPECT_SUCCESS(api.ipc_get_event_handle(place.odd.out(), event));
+  EXPECT_TRUE(place.odd.touched());
+}
+
 TEST(EventHandle, IsSixtyFourBytesOfAnInterprocessEvent) {
   covers("LEVT-01");
   static_assert(sizeof(cudaIpcEventHandle_t) == 64);
@@ -151,6 +165,7 @@ TEST(EventHandle, IsSixtyFourBytesOfAnInterprocessEvent) {
     EXPECT_SUCCESS(cudaIpcGetEventHandle(guarded.handle.out(), event));
     EXPECT_TRUE(guarded.handle.touched());
     EXPECT_FALSE(guarded.after.touched()) << "wrote more than 64 bytes";
+    by_both_apis([&](auto api) { exports_to_an_odd_address(api, event); });
     EXPECT_SUCCESS(cudaEventDestroy(event));
   });
   scenario.run(20s);
@@ -340,28 +355,33 @@ uint32_t word_at(const Words& words) {
   return seen;
 }
 
-// Each kind of work is queued directly after a wait, in a stream of its own. A
-// host thread waits for the whole GPU meanwhile.
+// Each kind of work is queued directly after a wait, in a stream of its own.
+// One more stream still has work when it is told to wait. A host thread waits
+// for the whole GPU meanwhile.
 void other_works_after_a_wait(Role& me, const Pattern& written) {
   constexpr size_t kRows = 2;
   const DeviceBuffer by_rows(kBytes), by_peer(kBytes), word(kBytes),
-      batched(kBytes);
-  const Words words[] = {word, batched};
-  const Stream rows, peer, writes, batches;
-  const cudaStream_t all[] = {rows, peer, writes, batches};
+      batched(kBytes), later(kBytes);
+  const Words words[] = {word, batched, later};
+  const Stream rows, peer, writes, batches, busy;
+  const cudaStream_t all[] = {rows, peer, writes, batches, busy};
   for (const Words& each : words) CALL(cudaMemset(each.data, 0, kBytes));
   CALL(cudaDeviceSynchronize());
   const auto handles = me.receive<Handles>("handles");
   LegacyMapping mapping(handles.memory, kBytes);
   SharedEvent event(handles.event);
+  Latch latch;
+  latch.hold(busy);
   for (const cudaStream_t each : all)
     EXPECT_SUCCESS(cudaStreamWaitEvent(each, event, 0));
+  latch.release();
   CALL(cudaMemcpy2DAsync(by_rows.data, kBytes / kRows, mapping.data,
                          kBytes / kRows, kBytes / kRows, kRows,
                          cudaMemcpyDeviceToDevice, rows));
   CALL(cudaMemcpyPeerAsync(by_peer.data, 0, mapping.data, 0, kBytes, peer));
   EXPECT_SUCCESS(write_word(words[0], 7, writes));
   EXPECT_SUCCESS(write_word_by_batch(words[1], 7, batches));
+  EXPECT_SUCCESS(write_word(words[2], 7, busy));
   look_on(me);
   EXPECT_TRUE(is_held(rows)) << "before the work was done";
   for (const cudaStream_t each : all)
@@ -415,13 +435,19 @@ TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
     const cudaEvent_t same = opened_by_driver(handles.by_driver);
     HostWait waiter(event), by_driver = DriverApi::host_wait(same);
     HostWait beside(event);  // two threads wait for one event
+    const Stream waits;
+    EXPECT_SUCCESS(cudaStreamWaitEvent(waits, event, 0));
+    HostWait after(event);  // a stream waits as well
     look_on(me);
     EXPECT_TRUE(waiter.is_held()) << "before the work was done";
     EXPECT_FALSE(by_driver.returned()) << "before the work was done";
     EXPECT_FALSE(beside.returned()) << "before the work was done";
+    EXPECT_FALSE(after.returned()) << "before the work was done";
     me.signal("ready");
     EXPECT_EQ(waiter.join(), cudaSuccess);
     EXPECT_EQ(beside.join(), cudaSuccess);
+    EXPECT_EQ(after.join(), cudaSuccess);
+    EXPECT_TRUE(passes(waits));
     EXPECT_SUCCESS(cudaEventQuery(event));
     EXPECT_TRUE(copy_reads(mapping, written));
     EXPECT_TRUE(kernel_reads(mapping, written));
@@ -459,10 +485,15 @@ TEST(EventHandle, QueryTellsPendingFromDone) {
     const cudaEvent_t same = opened_by_driver(handles.by_driver);
     look_on(me);
     EXPECT_TRUE(is_held(event));
-    for (const cudaEvent_t one : {cudaEvent_t{event}, same})
+    const Stream waits;
+    for (const cudaEvent_t one : {cudaEvent_t{event}, same}) {
       EXPECT_TRUE(is_pending(one));
+      EXPECT_SUCCESS(cudaStreamWaitEvent(waits, one, 0));
+      EXPECT_TRUE(is_pending(one)) << "while a stream waits for it";
+    }
     me.signal("ready");
     me.wait("done");
+    EXPECT_TRUE(passes(waits));
     for (const cudaEvent_t one : {cudaEvent_t{event}, same})
       EXPECT_TRUE(is_done(one));
     EXPECT_SUCCESS(DriverApi::event_destroy(same));
@@ -558,7 +589,8 @@ static void waits_without_spinning(Role& me) {
 
   HostWait by_driver = DriverApi::host_wait(other), waiter(created);
   me.wait("waiting");
-  std::this_thread::sleep_for(kLongWait);
+  const auto until = std::chrono::steady_clock::now() + kLongWait;
+  while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
   EXPECT_FALSE(waiter.returned()) << "before the work was done";
   EXPECT_FALSE(by_driver.returned()) << "before the work was done";
   latch.release();

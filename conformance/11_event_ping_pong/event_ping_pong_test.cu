@@ -174,6 +174,18 @@ static void waits_for_the_importers_record(Role& me, Api api) {
   EXPECT_TRUE(kernel_reads(by_copy, written)) << "copy after the wait";
   EXPECT_TRUE(kernel_reads(by_kernel, written)) << "kernel after the wait";
   me.signal("seen");
+
+  // The importer's next record replaces a record of the exporter.
+  CALL(api.event_record(event, stream));
+  EXPECT_TRUE(passes(stream));
+  me.signal("recorded by the exporter");
+  me.wait("recorded again");
+  EXPECT_CODE(api.kNotReady, api.event_query(event)) << "the second record";
+  EXPECT_SUCCESS(api.stream_wait_event(stream, event));
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+  me.signal("asked");
+  EXPECT_TRUE(passes(stream));
+  EXPECT_SUCCESS(api.event_query(event));
   me.wait("closed");
 }
 
@@ -213,6 +225,14 @@ static void records_for_the_exporter(Role& me, Api api) {
   me.wait("seen");
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream)) << "later work";
   later.release();
+  EXPECT_TRUE(passes(stream));
+  me.wait("recorded by the exporter");
+  Latch again;
+  again.hold(stream);
+  EXPECT_SUCCESS(api.event_record(event, stream));
+  me.signal("recorded again");
+  me.wait("asked");
+  again.release();
   EXPECT_TRUE(passes(stream));
   twin.destroy();
   CALL(api.event_destroy(event));
@@ -776,10 +796,15 @@ static void importer_stays(Role& me) {
   EXPECT_TRUE(passes(stream));
   EXPECT_TRUE(kernel_reads(copy, pattern("first")));
   EXPECT_SUCCESS(cudaEventQuery(event));
+  // The other importer has destroyed its imports. The handle is still good.
+  SharedEvent later(handles.event);
+  EXPECT_TRUE(is_done(later));
   me.signal("seen first");
 
   me.wait("recorded and destroyed");
   EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  EXPECT_TRUE(is_pending(later)) << "opened after the destroy";
+  later.destroy();
   EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
   EXPECT_TRUE(is_held(stream));
   me.signal("both wait");

@@ -117,6 +117,10 @@ void copies_after_wait(Role& me, const Handles& handles, SharedEvent& event,
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(other));
   EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
   if (host_waits) {
+    // In new threads GPU 0 is current, which may be another GPU.
+    cudaError_t asked = cudaSuccess;
+    std::thread([&] { asked = cudaEventQuery(event); }).join();
+    EXPECT_EQ(asked, cudaErrorNotReady);
     HostWait waiter(event);
     EXPECT_TRUE(waiter.is_held());
     me.signal("queued");

@@ -337,6 +337,7 @@ TEST(DeviceFlags, EachConditionWaitsForItsValues) {
         {"any common bit", CU_STREAM_WAIT_VALUE_AND, 6, 9, 2},
         {"the highest bit", CU_STREAM_WAIT_VALUE_AND, 0x80000000, 0x7FFFFFFF,
          0x80000000},
+        {"equal to zero", CU_STREAM_WAIT_VALUE_EQ, 0, 6, 0},
     });
   });
   scenario.run(30s);
@@ -652,27 +653,46 @@ TEST(DeviceFlags, EveryStreamAndThreadWritesWords) {
   scenario.run(20s);
 }
 
+// How a stream waits for a word, or writes it.
+using WordCall = std::function<CUresult(const Words& word, uint32_t value,
+                                        cudaStream_t stream)>;
+
+// A stream waits for a word in pinned host memory, of 32 or 64 bits, and then
+// writes this word.
+static void expect_word_on_host(const WordCall& waits, const WordCall& writes) {
+  SCOPED_TRACE("pinned host memory");
+  void* host = nullptr;
+  void* device = nullptr;
+  CALL(cudaHostAlloc(&host, kWordBytes, cudaHostAllocMapped));
+  CALL(cudaHostGetDevicePointer(&device, host, 0));
+  auto* const seen = static_cast<volatile uint32_t*>(host);
+  seen[0] = 0;
+  seen[1] = 0;
+  const Words word(device, kWordBytes);
+  const Stream stream;
+  EXPECT_SUCCESS(waits(word, kAwaited, stream));
+  EXPECT_TRUE(is_held(stream));
+  seen[0] = kAwaited;
+  EXPECT_TRUE(passes(stream));
+  EXPECT_SUCCESS(writes(word, kAwaited + 1, stream));
+  ASSERT_TRUE(passes(stream));
+  EXPECT_EQ(seen[0], kAwaited + 1);
+  EXPECT_EQ(seen[1], 0u);
+  CALL(cudaFreeHost(host));
+}
+
 TEST(DeviceFlags, AWordMayLieInPinnedHostMemory) {
   covers("FLAG-01");
   needs(gpus(1));
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
-    void* host = nullptr;
-    void* device = nullptr;
-    CALL(cudaHostAlloc(&host, kWordBytes, cudaHostAllocMapped));
-    CALL(cudaHostGetDevicePointer(&device, host, 0));
-    auto* const seen = static_cast<volatile uint32_t*>(host);
-    *seen = 0;
-    const Words word(device, kWordBytes);
-    const Stream stream;
-    EXPECT_SUCCESS(wait_for(word, kAwaited, stream));
-    EXPECT_TRUE(is_held(stream));
-    *seen = kAwaited;
-    EXPECT_TRUE(passes(stream));
-    EXPECT_SUCCESS(write(word, kAwaited + 1, stream));
-    ASSERT_TRUE(passes(stream));
-    EXPECT_EQ(*seen, kAwaited + 1);
-    CALL(cudaFreeHost(host));
+    expect_word_on_host(
+        [](const Words& word, uint32_t value, cudaStream_t stream) {
+          return wait_for(word, value, stream);
+        },
+        [](const Words& word, uint32_t value, cudaStream_t stream) {
+          return write(word, value, stream);
+        });
   });
   scenario.run(20s);
 }
@@ -691,6 +711,11 @@ constexpr auto k64Bits = CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
 CUresult write_64(const Words& word, uint64_t value, cudaStream_t stream) {
   return NOTED(DRIVER(cuStreamWriteValue64)(
       stream, address_of(word.data), value, CU_STREAM_WRITE_VALUE_DEFAULT));
+}
+
+CUresult wait_for_64(const Words& word, uint64_t value, cudaStream_t stream) {
+  return NOTED(DRIVER(cuStreamWaitValue64)(stream, address_of(word.data), value,
+                                           CU_STREAM_WAIT_VALUE_EQ));
 }
 
 struct Case64 {
@@ -768,6 +793,7 @@ TEST(DeviceFlags, WordsOf64BitsAreComparedAsAWhole) {
     latch.release();
     EXPECT_TRUE(passes(writes));
     EXPECT_EQ(value_at<uint64_t>(word.data), 7 * kHigh + 7);
+    expect_word_on_host(wait_for_64, write_64);
   });
   scenario.run(30s);
 }
@@ -817,6 +843,8 @@ TEST(DeviceFlags, AWordOf64BitsOrdersTwoProcesses) {
     EXPECT_SUCCESS(write_64(buffer, 3 * kHigh, stream));
     EXPECT_TRUE(passes(stream));
     me.wait("closed");
+    EXPECT_EQ(value_at<uint64_t>(buffer.data + 8), 4 * kHigh + 4)
+        << "the importer's word";
   });
   scenario.role("importer", [](Role& me) {
     has_to_support(me, k64Bits, "words of 64 bits");
@@ -828,6 +856,8 @@ TEST(DeviceFlags, AWordOf64BitsOrdersTwoProcesses) {
     for (const Stream& each : waiting) EXPECT_TRUE(is_held(each));
     me.signal("importer waits");
     for (const Stream& each : waiting) EXPECT_TRUE(passes(each));
+    EXPECT_SUCCESS(write_64({mapping.data + 8, 8}, 4 * kHigh + 4, waiting[0]));
+    EXPECT_TRUE(passes(waiting[0]));
     mapping.close();
     me.signal("closed");
   });
@@ -845,14 +875,20 @@ TEST(DeviceFlags, ABitMayBeMissingInBoth) {
     const Stream waits, writes;
     // The stream passes if bit 1 or bit 2 is 0: first neither bit is 0, then
     // one of them is.
-    EXPECT_SUCCESS(write(word, 15, writes));
-    EXPECT_TRUE(passes(writes));
-    EXPECT_SUCCESS(wait_for(word, ~6u, waits, CU_STREAM_WAIT_VALUE_NOR));
-    EXPECT_TRUE(is_held(waits));
-    EXPECT_SUCCESS(write(word, 2, writes));
-    EXPECT_TRUE(passes(waits));
-    clear(word);  // both are 0, so no stream waits at the end
-    ASSERT_TRUE(passes(waits));
+    for (const bool by_batch : {false, true}) {
+      SCOPED_TRACE(by_batch ? "in a batch" : "alone");
+      EXPECT_SUCCESS(write(word, 15, writes));
+      EXPECT_TRUE(passes(writes));
+      EXPECT_SUCCESS(
+          by_batch ? batch_of_one(CU_STREAM_MEM_OP_WAIT_VALUE_32, word.data,
+                                  CU_STREAM_WAIT_VALUE_NOR, waits, ~6u)
+                   : wait_for(word, ~6u, waits, CU_STREAM_WAIT_VALUE_NOR));
+      EXPECT_TRUE(is_held(waits));
+      EXPECT_SUCCESS(write(word, 2, writes));
+      EXPECT_TRUE(passes(waits));
+      clear(word);  // both are 0, so no stream waits at the end
+      ASSERT_TRUE(passes(waits));
+    }
     if (attribute(k64Bits) == 0) return;
     EXPECT_SUCCESS(write_64(word, 15, writes));
     EXPECT_TRUE(passes(writes));
@@ -892,6 +928,16 @@ CUresult batch(std::vector<Operation> operations, cudaStream_t stream,
   return NOTED(DRIVER(cuStreamBatchMemOp)(
       stream, static_cast<unsigned>(operations.size()), operations.data(),
       flags));
+}
+
+CUresult waits_by_batch(const Words& word, uint32_t value,
+                        cudaStream_t stream) {
+  return batch({waiting_for(word.data, value)}, stream);
+}
+CUresult writes_by_batch(const Words& word, uint32_t value,
+                         cudaStream_t stream) {
+  return batch({writing(CU_STREAM_MEM_OP_WRITE_VALUE_32, word.data, value)},
+               stream);
 }
 
 }  // namespace
@@ -969,10 +1015,8 @@ TEST(DeviceFlags, ABatchIsDoneInTheOrderOfItsArray) {
 // A word far from the start of its memory, and how a stream waits for it and
 // writes it.
 struct WordCalls {
-  using Call = std::function<CUresult(const Words& word, uint32_t value,
-                                      cudaStream_t stream)>;
   Words (*word_of)(const Words& memory);
-  Call wait_for, write;
+  WordCall wait_for, write;
   bool of_64_bits = false;
 };
 
@@ -1035,28 +1079,13 @@ TEST(DeviceFlags, AWordMayLieInAnImportOfADescriptor) {
 TEST(DeviceFlags, AWordOf64BitsMayLieInAnImportOfADescriptor) {
   covers("FLAG-07");
   needs(gpus(1), vmm_fd);
-  word_of_an_import_orders(
-      {far_word_of_64_bits,
-       [](const Words& word, uint32_t value, cudaStream_t stream) {
-         return NOTED(DRIVER(cuStreamWaitValue64)(
-             stream, address_of(word.data), value, CU_STREAM_WAIT_VALUE_EQ));
-       },
-       write_64, true});
+  word_of_an_import_orders({far_word_of_64_bits, wait_for_64, write_64, true});
 }
 
 TEST(DeviceFlags, ABatchReachesAnImportOfADescriptor) {
   covers("FLAG-09");
   needs(gpus(1), vmm_fd);
-  word_of_an_import_orders(
-      {far_word,
-       [](const Words& word, uint32_t value, cudaStream_t stream) {
-         return batch({waiting_for(word.data, value)}, stream);
-       },
-       [](const Words& word, uint32_t value, cudaStream_t stream) {
-         return batch(
-             {writing(CU_STREAM_MEM_OP_WRITE_VALUE_32, word.data, value)},
-             stream);
-       }});
+  word_of_an_import_orders({far_word, waits_by_batch, writes_by_batch});
 }
 
 // Two threads queue batches in every stream. One more batch has words of 64
@@ -1076,6 +1105,7 @@ TEST(DeviceFlags, EveryStreamAndThreadHasBatches) {
     wait_in_every_stream(words, [&](cudaStream_t stream) {
       return batch({waiting_for(words.data, kAwaited)}, stream);
     });
+    expect_word_on_host(waits_by_batch, writes_by_batch);
     if (attribute(k64Bits) == 0) return;
     clear(words);
     const Stream waits, writes;

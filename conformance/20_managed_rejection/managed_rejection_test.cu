@@ -239,9 +239,13 @@ TEST(ManagedRejection, StreamOrderedMemoryHasNoHandle) {
     const AsyncBuffer common(kBytes);
     CALL(cudaStreamSynchronize(nullptr));
     expect_not_legacy(me, "cudaMallocAsync", common.data);
+    expect_not_legacy(me, "an address inside memory of cudaMallocAsync",
+                      common.data + common.count / 2);
     const Pool pool;
     const AsyncBuffer buffer = allocated_from(pool);
     expect_not_legacy(me, "a pool of its own", buffer.data);
+    expect_not_legacy(me, "an address inside memory of a pool",
+                      buffer.data + buffer.count / 2);
     buffer.fill(pattern("pool"));
     EXPECT_TRUE(kernel_reads(buffer, pattern("pool")));
   });
@@ -258,6 +262,18 @@ TEST(ManagedRejection, MemoryOfAPoolToShareHasNoHandle) {
     expect_not_legacy(me, "a pool with descriptors", buffer.data);
     buffer.fill(pattern("pool"));
     EXPECT_TRUE(kernel_reads(buffer, pattern("pool")));
+    me.send_descriptor("pool", pool.exported().get());
+    me.send("pointer", buffer.exported());
+    me.wait("freed");
+  });
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer buffer(pool, me.receive<cudaMemPoolPtrExportData>("pointer"),
+                       kBytes);
+    expect_not_legacy(me, "an import of a pool", buffer.data);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("pool")));
+    buffer.free();
+    me.signal("freed");
   });
   scenario.run(20s);
 }

@@ -315,12 +315,16 @@ TEST(VmmFd, AnExportedDescriptorIsOpenUntilItIsClosed) {
 
     for (int i = 0; i < kMany; ++i) EXPECT_TRUE(chunk.descriptor());
     int numbers[2] = {-1, -1};
-    for (int& number : numbers)
+    in_two_threads([&](int i) {  // the thread of the second one ends
       EXPECT_SUCCESS(DRIVER(cuMemExportToShareableHandle)(
-          &number, chunk.handle(), kFd, 0));
+          &numbers[i], chunk.handle(), kFd, 0));
+    });
     Descriptor first(numbers[0]), second(numbers[1]);
     ASSERT_TRUE(is_open(first.get()));
     ASSERT_TRUE(is_open(second.get()));
+    Mapping(chunk, bytes).unmap();
+    ASSERT_TRUE(is_open(first.get())) << "after an unmapping";
+    ASSERT_TRUE(is_open(second.get())) << "after an unmapping";
     me.observe(numbers[0] == numbers[1] ? "two exports give one number"
                                         : "two exports give two numbers");
     me.observe((fcntl(first.get(), F_GETFD) & FD_CLOEXEC) != 0

@@ -209,6 +209,8 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     const Mapped alias(chunk, bytes);
     EXPECT_EQ(access_at(alias.address()), kNone);
     EXPECT_SUCCESS(set_access(mapped.address(), bytes, access_for(0)));
+    ASSERT_EQ(access_at(mapped.address()), 3u) << "set a second time";
+    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
     EXPECT_EQ(access_at(alias.address()), kNone) << "other addresses";
     const Reservation range(2 * bytes);
     for (const size_t at : {size_t{0}, bytes}) range.map(at, bytes, chunk);
@@ -288,7 +290,9 @@ static void writes_exporters_values(CUdeviceptr address, size_t bytes) {
 }
 
 static const std::vector<std::string> kReadOnlyUses = {
-    "read", "copy", "memset", "kernel", "kernel that wrote before"};
+    "read",   "copy",
+    "memset", "memset in a stream",
+    "kernel", "kernel that wrote before"};
 
 static void reads_and_raises_access(const Mapped& mapped, size_t bytes) {
   EXPECT_EQ(access_at(mapped.address()), 1u);
@@ -309,8 +313,10 @@ static void expect_no_write(Role& me, const std::string& way, uint32_t* data,
     store<<<1, 1>>>(data);
   else if (way == "copy")
     code = cudaMemcpy(data, &kLanded, sizeof kLanded, cudaMemcpyDefault);
-  else
+  else if (way == "memset")
     code = cudaMemset(data, 0x3C, bytes);
+  else
+    code = cudaMemsetAsync(data, 0x3C, bytes);
   const cudaError_t end = cudaDeviceSynchronize();
   cudaGetLastError();
   me.observe("a " + way + " to read-only memory: " + name_of(code) +
@@ -441,10 +447,20 @@ TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
     EXPECT_TRUE(copy_reads(mapping, pattern("first")));
     EXPECT_TRUE(context_is_usable());
 
+    // The last granule is mapped. A whole chunk of two granules would reach
+    // into it, and so would two granules of a smaller chunk.
+    const Chunk twice = Chunk::create(2 * bytes, wanted);
+    wide.map(bytes, bytes, first);
+    for (const Chunk* chunk : {&twice, &second})
+      EXPECT_REFUSED(
+          DRIVER(cuMemMap)(wide.at(0), 2 * bytes, 0, chunk->handle(), 0),
+          CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED)
+          << "into the next mapping";
+    wide.unmap(bytes, bytes);
+
     // This part is last: if a driver maps the memory here, the mapping may
     // disturb what comes after it.
     const Reservation narrow(bytes);
-    const Chunk twice = Chunk::create(2 * bytes, wanted);
     EXPECT_REFUSED(
         DRIVER(cuMemMap)(narrow.at(0), 2 * bytes, 0, twice.handle(), 0),
         CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED)
@@ -611,6 +627,20 @@ TEST(VmmAccess, UnmapTakesWhatWasMapped) {
   scenario.run(20s);
 }
 
+// Judges that a range whose halves were mapped and unmapped can be mapped as a
+// whole.
+static void expect_remap_in_one_piece(const Reservation& range) {
+  const size_t bytes = range.bytes();
+  const Chunk wide = Chunk::create(bytes);
+  const CUresult code =
+      NOTED(DRIVER(cuMemMap)(range.at(0), bytes, 0, wide.handle(), 0));
+  ASSERT_EQ(code, CUDA_SUCCESS) << "in another size than before";
+  allow(range.at(0), bytes);
+  words_at(range.at(0), bytes).fill(pattern("one piece"));
+  EXPECT_TRUE(kernel_reads(words_at(range.at(0), bytes), pattern("one piece")));
+  range.unmap(0, bytes);
+}
+
 // A handle keeps the memory and its values, also while nothing is mapped.
 static void expect_values_stay_without_mapping() {
   const size_t bytes = granule();
@@ -667,6 +697,7 @@ TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
     words.fill(pattern("by the importer"));
     range.unmap(0, bytes);
     range.unmap(bytes, bytes);
+    expect_remap_in_one_piece(range);
 
     // A reservation in which nothing is mapped any more is still reserved.
     const Reservation whole(bytes);

@@ -231,6 +231,8 @@ TEST(VmmRefusals, OnlyRequestedHandleTypesAreExported) {
 
     EXPECT_TRUE(context_is_usable());
     me.send_descriptor("descriptor", shared.descriptor().get());
+    expect_refusal("exported as a descriptor, then as a fabric handle", shared,
+                   CU_MEM_HANDLE_TYPE_FABRIC);
     me.wait("done");
   });
 

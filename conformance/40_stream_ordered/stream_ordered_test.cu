@@ -18,6 +18,7 @@ constexpr size_t kBytes = 4 << 20;
 constexpr int kRounds = 1000;
 constexpr size_t kRoundBytes = 1024;
 constexpr size_t kLarge = 512 << 20;  // far more than anything else uses
+constexpr size_t kMedium = 64 << 20;  // the same for a test that is `alone`
 
 template <class T>
 T judged_attribute(const Words& words, CUpointer_attribute which) {
@@ -295,6 +296,15 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
     EXPECT_EQ(wrong.so_far(), 0u);
     CALL(cudaDeviceSynchronize());
     EXPECT_GT(free_memory(), before - kLarge / 2) << "not given back";
+
+    for (const cudaStream_t preset :
+         {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread}) {
+      CALL(cudaMalloc(&memory, kMedium));
+      const size_t in_use = free_memory();
+      EXPECT_SUCCESS(api.free_async(memory, preset));
+      CALL(cudaDeviceSynchronize());
+      EXPECT_GT(free_memory(), in_use + kMedium / 2) << "in a default stream";
+    }
     EXPECT_TRUE(context_is_usable());
   };
   scenario.role("allocator", [=](Role&) { by_both_apis(frees); });

@@ -96,8 +96,10 @@ TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
     expect_from(default_pool(), allocated(api, kBytes, stream));
 
     const Pool own;
-    EXPECT_SUCCESS(api.device_set_mem_pool(0, own));
-    EXPECT_EQ(current_pool(), own);
+    for (int time = 0; time < 2; ++time) {  // then it is current already
+      EXPECT_SUCCESS(api.device_set_mem_pool(0, own));
+      EXPECT_EQ(current_pool(), own) << "set " << time + 1 << " times";
+    }
     EXPECT_NE(default_pool(), own);
     expect_from_and_free(own, allocated(api, kBytes));
     expect_from_and_free(own, allocated(api, kBytes, cudaStreamPerThread));
@@ -115,6 +117,8 @@ TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
       EXPECT_SUCCESS(api.device_set_mem_pool(0, own));
       return cudaSuccess;
     }));
+    EXPECT_EQ(current_pool(), own) << "after the end of the thread that set it";
+    expect_from_and_free(own, allocated(api, kBytes));
 
     EXPECT_SUCCESS(api.device_set_mem_pool(0, default_pool()));
     EXPECT_EQ(current_pool(), default_pool());

@@ -160,6 +160,20 @@ TEST(Footprint, WhatAPoolGivesBackOthersCanHave) {
   scenario.run(20s);
 }
 
+// The pool that is current is trimmed as any other pool. Its destroy makes the
+// default pool current again.
+template <class Api>
+static void trims_the_current_pool(Api api) {
+  const Pool pool;
+  CALL(api.device_set_mem_pool(0, pool));
+  set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
+  allocate_and_free(pool, kBlock, nullptr);
+  CALL(cudaDeviceSynchronize());
+  EXPECT_GE(reserved(pool), kBlock) << "of the current pool";
+  EXPECT_SUCCESS(api.mem_pool_trim_to(pool, 0));
+  EXPECT_LT(reserved(pool), kBlock) << "of the current pool";
+}
+
 TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
   covers("SOMA-17");
   needs(gpus(1), pools);
@@ -201,6 +215,7 @@ TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
     again.fill(pattern("again"));
     EXPECT_TRUE(kernel_reads(again, pattern("again")));
     EXPECT_TRUE(copy_reads(again, pattern("again")));
+    trims_the_current_pool(api);
   };
   scenario.role("allocator", [=](Role&) { by_both_apis(trims); });
   scenario.run(20s);
@@ -294,7 +309,7 @@ TEST(Footprint, StatisticsFollowTheProgram) {
     expect_used(0, 0);
     AsyncBuffer first(pool, kBlock);
     expect_used(kBlock, kBlock);
-    AsyncBuffer second(pool, kBlock / 2);
+    AsyncBuffer second = allocated(DriverApi{}, pool, kBlock / 2);
     expect_used(kBlock + kBlock / 2, kBlock + kBlock / 2);
     first.free_async();
     expect_used(kBlock / 2, kBlock + kBlock / 2);

@@ -155,6 +155,10 @@ TEST(ReusePolicies, EachIsOnAndCanBeSwitched) {
     allow_only(api, pool, {});  // sets the threshold last
     for (const cudaMemPoolAttr policy : kPolicies)
       EXPECT_EQ(attribute(pool, policy), 0u) << policy;
+    // Until its destroy, the pool is the current pool.
+    CALL(api.device_set_mem_pool(0, pool));
+    for (const cudaMemPoolAttr policy : kPolicies)
+      EXPECT_EQ(attribute(pool, policy), 0u) << policy << " of a current pool";
   };
   scenario.role("owner", [=](Role&) { by_both_apis(switches); });
   scenario.run(20s);

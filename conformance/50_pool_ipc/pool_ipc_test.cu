@@ -26,6 +26,20 @@ constexpr int kHeldRounds = 64;  // queued before the first of them runs
 
 using PointerData = cudaMemPoolPtrExportData;
 
+// Imports an allocation from a copy of its data at an odd address.
+template <class Api>
+AsyncBuffer imported_at_an_odd_address(Api api, cudaMemPool_t pool,
+                                       const PointerData& data, size_t bytes) {
+  static_assert(alignof(PointerData) == 1);  // so it may be at any address
+  struct {
+    alignas(8) char even;
+    PointerData odd;
+  } copy{0, data};
+  Sentinel<void*> memory;
+  CALL(api.mem_pool_import_pointer(memory.out(), pool, &copy.odd));
+  return AsyncBuffer(Words(memory.result(), bytes));
+}
+
 // An importer that receives the pool, and gets the pointer from `receive`.
 std::function<void(Role&)> borrows_by(PointerData (*receive)(Role&)) {
   return [receive](Role& me) {
@@ -33,7 +47,8 @@ std::function<void(Role&)> borrows_by(PointerData (*receive)(Role&)) {
       // Another importer may still wait for the pool of the other API.
       const std::string by = by_the(api);
       const Pool pool = imported(api, me.receive_descriptor("pool" + by));
-      AsyncBuffer buffer = imported(api, pool, receive(me), kBytes);
+      AsyncBuffer buffer =
+          imported_at_an_odd_address(api, pool, receive(me), kBytes);
       EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
       EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
       expect_free(api, buffer);
@@ -544,6 +559,8 @@ TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
         buffers.emplace_back(pool, kBlockBytes);
         buffers.back().fill(block(time, i));
       }
+      // A trim leaves what is in use, which can be shared after it, too.
+      if (time > 0) CALL(cudaMemPoolTrimTo(pool, 0));
       for (const AsyncBuffer& buffer : buffers)
         me.send("pointer", buffer.exported());
       me.wait("freed");

@@ -300,6 +300,7 @@ template <class Api>
 static void destroys_a_pool_in_use(Role& me, Api api) {
   const Stream stream;
   DeviceBuffer(kBytes).fill(pattern("loads the kernels"));
+  WrongWords wrong;
   EXPECT_TRUE(context_is_usable());
   Pool pool = created(api, shareable());
   const size_t before = free_memory();
@@ -327,7 +328,15 @@ static void destroys_a_pool_in_use(Role& me, Api api) {
   EXPECT_TRUE(copy_reads(part, pattern("after the end of the pool")));
   EXPECT_LT(free_memory() + kUnused, before + kNoise);
   const size_t in_use = free_memory();
+  // The last free, too, comes after the earlier work of its stream.
+  Latch last;
+  last.hold(stream);
+  wrong.queue_count(part, pattern("after the end of the pool"), stream);
   expect_free_async(api, live, stream);
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+  last.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_EQ(wrong.so_far(), 0u) << "freed before its stream reached the free";
   CALL(cudaDeviceSynchronize());
   EXPECT_TRUE(returned(in_use, kUnused));
 
@@ -373,7 +382,7 @@ TEST(ExportPoolLimits, ADestroyedPoolLivesUntilTheLastFree) {
   add_importer(RuntimeApi{});
   add_importer(DriverApi{});
 
-  scenario.run(20s);
+  scenario.run(40s);
 }
 
 static const std::vector<size_t> kSizes = {64 * kMiB, 1024 * kMiB, 4096 * kMiB,

@@ -331,3 +331,47 @@ TEST(ImporterDies, AnImporterResetsItsDevice) {
 
   scenario.run(20s);
 }
+
+TEST(ImporterDies, AnImporterOfDescriptorsResetsItsDevice) {
+  covers("LIFE-15");
+  needs(gpus(1), vmm_fd, pool_fd);
+  Scenario scenario(Scenario::kShared);
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("chunk"));
+    const Pool pool(shareable());
+    const AsyncBuffer pooled(pool, kBytes);
+    pooled.fill(pattern("pool"));
+    me.send_descriptor("chunk", chunk.descriptor().get());
+    me.send_descriptor("pool", pool.exported().get());
+    me.send("pointer", pooled.exported());
+    for (const char* step : {"reset", "end of importer"}) {
+      me.wait(step);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("chunk"))) << step;
+      EXPECT_TRUE(copy_reads(mapping, pattern("chunk"))) << step;
+      EXPECT_TRUE(kernel_reads(pooled, pattern("pool"))) << step;
+      EXPECT_TRUE(copy_reads(pooled, pattern("pool"))) << step;
+    }
+    EXPECT_TRUE(context_is_usable());
+  });
+
+  auto& importer = scenario.role("importer", [](Role& me) {
+    // A reset may end the imports, so nothing here gives them back after it.
+    const auto& mapping = abandoned<Mapping>(
+        Chunk::import(me.receive_descriptor("chunk")), granule());
+    const auto& pool = abandoned<Pool>(me.receive_descriptor("pool"));
+    const auto& pooled = abandoned<AsyncBuffer>(
+        pool, me.receive<PointerData>("pointer"), kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("chunk")));
+    EXPECT_TRUE(kernel_reads(pooled, pattern("pool")));
+    CALL(cudaDeviceReset());
+    me.signal("reset");
+    EXPECT_TRUE(context_is_usable());
+  });
+  importer.in_new_process();
+
+  scenario.run(20s);
+}

@@ -285,9 +285,10 @@ int unmapped_import_leaks(Call& call) {
 int refused_map_leaks(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess) return code;
+  const auto bytes = call.at<size_t>(1);
   CUdeviceptr aside = 0;
-  DRIVER_CALL(cuMemAddressReserve)(&aside, kGranule, 0, 0, 0);
-  if (DRIVER_CALL(cuMemMap)(aside, kGranule, 0, call.at<Chunk>(3), 0) ==
+  DRIVER_CALL(cuMemAddressReserve)(&aside, bytes, 0, 0, 0);
+  if (DRIVER_CALL(cuMemMap)(aside, bytes, 0, call.at<Chunk>(3), 0) ==
       CUDA_SUCCESS)
     call.fired();
   return code;

@@ -195,14 +195,6 @@ int odd_size_refused(Call& call) {
   return code;
 }
 
-int ordinal_of(const void* pointer) {
-  int device = -1;
-  DRIVER_CALL(cuPointerGetAttribute)
-  (&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-   reinterpret_cast<CUdeviceptr>(pointer));
-  return device;
-}
-
 // --- copies and memsets of opened memory -------------------------------------
 
 bool keeps_opened(Call& call) {
@@ -244,9 +236,11 @@ int set_7_bits(Call& call) {
 }
 
 int set_from_other_gpu_lost(Call& call) {
+  if (exports_memory(call)) return told_owner(call);
   if (keeps_opened(call)) return noted_open(call);
   void* const memory = call.at<void*>(0);
-  return is_opened(memory) && ordinal_of(memory) != current_device()
+  return opened.has(memory) &&
+                 owner_of(opened.get(memory).bytes) != current_bus()
              ? no_wait(call)
              : call.proceed();
 }
@@ -318,7 +312,7 @@ void add_contexts(List& list) {
              {"cudaMemset3D", kOpen, kClose}, set_3d_lost);
   list.named("import-set-from-other-gpu-lost",
              "a memset of opened memory by another GPU does nothing",
-             {"cudaMemset", "cudaMemsetAsync", kOpen, kClose},
+             {"cudaMemset", "cudaMemsetAsync", kGet, kOpen, kClose},
              set_from_other_gpu_lost, 2);
   list.named("import-driver-copy-lost",
              "synchronous copies of the driver API do not reach opened memory",

@@ -205,6 +205,7 @@ const List& all_faults() {
     add_pool_lives(*made);
     add_chunk_lives(*made);
     add_legacy_lives(*made);
+    add_further(*made);
     add_allowed(*made);
     add_operators(*made);
     return made;

@@ -79,6 +79,7 @@ void add_regressions(List& list);
 void add_pool_lives(List& list);
 void add_chunk_lives(List& list);
 void add_legacy_lives(List& list);
+void add_further(List& list);
 void add_allowed(List& list);
 
 // --- functions that several faults need ------------------------------------

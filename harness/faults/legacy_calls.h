@@ -36,6 +36,39 @@ inline bool is_close_call(Call& call) {
   return call.is("cudaIpcCloseMemHandle");
 }
 
+/// The GPU of this number, as all processes name it: its number on the bus.
+inline unsigned long long bus_of(int device) {
+  int bus = 0;
+  cudaDeviceGetAttribute(&bus, cudaDevAttrPciBusId, device);
+  return static_cast<unsigned long long>(bus);
+}
+/// The current GPU, as all processes name it.
+inline unsigned long long current_bus() {
+  int device = 0;
+  cudaGetDevice(&device);
+  return bus_of(device);
+}
+
+/// Proceeds with an export, and tells the other processes whose memory it is.
+/// (A driver may report opened memory as memory of the current GPU.)
+inline int told_owner(Call& get) {
+  const int code = get.proceed();
+  if (code != kSuccess) return code;
+  int device = 0;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+   reinterpret_cast<CUdeviceptr>(get.at<void*>(1)));
+  tell_processes(
+      "owner-" + key_of(get.at<void*>(0), sizeof(cudaIpcMemHandle_t)),
+      bus_of(device));
+  return code;
+}
+/// The GPU whose memory a handle stands for; the current GPU if no process said
+/// it.
+inline unsigned long long owner_of(const cudaIpcMemHandle_t& handle) {
+  return told("owner-" + key_of(&handle, sizeof handle), current_bus());
+}
+
 /// The opened pointer of a handle in the current context; null if the handle is
 /// not open there.
 inline void* already_open(Call& open) {

@@ -333,30 +333,11 @@ int hidden_gpu_copy_lost(Call& call) {
 }
 
 // The driver API does not open memory of a GPU other than the current GPU.
-// (A driver may report opened memory as memory of the current GPU. So the
-// exporting process says whose memory it is.)
 int driver_opens_current_gpu_only(Call& call) {
-  const auto key = [](const cudaIpcMemHandle_t& handle) {
-    return "bus-" + key_of(&handle, sizeof handle);
-  };
-  const auto bus_of = [](int device) {
-    int bus = 0;
-    cudaDeviceGetAttribute(&bus, cudaDevAttrPciBusId, device);
-    return static_cast<unsigned long long>(bus);
-  };
+  if (call.is("cudaIpcGetMemHandle")) return told_owner(call);
   const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cudaIpcGetMemHandle")) {
-    int device = 0;
-    DRIVER_CALL(cuPointerGetAttribute)
-    (&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-     reinterpret_cast<CUdeviceptr>(call.at<void*>(1)));
-    tell_processes(key(*call.at<cudaIpcMemHandle_t*>(0)), bus_of(device));
-    return code;
-  }
-  const auto here = bus_of(current_device());
-  if (call.is_runtime() ||
-      told(key(call.at<cudaIpcMemHandle_t>(1)), here) == here)
+  if (code != kSuccess || call.is_runtime() ||
+      owner_of(call.at<cudaIpcMemHandle_t>(1)) == current_bus())
     return code;
   DRIVER_CALL(cuIpcCloseMemHandle)(*call.at<CUdeviceptr*>(0));
   return refused(call);

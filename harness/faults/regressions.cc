@@ -29,6 +29,8 @@ struct Range {
 
 Range range_of(CUdeviceptr address) {
   Range range;
+  // The query needs a context, and calls for pools make none.
+  if (current_context() == nullptr) cudaFree(nullptr);
   DRIVER_CALL(cuMemGetAddressRange)(&range.begin, &range.bytes, address);
   return range;
 }
