@@ -176,6 +176,7 @@ static void waits_for_the_importers_record(Role& me, Api api) {
   me.signal("seen");
 
   // The importer's next record replaces a record of the exporter.
+  me.wait("asked for the first record");
   CALL(api.event_record(event, stream));
   EXPECT_TRUE(passes(stream));
   me.signal("recorded by the exporter");
@@ -222,6 +223,7 @@ static void records_for_the_exporter(Role& me, Api api) {
   EXPECT_TRUE(passes(after));
   EXPECT_SUCCESS(api.event_query(event));
   EXPECT_TRUE(is_done(twin)) << "the second open of the event";
+  me.signal("asked for the first record");
   me.wait("seen");
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream)) << "later work";
   later.release();

@@ -289,7 +289,7 @@ int busy_stream_never_waits(Call& call) {
 }
 
 // After a stream of the process was told to wait for an imported event, a query
-// or a host wait counts the event as complete.
+// says that the event is complete.
 int done_while_stream_waits(Call& call) {
   static auto& waited = *new Table<cudaEvent_t>;
   if (keeps_events(call)) {
@@ -1159,11 +1159,6 @@ void add_events(List& list) {
   list.named("busy-stream-never-waits",
              "a stream that still has work does not wait for an imported event",
              {kWait, kOpenEvent, kCreate, kDestroy}, busy_stream_never_waits);
-  list.named("sync-early-while-stream-waits",
-             "a host does not wait for an imported event after a stream of its "
-             "process was told to wait for it",
-             {kSync, kWait, kOpenEvent, kCreate, kDestroy},
-             done_while_stream_waits);
   list.named(
       "query-ready-while-stream-waits",
       "an imported event is ready after a stream of the process was told "
