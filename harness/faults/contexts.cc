@@ -30,8 +30,6 @@ bool is_opened(const void* pointer) {
   return false;
 }
 
-bool exports_memory(Call& call) { return call.is("cudaIpcGetMemHandle"); }
-
 int refused(Call& call, int code = cudaErrorInvalidValue) {
   call.fired();
   return code;

@@ -49,7 +49,6 @@ bool is_on_host(CUdeviceptr address) {
 
 // --- legacy handles of memory ------------------------------------------------
 
-bool exports_memory(Call& call) { return call.is("cudaIpcGetMemHandle"); }
 bool keeps_opened(Call& call) {
   return is_open_call(call) || is_close_call(call);
 }

@@ -29,6 +29,10 @@ struct Opened {
 /// All opened memory, by address.
 inline Table<void*, Opened> opened;
 
+/// Does the call export memory?
+inline bool exports_memory(Call& call) {
+  return call.is("cudaIpcGetMemHandle");
+}
 /// Does the call open memory?
 inline bool is_open_call(Call& call) { return call.is("cudaIpcOpenMemHandle"); }
 /// Does the call close memory?

@@ -42,7 +42,6 @@ CUdeviceptr number(const void* address) {
   return reinterpret_cast<CUdeviceptr>(address);
 }
 
-bool exports_memory(Call& call) { return call.is("cudaIpcGetMemHandle"); }
 bool keeps_opened(Call& call) {
   return is_open_call(call) || is_close_call(call);
 }
