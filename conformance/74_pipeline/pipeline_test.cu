@@ -15,6 +15,7 @@ using namespace ipclab;
 namespace {
 
 constexpr int kItems = 200;
+constexpr int kAhead = 2 * kSlots;  // items before a consumer takes one
 constexpr int kConsumers = 2;
 
 // The three ways to share the ring. Each has the memory that the producer makes
@@ -136,7 +137,10 @@ void producer(Role& me, bool one_is_killed) {
   me.wait("borrowed", kConsumers);
   const Ring ring = ring_in(lent);
   const Stream stream, other;
-  for (int item = 0; item < kItems; ++item) queue_item(ring, item, stream);
+  for (int item = 0; item < kAhead; ++item) queue_item(ring, item, stream);
+  EXPECT_TRUE(is_held(stream)) << "nobody has taken an item";
+  me.signal("ahead");
+  for (int item = kAhead; item < kItems; ++item) queue_item(ring, item, stream);
   if (one_is_killed) {
     me.wait_for_end("consumer 1");
     write(other, ring.taken(1), kItems);
@@ -153,6 +157,7 @@ void consumer(Role& me) {
   {
     const typename Way::Borrowed borrowed(me);
     me.signal("borrowed");
+    me.wait("ahead");
     const Ring ring = ring_in(borrowed);
     const Stream stream;
     for (int item = 0; item < kItems; ++item)
@@ -206,6 +211,7 @@ TEST(Pipeline, AKilledConsumerStopsNobody) {
       const Ring ring = ring_in(borrowed);
       const Stream& stream = *new Stream;
       me.signal("borrowed");
+      me.wait("ahead");
       for (int item = 0; item < after + 40; ++item) {
         if (item == after) EXPECT_TRUE(passes(stream, 30s));
         take_item(ring, 1, item, &wrong, stream);

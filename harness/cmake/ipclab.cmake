@@ -34,7 +34,7 @@ endfunction()
 #              the number of GPUs does not say enough
 #   BUILDS_ON  lessons that a reader should know before this lesson
 #   TIMEOUT    seconds after which the lesson counts as hung (30)
-#   ALONE      no other test may run at the same time: the lesson measures device memory
+#   ALONE      no other test may use its GPUs meanwhile: the lesson measures their memory
 #   MPI        with -DUSE_MPI, the lesson's source is also a program of two ranks: if MPI
 #              is installed, the function adds target topic_mpi and CTest
 #              sample.NN_topic.mpi

@@ -238,7 +238,7 @@ int set_from_other_gpu_lost(Call& call) {
   if (keeps_opened(call)) return noted_open(call);
   void* const memory = call.at<void*>(0);
   return opened.has(memory) &&
-                 owner_of(opened.get(memory).bytes) != current_bus()
+                 owner_of(opened.get(memory).bytes) != current_place()
              ? no_wait(call)
              : call.proceed();
 }

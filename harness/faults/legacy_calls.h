@@ -40,17 +40,22 @@ inline bool is_close_call(Call& call) {
   return call.is("cudaIpcCloseMemHandle");
 }
 
-/// The GPU of this number, as all processes name it: its number on the bus.
-inline unsigned long long bus_of(int device) {
-  int bus = 0;
+/// The GPU of this number, as all processes name it: its place in the machine.
+/// GPUs of one machine may have the same number on their bus.
+inline unsigned long long place_of(int device) {
+  int domain = 0, bus = 0, number = 0;
+  cudaDeviceGetAttribute(&domain, cudaDevAttrPciDomainId, device);
   cudaDeviceGetAttribute(&bus, cudaDevAttrPciBusId, device);
-  return static_cast<unsigned long long>(bus);
+  cudaDeviceGetAttribute(&number, cudaDevAttrPciDeviceId, device);
+  return static_cast<unsigned long long>(domain) << 32 |
+         static_cast<unsigned long long>(bus) << 16 |
+         static_cast<unsigned long long>(number);
 }
 /// The current GPU, as all processes name it.
-inline unsigned long long current_bus() {
+inline unsigned long long current_place() {
   int device = 0;
   cudaGetDevice(&device);
-  return bus_of(device);
+  return place_of(device);
 }
 
 /// Proceeds with an export, and tells the other processes whose memory it is.
@@ -64,13 +69,13 @@ inline int told_owner(Call& get) {
    reinterpret_cast<CUdeviceptr>(get.at<void*>(1)));
   tell_processes(
       "owner-" + key_of(get.at<void*>(0), sizeof(cudaIpcMemHandle_t)),
-      bus_of(device));
+      place_of(device));
   return code;
 }
 /// The GPU whose memory a handle stands for; the current GPU if no process said
 /// it.
 inline unsigned long long owner_of(const cudaIpcMemHandle_t& handle) {
-  return told("owner-" + key_of(&handle, sizeof handle), current_bus());
+  return told("owner-" + key_of(&handle, sizeof handle), current_place());
 }
 
 /// The opened pointer of a handle in the current context; null if the handle is

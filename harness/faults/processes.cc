@@ -337,7 +337,7 @@ int driver_opens_current_gpu_only(Call& call) {
   if (call.is("cudaIpcGetMemHandle")) return told_owner(call);
   const int code = call.proceed();
   if (code != kSuccess || call.is_runtime() ||
-      owner_of(call.at<cudaIpcMemHandle_t>(1)) == current_bus())
+      owner_of(call.at<cudaIpcMemHandle_t>(1)) == current_place())
     return code;
   DRIVER_CALL(cuIpcCloseMemHandle)(*call.at<CUdeviceptr*>(0));
   return refused(call);

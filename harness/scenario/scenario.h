@@ -53,7 +53,7 @@ void not_applicable(const std::string& why);
 struct Need {
   std::string capability;   ///< of capabilities.h; empty: none
   int gpus = 0;             ///< how many
-  bool alone = false;       ///< no other test may run at the same time
+  bool alone = false;       ///< no other test uses its GPUs meanwhile
   bool second_gpu = false;  ///< sees a second GPU if the machine has one
 };
 /// The machine has at least `count` GPUs.
@@ -61,8 +61,8 @@ inline Need gpus(int count) { return {"", count, false}; }
 /// The test also judges a second GPU if the machine has one. A test without
 /// this need sees only the GPUs that it asks for.
 inline const Need second_gpu{"", 0, false, true};
-/// No other test may run at the same time: this test measures memory of the
-/// whole device, or starts very many processes. A test that runs alone makes
+/// No other test may use the same GPUs meanwhile: this test measures memory of
+/// the whole device, or starts very many processes. A test that is alone makes
 /// the run longer.
 inline const Need alone{"", 0, true};
 

@@ -123,7 +123,10 @@ CUresult device_attribute(int* value, int attribute, int gpu) {
   }
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-      *value = 0x10 + gpu;
+      *value = kPciBus;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
+      *value = gpu;
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
       *value = is_mps_client();

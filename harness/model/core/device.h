@@ -90,6 +90,10 @@ CUuuid gpu_uuid(int gpu);
 /// Returns CUDA_ERROR_INVALID_VALUE for an attribute that does not exist.
 CUresult device_attribute(int* value, int attribute, int gpu);
 
+/// The PCI bus of all GPUs. A GPU's number on this bus is its number in the
+/// machine: real machines, too, have several GPUs on one bus.
+inline constexpr int kPciBus = 0x10;
+
 /// The stack of current contexts of this thread.
 CUcontext current_context();
 void set_current_context(CUcontext context);  ///< null: pops the top

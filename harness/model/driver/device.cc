@@ -94,8 +94,8 @@ IPCLAB_DRIVER_API CUresult cuDeviceGetPCIBusId(char* text, int length,
   if (CUresult error = enter()) return error;
   if (text == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  std::snprintf(text, static_cast<size_t>(length), "0000:%02x:00.0",
-                0x10 + device_at(device).gpu);
+  std::snprintf(text, static_cast<size_t>(length), "0000:%02x:%02x.0", kPciBus,
+                device_at(device).gpu);
   return CUDA_SUCCESS;
 }
 
@@ -112,8 +112,8 @@ IPCLAB_DRIVER_API CUresult cuDeviceGetByPCIBusId(CUdevice* device,
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
-  const int ordinal = ordinal_of_gpu(static_cast<int>(bus) - 0x10);
-  if (domain != 0 || slot != 0 || ordinal < 0) {
+  const int ordinal = ordinal_of_gpu(static_cast<int>(slot));
+  if (domain != 0 || bus != kPciBus || ordinal < 0) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
   *device = ordinal;

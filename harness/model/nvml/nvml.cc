@@ -88,8 +88,6 @@ Result put(const std::string& text, char* out, unsigned room) {
   return kSuccess;
 }
 
-int bus_of(int gpu) { return 0x10 + gpu; }  // CU_DEVICE_ATTRIBUTE_PCI_BUS_ID
-
 Memory memory_of(int gpu) {
   Memory memory{};
   memory.total = profile().memory_gib << 30;
@@ -219,10 +217,12 @@ IPCLAB_NVML Result nvmlDeviceGetHandleByPciBusId_v2(const char* id,
                                                     Gpu** device) {
   if (!initialised) return kUninitialised;
   if (id == nullptr || device == nullptr) return kInvalidArgument;
-  unsigned domain = 0, bus = 0;
-  if (std::sscanf(id, "%x:%x:", &domain, &bus) != 2) return kInvalidArgument;
+  unsigned domain = 0, bus = 0, slot = 0;
+  if (std::sscanf(id, "%x:%x:%x.", &domain, &bus, &slot) != 3)
+    return kInvalidArgument;
+  if (domain != 0 || bus != kPciBus) return kNotFound;
   for (Gpu& candidate : gpus()) {
-    if (domain != 0 || bus_of(candidate.gpu) != static_cast<int>(bus)) continue;
+    if (candidate.gpu != static_cast<int>(slot)) continue;
     *device = &candidate;
     return kSuccess;
   }
@@ -264,10 +264,12 @@ IPCLAB_NVML Result nvmlDeviceGetMemoryInfo_v2(Gpu* device, MemoryV2* memory) {
 IPCLAB_NVML Result nvmlDeviceGetPciInfo_v3(Gpu* device, PciInfo* info) {
   if (Result error = check(device, info)) return error;
   *info = {};
-  info->bus = static_cast<unsigned>(bus_of(device->gpu));
-  std::snprintf(info->legacy_id, sizeof info->legacy_id, "0000:%02X:00.0",
-                info->bus);
-  std::snprintf(info->id, sizeof info->id, "00000000:%02X:00.0", info->bus);
+  info->bus = kPciBus;
+  info->device = static_cast<unsigned>(device->gpu);
+  std::snprintf(info->legacy_id, sizeof info->legacy_id, "0000:%02X:%02X.0",
+                info->bus, info->device);
+  std::snprintf(info->id, sizeof info->id, "00000000:%02X:%02X.0", info->bus,
+                info->device);
   return kSuccess;
 }
 IPCLAB_NVML Result nvmlDeviceGetPciInfo_v2(Gpu* device, PciInfo* info) {

@@ -23,7 +23,7 @@ struct Description {
   int peers;       // whether the first two GPUs are peers
   int ipc_events;  // the attribute cudaDevAttrIpcEventSupport
   int get_memory, create_event;
-  int first_bus;
+  int first_on_bus;
   char name[64];
 };
 
@@ -42,7 +42,7 @@ ROLE(describe) {
     cudaDeviceProp properties;
     EXPECT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
     EXPECT_EQ(properties.ipcEventSupported, seen.ipc_events);
-    seen.first_bus = properties.pciBusID;
+    seen.first_on_bus = properties.pciDeviceID;
     std::memcpy(seen.name, properties.name, sizeof seen.name - 1);
   }
   test.send(seen);
@@ -106,7 +106,7 @@ TEST(Profile, VisibleDevicesChooseAndReorder) {
         {{"IPCLAB_PROFILE", "four-gpus"}, {"CUDA_VISIBLE_DEVICES", list}});
   };
   EXPECT_EQ(visible("2,0").gpus, 2);
-  EXPECT_EQ(visible("2,0").first_bus, 0x12);
+  EXPECT_EQ(visible("2,0").first_on_bus, 2);
   EXPECT_EQ(visible("1,9,0").gpus, 1);
   EXPECT_EQ(visible("-1").start, cudaErrorNoDevice);
   EXPECT_EQ(visible("").start, cudaErrorNoDevice);

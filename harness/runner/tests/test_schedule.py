@@ -166,12 +166,40 @@ def test_allocator_lets_nobody_join_a_test_that_is_alone() -> None:
     gpus = Allocator(["a", "b"], jobs=3)
     one = gpus.take(1, alone=True)
     assert one == ["a"]
-    assert gpus.take(1) is None
-    gpus.give_back(one)
-    other = gpus.take(1)
-    assert other == ["a"]
-    assert gpus.take(1) == ["b"]
+    assert gpus.take(1) == gpus.take(1) == ["b"]
+    assert gpus.take(2) is None
     assert gpus.take(1, alone=True) is None
+    gpus.give_back(one)
+    assert gpus.take(1) == ["a"]
+
+
+def test_allocator_promises_a_gpu_to_a_test_that_must_be_alone() -> None:
+    gpus = Allocator(["a", "b"], jobs=3)
+    assert gpus.take(1) == ["a"]
+    both = gpus.take(2)
+    assert both == ["b", "a"]
+    assert gpus.take(1, alone=True) is None
+    assert gpus.take(1) == ["a"]
+    assert gpus.take(2) is None
+    gpus.give_back(both)
+    assert gpus.take(1) == ["a"]
+    gpus.forget_promises()
+    assert gpus.take(1, alone=True) == ["b"]
+
+
+def test_tests_that_are_alone_hold_at_most_half_of_the_gpus() -> None:
+    gpus = Allocator(["a", "b", "c", "d"], jobs=8)
+    assert gpus.take(1, alone=True) == ["a"]
+    assert gpus.take(2, alone=True) is None
+    one = gpus.take(1, alone=True)
+    assert one == ["b"]
+    assert gpus.take(1, alone=True) is None
+    assert gpus.take(2) == ["c", "d"]
+    gpus.give_back(one)
+    assert gpus.take(1, alone=True) == ["b"]
+    all_of_them = Allocator(["a", "b"], jobs=8)
+    assert all_of_them.take(3, alone=True) == ["a", "b"]
+    assert all_of_them.take(1) is None
 
 
 def test_a_test_that_is_alone_shares_no_gpu(build: Build) -> None:
@@ -195,6 +223,35 @@ def test_a_test_that_is_alone_shares_no_gpu(build: Build) -> None:
         assert float(other[1]) >= float(ended) or float(other[2]) <= float(began)
 
 
+def test_others_run_beside_a_test_that_is_alone(build: Build, tmp_path: Path) -> None:
+    """With two GPUs, a test that must be alone meets another test: neither could end
+    without the other. Only the former has its GPU to itself.
+    """
+    wanted = ["CUDA_VISIBLE_DEVICES", "IPCLAB_EXCLUSIVE"]
+    for mine, other in (("a", "b"), ("b", "a")):
+        program = MEET.format(folder=tmp_path, mine=mine, other=other, variables=wanted)
+        extra = ("alone",) if mine == "a" else ()
+        build.conformance(program, f"Suite.{mine}", extra=extra)
+    outcome = build.run("-j", "3")
+    assert outcome.code == 0, outcome.text
+    seen = {x["test"]: x["notes"] for x in outcome.records}
+    assert [seen["Suite.a"][1], seen["Suite.b"][1]] == ["1", "None"]
+    assert seen["Suite.a"][0] != seen["Suite.b"][0]
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_tests_with_several_gpus_come_first(build: Build, gpus: int) -> None:
+    build.probe({**PROBE, "gpus": PROBE["gpus"][:gpus]})
+    program = "record(notes=[str(time.time())])"
+    for name, extra in (("One", ()), ("Alone", ("alone",)), ("Both", ("second_gpu",))):
+        build.conformance(program, f"Suite.{name}", extra=extra)
+    outcome = build.run("-j", "1")
+    began = {x["test"]: float(x["notes"][0]) for x in outcome.records}
+    order = sorted(began, key=lambda name: began[name])
+    assert order.index("Suite.Alone") == (1 if gpus == 2 else 0)
+    assert gpus == 1 or order[0] == "Suite.Both"
+
+
 def test_allocator_makes_tests_wait_for_their_own() -> None:
     gpus = Allocator(["a", "b"], jobs=2)
     assert gpus.exclusive
@@ -208,13 +265,11 @@ def test_allocator_makes_tests_wait_for_their_own() -> None:
 
 
 def test_a_test_with_a_machine_of_its_own_is_alone_there() -> None:
-    shared, apart = Allocator([], 4), Allocator([], 4, apart=True)
-    assert shared.take(1, alone=True) == []
-    assert shared.take(1) is None
-    assert apart.take(1, alone=True) == []
-    assert apart.take(1, alone=True) == apart.take(1) == []
-    apart.give_back([])
-    assert apart.take(1, alone=True) == []
+    apart = Allocator(["a"], 4, apart=True)
+    assert apart.take(1, alone=True) == ["a"]
+    assert apart.take(1, alone=True) == apart.take(1) == ["a"]
+    apart.give_back(["a"])
+    assert apart.take(1, alone=True) == ["a"]
 
 
 def test_on_the_model_a_test_that_is_alone_has_a_machine_to_itself(

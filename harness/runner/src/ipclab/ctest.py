@@ -37,7 +37,7 @@ class Case:
     suite: str
     lesson: str | None
     gpus: int  # how many the test needs
-    alone: bool  # no other test may run at the same time
+    alone: bool  # no other test may use its GPUs meanwhile
     requirement: str | None
     shared: bool = False  # may share processes with other such tests
     second_gpu: bool = False  # also judges a second GPU if there is one

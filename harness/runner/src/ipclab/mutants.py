@@ -317,7 +317,7 @@ class Campaign:
                     fits = case.requirement in fault.rows
                 if fits:
                     wanted.setdefault((profile, case.name), Job(None, profile, case))
-        return sorted(wanted.values(), key=lambda job: job.case.alone)
+        return sorted(wanted.values(), key=self._first)
 
     def planned(self, fault: Fault) -> list[Case]:
         """The tests with which a fault has to run, as far as the baseline is known."""
@@ -393,11 +393,16 @@ class Campaign:
                     fault, cases, self._sound[profile], self.rows
                 )
                 ranked += [
-                    (case.alone, rank, mixed(fault), Job(fault, profile, case))
+                    (rank, self._first(job), mixed(fault), job)
                     for rank, case in enumerate(ordered[: max(tried[row], 1)])
+                    for job in [Job(fault, profile, case)]
                 ]
         ranked.sort(key=lambda entry: entry[:3])
         return [entry[3] for entry in ranked]
+
+    def _first(self, job: Job) -> tuple[bool, bool]:
+        """The place of a job in an order; the smallest is the first."""
+        return schedule.first(job.case, len(self._uuids(job.profile)))
 
     def _proofs(self) -> list[Job]:
         """Jobs with operators, for the rows that no fault has made fail yet."""
@@ -427,7 +432,7 @@ class Campaign:
                 for rank, (_, _, fault, case) in enumerate(pairs[:PROOFS])
                 if (fault.name, case.name) not in self._done
             ]
-        jobs.sort(key=lambda job: (job[1].case.alone, job[0]))
+        jobs.sort(key=lambda job: (job[0], self._first(job[1])))
         return [job for _, job in jobs]
 
     def unproved(self) -> list[str]:

@@ -139,11 +139,12 @@ class Plugin:
             for attempt in range(1, run.settings.repeat + 1)
             for cases in starts
         ]
-        # First come the tests that run alone, because later other tests may be running
-        # all the time. Then come the starts with many tests, so no long start remains
-        # at the end.
-        jobs.sort(key=lambda job: (not job.case.alone, -len(job.cases)))
+        # Among tests of equal needs the starts with many tests come first, so no long
+        # start remains at the end.
         uuids = [str(gpu["uuid"]) for gpu in run.probe["gpus"]]
+        jobs.sort(
+            key=lambda job: (schedule.first(job.case, len(uuids)), -len(job.cases))
+        )
         if view:
             view.begin(sum(len(job.cases) for job in jobs))
         try:

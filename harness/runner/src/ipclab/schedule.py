@@ -28,43 +28,68 @@ J = TypeVar("J", bound=Job)
 R = TypeVar("R")
 
 
+def first(case: Case, gpus: int) -> tuple[bool, bool]:
+    """The place of a test in the order of a run on a machine with `gpus` GPUs; the
+    smallest is the first.
+
+    First come the tests with several GPUs, because such a test waits while a test that
+    must be alone has one of them. Then come the tests that must be alone: on a machine
+    with several GPUs the others run beside them.
+    """
+    return min(case.visible_gpus, gpus) < 2, not case.alone
+
+
 class Allocator:
     """Counts how many tests use each GPU.
 
     `jobs` is how many tests may run at once. If `jobs` is not greater than the number
     of GPUs, no GPU is shared, and a test waits for free GPUs. Otherwise a test gets the
-    GPUs with the least load. It waits only if this test or a running test must be
-    alone. If each test has its own simulated machine (`apart`), a test is always alone
-    on its machine.
+    GPUs with the least load. A test that must be alone waits for GPUs that no other
+    test uses, and no other test gets them until it ends. Such tests hold at most half
+    of the GPUs, or the GPUs of one test, so the other tests can go on. If each test has
+    its own simulated machine (`apart`), a test is always alone on its machine.
     """
 
     def __init__(self, uuids: list[str], jobs: int, apart: bool = False) -> None:
         self._apart = apart
         self._load = dict.fromkeys(uuids, 0)
-        self._running = 0
-        self._held = False  # whether a test that must run alone is running
+        self._held: set[str] = set()  # by tests that are alone
+        self._promised: set[str] = set()  # to tests that must be alone and wait
         self._single = jobs == 1
         self.exclusive = jobs <= max(len(uuids), 1)
 
+    def forget_promises(self) -> None:
+        """The tests that wait are asked again, from the first one on."""
+        self._promised.clear()
+
     def take(self, wanted: int, alone: bool = False) -> list[str] | None:
-        """GPUs for a test, at most as many as there are; None if the test must wait."""
+        """GPUs for a test, at most as many as there are; None if the test must wait.
+
+        A test that must be alone and waits is promised the GPUs with the least load:
+        the tests that are asked after it get others.
+        """
         alone = alone and not self._apart
-        if self._held or (alone and self._running):
-            return None
         count = min(wanted, len(self._load))
-        least = sorted(self._load, key=lambda uuid: self._load[uuid])[:count]
-        if self.exclusive and any(self._load[uuid] for uuid in least):
+        most_held = max(len(self._load) // 2, count)
+        if alone and len(self._held) + count > most_held:
             return None
-        self._running += 1
-        self._held = alone
+        left = [x for x in self._load if x not in self._held | self._promised]
+        least = sorted(left, key=lambda uuid: self._load[uuid])[:count]
+        if len(least) < count:
+            return None
+        if (alone or self.exclusive) and any(self._load[uuid] for uuid in least):
+            if alone:
+                self._promised.update(least)
+            return None
+        if alone:
+            self._held.update(least)
         for uuid in least:
             self._load[uuid] += 1
         return least
 
     def give_back(self, uuids: list[str]) -> None:
         """The test has ended."""
-        self._running -= 1
-        self._held = False  # if a test runs alone, only this test can end
+        self._held.difference_update(uuids)  # a test that is alone shares no GPU
         for uuid in uuids:
             self._load[uuid] -= 1
 
@@ -87,7 +112,7 @@ def run(
     more: Callable[[], Sequence[J]] = lambda: (),
 ) -> bool:
     """Run the jobs in their order, at most `parallel` at once. While a job waits for
-    its GPUs, later jobs can overtake it.
+    its GPUs, later jobs can overtake it, but not on GPUs that are promised to it.
 
     Returns False if a signal stopped the function, or if time.monotonic() reached
     `deadline`. Then the function ends the running jobs, and does not call `finished`
@@ -119,6 +144,7 @@ def run(
     def start_what_waits() -> None:
         kept: list[J] = []  # jobs that have to wait
         index = 0
+        allocator.forget_promises()
         while index < len(waiting) and len(running) < parallel:
             job = waiting[index]
             index += 1
