@@ -32,18 +32,6 @@ bool is_known(CUdeviceptr pointer) {
              &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer) == CUDA_SUCCESS;
 }
 
-// The call succeeds although the driver refuses it.
-int accepted(Call& call) {
-  if (call.is_runtime()) cudaGetLastError();
-  call.fired();
-  return kSuccess;
-}
-
-int refused(Call& call, int code = cudaErrorInvalidValue) {
-  call.fired();
-  return code;
-}
-
 // --- attributes of pointers --------------------------------------------------
 
 using Change = void (*)(cudaPointerAttributes& attributes);

@@ -5,145 +5,20 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstring>
-#include <string>
-#include <thread>
-#include <vector>
 
+#include "chunk_calls.h"
 #include "descriptor.h"
-#include "fault.h"
 #include "legacy_calls.h"
-#include "pool_calls.h"
-#include "table.h"
 
 namespace ipclab::faults {
 namespace {
 
-using Chunk = CUmemGenericAllocationHandle;
-
-constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-constexpr auto kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
-constexpr size_t kGranule = 2 << 20;
-
-// --- what this process has ---------------------------------------------------
-
-struct Mapped {
-  size_t bytes = 0;
-  Chunk chunk = 0;
-};
-Table<CUdeviceptr, Mapped> mappings;
-Table<CUdeviceptr, size_t> reservations;
-Table<Chunk, size_t> created;  // the value is the size
-Table<Chunk> imports;
-Table<Chunk> exports;
-
-// Updates the tables above after a call that succeeded.
-void note(Call& call) {
-  if (call.is("cuMemCreate")) {
-    const Chunk made = *call.at<Chunk*>(0);
-    created.put(made, call.at<size_t>(1));
-    imports.erase(made);
-    exports.erase(made);
-  } else if (call.is("cuMemImportFromShareableHandle")) {
-    imports.put(*call.at<Chunk*>(0));
-    created.erase(*call.at<Chunk*>(0));  // the number may be an earlier one
-    exports.erase(*call.at<Chunk*>(0));
-  } else if (call.is("cuMemExportToShareableHandle")) {
-    exports.put(call.at<Chunk>(1));
-  } else if (call.is("cuMemAddressReserve")) {
-    reservations.put(*call.at<CUdeviceptr*>(0), call.at<size_t>(1));
-  } else if (call.is("cuMemAddressFree")) {
-    reservations.erase(call.at<CUdeviceptr>(0));
-  } else if (call.is("cuMemMap")) {
-    mappings.put(call.at<CUdeviceptr>(0),
-                 {call.at<size_t>(1), call.at<Chunk>(3)});
-  } else if (call.is("cuMemUnmap")) {
-    mappings.erase(call.at<CUdeviceptr>(0));
-  }
-}
-
-// Proceeds and updates the tables above.
-int noted(Call& call) {
-  const int code = call.proceed();
-  if (code == kSuccess) note(call);
-  return code;
-}
-
-// The beginning of the mapping that contains an address, or 0.
-CUdeviceptr mapping_at(CUdeviceptr address) {
-  for (const auto& [begin, mapped] : mappings.all())
-    if (address >= begin && address - begin < mapped.bytes) return begin;
-  return 0;
-}
-
-// The beginning of the reservation that contains an address, or 0.
-CUdeviceptr reservation_at(CUdeviceptr address) {
-  for (const auto& [begin, bytes] : reservations.all())
-    if (address >= begin && address - begin < bytes) return begin;
-  return 0;
-}
-
-// The beginning of a mapping of the memory, or 0.
-CUdeviceptr first_mapping_of(Chunk chunk) {
-  for (const auto& [begin, mapped] : mappings.all())
-    if (mapped.chunk == chunk) return begin;
-  return 0;
-}
-
-bool is_import(CUdeviceptr address) {
-  const CUdeviceptr begin = mapping_at(address);
-  return begin != 0 && imports.has(mappings.get(begin).chunk);
-}
-
-CUmemAllocationProp properties_of(Chunk chunk) {
-  CUmemAllocationProp found{};
-  DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)(&found, chunk);
-  return found;
-}
-
-// Where the memory of a mapping is. The program may have released the handle.
-CUmemLocation location_at(CUdeviceptr begin) {
-  Chunk held = 0;
-  if (DRIVER_CALL(cuMemRetainAllocationHandle)(
-          &held, reinterpret_cast<void*>(begin)) != CUDA_SUCCESS)
-    return {};
-  const CUmemLocation found = properties_of(held).location;
-  DRIVER_CALL(cuMemRelease)(held);
-  return found;
-}
-
-// Sets the access of one location to a mapping.
-bool allow(CUdeviceptr begin, CUmemLocation location, CUmemAccess_flags flags) {
-  CUmemAccessDesc access{};
-  access.location = location;
-  access.flags = flags;
-  return DRIVER_CALL(cuMemSetAccess)(begin, mappings.get(begin).bytes, &access,
-                                     1) == CUDA_SUCCESS;
-}
-
-// The access of one location to a mapping.
-unsigned long long access_of(CUdeviceptr begin, CUmemLocation location) {
-  unsigned long long flags = 0;
-  DRIVER_CALL(cuMemGetAccess)(&flags, &location, begin);
-  return flags;
-}
-
-// Takes a reference to mapped memory and keeps it.
-bool keep_forever(CUdeviceptr begin) {
-  Chunk kept = 0;
-  return DRIVER_CALL(cuMemRetainAllocationHandle)(
-             &kept, reinterpret_cast<void*>(begin)) == CUDA_SUCCESS;
-}
-
 // --- descriptors -------------------------------------------------------------
-
-bool is_open(int descriptor) { return fcntl(descriptor, F_GETFD) != -1; }
 
 int number_above_1023_refused(Call& call) {
   return imports_descriptor(call) && descriptor_of(call) > 1023 &&
@@ -185,7 +60,7 @@ int second_export_closes_first(Call& call) {
 int second_export_leaks(Call& call) {
   const bool again =
       call.is("cuMemExportToShareableHandle") && exports.has(call.at<Chunk>(1));
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code == kSuccess && again &&
       call.at<CUmemAllocationHandleType>(2) == kFd &&
       fcntl(*call.at<int*>(0), F_DUPFD_CLOEXEC, 300) >= 0)
@@ -247,7 +122,7 @@ int ninth_import_is_first(Call& call) {
 
 int retain_counts_twice(Call& call) {
   const int code = call.proceed();
-  if (code == kSuccess && keep_forever(call.at<CUdeviceptr>(1))) call.fired();
+  if (code == kSuccess && retain(call.at<CUdeviceptr>(1)) != 0) call.fired();
   return code;
 }
 
@@ -263,7 +138,7 @@ int leaked_in_used_place(Call& call) {
     return code;
   }
   const auto chunk = call.at<Chunk>(3);
-  if (former.get(begin, chunk) != chunk && keep_forever(begin)) call.fired();
+  if (former.get(begin, chunk) != chunk && retain(begin) != 0) call.fired();
   former.put(begin, chunk);
   return code;
 }
@@ -297,8 +172,8 @@ int refused_map_leaks(Call& call) {
 // A second mapping of memory clears the memory.
 int second_mapping_clears(Call& call) {
   const CUdeviceptr first =
-      call.is("cuMemMap") ? first_mapping_of(call.at<Chunk>(3)) : 0;
-  const int code = noted(call);
+      call.is("cuMemMap") ? mapping_of(call.at<Chunk>(3)) : 0;
+  const int code = noted_chunks(call);
   if (code == kSuccess && first != 0 &&
       DRIVER_CALL(cuMemsetD8)(first, 0, mappings.get(first).bytes) ==
           CUDA_SUCCESS)
@@ -309,13 +184,6 @@ int second_mapping_clears(Call& call) {
 // Memory that was not exported is cleared when it is unmapped, although its
 // handle is held.
 int unmapping_clears(Call& call) {
-  static auto& released = *new Table<Chunk>;
-  if (call.is("cuMemRelease")) released.put(call.at<Chunk>(0));
-  if (call.is("cuMemCreate")) {
-    const int code = noted(call);
-    if (code == kSuccess) released.erase(*call.at<Chunk*>(0));
-    return code;
-  }
   if (call.is("cuMemUnmap")) {
     const CUdeviceptr begin = call.at<CUdeviceptr>(0);
     const Mapped mapped = mappings.get(begin);
@@ -324,7 +192,7 @@ int unmapping_clears(Call& call) {
         DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS)
       call.fired();
   }
-  return noted(call);
+  return noted_chunks(call);
 }
 
 // After an export, the exporter can only read its memory.
@@ -335,7 +203,7 @@ int export_makes_read_only(Call& call) {
         allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READ))
       call.fired();
   };
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess) return code;
   if (call.is("cuMemExportToShareableHandle")) {
     for (const auto& [begin, mapped] : mappings.all())
@@ -386,18 +254,9 @@ int reservation_ends_with_thread(Call& call) {
   return code;
 }
 
-bool has_ended(pid_t pid) {
-  const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  if (process < 0) return true;
-  pollfd end{process, POLLIN, 0};
-  const bool ended = poll(&end, 1, 0) == 1;
-  close(process);
-  return ended;
-}
-
 // If a process dies that has imported memory, the memory is cleared.
 int importer_death_clears(Call& call) {
-  if (call.is("cudaLaunchKernel") || call.is("cudaMemcpy")) {
+  if (is_use(call)) {
     const auto importer = static_cast<pid_t>(told("importer", 0));
     if (importer != 0 && !exports.all().empty() && has_ended(importer)) {
       tell_processes("importer", 0);
@@ -410,7 +269,7 @@ int importer_death_clears(Call& call) {
   }
   const bool gives_back =
       call.is("cuMemUnmap") && is_import(call.at<CUdeviceptr>(0));
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess) return code;
   if (call.is("cuMemImportFromShareableHandle"))
     tell_processes("importer", static_cast<unsigned long long>(getpid()));
@@ -447,24 +306,22 @@ int far_offset_accepted(Call& call) {
   if (code == kSuccess || offset == 0 || offset % (size_t{1} << 32) != 0)
     return code;
   offset = 0;
-  if (call.proceed() != kSuccess) return code;
-  call.fired();
-  return kSuccess;
+  return call.proceed() == kSuccess ? accepted(call) : code;
 }
 
 // Memory can be mapped only behind what is mapped in the reservation.
 int mapped_in_order_only(Call& call) {
-  if (!call.is("cuMemMap")) return noted(call);
+  if (!call.is("cuMemMap")) return noted_chunks(call);
   const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
   for (const auto& [begin, mapped] : mappings.all())
     if (begin > wanted && reservation_at(begin) == reservation_at(wanted))
       return refused(call);
-  return noted(call);
+  return noted_chunks(call);
 }
 
 // The mapping of an import may be larger than the imported memory.
 int larger_import_mapped(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code == kSuccess || !call.is("cuMemMap") ||
       !imports.has(call.at<Chunk>(3)) ||
       mapping_at(call.at<CUdeviceptr>(0)) != 0 || call.at<size_t>(2) != 0)
@@ -473,7 +330,7 @@ int larger_import_mapped(Call& call) {
   while (bytes > kGranule && bytes % kGranule == 0) {
     bytes -= kGranule;
     if (call.proceed() != kSuccess) continue;
-    note(call);
+    note_chunks(call);
     return accepted(call);
   }
   return code;
@@ -524,7 +381,7 @@ int former_handle_retained(Call& call) {
   if (call.is("cuMemUnmap")) {
     const CUdeviceptr begin = call.at<CUdeviceptr>(0);
     const Mapped mapped = mappings.get(begin);
-    const int code = noted(call);
+    const int code = noted_chunks(call);
     if (code == kSuccess && mapped.bytes != 0) former.put(begin, mapped);
     return code;
   }
@@ -535,7 +392,7 @@ int former_handle_retained(Call& call) {
     for (const auto& [begin, mapped] : former.all())
       if (begin - call.at<CUdeviceptr>(0) < call.at<size_t>(1))
         former.erase(begin);
-  return noted(call);
+  return noted_chunks(call);
 }
 
 // --- what is written, and how much of it -------------------------------------
@@ -574,16 +431,16 @@ int second_import_has_access(Call& call) {
     const auto chunk = call.at<Chunk>(0);
     if (copies.has(chunk)) close(copies.get(chunk));
     copies.erase(chunk);
-    return noted(call);
+    return noted_chunks(call);
   }
   if (call.is("cuMemImportFromShareableHandle")) {
-    const int code = noted(call);
+    const int code = noted_chunks(call);
     if (code == kSuccess && imports_descriptor(call))
       copies.put(*call.at<Chunk*>(0),
                  fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 300));
     return code;
   }
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess || !call.is("cuMemMap")) return code;
   const auto chunk = call.at<Chunk>(3);
   if (!copies.has(chunk)) return code;
@@ -593,16 +450,14 @@ int second_import_has_access(Call& call) {
         !name_the_same(copies.get(mapped.chunk), copies.get(chunk)))
       continue;
     const auto flags = access_of(begin, here);
-    if (flags != 0 && allow(call.at<CUdeviceptr>(0), here,
-                            static_cast<CUmemAccess_flags>(flags)))
-      call.fired();
+    if (flags != 0 && allow(call.at<CUdeviceptr>(0), here, flags)) call.fired();
   }
   return code;
 }
 
 // Another GPU gets access only if the GPU of the memory has access.
 int access_needs_owner_gpu(Call& call) {
-  if (!call.is("cuMemSetAccess")) return noted(call);
+  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   if (begin == 0) return call.proceed();
   const CUmemLocation own = location_at(begin);
@@ -617,7 +472,7 @@ int access_needs_owner_gpu(Call& call) {
 
 // Access of a GPU to memory on a host node ends the access of the CPU.
 int gpu_access_ends_cpu_access(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   if (begin == 0) return code;
@@ -643,7 +498,7 @@ int no_access_told_of_cpu(Call& call) {
 
 // Of a range of many chunks only the first four get access.
 int access_of_four_chunks(Call& call) {
-  if (!call.is("cuMemSetAccess")) return noted(call);
+  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
   auto& bytes = call.at<size_t>(1);
   size_t part = 0;
@@ -665,7 +520,7 @@ int access_of_four_chunks(Call& call) {
 int fabric_beside_fd_fresh(Call& call) {
   if (!call.is("cuMemExportToShareableHandle") ||
       call.at<CUmemAllocationHandleType>(2) != kFabric)
-    return noted(call);
+    return noted_chunks(call);
   CUmemAllocationProp wanted = properties_of(call.at<Chunk>(1));
   const size_t bytes = created.get(call.at<Chunk>(1));
   Chunk other = 0;
@@ -710,14 +565,14 @@ CUdeviceptr target_of(Call& call) { return call.value<CUdeviceptr>(kPointer); }
 cudaStream_t stream_of(Call& call) { return call.value<cudaStream_t>(kStream); }
 
 int captured_set_of_import_lost(Call& call) {
-  if (!call.is("cudaMemsetAsync")) return noted(call);
+  if (!call.is("cudaMemsetAsync")) return noted_chunks(call);
   return is_captured(stream_of(call)) && is_import(target_of(call))
              ? no_wait(call)
              : call.proceed();
 }
 
 int captured_copy_of_import_lost(Call& call) {
-  if (!call.is("cudaMemcpyAsync")) return noted(call);
+  if (!call.is("cudaMemcpyAsync")) return noted_chunks(call);
   return is_captured(stream_of(call)) &&
                  (is_import(target_of(call)) ||
                   is_import(call.value<CUdeviceptr>(kSource)))
@@ -727,7 +582,7 @@ int captured_copy_of_import_lost(Call& call) {
 
 // A memset of an import does not wait for the earlier work of its stream.
 int set_of_import_skips_stream(Call& call) {
-  if (!call.is("cudaMemsetAsync")) return noted(call);
+  if (!call.is("cudaMemsetAsync")) return noted_chunks(call);
   if (is_captured(stream_of(call)) || !is_import(target_of(call)))
     return call.proceed();
   call.value<cudaStream_t>(kStream) = private_stream();
@@ -736,7 +591,8 @@ int set_of_import_skips_stream(Call& call) {
 }
 
 int copy_of_other_thread_lost(Call& call) {
-  if (!call.is("cudaMemcpy") && !call.is("cudaMemcpyAsync")) return noted(call);
+  if (!call.is("cudaMemcpy") && !call.is("cudaMemcpyAsync"))
+    return noted_chunks(call);
   return gettid() != getpid() && is_import(target_of(call)) ? no_wait(call)
                                                             : call.proceed();
 }
@@ -744,12 +600,12 @@ int copy_of_other_thread_lost(Call& call) {
 CUdeviceptr word_of(Call& call) { return call.at<CUdeviceptr>(1); }
 
 int wide_word_of_import_lost(Call& call) {
-  if (!call.is("cuStreamWriteValue64")) return noted(call);
+  if (!call.is("cuStreamWriteValue64")) return noted_chunks(call);
   return is_import(word_of(call)) ? no_wait(call) : call.proceed();
 }
 
 int batch_on_import_lost(Call& call) {
-  if (!call.is("cuStreamBatchMemOp")) return noted(call);
+  if (!call.is("cuStreamBatchMemOp")) return noted_chunks(call);
   const auto* const list = call.at<CUstreamBatchMemOpParams*>(2);
   for (unsigned i = 0; i < call.at<unsigned>(1); ++i)
     if (is_import(list[i].writeValue.address)) return no_wait(call);
@@ -758,7 +614,7 @@ int batch_on_import_lost(Call& call) {
 
 // A stream writes a word of a later chunk of a range into the first chunk.
 int word_of_later_chunk_astray(Call& call) {
-  if (!call.is("cuStreamWriteValue32")) return noted(call);
+  if (!call.is("cuStreamWriteValue32")) return noted_chunks(call);
   auto& word = call.at<CUdeviceptr>(1);
   const CUdeviceptr begin = mapping_at(word);
   const CUdeviceptr first = begin == 0 ? 0 : reservation_at(begin);

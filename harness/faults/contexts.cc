@@ -30,11 +30,6 @@ bool is_opened(const void* pointer) {
   return false;
 }
 
-int refused(Call& call, int code = cudaErrorInvalidValue) {
-  call.fired();
-  return code;
-}
-
 int current_device() {
   int device = -1;
   cudaGetDevice(&device);

@@ -14,6 +14,9 @@
 
 namespace ipclab::faults {
 
+/// Is a descriptor of this number open?
+inline bool is_open(int descriptor) { return fcntl(descriptor, F_GETFD) != -1; }
+
 /// A key that is the same for all descriptors of one file in all processes. It
 /// is 0 if the descriptor is not open. All descriptors of NVIDIA's driver refer
 /// to one file, the driver's device.

@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
-#include "fault.h"
+#include "chunk_calls.h"
 #include "harness/toolkit/newer.h"
 
 namespace ipclab::faults {
@@ -94,13 +94,10 @@ int other_device_accepted(Call& call) {
 }
 
 int host_memory_refused(Call& call) {
-  CUmemAllocationProp properties{};
-  DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)
-  (&properties, call.at<CUmemGenericAllocationHandle>(3));
-  if (properties.location.type != CU_MEM_LOCATION_TYPE_HOST_NUMA)
-    return call.proceed();
-  call.fired();
-  return CUDA_ERROR_INVALID_VALUE;
+  return properties_of(call.at<Chunk>(3)).location.type ==
+                 CU_MEM_LOCATION_TYPE_HOST_NUMA
+             ? refused(call)
+             : call.proceed();
 }
 
 // --- other processes ---------------------------------------------------------
@@ -111,17 +108,12 @@ int imported_as_new(Call& call) {
   CUlogicalEndpointProp wanted{};
   wanted.type = CU_LOGICAL_ENDPOINT_TYPE_UNICAST;
   wanted.size = 64 << 20;
-  CUmemAllocationProp memory{};
-  memory.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  memory.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  CUmemGenericAllocationHandle handle = 0;
   int status = 0;
   call.fired();
   DRIVER_CALL(cuLogicalEndpointCreate)(id, &wanted);
   DRIVER_CALL(cuLogicalEndpointQuery)(id, 1, &status);
-  DRIVER_CALL(cuMemCreate)(&handle, wanted.size, &memory, 0);
-  return DRIVER_CALL(cuLogicalEndpointBindMem)(id, 0, 0, handle, 0, wanted.size,
-                                               0);
+  return DRIVER_CALL(cuLogicalEndpointBindMem)(
+      id, 0, 0, new_chunk(wanted.size, on_gpu(0)), 0, wanted.size, 0);
 }
 
 // --- copies ------------------------------------------------------------------

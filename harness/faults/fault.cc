@@ -4,6 +4,8 @@
 #include "fault.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -213,6 +215,30 @@ const List& all_faults() {
   return list;
 }
 
+int refused(Call& call, int code) {
+  call.fired();
+  return code;
+}
+
+int accepted(Call& call) {
+  if (call.is_runtime()) cudaGetLastError();
+  call.fired();
+  return kSuccess;
+}
+
+bool is_use(Call& call) {
+  return call.is("cudaLaunchKernel") || call.is("cudaMemcpy");
+}
+
+bool has_ended(pid_t process) {
+  const int descriptor = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
+  if (descriptor < 0) return true;
+  pollfd end{descriptor, POLLIN, 0};
+  const bool ended = poll(&end, 1, 0) == 1;
+  close(descriptor);
+  return ended;
+}
+
 int next_refused(Call& call) {
   static std::atomic<int> pending{kSuccess};
   const int before = pending.exchange(kSuccess);
@@ -222,9 +248,7 @@ int next_refused(Call& call) {
 }
 
 int first_thread_only(Call& call) {
-  if (gettid() == getpid()) return call.proceed();
-  call.fired();
-  return cudaErrorInvalidValue;
+  return gettid() == getpid() ? call.proceed() : refused(call);
 }
 
 cudaStream_t private_stream() {

@@ -4,6 +4,8 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <sys/types.h>
+
 #include <functional>
 #include <initializer_list>
 #include <string>
@@ -93,6 +95,23 @@ bool is_chosen(const char* name);
 void note_fired(const char* function);
 /// The function that the chosen fault is about.
 const std::string& chosen_function();
+
+/// The granularity: sizes of memory of cuMemCreate and of pools are multiples
+/// of it.
+constexpr size_t kGranule = 2 << 20;
+
+/// Returns the code of a refusal, which both APIs share.
+int refused(Call& call, int code = cudaErrorInvalidValue);
+/// Returns success instead of a refusal. Also clears the refusal from the
+/// runtime's last error.
+int accepted(Call& call);
+
+/// Does the call use memory? At such a call, faults take memory away or clear
+/// it.
+bool is_use(Call& call);
+/// Has a process ended? True also for a process that its parent has not yet
+/// waited for.
+bool has_ended(pid_t process);
 
 /// A stream of the current context that waits for no other stream.
 cudaStream_t private_stream();

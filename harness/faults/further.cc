@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "chunk_calls.h"
 #include "descriptor.h"
 #include "legacy_calls.h"
 #include "pool_calls.h"
@@ -467,91 +468,10 @@ int wide_opened_word_not_written(Call& call) {
 
 // --- memory of cuMemCreate ---------------------------------------------------
 
-using Chunk = CUmemGenericAllocationHandle;
-
-constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-
-struct Mapped {
-  size_t bytes = 0;
-  Chunk chunk = 0;
-  int order = 0;  // in which the mappings were made
-};
 struct Descriptor {
   int number = -1;
   ino_t file = 0;
 };
-Table<CUdeviceptr, Mapped> mappings;
-Table<CUdeviceptr, size_t> reservations;
-Table<Chunk> imports;
-Table<Chunk, int> makers;  // the threads that created or imported memory
-
-void note(Call& call) {
-  static std::atomic<int> order{0};
-  if (call.is("cuMemCreate")) {
-    imports.erase(*call.at<Chunk*>(0));
-    makers.put(*call.at<Chunk*>(0), this_thread());
-  } else if (call.is("cuMemImportFromShareableHandle")) {
-    imports.put(*call.at<Chunk*>(0));
-    makers.put(*call.at<Chunk*>(0), this_thread());
-  } else if (call.is("cuMemMap")) {
-    mappings.put(call.at<CUdeviceptr>(0),
-                 {call.at<size_t>(1), call.at<Chunk>(3), ++order});
-  } else if (call.is("cuMemUnmap")) {
-    mappings.erase(call.at<CUdeviceptr>(0));
-  } else if (call.is("cuMemAddressReserve")) {
-    reservations.put(*call.at<CUdeviceptr*>(0), call.at<size_t>(1));
-  } else if (call.is("cuMemAddressFree")) {
-    reservations.erase(call.at<CUdeviceptr>(0));
-  }
-}
-
-// Proceeds and updates the tables above.
-int noted(Call& call) {
-  const int code = call.proceed();
-  if (code == kSuccess) note(call);
-  return code;
-}
-
-// The beginning of the mapping that contains an address, or 0.
-CUdeviceptr mapping_at(CUdeviceptr address) {
-  for (const auto& [begin, mapped] : mappings.all())
-    if (address >= begin && address - begin < mapped.bytes) return begin;
-  return 0;
-}
-bool is_reserved(CUdeviceptr address) {
-  for (const auto& [begin, bytes] : reservations.all())
-    if (address >= begin && address - begin < bytes) return true;
-  return false;
-}
-bool is_import(CUdeviceptr address) {
-  const CUdeviceptr begin = mapping_at(address);
-  return begin != 0 && imports.has(mappings.get(begin).chunk);
-}
-
-// Where the memory of a mapping is. The program may have released the handle.
-CUmemLocation location_at(CUdeviceptr begin) {
-  Chunk held = 0;
-  CUmemAllocationProp found{};
-  if (DRIVER_CALL(cuMemRetainAllocationHandle)(
-          &held, reinterpret_cast<void*>(begin)) != CUDA_SUCCESS)
-    return {};
-  DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)(&found, held);
-  DRIVER_CALL(cuMemRelease)(held);
-  return found.location;
-}
-unsigned long long access_of(CUdeviceptr begin, CUmemLocation location) {
-  unsigned long long flags = 0;
-  DRIVER_CALL(cuMemGetAccess)(&flags, &location, begin);
-  return flags;
-}
-bool allow(CUdeviceptr begin, CUmemLocation location,
-           unsigned long long flags) {
-  CUmemAccessDesc access{};
-  access.location = location;
-  access.flags = static_cast<CUmemAccess_flags>(flags);
-  return DRIVER_CALL(cuMemSetAccess)(begin, mappings.get(begin).bytes, &access,
-                                     1) == CUDA_SUCCESS;
-}
 
 // Closes a descriptor, but only if its number still refers to its file.
 bool closes(const Descriptor& one) {
@@ -561,10 +481,10 @@ bool closes(const Descriptor& one) {
 
 // Reserved addresses without memory get a legacy handle.
 int reserved_exported(Call& call) {
-  if (!exports_memory(call)) return noted(call);
+  if (!exports_memory(call)) return noted_chunks(call);
   const CUdeviceptr address = call.at<CUdeviceptr>(1);
   return exported_all_the_same(
-      call, is_reserved(address) && mapping_at(address) == 0);
+      call, reservation_at(address) != 0 && mapping_at(address) == 0);
 }
 
 bool exports_fd(Call& call) {
@@ -578,7 +498,7 @@ int unmap_closes_descriptor(Call& call) {
   const Chunk chunk = call.is("cuMemUnmap")
                           ? mappings.get(call.at<CUdeviceptr>(0)).chunk
                           : Chunk{0};
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess) return code;
   if (exports_fd(call)) {
     const int made = *call.at<int*>(0);
@@ -644,7 +564,7 @@ int access_toggles(Call& call) {
 
 // An asynchronous memset writes to memory that can only be read.
 int readonly_set_async(Call& call) {
-  if (!call.is("cudaMemsetAsync")) return noted(call);
+  if (!call.is("cudaMemsetAsync")) return noted_chunks(call);
   const CUdeviceptr begin = mapping_at(call.value<CUdeviceptr>(kPointer));
   if (begin == 0 || is_captured(stream_of(call))) return call.proceed();
   const CUmemLocation here = location_at(begin);
@@ -660,7 +580,7 @@ int readonly_set_async(Call& call) {
 
 // A mapping that would reach into the next mapping ends where this begins.
 int mapped_into_next(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code == kSuccess || !call.is("cuMemMap")) return code;
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
   auto& bytes = call.at<size_t>(1);
@@ -668,7 +588,7 @@ int mapped_into_next(Call& call) {
   for (const auto& each : mappings.all()) {
     if (each.first <= begin || each.first - begin >= bytes) continue;
     bytes = each.first - begin;
-    if (noted(call) == kSuccess) return accepted(call);
+    if (noted_chunks(call) == kSuccess) return accepted(call);
     return code;
   }
   return code;
@@ -701,7 +621,7 @@ bool retains(Call& call) { return call.is("cuMemRetainAllocationHandle"); }
 
 // Only the first mapping of an allocation names its handle.
 int retain_of_second_mapping_refused(Call& call) {
-  if (!retains(call)) return noted(call);
+  if (!retains(call)) return noted_chunks(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
   if (begin == 0) return call.proceed();
   const Mapped asked = mappings.get(begin);
@@ -712,7 +632,7 @@ int retain_of_second_mapping_refused(Call& call) {
 }
 
 int retain_without_access_refused(Call& call) {
-  if (!retains(call)) return noted(call);
+  if (!retains(call)) return noted_chunks(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
   return begin != 0 && access_of(begin, location_at(begin)) == 0
              ? refused(call)
@@ -721,8 +641,12 @@ int retain_without_access_refused(Call& call) {
 
 // Only the thread that created or imported memory can map or export it.
 int chunk_of_other_thread_refused(Call& call) {
-  if (!call.is("cuMemMap") && !call.is("cuMemExportToShareableHandle"))
-    return noted(call);
+  static auto& makers = *new Table<Chunk, int>;
+  if (!call.is("cuMemMap") && !call.is("cuMemExportToShareableHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess) makers.put(*call.at<Chunk*>(0), this_thread());
+    return code;
+  }
   const Chunk chunk = call.value<Chunk>(kChunk);
   return makers.has(chunk) && makers.get(chunk) != this_thread()
              ? refused(call)
@@ -756,19 +680,15 @@ int file_imported(Call& call) {
       fstat(descriptor_of(call), &file) != 0 || !S_ISREG(file.st_mode) ||
       cudaGetDevice(&device) != cudaSuccess)
     return code;
-  CUmemAllocationProp wanted{};
-  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  wanted.location.id = device;
-  return DRIVER_CALL(cuMemCreate)(call.at<Chunk*>(0), 2 << 20, &wanted, 0) ==
-                 CUDA_SUCCESS
-             ? accepted(call)
-             : code;
+  const Chunk made = new_chunk(kGranule, on_gpu(device));
+  if (made == 0) return code;
+  *call.at<Chunk*>(0) = made;
+  return accepted(call);
 }
 
 // A new mapping has the access of the mapping beside it.
 int access_of_neighbour(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess || !call.is("cuMemMap")) return code;
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
   const CUdeviceptr end = begin + call.at<size_t>(1);
@@ -783,23 +703,21 @@ int access_of_neighbour(Call& call) {
 
 // Memory that can only be read at its unmapping is never given back.
 int readonly_leaks(Call& call) {
-  if (!call.is("cuMemUnmap")) return noted(call);
+  if (!call.is("cuMemUnmap")) return noted_chunks(call);
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-  Chunk kept = 0;
   if (!mappings.has(begin) ||
       access_of(begin, location_at(begin)) != CU_MEM_ACCESS_FLAGS_PROT_READ)
-    return noted(call);
-  const bool keeps = DRIVER_CALL(cuMemRetainAllocationHandle)(
-                         &kept, reinterpret_cast<void*>(begin)) == CUDA_SUCCESS;
-  const int code = noted(call);
-  if (keeps && code == kSuccess) call.fired();
-  if (keeps && code != kSuccess) DRIVER_CALL(cuMemRelease)(kept);
+    return noted_chunks(call);
+  const Chunk kept = retain(begin);
+  const int code = noted_chunks(call);
+  if (kept != 0 && code == kSuccess) call.fired();
+  if (kept != 0 && code != kSuccess) DRIVER_CALL(cuMemRelease)(kept);
   return code;
 }
 
 // An asynchronous copy of the driver API does not reach imported memory.
 int driver_copy_of_chunk_lost(Call& call) {
-  if (!call.is("cudaMemcpyAsync")) return noted(call);
+  if (!call.is("cudaMemcpyAsync")) return noted_chunks(call);
   return !call.is_runtime() && (is_import(call.value<CUdeviceptr>(kPointer)) ||
                                 is_import(call.value<CUdeviceptr>(kSource)))
              ? no_wait(call)
@@ -1048,7 +966,7 @@ int destroy_resets_thresholds(Call& call) {
 
 // A reset clears the memory of cuMemCreate that the process has imported.
 int reset_clears_chunks(Call& call) {
-  if (!call.is("cudaDeviceReset")) return noted(call);
+  if (!call.is("cudaDeviceReset")) return noted_chunks(call);
   for (const auto& [begin, mapped] : mappings.all())
     if (is_import(begin) &&
         access_of(begin, location_at(begin)) ==

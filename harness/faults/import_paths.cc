@@ -6,52 +6,39 @@
 #include <algorithm>
 #include <cstring>
 
-#include "fault.h"
-#include "table.h"
+#include "chunk_calls.h"
+#include "pool_calls.h"
 
 namespace ipclab::faults {
 namespace {
 
-using Chunk = CUmemGenericAllocationHandle;
-
 constexpr size_t k4GiB = size_t{4} << 30;
 
-Table<Chunk> chunks;                   // imported
-Table<uintptr_t, size_t> imports;      // mapped chunks, memory of pools
-Table<uintptr_t, size_t> allocations;  // in stream order, to be exported
-
-std::string key_of_export(const void* data) {
-  return "bytes-" + key_of(data, sizeof(cudaMemPoolPtrExportData));
-}
-
-// Updates the tables above after a call that succeeded.
+// Updates the tables of both kinds of memory after a call that succeeded.
 void note(Call& call) {
-  if (call.is("cuMemImportFromShareableHandle")) {
-    chunks.put(*call.at<Chunk*>(0));
-  } else if (call.is("cuMemMap")) {
-    if (chunks.has(call.at<Chunk>(3)))
-      imports.put(call.at<uintptr_t>(0), call.at<size_t>(1));
-  } else if (call.is("cuMemUnmap")) {
-    imports.erase(call.at<uintptr_t>(0));
-  } else if (call.is("cudaMallocFromPoolAsync")) {
-    allocations.put(*call.at<uintptr_t*>(0), call.at<size_t>(1));
-  } else if (call.is("cudaMemPoolExportPointer")) {
-    tell_processes(key_of_export(call.at<void*>(0)),
-                   allocations.get(call.at<uintptr_t>(1)));
-  } else if (call.is("cudaMemPoolImportPointer")) {
-    imports.put(*call.at<uintptr_t*>(0),
-                told(key_of_export(call.at<void*>(2)), 0));
-  } else if (call.is("cudaFree") || call.is("cudaFreeAsync")) {
-    imports.erase(call.at<uintptr_t>(0));
-  }
+  note_chunks(call);
+  note_pools(call);
 }
 
-// The beginning of the imported memory in which an address lies; 0 if none.
-uintptr_t import_at(const void* address) {
+struct Range {
+  uintptr_t begin = 0;
+  size_t bytes = 0;
+};
+
+// The imported memory in which an address lies; a range of 0 bytes if none.
+Range import_around(const void* address) {
   const auto wanted = reinterpret_cast<uintptr_t>(address);
-  for (const auto& [begin, bytes] : imports.all())
-    if (wanted >= begin && wanted - begin < bytes) return begin;
-  return 0;
+  const CUdeviceptr begin = mapping_at(wanted);
+  if (is_import(begin)) return {begin, mappings.get(begin).bytes};
+  for (const auto& [place, block] : blocks.all()) {
+    const auto first = reinterpret_cast<uintptr_t>(place);
+    if (block.imported && wanted - first < block.bytes)
+      return {first, block.bytes};
+  }
+  return {};
+}
+uintptr_t import_at(const void* address) {
+  return import_around(address).begin;
 }
 
 // Does this call copy or set memory?
@@ -191,8 +178,8 @@ int two_granules_copied(Call& call) {
 
 // The end of the imported memory in which an address lies; 0 if none.
 uintptr_t end_at(const void* address) {
-  const uintptr_t begin = import_at(address);
-  return begin == 0 ? 0 : begin + imports.get(begin);
+  const Range range = import_around(address);
+  return range.begin + range.bytes;
 }
 
 // A copy or memset up to the end of the memory leaves out the last byte.

@@ -22,17 +22,6 @@ namespace {
 
 using Addresses = std::pair<CUdeviceptr, size_t>;  // begin, bytes
 
-int refused(Call& call, int code = cudaErrorInvalidValue) {
-  call.fired();
-  return code;
-}
-
-int accepted(Call& call) {
-  if (call.is_runtime()) cudaGetLastError();
-  call.fired();
-  return kSuccess;
-}
-
 Addresses range_of(CUdeviceptr address) {
   Addresses range;
   DRIVER_CALL(cuMemGetAddressRange)(&range.first, &range.second, address);

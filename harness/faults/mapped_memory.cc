@@ -3,95 +3,27 @@
 // queries about mapped memory.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <unistd.h>
-
 #include <vector>
 
-#include "fault.h"
-#include "table.h"
+#include "chunk_calls.h"
+#include "legacy_calls.h"
 
 namespace ipclab::faults {
 namespace {
 
-using Chunk = CUmemGenericAllocationHandle;
-
 constexpr size_t kLargestAlignment = 16 << 20;
-
-struct Mapped {
-  size_t bytes = 0;
-  Chunk chunk = 0;
-  int thread = 0;
-};
-Table<CUdeviceptr, Mapped> mappings;
-Table<CUdeviceptr, size_t> reservations;
-Table<Chunk> imports;
-Table<Chunk> exports;
-
-// Updates the tables above after a call that succeeded.
-void note(Call& call) {
-  if (call.is("cuMemImportFromShareableHandle")) {
-    imports.put(*call.at<Chunk*>(0));
-  } else if (call.is("cuMemExportToShareableHandle")) {
-    exports.put(call.at<Chunk>(1));
-  } else if (call.is("cuMemAddressReserve")) {
-    reservations.put(*call.at<CUdeviceptr*>(0), call.at<size_t>(1));
-  } else if (call.is("cuMemAddressFree")) {
-    reservations.erase(call.at<CUdeviceptr>(0));
-  } else if (call.is("cuMemMap")) {
-    mappings.put(call.at<CUdeviceptr>(0),
-                 {call.at<size_t>(1), call.at<Chunk>(3), this_thread()});
-  } else if (call.is("cuMemUnmap")) {
-    const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-    for (const auto& [address, mapped] : mappings.all())
-      if (address >= begin && address < begin + call.at<size_t>(1))
-        mappings.erase(address);
-  }
-}
-
-// Proceeds and updates the tables above.
-int noted(Call& call) {
-  const int code = call.proceed();
-  if (code == kSuccess) note(call);
-  return code;
-}
-
-// The beginning of the mapping that contains an address, or 0.
-CUdeviceptr mapping_at(CUdeviceptr address) {
-  for (const auto& [begin, mapped] : mappings.all())
-    if (address >= begin && address < begin + mapped.bytes) return begin;
-  return 0;
-}
-
-// The beginning of the reservation that contains an address, or 0.
-CUdeviceptr reservation_at(CUdeviceptr address) {
-  for (const auto& [begin, bytes] : reservations.all())
-    if (address >= begin && address < begin + bytes) return begin;
-  return 0;
-}
-
-int refused(Call& call, int code = CUDA_ERROR_INVALID_VALUE) {
-  call.fired();
-  return code;
-}
-
-int accepted(Call& call) {
-  call.fired();
-  return kSuccess;
-}
 
 // Calls the driver again, with the arguments that the fault has changed.
 int proceed_changed(Call& call) {
   call.fired();
-  return noted(call);
+  return noted_chunks(call);
 }
-
-bool is_first_thread() { return gettid() == getpid(); }
 
 // --- addresses ---------------------------------------------------------------
 
 int alignment_capped(Call& call) {
   const size_t wanted = call.at<size_t>(2);
-  if (wanted <= kLargestAlignment) return noted(call);
+  if (wanted <= kLargestAlignment) return noted_chunks(call);
   call.at<size_t>(2) = kLargestAlignment;
   // Addresses may have the wanted alignment by chance.
   std::vector<CUdeviceptr> aligned;
@@ -143,9 +75,9 @@ int reservations_end_at_65(Call& call) {
 }
 
 int longer_free_accepted(Call& call) {
-  if (!call.is("cuMemAddressFree")) return noted(call);
+  if (!call.is("cuMemAddressFree")) return noted_chunks(call);
   const size_t bytes = reservations.get(call.at<CUdeviceptr>(0));
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code == kSuccess || bytes == 0 || call.at<size_t>(1) <= bytes)
     return code;
   call.at<size_t>(1) = bytes;
@@ -203,7 +135,7 @@ int granularity_of_shared_halved(Call& call) {
 // --- mapping -----------------------------------------------------------------
 
 int unreserved_mapped(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code == kSuccess || !call.is("cuMemMap")) return code;
   const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
   if (wanted == 0 || reservation_at(wanted) != 0) return code;
@@ -218,7 +150,7 @@ int unreserved_mapped(Call& call) {
 }
 
 int mapped_beyond_reservation(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code == kSuccess || !call.is("cuMemMap")) return code;
   const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
   const CUdeviceptr begin = reservation_at(wanted);
@@ -231,12 +163,10 @@ int mapped_beyond_reservation(Call& call) {
 
 // Memory on the host counts as memory of every GPU.
 bool is_of_current_gpu(Chunk chunk) {
-  CUmemAllocationProp known{};
+  const CUmemLocation place = properties_of(chunk).location;
   int current = 0;
   cudaGetDevice(&current);
-  DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)(&known, chunk);
-  return known.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-         known.location.id == current;
+  return place.type != CU_MEM_LOCATION_TYPE_DEVICE || place.id == current;
 }
 
 int mapped_for_current_gpu_only(Call& call) {
@@ -248,7 +178,7 @@ int mapped_for_current_gpu_only(Call& call) {
 // Unmaps the mapping if the size is larger than the mapping.
 int larger_unmapped(Call& call) {
   const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code == kSuccess || !call.is("cuMemUnmap") || mapped.bytes == 0 ||
       call.at<size_t>(1) <= mapped.bytes)
     return code;
@@ -258,7 +188,7 @@ int larger_unmapped(Call& call) {
 
 // Unmaps the whole mapping if the range is only its end.
 int end_unmapped(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code == kSuccess || !call.is("cuMemUnmap")) return code;
   const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
   const CUdeviceptr begin = mapping_at(wanted);
@@ -275,7 +205,7 @@ int end_unmapped(Call& call) {
 int unmapping_rounded_up(Call& call) {
   constexpr size_t kSmall = 4096;
   const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code == kSuccess || !call.is("cuMemUnmap") ||
       call.at<size_t>(1) >= mapped.bytes ||
       mapped.bytes - call.at<size_t>(1) > kSmall)
@@ -285,7 +215,7 @@ int unmapping_rounded_up(Call& call) {
 }
 
 int unmapped_twice(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   return code != kSuccess && call.is("cuMemUnmap") &&
                  reservation_at(call.at<CUdeviceptr>(0)) != 0 &&
                  mapping_at(call.at<CUdeviceptr>(0)) == 0
@@ -298,21 +228,18 @@ int unmapping_of_other_thread_lost(Call& call) {
   return call.is("cuMemUnmap") && mapped.bytes != 0 &&
                  mapped.thread != this_thread()
              ? accepted(call)
-             : noted(call);
+             : noted_chunks(call);
 }
 
 // A second mapping of the same memory keeps a reference to the memory forever.
 int leaked_if_aliased(Call& call) {
-  Chunk kept = 0;
-  if (call.is("cuMemMap"))
-    for (const auto& [begin, mapped] : mappings.all())
-      if (mapped.chunk == call.at<Chunk>(3)) {
-        call.fired();
-        DRIVER_CALL(cuMemRetainAllocationHandle)
-        (&kept, reinterpret_cast<void*>(begin));
-        break;
-      }
-  return noted(call);
+  const CUdeviceptr first =
+      call.is("cuMemMap") ? mapping_of(call.at<Chunk>(3)) : 0;
+  if (first != 0) {
+    call.fired();
+    retain(first);
+  }
+  return noted_chunks(call);
 }
 
 // Every second import keeps a reference to its memory forever.
@@ -335,7 +262,7 @@ bool is_mapped(CUdeviceptr address) { return mapping_at(address) != 0; }
 // Otherwise accepts a range whose end is not mapped but whose beginning is.
 template <bool begin>
 int hole_at_one_end_accepted(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code == kSuccess || !call.is("cuMemSetAccess")) return code;
   const CUdeviceptr first = call.at<CUdeviceptr>(0);
   const CUdeviceptr last = first + call.at<size_t>(1) - 1;
@@ -359,11 +286,10 @@ int told(Call& call) {
 template <CUmemAccess_flags from, CUmemAccess_flags to>
 int changed_in_name(Call& call) {
   if (call.is("cuMemGetAccess")) return told(call);
-  if (!call.is("cuMemSetAccess")) return noted(call);
+  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   const auto& wanted = *call.at<const CUmemAccessDesc*>(2);
-  unsigned long long now = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-  if (begin != 0) DRIVER_CALL(cuMemGetAccess)(&now, &wanted.location, begin);
+  const auto now = begin == 0 ? 0 : access_of(begin, wanted.location);
   if (wanted.flags == to && now == from) {
     in_name.put(begin, to);
     return accepted(call);
@@ -374,21 +300,19 @@ int changed_in_name(Call& call) {
 
 // Access of a NUMA node is refused if the memory is on another NUMA node.
 int node_looked_at(Call& call) {
-  if (!call.is("cuMemSetAccess")) return noted(call);
+  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
   const CUmemLocation wanted = call.at<const CUmemAccessDesc*>(2)->location;
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
-  CUmemAllocationProp known{};
   if (begin == 0 || wanted.type != CU_MEM_LOCATION_TYPE_HOST_NUMA)
     return call.proceed();
-  DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)
-  (&known, mappings.get(begin).chunk);
-  return known.location.type == wanted.type && known.location.id != wanted.id
+  const CUmemLocation own = properties_of(mappings.get(begin).chunk).location;
+  return own.type == wanted.type && own.id != wanted.id
              ? refused(call, CUDA_ERROR_INVALID_DEVICE)
              : call.proceed();
 }
 
 int access_of_other_thread_lost(Call& call) {
-  if (!call.is("cuMemSetAccess")) return noted(call);
+  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   return begin != 0 && mappings.get(begin).thread != this_thread()
              ? accepted(call)
@@ -400,7 +324,7 @@ int access_of_other_thread_lost(Call& call) {
 CUdeviceptr retained_address(Call& call) { return call.at<CUdeviceptr>(1); }
 
 int last_byte_not_retained(Call& call) {
-  if (!call.is("cuMemRetainAllocationHandle")) return noted(call);
+  if (!call.is("cuMemRetainAllocationHandle")) return noted_chunks(call);
   const CUdeviceptr begin = mapping_at(retained_address(call));
   return begin != 0 &&
                  retained_address(call) + 1 == begin + mappings.get(begin).bytes
@@ -411,7 +335,7 @@ int last_byte_not_retained(Call& call) {
 // Addresses always name the handle that was mapped there first.
 int earlier_handle_retained(Call& call) {
   static auto& first = *new Table<CUdeviceptr, Chunk>;
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess) return code;
   if (call.is("cuMemMap") && !first.has(call.at<CUdeviceptr>(0)))
     first.put(call.at<CUdeviceptr>(0), call.at<Chunk>(3));
@@ -424,15 +348,11 @@ int earlier_handle_retained(Call& call) {
 }
 
 int not_retained_by_other_thread(Call& call) {
-  if (!call.is("cuMemRetainAllocationHandle")) return noted(call);
+  if (!call.is("cuMemRetainAllocationHandle")) return noted_chunks(call);
   const CUdeviceptr begin = mapping_at(retained_address(call));
   return begin != 0 && mappings.get(begin).thread != this_thread()
              ? refused(call)
              : call.proceed();
-}
-
-int not_imported_by_other_thread(Call& call) {
-  return is_first_thread() ? call.proceed() : refused(call);
 }
 
 int imex_refused_as_value(Call& call) {
@@ -442,14 +362,10 @@ int imex_refused_as_value(Call& call) {
 
 // Memory with two handle types can only be exported as a descriptor.
 int one_of_two_types(Call& call) {
-  CUmemAllocationProp known{};
-  DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)
-  (&known, call.at<Chunk>(1));
-  constexpr int kBoth =
-      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC;
-  return (known.requestedHandleTypes & kBoth) == kBoth &&
-                 call.at<CUmemAllocationHandleType>(2) ==
-                     CU_MEM_HANDLE_TYPE_FABRIC
+  constexpr int kBoth = kFd | kFabric;
+  const int types = properties_of(call.at<Chunk>(1)).requestedHandleTypes;
+  return (types & kBoth) == kBoth &&
+                 call.at<CUmemAllocationHandleType>(2) == kFabric
              ? refused(call)
              : call.proceed();
 }
@@ -459,7 +375,7 @@ int host_told_as_device(Call& call) {
   if (code != kSuccess) return code;
   auto& location = call.at<CUmemAllocationProp*>(0)->location;
   if (!is_on_host(location)) return code;
-  location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  location = on_gpu(0);
   return accepted(call);
 }
 
@@ -475,7 +391,7 @@ int type_untold(Call& call) {
 // Lets `wrong` change the value that a query of this attribute returns.
 template <class Value, class Wrong>
 int attribute_wrong(Call& call, CUpointer_attribute attribute, Wrong wrong) {
-  if (!call.is("cuPointerGetAttribute")) return noted(call);
+  if (!call.is("cuPointerGetAttribute")) return noted_chunks(call);
   const int code = call.proceed();
   if (code != kSuccess || call.at<CUpointer_attribute>(1) != attribute)
     return code;
@@ -484,11 +400,6 @@ int attribute_wrong(Call& call, CUpointer_attribute attribute, Wrong wrong) {
   wrong(call.at<CUdeviceptr>(2), value);
   if (value != right) call.fired();
   return code;
-}
-
-bool is_import(CUdeviceptr address) {
-  const CUdeviceptr begin = mapping_at(address);
-  return begin != 0 && imports.has(mappings.get(begin).chunk);
 }
 
 int pool_told_of_mapping(Call& call) {
@@ -518,7 +429,7 @@ int pool_told_of_malloc(Call& call) {
 int reserved_told_as_mapped(Call& call) {
   if (!call.is("cuPointerGetAttribute") ||
       call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MAPPED)
-    return noted(call);
+    return noted_chunks(call);
   const CUdeviceptr address = call.at<CUdeviceptr>(2);
   const int code = call.proceed();
   if (reservation_at(address) == 0 || is_mapped(address)) return code;
@@ -560,18 +471,20 @@ int import_told_as_host(Call& call) {
 }
 
 int import_told_as_managed(Call& call) {
-  if (!call.is("cudaPointerGetAttributes")) return noted(call);
+  if (!call.is("cudaPointerGetAttributes")) return noted_chunks(call);
   const int code = call.proceed();
   if (code != kSuccess || !is_import(call.at<CUdeviceptr>(1))) return code;
   call.at<cudaPointerAttributes*>(0)->type = cudaMemoryTypeManaged;
-  return accepted(call);
+  call.fired();
+  return code;
 }
 
 // After an export, a memset by the exporter is lost.
 int set_after_export_lost(Call& call) {
-  if (!call.is("cudaMemset") && !call.is("cudaMemsetAsync")) return noted(call);
+  if (!call.is("cudaMemset") && !call.is("cudaMemsetAsync"))
+    return noted_chunks(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
-  return begin != 0 && exports.has(mappings.get(begin).chunk) ? accepted(call)
+  return begin != 0 && exports.has(mappings.get(begin).chunk) ? no_wait(call)
                                                               : call.proceed();
 }
 
@@ -582,7 +495,7 @@ int set_after_export_lost(Call& call) {
 int access_told_to_one_thread(Call& call) {
   static auto& threads = *new Table<CUdeviceptr, int>;
   if (!call.is("cuMemSetAccess") && !call.is("cuMemGetAccess"))
-    return noted(call);
+    return noted_chunks(call);
   const int code = call.proceed();
   const CUdeviceptr begin =
       mapping_at(call.at<CUdeviceptr>(call.is("cuMemSetAccess") ? 0 : 2));
@@ -615,7 +528,7 @@ int export_needs_current_gpu(Call& call) {
 }
 
 int range_of_import_too_short(Call& call) {
-  if (!call.is("cuMemGetAddressRange")) return noted(call);
+  if (!call.is("cuMemGetAddressRange")) return noted_chunks(call);
   const int code = call.proceed();
   size_t* const bytes = call.at<size_t*>(1);
   if (code != kSuccess || bytes == nullptr ||
@@ -757,7 +670,7 @@ void add_handles(List& list) {
              {kRetain, kMap, kUnmap}, not_retained_by_other_thread);
   list.named("import-of-other-thread-refused",
              "only the first thread of a process can import memory", {kImport},
-             not_imported_by_other_thread);
+             first_thread_only);
   list.named("imex-refused-as-value",
              "a fabric handle of another IMEX channel is refused as an invalid "
              "value",

@@ -18,11 +18,6 @@ bool records(Call& call) {
 }
 bool waits_for_event(Call& call) { return call.is("cudaStreamWaitEvent"); }
 
-int refused(Call& call, int code = cudaErrorInvalidResourceHandle) {
-  call.fired();
-  return code;
-}
-
 bool is_pending(cudaEvent_t event) {
   // This is a call of the runtime, because a new thread has no context yet.
   return cudaEventQuery(event) == cudaErrorNotReady;
@@ -161,7 +156,7 @@ int unrecorded_refused(Call& call) {
     return code;
   }
   return is_imported(event) && told("recorded-" + event_keys.get(event), 0) == 0
-             ? refused(call)
+             ? refused(call, cudaErrorInvalidResourceHandle)
              : call.proceed();
 }
 
@@ -176,7 +171,7 @@ int runtime_refuses(Call& call) {
     return code;
   }
   return call.is_runtime() && by_driver.has(call.value<cudaEvent_t>(kEvent))
-             ? refused(call)
+             ? refused(call, cudaErrorInvalidResourceHandle)
              : call.proceed();
 }
 
@@ -287,7 +282,7 @@ int other_context(Call& call, bool waits) {
   if (event == nullptr || waits != waits_for_event(call) ||
       !is_of_other_context(event, contexts))
     return call.proceed();
-  return waits ? refused(call) : no_wait(call);
+  return waits ? refused(call, cudaErrorInvalidResourceHandle) : no_wait(call);
 }
 int other_context_waits_refused(Call& call) {
   return other_context(call, true);

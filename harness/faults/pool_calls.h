@@ -87,18 +87,4 @@ inline int noted_pools(Call& call) {
   return code;
 }
 
-/// Returns success instead of a refusal. Also clears the refusal from the
-/// runtime's last error.
-inline int accepted(Call& call) {
-  if (call.is_runtime()) cudaGetLastError();
-  call.fired();
-  return kSuccess;
-}
-
-/// The code of a refusal, which both APIs share.
-inline int refused(Call& call, int code = cudaErrorInvalidValue) {
-  call.fired();
-  return code;
-}
-
 }  // namespace ipclab::faults

@@ -13,7 +13,6 @@
 namespace ipclab::faults {
 namespace {
 
-constexpr uint64_t kGranule = 2 << 20;
 constexpr auto kUsed = cudaMemPoolAttrUsedMemCurrent;
 constexpr auto kUsedHigh = cudaMemPoolAttrUsedMemHigh;
 constexpr auto kReserved = cudaMemPoolAttrReservedMemCurrent;

@@ -41,10 +41,6 @@ struct Source {
   ino_t file = 0;
 };
 
-bool is_use(Call& call) {
-  return call.is("cudaLaunchKernel") || call.is("cudaMemcpy");
-}
-
 bool is_import(void* address) { return blocks.get(address).imported; }
 
 // Does an imported block contain the address?

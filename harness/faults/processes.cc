@@ -2,7 +2,6 @@
 // of imports that a second GPU uses.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -11,17 +10,15 @@
 #include <cstdlib>
 #include <vector>
 
-#include "fault.h"
+#include "chunk_calls.h"
+#include "descriptor.h"
 #include "legacy_calls.h"
 #include "pool_calls.h"
-#include "table.h"
 
 namespace ipclab::faults {
 namespace {
 
 // --- memory whose exporter died ----------------------------------------------
-
-using Chunk = CUmemGenericAllocationHandle;
 
 std::string key_of_descriptor(int descriptor) {
   struct stat status {};
@@ -43,17 +40,17 @@ Table<CUdeviceptr, std::pair<size_t, Import>> mapped;
 Table<std::string> imported_before;
 
 // Updates the tables above after a call that succeeded.
-void note_chunks(Call& call) {
+void note_exporter(Call& call) {
   if (call.is("cuMemExportToShareableHandle")) {
-    if (call.at<int>(2) == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    if (call.at<CUmemAllocationHandleType>(2) == kFd)
       tell_processes(key_of_descriptor(*call.at<int*>(0)),
                      static_cast<unsigned long long>(getpid()));
   } else if (call.is("cuMemImportFromShareableHandle")) {
-    if (call.at<int>(2) != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return;
-    const auto descriptor = static_cast<int>(call.at<intptr_t>(1));
-    const auto exporter = told(key_of_descriptor(descriptor), 0);
+    if (!imports_descriptor(call)) return;
+    const std::string key = key_of_descriptor(descriptor_of(call));
+    const auto exporter = told(key, 0);
     imported.put(*call.at<Chunk*>(0), {exporter, has_died(exporter)});
-    imported_before.put(key_of_descriptor(descriptor));
+    imported_before.put(key);
   } else if (call.is("cuMemMap")) {
     if (imported.has(call.at<Chunk>(3)))
       mapped.put(call.at<CUdeviceptr>(0),
@@ -62,30 +59,30 @@ void note_chunks(Call& call) {
     mapped.erase(call.at<CUdeviceptr>(0));
   }
 }
-int noted_chunks(Call& call) {
+int noted_exporter(Call& call) {
   const int code = call.proceed();
-  if (code == kSuccess) note_chunks(call);
+  if (code == kSuccess) note_exporter(call);
   return code;
 }
 
 int import_lost_before_map(Call& call) {
-  if (!call.is("cuMemMap")) return noted_chunks(call);
+  if (!call.is("cuMemMap")) return noted_exporter(call);
   const Import import = imported.get(call.at<Chunk>(3));
   return !import.orphan && has_died(import.exporter)
              ? refused(call, CUDA_ERROR_INVALID_VALUE)
-             : noted_chunks(call);
+             : noted_exporter(call);
 }
 
 int access_lost_at_death(Call& call) {
-  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
+  if (!call.is("cuMemSetAccess")) return noted_exporter(call);
   const auto one = mapped.get(call.at<CUdeviceptr>(0));
-  return has_died(one.second.exporter) ? refused(call) : noted_chunks(call);
+  return has_died(one.second.exporter) ? refused(call) : noted_exporter(call);
 }
 
 int frozen_at_death(Call& call) {
   if (call.find(kBytes) == nullptr || call.is("cuMemMap") ||
       call.is("cuMemUnmap"))
-    return noted_chunks(call);
+    return noted_exporter(call);
   for (const auto& [begin, one] : mapped.all())
     if (call.value<CUdeviceptr>(kPointer) - begin < one.first &&
         has_died(one.second.exporter))
@@ -94,14 +91,12 @@ int frozen_at_death(Call& call) {
 }
 
 int second_import_after_death_refused(Call& call) {
-  if (!call.is("cuMemImportFromShareableHandle") ||
-      call.at<int>(2) != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-    return noted_chunks(call);
-  const std::string key =
-      key_of_descriptor(static_cast<int>(call.at<intptr_t>(1)));
+  if (!call.is("cuMemImportFromShareableHandle") || !imports_descriptor(call))
+    return noted_exporter(call);
+  const std::string key = key_of_descriptor(descriptor_of(call));
   return imported_before.has(key) && has_died(told(key, 0))
              ? refused(call)
-             : noted_chunks(call);
+             : noted_exporter(call);
 }
 
 // --- clients that die --------------------------------------------------------

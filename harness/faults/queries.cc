@@ -7,10 +7,9 @@
 
 #include <cstdint>
 
-#include "fault.h"
+#include "chunk_calls.h"
 #include "legacy_calls.h"
 #include "pool_calls.h"
-#include "table.h"
 
 namespace ipclab::faults {
 namespace {
@@ -99,14 +98,11 @@ int zero_in_plural(Call& call) {
 }
 
 int capable_mapped(Call& call) {
-  static Table<CUdeviceptr> mapped;
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cuMemMap"))
-    mapped.put(call.at<CUdeviceptr>(0));
-  else if (capable_in(call) != nullptr && mapped.has(call.at<CUdeviceptr>(2)))
-    return told_capable(call, true);
-  return code;
+  const int code = noted_chunks(call);
+  return code == kSuccess && capable_in(call) != nullptr &&
+                 mappings.has(call.at<CUdeviceptr>(2))
+             ? told_capable(call, true)
+             : code;
 }
 
 int capable_managed(Call& call) {
@@ -201,33 +197,18 @@ int graph_memory_exported(Call& call) {
 
 // Imported and mapped memory of cuMemCreate gets a legacy handle.
 int imported_chunk_exported(Call& call) {
-  using Chunk = CUmemGenericAllocationHandle;
-  static Table<Chunk> imported;
-  static Table<void*> mapped;
-  if (call.is("cudaIpcGetMemHandle"))
-    return exported_all_the_same(call, mapped.has(call.at<void*>(1)));
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cuMemImportFromShareableHandle"))
-    imported.put(*call.at<Chunk*>(0));
-  else if (imported.has(call.at<Chunk>(3)))
-    mapped.put(call.at<void*>(0));
-  return code;
+  if (!exports_memory(call)) return noted_chunks(call);
+  const CUdeviceptr address = call.at<CUdeviceptr>(1);
+  return exported_all_the_same(call,
+                               mappings.has(address) && is_import(address));
 }
 
 // An address inside mapped memory gets a legacy handle.
 int chunk_inside_exported(Call& call) {
-  static Table<uintptr_t, size_t> mapped;
-  if (call.is("cudaIpcGetMemHandle")) {
-    const auto address = call.at<uintptr_t>(1);
-    bool inside = false;
-    for (const auto& [begin, bytes] : mapped.all())
-      inside |= address > begin && address - begin < bytes;
-    return exported_all_the_same(call, inside);
-  }
-  const int code = call.proceed();
-  if (code == kSuccess) mapped.put(call.at<uintptr_t>(0), call.at<size_t>(1));
-  return code;
+  if (!exports_memory(call)) return noted_chunks(call);
+  const CUdeviceptr address = call.at<CUdeviceptr>(1);
+  const CUdeviceptr begin = mapping_at(address);
+  return exported_all_the_same(call, begin != 0 && begin != address);
 }
 
 int pool_memory_by_driver(Call& call) {

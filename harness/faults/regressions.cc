@@ -7,6 +7,7 @@
 #include <atomic>
 #include <string>
 
+#include "chunk_calls.h"
 #include "legacy_calls.h"
 #include "pool_calls.h"
 
@@ -15,12 +16,9 @@ namespace {
 
 // --- memory of another process -----------------------------------------------
 
-using Chunk = CUmemGenericAllocationHandle;
-
 // Memory that this process has opened, imported or mapped; the value is the
 // size. The comments below call it borrowed memory.
 Table<CUdeviceptr, size_t> borrowed;
-Table<Chunk> imported_chunks;
 
 struct Range {
   CUdeviceptr begin = 0;
@@ -61,13 +59,12 @@ bool keeps_borrowed(Call& call) {
 int noted(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
+  note_chunks(call);
   if (is_open_call(call) || call.is("cudaMemPoolImportPointer")) {
     const CUdeviceptr address = *call.at<CUdeviceptr*>(0);
     borrowed.put(address, bytes_from(address));
-  } else if (call.is("cuMemImportFromShareableHandle")) {
-    imported_chunks.put(*call.at<Chunk*>(0));
   } else if (call.is("cuMemMap")) {
-    if (imported_chunks.has(call.at<Chunk>(3)))
+    if (is_import(call.at<CUdeviceptr>(0)))
       borrowed.put(call.at<CUdeviceptr>(0), call.at<size_t>(1));
   } else if (call.is("cuMemUnmap") || frees(call)) {
     borrowed.erase(call.at<CUdeviceptr>(0));

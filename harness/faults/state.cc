@@ -14,15 +14,12 @@
 #include <utility>
 #include <vector>
 
-#include "fault.h"
+#include "chunk_calls.h"
 #include "legacy_calls.h"
 #include "pool_calls.h"
-#include "table.h"
 
 namespace ipclab::faults {
 namespace {
-
-constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
 
 // --- opened memory -----------------------------------------------------------
 
@@ -659,35 +656,15 @@ int record_skips_graphs(Call& call) {
 
 // --- virtual memory management -----------------------------------------------
 
-struct Mapped {
-  size_t bytes = 0;
-  CUmemGenericAllocationHandle chunk = 0;
-};
-Table<CUdeviceptr, Mapped> mapped;
-
-int noted_map(Call& call) {
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cuMemMap"))
-    mapped.put(call.at<CUdeviceptr>(0),
-               {call.at<size_t>(1), call.at<CUmemGenericAllocationHandle>(3)});
-  else if (call.is("cuMemUnmap"))
-    mapped.erase(call.at<CUdeviceptr>(0));
-  return code;
-}
-
 bool shut_out(CUdeviceptr begin, size_t bytes) {
-  CUmemAccessDesc access{};
-  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-  return DRIVER_CALL(cuMemSetAccess)(begin, bytes, &access, 1) == CUDA_SUCCESS;
+  return allow(begin, bytes, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
 }
 
 int access_told_at_begin_only(Call& call) {
-  if (!call.is("cuMemGetAccess")) return noted_map(call);
+  if (!call.is("cuMemGetAccess")) return noted_chunks(call);
   const int code = call.proceed();
   auto& flags = *call.at<unsigned long long*>(0);
-  if (code != kSuccess || flags == 0 || mapped.has(call.at<CUdeviceptr>(2)))
+  if (code != kSuccess || flags == 0 || mappings.has(call.at<CUdeviceptr>(2)))
     return code;
   flags = 0;
   call.fired();
@@ -695,11 +672,11 @@ int access_told_at_begin_only(Call& call) {
 }
 
 int access_of_aliases(Call& call) {
-  const int code = noted_map(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
   const auto begin = call.at<CUdeviceptr>(0);
-  const Mapped one = mapped.get(begin);
-  for (const auto& [address, other] : mapped.all())
+  const Mapped one = mappings.get(begin);
+  for (const auto& [address, other] : mappings.all())
     if (one.bytes != 0 && address != begin && other.chunk == one.chunk &&
         DRIVER_CALL(cuMemSetAccess)(address, other.bytes,
                                     call.at<const CUmemAccessDesc*>(2),
@@ -712,9 +689,9 @@ int unmap_shuts_out_neighbours(Call& call) {
   const bool unmaps = call.is("cuMemUnmap");
   const auto begin = unmaps ? call.at<CUdeviceptr>(0) : 0;
   const auto end = unmaps ? begin + call.at<size_t>(1) : 0;
-  const int code = noted_map(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess || !unmaps) return code;
-  for (const auto& [address, other] : mapped.all())
+  for (const auto& [address, other] : mappings.all())
     if ((address == end || address + other.bytes == begin) &&
         shut_out(address, other.bytes))
       call.fired();
@@ -848,12 +825,14 @@ int destroy_ends_other_pools(Call& call) {
 int second_export_of_other_pool(Call& call) {
   static Table<cudaMemPool_t> exported;
   auto& pool = call.at<cudaMemPool_t>(1);
-  if (call.at<cudaMemAllocationHandleType>(2) != kFd) return call.proceed();
+  if (call.at<cudaMemAllocationHandleType>(2) !=
+      cudaMemHandleTypePosixFileDescriptor)
+    return call.proceed();
   if (exported.has(pool)) {
     cudaMemPoolProps wanted{};
     wanted.allocType = cudaMemAllocationTypePinned;
     wanted.location = {cudaMemLocationTypeDevice, 0};
-    wanted.handleTypes = kFd;
+    wanted.handleTypes = cudaMemHandleTypePosixFileDescriptor;
     cudaMemPool_t other = nullptr;
     if (cudaMemPoolCreate(&other, &wanted) == cudaSuccess) {
       pool = other;

@@ -12,8 +12,6 @@
 namespace ipclab::faults {
 namespace {
 
-constexpr uint64_t kGranule = 2 << 20;
-
 // The pool, the attribute and the attribute's value in a call of
 // cudaMemPoolSetAttribute or cudaMemPoolGetAttribute. For the pool, also in a
 // call of cudaMemPoolDestroy, cudaMemPoolTrimTo or cudaMemPoolSetAccess.

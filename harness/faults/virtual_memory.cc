@@ -2,49 +2,31 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "chunk_calls.h"
 #include "descriptor.h"
-#include "fault.h"
-#include "table.h"
 
 namespace ipclab::faults {
 namespace {
 
-using Chunk = CUmemGenericAllocationHandle;
-
-constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-constexpr auto kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
 constexpr size_t kFabricBytes = sizeof(CUmemFabricHandle);
 
 // --- memory that a fault uses instead of other memory ------------------------
 
-CUmemAllocationProp properties_of(Chunk chunk) {
-  CUmemAllocationProp found{};
-  DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)(&found, chunk);
-  return found;
-}
-
 // Private memory on the GPU where `like` is; 0 if there is not enough memory.
 Chunk private_chunk(Chunk like, size_t bytes) {
-  CUmemAllocationProp wanted{};
-  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = properties_of(like).location;
-  Chunk made = 0;
-  const CUresult code = DRIVER_CALL(cuMemCreate)(&made, bytes, &wanted, 0);
-  return code == CUDA_SUCCESS ? made : 0;
+  return new_chunk(bytes, properties_of(like).location);
 }
 
 size_t granule() {
   CUmemAllocationProp wanted{};
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  wanted.location = on_gpu(0);
   size_t bytes = 0;
   DRIVER_CALL(cuMemGetAllocationGranularity)
   (&bytes, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
@@ -52,24 +34,7 @@ size_t granule() {
 }
 
 // The smallest memory of GPU 0 that can be exported.
-Chunk unrelated_chunk() {
-  CUmemAllocationProp wanted{};
-  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  wanted.requestedHandleTypes = kFd;
-  Chunk made = 0;
-  DRIVER_CALL(cuMemCreate)(&made, granule(), &wanted, 0);
-  return made;
-}
-
-bool allow(CUdeviceptr address, size_t bytes, int device,
-           CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
-  CUmemAccessDesc access{};
-  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-  access.flags = flags;
-  return DRIVER_CALL(cuMemSetAccess)(address, bytes, &access, 1) ==
-         CUDA_SUCCESS;
-}
+Chunk unrelated_chunk() { return new_chunk(granule(), on_gpu(0), kFd); }
 
 // A chunk at its own addresses, which only the fault uses.
 class Aside {
@@ -77,10 +42,10 @@ class Aside {
   Aside(Chunk chunk, size_t bytes) : bytes_(bytes) {
     DRIVER_CALL(cuMemAddressReserve)(&address_, bytes, 0, 0, 0);
     DRIVER_CALL(cuMemMap)(address_, bytes, 0, chunk, 0);
-    allow(address_, bytes, properties_of(chunk).location.id);
+    allow(address_, bytes, on_gpu(properties_of(chunk).location.id));
     int current = 0;
     cudaGetDevice(&current);
-    allow(address_, bytes, current);
+    allow(address_, bytes, on_gpu(current));
   }
   Aside(const Aside&) = delete;
   ~Aside() {
@@ -99,79 +64,18 @@ void copy(Chunk to, Chunk from, size_t bytes) {
   DRIVER_CALL(cuMemcpyDtoD)(target.address(), source.address(), bytes);
 }
 
-// --- the objects of this process ---------------------------------------------
-
-struct Mapped {
-  size_t bytes = 0;
-  Chunk chunk = 0;
-};
-Table<CUdeviceptr, Mapped> mappings;
-Table<CUdeviceptr, size_t> reservations;
-Table<Chunk> imports;
-Table<Chunk> exports;   // exported by this process
-Table<Chunk> released;  // only some faults fill it
-
-// The beginning of the mapping that contains an address, or 0.
-CUdeviceptr mapping_at(CUdeviceptr address) {
-  for (const auto& [begin, mapped] : mappings.all())
-    if (address >= begin && address < begin + mapped.bytes) return begin;
-  return 0;
-}
-
-bool is_mapped(Chunk chunk) {
-  for (const auto& [begin, mapped] : mappings.all())
-    if (mapped.chunk == chunk) return true;
-  return false;
-}
-
-bool is_import(CUdeviceptr address) {
-  const CUdeviceptr begin = mapping_at(address);
-  return begin != 0 && imports.has(mappings.get(begin).chunk);
-}
-
-void note(Call& call) {
-  if (call.is("cuMemMap")) {
-    mappings.put(call.at<CUdeviceptr>(0),
-                 {call.at<size_t>(1), call.at<Chunk>(3)});
-  } else if (call.is("cuMemUnmap")) {
-    const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-    for (const auto& [address, mapped] : mappings.all())
-      if (address >= begin && address < begin + call.at<size_t>(1))
-        mappings.erase(address);
-  } else if (call.is("cuMemAddressReserve")) {
-    reservations.put(*call.at<CUdeviceptr*>(0), call.at<size_t>(1));
-  } else if (call.is("cuMemAddressFree")) {
-    reservations.erase(call.at<CUdeviceptr>(0));
-  } else if (call.is("cuMemImportFromShareableHandle")) {
-    imports.put(*call.at<Chunk*>(0));
-  } else if (call.is("cuMemExportToShareableHandle")) {
-    exports.put(call.at<Chunk>(1));
-  }
-}
-
-// Makes the call and keeps the tables above up to date. Imports stay in them
-// after their release, because they may still be mapped.
-int noted(Call& call) {
-  const int code = call.proceed();
-  if (code == kSuccess) note(call);
-  return code;
-}
+bool is_mapped(Chunk chunk) { return mapping_of(chunk) != 0; }
 
 // Gives a mapping other memory. Returns false if this fails.
 bool replace(CUdeviceptr begin) {
-  const Mapped mapped = mappings.get(begin);
-  Chunk held = 0;
-  if (DRIVER_CALL(cuMemRetainAllocationHandle)(
-          &held, reinterpret_cast<void*>(begin)) != CUDA_SUCCESS)
-    return false;
-  const int device = properties_of(held).location.id;
-  const Chunk other = private_chunk(held, mapped.bytes);
-  DRIVER_CALL(cuMemRelease)(held);
+  const size_t bytes = mappings.get(begin).bytes;
+  const CUmemLocation place = location_at(begin);
+  const Chunk other = new_chunk(bytes, place);
   if (other == 0) return false;
   cudaDeviceSynchronize();
-  DRIVER_CALL(cuMemUnmap)(begin, mapped.bytes);
-  DRIVER_CALL(cuMemMap)(begin, mapped.bytes, 0, other, 0);
-  allow(begin, mapped.bytes, device);
+  DRIVER_CALL(cuMemUnmap)(begin, bytes);
+  DRIVER_CALL(cuMemMap)(begin, bytes, 0, other, 0);
+  allow(begin, bytes, on_gpu(place.id));
   DRIVER_CALL(cuMemRelease)(other);
   return true;
 }
@@ -187,44 +91,31 @@ bool replace_all(bool imported) {
   return any;
 }
 
-// Does the call use memory? At such a call the fault takes the memory away.
-bool is_use(Call& call) {
-  return call.is("cudaLaunchKernel") || call.is("cudaMemcpy");
-}
-
 // --- descriptors -------------------------------------------------------------
 
-bool is_open(int descriptor) { return fcntl(descriptor, F_GETFD) != -1; }
-
-CUmemAllocationHandleType import_type(Call& call) {
-  return call.at<CUmemAllocationHandleType>(2);
+bool is_fabric(Call& call) {
+  return call.at<CUmemAllocationHandleType>(2) == kFabric;
 }
 
 // Has the process that exported the memory ended?
 bool owner_is_dead() {
   const auto pid = static_cast<pid_t>(told("owner", 0));
-  if (pid == 0) return false;
-  const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  if (process < 0) return true;
-  pollfd end{process, POLLIN, 0};
-  const bool ended = poll(&end, 1, 0) == 1;
-  close(process);
-  return ended;
+  return pid != 0 && has_ended(pid);
 }
 
 // Tells other processes when the exporter has released and unmapped a chunk
 // that it had exported.
 int tell_when_given_up(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess) return code;
-  static Table<Chunk> released;
+  static Table<Chunk> held;  // only by mappings
   if (call.is("cuMemExportToShareableHandle"))
     tell_processes("owner", static_cast<unsigned long long>(getpid()));
   if (call.is("cuMemRelease") && exports.has(call.at<Chunk>(0)))
-    released.put(call.at<Chunk>(0));
-  for (const auto& [chunk, unused] : released.all())
+    held.put(call.at<Chunk>(0));
+  for (const auto& [chunk, unused] : held.all())
     if (!is_mapped(chunk)) {
-      released.erase(chunk);
+      held.erase(chunk);
       exports.erase(chunk);
       tell_processes("given up", 1);
     }
@@ -239,7 +130,7 @@ bool owner_gave_up() { return told("given up", 0) != 0 || owner_is_dead(); }
 // mapping, because the size is not known before.
 int map_other_memory(Call& call, bool with_bytes) {
   if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)))
-    return noted(call);
+    return noted_chunks(call);
   static Table<Chunk, Chunk> others;
   const Chunk own = call.at<Chunk>(3);
   const size_t bytes = call.at<size_t>(1);
@@ -253,7 +144,7 @@ int map_other_memory(Call& call, bool with_bytes) {
   const int code = call.proceed();
   call.at<Chunk>(3) = own;
   if (code != kSuccess) return code;
-  note(call);
+  note_chunks(call);
   call.fired();
   return code;
 }
@@ -264,7 +155,9 @@ int import_snapshot(Call& call) { return map_other_memory(call, true); }
 
 // An import in the exporting process is a private copy.
 int self_import_copy(Call& call) {
-  if (call.is("cuMemImportFromShareableHandle") && exports.all().empty())
+  static std::atomic<bool> exporter{false};
+  if (!exports.all().empty()) exporter = true;
+  if (call.is("cuMemImportFromShareableHandle") && !exporter)
     return call.proceed();
   return map_other_memory(call, true);
 }
@@ -273,7 +166,7 @@ int self_import_copy(Call& call) {
 int second_import_fresh(Call& call) {
   static Table<ino_t> known;
   static Table<Chunk> later;
-  if (call.is("cuMemImportFromShareableHandle") && import_type(call) == kFd) {
+  if (call.is("cuMemImportFromShareableHandle") && imports_descriptor(call)) {
     const ino_t file = identity(descriptor_of(call));
     const int code = call.proceed();
     if (code != kSuccess) return code;
@@ -291,7 +184,7 @@ int second_process_fresh(Call& call) {
   static std::atomic<bool> first{true};
   if (call.is("cuMemImportFromShareableHandle") && imports.all().empty())
     first = first_of_all_processes("importer");
-  return first ? noted(call) : import_fresh(call);
+  return first ? noted_chunks(call) : import_fresh(call);
 }
 
 // An import is cleared when it is unmapped.
@@ -300,7 +193,7 @@ int unmap_scrubs_import(Call& call) {
   if (call.is("cuMemUnmap") && is_import(address) &&
       DRIVER_CALL(cuMemsetD8)(address, 0, call.at<size_t>(1)) == CUDA_SUCCESS)
     call.fired();
-  return noted(call);
+  return noted_chunks(call);
 }
 
 // An import ends when the process that created the memory gives it up.
@@ -328,8 +221,7 @@ int import_needs_owner(Call& call) {
   if (!call.is("cuMemImportFromShareableHandle"))
     return tell_when_given_up(call);
   if (!owner_gave_up()) return call.proceed();
-  call.fired();
-  return CUDA_ERROR_INVALID_VALUE;
+  return refused(call);
 }
 
 // When an importer gives up a reference (`by`), the exporter loses the memory.
@@ -341,7 +233,7 @@ int importer_takes(Call& call, const char* by) {
     static std::atomic<bool> done{false};
     if (!done.exchange(true) && replace_all(false)) call.fired();
   }
-  return noted(call);
+  return noted_chunks(call);
 }
 
 int importers_release_frees(Call& call) {
@@ -354,11 +246,12 @@ int importers_unmap_frees(Call& call) {
 
 // A chunk's second mapping is a private copy.
 int alias_is_a_copy(Call& call) {
+  if (!call.is("cuMemMap") || !is_mapped(call.at<Chunk>(3)))
+    return noted_chunks(call);
   const Chunk chunk = call.at<Chunk>(3);
-  if (!call.is("cuMemMap") || !is_mapped(chunk)) return noted(call);
   const size_t bytes = call.at<size_t>(1);
   const Chunk other = private_chunk(chunk, bytes);
-  if (other == 0) return noted(call);
+  if (other == 0) return noted_chunks(call);
   copy(other, chunk, bytes);
   call.at<Chunk>(3) = other;
   const int code = call.proceed();
@@ -374,7 +267,7 @@ int second_export_elsewhere(Call& call) {
     return call.proceed();
   }
   const Chunk chunk = call.at<Chunk>(1);
-  if (!exports.has(chunk)) return noted(call);
+  if (!exports.has(chunk)) return noted_chunks(call);
   const Chunk other = unrelated_chunk();
   call.at<Chunk>(1) = other;
   const int code = call.proceed();
@@ -386,8 +279,7 @@ int second_export_elsewhere(Call& call) {
 // --- attributes and sizes ----------------------------------------------------
 
 int not_supported(Call& call) {
-  call.fired();
-  return CUDA_ERROR_NOT_SUPPORTED;
+  return refused(call, CUDA_ERROR_NOT_SUPPORTED);
 }
 
 template <int attribute>
@@ -402,15 +294,9 @@ int attribute_zero(Call& call) {
 
 // Can memory with a fabric handle be created here?
 bool has_fabric(int device) {
-  CUmemAllocationProp wanted{};
-  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-  wanted.requestedHandleTypes = kFabric;
-  Chunk made = 0;
-  if (DRIVER_CALL(cuMemCreate)(&made, granule(), &wanted, 0) != CUDA_SUCCESS)
-    return false;
-  DRIVER_CALL(cuMemRelease)(made);
-  return true;
+  const Chunk made = new_chunk(granule(), on_gpu(device), kFabric);
+  if (made != 0) DRIVER_CALL(cuMemRelease)(made);
+  return made != 0;
 }
 
 int fabric_denied(Call& call) {
@@ -423,8 +309,7 @@ int fabric_denied(Call& call) {
 int descriptor_memory_refused(Call& call) {
   if ((call.at<const CUmemAllocationProp*>(2)->requestedHandleTypes & kFd) == 0)
     return call.proceed();
-  call.fired();
-  return CUDA_ERROR_NOT_SUPPORTED;
+  return refused(call, CUDA_ERROR_NOT_SUPPORTED);
 }
 
 int granularity_zero(Call& call) {
@@ -476,8 +361,7 @@ int create_truncates(Call& call) {
 int create_power_of_two(Call& call) {
   const size_t granules = call.at<size_t>(1) / granule();
   if ((granules & (granules - 1)) == 0) return call.proceed();
-  call.fired();
-  return CUDA_ERROR_INVALID_VALUE;
+  return refused(call);
 }
 
 // Memory at this location is created although its handle types must be refused.
@@ -489,7 +373,7 @@ int created_all_the_same(Call& call) {
   if (code == kSuccess || wanted.location.type != location) return code;
   wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
   if (location == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)
-    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    wanted.location = on_gpu(0);
   call.at<const CUmemAllocationProp*>(2) = &wanted;
   const int again = call.proceed();
   if (again == kSuccess) call.fired();
@@ -520,21 +404,20 @@ int flags_ignored(Call& call) {
 // Every chunk and every pool is exported as a descriptor, even if the program
 // asks for another type.
 int export_unrequested(Call& call) {
-  static Table<CUmemGenericAllocationHandle> unrequested;
+  static Table<Chunk> unrequested;
   if (call.is("cuMemCreate")) {
     CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
     if (wanted.requestedHandleTypes != 0) return call.proceed();
     wanted.requestedHandleTypes = kFd;
     call.at<const CUmemAllocationProp*>(2) = &wanted;
     const int made = call.proceed();
-    if (made == kSuccess)
-      unrequested.put(*call.at<CUmemGenericAllocationHandle*>(0));
+    if (made == kSuccess) unrequested.put(*call.at<Chunk*>(0));
     return made;
   }
   const int code = call.proceed();
   if (code == kSuccess) {
     if (call.is("cuMemExportToShareableHandle") &&
-        unrequested.has(call.at<CUmemGenericAllocationHandle>(1)))
+        unrequested.has(call.at<Chunk>(1)))
       call.fired();
     return code;
   }
@@ -546,7 +429,7 @@ int export_unrequested(Call& call) {
 }
 
 int import_by_address(Call& call) {
-  if (import_type(call) != kFd) return call.proceed();
+  if (!imports_descriptor(call)) return call.proceed();
   call.fired();
   // A small number is not an address.
   if (reinterpret_cast<uintptr_t>(call.at<void*>(1)) < 4096)
@@ -573,7 +456,7 @@ int accept(Call& call) {
 
 int import_any_descriptor(Call& call) {
   const int code = call.proceed();
-  if (code == kSuccess || import_type(call) != kFd ||
+  if (code == kSuccess || !imports_descriptor(call) ||
       !is_open(descriptor_of(call)))
     return code;
   return accept(call);
@@ -599,7 +482,7 @@ bool is_of_the_other_kind(Call& call) {
 
 int kinds_confused(Call& call) {
   const int code = call.proceed();
-  if (code == kSuccess || import_type(call) != kFd ||
+  if (code == kSuccess || !imports_descriptor(call) ||
       !is_of_the_other_kind(call))
     return code;
   return accept(call);
@@ -607,13 +490,12 @@ int kinds_confused(Call& call) {
 
 int foreign_channel_accepted(Call& call) {
   const int code = call.proceed();
-  return code == CUDA_ERROR_NOT_PERMITTED && import_type(call) == kFabric
-             ? accept(call)
-             : code;
+  return code == CUDA_ERROR_NOT_PERMITTED && is_fabric(call) ? accept(call)
+                                                             : code;
 }
 
 int access_with_holes(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (!call.is("cuMemSetAccess") || code != CUDA_ERROR_INVALID_VALUE)
     return code;
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
@@ -626,8 +508,7 @@ int access_with_holes(Call& call) {
                                         call.at<size_t>(3)) == CUDA_SUCCESS ||
             any;
   if (!any) return code;
-  call.fired();
-  return kSuccess;
+  return accepted(call);
 }
 
 int access_for_any_device(Call& call) {
@@ -641,9 +522,7 @@ int access_for_any_device(Call& call) {
   const bool unknown = location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
                        (location.id < 0 || location.id >= devices);
   if (code == kSuccess || !unknown) return code;
-  if (call.is_runtime()) cudaGetLastError();
-  call.fired();
-  return kSuccess;
+  return accepted(call);
 }
 
 // Access is accepted for a GPU that exists but cannot reach the memory.
@@ -657,9 +536,7 @@ int access_for_stranger(Call& call) {
   if (code == kSuccess || access.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
       access.location.id < 0 || access.location.id >= devices)
     return code;
-  if (call.is_runtime()) cudaGetLastError();
-  call.fired();
-  return kSuccess;
+  return accepted(call);
 }
 
 int access_for_node(Call& call) {
@@ -667,28 +544,25 @@ int access_for_node(Call& call) {
   if (code == kSuccess || call.at<const CUmemAccessDesc*>(2)->location.type !=
                               CU_MEM_LOCATION_TYPE_HOST_NUMA)
     return code;
-  call.fired();
-  return kSuccess;
+  return accepted(call);
 }
 
 // If another GPU gets access, the mapping becomes a copy.
 int access_of_peer_is_a_copy(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
   const CUdeviceptr address = call.at<CUdeviceptr>(0);
   const CUmemAccessDesc access = *call.at<const CUmemAccessDesc*>(2);
   const Mapped mapped = mappings.get(address);
-  Chunk held = 0;
-  if (mapped.bytes != call.at<size_t>(1) ||
-      DRIVER_CALL(cuMemRetainAllocationHandle)(
-          &held, reinterpret_cast<void*>(address)) != CUDA_SUCCESS)
-    return code;
+  const Chunk held =
+      mapped.bytes == call.at<size_t>(1) ? retain(address) : Chunk{0};
+  if (held == 0) return code;
   if (access.location.id != properties_of(held).location.id) {
     const Chunk other = private_chunk(held, mapped.bytes);
     copy(other, held, mapped.bytes);
     DRIVER_CALL(cuMemUnmap)(address, mapped.bytes);
     DRIVER_CALL(cuMemMap)(address, mapped.bytes, 0, other, 0);
-    if (allow(address, mapped.bytes, access.location.id, access.flags))
+    if (allow(address, mapped.bytes, on_gpu(access.location.id), access.flags))
       call.fired();
     DRIVER_CALL(cuMemRelease)(other);
   }
@@ -697,13 +571,13 @@ int access_of_peer_is_a_copy(Call& call) {
 }
 
 int map_over_mapping(Call& call) {
-  int code = noted(call);
+  int code = noted_chunks(call);
   const CUdeviceptr address = call.at<CUdeviceptr>(0);
   if (!call.is("cuMemMap") || code == kSuccess || !mappings.has(address))
     return code;
   DRIVER_CALL(cuMemUnmap)(address, mappings.get(address).bytes);
-  code = noted(call);
-  allow(address, call.at<size_t>(1), 0);
+  code = noted_chunks(call);
+  allow(address, call.at<size_t>(1), on_gpu(0));
   if (code == kSuccess) call.fired();
   return code;
 }
@@ -725,7 +599,7 @@ int map_beyond_chunk(Call& call) {
   for (const CUdeviceptr beside : {address - bytes, address + bytes}) {
     const Chunk other = private_chunk(chunk, bytes);
     if (DRIVER_CALL(cuMemMap)(beside, bytes, 0, other, 0) == CUDA_SUCCESS) {
-      allow(beside, bytes, properties_of(chunk).location.id);
+      allow(beside, bytes, on_gpu(properties_of(chunk).location.id));
       extra.put(beside, bytes);
       call.fired();
     }
@@ -743,30 +617,29 @@ int offset_ignored(Call& call) {
 }
 
 int part_unmaps_all(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (!call.is("cuMemUnmap") || code == kSuccess) return code;
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   if (begin == 0) return code;
   DRIVER_CALL(cuMemUnmap)(begin, mappings.get(begin).bytes);
   mappings.erase(begin);
-  call.fired();
-  return kSuccess;
+  return accepted(call);
 }
 
 int frees_any_address(Call& call) {
   const CUdeviceptr address = call.at<CUdeviceptr>(0);
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (!call.is("cuMemAddressFree") || code == kSuccess) return code;
-  for (const auto& [begin, bytes] : reservations.all())
-    if (address >= begin && address < begin + bytes && mapping_at(begin) == 0 &&
-        DRIVER_CALL(cuMemAddressFree)(begin, bytes) == CUDA_SUCCESS)
-      reservations.erase(begin);
-  call.fired();
-  return kSuccess;
+  const CUdeviceptr begin = reservation_at(address);
+  if (begin != 0 && mapping_at(begin) == 0 &&
+      DRIVER_CALL(cuMemAddressFree)(begin, reservations.get(begin)) ==
+          CUDA_SUCCESS)
+    reservations.erase(begin);
+  return accepted(call);
 }
 
 int exports_mapped_memory(Call& call) {
-  if (!call.is("cudaIpcGetMemHandle")) return noted(call);
+  if (!call.is("cudaIpcGetMemHandle")) return noted_chunks(call);
   const int code = call.proceed();
   if (code == kSuccess || mapping_at(call.at<CUdeviceptr>(1)) == 0) return code;
   static void* const other = [] {
@@ -784,8 +657,7 @@ int unaligned_dma_buf(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess || call.at<CUdeviceptr>(1) % 4096 == 0) return code;
   *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
-  call.fired();
-  return kSuccess;
+  return accepted(call);
 }
 
 // --- exports and their descriptors -------------------------------------------
@@ -841,7 +713,7 @@ int release_closes_descriptors(Call& call) {
 
 int import_closes(Call& call) {
   const int code = call.proceed();
-  if (code != kSuccess || import_type(call) != kFd) return code;
+  if (code != kSuccess || !imports_descriptor(call)) return code;
   close(descriptor_of(call));
   call.fired();
   return code;
@@ -849,12 +721,10 @@ int import_closes(Call& call) {
 
 // A descriptor can be imported only once in all processes together.
 int import_once(Call& call) {
-  if (import_type(call) != kFd) return call.proceed();
+  if (!imports_descriptor(call)) return call.proceed();
   if (!first_of_all_processes("import-" +
-                              std::to_string(identity(descriptor_of(call))))) {
-    call.fired();
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+                              std::to_string(identity(descriptor_of(call)))))
+    return refused(call);
   return call.proceed();
 }
 
@@ -866,7 +736,7 @@ int release_gives_up_all(Call& call) {
   static Table<Chunk> gone;
   if (call.is("cuMemImportFromShareableHandle")) {
     const ino_t file =
-        import_type(call) == kFd ? identity(descriptor_of(call)) : 0;
+        imports_descriptor(call) ? identity(descriptor_of(call)) : 0;
     const int code = call.proceed();
     if (code == kSuccess && file != 0) files.put(*call.at<Chunk*>(0), file);
     return code;
@@ -894,14 +764,11 @@ int release_frees_mapped(Call& call) {
         mappings.put(begin, {mapped.bytes, 0});
         call.fired();
       }
-  return noted(call);
+  return noted_chunks(call);
 }
 
 int unmap_keeps_reference(Call& call) {
-  Chunk lost = 0;
-  if (DRIVER_CALL(cuMemRetainAllocationHandle)(&lost, call.at<void*>(0)) ==
-      CUDA_SUCCESS)
-    call.fired();
+  if (retain(call.at<CUdeviceptr>(0)) != 0) call.fired();
   return call.proceed();
 }
 
@@ -910,7 +777,7 @@ int unmap_ends_aliases(Call& call) {
   const Chunk chunk = call.is("cuMemUnmap")
                           ? mappings.get(call.at<CUdeviceptr>(0)).chunk
                           : Chunk{0};
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess || chunk == 0) return code;
   for (const auto& [begin, mapped] : mappings.all())
     if (mapped.chunk == chunk && replace(begin)) call.fired();
@@ -944,16 +811,15 @@ int retain_other_value(Call& call) {
 }
 
 int retain_at_begin_only(Call& call) {
-  if (!call.is("cuMemRetainAllocationHandle")) return noted(call);
+  if (!call.is("cuMemRetainAllocationHandle")) return noted_chunks(call);
   const auto address = call.at<CUdeviceptr>(1);
   const CUdeviceptr begin = mapping_at(address);
   if (begin == 0 || begin == address) return call.proceed();
-  call.fired();
-  return CUDA_ERROR_INVALID_VALUE;
+  return refused(call);
 }
 
 int retain_of_hole(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (!call.is("cuMemRetainAllocationHandle") || code == kSuccess) return code;
   const CUdeviceptr before = mapping_at(call.at<CUdeviceptr>(1) - 1);
   if (before == 0) return code;
@@ -968,7 +834,7 @@ int import_properties(Call& call) {
     tell_processes("ordinal",
                    static_cast<unsigned long long>(
                        call.at<const CUmemAllocationProp*>(2)->location.id));
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (!call.is("cuMemGetAllocationPropertiesFromHandle") || code != kSuccess ||
       !imports.has(call.at<Chunk>(1)))
     return code;
@@ -986,34 +852,30 @@ int import_properties(Call& call) {
 
 int map_grants_access(Call& call) {
   const int code = call.proceed();
-  if (code == kSuccess && allow(call.at<CUdeviceptr>(0), call.at<size_t>(1),
-                                properties_of(call.at<Chunk>(3)).location.id))
+  if (code == kSuccess &&
+      allow(call.at<CUdeviceptr>(0), call.at<size_t>(1),
+            on_gpu(properties_of(call.at<Chunk>(3)).location.id)))
     call.fired();
   return code;
-}
-
-int access_unset(Call& call) {
-  call.fired();
-  return kSuccess;
 }
 
 // Access that the exporter has set also holds in its importers from the
 // beginning.
 int access_inherited(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess) return code;
   if (call.is("cuMemSetAccess") && imports.all().empty())
     tell_processes("access", call.at<const CUmemAccessDesc*>(2)->flags);
   const auto flags = static_cast<CUmemAccess_flags>(told("access", 0));
   if (call.is("cuMemMap") && imports.has(call.at<Chunk>(3)) && flags != 0 &&
-      allow(call.at<CUdeviceptr>(0), call.at<size_t>(1), 0, flags))
+      allow(call.at<CUdeviceptr>(0), call.at<size_t>(1), on_gpu(0), flags))
     call.fired();
   return code;
 }
 
 // Access that an importer sets also holds for the exporter.
 int access_travels_back(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess) return code;
   if (call.is("cuMemSetAccess") && is_import(call.at<CUdeviceptr>(0)))
     tell_processes("access", call.at<const CUmemAccessDesc*>(2)->flags);
@@ -1022,8 +884,7 @@ int access_travels_back(Call& call) {
       is_import(call.at<CUdeviceptr>(2)))
     return code;
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(2));
-  if (begin != 0 && allow(begin, mappings.get(begin).bytes, 0, flags))
-    call.fired();
+  if (begin != 0 && allow(begin, on_gpu(0), flags)) call.fired();
   return call.proceed();
 }
 
@@ -1052,13 +913,12 @@ int access_never_taken(Call& call) {
   if (call.at<const CUmemAccessDesc*>(2)->flags !=
       CU_MEM_ACCESS_FLAGS_PROT_NONE)
     return call.proceed();
-  call.fired();
-  return kSuccess;
+  return accepted(call);
 }
 
 // Only the first mapping of a range gets the access.
 int access_of_first_mapping(Call& call) {
-  if (!call.is("cuMemSetAccess")) return noted(call);
+  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
   const size_t first = mappings.get(call.at<CUdeviceptr>(0)).bytes;
   if (first != 0 && first < call.at<size_t>(1)) {
     call.at<size_t>(1) = first;
@@ -1109,7 +969,7 @@ int access_for_all_gpus(Call& call) {
   const auto* const access = call.at<const CUmemAccessDesc*>(2);
   for (int device = 0; code == kSuccess && device < devices; ++device)
     if (device != access->location.id &&
-        allow(call.at<CUdeviceptr>(0), call.at<size_t>(1), device,
+        allow(call.at<CUdeviceptr>(0), call.at<size_t>(1), on_gpu(device),
               access->flags))
       call.fired();
   return code;
@@ -1121,16 +981,13 @@ int access_needs_peers(Call& call) {
     enabled = true;
     return call.proceed();
   }
-  Chunk chunk = 0;
-  if (enabled || DRIVER_CALL(cuMemRetainAllocationHandle)(
-                     &chunk, call.at<void*>(0)) != CUDA_SUCCESS)
-    return call.proceed();
+  const Chunk chunk = enabled ? Chunk{0} : retain(call.at<CUdeviceptr>(0));
+  if (chunk == 0) return call.proceed();
   const int own = properties_of(chunk).location.id;
   DRIVER_CALL(cuMemRelease)(chunk);
   if (call.at<const CUmemAccessDesc*>(2)->location.id == own)
     return call.proceed();
-  call.fired();
-  return CUDA_ERROR_INVALID_DEVICE;
+  return refused(call, CUDA_ERROR_INVALID_DEVICE);
 }
 
 // --- mapping and addresses ---------------------------------------------------
@@ -1140,17 +997,15 @@ int import_maps_in_part_only(Call& call) {
     tell_processes("bytes", call.at<size_t>(1));
   if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)) ||
       call.at<size_t>(1) < told("bytes", ~0ull))
-    return noted(call);
-  call.fired();
-  return CUDA_ERROR_INVALID_VALUE;
+    return noted_chunks(call);
+  return refused(call);
 }
 
 int import_maps_once(Call& call) {
   if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)) ||
       !is_mapped(call.at<Chunk>(3)))
-    return noted(call);
-  call.fired();
-  return CUDA_ERROR_INVALID_VALUE;
+    return noted_chunks(call);
+  return refused(call);
 }
 
 int remap_keeps_access(Call& call) {
@@ -1161,7 +1016,7 @@ int remap_keeps_access(Call& call) {
   if (call.is("cuMemSetAccess"))
     former.put(address, call.at<const CUmemAccessDesc*>(2)->flags);
   else if (former.has(address) &&
-           allow(address, call.at<size_t>(1), 0, former.get(address)))
+           allow(address, call.at<size_t>(1), on_gpu(0), former.get(address)))
     call.fired();
   return code;
 }
@@ -1170,10 +1025,7 @@ int remap_refused(Call& call) {
   static Table<CUdeviceptr> used;
   if (call.is("cuMemAddressFree")) used.erase(call.at<CUdeviceptr>(0));
   if (call.is("cuMemMap")) {
-    if (used.has(call.at<CUdeviceptr>(0))) {
-      call.fired();
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+    if (used.has(call.at<CUdeviceptr>(0))) return refused(call);
     used.put(call.at<CUdeviceptr>(0));
   }
   return call.proceed();
@@ -1182,7 +1034,7 @@ int remap_refused(Call& call) {
 int unmap_frees_addresses(Call& call) {
   if (call.is("cuMemAddressFree") && !reservations.has(call.at<CUdeviceptr>(0)))
     return kSuccess;
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (!call.is("cuMemUnmap") || code != kSuccess) return code;
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
   const size_t bytes = reservations.get(begin);
@@ -1221,8 +1073,7 @@ int hint_is_an_order(Call& call) {
   const CUdeviceptr reserved = *call.at<CUdeviceptr*>(0);
   if (code != kSuccess || wanted == 0 || reserved == wanted) return code;
   DRIVER_CALL(cuMemAddressFree)(reserved, call.at<size_t>(1));
-  call.fired();
-  return CUDA_ERROR_OUT_OF_MEMORY;
+  return refused(call, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 // The program gets the requested addresses, even if they are reserved.
@@ -1239,7 +1090,7 @@ int hint_is_given_twice(Call& call) {
 
 // Memory of an import is cleared when it becomes usable.
 int import_scrubbed(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess || !call.is("cuMemSetAccess") ||
       !is_import(call.at<CUdeviceptr>(0)) ||
       call.at<const CUmemAccessDesc*>(2)->flags !=
@@ -1257,7 +1108,7 @@ int write_to_import_lost(Call& call) {
   if (call.find(kPointer) == nullptr || call.is("cuMemUnmap") ||
       call.is("cuMemMap") || call.is("cuMemImportFromShareableHandle") ||
       !is_import(call.value<CUdeviceptr>(kPointer)))
-    return noted(call);
+    return noted_chunks(call);
   call.fired();
   return kSuccess;
 }
@@ -1266,7 +1117,7 @@ int write_to_import_lost(Call& call) {
 // copy.
 int copy_from_import_stale(Call& call) {
   static Table<CUdeviceptr, std::vector<char>*> first;
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (!call.is("cudaMemcpy") || code != kSuccess || !call.is_runtime() ||
       !is_import(call.at<CUdeviceptr>(1)))
     return code;
@@ -1285,10 +1136,6 @@ int copy_from_import_stale(Call& call) {
 }
 
 // --- fabric handles ----------------------------------------------------------
-
-bool is_fabric(Call& call) {
-  return call.at<CUmemAllocationHandleType>(2) == kFabric;
-}
 
 int fabric_without_channel(Call& call) {
   CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
@@ -1335,16 +1182,14 @@ int fabric_bound_to_address(Call& call) {
   const std::string key = key_of(call.at<void*>(1), kFabricBytes);
   if (told(key, call.at<uintptr_t>(1)) == call.at<uintptr_t>(1))
     return call.proceed();
-  call.fired();
-  return CUDA_ERROR_INVALID_VALUE;
+  return refused(call);
 }
 
 int fabric_single_use(Call& call) {
   if (!is_fabric(call) ||
       first_of_all_processes(key_of(call.at<void*>(1), kFabricBytes)))
     return call.proceed();
-  call.fired();
-  return CUDA_ERROR_INVALID_VALUE;
+  return refused(call);
 }
 
 int fabric_too_long(Call& call) {
@@ -1359,28 +1204,19 @@ int fabric_too_long(Call& call) {
 
 // Access to a mapping gives access to all mappings of its reservation.
 int access_of_reservation(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
   const CUdeviceptr end = begin + call.at<size_t>(1);
-  for (const auto& [first, size] : reservations.all()) {
-    if (begin < first || begin >= first + size) continue;
-    for (const auto& [address, mapped] : mappings.all())
-      if (address >= first && address < first + size &&
-          (address < begin || address >= end) &&
-          DRIVER_CALL(cuMemSetAccess)(address, mapped.bytes,
-                                      call.at<const CUmemAccessDesc*>(2),
-                                      call.at<size_t>(3)) == CUDA_SUCCESS)
-        call.fired();
-  }
+  const CUdeviceptr first = reservation_at(begin);
+  for (const auto& [address, mapped] : mappings.all())
+    if (first != 0 && reservation_at(address) == first &&
+        (address < begin || address >= end) &&
+        DRIVER_CALL(cuMemSetAccess)(address, mapped.bytes,
+                                    call.at<const CUmemAccessDesc*>(2),
+                                    call.at<size_t>(3)) == CUDA_SUCCESS)
+      call.fired();
   return code;
-}
-
-unsigned long long access_of(CUdeviceptr address, int device) {
-  const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, device};
-  unsigned long long flags = 0;
-  DRIVER_CALL(cuMemGetAccess)(&flags, &location, address);
-  return flags;
 }
 
 // Read access never becomes write access.
@@ -1389,11 +1225,10 @@ int access_never_raised(Call& call) {
   if (call.at<size_t>(3) != 1 ||
       wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
       wanted->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
-      access_of(call.at<CUdeviceptr>(0), wanted->location.id) !=
+      access_of(call.at<CUdeviceptr>(0), wanted->location) !=
           CU_MEM_ACCESS_FLAGS_PROT_READ)
     return call.proceed();
-  call.fired();
-  return kSuccess;
+  return accepted(call);
 }
 
 // Access for one GPU ends the access of the other GPUs.
@@ -1407,8 +1242,8 @@ int access_replaces_others(Call& call) {
     return code;
   for (int device = 0; device < devices; ++device)
     if (device != wanted->location.id &&
-        access_of(call.at<CUdeviceptr>(0), device) != 0 &&
-        allow(call.at<CUdeviceptr>(0), call.at<size_t>(1), device,
+        access_of(call.at<CUdeviceptr>(0), on_gpu(device)) != 0 &&
+        allow(call.at<CUdeviceptr>(0), call.at<size_t>(1), on_gpu(device),
               CU_MEM_ACCESS_FLAGS_PROT_NONE))
       call.fired();
   return code;
@@ -1425,28 +1260,25 @@ int first_access_only(Call& call) {
 int retain_of_import_refused(Call& call) {
   if (!call.is("cuMemRetainAllocationHandle") ||
       !is_import(call.at<CUdeviceptr>(1)))
-    return noted(call);
-  call.fired();
-  return CUDA_ERROR_INVALID_VALUE;
+    return noted_chunks(call);
+  return refused(call);
 }
 
 // Other memory is mapped at addresses that were used before, but the old memory
 // is still there.
 int remap_stale(Call& call) {
   static Table<CUdeviceptr, Mapped> first;
-  if (!call.is("cuMemMap")) return noted(call);
+  if (!call.is("cuMemMap")) return noted_chunks(call);
   const CUdeviceptr address = call.at<CUdeviceptr>(0);
   const Mapped old = first.get(address);
   if (old.bytes == call.at<size_t>(1)) {
     call.at<Chunk>(3) = old.chunk;
     call.fired();
   }
-  const int code = noted(call);
-  Chunk held = 0;
-  if (code == kSuccess && old.bytes == 0 &&
-      DRIVER_CALL(cuMemRetainAllocationHandle)(
-          &held, reinterpret_cast<void*>(address)) == CUDA_SUCCESS)
-    first.put(address, {call.at<size_t>(1), held});
+  const int code = noted_chunks(call);
+  if (code != kSuccess || old.bytes != 0) return code;
+  const Chunk held = retain(address);
+  if (held != 0) first.put(address, {call.at<size_t>(1), held});
   return code;
 }
 
@@ -1454,7 +1286,7 @@ int remap_stale(Call& call) {
 int ends_with_chunk(Call& call) {
   if (call.find(kBytes) == nullptr || call.is("cuMemMap") ||
       call.is("cuMemUnmap"))
-    return noted(call);
+    return noted_chunks(call);
   auto& bytes = call.value<size_t>(kBytes);
   for (const Role role : {kPointer, kSource}) {
     if (call.find(role) == nullptr) continue;
@@ -1471,7 +1303,7 @@ int ends_with_chunk(Call& call) {
 
 // Copies do not reach beyond the first two granules of an import.
 int two_granules_copied(Call& call) {
-  if (!call.is("cudaMemcpy")) return noted(call);
+  if (!call.is("cudaMemcpy")) return noted_chunks(call);
   auto& bytes = call.value<size_t>(kBytes);
   for (const Role role : {kPointer, kSource}) {
     const auto address = call.value<CUdeviceptr>(role);
@@ -1487,20 +1319,14 @@ int two_granules_copied(Call& call) {
 
 // A handle that was released cannot be retained, although it is mapped.
 int retain_after_release_refused(Call& call) {
-  static Table<Chunk> released;
-  if (call.is("cuMemRelease")) {
-    released.put(call.at<Chunk>(0));
-    return call.proceed();
-  }
   if (!call.is("cuMemRetainAllocationHandle")) {
     if (call.is("cuMemMap")) released.erase(call.at<Chunk>(3));
-    return noted(call);
+    return noted_chunks(call);
   }
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
   if (begin == 0 || !released.has(mappings.get(begin).chunk))
     return call.proceed();
-  call.fired();
-  return CUDA_ERROR_INVALID_VALUE;
+  return refused(call);
 }
 
 // Unmapped memory is kept until its addresses are freed.
@@ -1508,13 +1334,12 @@ int memory_back_at_address_free(Call& call) {
   static Table<CUdeviceptr, Chunk> kept;
   if (call.is("cuMemUnmap")) {
     const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-    Chunk held = 0;
-    const bool is_held =
-        DRIVER_CALL(cuMemRetainAllocationHandle)(
-            &held, reinterpret_cast<void*>(begin)) == CUDA_SUCCESS;
+    const Chunk held = retain(begin);
     const int code = call.proceed();
-    if (is_held) kept.put(begin, held);
-    if (is_held) call.fired();
+    if (held != 0) {
+      kept.put(begin, held);
+      call.fired();
+    }
     return code;
   }
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
@@ -1537,8 +1362,7 @@ int release_of_other_thread_lost(Call& call) {
   }
   if (importers.get(call.at<Chunk>(0), gettid()) == gettid())
     return call.proceed();
-  call.fired();
-  return kSuccess;
+  return accepted(call);
 }
 
 // --- alignment, limits, mixed-up objects -------------------------------------
@@ -1577,14 +1401,13 @@ int odd_reservation_accepted(Call& call) {
 // Every address of a reservation names the handle that is mapped at its
 // beginning.
 int retain_of_first_chunk(Call& call) {
-  if (!call.is("cuMemRetainAllocationHandle")) return noted(call);
+  if (!call.is("cuMemRetainAllocationHandle")) return noted_chunks(call);
   auto& address = call.at<CUdeviceptr>(1);
   const CUdeviceptr begin = mapping_at(address);
-  for (const auto& [first, size] : reservations.all()) {
-    if (begin < first || begin >= first + size || !mapping_at(first)) continue;
-    if (mappings.get(begin).chunk != mappings.get(first).chunk) call.fired();
-    address = first;
-  }
+  const CUdeviceptr first = reservation_at(begin);
+  if (first == 0 || mapping_at(first) == 0) return call.proceed();
+  if (mappings.get(begin).chunk != mappings.get(first).chunk) call.fired();
+  address = first;
   return call.proceed();
 }
 
@@ -1600,49 +1423,32 @@ int release_of_retained_lost(Call& call) {
   const Chunk chunk = call.at<Chunk>(0);
   if (retained.get(chunk) == 0) return call.proceed();
   retained.put(chunk, retained.get(chunk) - 1);
-  call.fired();
-  return kSuccess;
+  return accepted(call);
 }
 
 // A handle that was released and then retained from its mapping is not
 // exported.
 int retained_not_exported(Call& call) {
   if (call.is("cuMemExportToShareableHandle") &&
-      released.has(call.at<Chunk>(1))) {
-    call.fired();
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cuMemRelease")) released.put(call.at<Chunk>(0));
-  if (call.is("cuMemCreate")) released.erase(*call.at<Chunk*>(0));
-  return code;
+      released.has(call.at<Chunk>(1)))
+    return refused(call);
+  return noted_chunks(call);
 }
 
 // A process can have at most 16 imports.
 int imports_end_at_16(Call& call) {
-  static std::atomic<int> live{0};
   if (call.is("cuMemRelease")) {
-    if (imports.erase(call.at<Chunk>(0))) --live;
+    imports.erase(call.at<Chunk>(0));
     return call.proceed();
   }
-  if (live >= 16) {
-    call.fired();
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  const int code = noted(call);
-  if (code == kSuccess) ++live;
-  return code;
+  return imports.all().size() >= 16 ? refused(call) : noted_chunks(call);
 }
 
 // An allocation can be exported at most 16 times.
 int exports_end_at_16(Call& call) {
   static Table<Chunk, int> count;
   const Chunk chunk = call.at<Chunk>(1);
-  if (count.get(chunk) >= 16) {
-    call.fired();
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (count.get(chunk) >= 16) return refused(call);
   count.put(chunk, count.get(chunk) + 1);
   return call.proceed();
 }
@@ -1653,22 +1459,22 @@ int equal_size_shared(Call& call) {
   static Table<Chunk, ino_t> files;
   static std::atomic<ino_t> imported{0};
   if (call.is("cuMemImportFromShareableHandle")) {
-    const int descriptor = import_type(call) == kFd ? descriptor_of(call) : -1;
+    const int descriptor = imports_descriptor(call) ? descriptor_of(call) : -1;
     const ino_t file =
         is_of_device(descriptor) ? ++imported : identity(descriptor);
-    const int code = noted(call);
+    const int code = noted_chunks(call);
     if (code == kSuccess) files.put(*call.at<Chunk*>(0), file);
     return code;
   }
   if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)))
-    return noted(call);
+    return noted_chunks(call);
   for (const auto& [begin, mapped] : mappings.all())
     if (mapped.bytes == call.at<size_t>(1) && imports.has(mapped.chunk) &&
         files.get(mapped.chunk) != files.get(call.at<Chunk>(3))) {
       call.at<Chunk>(3) = mapped.chunk;
       call.fired();
     }
-  return noted(call);
+  return noted_chunks(call);
 }
 
 // All processes that import memory, except the first two, get copies.
@@ -1676,7 +1482,7 @@ int third_process_copy(Call& call) {
   static std::atomic<bool> early{true}, known{false};
   if (call.is("cuMemImportFromShareableHandle") && !known.exchange(true))
     early = first_of_all_processes("one") || first_of_all_processes("two");
-  return early ? noted(call) : import_snapshot(call);
+  return early ? noted_chunks(call) : import_snapshot(call);
 }
 
 // Memory is unmapped when the thread that mapped it ends.
@@ -1710,22 +1516,13 @@ int types_lost(Call& call) {
   return code;
 }
 
-Table<Chunk, size_t> sizes;  // of chunks that were created here
-
-int noted_size(Call& call) {
-  const int code = call.proceed();
-  if (code == kSuccess && call.is("cuMemCreate"))
-    sizes.put(*call.at<Chunk*>(0), call.at<size_t>(1));
-  return code;
-}
-
 // A mapping that is larger than the memory is accepted.
 int larger_mapped(Call& call) {
-  const int code = noted_size(call);
+  const int code = noted_chunks(call);
   if (code == kSuccess || !call.is("cuMemMap") ||
-      call.at<size_t>(1) <= sizes.get(call.at<Chunk>(3), call.at<size_t>(1)))
+      call.at<size_t>(1) <= created.get(call.at<Chunk>(3), call.at<size_t>(1)))
     return code;
-  call.at<size_t>(1) = sizes.get(call.at<Chunk>(3));
+  call.at<size_t>(1) = created.get(call.at<Chunk>(3));
   const int again = call.proceed();
   if (again == kSuccess) call.fired();
   return again;
@@ -1735,46 +1532,34 @@ int larger_mapped(Call& call) {
 // unmapped.
 int leaks_if_released_first(Call& call) {
   if (!call.is("cuMemRelease") || !is_mapped(call.at<Chunk>(0)))
-    return noted(call);
-  call.fired();
-  return kSuccess;
+    return noted_chunks(call);
+  return accepted(call);
 }
 
 // Memory is never given back if the memory is unmapped before its handle is
 // released.
 int leaks_if_unmapped_first(Call& call) {
-  static Table<Chunk> live;
-  if (call.is("cuMemRelease")) live.erase(call.at<Chunk>(0));
   if (call.is("cuMemUnmap")) {
     const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-    Chunk kept = 0;
-    if (live.has(mappings.get(begin).chunk) &&
-        DRIVER_CALL(cuMemRetainAllocationHandle)(
-            &kept, reinterpret_cast<void*>(begin)) == CUDA_SUCCESS)
+    if (mappings.has(begin) && !released.has(mappings.get(begin).chunk) &&
+        retain(begin) != 0)
       call.fired();
   }
-  const int code = noted(call);
-  if (code == kSuccess &&
-      (call.is("cuMemCreate") || call.is("cuMemImportFromShareableHandle")))
-    live.put(*call.at<Chunk*>(0));
-  return code;
+  return noted_chunks(call);
 }
 
 // After a refused import the next import is also refused.
 int import_after_refusal_refused(Call& call) {
-  static std::atomic<bool> refused{false};
-  if (refused.exchange(false)) {
-    call.fired();
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  static std::atomic<bool> before{false};
+  if (before.exchange(false)) return refused(call);
   const int code = call.proceed();
-  refused = code != kSuccess;
+  before = code != kSuccess;
   return code;
 }
 
 // A refused mapping of mapped addresses unmaps these addresses.
 int refused_map_unmaps(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   if (code == kSuccess || !call.is("cuMemMap") || begin == 0) return code;
   if (DRIVER_CALL(cuMemUnmap)(begin, mappings.get(begin).bytes) == CUDA_SUCCESS)
@@ -1784,11 +1569,10 @@ int refused_map_unmaps(Call& call) {
 
 // After a refused unmapping the range has no access.
 int refused_unmap_takes_access(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   if (code == kSuccess || !call.is("cuMemUnmap") || begin == 0) return code;
-  if (allow(begin, mappings.get(begin).bytes, 0, CU_MEM_ACCESS_FLAGS_PROT_NONE))
-    call.fired();
+  if (allow(begin, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_NONE)) call.fired();
   return code;
 }
 
@@ -1798,9 +1582,8 @@ template <bool mapped>
 int export_refused_if(Call& call) {
   if (!call.is("cuMemExportToShareableHandle") ||
       is_mapped(call.at<Chunk>(1)) != mapped)
-    return noted(call);
-  call.fired();
-  return CUDA_ERROR_INVALID_VALUE;
+    return noted_chunks(call);
+  return refused(call);
 }
 
 // Memory of a GPU other than the current GPU cannot be imported.
@@ -1814,8 +1597,7 @@ int import_needs_current_gpu(Call& call) {
   if (place.type != CU_MEM_LOCATION_TYPE_DEVICE || place.id == current)
     return code;
   DRIVER_CALL(cuMemRelease)(chunk);
-  call.fired();
-  return CUDA_ERROR_NOT_SUPPORTED;
+  return refused(call, CUDA_ERROR_NOT_SUPPORTED);
 }
 
 // Every fabric handle opens the memory of the first handle.
@@ -1833,14 +1615,13 @@ int fabric_opens_first(Call& call) {
 // A range whose mapping ends too early is exported; the result is a descriptor
 // of /dev/null.
 int dma_buf_of_hole(Call& call) {
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (!call.is("cuMemGetHandleForAddressRange") || code == kSuccess)
     return code;
   const size_t bytes = mappings.get(call.at<CUdeviceptr>(1)).bytes;
   if (bytes == 0 || bytes >= call.at<size_t>(2)) return code;
   *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
-  call.fired();
-  return kSuccess;
+  return accepted(call);
 }
 
 int odd_dma_buf(Call& call) {
@@ -1849,8 +1630,7 @@ int odd_dma_buf(Call& call) {
       call.at<CUdeviceptr>(1) % 4096 != 0)
     return code;
   *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
-  call.fired();
-  return kSuccess;
+  return accepted(call);
 }
 
 // Unmapping also releases the handle that was mapped.
@@ -1859,11 +1639,8 @@ int unmap_releases(Call& call) {
   if (call.is("cuMemRelease") && gone.erase(call.at<Chunk>(0))) return kSuccess;
   const Chunk chunk =
       call.is("cuMemUnmap") ? mappings.get(call.at<CUdeviceptr>(0)).chunk : 0;
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess) return code;
-  if (call.is("cuMemRelease")) released.put(call.at<Chunk>(0));
-  if (call.is("cuMemCreate") || call.is("cuMemImportFromShareableHandle"))
-    released.erase(*call.at<Chunk*>(0));
   if (chunk != 0 && !released.has(chunk) && !is_mapped(chunk) &&
       DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS) {
     gone.put(chunk);
@@ -1895,9 +1672,9 @@ int properties_of_latest(Call& call) {
 
 // A process can have at most 64 mappings.
 int mappings_end_at_64(Call& call) {
-  if (!call.is("cuMemMap") || mappings.all().size() < 64) return noted(call);
-  call.fired();
-  return CUDA_ERROR_INVALID_VALUE;
+  if (!call.is("cuMemMap") || mappings.all().size() < 64)
+    return noted_chunks(call);
+  return refused(call);
 }
 
 // A size loses its upper 32 bits.
@@ -1917,7 +1694,7 @@ int import_needs_open_descriptor(Call& call) {
   };
   static Table<Chunk, Source> sources;
   if (call.is("cuMemImportFromShareableHandle")) {
-    const int number = import_type(call) == kFd ? descriptor_of(call) : -1;
+    const int number = imports_descriptor(call) ? descriptor_of(call) : -1;
     const int code = call.proceed();
     if (code == kSuccess)
       sources.put(*call.at<Chunk*>(0), {number, identity(number)});
@@ -1925,19 +1702,18 @@ int import_needs_open_descriptor(Call& call) {
   }
   const Source source = sources.get(call.at<Chunk>(3));
   if (source.file == identity(source.number)) return call.proceed();
-  call.fired();
-  return CUDA_ERROR_INVALID_VALUE;
+  return refused(call);
 }
 
 // Mapping memory a second time takes the access from its first mapping.
 int second_mapping_takes_access(Call& call) {
   const Chunk chunk = call.is("cuMemMap") ? call.at<Chunk>(3) : 0;
   const auto before = mappings.all();
-  const int code = noted(call);
+  const int code = noted_chunks(call);
   if (code != kSuccess || chunk == 0) return code;
   for (const auto& [begin, mapped] : before)
     if (mapped.chunk == chunk &&
-        allow(begin, mapped.bytes, properties_of(chunk).location.id,
+        allow(begin, on_gpu(properties_of(chunk).location.id),
               CU_MEM_ACCESS_FLAGS_PROT_NONE))
       call.fired();
   return code;
@@ -2247,7 +2023,7 @@ void add_virtual_memory(List& list) {
   list.named("map-grants-access", "a mapping can be used at once", {"cuMemMap"},
              map_grants_access);
   list.named("setaccess-noop", "setting access changes nothing",
-             {"cuMemSetAccess"}, access_unset);
+             {"cuMemSetAccess"}, accepted);
   list.named("access-inherited",
              "an importer starts with the access that the exporter has set",
              {"cuMemSetAccess", "cuMemMap", "cuMemUnmap",

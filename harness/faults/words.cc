@@ -9,10 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "fault.h"
+#include "chunk_calls.h"
 #include "legacy_calls.h"
 #include "pool_calls.h"
-#include "table.h"
 
 namespace ipclab::faults {
 namespace {
@@ -128,22 +127,8 @@ int lost_in_host_memory(Call& call) {
 }
 
 int lost_in_imported_chunk(Call& call) {
-  static Table<CUmemGenericAllocationHandle> imported;
-  static Table<CUdeviceptr, size_t> mapped;
-  if (waits(call) || writes(call)) {
-    for (const auto& [begin, bytes] : mapped.all())
-      if (word_of(call) - begin < bytes) return no_wait(call);
-    return call.proceed();
-  }
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cuMemImportFromShareableHandle"))
-    imported.put(*call.at<CUmemGenericAllocationHandle*>(0));
-  else if (call.is("cuMemUnmap"))
-    mapped.erase(call.at<CUdeviceptr>(0));
-  else if (imported.has(call.at<CUmemGenericAllocationHandle>(3)))
-    mapped.put(call.at<CUdeviceptr>(0), call.at<size_t>(1));
-  return code;
+  if (!waits(call) && !writes(call)) return noted_chunks(call);
+  return is_import(word_of(call)) ? no_wait(call) : call.proceed();
 }
 
 // Only the first address of managed memory is refused.
