@@ -49,8 +49,11 @@ def test_a_sample_that_no_signal_ends_is_broken_not_hung(build: Build) -> None:
     assert "process 7 cannot be ended: state D, in nv_wait" in record["reason"]
 
 
-def test_nothing_of_a_program_outlives_it() -> None:
-    """Even a grandchild in its own session that ignores SIGTERM does not survive."""
+@pytest.mark.parametrize("megabytes", [0, 512])
+def test_nothing_of_a_program_outlives_it(megabytes: int) -> None:
+    """Even a grandchild in its own session that ignores SIGTERM does not survive. If
+    it has much memory, some time passes before it has ended.
+    """
     program = (
         "import os, signal, time\n"
         "if os.fork() == 0:\n"
@@ -58,8 +61,9 @@ def test_nothing_of_a_program_outlives_it() -> None:
         "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "    pid = os.fork()\n"
         "    if pid == 0:\n"
+        f"        memory = b'1' * ({megabytes} << 20)\n"
+        "        print(os.getpid(), flush=True)\n"
         "        time.sleep(60)\n"
-        "    print(pid, flush=True)\n"
         "    os._exit(0)\n"
         "os.wait()\n"
     )

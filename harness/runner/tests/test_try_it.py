@@ -3,12 +3,15 @@
 SPDX-License-Identifier: Apache-2.0
 """
 
+import concurrent.futures
 import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ import pytest
 from ipclab import model, supervise
 from test_build_lines import build_line, has_toolkit, profile, toolkit, with_nvcc
 from test_repository import LESSONS, TOP, source, topic
+
+Programs = dict[tuple[str, int], Future[Path]]
 
 FIELDS = {"change", "replace", "by", "happens", "exit", "prints"}
 
@@ -77,17 +82,39 @@ def kept(change: dict[str, Any], code: int, printed: str) -> bool:
     return code == change["exit"] and bool(re.search(change["prints"], printed))
 
 
+@pytest.fixture(scope="module")
+def programs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Programs]:
+    """Builds the programs of all requested changes, in threads, while others run."""
+    top = tmp_path_factory.mktemp("try")
+
+    def one(lesson: str, number: int) -> Path:
+        folder = top / f"{lesson}.{number}"
+        return build(lesson, changed(lesson, changes(lesson)[number]), folder)
+
+    parameters = [getattr(x, "callspec", None) for x in request.session.items]
+    asked = [x.params for x in parameters if x and "number" in x.params]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield {
+            (x["lesson"], x["number"]): pool.submit(one, x["lesson"], x["number"])
+            for x in asked
+            if not toolkit(x["lesson"]) or has_toolkit(x["lesson"], with_nvcc())
+        }
+        pool.shutdown(cancel_futures=True)
+
+
 @pytest.mark.parametrize(
     ("lesson", "number"),
     [(lesson, i) for lesson in LESSONS for i in range(len(changes(lesson)))],
 )
 def test_what_the_page_promises_happens(
-    lesson: str, number: int, tmp_path: Path
+    lesson: str, number: int, programs: Programs
 ) -> None:
-    if toolkit(lesson) and not has_toolkit(lesson, with_nvcc()):
+    if (built := programs.get((lesson, number))) is None:
         pytest.skip(f"no nvcc of CUDA {toolkit(lesson)} here: ci/setup --newest")
     change = changes(lesson)[number]
-    program = build(lesson, changed(lesson, change), tmp_path)
+    program = built.result()
     code, printed = run(lesson, program)
     if code == 77 and "IPCLAB_MODEL" not in os.environ:
         pytest.skip(f"this machine cannot show it: {printed.strip()}")

@@ -154,13 +154,15 @@ def run(
         # its group.
         if not alone:
             _signal_group(program.pid, signal.SIGKILL)
-            for process in _family(program.pid, mark):
+            left = _family(program.pid, mark)
+            for process in left:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
         if not end.wait(STUCK):
             stuck = _state(program.pid)
             program.returncode = -signal.SIGKILL  # so that program.wait() returns
         if not alone:
+            _reap_killed(left)
             _wait_for(program.pid, mark, GRACE)
         end.close()
         with _lock:
@@ -240,6 +242,23 @@ def _wait_for(leader: int, mark: str, seconds: float) -> list[psutil.Process]:
     while (family := _family(leader, mark)) and time.monotonic() < deadline:
         time.sleep(0.01)
     return family
+
+
+def _reap_killed(processes: Sequence[psutil.Process]) -> None:
+    """Wait for processes that were killed, and reap them.
+
+    Before such a process is a zombie, the kernel takes its environment and frees its
+    memory. During this time `_family` does not see whose it is.
+    """
+    deadline = time.monotonic() + GRACE
+    for process in processes:
+        with contextlib.suppress(OSError):  # another thread has reaped it
+            end = _End(process.pid)
+            end.wait(deadline - time.monotonic())
+            end.close()
+    # Now all parents have ended, so this process is the parent of all.
+    for process in processes:
+        _reap(process.pid)
 
 
 def _belongs(process: psutil.Process, leader: int, mark: str) -> bool:
