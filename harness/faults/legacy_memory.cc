@@ -173,6 +173,30 @@ int reopen_is_copy(Call& call) {
                               : keep_count(call);
 }
 
+// An allocation at an address that was exported before and then freed: opening
+// its handle gives memory without its contents.
+int reused_address_is_fresh(Call& call) {
+  static auto& all_exported = *new std::set<void*>;
+  static auto& all_freed = *new std::set<void*>;
+  if (is_open(call))
+    return told("reused-" + key(given(call)), 0) != 0
+               ? open_copy(call, false, SIZE_MAX)
+               : call.proceed();
+  if (is_close(call)) return open_copy(call, false, SIZE_MAX);
+  void* const address = is_get(call) ? exported(call) : call.at<void*>(0);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const std::lock_guard lock(mutex);
+  if (!is_get(call)) {
+    if (all_exported.count(address) > 0) all_freed.insert(address);
+  } else if (all_freed.count(address) > 0) {
+    tell_processes("reused-" + key(handle_of(call)), 1);
+  } else {
+    all_exported.insert(address);
+  }
+  return code;
+}
+
 // A process opens a handle 32 times, counted over all cycles of open and close;
 // after that it gets copies.
 int open_33rd_time_is_copy(Call& call) {
@@ -811,6 +835,10 @@ void add_legacy_memory(List& list) {
       "handle-cached-by-address",
       "an allocation has the handle of the earlier allocation at its address",
       {kGet}, handle_cached_by_address);
+  list.named("reused-address-is-fresh",
+             "memory at an address that other exported memory had is opened "
+             "without its contents",
+             {kGet, kOpen, kClose, "cudaFree"}, reused_address_is_fresh);
   list.named("handles-swapped",
              "the handle names the allocation that was made just before the "
              "exported allocation",
