@@ -413,11 +413,6 @@ int attribute_of_another(Call& call) {
   return code;
 }
 
-bool is_watermark(cudaMemPoolAttr attribute) {
-  return attribute == cudaMemPoolAttrReservedMemHigh ||
-         attribute == cudaMemPoolAttrUsedMemHigh;
-}
-
 int watermark_takes_all(Call& call) {
   const int code = call.proceed();
   return code != kSuccess && is_watermark(call.at<cudaMemPoolAttr>(1))
@@ -449,16 +444,6 @@ int watermark_reset_to_zero(Call& call) {
 }
 
 // --- policies ----------------------------------------------------------------
-
-constexpr cudaMemPoolAttr kPolicies[] = {
-    cudaMemPoolReuseFollowEventDependencies, cudaMemPoolReuseAllowOpportunistic,
-    cudaMemPoolReuseAllowInternalDependencies};
-
-bool is_policy(cudaMemPoolAttr attribute) {
-  for (const cudaMemPoolAttr policy : kPolicies)
-    if (policy == attribute) return true;
-  return false;
-}
 
 int policies_off(Call& call) {
   const int code = call.proceed();

@@ -10,22 +10,6 @@
 namespace ipclab::faults {
 namespace {
 
-CUdeviceptr begin_of(const void* pointer) {
-  CUdeviceptr begin = 0;
-  DRIVER_CALL(cuMemGetAddressRange)
-  (&begin, nullptr, reinterpret_cast<CUdeviceptr>(pointer));
-  return begin;
-}
-
-// The opened memory that an address lies in; null if there is none.
-void* opened_around(const void* pointer) {
-  const CUdeviceptr begin = begin_of(pointer);
-  if (begin == 0) return nullptr;
-  for (const auto& each : opened.all())
-    if (begin_of(each.first) == begin) return each.first;
-  return nullptr;
-}
-
 bool is_known(CUdeviceptr pointer) {
   unsigned type = 0;
   return DRIVER_CALL(cuPointerGetAttribute)(
@@ -44,10 +28,6 @@ int retold(Call& call, bool (*applies)(const void* pointer), Change change) {
   change(*call.at<cudaPointerAttributes*>(0));
   call.fired();
   return code;
-}
-
-bool is_opened(const void* pointer) {
-  return opened_around(pointer) != nullptr;
 }
 
 void forget(cudaPointerAttributes& attributes) {

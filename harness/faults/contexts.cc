@@ -9,27 +9,6 @@
 namespace ipclab::faults {
 namespace {
 
-CUdeviceptr begin_of(CUdeviceptr pointer) {
-  CUdeviceptr begin = 0;
-  DRIVER_CALL(cuMemGetAddressRange)(&begin, nullptr, pointer);
-  return begin;
-}
-size_t size_of(void* pointer) {
-  size_t bytes = 0;
-  DRIVER_CALL(cuMemGetAddressRange)
-  (nullptr, &bytes, reinterpret_cast<CUdeviceptr>(pointer));
-  return bytes;
-}
-
-bool is_opened(const void* pointer) {
-  const CUdeviceptr begin = begin_of(reinterpret_cast<CUdeviceptr>(pointer));
-  if (begin == 0) return false;
-  for (const auto& each : opened.all())
-    if (begin_of(reinterpret_cast<CUdeviceptr>(each.first)) == begin)
-      return true;
-  return false;
-}
-
 int current_device() {
   int device = -1;
   cudaGetDevice(&device);
@@ -54,7 +33,7 @@ CUcontext primary_context() {
 int reset_clears(Call& call) {
   if (!call.is("cudaDeviceReset")) return noted_open(call);
   for (const auto& each : opened.all()) {
-    cudaMemset(each.first, 0, size_of(each.first));
+    cudaMemset(each.first, 0, size_of(number(each.first)));
     call.fired();
   }
   cudaDeviceSynchronize();
@@ -167,7 +146,7 @@ int second_export_clears(Call& get) {
   void* const memory = get.at<void*>(1);
   const unsigned long long id = id_of(memory);
   if (exported.has(id)) {
-    cudaMemset(memory, 0, std::min<size_t>(16, size_of(memory)));
+    cudaMemset(memory, 0, std::min<size_t>(16, size_of(number(memory))));
     get.fired();
   }
   exported.put(id);
@@ -189,10 +168,6 @@ int odd_size_refused(Call& call) {
 }
 
 // --- copies and memsets of opened memory -------------------------------------
-
-bool keeps_opened(Call& call) {
-  return is_open_call(call) || is_close_call(call);
-}
 
 // The call is lost if one of its addresses lies in opened memory.
 int lost_in_opened(Call& call) {

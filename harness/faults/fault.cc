@@ -230,6 +230,13 @@ bool is_use(Call& call) {
   return call.is("cudaLaunchKernel") || call.is("cudaMemcpy");
 }
 
+bool is_mps_client() {
+  int value = 0;
+  return cudaDeviceGetAttribute(&value, cudaDevAttrMpsEnabled, 0) ==
+             cudaSuccess &&
+         value != 0;
+}
+
 bool has_ended(pid_t process) {
   const int descriptor = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
   if (descriptor < 0) return true;

@@ -109,6 +109,8 @@ int accepted(Call& call);
 /// Does the call use memory? At such a call, faults take memory away or clear
 /// it.
 bool is_use(Call& call);
+/// Is the process a client of MPS?
+bool is_mps_client();
 /// Has a process ended? True also for a process that its parent has not yet
 /// waited for.
 bool has_ended(pid_t process);

@@ -22,17 +22,6 @@
 namespace ipclab::faults {
 namespace {
 
-CUdeviceptr number(const void* address) {
-  return reinterpret_cast<CUdeviceptr>(address);
-}
-
-CUdeviceptr begin_of(CUdeviceptr address) {
-  CUdeviceptr begin = 0;
-  size_t bytes = 0;
-  DRIVER_CALL(cuMemGetAddressRange)(&begin, &bytes, address);
-  return begin;
-}
-
 // The value of a pointer attribute; 0 if the driver refuses the query.
 uint64_t attribute_of(CUdeviceptr address, CUpointer_attribute wanted) {
   uint64_t value = 0;
@@ -50,37 +39,20 @@ bool is_on_host(CUdeviceptr address) {
 
 // --- legacy handles of memory ------------------------------------------------
 
-bool keeps_opened(Call& call) {
-  return is_open_call(call) || is_close_call(call);
-}
-
-// Does an address lie in opened memory?
-bool is_opened(CUdeviceptr address) {
-  const CUdeviceptr begin = begin_of(address);
-  if (begin == 0) return false;
-  for (const auto& each : opened.all())
-    if (begin_of(number(each.first)) == begin) return true;
-  return false;
-}
-
 // cudaFreeAsync accepts opened memory, and closes it.
 int opened_freed_async(Call& call) {
   if (keeps_opened(call)) return noted_open(call);
   void* const address = call.at<void*>(0);
   if (!opened.has(address) || cudaIpcCloseMemHandle(address) != cudaSuccess)
     return call.proceed();
-  Opened one = opened.get(address);
-  if (--one.count > 0)
-    opened.put(address, one);
-  else
-    opened.erase(address);
+  count_close(address);
   call.fired();
   return kSuccess;
 }
 
 int pool_import_closed(Call& call) {
   if (!is_close_call(call)) return noted_pools(call);
-  const bool applies = blocks.get(call.at<void*>(0)).imported;
+  const bool applies = is_import(call.at<void*>(0));
   const int code = call.proceed();
   return code != kSuccess && applies ? accepted(call) : code;
 }
@@ -136,7 +108,7 @@ int reopen_by_other_api_refused(Call& call) {
     return code;
   }
   const auto& bytes = call.at<cudaIpcMemHandle_t>(1);
-  const std::string handle = key_of(&bytes, sizeof bytes);
+  const std::string handle = key_of_handle(bytes);
   if (closed.has(handle) && closed.get(handle) != call.is_runtime() &&
       already_open(call) == nullptr)
     return refused(call);
@@ -165,8 +137,7 @@ int driver_set_in_stream_lost(Call& call) {
 
 int pool_import_exported(Call& call) {
   return exports_memory(call)
-             ? exported_all_the_same(call,
-                                     blocks.get(call.at<void*>(1)).imported)
+             ? exported_all_the_same(call, is_import(call.at<void*>(1)))
              : noted_pools(call);
 }
 
@@ -270,12 +241,6 @@ int freed_known_by_id(Call& call) {
 
 // --- events ------------------------------------------------------------------
 
-bool is_record(Call& call) {
-  return call.is("cudaEventRecord") || call.is("cudaEventRecordWithFlags");
-}
-bool is_pending(cudaEvent_t event) {
-  return cudaEventQuery(event) == cudaErrorNotReady;
-}
 cudaStream_t stream_of(Call& call) { return call.value<cudaStream_t>(kStream); }
 
 // A stream that has work does not wait for an imported event.
@@ -319,7 +284,7 @@ int exporter_keeps_own_record(Call& call) {
   }
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || is_imported(event)) return call.proceed();
-  if (is_record(call)) {
+  if (records(call)) {
     const bool captured = is_captured(stream_of(call));
     const int code = call.proceed();
     if (code != kSuccess || captured) return code;
@@ -351,9 +316,8 @@ int other_context_recorded_with_flags(Call& call) {
 // handle.
 int event_destroy_ends_handle(Call& call) {
   if (opens_event(call)) {
-    const auto ender = told(
-        "ender-" + key_of(call.begin()[1].place, sizeof(cudaIpcEventHandle_t)),
-        0);
+    const auto ender =
+        told("ender-" + key_of_handle(call.at<cudaIpcEventHandle_t>(1)), 0);
     return ender != 0 && ender != static_cast<unsigned long long>(getpid())
                ? refused(call)
                : noted_event(call);
@@ -736,12 +700,6 @@ bool creates(Call& call) { return call.is("cudaMemPoolCreate"); }
 bool destroys(Call& call) { return call.is("cudaMemPoolDestroy"); }
 bool trims(Call& call) { return call.is("cudaMemPoolTrimTo"); }
 bool exports_pointer(Call& call) { return call.is("cudaMemPoolExportPointer"); }
-
-uint64_t attribute(cudaMemPool_t pool, cudaMemPoolAttr wanted) {
-  uint64_t value = 0;
-  cudaMemPoolGetAttribute(pool, wanted, &value);
-  return value;
-}
 
 // The memory of a pool that was trimmed cannot be exported.
 int export_after_trim_refused(Call& call) {

@@ -18,9 +18,36 @@ inline CUcontext current_context() {
   return context;
 }
 
+/// A pointer as a number, as the driver API has it.
+inline CUdeviceptr number(const void* address) {
+  return reinterpret_cast<CUdeviceptr>(address);
+}
+/// The first address of the allocation in which an address lies; 0 if there is
+/// none.
+inline CUdeviceptr begin_of(CUdeviceptr address) {
+  CUdeviceptr begin = 0;
+  DRIVER_CALL(cuMemGetAddressRange)(&begin, nullptr, address);
+  return begin;
+}
+/// The size of the allocation in which an address lies; 0 if there is none.
+inline size_t size_of(CUdeviceptr address) {
+  size_t bytes = 0;
+  DRIVER_CALL(cuMemGetAddressRange)(nullptr, &bytes, address);
+  return bytes;
+}
+
+/// The key that names the handle of memory in all processes.
+inline std::string key_of_handle(const cudaIpcMemHandle_t& handle) {
+  return key_of(&handle, sizeof handle);
+}
+/// The key that names the handle of an event in all processes.
+inline std::string key_of_handle(const cudaIpcEventHandle_t& handle) {
+  return key_of(&handle, sizeof handle);
+}
+
 /// Opened memory.
 struct Opened {
-  std::string handle;  ///< the key of the handle's bytes
+  std::string handle;  ///< the key of the handle
   cudaIpcMemHandle_t bytes{};
   CUcontext context = nullptr;
   int thread = 0;
@@ -28,6 +55,9 @@ struct Opened {
 };
 /// All opened memory, by address.
 inline Table<void*, Opened> opened;
+/// The keys of all handles, of memory and of events, that this process has
+/// exported.
+inline Table<std::string> own_handles;
 
 /// Does the call export memory?
 inline bool exports_memory(Call& call) {
@@ -38,6 +68,20 @@ inline bool is_open_call(Call& call) { return call.is("cudaIpcOpenMemHandle"); }
 /// Does the call close memory?
 inline bool is_close_call(Call& call) {
   return call.is("cudaIpcCloseMemHandle");
+}
+/// Does the call open or close memory?
+inline bool keeps_opened(Call& call) {
+  return is_open_call(call) || is_close_call(call);
+}
+
+/// Proceeds with an export of memory or of an event, and keeps the key of its
+/// handle.
+inline int noted_export(Call& get) {
+  static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(cudaIpcEventHandle_t));
+  const int code = get.proceed();
+  if (code == kSuccess)
+    own_handles.put(key_of_handle(*get.at<cudaIpcMemHandle_t*>(0)));
+  return code;
 }
 
 /// The GPU of this number, as all processes name it: its place in the machine.
@@ -67,15 +111,14 @@ inline int told_owner(Call& get) {
   DRIVER_CALL(cuPointerGetAttribute)
   (&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
    reinterpret_cast<CUdeviceptr>(get.at<void*>(1)));
-  tell_processes(
-      "owner-" + key_of(get.at<void*>(0), sizeof(cudaIpcMemHandle_t)),
-      place_of(device));
+  tell_processes("owner-" + key_of_handle(*get.at<cudaIpcMemHandle_t*>(0)),
+                 place_of(device));
   return code;
 }
 /// The GPU whose memory a handle stands for; the current GPU if no process said
 /// it.
 inline unsigned long long owner_of(const cudaIpcMemHandle_t& handle) {
-  return told("owner-" + key_of(&handle, sizeof handle), current_place());
+  return told("owner-" + key_of_handle(handle), current_place());
 }
 
 /// The opened pointer of a handle in the current context; null if the handle is
@@ -89,33 +132,63 @@ inline void* already_open(Call& open) {
   return nullptr;
 }
 
+/// The opened memory in which an address lies; null if there is none.
+inline void* opened_around(const void* address) {
+  // A thread that has no context yet cannot ask for the allocation.
+  void* const same = const_cast<void*>(address);
+  if (opened.has(same)) return same;
+  const CUdeviceptr begin = begin_of(number(address));
+  if (begin == 0) return nullptr;
+  for (const auto& each : opened.all())
+    if (begin_of(number(each.first)) == begin) return each.first;
+  return nullptr;
+}
+/// Does an address lie in opened memory?
+inline bool is_opened(const void* address) {
+  return opened_around(address) != nullptr;
+}
+/// Does an address lie in opened memory?
+inline bool is_opened(CUdeviceptr address) {
+  return is_opened(reinterpret_cast<const void*>(address));
+}
+
+/// Counts one close of memory. Returns how many opens are left; -1 if the
+/// memory was not open.
+inline int count_close(void* address) {
+  return opened.change([&](auto& all) {
+    const auto one = all.find(address);
+    if (one == all.end()) return -1;
+    const int left = one->second.count - 1;
+    if (left > 0)
+      one->second.count = left;
+    else
+      all.erase(one);
+    return left;
+  });
+}
+
 /// Proceeds with a call. If the call is an open or a close, updates the table
-/// above.
+/// of opened memory.
 inline int noted_open(Call& call) {
   if (is_close_call(call)) {
     void* const address = call.at<void*>(0);
     const int code = call.proceed();
-    Opened one = opened.get(address);
-    if (code != kSuccess || --one.count > 0) {
-      if (code == kSuccess) opened.put(address, one);
-      return code;
-    }
-    opened.erase(address);
+    if (code == kSuccess) count_close(address);
     return code;
   }
   if (!is_open_call(call)) return call.proceed();
-  const auto bytes = call.at<cudaIpcMemHandle_t>(1);
+  Opened made;
+  made.bytes = call.at<cudaIpcMemHandle_t>(1);
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  void* const address = *call.at<void**>(0);
-  Opened one = opened.get(address);
-  if (one.count++ == 0) {
-    one.handle = key_of(&bytes, sizeof bytes);
-    one.bytes = bytes;
-    one.context = current_context();
-    one.thread = this_thread();
-  }
-  opened.put(address, one);
+  made.handle = key_of_handle(made.bytes);
+  made.context = current_context();
+  made.thread = this_thread();
+  opened.change([&](auto& all) {
+    Opened& one = all[*call.at<void**>(0)];
+    if (one.count == 0) one = made;
+    ++one.count;
+  });
   return code;
 }
 
@@ -126,6 +199,10 @@ inline Table<cudaEvent_t, std::string> event_keys;
 
 constexpr unsigned kInterprocess = cudaEventInterprocess;
 
+/// Does the call make an event, with flags?
+inline bool makes_event(Call& call) {
+  return call.is("cudaEventCreateWithFlags");
+}
 /// Does the call open an event?
 inline bool opens_event(Call& call) {
   return call.is("cudaIpcOpenEventHandle");
@@ -135,10 +212,15 @@ inline bool exports_event(Call& call) {
   return call.is("cudaIpcGetEventHandle");
 }
 
+/// Does the call record an event?
+inline bool records(Call& call) {
+  return call.is("cudaEventRecord") || call.is("cudaEventRecordWithFlags");
+}
+
 /// Does the call make, export, open or destroy an event?
 inline bool keeps_events(Call& call) {
-  return opens_event(call) || exports_event(call) ||
-         call.is("cudaEventCreateWithFlags") || call.is("cudaEventDestroy");
+  return makes_event(call) || opens_event(call) || exports_event(call) ||
+         call.is("cudaEventDestroy");
 }
 
 /// Proceeds with a call. If the call makes, exports, opens or destroys an
@@ -146,18 +228,21 @@ inline bool keeps_events(Call& call) {
 inline int noted_event(Call& call) {
   const bool opens = opens_event(call);
   const std::string key =
-      opens ? key_of(call.begin()[1].place, sizeof(cudaIpcEventHandle_t)) : "";
+      opens ? key_of_handle(call.at<cudaIpcEventHandle_t>(1)) : "";
   const int code = call.proceed();
   if (code != kSuccess) return code;
   if (opens) {
     events.put(*call.at<cudaEvent_t*>(0), true);
     event_keys.put(*call.at<cudaEvent_t*>(0), key);
   } else if (exports_event(call)) {
-    event_keys.put(call.at<cudaEvent_t>(1),
-                   key_of(call.at<void*>(0), sizeof(cudaIpcEventHandle_t)));
-  } else if (call.is("cudaEventCreateWithFlags") &&
-             (call.at<unsigned>(1) & kInterprocess)) {
+    const auto event = call.at<cudaEvent_t>(1);
+    // Some faults see only the export of an event.
+    events.change([&](auto& all) { all.emplace(event, false); });
+    event_keys.put(event, key_of_handle(*call.at<cudaIpcEventHandle_t*>(0)));
+  } else if (makes_event(call) && (call.at<unsigned>(1) & kInterprocess)) {
     events.put(*call.at<cudaEvent_t*>(0), false);
+    // An earlier event may have had the same number.
+    event_keys.erase(*call.at<cudaEvent_t*>(0));
   } else if (call.is("cudaEventDestroy")) {
     events.erase(call.at<cudaEvent_t>(0));
   }
@@ -176,6 +261,14 @@ inline cudaEvent_t shared_event(Call& call) {
 
 /// Does another process own the event?
 inline bool is_imported(cudaEvent_t event) { return events.get(event); }
+
+/// Does the event stand for work that is not done? Leaves no error in the
+/// runtime.
+inline bool is_pending(cudaEvent_t event) {
+  // The query needs a context, and a new thread has none yet.
+  if (current_context() == nullptr) cudaFree(nullptr);
+  return DRIVER_CALL(cuEventQuery)(event) == CUDA_ERROR_NOT_READY;
+}
 
 /// Is this stream the legacy default stream?
 inline bool is_default(cudaStream_t stream) {

@@ -2,23 +2,15 @@
 // events do.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <cstring>
-#include <map>
-#include <mutex>
+#include <string>
 
-#include "fault.h"
+#include "legacy_calls.h"
+#include "table.h"
 
 namespace ipclab::faults {
 namespace {
 
-constexpr unsigned kShared = cudaEventInterprocess;
 constexpr unsigned kUntimed = cudaEventDisableTiming;
-
-std::mutex mutex;  // for the state of the chosen fault
-
-bool is_get(Call& call) { return call.is("cudaIpcGetEventHandle"); }
-bool is_open(Call& call) { return call.is("cudaIpcOpenEventHandle"); }
-bool is_create(Call& call) { return call.is("cudaEventCreateWithFlags"); }
 
 cudaEvent_t*& created(Call& call) { return call.at<cudaEvent_t*>(0); }
 unsigned& flags_of(Call& create) { return create.at<unsigned>(1); }
@@ -29,54 +21,34 @@ cudaIpcEventHandle_t& handle_of(Call& get) {
   return *get.at<cudaIpcEventHandle_t*>(0);
 }
 
-// The facts that this process knows about an event that processes share.
-struct Shared {
-  std::string key;  // is equal in all processes
-  bool imported;
-  unsigned records;  // by this process
-};
-std::map<cudaEvent_t, Shared>& shared() {
-  static auto& all = *new std::map<cudaEvent_t, Shared>;
-  return all;
-}
+// The number of records of each event by this process.
+Table<cudaEvent_t, unsigned> counts;
 
-// Proceeds, and keeps shared() up to date.
-int keep(Call& call) {
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  const std::lock_guard lock(mutex);
-  if (is_get(call)) {
-    auto& event = shared()[call.at<cudaEvent_t>(1)];
-    if (event.key.empty())
-      event = {key_of(&handle_of(call), sizeof(cudaIpcEventHandle_t)), false,
-               event.records};
-  } else if (is_open(call)) {
-    shared()[*created(call)] = {
-        key_of(&given(call), sizeof(cudaIpcEventHandle_t)), true, 0};
-  } else if (is_create(call) && (flags_of(call) & kShared)) {
-    shared()[*created(call)] = {"", false, 0};
-  }
+// Proceeds, and updates all tables. A new event may have the number of an
+// earlier one.
+int noted_new_event(Call& call) {
+  const int code = noted_event(call);
+  if (code == kSuccess && (makes_event(call) || opens_event(call)))
+    counts.erase(*created(call));
   return code;
 }
 
-Shared* find(cudaEvent_t event) {
-  const std::lock_guard lock(mutex);
-  const auto found = shared().find(event);
-  return found == shared().end() ? nullptr : &found->second;
+// Counts a record of an event; returns the number of its records until now.
+unsigned count_record(cudaEvent_t event) {
+  return counts.change([&](auto& all) { return ++all[event]; });
 }
 
 // --- creation, export, open ------------------------------------------------
 
 int ipc_event_refused(Call& call) {
-  if (!(flags_of(call) & kShared) || !(flags_of(call) & kUntimed))
+  if (!(flags_of(call) & kInterprocess) || !(flags_of(call) & kUntimed))
     return call.proceed();
-  call.fired();
-  return cudaErrorInvalidValue;
+  return refused(call);
 }
 
 int timing_ipc_event_ok(Call& call) {
   unsigned& flags = flags_of(call);
-  if ((flags & kShared) && !(flags & kUntimed)) {
+  if ((flags & kInterprocess) && !(flags & kUntimed)) {
     flags |= kUntimed;
     call.fired();
   }
@@ -84,10 +56,10 @@ int timing_ipc_event_ok(Call& call) {
 }
 
 int blocking_ipc_refused(Call& call) {
-  if (!(flags_of(call) & kShared) || !(flags_of(call) & cudaEventBlockingSync))
+  if (!(flags_of(call) & kInterprocess) ||
+      !(flags_of(call) & cudaEventBlockingSync))
     return call.proceed();
-  call.fired();
-  return cudaErrorInvalidValue;
+  return refused(call);
 }
 
 // Instead of an event that cannot be exported, another event is exported.
@@ -96,7 +68,8 @@ int export_any_event(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess) return code;
   if (call.is_runtime()) cudaGetLastError();
-  if (other == nullptr && cudaEventCreateWithFlags(&other, kShared | kUntimed))
+  if (other == nullptr &&
+      cudaEventCreateWithFlags(&other, kInterprocess | kUntimed))
     return code;
   call.at<cudaEvent_t>(1) = other;
   call.fired();
@@ -112,26 +85,20 @@ int own_event(Call& call, int code) {
   return kSuccess;
 }
 
-bool was_exported_here(Call& call) {
-  const std::string key = key_of(&given(call), sizeof(cudaIpcEventHandle_t));
-  const std::lock_guard lock(mutex);
-  for (const auto& one : shared())
-    if (!one.second.imported && one.second.key == key) return true;
-  return false;
-}
-
 int open_event_garbage_ok(Call& call) {
-  if (is_get(call)) return keep(call);
+  if (exports_event(call)) return noted_export(call);
   const int code = call.proceed();
-  if (code == kSuccess || was_exported_here(call)) return code;
-  return own_event(call, code);
+  return code == kSuccess || own_handles.has(key_of_handle(given(call)))
+             ? code
+             : own_event(call, code);
 }
 
 int self_open_event(Call& call) {
-  if (is_get(call)) return keep(call);
+  if (exports_event(call)) return noted_export(call);
   const int code = call.proceed();
-  if (code == kSuccess || !was_exported_here(call)) return code;
-  return own_event(call, code);
+  return code == kSuccess || !own_handles.has(key_of_handle(given(call)))
+             ? code
+             : own_event(call, code);
 }
 
 int rt_drv_event_mismatch(Call& call) {
@@ -140,7 +107,7 @@ int rt_drv_event_mismatch(Call& call) {
   const auto turn = [](cudaIpcEventHandle_t& handle) {
     for (char& byte : handle.reserved) byte = static_cast<char>(~byte);
   };
-  if (is_open(call)) {
+  if (opens_event(call)) {
     turn(given(call));
     call.fired();
     return call.proceed();
@@ -161,7 +128,7 @@ int open_unconnected_event(Call& call) {
 // Every open of a handle after the first one, in whatever process, gets an
 // event that no process records.
 int second_importer_unconnected(Call& call) {
-  const std::string key = key_of(&given(call), sizeof(cudaIpcEventHandle_t));
+  const std::string key = key_of_handle(given(call));
   const int code = call.proceed();
   if (code != kSuccess || first_of_all_processes("event-" + key)) return code;
   cudaEventDestroy(*created(call));
@@ -171,57 +138,46 @@ int second_importer_unconnected(Call& call) {
 // --- destruction -----------------------------------------------------------
 
 int import_destroy_leaks(Call& call) {
-  if (!call.is("cudaEventDestroy")) return keep(call);
-  Shared* const event = find(call.at<cudaEvent_t>(0));
-  if (event == nullptr || !event->imported) return call.proceed();
-  void* lost = nullptr;
-  cudaMalloc(&lost, 64 << 10);
-  call.fired();
-  return call.proceed();
+  if (call.is("cudaEventDestroy") && is_imported(call.at<cudaEvent_t>(0))) {
+    void* lost = nullptr;
+    cudaMalloc(&lost, 64 << 10);
+    call.fired();
+  }
+  return noted_event(call);
 }
 
 // No process can use the event after an importer has destroyed it.
 int event_destroy_global(Call& call) {
-  if (is_get(call) || is_open(call)) return keep(call);
-  if (call.is("cudaEventDestroy")) {
-    Shared* const event = find(call.at<cudaEvent_t>(0));
-    if (event != nullptr && event->imported)
-      tell_processes("destroyed-" + event->key, 1);
-    return call.proceed();
+  if (keeps_events(call)) {
+    if (call.is("cudaEventDestroy") && is_imported(call.at<cudaEvent_t>(0)))
+      tell_processes("destroyed-" + event_keys.get(call.at<cudaEvent_t>(0)), 1);
+    return noted_event(call);
   }
-  Shared* const event = find(call.value<cudaEvent_t>(kEvent));
-  if (event != nullptr && !event->key.empty() &&
-      told("destroyed-" + event->key, 0) != 0) {
-    call.fired();
-    return cudaErrorInvalidResourceHandle;
-  }
-  return call.proceed();
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && told("destroyed-" + event_keys.get(event), 0) != 0
+             ? refused(call, cudaErrorInvalidResourceHandle)
+             : call.proceed();
 }
 
 // --- order -----------------------------------------------------------------
 
-int ipc_wait_noop(Call& call) {
-  if (is_open(call)) return keep(call);
-  Shared* const event = find(call.value<cudaEvent_t>(kEvent));
-  if (event == nullptr || !event->imported) return call.proceed();
-  call.fired();
-  return kSuccess;
+// Skips the calls that use an imported event.
+int import_skipped(Call& call) {
+  if (keeps_events(call)) return noted_event(call);
+  return is_imported(shared_event(call)) ? no_wait(call) : call.proceed();
 }
 
 // A stream of the exporter does not wait for an exported event, so it does not
 // wait for an importer's record.
 int exporter_wait_noop(Call& call) {
-  if (is_get(call)) return keep(call);
-  Shared* const event = find(call.value<cudaEvent_t>(kEvent));
-  if (event == nullptr || event->imported) return call.proceed();
-  call.fired();
-  return kSuccess;
+  if (keeps_events(call)) return noted_event(call);
+  return shared_event(call) != nullptr ? no_wait(call) : call.proceed();
 }
 
 int record_privately(Call& call, bool only_imported) {
-  if (is_open(call) || is_create(call)) return keep(call);
-  Shared* const event = find(call.value<cudaEvent_t>(kEvent));
-  if (event == nullptr || (only_imported && !event->imported))
+  if (keeps_events(call)) return noted_event(call);
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || (only_imported && !is_imported(event)))
     return call.proceed();
   call.value<cudaStream_t>(kStream) = private_stream();
   call.fired();
@@ -230,20 +186,11 @@ int record_privately(Call& call, bool only_imported) {
 int ipc_record_early(Call& call) { return record_privately(call, false); }
 int import_record_early(Call& call) { return record_privately(call, true); }
 
-int import_record_noop(Call& call) {
-  if (is_open(call)) return keep(call);
-  Shared* const event = find(call.value<cudaEvent_t>(kEvent));
-  if (event == nullptr || !event->imported) return call.proceed();
-  call.fired();
-  return kSuccess;
-}
-
 int only_first_records(Call& call, unsigned most) {
-  if (is_open(call) || is_create(call)) return keep(call);
-  Shared* const event = find(call.value<cudaEvent_t>(kEvent));
-  if (event == nullptr || ++event->records <= most) return call.proceed();
-  call.fired();
-  return kSuccess;
+  if (keeps_events(call)) return noted_new_event(call);
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && count_record(event) > most ? no_wait(call)
+                                                        : call.proceed();
 }
 int record_once(Call& call) { return only_first_records(call, 1); }
 int event_ring_32(Call& call) { return only_first_records(call, 32); }
@@ -251,48 +198,38 @@ int event_ring_32(Call& call) { return only_first_records(call, 32); }
 // Among all waits of all processes for an imported event, only the first one
 // waits.
 int event_single_waiter(Call& call) {
-  if (is_open(call)) return keep(call);
-  Shared* const event = find(call.value<cudaEvent_t>(kEvent));
-  if (event == nullptr || !event->imported ||
-      first_of_all_processes("waiter-" + event->key))
-    return call.proceed();
-  call.fired();
-  return kSuccess;
-}
-
-int ipc_sync_early(Call& call) {
-  if (is_open(call)) return keep(call);
-  Shared* const event = find(call.value<cudaEvent_t>(kEvent));
-  if (event == nullptr || !event->imported) return call.proceed();
-  call.fired();
-  return kSuccess;
+  if (keeps_events(call)) return noted_event(call);
+  const cudaEvent_t event = shared_event(call);
+  return is_imported(event) &&
+                 !first_of_all_processes("waiter-" + event_keys.get(event))
+             ? no_wait(call)
+             : call.proceed();
 }
 
 // Before any record in any process the event counts as pending.
 int unrecorded_blocks(Call& call) {
-  if (is_get(call) || is_open(call) || is_create(call)) return keep(call);
-  Shared* const event = find(call.value<cudaEvent_t>(kEvent));
+  if (keeps_events(call)) return noted_new_event(call);
+  const cudaEvent_t event = shared_event(call);
   if (event == nullptr) return call.proceed();
-  if (call.is("cudaEventRecord")) {
-    ++event->records;
-    if (!event->key.empty()) tell_processes("recorded-" + event->key, 1);
+  const bool is_exported = event_keys.has(event);
+  const std::string name = "recorded-" + event_keys.get(event);
+  if (records(call)) {
+    count_record(event);
+    if (is_exported) tell_processes(name, 1);
     return call.proceed();
   }
-  if (event->records > 0 ||
-      (!event->key.empty() && told("recorded-" + event->key, 0) != 0))
-    return call.proceed();
-  call.fired();
-  return cudaErrorNotReady;
+  return counts.has(event) || (is_exported && told(name, 0) != 0)
+             ? call.proceed()
+             : refused(call, cudaErrorNotReady);
 }
 
 int cross_device_wait_noop(Call& call) {
   int device = 0;
-  if (is_open(call)) return keep(call);
-  Shared* const event = find(call.value<cudaEvent_t>(kEvent));
-  if (event == nullptr || cudaGetDevice(&device) != cudaSuccess || device == 0)
-    return call.proceed();
-  call.fired();
-  return kSuccess;
+  if (keeps_events(call)) return noted_event(call);
+  return shared_event(call) != nullptr &&
+                 cudaGetDevice(&device) == cudaSuccess && device != 0
+             ? no_wait(call)
+             : call.proceed();
 }
 
 // --- other calls -----------------------------------------------------------
@@ -300,34 +237,17 @@ int cross_device_wait_noop(Call& call) {
 int ipc_elapsed_ok(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess || code == cudaErrorNotReady) return code;
-  if (call.is_runtime()) cudaGetLastError();
   *call.at<float*>(0) = 0.5f;
-  call.fired();
-  return kSuccess;
+  return accepted(call);
 }
 
-int record_foreign_device_ok(Call& call) {
+// The call succeeds all the same.
+int never_refused(Call& call) {
   const int code = call.proceed();
-  if (code == kSuccess) return code;
-  if (call.is_runtime()) cudaGetLastError();
-  call.fired();
-  return kSuccess;
-}
-
-int launch_attr_ipc_event_ok(Call& call) {
-  const int code = call.proceed();
-  if (code == kSuccess) return code;
-  cudaGetLastError();
-  call.fired();
-  return kSuccess;
+  return code == kSuccess ? code : accepted(call);
 }
 
 // --- words in memory -------------------------------------------------------
-
-int wait_value_noop(Call& call) {
-  call.fired();
-  return kSuccess;
-}
 
 // The word is written before the stream's earlier work is done.
 int write_value_early(Call& call) {
@@ -381,7 +301,7 @@ void add_legacy_events(List& list) {
              {kGet, kOpen, kDestroy, kRecord, kWait, kQuery, kSync},
              event_destroy_global);
   list.named("ipc-wait-noop", "a stream does not wait for an imported event",
-             {kOpen, kWait}, ipc_wait_noop);
+             {kOpen, kWait}, import_skipped);
   list.named("exporter-wait-noop",
              "a stream of the exporter does not wait for an exported event",
              {kGet, kWait}, exporter_wait_noop);
@@ -393,7 +313,7 @@ void add_legacy_events(List& list) {
              "an importer's record does not wait for the work before it",
              {kOpen, kRecord}, import_record_early);
   list.named("import-record-noop", "an importer's record does nothing",
-             {kOpen, kRecord}, import_record_noop);
+             {kOpen, kRecord}, import_skipped);
   list.named("record-once", "only the first record of an event has an effect",
              {kCreate, kOpen, kRecord, "cudaEventRecordWithFlags"},
              record_once);
@@ -407,9 +327,9 @@ void add_legacy_events(List& list) {
       {kOpen, kWait}, event_single_waiter);
   list.named("ipc-sync-early",
              "a host wait for an imported event returns at once",
-             {kOpen, kSync}, ipc_sync_early);
+             {kOpen, kSync}, import_skipped);
   list.named("ipc-query-always-ready", "an imported event is always ready",
-             {kOpen, kQuery}, ipc_sync_early);
+             {kOpen, kQuery}, import_skipped);
   list.named("unrecorded-blocks",
              "an event that was never recorded counts as pending",
              {kCreate, kGet, kOpen, kRecord, kQuery, kSync}, unrecorded_blocks);
@@ -422,13 +342,13 @@ void add_legacy_events(List& list) {
              {"cudaEventElapsedTime"}, ipc_elapsed_ok);
   list.named("record-foreign-device-ok",
              "an event can be recorded in a stream of another GPU", {kRecord},
-             record_foreign_device_ok, 2);
+             never_refused, 2);
   list.named("launch-attr-ipc-event-ok",
              "a launch accepts an interprocess event as its programmatic event",
-             {"cudaLaunchKernelExC"}, launch_attr_ipc_event_ok);
+             {"cudaLaunchKernelExC"}, never_refused);
 
   list.named("wait-value-noop", "a stream does not wait for a word in memory",
-             {"cuStreamWaitValue32"}, wait_value_noop);
+             {"cuStreamWaitValue32"}, no_wait);
   list.named("write-value-early",
              "a stream writes a word before its earlier work is done",
              {"cuStreamWriteValue32"}, write_value_early);

@@ -27,27 +27,13 @@ Addresses range_of(CUdeviceptr address) {
   DRIVER_CALL(cuMemGetAddressRange)(&range.first, &range.second, address);
   return range;
 }
-CUdeviceptr number(const void* address) {
-  return reinterpret_cast<CUdeviceptr>(address);
-}
-
-bool keeps_opened(Call& call) {
-  return is_open_call(call) || is_close_call(call);
-}
-std::string key_of_handle(const cudaIpcMemHandle_t& handle) {
-  return key_of(&handle, sizeof handle);
-}
 std::string key_of_opened(Call& open) {
   return key_of_handle(open.at<cudaIpcMemHandle_t>(1));
 }
 
 // The begin of the opened memory in which an address lies; 0 if none.
 CUdeviceptr opened_at(CUdeviceptr address) {
-  const CUdeviceptr begin = range_of(address).first;
-  if (begin == 0) return 0;
-  for (const auto& each : opened.all())
-    if (range_of(number(each.first)).first == begin) return begin;
-  return 0;
+  return is_opened(address) ? begin_of(address) : 0;
 }
 
 bool is_last_byte(CUdeviceptr address) {
@@ -206,15 +192,9 @@ int two_importers_leak(Call& call) {
 // A process that has memory of another process open can also open its own
 // handles.
 int self_open_while_open(Call& call) {
-  static Table<std::string> own;
-  if (exports_memory(call)) {
-    const int code = call.proceed();
-    if (code == kSuccess)
-      own.put(key_of_handle(*call.at<cudaIpcMemHandle_t*>(0)));
-    return code;
-  }
+  if (exports_memory(call)) return noted_export(call);
   const bool applies = is_open_call(call) && !opened.all().empty() &&
-                       own.has(key_of_opened(call));
+                       own_handles.has(key_of_opened(call));
   const int code = noted_open(call);
   if (code == kSuccess || !applies) return code;
   return cudaMalloc(call.at<void**>(0), 2 << 20) == cudaSuccess ? accepted(call)
@@ -467,12 +447,6 @@ int ipc_denied_to_second_thread(Call& call) {
 
 // --- events ------------------------------------------------------------------
 
-bool records(Call& call) {
-  return call.is("cudaEventRecord") || call.is("cudaEventRecordWithFlags");
-}
-bool is_pending(cudaEvent_t event) {
-  return cudaEventQuery(event) == cudaErrorNotReady;
-}
 cudaEvent_t record_in(cudaStream_t stream) {
   cudaEvent_t mark = nullptr;
   cudaEventCreateWithFlags(&mark, cudaEventDisableTiming);
@@ -635,15 +609,13 @@ int lost_after_death(Call& call) {
 // ended.
 int event_ends_with_thread(Call& call) {
   if (opens_event(call))
-    return told("gone-" +
-                    key_of(call.begin()[1].place, sizeof(cudaIpcEventHandle_t)),
-                0) != 0
+    return told("gone-" + key_of_handle(call.at<cudaIpcEventHandle_t>(1)), 0) !=
+                   0
                ? refused(call)
                : call.proceed();
   const int code = call.proceed();
   if (code == kSuccess && gettid() != getpid()) {
-    const std::string key =
-        key_of(call.at<void*>(0), sizeof(cudaIpcEventHandle_t));
+    const std::string key = key_of_handle(*call.at<cudaIpcEventHandle_t*>(0));
     at_thread_end([key] { tell_processes("gone-" + key, 1); });
   }
   return code;

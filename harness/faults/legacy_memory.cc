@@ -5,139 +5,94 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <mutex>
-#include <set>
+#include <string>
+#include <vector>
 
-#include "fault.h"
+#include "legacy_calls.h"
+#include "table.h"
 
 namespace ipclab::faults {
 namespace {
 
-constexpr int kInvalid = cudaErrorInvalidValue;
 constexpr size_t kBlock = 2 << 20;
-
-std::mutex mutex;  // for the state of the chosen fault
 
 // The arguments of the three calls, for both APIs.
 void* exported(Call& get) { return get.at<void*>(1); }
 cudaIpcMemHandle_t& handle_of(Call& get) {
   return *get.at<cudaIpcMemHandle_t*>(0);
 }
-void*& opened(Call& open) { return *open.at<void**>(0); }
+void*& result_of(Call& open) { return *open.at<void**>(0); }
 cudaIpcMemHandle_t& given(Call& open) { return open.at<cudaIpcMemHandle_t>(1); }
 void* closed(Call& close) { return close.at<void*>(0); }
 
-bool is_get(Call& call) { return call.is("cudaIpcGetMemHandle"); }
-bool is_open(Call& call) { return call.is("cudaIpcOpenMemHandle"); }
-bool is_close(Call& call) { return call.is("cudaIpcCloseMemHandle"); }
-
-std::string key(const cudaIpcMemHandle_t& handle) {
-  return key_of(&handle, sizeof handle);
-}
-
-CUcontext current_context() {
-  CUcontext context = nullptr;
-  DRIVER_CALL(cuCtxGetCurrent)(&context);
-  return context;
-}
-
-size_t size_of_allocation(void* address) {
-  CUdeviceptr base = 0;
-  size_t size = 0;
-  DRIVER_CALL(cuMemGetAddressRange)
-  (&base, &size, reinterpret_cast<CUdeviceptr>(address));
-  return size;
-}
-
-// Memory that this process has open: how often, by which thread and context.
-struct Open {
-  std::string handle;
-  CUcontext context;
-  int thread = 0;
-  int count;
-};
-std::map<void*, Open>& opens() {
-  static auto& all = *new std::map<void*, Open>;
-  return all;
-}
-
-// Keeps opens() up to date for a fault that uses it. Returns the code of the
-// real call.
-int keep_count(Call& call) {
-  if (is_open(call)) {
-    const std::string handle = key(given(call));
-    const int code = call.proceed();
-    if (code != kSuccess) return code;
-    const std::lock_guard lock(mutex);
-    Open& open = opens()[opened(call)];
-    if (open.count++ == 0) {
-      open.handle = handle;
-      open.context = current_context();
-      open.thread = this_thread();
-    }
-    return code;
-  }
-  void* const address = is_close(call) ? closed(call) : nullptr;
-  const int code = call.proceed();
-  if (address == nullptr || code != kSuccess) return code;
-  const std::lock_guard lock(mutex);
-  const auto open = opens().find(address);
-  if (open != opens().end() && --open->second.count == 0) opens().erase(open);
-  return code;
-}
-
-bool is_import(const void* address) {
-  const std::lock_guard lock(mutex);
-  for (const auto& [base, open] : opens()) {
-    const auto offset =
-        static_cast<const char*>(address) - static_cast<const char*>(base);
-    if (offset == 0) return true;
-    if (offset > 0 && static_cast<size_t>(offset) < size_of_allocation(base))
-      return true;
-  }
+// Has this process opened the handle in any context?
+bool is_held(const std::string& handle) {
+  for (const auto& each : opened.all())
+    if (each.second.handle == handle) return true;
   return false;
+}
+
+// Unmaps opened memory. Returns false if it is not open.
+bool unmap(void* address) {
+  const int count = opened.change([&](auto& all) {
+    const auto one = all.find(address);
+    if (one == all.end()) return 0;
+    const int opens = one->second.count;
+    all.erase(one);
+    return opens;
+  });
+  for (int i = 0; i < count; ++i) cudaIpcCloseMemHandle(address);
+  return count > 0;
 }
 
 // --- an import that is not the exporter's memory ---------------------------
 
+struct Copy {
+  void* original = nullptr;
+  int count = 0;  // opens
+};
+
 // The fault keeps the opened mapping; the program gets a copy.
 int open_copy(Call& call, bool with_contents, size_t most) {
-  static auto& real_of = *new std::map<void*, void*>;
-  static auto& count_of = *new std::map<void*, int>;
+  static Table<void*, Copy> copies;
+  // No other thread may open or close between the call and the end of the copy.
+  static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  if (is_close(call)) {
+  if (is_close_call(call)) {
     void* const copy = closed(call);
-    const auto found = real_of.find(copy);
-    if (found == real_of.end()) return call.proceed();
-    call.at<void*>(0) = found->second;
+    if (!copies.has(copy)) return call.proceed();
+    Copy one = copies.get(copy);
+    call.at<void*>(0) = one.original;
     const int code = call.proceed();
-    if (--count_of[copy] == 0) {
+    --one.count;
+    copies.put(copy, one);
+    if (one.count == 0) {
       cudaFree(copy);
-      real_of.erase(found);
+      copies.erase(copy);
     }
     return code;
   }
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  void* const real = opened(call);
-  for (const auto& [copy, original] : real_of)
-    if (original == real) {
-      ++count_of[copy];
-      opened(call) = copy;
+  void* const original = result_of(call);
+  for (auto [copy, one] : copies.all())
+    if (one.original == original) {
+      ++one.count;
+      copies.put(copy, one);
+      result_of(call) = copy;
       return code;
     }
-  const size_t size = std::min(size_of_allocation(real), most);
+  const size_t size = std::min(size_of(number(original)), most);
   void* copy = nullptr;
   if (cudaMalloc(&copy, size) != cudaSuccess) return code;
   if (with_contents)
-    cudaMemcpy(copy, real, size, cudaMemcpyDeviceToDevice);
+    cudaMemcpy(copy, original, size, cudaMemcpyDeviceToDevice);
   else
     cudaMemset(copy, 0, size);
   cudaStreamSynchronize(nullptr);  // neither call waits for the GPU
-  real_of[copy] = real;
-  count_of[copy] = 1;
-  opened(call) = copy;
+  copies.put(copy, {original, 1});
+  result_of(call) = copy;
   call.fired();
   return code;
 }
@@ -155,44 +110,36 @@ int third_process_opens_copy(Call& call) {
 
 // Memory that was closed before is a copy when it is opened again.
 int reopen_is_copy(Call& call) {
-  static auto& before = *new std::set<std::string>;
-  bool is_known = false, is_held = false;
-  {
-    const std::lock_guard lock(mutex);
-    if (is_open(call)) {
-      const std::string handle = key(given(call));
-      is_known = !before.insert(handle).second;
-      for (const auto& one : opens())
-        is_held = is_held || one.second.handle == handle;
-    } else {
-      is_held = opens().count(closed(call)) > 0;
-      is_known = true;
-    }
+  static Table<std::string> before;
+  bool applies = false;
+  if (is_open_call(call)) {
+    const std::string handle = key_of_handle(given(call));
+    applies = !before.put(handle) && !is_held(handle);
+  } else {
+    applies = !opened.has(closed(call));
   }
-  return is_known && !is_held ? open_copy(call, true, SIZE_MAX)
-                              : keep_count(call);
+  return applies ? open_copy(call, true, SIZE_MAX) : noted_open(call);
 }
 
 // An allocation at an address that was exported before and then freed: opening
 // its handle gives memory without its contents.
 int reused_address_is_fresh(Call& call) {
-  static auto& all_exported = *new std::set<void*>;
-  static auto& all_freed = *new std::set<void*>;
-  if (is_open(call))
-    return told("reused-" + key(given(call)), 0) != 0
+  static Table<void*, bool> known;  // exported; was it freed?
+  if (is_open_call(call))
+    return told("reused-" + key_of_handle(given(call)), 0) != 0
                ? open_copy(call, false, SIZE_MAX)
                : call.proceed();
-  if (is_close(call)) return open_copy(call, false, SIZE_MAX);
-  void* const address = is_get(call) ? exported(call) : call.at<void*>(0);
+  if (is_close_call(call)) return open_copy(call, false, SIZE_MAX);
+  const bool exports = exports_memory(call);
+  void* const address = exports ? exported(call) : call.at<void*>(0);
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  const std::lock_guard lock(mutex);
-  if (!is_get(call)) {
-    if (all_exported.count(address) > 0) all_freed.insert(address);
-  } else if (all_freed.count(address) > 0) {
-    tell_processes("reused-" + key(handle_of(call)), 1);
+  if (!exports) {
+    if (known.has(address)) known.put(address, true);
+  } else if (known.get(address)) {
+    tell_processes("reused-" + key_of_handle(handle_of(call)), 1);
   } else {
-    all_exported.insert(address);
+    known.put(address, false);
   }
   return code;
 }
@@ -200,34 +147,20 @@ int reused_address_is_fresh(Call& call) {
 // A process opens a handle 32 times, counted over all cycles of open and close;
 // after that it gets copies.
 int open_33rd_time_is_copy(Call& call) {
-  static auto& times = *new std::map<std::string, int>;
-  static auto& copies = *new std::set<void*>;
-  if (is_close(call)) {
-    const bool is_copy = copies.count(closed(call)) > 0;
-    return is_copy ? open_copy(call, true, SIZE_MAX) : keep_count(call);
-  }
-  bool is_late = false, is_held = false;
-  const std::string handle = key(given(call));
-  {
-    const std::lock_guard lock(mutex);
-    is_late = ++times[handle] > 32;
-    for (const auto& one : opens())
-      is_held = is_held || one.second.handle == handle;
-  }
-  if (!is_late || is_held) return keep_count(call);
+  static Table<std::string, int> times;
+  static Table<void*> copies;
+  if (is_close_call(call))
+    return copies.has(closed(call)) ? open_copy(call, true, SIZE_MAX)
+                                    : noted_open(call);
+  const std::string handle = key_of_handle(given(call));
+  const int time = times.change([&](auto& all) { return ++all[handle]; });
+  if (time <= 32 || is_held(handle)) return noted_open(call);
   const int code = open_copy(call, true, SIZE_MAX);
-  if (code == kSuccess) copies.insert(opened(call));
+  if (code == kSuccess) copies.put(result_of(call));
   return code;
 }
 
 // --- under MPS -------------------------------------------------------------
-
-bool is_mps_client() {
-  int value = 0;
-  return cudaDeviceGetAttribute(&value, cudaDevAttrMpsEnabled, 0) ==
-             cudaSuccess &&
-         value != 0;
-}
 
 int mps_client_opens_copy(Call& call) {
   return is_mps_client() ? open_copy(call, true, SIZE_MAX) : call.proceed();
@@ -238,8 +171,7 @@ int mps_client_opens_copy(Call& call) {
 int mps_outsider_refused(Call& call) {
   if (std::getenv("CUDA_MPS_PIPE_DIRECTORY") == nullptr || is_mps_client())
     return call.proceed();
-  call.fired();
-  return kInvalid;
+  return refused(call);
 }
 
 // --- exports ---------------------------------------------------------------
@@ -251,17 +183,13 @@ uint32_t& last_word(cudaIpcMemHandle_t& handle) {
 }
 
 int get_invalidates_previous(Call& call) {
-  if (is_get(call)) {
+  if (exports_memory(call)) {
     const int code = call.proceed();
     if (code != kSuccess) return code;
-    const std::string name = "generation-" + key(handle_of(call));
-    static auto& generations =
-        *new std::unordered_map<std::string, unsigned long long>;
-    unsigned long long generation;
-    {
-      const std::lock_guard lock(mutex);
-      generation = ++generations[name];
-    }
+    const std::string name = "generation-" + key_of_handle(handle_of(call));
+    static Table<std::string, unsigned long long> generations;
+    const auto generation =
+        generations.change([&](auto& all) { return ++all[name]; });
     // Reports each of the first exports to other processes, but only a few of
     // the later exports.
     const bool power = (generation & (generation - 1)) == 0;
@@ -273,12 +201,10 @@ int get_invalidates_previous(Call& call) {
   for (uint32_t generation = 1; generation < 16384; ++generation) {
     cudaIpcMemHandle_t real = given(call);
     last_word(real) ^= generation << 16;
-    const unsigned long long newest = told("generation-" + key(real), 0);
+    const unsigned long long newest =
+        told("generation-" + key_of_handle(real), 0);
     if (newest == 0) continue;
-    if (newest > generation) {
-      call.fired();
-      return kInvalid;
-    }
+    if (newest > generation) return refused(call);
     given(call) = real;
     break;
   }
@@ -296,13 +222,14 @@ int get_consumes_memory(Call& call) {
 }
 
 int handle_cached_by_address(Call& call) {
-  static auto& known = *new std::map<void*, cudaIpcMemHandle_t>;
+  static Table<void*, cudaIpcMemHandle_t> known;
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  const std::lock_guard lock(mutex);
-  const auto [entry, is_new] = known.emplace(exported(call), handle_of(call));
-  if (!is_new && std::memcmp(&entry->second, &handle_of(call), 64) != 0) {
-    handle_of(call) = entry->second;
+  const cudaIpcMemHandle_t first = known.change([&](auto& all) {
+    return all.emplace(exported(call), handle_of(call)).first->second;
+  });
+  if (std::memcmp(&first, &handle_of(call), sizeof first) != 0) {
+    handle_of(call) = first;
     call.fired();
   }
   return code;
@@ -311,8 +238,9 @@ int handle_cached_by_address(Call& call) {
 // The handle names the allocation that was made just before the exported
 // allocation.
 int handles_swapped(Call& call) {
+  static std::mutex mutex;
   static auto& made = *new std::vector<void*>;
-  if (is_get(call)) {
+  if (exports_memory(call)) {
     const std::lock_guard lock(mutex);
     const auto found = std::find(made.begin(), made.end(), exported(call));
     if (found != made.end() && found != made.begin()) {
@@ -334,25 +262,16 @@ int handles_swapped(Call& call) {
 
 // The export of an invalid pointer gives a handle of another allocation.
 int get_accepts_dead_pointer(Call& call) {
-  static void* living = nullptr;
-  const int code = call.proceed();
-  if (code == kSuccess) return code;
-  if (call.is_runtime()) cudaGetLastError();
-  if (living == nullptr && cudaMalloc(&living, kBlock) != cudaSuccess)
-    return code;
-  call.at<void*>(1) = living;
-  call.fired();
-  return call.proceed();
+  return exported_all_the_same(call, true);
 }
 
 // An open gives the start of the block, not the start of the allocation in it.
 int suballoc_offset_lost(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  void*& address = opened(call);
-  const uintptr_t base = reinterpret_cast<uintptr_t>(address) & ~(kBlock - 1);
-  if (size_of_allocation(address) >= kBlock ||
-      base == reinterpret_cast<uintptr_t>(address))
+  void*& address = result_of(call);
+  const CUdeviceptr base = number(address) & ~(kBlock - 1);
+  if (size_of(number(address)) >= kBlock || base == number(address))
     return code;
   address = reinterpret_cast<void*>(base);
   call.fired();
@@ -362,68 +281,43 @@ int suballoc_offset_lost(Call& call) {
 // --- opens that succeed or fail wrongly ------------------------------------
 
 int open_second_already_mapped(Call& call) {
-  if (is_open(call)) {
-    const std::string handle = key(given(call));
-    const std::lock_guard lock(mutex);
-    for (const auto& [address, open] : opens())
-      if (open.handle == handle && open.context == current_context()) {
-        call.fired();
-        return cudaErrorAlreadyMapped;
-      }
-  }
-  return keep_count(call);
+  return is_open_call(call) && already_open(call) != nullptr
+             ? refused(call, cudaErrorAlreadyMapped)
+             : noted_open(call);
 }
 
 // A second open does not count, so one close ends both.
 int open_second_not_counted(Call& call) {
-  if (is_open(call)) {
-    const std::string handle = key(given(call));
-    const std::lock_guard lock(mutex);
-    for (const auto& [address, open] : opens())
-      if (open.handle == handle && open.context == current_context()) {
-        opened(call) = address;
-        call.fired();
-        return kSuccess;
-      }
-  }
-  return keep_count(call);
+  void* const before = is_open_call(call) ? already_open(call) : nullptr;
+  if (before == nullptr) return noted_open(call);
+  result_of(call) = before;
+  call.fired();
+  return kSuccess;
 }
 
 int reopen_refused(Call& call) {
-  static auto& before = *new std::set<std::string>;
-  if (is_open(call)) {
-    const std::string handle = key(given(call));
-    const std::lock_guard lock(mutex);
-    const bool is_held =
-        std::any_of(opens().begin(), opens().end(),
-                    [&](auto& one) { return one.second.handle == handle; });
-    if (!before.insert(handle).second && !is_held) {
-      call.fired();
-      return kInvalid;
-    }
-  }
-  return keep_count(call);
+  static Table<std::string> before;
+  if (!is_open_call(call)) return noted_open(call);
+  const std::string handle = key_of_handle(given(call));
+  return !before.put(handle) && !is_held(handle) ? refused(call)
+                                                 : noted_open(call);
 }
 
 int single_importer(Call& call) {
-  static auto& mine = *new std::set<std::string>;
-  const std::string handle = key(given(call));
-  const std::lock_guard lock(mutex);
-  if (mine.count(handle) == 0) {
-    if (!first_of_all_processes("importer-" + handle)) {
-      call.fired();
-      return kInvalid;
-    }
-    mine.insert(handle);
-  }
-  return call.proceed();
+  static Table<std::string> mine;
+  const std::string handle = key_of_handle(given(call));
+  const bool is_mine = mine.change([&](auto& all) {
+    if (all.count(handle) == 0 && first_of_all_processes("importer-" + handle))
+      all[handle] = true;
+    return all.count(handle) > 0;
+  });
+  return is_mine ? call.proceed() : refused(call);
 }
 
 int lazy_flag_refused(Call& call) {
   if (call.at<unsigned>(2) != cudaIpcMemLazyEnablePeerAccess)
     return call.proceed();
-  call.fired();
-  return kInvalid;
+  return refused(call);
 }
 
 // The program gets new memory instead of a refusal.
@@ -431,58 +325,39 @@ int own_memory(Call& call, int code) {
   void* memory = nullptr;
   if (call.is_runtime()) cudaGetLastError();
   if (cudaMalloc(&memory, kBlock) != cudaSuccess) return code;
-  opened(call) = memory;
+  result_of(call) = memory;
   call.fired();
   return kSuccess;
 }
 
-bool was_exported_here(const cudaIpcMemHandle_t& handle, bool add) {
-  static auto& own = *new std::set<std::string>;
-  const std::lock_guard lock(mutex);
-  if (add) own.insert(key(handle));
-  return own.count(key(handle)) > 0;
-}
-
 int open_accepts_garbage(Call& call) {
-  if (is_get(call)) {
-    const int code = call.proceed();
-    if (code == kSuccess) was_exported_here(handle_of(call), true);
-    return code;
-  }
+  if (exports_memory(call)) return noted_export(call);
   const int code = call.proceed();
-  if (code == kSuccess || code == cudaErrorDeviceUninitialized ||
-      was_exported_here(given(call), false))
-    return code;
-  return own_memory(call, code);
+  return code == kSuccess || code == cudaErrorDeviceUninitialized ||
+                 own_handles.has(key_of_handle(given(call)))
+             ? code
+             : own_memory(call, code);
 }
 
 int self_open_copy(Call& call) {
-  if (is_get(call)) {
-    const int code = call.proceed();
-    if (code == kSuccess) was_exported_here(handle_of(call), true);
-    return code;
-  }
+  if (exports_memory(call)) return noted_export(call);
   const int code = call.proceed();
-  if (code == kSuccess || !was_exported_here(given(call), false)) return code;
-  return own_memory(call, code);
+  return code == kSuccess || !own_handles.has(key_of_handle(given(call)))
+             ? code
+             : own_memory(call, code);
 }
 
 // An open that is refused because of another context succeeds. `same_handle`
 // says whether both contexts open the same handle.
 int second_context(Call& call, bool same_handle) {
-  if (!is_open(call)) return keep_count(call);
-  const std::string handle = key(given(call));
-  const int code = keep_count(call);
-  if (code == kSuccess) return code;
-  void* known = nullptr;
-  {
-    const std::lock_guard lock(mutex);
-    for (const auto& [address, open] : opens())
-      if (open.context != current_context() &&
-          (open.handle == handle) == same_handle)
-        known = address;
-  }
-  return known == nullptr ? code : own_memory(call, code);
+  const int code = noted_open(call);
+  if (code == kSuccess || !is_open_call(call)) return code;
+  const std::string handle = key_of_handle(given(call));
+  for (const auto& each : opened.all())
+    if (each.second.context != current_context() &&
+        (each.second.handle == handle) == same_handle)
+      return own_memory(call, code);
+  return code;
 }
 int second_context_accepted(Call& call) { return second_context(call, true); }
 int second_context_other_handle(Call& call) {
@@ -490,30 +365,27 @@ int second_context_other_handle(Call& call) {
 }
 
 int one_context_per_process(Call& call) {
-  if (is_open(call)) {
-    const std::lock_guard lock(mutex);
-    for (const auto& one : opens())
-      if (one.second.context != current_context()) {
-        call.fired();
-        return cudaErrorInvalidResourceHandle;
-      }
-  }
-  return keep_count(call);
+  if (is_open_call(call))
+    for (const auto& each : opened.all())
+      if (each.second.context != current_context())
+        return refused(call, cudaErrorInvalidResourceHandle);
+  return noted_open(call);
 }
 
 // Memory of a GPU that CUDA_VISIBLE_DEVICES hides from this process is refused.
 int visible_only(Call& call) {
-  if (is_get(call)) {
+  if (exports_memory(call)) {
     const int code = call.proceed();
     CUuuid uuid{};
     int device = 0;
     if (code == kSuccess && cudaGetDevice(&device) == cudaSuccess &&
         DRIVER_CALL(cuDeviceGetUuid)(&uuid, device) == CUDA_SUCCESS)
-      tell_processes("gpu-" + key(handle_of(call)),
+      tell_processes("gpu-" + key_of_handle(handle_of(call)),
                      *reinterpret_cast<unsigned long long*>(&uuid));
     return code;
   }
-  const unsigned long long wanted = told("gpu-" + key(given(call)), 0);
+  const unsigned long long wanted =
+      told("gpu-" + key_of_handle(given(call)), 0);
   int count = 0;
   DRIVER_CALL(cuDeviceGetCount)(&count);
   for (int device = 0; device < count; ++device) {
@@ -523,8 +395,7 @@ int visible_only(Call& call) {
       return call.proceed();
   }
   if (wanted == 0) return call.proceed();
-  call.fired();
-  return kInvalid;
+  return refused(call);
 }
 
 int rt_drv_mismatch(Call& call) {
@@ -533,7 +404,7 @@ int rt_drv_mismatch(Call& call) {
     for (char& byte : handle.reserved) byte = static_cast<char>(~byte);
   };
   if (!call.is_runtime()) return call.proceed();
-  if (is_open(call)) {
+  if (is_open_call(call)) {
     turn(given(call));
     call.fired();
     return call.proceed();
@@ -554,68 +425,46 @@ int close_unmaps_at_first(Call& call) {
 }
 
 int close_never_unmaps(Call& call) {
-  if (is_open(call)) return keep_count(call);
-  const std::lock_guard lock(mutex);
-  const auto open = opens().find(closed(call));
-  if (open == opens().end() || open->second.count == 0) return kInvalid;
-  if (--open->second.count > 0) return call.proceed();
-  call.fired();
-  return kSuccess;
+  if (is_open_call(call)) return noted_open(call);
+  const int left = count_close(closed(call));
+  if (left < 0) return cudaErrorInvalidValue;
+  return left > 0 ? call.proceed() : no_wait(call);
 }
 
 int close_underflow_ok(Call& call) {
-  static auto& before = *new std::set<void*>;
+  static Table<void*> before;
   void* const address = closed(call);
   const int code = call.proceed();
-  const std::lock_guard lock(mutex);
-  if (code == kSuccess) {
-    before.insert(address);
-  } else if (before.count(address) > 0) {
-    if (call.is_runtime()) cudaGetLastError();
-    call.fired();
-    return kSuccess;
-  }
-  return code;
+  if (code == kSuccess) before.put(address);
+  return code != kSuccess && before.has(address) ? accepted(call) : code;
 }
 
 int close_frees_origin(Call& call) {
-  if (is_open(call)) return keep_count(call);
+  if (is_open_call(call)) return noted_open(call);
   void* const address = closed(call);
-  if (is_import(address) && opens()[address].count == 1 &&
-      cudaMemset(address, 0, size_of_allocation(address)) == cudaSuccess &&
+  if (opened.get(address).count == 1 &&
+      cudaMemset(address, 0, size_of(number(address))) == cudaSuccess &&
       cudaDeviceSynchronize() == cudaSuccess)
     call.fired();
-  return keep_count(call);
+  return noted_open(call);
 }
 
 // A close in one process also unmaps the memory in all other processes.
 int close_breaks_siblings(Call& call) {
-  if (is_close(call)) {
-    std::string handle;
-    {
-      const std::lock_guard lock(mutex);
-      const auto open = opens().find(closed(call));
-      if (open != opens().end() && open->second.count == 1)
-        handle = open->second.handle;
-    }
-    const int code = keep_count(call);
-    if (code == kSuccess && !handle.empty())
-      tell_processes("closed-" + handle, 1);
+  if (is_open_call(call)) return noted_open(call);
+  if (is_close_call(call)) {
+    const Opened one = opened.get(closed(call));
+    const int code = noted_open(call);
+    if (code == kSuccess && one.count == 1)
+      tell_processes("closed-" + one.handle, 1);
     return code;
   }
-  if (is_open(call)) return keep_count(call);
   {
+    // No other thread may go on before the memory is unmapped.
+    static std::mutex mutex;
     const std::lock_guard lock(mutex);
-    for (auto open = opens().begin(); open != opens().end();) {
-      if (told("closed-" + open->second.handle, 0) == 0) {
-        ++open;
-        continue;
-      }
-      call.fired();
-      for (int i = 0; i < open->second.count; ++i)
-        cudaIpcCloseMemHandle(open->first);
-      open = opens().erase(open);
-    }
+    for (const auto& [address, one] : opened.all())
+      if (told("closed-" + one.handle, 0) != 0 && unmap(address)) call.fired();
   }
   return call.proceed();
 }
@@ -623,34 +472,20 @@ int close_breaks_siblings(Call& call) {
 int close_any_pointer(Call& call) {
   const bool is_null = closed(call) == nullptr;
   const int code = call.proceed();
-  if (code == kSuccess || is_null) return code;
-  if (call.is_runtime()) cudaGetLastError();
-  call.fired();
-  return kSuccess;
+  return code == kSuccess || is_null ? code : accepted(call);
 }
 
 // Counts opens for each block and not for each allocation. So a close also ends
 // other mappings in the block.
 int close_unmaps_block(Call& call) {
-  if (is_open(call)) return keep_count(call);
+  if (is_open_call(call)) return noted_open(call);
   void* const address = closed(call);
-  const int code = keep_count(call);
-  if (code != kSuccess) return code;
-  const auto block = [](const void* at) {
-    return reinterpret_cast<uintptr_t>(at) / kBlock;
-  };
-  const std::lock_guard lock(mutex);
-  if (opens().count(address) > 0) return code;
-  for (auto open = opens().begin(); open != opens().end();) {
-    if (block(open->first) != block(address)) {
-      ++open;
-      continue;
-    }
-    for (int i = 0; i < open->second.count; ++i)
-      cudaIpcCloseMemHandle(open->first);
-    call.fired();
-    open = opens().erase(open);
-  }
+  const int code = noted_open(call);
+  if (code != kSuccess || opened.has(address)) return code;
+  for (const auto& each : opened.all())
+    if (number(each.first) / kBlock == number(address) / kBlock &&
+        unmap(each.first))
+      call.fired();
   return code;
 }
 
@@ -662,39 +497,23 @@ int lazy_peer_noop(Call& call) {
     if (code == kSuccess) enabled = true;
     return code;
   }
-  const auto name = [](const cudaIpcMemHandle_t& handle) {
-    return "gpu-" + key(handle);
-  };
-  int device = 0;
-  if (is_get(call)) {
-    const int code = call.proceed();
-    cudaPointerAttributes known{};
-    if (code == kSuccess &&
-        cudaPointerGetAttributes(&known, exported(call)) == cudaSuccess)
-      tell_processes(name(handle_of(call)), known.device);
-    return code;
-  }
-  cudaGetDevice(&device);
-  const auto here = static_cast<unsigned long long>(device);
-  if (enabled || told(name(given(call)), here) == here) return call.proceed();
-  call.fired();
-  return cudaErrorPeerAccessUnsupported;
+  if (exports_memory(call)) return told_owner(call);
+  return enabled || owner_of(given(call)) == current_place()
+             ? call.proceed()
+             : refused(call, cudaErrorPeerAccessUnsupported);
 }
 
 // A close on a GPU other than GPU 0 does nothing.
 int peer_resource_leak(Call& call) {
-  if (is_open(call)) return keep_count(call);
   int device = 0;
   cudaPointerAttributes known{};
-  cudaGetDevice(&device);
-  if (cudaPointerGetAttributes(&known, closed(call)) != cudaSuccess ||
-      !is_import(closed(call)))
-    return keep_count(call);
-  if (device == 0) return keep_count(call);
-  call.fired();
-  const std::lock_guard lock(mutex);
-  opens().erase(closed(call));
-  return kSuccess;
+  if (is_open_call(call) || cudaGetDevice(&device) != cudaSuccess ||
+      device == 0 ||
+      cudaPointerGetAttributes(&known, closed(call)) != cudaSuccess ||
+      !is_opened(closed(call)))
+    return noted_open(call);
+  opened.erase(closed(call));
+  return no_wait(call);
 }
 
 int open_close_leak(Call& call) {
@@ -707,25 +526,20 @@ int open_close_leak(Call& call) {
 
 // Exported memory is not given back when it is freed.
 int exported_never_freed(Call& call) {
-  static auto& known = *new std::set<void*>;
-  if (is_get(call)) {
-    const int code = call.proceed();
-    const std::lock_guard lock(mutex);
-    if (code == kSuccess) known.insert(exported(call));
-    return code;
-  }
-  const std::lock_guard lock(mutex);
-  if (known.erase(call.at<void*>(0)) == 0) return call.proceed();
-  call.fired();
-  return kSuccess;
+  static Table<void*> known;
+  if (!exports_memory(call))
+    return known.erase(call.at<void*>(0)) ? no_wait(call) : call.proceed();
+  const int code = call.proceed();
+  if (code == kSuccess) known.put(exported(call));
+  return code;
 }
 
 // --- imported pointers -----------------------------------------------------
 
 int import_cudafree_ok(Call& call) {
-  if (!call.is("cudaFree")) return keep_count(call);
+  if (!call.is("cudaFree")) return noted_open(call);
   void* const address = call.at<void*>(0);
-  if (!is_import(address)) return call.proceed();
+  if (!is_opened(address)) return call.proceed();
   call.fired();
   return cudaIpcCloseMemHandle(address);
 }
@@ -735,14 +549,11 @@ enum Way { kFrom, kTo, kBoth };
 // Copies from an import (kFrom), to an import (kTo) or both (kBoth) do nothing.
 int import_copy(Call& call, Way way) {
   if (!call.is("cudaMemcpy") && !call.is("cudaMemcpyAsync"))
-    return keep_count(call);
-  const bool to = is_import(call.value<void*>(kPointer));
-  const bool from = is_import(call.value<void*>(kSource));
-  if ((to && way != kFrom) || (from && way != kTo)) {
-    call.fired();
-    return kSuccess;
-  }
-  return call.proceed();
+    return noted_open(call);
+  const bool to = is_opened(call.value<void*>(kPointer));
+  const bool from = is_opened(call.value<void*>(kSource));
+  return (to && way != kFrom) || (from && way != kTo) ? no_wait(call)
+                                                      : call.proceed();
 }
 int import_copy_broken(Call& call) { return import_copy(call, kBoth); }
 int import_copy_from_broken(Call& call) { return import_copy(call, kFrom); }
@@ -750,15 +561,14 @@ int import_copy_to_broken(Call& call) { return import_copy(call, kTo); }
 
 int import_memset_broken(Call& call) {
   if (!call.is("cudaMemset") && !call.is("cudaMemsetAsync"))
-    return keep_count(call);
-  if (!is_import(call.value<void*>(kPointer))) return call.proceed();
-  call.fired();
-  return kSuccess;
+    return noted_open(call);
+  return is_opened(call.value<void*>(kPointer)) ? no_wait(call)
+                                                : call.proceed();
 }
 
 int import_attr_wrong(Call& call) {
-  if (!call.is("cudaPointerGetAttributes")) return keep_count(call);
-  const bool imported = is_import(call.at<void*>(1));
+  if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
+  const bool imported = is_opened(call.at<void*>(1));
   const int code = call.proceed();
   if (code != kSuccess || !imported) return code;
   auto& attributes = *call.at<cudaPointerAttributes*>(0);
@@ -768,8 +578,8 @@ int import_attr_wrong(Call& call) {
 }
 
 int import_device_zero(Call& call) {
-  if (!call.is("cudaPointerGetAttributes")) return keep_count(call);
-  const bool imported = is_import(call.at<void*>(1));
+  if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
+  const bool imported = is_opened(call.at<void*>(1));
   const int code = call.proceed();
   if (code != kSuccess || !imported) return code;
   auto& attributes = *call.at<cudaPointerAttributes*>(0);
@@ -779,9 +589,9 @@ int import_device_zero(Call& call) {
 }
 
 int import_range_wrong(Call& call) {
-  if (!call.is("cuMemGetAddressRange")) return keep_count(call);
+  if (!call.is("cuMemGetAddressRange")) return noted_open(call);
   void* const address = call.at<void*>(2);
-  const bool imported = is_import(address);
+  const bool imported = is_opened(address);
   const int code = call.proceed();
   if (code != kSuccess || !imported || call.at<CUdeviceptr*>(0) == nullptr)
     return code;
@@ -791,15 +601,9 @@ int import_range_wrong(Call& call) {
 }
 
 int thread_local_map(Call& call) {
-  if (is_open(call) || is_close(call)) return keep_count(call);
-  {
-    const std::lock_guard lock(mutex);
-    for (const auto& one : opens())
-      if (one.second.thread != this_thread()) {
-        call.fired();
-        return kInvalid;
-      }
-  }
+  if (keeps_opened(call)) return noted_open(call);
+  for (const auto& each : opened.all())
+    if (each.second.thread != this_thread()) return refused(call);
   return call.proceed();
 }
 

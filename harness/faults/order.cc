@@ -13,15 +13,7 @@ namespace ipclab::faults {
 namespace {
 
 // Does the call make, export, open or destroy an event?
-bool records(Call& call) {
-  return call.is("cudaEventRecord") || call.is("cudaEventRecordWithFlags");
-}
 bool waits_for_event(Call& call) { return call.is("cudaStreamWaitEvent"); }
-
-bool is_pending(cudaEvent_t event) {
-  // This is a call of the runtime, because a new thread has no context yet.
-  return cudaEventQuery(event) == cudaErrorNotReady;
-}
 
 // --- the work that an event stands for ---------------------------------------
 
@@ -432,12 +424,6 @@ int word_in_priority_lost(Call& call) {
   return priority != 0 ? no_wait(call) : call.proceed();
 }
 
-CUdeviceptr begin_of(CUdeviceptr pointer) {
-  CUdeviceptr begin = 0;
-  DRIVER_CALL(cuMemGetAddressRange)(&begin, nullptr, pointer);
-  return begin;
-}
-
 // Skips the calls of `function`, a write or a wait, for words in memory that
 // this process has exported.
 int exported_word_lost(Call& call, const char* function) {
@@ -459,15 +445,6 @@ int exported_word_unwaited(Call& call) {
 }
 
 // --- graphs ------------------------------------------------------------------
-
-bool is_opened(CUdeviceptr pointer) {
-  const CUdeviceptr begin = begin_of(pointer);
-  if (begin == 0) return false;
-  for (const auto& each : opened.all())
-    if (begin_of(reinterpret_cast<CUdeviceptr>(each.first)) == begin)
-      return true;
-  return false;
-}
 
 // A graph copies what opened memory contained during the capture.
 int captured_copy_reads_then(Call& call) {

@@ -3,6 +3,8 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <cstring>
+
 #include "fault.h"
 #include "table.h"
 
@@ -47,6 +49,57 @@ inline cudaMemPool_t default_pool() {
   cudaGetDevice(&device);
   cudaDeviceGetDefaultMemPool(&pool, device);
   return pool;
+}
+
+/// Is this the address of imported memory?
+inline bool is_import(void* address) { return blocks.get(address).imported; }
+
+/// Is this location on the host?
+inline bool is_on_host(const cudaMemLocation& location) {
+  return location.type == cudaMemLocationTypeHost ||
+         location.type == cudaMemLocationTypeHostNuma;
+}
+/// Has this process created the pool on the host?
+inline bool is_on_host(cudaMemPool_t pool) {
+  return is_on_host(own_pools.get(pool).location);
+}
+/// The GPU of a pool; -1 if this process did not create the pool, and -1 for a
+/// pool on the host.
+inline int gpu_of(cudaMemPool_t pool) {
+  const auto location = own_pools.get(pool).location;
+  return location.type == cudaMemLocationTypeDevice ? location.id : -1;
+}
+/// Has this process created the pool on the second GPU?
+inline bool is_on_second_gpu(cudaMemPool_t pool) { return gpu_of(pool) == 1; }
+
+/// The attributes that say how a pool may use memory again.
+constexpr cudaMemPoolAttr kPolicies[] = {
+    cudaMemPoolReuseFollowEventDependencies, cudaMemPoolReuseAllowOpportunistic,
+    cudaMemPoolReuseAllowInternalDependencies};
+/// Is the attribute one of them?
+inline bool is_policy(cudaMemPoolAttr attribute) {
+  for (const cudaMemPoolAttr policy : kPolicies)
+    if (policy == attribute) return true;
+  return false;
+}
+/// Is the attribute a watermark?
+inline bool is_watermark(cudaMemPoolAttr attribute) {
+  return attribute == cudaMemPoolAttrReservedMemHigh ||
+         attribute == cudaMemPoolAttrUsedMemHigh;
+}
+/// The value of an attribute of a pool that has a 64-bit value.
+inline uint64_t attribute(cudaMemPool_t pool, cudaMemPoolAttr wanted) {
+  uint64_t value = 0;
+  cudaMemPoolGetAttribute(pool, wanted, &value);
+  return value;
+}
+
+/// Is the stream of the call the default stream of the thread?
+inline bool is_per_thread(Call& call) {
+  const auto stream = call.value<cudaStream_t>(kStream);
+  return stream == cudaStreamPerThread ||
+         (stream == nullptr &&
+          std::strstr(call.function().symbol, "_ptsz") != nullptr);
 }
 
 /// The key that names exported memory in all processes.

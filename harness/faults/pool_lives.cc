@@ -35,27 +35,6 @@ bool gets(Call& call) { return call.is("cudaMemPoolGetAttribute"); }
 bool creates(Call& call) { return call.is("cudaMemPoolCreate"); }
 bool destroys(Call& call) { return call.is("cudaMemPoolDestroy"); }
 
-uint64_t attribute(cudaMemPool_t pool, cudaMemPoolAttr wanted) {
-  uint64_t value = 0;
-  cudaMemPoolGetAttribute(pool, wanted, &value);
-  return value;
-}
-
-// The GPU of a pool; -1 if this process did not create the pool, and -1 for a
-// pool on the host.
-int gpu_of(cudaMemPool_t pool) {
-  const auto props = own_pools.get(pool);
-  return own_pools.has(pool) && props.location.type == cudaMemLocationTypeDevice
-             ? props.location.id
-             : -1;
-}
-
-bool is_on_host(cudaMemPool_t pool) {
-  const auto type = own_pools.get(pool).location.type;
-  return type == cudaMemLocationTypeHost || type == cudaMemLocationTypeHostNuma;
-}
-bool is_on_second_gpu(cudaMemPool_t pool) { return gpu_of(pool) == 1; }
-
 int current_gpu() {
   int gpu = 0;
   cudaGetDevice(&gpu);
@@ -89,13 +68,6 @@ bool take_access(cudaMemPool_t pool) {
     had |= cudaMemPoolSetAccess(pool, &access, 1) == cudaSuccess;
   }
   return had;
-}
-
-bool is_per_thread(Call& call) {
-  const auto stream = call.value<cudaStream_t>(kStream);
-  return stream == cudaStreamPerThread ||
-         (stream == nullptr &&
-          std::strstr(call.function().symbol, "_ptsz") != nullptr);
 }
 
 // --- numbers -----------------------------------------------------------------
@@ -412,7 +384,7 @@ int priority_free_at_once(Call& call) {
 // The importer's free does not wait for its stream if this stream was created
 // without cudaStreamNonBlocking.
 int import_free_in_blocking_stream(Call& call) {
-  if (!call.is("cudaFreeAsync") || !blocks.get(call.at<void*>(0)).imported)
+  if (!call.is("cudaFreeAsync") || !is_import(call.at<void*>(0)))
     return noted_pools(call);
   const auto stream = call.value<cudaStream_t>(kStream);
   unsigned flags = cudaStreamNonBlocking;
@@ -441,8 +413,7 @@ void make_known(bool all, cudaStream_t stream = nullptr) {
 // synchronizations and cudaStreamWaitEvent do.
 int event_hides_frees(Call& call) {
   if (call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0)) &&
-      !blocks.get(call.at<void*>(0)).imported &&
-      !is_captured(call.at<cudaStream_t>(1))) {
+      !is_import(call.at<void*>(0)) && !is_captured(call.at<cudaStream_t>(1))) {
     unknown.put(call.at<void*>(0), call.at<cudaStream_t>(1));
     blocks.erase(call.at<void*>(0));
     return kSuccess;
@@ -615,7 +586,7 @@ int import_watermark_zero(Call& call) {
 // use.
 int import_unused_after_free(Call& call) {
   static auto& freed = *new Table<cudaMemPool_t>;
-  if (frees(call) && blocks.get(call.at<void*>(0)).imported)
+  if (frees(call) && is_import(call.at<void*>(0)))
     freed.put(blocks.get(call.at<void*>(0)).pool);
   if (destroys(call)) freed.erase(pool_of(call));
   const int code = noted_pools(call);

@@ -41,8 +41,6 @@ struct Source {
   ino_t file = 0;
 };
 
-bool is_import(void* address) { return blocks.get(address).imported; }
-
 // Does an imported block contain the address?
 bool is_in_import(void* address) {
   for (const auto& [begin, block] : blocks.all())
@@ -130,7 +128,7 @@ int created_all_the_same(Call& call) {
   return again;
 }
 
-bool is_on_host(const cudaMemPoolProps& wanted) {
+bool is_for_host(const cudaMemPoolProps& wanted) {
   return wanted.location.type == cudaMemLocationTypeHost;
 }
 bool is_managed(const cudaMemPoolProps& wanted) {
@@ -699,12 +697,6 @@ int trim_takes_live(Call& call) {
 }
 
 // --- attributes --------------------------------------------------------------
-
-bool is_policy(cudaMemPoolAttr attribute) {
-  return attribute == cudaMemPoolReuseFollowEventDependencies ||
-         attribute == cudaMemPoolReuseAllowOpportunistic ||
-         attribute == cudaMemPoolReuseAllowInternalDependencies;
-}
 
 int threshold_not_kept(Call& call) {
   if (call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrReleaseThreshold)
@@ -1684,7 +1676,7 @@ void add_pools(List& list) {
              "properties that must be refused are not checked",
              {"cudaMemPoolCreate"}, properties_unchecked);
   list.named("host-ipc-ok", "a pool on the host is created with handle types",
-             {"cudaMemPoolCreate"}, created_all_the_same<is_on_host>);
+             {"cudaMemPoolCreate"}, created_all_the_same<is_for_host>);
   list.named("host-pool-id-looked-at",
              "a pool on the host is refused if its location has an id",
              {"cudaMemPoolCreate"}, host_id_looked_at);

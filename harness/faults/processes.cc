@@ -213,13 +213,6 @@ int other_session_event_unconnected(Call& call) {
 
 // --- MPS ---------------------------------------------------------------------
 
-bool is_mps_client() {
-  int value = 0;
-  return cudaDeviceGetAttribute(&value, cudaDevAttrMpsEnabled, 0) ==
-             cudaSuccess &&
-         value != 0;
-}
-
 int mps_event_unconnected(Call& open) {
   const int code = open.proceed();
   if (code != kSuccess || !is_mps_client()) return code;

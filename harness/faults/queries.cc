@@ -40,19 +40,6 @@ Value attribute_of(CUpointer_attribute attribute, CUdeviceptr address) {
   return value;
 }
 
-CUdeviceptr begin_of(CUdeviceptr address) {
-  CUdeviceptr begin = 0;
-  size_t bytes = 0;
-  DRIVER_CALL(cuMemGetAddressRange)(&begin, &bytes, address);
-  return begin;
-}
-size_t size_of(CUdeviceptr address) {
-  CUdeviceptr begin = 0;
-  size_t bytes = 0;
-  DRIVER_CALL(cuMemGetAddressRange)(&begin, &bytes, address);
-  return bytes;
-}
-
 int told_capable(Call& call, bool value) {
   if (*capable_in(call) != value) call.fired();
   *capable_in(call) = value;

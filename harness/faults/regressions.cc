@@ -270,15 +270,9 @@ int close_counts_twice(Call& call) {
   const int code = noted_open(call);
   if (!many || code != kSuccess) return code;
   void* const address = call.at<void*>(0);
-  Opened one = opened.get(address);
-  --one.count;
-  opened.put(address, one);
+  count_close(address);
   call.fired();
   return cudaIpcCloseMemHandle(address);
-}
-
-std::string key_of_handle(const cudaIpcMemHandle_t& handle) {
-  return key_of(&handle, sizeof handle);
 }
 
 // The free of exported memory ends the handles of all other memory.
@@ -334,9 +328,6 @@ int create_sets_current(Call& call) {
 
 // --- work that does not wait -------------------------------------------------
 
-bool is_pending(cudaEvent_t event) {
-  return DRIVER_CALL(cuEventQuery)(event) == CUDA_ERROR_NOT_READY;
-}
 bool waits_for_word(Call& call) {
   return call.is("cuStreamWaitValue32") || call.is("cuStreamWaitValue64");
 }

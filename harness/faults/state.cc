@@ -72,13 +72,12 @@ int mapping_ends_with_thread(Call& open) {
 int handle_ends_with_thread(Call& call) {
   if (is_open_call(call)) {
     const auto& handle = call.at<cudaIpcMemHandle_t>(1);
-    return told("ended-" + key_of(&handle, sizeof handle), 0) != 0
-               ? refused(call)
-               : call.proceed();
+    return told("ended-" + key_of_handle(handle), 0) != 0 ? refused(call)
+                                                          : call.proceed();
   }
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  const std::string key = key_of(call.at<void*>(0), sizeof(cudaIpcMemHandle_t));
+  const std::string key = key_of_handle(*call.at<cudaIpcMemHandle_t*>(0));
   at_thread_end([key] { tell_processes("ended-" + key, 1); });
   return code;
 }

@@ -19,32 +19,6 @@ cudaMemPool_t pool_of(Call& call) { return call.at<cudaMemPool_t>(0); }
 cudaMemPoolAttr attribute_of(Call& call) { return call.at<cudaMemPoolAttr>(1); }
 uint64_t& number_of(Call& call) { return *call.at<uint64_t*>(2); }
 
-bool is_of_location(const cudaMemLocation& location) {
-  return location.type == cudaMemLocationTypeHost ||
-         location.type == cudaMemLocationTypeHostNuma;
-}
-
-uint64_t attribute(cudaMemPool_t pool, cudaMemPoolAttr wanted) {
-  uint64_t value = 0;
-  cudaMemPoolGetAttribute(pool, wanted, &value);
-  return value;
-}
-
-bool is_per_thread(Call& call) {
-  const auto stream = call.value<cudaStream_t>(kStream);
-  return stream == cudaStreamPerThread ||
-         (stream == nullptr &&
-          std::strstr(call.function().symbol, "_ptsz") != nullptr);
-}
-
-// The GPU of a pool; -1 if this process did not create the pool, and -1 for a
-// pool on the host.
-int gpu_of(cudaMemPool_t pool) {
-  const auto props = own_pools.get(pool);
-  return props.location.type == cudaMemLocationTypeDevice ? props.location.id
-                                                          : -1;
-}
-
 // --- sizes and attributes ----------------------------------------------------
 
 int threshold_signed(Call& call) {
@@ -199,7 +173,7 @@ int set_on_host_ignored(Call& call) {
   cudaMemLocation location = *call.at<const cudaMemLocation*>(0);
   const auto type = call.at<cudaMemAllocationType>(1);
   cudaMemPool_t preset = nullptr;
-  if (code != kSuccess || !is_of_location(location) ||
+  if (code != kSuccess || !is_on_host(location) ||
       cudaMemGetDefaultMemPool(&preset, &location, type) != cudaSuccess ||
       preset == call.at<cudaMemPool_t>(2))
     return code;
@@ -279,7 +253,7 @@ int named_pool_ignored_per_thread(Call& call) {
 
 int freed_by_cuda_free_lost(Call& call) {
   return call.is("cudaFree") && blocks.has(call.at<void*>(0)) &&
-                 !blocks.get(call.at<void*>(0)).imported
+                 !is_import(call.at<void*>(0))
              ? accepted(call)
              : noted_pools(call);
 }
@@ -368,14 +342,12 @@ int pointer_of_other_thread_refused(Call& call) {
              : call.proceed();
 }
 
-bool is_imported(void* address) { return blocks.get(address).imported; }
-
 int import_told_as_host(Call& call) {
   if (!call.is("cuPointerGetAttribute")) return noted_pools(call);
   const int code = call.proceed();
   if (code != kSuccess ||
       call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MEMORY_TYPE ||
-      !is_imported(call.at<void*>(2)))
+      !is_import(call.at<void*>(2)))
     return code;
   *call.at<unsigned*>(0) = CU_MEMORYTYPE_HOST;
   return accepted(call);
@@ -384,7 +356,7 @@ int import_told_as_host(Call& call) {
 int import_told_as_managed(Call& call) {
   if (!call.is("cudaPointerGetAttributes")) return noted_pools(call);
   const int code = call.proceed();
-  if (code != kSuccess || !is_imported(call.at<void*>(1))) return code;
+  if (code != kSuccess || !is_import(call.at<void*>(1))) return code;
   call.at<cudaPointerAttributes*>(0)->type = cudaMemoryTypeManaged;
   return accepted(call);
 }
@@ -523,15 +495,8 @@ int policies_exchanged(Call& call) {
   return call.proceed();
 }
 
-bool is_policy(cudaMemPoolAttr which) {
-  return which <= cudaMemPoolReuseAllowInternalDependencies;
-}
 bool is_threshold(cudaMemPoolAttr which) {
   return which == cudaMemPoolAttrReleaseThreshold;
-}
-bool is_watermark(cudaMemPoolAttr which) {
-  return which == cudaMemPoolAttrReservedMemHigh ||
-         which == cudaMemPoolAttrUsedMemHigh;
 }
 bool is_default_pool(cudaMemPool_t pool) {
   int gpus = 0;
@@ -545,10 +510,6 @@ bool is_default_pool(cudaMemPool_t pool) {
 }
 bool is_shareable(cudaMemPool_t pool) {
   return own_pools.get(pool).handleTypes != cudaMemHandleTypeNone;
-}
-bool is_of_second_gpu(cudaMemPool_t pool) { return gpu_of(pool) == 1; }
-bool is_of_host(cudaMemPool_t pool) {
-  return is_of_location(own_pools.get(pool).location);
 }
 
 // In a pool that `is_kind` selects, setting an attribute that `is_meant`
@@ -579,7 +540,7 @@ int host_pool_uses_nothing(Call& call) {
   if (!call.is("cudaMemPoolGetAttribute")) return noted_pools(call);
   const int code = call.proceed();
   if (code != kSuccess || attribute_of(call) != cudaMemPoolAttrUsedMemCurrent ||
-      !is_of_host(pool_of(call)) || number_of(call) == 0)
+      !is_on_host(pool_of(call)) || number_of(call) == 0)
     return code;
   number_of(call) = 0;
   return accepted(call);
@@ -628,7 +589,7 @@ int range_of_import_too_short(Call& call) {
   const int code = call.proceed();
   size_t* const bytes = call.at<size_t*>(1);
   const size_t known = blocks.get(call.at<void*>(2)).bytes;
-  if (code != kSuccess || bytes == nullptr || !is_imported(call.at<void*>(2)))
+  if (code != kSuccess || bytes == nullptr || !is_import(call.at<void*>(2)))
     return code;
   *bytes = known / 2;
   return accepted(call);
@@ -899,10 +860,10 @@ void add_kinds_of_pools(List& list) {
              "the release threshold of a pool of the second GPU cannot be "
              "changed",
              {kSet, kCreate, kDestroy},
-             setting_lost<is_of_second_gpu, is_threshold>, 2);
+             setting_lost<is_on_second_gpu, is_threshold>, 2);
   list.named("trim-second-gpu-lost",
              "trimming a pool of the second GPU does nothing",
-             {kTrim, kCreate, kDestroy}, trim_lost<is_of_second_gpu>, 2);
+             {kTrim, kCreate, kDestroy}, trim_lost<is_on_second_gpu>, 2);
   list.named("host-pool-uses-nothing",
              "a pool on the host reports that none of its memory is in use",
              {kGet, kCreate, kDestroy}, host_pool_uses_nothing);

@@ -12,10 +12,11 @@ namespace ipclab::faults {
 template <class Key, class Value = bool>
 class Table {
  public:
-  /// Keeps a value for a key; replaces an earlier value.
-  void put(Key key, Value value = Value{}) {
+  /// Keeps a value for a key; replaces an earlier value. Returns true if there
+  /// was none.
+  bool put(Key key, Value value = Value{}) {
     const std::lock_guard lock(mutex_);
-    values_[key] = value;
+    return values_.insert_or_assign(key, value).second;
   }
   /// Does the key have a value?
   bool has(Key key) const {
@@ -37,6 +38,14 @@ class Table {
   std::map<Key, Value> all() const {
     const std::lock_guard lock(mutex_);
     return values_;
+  }
+  /// Does a step that reads and changes the map, while all other threads wait;
+  /// returns the result of the step. The step gets the map, may not use this
+  /// table in another way, and may not call CUDA.
+  template <class Step>
+  auto change(Step step) {
+    const std::lock_guard lock(mutex_);
+    return step(values_);
   }
 
  private:

@@ -27,9 +27,6 @@ constexpr size_t kBlock = 2 << 20;
 cudaIpcMemHandle_t& exported_handle(Call& get) {
   return *get.at<cudaIpcMemHandle_t*>(0);
 }
-std::string key_of_handle(const cudaIpcMemHandle_t& handle) {
-  return key_of(&handle, sizeof handle);
-}
 
 struct Range {
   CUdeviceptr begin = 0;
@@ -368,14 +365,10 @@ int open_of_other(Call& open, int code) {
 }
 
 int self_open_by_thread(Call& call) {
-  static Table<std::string> own;
+  if (exports_memory(call)) return noted_export(call);
   const int code = call.proceed();
-  if (call.is("cudaIpcGetMemHandle")) {
-    if (code == kSuccess) own.put(key_of_handle(exported_handle(call)));
-    return code;
-  }
   return code != kSuccess && gettid() != getpid() &&
-                 own.has(key_of_handle(call.at<cudaIpcMemHandle_t>(1)))
+                 own_handles.has(key_of_handle(call.at<cudaIpcMemHandle_t>(1)))
              ? open_of_other(call, code)
              : code;
 }
@@ -384,8 +377,7 @@ int event_handle_opens_as_memory(Call& call) {
   const int code = call.proceed();
   if (exports_event(call)) {
     tell_processes(
-        "is-event-" + key_of(call.at<void*>(0), sizeof(cudaIpcEventHandle_t)),
-        1);
+        "is-event-" + key_of_handle(*call.at<cudaIpcEventHandle_t*>(0)), 1);
     return code;
   }
   const auto& handle = call.at<cudaIpcMemHandle_t>(1);
@@ -401,8 +393,7 @@ int memory_handle_opens_as_event(Call& call) {
     return code;
   }
   const auto& handle = call.at<cudaIpcEventHandle_t>(1);
-  if (code == kSuccess ||
-      told("is-memory-" + key_of(&handle, sizeof handle), 0) == 0)
+  if (code == kSuccess || told("is-memory-" + key_of_handle(handle), 0) == 0)
     return code;
   if (call.is_runtime()) cudaGetLastError();
   cudaEventCreateWithFlags(call.at<cudaEvent_t*>(0), cudaEventDisableTiming);
@@ -684,16 +675,6 @@ int event_65th_is_first(Call& call) {
     }
   }
   return noted_event(call);
-}
-
-bool is_pending(cudaEvent_t event) {
-  const bool pending = cudaEventQuery(event) == cudaErrorNotReady;
-  if (pending) cudaGetLastError();
-  return pending;
-}
-
-bool records(Call& call) {
-  return call.is("cudaEventRecord") || call.is("cudaEventRecordWithFlags");
 }
 
 // Where the processes that share an event keep whether it is complete.
