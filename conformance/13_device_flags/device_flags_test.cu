@@ -115,7 +115,8 @@ void write_in_every_stream(
 }
 
 // Every stream waits for the first word of `word`, one of them by a call of
-// another thread. Then a stream that does not wait writes the word.
+// another thread. Then a stream that does not wait writes the word. The default
+// streams then wait alone, because they also wait for each other.
 void wait_in_every_stream(
     const Words& word,
     const std::function<CUresult(cudaStream_t stream)>& wait_for_awaited) {
@@ -138,7 +139,9 @@ void wait_in_every_stream(
   // cudaStreamLegacy is another name of the null stream.
   waiting.erase(std::find(waiting.begin(), waiting.end(), cudaStreamLegacy));
   all_wait(waiting);
-  all_wait(std::array{cudaStreamLegacy});
+  for (const cudaStream_t alone :
+       {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread})
+    all_wait(std::array{alone});
 }
 
 // How one side waits for a round, and how this side says that the round is

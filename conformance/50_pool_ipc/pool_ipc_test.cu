@@ -207,9 +207,12 @@ TEST(PoolIpc, TheDriverApiSharesAPoolAsWell) {
 }
 
 constexpr const char* kPools[] = {"a", "b", "c", "d", "e", "f"};
+// Pools that follow each other. A later one often has the handle value of an
+// earlier one.
+constexpr const char* kLater[] = {"g", "h", "i", "j", "k", "l", "m", "n"};
 
-// An exporter that lends six pools, destroys one of them and creates another
-// pool.
+// An exporter that lends six pools, destroys one of them, and then lends and
+// destroys one more pool after another.
 template <class Api>
 static void lends_six_pools(Role& me, Api api) {
   std::deque<Pool> pools;
@@ -232,11 +235,17 @@ static void lends_six_pools(Role& me, Api api) {
   const AsyncBuffer later = allocated(api, pools[0], kBytes);
   later.fill(pattern("later"));
   me.send("later", exported(api, later));
-  const Pool next = created(api, shareable());
-  const AsyncBuffer of_next = allocated(api, next, kBytes);
-  of_next.fill(pattern("next"));
-  me.send_descriptor("next pool", exported(api, next).get());
-  me.send("pointer next", exported(api, of_next));
+  for (const char* name : kLater) {
+    Pool next = created(api, shareable());
+    AsyncBuffer of_next = allocated(api, next, kBytes);
+    of_next.fill(pattern(name));
+    me.send_descriptor("next pool", exported(api, next).get());
+    me.send("pointer next", exported(api, of_next));
+    me.wait("freed next");
+    expect_free(api, of_next);
+    CALL(cudaDeviceSynchronize());
+    EXPECT_SUCCESS(api.mem_pool_destroy(next.release()));
+  }
   me.wait("freed");
 }
 
@@ -266,10 +275,15 @@ static void borrows_from_six_pools(Role& me, Api api) {
   AsyncBuffer later = import(pools[0], "later");
   EXPECT_TRUE(kernel_reads(later, pattern("later")));
   expect_free(api, later);
-  const Pool next = imported(api, me.receive_descriptor("next pool"));
-  AsyncBuffer of_next = import(next, "pointer next");
-  EXPECT_TRUE(kernel_reads(of_next, pattern("next")));
-  expect_free(api, of_next);
+  for (const char* name : kLater) {
+    Pool next = imported(api, me.receive_descriptor("next pool"));
+    AsyncBuffer of_next = import(next, "pointer next");
+    EXPECT_TRUE(kernel_reads(of_next, pattern(name)));
+    expect_free(api, of_next);
+    CALL(cudaDeviceSynchronize());
+    EXPECT_SUCCESS(api.mem_pool_destroy(next.release()));
+    me.signal("freed next");
+  }
   buffers.pop_back();
   for (AsyncBuffer& buffer : buffers) expect_free(api, buffer);
   me.signal("freed");

@@ -4,6 +4,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,10 @@ struct Offer {
   size_t bytes;  // of the chunk whose descriptor comes with it
 };
 
+// In the folder that the runner removes: a killed server leaves its socket.
 std::string path_of_this_process() {
-  return "/tmp/ipclab." + std::to_string(getpid());
+  return std::filesystem::temp_directory_path() /
+         ("ipclab." + std::to_string(getpid()));
 }
 
 Descriptor connection_of(int listener, Role& me) {

@@ -249,18 +249,19 @@ class Build:
         gpus: int = 1,
         extra: tuple[str, ...] = (),
         timeout: float = 20,
+        lesson: str = "01_legacy_memory",
     ) -> None:
-        """Add one TEST of lesson 01; `record(...)` in `program` writes its line."""
+        """Add one TEST of a lesson; `record(...)` in `program` writes its line."""
         line = json.dumps({**LINE, "test": name, "requirement": row})
         labels = [
             "conformance",
-            "01_legacy_memory",
+            lesson,
             f"gpu{gpus}",
             *([row] if row else []),
             *extra,
         ]
         self.add(
-            f"conformance.01_legacy_memory.{name}",
+            f"conformance.{lesson}.{name}",
             PRELUDE.format(line=line, failure=json.dumps(FAILURE))
             + UNDER_FAULTS
             + textwrap.dedent(program),

@@ -692,25 +692,80 @@ def test_another_machine_is_not_gone_on_with(build: Build) -> None:
     assert done.returncode == 2
 
 
-def test_another_build_is_not_gone_on_with(model: Build) -> None:
+def test_a_new_test_is_added(model: Build) -> None:
     slow(model, 3)
     assert mutants(model).returncode == 0
-    model.conformance("record()", "Suite.New", "LMEM-02")
+    before = journal(model)
+    rows = ["LMEM-01", "LMEM-02"]
+    model.faults(*({"name": f"fault-{i}", "rows": rows} for i in range(3)))
+    names = [f"fault-{i}" for i in range(3)]
+    model.conformance(
+        f"violates() if under(*{names!r}) else record()", "Suite.New", "LMEM-02"
+    )
     done = mutants(model, "--resume", "kills")
-    assert done.returncode == 2
-    assert "was begun with another build" in done.stdout
+    assert done.returncode == 0, done.stdout
+    assert "1 tests are not the same any more" in done.stdout
+    assert journal(model)[: len(before)] == before
+    assert len(journal(model)) == 6
+
+
+def a_source(build: Build, path: str, text: str) -> None:
+    file = build.source / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
 
 
 def test_the_same_sources_built_again_are_gone_on_with(model: Build) -> None:
-    source = model.source / "conformance/01_legacy_memory/test.cu"
-    source.parent.mkdir(parents=True, exist_ok=True)
-    source.write_text("one")
+    a_source(model, "conformance/01_legacy_memory/test.cu", "one")
     slow(model, 3)
     assert mutants(model).returncode == 0
+    before = (model.root / "kills/faults.jsonl").read_bytes()
     program = next(model.folder.glob("conformance.*.py"))
     program.write_text(program.read_text() + "# process 4711\n")
+    a_source(model, "conformance/02_another_folder/test.cu", "two")
+    a_source(model, "harness/scenario/tests/test.cc", "of the project itself")
     assert mutants(model, "--resume", "kills").returncode == 0
-    source.write_text("two")
+    assert (model.root / "kills/faults.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("folder", ["conformance", "samples"])
+def test_only_a_changed_test_runs_again(model: Build, folder: str) -> None:
+    a_source(model, f"{folder}/01_legacy_memory/test.cu", "one")
+    rows = ["LMEM-01", "LMEM-02"]
+    model.faults({"name": "a", "rows": rows}, {"name": "b", "rows": rows})
+    model.conformance("violates() if under('a', 'b') else record()")
+    other = "02_handle_identity"
+    model.conformance(
+        "violates() if under('a', 'b') else record()",
+        "Suite.B",
+        "LMEM-02",
+        lesson=other,
+    )
+    assert mutants(model).returncode == 0
+    before = journal(model)
+    a_source(model, f"{folder}/01_legacy_memory/test.cu", "two")
+    # The changed test does not notice one of the faults any more.
+    program = next(model.folder.glob("conformance.01*.py"))
+    program.write_text(program.read_text().replace("under('a', 'b')", "under('a')"))
+    done = mutants(model, "--resume", "kills")
+    assert done.returncode == 1
+    assert "1 tests are not the same any more" in done.stdout
+    assert results(model) == {"a": "killed", "b": "survived"}
+    kept = [x for x in before if other in x["ctest"]]
+    assert journal(model)[: len(kept)] == kept
+    assert len(journal(model)) == len(before)
+    lines = (model.root / "kills/faults.jsonl").read_text().splitlines()
+    assert sum('"baseline"' in x for x in lines) == 2
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["harness/faults/fault.cc", "conformance/CMakeLists.txt", "samples/common/x.h"],
+)
+def test_another_build_is_not_gone_on_with(model: Build, path: str) -> None:
+    slow(model, 3)
+    assert mutants(model).returncode == 0
+    a_source(model, path, "changed")
     done = mutants(model, "--resume", "kills")
     assert done.returncode == 2
     assert "was begun with another build" in done.stdout

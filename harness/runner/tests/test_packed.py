@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from conftest import SOURCE, Build
 from ipclab import packed
-from ipclab.errors import UsageError
+from ipclab.errors import HarnessError, UsageError
 from ipclab.learn import toolbox
 
 
@@ -23,6 +24,9 @@ def suite(build: Build) -> Path:
     build.conformance("record()")
     build.sample("print('done')")
     build.add("harness.own", "pass", "harness")
+    source = build.source / "conformance/01_legacy_memory/test.cu"
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.write_text("one")
     folder = build.root / "suite"
     (folder / "bin").mkdir(parents=True)
     listing = build.folder / "CTestTestfile.cmake"
@@ -130,6 +134,23 @@ def test_a_list_that_is_damaged(suite: Path, build: Build, text: str) -> None:
     done = build.ipclab("run", "--build", "suite", "--results", "out")
     assert done.returncode == 3
     assert "is not a list of a packed suite" in done.stdout
+
+
+def test_it_knows_its_sources(suite: Path, build: Build) -> None:
+    """The suite does not need the sources: it has their digests."""
+    digest = hashlib.sha256(b"one").hexdigest()
+    shutil.rmtree(suite / "source/conformance/01_legacy_memory")
+    found = packed.sources(suite)
+    assert found and found["conformance/01_legacy_memory/test.cu"] == digest
+    assert packed.sources(build.root) is None
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"a": "b"}', None])
+def test_sources_that_are_damaged(suite: Path, text: str | None) -> None:
+    path = suite / packed.SOURCES
+    path.write_text(text) if text else path.unlink()
+    with pytest.raises(HarnessError, match=r"sources\.json"):
+        packed.sources(suite)
 
 
 def test_nothing_to_pack(tmp_path: Path, build: Build) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
@@ -201,6 +202,21 @@ def test_environment_of_a_test(build: Build) -> None:
 def test_nothing_of_a_run_stays_in_tmp(build: Build, tmp_path: Path) -> None:
     build.conformance("record(notes=[os.environ['IPCLAB_RECORD']])")
     assert not Path(build.run().only["notes"][0]).parent.exists()
+
+
+def test_files_of_a_killed_test_do_not_stay(build: Build, tmp_path: Path) -> None:
+    build.conformance(
+        """
+        import tempfile
+        _, path = tempfile.mkstemp()
+        print("left", path, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    outcome = build.run()
+    assert outcome.only["verdict"] == "broken"
+    path = re.search(r"left (\S+)", json.dumps(outcome.only))
+    assert path and not Path(path[1]).exists()
 
 
 # --- deviations ---------------------------------------------------------------

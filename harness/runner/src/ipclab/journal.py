@@ -16,6 +16,7 @@ from ipclab import results, schema
 from ipclab.errors import UsageError
 from ipclab.trials import Baseline, Trial
 
+VERSION = 3
 _TEXT: schema.Schema = {"type": "string"}
 _MAYBE: schema.Schema = {"type": ["string", "null"]}
 _COMMON: dict[str, schema.Schema] = {
@@ -40,13 +41,14 @@ SCHEMAS: dict[str, schema.Schema] = {
         "type": "object",
         "properties": {
             "line": {"const": "begin"},
-            "version": {"const": 2},
+            "version": {"const": VERSION},
             "made": _TEXT,
             "suite": {"enum": ["conformance", "sample"]},
             "lessons": {"enum": ["central", "all", None]},
             "backend": {"enum": ["cuda", "model"]},
             "machine": _TEXT,
-            "digest": _TEXT,
+            "digest": _TEXT,  # of what all tests share
+            "tests": {"type": "object", "additionalProperties": _TEXT},
             "partial": _MAYBE,
             "faults": {"type": "array", "items": _TEXT},
         },
@@ -59,6 +61,7 @@ SCHEMAS: dict[str, schema.Schema] = {
             "backend",
             "machine",
             "digest",
+            "tests",
             "partial",
             "faults",
         ],
@@ -97,7 +100,7 @@ class Journal:
                 "it, --results names another folder"
             )
         journal = cls(path)
-        journal.head = {"line": "begin", "version": 2, **head}
+        journal.head = {"line": "begin", "version": VERSION, **head}
         results.append(path, journal.head)
         return journal
 
@@ -134,16 +137,41 @@ class Journal:
             raise UsageError(f"{path}: is empty; nothing to resume")
         return journal
 
+    def keep(self, tests: dict[str, str]) -> set[str]:
+        """Keep only the results of tests that are still the same, and return the names
+        of the other tests.
+
+        `tests` has the digest of each test as it is now. The file is written again
+        only if a test has changed, is new or is gone.
+        """
+        before = self.head["tests"]
+        if before == tests:
+            return set()
+        changed = {
+            x for x in before.keys() | tests.keys() if before.get(x) != tests.get(x)
+        }
+        self.head = {**self.head, "tests": tests}
+        self.baseline = [x for x in self.baseline if x.ctest not in changed]
+        self.trials = [x for x in self.trials if x.ctest not in changed]
+        lines = [self.head, *map(_line, self.baseline), *map(_line, self.trials)]
+        text = "".join(json.dumps(x, ensure_ascii=False) + "\n" for x in lines)
+        results.write(self.path, text)
+        return changed
+
     def add(self, entry: Baseline | Trial) -> None:
         """Keep one result. The result is on disk before other code uses it."""
-        line = asdict(entry)
+        results.append(self.path, _line(entry))
         if isinstance(entry, Baseline):
-            line["functions"] = sorted(entry.functions)
-            results.append(self.path, {"line": "baseline", **line})
             self.baseline.append(entry)
         else:
-            results.append(self.path, {"line": "trial", **line})
             self.trials.append(entry)
+
+
+def _line(entry: Baseline | Trial) -> dict[str, Any]:
+    line = asdict(entry)
+    if isinstance(entry, Baseline):
+        return {"line": "baseline", **line, "functions": sorted(entry.functions)}
+    return {"line": "trial", **line}
 
 
 def _entries(path: Path, data: bytes) -> Iterator[Any]:

@@ -18,7 +18,7 @@ import time
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -196,16 +196,22 @@ class Campaign:
         backend = str(sound.probe["backend"])
         if backend == "none":
             raise UsageError("no GPU here: leave out --backend cuda for the model")
+        digest, tests = self._digests(sound, suite)
         now = {
             "backend": backend,
             "machine": probe.first_line(sound.probe),
-            "digest": self._digest(sound),
+            "digest": digest,
         }
         if request.resume:
             self._same(now)
             asked = self._journal.head["lessons"]
             if asked != request.lessons:
                 raise UsageError(f"{self.folder}: was begun with --lessons {asked}")
+            if changed := self._journal.keep(tests):
+                self._say(
+                    f"{len(changed)} tests are not the same any more; their results "
+                    "are dropped, and they run again"
+                )
         else:
             chosen, partial = choose(self.catalogue, backend, request)
             self.folder = _folder(request.results)
@@ -216,6 +222,7 @@ class Campaign:
                     "suite": suite,
                     "lessons": request.lessons,
                     **now,
+                    "tests": tests,
                     "partial": partial,
                     "faults": [x.name for x in chosen],
                 },
@@ -247,9 +254,9 @@ class Campaign:
         head = self._journal.head
         if head["digest"] != now["digest"]:
             raise UsageError(
-                f"{self.folder}: was begun with another build (programs, faults or "
-                "catalogue differ); start again without --resume, or make the earlier "
-                "build again"
+                f"{self.folder}: was begun with another build (the faults, or what all "
+                "tests share, differ); start again without --resume, or make the "
+                "earlier build again"
             )
         if head["machine"] != now["machine"]:
             raise UsageError(
@@ -668,7 +675,7 @@ class Campaign:
                 + sum(x.seconds for x in self._journal.trials),
                 1,
             ),
-            "digest": head["digest"],
+            "digest": manifest.of_document({x: head[x] for x in ("digest", "tests")}),
             "partial": head["partial"],
             "problems": [*self.catalogue.problems, *self._differs()],
             "unsound": self._unsound(),
@@ -698,7 +705,9 @@ class Campaign:
         extra = [
             case
             for case in self.cases(self.profile(fault))
-            if (fault.name, case.name) in self._done and case not in planned
+            if fault.kind == OPERATOR
+            and (fault.name, case.name) in self._done
+            and case not in planned
         ]
         met = {
             case.name: self._done[fault.name, case.name]
@@ -789,32 +798,47 @@ class Campaign:
             if x.profile == profile and verdicts.get(x.ctest) != x.verdict
         ]
 
-    def _digest(self, sound: Run) -> str:
-        """The digest of everything that decides a test's result under a fault.
+    def _digests(self, sound: Run, suite: str) -> tuple[str, dict[str, str]]:
+        """What decides the results under a fault: the digest of everything that all
+        tests share, and for each test of a suite the digest of what is its own.
 
-        It covers the sources and not the programs: the programs may be built again
-        before --resume, and two builds of the same sources differ. A packed suite has
-        only some of the sources, and its programs are never built again. So its digest
-        covers the programs.
+        They cover the sources and not the programs: the programs may be built again
+        before --resume, and two builds of the same sources differ. Of faults.json they
+        cover only what changes a test's result, not what the result means.
         """
-        build = self._request.build
-        source = ctest.source_folder(build)
-        files: Iterable[Path] = (
-            source / faults.DECISIONS,
-            source / faults.HOOKS,
-            source / "conformance" / "requirements.json",
-            source / "conformance" / "deviations.json",
-        )
-        return manifest.of_document(
-            {
-                "tests": [case.name for case in sound.cases],
-                "faults": [asdict(fault) for fault in self.catalogue.faults],
-                "programs": manifest.of_sources(source)
-                if packed.source(build) is None
-                else manifest.of_programs(build, sound.cases, sound.probe["backend"]),
-                "files": {path.name: manifest.of_file(path) for path in files},
-            }
-        )
+        source = ctest.source_folder(self._request.build)
+        sources = packed.sources(self._request.build) or manifest.of_sources(source)
+        shared: dict[str, str | None] = {}
+        of_folder: dict[str, dict[str, str | None]] = defaultdict(dict)
+        for name, digest in sources.items():
+            top, folder, *rest = Path(name).parts
+            if top in ("conformance", "samples") and rest and folder[0].isdigit():
+                of_folder[folder][name] = digest
+            elif "tests" not in rest:
+                shared[name] = digest
+        common = {
+            "sources": shared,
+            "hooks": manifest.of_file(source / faults.HOOKS),
+            "faults": [
+                [x.name, x.kind, x.function, x.operator, x.gpus, x.profile]
+                for x in self.catalogue.faults
+            ],
+        }
+        tests = {
+            case.name: manifest.of_document(
+                {
+                    "test": [*case.command[1:], case.timeout, case.gpus, case.alone],
+                    "sources": of_folder[case.lesson or ""],
+                    "kind": sound.catalogue.get(case.requirement or "", {}).get("kind"),
+                    "deviations": [
+                        x for x in sound.deviations.entries if x["test"] == case.test
+                    ],
+                }
+            )
+            for case in sound.everything
+            if case.suite == suite
+        }
+        return manifest.of_document(common), tests
 
     def _say(self, line: str) -> None:
         self._out.print(Text(line), soft_wrap=True)

@@ -8,11 +8,12 @@
     source/      the files of the source tree that the runner reads
     site/        the pages, if they were built
     tests.json   CTest's list, with commands relative to this folder
+    sources.json the digests of the sources from which the programs were built
 
 The wheel has a packed suite in `ipclab/suite`. Every command that takes a build folder
 (`--build`) also takes a packed suite, which needs no CTest and no source tree.
 `ci/package` makes the suite: with `python3 -m ipclab.packed BUILD SUITE` it writes
-tests.json and how to build the exercises.
+tests.json, sources.json and how to build the exercises.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ipclab.ctest import Case
 
 LIST = "tests.json"
+SOURCES = "sources.json"
 PACKED = ("sample", "conformance", "probe")  # suites whose programs are packed
 SUITE = Path(__file__).parent / "suite"
 # The source tree. In an installed wheel, TREE is some other folder, perhaps `/`.
@@ -72,6 +74,26 @@ def tests(build: Path) -> list[dict[str, Any]] | None:
 def source(build: Path) -> Path | None:
     """Where a packed suite has the source tree's files; None for another folder."""
     return build / "source" if (build / LIST).is_file() else None
+
+
+def sources(build: Path) -> dict[str, str | None] | None:
+    """The digest of each source file of a packed suite (manifest.of_sources); None for
+    another folder.
+
+    Raises HarnessError if the suite does not have them.
+    """
+    if source(build) is None:
+        return None
+    path = build / SOURCES
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HarnessError(f"{path}: {error.strerror}") from None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all("/" in name for name in found):
+        raise HarnessError(f"{path}: is not a list of a packed suite")
+    return found
 
 
 def listed(cases: Iterable[Case], suite: Path) -> list[dict[str, Any]]:
@@ -138,10 +160,12 @@ def exercises(build: Path, suite: Path) -> None:
 
 def main(build: Path, suite: Path) -> None:
     """Write the files that only a packed suite has, from its build."""
-    from ipclab import ctest
+    from ipclab import ctest, manifest
 
     exercises(build, suite)
-
+    digests = manifest.of_sources(ctest.source_folder(build))
+    text = json.dumps(digests, indent=0) + "\n"
+    (suite / SOURCES).write_text(text, encoding="utf-8")
     lines = [json.dumps(test) for test in listed(ctest.read(build), suite)]
     if not lines:
         raise UsageError(f"{build}: has no tests that could be packed")

@@ -226,6 +226,7 @@ class Run:
             "IPCLAB_RECORD": str(path),
             "IPCLAB_CAPABILITIES": str(self._capabilities),
             "IPCLAB_SEED": str(self.settings.seed),
+            "TMPDIR": folder,  # a killed process leaves its files: they go with it
         }
         environment.pop("IPCLAB_EXCLUSIVE", None)
         if exclusive:
