@@ -390,6 +390,17 @@ TEST(HandleIdentity, EveryHandleMapsItsOwnAllocation) {
       EXPECT_TRUE(kernel_reads(*mappings[i], of(i))) << "allocation " << i;
       EXPECT_TRUE(copy_reads(*mappings[i], of(i))) << "allocation " << i;
     }
+    // Copies from one import into another import, which is larger.
+    const auto copied = [&](size_t from, size_t to) {
+      const Words words(mappings[to]->data, size_of(from));
+      return kernel_reads(words, of(from));
+    };
+    CALL(cudaMemcpy(mappings[15]->data, mappings[7]->data, size_of(7),
+                    cudaMemcpyDeviceToDevice));
+    EXPECT_TRUE(copied(7, 15)) << "by cudaMemcpy";
+    CALL(cudaMemcpyAsync(mappings[31]->data, mappings[23]->data, size_of(23),
+                         cudaMemcpyDeviceToDevice, nullptr));
+    EXPECT_TRUE(copied(23, 31)) << "by cudaMemcpyAsync";
     mappings.clear();
     me.signal("closed");
   });

@@ -9,6 +9,7 @@
 
 #include "harness/scenario/both_apis.h"
 #include "harness/scenario/kernels.h"
+#include "harness/scenario/vmm.h"
 
 using namespace ipclab;
 
@@ -403,6 +404,27 @@ TEST(ReferenceCount, CloseRefusesAnImportOfAPool) {
     buffer.free();
     EXPECT_TRUE(context_is_usable());
     me.signal("freed");
+  });
+  scenario.run(20s);
+}
+
+// Memory of cuMemCreate, own or imported, did not come from an open either.
+TEST(ReferenceCount, CloseRefusesMappedMemory) {
+  covers("LMEM-29");
+  needs(gpus(1), legacy_memory, vmm_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("importer", [](Role&) {
+    CALL(cudaFree(nullptr));  // the driver API needs a context
+    const Chunk chunk = Chunk::create(granule());
+    const Chunk again = Chunk::import(chunk.descriptor());
+    const Mapping own(chunk, granule()), imported(again, granule());
+    own.fill(pattern("chunk"));
+    for (const Mapping* each : {&own, &imported}) {
+      SCOPED_TRACE(each == &own ? "own" : "imported");
+      expect_no_close(each->data);
+      EXPECT_TRUE(kernel_reads(*each, pattern("chunk")));
+    }
+    EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);
 }

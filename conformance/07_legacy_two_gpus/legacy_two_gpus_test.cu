@@ -603,15 +603,21 @@ TEST(LegacyTwoGpus, PointerQueriesKnowAnImportedPointer) {
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     me.send_bytes("uuid", uuid_of(0));
+    const DeviceBuffer before(kSmall), small(kSmall);  // usually in one block
+    me.send("small", small.legacy_handle());
     lends(pattern("exporter"), kBytes)(me);
   });
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+    const auto of_small = me.receive<cudaIpcMemHandle_t>("small");
     const std::string uuid = me.receive_bytes("uuid");
     by_both_apis([&](auto api) {
       MappingBy mapping(api, handle, kBytes);
       expect_known(me, mapping, uuid);
       mapping.close();
+      MappingBy small(api, of_small, kSmall);
+      expect_known(me, small, uuid);
+      small.close();
     });
     me.signal("closed");
   });

@@ -236,6 +236,10 @@ TEST(EventRefusals, OpenInTheExportingProcess) {
         const cudaIpcEventHandle_t handle = event.handle();
         EXPECT_TRUE(open_refused(handle, cudaErrorDeviceUninitialized));
         EXPECT_TRUE(driver_open_refused(handle, CUDA_ERROR_INVALID_CONTEXT));
+        std::thread([&] {
+          SCOPED_TRACE("in another thread");
+          EXPECT_TRUE(open_refused(handle, cudaErrorDeviceUninitialized));
+        }).join();
         EXPECT_TRUE(context_is_usable());
       }));
 

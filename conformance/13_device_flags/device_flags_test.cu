@@ -85,11 +85,18 @@ void queue_publish(const Words& word, uint32_t value, cudaStream_t stream) {
 class EveryStream {
  public:
   EveryStream()
-      : all{first_,  second_,          urgent_,
+      : all{first_,  blocking_.stream, urgent_,
             nullptr, cudaStreamLegacy, cudaStreamPerThread} {}
 
  private:
-  const Stream first_, second_, urgent_{Stream::Priority::kHighest};
+  struct Blocking {  // a stream that waits for the null stream
+    cudaStream_t stream = nullptr;
+    Blocking() { CALL(cudaStreamCreate(&stream)); }
+    Blocking(const Blocking&) = delete;
+    ~Blocking() { cudaStreamDestroy(stream); }
+  };
+  const Stream first_, urgent_{Stream::Priority::kHighest};
+  const Blocking blocking_;
 
  public:
   const std::array<cudaStream_t, 6> all;
@@ -441,6 +448,15 @@ TEST(DeviceFlags, ManagedMemoryIsRefused) {
                                   CU_STREAM_WRITE_VALUE_DEFAULT, stream),
                      CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
     }
+    const DeviceBuffer good(kWordBytes);
+    clear(good);
+    CUstreamBatchMemOpParams second[2]{};
+    for (const int i : {0, 1}) {
+      second[i].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+      second[i].writeValue.address = address_of(i == 0 ? good.data : word.data);
+    }
+    EXPECT_REFUSED(DRIVER(cuStreamBatchMemOp)(stream, 2, second, 0),
+                   CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
     EXPECT_TRUE(passes(stream));
     EXPECT_TRUE(context_is_usable());
     CALL(cudaFree(memory));
@@ -662,11 +678,17 @@ using WordCall = std::function<CUresult(const Words& word, uint32_t value,
 
 // A stream waits for a word in pinned host memory, of 32 or 64 bits, and then
 // writes this word.
-static void expect_word_on_host(const WordCall& waits, const WordCall& writes) {
-  SCOPED_TRACE("pinned host memory");
+static void expect_word_on_host(const WordCall& waits, const WordCall& writes,
+                                bool registered = false) {
+  SCOPED_TRACE(registered ? "registered host memory" : "pinned host memory");
   void* host = nullptr;
   void* device = nullptr;
-  CALL(cudaHostAlloc(&host, kWordBytes, cudaHostAllocMapped));
+  if (registered) {
+    host = std::aligned_alloc(kWordBytes, kWordBytes);
+    CALL(cudaHostRegister(host, kWordBytes, cudaHostRegisterMapped));
+  } else {
+    CALL(cudaHostAlloc(&host, kWordBytes, cudaHostAllocMapped));
+  }
   CALL(cudaHostGetDevicePointer(&device, host, 0));
   auto* const seen = static_cast<volatile uint32_t*>(host);
   seen[0] = 0;
@@ -681,7 +703,8 @@ static void expect_word_on_host(const WordCall& waits, const WordCall& writes) {
   ASSERT_TRUE(passes(stream));
   EXPECT_EQ(seen[0], kAwaited + 1);
   EXPECT_EQ(seen[1], 0u);
-  CALL(cudaFreeHost(host));
+  CALL(registered ? cudaHostUnregister(host) : cudaFreeHost(host));
+  if (registered) std::free(host);
 }
 
 TEST(DeviceFlags, AWordMayLieInPinnedHostMemory) {
@@ -689,13 +712,15 @@ TEST(DeviceFlags, AWordMayLieInPinnedHostMemory) {
   needs(gpus(1));
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
-    expect_word_on_host(
-        [](const Words& word, uint32_t value, cudaStream_t stream) {
-          return wait_for(word, value, stream);
-        },
-        [](const Words& word, uint32_t value, cudaStream_t stream) {
-          return write(word, value, stream);
-        });
+    for (const bool registered : {false, true})
+      expect_word_on_host(
+          [](const Words& word, uint32_t value, cudaStream_t stream) {
+            return wait_for(word, value, stream);
+          },
+          [](const Words& word, uint32_t value, cudaStream_t stream) {
+            return write(word, value, stream);
+          },
+          registered);
   });
   scenario.run(20s);
 }
@@ -1091,6 +1116,27 @@ TEST(DeviceFlags, ABatchReachesAnImportOfADescriptor) {
   word_of_an_import_orders({far_word, waits_by_batch, writes_by_batch});
 }
 
+// A wait in a batch has the conditions of a single wait.
+static void expect_conditions_in_a_batch(const Words& word) {
+  const Stream waits, writes;
+  const Condition conditions[] = {
+      {"greater", CU_STREAM_WAIT_VALUE_GEQ, 2, 1, 4},
+      {"a common bit", CU_STREAM_WAIT_VALUE_AND, 2, 4, 3}};
+  for (const Condition& one : conditions) {
+    SCOPED_TRACE(one.name);
+    EXPECT_SUCCESS(write(word, one.holds, writes));
+    EXPECT_TRUE(passes(writes));
+    Operation wait = waiting_for(word.data, one.value);
+    wait.waitValue.flags = one.flags;
+    EXPECT_SUCCESS(batch({wait}, waits));
+    EXPECT_TRUE(is_held(waits));
+    EXPECT_SUCCESS(write(word, one.lets_pass, writes));
+    EXPECT_TRUE(passes(waits));
+    EXPECT_SUCCESS(write(word, one.value, writes));  // ends any other wait
+    ASSERT_TRUE(passes(waits));
+  }
+}
+
 // Two threads queue batches in every stream. One more batch has words of 64
 // bits.
 TEST(DeviceFlags, EveryStreamAndThreadHasBatches) {
@@ -1109,6 +1155,7 @@ TEST(DeviceFlags, EveryStreamAndThreadHasBatches) {
       return batch({waiting_for(words.data, kAwaited)}, stream);
     });
     expect_word_on_host(waits_by_batch, writes_by_batch);
+    expect_conditions_in_a_batch(words);
     if (attribute(k64Bits) == 0) return;
     clear(words);
     const Stream waits, writes;

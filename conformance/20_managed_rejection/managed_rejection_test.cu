@@ -127,6 +127,8 @@ TEST(ManagedRejection, ManagedMemoryHasNoHandle) {
     expect_no_handle(me, "an address inside managed memory",
                      static_cast<char*>(memory) + kBytes / 2, kManagedRefusals);
     expect_usable_on_both_sides(Words(memory, kBytes));
+    expect_no_handle(me, "managed memory that was used", memory,
+                     kManagedRefusals);
     CALL(cudaFree(memory));
 
     CALL(cudaMallocManaged(&memory, kBytes, cudaMemAttachHost));
@@ -150,6 +152,8 @@ TEST(ManagedRejection, AManagedVariableHasNoHandle) {
     expect_no_handle(me, "__managed__ variable", managed_words,
                      kManagedRefusals);
     expect_usable_on_both_sides(Words(managed_words, sizeof managed_words));
+    expect_no_handle(me, "__managed__ variable that was used", managed_words,
+                     kManagedRefusals);
   });
   scenario.run(20s);
 }
@@ -161,6 +165,8 @@ TEST(ManagedRejection, PinnedHostMemoryHasNoHandle) {
   scenario.role("exporter", [](Role& me) {
     const auto expect = [&](const std::string& kind, void* host) {
       expect_no_handle(me, kind, host);
+      expect_no_handle(me, kind + ", an address inside",
+                       static_cast<char*>(host) + kBytes / 2);
       void* device = nullptr;
       CALL(cudaHostGetDevicePointer(&device, host, 0));
       expect_no_handle(me, kind + ", device pointer", device);
@@ -377,6 +383,13 @@ TEST(ManagedRejection, MemoryOfAGraphHasNoHandle) {
     }
     EXPECT_SUCCESS(add(cudaMemHandleTypeNone, &memory));
     expect_no_handle(me, "a graph's allocation node", memory);
+    cudaGraphExec_t run = nullptr;
+    CALL(cudaGraphInstantiate(&run, graph, 0));
+    CALL(cudaGraphLaunch(run, nullptr));
+    CALL(cudaStreamSynchronize(nullptr));
+    expect_no_handle(me, "memory that a graph has allocated", memory);
+    CALL(cudaFree(memory));
+    CALL(cudaGraphExecDestroy(run));
     CALL(cudaGraphDestroy(graph));
   });
   scenario.run(20s);

@@ -505,6 +505,8 @@ TEST(VmmFd, ImportDoesNotConsumeTheDescriptor) {
       mappings.emplace_back(many.back(), bytes);
     }
     EXPECT_TRUE(kernel_reads(mappings.back(), pattern("exporter")));
+    mappings.clear();
+    many.clear();  // `again` is another import, and stays
     EXPECT_EQ(close(descriptor.release()), 0);
     EXPECT_TRUE(kernel_reads(again, pattern("exporter")));
     EXPECT_TRUE(copy_reads(again, pattern("exporter")));

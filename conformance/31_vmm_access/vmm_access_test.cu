@@ -218,6 +218,11 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     EXPECT_EQ(access_at(range.at(bytes)), kNone) << "the same reservation";
     for (const size_t at : {size_t{0}, bytes}) range.unmap(at, bytes);
 
+    for (const auto flags : {CU_MEM_ACCESS_FLAGS_PROT_NONE, kReadWrite})
+      EXPECT_SUCCESS(set_access(other.address(), bytes, access_for(0, flags)));
+    EXPECT_EQ(access_at(other.address()), 3u) << "given again";
+    EXPECT_TRUE(kernel_reads(beside, pattern("beside"))) << "given again";
+
     // Access can be removed from each mapping separately.
     EXPECT_SUCCESS(set_access(mapped.address(), bytes,
                               access_for(0, CU_MEM_ACCESS_FLAGS_PROT_NONE)));
@@ -248,8 +253,12 @@ TEST(VmmAccess, EachProcessSetsItsOwnAccess) {
     me.wait("may read");
     EXPECT_EQ(access_at(mapping.address()), 3u) << "the importer may read";
     mapping.fill(pattern("B"));
+    EXPECT_SUCCESS(set_access(mapping.address(), bytes,
+                              access_for(0, CU_MEM_ACCESS_FLAGS_PROT_NONE)));
     me.signal("B written");
     me.wait("done");
+    allow(mapping.address(), bytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("B"))) << "given again";
     EXPECT_EQ(access_at(mapping.address()), 3u) << "the importer has left";
   });
 
@@ -861,6 +870,19 @@ static void expect_words_reach_their_chunks(const Reservation& range) {
   }
 }
 
+// Access can be taken from two chunks in the middle, and given to them again.
+static void expect_access_by_chunk(const Reservation& range) {
+  const size_t bytes = granule();
+  for (const auto flags : {CU_MEM_ACCESS_FLAGS_PROT_NONE, kReadWrite}) {
+    EXPECT_SUCCESS(
+        set_access(range.at(4 * bytes), 2 * bytes, access_for(0, flags)));
+    for (int k = 0; k < kChunks; ++k)
+      EXPECT_EQ(access_at(range.at(k * bytes)),
+                k == 4 || k == 5 ? static_cast<unsigned>(flags) : 3u)
+          << "chunk " << k;
+  }
+}
+
 TEST(VmmAccess, ImportedChunksLieSideBySide) {
   covers("VMM-35");
   needs(gpus(1), vmm_fd);
@@ -911,6 +933,7 @@ TEST(VmmAccess, ImportedChunksLieSideBySide) {
     }
     expect_words_reach_their_chunks(range);
     whole.fill(pattern("by the importer"));
+    expect_access_by_chunk(range);
     EXPECT_TRUE(copy_reads(whole, pattern("by the importer")));
     for (int k = 0; k < kChunks; ++k) range.unmap(k * bytes, bytes);
     me.signal("done");
@@ -926,7 +949,7 @@ TEST(VmmAccess, TwoAddressesOfOneChunkAgreeBetweenKernels) {
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
-    const size_t bytes = granule();
+    const size_t bytes = 3 * granule();
     const Chunk chunk = Chunk::create(bytes);
     const Mapping one(chunk, bytes), two(chunk, bytes);
     EXPECT_NE(one.data, two.data);
@@ -941,11 +964,16 @@ TEST(VmmAccess, TwoAddressesOfOneChunkAgreeBetweenKernels) {
   });
 
   scenario.role("importer", [](Role& me) {
-    const size_t bytes = granule();
+    const size_t bytes = 3 * granule();
     const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
     const Mapping one(chunk, bytes), two(chunk, bytes);
     EXPECT_TRUE(kernel_reads(one, pattern("B")));
     EXPECT_TRUE(kernel_reads(two, pattern("B")));
+    one.poison();
+    uint32_t word = 0;
+    CALL(cudaMemcpy(&word, two.data + two.count - 1, sizeof word,
+                    cudaMemcpyDeviceToHost));
+    EXPECT_EQ(word, 0xEEEEEEEEu) << "a memset at the other address";
     one.fill(pattern("C"));
     EXPECT_TRUE(copy_reads(two, pattern("C")));
     two.fill(pattern("D"));
@@ -1066,6 +1094,18 @@ static void expect_handle_of_new_memory(const Reservation& range, size_t offset,
   range.map(offset, bytes, before);
 }
 
+static Chunk filled_chunk() {
+  Chunk chunk = Chunk::create(granule());
+  Mapping(chunk, granule()).fill(pattern("other"));
+  return chunk;
+}
+
+static void reads_what_was_retained(Role& me) {
+  const Mapping mapping(Chunk::import(me.receive_descriptor("retained")),
+                        granule());
+  EXPECT_TRUE(kernel_reads(mapping, pattern("other")));
+}
+
 TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
   covers("VMM-32");
   needs(gpus(1), vmm_fd);
@@ -1074,12 +1114,11 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
   scenario.role("importer", [](Role& me) {
     const size_t bytes = granule();
     Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
-    Chunk other = Chunk::create(bytes);
+    Chunk other = filled_chunk();
     const Reservation range(3 * bytes);
     range.map(0, bytes, chunk);
     range.map(2 * bytes, bytes, other);
     allow(range.at(0), bytes);
-
     const auto retained = [&](size_t offset) {
       SCOPED_TRACE("offset " + std::to_string(offset));
       Sentinel<CUmemGenericAllocationHandle> found;
@@ -1110,7 +1149,7 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
     EXPECT_SUCCESS(DRIVER(cuMemRetainAllocationHandle)(
         back.out(), pointer_to(range.at(2 * bytes))));
     EXPECT_EQ(back.result(), released);
-    EXPECT_TRUE(Chunk(back.value).descriptor());
+    me.send_descriptor("retained", Chunk(back.value).descriptor().get());
 
     // Each retained handle is a separate reference. `kept` stays valid after
     // the handle of the import and the other reference have been released.
@@ -1123,6 +1162,7 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
     EXPECT_TRUE(kernel_reads(again, pattern("exporter")));
     me.signal("done");
   });
+  scenario.role("reader", reads_what_was_retained);
   scenario.run(20s);
 }
 

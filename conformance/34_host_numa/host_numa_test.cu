@@ -83,6 +83,9 @@ TEST(HostNuma, CpuAndGpuOfEachProcessUseMemoryOfANode) {
     me.wait("written by the GPU");
     EXPECT_TRUE(host_reads(mapping, pattern("importer's GPU")));
     EXPECT_TRUE(copy_reads(mapping, pattern("importer's GPU")));
+    host_writes(mapping, pattern("exporter's CPU"));
+    me.signal("written back");
+    me.wait("read back");
   });
 
   scenario.role("importer", [](Role& me) {
@@ -101,6 +104,10 @@ TEST(HostNuma, CpuAndGpuOfEachProcessUseMemoryOfANode) {
     me.wait("read");
     mapping.fill(pattern("importer's GPU"));
     me.signal("written by the GPU");
+    me.wait("written back");
+    EXPECT_TRUE(host_reads(mapping, pattern("exporter's CPU")));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter's CPU")));
+    me.signal("read back");
   });
   scenario.run(20s);
 }

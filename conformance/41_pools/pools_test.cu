@@ -447,6 +447,16 @@ TEST(Pools, AccessIsForOlderAndNewerAllocations) {
     EXPECT_TRUE(kernel_reads(older, pattern("GPU 1")));
   };
   scenario.role("owner", [=](Role&) { by_both_apis(gives_access); });
+  scenario.role("one that takes access away", [](Role&) {
+    const Pool pool;
+    const AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("on GPU 0"));
+    CALL(give_access(1, pool));
+    CALL(cudaSetDevice(1));
+    EXPECT_TRUE(kernel_reads(buffer, pattern("on GPU 0")));
+    CALL(give_access(1, pool, cudaMemAccessFlagsProtNone));
+    EXPECT_TRUE(kernel_faults(buffer)) << "access was taken away";
+  });
   scenario.run(20s);
 }
 

@@ -78,6 +78,14 @@ void fill_and_empty(cudaMemPool_t pool) {
   CALL(cudaDeviceSynchronize());
 }
 
+void expect_release_by_cu_stream_synchronize() {
+  const Stream stream;
+  const Pool pool;  // its threshold is 0
+  allocate_and_free(pool, kLarge, stream);
+  CALL(DRIVER(cuStreamSynchronize)(stream));
+  EXPECT_LT(reserved(pool), kLarge / 2) << "after cuStreamSynchronize";
+}
+
 }  // namespace
 
 TEST(Footprint, TheThresholdSaysWhatASynchroniseLeaves) {
@@ -103,7 +111,7 @@ TEST(Footprint, TheThresholdSaysWhatASynchroniseLeaves) {
         {"event",
          [&] {
            CALL(cudaEventRecord(event, stream));
-           CALL(cudaEventSynchronize(event));
+           EXPECT_SUCCESS(api.event_synchronize(event));
          }},
         {"device", [&] { CALL(cudaDeviceSynchronize()); }}};
     for (const auto& [name, synchronise] : synchronises) {
@@ -130,6 +138,7 @@ TEST(Footprint, TheThresholdSaysWhatASynchroniseLeaves) {
                  std::to_string(reserved(pool) / kMiB) + " MiB");
     }
     CALL(cudaEventDestroy(event));
+    expect_release_by_cu_stream_synchronize();
     EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
     EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
   };

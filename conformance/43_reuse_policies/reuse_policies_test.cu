@@ -356,7 +356,8 @@ static void allocates_at_random(Role&) {
   for (int step = 0; step < kSteps; ++step) {
     if (step == kHeld) latch.release();
     const size_t stream = below(kStreams);
-    const size_t bytes = size_t{1024} << below(10);  // up to 512 KiB
+    const size_t bytes = below(3) == 0 ? sizeof(uint32_t) * (1 + below(200))
+                                       : size_t{1024} << below(10);
     live.push_back({below(2) == 0 ? AsyncBuffer(bytes, streams[stream])
                                   : AsyncBuffer(pool, bytes, streams[stream]),
                     pattern("step " + std::to_string(step)), stream});

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kBytes = (6 << 20) + 4;  // the last word begins a new page
 constexpr int kBlocks = 70;
-constexpr size_t kBlockBytes = 64 << 10;  // many in a page of the GPU
+constexpr size_t kBlockBytes = 1536;  // many in a page of the GPU
 constexpr int kRounds = 1000;
 constexpr size_t kRoundBytes = 1024;
 constexpr int kHeldRounds = 64;  // queued before the first of them runs

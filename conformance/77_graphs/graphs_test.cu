@@ -231,6 +231,23 @@ TEST(Graphs, EachLaunchWorksOnAnImportOfADescriptor) {
   scenario.run(40s);
 }
 
+TEST(Graphs, EachLaunchWorksOnAnImportOfAPool) {
+  covers("GRPH-01");
+  needs(gpus(1), pool_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));  // the driver API needs a context
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer shared(pool, me.receive<cudaMemPoolPtrExportData>("pointer"),
+                       kBytes);
+    launches_two_graphs(shared);
+    shared.free();
+    me.signal("freed");
+  });
+  scenario.run(40s);
+}
+
 TEST(Graphs, EventsInThemAreWrittenDown) {
   covers("GRPH-02");
   needs(gpus(1), legacy_memory, legacy_events);
