@@ -204,6 +204,7 @@ const List& all_faults() {
     add_order(*made);
     add_contexts(*made);
     add_regressions(*made);
+    add_second_objects(*made);
     add_pool_lives(*made);
     add_chunk_lives(*made);
     add_legacy_lives(*made);

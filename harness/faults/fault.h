@@ -78,6 +78,7 @@ void add_answers(List& list);
 void add_order(List& list);
 void add_contexts(List& list);
 void add_regressions(List& list);
+void add_second_objects(List& list);
 void add_pool_lives(List& list);
 void add_chunk_lives(List& list);
 void add_legacy_lives(List& list);
