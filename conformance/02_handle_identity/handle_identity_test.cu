@@ -343,6 +343,18 @@ TEST(HandleIdentity, AnyAddressShowsTheSameMemory) {
   scenario.run(20s);
 }
 
+// Copies from one import into another in both ways.
+static void expect_copied(const Words& from, const Words& to, size_t bytes,
+                          const Pattern& written) {
+  const Words target(to.data, bytes);
+  CALL(cudaMemcpy(target.data, from.data, bytes, cudaMemcpyDeviceToDevice));
+  EXPECT_TRUE(kernel_reads(target, written)) << "by cudaMemcpy";
+  target.poison();
+  CALL(cudaMemcpyAsync(target.data, from.data, bytes, cudaMemcpyDeviceToDevice,
+                       nullptr));
+  EXPECT_TRUE(kernel_reads(target, written)) << "by cudaMemcpyAsync";
+}
+
 TEST(HandleIdentity, EveryHandleMapsItsOwnAllocation) {
   covers("LMEM-17");
   needs(gpus(1), legacy_memory);
@@ -390,17 +402,9 @@ TEST(HandleIdentity, EveryHandleMapsItsOwnAllocation) {
       EXPECT_TRUE(kernel_reads(*mappings[i], of(i))) << "allocation " << i;
       EXPECT_TRUE(copy_reads(*mappings[i], of(i))) << "allocation " << i;
     }
-    // Copies from one import into another import, which is larger.
-    const auto copied = [&](size_t from, size_t to) {
-      const Words words(mappings[to]->data, size_of(from));
-      return kernel_reads(words, of(from));
-    };
-    CALL(cudaMemcpy(mappings[15]->data, mappings[7]->data, size_of(7),
-                    cudaMemcpyDeviceToDevice));
-    EXPECT_TRUE(copied(7, 15)) << "by cudaMemcpy";
-    CALL(cudaMemcpyAsync(mappings[31]->data, mappings[23]->data, size_of(23),
-                         cudaMemcpyDeviceToDevice, nullptr));
-    EXPECT_TRUE(copied(23, 31)) << "by cudaMemcpyAsync";
+    // The other import is larger.
+    expect_copied(*mappings[7], *mappings[15], size_of(7), of(7));
+    expect_copied(*mappings[23], *mappings[31], size_of(23), of(23));
     mappings.clear();
     me.signal("closed");
   });
