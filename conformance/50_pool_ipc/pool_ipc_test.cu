@@ -207,8 +207,8 @@ TEST(PoolIpc, TheDriverApiSharesAPoolAsWell) {
 }
 
 constexpr const char* kPools[] = {"a", "b", "c", "d", "e", "f"};
-// Pools that follow each other. A later one often has the handle value of an
-// earlier one.
+// Pools that follow each other, so that a later one can have the handle value
+// of an earlier one.
 constexpr const char* kLater[] = {"g", "h", "i", "j", "k", "l", "m", "n"};
 
 // An exporter that lends six pools, destroys one of them, and then lends and

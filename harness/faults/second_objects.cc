@@ -34,10 +34,9 @@ int batch_waits_for_equal(Call& batch) {
 // A stream that waits for the null stream does nothing with a word.
 int blocking_stream_does_nothing(Call& call) {
   const auto stream = call.at<CUstream>(0);
-  const bool is_default = stream == nullptr || stream == CU_STREAM_LEGACY ||
-                          stream == CU_STREAM_PER_THREAD;
   unsigned flags = CU_STREAM_NON_BLOCKING;
-  if (!is_default) DRIVER_CALL(cuStreamGetFlags)(stream, &flags);
+  if (!is_default(stream) && stream != cudaStreamPerThread)
+    DRIVER_CALL(cuStreamGetFlags)(stream, &flags);
   if (flags != CU_STREAM_DEFAULT) return call.proceed();
   call.fired();
   return kSuccess;

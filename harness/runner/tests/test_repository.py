@@ -227,6 +227,24 @@ def test_who_may_not_is_told() -> None:
     assert wrongly_shared('covers("LMEM-22"); Scenario scenario;') == ""
 
 
+def foreign_includes(lesson: str, text: str) -> list[str]:
+    """The folders of other lessons from which a test includes a file."""
+    found = re.findall(r'#include "(?:samples|conformance)/(\d\w*)/', text)
+    return [folder for folder in found if folder != lesson]
+
+
+@pytest.mark.parametrize("file", MIRRORS, ids=lambda file: file.parent.name)
+def test_a_test_depends_on_no_other_lesson(file: Path) -> None:
+    """Or else `ipclab mutants --resume` would not see that the test has changed."""
+    assert foreign_includes(file.parent.name, file.read_text()) == []
+
+
+def test_includes_of_other_lessons_are_found() -> None:
+    text = '#include "samples/64_mps/daemon.h"'
+    assert foreign_includes("64_mps", text) == []
+    assert foreign_includes("63_exporter_dies", text) == ["64_mps"]
+
+
 @pytest.mark.parametrize("file", MIRRORS, ids=lambda file: file.parent.name)
 def test_no_test_is_longer_than_a_screen(file: Path) -> None:
     """A TEST has at most 60 lines; a longer TEST needs a function for a role."""
