@@ -142,6 +142,18 @@ def test_tests_of_one_side(build: Build, row: str, code: int, what: str) -> None
     assert [x["what"] for x in changes] == [what, "not recorded"]
 
 
+def test_many_tests_that_nobody_recorded_are_counted(build: Build) -> None:
+    on_both(build, "record()", "record()")
+    (build.root / "model").rename(build.root / "before")
+    for number in range(6):
+        build.conformance("record()", f"Suite.Recent{number}", "LMEM-02")
+    run(build, "model")
+    done, changes = compare(build)
+    assert len(changes) == 6
+    assert "not recorded, 6 tests, which --html or --json lists" in done.stdout
+    assert "Recent3" not in done.stdout
+
+
 def reworded(build: Build, **row: str) -> None:
     """Change the words of a row in the model's run."""
     path = build.root / "model/run.json"

@@ -56,6 +56,7 @@ def test_nothing_of_a_program_outlives_it(megabytes: int) -> None:
     """
     program = (
         "import os, signal, time\n"
+        "ready, done = os.pipe()\n"  # tells that the memory is there
         "if os.fork() == 0:\n"
         "    os.setsid()\n"
         "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -63,11 +64,13 @@ def test_nothing_of_a_program_outlives_it(megabytes: int) -> None:
         "    if pid == 0:\n"
         f"        memory = b'1' * ({megabytes} << 20)\n"
         "        print(os.getpid(), flush=True)\n"
+        "        os.write(done, b'1')\n"
         "        time.sleep(60)\n"
         "    os._exit(0)\n"
         "os.wait()\n"
+        "os.read(ready, 1)\n"
     )
-    ended = supervise.run([sys.executable, "-c", program], timeout=20)
+    ended = supervise.run([sys.executable, "-c", program], timeout=60)
     pid = int(ended.output)
     assert [f"({pid})" in survivor for survivor in ended.survivors] == [True]
     assert not psutil.pid_exists(pid)

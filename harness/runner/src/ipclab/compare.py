@@ -80,7 +80,8 @@ UNIMPORTANT = ("id", "namespaces")
 # driver leaves.
 NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 LEFT_BEHIND = "/dev/shm/"
-MOST_SLOWER = 5  # if there are more, the terminal prints only their number
+# If there are more of one of these kinds, the terminal prints only their number.
+COUNTED, MOST_COUNTED = (SLOWER, NOT_HERE, RECENT), 5
 MOST_ANSWERS = 3  # printed for one side of one test; the records have the rest
 
 
@@ -451,9 +452,10 @@ def _show(
     for label, document in zip(labels, runs, strict=True):
         line = f"{label}: {document['started']}  {document.get('machine', '')}"
         out.print(Text(line), soft_wrap=True)
-    slower = sum(change.what == SLOWER for change in found.changes)
+    counts = Counter(change.what for change in found.changes)
+    counted = {x: counts[x] for x in COUNTED if counts[x] > MOST_COUNTED}
     for change in found.changes:
-        if change.what == SLOWER and slower > MOST_SLOWER:
+        if change.what in counted:
             continue
         told_of = Text(change.what, style=COLOURS[change.what])
         name = change.requirement or "lesson"
@@ -463,8 +465,9 @@ def _show(
         out.print(told_of, soft_wrap=True)
         if reason := readable(change.reason).partition("\n")[0]:
             out.print(Text(f"  {reason}"), soft_wrap=True)
-    if slower > MOST_SLOWER:
-        out.print(f"{slower} tests were faster or slower: --html or --json lists them")
+    for what, number in counted.items():
+        line = f"{what}, {number} tests, which --html or --json lists: {MEANING[what]}"
+        out.print(Text(line), soft_wrap=True)
     for name, pair in found.environment.items():
         for line_of in _told_apart(name.replace("_", " "), *pair):
             out.print(Text(f"environment: {line_of}"), soft_wrap=True)
