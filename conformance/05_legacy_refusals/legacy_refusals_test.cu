@@ -160,10 +160,15 @@ TEST(LegacyRefusals, InvalidPointersAreNotExported) {
     void* freed = nullptr;
     CALL(cudaMalloc(&freed, kBytes));
     CALL(cudaFree(freed));
+    // Small allocations share a block of memory, which stays in use here.
+    void* small[3] = {};
+    for (void*& each : small) CALL(cudaMalloc(&each, 256));
+    CALL(cudaFree(small[1]));
     int on_the_stack = 0;
     std::vector<std::pair<const char*, void*>> pointers = {
         {"null", nullptr},
         {"a freed pointer", freed},
+        {"a freed pointer between two in use", small[1]},
         {"one past the end", buffer.data + buffer.count},
         {"a host pointer", &on_the_stack}};
     std::optional<Reservation> reserved;
@@ -185,6 +190,8 @@ TEST(LegacyRefusals, InvalidPointersAreNotExported) {
     }
     me.send("handle", buffer.legacy_handle());
     me.wait("closed");
+    CALL(cudaFree(small[0]));
+    CALL(cudaFree(small[2]));
   });
   scenario.role("importer", borrows(pattern("exporter"), kBytes));
   scenario.run(20s);

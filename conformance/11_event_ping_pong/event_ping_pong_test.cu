@@ -255,6 +255,57 @@ TEST(EventPingPong, ExporterWaitsForTheImportersRecord) {
   scenario.run(30s);
 }
 
+// The streams in which the importer of this test records.
+static constexpr int kStreamKinds = 5;
+
+TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
+  covers("LEVT-10");
+  needs(gpus(1), legacy_events);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) {
+      const Stream stream;
+      const SharedEvent event;
+      me.send("handle", event.handle());
+      for (int i = 0; i < kStreamKinds; ++i) {
+        me.wait("recorded");
+        EXPECT_CODE(api.kNotReady, api.event_query(event)) << "stream " << i;
+        EXPECT_SUCCESS(api.stream_wait_event(stream, event));
+        EXPECT_TRUE(is_held(stream)) << "stream " << i;
+        me.signal("asked");
+        EXPECT_TRUE(passes(stream)) << "stream " << i;
+        EXPECT_SUCCESS(api.event_query(event));
+        me.signal("seen");
+      }
+      me.wait("closed");
+    });
+  });
+  scenario.role("importer", [](Role& me) {
+    cudaStream_t blocking = nullptr;  // it waits for the default stream
+    CALL(cudaStreamCreate(&blocking));
+    const Stream urgent(Stream::Priority::kHighest);
+    const cudaStream_t streams[kStreamKinds] = {
+        nullptr, cudaStreamLegacy, cudaStreamPerThread, urgent, blocking};
+    by_both_apis([&](auto api) {
+      SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+      for (const cudaStream_t stream : streams) {
+        Latch latch;
+        latch.hold(stream);
+        EXPECT_SUCCESS(api.event_record(event, stream));
+        me.signal("recorded");
+        me.wait("asked");
+        latch.release();
+        EXPECT_TRUE(passes(stream));
+        me.wait("seen");
+      }
+      event.destroy();
+      me.signal("closed");
+    });
+    CALL(cudaStreamDestroy(blocking));
+  });
+  scenario.run(30s);
+}
+
 // An importer whose waits keep the records that they found, each its own.
 template <class Api>
 static void importer_keeps_the_record(Role& me, Api api) {

@@ -209,6 +209,11 @@ const List& all_faults() {
     add_chunk_lives(*made);
     add_legacy_lives(*made);
     add_further(*made);
+    add_event_paths(*made);
+    add_memory_paths(*made);
+    add_chunk_paths(*made);
+    add_pool_paths(*made);
+    add_life_paths(*made);
     add_allowed(*made);
     add_operators(*made);
     return made;

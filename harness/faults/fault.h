@@ -83,6 +83,11 @@ void add_pool_lives(List& list);
 void add_chunk_lives(List& list);
 void add_legacy_lives(List& list);
 void add_further(List& list);
+void add_event_paths(List& list);
+void add_memory_paths(List& list);
+void add_chunk_paths(List& list);
+void add_pool_paths(List& list);
+void add_life_paths(List& list);
 void add_allowed(List& list);
 
 // --- functions that several faults need ------------------------------------
