@@ -229,6 +229,18 @@ TEST(QuerySupport, IpcAttributeHasOneValueInThreePlaces) {
   scenario.run(20s);
 }
 
+// The driver API answers also before the process has a context.
+static void asks_without_a_context(Role&) {
+  CUdevice gpu = 0;
+  Sentinel<int> before;
+  CALL(DRIVER(cuInit)(0));
+  CALL(DRIVER(cuDeviceGet)(&gpu, 0));
+  CALL(DRIVER(cuDeviceGetAttribute)(
+      before.out(), CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, gpu));
+  EXPECT_EQ(before.result(),
+            attribute(CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED));
+}
+
 // Nothing that a process does changes the attribute.
 TEST(QuerySupport, TheIpcAttributeStaysWhileMemoryIsShared) {
   covers("PLAT-03");
@@ -250,6 +262,7 @@ TEST(QuerySupport, TheIpcAttributeStaysWhileMemoryIsShared) {
     EXPECT_EQ(said(), before);
     me.signal("closed");
   });
+  scenario.role("third", asks_without_a_context).in_new_process();
   scenario.run(20s);
 }
 
@@ -530,12 +543,16 @@ TEST(QuerySupport, UnknownAttributeIsRefusedAndCleared) {
       cudaMemPool_t pool = nullptr;
       CALL(cudaDeviceGetDefaultMemPool(&pool, 0));
       cuuint64_t wide = 0;
-      EXPECT_CODE(cudaErrorInvalidValue,
-                  cudaMemPoolGetAttribute(
-                      pool, static_cast<cudaMemPoolAttr>(100000), &wide));
-      EXPECT_SUCCESS(
-          cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &wide))
-          << "after the refusal";
+      by_both_apis([&](auto api) {
+        const auto other = static_cast<cudaMemPoolAttr>(100000);
+        EXPECT_CODE(api.kInvalidValue,
+                    api.mem_pool_set_attribute(pool, other, &wide));
+        EXPECT_CODE(api.kInvalidValue,
+                    api.mem_pool_get_attribute(pool, other, &wide));
+        EXPECT_SUCCESS(api.mem_pool_get_attribute(
+            pool, cudaMemPoolAttrReleaseThreshold, &wide))
+            << "after the refusal";
+      });
     }
     EXPECT_TRUE(context_is_usable());
   });
@@ -666,6 +683,18 @@ TEST(QuerySupport, BothSidesHaveTheSameDriverAndRuntime) {
   scenario.run(20s);
 }
 
+using Open = decltype(cuIpcOpenMemHandle_v2);
+
+// Judges that this function counts the opens of a handle.
+static void counts(Open* open, const CUipcMemHandle& handle) {
+  CUdeviceptr first = 0, second = 0;
+  CALL(open(&first, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  EXPECT_SUCCESS(open(&second, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  EXPECT_EQ(second, first);
+  CALL(DRIVER(cuIpcCloseMemHandle)(first));
+  EXPECT_SUCCESS(DRIVER(cuIpcCloseMemHandle)(first));
+}
+
 TEST(QuerySupport, OpenByNameIsTheCountedVersion) {
   covers("PLAT-08");
   needs(gpus(1), legacy_memory);
@@ -682,20 +711,15 @@ TEST(QuerySupport, OpenByNameIsTheCountedVersion) {
     std::memcpy(&bytes, &handle, sizeof bytes);
 
     // driver_entry() requests the function at a version of CUDA 13.
-    const auto open = reinterpret_cast<decltype(&cuIpcOpenMemHandle_v2)>(
-        driver_entry("cuIpcOpenMemHandle"));
+    void* const open = driver_entry("cuIpcOpenMemHandle");
     ASSERT_NE(open, nullptr);
-    CUdeviceptr first = 0, second = 0;
-    CALL(open(&first, bytes, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-    EXPECT_SUCCESS(open(&second, bytes, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-    EXPECT_EQ(second, first);
-    CALL(DRIVER(cuIpcCloseMemHandle)(first));
-    EXPECT_SUCCESS(DRIVER(cuIpcCloseMemHandle)(first));
+    counts(reinterpret_cast<Open*>(open), bytes);
 
     void* driver = dlopen("libcuda.so.1", RTLD_NOW);
     ASSERT_NE(driver, nullptr);
     const void* bare = dlsym(driver, "cuIpcOpenMemHandle");
-    const void* counted = dlsym(driver, "cuIpcOpenMemHandle_v2");
+    void* counted = dlsym(driver, "cuIpcOpenMemHandle_v2");
+    if (counted != nullptr) counts(reinterpret_cast<Open*>(counted), bytes);
     me.observe(std::string("the bare symbol cuIpcOpenMemHandle is ") +
                (bare == nullptr   ? "not there"
                 : bare == counted ? "the same as _v2"

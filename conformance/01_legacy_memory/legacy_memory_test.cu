@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -289,6 +290,31 @@ TEST(LegacyMemory, LazyFlagIsAcceptedOnTheSameDevice) {
   scenario.run(20s);
 }
 
+// Copies between the opened memory and memory of other allocators of this
+// process, in both directions.
+static void copies_to_other_kinds_of_memory(const Words& mapping) {
+  const auto expect_copies = [&](const char* kind, void* memory) {
+    const Words other(memory, kBytes);
+    mapping.fill(pattern("opened"));
+    other.poison();
+    CALL(cudaMemcpy(other.data, mapping.data, kBytes, cudaMemcpyDefault));
+    EXPECT_TRUE(kernel_reads(other, pattern("opened"))) << kind;
+    other.fill(pattern(kind));
+    CALL(cudaMemcpy(mapping.data, other.data, kBytes, cudaMemcpyDefault));
+    EXPECT_TRUE(kernel_reads(mapping, pattern(kind))) << kind;
+    CALL(cudaFree(memory));
+  };
+  void* memory = nullptr;
+  if (attribute(cudaDevAttrManagedMemory) != 0) {
+    CALL(cudaMallocManaged(&memory, kBytes));
+    expect_copies("managed memory", memory);
+  }
+  if (attribute(cudaDevAttrMemoryPoolsSupported) == 0) return;
+  CALL(cudaMallocAsync(&memory, kBytes, nullptr));
+  CALL(cudaStreamSynchronize(nullptr));
+  expect_copies("stream-ordered memory", memory);
+}
+
 // An importer that uses its opened pointer like a pointer of cudaMalloc.
 static void uses_the_pointer_in_every_way(Role& me) {
   LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
@@ -371,6 +397,7 @@ static void uses_the_pointer_in_every_way(Role& me) {
       << "cudaMemcpyAsync to pinned memory";
   CALL(cudaFreeHost(pinned));
   EXPECT_TRUE(copy_waits_its_turn(mapping));
+  copies_to_other_kinds_of_memory(mapping);
   mapping.close();
   me.signal("closed");
 }
@@ -415,6 +442,200 @@ TEST(LegacyMemory, AnOpenedPointerIsUsedLikeALocalOne) {
   scenario.run(30s);
 }
 
+namespace {
+
+// A box of bytes: layers of rows. The memory around it has longer rows and more
+// rows for each layer.
+constexpr size_t kWidth = 8, kHeight = 4, kLayers = 3;
+constexpr unsigned char kPoisonByte = 0xEE;  // of Words::poison()
+
+// Where the box is in pitched memory.
+struct Place {
+  size_t pitch, rows;         // bytes of a row, rows of a layer
+  size_t left, above, front;  // bytes, rows and layers before the box
+
+  size_t index(size_t x, size_t y, size_t z) const {
+    return ((front + z) * rows + above + y) * pitch + left + x;
+  }
+  size_t bytes() const { return pitch * rows * (front + kLayers); }
+  cudaPos position() const { return make_cudaPos(left, above, front); }
+};
+
+// The pitch that the driver chooses for rows of this size.
+size_t pitch_for(size_t width) {
+  void* memory = nullptr;
+  size_t pitch = 0;
+  CALL(cudaMallocPitch(&memory, &pitch, width, 1));
+  CALL(cudaFree(memory));
+  return pitch;
+}
+
+// The byte at this index of a memory that is copied.
+unsigned char numbered(size_t index) {
+  return static_cast<unsigned char>(1 + index % 199);
+}
+
+// Judges that `write` writes exactly this box of the memory, `layers` deep,
+// with the bytes `wanted(x, y, z)`.
+template <class Write, class Wanted>
+void expect_box(const char* way, const Words& memory, const Place& place,
+                size_t layers, Write write, Wanted wanted) {
+  SCOPED_TRACE(way);
+  std::vector<unsigned char> expected(memory.bytes(), kPoisonByte);
+  for (size_t z = 0; z < layers; ++z)
+    for (size_t y = 0; y < kHeight; ++y)
+      for (size_t x = 0; x < kWidth; ++x)
+        expected[place.index(x, y, z)] = wanted(x, y, z);
+  memory.poison();
+  CALL(write());
+  CALL(cudaDeviceSynchronize());
+  std::vector<unsigned char> seen(memory.bytes(), 0);
+  CALL(cudaMemcpy(seen.data(), memory.data, seen.size(), cudaMemcpyDefault));
+  const auto [here, there] =
+      std::mismatch(seen.begin(), seen.end(), expected.begin());
+  EXPECT_TRUE(here == seen.end()) << "byte " << here - seen.begin();
+}
+
+// The same box for the functions of the driver API, which know it as one struct
+// for two dimensions and as another for three.
+template <class Copy>
+Copy driver_copy(const Words& to, const Place& there, const Words& from,
+                 const Place& here) {
+  Copy copy{};
+  copy.dstMemoryType = copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.dstDevice = address_of(to.data);
+  copy.dstPitch = there.pitch;
+  copy.dstXInBytes = there.left;
+  copy.srcDevice = address_of(from.data);
+  copy.srcPitch = here.pitch;
+  copy.srcXInBytes = here.left;
+  copy.WidthInBytes = kWidth;
+  copy.Height = kHeight;
+  return copy;
+}
+
+// Copies a box between two memories by each function for rectangles and boxes.
+// The two sides have other pitches, other rows in a layer and other positions.
+void expect_boxes_are_copied(const Words& to, const Place& there,
+                             const Words& from, const Place& here) {
+  const Stream stream;
+  std::vector<unsigned char> bytes(from.bytes());
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = numbered(i);
+  CALL(cudaMemcpy(from.data, bytes.data(), bytes.size(), cudaMemcpyDefault));
+  const auto expect_copy = [&](const char* way, size_t layers, auto copy) {
+    expect_box(way, to, there, layers, copy, [&](size_t x, size_t y, size_t z) {
+      return numbered(here.index(x, y, z));
+    });
+  };
+  cudaMemcpy3DParms box{};
+  box.dstPtr =
+      make_cudaPitchedPtr(to.data, there.pitch, there.pitch, there.rows);
+  box.dstPos = there.position();
+  box.srcPtr =
+      make_cudaPitchedPtr(from.data, here.pitch, here.pitch, here.rows);
+  box.srcPos = here.position();
+  box.extent = make_cudaExtent(kWidth, kHeight, kLayers);
+  box.kind = cudaMemcpyDeviceToDevice;
+  expect_copy("cudaMemcpy3D", kLayers, [&] { return cudaMemcpy3D(&box); });
+  expect_copy("cudaMemcpy3DAsync", kLayers,
+              [&] { return cudaMemcpy3DAsync(&box, stream); });
+  auto same = driver_copy<CUDA_MEMCPY3D>(to, there, from, here);
+  same.dstHeight = there.rows;
+  same.dstY = there.above;
+  same.dstZ = there.front;
+  same.srcHeight = here.rows;
+  same.srcY = here.above;
+  same.srcZ = here.front;
+  same.Depth = kLayers;
+  expect_copy("cuMemcpy3D", kLayers, [&] { return DRIVER(cuMemcpy3D)(&same); });
+  expect_copy("cuMemcpy3DAsync", kLayers,
+              [&] { return DRIVER(cuMemcpy3DAsync)(&same, stream); });
+  auto flat = driver_copy<CUDA_MEMCPY2D>(to, there, from, here);
+  flat.dstY = there.front * there.rows + there.above;
+  flat.srcY = here.front * here.rows + here.above;
+  expect_copy("cuMemcpy2D", 1, [&] { return DRIVER(cuMemcpy2D)(&flat); });
+  expect_copy("cuMemcpy2DAsync", 1,
+              [&] { return DRIVER(cuMemcpy2DAsync)(&flat, stream); });
+  const auto at = [](const Words& words, const Place& place) {
+    return reinterpret_cast<char*>(words.data) + place.index(0, 0, 0);
+  };
+  expect_copy("cudaMemcpy2D", 1, [&] {
+    return cudaMemcpy2D(at(to, there), there.pitch, at(from, here), here.pitch,
+                        kWidth, kHeight, cudaMemcpyDeviceToDevice);
+  });
+  expect_copy("cudaMemcpy2DAsync", 1, [&] {
+    return cudaMemcpy2DAsync(at(to, there), there.pitch, at(from, here),
+                             here.pitch, kWidth, kHeight,
+                             cudaMemcpyDeviceToDevice, stream);
+  });
+}
+
+// Sets a box of the memory by each function for rectangles and boxes.
+void expect_boxes_are_set(const Words& memory, const Place& place) {
+  const Stream stream;
+  char* const first =
+      reinterpret_cast<char*>(memory.data) + place.index(0, 0, 0);
+  const auto expect_set = [&](const char* way, size_t layers, auto value,
+                              auto set) {
+    unsigned char bytes[sizeof value];
+    std::memcpy(bytes, &value, sizeof value);
+    expect_box(
+        way, memory, place, layers, [&] { return set(value); },
+        [&](size_t x, size_t, size_t) { return bytes[x % sizeof value]; });
+  };
+  const auto box =
+      make_cudaPitchedPtr(first, place.pitch, place.pitch, place.rows);
+  const cudaExtent extent = make_cudaExtent(kWidth, kHeight, kLayers);
+  using Byte = unsigned char;
+  expect_set("cudaMemset3D", kLayers, Byte{0x11},
+             [&](Byte byte) { return cudaMemset3D(box, byte, extent); });
+  expect_set("cudaMemset3DAsync", kLayers, Byte{0x12}, [&](Byte byte) {
+    return cudaMemset3DAsync(box, byte, extent, stream);
+  });
+  const CUdeviceptr at = address_of(first);
+  expect_set("cuMemsetD2D8", 1, Byte{0x13}, [&](Byte byte) {
+    return DRIVER(cuMemsetD2D8)(at, place.pitch, byte, kWidth, kHeight);
+  });
+  expect_set("cuMemsetD2D8Async", 1, Byte{0x14}, [&](Byte byte) {
+    return DRIVER(cuMemsetD2D8Async)(at, place.pitch, byte, kWidth, kHeight,
+                                     stream);
+  });
+  expect_set("cuMemsetD2D16", 1, uint16_t{0x1516}, [&](uint16_t value) {
+    return DRIVER(cuMemsetD2D16)(at, place.pitch, value, kWidth / 2, kHeight);
+  });
+  expect_set("cuMemsetD2D16Async", 1, uint16_t{0x1718}, [&](uint16_t value) {
+    return DRIVER(cuMemsetD2D16Async)(at, place.pitch, value, kWidth / 2,
+                                      kHeight, stream);
+  });
+  expect_set("cuMemsetD2D32", 1, uint32_t{0x19202122}, [&](uint32_t value) {
+    return DRIVER(cuMemsetD2D32)(at, place.pitch, value, kWidth / 4, kHeight);
+  });
+  expect_set("cuMemsetD2D32Async", 1, uint32_t{0x23242526},
+             [&](uint32_t value) {
+               return DRIVER(cuMemsetD2D32Async)(at, place.pitch, value,
+                                                 kWidth / 4, kHeight, stream);
+             });
+}
+
+}  // namespace
+
+// Copies boxes into and out of the opened memory, and sets boxes in it.
+static void uses_boxes(const Words& opened) {
+  const size_t narrow = pitch_for(1), wide = pitch_for(narrow + 1);
+  ASSERT_LT(narrow, wide);
+  const Place in_opened{wide, 6, 8, 2, 1}, in_own{narrow, 5, 3, 1, 2};
+  ASSERT_LE(in_opened.bytes(), opened.bytes());
+  const DeviceBuffer own(in_own.bytes());
+  for (const bool into : {true, false}) {
+    SCOPED_TRACE(into ? "into the opened memory" : "out of the opened memory");
+    if (into)
+      expect_boxes_are_copied(opened, in_opened, own, in_own);
+    else
+      expect_boxes_are_copied(own, in_own, opened, in_opened);
+  }
+  expect_boxes_are_set(opened, in_opened);
+}
+
 // Parts with odd offsets and sizes: the bytes beside these parts do not change.
 TEST(LegacyMemory, PartsOfAnOpenedPointerAreReadAndWrittenExactly) {
   covers("LMEM-35");
@@ -429,10 +650,90 @@ TEST(LegacyMemory, PartsOfAnOpenedPointerAreReadAndWrittenExactly) {
   scenario.role("importer", [](Role& me) {
     LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kEveryWay);
     borrow_in_every_way(me, mapping);
+    uses_boxes(mapping);
     mapping.close();
     me.signal("closed");
   });
   scenario.run(20s);
+}
+
+// An importer on another GPU that writes the opened memory by each function
+// that copies or sets memory. The exporter checks each write.
+static void writes_to_a_peer(Role& me, const Words& mapping) {
+  const DeviceBuffer own(kBytes);
+  std::vector<uint32_t> host(mapping.count);
+  const Stream stream;
+  constexpr size_t kRow = kBytes / 4;
+  const auto expect_written = [&](const char* way, auto write) {
+    for (size_t i = 0; i < host.size(); ++i) host[i] = pattern(way).at(i);
+    own.fill(pattern(way));
+    me.send_bytes("way", way);
+    me.wait("poisoned");
+    CALL(write());
+    CALL(cudaDeviceSynchronize());
+    me.signal("written in this way");
+  };
+  expect_written("cudaMemcpy", [&] {
+    return cudaMemcpy(mapping.data, host.data(), kBytes,
+                      cudaMemcpyHostToDevice);
+  });
+  expect_written("cudaMemcpyAsync", [&] {
+    return cudaMemcpyAsync(mapping.data, host.data(), kBytes,
+                           cudaMemcpyHostToDevice, stream);
+  });
+  expect_written("cudaMemcpy from the device", [&] {
+    return cudaMemcpy(mapping.data, own.data, kBytes, cudaMemcpyDefault);
+  });
+  expect_written("cudaMemcpyAsync from the device", [&] {
+    return cudaMemcpyAsync(mapping.data, own.data, kBytes, cudaMemcpyDefault,
+                           stream);
+  });
+  expect_written("cudaMemcpyPeer", [&] {
+    return cudaMemcpyPeer(mapping.data, 0, own.data, 1, kBytes);
+  });
+  expect_written("cudaMemcpy2D", [&] {
+    return cudaMemcpy2D(mapping.data, kRow, own.data, kRow, kRow, 4,
+                        cudaMemcpyDefault);
+  });
+  me.send_bytes("way", "");
+}
+
+// The exporter's side of this.
+static void expect_written_by_a_peer(Role& me, const Words& memory) {
+  for (;;) {
+    const std::string way = me.receive_bytes("way");
+    if (way.empty()) return;
+    memory.poison();
+    me.signal("poisoned");
+    me.wait("written in this way");
+    EXPECT_TRUE(kernel_reads(memory, pattern(way))) << way;
+  }
+}
+
+// An importer on another GPU that sets the opened memory by each function, and
+// reads it back.
+static void sets_memory_of_a_peer(const Words& mapping) {
+  const Stream stream;
+  constexpr size_t kRow = 1024;
+  const auto address = address_of(mapping.data);
+  const auto expect_set = [&](const char* way, uint32_t value, auto set) {
+    CALL(set());
+    CALL(cudaDeviceSynchronize());
+    std::vector<uint32_t> seen(mapping.count, 0);
+    CALL(cudaMemcpy(seen.data(), mapping.data, kBytes, cudaMemcpyDefault));
+    EXPECT_TRUE(seen == std::vector<uint32_t>(mapping.count, value)) << way;
+  };
+  expect_set("cudaMemsetAsync", 0x11111111, [&] {
+    return cudaMemsetAsync(mapping.data, 0x11, kBytes, stream);
+  });
+  expect_set("cudaMemset2D", 0x22222222, [&] {
+    return cudaMemset2D(mapping.data, kRow, 0x22, kRow, kBytes / kRow);
+  });
+  expect_set("cuMemsetD16", 0x33443344,
+             [&] { return DRIVER(cuMemsetD16)(address, 0x3344, kBytes / 2); });
+  expect_set("cuMemsetD32", 0x33445566, [&] {
+    return DRIVER(cuMemsetD32)(address, 0x33445566, mapping.count);
+  });
 }
 
 TEST(LegacyMemory, ACopyBetweenGpusReachesAnOpenedPointer) {
@@ -445,7 +746,7 @@ TEST(LegacyMemory, ACopyBetweenGpusReachesAnOpenedPointer) {
     me.send("handle", buffer.legacy_handle());
     me.wait("written");
     EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
-    me.signal("seen");
+    expect_written_by_a_peer(me, buffer);
     me.wait("closed");
   });
   scenario.role("importer", [](Role& me) {
@@ -455,17 +756,23 @@ TEST(LegacyMemory, ACopyBetweenGpusReachesAnOpenedPointer) {
     CALL(cudaMemcpyPeerAsync(own.data, 1, mapping.data, 0, kBytes, nullptr));
     CALL(cudaStreamSynchronize(nullptr));
     EXPECT_TRUE(kernel_reads(own, pattern("exporter")));
+    own.poison();
+    CALL(cudaMemcpy2D(own.data, kBytes / 4, mapping.data, kBytes / 4,
+                      kBytes / 4, 4, cudaMemcpyDefault));
+    CALL(cudaDeviceSynchronize());
+    EXPECT_TRUE(kernel_reads(own, pattern("exporter"))) << "cudaMemcpy2D";
     CALL(cudaMemset(mapping.data, 0x3C, kBytes));
     CALL(cudaMemcpyPeer(own.data, 1, mapping.data, 0, kBytes));
     std::vector<unsigned char> seen(kBytes);
     CALL(cudaMemcpy(seen.data(), own.data, kBytes, cudaMemcpyDefault));
     EXPECT_EQ(seen, std::vector<unsigned char>(kBytes, 0x3C))
         << "a memset by the importer's GPU";
+    sets_memory_of_a_peer(mapping);
     own.fill(pattern("importer"));
     CALL(cudaMemcpyPeerAsync(mapping.data, 0, own.data, 1, kBytes, nullptr));
     CALL(cudaStreamSynchronize(nullptr));
     me.signal("written");
-    me.wait("seen");
+    writes_to_a_peer(me, mapping);
     mapping.close();
     me.signal("closed");
   });

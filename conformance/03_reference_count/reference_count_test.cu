@@ -18,6 +18,7 @@ namespace {
 using Handle = cudaIpcMemHandle_t;
 
 constexpr size_t kBytes = 4 << 20;
+constexpr size_t kSmall = 4096;  // shares a block with others
 constexpr int kOpens = 4;
 constexpr int kManyOpens = 300;  // more than a byte can count
 
@@ -170,6 +171,9 @@ TEST(ReferenceCount, TheLastCloseUnmaps) {
           DRIVER(cuMemGetAddressRange)(&base, &size, address_of(opened)),
           CUDA_ERROR_NOT_FOUND, CUDA_ERROR_INVALID_VALUE);
       expect_unknown(opened);
+      Sentinel<Handle> none;
+      EXPECT_CODE(api.kInvalidValue, api.ipc_get_mem_handle(none.out(), opened))
+          << "an export of closed memory";
       EXPECT_TRUE(kernel_reads(other, pattern("other"))) << "still open";
     });
     other.close();
@@ -293,12 +297,29 @@ TEST(ReferenceCount, FreeRefusesAnImport) {
   covers("LMEM-28");
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", answers(2));
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer before(kSmall), small(kSmall);  // usually in one block
+    small.fill(pattern("small"));
+    me.send("small", small.legacy_handle());
+    answers(2)(me);
+  });
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
+    const auto of_small = me.receive<Handle>("small");
     int turn = 0;
     by_both_apis([&](auto api) {
-      MappingBy mapping(api, handle, kBytes);
+      MappingBy small(api, of_small, kSmall);
+      EXPECT_CODE(cudaErrorInvalidValue, cudaFree(small.data));
+      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+                  DRIVER(cuMemFree)(address_of(small.data)));
+      EXPECT_TRUE(kernel_reads(small, pattern("small")));
+      small.close();
+      MappingBy mapping(api, handle, kBytes), again(api, handle, kBytes);
+      EXPECT_CODE(cudaErrorInvalidValue, cudaFree(again.data)) << "open twice";
+      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+                  DRIVER(cuMemFree)(address_of(again.data)))
+          << "open twice";
+      again.close();  // the frees have not counted as closes
       EXPECT_CODE(cudaErrorInvalidValue, cudaFree(mapping.data));
       EXPECT_CODE(cudaErrorInvalidValue,
                   cudaFree(mapping.data + mapping.count / 2));
@@ -346,6 +367,27 @@ TEST(ReferenceCount, CloseRefusesTheExportersOwnAllocation) {
   scenario.run(20s);
 }
 
+// Managed memory and stream-ordered memory did not come from an open.
+static void expect_no_close_of_other_allocators() {
+  const auto expect_kept = [](const char* kind, void* memory) {
+    SCOPED_TRACE(kind);
+    const Words words(memory, kBytes);
+    expect_no_close(memory);
+    words.fill(pattern(kind));
+    EXPECT_TRUE(kernel_reads(words, pattern(kind)));
+    CALL(cudaFree(memory));
+  };
+  void* memory = nullptr;
+  if (attribute(cudaDevAttrManagedMemory) != 0) {
+    CALL(cudaMallocManaged(&memory, kBytes));
+    expect_kept("managed memory", memory);
+  }
+  if (attribute(cudaDevAttrMemoryPoolsSupported) == 0) return;
+  CALL(cudaMallocAsync(&memory, kBytes, nullptr));
+  CALL(cudaStreamSynchronize(nullptr));
+  expect_kept("stream-ordered memory", memory);
+}
+
 TEST(ReferenceCount, CloseRefusesNullAndHostMemory) {
   covers("LMEM-29");
   needs(gpus(1), legacy_memory);
@@ -364,6 +406,7 @@ TEST(ReferenceCount, CloseRefusesNullAndHostMemory) {
     words.fill(pattern("pinned"));
     EXPECT_TRUE(kernel_reads(words, pattern("pinned")));
     CALL(cudaFreeHost(pinned));
+    expect_no_close_of_other_allocators();
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);

@@ -438,6 +438,16 @@ TEST(LegacyRefusals, WhatNoExportMadeDoesNotOpen) {
   tabulate_end(scenario, "importer", "an open" + std::string(kTable));
 }
 
+// Judges that cudaIpcOpenMemHandle refuses a handle of this process.
+static void expect_no_own_open(Role& me, const cudaIpcMemHandle_t& handle) {
+  Sentinel<void*> pointer;
+  EXPECT_REFUSED(cudaIpcOpenMemHandle(pointer.out(), handle, kLazy),
+                 cudaErrorDeviceUninitialized, cudaErrorInvalidResourceHandle,
+                 cudaErrorMapBufferObjectFailed, cudaErrorTooManyPeers,
+                 cudaErrorNotSupported, cudaErrorInvalidValue);
+  note_touched(me, pointer, "cudaIpcOpenMemHandle");
+}
+
 TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
   covers("LMEM-25");
   needs(gpus(1), legacy_memory);
@@ -447,12 +457,7 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));
     const cudaIpcMemHandle_t handle = buffer.legacy_handle();
-    Sentinel<void*> pointer;
-    EXPECT_REFUSED(cudaIpcOpenMemHandle(pointer.out(), handle, kLazy),
-                   cudaErrorDeviceUninitialized, cudaErrorInvalidResourceHandle,
-                   cudaErrorMapBufferObjectFailed, cudaErrorTooManyPeers,
-                   cudaErrorNotSupported, cudaErrorInvalidValue);
-    note_touched(me, pointer, "cudaIpcOpenMemHandle");
+    expect_no_own_open(me, handle);
     Sentinel<CUdeviceptr> address;
     EXPECT_REFUSED(
         DRIVER(cuIpcOpenMemHandle)(address.out(),
@@ -473,15 +478,15 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
     // The open is also refused while this process has memory of another process
     // open.
     LegacyMapping theirs(me.receive<cudaIpcMemHandle_t>("theirs"), kBytes);
-    EXPECT_REFUSED(cudaIpcOpenMemHandle(pointer.out(), handle, kLazy),
-                   cudaErrorDeviceUninitialized, cudaErrorInvalidResourceHandle,
-                   cudaErrorMapBufferObjectFailed, cudaErrorTooManyPeers,
-                   cudaErrorNotSupported, cudaErrorInvalidValue);
+    expect_no_own_open(me, handle);
     theirs.close();
     me.signal("closed theirs");
     EXPECT_TRUE(context_is_usable());
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     me.send("handle", handle);
+    me.wait("opened");
+    expect_no_own_open(me, handle);  // another process has it open
+    me.signal("refused");
     me.wait("closed");
   });
   // The same handle is good in another process.
@@ -489,7 +494,12 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
     const DeviceBuffer own(kBytes);
     me.send("theirs", own.legacy_handle());
     me.wait("closed theirs");
-    borrows(pattern("exporter"), kBytes)(me);
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    me.signal("opened");
+    me.wait("refused");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    mapping.close();
+    me.signal("closed");
   });
   scenario.run(20s);
 }

@@ -136,7 +136,7 @@ TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
 }
 
 // The rule is about all handles of one device of one exporter, not only about
-// one handle.
+// one handle. It is not about the handles of another exporter.
 TEST(ContextsAndApis, ASecondContextOpensNoOtherHandleOfTheExporter) {
   covers("LMEM-26");
   needs(gpus(1), legacy_memory);
@@ -145,8 +145,19 @@ TEST(ContextsAndApis, ASecondContextOpensNoOtherHandleOfTheExporter) {
     const DeviceBuffer first(kBytes), second(kBytes);
     first.fill(pattern("first"));
     second.fill(pattern("second"));
-    me.send("first", first.legacy_handle());
+    const cudaIpcMemHandle_t handle = first.legacy_handle();
+    me.send("first", handle);
     me.send("second", second.legacy_handle());
+    {
+      const SecondContext other;
+      expect_refused_here(handle);  // another context of the same process
+    }
+    me.wait("closed");
+  });
+  scenario.role("other exporter", [](Role& me) {
+    const DeviceBuffer other(kBytes);
+    other.fill(pattern("other exporter"));
+    me.send("other", other.legacy_handle());
     me.wait("closed");
   });
   scenario.role("importer", [](Role& me) {
@@ -155,6 +166,9 @@ TEST(ContextsAndApis, ASecondContextOpensNoOtherHandleOfTheExporter) {
     {
       const SecondContext second;
       expect_refused_here(handle);
+      LegacyMapping other(me.receive<cudaIpcMemHandle_t>("other"), kBytes);
+      EXPECT_TRUE(kernel_reads(other, pattern("other exporter")));
+      other.close();
     }
     EXPECT_TRUE(kernel_reads(first, pattern("first")));
     // The context that opened the first handle may also open the second handle.

@@ -153,6 +153,10 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
   ASSERT_LT(attributes.device, count);
   EXPECT_TRUE(uuid_of(attributes.device) == uuid)
       << "device " << attributes.device << " is not where the memory lies";
+  EXPECT_EQ(
+      pointer_attribute<int>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, mapping.data),
+      attributes.device)
+      << "both APIs name one device";
   EXPECT_EQ(pointer_attribute<unsigned>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                         mapping.data),
             unsigned{CU_MEMORYTYPE_DEVICE});
@@ -224,45 +228,92 @@ std::optional<std::string> lock_out(const std::string& pci_bus_id) {
 
 }  // namespace
 
+// An exporter that makes another GPU current before it exports memory.
+static void lends_with_another_gpu_current(Role& me) {
+  const DeviceBuffer buffer(kBytes);  // on GPU 0
+  buffer.fill(pattern("exporter"));
+  CALL(cudaSetDevice(1));
+  const DeviceBuffer other(kBytes);  // what a wrong handle could name
+  me.send("handle", buffer.legacy_handle());
+  CALL(cudaSetDevice(0));
+  me.wait("closed", 2);
+}
+
+// Judges that CUDA does not know the address.
+static void expect_unregistered(const void* address) {
+  cudaPointerAttributes attributes{};
+  CALL(cudaPointerGetAttributes(&attributes, address));
+  EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
+}
+
+// Closes a mapping of GPU 0. If GPU 1 is current, the driver may refuse the
+// close, but a close that succeeds must close.
+static void closes_with_this_gpu_current(Role& me, const Words& on_0,
+                                         int current) {
+  CALL(cudaSetDevice(0));
+  EXPECT_TRUE(kernel_reads(on_0, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(on_0, pattern("exporter")));
+  CALL(cudaSetDevice(current));
+  const cudaError_t code = NOTED(cudaIpcCloseMemHandle(on_0.data));
+  if (current == 0) EXPECT_EQ(name_of(code), name_of(cudaSuccess));
+  if (code == cudaSuccess) return;
+  me.observe("a close with another GPU current: " + name_of(code));
+  cudaGetLastError();
+  CALL(cudaSetDevice(0));
+  CALL(cudaIpcCloseMemHandle(on_0.data));
+}
+
+// An importer that opens one handle once on GPU 0 and twice on GPU 1, and
+// closes first what it opened on GPU `first_closed`.
+static void opens_on_both_gpus(Role& me, const cudaIpcMemHandle_t& handle,
+                               int first_closed) {
+  CALL(cudaSetDevice(0));
+  const Words on_0(open_handle(handle), kBytes);
+  CALL(cudaSetDevice(1));
+  // While GPU 1 is current, CUDA knows what was opened on GPU 0.
+  Sentinel<cudaPointerAttributes> told;
+  EXPECT_SUCCESS(cudaPointerGetAttributes(told.out(), on_0.data));
+  EXPECT_EQ(told.result().type, cudaMemoryTypeDevice);
+  EXPECT_TRUE(copy_reads(on_0, pattern("exporter"))) << "GPU 1 is current";
+  void *first = nullptr, *second = nullptr;
+  EXPECT_SUCCESS(cudaIpcOpenMemHandle(&first, handle, kLazy));
+  EXPECT_SUCCESS(cudaIpcOpenMemHandle(&second, handle, kLazy));
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(first, second) << "the second open in one context counts";
+  const Words on_1(first, kBytes);
+  EXPECT_TRUE(kernel_reads(on_1, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(on_1, pattern("exporter")));
+  const bool one_address = first == on_0.data;
+  me.observe(one_address ? "both devices have one address"
+                         : "each device has an address of its own");
+  if (first_closed == 0) closes_with_this_gpu_current(me, on_0, 0);
+  CALL(cudaSetDevice(1));
+  EXPECT_TRUE(kernel_reads(on_1, pattern("exporter")));
+  EXPECT_SUCCESS(cudaIpcCloseMemHandle(first));
+  EXPECT_TRUE(kernel_reads(on_1, pattern("exporter"))) << "one open is left";
+  EXPECT_SUCCESS(cudaIpcCloseMemHandle(first));
+  if (first_closed == 0 || !one_address)
+    EXPECT_REFUSED(cudaIpcCloseMemHandle(first), cudaErrorInvalidValue,
+                   cudaErrorMapBufferObjectFailed, cudaErrorNotSupported);
+  if (first_closed == 1)
+    closes_with_this_gpu_current(me, on_0, one_address ? 0 : 1);
+  // The opens of one device have not counted on the other device.
+  expect_unregistered(first);
+  expect_unregistered(on_0.data);
+  me.signal("closed");
+}
+
 TEST(LegacyTwoGpus, EachDeviceOfTheImporterHasAMappingOfItsOwn) {
   covers("LMEM-27");
   needs(gpus(2), legacy_memory, peer_access);
   Scenario scenario;
-  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("exporter", lends_with_another_gpu_current);
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
-    LegacyMapping on_0(handle, kBytes);
-    void* const there = on_0.data;
-    CALL(cudaSetDevice(1));
-    void *first = nullptr, *second = nullptr;
-    EXPECT_SUCCESS(cudaIpcOpenMemHandle(&first, handle, kLazy));
-    EXPECT_SUCCESS(cudaIpcOpenMemHandle(&second, handle, kLazy));
-    ASSERT_NE(first, nullptr);
-    EXPECT_EQ(first, second) << "the second open in one context counts";
-    const Words on_1(first, kBytes);
-    EXPECT_TRUE(kernel_reads(on_1, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(on_1, pattern("exporter")));
-    me.observe(first == on_0.data ? "both devices have one address"
-                                  : "each device has an address of its own");
-
-    CALL(cudaSetDevice(0));
-    EXPECT_TRUE(kernel_reads(on_0, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(on_0, pattern("exporter")));
-    on_0.close();
-    CALL(cudaSetDevice(1));
-    EXPECT_TRUE(kernel_reads(on_1, pattern("exporter")));
-    EXPECT_SUCCESS(cudaIpcCloseMemHandle(first));
-    EXPECT_TRUE(kernel_reads(on_1, pattern("exporter"))) << "one open is left";
-    EXPECT_SUCCESS(cudaIpcCloseMemHandle(first));
-    EXPECT_REFUSED(cudaIpcCloseMemHandle(first), cudaErrorInvalidValue,
-                   cudaErrorMapBufferObjectFailed, cudaErrorNotSupported);
-    // The opens of one device have not counted on the other device.
-    for (const void* const closed : {first, there}) {
-      cudaPointerAttributes attributes{};
-      CALL(cudaPointerGetAttributes(&attributes, closed));
-      EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
+    for (const int first_closed : {0, 1}) {
+      SCOPED_TRACE("closed first on GPU " + std::to_string(first_closed));
+      opens_on_both_gpus(me, handle, first_closed);
     }
-    me.signal("closed");
   });
   scenario.run(20s);
 }
@@ -272,6 +323,9 @@ TEST(LegacyTwoGpus, EachDeviceOfTheImporterHasAMappingOfItsOwn) {
 static void lends_to_a_peer(Role& me) {
   const DeviceBuffer buffer(kBytes);
   buffer.fill(pattern("exporter"));
+  const DeviceBuffer before(kSmall), small(kSmall);  // usually in one block
+  small.fill(pattern("small"));
+  me.send("small", small.legacy_handle());
   me.send("handle", buffer.legacy_handle());
   me.wait("written");
   EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
@@ -302,6 +356,10 @@ static void borrows_from_a_peer(Role& me, Api api, int from, int to) {
   EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
   mapping.fill(pattern("importer"));
   me.signal("written");
+  MappingBy small(api, me.receive<cudaIpcMemHandle_t>("small"), kSmall);
+  EXPECT_TRUE(kernel_reads(small, pattern("small")));
+  EXPECT_TRUE(copy_reads(small, pattern("small")));
+  small.close();
 
   me.wait("zeroed");
   int native = 0;
@@ -507,36 +565,55 @@ TEST(LegacyTwoGpus, TooManyPeersAreRefused) {
   scenario.run(60s);
 }
 
+// An importer that does not see the GPU whose memory it opens.
+static void borrows_from_a_hidden_gpu(Role& me) {
+  int count = 0;
+  CALL(cudaGetDeviceCount(&count));
+  ASSERT_EQ(count, 1);
+  ASSERT_TRUE(uuid_of(0) != me.receive_bytes("uuid"));
+  const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+  Sentinel<void*> opened, again;
+  EXPECT_SUCCESS(cudaIpcOpenMemHandle(opened.out(), handle, kLazy));
+  const Words mapping(opened.result(), kBytes);
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+  // Each open counts, also here.
+  EXPECT_SUCCESS(cudaIpcOpenMemHandle(again.out(), handle, kLazy));
+  EXPECT_EQ(again.result(), mapping.data);
+  EXPECT_SUCCESS(cudaIpcCloseMemHandle(mapping.data));
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter"))) << "one is left";
+
+  CALL(cudaMemset(mapping.data, 0x3C, kBytes));
+  CALL(cudaDeviceSynchronize());
+  std::vector<unsigned char> bytes(kBytes, 0);
+  CALL(cudaMemcpy(bytes.data(), mapping.data, kBytes, cudaMemcpyDefault));
+  EXPECT_EQ(bytes, std::vector<unsigned char>(kBytes, 0x3C));
+  // A kernel writes the first half and a copy the second half.
+  const size_t half = mapping.count / 2;
+  std::vector<uint32_t> values(half);
+  for (size_t i = 0; i < half; ++i)
+    values[i] = pattern("importer").at(half + i);
+  Words(mapping.data, kBytes / 2).fill(pattern("importer"));
+  CALL(cudaMemcpy(mapping.data + half, values.data(), kBytes / 2,
+                  cudaMemcpyHostToDevice));
+  CALL(cudaDeviceSynchronize());
+  me.signal("written");
+  me.wait("seen");
+  cudaPointerAttributes attributes{};
+  CALL(cudaPointerGetAttributes(&attributes, mapping.data));
+  me.observe("memory of a hidden GPU counts as device " +
+             std::to_string(attributes.device));
+  EXPECT_SUCCESS(cudaIpcCloseMemHandle(mapping.data));
+  me.signal("closed");
+}
+
 TEST(LegacyTwoGpus, AHandleOfAHiddenGpuOpens) {
   covers("LMEM-33");
   needs(gpus(2), legacy_memory, peer_access);
   for (const int from : {0, 1}) {
     Scenario scenario;
     scenario.role("exporter", on_device(from, lends_both_ways));
-    scenario
-        .role("importer",
-              [](Role& me) {
-                int count = 0;
-                CALL(cudaGetDeviceCount(&count));
-                ASSERT_EQ(count, 1);
-                ASSERT_TRUE(uuid_of(0) != me.receive_bytes("uuid"));
-                const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
-                void* opened = nullptr;
-                EXPECT_SUCCESS(cudaIpcOpenMemHandle(&opened, handle, kLazy));
-                ASSERT_NE(opened, nullptr);
-                const Words mapping(opened, kBytes);
-                EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-                EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
-                mapping.fill(pattern("importer"));
-                me.signal("written");
-                me.wait("seen");
-                cudaPointerAttributes attributes{};
-                CALL(cudaPointerGetAttributes(&attributes, opened));
-                me.observe("memory of a hidden GPU counts as device " +
-                           std::to_string(attributes.device));
-                EXPECT_SUCCESS(cudaIpcCloseMemHandle(opened));
-                me.signal("closed");
-              })
+    scenario.role("importer", borrows_from_a_hidden_gpu)
         .env("CUDA_VISIBLE_DEVICES", visible_gpus({1 - from}));
     scenario.run(20s);
   }
@@ -557,6 +634,18 @@ static void closes_what_a_peer_lent(Role& me, Api api) {
   EXPECT_TRUE(kernel_reads(second, pattern("second")));
   EXPECT_TRUE(copy_reads(second, pattern("second")));
   second.close();
+  // The same is true if the other mapping is of another exporter.
+  MappingBy other(api, me.receive<cudaIpcMemHandle_t>("other"), kBytes);
+  {
+    MappingBy whole(api, handle, kLarge);
+    const Words tail(whole.data + whole.count - kBytes / 4, kBytes);
+    EXPECT_TRUE(kernel_reads(tail, pattern("tail")));
+    EXPECT_TRUE(copy_reads(tail, pattern("tail")));
+    whole.close();
+  }
+  EXPECT_TRUE(kernel_reads(other, pattern("other")));
+  EXPECT_TRUE(copy_reads(other, pattern("other")));
+  other.close();
   // The peer access of the open has ended: an explicit enable succeeds again.
   EXPECT_SUCCESS(cudaDeviceEnablePeerAccess(0, 0));
   MappingBy mapping(api, handle, kBytes);
@@ -571,24 +660,38 @@ static void closes_what_a_peer_lent(Role& me, Api api) {
   me.wait("memory is back");
 }
 
+// The exporter of this test. It frees the memory while another GPU is current.
+template <class Api>
+static void frees_what_a_peer_has_closed(Role& me, Api api) {
+  CALL(cudaFree(nullptr));  // the driver API needs a context
+  DeviceBuffer buffer(kLarge);
+  Words(buffer.data, kBytes).fill(pattern("exporter"));
+  Words(buffer.data + buffer.count - kBytes / 4, kBytes).fill(pattern("tail"));
+  me.send("handle", handle_of(api, buffer));
+  const DeviceBuffer second(kBytes);
+  second.fill(pattern("second"));
+  me.send("second", handle_of(api, second));
+  me.wait("closed");
+  const size_t held = free_memory();
+  CALL(cudaSetDevice(1));
+  buffer.free();
+  CALL(cudaSetDevice(0));
+  EXPECT_TRUE(returned(held, kLarge)) << "the importer has closed all";
+  me.signal("memory is back");
+}
+
 TEST(LegacyTwoGpus, TheLastCloseFreesWhatPeerAccessTook) {
   covers("LMEM-34");
   needs(gpus(2), alone, legacy_memory, peer_access);
   for_each_api([](auto api) {
     Scenario scenario;
-    scenario.role("exporter", [=](Role& me) {
-      CALL(cudaFree(nullptr));  // the driver API needs a context
-      DeviceBuffer buffer(kLarge);
-      Words(buffer.data, kBytes).fill(pattern("exporter"));
-      me.send("handle", handle_of(api, buffer));
-      const DeviceBuffer second(kBytes);
-      second.fill(pattern("second"));
-      me.send("second", handle_of(api, second));
+    scenario.role("exporter",
+                  [=](Role& me) { frees_what_a_peer_has_closed(me, api); });
+    scenario.role("other exporter", [](Role& me) {
+      const DeviceBuffer other(kBytes);
+      other.fill(pattern("other"));
+      me.send("other", other.legacy_handle());
       me.wait("closed");
-      const size_t held = free_memory();
-      buffer.free();
-      EXPECT_TRUE(returned(held, kLarge)) << "the importer has closed all";
-      me.signal("memory is back");
     });
     scenario.role("importer", on_device(1, [=](Role& me) {
                     closes_what_a_peer_lent(me, api);

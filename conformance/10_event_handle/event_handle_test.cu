@@ -2,8 +2,13 @@
 // Mirror of samples/10_event_handle.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <pthread.h>
+
+#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -124,11 +129,13 @@ std::function<void(Role&)> records_late(
 }
 
 /// Round trips to the exporter. They take time, so that a call that returns too
-/// early is noticed.
-void look_on(Role& me) {
+/// early is noticed. `meanwhile` runs after each of them.
+void look_on(
+    Role& me, const std::function<void()>& meanwhile = [] {}) {
   for (int i = 0; i < kLooks; ++i) {
     me.signal("look");
     me.wait("looked");
+    meanwhile();
   }
 }
 
@@ -169,6 +176,49 @@ TEST(EventHandle, IsSixtyFourBytesOfAnInterprocessEvent) {
     EXPECT_SUCCESS(cudaEventDestroy(event));
   });
   scenario.run(20s);
+}
+
+// The call names an event, so it does not matter which GPU is current.
+TEST(EventHandle, IsExportedWhileAnotherGpuIsCurrent) {
+  covers("LEVT-01");
+  needs(gpus(2), legacy_events);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const SharedEvent event;
+    const Stream stream;
+    Latch latch;
+    latch.hold(stream);
+    CALL(cudaEventRecord(event, stream));
+    CALL(cudaSetDevice(1));
+    by_both_apis([&](auto api) {
+      Sentinel<cudaIpcEventHandle_t> handle;
+      EXPECT_SUCCESS(api.ipc_get_event_handle(handle.out(), event));
+      me.send("handle" + by_the(api), handle.result());
+    });
+    CALL(cudaSetDevice(0));
+    me.wait("asked");
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    me.wait("destroyed");
+  });
+  scenario.role("importer", [](Role& me) {
+    const Stream stream;
+    SharedEvent one(
+        me.receive<cudaIpcEventHandle_t>("handle" + by_the(RuntimeApi{})));
+    SharedEvent other(
+        me.receive<cudaIpcEventHandle_t>("handle" + by_the(DriverApi{})));
+    EXPECT_TRUE(is_held(one));
+    EXPECT_TRUE(is_pending(other));
+    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, one, 0));
+    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, other, 0));
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    me.signal("asked");
+    EXPECT_TRUE(passes(stream));
+    one.destroy();
+    other.destroy();
+    me.signal("destroyed");
+  });
+  scenario.run(30s);
 }
 
 // An importer that checks that nothing is left in its process.
@@ -229,9 +279,11 @@ namespace {
 
 /// An importer that queues a memset, a copy and a kernel after a wait. The
 /// memset sets the last word, which the exporter has written before. In another
-/// stream it queues a copy after a wait by the driver API. Before the work may
-/// be done, the importer checks `looks` times, for 0.5 s each, that the work
-/// waits.
+/// stream it queues a copy after a wait by the driver API. If `stream` is the
+/// null stream, a host thread also makes a synchronous copy. Before the work
+/// may be done, the importer checks `looks` times, for 0.5 s each, that the
+/// work waits. The wait may be in another stream, `waits_in`, for which
+/// `stream` waits.
 void works_after_a_wait(Role& me, const Pattern& written, cudaStream_t stream,
                         int looks = 1, bool destroys_early = false,
                         std::optional<cudaStream_t> waits_in = {}) {
@@ -259,16 +311,28 @@ void works_after_a_wait(Role& me, const Pattern& written, cudaStream_t stream,
   launch_copy(by_kernel, mapping, stream);
   CALL(cudaMemcpyAsync(beside.data, mapping.data, kRest,
                        cudaMemcpyDeviceToDevice, other));
+  std::vector<uint32_t> at_once(kRest / sizeof(uint32_t), 0);
+  std::optional<HostWait> copies;
+  if (stream == nullptr && !waits_in)
+    copies.emplace("cudaMemcpy", [&]() -> cudaError_t {
+      return cudaMemcpy(at_once.data(), mapping.data, kRest,
+                        cudaMemcpyDeviceToHost);
+    });
   look_on(me);
   for (int i = 0; i < looks; ++i)
     EXPECT_TRUE(is_held(stream)) << "before the work was done";
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(other));
   EXPECT_FALSE(host.returned()) << "before the work was done";
+  if (copies) EXPECT_FALSE(copies->returned()) << "before the work was done";
   me.signal("ready");
 
   EXPECT_TRUE(passes(stream));
   EXPECT_TRUE(passes(other));
   EXPECT_EQ(host.join(), cudaSuccess);
+  if (copies) {
+    EXPECT_EQ(copies->join(), cudaSuccess);
+    EXPECT_TRUE(host_reads(Words(at_once.data(), kRest), written));
+  }
   EXPECT_TRUE(kernel_reads(beside, written)) << "after cuStreamWaitEvent";
   if (!destroys_early) EXPECT_SUCCESS(cudaEventQuery(event));
   EXPECT_TRUE(kernel_reads(Words(by_copy.data, kRest), written)) << "by copy";
@@ -317,6 +381,7 @@ TEST(EventHandle, DefaultStreamsRecordAndWaitAsOthers) {
     records_late(written, nothing, nothing, cudaStreamPerThread)(me);
     records_late(written, nothing, nothing, blocking, true)(me);
     records_late(written, nothing, nothing, blocking, false, nullptr)(me);
+    records_late(written, nothing, nothing, nullptr, false, blocking)(me);
     CALL(cudaStreamDestroy(blocking));
   });
   scenario.role("importer", [written](Role& me) {
@@ -328,6 +393,7 @@ TEST(EventHandle, DefaultStreamsRecordAndWaitAsOthers) {
     works_after_a_wait(me, written, cudaStreamPerThread, 1, true);
     works_after_a_wait(me, written, blocking);
     works_after_a_wait(me, written, blocking, 1, false, nullptr);
+    works_after_a_wait(me, written, nullptr, 1, false, blocking);
     CALL(cudaStreamDestroy(blocking));
   });
   scenario.run(30s);
@@ -356,15 +422,19 @@ uint32_t word_at(const Words& words) {
 }
 
 // Each kind of work is queued directly after a wait, in a stream of its own.
-// One more stream still has work when it is told to wait. A host thread waits
-// for the whole GPU meanwhile.
+// One more stream still has work when it is told to wait, and one is destroyed
+// while it waits. A host thread waits for the whole GPU meanwhile.
 void other_works_after_a_wait(Role& me, const Pattern& written) {
   constexpr size_t kRows = 2;
+  static std::atomic<int> called;  // by the host function
+  called = 0;
   const DeviceBuffer by_rows(kBytes), by_peer(kBytes), word(kBytes),
-      batched(kBytes), later(kBytes);
-  const Words words[] = {word, batched, later};
-  const Stream rows, peer, writes, batches, busy;
-  const cudaStream_t all[] = {rows, peer, writes, batches, busy};
+      batched(kBytes), later(kBytes), last(kBytes);
+  const Words words[] = {word, batched, later, last};
+  const Stream rows, peer, writes, batches, busy, calls;
+  const cudaStream_t all[] = {rows, peer, writes, batches, busy, calls};
+  cudaStream_t destroyed = nullptr;
+  CALL(cudaStreamCreateWithFlags(&destroyed, cudaStreamNonBlocking));
   for (const Words& each : words) CALL(cudaMemset(each.data, 0, kBytes));
   CALL(cudaDeviceSynchronize());
   const auto handles = me.receive<Handles>("handles");
@@ -382,12 +452,18 @@ void other_works_after_a_wait(Role& me, const Pattern& written) {
   EXPECT_SUCCESS(write_word(words[0], 7, writes));
   EXPECT_SUCCESS(write_word_by_batch(words[1], 7, batches));
   EXPECT_SUCCESS(write_word(words[2], 7, busy));
+  CALL(cudaLaunchHostFunc(
+      calls, [](void*) { ++called; }, nullptr));
+  EXPECT_SUCCESS(cudaStreamWaitEvent(destroyed, event, 0));
+  EXPECT_SUCCESS(write_word(words[3], 7, destroyed));
+  CALL(cudaStreamDestroy(destroyed));  // the work of the stream goes on
   look_on(me);
   EXPECT_TRUE(is_held(rows)) << "before the work was done";
   for (const cudaStream_t each : all)
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(each));
   for (const Words& each : words)
     EXPECT_EQ(word_at(each), 0u) << "before the work was done";
+  EXPECT_EQ(called, 0) << "before the work was done";
   HostWait host("cudaDeviceSynchronize",
                 []() -> cudaError_t { return cudaDeviceSynchronize(); });
   EXPECT_TRUE(host.is_held()) << "before the work was done";
@@ -397,6 +473,7 @@ void other_works_after_a_wait(Role& me, const Pattern& written) {
   EXPECT_TRUE(kernel_reads(by_rows, written)) << "by rows";
   EXPECT_TRUE(kernel_reads(by_peer, written)) << "by cudaMemcpyPeerAsync";
   for (const Words& each : words) EXPECT_EQ(word_at(each), 7u);
+  EXPECT_EQ(called, 1) << "calls of the host function";
   event.destroy();
   mapping.close();
   me.signal("closed");
@@ -421,6 +498,27 @@ static std::string how_it_waited(const HostWait& waiter) {
   return 2 * waiter.cpu_us() > waiter.waited_us() ? "spins" : "blocks";
 }
 
+namespace {
+
+/// While this object lives, the signal interrupts the system calls of the
+/// thread that gets it.
+class InterruptingSignal {
+ public:
+  static constexpr int kSignal = SIGUSR1;
+  InterruptingSignal() {
+    struct sigaction handler {};
+    handler.sa_handler = [](int) {};
+    EXPECT_EQ(sigaction(kSignal, &handler, &before_), 0);
+  }
+  InterruptingSignal(const InterruptingSignal&) = delete;
+  ~InterruptingSignal() { sigaction(kSignal, &before_, nullptr); }
+
+ private:
+  struct sigaction before_ {};
+};
+
+}  // namespace
+
 TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
   covers("LEVT-08");
   needs(gpus(1), legacy_memory, legacy_events);
@@ -435,13 +533,25 @@ TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
     const cudaEvent_t same = opened_by_driver(handles.by_driver);
     HostWait waiter(event), by_driver = DriverApi::host_wait(same);
     HostWait beside(event);  // two threads wait for one event
-    look_on(me);
+    // A third thread gets signals while it waits.
+    const InterruptingSignal handled;
+    std::atomic<bool> known{false};
+    pthread_t thread{};
+    HostWait interrupted("cudaEventSynchronize(event)", [&] {
+      thread = pthread_self();
+      known = true;
+      return cudaEventSynchronize(event);
+    });
+    while (!known) std::this_thread::yield();
+    look_on(me, [&] { pthread_kill(thread, InterruptingSignal::kSignal); });
     EXPECT_TRUE(waiter.is_held()) << "before the work was done";
+    EXPECT_FALSE(interrupted.returned()) << "at a signal";
     EXPECT_FALSE(by_driver.returned()) << "before the work was done";
     EXPECT_FALSE(beside.returned()) << "before the work was done";
     me.signal("ready");
     EXPECT_EQ(waiter.join(), cudaSuccess);
     EXPECT_EQ(beside.join(), cudaSuccess);
+    EXPECT_EQ(interrupted.join(), cudaSuccess);
     EXPECT_SUCCESS(cudaEventQuery(event));
     EXPECT_TRUE(copy_reads(mapping, written));
     EXPECT_TRUE(kernel_reads(mapping, written));
@@ -513,15 +623,20 @@ TEST(EventHandle, NeverRecordedStandsForNoWork) {
     });
     EXPECT_TRUE(passes(stream));
   };
-  // With its first record, an event stands for work.
+  // With its first record, an event stands for work. An event that is created
+  // later does not take this over, even if the first event is destroyed.
   const auto stands_for_work = [=](auto record) {
-    const SharedEvent event;
+    SharedEvent event;
     const Stream stream;
     blocks_nobody(event);
     Latch latch;
     latch.hold(stream);
     EXPECT_SUCCESS(record(event, stream));
     EXPECT_TRUE(is_pending(event));
+    event.destroy();
+    const SharedEvent next;
+    blocks_nobody(next);
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     latch.release();
     EXPECT_TRUE(passes(stream));
   };

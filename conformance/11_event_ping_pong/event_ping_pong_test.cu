@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -212,15 +214,21 @@ static void records_for_the_exporter(Role& me, Api api) {
   later.hold(stream);
   EXPECT_CODE(api.kNotReady, api.event_query(event));
   EXPECT_TRUE(is_pending(twin)) << "the second open of the event";
+  // The process that made the record can wait for it, too.
+  HostWait own_wait = api.host_wait(event);
+  EXPECT_SUCCESS(api.stream_wait_event(after, event));
   me.signal("recorded");
   for (int i = 0; i < kLooks; ++i) {
     me.wait("look");
     me.signal("looked");
   }
   me.wait("ready");
+  EXPECT_FALSE(own_wait.returned()) << "before this process's work was done";
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(after))
+      << "before this process's work was done";
   latch.release();
-  CALL(api.stream_wait_event(after, event));
   EXPECT_TRUE(passes(after));
+  EXPECT_EQ(own_wait.join(), cudaSuccess) << "later work is held";
   EXPECT_SUCCESS(api.event_query(event));
   EXPECT_TRUE(is_done(twin)) << "the second open of the event";
   me.signal("asked for the first record");
@@ -255,8 +263,101 @@ TEST(EventPingPong, ExporterWaitsForTheImportersRecord) {
   scenario.run(30s);
 }
 
-// The streams in which the importer of this test records.
-static constexpr int kStreamKinds = 5;
+// The importer sees the GPUs in another order: the exporter's GPU 0 is its
+// GPU 1.
+TEST(EventPingPong, TheImportersGpusMayHaveAnotherOrder) {
+  covers("LEVT-10");
+  needs(gpus(2), legacy_memory, legacy_events);
+  Scenario scenario;
+  scenario
+      .role("exporter",
+            [](Role& me) { waits_for_the_importers_record(me, RuntimeApi{}); })
+      .env("CUDA_VISIBLE_DEVICES", visible_gpus({0, 1}));
+  scenario
+      .role("importer",
+            [](Role& me) {
+              CALL(cudaSetDevice(1));
+              records_for_the_exporter(me, RuntimeApi{});
+            })
+      .env("CUDA_VISIBLE_DEVICES", visible_gpus({1, 0}));
+  scenario.run(30s);
+}
+
+namespace {
+
+/// Holds a stream by a host function, which waits on the CPU.
+class HostLatch {
+ public:
+  HostLatch() = default;
+  HostLatch(const HostLatch&) = delete;
+  ~HostLatch() { release(); }
+  void hold(cudaStream_t stream) {
+    // The function may run when this object is gone, so it has its own pointer.
+    CALL(cudaLaunchHostFunc(stream, wait, new std::shared_ptr<State>(state_)));
+  }
+  void release() {
+    const std::lock_guard lock(state_->mutex);
+    state_->released = true;
+    state_->changed.notify_all();
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool released = false;
+  };
+  static void wait(void* given) {
+    const std::unique_ptr<std::shared_ptr<State>> state(
+        static_cast<std::shared_ptr<State>*>(given));
+    std::unique_lock lock((*state)->mutex);
+    (*state)->changed.wait_for(
+        lock, std::chrono::duration<double>(Latch::kLimitSeconds),
+        [&] { return (*state)->released; });
+  }
+
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+/// The work before a record: a kernel or a host function of the same stream, or
+/// the kernel of another stream, which the stream of the record has joined.
+enum class Before { kKernel, kHostFunction, kJoinedStream };
+
+/// Where an importer records, and what the record has to cover.
+struct Place {
+  cudaStream_t stream;
+  Before before;
+};
+
+constexpr int kPlaces = 7;
+
+}  // namespace
+
+// An importer's record of work that is held until the exporter has seen this.
+template <class Api>
+static void records_held_work(Role& me, Api api, cudaEvent_t event,
+                              const Place& place) {
+  Latch latch;
+  HostLatch host_latch;
+  const Stream joined;
+  const SharedEvent joint(cudaEventDisableTiming);
+  if (place.before == Before::kKernel) {
+    latch.hold(place.stream);
+  } else if (place.before == Before::kHostFunction) {
+    host_latch.hold(place.stream);
+  } else {
+    latch.hold(joined);
+    CALL(api.event_record(joint, joined));
+    CALL(api.stream_wait_event(place.stream, joint));
+  }
+  EXPECT_SUCCESS(api.event_record(event, place.stream));
+  me.signal("recorded");
+  me.wait("asked");
+  latch.release();
+  host_latch.release();
+  EXPECT_TRUE(passes(place.stream));
+  me.wait("seen");
+}
 
 TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
   covers("LEVT-10");
@@ -267,13 +368,13 @@ TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
       const Stream stream;
       const SharedEvent event;
       me.send("handle", event.handle());
-      for (int i = 0; i < kStreamKinds; ++i) {
+      for (int i = 0; i < kPlaces; ++i) {
         me.wait("recorded");
-        EXPECT_CODE(api.kNotReady, api.event_query(event)) << "stream " << i;
+        EXPECT_CODE(api.kNotReady, api.event_query(event)) << "place " << i;
         EXPECT_SUCCESS(api.stream_wait_event(stream, event));
-        EXPECT_TRUE(is_held(stream)) << "stream " << i;
+        EXPECT_TRUE(is_held(stream)) << "place " << i;
         me.signal("asked");
-        EXPECT_TRUE(passes(stream)) << "stream " << i;
+        EXPECT_TRUE(passes(stream)) << "place " << i;
         EXPECT_SUCCESS(api.event_query(event));
         me.signal("seen");
       }
@@ -284,20 +385,18 @@ TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
     cudaStream_t blocking = nullptr;  // it waits for the default stream
     CALL(cudaStreamCreate(&blocking));
     const Stream urgent(Stream::Priority::kHighest);
-    const cudaStream_t streams[kStreamKinds] = {
-        nullptr, cudaStreamLegacy, cudaStreamPerThread, urgent, blocking};
+    const Stream usual;
+    const Place places[kPlaces] = {{nullptr, Before::kKernel},
+                                   {cudaStreamLegacy, Before::kKernel},
+                                   {cudaStreamPerThread, Before::kKernel},
+                                   {urgent, Before::kKernel},
+                                   {blocking, Before::kKernel},
+                                   {usual, Before::kHostFunction},
+                                   {usual, Before::kJoinedStream}};
     by_both_apis([&](auto api) {
       SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
-      for (const cudaStream_t stream : streams) {
-        Latch latch;
-        latch.hold(stream);
-        EXPECT_SUCCESS(api.event_record(event, stream));
-        me.signal("recorded");
-        me.wait("asked");
-        latch.release();
-        EXPECT_TRUE(passes(stream));
-        me.wait("seen");
-      }
+      for (const Place& place : places)
+        records_held_work(me, api, event, place);
       event.destroy();
       me.signal("closed");
     });
@@ -333,6 +432,8 @@ static void importer_keeps_the_record(Role& me, Api api) {
   EXPECT_TRUE(passes(first)) << "the wait for the first record";
   EXPECT_SUCCESS(api.stream_wait_event(second, event));
   queue_copy(copy, mapping, second);
+  HostWait host_wait = api.host_wait(event);
+  EXPECT_TRUE(host_wait.is_held());
   me.signal("waits for 2");
 
   me.wait("recorded 3");
@@ -340,8 +441,10 @@ static void importer_keeps_the_record(Role& me, Api api) {
   me.signal("still waits for 2");
   EXPECT_TRUE(passes(second)) << "the wait for the second record";
   EXPECT_TRUE(kernel_reads(copy, pattern("second")));
+  EXPECT_FALSE(host_wait.is_held()) << "the host waits for the second record";
   EXPECT_CODE(api.kNotReady, api.event_query(event));
   me.signal("seen");
+  EXPECT_EQ(host_wait.join(), cudaSuccess);
   EXPECT_SUCCESS(api.event_destroy(event.release()));
   mapping.close();
   me.signal("closed");
@@ -365,9 +468,11 @@ static void exporter_records_again(Role& me, Api api) {
   second_latch.hold(second);
   buffer.queue_fill(pattern("second"), second);
   CALL(api.event_record_with_flags(event, second));
+  HostWait host_wait = api.host_wait(event);
   me.signal("recorded 2");
 
-  me.wait("waits for 2");
+  me.wait("waits for 2");  // the importer has waited for 0.5 s
+  EXPECT_FALSE(host_wait.returned()) << "this process's own record";
   third_latch.hold(third);
   CALL(api.event_record(event, third));
   me.signal("recorded 3");
@@ -375,7 +480,9 @@ static void exporter_records_again(Role& me, Api api) {
   second_latch.release();
   me.wait("seen");
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(third));
+  EXPECT_FALSE(host_wait.is_held()) << "the host waits for the second record";
   third_latch.release();
+  EXPECT_EQ(host_wait.join(), cudaSuccess);
   EXPECT_TRUE(passes(third));
   me.wait("closed");
 }
@@ -467,15 +574,62 @@ static void importer_asks_for_each_record(Role& me, Api api) {
   me.signal("closed");
 }
 
+// The records of two processes overlap: the later one stays pending when the
+// earlier one, of the other process, is complete.
+template <class Api>
+static void exporter_records_later(Role& me, Api api) {
+  const Stream stream;
+  const SharedEvent event;
+  Latch latch;
+  me.send("handle", event.handle());
+  me.wait("recorded earlier");
+  latch.hold(stream);
+  EXPECT_SUCCESS(api.event_record(event, stream));
+  me.signal("recorded later");
+  me.wait("seen");
+  EXPECT_TRUE(is_held(event)) << "this process's record is the later one";
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_SUCCESS(api.event_query(event));
+  me.signal("done");
+  me.wait("closed");
+}
+
+template <class Api>
+static void importer_records_earlier(Role& me, Api api) {
+  SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+  const Stream stream;
+  Latch latch;
+  latch.hold(stream);
+  EXPECT_SUCCESS(api.event_record(event, stream));
+  me.signal("recorded earlier");
+  me.wait("recorded later");
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_CODE(api.kNotReady, api.event_query(event))
+      << "the exporter's record is the later one";
+  me.signal("seen");
+  me.wait("done");
+  EXPECT_SUCCESS(api.event_query(event));
+  EXPECT_SUCCESS(api.event_destroy(event.release()));
+  me.signal("closed");
+}
+
 TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
   covers("LEVT-13");
   needs(gpus(1), legacy_events);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
-    by_both_apis([&](auto api) { exporter_replaces_its_record(me, api); });
+    by_both_apis([&](auto api) {
+      exporter_replaces_its_record(me, api);
+      exporter_records_later(me, api);
+    });
   });
   scenario.role("importer", [](Role& me) {
-    by_both_apis([&](auto api) { importer_asks_for_each_record(me, api); });
+    by_both_apis([&](auto api) {
+      importer_asks_for_each_record(me, api);
+      importer_records_earlier(me, api);
+    });
   });
   scenario.run(20s);
 }

@@ -227,6 +227,22 @@ TEST(EventRefusals, HandlesThatNameNoEvent) {
   scenario.run(30s);
 }
 
+// Calls `body` with a stream of a second context of this GPU.
+static void in_a_second_context(const std::function<void(cudaStream_t)>& body) {
+  CUcontext second = nullptr;
+  CUdevice device = 0;
+  CALL(DRIVER(cuDeviceGet)(&device, 0));
+  CALL(DRIVER(cuCtxCreate)(&second, nullptr, 0, device));
+  {
+    const Stream stream;
+    body(stream);
+  }
+  EXPECT_TRUE(context_is_usable());
+  CALL(DRIVER(cuCtxDestroy)(second));
+  CALL(cudaSetDevice(0));  // the primary context is current again
+  EXPECT_TRUE(context_is_usable());
+}
+
 TEST(EventRefusals, OpenInTheExportingProcess) {
   covers("LEVT-05");
   needs(gpus(1), legacy_memory, legacy_events);
@@ -240,6 +256,11 @@ TEST(EventRefusals, OpenInTheExportingProcess) {
           SCOPED_TRACE("in another thread");
           EXPECT_TRUE(open_refused(handle, cudaErrorDeviceUninitialized));
         }).join();
+        in_a_second_context([&](cudaStream_t) {
+          SCOPED_TRACE("in another context");
+          EXPECT_TRUE(open_refused(handle, cudaErrorDeviceUninitialized));
+          EXPECT_TRUE(driver_open_refused(handle, CUDA_ERROR_INVALID_CONTEXT));
+        });
         EXPECT_TRUE(context_is_usable());
       }));
 
@@ -282,12 +303,14 @@ TEST(EventRefusals, ElapsedTime) {
     EXPECT_SUCCESS(cudaEventElapsedTime(ms.out(), timed, end));
     EXPECT_GT(ms.result(), 0.0f) << "a kernel lies between the two";
     EXPECT_LT(ms.result(), 20e3f) << "longer than this role may take";
-    EXPECT_CODE(cudaErrorInvalidResourceHandle,
-                cudaEventElapsedTime(ms.out(), event, timed));
-    EXPECT_CODE(cudaErrorInvalidResourceHandle,
-                cudaEventElapsedTime(ms.out(), timed, event));
-    EXPECT_CODE(cudaErrorInvalidResourceHandle,
-                cudaEventElapsedTime(ms.out(), event, event));
+    const cudaEvent_t pairs[][2] = {
+        {event, timed}, {timed, event}, {event, event}};
+    for (const auto& [from, to] : pairs) {
+      EXPECT_CODE(cudaErrorInvalidResourceHandle,
+                  cudaEventElapsedTime(ms.out(), from, to));
+      EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
+                  DRIVER(cuEventElapsedTime)(ms.out(), from, to));
+    }
     EXPECT_SUCCESS(cudaEventQuery(event));
     EXPECT_TRUE(context_is_usable());
   };
@@ -310,23 +333,10 @@ TEST(EventRefusals, ElapsedTime) {
   scenario.run(20s);
 }
 
-// Calls `body` with a stream of a second context of this GPU.
-static void in_a_second_context(const std::function<void(cudaStream_t)>& body) {
-  CUcontext second = nullptr;
-  CUdevice device = 0;
-  CALL(DRIVER(cuDeviceGet)(&device, 0));
-  CALL(DRIVER(cuCtxCreate)(&second, nullptr, 0, device));
-  {
-    const Stream stream;
-    body(stream);
-  }
-  EXPECT_TRUE(context_is_usable());
-  CALL(DRIVER(cuCtxDestroy)(second));
-  CALL(cudaSetDevice(0));  // the primary context is current again
-  EXPECT_TRUE(context_is_usable());
-}
-
 namespace {
+
+// The null stream of the context that is current.
+constexpr cudaStream_t kNull = nullptr;
 
 void record_is_refused(cudaEvent_t event, cudaStream_t stream) {
   EXPECT_CODE(cudaErrorInvalidResourceHandle,
@@ -360,7 +370,8 @@ TEST(EventRefusals, RecordInAStreamOfAnotherContext) {
   needs(gpus(1), legacy_memory, legacy_events);
   both_sides_refuse([](cudaEvent_t event) {
     in_a_second_context([event](cudaStream_t other) {
-      record_is_refused(event, other);
+      for (const cudaStream_t each : {other, kNull, cudaStreamPerThread})
+        record_is_refused(event, each);
       EXPECT_TRUE(passes(other));
     });
   });
@@ -373,7 +384,9 @@ TEST(EventRefusals, RecordInAStreamOfAnotherDevice) {
     CALL(cudaSetDevice(1));
     {
       const Stream other;
-      record_is_refused(event, other);
+      for (const cudaStream_t each :
+           {cudaStream_t{other}, kNull, cudaStreamPerThread})
+        record_is_refused(event, each);
       EXPECT_TRUE(context_is_usable());
     }
     CALL(cudaSetDevice(0));
@@ -531,55 +544,70 @@ TEST(EventRefusals, AfterTheExportedEventWasDestroyed) {
   });
 }
 
+// Tries launches with this event as an attribute. A launch with another event
+// works.
+static void expect_no_launch_with(Role& me, cudaEvent_t event) {
+  const SharedEvent plain(cudaEventDisableTiming);
+  const DeviceBuffer word(sizeof(uint32_t));
+  const Stream stream;
+  const auto launch = [&](cudaLaunchAttributeID id, cudaEvent_t with,
+                          uint32_t value) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = id;
+    if (id == cudaLaunchAttributeProgrammaticEvent) {
+      attribute.val.programmaticEvent.event = with;
+      attribute.val.programmaticEvent.triggerAtBlockStart = 1;
+    } else {
+      attribute.val.launchCompletionEvent.event = with;
+    }
+    cudaLaunchConfig_t config{};
+    config.gridDim = config.blockDim = dim3(1);
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, write_word, word.data, value);
+  };
+  const auto holds = [&](uint32_t value) {
+    EXPECT_TRUE(passes(stream));
+    uint32_t seen = ~value;
+    CALL(cudaMemcpy(&seen, word.data, sizeof seen, cudaMemcpyDefault));
+    EXPECT_EQ(seen, value);
+  };
+  const auto judge = [&](cudaLaunchAttributeID id, uint32_t value) {
+    EXPECT_SUCCESS(launch(id, plain, value));
+    holds(value);
+    // No code is documented. Every refusal passes if the kernel does not run.
+    const cudaError_t code = NOTED(launch(id, event, value + 1));
+    cudaGetLastError();
+    EXPECT_NE(code, cudaSuccess) << "attribute " << id;
+    me.observe("launch attribute " + std::to_string(id) +
+               " with an interprocess event: " + name_of(code));
+    holds(code == cudaSuccess ? value + 1 : value);
+  };
+  judge(cudaLaunchAttributeLaunchCompletionEvent, 10);
+  if (attribute(cudaDevAttrComputeCapabilityMajor) >= 9)
+    judge(cudaLaunchAttributeProgrammaticEvent, 20);
+  else
+    me.observe("programmatic events begin with compute capability 9.0");
+  EXPECT_SUCCESS(cudaEventQuery(event));
+  EXPECT_TRUE(context_is_usable());
+}
+
 TEST(EventRefusals, LaunchAttributes) {
   covers("LEVT-23");
   needs(gpus(1), legacy_events);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
-    const SharedEvent event, plain(cudaEventDisableTiming);
-    const DeviceBuffer word(sizeof(uint32_t));
-    const Stream stream;
-    const auto launch = [&](cudaLaunchAttributeID id, cudaEvent_t with,
-                            uint32_t value) {
-      cudaLaunchAttribute attribute{};
-      attribute.id = id;
-      if (id == cudaLaunchAttributeProgrammaticEvent) {
-        attribute.val.programmaticEvent.event = with;
-        attribute.val.programmaticEvent.triggerAtBlockStart = 1;
-      } else {
-        attribute.val.launchCompletionEvent.event = with;
-      }
-      cudaLaunchConfig_t config{};
-      config.gridDim = config.blockDim = dim3(1);
-      config.stream = stream;
-      config.attrs = &attribute;
-      config.numAttrs = 1;
-      return cudaLaunchKernelEx(&config, write_word, word.data, value);
-    };
-    const auto holds = [&](uint32_t value) {
-      EXPECT_TRUE(passes(stream));
-      uint32_t seen = ~value;
-      CALL(cudaMemcpy(&seen, word.data, sizeof seen, cudaMemcpyDefault));
-      EXPECT_EQ(seen, value);
-    };
-    const auto judge = [&](cudaLaunchAttributeID id, uint32_t value) {
-      EXPECT_SUCCESS(launch(id, plain, value));
-      holds(value);
-      // No code is documented. Every refusal passes if the kernel does not run.
-      const cudaError_t code = NOTED(launch(id, event, value + 1));
-      cudaGetLastError();
-      EXPECT_NE(code, cudaSuccess) << "attribute " << id;
-      me.observe("launch attribute " + std::to_string(id) +
-                 " with an interprocess event: " + name_of(code));
-      holds(code == cudaSuccess ? value + 1 : value);
-    };
-    judge(cudaLaunchAttributeLaunchCompletionEvent, 10);
-    if (attribute(cudaDevAttrComputeCapabilityMajor) >= 9)
-      judge(cudaLaunchAttributeProgrammaticEvent, 20);
-    else
-      me.observe("programmatic events begin with compute capability 9.0");
-    EXPECT_SUCCESS(cudaEventQuery(event));
-    EXPECT_TRUE(context_is_usable());
+    const SharedEvent event;
+    expect_no_launch_with(me, event);
+    me.send("handle", event.handle());
+    me.wait("closed");
+  });
+  scenario.role("importer", [](Role& me) {
+    SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+    expect_no_launch_with(me, event);
+    event.destroy();
+    me.signal("closed");
   });
   scenario.run(20s);
 }

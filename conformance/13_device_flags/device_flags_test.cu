@@ -4,10 +4,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cuda/atomic>
 #include <functional>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -223,6 +225,16 @@ void every_round_is_seen(const Way& way) {
 
 }  // namespace
 
+// Judges a word whose neighbours were not written. The bytes of the word before
+// it are 0x3C, and the word after it is 0.
+static void expect_between_neighbours(const Words& word, uint32_t value) {
+  uint32_t seen[3] = {};
+  CALL(cudaMemcpy(seen, word.data - 1, sizeof seen, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(seen[0], 0x3C3C3C3Cu) << "the word before it";
+  EXPECT_EQ(seen[1], value);
+  EXPECT_EQ(seen[2], 0u) << "the word after it";
+}
+
 TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
   covers("FLAG-01");
   needs(gpus(1), legacy_memory);
@@ -231,15 +243,14 @@ TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
     const DeviceBuffer buffer(kBytes);
     clear(buffer);
     const Words word = far_word(buffer);
+    CALL(cudaMemset(word.data - 1, 0x3C, sizeof(uint32_t)));
+    CALL(cudaDeviceSynchronize());
     const Stream stream;
     me.send("word", buffer.legacy_handle());
     me.wait("importer waits");
     EXPECT_SUCCESS(write(word, kAwaited - 1, stream));
     EXPECT_TRUE(passes(stream));
-    uint32_t seen[2] = {};
-    CALL(cudaMemcpy(seen, word.data, sizeof seen, cudaMemcpyDeviceToHost));
-    EXPECT_EQ(seen[0], kAwaited - 1);
-    EXPECT_EQ(seen[1], 0u) << "the word after it";
+    expect_between_neighbours(word, kAwaited - 1);
     me.signal("another value is written");
     me.wait("importer still waits");
     EXPECT_SUCCESS(write(word, kAwaited, stream));
@@ -349,6 +360,12 @@ TEST(DeviceFlags, EachConditionWaitsForItsValues) {
          0x80000000},
         {"equal to zero", CU_STREAM_WAIT_VALUE_EQ, 0, 6, 0},
     });
+    // The comparison is cyclic: it compares no signed numbers.
+    hold_then_let_pass({
+        {"greater than the largest signed number", kGreater, 0x7FFFFFFF,
+         0x7FFFFFFE, 0x80000000},
+        {"half of all numbers away", kGreater, 0, 0x80000000, 0x7FFFFFFF},
+    });
   });
   scenario.run(30s);
 }
@@ -420,6 +437,25 @@ static CUresult batch_of_one(CUstreamBatchMemOpType type, const uint32_t* word,
   return NOTED(DRIVER(cuStreamBatchMemOp)(stream, 1, &one, 0));
 }
 
+// Judges that a stream refuses a word in managed memory. The word is 0. So the
+// condition is already true, and the written value is the present value:
+// nothing hangs and nothing changes if a call is not refused.
+static void expect_managed_word_refused(const uint32_t* word,
+                                        const Stream& stream) {
+  EXPECT_REFUSED(DRIVER(cuStreamWaitValue32)(stream, address_of(word), 0,
+                                             CU_STREAM_WAIT_VALUE_EQ),
+                 CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_REFUSED(DRIVER(cuStreamWriteValue32)(stream, address_of(word), 0,
+                                              CU_STREAM_WRITE_VALUE_DEFAULT),
+                 CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_REFUSED(batch_of_one(CU_STREAM_MEM_OP_WAIT_VALUE_32, word,
+                              CU_STREAM_WAIT_VALUE_EQ, stream),
+                 CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_REFUSED(batch_of_one(CU_STREAM_MEM_OP_WRITE_VALUE_32, word,
+                              CU_STREAM_WRITE_VALUE_DEFAULT, stream),
+                 CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+}
+
 TEST(DeviceFlags, ManagedMemoryIsRefused) {
   covers("FLAG-05");
   needs(gpus(1), managed);
@@ -432,21 +468,16 @@ TEST(DeviceFlags, ManagedMemoryIsRefused) {
     const Stream stream;
     for (uint32_t* const each : {word.data, word.data + word.count / 2}) {
       SCOPED_TRACE(each == word.data ? "the first word" : "a word inside");
-      // The condition is already true, and the written value is the present
-      // value. So nothing hangs and nothing changes if the call is not refused.
-      EXPECT_REFUSED(DRIVER(cuStreamWaitValue32)(stream, address_of(each), 0,
-                                                 CU_STREAM_WAIT_VALUE_EQ),
-                     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
-      EXPECT_REFUSED(
-          DRIVER(cuStreamWriteValue32)(stream, address_of(each), 0,
-                                       CU_STREAM_WRITE_VALUE_DEFAULT),
-          CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
-      EXPECT_REFUSED(batch_of_one(CU_STREAM_MEM_OP_WAIT_VALUE_32, each,
-                                  CU_STREAM_WAIT_VALUE_EQ, stream),
-                     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
-      EXPECT_REFUSED(batch_of_one(CU_STREAM_MEM_OP_WRITE_VALUE_32, each,
-                                  CU_STREAM_WRITE_VALUE_DEFAULT, stream),
-                     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+      expect_managed_word_refused(each, stream);
+    }
+    {
+      SCOPED_TRACE("attached to the host");
+      void* on_host = nullptr;
+      CALL(cudaMallocManaged(&on_host, kWordBytes, cudaMemAttachHost));
+      *static_cast<uint32_t*>(on_host) = 0;
+      expect_managed_word_refused(static_cast<uint32_t*>(on_host), stream);
+      EXPECT_TRUE(passes(stream));
+      CALL(cudaFree(on_host));
     }
     const DeviceBuffer good(kWordBytes);
     clear(good);
@@ -532,11 +563,86 @@ class SettingGraph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-// `waits` lets a stream wait until the first 32 bits of `word` are kAwaited.
-// Judges that such a wait holds each kind of work that comes directly after it.
-void expect_work_is_held(
-    const Words& word, const Stream& stream,
-    const std::function<CUresult(cudaStream_t stream)>& waits) {
+// Lets a stream wait until the first 32 bits of a word are kAwaited.
+using WaitCall = std::function<CUresult(cudaStream_t stream)>;
+
+// Judges that a wait for `word` holds a host function, and a copy between the
+// host and the device, that comes directly after it.
+void expect_copies_and_hosts_are_held(const Words& word,
+                                      const WaitCall& waits) {
+  static std::atomic<bool> called;  // a held function may come late
+  const DeviceBuffer target(kWordBytes);
+  const Stream calls, copies_from, copies_to, writes;
+  // A copy of memory that is not pinned may wait by itself.
+  uint32_t* pinned = nullptr;
+  CALL(cudaMallocHost(&pinned, 2 * sizeof *pinned));
+  pinned[0] = 1;
+  pinned[1] = 1;
+  called = false;
+  clear(target);
+  clear(word);
+  for (const Stream* const each : {&calls, &copies_from, &copies_to})
+    EXPECT_SUCCESS(waits(*each));
+  CALL(cudaLaunchHostFunc(
+      calls, [](void*) { called = true; }, nullptr));
+  CALL(cudaMemcpyAsync(target.data, pinned, sizeof *pinned,
+                       cudaMemcpyHostToDevice, copies_from));
+  CALL(cudaMemcpyAsync(pinned + 1, target.data + 1, sizeof *pinned,
+                       cudaMemcpyDeviceToHost, copies_to));
+  EXPECT_TRUE(is_held(calls));
+  const auto* const copied = static_cast<volatile uint32_t*>(pinned) + 1;
+  EXPECT_FALSE(called) << "a host function comes before the word";
+  EXPECT_EQ(value_at(target.data), 0u) << "a copy comes before the word";
+  EXPECT_EQ(*copied, 1u) << "a copy to the host comes before the word";
+  EXPECT_SUCCESS(write(word, kAwaited, writes));
+  for (const Stream* const each : {&calls, &copies_from, &copies_to})
+    ASSERT_TRUE(passes(*each));
+  EXPECT_TRUE(called);
+  EXPECT_EQ(value_at(target.data), 1u);
+  EXPECT_EQ(*copied, 0u);
+  CALL(cudaFreeHost(pinned));
+}
+
+// Judges that a wait for `word` holds an event that is recorded directly after
+// it, a stream that waits for this event, and a host that waits for the stream,
+// for the event or for the device.
+void expect_events_and_hosts_are_held(const Words& word,
+                                      const WaitCall& waits) {
+  const SharedEvent event(cudaEventDisableTiming), interprocess;
+  const Stream stream, records, other, writes;
+  clear(word);
+  EXPECT_SUCCESS(waits(records));
+  CALL(cudaEventRecord(interprocess, records));
+  EXPECT_SUCCESS(waits(stream));
+  CALL(cudaEventRecord(event, stream));
+  CALL(cudaStreamWaitEvent(other, event, 0));
+  HostWait for_stream("cudaStreamSynchronize", [&]() -> cudaError_t {
+    return cudaStreamSynchronize(stream);
+  });
+  HostWait for_device("cudaDeviceSynchronize",
+                      [] { return cudaDeviceSynchronize(); });
+  HostWait for_event(event);
+  EXPECT_TRUE(is_held(event));
+  EXPECT_EQ(cudaEventQuery(interprocess), cudaErrorNotReady)
+      << "an event for several processes";
+  EXPECT_EQ(cudaStreamQuery(other), cudaErrorNotReady)
+      << "a stream that waits for the event";
+  EXPECT_FALSE(for_stream.returned()) << "a host waits for the stream";
+  EXPECT_FALSE(for_device.returned()) << "a host waits for the device";
+  EXPECT_FALSE(for_event.returned()) << "a host waits for the event";
+  EXPECT_SUCCESS(write(word, kAwaited, writes));
+  for (const Stream* const each : {&stream, &records, &other})
+    EXPECT_TRUE(passes(*each));
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(interprocess), cudaSuccess);
+  for (HostWait* const host : {&for_stream, &for_device, &for_event})
+    EXPECT_SUCCESS(host->join());
+}
+
+// Judges that a wait for `word` holds each kind of work that comes directly
+// after it.
+void expect_work_is_held(const Words& word, const Stream& stream,
+                         const WaitCall& waits) {
   const DeviceBuffer target(kWordBytes);
   const Stream writes;
   const SettingGraph graph(target, stream);
@@ -560,14 +666,8 @@ void expect_work_is_held(
     expect_held(work.name, [&] { work.queue(target, stream); });
   expect_held("a graph", [&] { graph.launch_in(stream); });
 
-  const SharedEvent event(cudaEventDisableTiming);
-  clear(word);
-  EXPECT_SUCCESS(waits(stream));
-  CALL(cudaEventRecord(event, stream));
-  EXPECT_TRUE(is_held(event));
-  EXPECT_SUCCESS(write(word, kAwaited, writes));
-  ASSERT_TRUE(passes(stream));
-  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  expect_copies_and_hosts_are_held(word, waits);
+  expect_events_and_hosts_are_held(word, waits);
 }
 
 // `writes` writes kAwaited into the first 32 bits of `word`. Judges that this
@@ -603,6 +703,24 @@ void expect_word_comes_after_work(
   for (const Work& work : kWork)
     expect_order(work.name, [&] { work.queue(target, stream); });
   expect_order("a graph", [&] { graph.launch_in(stream); });
+
+  static std::atomic<bool> goes_on;
+  goes_on = false;
+  clear(word);
+  CALL(cudaLaunchHostFunc(
+      stream,
+      [](void*) {
+        const auto end = std::chrono::steady_clock::now() + 10s;
+        while (!goes_on && std::chrono::steady_clock::now() < end)
+          std::this_thread::yield();
+      },
+      nullptr));
+  EXPECT_SUCCESS(writes(stream));
+  EXPECT_TRUE(is_held(stream));
+  EXPECT_EQ(value_at(word.data), 0u) << "the word precedes the host function";
+  goes_on = true;
+  ASSERT_TRUE(passes(stream));
+  EXPECT_EQ(value_at(word.data), kAwaited);
 }
 
 }  // namespace
@@ -690,10 +808,11 @@ static void expect_word_on_host(const WordCall& waits, const WordCall& writes,
     CALL(cudaHostAlloc(&host, kWordBytes, cudaHostAllocMapped));
   }
   CALL(cudaHostGetDevicePointer(&device, host, 0));
-  auto* const seen = static_cast<volatile uint32_t*>(host);
+  const size_t at = registered ? 0 : 514;  // the first word, or a word inside
+  auto* const seen = static_cast<volatile uint32_t*>(host) + at;
   seen[0] = 0;
   seen[1] = 0;
-  const Words word(device, kWordBytes);
+  const Words word(static_cast<uint32_t*>(device) + at, 8);
   const Stream stream;
   EXPECT_SUCCESS(waits(word, kAwaited, stream));
   EXPECT_TRUE(is_held(stream));
@@ -761,6 +880,8 @@ constexpr Case64 kCases64[] = {
      5 * kHigh},
     {"greater after the wrap", CU_STREAM_WAIT_VALUE_GEQ, ~uint64_t{1},
      ~uint64_t{2}, 1},
+    {"greater than the largest signed number", CU_STREAM_WAIT_VALUE_GEQ,
+     ~uint64_t{0} >> 1, (~uint64_t{0} >> 1) - 1, (~uint64_t{0} >> 1) + 1},
     {"not greater beyond 31 bits", CU_STREAM_WAIT_VALUE_GEQ, 3 * (kHigh / 2), 1,
      3 * (kHigh / 2) + 1},
     {"equal in both halves", CU_STREAM_WAIT_VALUE_EQ, 5 * kHigh + 7,
@@ -1121,7 +1242,9 @@ static void expect_conditions_in_a_batch(const Words& word) {
   const Stream waits, writes;
   const Condition conditions[] = {
       {"greater", CU_STREAM_WAIT_VALUE_GEQ, 2, 1, 4},
-      {"a common bit", CU_STREAM_WAIT_VALUE_AND, 2, 4, 3}};
+      {"a common bit", CU_STREAM_WAIT_VALUE_AND, 2, 4, 3},
+      {"greater than the largest signed number", CU_STREAM_WAIT_VALUE_GEQ,
+       0x7FFFFFFF, 0x7FFFFFFE, 0x80000000}};
   for (const Condition& one : conditions) {
     SCOPED_TRACE(one.name);
     EXPECT_SUCCESS(write(word, one.holds, writes));
@@ -1135,6 +1258,51 @@ static void expect_conditions_in_a_batch(const Words& word) {
     EXPECT_SUCCESS(write(word, one.value, writes));  // ends any other wait
     ASSERT_TRUE(passes(waits));
   }
+}
+
+// Each of two waits in a batch holds what comes after it, and has a condition
+// of its own.
+static void expect_each_wait_of_a_batch(const Words& words) {
+  constexpr auto kWrite = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  uint32_t* const after_first = words.data + 2;
+  const Words second(words.data + 4, sizeof(uint32_t));
+  uint32_t* const after_second = words.data + 6;
+  const Stream waits, writes;
+  clear(words);
+  Operation common_bit = waiting_for(second.data, 6);
+  common_bit.waitValue.flags = CU_STREAM_WAIT_VALUE_AND;
+  EXPECT_SUCCESS(
+      batch({waiting_for(words.data, kAwaited), writing(kWrite, after_first, 1),
+             common_bit, writing(kWrite, after_second, 2)},
+            waits));
+  EXPECT_TRUE(is_held(waits));
+  EXPECT_EQ(value_at(after_first), 0u) << "the first wait does not hold";
+  EXPECT_SUCCESS(write(words, kAwaited, writes));
+  EXPECT_TRUE(is_held(waits)) << "by the second wait";
+  EXPECT_EQ(value_at(after_first), 1u);
+  EXPECT_EQ(value_at(after_second), 0u) << "the second wait does not hold";
+  EXPECT_SUCCESS(write(second, 2, writes));
+  EXPECT_TRUE(passes(waits)) << "a common bit is enough";
+  EXPECT_EQ(value_at(after_second), 2u);
+  EXPECT_SUCCESS(write(second, 6, writes));  // ends a wait for equality
+  ASSERT_TRUE(passes(waits));
+}
+
+// A batch waits for a greater number of 64 bits.
+static void expect_greater_64_in_a_batch(const Words& word) {
+  const Stream waits, writes;
+  Operation wide = waiting_for(word.data, 0);
+  wide.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+  wide.waitValue.value64 = 5 * kHigh + 7;
+  wide.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+  EXPECT_SUCCESS(write_64(word, 5 * kHigh + 6, writes));
+  EXPECT_TRUE(passes(writes));
+  EXPECT_SUCCESS(batch({wide}, waits));
+  EXPECT_TRUE(is_held(waits));
+  EXPECT_SUCCESS(write_64(word, 6 * kHigh, writes));
+  EXPECT_TRUE(passes(waits)) << "a greater number of 64 bits";
+  EXPECT_SUCCESS(write_64(word, 5 * kHigh + 7, writes));  // ends other waits
+  ASSERT_TRUE(passes(waits));
 }
 
 // Two threads queue batches in every stream. One more batch has words of 64
@@ -1156,7 +1324,9 @@ TEST(DeviceFlags, EveryStreamAndThreadHasBatches) {
     });
     expect_word_on_host(waits_by_batch, writes_by_batch);
     expect_conditions_in_a_batch(words);
+    expect_each_wait_of_a_batch(words);
     if (attribute(k64Bits) == 0) return;
+    expect_greater_64_in_a_batch(words);
     clear(words);
     const Stream waits, writes;
     constexpr auto kWide = CU_STREAM_MEM_OP_WRITE_VALUE_64;

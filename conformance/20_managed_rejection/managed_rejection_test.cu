@@ -311,6 +311,23 @@ TEST(ManagedRejection, MappedMemoryHasNoHandle) {
   scenario.run(20s);
 }
 
+TEST(ManagedRejection, MappedMemoryOfANodeHasNoHandle) {
+  covers("MNGD-07");
+  needs(gpus(1), legacy_memory, numa_vmm);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const int node = attribute(cudaDevAttrHostNumaId);
+    CUmemAllocationProp wanted = chunk_of(0, kFd);
+    wanted.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, node < 0 ? 0 : node};
+    const size_t bytes = granule(wanted);
+    const Mapping mapping(Chunk::create(bytes, wanted), bytes);
+    expect_not_legacy(me, "cuMemCreate, a node of the host", mapping.data);
+    mapping.fill(pattern("mapped"));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("mapped")));
+  });
+  scenario.run(20s);
+}
+
 TEST(ManagedRejection, PitchedMemoryIsWholeIfItTravels) {
   covers("MNGD-08");
   needs(gpus(1), legacy_memory);
@@ -357,6 +374,18 @@ TEST(ManagedRejection, PitchedMemoryIsWholeIfItTravels) {
   scenario.run(20s);
 }
 
+// Adds a node that allocates shareable memory, by the driver API.
+static CUresult add_by_driver(CUgraph graph, cudaMemAllocationHandleType type) {
+  CUDA_MEM_ALLOC_NODE_PARAMS wanted{};
+  wanted.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.poolProps.handleTypes = static_cast<CUmemAllocationHandleType>(type);
+  wanted.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  wanted.bytesize = kBytes;
+  CUgraphNode node = nullptr;
+  return NOTED(
+      DRIVER(cuGraphAddMemAllocNode)(&node, graph, nullptr, 0, &wanted));
+}
+
 TEST(ManagedRejection, MemoryOfAGraphHasNoHandle) {
   covers("MNGD-09");
   needs(gpus(1), legacy_memory, pools);
@@ -380,6 +409,8 @@ TEST(ManagedRejection, MemoryOfAGraphHasNoHandle) {
       SCOPED_TRACE("handle type " + std::to_string(type));
       EXPECT_REFUSED(add(type, &memory), cudaErrorInvalidValue,
                      cudaErrorNotSupported);
+      EXPECT_REFUSED(add_by_driver(graph, type), CUDA_ERROR_INVALID_VALUE,
+                     CUDA_ERROR_NOT_SUPPORTED);
     }
     EXPECT_SUCCESS(add(cudaMemHandleTypeNone, &memory));
     expect_no_handle(me, "a graph's allocation node", memory);
@@ -388,6 +419,10 @@ TEST(ManagedRejection, MemoryOfAGraphHasNoHandle) {
     CALL(cudaGraphLaunch(run, nullptr));
     CALL(cudaStreamSynchronize(nullptr));
     expect_no_handle(me, "memory that a graph has allocated", memory);
+    cudaMemPoolPtrExportData data;
+    EXPECT_NE(NOTED(cudaMemPoolExportPointer(&data, memory)), cudaSuccess)
+        << "a graph's memory is no memory of a shared pool";
+    cudaGetLastError();
     CALL(cudaFree(memory));
     CALL(cudaGraphExecDestroy(run));
     CALL(cudaGraphDestroy(graph));

@@ -244,6 +244,9 @@ TEST(SuballocationLeak, AHolderOfOneHandleFindsTheNeighboursSecret) {
 // so nothing that an earlier role left lies beside the mapping.
 static void searches_beside_an_allocation(Role& me) {
   const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+  LegacyMapping two(me.receive<cudaIpcMemHandle_t>("two blocks"), 2 * kBlock);
+  EXPECT_EQ(extent(two), 2 * kBlock) << "what the driver says of two blocks";
+  two.close();
   while (const auto input = me.next_input()) {
     const LegacyMapping mapping(handle, kBlock);
     EXPECT_EQ(extent(mapping), kBlock) << "what the driver says is mapped";
@@ -268,7 +271,9 @@ TEST(SuballocationLeak, AnAllocationOfWholeBlocksGivesNothingAway) {
     lent.fill(pattern("lent"));
     secrets.emplace_back(kBlock);
     for (int i = 0; i < 500; ++i) secrets.emplace_back(512);
+    const DeviceBuffer two_blocks(2 * kBlock);
     me.send("handle", lent.legacy_handle());
+    me.send("two blocks", two_blocks.legacy_handle());
     me.wait_until_done("importer");
     EXPECT_TRUE(kernel_reads(lent, pattern("lent")));
     for (const Secret& secret : secrets)
@@ -352,6 +357,40 @@ TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
   scenario.run(20s);
 }
 
+// An importer of two sub-allocations. It closes one of them and then the other.
+// A third one, which it has closed before, is freed meanwhile.
+static void closes_one_of_two(Role& me) {
+  const bool closes_a = me.index() == 0;
+  const auto handle_a = me.receive<cudaIpcMemHandle_t>("a");
+  const auto handle_b = me.receive<cudaIpcMemHandle_t>("b");
+  LegacyMapping early(handle_a, kSmall);
+  LegacyMapping freed(me.receive<cudaIpcMemHandle_t>("c"), kSmall);
+  EXPECT_TRUE(kernel_reads(freed, pattern("c")));
+  freed.close();
+  me.signal("c closed");
+  me.wait("c freed");
+  EXPECT_TRUE(kernel_reads(early, pattern("a"))) << "opened before the free";
+  early.close();
+  by_both_apis([&](auto api) {
+    MappingBy a(api, handle_a, kSmall), b(api, handle_b, kSmall);
+    auto& first = closes_a ? a : b;
+    auto& other = closes_a ? b : a;
+    const Pattern in_first = pattern(closes_a ? "a" : "b");
+    const Pattern in_other = pattern(closes_a ? "b" : "a");
+    EXPECT_TRUE(kernel_reads(first, in_first));
+    first.close();
+    EXPECT_TRUE(copy_reads(other, in_other));
+    EXPECT_TRUE(kernel_reads(other, in_other));
+    // At least one of a and b does not begin the block.
+    EXPECT_EQ(open_handle(api, closes_a ? handle_b : handle_a), other.data)
+        << "the second open";
+    EXPECT_SUCCESS(api.ipc_close_mem_handle(other.data));
+    EXPECT_TRUE(kernel_reads(other, in_other)) << "one open is left";
+    other.close();
+  });
+  me.signal("closed");
+}
+
 TEST(SuballocationLeak, ClosingOneSuballocationLeavesTheOtherOpen) {
   covers("SUBA-06");
   needs(gpus(1), legacy_memory);
@@ -359,32 +398,23 @@ TEST(SuballocationLeak, ClosingOneSuballocationLeavesTheOtherOpen) {
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer a(kSmall), b(kSmall);
-    a.fill(pattern("a"));
-    b.fill(pattern("b"));
+    DeviceBuffer c(kSmall);
+    c.fill(pattern("c"));
     me.observe(in_one_block(a, b) ? "one block" : "two blocks");
     me.send("a", a.legacy_handle());
     me.send("b", b.legacy_handle());
+    me.send("c", c.legacy_handle());
+    me.wait("c closed", 2);
+    c.free();
+    a.fill(pattern("a"));
+    b.fill(pattern("b"));
+    me.signal("c freed");
     me.wait("closed", 2);
   });
 
   // One importer closes the mapping that it opened first, and the other
   // importer closes the mapping that it opened second.
-  scenario.roles("importer", 2, [](Role& me) {
-    const bool closes_a = me.index() == 0;
-    const auto handle_a = me.receive<cudaIpcMemHandle_t>("a");
-    const auto handle_b = me.receive<cudaIpcMemHandle_t>("b");
-    by_both_apis([&](auto api) {
-      MappingBy a(api, handle_a, kSmall), b(api, handle_b, kSmall);
-      auto& first = closes_a ? a : b;
-      auto& other = closes_a ? b : a;
-      EXPECT_TRUE(kernel_reads(first, pattern(closes_a ? "a" : "b")));
-      first.close();
-      EXPECT_TRUE(copy_reads(other, pattern(closes_a ? "b" : "a")));
-      EXPECT_TRUE(kernel_reads(other, pattern(closes_a ? "b" : "a")));
-      other.close();
-    });
-    me.signal("closed");
-  });
+  scenario.roles("importer", 2, closes_one_of_two);
 
   scenario.run(20s);
 }

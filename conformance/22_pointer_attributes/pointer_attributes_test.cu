@@ -212,7 +212,7 @@ TEST(PointerAttributes, MappedMemoryAllowsWhatItWasMadeFor) {
       SCOPED_TRACE("handle type " + std::to_string(types));
       const CUmemAllocationProp wanted = chunk_of(0, types);
       const size_t bytes = granule(wanted);
-      const Chunk chunk = Chunk::create(bytes, wanted);
+      Chunk chunk = Chunk::create(bytes, wanted);
       const Mapping mapping(chunk, bytes);
       EXPECT_EQ(allowed_types(mapping.data),
                 static_cast<unsigned long long>(types));
@@ -221,6 +221,10 @@ TEST(PointerAttributes, MappedMemoryAllowsWhatItWasMadeFor) {
           &number, chunk.handle(), kFd, 0));
       const Descriptor descriptor(number);
       EXPECT_EQ(code == CUDA_SUCCESS, types == kFd) << name_of(code);
+      chunk.release();
+      EXPECT_EQ(allowed_types(mapping.data),
+                static_cast<unsigned long long>(types))
+          << "after the release of the handle";
     }
   });
   scenario.run(20s);

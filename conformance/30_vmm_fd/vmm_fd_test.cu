@@ -9,10 +9,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <deque>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "harness/scenario/cuda.h"
@@ -94,6 +96,20 @@ TEST(VmmFd, CopyOfTheImporterReadsWhatTheExporterWrote) {
   scenario.run(20s);
 }
 
+// A memset sets all bytes, and then a stream writes the first word.
+static void expect_word_and_memset_arrive(const Words& words) {
+  const Stream stream;
+  words.poison();
+  CALL(cudaDeviceSynchronize());
+  EXPECT_SUCCESS(NOTED(DRIVER(cuStreamWriteValue32)(
+      stream, address_of(words.data), 7, CU_STREAM_WRITE_VALUE_DEFAULT)));
+  EXPECT_TRUE(passes(stream));
+  uint32_t seen[2] = {};
+  CALL(cudaMemcpy(seen, words.data, sizeof seen, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(seen[0], 7u) << "the word that a stream writes";
+  EXPECT_EQ(seen[1], 0xEEEEEEEEu) << "a word that the memset sets";
+}
+
 // The size does not fit in 32 bits. The test uses only the first and the last
 // part of the memory.
 TEST(VmmFd, MoreThanFourGibibytesAreSharedWhole) {
@@ -125,6 +141,7 @@ TEST(VmmFd, MoreThanFourGibibytesAreSharedWhole) {
     EXPECT_TRUE(kernel_reads(first(mapping), pattern("first")));
     EXPECT_TRUE(kernel_reads(last(mapping), pattern("last")));
     EXPECT_TRUE(copy_reads(last(mapping), pattern("last")));
+    expect_word_and_memset_arrive(last(mapping));
     last(mapping).fill(pattern("last of the importer"));
     me.signal("done");
   });
@@ -143,6 +160,9 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
     const Mapping mapping(chunk, bytes);
     mapping.fill(pattern("A"));
     me.send_descriptor("descriptor", chunk.descriptor().get());
+    // The importer writes this memory before the exporter maps it.
+    const Chunk unmapped = Chunk::create(granule());
+    me.send_descriptor("unmapped", unmapped.descriptor().get());
 
     me.wait("B written");
     EXPECT_TRUE(kernel_reads(mapping, pattern("B")));
@@ -150,6 +170,8 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
     mapping.fill(pattern("C"));
     me.signal("C written");
     me.wait("done");
+    EXPECT_TRUE(kernel_reads(Mapping(unmapped, granule()),
+                             pattern("by the importer alone")));
     lend_in_every_way(me, mapping);
   });
 
@@ -164,6 +186,8 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
     me.wait("C written");
     EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
     EXPECT_TRUE(copy_reads(mapping, pattern("C")));
+    Mapping(Chunk::import(me.receive_descriptor("unmapped")), granule())
+        .fill(pattern("by the importer alone"));
     me.signal("done");
     borrow_in_every_way(me, mapping);
     EXPECT_TRUE(copy_waits_its_turn(mapping));
@@ -269,6 +293,65 @@ static void owns_chunks_in_threads() {
   });
 }
 
+// Imports, maps, reads and gives back memory many times. Returns what is wrong,
+// or nothing. A thread that other threads run beside may not throw, so this
+// function does not use CALL.
+static std::string imports_many_times(const Descriptor& descriptor,
+                                      size_t bytes, uint32_t first_word) {
+  constexpr int kTimes = 100;
+  const CUmemAccessDesc access = access_for(0);
+  for (int i = 0; i < kTimes; ++i) {
+    CUmemGenericAllocationHandle chunk = 0;
+    CUdeviceptr at = 0;
+    uint32_t word = 0;
+    CUresult code = CUDA_SUCCESS;
+    const auto succeeds = [&code](CUresult result) {
+      code = result;
+      return code == CUDA_SUCCESS;
+    };
+    if (!succeeds(DRIVER(cuMemImportFromShareableHandle)(
+            &chunk, by_value(descriptor.get()), kFd)) ||
+        !succeeds(DRIVER(cuMemAddressReserve)(&at, bytes, 0, 0, 0)) ||
+        !succeeds(DRIVER(cuMemMap)(at, bytes, 0, chunk, 0)) ||
+        !succeeds(DRIVER(cuMemSetAccess)(at, bytes, &access, 1)) ||
+        !succeeds(DRIVER(cuMemcpyDtoH)(&word, at, sizeof word)) ||
+        !succeeds(DRIVER(cuMemUnmap)(at, bytes)) ||
+        !succeeds(DRIVER(cuMemAddressFree)(at, bytes)) ||
+        !succeeds(DRIVER(cuMemRelease)(chunk)))
+      return "a call returns " + name_of(code);
+    if (word != first_word) return "other memory";
+  }
+  return "";
+}
+
+// An importer of two allocations. Each of two threads imports one of them, both
+// at the same time.
+static void imports_in_threads_at_once(Role& me) {
+  const Descriptor one = me.receive_descriptor("one");
+  const Descriptor other = me.receive_descriptor("other");
+  CALL(cudaFree(nullptr));
+  const size_t bytes = granule();
+  const uint32_t words[] = {pattern("one").at(0), pattern("other").at(0)};
+  std::string found[2];
+  std::atomic<int> there{0};
+  const auto meet = [&] {
+    for (++there; there < 2;) std::this_thread::yield();
+  };
+  note_call("two threads import");
+  std::thread second([&] {
+    const cudaError_t current = cudaSetDevice(0);
+    meet();
+    found[1] = current == cudaSuccess
+                   ? imports_many_times(other, bytes, words[1])
+                   : name_of(current);
+  });
+  meet();
+  found[0] = imports_many_times(one, bytes, words[0]);
+  second.join();
+  for (const std::string& wrong : found) EXPECT_EQ(wrong, "");
+  me.signal("imported at once");
+}
+
 TEST(VmmFd, EveryThreadMayShareChunks) {
   covers("VMM-43");
   needs(gpus(1), vmm_fd);
@@ -293,9 +376,19 @@ TEST(VmmFd, EveryThreadMayShareChunks) {
     }
     me.wait("done");
     EXPECT_TRUE(kernel_reads(mapping, pattern("importer")));
+    std::deque<Chunk> chunks;
+    for (const char* name : {"one", "other"}) {
+      chunks.push_back(Chunk::create(bytes));
+      Mapping(chunks.back(), bytes).fill(pattern(name));
+      me.send_descriptor(name, chunks.back().descriptor().get());
+    }
+    me.wait("imported at once");
   });
 
-  scenario.role("importer", uses_chunks_in_threads);
+  scenario.role("importer", [](Role& me) {
+    uses_chunks_in_threads(me);
+    imports_in_threads_at_once(me);
+  });
 
   scenario.run(20s);
 }

@@ -3,8 +3,10 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <string>
@@ -299,9 +301,34 @@ static void writes_exporters_values(CUdeviceptr address, size_t bytes) {
 }
 
 static const std::vector<std::string> kReadOnlyUses = {
-    "read",   "copy",
-    "memset", "memset in a stream",
-    "kernel", "kernel that wrote before"};
+    "read",
+    "copy",
+    "device copy",
+    "memset",
+    "rectangle",
+    "memset of 32 bits",
+    "word",
+    "batch",
+    "memset in a stream",
+    "kernel",
+    "kernel that wrote before"};
+
+// The code of a call of the driver API as a code of the runtime.
+static cudaError_t as_runtime(CUresult code) {
+  return static_cast<cudaError_t>(code);
+}
+
+// The null stream writes a word, alone or in a batch.
+static CUresult write_word(const uint32_t* word, bool by_batch) {
+  CUstreamBatchMemOpParams one{};
+  one.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  one.writeValue.address = address_of(word);
+  one.writeValue.value = kLanded;
+  return by_batch
+             ? DRIVER(cuStreamBatchMemOp)(nullptr, 1, &one, 0)
+             : DRIVER(cuStreamWriteValue32)(nullptr, address_of(word), kLanded,
+                                            CU_STREAM_WRITE_VALUE_DEFAULT);
+}
 
 static void reads_and_raises_access(const Mapped& mapped, size_t bytes) {
   EXPECT_EQ(access_at(mapped.address()), 1u);
@@ -309,6 +336,10 @@ static void reads_and_raises_access(const Mapped& mapped, size_t bytes) {
   const Words words = words_at(mapped.address(), bytes);
   EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
   EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+  const DeviceBuffer own(bytes);
+  CALL(cudaMemcpy(own.data, words.data, bytes, cudaMemcpyDeviceToDevice));
+  EXPECT_TRUE(kernel_reads(own, pattern("exporter")))
+      << "copied to other memory";
   EXPECT_SUCCESS(set_access(mapped.address(), bytes, access_for(0)));
   EXPECT_EQ(access_at(mapped.address()), 3u) << "it may be raised later";
   expect_raised_access_works(bytes);
@@ -316,14 +347,23 @@ static void reads_and_raises_access(const Mapped& mapped, size_t bytes) {
 
 static void expect_no_write(Role& me, const std::string& way, uint32_t* data,
                             size_t bytes) {
+  const DeviceBuffer own(bytes);
   cudaError_t code = cudaSuccess;
   note_call(way.c_str());
   if (way.rfind("kernel", 0) == 0)
     store<<<1, 1>>>(data);
   else if (way == "copy")
     code = cudaMemcpy(data, &kLanded, sizeof kLanded, cudaMemcpyDefault);
+  else if (way == "device copy")
+    code = cudaMemcpy(data, own.data, bytes, cudaMemcpyDeviceToDevice);
   else if (way == "memset")
     code = cudaMemset(data, 0x3C, bytes);
+  else if (way == "rectangle")
+    code = cudaMemset2D(data, 512, 0x3C, 100, 3);
+  else if (way == "memset of 32 bits")
+    code = as_runtime(DRIVER(cuMemsetD32)(address_of(data), kLanded, 4));
+  else if (way == "word" || way == "batch")
+    code = as_runtime(write_word(data, way == "batch"));
   else
     code = cudaMemsetAsync(data, 0x3C, bytes);
   const cudaError_t end = cudaDeviceSynchronize();
@@ -660,6 +700,31 @@ static void expect_values_stay_without_mapping() {
       << "after it was unmapped";
 }
 
+// Memory that is mapped again at its own addresses has no access, and the
+// access that is given then is not the one of an earlier mapping. `chunk` is
+// mapped at the beginning of the range, and stays there.
+static void expect_fresh_access_of_same_memory(const Reservation& range,
+                                               const Chunk& chunk,
+                                               Pattern written) {
+  const size_t bytes = granule();
+  const Words words = words_at(range.at(0), bytes);
+  const auto map_again = [&] {
+    range.unmap(0, bytes);
+    range.map(0, bytes, chunk);
+    EXPECT_EQ(access_at(range.at(0)), kNone) << "the same memory is back";
+  };
+  map_again();
+  const CUresult code = set_access(range.at(0), bytes, access_for(0, kRead));
+  if (code != CUDA_ERROR_NOT_SUPPORTED) CALL(code);
+  map_again();
+  allow(range.at(0), bytes);
+  EXPECT_EQ(access_at(range.at(0)), 3u) << "where it could only be read before";
+  EXPECT_TRUE(kernel_reads(words, written));
+  words.poison();
+  words.fill(written);
+  EXPECT_TRUE(copy_reads(words, written));
+}
+
 TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
   covers("VMM-25");
   needs(gpus(1), vmm_fd);
@@ -704,6 +769,7 @@ TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
     EXPECT_TRUE(kernel_reads(words, pattern("chunk 2")));
     EXPECT_TRUE(copy_reads(words, pattern("chunk 2")));
     words.fill(pattern("by the importer"));
+    expect_fresh_access_of_same_memory(range, two, pattern("by the importer"));
     range.unmap(0, bytes);
     range.unmap(bytes, bytes);
     expect_remap_in_one_piece(range);
@@ -801,6 +867,22 @@ TEST(VmmAccess, TheWantedAddressIsAHint) {
                (third == first ? "these" : "others"));
     free(second);
     free(third);
+
+    const DeviceBuffer device(bytes);
+    void* const room = mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(room, MAP_FAILED);
+    void* const host =
+        pointer_to((address_of(room) + bytes - 1) / bytes * bytes);
+    *static_cast<uint32_t*>(host) = kLanded;
+    for (const void* const used : {host, static_cast<void*>(device.data)}) {
+      SCOPED_TRACE(used == host ? "memory of the host" : "cudaMalloc");
+      const CUdeviceptr elsewhere = reserve_at(address_of(used));
+      expect_apart(address_of(used), elsewhere);
+      free(elsewhere);
+    }
+    EXPECT_EQ(*static_cast<uint32_t*>(host), kLanded);
+    munmap(room, 2 * bytes);
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);
@@ -845,6 +927,9 @@ TEST(VmmAccess, AddressesAreAlignedAsWanted) {
         EXPECT_EQ(address.result() % alignment, 0u);
         reserved.push_back(address.result());
       }
+    std::sort(reserved.begin(), reserved.end());
+    for (size_t i = 1; i < reserved.size(); ++i)
+      EXPECT_LE(reserved[i - 1] + bytes, reserved[i]) << "two ranges overlap";
     for (const CUdeviceptr address : reserved)
       EXPECT_SUCCESS(DRIVER(cuMemAddressFree)(address, bytes));
   });
@@ -881,6 +966,20 @@ static void expect_access_by_chunk(const Reservation& range) {
                 k == 4 || k == 5 ? static_cast<unsigned>(flags) : 3u)
           << "chunk " << k;
   }
+}
+
+// One copy from memory of one GPU to memory of the same GPU moves the values of
+// all chunks, in both directions.
+static void expect_device_copies_move_all(const Words& whole) {
+  const DeviceBuffer own(whole.bytes());
+  CALL(cudaMemcpy(own.data, whole.data, whole.bytes(),
+                  cudaMemcpyDeviceToDevice));
+  EXPECT_TRUE(kernel_reads(own, pattern("by the importer"))) << "out of chunks";
+  whole.poison();
+  CALL(cudaMemcpyAsync(whole.data, own.data, whole.bytes(),
+                       cudaMemcpyDeviceToDevice, nullptr));
+  CALL(cudaDeviceSynchronize());
+  EXPECT_TRUE(kernel_reads(whole, pattern("by the importer"))) << "into chunks";
 }
 
 TEST(VmmAccess, ImportedChunksLieSideBySide) {
@@ -933,6 +1032,7 @@ TEST(VmmAccess, ImportedChunksLieSideBySide) {
     }
     expect_words_reach_their_chunks(range);
     whole.fill(pattern("by the importer"));
+    expect_device_copies_move_all(whole);
     expect_access_by_chunk(range);
     EXPECT_TRUE(copy_reads(whole, pattern("by the importer")));
     for (int k = 0; k < kChunks; ++k) range.unmap(k * bytes, bytes);
@@ -1050,6 +1150,8 @@ TEST(VmmAccess, TheLocationIsInTheImportersNumbering) {
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
     const Chunk chunk = Chunk::create(bytes, chunk_of(0));
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
     me.send("uuid", uuid_of(0));
     me.send_descriptor("descriptor", chunk.descriptor().get());
     me.wait("done");
@@ -1065,6 +1167,12 @@ TEST(VmmAccess, TheLocationIsInTheImportersNumbering) {
               EXPECT_EQ(found.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
               EXPECT_EQ(found.location.id, 1);
               EXPECT_EQ(uuid_of(1), uuid);
+              CALL(cudaSetDevice(1));
+              const Mapping mapping(chunk, granule(), kReadWrite, 1);
+              EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+              EXPECT_EQ(pointer_attribute<int>(
+                            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, mapping.data),
+                        1);
               me.observe("requestedHandleTypes of an import: " +
                          std::to_string(found.requestedHandleTypes));
               me.signal("done");
@@ -1100,10 +1208,22 @@ static Chunk filled_chunk() {
   return chunk;
 }
 
+// An importer that reads what was retained. It has two imports of this memory,
+// and a mapping of each import names its own handle.
 static void reads_what_was_retained(Role& me) {
-  const Mapping mapping(Chunk::import(me.receive_descriptor("retained")),
-                        granule());
-  EXPECT_TRUE(kernel_reads(mapping, pattern("other")));
+  const Descriptor descriptor = me.receive_descriptor("retained");
+  const Chunk imports[] = {Chunk::import(descriptor),
+                           Chunk::import(descriptor)};
+  const Mapping first(imports[0], granule()), second(imports[1], granule());
+  EXPECT_TRUE(kernel_reads(first, pattern("other")));
+  for (const int i : {1, 0}) {
+    Sentinel<CUmemGenericAllocationHandle> found;
+    EXPECT_SUCCESS(DRIVER(cuMemRetainAllocationHandle)(
+        found.out(), i == 0 ? first.data : second.data));
+    EXPECT_EQ(found.result(), imports[i].handle()) << "import " << i;
+    EXPECT_SUCCESS(DRIVER(cuMemRelease)(found.value));
+  }
+  EXPECT_TRUE(kernel_reads(second, pattern("other")));
 }
 
 TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
@@ -1280,6 +1400,19 @@ TEST(VmmAccess, ADmaBufIsAnotherExport) {
 
 // --- other devices ----------------------------------------------------------
 
+// Access for reading only belongs to one GPU. GPU 1 is current.
+static void expect_one_gpu_only_reads(const Mapped& mapped, size_t bytes) {
+  const CUmemAccessDesc list[] = {access_for(0), access_for(1, kRead)};
+  const CUresult code =
+      NOTED(DRIVER(cuMemSetAccess)(mapped.address(), bytes, list, 2));
+  if (code == CUDA_ERROR_NOT_SUPPORTED) return;
+  CALL(code);
+  EXPECT_EQ(access_at(mapped.address(), 0), 3u);
+  EXPECT_EQ(access_at(mapped.address(), 1), 1u) << "GPU 1 may only read";
+  EXPECT_TRUE(
+      kernel_reads(words_at(mapped.address(), bytes), pattern("by GPU 1")));
+}
+
 TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
   covers("VMM-33");
   needs(gpus(2), vmm_fd, peer_access);
@@ -1328,9 +1461,52 @@ TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
     EXPECT_SUCCESS(DRIVER(cuMemSetAccess)(both.address(), bytes, unlike, 2));
     EXPECT_EQ(access_at(both.address(), 0), 3u);
     EXPECT_EQ(access_at(both.address(), 1), kNone) << "taken by the same list";
+    expect_one_gpu_only_reads(both, bytes);
     me.signal("done");
   });
   scenario.run(20s);
+}
+
+// An importer of memory of GPU `on`. First the other GPU and then GPU `on` uses
+// the memory.
+static void uses_memory_by_both_gpus(Role& me, int on) {
+  const size_t bytes = granule(chunk_of(on));
+  const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+  EXPECT_EQ(chunk.properties().location.id, on);
+  for (const int by : {1 - on, on}) {
+    SCOPED_TRACE("by GPU " + std::to_string(by));
+    CALL(cudaSetDevice(by));
+    const Mapping mapping(chunk, bytes, kReadWrite, by);
+    EXPECT_EQ(pointer_attribute<int>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                     mapping.data),
+              on);
+    EXPECT_TRUE(kernel_reads(
+        mapping, pattern(by == on ? "by the other GPU" : "exporter")));
+    mapping.fill(pattern(by == on ? "importer" : "by the other GPU"));
+  }
+  me.signal("done");
+}
+
+TEST(VmmAccess, MemoryOfEitherGpuIsShared) {
+  covers("VMM-33");
+  needs(gpus(2), vmm_fd, peer_access);
+  for (const int on : {0, 1}) {
+    SCOPED_TRACE("memory of GPU " + std::to_string(on));
+    Scenario scenario(Scenario::kShared);
+    scenario.role("exporter", [on](Role& me) {
+      CALL(cudaSetDevice(on));
+      const size_t bytes = granule(chunk_of(on));
+      const Chunk chunk = Chunk::create(bytes, chunk_of(on));
+      const Mapping mapping(chunk, bytes, kReadWrite, on);
+      mapping.fill(pattern("exporter"));
+      me.send_descriptor("descriptor", chunk.descriptor().get());
+      me.wait("done");
+      EXPECT_TRUE(kernel_reads(mapping, pattern("importer")));
+    });
+    scenario.role("importer",
+                  [on](Role& me) { uses_memory_by_both_gpus(me, on); });
+    scenario.run(20s);
+  }
 }
 
 TEST(VmmAccess, UnsuitableLocationsGetNoAccess) {
@@ -1357,7 +1533,16 @@ TEST(VmmAccess, UnsuitableLocationsGetNoAccess) {
     expect_refusal("a negative ordinal", CU_MEM_LOCATION_TYPE_DEVICE, -1);
     expect_refusal("a host NUMA node, for memory of a device",
                    CU_MEM_LOCATION_TYPE_HOST_NUMA, 0);
+    int count = 0;
+    CALL(cudaGetDeviceCount(&count));
+    expect_refusal("the ordinal after the last one",
+                   CU_MEM_LOCATION_TYPE_DEVICE, count);
     EXPECT_EQ(access_at(mapped.address()), kNone);
+    const CUmemAccessDesc list[] = {access_for(0), access_for(kNoSuchDevice)};
+    EXPECT_REFUSED(DRIVER(cuMemSetAccess)(mapped.address(), bytes, list, 2),
+                   CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_INVALID_VALUE,
+                   CUDA_ERROR_NOT_SUPPORTED)
+        << "the second location of a list";
     EXPECT_TRUE(context_is_usable());
     allow(mapped.address(), bytes);
     const Words words = words_at(mapped.address(), bytes);

@@ -176,6 +176,14 @@ TEST(VmmLifetime, EveryImportHasItsOwnRelease) {
   scenario.run(60s);
 }
 
+// A mapping gives its handle back, and the handle is released again.
+static void retain_and_release(const Mapping& mapping) {
+  Sentinel<CUmemGenericAllocationHandle> retained;
+  EXPECT_SUCCESS(
+      DRIVER(cuMemRetainAllocationHandle)(retained.out(), mapping.data));
+  EXPECT_SUCCESS(DRIVER(cuMemRelease)(retained.result()));
+}
+
 TEST(VmmLifetime, AMappingOutlivesItsHandle) {
   covers("VMM-27");
   needs(gpus(1), vmm_fd, alone);
@@ -188,6 +196,7 @@ TEST(VmmLifetime, AMappingOutlivesItsHandle) {
     me.send_descriptor("descriptor", chunk.descriptor().get());
     mapping.fill(pattern("exporter"));
     EXPECT_SUCCESS(DRIVER(cuMemRelease)(chunk.forget()));
+    retain_and_release(mapping);
     me.wait("released by the importer");
     take_all_free_memory();
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
@@ -204,6 +213,7 @@ TEST(VmmLifetime, AMappingOutlivesItsHandle) {
     Mapping other(chunk, bytes);
     const Mapping mapping(chunk, bytes);
     EXPECT_SUCCESS(DRIVER(cuMemRelease)(chunk.forget()));
+    retain_and_release(mapping);
     other.unmap();  // not the last mapping
     me.signal("released by the importer");
     me.wait("overwritten");
@@ -213,6 +223,45 @@ TEST(VmmLifetime, AMappingOutlivesItsHandle) {
     me.signal("written by the importer");
   });
   scenario.run(30s);
+}
+
+// The documentation of cuCtxDestroy: it "will not destroy memory allocations by
+// cuMemCreate() […] These memory allocations are not associated with any CUDA
+// context".
+TEST(VmmLifetime, AnImportBelongsToNoContext) {
+  covers("VMM-27");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const Chunk chunk = Chunk::create(granule());
+    const Mapping mapping(chunk, granule());
+    mapping.fill(pattern("exporter"));
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait("done");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("importer")));
+  });
+  scenario.role("importer", [](Role& me) {
+    const Descriptor descriptor = me.receive_descriptor("descriptor");
+    CALL(cudaSetDevice(0));  // makes the primary context
+    CUcontext other = nullptr;
+    CALL(DRIVER(cuCtxCreate)(&other, nullptr, 0, 0));
+    const Chunk chunk = Chunk::import(descriptor);
+    const Mapping mapping(chunk, granule());
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    CALL(cudaSetDevice(0));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")))
+        << "in another context";
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")))
+        << "in another context";
+    CALL(DRIVER(cuCtxDestroy)(other));
+    EXPECT_EQ(access_at(mapping.address()), 3u) << "its context has ended";
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")))
+        << "its context has ended";
+    EXPECT_TRUE(kernel_reads(Mapping(chunk, granule()), pattern("exporter")));
+    mapping.fill(pattern("importer"));
+    me.signal("done");
+  });
+  scenario.run(20s);
 }
 
 TEST(VmmLifetime, TheImportersMappingOutlivesTheExportersUse) {
@@ -304,6 +353,12 @@ static void watches_free_memory(Role& me) {
   Large large;
   Descriptor descriptor = large.chunk.descriptor();
   EXPECT_TRUE(large.chunk.descriptor()) << "a second one, closed at once";
+  Sentinel<CUmemFabricHandle> none;
+  EXPECT_NE(
+      NOTED(DRIVER(cuMemExportToShareableHandle)(
+          none.out(), large.chunk.handle(), CU_MEM_HANDLE_TYPE_FABRIC, 0)),
+      CUDA_SUCCESS)
+      << "a type for which the memory was not made";
   me.send_descriptor("descriptor", descriptor.get());
   me.wait("received");
   const size_t free = free_memory();
@@ -341,6 +396,12 @@ TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
     me.signal("received");
     me.wait("given up");
     Chunk chunk = Chunk::import(descriptor);
+    Sentinel<CUmemGenericAllocationHandle> none;
+    EXPECT_NE(
+        NOTED(DRIVER(cuMemImportFromShareableHandle)(
+            none.out(), by_value(descriptor.get()), CU_MEM_HANDLE_TYPE_WIN32)),
+        CUDA_SUCCESS)
+        << "a type of another system";
     descriptor.close();
     say(me, kHeld[3]);
     const Reservation range(kWatched);  // stays: addresses hold no memory
@@ -365,6 +426,40 @@ TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
     say(me, kHeld[5]);
     Chunk(retained.result()).release();
     say(me, kLast);
+  });
+  scenario.run(60s);
+}
+
+TEST(VmmLifetime, AccessOfASecondGpuKeepsNoMemory) {
+  covers("VMM-30");
+  needs(gpus(2), vmm_fd, peer_access, alone);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    Large large;
+    me.send_descriptor("descriptor", large.chunk.descriptor().get());
+    me.wait("mapped");
+    large.mapping.unmap();
+    large.chunk.release();
+    me.signal("given up");
+    me.wait("done");
+  });
+  scenario.role("importer", [](Role& me) {
+    Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+    Mapping mapping(chunk, kWatched);
+    const CUmemAccessDesc access = access_for(1);
+    EXPECT_SUCCESS(
+        DRIVER(cuMemSetAccess)(mapping.address(), kWatched, &access, 1));
+    const Words words(mapping.data, granule());
+    CALL(cudaSetDevice(1));
+    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+    CALL(cudaSetDevice(0));
+    me.signal("mapped");
+    me.wait("given up");
+    const size_t free = free_memory();
+    mapping.unmap();
+    chunk.release();
+    EXPECT_TRUE(returned(free, kWatched));
+    me.signal("done");
   });
   scenario.run(60s);
 }

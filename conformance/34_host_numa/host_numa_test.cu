@@ -3,6 +3,9 @@
 // CPUs alone do with such a pool.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <string>
 
 #include "harness/scenario/cuda.h"
@@ -39,6 +42,16 @@ unsigned long long cpu_access(const Mapping& mapping, CUmemLocation node) {
   return flags.result();
 }
 
+// May the CPU read the memory? The kernel reads it for the CPU, so that the
+// process goes on if it may not.
+bool cpu_may_read(const Mapping& mapping) {
+  int ends[2] = {-1, -1};
+  EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const Descriptor reads(ends[0]), writes(ends[1]);
+  return write(writes.get(), mapping.data, sizeof(uint32_t)) ==
+         sizeof(uint32_t);
+}
+
 // Judges that the CPU keeps its access when the GPU gets access again.
 void expect_both_have_access(const Mapping& mapping, CUmemLocation node) {
   EXPECT_EQ(cpu_access(mapping, node), 3u);
@@ -49,7 +62,62 @@ void expect_both_have_access(const Mapping& mapping, CUmemLocation node) {
   EXPECT_EQ(access_at(mapping.address()), 3u);
 }
 
+void expect_location(const Chunk& chunk, CUmemLocation wanted) {
+  const CUmemAllocationProp found = chunk.properties();
+  EXPECT_EQ(found.type, CU_MEM_ALLOCATION_TYPE_PINNED);
+  EXPECT_EQ(found.location.type, wanted.type);
+  EXPECT_EQ(found.location.id, wanted.id);
+}
+
+// A memset and copies of the GPU reach memory that the CPU also uses.
+void expect_copies_and_memsets_arrive(const Mapping& mapping) {
+  const DeviceBuffer own(mapping.bytes());
+  mapping.poison();
+  CALL(cudaDeviceSynchronize());
+  const uint32_t last = mapping.data[mapping.count - 1];
+  EXPECT_EQ(last, 0xEEEEEEEEu) << "set by cudaMemset";
+  own.fill(pattern("copied"));
+  CALL(cudaMemcpy(mapping.data, own.data, mapping.bytes(), cudaMemcpyDefault));
+  CALL(cudaDeviceSynchronize());
+  EXPECT_TRUE(host_reads(mapping, pattern("copied")));
+  own.poison();
+  CALL(cudaMemcpy(own.data, mapping.data, mapping.bytes(), cudaMemcpyDefault));
+  EXPECT_TRUE(kernel_reads(own, pattern("copied")));
+}
+
 }  // namespace
+
+// An importer of memory of a node. It uses the memory by its CPU and by its
+// GPU, also when the exporter has given the memory up.
+static void uses_memory_of_a_node(Role& me) {
+  CALL(cudaFree(nullptr));
+  const auto node = me.receive<CUmemLocation>("node");
+  const auto bytes = me.receive<size_t>("bytes");
+  const Chunk chunk = Chunk::import(me.receive_descriptor("memory"));
+  expect_location(chunk, node);
+  const Mapping mapping(chunk, bytes);
+  EXPECT_EQ(cpu_access(mapping, node), 0u) << "before cuMemSetAccess";
+  EXPECT_FALSE(cpu_may_read(mapping)) << "before cuMemSetAccess";
+  allow_cpu(mapping, node);
+  EXPECT_TRUE(cpu_may_read(mapping));
+  expect_both_have_access(mapping, node);
+  EXPECT_TRUE(host_reads(mapping, pattern("exporter's GPU")));
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter's GPU")));
+  host_writes(mapping, pattern("importer's CPU"));
+  me.signal("written by the CPU");
+  me.wait("read");
+  expect_copies_and_memsets_arrive(mapping);
+  mapping.fill(pattern("importer's GPU"));
+  me.signal("written by the GPU");
+  me.wait("written back");
+  EXPECT_TRUE(host_reads(mapping, pattern("exporter's CPU")));
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter's CPU")));
+  me.signal("read back");
+  me.wait("given up");
+  EXPECT_TRUE(host_reads(mapping, pattern("exporter's CPU"))) << "alone";
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter's CPU"))) << "alone";
+  me.signal("done");
+}
 
 TEST(HostNuma, CpuAndGpuOfEachProcessUseMemoryOfANode) {
   covers("MNGD-15");
@@ -62,16 +130,14 @@ TEST(HostNuma, CpuAndGpuOfEachProcessUseMemoryOfANode) {
     CUmemAllocationProp wanted = chunk_of(0);
     wanted.location = node;
     const size_t bytes = granule(wanted);
-    const Chunk chunk = Chunk::create(bytes, wanted);
-    const Mapping mapping(chunk, bytes);
+    Chunk chunk = Chunk::create(bytes, wanted);
+    Mapping mapping(chunk, bytes);
     allow_cpu(mapping, node);
     mapping.fill(pattern("exporter's GPU"));
     EXPECT_TRUE(host_reads(mapping, pattern("exporter's GPU")));
     // cuMemSetAccess ignores the number of the node.
     allow_cpu(mapping, {node.type, node.id + 1});
-    EXPECT_EQ(chunk.properties().type, CU_MEM_ALLOCATION_TYPE_PINNED);
-    EXPECT_EQ(chunk.properties().location.type, node.type);
-    EXPECT_EQ(chunk.properties().location.id, node.id);
+    expect_location(chunk, node);
     me.send("node", node);
     me.send("bytes", bytes);
     me.send_descriptor("memory", chunk.descriptor().get());
@@ -86,29 +152,13 @@ TEST(HostNuma, CpuAndGpuOfEachProcessUseMemoryOfANode) {
     host_writes(mapping, pattern("exporter's CPU"));
     me.signal("written back");
     me.wait("read back");
+    mapping.unmap();
+    chunk.release();
+    me.signal("given up");
+    me.wait("done");
   });
 
-  scenario.role("importer", [](Role& me) {
-    CALL(cudaFree(nullptr));
-    const auto node = me.receive<CUmemLocation>("node");
-    const auto bytes = me.receive<size_t>("bytes");
-    const Mapping mapping(Chunk::import(me.receive_descriptor("memory")),
-                          bytes);
-    EXPECT_EQ(cpu_access(mapping, node), 0u) << "before cuMemSetAccess";
-    allow_cpu(mapping, node);
-    expect_both_have_access(mapping, node);
-    EXPECT_TRUE(host_reads(mapping, pattern("exporter's GPU")));
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter's GPU")));
-    host_writes(mapping, pattern("importer's CPU"));
-    me.signal("written by the CPU");
-    me.wait("read");
-    mapping.fill(pattern("importer's GPU"));
-    me.signal("written by the GPU");
-    me.wait("written back");
-    EXPECT_TRUE(host_reads(mapping, pattern("exporter's CPU")));
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter's CPU")));
-    me.signal("read back");
-  });
+  scenario.role("importer", uses_memory_of_a_node);
   scenario.run(20s);
 }
 

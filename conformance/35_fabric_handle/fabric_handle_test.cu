@@ -198,19 +198,24 @@ TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule(fabric_memory());
-    const Chunk chunk = Chunk::create(bytes, fabric_memory());
-    const Mapping mapping(chunk, bytes);
+    Chunk chunk = Chunk::create(bytes, fabric_memory());
+    Mapping mapping(chunk, bytes);
     mapping.fill(pattern("A"));
     const Chunk second = Chunk::create(bytes, fabric_memory());
     const Mapping beside(second, bytes);
     beside.fill(pattern("second"));
     me.send("handle", chunk.fabric_handle());
     me.send("second handle", second.fabric_handle());
+    me.send("handle again", chunk.fabric_handle());
     me.wait("B written");
     EXPECT_TRUE(kernel_reads(mapping, pattern("B")));
     EXPECT_TRUE(copy_reads(mapping, pattern("B")));
     mapping.fill(pattern("C"));
     me.signal("C written");
+    me.wait("C read");
+    mapping.unmap();
+    chunk.release();
+    me.signal("given up");
     me.wait("done");
   });
 
@@ -229,6 +234,15 @@ TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
     const Mapping beside(
         Chunk::import(me.receive<CUmemFabricHandle>("second handle")), bytes);
     EXPECT_TRUE(kernel_reads(beside, pattern("second")));
+    {
+      const Mapping third(
+          Chunk::import(me.receive<CUmemFabricHandle>("handle again")), bytes);
+      EXPECT_TRUE(kernel_reads(third, pattern("C"))) << "by another handle";
+    }
+    me.signal("C read");
+    me.wait("given up");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("C")))
+        << "the exporter has given the memory up";
     me.signal("done");
   });
   scenario.run(20s);

@@ -91,15 +91,19 @@ TEST(LogicalEndpoint, AQuerySaysWhenItIsReady) {
   needs(gpus(1), endpoints, endpoint_teams);
   run_alone([](Role&) {
     const size_t bytes = endpoint_granule();
-    const EndpointIds ids(2);
+    const EndpointIds ids(4);  // the last number gets no endpoint
     const CUlogicalEndpointProp alone = unicast_on(0, bytes);
     const CUlogicalEndpointProp team = multicast_of(1, bytes);
-    CALL(NEWER(cuLogicalEndpointCreate)(ids[0], &alone));
-    CALL(NEWER(cuLogicalEndpointCreate)(ids[1], &team));
     const Chunk chunk = fabric_chunk(bytes);
     const Mapping mapped(chunk, bytes);
-    EXPECT_INVALID(NEWER(cuLogicalEndpointBindMem)(ids[0], 0, 0, chunk.handle(),
+    const auto bind = [&] {
+      return NOTED(NEWER(cuLogicalEndpointBindMem)(ids[0], 0, 0, chunk.handle(),
                                                    0, bytes, 0));
+    };
+    for (const unsigned i : {0, 2})
+      CALL(NEWER(cuLogicalEndpointCreate)(ids[i], &alone));
+    CALL(NEWER(cuLogicalEndpointCreate)(ids[1], &team));
+    EXPECT_INVALID(bind());
     EXPECT_INVALID(
         NEWER(cuLogicalEndpointBindAddr)(ids[0], 0, 0, mapped.data, bytes, 0));
     const auto is_ready = [](CUlogicalEndpointId id, unsigned count) {
@@ -107,14 +111,23 @@ TEST(LogicalEndpoint, AQuerySaysWhenItIsReady) {
       EXPECT_SUCCESS(NEWER(cuLogicalEndpointQuery)(id, count, status.out()));
       return status.result() != 0;
     };
-    while (!is_ready(ids[0], 1)) std::this_thread::yield();
+    for (const unsigned i : {0, 2})
+      while (!is_ready(ids[i], 1)) std::this_thread::yield();
     EXPECT_FALSE(is_ready(ids[1], 1)) << "a team without members";
     EXPECT_FALSE(is_ready(ids[0], 2)) << "one of two is not ready";
-    EXPECT_SUCCESS(NEWER(cuLogicalEndpointBindMem)(ids[0], 0, 0, chunk.handle(),
-                                                   0, bytes, 0));
+    EXPECT_FALSE(is_ready(ids[1], 2)) << "the first of two is not ready";
+    int status = 0;
+    const CUresult code =
+        NOTED(NEWER(cuLogicalEndpointQuery)(ids[2], 2, &status));
+    EXPECT_TRUE(code != CUDA_SUCCESS || status == 0)
+        << "a number without endpoint";
+    EXPECT_SUCCESS(bind());
     EXPECT_INVALID(NEWER(cuLogicalEndpointAddDevice)(ids[0], 0));
-    for (const unsigned i : {0, 1})
+    for (const unsigned i : {0, 1, 2})
       EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(ids[i]));
+    CALL(NEWER(cuLogicalEndpointCreate)(ids[0], &alone));
+    EXPECT_INVALID(bind()) << "the query was of an earlier endpoint";
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(ids[0]));
     EXPECT_TRUE(context_is_usable());
   });
 }
@@ -140,6 +153,13 @@ TEST(LogicalEndpoint, SizesFollowTheLimits) {
         EXPECT_SUCCESS(NEWER(cuLogicalEndpointCreate)(ids[0], &wanted)) << good;
         EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(ids[0]));
       }
+      wanted.size = limits.most / limits.alignment * limits.alignment;
+      const CUresult code =
+          NOTED(NEWER(cuLogicalEndpointCreate)(ids[0], &wanted));
+      EXPECT_TRUE(code == CUDA_SUCCESS || code == CUDA_ERROR_OUT_OF_MEMORY)
+          << "the largest size: " << name_of(code);
+      if (code == CUDA_SUCCESS)
+        EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(ids[0]));
       for (const cuuint64_t bad :
            {limits.alignment / 2, limits.alignment + limits.alignment / 2,
             limits.most + limits.alignment}) {
@@ -179,6 +199,26 @@ TEST(LogicalEndpoint, AnOffsetIsTheMemoryThatIsBoundThere) {
   });
 }
 
+// An address binds the memory that is mapped there, also if other memory is
+// mapped at the beginning of the same reservation.
+static void expect_second_chunk_is_bound(const Endpoint& endpoint,
+                                         size_t offset) {
+  const size_t bytes = endpoint_granule();
+  const Chunk neighbour = fabric_chunk(bytes), aimed = fabric_chunk(bytes);
+  const Reservation range(2 * bytes);
+  range.map(0, bytes, neighbour);
+  range.map(bytes, bytes, aimed);
+  const CUmemAccessDesc access = access_for(0);
+  CALL(DRIVER(cuMemSetAccess)(range.at(0), range.bytes(), &access, 1));
+  const Words second = words_at(range.at(bytes), bytes);
+  EXPECT_SUCCESS(NEWER(cuLogicalEndpointBindAddr)(endpoint.id(), 0, offset,
+                                                  second.data, bytes, 0));
+  endpoint_write(endpoint.id(), offset, bytes, pattern("second chunk"));
+  EXPECT_TRUE(kernel_reads(second, pattern("second chunk")));
+  endpoint.unbind(offset, bytes);
+  for (const size_t at : {size_t{0}, bytes}) range.unmap(at, bytes);
+}
+
 TEST(LogicalEndpoint, AnAddressBindsTheMemoryThatIsMappedThere) {
   covers("ENDP-06");
   needs(gpus(1), endpoints, pools);
@@ -211,6 +251,7 @@ TEST(LogicalEndpoint, AnAddressBindsTheMemoryThatIsMappedThere) {
     EXPECT_TRUE(kernel_reads(part, pattern("pooled")));
     EXPECT_TRUE(endpoint_reads(endpoint.id(), 0, bytes, pattern("mapped")));
     endpoint.unbind(bytes, bytes);
+    expect_second_chunk_is_bound(endpoint, bytes);
 
     const DeviceBuffer plain(2 * bytes);
     const uintptr_t other =
@@ -246,6 +287,7 @@ TEST(LogicalEndpoint, ABindingFitsMemoryAndEndpoint) {
     expect_no_memory("more than the endpoint", small, 0, 0, 2 * unit);
     expect_no_memory("after the end", small, unit, 0, unit);
     expect_no_memory("with a flag", large, 0, 0, unit, 1);
+    expect_no_memory("with the highest flag", large, 0, 0, unit, 1ull << 63);
     large.bind(0, chunk, 2 * unit);
     EXPECT_TRUE(context_is_usable());
   });
@@ -389,6 +431,26 @@ TEST(LogicalEndpoint, ANumberHasOneEndpointAtMost) {
     EXPECT_INVALID(NEWER(cuLogicalEndpointDestroy)(ids[0]));
     EXPECT_TRUE(context_is_usable());
   });
+
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const Endpoint endpoint(unicast_on(0, endpoint_granule()));
+    me.send("handle", endpoint.handle());
+    me.wait("done");
+  });
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<CUlogicalEndpointFabricHandle>("handle");
+    const EndpointIds ids;
+    const CUlogicalEndpointProp wanted = unicast_on(0, endpoint_granule());
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointCreate)(ids[0], &wanted));
+    EXPECT_INVALID(
+        NEWER(cuLogicalEndpointImport)(ids[0], &handle, kEndpointHandle))
+        << "the number has an endpoint";
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(ids[0]));
+    EXPECT_TRUE(context_is_usable());
+    me.signal("done");
+  });
+  scenario.run(20s);
 }
 
 TEST(LogicalEndpoint, AnImportedNumberReachesTheExportersMemory) {
@@ -419,6 +481,14 @@ TEST(LogicalEndpoint, AnImportedNumberReachesTheExportersMemory) {
     Endpoint endpoint(handle);
     EXPECT_TRUE(
         endpoint_reads(endpoint.id(), 0, 2 * bytes, pattern("exporter")));
+    {
+      const Endpoint again(handle);
+      EXPECT_TRUE(
+          endpoint_reads(again.id(), 0, 2 * bytes, pattern("exporter")));
+    }
+    EXPECT_TRUE(
+        endpoint_reads(endpoint.id(), 0, 2 * bytes, pattern("exporter")))
+        << "another import has ended";
     endpoint_write(endpoint.id(), 0, 2 * bytes, pattern("importer"));
     me.signal("written");
     const Chunk own = fabric_chunk(bytes);
@@ -667,9 +737,62 @@ TEST(FabricCopy, ABatchIsDoneInStreamOrder) {
     latch.release();
     CALL(cudaStreamSynchronize(stream));
     EXPECT_TRUE(kernel_reads(result, pattern("in order")));
+    in_two_threads([&](int thread) {
+      SCOPED_TRACE("in thread " + std::to_string(thread));
+      result.poison();
+      EXPECT_SUCCESS(queue_copies(
+          {copy_op(operand(result.data), operand(endpoint.id(), 0), bytes)},
+          cudaStreamPerThread));
+      CALL(cudaStreamSynchronize(cudaStreamPerThread));
+      EXPECT_TRUE(copy_reads(result, pattern("in order")));
+    });
     CALL(cudaSetDevice(0));
     EXPECT_TRUE(kernel_reads(mapped, pattern("in order")));
   });
+}
+
+// One batch of 100 small copies fills a part of an endpoint, from its offset
+// `offset`. `source` has the values of the part.
+static void copy_in_100_pieces(const Endpoint& endpoint, size_t offset,
+                               const Words& source, const Stream& stream) {
+  constexpr size_t kPieces = 100;
+  const size_t piece = source.bytes() / kPieces;
+  std::vector<CUDA_FABRIC_COPY_BATCH_OP> batch;
+  for (size_t i = 0; i < kPieces; ++i) {
+    const size_t rest = source.bytes() - i * piece;
+    batch.push_back(
+        copy_op(operand(endpoint.id(), offset + i * piece),
+                operand(reinterpret_cast<char*>(source.data) + i * piece),
+                i + 1 == kPieces ? rest : piece));
+  }
+  EXPECT_SUCCESS(queue_copies(batch, stream));
+  CALL(cudaStreamSynchronize(stream));
+}
+
+// A copy has a size, and offsets, that are multiples of nothing. The bytes
+// beside the copied ones stay as they were. `memory` is bound at the offset
+// `offset`, and every byte of it is 0xEE.
+static void expect_odd_copies(const Endpoint& endpoint, size_t offset,
+                              const Words& memory, const Stream& stream) {
+  constexpr size_t kFrom = 3, kTo = 5, kSize = 1021;
+  const int reaching = device_that_reaches_endpoints();
+  std::vector<unsigned char> written(kFrom + kSize), seen(kTo + kSize + 1);
+  for (size_t i = 0; i < written.size(); ++i)
+    written[i] = static_cast<unsigned char>(1 + i % 199);
+  CALL(cudaSetDevice(reaching));
+  const DeviceBuffer source(4096);
+  CALL(cudaMemcpy(source.data, written.data(), written.size(),
+                  cudaMemcpyDefault));
+  EXPECT_SUCCESS(queue_copies(
+      {copy_op(operand(endpoint.id(), offset + kTo),
+               operand(reinterpret_cast<char*>(source.data) + kFrom), kSize)},
+      stream));
+  CALL(cudaStreamSynchronize(stream));
+  CALL(cudaSetDevice(0));
+  CALL(cudaMemcpy(seen.data(), memory.data, seen.size(), cudaMemcpyDefault));
+  std::vector<unsigned char> expected(seen.size(), 0xEE);
+  std::copy(written.begin() + kFrom, written.end(), expected.begin() + kTo);
+  EXPECT_TRUE(seen == expected) << "a copy of " << kSize << " bytes";
 }
 
 TEST(FabricCopy, ABatchMixesAddressesAndEndpoints) {
@@ -690,15 +813,18 @@ TEST(FabricCopy, ABatchMixesAddressesAndEndpoints) {
     std::vector<uint32_t> host(part / sizeof(uint32_t));
     const Words on_host(host.data(), part);
     host_writes(on_host, pattern("host"));
+    std::vector<uint32_t> back(part / sizeof(uint32_t));
     const Stream stream;
     EXPECT_SUCCESS(queue_copies(
         {copy_op(operand(endpoint.id(), 0), operand(source.data), part),
          copy_op(operand(result.data), operand(endpoint.id(), part), part),
          copy_op(operand(beside.data), operand(source.data), part),
-         copy_op(operand(endpoint.id(), 2 * part), operand(host.data()), part)},
+         copy_op(operand(endpoint.id(), 2 * part), operand(host.data()), part),
+         copy_op(operand(back.data()), operand(endpoint.id(), part), part)},
         stream));
     CALL(cudaStreamSynchronize(stream));
     EXPECT_TRUE(kernel_reads(result, pattern("read")));
+    EXPECT_TRUE(host_reads(Words(back.data(), part), pattern("read")));
     EXPECT_TRUE(kernel_reads(beside, pattern("source")));
     CALL(cudaSetDevice(0));
     const auto at = [&](size_t offset) {
@@ -707,6 +833,11 @@ TEST(FabricCopy, ABatchMixesAddressesAndEndpoints) {
     EXPECT_TRUE(kernel_reads(at(0), pattern("source")));
     EXPECT_TRUE(kernel_reads(at(part), pattern("read")));
     EXPECT_TRUE(kernel_reads(at(2 * part), pattern("host")));
+    expect_odd_copies(endpoint, 3 * part, at(3 * part), stream);
+    CALL(cudaSetDevice(device_that_reaches_endpoints()));
+    copy_in_100_pieces(endpoint, 2 * part, source, stream);
+    CALL(cudaSetDevice(0));
+    EXPECT_TRUE(kernel_reads(at(2 * part), pattern("source"))) << "100 copies";
   });
 }
 
@@ -735,6 +866,9 @@ TEST(FabricCopy, NoBytesAreNoCopyAndStillChecked) {
       SCOPED_TRACE(what);
       EXPECT_INVALID(
           queue_copies({copy_op(to, operand(source.data), 0)}, stream));
+      EXPECT_INVALID(
+          queue_copies({copy_op(operand(source.data), to, 0)}, stream))
+          << "as the source";
     };
     expect_checked("a number without endpoint", operand(none[0], 0));
     expect_checked("after the end", operand(endpoint.id(), 2 * bytes));
@@ -758,10 +892,15 @@ TEST(FabricCopy, FlagsAreZeroAndTheStreamIsNotTheLegacyOne) {
     const Stream stream;
     auto copy = copy_op(operand(target.data), operand(source.data), kBytes);
     EXPECT_INVALID(NEWER(cuFabricCpyBatchAsync)(1, &copy, 1, stream));
+    EXPECT_INVALID(NEWER(cuFabricCpyBatchAsync)(1, &copy, 1ull << 63, stream));
     EXPECT_INVALID(queue_copies({copy}, nullptr)) << "the legacy NULL stream";
-    copy.flags = 1;
-    EXPECT_INVALID(queue_copies({copy}, stream)) << "a flag of the copy";
-    copy.flags = 0;
+    EXPECT_INVALID(queue_copies({copy}, cudaStreamLegacy))
+        << "another name of this stream";
+    auto flagged = copy;
+    flagged.flags = 1;
+    EXPECT_INVALID(queue_copies({flagged}, stream)) << "a flag of the copy";
+    EXPECT_INVALID(queue_copies({copy, flagged}, stream))
+        << "a flag of the second copy";
     CALL(cudaDeviceSynchronize());
     EXPECT_TRUE(kernel_reads(target, pattern("kept")));
     EXPECT_SUCCESS(queue_copies({copy}, stream));

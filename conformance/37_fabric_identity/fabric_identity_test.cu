@@ -112,16 +112,16 @@ TEST(FabricHandle, DevicesOfACliqueAndTheirClusters) {
                                     other = cliques_of(me, 1);
     if (one.empty() || other.empty())
       return me.not_applicable("a device is in no clique");
-    CUuuid clusters[2]{};
+    Sentinel<CUuuid> clusters[2];
     for (const int device : {0, 1})
       EXPECT_SUCCESS(
-          NEWER(cuDeviceGetFabricClusterUuid)(&clusters[device], device));
+          NEWER(cuDeviceGetFabricClusterUuid)(clusters[device].out(), device));
     bool together = false;
     for (const CUcliqueInfo& mine : one)
       for (const CUcliqueInfo& theirs : other)
         together |= mine.type == theirs.type && mine.id == theirs.id;
-    const bool same =
-        std::memcmp(&clusters[0], &clusters[1], sizeof(CUuuid)) == 0;
+    const bool same = std::memcmp(&clusters[0].result(), &clusters[1].result(),
+                                  sizeof(CUuuid)) == 0;
     me.observe(std::string(together ? "one clique" : "different cliques") +
                (same ? ", one cluster" : ", different clusters"));
     EXPECT_TRUE(context_is_usable());

@@ -311,6 +311,24 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
   scenario.run(20s);
 }
 
+// Judges that a free by either API, while a stream is held, does not wait for
+// this stream.
+template <class Api>
+static void expect_free_without_wait(Api api, const Stream& held) {
+  const Stream stream;
+  const Pool pool;
+  AsyncBuffer of_current = allocated(api, kBytes, stream);
+  AsyncBuffer of_pool = allocated(api, pool, kBytes, stream);
+  CALL(cudaStreamSynchronize(stream));
+  Latch latch;
+  latch.hold(held);
+  expect_free(api, of_current);
+  expect_free(api, of_pool);
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(held));
+  latch.release();
+  EXPECT_TRUE(passes(held));
+}
+
 TEST(StreamOrdered, CudaFreeOfStreamOrderedMemoryWaitsForNothing) {
   covers("SOMA-05");
   needs(gpus(1), pools);
@@ -337,8 +355,9 @@ TEST(StreamOrdered, CudaFreeOfStreamOrderedMemoryWaitsForNothing) {
     EXPECT_TRUE(passes(other));
     EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
     EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
+    by_both_apis([&](auto api) { expect_free_without_wait(api, other); });
   });
-  scenario.run(30s);
+  scenario.run(60s);
 }
 
 TEST(StreamOrdered, AttributesNameThePoolAndNoContext) {

@@ -85,6 +85,20 @@ int64_t told(cudaMemPool_t pool, int which) {
 
 }  // namespace
 
+// A second context on GPU 0. It is current while this object exists.
+class SecondContext {
+ public:
+  SecondContext() { CALL(DRIVER(cuCtxCreate)(&context_, nullptr, 0, 0)); }
+  SecondContext(const SecondContext&) = delete;
+  ~SecondContext() {
+    DRIVER(cuCtxDestroy)(context_);
+    cudaSetDevice(0);  // the primary context is current again
+  }
+
+ private:
+  CUcontext context_ = nullptr;
+};
+
 TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
   covers("SOMA-07");
   needs(gpus(1), pools);
@@ -119,6 +133,11 @@ TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
     }));
     EXPECT_EQ(current_pool(), own) << "after the end of the thread that set it";
     expect_from_and_free(own, allocated(api, kBytes));
+    {
+      const SecondContext second;
+      EXPECT_EQ(current_pool(), own) << "in another context of this GPU";
+      expect_from_and_free(own, allocated(api, kBytes));
+    }
 
     EXPECT_SUCCESS(api.device_set_mem_pool(0, default_pool()));
     EXPECT_EQ(current_pool(), default_pool());
@@ -193,6 +212,30 @@ TEST(Pools, ANamedPoolServesOneCall) {
   scenario.run(20s);
 }
 
+// Judges that memory of GPU 1 that is freed in a held stream of GPU 0 goes to
+// no other stream before.
+static void expect_freed_in_order(cudaMemPool_t on_1) {
+  set_attribute(on_1, cudaMemPoolReuseAllowInternalDependencies, 0);
+  set_attribute(on_1, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
+  const Stream stream, other;
+  const DeviceBuffer poison(kBytes), copy(kBytes);
+  CALL(cudaSetDevice(1));
+  AsyncBuffer first(on_1, kBytes);
+  first.fill(pattern("first"));
+  CALL(cudaSetDevice(0));
+
+  Latch latch;
+  latch.hold(stream);
+  CALL(cudaMemcpyPeerAsync(copy.data, 0, first.data, 1, kBytes, stream));
+  first.free_async(stream);
+  const AsyncBuffer next(on_1, kBytes, other);
+  CALL(cudaMemcpyPeerAsync(next.data, 1, poison.data, 0, kBytes, other));
+  EXPECT_TRUE(passes(other));
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(kernel_reads(copy, pattern("first")));
+}
+
 TEST(Pools, ANamedPoolMayBeOfAnotherDevice) {
   covers("SOMA-08");
   needs(gpus(2), pools);
@@ -207,6 +250,7 @@ TEST(Pools, ANamedPoolMayBeOfAnotherDevice) {
         << "while GPU 0 is current";
     EXPECT_EQ(current_pool(0), default_pool(0));
     EXPECT_EQ(current_pool(1), default_pool(1));
+    expect_freed_in_order(on_1);
     CALL(cudaSetDevice(1));
     expect_from(on_1, buffer);
     expect_from(on_1, by_driver);
@@ -351,6 +395,23 @@ TEST(Pools, ThePoolsOwnDeviceCannotBeShutOut) {
   scenario.run(20s);
 }
 
+// Judges that GPU 0 gets access to a pool of GPU 1, and that GPU 1 cannot lose
+// its access.
+static void expect_access_to_second_gpu(cudaMemPool_t on_1) {
+  EXPECT_SUCCESS(give_access(0, on_1));
+  EXPECT_EQ(access_of(0, on_1), cudaMemAccessFlagsProtReadWrite);
+  // SOMA-12 notes the code.
+  give_access(1, on_1, cudaMemAccessFlagsProtNone);
+  cudaGetLastError();
+  EXPECT_EQ(access_of(1, on_1), cudaMemAccessFlagsProtReadWrite);
+  CALL(cudaSetDevice(1));
+  const AsyncBuffer there(on_1, kBytes);
+  there.fill(pattern("on GPU 1"));
+  CALL(cudaSetDevice(0));
+  EXPECT_TRUE(kernel_reads(there, pattern("on GPU 1")));
+  EXPECT_TRUE(copy_reads(there, pattern("on GPU 1")));
+}
+
 TEST(Pools, PeerAccessOpensNoPool) {
   covers("SOMA-13");
   needs(gpus(2), pools, peer_access);
@@ -386,6 +447,7 @@ TEST(Pools, PeerAccessOpensNoPool) {
     EXPECT_SUCCESS(cudaDeviceEnablePeerAccess(1, 0));
     EXPECT_EQ(access_of(0, on_1), cudaMemAccessFlagsProtNone);
     EXPECT_SUCCESS(cudaDeviceDisablePeerAccess(1));
+    expect_access_to_second_gpu(on_1);
   });
   // The query above says that there is no access; here a kernel must fault.
   for (const char* pool_of_it : {"own pool", "default pool"})
@@ -400,6 +462,16 @@ TEST(Pools, PeerAccessOpensNoPool) {
       EXPECT_TRUE(kernel_faults(buffer));
     });
   scenario.run(20s);
+}
+
+// Judges that GPU 1 reads new memory of this pool of GPU 0.
+static void expect_used_by_second_gpu(cudaMemPool_t pool) {
+  const AsyncBuffer buffer(pool, kBytes);
+  buffer.fill(pattern("newest"));
+  CALL(cudaSetDevice(1));
+  EXPECT_TRUE(kernel_reads(buffer, pattern("newest")));
+  EXPECT_TRUE(copy_reads(buffer, pattern("newest")));
+  CALL(cudaSetDevice(0));
 }
 
 TEST(Pools, AccessIsForOlderAndNewerAllocations) {
@@ -427,6 +499,7 @@ TEST(Pools, AccessIsForOlderAndNewerAllocations) {
     EXPECT_EQ(access_of(1, other), kAll) << "the pool is empty again";
     EXPECT_SUCCESS(cudaMemPoolTrimTo(other, 0));
     EXPECT_EQ(access_of(1, other), kAll) << "the pool was trimmed";
+    expect_used_by_second_gpu(other);
     EXPECT_SUCCESS(api.mem_pool_set_access(other, 1, kNone));
     EXPECT_EQ(access_of(1, other), kNone);
     EXPECT_EQ(access_of(1, pool), kAll);

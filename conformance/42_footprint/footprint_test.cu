@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/scenario/both_apis.h"
@@ -86,6 +87,30 @@ void expect_release_by_cu_stream_synchronize() {
   EXPECT_LT(reserved(pool), kLarge / 2) << "after cuStreamSynchronize";
 }
 
+void expect_release_by_default_streams() {
+  for (const cudaStream_t stream :
+       {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread}) {
+    const Pool pool;
+    allocate_and_free(pool, kLarge, stream);
+    CALL(cudaStreamSynchronize(stream));
+    EXPECT_LT(reserved(pool), kLarge / 2) << "default stream " << stream;
+  }
+}
+
+// Judges that a synchronise of a GPU releases memory of its pools, and that
+// cudaFree takes such memory while another GPU is current.
+void expect_release_on(int device) {
+  CALL(cudaSetDevice(device));
+  const Pool pool(pool_properties(cudaMemHandleTypeNone, 0, device));
+  allocate_and_free(pool, kBlock, nullptr);
+  CALL(cudaDeviceSynchronize());
+  EXPECT_LT(reserved(pool), kBlock);
+  AsyncBuffer buffer(pool, kBlock);
+  CALL(cudaDeviceSynchronize());
+  CALL(cudaSetDevice(0));
+  EXPECT_SUCCESS(cudaFree(std::exchange(buffer.data, nullptr)));
+}
+
 }  // namespace
 
 TEST(Footprint, TheThresholdSaysWhatASynchroniseLeaves) {
@@ -139,6 +164,7 @@ TEST(Footprint, TheThresholdSaysWhatASynchroniseLeaves) {
     }
     CALL(cudaEventDestroy(event));
     expect_release_by_cu_stream_synchronize();
+    expect_release_by_default_streams();
     EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
     EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
   };
@@ -263,13 +289,22 @@ TEST(Footprint, TrimLeavesWhatIsInUse) {
     CALL(cudaMemcpyAsync(result.data, leaving.data, kBytes,
                          cudaMemcpyDeviceToDevice, stream));
     leaving.free_async(stream);  // still pending at the trim
+    // The stream has not reached this allocation.
+    const AsyncBuffer coming = allocated(api, pool, kBytes, stream);
+    coming.queue_fill(pattern("coming"), stream);
     EXPECT_SUCCESS(api.mem_pool_trim_to(pool, 0));
+    set_threshold(api, pool, 0);
+    const Stream other;
+    CALL(cudaStreamSynchronize(other));  // releases what is not in use
+    set_threshold(api, pool, UINT64_MAX);
     latch.release();
     EXPECT_TRUE(passes(stream));
     EXPECT_TRUE(kernel_reads(result, pattern("leaving")));
     EXPECT_TRUE(copy_reads(result, pattern("leaving")));
     EXPECT_TRUE(kernel_reads(live, pattern("live")));
     EXPECT_TRUE(copy_reads(live, pattern("live")));
+    EXPECT_TRUE(kernel_reads(coming, pattern("coming")));
+    EXPECT_TRUE(copy_reads(coming, pattern("coming")));
 
     EXPECT_SUCCESS(api.mem_pool_trim_to(pool, 0));
     EXPECT_TRUE(kernel_reads(live, pattern("live")));
@@ -283,20 +318,27 @@ TEST(Footprint, StatisticsDoNotEndAt32Bits) {
   covers("SOMA-19");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("allocator", [](Role& me) {
+  const auto allocates = [](Role& me, auto api, bool current) {
     constexpr size_t kHuge = kFourGib + kBlock;
     const Pool pool;
+    if (current) CALL(api.device_set_mem_pool(0, pool));
     void* memory = nullptr;
-    const cudaError_t code =
-        NOTED(cudaMallocFromPoolAsync(&memory, kHuge, pool, nullptr));
-    if (code == cudaErrorMemoryAllocation) {
+    const auto code =
+        current ? api.malloc_async(&memory, kHuge, nullptr)
+                : api.malloc_from_pool_async(&memory, kHuge, pool, nullptr);
+    if (code == api.kOutOfMemory) {
       cudaGetLastError();
       return me.not_applicable("this GPU has no 4 GiB left");
     }
     EXPECT_SUCCESS(code);
     EXPECT_EQ(used(pool), kHuge);
     expect_sound(pool);
-    EXPECT_SUCCESS(cudaFree(memory));
+    EXPECT_SUCCESS(api.mem_free(memory));
+  };
+  scenario.role("allocator", [=](Role& me) {
+    by_both_apis([&](auto api) {
+      for (const bool current : {false, true}) allocates(me, api, current);
+    });
   });
   scenario.run(20s);
 }
@@ -512,6 +554,7 @@ TEST(Footprint, EveryKindOfPoolHasItsAttributes) {
       expect_attributes_of(
           api, Pool(pool_properties(cudaMemHandleTypeNone, 0, device)), false);
       expect_attributes_of(api, Pool(shareable(0, device)), true);
+      expect_release_on(device);
     }
     if (attribute(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED) != 1) return;
     SCOPED_TRACE("the host");

@@ -2,9 +2,15 @@
 // Mirror of samples/43_reuse_policies.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
 #include <deque>
+#include <mutex>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -164,6 +170,19 @@ TEST(ReusePolicies, EachIsOnAndCanBeSwitched) {
   scenario.run(20s);
 }
 
+// A default stream also reuses at once what it has freed.
+template <class Api>
+static void expect_reuse_at_once(Api api, cudaStream_t stream) {
+  const Pool pool;
+  allow_only(api, pool, {});
+  for (int round = 0; round < 10; ++round) {
+    AsyncBuffer block = allocated(api, pool, kBlock, stream);
+    expect_free_async(api, block, stream);
+  }
+  EXPECT_LT(attribute(pool, cudaMemPoolAttrReservedMemHigh), 2 * kBlock)
+      << "default stream " << stream;
+}
+
 TEST(ReusePolicies, OneStreamReusesAtOnce) {
   covers("SOMA-22");
   needs(gpus(1), pools);
@@ -196,6 +215,11 @@ TEST(ReusePolicies, OneStreamReusesAtOnce) {
     EXPECT_LT(attribute(pool, cudaMemPoolAttrReservedMemHigh), once + kBlock);
     EXPECT_TRUE(passes(stream, 20s));
     EXPECT_EQ(wrong.so_far(), 0u);
+    by_both_apis([](auto api) {
+      for (const cudaStream_t preset :
+           {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread})
+        expect_reuse_at_once(api, preset);
+    });
   });
   scenario.run(60s);
 }
@@ -236,6 +260,15 @@ TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
     EXPECT_EQ(pending.ask_again(), cudaSuccess);
     pending.expect_no_overlap();
     EXPECT_FALSE(pending.reused()) << "allowed by AllowOpportunistic";
+
+    Handover early(api, {cudaMemPoolReuseFollowEventDependencies});
+    early.hold();
+    CALL(cudaEventRecord(early.freed(), early.first()));
+    early.order();
+    early.use_and_free();
+    EXPECT_EQ(early.ask_again(), cudaSuccess);
+    early.expect_no_overlap();
+    EXPECT_FALSE(early.reused()) << "the event is older than the free";
   };
   scenario.role("allocator", [=](Role& me) {
     by_both_apis([&](auto api) { follows_events(me, api); });
@@ -381,43 +414,217 @@ TEST(ReusePolicies, NoTwoOwnersAtOnce) {
   scenario.run(60s);
 }
 
-// A default stream, or a stream with a priority, is held at its free; another
-// stream must not get the memory.
+// No stream waits for the free in another stream, and the pool keeps its
+// memory.
+static void never_wait(cudaMemPool_t pool) {
+  set_attribute(pool, cudaMemPoolReuseAllowInternalDependencies, 0);
+  set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
+}
+
+// The first stream is held before a copy and a free. The next stream, which
+// waits for nothing, must not get the memory.
+template <class Api>
+static void expect_freed_in_order(Api api, cudaStream_t first,
+                                  cudaStream_t next) {
+  const Pool pool;
+  never_wait(pool);
+  const DeviceBuffer copy(kBytes);
+  AsyncBuffer buffer = allocated(api, pool, kBytes, first);
+  buffer.fill(pattern("owner"), first);
+
+  Latch latch;
+  latch.hold(first);
+  CALL(cudaMemcpyAsync(copy.data, buffer.data, kBytes, cudaMemcpyDeviceToDevice,
+                       first));
+  expect_free_async(api, buffer, first);
+  const AsyncBuffer later = allocated(api, pool, kBytes, next);
+  CALL(cudaMemsetAsync(later.data, 0xEE, kBytes, next));
+  EXPECT_TRUE(passes(next));
+  latch.release();
+  EXPECT_TRUE(passes(first));
+  EXPECT_TRUE(kernel_reads(copy, pattern("owner")));
+}
+
+// The default streams of two threads are two streams.
+static void expect_default_streams_of_threads_apart() {
+  const cudaStream_t mine = cudaStreamPerThread;  // in each thread
+  const Pool pool;
+  never_wait(pool);
+  const DeviceBuffer copy(kBytes);
+  AsyncBuffer buffer(pool, kBytes, mine);
+  buffer.fill(pattern("owner"), mine);
+  Latch latch;
+  latch.hold(mine);
+  CALL(cudaMemcpyAsync(copy.data, buffer.data, kBytes, cudaMemcpyDeviceToDevice,
+                       mine));
+  buffer.free_async(mine);
+  CALL(in_a_thread([&] {
+    AsyncBuffer next(pool, kBytes, mine);
+    CALL(cudaMemsetAsync(next.data, 0xEE, kBytes, mine));
+    EXPECT_TRUE(passes(mine));
+    next.free_async(mine);
+    return cudaSuccess;
+  }));
+  latch.release();
+  EXPECT_TRUE(passes(mine));
+  EXPECT_TRUE(kernel_reads(copy, pattern("owner")));
+}
+
+// A default stream, a blocking stream, or a stream with a priority is held at
+// its free; another stream must not get the memory. Then a non-blocking stream
+// is held, and a default stream must not get the memory.
 TEST(ReusePolicies, DefaultStreamsFreeInTheirOrder) {
   covers("SOMA-26");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("allocator", [](Role&) {
-    const DeviceBuffer copy(kBytes);
+  const auto by_each_stream = [](auto api) {
     const Stream other, urgent(Stream::Priority::kHighest);
+    cudaStream_t blocking = nullptr;
+    CALL(cudaStreamCreate(&blocking));
     const std::pair<const char*, cudaStream_t> streams[] = {
+        {"0", nullptr},
         {"legacy", cudaStreamLegacy},
         {"per thread", cudaStreamPerThread},
+        {"blocking", blocking},
         {"with a priority", urgent}};
     for (const auto& [name, stream] : streams) {
       SCOPED_TRACE(name);
-      const Pool pool;
-      // The other stream must not wait for the free.
-      set_attribute(pool, cudaMemPoolReuseAllowInternalDependencies, 0);
-      set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
-      AsyncBuffer buffer(pool, kBytes, stream);
-      buffer.fill(pattern("owner"), stream);
-      copy.poison();
-
-      Latch latch;
-      latch.hold(stream);
-      CALL(cudaMemcpyAsync(copy.data, buffer.data, kBytes,
-                           cudaMemcpyDeviceToDevice, stream));
-      buffer.free_async(stream);
-      const AsyncBuffer next(pool, kBytes, other);
-      CALL(cudaMemsetAsync(next.data, 0xEE, kBytes, other));
-      EXPECT_TRUE(passes(other));
-      latch.release();
-      EXPECT_TRUE(passes(stream));
-      EXPECT_TRUE(kernel_reads(copy, pattern("owner")));
+      expect_freed_in_order(api, stream, other);
     }
+    CALL(cudaStreamDestroy(blocking));
+    for (const cudaStream_t next :
+         {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread})
+      expect_freed_in_order(api, other, next);
+  };
+  scenario.role("allocator", [=](Role&) {
+    by_both_apis(by_each_stream);
+    expect_default_streams_of_threads_apart();
   });
   scenario.run(30s);
+}
+
+// A stream is destroyed while its free is pending. Memory that it has allocated
+// lives on, and no other stream gets the memory before the free.
+TEST(ReusePolicies, FreesOutliveTheirStream) {
+  covers("SOMA-26");
+  needs(gpus(1), pools);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("allocator", [](Role&) {
+    const Pool pool;
+    never_wait(pool);
+    const DeviceBuffer copy(kBytes);
+    cudaStream_t gone = nullptr;
+    CALL(cudaStreamCreateWithFlags(&gone, cudaStreamNonBlocking));
+    AsyncBuffer stays(pool, kBytes, gone), leaves(pool, kBytes, gone);
+    stays.fill(pattern("stays"), gone);
+    leaves.fill(pattern("leaves"), gone);
+    Latch latch;
+    latch.hold(gone);
+    CALL(cudaMemcpyAsync(copy.data, leaves.data, kBytes,
+                         cudaMemcpyDeviceToDevice, gone));
+    leaves.free_async(gone);
+    CALL(cudaStreamDestroy(gone));
+    const Stream later;  // may get the handle of the destroyed stream
+    AsyncBuffer next(pool, kBytes, later);
+    CALL(cudaMemsetAsync(next.data, 0xEE, kBytes, later));
+    EXPECT_TRUE(passes(later));
+    latch.release();
+    CALL(cudaDeviceSynchronize());
+    EXPECT_TRUE(kernel_reads(copy, pattern("leaves")));
+    EXPECT_TRUE(kernel_reads(stays, pattern("stays"))) << "outlives its stream";
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), 2 * kBytes);
+    expect_free_async(RuntimeApi{}, stays, later);
+    expect_free_async(RuntimeApi{}, next, later);
+    CALL(cudaDeviceSynchronize());
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), 0u);
+  });
+  scenario.run(20s);
+}
+
+// Threads that allocate from one pool at the same time get different memory.
+TEST(ReusePolicies, ThreadsAllocateAtTheSameTime) {
+  covers("SOMA-26");
+  needs(gpus(1), pools);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("allocator", [](Role&) {
+    constexpr size_t kThreads = 4, kEach = 64, kSmall = 4096;
+    const Pool pool;
+    std::vector<uintptr_t> all;
+    std::mutex mutex;
+    std::atomic<size_t> ready{0};
+    cudaError_t codes[kThreads]{};
+    std::vector<std::thread> threads;
+    note_call("cudaMallocFromPoolAsync in threads");
+    for (cudaError_t& code : codes)
+      threads.emplace_back([&] {
+        for (++ready; ready < kThreads;) std::this_thread::yield();
+        for (size_t i = 0; i < kEach && code == cudaSuccess; ++i) {
+          void* memory = nullptr;
+          code = cudaMallocFromPoolAsync(&memory, kSmall, pool,
+                                         cudaStreamPerThread);
+          const std::lock_guard lock(mutex);
+          all.push_back(reinterpret_cast<uintptr_t>(memory));
+        }
+        if (code == cudaSuccess)
+          code = cudaStreamSynchronize(cudaStreamPerThread);
+      });
+    for (std::thread& thread : threads) thread.join();
+    for (const cudaError_t code : codes) EXPECT_EQ(code, cudaSuccess);
+    std::sort(all.begin(), all.end());
+    ASSERT_EQ(all.size(), kThreads * kEach);
+    for (size_t i = 1; i < all.size(); ++i)
+      ASSERT_GE(all[i] - all[i - 1], kSmall) << "two owners";
+    EXPECT_GE(attribute(pool, cudaMemPoolAttrUsedMemCurrent),
+              kThreads * kEach * kSmall);
+    for (const uintptr_t memory : all)
+      CALL(cudaFreeAsync(reinterpret_cast<void*>(memory), nullptr));
+    CALL(cudaDeviceSynchronize());
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), 0u);
+  });
+  scenario.run(20s);
+}
+
+// Calls cuCtxSynchronize by the name that the library exports. Programs that
+// ask cuGetProcAddress of CUDA 13 get another version, which takes an argument.
+static void synchronize_context() {
+  void* const library = dlopen("libcuda.so.1", RTLD_LAZY);
+  ASSERT_NE(library, nullptr);
+  const auto function = reinterpret_cast<decltype(&cuCtxSynchronize)>(
+      dlsym(library, "cuCtxSynchronize"));
+  EXPECT_NE(function, nullptr);
+  if (function != nullptr) EXPECT_SUCCESS(function());
+  dlclose(library);
+}
+
+// A synchronise of another stream, or of an event in it, covers no free of a
+// stream that is held.
+static void expect_no_reuse_by_another_synchronise(
+    const std::vector<cudaMemPoolAttr>& allowed) {
+  Handover pending(RuntimeApi{}, allowed);
+  const Stream beside;
+  cudaEvent_t event = nullptr;
+  CALL(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  pending.hold();
+  pending.use_and_free();
+  CALL(cudaEventRecord(event, beside));
+  CALL(cudaStreamSynchronize(beside));
+  CALL(cudaEventSynchronize(event));
+  EXPECT_EQ(pending.ask_again(), cudaSuccess);
+  EXPECT_FALSE(pending.reused()) << "the stream of the free is held";
+  pending.expect_no_overlap();
+  CALL(cudaEventDestroy(event));
+}
+
+// A synchronise of a default stream covers the frees in it.
+static void expect_reuse_after_default_stream(cudaStream_t stream) {
+  const Stream other;
+  const Pool pool;
+  allow_only(RuntimeApi{}, pool, {});
+  AsyncBuffer(pool, kBlock, stream).free_async(stream);
+  const uint64_t before = reserved(pool);
+  CALL(cudaStreamSynchronize(stream));
+  const AsyncBuffer again(pool, kBlock, other);
+  EXPECT_EQ(reserved(pool), before) << "freed in default stream " << stream;
 }
 
 TEST(ReusePolicies, ASynchroniseEndsFreesForAllStreams) {
@@ -441,16 +648,23 @@ TEST(ReusePolicies, ASynchroniseEndsFreesForAllStreams) {
       CALL(cudaEventSynchronize(handover.freed()));
     });
     expect_reuse("device", [](Handover&) { CALL(cudaDeviceSynchronize()); });
-
-    const Stream other;
-    const Pool pool;
-    allow_only(RuntimeApi{}, pool, {});
-    AsyncBuffer(pool, kBlock, cudaStreamPerThread)
-        .free_async(cudaStreamPerThread);
-    const uint64_t before = reserved(pool);
-    CALL(cudaStreamSynchronize(cudaStreamPerThread));
-    const AsyncBuffer again(pool, kBlock, other);
-    EXPECT_EQ(reserved(pool), before) << "freed in the thread's default stream";
+    expect_reuse("context", [](Handover&) { synchronize_context(); });
+    expect_reuse("stream, driver API", [](Handover& handover) {
+      CALL(DRIVER(cuStreamSynchronize)(handover.first()));
+    });
+    expect_reuse("event, driver API", [](Handover& handover) {
+      CALL(DriverApi::event_synchronize(handover.freed()));
+    });
+    expect_reuse("stream, in another thread", [](Handover& handover) {
+      CALL(
+          in_a_thread([&] { return cudaStreamSynchronize(handover.first()); }));
+    });
+    for (const cudaStream_t stream :
+         {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread})
+      expect_reuse_after_default_stream(stream);
+    expect_no_reuse_by_another_synchronise({});
+    expect_no_reuse_by_another_synchronise(
+        {cudaMemPoolReuseAllowOpportunistic});
   });
   scenario.run(30s);
 }

@@ -3,12 +3,17 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <deque>
 #include <fstream>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "harness/scenario/both_apis.h"
@@ -80,6 +85,69 @@ PointerData by_copies(Role& me) {
 
 }  // namespace
 
+// The rectangle that the functions below write.
+static constexpr size_t kPitch = 512, kWidth = 100, kHeight = 3;
+
+// Judges that a call has set the rectangle at the start of the memory to this
+// byte and nothing beside it, and poisons the memory again.
+static void expect_rectangle(const char* way, CUresult code,
+                             const Words& memory, unsigned char byte) {
+  SCOPED_TRACE(way);
+  EXPECT_TRUE(gives(code, way, CUDA_SUCCESS));
+  CALL(cudaDeviceSynchronize());
+  std::vector<unsigned char> wanted(kPitch * kHeight, 0xEE), seen(wanted);
+  for (size_t row = 0; row < kHeight; ++row)
+    std::fill_n(wanted.begin() + static_cast<std::ptrdiff_t>(row * kPitch),
+                kWidth, byte);
+  CALL(cudaMemcpy(seen.data(), memory.data, seen.size(), cudaMemcpyDefault));
+  EXPECT_TRUE(seen == wanted) << "of byte " << int{byte};
+  memory.poison();
+}
+
+// Judges that the memsets and copies of rectangles that only the driver API has
+// reach the memory, and that a copy reads it.
+static void expect_rectangles_of_the_driver(const Words& memory) {
+  const CUdeviceptr to = address_of(memory.data);
+  const DeviceBuffer own(kPitch * kHeight);
+  CALL(cudaMemset(own.data, 0x44, own.bytes()));
+  memory.poison();
+  const auto expect = [&](const char* way, CUresult code, unsigned char byte) {
+    expect_rectangle(way, code, memory, byte);
+  };
+  expect("cuMemsetD2D8",
+         DRIVER(cuMemsetD2D8)(to, kPitch, 0x11, kWidth, kHeight), 0x11);
+  expect("cuMemsetD2D16",
+         DRIVER(cuMemsetD2D16)(to, kPitch, 0x2222, kWidth / 2, kHeight), 0x22);
+  expect("cuMemsetD2D32",
+         DRIVER(cuMemsetD2D32)(to, kPitch, 0x33333333, kWidth / 4, kHeight),
+         0x33);
+  CUDA_MEMCPY2D flat{};
+  flat.srcMemoryType = flat.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  flat.srcDevice = address_of(own.data);
+  flat.dstDevice = to;
+  flat.srcPitch = flat.dstPitch = kPitch;
+  flat.WidthInBytes = kWidth;
+  flat.Height = kHeight;
+  expect("cuMemcpy2D", DRIVER(cuMemcpy2D)(&flat), 0x44);
+  expect("cuMemcpy2DAsync", DRIVER(cuMemcpy2DAsync)(&flat, nullptr), 0x44);
+  CUDA_MEMCPY3D deep{};
+  deep.srcMemoryType = deep.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  deep.srcDevice = address_of(own.data);
+  deep.dstDevice = to;
+  deep.srcPitch = deep.dstPitch = kPitch;
+  deep.srcHeight = deep.dstHeight = deep.Height = kHeight;
+  deep.WidthInBytes = kWidth;
+  deep.Depth = 1;
+  expect("cuMemcpy3D", DRIVER(cuMemcpy3D)(&deep), 0x44);
+  expect("cuMemcpy3DAsync", DRIVER(cuMemcpy3DAsync)(&deep, nullptr), 0x44);
+
+  CALL(cudaMemset(memory.data, 0x55, memory.bytes()));
+  std::swap(flat.srcDevice, flat.dstDevice);
+  CALL(cudaMemset(own.data, 0xEE, own.bytes()));
+  expect_rectangle("cuMemcpy2D from the import", DRIVER(cuMemcpy2D)(&flat), own,
+                   0x55);
+}
+
 TEST(PoolIpc, BothSidesSeeTheSameMemory) {
   covers("POOL-06");
   needs(gpus(1), pool_fd);
@@ -116,6 +184,7 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
     me.signal("C read");
     borrow_in_every_way(me, buffer);
     EXPECT_TRUE(copy_waits_its_turn(buffer));
+    expect_rectangles_of_the_driver(buffer);
     buffer.free();
     me.signal("freed");
   });
@@ -304,6 +373,75 @@ TEST(PoolIpc, SharedPoolsAreKeptApart) {
   scenario.run(20s);
 }
 
+// A process that lends from its own pool and borrows from the pool of its peer.
+template <class Api>
+static void lends_and_borrows(Role& me, Api api) {
+  const std::string by = by_the(api);
+  const std::string mine = std::to_string(me.index()) + by;
+  const std::string other = std::to_string(1 - me.index()) + by;
+  const Pattern own = pattern("peer " + mine),
+                theirs = pattern("peer " + other);
+  const Pool pool = created(api, shareable());
+  const Descriptor shared = exported(api, pool);
+  const AsyncBuffer lent = allocated(api, pool, kBytes);
+  lent.fill(own);
+  me.send_descriptor("pool of " + mine, shared.get());
+  me.send_descriptor("for the third from " + mine, shared.get());
+  me.send("pointer of " + mine, exported(api, lent));
+
+  const Pool foreign = imported(api, me.receive_descriptor("pool of " + other));
+  AsyncBuffer borrowed = imported(
+      api, foreign, me.receive<PointerData>("pointer of " + other), kBytes);
+  EXPECT_NE(borrowed.data, lent.data);
+  EXPECT_TRUE(kernel_reads(borrowed, theirs));
+  EXPECT_TRUE(copy_reads(borrowed, theirs));
+  EXPECT_TRUE(kernel_reads(lent, own));
+  expect_free(api, borrowed);
+  CALL(cudaDeviceSynchronize());
+  EXPECT_TRUE(kernel_reads(lent, own)) << "only the import was freed";
+  EXPECT_TRUE(copy_reads(lent, own)) << "only the import was freed";
+  me.signal("freed by " + mine);
+  me.wait("freed by " + other);
+  me.wait("freed by the third" + by);
+}
+
+// A process that borrows from both of them.
+template <class Api>
+static void borrows_from_two(Role& me, Api api) {
+  const std::string by = by_the(api);
+  std::deque<Pool> pools;
+  std::deque<AsyncBuffer> buffers;
+  for (const std::string& from : {"0" + by, "1" + by}) {
+    pools.emplace_back(
+        imported(api, me.receive_descriptor("for the third from " + from))
+            .release());
+    buffers.push_back(imported(api, pools.back(),
+                               me.receive<PointerData>("pointer of " + from),
+                               kBytes));
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    const Pattern written = pattern("peer " + std::to_string(i) + by);
+    EXPECT_TRUE(kernel_reads(buffers[i], written)) << "of peer " << i;
+    EXPECT_TRUE(copy_reads(buffers[i], written)) << "of peer " << i;
+  }
+  for (AsyncBuffer& one : buffers) expect_free(api, one);
+  me.signal("freed by the third" + by);
+}
+
+// Two processes that run the same steps lend to each other and to a third one.
+TEST(PoolIpc, PeersLendAndBorrow) {
+  covers("POOL-06");
+  needs(gpus(1), pool_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.roles("peer", 2, [](Role& me) {
+    by_both_apis([&](auto api) { lends_and_borrows(me, api); });
+  });
+  scenario.role("third", [](Role& me) {
+    by_both_apis([&](auto api) { borrows_from_two(me, api); });
+  });
+  scenario.run(20s);
+}
+
 static constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
 
 // An importer that imports and frees in two threads.
@@ -384,6 +522,53 @@ static void exports_in_two_threads(Role& me, Api api) {
     EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
 }
 
+// How many allocations each of two threads imports.
+static constexpr size_t kOfEachThread = 32;
+
+static Pattern of_many(size_t i) {
+  return pattern("of many " + std::to_string(i));
+}
+
+static void lends_many(Role& me) {
+  const Pool pool(shareable());
+  me.send_descriptor("pool of many", pool.exported().get());
+  std::vector<AsyncBuffer> buffers;
+  for (size_t i = 0; i < 2 * kOfEachThread; ++i) {
+    buffers.emplace_back(pool, kBlockBytes);
+    buffers.back().fill(of_many(i));
+    me.send("one of many", buffers.back().exported());
+  }
+  me.wait("freed many");
+}
+
+// Two threads import from one pool at the same time.
+static void imports_many_at_once(Role& me) {
+  const Pool pool(me.receive_descriptor("pool of many"));
+  std::vector<PointerData> data;
+  for (size_t i = 0; i < 2 * kOfEachThread; ++i)
+    data.push_back(me.receive<PointerData>("one of many"));
+  std::vector<void*> memory(data.size());
+  std::vector<cudaError_t> codes(data.size());
+  std::atomic<int> ready{0};
+  note_call("cudaMemPoolImportPointer in two threads");
+  const auto import = [&](size_t first) {
+    cudaSetDevice(0);
+    for (++ready; ready < 2;) std::this_thread::yield();
+    for (size_t i = first; i < first + kOfEachThread; ++i)
+      codes[i] = cudaMemPoolImportPointer(&memory[i], pool, &data[i]);
+  };
+  std::thread other([&] { import(kOfEachThread); });
+  import(0);
+  other.join();
+  for (size_t i = 0; i < data.size(); ++i) {
+    SCOPED_TRACE("allocation " + std::to_string(i));
+    ASSERT_EQ(codes[i], cudaSuccess);
+    EXPECT_TRUE(kernel_reads(Words(memory[i], kBlockBytes), of_many(i)));
+  }
+  for (void* one : memory) EXPECT_SUCCESS(cudaFree(one));
+  me.signal("freed many");
+}
+
 // One pool is shared by the role's own thread, and the other pool by another
 // thread.
 TEST(PoolIpc, EveryThreadMaySharePools) {
@@ -396,6 +581,8 @@ TEST(PoolIpc, EveryThreadMaySharePools) {
   scenario.role("importer", [](Role& me) {
     by_both_apis([&](auto api) { imports_in_two_threads(me, api); });
   });
+  scenario.role("exporter of many", lends_many);
+  scenario.role("importer of many", imports_many_at_once);
   scenario.run(20s);
 }
 
@@ -472,6 +659,10 @@ static void lends_older_and_newer(Role& me, Api api) {
   after.fill(pattern("after"));
   me.send("before" + by, exported(api, before));
   me.send("after" + by, exported(api, after));
+  CALL(api.device_set_mem_pool(0, pool));
+  const AsyncBuffer of_current = allocated(api, kBytes);
+  of_current.fill(pattern("of the current pool"));
+  me.send("of the current pool" + by, exported(api, of_current));
   me.wait("freed" + by);
 }
 
@@ -487,8 +678,13 @@ static void borrows_older_and_newer(Role& me, Api api) {
   EXPECT_TRUE(copy_reads(before, pattern("before")));
   EXPECT_TRUE(kernel_reads(after, pattern("after")));
   EXPECT_TRUE(copy_reads(after, pattern("after")));
+  AsyncBuffer of_current = imported(
+      api, pool, me.receive<PointerData>("of the current pool" + by), kBytes);
+  EXPECT_TRUE(kernel_reads(of_current, pattern("of the current pool")));
+  EXPECT_TRUE(copy_reads(of_current, pattern("of the current pool")));
   expect_free(api, before);
   expect_free(api, after);
+  expect_free(api, of_current);
   me.signal("freed" + by);
 }
 
@@ -553,12 +749,30 @@ TEST(PoolIpc, APointerOfAPoolThatIsNotSharedYet) {
   scenario.run(20s);
 }
 
+// Judges that imports still work after imports beside them were freed.
+template <class Written>
+static void frees_every_second(std::vector<AsyncBuffer>& buffers,
+                               Written written) {
+  for (size_t i = 0; i < buffers.size(); i += 2) buffers[i].free();
+  CALL(cudaDeviceSynchronize());
+  for (size_t i = 1; i < buffers.size(); i += 2) {
+    EXPECT_TRUE(kernel_reads(buffers[i], written(static_cast<int>(i)))) << i;
+    EXPECT_TRUE(copy_reads(buffers[i], written(static_cast<int>(i)))) << i;
+    buffers[i].free_async();
+  }
+  CALL(cudaDeviceSynchronize());
+}
+
 TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
   covers("POOL-10");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
-  // The second time, the exporter may get the same addresses again.
+  // The second time, the exporter may get the same addresses again, for larger
+  // allocations.
   constexpr int kTimes = 2;
+  const auto bytes_of = [](int time) {
+    return time == 0 ? kBlockBytes : 4 * kBlockBytes;
+  };
   const auto block = [](int time, int i) {
     return pattern("block " + std::to_string(time * kBlocks + i));
   };
@@ -570,7 +784,7 @@ TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
     for (int time = 0; time < kTimes; ++time) {
       std::vector<AsyncBuffer> buffers;
       for (int i = 0; i < kBlocks; ++i) {
-        buffers.emplace_back(pool, kBlockBytes);
+        buffers.emplace_back(pool, bytes_of(time));
         buffers.back().fill(block(time, i));
       }
       // A trim leaves what is in use, which can be shared after it, too.
@@ -588,14 +802,14 @@ TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
       std::vector<AsyncBuffer> buffers;
       for (int i = 0; i < kBlocks; ++i)
         buffers.emplace_back(pool, me.receive<PointerData>("pointer"),
-                             kBlockBytes);
+                             bytes_of(time));
       for (int i = 0; i < kBlocks; ++i) {
         SCOPED_TRACE("block " + std::to_string(time * kBlocks + i));
         const AsyncBuffer& buffer = buffers[static_cast<size_t>(i)];
         EXPECT_TRUE(kernel_reads(buffer, block(time, i)));
         EXPECT_TRUE(copy_reads(buffer, block(time, i)));
       }
-      for (AsyncBuffer& buffer : buffers) buffer.free();
+      frees_every_second(buffers, [&](int i) { return block(time, i); });
       me.signal("freed");
     }
   });
@@ -757,6 +971,20 @@ TEST(PoolIpc, EventsCarryAThousandAllocations) {
   scenario.run(60s);
 }
 
+// A copy of a descriptor with a number above 1023, or none if this process may
+// not have such a number.
+static Descriptor with_a_large_number(const Descriptor& descriptor) {
+  constexpr int kLarge = 1024;
+  rlimit before{};
+  EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit raised = before;
+  raised.rlim_cur = std::min<rlim_t>(before.rlim_max, 2 * kLarge);
+  setrlimit(RLIMIT_NOFILE, &raised);
+  Descriptor copy(fcntl(descriptor.get(), F_DUPFD_CLOEXEC, kLarge));
+  setrlimit(RLIMIT_NOFILE, &before);
+  return copy;
+}
+
 TEST(PoolIpc, TheDescriptorIsNeededForTheImportOnly) {
   covers("POOL-24");
   needs(gpus(1), pool_fd);
@@ -784,6 +1012,15 @@ TEST(PoolIpc, TheDescriptorIsNeededForTheImportOnly) {
 
   const auto imports = [](Role& me, auto api) {
     Descriptor shared = me.receive_descriptor("pool");
+    if (const Descriptor copy = with_a_large_number(shared)) {
+      Sentinel<cudaMemPool_t> again;
+      EXPECT_SUCCESS(api.mem_pool_import_from_shareable_handle(
+          again.out(),
+          reinterpret_cast<void*>(static_cast<intptr_t>(copy.get())), kFd));
+      if (again.touched()) EXPECT_SUCCESS(api.mem_pool_destroy(again.value));
+    } else {
+      me.observe("this process may not have a descriptor above 1023");
+    }
     const Pool pool = imported(api, shared);
     EXPECT_NE(fcntl(shared.get(), F_GETFD), -1) << "closed by the import";
     shared.close();

@@ -11,12 +11,14 @@
 #include <climits>
 #include <csignal>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "harness/scenario/both_apis.h"
+#include "harness/scenario/vmm.h"
 
 using namespace ipclab;
 
@@ -131,10 +133,6 @@ void expect_no_pool(Role& me, const std::string& input, void* handle,
   by_both_apis([&](auto api) {
     expect_documented(import_pool(me, api, input, handle, type, flags), input);
   });
-}
-
-void* by_value(int descriptor) {
-  return reinterpret_cast<void*>(static_cast<intptr_t>(descriptor));
 }
 
 // Tries to import data as a pointer. Does not use the imported memory.
@@ -340,6 +338,26 @@ TEST(PoolRefusals, SecurityAttributesAreForWindows) {
 
 // --- pointers that are not exported -----------------------------------------
 
+static __device__ uint32_t device_words[1024];
+
+// Memory of cuMemCreate that can be exported to a descriptor, or none if the
+// GPU has no such memory.
+static std::unique_ptr<Mapping> mapped_memory() {
+  if (attribute(
+          CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) == 0)
+    return nullptr;
+  return std::make_unique<Mapping>(Chunk::create(granule()), granule());
+}
+
+// The allocation that the pool shares can still be imported.
+static void imports_after_refusals(Role& me) {
+  const Pool pool(me.receive_descriptor("pool"));
+  AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  buffer.free();
+  me.signal("freed");
+}
+
 TEST(PoolRefusals, OnlyPointersOfSharedPoolsAreExported) {
   covers("POOL-09");
   needs(gpus(1), pool_fd);
@@ -360,18 +378,23 @@ TEST(PoolRefusals, OnlyPointersOfSharedPoolsAreExported) {
     void* pinned = nullptr;
     CALL(cudaHostAlloc(&pinned, kBytes, cudaHostAllocDefault));
     int on_the_stack = 0;
+    void* variable = nullptr;
+    CALL(cudaGetSymbolAddress(&variable, device_words));
     std::vector<std::pair<const char*, void*>> pointers = {
         {"null", nullptr},
         {"cudaMalloc", legacy.data},
         {"cudaMallocAsync from the default pool", of_default.data},
         {"a pool without handle types", of_none.data},
         {"cudaHostAlloc", pinned},
+        {"a variable of the GPU", variable},
         {"a variable on the stack", &on_the_stack}};
     void* managed_memory = nullptr;
     if (attribute(cudaDevAttrManagedMemory) != 0) {
       CALL(cudaMallocManaged(&managed_memory, kBytes));
       pointers.emplace_back("cudaMallocManaged", managed_memory);
     }
+    const std::unique_ptr<Mapping> mapped = mapped_memory();
+    if (mapped) pointers.emplace_back("cuMemCreate", mapped->data);
     for (const auto& [what, pointer] : pointers) {
       SCOPED_TRACE(what);
       expect_no_pointer(me, pointer);
@@ -389,13 +412,7 @@ TEST(PoolRefusals, OnlyPointersOfSharedPoolsAreExported) {
     me.wait("freed");
   });
 
-  scenario.role("importer", [](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
-    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    buffer.free();
-    me.signal("freed");
-  });
+  scenario.role("importer", imports_after_refusals);
 
   scenario.run(20s);
 }

@@ -72,6 +72,9 @@ TEST(ExportPoolLimits, TrimmingASharedPool) {
     const AsyncBuffer buffer(pool, kBytes);
     buffer.fill(pattern("exporter"));
     me.send("pointer", buffer.exported());
+    const AsyncBuffer second(pool, kBytes);
+    second.fill(pattern("second"));
+    me.send("second", second.exported());  // imported after the trim
     me.wait("imported");
 
     leave_unused(pool);
@@ -97,6 +100,10 @@ TEST(ExportPoolLimits, TrimmingASharedPool) {
     me.wait("trimmed");
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    AsyncBuffer second(pool, me.receive<PointerData>("second"), kBytes);
+    EXPECT_TRUE(kernel_reads(second, pattern("second")));
+    EXPECT_TRUE(copy_reads(second, pattern("second")));
+    second.free();
     buffer.free();
     me.signal("freed");
   });
@@ -150,7 +157,11 @@ TEST(ExportPoolLimits, PoliciesOfAnImportedPoolStayThere) {
     for (const uint64_t value : {1, 0}) {
       for (const cudaMemPoolAttr policy : kPolicies)
         set_attribute(pool, policy, value);
+      CALL(cudaDeviceSetMemPool(0, pool));
       pool.exported();  // the export changes no policy
+      cudaMemPool_t current = nullptr;
+      CALL(cudaDeviceGetMemPool(&current, 0));
+      EXPECT_EQ(current, static_cast<cudaMemPool_t>(pool)) << "exported";
       me.signal("set by the exporter");
       me.wait("set by the importer");
       for (const cudaMemPoolAttr policy : kPolicies)
@@ -162,7 +173,9 @@ TEST(ExportPoolLimits, PoliciesOfAnImportedPoolStayThere) {
   });
 
   scenario.role("importer", [](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
+    const Pool pool(me.receive_descriptor("pool")), own;
+    cudaMemPool_t preset = nullptr;
+    CALL(cudaDeviceGetDefaultMemPool(&preset, 0));
     for (int opposite : {0, 1}) {
       me.wait("set by the exporter");
       for (const cudaMemPoolAttr policy : kPolicies) {
@@ -174,6 +187,8 @@ TEST(ExportPoolLimits, PoliciesOfAnImportedPoolStayThere) {
         EXPECT_TRUE(succeeds_or_is_refused(
             me, ("setting " + name).c_str(),
             NOTED(cudaMemPoolSetAttribute(pool, policy, &opposite))));
+        EXPECT_EQ(attribute(own, policy), 1u) << "of the importer's own pool";
+        EXPECT_EQ(attribute(preset, policy), 1u) << "of the default pool";
       }
       me.signal("set by the importer");
     }
@@ -212,6 +227,10 @@ TEST(ExportPoolLimits, TrimmingAnImportedPoolTakesFromNobody) {
 
   scenario.role("importer", [](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));
+    const Pool mine;
+    set_attribute(mine, cudaMemPoolAttrReleaseThreshold, kKeepAll);
+    leave_unused(mine);
+    const uint64_t kept = reserved(mine);
     AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
     buffer.fill(pattern("importer"));
     uint64_t threshold = 0;
@@ -222,6 +241,8 @@ TEST(ExportPoolLimits, TrimmingAnImportedPoolTakesFromNobody) {
     EXPECT_TRUE(succeeds_or_is_refused(me, "cudaMemPoolTrimTo",
                                        NOTED(cudaMemPoolTrimTo(pool, 0))));
     CALL(cudaDeviceSynchronize());
+    EXPECT_EQ(attribute(mine, cudaMemPoolAttrReleaseThreshold), kKeepAll);
+    EXPECT_EQ(reserved(mine), kept) << "of the importer's own pool";
     EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
     EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
     me.signal("trimmed");
@@ -254,6 +275,11 @@ static void reaches_the_maximal_size(Role& me, Api api) {
   // The documentation does not say how the limit is rounded.
   ASSERT_GE(had, kMaxSize / 2);
   EXPECT_LT(had, 2 * kMaxSize);
+
+  const Pool beside = created(api, shareable(kMaxSize));
+  EXPECT_SUCCESS(api.malloc_from_pool_async(&piece, kPiece, beside, nullptr))
+      << "another pool is full";
+  EXPECT_SUCCESS(api.mem_free(std::exchange(piece, nullptr)));
 
   CALL(cudaDeviceSetMemPool(0, pool));
   Sentinel<void*> more;
@@ -308,6 +334,7 @@ static void destroys_a_pool_in_use(Role& me, Api api) {
                      exported(api, pool).get());
   AsyncBuffer live = allocated(api, pool, kUnused);
   AsyncBuffer other = allocated(api, pool, kBytes, stream);
+  other.fill(pattern("other"), stream);
   const Words part(live.data, kBytes);
   part.fill(pattern("exporter"));
   me.send(std::string("pointer of the ") + api.kName, exported(api, live));
@@ -315,12 +342,14 @@ static void destroys_a_pool_in_use(Role& me, Api api) {
 
   Latch latch;
   latch.hold(stream);
+  wrong.queue_count(other, pattern("other"), stream);
   expect_free_async(api, other, stream);
   EXPECT_SUCCESS(api.mem_pool_destroy(pool.release()));
   // The destroy did not wait for the free, which has not happened yet.
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
   latch.release();
   EXPECT_TRUE(passes(stream));
+  EXPECT_EQ(wrong.so_far(), 0u) << "given back before its free";
 
   EXPECT_TRUE(kernel_reads(part, pattern("exporter")));
   part.fill(pattern("after the end of the pool"));
@@ -383,6 +412,45 @@ TEST(ExportPoolLimits, ADestroyedPoolLivesUntilTheLastFree) {
   add_importer(DriverApi{});
 
   scenario.run(40s);
+}
+
+// The exporter destroys its pool while an importer uses memory of the pool.
+TEST(ExportPoolLimits, AnImportOutlivesTheExportersPool) {
+  covers("POOL-23");
+  needs(gpus(1), pool_fd);
+  Scenario scenario(Scenario::kShared);
+
+  scenario.role("exporter", [](Role& me) {
+    Pool pool(shareable());
+    me.send_descriptor("pool", pool.exported().get());
+    AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("pointer", buffer.exported());
+    me.wait("imported");
+    EXPECT_SUCCESS(cudaMemPoolDestroy(pool.release()));
+    const DeviceBuffer other(4 * kBytes);  // gets what is given back too early
+    me.signal("destroyed");
+    me.wait("freed");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+    expect_free_async(RuntimeApi{}, buffer);
+    CALL(cudaDeviceSynchronize());
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    me.signal("imported");
+    me.wait("destroyed");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    buffer.fill(pattern("importer"));
+    buffer.free();
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
 }
 
 static const std::vector<size_t> kSizes = {64 * kMiB, 1024 * kMiB, 4096 * kMiB,

@@ -19,13 +19,19 @@ constexpr int kAllocations = 8;
 
 using PointerData = cudaMemPoolPtrExportData;
 
-// An importer that makes an `attempt`, and then uses what `lends_by_both_apis`
-// lends.
+// An importer that makes an `attempt`, uses and frees what `lends_by_both_apis`
+// lends, and makes the attempt again. It has a current pool of its own.
 std::function<void(Role&)> borrows_after(
     const std::function<void(Role&, cudaMemPool_t)>& attempt) {
   return [attempt](Role& me) {
     by_both_apis([&](auto api) {
+      const Pool mine = created(api);
+      CALL(api.device_set_mem_pool(0, mine));
       const Pool pool = imported(api, me.receive_descriptor("pool"));
+      Sentinel<cudaMemPool_t> current;
+      EXPECT_SUCCESS(api.device_get_mem_pool(current.out(), 0));
+      EXPECT_EQ(current.result(), static_cast<cudaMemPool_t>(mine))
+          << "an import changes no current pool";
       attempt(me, pool);
       EXPECT_TRUE(context_is_usable());
       AsyncBuffer buffer =
@@ -34,6 +40,8 @@ std::function<void(Role&)> borrows_after(
       EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
       expect_free(api, buffer);
       CALL(cudaDeviceSynchronize());
+      attempt(me, pool);  // now memory of the pool was freed here
+      EXPECT_TRUE(context_is_usable());
       me.signal("freed");
     });
   };
@@ -175,6 +183,13 @@ static void imports_beside_others(Role& me, Api api) {
   const Pool pool = imported(api, me.receive_descriptor("pool" + by_the(api)));
   AsyncBuffer first =
       imported(api, pool, me.receive<PointerData>("first"), kBytes);
+  // The last importer imports the second allocation after that free.
+  const bool is_last = me.index() == kImporters - 1;
+  if (is_last) {
+    EXPECT_TRUE(kernel_reads(first, pattern("first")));
+    me.signal("read");
+    me.wait("one has freed");
+  }
   AsyncBuffer second = imported(
       api, pool,
       me.receive<PointerData>(me.index() == 1 ? "second again" : "second"),
@@ -188,8 +203,10 @@ static void imports_beside_others(Role& me, Api api) {
     CALL(cudaDeviceSynchronize());
     me.signal("one has freed");
   } else {
-    me.signal("read");
-    me.wait("one has freed");
+    if (!is_last) {
+      me.signal("read");
+      me.wait("one has freed");
+    }
     EXPECT_TRUE(kernel_reads(first, pattern("first")));
     EXPECT_TRUE(copy_reads(first, pattern("first")));
     expect_free(api, first);
@@ -229,6 +246,44 @@ TEST(ImportLimits, ImportersDoNotDisturbEachOther) {
     by_both_apis([&](auto api) { imports_beside_others(me, api); });
   });
 
+  scenario.run(20s);
+}
+
+// An importer is killed while it uses the memory. Then another process imports
+// the same pool and the same allocation.
+TEST(ImportLimits, AKilledImporterTakesNothingWithIt) {
+  covers("POOL-21");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    const Descriptor shared = pool.exported();
+    const AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send_descriptor("pool for the victim", shared.get());
+    me.send_descriptor("pool", shared.get());
+    me.send("pointer", buffer.exported());
+    me.wait("freed");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+  });
+  scenario.role("victim", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool for the victim"));
+    const AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    me.die(SIGKILL);
+  });
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    me.wait_for_end("victim");
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    buffer.fill(pattern("importer"));
+    buffer.free();
+    me.signal("freed");
+  });
   scenario.run(20s);
 }
 

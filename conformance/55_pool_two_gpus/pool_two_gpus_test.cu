@@ -78,28 +78,90 @@ TEST(PoolTwoGpus, AccessIsNotInherited) {
   scenario.run(30s);
 }
 
+// An importer of a pool whose GPU has the number `here` in this process.
+static std::function<void(Role&)> finds_the_pool_on(int here) {
+  return [here](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    EXPECT_EQ(access_of(here, pool), kReadWrite);
+    EXPECT_EQ(access_of(1 - here, pool), kNone);
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    EXPECT_EQ(access_of(here, pool), kReadWrite);
+    EXPECT_EQ(access_of(1 - here, pool), kNone);
+    cudaPointerAttributes told{};
+    CALL(cudaPointerGetAttributes(&told, buffer.data));
+    EXPECT_EQ(told.device, here);
+    // The documentation does not promise that these queries succeed.
+    Sentinel<int> ordinal, location;
+    if (NOTED(DRIVER(cuPointerGetAttribute)(
+            ordinal.out(), CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+            address_of(buffer.data))) == CUDA_SUCCESS)
+      EXPECT_EQ(ordinal.result(), here);
+    constexpr auto kLocationId = static_cast<CUmemPool_attribute>(11);
+    if (NOTED(DRIVER(cuMemPoolGetAttribute)(pool, kLocationId,
+                                            location.out())) == CUDA_SUCCESS)
+      EXPECT_EQ(location.result(), here);
+    expect_reads(here, buffer, pattern("exporter"));
+    EXPECT_SUCCESS(give_access(1 - here, pool));
+    expect_reads(1 - here, buffer, pattern("exporter"));
+    buffer.free();
+    me.signal("freed");
+  };
+}
+
+// The pool is on GPU 1, and one of the importers gives the GPUs other numbers.
+TEST(PoolTwoGpus, AccessIsThatOfThePoolsGpu) {
+  covers("IMPL-06");
+  needs(gpus(2), pool_fd, peer_access);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    CALL(cudaSetDevice(1));
+    const Pool pool(shareable(0, 1));
+    for (int i = 0; i < 2; ++i)
+      me.send_descriptor("pool", pool.exported().get());
+    const AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("pointer", buffer.exported());
+    me.wait("freed", 2);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  });
+  scenario.role("importer", finds_the_pool_on(1));
+  scenario.role("importer with other numbers", finds_the_pool_on(0))
+      .env("CUDA_VISIBLE_DEVICES", visible_gpus({1, 0}));
+  scenario.run(30s);
+}
+
+// An exporter that gives access only after its importers have used the pool.
+static void gives_access_last(Role& me) {
+  const Pool pool(shareable());
+  me.send_descriptor("pool", pool.exported().get());
+  me.send_descriptor("pool without access", pool.exported().get());
+  const AsyncBuffer before(pool, kBytes), after(pool, kBytes);
+  before.fill(pattern("before"));
+  after.fill(pattern("after"));
+  me.send("before", before.exported());
+  me.send("after", after.exported());
+  me.wait("written");
+  EXPECT_EQ(access_of(1, pool), kNone);
+  EXPECT_TRUE(kernel_reads(before, pattern("importer, before")));
+  EXPECT_TRUE(kernel_reads(after, pattern("importer, after")));
+  me.wait("freed");
+  EXPECT_SUCCESS(give_access(1, pool)) << "after the export";
+  EXPECT_EQ(access_of(1, pool), kReadWrite);
+  expect_reads(1, before, pattern("importer, before"));
+  me.signal("given by the exporter");
+  me.wait("asked", 2);
+}
+
 TEST(PoolTwoGpus, TheImporterGivesAccessItself) {
   covers("IMPL-07");
   needs(gpus(2), pool_fd, peer_access);
   Scenario scenario;
 
-  scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    me.send_descriptor("pool", pool.exported().get());
-    const AsyncBuffer before(pool, kBytes), after(pool, kBytes);
-    before.fill(pattern("before"));
-    after.fill(pattern("after"));
-    me.send("before", before.exported());
-    me.send("after", after.exported());
-    me.wait("written");
-    EXPECT_EQ(access_of(1, pool), kNone);
-    EXPECT_TRUE(kernel_reads(before, pattern("importer, before")));
-    EXPECT_TRUE(kernel_reads(after, pattern("importer, after")));
-    me.wait("freed");
-  });
+  scenario.role("exporter", gives_access_last);
 
   scenario.role("importer", [](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
+    const Descriptor shared = me.receive_descriptor("pool");
+    Pool pool(shared);
     AsyncBuffer before(pool, me.receive<PointerData>("before"), kBytes);
     EXPECT_SUCCESS(give_access(1, pool));
     EXPECT_EQ(access_of(1, pool), kReadWrite);
@@ -122,6 +184,21 @@ TEST(PoolTwoGpus, TheImporterGivesAccessItself) {
     before.free();
     after.free();
     me.signal("freed");
+    CALL(cudaSetDevice(0));
+    CALL(cudaDeviceSynchronize());
+    pool.destroy();
+    me.wait("given by the exporter");
+    EXPECT_EQ(access_of(1, Pool(shared)), kNone) << "a new import";
+    me.signal("asked");
+  });
+
+  scenario.role("importer that gives nothing", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool without access"));
+    for (const char* step : {"written", "given by the exporter"}) {
+      me.wait(step);
+      EXPECT_EQ(access_of(1, pool), kNone) << step;
+    }
+    me.signal("asked");
   });
 
   scenario.run(30s);

@@ -110,6 +110,30 @@ TEST(PoolFreeOrder, ImporterFirstThenExporterByEitherCall) {
   scenario.run(20s);
 }
 
+// The exporter's allocation still belongs to the exporter.
+static void expect_not_given_out(cudaMemPool_t pool, const Words& buffer) {
+  // If the block counted as free, one allocation would get this block.
+  for (int i = 0; i < 4; ++i) {
+    const AsyncBuffer next(pool, kBytes);
+    EXPECT_NE(next.data, buffer.data);
+    next.fill(pattern("next"));
+    EXPECT_TRUE(kernel_reads(next, pattern("next")));
+  }
+}
+
+// Imports an allocation that was imported and freed before.
+static void imports_again(cudaMemPool_t pool, const PointerData& data,
+                          cudaStream_t stream) {
+  for (const char* time : {"first", "second", "third"}) {
+    SCOPED_TRACE(time);
+    AsyncBuffer buffer(pool, data, kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    buffer.free_async(stream);
+    CALL(cudaStreamSynchronize(stream));
+  }
+}
+
 TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
   covers("POOL-16");
   needs(gpus(1), pool_fd);
@@ -131,13 +155,7 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
     me.send("fourth pointer", fourth.exported());
 
     me.wait("freed");
-    // If the block counted as free, one allocation would get this block.
-    for (int i = 0; i < 4; ++i) {
-      const AsyncBuffer next(pool, kBytes);
-      EXPECT_NE(next.data, buffer.data);
-      next.fill(pattern("next"));
-      EXPECT_TRUE(kernel_reads(next, pattern("next")));
-    }
+    expect_not_given_out(pool, buffer);
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
     buffer.fill(pattern("again"));
@@ -148,11 +166,13 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
   scenario.role("importer", [](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));
     const Stream stream;
-    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    const auto data = me.receive<PointerData>("pointer");
+    AsyncBuffer buffer(pool, data, kBytes);
     AsyncBuffer other(pool, me.receive<PointerData>("other pointer"), kBytes);
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     buffer.free_async(stream);
     EXPECT_TRUE(passes(stream));
+    imports_again(pool, data, stream);
     EXPECT_TRUE(kernel_reads(other, pattern("other"))) << "another import";
     EXPECT_TRUE(copy_reads(other, pattern("other"))) << "another import";
 
@@ -170,6 +190,35 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
 
   scenario.run(20s);
 }
+
+// A stream that is held before it has read and freed memory of the pool.
+// Nothing orders another stream of the test behind it.
+template <class Api>
+class HeldFree {
+ public:
+  HeldFree(Api api, cudaMemPool_t pool) {
+    AsyncBuffer buffer = allocated(api, pool, kBytes, stream_);
+    buffer.fill(pattern("local"), stream_);
+    latch_.hold(stream_);
+    launch_copy(copy_, buffer, stream_);
+    freed_ = buffer.data;
+    expect_free_async(api, buffer, stream_);
+  }
+  // The memory whose free is pending.
+  const void* freed() const { return freed_; }
+  // Lets the stream continue, and judges what it has read.
+  void expect_kept() {
+    latch_.release();
+    EXPECT_TRUE(passes(stream_));
+    EXPECT_TRUE(kernel_reads(copy_, pattern("local")));
+  }
+
+ private:
+  const Stream stream_;
+  const DeviceBuffer copy_{kBytes};
+  Latch latch_;
+  const void* freed_ = nullptr;
+};
 
 // An exporter whose free is ordered by an event after the importer's free.
 template <class Api>
@@ -189,6 +238,7 @@ static void frees_before_the_importer_has(Role& me, Api api) {
   me.send("pointer", exported(api, buffer));
 
   SharedEvent freed(me.receive<cudaIpcEventHandle_t>("event"));
+  HeldFree local(api, pool);
   me.wait("importer's free is queued");
   CALL(api.stream_wait_event(stream, freed));
   const void* const lent = buffer.data;
@@ -209,12 +259,18 @@ static void frees_before_the_importer_has(Role& me, Api api) {
   beside.queue_fill(pattern("beside"), other);
   const AsyncBuffer after = allocated(api, pool, kBytes, stream);
   after.queue_fill(pattern("after"), stream);
+  // The importer's event orders the stream behind no other stream.
+  const AsyncBuffer further = allocated(api, pool, kBytes, stream);
+  CALL(cudaMemsetAsync(further.data, 0xEE, kBytes, stream));
+  EXPECT_NE(after.data, local.freed());
+  EXPECT_NE(further.data, local.freed());
   EXPECT_TRUE(passes(other));
   EXPECT_TRUE(is_held(stream));
   me.signal("next owners are there");
 
   me.wait("read");
   EXPECT_TRUE(passes(stream));
+  local.expect_kept();
   EXPECT_TRUE(kernel_reads(after, pattern("after")));
   EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
   freed.destroy();

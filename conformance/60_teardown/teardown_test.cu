@@ -3,12 +3,16 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <poll.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -33,7 +37,7 @@ constexpr int kCycles = 1000;
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 constexpr unsigned kThreads = 8;
 constexpr unsigned kOpensOfAThread = 1000;
-constexpr int kHandles = 4;
+constexpr int kRaces = 40;
 constexpr int kImporters = 3;
 
 // The two sides of many cycles; each cycle must leave nothing. Each side
@@ -125,6 +129,10 @@ TEST(Teardown, OrderedMemoryLeavesNothing) {
           write_number(buffer.data, number);
           me.send("handle", buffer.legacy_handle());
           me.send("handle by the driver API", handle_of(DriverApi{}, buffer));
+          // An open may take over what an export has taken.
+          DeviceBuffer unopened(kBytes, DeviceBuffer::Fresh::kUnwritten);
+          unopened.legacy_handle();
+          unopened.free();
           me.wait("closed");
           buffer.free();
         };
@@ -193,14 +201,21 @@ TEST(Teardown, OrderedEventsLeaveNothing) {
           Sentinel<cudaIpcEventHandle_t> same;
           CALL(DriverApi::ipc_get_event_handle(same.out(), event));
           me.send("handle by the driver API", same.result());
+          SharedEvent unopened;
+          unopened.handle();
+          unopened.destroy();
           me.wait("destroyed");
           event.destroy();
         };
       },
       [](Role& me) {
         const auto other = std::make_shared<SecondThread>();
-        return [&me, other](int) {
+        const auto stream = std::make_shared<Stream>();
+        return [&me, other, stream](int) {
           SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+          CALL(cudaEventSynchronize(event));
+          CALL(cudaStreamWaitEvent(*stream, event, 0));
+          CALL(cudaEventRecord(event, *stream));
           CALL(cudaEventSynchronize(event));
           other->run([&] { event.destroy(); });
           Sentinel<cudaEvent_t> same;
@@ -303,7 +318,10 @@ TEST(Teardown, OrderedPoolsLeaveNothing) {
         const auto other = std::make_shared<SecondThread>();
         return [&me, other](int number) {
           by_both_apis([&](auto api) {
-            Pool pool = imported(api, me.receive_descriptor("pool"));
+            const Descriptor descriptor = me.receive_descriptor("pool");
+            Pool unused = imported(api, descriptor);
+            CALL(api.mem_pool_destroy(unused.release()));
+            Pool pool = imported(api, descriptor);
             AsyncBuffer buffer =
                 imported(api, pool, me.receive<PointerData>("pointer"), kBytes);
             other->run([&] {
@@ -396,19 +414,84 @@ std::string answer_in_a_forked_child() {
 
 }  // namespace
 
+// Starts a child with fork(2) and waits for its end. The child makes no CUDA
+// call. It runs another program, or ends at once: by exit(3), which also calls
+// the handlers that CUDA has set up, or by _exit(2).
+static void has_a_child_that(Role& me, const std::string& does) {
+  std::fflush(nullptr);  // the child would write it again
+  const pid_t child = fork();
+  if (child == 0) {
+    if (does == "runs a program") execl("/bin/true", "true", nullptr);
+    if (does == "calls exit") std::exit(0);
+    _exit(0);
+  }
+  pollfd end{static_cast<int>(syscall(SYS_pidfd_open, child, 0)), POLLIN, 0};
+  const Descriptor of_child(end.fd);
+  if (poll(&end, 1, 5000) == 1) {
+    waitpid(child, nullptr, 0);
+    return;
+  }
+  me.observe("a child of fork that " + does + " does not end within 5 s");
+  if (child > 0) kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
+// The process that makes children has memory and an event of another process
+// open, and lends its own.
+static void shares_and_has_children(Role& me) {
+  LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+  SharedEvent event(me.receive<cudaIpcEventHandle_t>("event"));
+  const DeviceBuffer own(kBytes);
+  own.fill(pattern("own"));
+  me.send("handle from before the fork", own.legacy_handle());
+  me.observe("cudaMalloc in a child that fork made of a process with CUDA: " +
+             answer_in_a_forked_child());
+  for (const char* does : {"calls _exit", "calls exit", "runs a program"}) {
+    SCOPED_TRACE(std::string("a child that ") + does);
+    has_a_child_that(me, does);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(kernel_reads(own, pattern("own")));
+  }
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  me.send("handle from after the fork", own.legacy_handle());
+  me.wait("opened");
+  mapping.fill(pattern("importer"));
+  EXPECT_TRUE(context_is_usable());
+  event.destroy();
+  mapping.close();
+  me.signal("closed");
+}
+
 TEST(Teardown, AForkedChildHasNoCuda) {
   covers("LIFE-10");
-  needs(gpus(1));
+  needs(gpus(1), legacy_memory, legacy_events);
   Scenario scenario;
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));
-    me.observe("cudaMalloc in a child that fork made of a process with CUDA: " +
-               answer_in_a_forked_child());
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(context_is_usable());
+    const SharedEvent event;
+    const Stream stream;
+    Latch latch;
+    latch.hold(stream);
+    CALL(cudaEventRecord(event, stream));
+    me.send("event", event.handle());
+    me.send("handle", buffer.legacy_handle());
+    const auto before = me.receive<Handle>("handle from before the fork");
+    const auto after = me.receive<Handle>("handle from after the fork");
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    for (const Handle& each : {before, after}) {
+      LegacyMapping lent(each, kBytes);
+      EXPECT_TRUE(kernel_reads(lent, pattern("own")));
+      lent.close();
+    }
+    me.signal("opened");
+    me.wait("closed");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
   });
-  scenario.run(20s);
+  scenario.role("importer", shares_and_has_children);
+  scenario.run(40s);
 }
 
 namespace {
@@ -429,6 +512,68 @@ std::string open_and_close_many(const std::vector<Handle>& handles,
   return "";
 }
 
+// Calls a function in kThreads threads at the same time. Each thread gets its
+// number.
+void at_once(const std::function<void(unsigned)>& step) {
+  std::atomic<unsigned> ready{0};
+  std::vector<std::thread> threads;
+  for (unsigned number = 0; number < kThreads; ++number)
+    threads.emplace_back([&, number] {
+      cudaSetDevice(0);  // a thread's first call takes longer
+      for (++ready; ready < kThreads;) std::this_thread::yield();
+      step(number);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Threads open one handle that is not open yet, all at once. In half of the
+// rounds they also close it.
+void expect_first_opens(const Handle& handle, const Pattern& written) {
+  const std::vector<cudaError_t> all_succeed(kThreads, cudaSuccess);
+  const std::vector<uint32_t> right(kThreads, written.at(0));
+  for (int round = 0; round < kRaces; ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    const bool closes = round % 2 != 0;
+    std::vector<void*> opened(kThreads, nullptr);
+    std::vector<cudaError_t> opens(kThreads, cudaErrorUnknown), copies(opens),
+        ends(kThreads, cudaSuccess);
+    std::vector<uint32_t> words(kThreads, 0);
+    note_call("cudaIpcOpenMemHandle in threads");
+    at_once([&](unsigned i) {
+      opens[i] = cudaIpcOpenMemHandle(&opened[i], handle, kLazy);
+      if (opens[i] != cudaSuccess) return;
+      copies[i] =
+          cudaMemcpy(&words[i], opened[i], sizeof words[i], cudaMemcpyDefault);
+      if (closes) ends[i] = cudaIpcCloseMemHandle(opened[i]);
+    });
+    ASSERT_EQ(opens, all_succeed);
+    ASSERT_EQ(copies, all_succeed);
+    ASSERT_EQ(ends, all_succeed);
+    ASSERT_EQ(words, right);
+    if (!closes) {
+      ASSERT_EQ(opened, std::vector<void*>(kThreads, opened[0]));
+      for (void* each : opened) CALL(cudaIpcCloseMemHandle(each));
+    }
+    cudaPointerAttributes attributes{};
+    CALL(cudaPointerGetAttributes(&attributes, opened[0]));
+    ASSERT_EQ(attributes.type, cudaMemoryTypeUnregistered);
+  }
+}
+
+// Threads export different memory at once.
+std::vector<Handle> exported_at_once(
+    const std::vector<std::unique_ptr<DeviceBuffer>>& buffers) {
+  std::vector<Handle> handles(kThreads);
+  std::vector<cudaError_t> codes(kThreads, cudaErrorUnknown);
+  note_call("cudaIpcGetMemHandle in threads");
+  at_once([&](unsigned i) {
+    for (int round = 0; round < kRaces; ++round)
+      codes[i] = cudaIpcGetMemHandle(&handles[i], buffers[i]->data);
+  });
+  EXPECT_EQ(codes, std::vector<cudaError_t>(kThreads, cudaSuccess));
+  return handles;
+}
+
 }  // namespace
 
 TEST(Teardown, ThreadsThatOpenAndCloseKeepTheCount) {
@@ -438,21 +583,23 @@ TEST(Teardown, ThreadsThatOpenAndCloseKeepTheCount) {
 
   scenario.role("exporter", [](Role& me) {
     std::vector<std::unique_ptr<DeviceBuffer>> buffers;
-    for (int i = 0; i < kHandles; ++i) {
+    for (unsigned i = 0; i < kThreads; ++i) {
       buffers.push_back(std::make_unique<DeviceBuffer>(kBytes));
       buffers.back()->fill(pattern("buffer " + std::to_string(i)));
-      me.send("handle", buffers.back()->legacy_handle());
     }
+    for (const Handle& handle : exported_at_once(buffers))
+      me.send("handle", handle);
     me.wait("closed");
   });
 
   scenario.role("importer", [](Role& me) {
     std::vector<Handle> handles;
     std::vector<void*> addresses;
-    for (int i = 0; i < kHandles; ++i) {
+    for (unsigned i = 0; i < kThreads; ++i)
       handles.push_back(me.receive<Handle>("handle"));
-      addresses.push_back(open_handle(handles.back()));
-    }
+    expect_first_opens(handles[0], pattern("buffer 0"));
+    for (const Handle& handle : handles)
+      addresses.push_back(open_handle(handle));
     std::vector<std::string> found(kThreads, "did not run");
     std::vector<std::thread> threads;
     note_call("cudaIpcOpenMemHandle and cudaIpcCloseMemHandle in threads");
@@ -462,8 +609,8 @@ TEST(Teardown, ThreadsThatOpenAndCloseKeepTheCount) {
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(found, std::vector<std::string>(kThreads, ""));
 
-    for (int i = 0; i < kHandles; ++i) {
-      void* const address = addresses[static_cast<size_t>(i)];
+    for (unsigned i = 0; i < kThreads; ++i) {
+      void* const address = addresses[i];
       const Words words(address, kBytes);
       const Pattern written = pattern("buffer " + std::to_string(i));
       EXPECT_TRUE(kernel_reads(words, written)) << "one open is left";

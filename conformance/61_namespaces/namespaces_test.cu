@@ -23,8 +23,7 @@ namespace {
 constexpr size_t kBytes = 2 << 20;
 constexpr int kContainer = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC;
 
-/// What the exporter lends: memory, and an event that is recorded after the
-/// last write.
+/// What the exporter lends: memory, and an event that is pending.
 struct Handles {
   cudaIpcMemHandle_t memory;
   cudaIpcEventHandle_t event;
@@ -53,22 +52,28 @@ void try_memory(Role& me, const std::string& where,
   if (opens(me, where, "cudaIpcOpenMemHandle",
             NOTED(cudaIpcOpenMemHandle(&opened, handle,
                                        cudaIpcMemLazyEnablePeerAccess)))) {
-    const Words words(opened, kBytes);
+    Words words(opened, kBytes);
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
     EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+    // What this role writes must be there in another open: no open may give a
+    // copy.
+    words.fill(pattern("importer"));
     CALL(cudaIpcCloseMemHandle(opened));
+    words = Words(open_handle(handle), kBytes);
+    EXPECT_TRUE(kernel_reads(words, pattern("importer")));
+    words.fill(pattern("exporter"));
+    CALL(cudaIpcCloseMemHandle(words.data));
   }
   EXPECT_TRUE(context_is_usable());
 }
 
+// Judges that an event that opens is the exporter's, whose record is pending.
 void try_event(Role& me, const std::string& where,
                const cudaIpcEventHandle_t& handle) {
   cudaEvent_t event = nullptr;
   if (opens(me, where, "cudaIpcOpenEventHandle",
             NOTED(cudaIpcOpenEventHandle(&event, handle)))) {
-    const Stream stream;
-    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event));
-    EXPECT_TRUE(passes(stream));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
     CALL(cudaEventDestroy(event));
   }
   EXPECT_TRUE(context_is_usable());
@@ -102,12 +107,16 @@ std::function<void(Role&)> lends_from(int kinds,
     const Stream stream;
     const SharedEvent event;
     buffer.fill(pattern("exporter"));
-    CALL(cudaEventRecord(event, stream));
     for (const Place& place : places) {
       SCOPED_TRACE(place.where);
+      Latch latch;
+      latch.hold(stream);
+      CALL(cudaEventRecord(event, stream));
       me.send("handles for the " + place.importer,
               Handles{buffer.legacy_handle(), event.handle()});
       me.wait_for_end(place.importer);
+      latch.release();
+      EXPECT_TRUE(passes(stream));
       EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
       EXPECT_TRUE(context_is_usable());
     }
@@ -172,6 +181,49 @@ TEST(Namespaces, LegacyHandlesAndProcessNumbers) {
         .may_end_by(SIGSEGV);
   scenario.run(40s);
   observe_deaths(scenario, places);
+}
+
+// Two exporters have one process number, each in its namespace. An open must
+// not confuse their memory.
+TEST(Namespaces, TwoExportersWithOneProcessNumber) {
+  covers("PLAT-11");
+  needs(gpus(1), namespaces, legacy_memory);
+  const std::vector<std::string> exporters = {"exporter A", "exporter B"};
+  Scenario scenario;
+  for (const std::string& name : exporters)
+    scenario.role(name, [&](Role& me) {
+      enter(me, kContainer);
+      const DeviceBuffer buffer(kBytes);
+      buffer.fill(pattern(me.name()));
+      me.send("handle of " + me.name(), buffer.legacy_handle());
+      me.wait_for_end("importer");
+      EXPECT_TRUE(kernel_reads(buffer, pattern(me.name())));
+    });
+  scenario
+      .role(
+          "importer",
+          [&](Role& me) {
+            enter(me, kContainer, 2);
+            CALL(cudaFree(nullptr));
+            std::vector<void*> opened;
+            for (const std::string& name : exporters) {
+              const auto handle =
+                  me.receive<cudaIpcMemHandle_t>("handle of " + name);
+              void* memory = nullptr;
+              if (!opens(me, "memory of " + name, "cudaIpcOpenMemHandle",
+                         NOTED(cudaIpcOpenMemHandle(
+                             &memory, handle, cudaIpcMemLazyEnablePeerAccess))))
+                continue;
+              const Words words(memory, kBytes);
+              EXPECT_TRUE(kernel_reads(words, pattern(name)));
+              EXPECT_TRUE(copy_reads(words, pattern(name)));
+              opened.push_back(memory);  // the other open meets it
+            }
+            for (void* memory : opened) CALL(cudaIpcCloseMemHandle(memory));
+            EXPECT_TRUE(context_is_usable());
+          })
+      .may_end_by(SIGSEGV);
+  scenario.run(40s);
 }
 
 // A descriptor that was sent belongs to its receiver, in any namespaces. To

@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 #include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@ using PointerData = cudaMemPoolPtrExportData;
 
 constexpr size_t kBytes = 2 << 20;
 constexpr size_t kWatched = size_t{2} << 30;  // far above other changes
+constexpr size_t kLarge = 256 << 20;          // the same, for one process
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 
 }  // namespace
@@ -123,28 +125,113 @@ TEST(ImporterDies, AnImporterDiesAndTheExporterGoesOn) {
 TEST(ImporterDies, AnImporterOfADescriptorDiesAndTheMemoryStays) {
   covers("LIFE-02");
   needs(gpus(1), vmm_fd);
+  const std::vector<std::string> deaths = {"exits", "is killed"};
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", [](Role& me) {
+  scenario.role("exporter", [&](Role& me) {
     const size_t bytes = granule();
     const Chunk chunk = Chunk::create(bytes);
     const Mapping mapping(chunk, bytes);
     mapping.fill(pattern("exporter"));
-    me.send_descriptor("descriptor", chunk.descriptor().get());
-    me.wait_for_end("importer");
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    for (const std::string& death : deaths) {
+      me.send_descriptor("descriptor for one that " + death,
+                         chunk.descriptor().get());
+      me.wait_for_end("importer that " + death);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter"))) << death;
+      EXPECT_TRUE(copy_reads(mapping, pattern("exporter"))) << death;
+    }
     EXPECT_TRUE(context_is_usable());
   });
+  for (const std::string& death : deaths)
+    scenario
+        .role("importer that " + death,
+              [&](Role& me) {
+                const auto& mapping = abandoned<Mapping>(
+                    abandoned<Chunk>(Chunk::import(me.receive_descriptor(
+                        "descriptor for one that " + death))),
+                    granule());
+                EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+                if (death == "is killed") me.die(SIGKILL);
+              })
+        .in_new_process();
+  scenario.run(20s);
+}
+
+// Lends a chunk, a pool and an event to two importers. The first is killed.
+static void lends_again(Role& me) {
+  const Chunk chunk = Chunk::create(granule());
+  const Mapping mapping(chunk, granule());
+  const Pool pool(shareable());
+  const AsyncBuffer pooled(pool, kBytes);
+  const SharedEvent event;
+  mapping.fill(pattern("chunk"));
+  pooled.fill(pattern("pool"));
+  for (const std::string user : {"victim", "importer"}) {
+    me.send_descriptor("chunk for the " + user, chunk.descriptor().get());
+    me.send_descriptor("pool for the " + user, pool.exported().get());
+  }
+  me.send("pointer", pooled.exported());
+  me.send("event", event.handle());
+  me.wait("opened again");
+
+  const Stream stream;
+  Latch latch;
+  latch.hold(stream);
+  CALL(cudaEventRecord(event, stream));
+  me.signal("recorded");
+  me.wait("asked");
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  me.wait("done");
+  EXPECT_TRUE(kernel_reads(mapping, pattern("importer's chunk")));
+  EXPECT_TRUE(kernel_reads(pooled, pattern("importer's pool")));
+}
+
+// Opens what the victim had open.
+static void opens_after_the_victim(Role& me) {
+  CALL(cudaFree(nullptr));
+  me.wait_for_end("victim");
+  const Mapping mapping(
+      Chunk::import(me.receive_descriptor("chunk for the importer")),
+      granule());
+  const Pool pool(me.receive_descriptor("pool for the importer"));
+  AsyncBuffer pooled(pool, me.receive<PointerData>("pointer"), kBytes);
+  SharedEvent event(me.receive<cudaIpcEventHandle_t>("event"));
+  EXPECT_TRUE(kernel_reads(mapping, pattern("chunk")));
+  EXPECT_TRUE(kernel_reads(pooled, pattern("pool")));
+  mapping.fill(pattern("importer's chunk"));
+  pooled.fill(pattern("importer's pool"));
+  me.signal("opened again");
+  me.wait("recorded");
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  me.signal("asked");
+  EXPECT_SUCCESS(cudaEventSynchronize(event));
+  event.destroy();
+  pooled.free();
+  me.signal("done");
+}
+
+TEST(ImporterDies, AnotherImporterFollowsAKilledOne) {
+  covers("LIFE-02");
+  needs(gpus(1), vmm_fd, pool_fd, legacy_events);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends_again);
   scenario
-      .role("importer",
-            [](Role& me) {
-              const Mapping mapping(
-                  Chunk::import(me.receive_descriptor("descriptor")),
-                  granule());
-              EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-              me.die(SIGKILL);
-            })
+      .role(
+          "victim",
+          [](Role& me) {
+            const Mapping mapping(
+                Chunk::import(me.receive_descriptor("chunk for the victim")),
+                granule());
+            const Pool pool(me.receive_descriptor("pool for the victim"));
+            const AsyncBuffer pooled(pool, me.receive<PointerData>("pointer"),
+                                     kBytes);
+            const SharedEvent event(me.receive<cudaIpcEventHandle_t>("event"));
+            EXPECT_TRUE(kernel_reads(mapping, pattern("chunk")));
+            EXPECT_TRUE(kernel_reads(pooled, pattern("pool")));
+            me.die(SIGKILL);
+          })
       .in_new_process();
+  scenario.role("importer", opens_after_the_victim);
   scenario.run(20s);
 }
 
@@ -205,6 +292,24 @@ TEST(ImporterDies, AFaultStaysInTheImporter) {
       else
         EXPECT_TRUE(unharmed()) << step;
     }
+    if (mps) return;
+    const DeviceBuffer later(kBytes);
+    later.fill(pattern("later"));
+    me.send("later handle", later.legacy_handle());
+    me.wait("closed");
+  });
+
+  scenario.role("latecomer", [](Role& me) {
+    const auto handle = me.receive<Handle>("handle");
+    me.wait_for_end("importer");
+    if (attribute(cudaDevAttrMpsEnabled) != 0) return;
+    {
+      const LegacyMapping same(handle, kBytes);
+      EXPECT_TRUE(kernel_reads(same, pattern("exporter")));
+      const LegacyMapping later(me.receive<Handle>("later handle"), kBytes);
+      EXPECT_TRUE(kernel_reads(later, pattern("later")));
+    }
+    me.signal("closed");
   });
 
   scenario.role("importer", [](Role& me) {
@@ -223,25 +328,31 @@ TEST(ImporterDies, AFaultStaysInTheImporter) {
   scenario.run(20s);
 }
 
-// Judges that memory and events of this process can be exported.
-static void expect_exports() {
-  const DeviceBuffer own(kBytes);
-  Sentinel<Handle> memory;
-  EXPECT_SUCCESS(cudaIpcGetMemHandle(memory.out(), own.data));
-  const SharedEvent event;
-  Sentinel<cudaIpcEventHandle_t> handle;
-  EXPECT_SUCCESS(cudaIpcGetEventHandle(handle.out(), event));
-}
-
 // The documentation of cudaDeviceReset: "destroys and cleans up all resources
 // associated with the current device".
 TEST(ImporterDies, AResetOfOneGpuLeavesTheOther) {
   covers("LIFE-15");
   needs(gpus(2), legacy_memory);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario
+      .role("exporter",
+            [](Role& me) {
+              const DeviceBuffer buffer(kBytes);
+              buffer.fill(pattern("exporter"));
+              me.send("handle", buffer.legacy_handle());
+              me.wait("opened");
+              CALL(cudaSetDevice(1));
+              CALL(cudaFree(nullptr));
+              CALL(cudaDeviceReset());
+              CALL(cudaSetDevice(0));
+              EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+              me.send("handle again", buffer.legacy_handle());
+              me.wait("closed");
+            })
+      .in_new_process();
   auto& importer = scenario.role("importer", [](Role& me) {
-    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    const auto handle = me.receive<Handle>("handle");
+    LegacyMapping mapping(handle, kBytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     CALL(cudaSetDevice(1));
     CALL(cudaFree(nullptr));
@@ -249,10 +360,48 @@ TEST(ImporterDies, AResetOfOneGpuLeavesTheOther) {
     CALL(cudaSetDevice(0));
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    me.signal("opened");
+    const auto again = me.receive<Handle>("handle again");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     mapping.close();
+    for (const Handle& each : {handle, again}) {
+      LegacyMapping same(each, kBytes);
+      EXPECT_TRUE(kernel_reads(same, pattern("exporter")))
+          << "after a reset of the exporter's other GPU";
+      same.close();
+    }
     me.signal("closed");
   });
   importer.in_new_process();
+  scenario.run(20s);
+}
+
+// A reset also ends the peer access that an open has given.
+TEST(ImporterDies, TheGpuThatOpensPeerMemoryIsReset) {
+  covers("LIFE-15");
+  needs(gpus(2), legacy_memory, peer_access);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario
+      .role("importer",
+            [](Role& me) {
+              const auto handle = me.receive<Handle>("handle");
+              CALL(cudaSetDevice(1));
+              for (int round = 0; round < 2; ++round) {
+                void* opened = nullptr;
+                EXPECT_SUCCESS(cudaIpcOpenMemHandle(&opened, handle, kLazy));
+                const Words words(opened, kBytes);
+                EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+                EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+                CALL(cudaDeviceReset());
+              }
+              EXPECT_SUCCESS(cudaDeviceEnablePeerAccess(0, 0));
+              LegacyMapping mapping(handle, kBytes);
+              EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+              mapping.close();
+              me.signal("closed");
+            })
+      .in_new_process();
   scenario.run(20s);
 }
 
@@ -273,62 +422,190 @@ TEST(ImporterDies, APointerFromBeforeAResetIsClosed) {
   scenario.run(20s);
 }
 
-TEST(ImporterDies, AnImporterResetsItsDevice) {
-  covers("LIFE-15");
-  needs(gpus(1), legacy_memory);
-  Scenario scenario(Scenario::kShared);
+// The importer's ways to end what it has open, in this order. After the reset
+// by the driver API it makes no call: no documentation says how the runtime
+// goes on.
+static const std::vector<std::string> kEnds = {"reset", "second reset",
+                                               "reset by the driver API"};
 
-  scenario.role("exporter", [](Role& me) {
-    DeviceBuffer buffer(kBytes);
-    buffer.fill(pattern("exporter"));
-    me.send("handle", buffer.legacy_handle());
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    const SharedEvent event;
-    const Stream stream;
+// Opens memory and an event that the importer has made after a reset.
+static void borrows_what_is_new(Role& me, const std::string& end) {
+  LegacyMapping memory(me.receive<Handle>("own memory before the " + end),
+                       kBytes);
+  SharedEvent event(
+      me.receive<cudaIpcEventHandle_t>("own event before the " + end));
+  EXPECT_TRUE(kernel_reads(memory, pattern("own " + end)));
+  EXPECT_TRUE(copy_reads(memory, pattern("own " + end)));
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  event.destroy();
+  memory.close();
+  me.signal("borrowed before the " + end);
+}
+
+// Lends memory and an event. Each end of what the importer has open must leave
+// both as they are.
+static void lends_to_one_that_resets(Role& me) {
+  DeviceBuffer buffer(kBytes);
+  const SharedEvent event;
+  const Stream stream;
+  me.send("handle", buffer.legacy_handle());
+  me.send("event", event.handle());
+  std::vector<std::string> ends = kEnds;
+  ends.push_back("end of a context");
+  for (const std::string& end : ends) {
+    SCOPED_TRACE(end);
+    borrows_what_is_new(me, end);
+    buffer.fill(pattern("before the " + end));
     Latch latch;
     latch.hold(stream);
     CALL(cudaEventRecord(event, stream));
-    me.send("event", event.handle());
-    for (const char* step : {"reset", "end of importer"}) {
-      me.wait(step);
-      if (step == std::string("reset")) {
-        EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
-        latch.release();
-        EXPECT_TRUE(passes(stream));
-        me.signal("released");
-      }
-      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter"))) << step;
-      EXPECT_TRUE(copy_reads(buffer, pattern("exporter"))) << step;
-    }
-    EXPECT_SUCCESS(cudaFree(std::exchange(buffer.data, nullptr)));
-    EXPECT_TRUE(context_is_usable());
-  });
+    me.signal("recorded before the " + end);
+    me.wait(end);
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(kernel_reads(buffer, pattern("importer's " + end)));
+    EXPECT_TRUE(copy_reads(buffer, pattern("importer's " + end)));
+  }
+  me.wait_for_end("importer");
+  me.wait_for_end("importer with a context");
+  EXPECT_TRUE(kernel_reads(buffer, pattern("importer's " + ends.back())));
+  EXPECT_SUCCESS(cudaFree(std::exchange(buffer.data, nullptr)));
+  EXPECT_TRUE(context_is_usable());
+}
 
-  auto& importer = scenario.role("importer", [](Role& me) {
-    const auto handle = me.receive<Handle>("handle");
-    void* opened = open_handle(handle);
-    EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
-    const auto event_handle = me.receive<cudaIpcEventHandle_t>("event");
-    SharedEvent before(event_handle);
+// Lends memory and an event of its own.
+static void lends_what_is_new(Role& me, const std::string& end) {
+  const DeviceBuffer memory(kBytes);
+  memory.fill(pattern("own " + end));
+  const SharedEvent event;
+  const Stream stream;
+  Latch latch;
+  latch.hold(stream);
+  EXPECT_SUCCESS(cudaEventRecord(event, stream));
+  me.send("own memory before the " + end, memory.legacy_handle());
+  me.send("own event before the " + end, event.handle());
+  me.wait("borrowed before the " + end);
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+}
+
+// Opens the exporter's memory and event, uses both, and leaves them open. The
+// event is pending.
+static void leaves_all_open(Role& me, const Handle& handle,
+                            const cudaIpcEventHandle_t& event_handle,
+                            const std::string& end) {
+  void* opened = open_handle(handle);
+  cudaPointerAttributes attributes{};
+  EXPECT_SUCCESS(cudaIpcCloseMemHandle(opened));
+  CALL(cudaPointerGetAttributes(&attributes, opened));
+  EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered) << "closed once";
+  SharedEvent(event_handle).destroy();
+
+  for (int opens = 0; opens < 2; ++opens) opened = open_handle(handle);
+  const Words words(opened, kBytes);
+  const auto& event = abandoned<SharedEvent>(event_handle);
+  lends_what_is_new(me, end);
+  me.wait("recorded before the " + end);
+  EXPECT_TRUE(kernel_reads(words, pattern("before the " + end)));
+  EXPECT_TRUE(copy_reads(words, pattern("before the " + end)));
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+
+  // The runtime has another reference, so this release resets nothing.
+  CUcontext primary = nullptr;
+  CALL(DRIVER(cuDevicePrimaryCtxRetain)(&primary, 0));
+  CALL(DRIVER(cuDevicePrimaryCtxRelease)(0));
+  EXPECT_TRUE(kernel_reads(words, pattern("before the " + end)));
+  words.fill(pattern("importer's " + end));
+}
+
+// "Any subsequent API call to this device will reinitialize the device."
+TEST(ImporterDies, AnImporterResetsItsDevice) {
+  covers("LIFE-15");
+  needs(gpus(1), legacy_memory, legacy_events);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends_to_one_that_resets);
+  scenario
+      .role("importer",
+            [](Role& me) {
+              const auto handle = me.receive<Handle>("handle");
+              const auto event = me.receive<cudaIpcEventHandle_t>("event");
+              for (const std::string& end : kEnds) {
+                SCOPED_TRACE("before the " + end);
+                leaves_all_open(me, handle, event, end);
+                if (end == kEnds.back())
+                  EXPECT_SUCCESS(DRIVER(cuDevicePrimaryCtxReset)(0));
+                else
+                  EXPECT_SUCCESS(cudaDeviceReset());
+                me.signal(end);
+              }
+            })
+      .in_new_process();
+  scenario
+      .role("importer with a context",
+            [](Role& me) {
+              const auto handle = me.receive<Handle>("handle");
+              const auto event = me.receive<cudaIpcEventHandle_t>("event");
+              me.wait_for_end("importer");
+              CALL(cudaFree(nullptr));
+              CUcontext own = nullptr;
+              CALL(DRIVER(cuCtxCreate)(&own, nullptr, 0, 0));
+              leaves_all_open(me, handle, event, "end of a context");
+              EXPECT_SUCCESS(DRIVER(cuCtxDestroy)(own));
+              me.signal("end of a context");
+              CALL(cudaSetDevice(0));
+              EXPECT_TRUE(context_is_usable());
+            })
+      .in_new_process();
+  scenario.run(40s);
+}
+
+// The documentation of cuPointerGetAttribute: an allocation has "a unique ID
+// over a process lifetime".
+TEST(ImporterDies, AResetBeginsNoNewIds) {
+  covers("LMEM-48");
+  needs(gpus(1));
+  Scenario scenario(Scenario::kShared);
+  scenario
+      .role("exporter",
+            [](Role&) {
+              std::set<unsigned long long> ids;
+              const auto allocate_two = [&] {
+                const DeviceBuffer one(kBytes), other(kBytes);
+                for (const Words& each : {Words(one), Words(other)})
+                  ids.insert(pointer_attribute<unsigned long long>(
+                      CU_POINTER_ATTRIBUTE_BUFFER_ID, each.data));
+              };
+              allocate_two();
+              CALL(cudaDeviceReset());
+              allocate_two();
+              CUcontext second = nullptr;
+              CALL(DRIVER(cuCtxCreate)(&second, nullptr, 0, 0));
+              allocate_two();
+              CALL(DRIVER(cuCtxDestroy)(second));
+              CALL(cudaSetDevice(0));
+              allocate_two();
+              EXPECT_EQ(ids.size(), 8u) << "two allocations have one id";
+            })
+      .in_new_process();
+  scenario.run(20s);
+}
+
+// The documentation of cudaDeviceReset: "These resources also include memory
+// allocations by cudaMalloc".
+TEST(ImporterDies, AResetGivesExportedMemoryBack) {
+  covers("LIFE-15");
+  needs(gpus(1), legacy_memory, alone);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    void* lent = nullptr;
+    CALL(cudaMalloc(&lent, kLarge));
+    Sentinel<Handle> handle;
+    CALL(cudaIpcGetMemHandle(handle.out(), lent));
+    const size_t held = free_memory();
     CALL(cudaDeviceReset());
-    before.release();  // the reset has destroyed it
-    me.signal("reset");
-    me.wait("released");
-    // "Any subsequent API call to this device will reinitialize the device."
-    for (int round = 0; round < 2; ++round) {
-      EXPECT_SUCCESS(cudaIpcOpenMemHandle(&opened, handle, kLazy));
-      EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
-      cudaEvent_t event = nullptr;
-      EXPECT_SUCCESS(cudaIpcOpenEventHandle(&event, event_handle));
-      EXPECT_SUCCESS(cudaEventQuery(event));
-      EXPECT_SUCCESS(cudaEventDestroy(event));
-      EXPECT_SUCCESS(cudaIpcCloseMemHandle(opened));
-      expect_exports();
-      CALL(cudaDeviceReset());
-    }
+    EXPECT_TRUE(returned(held, kLarge)) << "exported, and open nowhere";
   });
-  importer.in_new_process();
-
   scenario.run(20s);
 }
 

@@ -93,45 +93,63 @@ TEST(ExporterDies, AnExporterOfMemoryDies) {
 
 namespace {
 
-// Lends a chunk, and is killed after the importer has mapped it.
-void lends_a_chunk_and_dies(Role& me) {
+// Lends a chunk. When the importer has mapped it, the process comes to this
+// end.
+void lends_a_chunk_until_it(Role& me, const std::string& end) {
   const size_t bytes = granule();
   auto& chunk = abandoned<Chunk>(Chunk::create(bytes));
   auto& mapping = abandoned<Mapping>(chunk, bytes);
   mapping.fill(pattern("exporter"));
-  me.send_descriptor("chunk", chunk.descriptor().get());
-  me.wait("mapped");
-  me.die(SIGKILL);
+  me.send_descriptor("chunk of one that " + end, chunk.descriptor().get());
+  me.wait("mapped what comes from one that " + end);
+  if (end == "is killed") me.die(SIGKILL);
+  if (end == "resets its device") EXPECT_SUCCESS(cudaDeviceReset());
+}
+
+// Reads the chunk after this end of its exporter. Writes it by kernels, copies
+// and memsets, and through a second mapping.
+void uses_the_chunk_of_one_that(Role& me, const std::string& end) {
+  const size_t bytes = granule();
+  const Chunk chunk =
+      Chunk::import(me.receive_descriptor("chunk of one that " + end));
+  const Mapping mapping(chunk, bytes);
+  const DeviceBuffer own(bytes);
+  me.signal("mapped what comes from one that " + end);
+  me.wait_for_end("exporter that " + end);
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+
+  own.fill(pattern("copied"));
+  CALL(cudaMemcpy(mapping.data, own.data, bytes, cudaMemcpyDefault));
+  EXPECT_TRUE(kernel_reads(mapping, pattern("copied")));
+  CALL(cudaMemset(mapping.data, 0x3C, bytes));
+  uint32_t word = 0;
+  CALL(cudaMemcpy(&word, mapping.data, sizeof word, cudaMemcpyDefault));
+  EXPECT_EQ(word, 0x3C3C3C3Cu);
+  const Mapping second(chunk, bytes);
+  second.fill(pattern("importer"));
+  EXPECT_TRUE(copy_reads(mapping, pattern("importer")));
 }
 
 }  // namespace
 
-// The importer writes by kernels, copies and memsets, and through a second
-// mapping.
+// The documentation of cuMemRelease makes no exception for the end of the
+// process that has created the memory.
 TEST(ExporterDies, ItsImportedChunkCanStillBeWritten) {
   covers("LIFE-06");
   needs(gpus(1), vmm_fd);
+  const std::vector<std::string> ends = {"is killed", "exits",
+                                         "resets its device"};
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", lends_a_chunk_and_dies).in_new_process();
-  scenario.role("importer", [](Role& me) {
-    const size_t bytes = granule();
-    const Chunk chunk = Chunk::import(me.receive_descriptor("chunk"));
-    const Mapping mapping(chunk, bytes);
-    const DeviceBuffer own(bytes);
-    me.signal("mapped");
-    me.wait_for_end("exporter");
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-
-    own.fill(pattern("copied"));
-    CALL(cudaMemcpy(mapping.data, own.data, bytes, cudaMemcpyDefault));
-    EXPECT_TRUE(kernel_reads(mapping, pattern("copied")));
-    CALL(cudaMemset(mapping.data, 0x3C, bytes));
-    uint32_t word = 0;
-    CALL(cudaMemcpy(&word, mapping.data, sizeof word, cudaMemcpyDefault));
-    EXPECT_EQ(word, 0x3C3C3C3Cu);
-    const Mapping second(chunk, bytes);
-    second.fill(pattern("importer"));
-    EXPECT_TRUE(copy_reads(mapping, pattern("importer")));
+  for (const std::string& end : ends)
+    scenario
+        .role("exporter that " + end,
+              [&](Role& me) { lends_a_chunk_until_it(me, end); })
+        .in_new_process();
+  scenario.role("importer", [&](Role& me) {
+    for (const std::string& end : ends) {
+      SCOPED_TRACE("the exporter " + end);
+      uses_the_chunk_of_one_that(me, end);
+    }
   });
   scenario.run(20s);
 }
@@ -142,13 +160,15 @@ TEST(ExporterDies, ItsDescriptorCanBeImportedAgain) {
   covers("LIFE-07");
   needs(gpus(1), vmm_fd);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", lends_a_chunk_and_dies).in_new_process();
+  const auto dies = [](Role& me) { lends_a_chunk_until_it(me, "is killed"); };
+  scenario.role("exporter", dies).in_new_process();
   scenario.role("importer", [](Role& me) {
     const size_t bytes = granule();
-    const Descriptor descriptor = me.receive_descriptor("chunk");
+    const Descriptor descriptor =
+        me.receive_descriptor("chunk of one that is killed");
     const Chunk chunk = Chunk::import(descriptor);
     const Mapping mapping(chunk, bytes);
-    me.signal("mapped");
+    me.signal("mapped what comes from one that is killed");
     me.wait_for_end("exporter");
     Chunk again;
     {

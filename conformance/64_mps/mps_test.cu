@@ -4,6 +4,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/scenario/cuda.h"
@@ -71,14 +72,39 @@ bool all_are_there(Role& me, const std::vector<std::string>& roles,
   return good;
 }
 
-// Lends memory and reads what the importer has written there.
+// One of four parts of the memory. The importer writes each part in another
+// way.
+Words quarter(const Words& all, size_t number) {
+  const size_t count = all.count / 4;
+  return Words(all.data + number * count, count * sizeof(uint32_t));
+}
+constexpr unsigned char kByte = 0x5C;  // the importer's memset
+
+// At the end of a function that fails early, signals the steps for which the
+// other role waits. Otherwise that role would wait forever, and MPS would run
+// on.
+class StepsAtTheEnd {
+ public:
+  StepsAtTheEnd(Role& me, std::vector<std::string> steps)
+      : me_(me), steps_(std::move(steps)) {}
+  StepsAtTheEnd(const StepsAtTheEnd&) = delete;
+  ~StepsAtTheEnd() {
+    for (const std::string& step : steps_) me_.signal(step);
+  }
+
+ private:
+  Role& me_;
+  std::vector<std::string> steps_;
+};
+
+// Lends memory and an event. Reads what the importer has written, and sees the
+// importer's record.
 std::function<void(Role&)> lends_as(bool client) {
   return [=](Role& me) {
     if (!all_are_there(me, {"exporter", "importer"}, client)) return;
+    const StepsAtTheEnd steps(me, {"exporter has asked"});
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));
-    const Words by_kernel(buffer.data, kBytes / 2);
-    const Words by_copy(buffer.data + buffer.count / 2, kBytes / 2);
     const SharedEvent event;
     const Stream stream;
     Latch latch;
@@ -86,30 +112,63 @@ std::function<void(Role&)> lends_as(bool client) {
     CALL(cudaEventRecord(event, stream));
     me.send("event", event.handle());
     me.send("handle", buffer.legacy_handle());
-    // Waits for the end, not for a step: the importer may return early.
-    me.wait_for_end("importer");
+    me.wait("importer waits");
     latch.release();
-    EXPECT_TRUE(kernel_reads(by_kernel, pattern("importer")));
-    EXPECT_TRUE(copy_reads(by_copy, pattern("importer's copy")));
+    EXPECT_TRUE(passes(stream));
+    me.wait("importer has recorded");
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    me.signal("exporter has asked");
+    me.wait_for_end("importer");
+    EXPECT_TRUE(kernel_reads(quarter(buffer, 0), pattern("importer")));
+    EXPECT_TRUE(copy_reads(quarter(buffer, 1), pattern("importer's copy")));
+    EXPECT_TRUE(copy_reads(quarter(buffer, 2), pattern("importer's copy")));
+    std::vector<unsigned char> set(kBytes / 4);
+    CALL(cudaMemcpy(set.data(), quarter(buffer, 3).data, set.size(),
+                    cudaMemcpyDefault));
+    EXPECT_EQ(set, std::vector<unsigned char>(set.size(), kByte));
   };
 }
 
-// Reads the lent memory by a kernel and by a copy, and writes half of it in
-// each way. Also judges that the exporter's event is pending.
+// Waits for the exporter's record, and records the event itself.
+void waits_and_records(Role& me, cudaEvent_t event) {
+  const Stream stream;
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+  me.signal("importer waits");
+  EXPECT_TRUE(passes(stream));
+  Latch latch;
+  latch.hold(stream);
+  EXPECT_SUCCESS(cudaEventRecord(event, stream));
+  me.signal("importer has recorded");
+  me.wait("exporter has asked");
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+}
+
+// Reads the lent memory by a kernel and by a copy, and writes it by a kernel,
+// by copies and by a memset.
 std::function<void(Role&)> borrows_as(bool client) {
   return [=](Role& me) {
     if (!all_are_there(me, {"exporter", "importer"}, client)) return;
+    const StepsAtTheEnd steps(me, {"importer waits", "importer has recorded"});
     LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
     SharedEvent event(me.receive<cudaIpcEventHandle_t>("event"));
-    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    waits_and_records(me, event);
     event.destroy();
-    Words(mapping.data, kBytes / 2).fill(pattern("importer"));
-    const DeviceBuffer own(kBytes / 2);
+
+    quarter(mapping, 0).fill(pattern("importer"));
+    const DeviceBuffer own(kBytes / 4);
     own.fill(pattern("importer's copy"));
-    CALL(cudaMemcpy(mapping.data + mapping.count / 2, own.data, kBytes / 2,
+    CALL(cudaMemcpy(quarter(mapping, 1).data, own.data, own.bytes(),
                     cudaMemcpyDefault));
+    const Stream stream;
+    CALL(cudaMemcpyAsync(quarter(mapping, 2).data, own.data, own.bytes(),
+                         cudaMemcpyDefault, stream));
+    CALL(cudaMemsetAsync(quarter(mapping, 3).data, kByte, own.bytes(), stream));
+    EXPECT_TRUE(passes(stream));
     mapping.close();
     EXPECT_TRUE(context_is_usable());
   };

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 
+#include "harness/scenario/both_apis.h"
 #include "harness/scenario/pool.h"
 #include "harness/scenario/vmm.h"
 
@@ -20,9 +21,10 @@ constexpr size_t kSmall = kBytes / 4;  // a driver may use less than this
 using Owned = std::shared_ptr<Words>;
 
 // `lend` makes the memory in the exporter and sends it; `open` opens it in the
-// importer. Judges that the open uses no device memory.
+// importer, on this GPU. Judges that the open uses no memory of either GPU.
 void takes_no_memory(const std::function<Owned(Role&)>& lend,
-                     const std::function<Owned(Role&)>& open) {
+                     const std::function<Owned(Role&)>& open,
+                     int opens_on = 0) {
   Scenario scenario;
   scenario.role("exporter", [=](Role& me) {
     const Owned lent = lend(me);
@@ -36,6 +38,7 @@ void takes_no_memory(const std::function<Owned(Role&)>& lend,
     me.wait("closed");
   });
   scenario.role("importer", [=](Role& me) {
+    CALL(cudaSetDevice(opens_on));
     CALL(cudaFree(nullptr));
     DeviceBuffer(kEveryWay).fill(pattern("loads the kernels"));
     me.signal("ready");
@@ -61,19 +64,34 @@ void takes_no_memory(const std::function<Owned(Role&)>& lend,
 
 }  // namespace
 
+// Legacy memory for takes_no_memory().
+static Owned lends_a_handle(Role& me) {
+  auto memory = std::make_shared<DeviceBuffer>(kBytes);
+  me.send("handle", memory->legacy_handle());
+  return memory;
+}
+
 TEST(CostOfSharing, OpeningAHandleTakesNoMemory) {
   covers("COST-01");
   needs(gpus(1), legacy_memory, alone);
+  for_each_api([](auto api) {
+    takes_no_memory(lends_a_handle, [=](Role& me) {
+      return std::make_shared<MappingBy<decltype(api)>>(
+          api, me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    });
+  });
+}
+
+TEST(CostOfSharing, OpeningAHandleOfAPeerTakesNoMemory) {
+  covers("COST-01");
+  needs(gpus(2), legacy_memory, peer_access, alone);
   takes_no_memory(
-      [](Role& me) {
-        auto memory = std::make_shared<DeviceBuffer>(kBytes);
-        me.send("handle", memory->legacy_handle());
-        return memory;
-      },
+      lends_a_handle,
       [](Role& me) {
         return std::make_shared<LegacyMapping>(
             me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
-      });
+      },
+      1);
 }
 
 TEST(CostOfSharing, ImportingADescriptorTakesNoMemory) {

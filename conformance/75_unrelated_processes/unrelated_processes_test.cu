@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/scenario/leaks.h"
 #include "harness/scenario/pool.h"
 #include "harness/scenario/vmm.h"
 #include "samples/common/named_socket.h"
@@ -143,6 +144,7 @@ static void serves_clients_and_a_latecomer(Role& me) {
   EXPECT_TRUE(kernel_reads(input, pattern("input")));
   EXPECT_TRUE(copy_reads(input, pattern("input")));
   const size_t before = free_memory();  // no client uses CUDA yet
+  const size_t descriptors = open_descriptors().size();
   const std::string path = path_of_this_process();
   const Descriptor listener(listen_at(path.c_str()));
   for (int i = 0; i < kClients; ++i) me.send_bytes("path", path);
@@ -176,6 +178,9 @@ static void serves_clients_and_a_latecomer(Role& me) {
   for (int i = 0; i < kClients; ++i)
     me.wait_for_end("client " + std::to_string(i));
   EXPECT_TRUE(returned(before - kLarge, kLarge)) << "what a client was sent";
+  clients.clear();
+  EXPECT_LT(open_descriptors().size(), descriptors + kClients)
+      << "a descriptor is left for each client";
 
   me.send_bytes("path again", path);
   const Descriptor connection = connection_of(listener.get(), me);
@@ -191,38 +196,57 @@ static void serves_clients_and_a_latecomer(Role& me) {
   EXPECT_TRUE(context_is_usable());
 }
 
+// The GPU that a client uses: the last GPU if it is a peer of the first, else
+// GPU 0.
+static int last_peer() {
+  int gpus = 0, reaches = 0;
+  CALL(cudaGetDeviceCount(&gpus));
+  if (gpus > 1) CALL(cudaDeviceCanAccessPeer(&reaches, gpus - 1, 0));
+  return reaches != 0 ? gpus - 1 : 0;
+}
+
+// A client. Half of the clients are killed; one of these uses another GPU than
+// the server. One client exits and gives nothing back; the others give all
+// back.
+static void is_served(Role& me) {
+  const bool dies = me.name() == "client 1" || me.name() == "client 3" ||
+                    me.name() == "client 5";
+  const Descriptor connection(connect_to(me.receive_bytes("path").c_str()));
+  const int gpu = me.name() == "client 3" ? last_peer() : 0;
+  CALL(cudaSetDevice(gpu));
+  CALL(cudaFree(nullptr));
+  Descriptor exported;
+  const Offer offer = receive_offer(connection, &exported, me);
+  auto& input = abandoned<LegacyMapping>(offer.memory, kBytes);
+  auto& chunk = abandoned<Chunk>(Chunk::import(exported));
+  auto& mapping = abandoned<Mapping>(chunk, offer.bytes,
+                                     CU_MEM_ACCESS_FLAGS_PROT_READWRITE, gpu);
+  EXPECT_TRUE(kernel_reads(input, pattern("input")));
+  Words(mapping.data, kBytes).fill(pattern("answer"));
+  me.signal("answered");
+  me.wait("die or leave");
+  if (dies) me.die(SIGKILL);
+  if (me.name() == "client 4") return;
+  if (me.name() == "client 0") {
+    for (const char* other : {"client 1", "client 3", "client 5"})
+      me.wait_for_end(other);
+    EXPECT_TRUE(copy_reads(input, pattern("input"))) << "after the deaths";
+  }
+  mapping.unmap();
+  chunk.release();
+  input.close();
+}
+
 TEST(UnrelatedProcesses, AServerOutlivesItsClients) {
   covers("SERV-02");
-  needs(gpus(1), legacy_memory, vmm_fd, alone);
+  needs(gpus(1), second_gpu, legacy_memory, vmm_fd, alone);
   Scenario scenario;
 
   scenario.role("exporter", serves_clients_and_a_latecomer);
 
   for (int i = 0; i < kClients; ++i) {
-    const bool dies = i % 2 == 1;
-    auto& client = scenario.role("client " + std::to_string(i), [dies](
-                                                                    Role& me) {
-      const Descriptor connection(connect_to(me.receive_bytes("path").c_str()));
-      CALL(cudaFree(nullptr));
-      Descriptor exported;
-      const Offer offer = receive_offer(connection, &exported, me);
-      LegacyMapping input(offer.memory, kBytes);
-      const Chunk chunk = Chunk::import(exported);
-      Mapping mapping(chunk, offer.bytes);
-      EXPECT_TRUE(kernel_reads(input, pattern("input")));
-      Words(mapping.data, kBytes).fill(pattern("answer"));
-      me.signal("answered");
-      me.wait("die or leave");
-      if (dies) me.die(SIGKILL);
-      if (me.name() == "client 0") {
-        for (int other = 1; other < kClients; other += 2)
-          me.wait_for_end("client " + std::to_string(other));
-        EXPECT_TRUE(copy_reads(input, pattern("input"))) << "after the deaths";
-      }
-      mapping.unmap();
-      input.close();
-    });
-    if (dies) client.may_end_by(SIGKILL);
+    auto& client = scenario.role("client " + std::to_string(i), is_served);
+    if (i % 2 == 1) client.may_end_by(SIGKILL);
   }
 
   scenario.role("latecomer", [](Role& me) {

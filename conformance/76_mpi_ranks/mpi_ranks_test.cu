@@ -79,9 +79,49 @@ TEST(MpiRanks, EveryRankLendsAndBorrows) {
   scenario.run(60s);
 }
 
+// Lends an event that is pending until the other rank has asked. Then waits for
+// the record of the other rank.
+static void lends_an_event(Role& me) {
+  const SharedEvent event;
+  const Stream stream;
+  Latch latch;
+  latch.hold(stream);
+  CALL(cudaEventRecord(event, stream));
+  me.send("event", event.handle());
+  me.wait("asked");
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  me.wait("recorded");
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  me.signal("seen");
+  me.wait("destroyed");
+}
+
+// Waits for the event and records it, on the GPU of the other rank.
+static void borrows_an_event(Role& me) {
+  SharedEvent event(me.receive<cudaIpcEventHandle_t>("event"));
+  const Stream stream;
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+  EXPECT_TRUE(is_held(stream));
+  me.signal("asked");
+  EXPECT_TRUE(passes(stream));
+  {
+    Latch latch;
+    latch.hold(stream);
+    EXPECT_SUCCESS(cudaEventRecord(event, stream));
+    me.signal("recorded");
+    me.wait("seen");
+    latch.release();
+    EXPECT_SUCCESS(cudaEventSynchronize(event));
+  }
+  event.destroy();
+  me.signal("destroyed");
+}
+
 TEST(MpiRanks, AUuidMeansTheSameInEveryOrder) {
   covers("RANK-02");
-  needs(gpus(2), legacy_memory);
+  needs(gpus(2), legacy_memory, legacy_events);
   Scenario scenario;
 
   scenario
@@ -92,6 +132,7 @@ TEST(MpiRanks, AUuidMeansTheSameInEveryOrder) {
               me.send("first", uuid_of(0));
               me.send("second", uuid_of(1));
               me.send("memory", buffer.legacy_handle());
+              lends_an_event(me);
               me.wait("closed");
               EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
             })
@@ -111,6 +152,7 @@ TEST(MpiRanks, AUuidMeansTheSameInEveryOrder) {
               EXPECT_EQ(device_of(memory.data), 1);
               EXPECT_TRUE(kernel_reads(memory, pattern("exporter")));
               memory.fill(pattern("importer"));
+              borrows_an_event(me);
               memory.close();
               me.signal("closed");
             })

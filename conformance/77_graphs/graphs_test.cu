@@ -3,6 +3,7 @@
 // Mirror of samples/77_graphs.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <memory>
 #include <string>
 
 #include "harness/scenario/kernels.h"
@@ -145,60 +146,166 @@ TEST(Graphs, EventsAroundThemOrderReplaysOnSharedMemory) {
 
 namespace {
 
-// Captures a graph in this stream. It sets the bytes of the first half of
-// `shared` to this value, copies `source` to the other half, and then copies
-// `shared` to `copy`.
-cudaGraphExec_t captured(cudaStream_t stream, const Words& shared, int value,
-                         const Words& source, const Words& copy) {
-  const size_t half = shared.bytes() / 2;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t made = nullptr;
-  CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  CALL(cudaMemsetAsync(shared.data, value, half, stream));
-  CALL(cudaMemcpyAsync(shared.data + shared.count / 2, source.data, half,
-                       cudaMemcpyDeviceToDevice, stream));
-  CALL(cudaMemcpyAsync(copy.data, shared.data, shared.bytes(),
-                       cudaMemcpyDeviceToDevice, stream));
-  CALL(cudaStreamEndCapture(stream, &graph));
-  CALL(cudaGraphInstantiate(&made, graph, 0));
-  CALL(cudaGraphDestroy(graph));
-  return made;
+// The calls that are captured: the usual ones of the runtime, those for
+// rectangles and boxes, copies from and to pinned host memory, or calls of the
+// driver API.
+enum class Way { kUsual, kRectangles, kHost, kDriver };
+constexpr Way kWays[] = {Way::kUsual, Way::kRectangles, Way::kHost,
+                         Way::kDriver};
+constexpr size_t kRows = 4;
+
+// Pinned memory of the host.
+class PinnedBuffer : public Words {
+ public:
+  explicit PinnedBuffer(size_t bytes) : Words(allocated(bytes), bytes) {}
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  ~PinnedBuffer() { cudaFreeHost(data); }
+
+ private:
+  static void* allocated(size_t bytes) {
+    Sentinel<void*> memory;
+    CALL(cudaMallocHost(memory.out(), bytes));
+    return memory.result();
+  }
+};
+
+// What the graphs of one way read and write: a value for the first half of
+// `shared`, `source` for the other half, and a copy of the whole.
+struct Work {
+  Words shared, source, copy;
+  int value;
+};
+
+void queue_usual(const Work& work, cudaStream_t stream) {
+  const size_t half = work.shared.bytes() / 2;
+  CALL(cudaMemsetAsync(work.shared.data, work.value, half, stream));
+  CALL(cudaMemcpyAsync(work.shared.data + work.shared.count / 2,
+                       work.source.data, half, cudaMemcpyDefault, stream));
+  CALL(cudaMemcpyAsync(work.copy.data, work.shared.data, work.shared.bytes(),
+                       cudaMemcpyDefault, stream));
 }
+
+void queue_rectangles(const Work& work, cudaStream_t stream) {
+  const size_t bytes = work.shared.bytes(), half = bytes / 2;
+  CALL(cudaMemset2DAsync(work.shared.data, half / kRows, work.value,
+                         half / kRows, kRows, stream));
+  CALL(cudaMemcpy2DAsync(work.shared.data + work.shared.count / 2, half / kRows,
+                         work.source.data, half / kRows, half / kRows, kRows,
+                         cudaMemcpyDeviceToDevice, stream));
+  cudaMemcpy3DParms box{};
+  box.srcPtr =
+      make_cudaPitchedPtr(work.shared.data, bytes / kRows, bytes / kRows, 2);
+  box.dstPtr =
+      make_cudaPitchedPtr(work.copy.data, bytes / kRows, bytes / kRows, 2);
+  box.extent = make_cudaExtent(bytes / kRows, 2, kRows / 2);
+  box.kind = cudaMemcpyDeviceToDevice;
+  CALL(cudaMemcpy3DAsync(&box, stream));
+}
+
+void queue_by_driver(const Work& work, cudaStream_t stream) {
+  const size_t half = work.shared.bytes() / 2;
+  CALL(DRIVER(cuMemsetD32Async)(address_of(work.shared.data),
+                                0x01010101u * work.value, work.shared.count / 2,
+                                stream));
+  CALL(DRIVER(cuMemcpyDtoDAsync)(
+      address_of(work.shared.data + work.shared.count / 2),
+      address_of(work.source.data), half, stream));
+  CALL(DRIVER(cuMemcpyDtoDAsync)(address_of(work.copy.data),
+                                 address_of(work.shared.data),
+                                 work.shared.bytes(), stream));
+}
+
+// A graph of this work, with two executables. The second one is uploaded.
+class Graph {
+ public:
+  Graph(cudaStream_t stream, Way way, const Work& work)
+      : by_driver_(way == Way::kDriver) {
+    cudaGraph_t graph = nullptr;
+    if (by_driver_) {
+      CALL(DRIVER(cuStreamBeginCapture)(stream,
+                                        CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+      queue_by_driver(work, stream);
+      CALL(DRIVER(cuStreamEndCapture)(stream, &graph));
+    } else {
+      CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+      (way == Way::kRectangles ? queue_rectangles : queue_usual)(work, stream);
+      CALL(cudaStreamEndCapture(stream, &graph));
+    }
+    for (cudaGraphExec_t& each : made_)
+      CALL(cudaGraphInstantiate(&each, graph, 0));
+    CALL(cudaGraphDestroy(graph));
+    CALL(cudaGraphUpload(made_[1], stream));
+    CALL(cudaStreamSynchronize(stream));
+  }
+  Graph(const Graph&) = delete;
+  ~Graph() {
+    for (const cudaGraphExec_t each : made_) cudaGraphExecDestroy(each);
+  }
+
+  void launch(int which, cudaStream_t stream) const {
+    if (by_driver_)
+      CALL(DRIVER(cuGraphLaunch)(made_[which], stream));
+    else
+      CALL(cudaGraphLaunch(made_[which], stream));
+  }
+
+ private:
+  bool by_driver_;
+  cudaGraphExec_t made_[2] = {};
+};
 
 constexpr int kLaunches = 100;
 
-// Launches two graphs in turn, in four streams and two threads. Judges that
-// after each launch the memory has the values of this graph.
-void launches_two_graphs(const Words& shared) {
+// Launches two graphs in turn, in four streams and two threads; each graph has
+// two executables. Judges that after each launch the memory has the values of
+// this graph. Then one graph is launched many times.
+void launches_two_graphs(const Words& shared, Way way) {
   const Words half(shared.data + shared.count / 2, kBytes / 2);
-  const DeviceBuffer sources[2] = {DeviceBuffer(kBytes / 2),
+  const DeviceBuffer buffers[2] = {DeviceBuffer(kBytes / 2),
                                    DeviceBuffer(kBytes / 2)};
-  const DeviceBuffer copy(kBytes);
+  const DeviceBuffer buffer(kBytes);
+  const PinnedBuffer pinned[2] = {PinnedBuffer(kBytes / 2),
+                                  PinnedBuffer(kBytes / 2)};
+  const PinnedBuffer pinned_copy(kBytes);
+  const bool on_host = way == Way::kHost;
+  const Words copy = on_host ? Words(pinned_copy) : Words(buffer);
   const Words half_of_copy(copy.data + copy.count / 2, kBytes / 2);
   const Stream first, second;
   const cudaStream_t streams[] = {first, second, nullptr, cudaStreamPerThread};
-  cudaGraphExec_t graphs[2] = {};
+  std::unique_ptr<Graph> graphs[2];
   for (int i = 0; i < 2; ++i) {
-    sources[i].fill(round_pattern(i));
-    graphs[i] = captured(first, shared, 0x11 * (i + 1), sources[i], copy);
+    buffers[i].fill(round_pattern(i));
+    host_writes(pinned[i], round_pattern(i));
+    const Words source = on_host ? Words(pinned[i]) : Words(buffers[i]);
+    graphs[i] = std::make_unique<Graph>(
+        first, way, Work{shared, source, copy, 0x11 * (i + 1)});
   }
   const auto launch = [&](int i, int which) {
     CALL(cudaMemset(shared.data, 0, kBytes));
     CALL(cudaDeviceSynchronize());
-    CALL(cudaGraphLaunch(graphs[which], streams[i % 4]));
+    graphs[which]->launch(i / 4 % 2, streams[i % 4]);
     EXPECT_TRUE(passes(streams[i % 4]));
     uint32_t word = 0;
     CALL(cudaMemcpy(&word, half.data - 1, sizeof word, cudaMemcpyDefault));
     EXPECT_EQ(word, 0x11111111u * (which + 1)) << "launch " << i;
     EXPECT_TRUE(copy_reads(half, round_pattern(which))) << "launch " << i;
-    EXPECT_TRUE(copy_reads(half_of_copy, round_pattern(which)))
+    EXPECT_TRUE(
+        (on_host ? host_reads : copy_reads)(half_of_copy, round_pattern(which)))
         << "copied from it by launch " << i;
   };
   in_two_threads([&](int thread) {
     for (int i = 0; i < 8; ++i) launch(i, (i + thread) % 2);
   });
+  if (way != Way::kUsual) return;
   for (int i = 0; i < kLaunches; ++i) launch(i, 0);
-  for (const cudaGraphExec_t graph : graphs) CALL(cudaGraphExecDestroy(graph));
+}
+
+// Does this for each way.
+void launches_two_graphs(const Words& shared) {
+  for (const Way way : kWays) {
+    SCOPED_TRACE(static_cast<int>(way));
+    launches_two_graphs(shared, way);
+  }
 }
 
 }  // namespace

@@ -1,10 +1,1355 @@
-// More bugs of memory of cuMemCreate, words, fabric and endpoints.
+// More bugs of memory of cuMemCreate, words, fabric and endpoints: work
+// directly after a wait for a word, numbers at the sign bit, the second entry
+// of a list, memory on a node of the host, addresses and handles that are used
+// again.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "fault.h"
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "chunk_calls.h"
+#include "descriptor.h"
+#include "harness/toolkit/newer.h"
+#include "legacy_calls.h"
+#include "pool_calls.h"
 
 namespace ipclab::faults {
+namespace {
 
-void add_chunk_paths(List& list) { (void)list; }
+cudaStream_t& stream_of(Call& call) {
+  return call.value<cudaStream_t>(kStream);
+}
+CUdeviceptr word_of(Call& call) { return call.at<CUdeviceptr>(1); }
+
+bool waits(Call& call) {
+  return call.is("cuStreamWaitValue32") || call.is("cuStreamWaitValue64");
+}
+
+int in_private_stream(Call& call) {
+  stream_of(call) = private_stream();
+  call.fired();
+  return call.proceed();
+}
+
+// --- words: work of one kind -------------------------------------------------
+
+// Is this the first call in its stream after a wait for a word?
+bool is_next_after_wait(Call& call) {
+  static Table<cudaStream_t> waiting;
+  if (waits(call)) {
+    waiting.put(stream_of(call));
+    return false;
+  }
+  return waiting.erase(stream_of(call));
+}
+
+// A host function directly after the wait for a word does not wait.
+int host_function_not_held(Call& call) {
+  return is_next_after_wait(call) ? in_private_stream(call) : call.proceed();
+}
+
+// A copy of one direction directly after the wait for a word does not wait.
+template <cudaMemcpyKind kind>
+int copy_not_held(Call& call) {
+  return is_next_after_wait(call) && call.is_runtime() &&
+                 call.at<cudaMemcpyKind>(3) == kind
+             ? in_private_stream(call)
+             : call.proceed();
+}
+
+// The record of an event for several processes, directly after the wait for a
+// word, does not wait.
+int shared_record_not_held(Call& call) {
+  if (!waits(call) && !records(call)) return noted_event(call);
+  return is_next_after_wait(call) && shared_event(call) != nullptr
+             ? in_private_stream(call)
+             : call.proceed();
+}
+
+// A word is written before the host function that was submitted to its stream
+// last.
+int word_before_host_function(Call& call) {
+  static Table<cudaStream_t, bool> last_is_concerned;
+  if (call.is("cuStreamWriteValue32"))
+    return last_is_concerned.get(stream_of(call)) ? in_private_stream(call)
+                                                  : call.proceed();
+  last_is_concerned.put(stream_of(call), call.is("cudaLaunchHostFunc"));
+  return call.proceed();
+}
+
+// The streams that were told to wait for a word, and the events that were
+// recorded in them while they waited.
+Table<cudaStream_t> told_to_wait;
+Table<cudaEvent_t> behind_a_word;
+
+// Updates these tables. Returns false if the call does not concern them.
+bool note_wait(Call& call) {
+  if (waits(call)) {
+    told_to_wait.put(stream_of(call));
+  } else if (call.is("cudaStreamDestroy")) {
+    told_to_wait.erase(call.at<cudaStream_t>(0));
+  } else if (records(call)) {
+    const auto event = call.value<cudaEvent_t>(kEvent);
+    if (told_to_wait.has(stream_of(call)) && is_busy(stream_of(call)))
+      behind_a_word.put(event);
+    else
+      behind_a_word.erase(event);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// A stream does not wait for an event that was recorded behind the wait for a
+// word.
+int event_behind_word_holds_nothing(Call& call) {
+  if (note_wait(call)) return call.proceed();
+  const auto event = call.value<cudaEvent_t>(kEvent);
+  return behind_a_word.has(event) && is_pending(event) ? no_wait(call)
+                                                       : call.proceed();
+}
+
+// A host does not wait for work that waits for a word.
+int host_does_not_wait(Call& call) {
+  if (note_wait(call)) return call.proceed();
+  // A query needs a context, and a new thread has none yet.
+  if (current_context() == nullptr) cudaFree(nullptr);
+  bool waits_for_word = false;
+  if (call.is("cudaStreamSynchronize")) {
+    waits_for_word =
+        told_to_wait.has(stream_of(call)) && is_busy(stream_of(call));
+  } else if (call.is("cudaEventSynchronize")) {
+    const auto event = call.value<cudaEvent_t>(kEvent);
+    waits_for_word = behind_a_word.has(event) && is_pending(event);
+  } else {
+    for (const auto& one : told_to_wait.all())
+      waits_for_word |= is_busy(one.first);
+  }
+  return waits_for_word ? no_wait(call) : call.proceed();
+}
+
+// --- words: numbers and batches ----------------------------------------------
+
+// A wait for a greater value compares signed numbers. (No signed number is
+// greater than the largest one.)
+template <class Signed>
+int signed_comparison(Call& call) {
+  using Number = std::make_unsigned_t<Signed>;
+  auto& flags = call.at<unsigned>(3);
+  if (flags == CU_STREAM_WAIT_VALUE_GEQ &&
+      call.at<Number>(2) ==
+          static_cast<Number>(std::numeric_limits<Signed>::max())) {
+    flags = CU_STREAM_WAIT_VALUE_EQ;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// A wait for a greater value computes the difference the wrong way round: a
+// word that is half of all numbers away counts as greater.
+int half_away_is_greater(Call& call) {
+  uint32_t now = 0;
+  return call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_GEQ &&
+                 DRIVER_CALL(cuMemcpyDtoH)(&now, word_of(call), sizeof now) ==
+                     CUDA_SUCCESS &&
+                 now - call.at<uint32_t>(2) == 0x80000000
+             ? no_wait(call)
+             : call.proceed();
+}
+
+using Operations = std::vector<CUstreamBatchMemOpParams>;
+
+Operations operations_of(Call& batch) {
+  const auto* const list = batch.at<CUstreamBatchMemOpParams*>(2);
+  return Operations(list, list + batch.at<unsigned>(1));
+}
+int proceed_with(Call& batch, Operations& list) {
+  batch.at<CUstreamBatchMemOpParams*>(2) = list.data();
+  batch.at<unsigned>(1) = static_cast<unsigned>(list.size());
+  batch.fired();
+  return batch.proceed();
+}
+bool waits(const CUstreamBatchMemOpParams& one) {
+  return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+         one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+}
+
+// In a batch, a wait for a greater number compares signed numbers.
+int signed_comparison_in_batch(Call& batch) {
+  Operations list = operations_of(batch);
+  bool changed = false;
+  for (auto& one : list)
+    if (one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 &&
+        one.waitValue.flags == CU_STREAM_WAIT_VALUE_GEQ &&
+        one.waitValue.value == 0x7FFFFFFF) {
+      one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+      changed = true;
+    }
+  return changed ? proceed_with(batch, list) : batch.proceed();
+}
+
+// A batch waits only once.
+int batch_waits_once(Call& batch) {
+  Operations list = operations_of(batch);
+  const auto is_wait = [](const auto& one) { return waits(one); };
+  const auto first = std::find_if(list.begin(), list.end(), is_wait);
+  if (first == list.end()) return batch.proceed();
+  list.erase(std::remove_if(first + 1, list.end(), is_wait), list.end());
+  return list.size() < batch.at<unsigned>(1) ? proceed_with(batch, list)
+                                             : batch.proceed();
+}
+
+// All waits of a batch have the condition of the first.
+int batch_has_one_condition(Call& batch) {
+  Operations list = operations_of(batch);
+  const CUstreamBatchMemOpParams* first = nullptr;
+  bool changed = false;
+  for (auto& one : list) {
+    if (!waits(one)) continue;
+    if (first == nullptr) first = &one;
+    changed |= one.waitValue.flags != first->waitValue.flags;
+    one.waitValue.flags = first->waitValue.flags;
+  }
+  return changed ? proceed_with(batch, list) : batch.proceed();
+}
+
+// In a batch, a wait for a greater number of 64 bits waits for an equal number.
+int batch_waits_for_equal_64(Call& batch) {
+  Operations list = operations_of(batch);
+  bool changed = false;
+  for (auto& one : list)
+    if (one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 &&
+        one.waitValue.flags == CU_STREAM_WAIT_VALUE_GEQ) {
+      one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+      changed = true;
+    }
+  return changed ? proceed_with(batch, list) : batch.proceed();
+}
+
+// --- words: the memory -------------------------------------------------------
+
+// Only the first word of pinned host memory is written.
+int word_inside_host_memory_lost(Call& call) {
+  unsigned type = 0;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, word_of(call));
+  return type == CU_MEMORYTYPE_HOST && begin_of(word_of(call)) != word_of(call)
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// A word in managed memory is accepted if this memory is attached to the host.
+int word_attached_to_host_accepted(Call& call) {
+  static Table<CUdeviceptr> on_host;
+  const int code = call.proceed();
+  if (!call.is("cudaMallocManaged"))
+    return code != kSuccess && on_host.has(word_of(call)) ? accepted(call)
+                                                          : code;
+  if (code == kSuccess && call.at<unsigned>(2) == cudaMemAttachHost)
+    on_host.put(*call.at<CUdeviceptr*>(0));
+  return code;
+}
+
+// The write of an odd word also clears the word before it.
+int word_before_is_cleared(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess && word_of(call) % 8 == 4 &&
+      DRIVER_CALL(cuStreamWriteValue32)(stream_of(call), word_of(call) - 4, 0,
+                                        CU_STREAM_WRITE_VALUE_DEFAULT) ==
+          CUDA_SUCCESS)
+    call.fired();
+  return code;
+}
+
+// An address more than 4 GiB inside its memory is taken modulo 4 GiB.
+int address_modulo_4_gib(Call& call) {
+  constexpr size_t k4Gib = size_t{4} << 30;
+  const bool sets = call.is("cudaMemset");
+  if (!sets && !call.is("cuStreamWriteValue32")) return noted_chunks(call);
+  auto& address = call.at<CUdeviceptr>(sets ? 0 : 1);
+  const CUdeviceptr begin = mapping_at(address);
+  if (begin != 0 && is_import(begin) && address - begin >= k4Gib) {
+    address -= k4Gib;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// --- access ------------------------------------------------------------------
+
+// The address that a call writes.
+CUdeviceptr target_of(Call& call) {
+  if (call.is("cuStreamBatchMemOp"))
+    return call.at<CUstreamBatchMemOpParams*>(2)->writeValue.address;
+  return call.is("cuStreamWriteValue32") ? word_of(call)
+                                         : call.value<CUdeviceptr>(kPointer);
+}
+
+// A call writes to memory that can only be read. (Of copies, only those from
+// device to device.)
+int writes_read_only(Call& call) {
+  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return noted_chunks(call);
+  if (call.is("cudaMemcpy") &&
+      (!call.is_runtime() ||
+       call.at<cudaMemcpyKind>(3) != cudaMemcpyDeviceToDevice))
+    return call.proceed();
+  const CUdeviceptr begin = mapping_at(target_of(call));
+  if (begin == 0) return call.proceed();
+  const CUmemLocation here = location_at(begin);
+  if (access_of(begin, here) != CU_MEM_ACCESS_FLAGS_PROT_READ ||
+      !allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
+    return call.proceed();
+  const int code = call.proceed();
+  cudaDeviceSynchronize();
+  allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READ);
+  call.fired();
+  return code;
+}
+
+// A copy from device to device moves nothing out of memory that can only be
+// read.
+int read_only_not_copied(Call& call) {
+  if (!call.is("cudaMemcpy")) return noted_chunks(call);
+  const CUdeviceptr begin = mapping_at(call.value<CUdeviceptr>(kSource));
+  return call.is_runtime() && begin != 0 &&
+                 call.at<cudaMemcpyKind>(3) == cudaMemcpyDeviceToDevice &&
+                 access_of(begin, location_at(begin)) ==
+                     CU_MEM_ACCESS_FLAGS_PROT_READ
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// Memory that is mapped again at its old address has the access that it had
+// there before.
+int same_memory_keeps_access(Call& call) {
+  static auto& former = *new Table<CUdeviceptr, std::pair<Chunk, int>>;
+  if (call.is("cuMemUnmap")) {
+    const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+    if (mappings.has(begin))
+      former.put(begin, {mappings.get(begin).chunk,
+                         static_cast<int>(access_of(begin, on_gpu(0)))});
+    return noted_chunks(call);
+  }
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemAddressFree")) {
+    for (const auto& each : former.all())
+      if (each.first - begin < call.at<size_t>(1)) former.erase(each.first);
+    return code;
+  }
+  const auto before = former.get(begin);
+  if (former.has(begin) && before.first == call.at<Chunk>(3) &&
+      before.second != 0 &&
+      allow(begin, on_gpu(0), static_cast<unsigned>(before.second)))
+    call.fired();
+  return code;
+}
+
+// Addresses where memory could only be read stay so for the next mapping.
+int addresses_stay_read_only(Call& call) {
+  static auto& marked = *new Table<CUdeviceptr>;
+  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemUnmap") && mappings.has(begin) &&
+      access_of(begin, on_gpu(0)) == CU_MEM_ACCESS_FLAGS_PROT_READ)
+    marked.put(begin);
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  if (call.is("cuMemAddressFree")) {
+    for (const auto& each : marked.all())
+      if (each.first - begin < call.at<size_t>(1)) marked.erase(each.first);
+  } else if (call.is("cuMemSetAccess") && marked.has(begin) &&
+             access_of(begin, on_gpu(0)) ==
+                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
+             allow(begin, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_READ)) {
+    call.fired();
+  }
+  return code;
+}
+
+// Of a list of two accesses, only the first one is checked.
+int second_access_unchecked(Call& set) {
+  const int code = set.proceed();
+  return code != kSuccess && set.at<size_t>(3) == 2 ? accepted(set) : code;
+}
+
+// Access is accepted for the number after the last GPU.
+int access_after_last_gpu(Call& set) {
+  int count = 0;
+  const int code = set.proceed();
+  const auto& location = set.at<const CUmemAccessDesc*>(2)->location;
+  return code != kSuccess &&
+                 DRIVER_CALL(cuDeviceGetCount)(&count) == CUDA_SUCCESS &&
+                 location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                 location.id == count
+             ? accepted(set)
+             : code;
+}
+
+// Of a list of accesses, all get the greatest access: reading only becomes
+// reading and writing.
+int list_has_one_access(Call& set) {
+  const auto* const first = set.at<const CUmemAccessDesc*>(2);
+  std::vector<CUmemAccessDesc> list(first, first + set.at<size_t>(3));
+  if (list.size() != 2 || list[0].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
+      list[1].flags != CU_MEM_ACCESS_FLAGS_PROT_READ)
+    return set.proceed();
+  list[1].flags = list[0].flags;
+  set.at<const CUmemAccessDesc*>(2) = list.data();
+  set.fired();
+  return set.proceed();
+}
+
+// --- addresses ---------------------------------------------------------------
+
+// All reservations with an alignment wider than a granule get the addresses of
+// the first of them.
+int wide_alignments_overlap(Call& call) {
+  static std::atomic<CUdeviceptr> shared{0};
+  static std::atomic<int> users{0};
+  if (call.is("cuMemAddressFree"))
+    return call.at<CUdeviceptr>(0) == shared && --users > 0 ? no_wait(call)
+                                                            : call.proceed();
+  if (call.at<size_t>(2) <= kGranule ||
+      call.at<size_t>(2) % (2 * kGranule) != 0)
+    return call.proceed();
+  if (shared % call.at<size_t>(2) == 0 && shared != 0) {
+    *call.at<CUdeviceptr*>(0) = shared;
+    ++users;
+    return no_wait(call);
+  }
+  const int code = call.proceed();
+  if (code == kSuccess && shared == 0) {
+    shared = *call.at<CUdeviceptr*>(0);
+    users = 1;
+  }
+  return code;
+}
+
+// A wanted address is given although other memory is there: memory of the host,
+// or of cudaMalloc.
+template <bool of_device>
+int wanted_address_taken(Call& call) {
+  static auto& given = *new Table<CUdeviceptr>;
+  if (call.is("cuMemAddressFree"))
+    return given.erase(call.at<CUdeviceptr>(0)) ? kSuccess : noted_chunks(call);
+  const auto wanted = call.at<CUdeviceptr>(3);
+  unsigned type = 0;
+  const bool known = wanted != 0 && DRIVER_CALL(cuPointerGetAttribute)(
+                                        &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                        wanted) == CUDA_SUCCESS;
+  const bool used = of_device ? known && type == CU_MEMORYTYPE_DEVICE
+                              : wanted != 0 && !known &&
+                                    msync(reinterpret_cast<void*>(wanted), 4096,
+                                          MS_ASYNC) == 0;
+  if (!used || wanted % 4096 != 0 || reservation_at(wanted) != 0)
+    return noted_chunks(call);
+  *call.at<CUdeviceptr*>(0) = wanted;
+  given.put(wanted);
+  return no_wait(call);
+}
+
+// A copy from device to device ends where the first of several chunks ends.
+int device_copy_ends_with_chunk(Call& call) {
+  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return noted_chunks(call);
+  if (!call.is_runtime() ||
+      call.at<cudaMemcpyKind>(3) != cudaMemcpyDeviceToDevice)
+    return call.proceed();
+  auto& bytes = call.value<size_t>(kBytes);
+  for (const Role role : {kPointer, kSource}) {
+    const auto address = call.value<CUdeviceptr>(role);
+    const CUdeviceptr begin = mapping_at(address);
+    if (begin == 0) continue;
+    const size_t room = begin + mappings.get(begin).bytes - address;
+    if (bytes <= room) continue;
+    bytes = room;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// --- the life of memory ------------------------------------------------------
+
+// Every mapping of imported memory names the handle of the first import of the
+// same memory.
+int retain_gives_first_import(Call& call) {
+  static auto& copies = *new Table<Chunk, int>;
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  if (call.is("cuMemImportFromShareableHandle")) {
+    if (imports_descriptor(call))
+      copies.put(*call.at<Chunk*>(0),
+                 fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 300));
+    return code;
+  }
+  if (!call.is("cuMemRetainAllocationHandle")) return code;
+  auto& found = *call.at<Chunk*>(0);
+  if (!copies.has(found)) return code;
+  for (const auto& [chunk, number] : copies.all()) {
+    if (chunk >= found || released.has(chunk) ||
+        !name_the_same(number, copies.get(found)))
+      continue;
+    found = chunk;
+    call.fired();
+    break;
+  }
+  return code;
+}
+
+// When a retained handle is released and no other handle is left, the memory is
+// given back and cleared, although it is mapped.
+int retained_release_clears(Call& call) {
+  static auto& retained = *new Table<Chunk>;
+  const bool last = call.is("cuMemRelease") &&
+                    retained.has(call.at<Chunk>(0)) &&
+                    released.has(call.at<Chunk>(0));
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  if (call.is("cuMemRetainAllocationHandle")) retained.put(*call.at<Chunk*>(0));
+  if (!last) return code;
+  const CUdeviceptr begin = mapping_of(call.at<Chunk>(0));
+  if (begin != 0 && DRIVER_CALL(cuMemsetD8)(
+                        begin, 0, mappings.get(begin).bytes) == CUDA_SUCCESS)
+    call.fired();
+  return code;
+}
+
+// While a thread imports memory, an import of another thread gets this memory.
+int imports_get_mixed_up(Call& call) {
+  static auto& under_way = *new Table<int, int>;  // descriptors of threads
+  if (!imports_descriptor(call)) return call.proceed();
+  const int own = descriptor_of(call);
+  under_way.put(this_thread(), own);
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
+  bool mixed = false;
+  while (!mixed && std::chrono::steady_clock::now() < end) {
+    std::this_thread::yield();
+    for (const auto& [thread, other] : under_way.all()) {
+      if (thread == this_thread() || !is_open(other) ||
+          name_the_same(own, other))
+        continue;
+      call.at<void*>(1) = reinterpret_cast<void*>(intptr_t{other});
+      mixed = true;
+    }
+  }
+  const int code = call.proceed();
+  under_way.erase(this_thread());
+  if (mixed && code == kSuccess) call.fired();
+  return code;
+}
+
+bool is_on_node(CUmemLocation location) {
+  return location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+}
+
+// Memory on a node of the host is cleared when the process that exported it
+// unmaps it.
+int exported_node_cleared(Call& call) {
+  if (call.is("cuMemUnmap")) {
+    const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+    const Mapped mapped = mappings.get(begin);
+    if (mapped.bytes == call.at<size_t>(1) && exports.has(mapped.chunk) &&
+        is_on_node(location_at(begin)) &&
+        DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS)
+      call.fired();
+  }
+  return noted_chunks(call);
+}
+
+// Memory is cleared when its creator maps it for the first time, although it
+// was exported before.
+int first_mapping_clears(Call& call) {
+  static auto& mapped_before = *new Table<Chunk>;
+  static auto& fresh = *new Table<CUdeviceptr>;
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  const auto begin = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemMap")) {
+    const auto chunk = call.at<Chunk>(3);
+    fresh.erase(begin);
+    if (created.has(chunk) && mapped_before.put(chunk) && exports.has(chunk))
+      fresh.put(begin);
+  } else if (call.is("cuMemSetAccess") && fresh.erase(begin) &&
+             DRIVER_CALL(cuMemsetD8)(begin, 0, mappings.get(begin).bytes) ==
+                 CUDA_SUCCESS) {
+    call.fired();
+  } else if (call.is("cuMemCreate")) {
+    mapped_before.erase(*call.at<Chunk*>(0));
+  }
+  return code;
+}
+
+// A refused export keeps the memory for ever.
+int refused_export_leaks(Call& call) {
+  const int code = noted_chunks(call);
+  if (!call.is("cuMemExportToShareableHandle") || code == kSuccess) return code;
+  const CUdeviceptr begin = mapping_of(call.at<Chunk>(1));
+  if (begin != 0 && retain(begin) != 0) call.fired();
+  return code;
+}
+
+// A refused import of a good descriptor keeps the memory for ever.
+int refused_import_leaks(Call& call) {
+  const int code = call.proceed();
+  Chunk kept = 0;
+  if (code != kSuccess &&
+      call.at<CUmemAllocationHandleType>(2) == CU_MEM_HANDLE_TYPE_WIN32 &&
+      DRIVER_CALL(cuMemImportFromShareableHandle)(&kept, call.at<void*>(1),
+                                                  kFd) == CUDA_SUCCESS)
+    call.fired();
+  return code;
+}
+
+// Memory to which a second GPU had access is never given back.
+int second_gpu_keeps_memory(Call& call) {
+  const int code = noted_chunks(call);
+  if (code != kSuccess || !call.is("cuMemSetAccess") ||
+      call.at<const CUmemAccessDesc*>(2)->location.id != 1)
+    return code;
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+  if (begin != 0 && retain(begin) != 0) call.fired();
+  return code;
+}
+
+// The contexts in which memory was imported.
+Table<Chunk, CUcontext> import_contexts;
+
+void note_context(Call& call) {
+  if (call.is("cuMemImportFromShareableHandle"))
+    import_contexts.put(*call.at<Chunk*>(0), current_context());
+}
+
+// The end of a context unmaps the memory that was imported while it was
+// current.
+int context_end_unmaps(Call& call) {
+  if (!call.is("cuCtxDestroy")) {
+    const int code = noted_chunks(call);
+    if (code == kSuccess) note_context(call);
+    return code;
+  }
+  const auto ending = call.at<CUcontext>(0);
+  for (const auto& [begin, mapped] : mappings.all())
+    if (import_contexts.has(mapped.chunk) &&
+        import_contexts.get(mapped.chunk) == ending &&
+        DRIVER_CALL(cuMemUnmap)(begin, mapped.bytes) == CUDA_SUCCESS) {
+      mappings.erase(begin);
+      call.fired();
+    }
+  return call.proceed();
+}
+
+// A copy moves imported memory only in the context in which it was imported.
+int copied_only_in_its_context(Call& call) {
+  if (!call.is("cudaMemcpy")) {
+    const int code = noted_chunks(call);
+    if (code == kSuccess) note_context(call);
+    return code;
+  }
+  for (const Role role : {kPointer, kSource}) {
+    const CUdeviceptr begin = mapping_at(call.value<CUdeviceptr>(role));
+    const Chunk chunk = mappings.get(begin).chunk;
+    if (begin != 0 && import_contexts.has(chunk) &&
+        import_contexts.get(chunk) != current_context())
+      return no_wait(call);
+  }
+  return call.proceed();
+}
+
+// --- the place of memory -----------------------------------------------------
+
+// An import of memory of the second GPU is new memory.
+int second_gpus_import_is_new(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  auto& made = *call.at<Chunk*>(0);
+  const CUmemLocation place = properties_of(made).location;
+  if (place.type != CU_MEM_LOCATION_TYPE_DEVICE || place.id != 1) return code;
+  const Chunk other = new_chunk(kGranule, place);
+  if (other == 0) return code;
+  DRIVER_CALL(cuMemRelease)(made);
+  made = other;
+  call.fired();
+  return code;
+}
+
+// The GPU of imported memory is reported as the current GPU.
+int import_on_current_gpu(Call& call) {
+  const int code = noted_chunks(call);
+  if (code != kSuccess || !call.is("cuPointerGetAttribute") ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ||
+      !is_import(call.at<CUdeviceptr>(2)))
+    return code;
+  int current = 0;
+  cudaGetDevice(&current);
+  auto& told = *call.at<int*>(0);
+  if (told != current) call.fired();
+  told = current;
+  return code;
+}
+
+// An import of memory on a node of the host is reported as memory of a GPU.
+int node_import_told_as_gpu(Call& call) {
+  const int code = noted_chunks(call);
+  if (code != kSuccess || !call.is("cuMemGetAllocationPropertiesFromHandle") ||
+      !imports.has(call.at<Chunk>(1)))
+    return code;
+  auto& location = call.at<CUmemAllocationProp*>(0)->location;
+  if (!is_on_node(location)) return code;
+  location = on_gpu(0);
+  call.fired();
+  return code;
+}
+
+// A copy or a memset does not reach imported memory on a node of the host.
+int node_import_not_reached(Call& call) {
+  if (!call.is("cudaMemset") && !call.is("cudaMemcpy"))
+    return noted_chunks(call);
+  const CUdeviceptr begin = mapping_at(call.value<CUdeviceptr>(kPointer));
+  return begin != 0 && is_import(begin) && is_on_node(location_at(begin))
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// The CPU can use mapped memory on a node of the host before it gets access.
+int node_usable_before_access(Call& call) {
+  static auto& early = *new Table<CUdeviceptr, CUmemLocation>;
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  const auto begin = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemMap")) {
+    early.erase(begin);
+    const CUmemLocation node = location_at(begin);
+    if (is_on_node(node) &&
+        allow(begin, node, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)) {
+      early.put(begin, node);
+      call.fired();
+    }
+  } else if (call.is("cuMemSetAccess")) {
+    const auto* const access = call.at<const CUmemAccessDesc*>(2);
+    if (is_on_node(access->location)) early.erase(begin);
+  } else if (call.is("cuMemGetAccess") &&
+             is_on_node(*call.at<const CUmemLocation*>(1)) &&
+             early.has(mapping_at(call.at<CUdeviceptr>(2)))) {
+    *call.at<unsigned long long*>(0) = 0;
+  }
+  return code;
+}
+
+// Mapped memory on a node of the host gets a legacy handle.
+int node_gets_legacy_handle(Call& call) {
+  if (!exports_memory(call)) return noted_chunks(call);
+  const CUdeviceptr begin = mapping_at(number(call.at<void*>(1)));
+  return exported_all_the_same(call,
+                               begin != 0 && is_on_node(location_at(begin)));
+}
+
+// --- graphs ------------------------------------------------------------------
+
+// The driver API accepts a handle type for the memory of a graph's node.
+int node_with_handle_type(Call& call) {
+  const int code = call.proceed();
+  return code != kSuccess && !call.is_runtime() ? accepted(call) : code;
+}
+
+// The export of a pointer accepts the memory of a graph's node.
+int graph_memory_exported(Call& call) {
+  static auto& of_graphs = *new Table<void*>;
+  const int code = call.proceed();
+  if (call.is("cudaMemPoolExportPointer"))
+    return code != kSuccess && of_graphs.has(call.at<void*>(1)) ? accepted(call)
+                                                                : code;
+  if (code == kSuccess && call.is_runtime())
+    of_graphs.put(call.at<cudaMemAllocNodeParams*>(4)->dptr);
+  return code;
+}
+
+// --- fabric handles and endpoints --------------------------------------------
+
+// The second fabric handle of memory stands for new memory.
+int second_fabric_handle_elsewhere(Call& call) {
+  if (!call.is("cuMemExportToShareableHandle")) return noted_chunks(call);
+  auto& chunk = call.at<Chunk>(1);
+  if (call.at<CUmemAllocationHandleType>(2) != kFabric || !exports.has(chunk))
+    return noted_chunks(call);
+  const Chunk other =
+      new_chunk(kGranule, properties_of(chunk).location, kFabric);
+  if (other == 0) return call.proceed();
+  chunk = other;
+  call.fired();
+  return call.proceed();
+}
+
+// Memory that was exported by a fabric handle is cleared when its exporter
+// unmaps it.
+int exported_fabric_cleared(Call& call) {
+  if (call.is("cuMemUnmap")) {
+    const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+    const Mapped mapped = mappings.get(begin);
+    if (mapped.bytes == call.at<size_t>(1) && exports.has(mapped.chunk) &&
+        (properties_of(mapped.chunk).requestedHandleTypes & kFabric) != 0 &&
+        DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS)
+      call.fired();
+  }
+  return noted_chunks(call);
+}
+
+using Id = CUlogicalEndpointId;
+using Copy = CUDA_FABRIC_COPY_BATCH_OP;
+
+// The endpoints of this process, with the key of the handle if it is imported.
+Table<Id, std::string> endpoints;
+
+// Proceeds and updates this table.
+int noted_endpoints(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuLogicalEndpointCreate"))
+    endpoints.put(call.at<Id>(0));
+  else if (call.is("cuLogicalEndpointImport"))
+    endpoints.put(
+        call.at<Id>(0),
+        key_of(call.at<const void*>(1), sizeof(CUlogicalEndpointFabricHandle)));
+  else if (call.is("cuLogicalEndpointDestroy"))
+    endpoints.erase(call.at<Id>(0));
+  return code;
+}
+
+// The query of several numbers looks only at the last one.
+int last_number_queried(Call& query) {
+  auto& count = query.at<cuuint32_t>(1);
+  if (count > 1) {
+    query.at<Id>(0) += count - 1;
+    count = 1;
+    query.fired();
+  }
+  return query.proceed();
+}
+
+// A query passes over numbers that have no endpoint.
+int missing_endpoint_is_ready(Call& call) {
+  if (!call.is("cuLogicalEndpointQuery")) return noted_endpoints(call);
+  const Id first = call.at<Id>(0);
+  bool missing = false;
+  int all = 1;
+  for (Id id = first; id < first + call.at<cuuint32_t>(1); ++id) {
+    int ready = 0;
+    if (!endpoints.has(id))
+      missing = true;
+    else if (DRIVER_CALL(cuLogicalEndpointQuery)(id, 1, &ready) !=
+                 CUDA_SUCCESS ||
+             ready == 0)
+      all = 0;
+  }
+  const int code = call.proceed();
+  if (!missing) return code;
+  *call.at<int*>(2) = all;
+  return accepted(call);
+}
+
+// An import to a number that has an endpoint returns success.
+int import_to_used_number(Call& call) {
+  const bool used =
+      call.is("cuLogicalEndpointImport") && endpoints.has(call.at<Id>(0));
+  const int code = noted_endpoints(call);
+  return code != kSuccess && used ? accepted(call) : code;
+}
+
+// The end of an import also ends other imports of the same handle.
+int destroy_ends_other_imports(Call& call) {
+  if (!call.is("cuLogicalEndpointDestroy")) return noted_endpoints(call);
+  const std::string handle = endpoints.get(call.at<Id>(0));
+  const int code = noted_endpoints(call);
+  if (code != kSuccess || handle.empty()) return code;
+  for (const auto& [id, same] : endpoints.all())
+    if (same == handle &&
+        DRIVER_CALL(cuLogicalEndpointDestroy)(id) == CUDA_SUCCESS) {
+      endpoints.erase(id);
+      call.fired();
+    }
+  return code;
+}
+
+// An address binds the memory at the beginning of its reservation.
+int first_chunk_is_bound(Call& call) {
+  if (!call.is("cuLogicalEndpointBindAddr")) return noted_chunks(call);
+  auto& address = call.value<CUdeviceptr>(kPointer);
+  const CUdeviceptr begin = reservation_at(address);
+  if (begin != 0 && mapping_at(begin) != mapping_at(address)) {
+    address = begin;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// Only the lower 32 bits of the flags at `index` are checked.
+template <size_t index>
+int upper_flags_ignored(Call& call) {
+  auto& flags = call.at<unsigned long long>(index);
+  if (flags >> 32 != 0) {
+    flags &= 0xFFFFFFFF;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int largest_endpoint_refused(Call& call) {
+  CUlogicalEndpointProp wanted = *call.at<const CUlogicalEndpointProp*>(1);
+  cuuint64_t alignment = 1, most = 0;
+  DRIVER_CALL(cuLogicalEndpointGetLimits)(&alignment, &most, &wanted);
+  return wanted.size == most / alignment * alignment ? refused(call)
+                                                     : call.proceed();
+}
+
+// An endpoint counts as queried if an earlier endpoint with its number was
+// queried.
+int query_stays_with_number(Call& call) {
+  static auto& queried = *new Table<Id, bool>;  // an earlier endpoint?
+  const Id id = call.at<Id>(0);
+  if (call.is("cuLogicalEndpointBindMem") && queried.get(id)) {
+    int status = 0;
+    while (DRIVER_CALL(cuLogicalEndpointQuery)(id, 1, &status) ==
+               CUDA_SUCCESS &&
+           status == 0)
+      std::this_thread::yield();
+    queried.put(id, false);
+    call.fired();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuLogicalEndpointQuery"))
+    for (Id each = id; each < id + call.at<cuuint32_t>(1); ++each)
+      queried.put(each, false);
+  else if (call.is("cuLogicalEndpointCreate") && queried.has(id))
+    queried.put(id, true);
+  return code;
+}
+
+std::vector<Copy> copies_of(Call& batch) {
+  const auto* const list = batch.at<Copy*>(1);
+  return std::vector<Copy>(list, list + batch.at<size_t>(0));
+}
+int proceed_with(Call& batch, std::vector<Copy>& list) {
+  batch.at<Copy*>(1) = list.data();
+  batch.at<size_t>(0) = list.size();
+  batch.fired();
+  return list.empty() ? kSuccess : batch.proceed();
+}
+
+// Copies over a fabric have sizes that are multiples of 4: a size is rounded
+// down.
+int copy_sizes_rounded(Call& batch) {
+  std::vector<Copy> list = copies_of(batch);
+  bool changed = false;
+  for (Copy& copy : list) {
+    changed |= copy.size % 4 != 0;
+    copy.size -= copy.size % 4;
+  }
+  return changed ? proceed_with(batch, list) : batch.proceed();
+}
+
+// Offsets of copies are multiples of 4: an offset is rounded down.
+int copy_offsets_rounded(Call& batch) {
+  std::vector<Copy> list = copies_of(batch);
+  bool changed = false;
+  for (Copy& copy : list)
+    for (CUfabricCpyOperand* const side : {&copy.src, &copy.dst})
+      if (side->type == CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT &&
+          side->op.le.offset % 4 != 0) {
+        side->op.le.offset -= side->op.le.offset % 4;
+        changed = true;
+      }
+  return changed ? proceed_with(batch, list) : batch.proceed();
+}
+
+int copies_end_at_16(Call& batch) {
+  std::vector<Copy> list = copies_of(batch);
+  if (list.size() <= 16) return batch.proceed();
+  list.resize(16);
+  return proceed_with(batch, list);
+}
+
+// Only the flags of the first copy of a batch are checked.
+int second_copy_unchecked(Call& batch) {
+  const bool applies =
+      batch.at<size_t>(0) == 2 && batch.at<Copy*>(1)[1].flags != 0;
+  const int code = batch.proceed();
+  return code != kSuccess && applies ? accepted(batch) : code;
+}
+
+// The legacy default stream is accepted by its name.
+int legacy_stream_by_name(Call& batch) {
+  const bool applies = stream_of(batch) == cudaStreamLegacy;
+  const int code = batch.proceed();
+  return code != kSuccess && applies ? accepted(batch) : code;
+}
+
+int no_copy_by_per_thread_stream(Call& batch) {
+  return stream_of(batch) == cudaStreamPerThread ? no_wait(batch)
+                                                 : batch.proceed();
+}
+
+int no_copy_by_other_threads(Call& batch) {
+  return this_thread() != getpid() ? no_wait(batch) : batch.proceed();
+}
+
+// The source of a copy of no bytes is not checked.
+int empty_source_unchecked(Call& batch) {
+  const int code = batch.proceed();
+  if (code == kSuccess) return code;
+  std::vector<Copy> list = copies_of(batch);
+  for (Copy& copy : list)
+    if (copy.size == 0) copy.src = copy.dst;
+  batch.at<Copy*>(1) = list.data();
+  return batch.proceed() == kSuccess ? accepted(batch) : code;
+}
+
+// A copy from an endpoint to memory of the host does nothing.
+int download_from_endpoint_lost(Call& batch) {
+  std::vector<Copy> list = copies_of(batch);
+  const auto is_download = [](const Copy& copy) {
+    unsigned type = 0;
+    return copy.src.type == CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT &&
+           copy.dst.type == CU_FABRIC_COPY_OPERAND_TYPE_POINTER &&
+           (DRIVER_CALL(cuPointerGetAttribute)(
+                &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, copy.dst.op.ptr.ptr) !=
+                CUDA_SUCCESS ||
+            type == CU_MEMORYTYPE_HOST);
+  };
+  list.erase(std::remove_if(list.begin(), list.end(), is_download), list.end());
+  return list.size() < batch.at<size_t>(0) ? proceed_with(batch, list)
+                                           : batch.proceed();
+}
+
+int second_cluster_untold(Call& call) {
+  return call.at<CUdevice>(1) != 0 ? no_wait(call) : call.proceed();
+}
+
+constexpr auto kWait = "cuStreamWaitValue32";
+constexpr auto kWrite = "cuStreamWriteValue32";
+constexpr auto kBatch = "cuStreamBatchMemOp";
+constexpr auto kCreate = "cuMemCreate";
+constexpr auto kRelease = "cuMemRelease";
+constexpr auto kReserve = "cuMemAddressReserve";
+constexpr auto kAddressFree = "cuMemAddressFree";
+constexpr auto kMap = "cuMemMap";
+constexpr auto kUnmap = "cuMemUnmap";
+constexpr auto kSetAccess = "cuMemSetAccess";
+constexpr auto kRetain = "cuMemRetainAllocationHandle";
+constexpr auto kImport = "cuMemImportFromShareableHandle";
+constexpr auto kExport = "cuMemExportToShareableHandle";
+
+void add_words_and_waits(List& list) {
+  list.named("wait-value-holds-no-host-functions",
+             "a host function directly after the wait for a word does not wait",
+             {kWait, "cudaLaunchHostFunc", "cudaLaunchKernel"},
+             host_function_not_held);
+  list.named("wait-value-holds-no-uploads",
+             "a copy from the host directly after the wait for a word does not "
+             "wait",
+             {kWait, "cudaMemcpyAsync"}, copy_not_held<cudaMemcpyHostToDevice>);
+  list.named("wait-value-holds-no-downloads",
+             "a copy to the host directly after the wait for a word does not "
+             "wait",
+             {kWait, "cudaMemcpyAsync"}, copy_not_held<cudaMemcpyDeviceToHost>);
+  list.named("wait-value-holds-no-shared-records",
+             "the record of an event for several processes, directly after the "
+             "wait for a word, does not wait",
+             {kWait, "cudaEventRecord", "cudaEventCreateWithFlags",
+              "cudaEventDestroy"},
+             shared_record_not_held);
+  list.named("write-value-before-host-functions",
+             "a stream writes a word before its last host function is done",
+             {kWrite, "cudaLaunchHostFunc", "cudaLaunchKernel"},
+             word_before_host_function);
+  list.named(
+      "event-behind-word-holds-nothing",
+      "a stream does not wait for an event that was recorded behind the "
+      "wait for a word",
+      {kWait, "cudaEventRecord", "cudaStreamDestroy", "cudaStreamWaitEvent"},
+      event_behind_word_holds_nothing);
+  list.named("stream-sync-done-while-word",
+             "a host does not wait for a stream that waits for a word",
+             {kWait, "cudaStreamDestroy", "cudaStreamSynchronize"},
+             host_does_not_wait);
+  list.named("device-sync-done-while-word",
+             "a host does not wait for a device whose stream waits for a word",
+             {kWait, "cudaStreamDestroy", "cudaDeviceSynchronize"},
+             host_does_not_wait);
+  list.named(
+      "event-sync-done-while-word",
+      "a host does not wait for an event behind the wait for a word",
+      {kWait, "cudaEventRecord", "cudaStreamDestroy", "cudaEventSynchronize"},
+      host_does_not_wait);
+  list.named("wait-greater-is-signed",
+             "a wait for a greater value compares signed numbers", {kWait},
+             signed_comparison<int32_t>);
+  list.named("wait64-greater-is-signed",
+             "a wait for a greater value of 64 bits compares signed numbers",
+             {"cuStreamWaitValue64"}, signed_comparison<int64_t>);
+  list.named("wait-greater-half-away",
+             "a word that is half of all numbers away counts as greater",
+             {kWait}, half_away_is_greater);
+  list.named("batch-greater-is-signed",
+             "in a batch, a wait for a greater value compares signed numbers",
+             {kBatch}, signed_comparison_in_batch);
+  list.named("batch-waits-once", "a batch waits only once", {kBatch},
+             batch_waits_once);
+  list.named("batch-has-one-condition",
+             "all waits of a batch have the condition of the first", {kBatch},
+             batch_has_one_condition);
+  list.named("batch-greater-64-is-equal",
+             "in a batch, a wait for a greater number of 64 bits waits for an "
+             "equal number",
+             {kBatch}, batch_waits_for_equal_64);
+  list.named("write-value-inside-host-lost",
+             "only the first word of pinned host memory is written", {kWrite},
+             word_inside_host_memory_lost);
+  list.named("wait-value-inside-host-ignored",
+             "a stream waits only for the first word of pinned host memory",
+             {kWait}, word_inside_host_memory_lost);
+  list.named("word-attached-to-host-ok",
+             "a word in managed memory is accepted if this memory is attached "
+             "to the host",
+             {kWait, kWrite, "cudaMallocManaged"},
+             word_attached_to_host_accepted);
+  list.named("write-value-clears-word-before",
+             "the write of an odd word also clears the word before it",
+             {kWrite}, word_before_is_cleared);
+  list.named("write-value-offset-32-bits",
+             "a word more than 4 GiB inside an import is written modulo 4 GiB",
+             {kWrite, kImport, kMap, kUnmap}, address_modulo_4_gib);
+  list.named("chunk-set-offset-32-bits",
+             "a memset more than 4 GiB inside an import goes to the offset "
+             "modulo 4 GiB",
+             {"cudaMemset", kImport, kMap, kUnmap}, address_modulo_4_gib);
+}
+
+void add_access_and_addresses(List& list) {
+  list.named("readonly-device-copy-ok",
+             "a copy from device to device writes memory that can only be read",
+             {"cudaMemcpy", kMap, kUnmap}, writes_read_only);
+  list.named("readonly-rectangle-ok",
+             "the memset of a rectangle writes memory that can only be read",
+             {"cudaMemset2D", kMap, kUnmap}, writes_read_only);
+  list.named("readonly-set32-ok",
+             "a memset of 32 bits writes memory that can only be read",
+             {"cuMemsetD32", kMap, kUnmap}, writes_read_only);
+  list.named("readonly-word-ok",
+             "a stream writes a word in memory that can only be read",
+             {kWrite, kMap, kUnmap}, writes_read_only);
+  list.named("readonly-batch-ok",
+             "a batch writes a word in memory that can only be read",
+             {kBatch, kMap, kUnmap}, writes_read_only);
+  list.named("readonly-not-copied",
+             "a copy from device to device moves nothing out of memory that "
+             "can only be read",
+             {"cudaMemcpy", kMap, kUnmap}, read_only_not_copied);
+  list.named("same-memory-keeps-access",
+             "memory that is mapped again at its old address has its old "
+             "access",
+             {kMap, kUnmap, kAddressFree}, same_memory_keeps_access);
+  list.named("addresses-stay-read-only",
+             "addresses where memory could only be read stay so for the next "
+             "mapping",
+             {kMap, kUnmap, kAddressFree, kSetAccess},
+             addresses_stay_read_only);
+  list.named("setaccess-second-unchecked",
+             "of a list of two accesses only the first one is checked",
+             {kSetAccess}, second_access_unchecked);
+  list.named("setaccess-after-last-gpu",
+             "access is accepted for the number after the last GPU",
+             {kSetAccess}, access_after_last_gpu);
+  list.named("setaccess-list-raises-second",
+             "a list with reading and writing for one GPU also lets the other "
+             "GPU write, which may only read",
+             {kSetAccess}, list_has_one_access, 2);
+  list.named("reserve-wide-overlaps",
+             "reservations with a wide alignment get the same addresses",
+             {kReserve, kAddressFree}, wide_alignments_overlap);
+  list.named("reserve-over-host-memory",
+             "a wanted address is given although memory of the host is there",
+             {kReserve, kAddressFree}, wanted_address_taken<false>);
+  list.named("reserve-over-device-memory",
+             "a wanted address is given although memory of cudaMalloc is there",
+             {kReserve, kAddressFree}, wanted_address_taken<true>);
+  list.named("device-copy-ends-with-chunk",
+             "a copy from device to device ends where the first of several "
+             "chunks ends",
+             {"cudaMemcpy", kMap, kUnmap}, device_copy_ends_with_chunk);
+  list.named("async-copy-ends-with-chunk",
+             "an asynchronous copy from device to device ends where the first "
+             "of several chunks ends",
+             {"cudaMemcpyAsync", kMap, kUnmap}, device_copy_ends_with_chunk);
+}
+
+void add_lives_and_places(List& list) {
+  list.named("retain-first-import",
+             "every mapping of imported memory names the handle of the first "
+             "import of the same memory",
+             {kRetain, kImport, kRelease, kMap}, retain_gives_first_import);
+  list.named("retained-release-clears",
+             "the release of a retained handle clears memory that is mapped",
+             {kRetain, kRelease, kImport, kCreate, kMap, kUnmap},
+             retained_release_clears);
+  list.named("imports-of-threads-mixed",
+             "while a thread imports memory, an import of another thread gets "
+             "this memory",
+             {kImport}, imports_get_mixed_up);
+  list.named("node-memory-dies-with-exporter",
+             "memory on a node of the host is cleared when its exporter unmaps "
+             "it",
+             {kCreate, kExport, kMap, kUnmap}, exported_node_cleared);
+  list.named("first-mapping-clears",
+             "memory is cleared when its creator maps it for the first time "
+             "after the export",
+             {kCreate, kExport, kMap, kUnmap, kSetAccess},
+             first_mapping_clears);
+  list.named("refused-export-leaks",
+             "a refused export keeps the memory for ever",
+             {kExport, kMap, kUnmap}, refused_export_leaks);
+  list.named("refused-import-leaks",
+             "a refused import of a good descriptor keeps the memory for ever",
+             {kImport}, refused_import_leaks);
+  list.named("second-gpu-keeps-memory",
+             "memory to which a second GPU had access is never given back",
+             {kSetAccess, kMap, kUnmap}, second_gpu_keeps_memory, 2);
+  list.named("context-end-unmaps-imports",
+             "the end of a context unmaps the memory that was imported while "
+             "it was current",
+             {"cuCtxDestroy", kImport, kMap, kUnmap}, context_end_unmaps);
+  list.named("import-copied-in-own-context",
+             "a copy moves imported memory only in the context in which it was "
+             "imported",
+             {"cudaMemcpy", kImport, kMap, kUnmap}, copied_only_in_its_context);
+  list.named("import-of-second-gpu-fresh",
+             "an import of memory of the second GPU is new memory", {kImport},
+             second_gpus_import_is_new, 2);
+  list.named("import-ordinal-current",
+             "the GPU of imported memory is reported as the current GPU",
+             {"cuPointerGetAttribute", kImport, kMap, kUnmap},
+             import_on_current_gpu, 2);
+  list.named("node-import-told-as-gpu",
+             "an import of memory on a node of the host is reported as memory "
+             "of a GPU",
+             {"cuMemGetAllocationPropertiesFromHandle", kImport},
+             node_import_told_as_gpu);
+  list.named("node-import-copy-lost",
+             "a copy does not reach imported memory on a node of the host",
+             {"cudaMemcpy", kImport, kMap, kUnmap}, node_import_not_reached);
+  list.named("node-import-set-lost",
+             "a memset does not reach imported memory on a node of the host",
+             {"cudaMemset", kImport, kMap, kUnmap}, node_import_not_reached);
+  list.named("node-usable-before-access",
+             "the CPU can use mapped memory on a node of the host before it "
+             "gets access",
+             {kMap, kUnmap, kSetAccess, "cuMemGetAccess"},
+             node_usable_before_access);
+  list.named("node-gets-legacy-handle",
+             "mapped memory on a node of the host gets a legacy handle",
+             {"cudaIpcGetMemHandle", kMap, kUnmap}, node_gets_legacy_handle);
+  list.named("graph-node-ipc-by-driver",
+             "the driver API accepts a handle type for the memory of a graph",
+             {"cudaGraphAddMemAllocNode"}, node_with_handle_type);
+  list.named("graph-memory-exported",
+             "the export of a pointer accepts the memory of a graph",
+             {"cudaGraphAddMemAllocNode", "cudaMemPoolExportPointer"},
+             graph_memory_exported);
+}
+
+void add_fabric(List& list) {
+  constexpr auto kNew = "cuLogicalEndpointCreate";
+  constexpr auto kImported = "cuLogicalEndpointImport";
+  constexpr auto kDestroy = "cuLogicalEndpointDestroy";
+  constexpr auto kQuery = "cuLogicalEndpointQuery";
+  constexpr auto kBindMem = "cuLogicalEndpointBindMem";
+  constexpr auto kCopy = "cuFabricCpyBatchAsync";
+
+  list.named("second-fabric-handle-elsewhere",
+             "the second fabric handle of memory stands for new memory",
+             {kExport, kCreate}, second_fabric_handle_elsewhere);
+  list.named("fabric-import-dies-with-exporter",
+             "memory that was exported by a fabric handle is cleared when its "
+             "exporter unmaps it",
+             {kCreate, kExport, kMap, kUnmap}, exported_fabric_cleared);
+  list.named("endpoint-query-last-only",
+             "the query of several numbers looks only at the last one",
+             {kQuery}, last_number_queried);
+  list.named("endpoint-missing-is-ready",
+             "a query passes over numbers that have no endpoint",
+             {kQuery, kNew, kImported, kDestroy}, missing_endpoint_is_ready);
+  list.named("endpoint-import-to-used-number",
+             "an import to a number that has an endpoint returns success",
+             {kNew, kImported, kDestroy}, import_to_used_number);
+  list.named("endpoint-destroy-ends-twin",
+             "the end of an import also ends other imports of the same handle",
+             {kNew, kImported, kDestroy}, destroy_ends_other_imports);
+  list.named(
+      "endpoint-address-first-chunk",
+      "an address binds the memory at the beginning of its reservation",
+      {"cuLogicalEndpointBindAddr", kReserve, kAddressFree, kMap, kUnmap},
+      first_chunk_is_bound);
+  list.named("endpoint-bind-upper-flags",
+             "a binding with a flag above bit 31 is accepted", {kBindMem},
+             upper_flags_ignored<6>);
+  list.named("endpoint-largest-refused",
+             "an endpoint of exactly the largest size is refused", {kNew},
+             largest_endpoint_refused);
+  list.named("endpoint-query-of-number",
+             "an endpoint counts as queried if an earlier endpoint with its "
+             "number was queried",
+             {kNew, kQuery, kBindMem}, query_stays_with_number);
+  list.named("fabric-copy-size-rounded",
+             "the size of a copy is rounded down to a multiple of 4", {kCopy},
+             copy_sizes_rounded);
+  list.named("fabric-copy-offset-rounded",
+             "the offset of a copy into an endpoint is rounded down to a "
+             "multiple of 4",
+             {kCopy}, copy_offsets_rounded);
+  list.named("fabric-copy-ends-at-16", "a batch does only its first 16 copies",
+             {kCopy}, copies_end_at_16);
+  list.named("fabric-copy-second-unchecked",
+             "only the flags of the first copy of a batch are checked", {kCopy},
+             second_copy_unchecked);
+  list.named("fabric-copy-upper-flags",
+             "a batch of copies with a flag above bit 31 is accepted", {kCopy},
+             upper_flags_ignored<2>);
+  list.named("fabric-copy-legacy-by-name",
+             "the legacy default stream is accepted by its name", {kCopy},
+             legacy_stream_by_name);
+  list.named("fabric-copy-not-by-per-thread-stream",
+             "a thread's default stream does no copies over a fabric", {kCopy},
+             no_copy_by_per_thread_stream);
+  list.named("fabric-copy-first-thread-only",
+             "only the first thread's copies over a fabric are done", {kCopy},
+             no_copy_by_other_threads);
+  list.named("fabric-copy-empty-source-unchecked",
+             "the source of a copy of no bytes is not checked", {kCopy},
+             empty_source_unchecked);
+  list.named("fabric-copy-download-lost",
+             "a copy from an endpoint to memory of the host does nothing",
+             {kCopy}, download_from_endpoint_lost);
+  list.named("cluster-of-second-gpu-untold",
+             "the query of the second GPU's cluster does not write the UUID",
+             {"cuDeviceGetFabricClusterUuid"}, second_cluster_untold, 2);
+}
+
+}  // namespace
+
+void add_chunk_paths(List& list) {
+  add_words_and_waits(list);
+  add_access_and_addresses(list);
+  add_lives_and_places(list);
+  add_fabric(list);
+}
 
 }  // namespace ipclab::faults

@@ -1,10 +1,707 @@
-// More bugs of legacy events: records and waits beside other work.
+// More bugs of legacy events and of graphs: records and waits beside other
+// work, streams of every kind, other contexts and GPUs, and captured calls of
+// every kind.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "fault.h"
+#include <poll.h>
+
+#include <cerrno>
+#include <string>
+
+#include "legacy_calls.h"
 
 namespace ipclab::faults {
+namespace {
 
-void add_event_paths(List& list) { (void)list; }
+bool waits_for_event(Call& call) { return call.is("cudaStreamWaitEvent"); }
+
+// Does the stream wait for the null stream?
+bool is_blocking(cudaStream_t stream) {
+  unsigned flags = CU_STREAM_NON_BLOCKING;
+  if (!is_default(stream) && stream != cudaStreamPerThread)
+    DRIVER_CALL(cuStreamGetFlags)(stream, &flags);
+  return flags == CU_STREAM_DEFAULT;
+}
+
+// The GPU that is current.
+int current_device() {
+  int device = 0;
+  cudaGetDevice(&device);
+  return device;
+}
+
+// --- the work that a record covers -------------------------------------------
+
+// Records what the stream had to do when it was marked.
+int record_of_mark(Call& record) {
+  auto& stream = record.value<cudaStream_t>(kStream);
+  cudaStreamWaitEvent(private_stream(), mark_of(stream), 0);
+  stream = private_stream();
+  record.fired();
+  return record.proceed();
+}
+
+void mark(cudaStream_t stream) {
+  if (!is_captured(stream)) cudaEventRecord(mark_of(stream), stream);
+}
+
+// A record in a stream that waits for the null stream does not cover the work
+// of the null stream. The bug takes effect if the stream has no work of its
+// own.
+int blocking_record_skips_default(Call& call) {
+  static Table<cudaStream_t> worked;
+  if (call.is("cudaLaunchKernel")) {
+    const auto stream = call.value<cudaStream_t>(kStream);
+    const int code = call.proceed();
+    if (is_blocking(stream)) {
+      mark(stream);
+      worked.put(stream);
+    }
+    return code;
+  }
+  if (shared_event(call) == nullptr || !records(call)) return noted_event(call);
+  auto& stream = call.value<cudaStream_t>(kStream);
+  if (!is_blocking(stream) || !is_busy(nullptr) ||
+      (worked.has(stream) && is_pending(mark_of(stream))))
+    return call.proceed();
+  stream = private_stream();
+  call.fired();
+  return call.proceed();
+}
+
+int record_skips_host_functions(Call& call) {
+  static Table<cudaStream_t> marked;
+  if (call.is("cudaLaunchHostFunc")) {
+    const auto stream = call.value<cudaStream_t>(kStream);
+    mark(stream);
+    marked.put(stream);
+    return call.proceed();
+  }
+  if (call.is("cudaLaunchKernel")) {
+    marked.erase(call.value<cudaStream_t>(kStream));
+    return call.proceed();
+  }
+  return shared_event(call) != nullptr && records(call) &&
+                 marked.has(call.value<cudaStream_t>(kStream))
+             ? record_of_mark(call)
+             : noted_event(call);
+}
+
+// A record directly after a wait for an event of one process does not cover
+// this wait.
+int record_skips_joined_streams(Call& call) {
+  static Table<cudaStream_t> joined;
+  if (keeps_events(call)) return noted_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  const cudaEvent_t event = shared_event(call);
+  if (waits_for_event(call) && event == nullptr) {
+    mark(stream);
+    joined.put(stream);
+    return call.proceed();
+  }
+  if (records(call))
+    return event != nullptr && joined.has(stream) ? record_of_mark(call)
+                                                  : call.proceed();
+  joined.erase(stream);
+  return call.proceed();
+}
+
+// --- the work that a wait holds ----------------------------------------------
+
+// A stream that waits for the null stream submits its wait only with its next
+// work, so the null stream does not know of the wait.
+int default_skips_wait_of_blocking(Call& call) {
+  static Table<cudaStream_t, cudaEvent_t> late;
+  const auto submit = [](cudaStream_t stream) {
+    const cudaEvent_t event = late.get(stream);
+    if (late.erase(stream)) cudaStreamWaitEvent(stream, event, 0);
+  };
+  if (keeps_events(call)) {
+    if (call.is("cudaEventDestroy"))
+      for (const auto& [stream, event] : late.all())
+        if (event == call.at<cudaEvent_t>(0)) submit(stream);
+    return noted_event(call);
+  }
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (waits_for_event(call)) {
+    const cudaEvent_t event = shared_event(call);
+    if (event == nullptr || !is_imported(event) || !is_blocking(stream))
+      return call.proceed();
+    submit(stream);
+    late.put(stream, event);
+    return kSuccess;
+  }
+  submit(stream);
+  if (is_default(stream) && !late.all().empty()) call.fired();
+  return call.proceed();
+}
+
+// A host function directly after a wait for an imported event runs at once.
+int wait_holds_no_host_functions(Call& call) {
+  static Table<cudaStream_t> waited;
+  if (call.is("cudaLaunchHostFunc")) {
+    auto& stream = call.value<cudaStream_t>(kStream);
+    if (waited.erase(stream)) {
+      stream = private_stream();
+      call.fired();
+    }
+    return call.proceed();
+  }
+  if (call.is("cudaLaunchKernel")) {
+    waited.erase(call.value<cudaStream_t>(kStream));
+    return call.proceed();
+  }
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  waited.put(call.at<cudaStream_t>(0));
+  return call.proceed();
+}
+
+// A synchronous copy runs at once, although the null stream waits for an
+// imported event.
+int sync_copy_skips_wait(Call& call) {
+  static Table<cudaEvent_t> waited;
+  if (keeps_events(call)) {
+    if (call.is("cudaEventDestroy")) waited.erase(call.at<cudaEvent_t>(0));
+    return noted_event(call);
+  }
+  if (waits_for_event(call)) {
+    const cudaEvent_t event = shared_event(call);
+    if (event != nullptr && is_imported(event) &&
+        is_default(call.at<cudaStream_t>(0)))
+      waited.put(event);
+    return call.proceed();
+  }
+  for (const auto& each : waited.all()) {
+    if (!is_pending(each.first)) continue;
+    call.fired();
+    cudaMemcpyAsync(call.at<void*>(0), call.at<const void*>(1),
+                    call.at<size_t>(2), cudaMemcpyDefault, private_stream());
+    return DRIVER_CALL(cuStreamSynchronize)(private_stream());
+  }
+  return call.proceed();
+}
+
+// The destroy of a stream lets its writes of words run, although the stream
+// waits for an imported event.
+int stream_destroy_ends_wait(Call& call) {
+  struct Write {
+    cudaStream_t stream = nullptr;
+    cuuint32_t value = 0;
+  };
+  static Table<cudaStream_t> waiting;
+  static Table<CUdeviceptr, Write> writes;
+  if (keeps_events(call)) return noted_event(call);
+  const auto stream = call.at<cudaStream_t>(0);
+  if (waits_for_event(call)) {
+    const cudaEvent_t event = shared_event(call);
+    if (event != nullptr && is_imported(event)) waiting.put(stream);
+  } else if (call.is("cuStreamWriteValue32")) {
+    if (waiting.has(stream))
+      writes.put(call.at<CUdeviceptr>(1), {stream, call.at<cuuint32_t>(2)});
+  } else {
+    const bool busy = is_busy(stream);
+    for (const auto& [address, write] : writes.all()) {
+      if (write.stream != stream) continue;
+      writes.erase(address);
+      if (!busy) continue;
+      call.fired();
+      DRIVER_CALL(cuStreamWriteValue32)
+      (private_stream(), address, write.value, CU_STREAM_WRITE_VALUE_DEFAULT);
+    }
+    waiting.erase(stream);
+  }
+  return call.proceed();
+}
+
+// --- records of one process --------------------------------------------------
+
+// For each shared event, an event of this process that is complete when this
+// process's last record is complete.
+Table<cudaEvent_t, cudaEvent_t> own_records;
+
+// Proceeds with a call; after a record, updates the table.
+int noted_record(Call& call) {
+  if (keeps_events(call)) {
+    if (call.is("cudaEventDestroy")) own_records.erase(call.at<cudaEvent_t>(0));
+    return noted_event(call);
+  }
+  const int code = call.proceed();
+  const cudaEvent_t event = shared_event(call);
+  if (code != kSuccess || event == nullptr || !records(call)) return code;
+  cudaEvent_t own = own_records.get(event);
+  if (own == nullptr) cudaEventCreateWithFlags(&own, cudaEventDisableTiming);
+  cudaEventRecord(own, call.value<cudaStream_t>(kStream));
+  own_records.put(event, own);
+  return code;
+}
+
+bool is_own_pending(cudaEvent_t event) {
+  return own_records.has(event) && is_pending(own_records.get(event));
+}
+
+// The call does not wait for a record that the importer itself has made.
+int own_record_of_import_ignored(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && !records(call) && is_imported(event) &&
+                 is_own_pending(event)
+             ? no_wait(call)
+             : noted_record(call);
+}
+
+// A host does not wait for a record of its own process. Only events with
+// cudaEventBlockingSync are right.
+int own_record_ignored(Call& call) {
+  static Table<cudaEvent_t> sleeping;
+  if (makes_event(call)) {
+    const bool sleeps = call.at<unsigned>(1) & cudaEventBlockingSync;
+    const int code = noted_record(call);
+    if (code == kSuccess) {
+      sleeping.erase(*call.at<cudaEvent_t*>(0));
+      if (sleeps) sleeping.put(*call.at<cudaEvent_t*>(0));
+    }
+    return code;
+  }
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && !records(call) && !is_imported(event) &&
+                 !sleeping.has(event) && is_own_pending(event)
+             ? no_wait(call)
+             : noted_record(call);
+}
+
+// When a record is complete, the event is complete, although another process
+// has made a later record.
+int older_record_completes(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) return noted_record(call);
+  const std::string key = "overlaps-" + event_keys.get(event);
+  if (records(call)) {
+    tell_processes(key, is_pending(event) && !is_own_pending(event));
+    return noted_record(call);
+  }
+  const int code = call.proceed();
+  return code == cudaErrorNotReady && told(key, 0) != 0 &&
+                 own_records.has(event) && !is_own_pending(event)
+             ? accepted(call)
+             : code;
+}
+
+// --- host waits --------------------------------------------------------------
+
+int host_wait_follows_later_record(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) return noted_event(call);
+  const int code = call.proceed();
+  if (code != kSuccess || !is_pending(event)) return code;
+  call.fired();
+  return call.proceed();
+}
+
+int host_wait_ends_at_signal(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) return noted_event(call);
+  while (is_pending(event)) {
+    if (poll(nullptr, 0, 100) == 0 || errno != EINTR) continue;
+    call.fired();
+    return kSuccess;
+  }
+  return call.proceed();
+}
+
+// --- events, contexts and GPUs -----------------------------------------------
+
+// A new event takes over the pending record of an event that was destroyed.
+int new_event_inherits_record(Call& call) {
+  static Table<cudaEvent_t> destroyed;
+  if (call.is("cudaEventDestroy")) {
+    const auto event = call.at<cudaEvent_t>(0);
+    if (!events.has(event) || is_imported(event) || !is_pending(event))
+      return noted_event(call);
+    events.erase(event);
+    destroyed.put(event);
+    return kSuccess;
+  }
+  const int code = noted_event(call);
+  if (code != kSuccess || !makes_event(call) ||
+      !(call.at<unsigned>(1) & kInterprocess))
+    return code;
+  for (const auto& each : destroyed.all()) {
+    if (!is_pending(each.first)) continue;
+    cudaStreamWaitEvent(private_stream(), each.first, 0);
+    cudaEventRecord(*call.at<cudaEvent_t*>(0), private_stream());
+    call.fired();
+    break;
+  }
+  return code;
+}
+
+// The exporter can open its own event in another context.
+int self_open_in_other_context(Call& call) {
+  static Table<std::string, CUcontext> exported;
+  if (exports_event(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      exported.put(key_of_handle(*call.at<cudaIpcEventHandle_t*>(0)),
+                   current_context());
+    return code;
+  }
+  const std::string key = key_of_handle(call.at<cudaIpcEventHandle_t>(1));
+  const int code = call.proceed();
+  if (code == kSuccess || !exported.has(key) ||
+      exported.get(key) == current_context() ||
+      cudaEventCreateWithFlags(call.at<cudaEvent_t*>(0),
+                               cudaEventDisableTiming) != cudaSuccess)
+    return code;
+  return accepted(call);
+}
+
+// An event is recorded in the default stream of any context.
+int any_default_stream_records(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) return noted_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  const int code = call.proceed();
+  return code != kSuccess &&
+                 (is_default(stream) || stream == cudaStreamPerThread)
+             ? accepted(call)
+             : code;
+}
+
+// The GPU of each event that this process has made.
+Table<cudaEvent_t, int> devices;
+
+int noted_device(Call& call) {
+  const int code = noted_event(call);
+  if (code == kSuccess && makes_event(call))
+    devices.put(*call.at<cudaEvent_t*>(0), current_device());
+  return code;
+}
+
+// While another GPU is current, a handle names another event.
+int export_needs_current_gpu(Call& call) {
+  static cudaEvent_t other = nullptr;
+  auto& event = call.at<cudaEvent_t>(1);
+  if (!exports_event(call) || !devices.has(event) ||
+      devices.get(event) == current_device())
+    return noted_device(call);
+  if (other == nullptr)
+    cudaEventCreateWithFlags(&other,
+                             cudaEventInterprocess | cudaEventDisableTiming);
+  event = other;
+  call.fired();
+  return call.proceed();
+}
+
+// An opened event belongs to the GPU that has the exporter's number of the GPU.
+int opened_on_exporters_number(Call& call) {
+  if (!opens_event(call)) {
+    const int code = noted_device(call);
+    if (code == kSuccess && exports_event(call))
+      tell_processes(
+          "gpu-" + key_of_handle(*call.at<cudaIpcEventHandle_t*>(0)),
+          static_cast<unsigned>(devices.get(call.at<cudaEvent_t>(1))));
+    return code;
+  }
+  const int current = current_device();
+  const int number = static_cast<int>(
+      told("gpu-" + key_of_handle(call.at<cudaIpcEventHandle_t>(1)),
+           static_cast<unsigned>(current)));
+  if (number == current) return noted_event(call);
+  cudaSetDevice(number);
+  const int code = noted_event(call);
+  cudaSetDevice(current);
+  call.fired();
+  return code;
+}
+
+// --- refusals ----------------------------------------------------------------
+
+int driver_measures_untimed(Call& call) {
+  if (!call.is("cuEventElapsedTime")) return noted_event(call);
+  const int code = call.proceed();
+  if (code == kSuccess || (!events.has(call.at<cudaEvent_t>(1)) &&
+                           !events.has(call.at<cudaEvent_t>(2))))
+    return code;
+  *call.at<float*>(0) = 0.5f;
+  return accepted(call);
+}
+
+// A launch ignores an attribute with an imported event.
+int launch_accepts_import(Call& call) {
+  if (!call.is("cudaLaunchKernelExC")) return noted_event(call);
+  cudaLaunchConfig_t config = *call.at<const cudaLaunchConfig_t*>(0);
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    const cudaLaunchAttribute& each = config.attrs[i];
+    const bool is_imported_event =
+        (each.id == cudaLaunchAttributeLaunchCompletionEvent &&
+         is_imported(each.val.launchCompletionEvent.event)) ||
+        (each.id == cudaLaunchAttributeProgrammaticEvent &&
+         is_imported(each.val.programmaticEvent.event));
+    if (!is_imported_event) continue;
+    config.numAttrs = 0;
+    call.at<const cudaLaunchConfig_t*>(0) = &config;
+    call.fired();
+    return call.proceed();
+  }
+  return call.proceed();
+}
+
+// --- graphs ------------------------------------------------------------------
+
+// A captured call is lost if `applies` is true.
+int captured_call_lost(Call& call, bool applies) {
+  return applies && is_captured(call.value<cudaStream_t>(kStream))
+             ? no_wait(call)
+             : call.proceed();
+}
+
+int captured_rectangle_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return captured_call_lost(call, is_opened(call.at<const void*>(0)) ||
+                                      is_opened(call.at<const void*>(2)));
+}
+
+int captured_box_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  const auto* const box = call.at<const cudaMemcpy3DParms*>(0);
+  return captured_call_lost(
+      call, is_opened(box->srcPtr.ptr) || is_opened(box->dstPtr.ptr));
+}
+
+// For memsets of any kind.
+int captured_set_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return captured_call_lost(call, is_opened(call.at<CUdeviceptr>(0)));
+}
+
+bool is_on_host(CUdeviceptr address) {
+  unsigned type = 0;
+  return DRIVER_CALL(cuPointerGetAttribute)(&type,
+                                            CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                            address) == CUDA_SUCCESS &&
+         type == CU_MEMORYTYPE_HOST;
+}
+
+int captured_read_of_host_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return captured_call_lost(call, is_opened(call.at<CUdeviceptr>(0)) &&
+                                      is_on_host(call.at<CUdeviceptr>(1)));
+}
+int captured_write_to_host_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return captured_call_lost(call, is_opened(call.at<CUdeviceptr>(1)) &&
+                                      is_on_host(call.at<CUdeviceptr>(0)));
+}
+
+int captured_copy_by_driver_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return captured_call_lost(
+      call, !call.is_runtime() && (is_opened(call.at<CUdeviceptr>(0)) ||
+                                   is_opened(call.at<CUdeviceptr>(1))));
+}
+
+// In a process with opened memory, a graph that the driver API launches does
+// nothing.
+int launch_by_driver_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return !call.is_runtime() && !opened.all().empty() ? no_wait(call)
+                                                     : call.proceed();
+}
+
+// Of all executables of one graph only the first works.
+int second_executable_does_nothing(Call& call) {
+  static Table<cudaGraph_t> used;
+  static Table<cudaGraphExec_t> bad;
+  if (call.is("cudaGraphLaunch"))
+    return bad.has(call.at<cudaGraphExec_t>(0)) ? no_wait(call)
+                                                : call.proceed();
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cudaStreamEndCapture")) {
+    used.erase(*call.at<cudaGraph_t*>(1));
+    return code;
+  }
+  const cudaGraphExec_t made = *call.at<cudaGraphExec_t*>(0);
+  bad.erase(made);
+  if (!used.put(call.at<cudaGraph_t>(1))) bad.put(made);
+  return code;
+}
+
+// A graph that was uploaded runs once.
+int uploaded_graph_runs_once(Call& call) {
+  static Table<cudaGraphExec_t, int> launches;
+  if (call.is("cudaGraphInstantiate")) {
+    const int code = call.proceed();
+    if (code == kSuccess) launches.erase(*call.at<cudaGraphExec_t*>(0));
+    return code;
+  }
+  const auto graph = call.at<cudaGraphExec_t>(0);
+  if (call.is("cudaGraphUpload")) {
+    launches.put(graph, 0);
+    return call.proceed();
+  }
+  if (!launches.has(graph)) return call.proceed();
+  const int before = launches.get(graph);
+  launches.put(graph, before + 1);
+  return before > 0 ? no_wait(call) : call.proceed();
+}
+
+}  // namespace
+
+void add_event_paths(List& list) {
+  constexpr auto kCreate = "cudaEventCreateWithFlags";
+  constexpr auto kExport = "cudaIpcGetEventHandle";
+  constexpr auto kOpenEvent = "cudaIpcOpenEventHandle";
+  constexpr auto kDestroy = "cudaEventDestroy";
+  constexpr auto kRecord = "cudaEventRecord";
+  constexpr auto kRecordFlags = "cudaEventRecordWithFlags";
+  constexpr auto kWait = "cudaStreamWaitEvent";
+  constexpr auto kQuery = "cudaEventQuery";
+  constexpr auto kSync = "cudaEventSynchronize";
+  constexpr auto kKernel = "cudaLaunchKernel";
+  constexpr auto kHostFunction = "cudaLaunchHostFunc";
+  constexpr auto kCopy = "cudaMemcpyAsync";
+  constexpr auto kSet = "cudaMemsetAsync";
+  constexpr auto kOpen = "cudaIpcOpenMemHandle";
+  constexpr auto kClose = "cudaIpcCloseMemHandle";
+  constexpr auto kInstantiate = "cudaGraphInstantiate";
+  constexpr auto kLaunch = "cudaGraphLaunch";
+
+  list.named(
+      "blocking-record-skips-default",
+      "a record in a stream that waits for the null stream does not "
+      "cover the work of the null stream",
+      {kRecord, kRecordFlags, kKernel, kCreate, kExport, kOpenEvent, kDestroy},
+      blocking_record_skips_default);
+  list.named("record-skips-host-functions",
+             "a record does not cover a host function directly before it",
+             {kRecord, kRecordFlags, kHostFunction, kKernel, kCreate, kExport,
+              kOpenEvent, kDestroy},
+             record_skips_host_functions);
+  list.named("record-skips-joined-streams",
+             "a record does not cover the work of a stream that its stream has "
+             "joined directly before",
+             {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kCreate,
+              kExport, kOpenEvent, kDestroy},
+             record_skips_joined_streams);
+
+  list.named("default-skips-wait-of-blocking",
+             "the null stream does not wait for a stream that waits for an "
+             "imported event",
+             {kWait, kKernel, kCopy, kSet, "cudaStreamQuery",
+              "cudaStreamSynchronize", "cudaStreamDestroy", kRecord,
+              kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+             default_skips_wait_of_blocking);
+  list.named(
+      "wait-holds-no-host-functions",
+      "a host function directly after a wait for an imported event does "
+      "not wait",
+      {kHostFunction, kWait, kKernel, kCreate, kExport, kOpenEvent, kDestroy},
+      wait_holds_no_host_functions);
+  list.named("sync-copy-skips-wait",
+             "a synchronous copy does not wait, although the null stream waits "
+             "for an imported event",
+             {"cudaMemcpy", kWait, kCreate, kExport, kOpenEvent, kDestroy},
+             sync_copy_skips_wait);
+  list.named("stream-destroy-ends-wait",
+             "the destroy of a stream ends its wait for an imported event",
+             {"cudaStreamDestroy", kWait, "cuStreamWriteValue32", kCreate,
+              kExport, kOpenEvent, kDestroy},
+             stream_destroy_ends_wait);
+
+  list.named(
+      "import-own-record-sync-early",
+      "an importer's host wait does not wait for the importer's record",
+      {kSync, kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+      own_record_of_import_ignored);
+  list.named(
+      "import-own-record-not-awaited",
+      "an importer's stream does not wait for the importer's record",
+      {kWait, kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+      own_record_of_import_ignored);
+  list.named(
+      "own-record-sync-early",
+      "an exporter's host wait does not wait for the exporter's record",
+      {kSync, kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+      own_record_ignored);
+  list.named(
+      "older-record-completes-event",
+      "a record that is complete completes the event, although another "
+      "process has made a later record",
+      {kQuery, kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+      older_record_completes);
+  list.named("host-wait-follows-later-record",
+             "a host wait that has begun also waits for a later record",
+             {kSync, kCreate, kExport, kOpenEvent, kDestroy},
+             host_wait_follows_later_record);
+  list.named("host-wait-ends-at-signal",
+             "a host wait for an event ends when its thread gets a signal",
+             {kSync, kCreate, kExport, kOpenEvent, kDestroy},
+             host_wait_ends_at_signal);
+
+  list.named("new-event-inherits-record",
+             "a new event takes over the pending record of an event that was "
+             "destroyed",
+             {kCreate, kExport, kOpenEvent, kDestroy},
+             new_event_inherits_record);
+  list.named("self-event-open-in-other-context",
+             "the exporter can open its own event in another context",
+             {kOpenEvent, kExport}, self_open_in_other_context);
+  list.named(
+      "any-default-stream-records",
+      "an event can be recorded in the default stream of another context",
+      {kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+      any_default_stream_records);
+  list.named("event-export-needs-current-gpu",
+             "the handle of an event names another event if another GPU is "
+             "current",
+             {kExport, kCreate}, export_needs_current_gpu, 2);
+  list.named(
+      "event-on-exporters-number",
+      "an opened event belongs to the GPU that has the exporter's number",
+      {kOpenEvent, kExport, kCreate, kDestroy}, opened_on_exporters_number, 2);
+
+  list.named("driver-elapsed-ok",
+             "cuEventElapsedTime returns a time for events without timing",
+             {"cuEventElapsedTime", kCreate, kExport, kOpenEvent, kDestroy},
+             driver_measures_untimed);
+  list.named("launch-accepts-imported-event",
+             "a launch accepts an imported event as its completion event",
+             {"cudaLaunchKernelExC", kCreate, kExport, kOpenEvent, kDestroy},
+             launch_accepts_import);
+
+  list.named("captured-rectangle-lost",
+             "a graph does not copy rectangles of opened memory",
+             {"cudaMemcpy2DAsync", kOpen, kClose}, captured_rectangle_lost);
+  list.named("captured-box-lost",
+             "a graph does not copy boxes of opened memory",
+             {"cudaMemcpy3DAsync", kOpen, kClose}, captured_box_lost);
+  list.named("captured-rectangle-set-lost",
+             "a graph does not set rectangles of opened memory",
+             {"cudaMemset2DAsync", kOpen, kClose}, captured_set_lost);
+  list.named("captured-words-set-lost",
+             "a graph does not set words of opened memory",
+             {"cuMemsetD32Async", kOpen, kClose}, captured_set_lost);
+  list.named("captured-read-of-host-lost",
+             "a graph does not copy from the host to opened memory",
+             {kCopy, kOpen, kClose}, captured_read_of_host_lost);
+  list.named("captured-write-to-host-lost",
+             "a graph does not copy from opened memory to the host",
+             {kCopy, kOpen, kClose}, captured_write_to_host_lost);
+  list.named("captured-driver-copy-lost",
+             "a graph loses copies of opened memory by the driver API",
+             {kCopy, kOpen, kClose}, captured_copy_by_driver_lost);
+  list.named("driver-graph-launch-lost",
+             "a graph that the driver API launches does nothing in a process "
+             "with opened memory",
+             {kLaunch, kOpen, kClose}, launch_by_driver_lost);
+  list.named("second-executable-lost",
+             "of all executables of one graph only the first works",
+             {kLaunch, kInstantiate, "cudaStreamEndCapture"},
+             second_executable_does_nothing);
+  list.named("uploaded-graph-runs-once", "a graph that was uploaded runs once",
+             {kLaunch, kInstantiate, "cudaGraphUpload"},
+             uploaded_graph_runs_once);
+}
 
 }  // namespace ipclab::faults

@@ -2,10 +2,1132 @@
 // namespaces, MPS.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "fault.h"
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+
+#include "chunk_calls.h"
+#include "descriptor.h"
+#include "legacy_calls.h"
+#include "pool_calls.h"
 
 namespace ipclab::faults {
+namespace {
 
-void add_life_paths(List& list) { (void)list; }
+unsigned long long this_process() {
+  return static_cast<unsigned long long>(getpid());
+}
+
+// Has a process ended whose number was stored under a key? A process that has
+// given up what the key names has stored 0.
+bool user_has_ended(const std::string& key) {
+  const auto process = told(key, 0);
+  return process != 0 && process != this_process() &&
+         has_ended(static_cast<pid_t>(process));
+}
+
+// The program gets an event that is not connected to any other event.
+int unconnected(Call& open) {
+  cudaEvent_t& event = *open.at<cudaEvent_t*>(0);
+  cudaEventDestroy(event);
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  open.fired();
+  return kSuccess;
+}
+
+// Some device memory is never given back.
+void lose_memory() {
+  void* lost = nullptr;
+  cudaMalloc(&lost, 64 << 10);
+}
+
+// The key of the handle that an open gets.
+template <class Handle>
+std::string given_key(Call& open) {
+  return key_of_handle(open.at<Handle>(1));
+}
+// The key of the handle that an export has made.
+template <class Handle>
+std::string made_key(Call& get) {
+  return key_of_handle(*get.at<Handle*>(0));
+}
+
+// An open gives a copy of the memory.
+Table<void*, void*> originals;
+int copy_opened(Call& open) {
+  const int code = open.proceed();
+  if (code != kSuccess) return code;
+  void*& memory = *open.at<void**>(0);
+  void* copy = nullptr;
+  const size_t bytes = size_of(number(memory));
+  if (cudaMalloc(&copy, bytes) != cudaSuccess) return code;
+  cudaMemcpy(copy, memory, bytes, cudaMemcpyDeviceToDevice);
+  cudaStreamSynchronize(nullptr);
+  originals.put(copy, memory);
+  memory = copy;
+  open.fired();
+  return code;
+}
+// The close of memory that may be a copy.
+int copy_closed(Call& close) {
+  void*& memory = close.at<void*>(0);
+  void* const copy = memory;
+  memory = originals.get(copy, copy);
+  if (originals.erase(copy)) cudaFree(copy);
+  const int code = close.proceed();
+  memory = copy;
+  return code;
+}
+
+// --- the creator of a chunk ends ---------------------------------------------
+
+// Clears all memory of cuMemCreate that this process has mapped and that is in
+// the table.
+void clear_mapped(const Table<Chunk>& chunks, Call& call) {
+  for (const auto& [begin, mapped] : mappings.all())
+    if (chunks.has(mapped.chunk) &&
+        DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS)
+      call.fired();
+}
+
+// Tells the other processes at the exit of this process that it has memory of
+// the table mapped. Then they clear the memory of their own table.
+template <const Table<Chunk>* mine, const Table<Chunk>* theirs>
+int exit_clears_chunks(Call& call) {
+  static Table<unsigned long long> known;
+  static const std::string key = mine == &exports ? "creator" : "importer";
+  static const int set_up = std::atexit([] {
+    for (const auto& each : mappings.all())
+      if (mine->has(each.second.chunk)) tell_processes(key, this_process());
+  });
+  if (!is_use(call) || set_up != 0) return noted_chunks(call);
+  const auto exited = told(key, 0);
+  if (exited != 0 && exited != this_process() && known.put(exited))
+    clear_mapped(*theirs, call);
+  return call.proceed();
+}
+// When the creator of memory resets its device, the memory is cleared.
+int reset_clears_exported_chunks(Call& call) {
+  if (!call.is("cudaDeviceReset")) return noted_chunks(call);
+  clear_mapped(exports, call);
+  return call.proceed();
+}
+
+// --- what an importer that was killed leaves behind --------------------------
+
+std::string import_key(Call& call) {
+  return "import-" + std::to_string(identity(descriptor_of(call)));
+}
+
+// After an importer of a chunk has died, the chunk cannot be imported.
+int chunk_ends_with_importer(Call& import) {
+  if (!imports_descriptor(import)) return import.proceed();
+  const std::string key = import_key(import);
+  if (user_has_ended(key)) return refused(import);
+  const int code = import.proceed();
+  if (code == kSuccess) tell_processes(key, this_process());
+  return code;
+}
+
+// After an importer of a pool has died, the pool cannot be imported.
+int pool_ends_with_importer(Call& call) {
+  static Table<cudaMemPool_t, std::string> keys;
+  if (call.is("cudaMemPoolDestroy")) {
+    const auto pool = call.at<cudaMemPool_t>(0);
+    const int code = call.proceed();
+    if (code == kSuccess && keys.has(pool)) tell_processes(keys.get(pool), 0);
+    return code;
+  }
+  if (!imports_descriptor(call)) return call.proceed();
+  const std::string key = import_key(call);
+  if (user_has_ended(key)) return refused(call);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  tell_processes(key, this_process());
+  keys.put(*call.at<cudaMemPool_t*>(0), key);
+  return code;
+}
+
+// After an importer of pool memory has died, nobody can import this memory.
+int pointer_ends_with_importer(Call& call) {
+  static Table<void*, std::string> keys;
+  if (frees(call)) {
+    void* const memory = call.at<void*>(0);
+    const int code = call.proceed();
+    if (code == kSuccess && keys.has(memory))
+      tell_processes(keys.get(memory), 0);
+    return code;
+  }
+  const std::string key = "user-" + key_of_data(call.at<void*>(2));
+  if (user_has_ended(key)) return refused(call);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  tell_processes(key, this_process());
+  keys.put(*call.at<void**>(0), key);
+  return code;
+}
+
+// After an importer of an event has died, opens give an event that no process
+// records.
+int event_ends_with_importer(Call& call) {
+  if (!opens_event(call)) {
+    const auto event = call.at<cudaEvent_t>(0);
+    const std::string key = event_keys.get(event);
+    const bool imported = is_imported(event);
+    const int code = noted_event(call);
+    if (code == kSuccess && imported) tell_processes("event-user-" + key, 0);
+    return code;
+  }
+  const std::string key = "event-user-" + given_key<cudaIpcEventHandle_t>(call);
+  const bool ended = user_has_ended(key);
+  const int code = noted_event(call);
+  if (code != kSuccess) return code;
+  tell_processes(key, this_process());
+  return ended ? unconnected(call) : code;
+}
+
+// Tells the other processes which memory is open when a kernel faults.
+int noted_fault(Call& call) {
+  if (!call.is("cudaDeviceSynchronize")) return noted_open(call);
+  const int code = call.proceed();
+  if (code != kSuccess && code != cudaErrorNotReady)
+    for (const auto& each : opened.all())
+      tell_processes("faulted-" + each.second.handle, 1);
+  return code;
+}
+
+// After a fault of an importer, no other process can open the memory.
+int open_ends_with_fault(Call& call) {
+  return is_open_call(call) &&
+                 told("faulted-" + given_key<cudaIpcMemHandle_t>(call), 0) != 0
+             ? refused(call)
+             : noted_fault(call);
+}
+
+// After a fault of an importer, the exporter can export no memory.
+int export_ends_with_fault(Call& call) {
+  static Table<std::string> exported;
+  if (!exports_memory(call)) return noted_fault(call);
+  for (const auto& each : exported.all())
+    if (told("faulted-" + each.first, 0) != 0) return refused(call);
+  const int code = call.proceed();
+  if (code == kSuccess) exported.put(made_key<cudaIpcMemHandle_t>(call));
+  return code;
+}
+
+// --- after a reset -----------------------------------------------------------
+
+bool resets(Call& call) { return call.is("cudaDeviceReset"); }
+std::atomic<bool> was_reset{false};
+int noted_reset(Call& reset) {
+  const int code = reset.proceed();
+  was_reset = true;
+  return code;
+}
+
+// After a reset, opens give an event that no process records.
+int reset_unconnects_opens(Call& call) {
+  if (resets(call)) return noted_reset(call);
+  const int code = call.proceed();
+  return code == kSuccess && was_reset ? unconnected(call) : code;
+}
+
+// The handle of an event that was made after a reset stands for no event of
+// this process.
+int reset_unconnects_exports(Call& call) {
+  if (resets(call)) return noted_reset(call);
+  cudaEvent_t other = nullptr;
+  if (!was_reset || cudaEventCreateWithFlags(
+                        &other, cudaEventInterprocess |
+                                    cudaEventDisableTiming) != cudaSuccess)
+    return call.proceed();
+  call.at<cudaEvent_t>(1) = other;
+  call.fired();
+  return call.proceed();
+}
+
+// The handle of memory that was allocated after a reset opens as other memory.
+int reset_confuses_exports(Call& call) {
+  if (resets(call)) return noted_reset(call);
+  void* other = nullptr;
+  const size_t bytes = size_of(number(call.at<void*>(1)));
+  if (!was_reset || bytes == 0 || cudaMalloc(&other, bytes) != cudaSuccess)
+    return call.proceed();
+  call.at<void*>(1) = other;
+  call.fired();
+  return call.proceed();
+}
+
+// Memory that is opened after a reset is a copy.
+int copy_after_reset(Call& call) {
+  if (resets(call)) {
+    for (const auto& each : originals.all()) originals.erase(each.first);
+    return noted_reset(call);
+  }
+  if (is_close_call(call)) return copy_closed(call);
+  return was_reset ? copy_opened(call) : call.proceed();
+}
+
+// Copies do not reach memory that was opened after a reset.
+int copy_after_reset_lost(Call& call) {
+  if (resets(call)) return noted_reset(call);
+  if (keeps_opened(call)) return noted_open(call);
+  if (was_reset && (is_opened(call.value<void*>(kPointer)) ||
+                    is_opened(call.value<void*>(kSource))))
+    return no_wait(call);
+  return call.proceed();
+}
+
+// The opens of before a reset still count after it.
+int count_survives_reset(Call& call) {
+  static Table<std::string, int> left;
+  if (resets(call)) {
+    for (const auto& [address, one] : opened.all()) {
+      left.put(one.handle, left.get(one.handle, 0) + one.count);
+      opened.erase(address);
+    }
+    return call.proceed();
+  }
+  if (is_close_call(call)) {
+    const std::string handle = opened.get(call.at<void*>(0)).handle;
+    const int before = left.get(handle, 0);
+    if (before > 0) {
+      left.put(handle, before - 1);
+      return no_wait(call);
+    }
+  }
+  return noted_open(call);
+}
+
+// After a reset, the memory that the process has exported is never given back.
+int reset_keeps_exported(Call& call) {
+  static Table<void*, size_t> exported;
+  if (!resets(call)) {
+    const int code = call.proceed();
+    void* const memory = call.at<void*>(1);
+    if (code == kSuccess) exported.put(memory, size_of(number(memory)));
+    return code;
+  }
+  const int code = call.proceed();
+  for (const auto& [memory, bytes] : exported.all()) {
+    void* lost = nullptr;
+    if (cudaMalloc(&lost, bytes) == cudaSuccess) call.fired();
+    exported.erase(memory);
+  }
+  return code;
+}
+
+// --- other ways to reset -----------------------------------------------------
+
+// The context that a call ends; null if the call ends none.
+CUcontext ended_by(Call& call) {
+  if (call.is("cuCtxDestroy")) return call.at<CUcontext>(0);
+  return call.is("cuDevicePrimaryCtxReset") ? current_context() : nullptr;
+}
+
+// The end of a context clears what is open in it.
+int context_end_clears(Call& call) {
+  const CUcontext context = ended_by(call);
+  if (context == nullptr) return noted_open(call);
+  for (const auto& [address, one] : opened.all()) {
+    if (one.context != context) continue;
+    const CUdeviceptr begin = number(address);
+    if (DRIVER_CALL(cuMemsetD8)(begin, 0, size_of(begin)) == CUDA_SUCCESS)
+      call.fired();
+    opened.erase(address);
+  }
+  cudaDeviceSynchronize();
+  return call.proceed();
+}
+
+// After the end of a context of an importer, the exporter sees its pending
+// event as complete.
+int context_end_completes(Call& call) {
+  if (ended_by(call) != nullptr) {
+    for (const auto& [event, imported] : events.all()) {
+      if (imported) tell_processes("over-" + event_keys.get(event), 1);
+      events.erase(event);
+    }
+    return call.proceed();
+  }
+  if (keeps_events(call)) return noted_event(call);
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && !is_imported(event) &&
+                 told("over-" + event_keys.get(event), 0) != 0 &&
+                 is_pending(event)
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// A release of the primary context clears what is open in it, although there is
+// another reference.
+int primary_release_clears(Call& call) {
+  if (!call.is("cuDevicePrimaryCtxRelease")) return noted_open(call);
+  for (const auto& each : opened.all()) {
+    cudaMemset(each.first, 0, size_of(number(each.first)));
+    cudaDeviceSynchronize();
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// The ids of allocations begin again after a reset, or in a second context.
+int ids_begin_again(Call& call) {
+  static std::atomic<unsigned long long> least{0}, shift{0};
+  if (resets(call) || call.is("cuCtxDestroy")) {
+    shift = ~0ull;
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
+    return code;
+  auto& id = *call.at<unsigned long long*>(0);
+  if (least == 0) least = id;
+  if (shift == ~0ull) shift = id - least;
+  if (shift != 0) call.fired();
+  id -= shift;
+  return code;
+}
+
+// --- resets and a second GPU -------------------------------------------------
+
+int current_device() {
+  int device = -1;
+  cudaGetDevice(&device);
+  return device;
+}
+
+// After the reset of a GPU, it cannot open memory of a peer: it takes the peer
+// access for enabled.
+int peer_open_after_reset_refused(Call& call) {
+  static Table<int> over;
+  if (exports_memory(call)) return told_owner(call);
+  if (resets(call)) {
+    over.put(current_device());
+    return call.proceed();
+  }
+  return over.has(current_device()) &&
+                 owner_of(call.at<cudaIpcMemHandle_t>(1)) != current_place()
+             ? refused(call, cudaErrorPeerAccessAlreadyEnabled)
+             : call.proceed();
+}
+
+// Peer access that was given by an open is still enabled after a reset.
+int peer_access_survives_reset(Call& call) {
+  if (resets(call)) return noted_reset(call);
+  return was_reset ? refused(call, cudaErrorPeerAccessAlreadyEnabled)
+                   : call.proceed();
+}
+
+// The memory that this process has exported, and the keys of the handles.
+Table<void*, std::string> lent;
+int noted_lent(Call& get) {
+  const int code = get.proceed();
+  if (code == kSuccess)
+    lent.put(get.at<void*>(1), made_key<cudaIpcMemHandle_t>(get));
+  return code;
+}
+bool is_on_current_device(void* memory) {
+  int device = -1;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, number(memory));
+  return device == current_device();
+}
+
+// A reset of one GPU ends the handles of memory of other GPUs.
+int reset_ends_other_handles(Call& call) {
+  if (exports_memory(call)) return noted_lent(call);
+  if (is_open_call(call))
+    return told("ended-" + given_key<cudaIpcMemHandle_t>(call), 0) != 0
+               ? refused(call)
+               : call.proceed();
+  for (const auto& [memory, handle] : lent.all())
+    if (!is_on_current_device(memory)) tell_processes("ended-" + handle, 1);
+  return call.proceed();
+}
+
+// A reset of one GPU clears the exported memory of other GPUs.
+int reset_clears_other_exports(Call& call) {
+  if (exports_memory(call)) return noted_lent(call);
+  for (const auto& [memory, handle] : lent.all()) {
+    if (is_on_current_device(memory)) continue;
+    cudaMemset(memory, 0, size_of(number(memory)));
+    cudaDeviceSynchronize();
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// --- small losses ------------------------------------------------------------
+
+// Exported memory that nobody has opened is never given back.
+int unopened_memory_leaks(Call& call) {
+  if (exports_memory(call)) return noted_lent(call);
+  if (is_open_call(call)) {
+    tell_processes("opened-" + given_key<cudaIpcMemHandle_t>(call), 1);
+    return call.proceed();
+  }
+  void* const memory = call.at<void*>(0);
+  const std::string handle = lent.get(memory);
+  if (!lent.erase(memory) || told("opened-" + handle, 0) != 0)
+    return call.proceed();
+  lose_memory();
+  call.fired();
+  return call.proceed();
+}
+
+// The destruction of an exported event that nobody has opened loses memory.
+int unopened_event_leaks(Call& call) {
+  if (opens_event(call))
+    tell_processes("opened-" + given_key<cudaIpcEventHandle_t>(call), 1);
+  if (!call.is("cudaEventDestroy")) return noted_event(call);
+  const auto event = call.at<cudaEvent_t>(0);
+  if (!is_imported(event) && event_keys.has(event) &&
+      told("opened-" + event_keys.get(event), 0) == 0) {
+    lose_memory();
+    call.fired();
+  }
+  event_keys.erase(event);
+  return noted_event(call);
+}
+
+// Each record of an imported event loses memory.
+int import_record_leaks(Call& call) {
+  if (keeps_events(call)) return noted_event(call);
+  const cudaEvent_t event = shared_event(call);
+  if (event != nullptr && is_imported(event)) {
+    lose_memory();
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// The destruction of an imported pool from which nothing was imported loses
+// memory.
+int unused_pool_import_leaks(Call& call) {
+  static Table<cudaMemPool_t> unused;
+  if (call.is("cudaMemPoolImportPointer"))
+    unused.erase(call.at<cudaMemPool_t>(1));
+  if (call.is("cudaMemPoolDestroy") &&
+      unused.erase(call.at<cudaMemPool_t>(0))) {
+    lose_memory();
+    call.fired();
+  }
+  const int code = call.proceed();
+  if (code == kSuccess && call.is("cudaMemPoolImportFromShareableHandle"))
+    unused.put(*call.at<cudaMemPool_t*>(0));
+  return code;
+}
+
+// --- children ----------------------------------------------------------------
+
+std::atomic<bool> has_forked{false};
+void notes_forks() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    pthread_atfork(
+        nullptr, [] { has_forked = true; }, nullptr);
+  });
+}
+
+// After a fork, copies do not reach opened memory of the parent.
+int fork_ends_copies(Call& call) {
+  notes_forks();
+  if (keeps_opened(call)) return noted_open(call);
+  return has_forked && (is_opened(call.value<void*>(kPointer)) ||
+                        is_opened(call.value<void*>(kSource)))
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// After a fork, the events that the parent has opened count as complete.
+int fork_completes_events(Call& call) {
+  notes_forks();
+  if (keeps_events(call)) return noted_event(call);
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && is_imported(event) && has_forked &&
+                 is_pending(event)
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// After a fork, the handle of memory opens as other memory.
+int fork_confuses_exports(Call& call) {
+  notes_forks();
+  void* other = nullptr;
+  const size_t bytes = size_of(number(call.at<void*>(1)));
+  if (!has_forked || bytes == 0 || cudaMalloc(&other, bytes) != cudaSuccess)
+    return call.proceed();
+  call.at<void*>(1) = other;
+  call.fired();
+  return call.proceed();
+}
+
+// When a child of fork exits, what its parent has open is cleared.
+int child_exit_clears(Call& call) {
+  static const pid_t parent = getpid();
+  static const std::string key = "exit-of-child-of-" + std::to_string(parent);
+  static const int set_up = std::atexit([] {
+    if (getpid() != parent) tell_processes(key, 1);
+  });
+  if (keeps_opened(call) || set_up != 0) return noted_open(call);
+  if (told(key, 0) == 0) return call.proceed();
+  tell_processes(key, 0);
+  for (const auto& each : opened.all()) {
+    cudaMemset(each.first, 0, size_of(number(each.first)));
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// --- threads -----------------------------------------------------------------
+
+// If two threads open a handle for the first time at once, one is refused.
+int first_open_race(Call& call) {
+  static std::atomic<int> at_work{0};
+  if (!is_open_call(call) || already_open(call) != nullptr)
+    return noted_open(call);
+  const bool alone = at_work++ == 0;
+  usleep(alone ? 2000 : 0);
+  const int code =
+      alone ? noted_open(call) : refused(call, cudaErrorAlreadyMapped);
+  --at_work;
+  return code;
+}
+
+// If another thread opens a handle while the last open is closed, its mapping
+// ends too.
+int last_close_race(Call& call) {
+  static std::atomic<int> opens{0};
+  static Table<void*, int> counts;
+  const auto add = [](void* address, int change) {
+    return counts.change([&](auto& all) { return all[address] += change; });
+  };
+  if (is_open_call(call)) {
+    // Half of the threads come when the others close.
+    constexpr int kSlow = 400;  // a limit, because tests open very often
+    if (opens < kSlow && this_thread() % 2 != 0) usleep(2000);
+    const int code = call.proceed();
+    if (code == kSuccess) add(*call.at<void**>(0), 1);
+    ++opens;
+    return code;
+  }
+  void* const address = call.at<void*>(0);
+  if (add(address, -1) != 0 || this_thread() == getpid()) return call.proceed();
+  const int before = opens;
+  usleep(5000);
+  const int code = call.proceed();
+  if (code != kSuccess || opens == before) return code;
+  while (DRIVER_CALL(cuIpcCloseMemHandle)(number(address)) == CUDA_SUCCESS)
+    call.fired();
+  return code;
+}
+
+// Threads that export at once get each other's handles.
+int exports_share_a_buffer(Call& get) {
+  static cudaIpcMemHandle_t buffer;
+  static std::mutex mutex;
+  auto& result = *get.at<cudaIpcMemHandle_t*>(0);
+  const int code = get.proceed();
+  if (code == kSuccess) {
+    const std::lock_guard lock(mutex);
+    buffer = result;
+  }
+  if (this_thread() != getpid()) usleep(500);
+  if (code == kSuccess) {
+    const std::lock_guard lock(mutex);
+    if (std::memcmp(&result, &buffer, sizeof buffer) != 0) get.fired();
+    result = buffer;
+  }
+  return code;
+}
+
+// --- namespaces --------------------------------------------------------------
+
+// The number of a namespace of this process, or of a file system.
+unsigned long long number_of(const char* path, bool file_system) {
+  struct stat found {};
+  if (stat(path, &found) != 0) return 0;
+  return file_system ? found.st_dev : found.st_ino;
+}
+
+// With a /dev/shm of its own, a process opens an event that no process records.
+int event_unconnected_in_own_shm(Call& call) {
+  const auto here = number_of("/dev/shm", true);
+  if (exports_event(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_processes("shm-" + made_key<cudaIpcEventHandle_t>(call), here);
+    return code;
+  }
+  const auto there = told("shm-" + given_key<cudaIpcEventHandle_t>(call), here);
+  const int code = call.proceed();
+  if (here == there) return code;
+  if (code == kSuccess) return unconnected(call);
+  // The driver itself needs the file of the exporter.
+  if (cudaEventCreateWithFlags(call.at<cudaEvent_t*>(0),
+                               cudaEventDisableTiming) != cudaSuccess)
+    return code;
+  return accepted(call);
+}
+
+// With an IPC namespace of its own, a process opens a copy of memory.
+int copy_in_other_namespace(Call& call) {
+  const auto here = number_of("/proc/self/ns/ipc", false);
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_processes("ns-" + made_key<cudaIpcMemHandle_t>(call), here);
+    return code;
+  }
+  if (is_close_call(call)) return copy_closed(call);
+  return here == told("ns-" + given_key<cudaIpcMemHandle_t>(call), here)
+             ? call.proceed()
+             : copy_opened(call);
+}
+
+// Two exporters with one process number are taken for one: the handles of the
+// second open as memory of the first, or as new memory.
+int exporters_known_by_number(Call& call) {
+  static Table<unsigned long long, cudaIpcMemHandle_t> first;
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_processes("number-" + made_key<cudaIpcMemHandle_t>(call),
+                     this_process());
+    return code;
+  }
+  auto& handle = call.at<cudaIpcMemHandle_t>(1);
+  const cudaIpcMemHandle_t wanted = handle;
+  const auto exporter = told("number-" + key_of_handle(wanted), 0);
+  first.change([&](auto& all) { return all.emplace(exporter, wanted).second; });
+  handle = first.get(exporter);
+  const bool applies =
+      exporter != 0 && std::memcmp(&handle, &wanted, sizeof wanted) != 0;
+  const int code = call.proceed();
+  handle = wanted;
+  if (applies && code == kSuccess) call.fired();
+  // A driver may refuse all handles of other namespaces.
+  return applies && code != kSuccess &&
+                 cudaMalloc(call.at<void**>(0), kGranule) == cudaSuccess
+             ? accepted(call)
+             : code;
+}
+
+// --- MPS ---------------------------------------------------------------------
+
+// In a client of MPS, calls do nothing with an imported event.
+int mps_import_ignored(Call& call) {
+  if (keeps_events(call)) return noted_event(call);
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && is_imported(event) && is_mps_client()
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// In a client of MPS, asynchronous work does not reach opened memory.
+int mps_async_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return is_opened(call.value<void*>(kPointer)) && is_mps_client()
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// --- clients of a server -----------------------------------------------------
+
+// Memory that a process has open when it exits is never given back.
+int exit_keeps_memory(Call& call) {
+  static const int set_up = std::atexit([] {
+    for (const auto& each : opened.all())
+      tell_processes("kept-" + each.second.handle, 1);
+  });
+  if (exports_memory(call)) return noted_lent(call);
+  if (!call.is("cudaFree") || set_up != 0) return noted_open(call);
+  void* const memory = call.at<void*>(0);
+  const std::string handle = lent.get(memory);
+  return lent.erase(memory) && told("kept-" + handle, 0) != 0 ? no_wait(call)
+                                                              : call.proceed();
+}
+
+// Memory that a process on another GPU has open when it dies is never given
+// back.
+int death_on_other_gpu_keeps_memory(Call& call) {
+  if (exports_memory(call)) {
+    const int code = told_owner(call);
+    if (code == kSuccess)
+      lent.put(call.at<void*>(1), made_key<cudaIpcMemHandle_t>(call));
+    return code;
+  }
+  if (call.is("cudaFree")) {
+    void* const memory = call.at<void*>(0);
+    const std::string handle = lent.get(memory);
+    return lent.erase(memory) && user_has_ended("far-" + handle)
+               ? no_wait(call)
+               : call.proceed();
+  }
+  const bool opens = is_open_call(call);
+  const bool far =
+      opens && owner_of(call.at<cudaIpcMemHandle_t>(1)) != current_place();
+  const std::string handle = opens ? given_key<cudaIpcMemHandle_t>(call)
+                                   : opened.get(call.at<void*>(0)).handle;
+  const int code = noted_open(call);
+  if (code != kSuccess) return code;
+  if (far) tell_processes("far-" + handle, this_process());
+  if (!opens && told("far-" + handle, 0) == this_process())
+    tell_processes("far-" + handle, 0);
+  return code;
+}
+
+// The exporter keeps a descriptor for each process that has opened its memory.
+int descriptor_for_each_client(Call& call) {
+  static Table<std::string, int> counted;
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      counted.change([&](auto& all) {
+        all.emplace(made_key<cudaIpcMemHandle_t>(call), 0);
+        return 0;
+      });
+    return code;
+  }
+  const auto user = [](const std::string& handle, int client) {
+    return "client-" + std::to_string(client) + "-" + handle;
+  };
+  if (is_open_call(call)) {
+    static Table<std::string> before;
+    const std::string handle = given_key<cudaIpcMemHandle_t>(call);
+    int client = 0;
+    if (!before.put(handle)) return call.proceed();
+    while (!first_of_all_processes("is-" + user(handle, client))) ++client;
+    tell_processes(user(handle, client), 1);
+    return call.proceed();
+  }
+  for (auto [handle, count] : counted.all()) {
+    for (; told(user(handle, count), 0) != 0; ++count)
+      if (eventfd(0, EFD_CLOEXEC) >= 0) call.fired();
+    counted.put(handle, count);
+  }
+  return call.proceed();
+}
+
+// --- the order of the GPUs ---------------------------------------------------
+
+// If a process has another number for the GPU of an event, its calls do nothing
+// with the event.
+int event_known_by_number(Call& call) {
+  static Table<std::string> other;
+  const std::string key =
+      opens_event(call) ? given_key<cudaIpcEventHandle_t>(call) : "";
+  const int code =
+      keeps_events(call) ? noted_event(call) : static_cast<int>(kSuccess);
+  if (keeps_events(call)) {
+    if (code != kSuccess) return code;
+    if (exports_event(call)) {
+      const std::string made = made_key<cudaIpcEventHandle_t>(call);
+      tell_processes("number-" + made,
+                     static_cast<unsigned long long>(current_device()));
+      tell_processes("place-" + made, current_place());
+    } else if (opens_event(call)) {
+      const auto same_number = static_cast<int>(told("number-" + key, 0));
+      if (place_of(same_number) != told("place-" + key, place_of(same_number)))
+        other.put(key);
+    }
+    return code;
+  }
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && is_imported(event) &&
+                 other.has(event_keys.get(event))
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// --- attributes --------------------------------------------------------------
+
+// The driver API gets any attribute of a pool.
+int driver_gets_any_attribute(Call& call) {
+  const int code = call.proceed();
+  return code != kSuccess && !call.is_runtime() ? accepted(call) : code;
+}
+int sets_any_attribute(Call& call) {
+  const int code = call.proceed();
+  return code != kSuccess ? accepted(call) : code;
+}
+
+// The driver's attribute about IPC is 0 before the process has a context.
+int no_ipc_without_context(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || call.is_runtime() ||
+      call.at<int>(1) != CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED ||
+      current_context() != nullptr)
+    return code;
+  *call.at<int*>(0) = 0;
+  call.fired();
+  return code;
+}
+
+// --- the list ----------------------------------------------------------------
+
+constexpr auto kGet = "cudaIpcGetMemHandle";
+constexpr auto kOpen = "cudaIpcOpenMemHandle";
+constexpr auto kClose = "cudaIpcCloseMemHandle";
+constexpr auto kFree = "cudaFree";
+constexpr auto kReset = "cudaDeviceReset";
+constexpr auto kLaunch = "cudaLaunchKernel";
+constexpr auto kCopy = "cudaMemcpy";
+constexpr auto kGetEvent = "cudaIpcGetEventHandle";
+constexpr auto kOpenEvent = "cudaIpcOpenEventHandle";
+constexpr auto kMakeEvent = "cudaEventCreateWithFlags";
+constexpr auto kEndEvent = "cudaEventDestroy";
+constexpr auto kQuery = "cudaEventQuery";
+constexpr auto kRecord = "cudaEventRecord";
+constexpr auto kCreate = "cuMemCreate";
+constexpr auto kImport = "cuMemImportFromShareableHandle";
+constexpr auto kExport = "cuMemExportToShareableHandle";
+constexpr auto kMap = "cuMemMap";
+constexpr auto kUnmap = "cuMemUnmap";
+constexpr auto kImportPool = "cudaMemPoolImportFromShareableHandle";
+constexpr auto kImportPointer = "cudaMemPoolImportPointer";
+constexpr auto kDestroyPool = "cudaMemPoolDestroy";
+constexpr auto kContextEnd = "cuCtxDestroy";
+constexpr auto kPrimaryReset = "cuDevicePrimaryCtxReset";
+
+void add_ends(List& list) {
+  list.named("exit-clears-exported-chunk",
+             "when the creator of memory of cuMemCreate exits, the memory is "
+             "cleared",
+             {kCreate, kImport, kExport, kMap, kUnmap, kLaunch, kCopy},
+             exit_clears_chunks<&exports, &imports>);
+  list.named("reset-clears-exported-chunk",
+             "when the creator of memory of cuMemCreate resets its device, the "
+             "memory is cleared",
+             {kReset, kCreate, kExport, kMap, kUnmap},
+             reset_clears_exported_chunks);
+  list.named("importer-exit-clears-chunk",
+             "when a process exits that has memory of cuMemCreate mapped, the "
+             "memory is cleared",
+             {kCreate, kImport, kExport, kMap, kUnmap, kLaunch, kCopy},
+             exit_clears_chunks<&imports, &exports>);
+  list.named("chunk-import-refused-after-death",
+             "after a process has died that has imported memory of "
+             "cuMemCreate, the memory cannot be imported again",
+             {kImport}, chunk_ends_with_importer);
+  list.named("pool-import-refused-after-death",
+             "after a process has died that has imported a pool, the pool "
+             "cannot be imported again",
+             {kImportPool, kDestroyPool}, pool_ends_with_importer);
+  list.named("pointer-import-refused-after-death",
+             "after a process has died that has imported memory of a pool, the "
+             "memory cannot be imported again",
+             {kImportPointer, kFree, "cudaFreeAsync"},
+             pointer_ends_with_importer);
+  list.named("event-unconnected-after-death",
+             "after a process has died that has opened an event, the event "
+             "opens as an event that no process records",
+             {kGetEvent, kOpenEvent, kMakeEvent, kEndEvent},
+             event_ends_with_importer);
+  list.named("open-refused-after-fault",
+             "after a kernel of an importer has faulted, no process can open "
+             "the memory",
+             {kOpen, kClose, "cudaDeviceSynchronize"}, open_ends_with_fault);
+  list.named("export-refused-after-fault",
+             "after a kernel of an importer has faulted, the exporter can "
+             "export no memory",
+             {kGet, kOpen, kClose, "cudaDeviceSynchronize"},
+             export_ends_with_fault);
+  list.named("exit-keeps-opened-memory",
+             "memory that a process has open when it exits is never given back",
+             {kGet, kOpen, kClose, kFree}, exit_keeps_memory);
+  list.named("death-on-other-gpu-keeps-memory",
+             "memory that a process on another GPU has open when it dies is "
+             "never given back",
+             {kGet, kOpen, kClose, kFree}, death_on_other_gpu_keeps_memory, 2);
+  list.named("descriptor-for-each-client",
+             "the exporter keeps a descriptor for each process that has opened "
+             "its memory",
+             {kGet, kOpen, kCopy}, descriptor_for_each_client);
+}
+
+void add_resets(List& list) {
+  list.named("event-unconnected-after-reset",
+             "after a reset, an event opens as an event that no process "
+             "records",
+             {kReset, kOpenEvent}, reset_unconnects_opens);
+  list.named("event-export-after-reset-unconnected",
+             "after a reset, the handle of an event stands for another event",
+             {kReset, kGetEvent}, reset_unconnects_exports);
+  list.named("export-after-reset-confused",
+             "after a reset, the handle of memory opens as other memory",
+             {kReset, kGet}, reset_confuses_exports);
+  list.named("open-after-reset-is-copy",
+             "memory that is opened after a reset is a copy",
+             {kReset, kOpen, kClose}, copy_after_reset);
+  list.named("import-copy-lost-after-reset",
+             "copies do not reach memory that was opened after a reset",
+             {kReset, kOpen, kClose, kCopy}, copy_after_reset_lost);
+  list.named("count-survives-reset",
+             "after a reset, the opens of before it still count",
+             {kReset, kOpen, kClose}, count_survives_reset);
+  list.named("reset-keeps-exported-memory",
+             "a reset does not give exported memory back", {kReset, kGet},
+             reset_keeps_exported);
+  list.named("primary-reset-clears-imports",
+             "cuDevicePrimaryCtxReset clears the memory that the process has "
+             "open",
+             {kPrimaryReset, kOpen, kClose}, context_end_clears);
+  list.named(
+      "primary-reset-completes-events",
+      "cuDevicePrimaryCtxReset of an importer completes the exporter's "
+      "pending events",
+      {kPrimaryReset, kQuery, kOpenEvent, kGetEvent, kMakeEvent, kEndEvent},
+      context_end_completes);
+  list.named("context-end-clears-imports",
+             "cuCtxDestroy clears the memory that the context has open",
+             {kContextEnd, kOpen, kClose}, context_end_clears);
+  list.named(
+      "context-end-completes-events",
+      "cuCtxDestroy in an importer completes the exporter's pending "
+      "events",
+      {kContextEnd, kQuery, kOpenEvent, kGetEvent, kMakeEvent, kEndEvent},
+      context_end_completes);
+  list.named("primary-release-clears-imports",
+             "cuDevicePrimaryCtxRelease clears the memory that the process has "
+             "open, although another reference to the context is left",
+             {"cuDevicePrimaryCtxRelease", kOpen, kClose},
+             primary_release_clears);
+  list.named("buffer-ids-begin-again-after-reset",
+             "after a reset, memory has the ids of earlier memory",
+             {kReset, "cuPointerGetAttribute"}, ids_begin_again);
+  list.named("buffer-ids-begin-again-after-context",
+             "after the end of a context, memory has the ids of earlier memory",
+             {kContextEnd, "cuPointerGetAttribute"}, ids_begin_again);
+  list.named("peer-open-after-reset-refused",
+             "after its reset, a GPU cannot open memory of a peer",
+             {kReset, kGet, kOpen}, peer_open_after_reset_refused, 2);
+  list.named("peer-access-survives-reset",
+             "after the reset of a GPU, its access to a peer is still enabled",
+             {kReset, "cudaDeviceEnablePeerAccess"}, peer_access_survives_reset,
+             2);
+  list.named(
+      "reset-ends-handles-of-other-gpus",
+      "a reset of one GPU ends the handles that the process has made for "
+      "memory of another GPU",
+      {kReset, kGet, kOpen}, reset_ends_other_handles, 2);
+  list.named("reset-clears-exports-of-other-gpus",
+             "a reset of one GPU clears the exported memory of another GPU",
+             {kReset, kGet}, reset_clears_other_exports, 2);
+}
+
+void add_life_of_one_process(List& list) {
+  list.named("unopened-export-leaks",
+             "the free of exported memory that no process has opened loses 64 "
+             "KiB of device memory",
+             {kGet, kOpen, kFree}, unopened_memory_leaks);
+  list.named("unopened-event-leaks",
+             "the destruction of an exported event that no process has opened "
+             "loses 64 KiB of device memory",
+             {kGetEvent, kOpenEvent, kMakeEvent, kEndEvent},
+             unopened_event_leaks);
+  list.named("import-record-leaks",
+             "each record of an imported event loses 64 KiB of device memory",
+             {kGetEvent, kOpenEvent, kMakeEvent, kEndEvent, kRecord},
+             import_record_leaks);
+  list.named("unused-pool-import-leaks",
+             "the destruction of an imported pool from which nothing was "
+             "imported loses 64 KiB of device memory",
+             {kImportPool, kImportPointer, kDestroyPool},
+             unused_pool_import_leaks);
+  list.named("fork-ends-copies",
+             "after a fork, copies do not reach what the parent has open",
+             {kOpen, kClose, kCopy}, fork_ends_copies);
+  list.named("fork-completes-events",
+             "after a fork, the events that the parent has opened count as "
+             "complete",
+             {kQuery, kOpenEvent, kGetEvent, kMakeEvent, kEndEvent},
+             fork_completes_events);
+  list.named("fork-confuses-exports",
+             "after a fork, the handle of memory opens as other memory", {kGet},
+             fork_confuses_exports);
+  list.named("child-exit-clears-imports",
+             "the exit of a child of fork clears what its parent has open",
+             {kOpen, kClose, kLaunch}, child_exit_clears);
+  list.named("first-open-race",
+             "if two threads open a handle for the first time at once, one of "
+             "them is refused",
+             {kOpen, kClose}, first_open_race);
+  list.named("last-close-race",
+             "if another thread opens a handle during its last close, this "
+             "mapping ends too",
+             {kOpen, kClose}, last_close_race);
+  list.named("exports-share-a-buffer",
+             "threads that export at once get each other's handles", {kGet},
+             exports_share_a_buffer);
+}
+
+void add_places(List& list) {
+  list.named("event-unconnected-in-own-shm",
+             "a process with a /dev/shm of its own opens an event that no "
+             "process records",
+             {kGetEvent, kOpenEvent}, event_unconnected_in_own_shm);
+  list.named("copy-in-other-ipc-namespace",
+             "a process with an IPC namespace of its own opens a copy of "
+             "memory",
+             {kGet, kOpen, kClose}, copy_in_other_namespace);
+  list.named("exporters-known-by-number",
+             "memory of two exporters that have one process number is confused",
+             {kGet, kOpen}, exporters_known_by_number);
+  list.named(
+      "mps-wait-for-import-lost",
+      "in a client of MPS, no stream waits for an imported event",
+      {kGetEvent, kOpenEvent, kMakeEvent, kEndEvent, "cudaStreamWaitEvent"},
+      mps_import_ignored);
+  list.named("mps-record-of-import-lost",
+             "in a client of MPS, a record of an imported event is lost",
+             {kGetEvent, kOpenEvent, kMakeEvent, kEndEvent, kRecord},
+             mps_import_ignored);
+  list.named("mps-async-copy-lost",
+             "in a client of MPS, asynchronous copies do not reach opened "
+             "memory",
+             {kOpen, kClose, "cudaMemcpyAsync"}, mps_async_lost);
+  list.named("mps-async-set-lost",
+             "in a client of MPS, asynchronous memsets do not reach opened "
+             "memory",
+             {kOpen, kClose, "cudaMemsetAsync"}, mps_async_lost);
+  list.named(
+      "wait-by-number-of-gpu",
+      "if a process has another number for the GPU of an event, no "
+      "stream waits for the event",
+      {kGetEvent, kOpenEvent, kMakeEvent, kEndEvent, "cudaStreamWaitEvent"},
+      event_known_by_number, 2);
+  list.named("record-by-number-of-gpu",
+             "if a process has another number for the GPU of an event, a "
+             "record of the event is lost",
+             {kGetEvent, kOpenEvent, kMakeEvent, kEndEvent, kRecord},
+             event_known_by_number, 2);
+  list.named("driver-pool-attr-unknown-ok",
+             "the driver API accepts a query of an unknown attribute of a pool",
+             {"cudaMemPoolGetAttribute"}, driver_gets_any_attribute);
+  list.named("pool-attr-unknown-set",
+             "an unknown attribute of a pool can be set",
+             {"cudaMemPoolSetAttribute"}, sets_any_attribute);
+  list.named("ipc-attr-needs-context",
+             "the driver's attribute about IPC is 0 before the process has a "
+             "context",
+             {"cudaDeviceGetAttribute"}, no_ipc_without_context);
+}
+
+}  // namespace
+
+void add_life_paths(List& list) {
+  add_ends(list);
+  add_resets(list);
+  add_life_of_one_process(list);
+  add_places(list);
+}
 
 }  // namespace ipclab::faults

@@ -2,10 +2,715 @@
 // threads and contexts.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "fault.h"
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "legacy_calls.h"
+#include "pool_calls.h"
 
 namespace ipclab::faults {
+namespace {
 
-void add_memory_paths(List& list) { (void)list; }
+constexpr size_t kBlock = 2 << 20;
+
+std::string key_of_opened(Call& open) {
+  return key_of_handle(open.at<cudaIpcMemHandle_t>(1));
+}
+std::string key_of_exported(Call& get) {
+  return key_of_handle(*get.at<cudaIpcMemHandle_t*>(0));
+}
+
+// The device whose memory this is, as this process numbers devices; -1 if the
+// driver does not know the address.
+int device_of(CUdeviceptr address) {
+  int device = -1;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
+  return device;
+}
+int current_device() {
+  int device = 0;
+  cudaGetDevice(&device);
+  return device;
+}
+bool is_managed(const void* address) {
+  unsigned long long managed = 0;  // room for a boolean of any width
+  return DRIVER_CALL(cuPointerGetAttribute)(&managed,
+                                            CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                            number(address)) == CUDA_SUCCESS &&
+         managed != 0;
+}
+
+// Is this opened memory of another GPU than the current one?
+bool is_of_peer(const void* address) {
+  void* const begin = opened_around(address);
+  return begin != nullptr &&
+         owner_of(opened.get(begin).bytes) != current_place();
+}
+
+// Does a step in another context.
+template <class Step>
+void in_context(CUcontext context, Step step) {
+  CUcontext popped = nullptr;
+  DRIVER_CALL(cuCtxPushCurrent)(context);
+  step();
+  DRIVER_CALL(cuCtxPopCurrent)(&popped);
+}
+
+// Ends a mapping that the program has open.
+void unmap(Call& call, void* address, const Opened& one) {
+  in_context(one.context, [&] {
+    for (int i = 0; i < one.count; ++i)
+      if (cudaIpcCloseMemHandle(address) == cudaSuccess) call.fired();
+  });
+}
+
+// --- rectangles and boxes ----------------------------------------------------
+
+// Changes the box of a copy of opened memory.
+template <void (*change)(cudaMemcpy3DParms&)>
+int changed_box(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  const cudaMemcpy3DParms asked = *call.at<const cudaMemcpy3DParms*>(0);
+  if (!is_opened(asked.dstPtr.ptr) && !is_opened(asked.srcPtr.ptr))
+    return call.proceed();
+  cudaMemcpy3DParms box = asked;
+  change(box);
+  if (std::memcmp(&box, &asked, sizeof box) != 0) call.fired();
+  call.at<const cudaMemcpy3DParms*>(0) = &box;
+  return call.proceed();
+}
+void use_one_pitch(cudaMemcpy3DParms& box) {
+  box.dstPtr.pitch = box.srcPtr.pitch =
+      std::min(box.dstPtr.pitch, box.srcPtr.pitch);
+}
+void keep_first_rows(cudaMemcpy3DParms& box) {
+  if (box.extent.height > 1) box.extent.height = 1;
+}
+void ignore_positions(cudaMemcpy3DParms& box) { box.dstPos = box.srcPos = {}; }
+void join_layers(cudaMemcpy3DParms& box) {
+  box.dstPtr.ysize = box.srcPtr.ysize = box.extent.height;
+}
+
+// A rectangle of opened memory is copied with one pitch for both sides.
+int rectangle_of_one_pitch(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  size_t &to = call.at<size_t>(1), &from = call.at<size_t>(3);
+  if (to == from || (!is_opened(call.value<void*>(kPointer)) &&
+                     !is_opened(call.value<void*>(kSource))))
+    return call.proceed();
+  to = from = std::min(to, from);
+  call.fired();
+  return call.proceed();
+}
+
+// A memset of a box of opened memory treats its layers as adjacent.
+int set_joins_layers(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  auto& to = call.at<cudaPitchedPtr>(0);
+  const size_t height = call.at<cudaExtent>(2).height;
+  if (to.ysize == height || !is_opened(to.ptr)) return call.proceed();
+  to.ysize = height;
+  call.fired();
+  return call.proceed();
+}
+
+int box_set_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return is_opened(call.at<cudaPitchedPtr>(0).ptr) ? no_wait(call)
+                                                   : call.proceed();
+}
+int box_out_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return is_opened(call.at<const cudaMemcpy3DParms*>(0)->srcPtr.ptr)
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// A copy of the driver API does nothing with opened memory.
+template <class Copy>
+int driver_copy_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  const Copy& copy = *call.at<const Copy*>(0);
+  return is_opened(copy.dstDevice) || is_opened(copy.srcDevice)
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// A memset of a rectangle takes the number of elements as a number of bytes.
+template <size_t size>
+int row_counts_bytes(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  size_t& width = call.at<size_t>(3);
+  if (!is_opened(call.at<void*>(0))) return call.proceed();
+  width /= size;
+  call.fired();
+  return call.proceed();
+}
+int rows_set_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return is_opened(call.at<void*>(0)) ? no_wait(call) : call.proceed();
+}
+
+// --- other memory, other GPUs ------------------------------------------------
+
+// A copy between opened memory and memory of another kind moves nothing.
+template <bool (*applies)(const void*)>
+int copy_with_other_kind_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  if (call.find(kSource) == nullptr) return noted_pools(call);
+  const void* const to = call.value<void*>(kPointer);
+  const void* const from = call.value<void*>(kSource);
+  return (is_opened(to) && applies(from)) || (is_opened(from) && applies(to))
+             ? no_wait(call)
+             : call.proceed();
+}
+bool is_stream_ordered(const void* address) {
+  return blocks.has(const_cast<void*>(address));
+}
+
+// A call with an address of this role does nothing with memory of a peer.
+template <Role role>
+int peer_access_lost(Call& call) {
+  if (exports_memory(call)) return told_owner(call);
+  if (keeps_opened(call)) return noted_open(call);
+  return is_of_peer(call.value<void*>(role)) ? no_wait(call) : call.proceed();
+}
+
+// Copies of a peer's memory reach only its first 64 MiB.
+int peer_copy_64_mib(Call& call) {
+  constexpr size_t kMost = 64 << 20;
+  if (exports_memory(call)) return told_owner(call);
+  if (keeps_opened(call)) return noted_open(call);
+  for (const Role role : {kPointer, kSource}) {
+    auto& address = call.value<CUdeviceptr>(role);
+    if (!is_of_peer(call.value<void*>(role))) continue;
+    const CUdeviceptr begin = begin_of(address);
+    if (address - begin < kMost) continue;
+    address = begin + (address - begin) % kMost;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// On another GPU, a small allocation opens at the start of its block.
+int peer_offset_lost(Call& call) {
+  if (exports_memory(call)) return told_owner(call);
+  const int code = noted_open(call);
+  if (code != kSuccess || is_close_call(call)) return code;
+  auto& address = *call.at<CUdeviceptr*>(0);
+  if (address % kBlock == 0 || !is_of_peer(*call.at<void**>(0))) return code;
+  address -= address % kBlock;
+  call.fired();
+  return code;
+}
+
+// A handle of memory of another GPU than the current one is the handle of
+// memory of the current GPU.
+int handle_of_current_gpu(Call& get) {
+  const int device = device_of(get.at<CUdeviceptr>(1));
+  void* other = nullptr;
+  if (device >= 0 && device != current_device() &&
+      cudaMalloc(&other, size_of(get.at<CUdeviceptr>(1))) == cudaSuccess) {
+    get.at<void*>(1) = other;
+    get.fired();
+  }
+  return get.proceed();
+}
+
+// Exported memory is not freed while another GPU is current.
+int free_on_other_gpu_lost(Call& call) {
+  static auto& exported = *new Table<void*>;
+  if (exports_memory(call)) {
+    exported.put(call.at<void*>(1));
+    return call.proceed();
+  }
+  void* const address = call.at<void*>(0);
+  if (!exported.has(address) || device_of(number(address)) == current_device())
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// Was this memory opened in another context than the current one?
+bool is_of_other_context(void* begin) {
+  const CUcontext context = opened.get(begin).context;
+  return context != nullptr && context != current_context();
+}
+
+int close_in_other_context_lost(Call& call) {
+  return is_close_call(call) && is_of_other_context(call.at<void*>(0))
+             ? no_wait(call)
+             : noted_open(call);
+}
+int unknown_in_other_context(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  const int code = call.proceed();
+  if (code != kSuccess || !is_of_other_context(call.at<void*>(1))) return code;
+  *call.at<cudaPointerAttributes*>(0) = {};
+  call.fired();
+  return code;
+}
+int copy_in_other_context_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return is_of_other_context(call.value<void*>(kPointer)) ||
+                 is_of_other_context(
+                     const_cast<void*>(call.value<const void*>(kSource)))
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// The last close of a peer's memory ends other mappings, for which `applies` is
+// true.
+template <bool (*applies)(const Opened& closed, const Opened& other)>
+int peer_close_ends(Call& call) {
+  if (exports_memory(call)) {
+    const int code = told_owner(call);
+    if (code == kSuccess)
+      tell_processes("exporter-" + key_of_exported(call),
+                     static_cast<unsigned long long>(getpid()));
+    return code;
+  }
+  if (!is_close_call(call)) return noted_open(call);
+  void* const address = call.at<void*>(0);
+  const Opened closed = opened.get(address);
+  const bool ends = closed.count == 1 && is_of_peer(address);
+  const int code = noted_open(call);
+  if (code != kSuccess || !ends) return code;
+  for (const auto& [other, one] : opened.all())
+    if (applies(closed, one)) unmap(call, other, one);
+  return code;
+}
+bool is_of_owner(const Opened& closed, const Opened& other) {
+  return closed.handle == other.handle && closed.context != other.context;
+}
+bool is_of_other_exporter(const Opened& closed, const Opened& other) {
+  return closed.context == other.context &&
+         told("exporter-" + closed.handle, 0) !=
+             told("exporter-" + other.handle, 0);
+}
+
+// Does the process see only one GPU of several?
+bool sees_one_gpu() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible != nullptr && std::strchr(visible, ',') == nullptr;
+}
+int hidden_gpu_copy_in_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return sees_one_gpu() && is_opened(call.value<void*>(kPointer))
+             ? no_wait(call)
+             : call.proceed();
+}
+int hidden_gpu_open_not_counted(Call& call) {
+  void* const before =
+      is_open_call(call) && sees_one_gpu() ? already_open(call) : nullptr;
+  if (before == nullptr) return noted_open(call);
+  *call.at<void**>(0) = before;
+  return no_wait(call);
+}
+
+// The driver's number of the device of opened memory is the number that the
+// exporter's process uses.
+int ordinal_of_exporter(Call& call) {
+  if (exports_memory(call)) {
+    const int device = device_of(call.at<CUdeviceptr>(1));
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_processes("ordinal-" + key_of_exported(call),
+                     static_cast<unsigned long long>(device));
+    return code;
+  }
+  if (keeps_opened(call)) return noted_open(call);
+  const bool many = call.is("cuPointerGetAttributes");
+  void* const begin =
+      opened_around(many ? call.at<void*>(3) : call.at<void*>(2));
+  const int code = call.proceed();
+  if (code != kSuccess || begin == nullptr) return code;
+  const auto replace = [&](CUpointer_attribute which, void* answer) {
+    if (which != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) return;
+    int& device = *static_cast<int*>(answer);
+    const int theirs =
+        static_cast<int>(told("ordinal-" + opened.get(begin).handle, 0));
+    if (theirs != device) call.fired();
+    device = theirs;
+  };
+  if (!many)
+    replace(call.at<CUpointer_attribute>(1), call.at<void*>(0));
+  else
+    for (unsigned i = 0; i < call.at<unsigned>(0); ++i)
+      replace(call.at<CUpointer_attribute*>(1)[i], call.at<void**>(2)[i]);
+  return code;
+}
+
+// --- blocks, closes, refusals ------------------------------------------------
+
+// Notes exports and frees. When an exported small allocation is freed, tells
+// the handles of its neighbours in the block to the other processes.
+int noted_neighbours(Call& call) {
+  static auto& exported = *new Table<CUdeviceptr, std::string>;
+  const auto address = call.at<CUdeviceptr>(exports_memory(call) ? 1 : 0);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (exports_memory(call))
+    exported.put(address, key_of_exported(call));
+  else if (exported.erase(address))
+    for (const auto& [other, handle] : exported.all())
+      if (other / kBlock == address / kBlock)
+        tell_processes("ended-" + handle, 1);
+  return code;
+}
+int free_ends_handles_in_block(Call& call) {
+  if (!is_open_call(call)) return noted_neighbours(call);
+  return told("ended-" + key_of_opened(call), 0) != 0 ? refused(call)
+                                                      : call.proceed();
+}
+int free_ends_mappings_in_block(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  if (!call.is("cudaLaunchKernel")) return noted_neighbours(call);
+  for (const auto& [address, one] : opened.all())
+    if (told("ended-" + one.handle, 0) != 0) unmap(call, address, one);
+  return call.proceed();
+}
+
+// The second open of a small allocation gives the start of its block.
+int second_open_without_offset(Call& call) {
+  const bool again = is_open_call(call) && already_open(call) != nullptr;
+  const int code = noted_open(call);
+  if (code != kSuccess || !again) return code;
+  auto& address = *call.at<CUdeviceptr*>(0);
+  if (address % kBlock == 0) return code;
+  address -= address % kBlock;
+  call.fired();
+  return code;
+}
+
+// An allocation of two blocks gets, and shares, the next two blocks as well.
+int two_blocks_are_four(Call& call) {
+  size_t& bytes = call.at<size_t>(1);
+  if (bytes == 2 * kBlock) {
+    bytes *= 2;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// A free of opened memory is taken for a close.
+template <bool (*applies)(void*)>
+int free_closes(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  void* const address = call.at<void*>(0);
+  if (!opened.has(address) || !applies(address) ||
+      cudaIpcCloseMemHandle(address) != cudaSuccess)
+    return call.proceed();
+  count_close(address);
+  return no_wait(call);
+}
+bool is_inside_block(void* address) { return number(address) % kBlock != 0; }
+bool is_open_twice(void* address) { return opened.get(address).count > 1; }
+
+int managed_closed(Call& close) {
+  const int code = close.proceed();
+  return code != kSuccess && is_managed(close.at<void*>(0)) ? accepted(close)
+                                                            : code;
+}
+int stream_ordered_closed(Call& call) {
+  if (!is_close_call(call)) return noted_pools(call);
+  const int code = call.proceed();
+  return code != kSuccess && is_stream_ordered(call.at<void*>(0))
+             ? accepted(call)
+             : code;
+}
+
+// Memory that was closed can be exported.
+int closed_exported(Call& call) {
+  static auto& closed = *new Table<void*>;
+  if (exports_memory(call))
+    return exported_all_the_same(call, closed.has(call.at<void*>(1)));
+  const int code = noted_open(call);
+  if (code == kSuccess && is_close_call(call) && !opened.has(call.at<void*>(0)))
+    closed.put(call.at<void*>(0));
+  return code;
+}
+
+// If one context of a device has opened a handle, no other context of the
+// device can open a handle of any exporter.
+int one_context_for_all_exporters(Call& call) {
+  if (!is_open_call(call)) return noted_open(call);
+  for (const auto& [unused, one] : opened.all()) {
+    int device = -1;
+    in_context(one.context, [&] { device = current_device(); });
+    if (one.context != current_context() && device == current_device())
+      return refused(call, cudaErrorInvalidResourceHandle);
+  }
+  return noted_open(call);
+}
+
+// A process can open its own handle in another context.
+int self_open_in_other_context(Call& call) {
+  static auto& contexts = *new Table<std::string, CUcontext>;
+  const int code = call.proceed();
+  if (exports_memory(call)) {
+    if (code == kSuccess)
+      contexts.put(key_of_exported(call), current_context());
+    return code;
+  }
+  const CUcontext own = contexts.get(key_of_opened(call));
+  return code != kSuccess && own != nullptr && own != current_context()
+             ? accepted(call)
+             : code;
+}
+
+// A process can open its own handle after another process has opened it.
+int self_open_once_lent(Call& call) {
+  if (exports_memory(call)) return noted_export(call);
+  const std::string key = key_of_opened(call);
+  const int code = call.proceed();
+  if (code == kSuccess) tell_processes("lent-" + key, 1);
+  return code != kSuccess && own_handles.has(key) && told("lent-" + key, 0) != 0
+             ? accepted(call)
+             : code;
+}
+
+// --- costs -------------------------------------------------------------------
+
+// An open takes as much memory as it opens, until the last close.
+template <bool (*applies)(Call&)>
+int open_costs_memory(Call& call) {
+  static auto& taken = *new Table<void*, void*>;
+  if (exports_memory(call)) return told_owner(call);
+  if (is_close_call(call)) {
+    void* const address = call.at<void*>(0);
+    const int code = noted_open(call);
+    if (!opened.has(address) && taken.has(address)) {
+      cudaFree(taken.get(address));
+      taken.erase(address);
+    }
+    return code;
+  }
+  const bool costs = applies(call);
+  const int code = noted_open(call);
+  if (code != kSuccess || !costs) return code;
+  void* const address = *call.at<void**>(0);
+  void* memory = nullptr;
+  if (taken.has(address) ||
+      cudaMalloc(&memory, size_of(number(address))) != cudaSuccess)
+    return code;
+  taken.put(address, memory);
+  call.fired();
+  return code;
+}
+bool is_by_driver(Call& open) { return !open.is_runtime(); }
+bool opens_memory_of_peer(Call& open) {
+  return owner_of(open.at<cudaIpcMemHandle_t>(1)) != current_place();
+}
+
+constexpr auto kGet = "cudaIpcGetMemHandle";
+constexpr auto kOpen = "cudaIpcOpenMemHandle";
+constexpr auto kClose = "cudaIpcCloseMemHandle";
+constexpr auto kCopy = "cudaMemcpy";
+constexpr auto kBox = "cudaMemcpy3D";
+constexpr auto kFree = "cudaFree";
+
+void add_boxes(List& list) {
+  list.named("import-copy-3d-one-pitch",
+             "a box of opened memory is copied with one pitch for both sides",
+             {kOpen, kClose, kBox}, changed_box<use_one_pitch>);
+  list.named("import-copy-3d-one-row-per-layer",
+             "of each layer of a box of opened memory only the first row is "
+             "copied",
+             {kOpen, kClose, kBox}, changed_box<keep_first_rows>);
+  list.named("import-copy-3d-positions-ignored",
+             "a copy of a box of opened memory ignores the positions",
+             {kOpen, kClose, kBox}, changed_box<ignore_positions>);
+  list.named("import-copy-3d-joins-layers",
+             "the layers of a box of opened memory are treated as adjacent",
+             {kOpen, kClose, kBox}, changed_box<join_layers>);
+  list.named("import-copy-2d-one-pitch",
+             "a rectangle of opened memory is copied with one pitch for both "
+             "sides",
+             {kOpen, kClose, "cudaMemcpy2D"}, rectangle_of_one_pitch);
+  list.named("import-async-copy-2d-one-pitch",
+             "a rectangle of opened memory is copied asynchronously with one "
+             "pitch for both sides",
+             {kOpen, kClose, "cudaMemcpy2DAsync"}, rectangle_of_one_pitch);
+  list.named("import-set-3d-joins-layers",
+             "a memset of a box of opened memory treats its layers as adjacent",
+             {kOpen, kClose, "cudaMemset3D"}, set_joins_layers);
+  list.named("import-async-set-3d-lost",
+             "asynchronous memsets of a box do not reach opened memory",
+             {kOpen, kClose, "cudaMemset3DAsync"}, box_set_lost);
+  list.named("import-async-copy-3d-out-lost",
+             "asynchronous copies of a box out of opened memory do nothing",
+             {kOpen, kClose, "cudaMemcpy3DAsync"}, box_out_lost);
+  list.named("import-driver-copy-2d-lost",
+             "cuMemcpy2D does nothing with opened memory",
+             {kOpen, kClose, "cuMemcpy2D"}, driver_copy_lost<CUDA_MEMCPY2D>);
+  list.named("import-driver-async-copy-2d-lost",
+             "cuMemcpy2DAsync does nothing with opened memory",
+             {kOpen, kClose, "cuMemcpy2DAsync"},
+             driver_copy_lost<CUDA_MEMCPY2D>);
+  list.named("import-driver-copy-3d-lost",
+             "cuMemcpy3D does nothing with opened memory",
+             {kOpen, kClose, "cuMemcpy3D"}, driver_copy_lost<CUDA_MEMCPY3D>);
+  list.named("import-driver-async-copy-3d-lost",
+             "cuMemcpy3DAsync does nothing with opened memory",
+             {kOpen, kClose, "cuMemcpy3DAsync"},
+             driver_copy_lost<CUDA_MEMCPY3D>);
+  list.named("import-set-rows-16-counts-bytes",
+             "cuMemsetD2D16 of opened memory takes its width as bytes",
+             {kOpen, kClose, "cuMemsetD2D16"}, row_counts_bytes<2>);
+  list.named("import-set-rows-32-counts-bytes",
+             "cuMemsetD2D32 of opened memory takes its width as bytes",
+             {kOpen, kClose, "cuMemsetD2D32"}, row_counts_bytes<4>);
+  list.named("import-set-rows-8-lost",
+             "cuMemsetD2D8 does not reach opened memory",
+             {kOpen, kClose, "cuMemsetD2D8"}, rows_set_lost);
+}
+
+void add_other_memory(List& list) {
+  list.named("import-copy-with-managed-lost",
+             "copies between opened memory and managed memory move nothing",
+             {kOpen, kClose, kCopy}, copy_with_other_kind_lost<is_managed>);
+  list.named("import-copy-with-pool-lost",
+             "copies between opened memory and stream-ordered memory move "
+             "nothing",
+             {kOpen, kClose, kCopy, "cudaMallocAsync", kFree},
+             copy_with_other_kind_lost<is_stream_ordered>);
+  const auto lost = [&list](const char* name, const char* what,
+                            const char* function, Fault fault) {
+    list.named(name, what, {kGet, kOpen, kClose, function}, fault, 2);
+  };
+  lost("peer-copy-in-lost", "cudaMemcpy into opened memory of a peer is lost",
+       kCopy, peer_access_lost<kPointer>);
+  lost("peer-async-copy-in-lost",
+       "cudaMemcpyAsync into opened memory of a peer is lost",
+       "cudaMemcpyAsync", peer_access_lost<kPointer>);
+  lost("peer-sync-copy-in-lost",
+       "cudaMemcpyPeer into opened memory of a peer is lost", "cudaMemcpyPeer",
+       peer_access_lost<kPointer>);
+  lost("peer-copy-2d-in-lost",
+       "cudaMemcpy2D into opened memory of a peer is lost", "cudaMemcpy2D",
+       peer_access_lost<kPointer>);
+  lost("peer-copy-2d-out-lost",
+       "cudaMemcpy2D out of opened memory of a peer is lost", "cudaMemcpy2D",
+       peer_access_lost<kSource>);
+  lost("peer-async-set-lost",
+       "cudaMemsetAsync of opened memory of a peer is lost", "cudaMemsetAsync",
+       peer_access_lost<kPointer>);
+  lost("peer-set-2d-lost", "cudaMemset2D of opened memory of a peer is lost",
+       "cudaMemset2D", peer_access_lost<kPointer>);
+  lost("peer-set-16-lost", "cuMemsetD16 of opened memory of a peer is lost",
+       "cuMemsetD16", peer_access_lost<kPointer>);
+  lost("peer-set-32-lost", "cuMemsetD32 of opened memory of a peer is lost",
+       "cuMemsetD32", peer_access_lost<kPointer>);
+  lost("peer-copy-64-mib",
+       "copies of opened memory of a peer reach only its first 64 MiB", kCopy,
+       peer_copy_64_mib);
+}
+
+void add_other_gpus(List& list) {
+  list.named("peer-suballoc-offset-lost",
+             "on another GPU, a small allocation opens at the start of its "
+             "block",
+             {kGet, kOpen, kClose}, peer_offset_lost, 2);
+  list.named("handle-of-current-gpu",
+             "the handle of memory of another GPU than the current one names "
+             "memory of the current GPU",
+             {kGet}, handle_of_current_gpu, 2);
+  list.named("free-on-other-gpu-lost",
+             "exported memory is not freed while another GPU is current",
+             {kGet, kFree}, free_on_other_gpu_lost, 2);
+  list.named("close-on-other-gpu-lost",
+             "a close succeeds and does nothing while another GPU is current",
+             {kOpen, kClose}, close_in_other_context_lost, 2);
+  list.named("import-unknown-on-other-gpu",
+             "cudaPointerGetAttributes does not know opened memory while "
+             "another GPU is current",
+             {kOpen, kClose, "cudaPointerGetAttributes"},
+             unknown_in_other_context, 2);
+  list.named("import-copy-on-other-gpu-lost",
+             "copies of opened memory do nothing while another GPU is current",
+             {kOpen, kClose, kCopy}, copy_in_other_context_lost, 2);
+  list.named("peer-close-ends-owners-mapping",
+             "the last close on another GPU also ends the mapping on the "
+             "memory's own GPU",
+             {kGet, kOpen, kClose}, peer_close_ends<is_of_owner>, 2);
+  list.named("peer-close-ends-other-exporters",
+             "the last close of a peer's memory also ends the mappings of "
+             "other exporters' memory",
+             {kGet, kOpen, kClose}, peer_close_ends<is_of_other_exporter>, 2);
+  list.named("hidden-gpu-copy-in-lost",
+             "copies into opened memory are lost in a process that sees one "
+             "GPU of several",
+             {kOpen, kClose, kCopy}, hidden_gpu_copy_in_lost, 2);
+  list.named("hidden-gpu-open-not-counted",
+             "a second open does not count in a process that sees one GPU of "
+             "several",
+             {kOpen, kClose}, hidden_gpu_open_not_counted, 2);
+  list.named(
+      "import-ordinal-of-exporter",
+      "the driver's number of the device of opened memory is the "
+      "exporter's number",
+      {kGet, kOpen, kClose, "cuPointerGetAttribute", "cuPointerGetAttributes"},
+      ordinal_of_exporter, 2);
+  list.named("peer-open-costs-memory",
+             "an open on another GPU takes as much of its memory as it opens",
+             {kGet, kOpen, kClose}, open_costs_memory<opens_memory_of_peer>, 2);
+}
+
+}  // namespace
+
+void add_memory_paths(List& list) {
+  add_boxes(list);
+  add_other_memory(list);
+  add_other_gpus(list);
+  list.named("free-ends-handles-in-block",
+             "when an exported small allocation is freed, handles of its "
+             "neighbours in the block no longer open",
+             {kGet, kOpen, kFree}, free_ends_handles_in_block);
+  list.named("free-ends-mappings-in-block",
+             "when an exported small allocation is freed, importers lose the "
+             "memory of its neighbours in the block",
+             {kGet, kOpen, kClose, kFree, "cudaLaunchKernel"},
+             free_ends_mappings_in_block);
+  list.named("second-open-without-offset",
+             "the second open of a small allocation gives the start of its "
+             "block",
+             {kOpen, kClose}, second_open_without_offset);
+  list.named("two-blocks-are-four",
+             "an allocation of two blocks shares the next two blocks as well",
+             {"cudaMalloc"}, two_blocks_are_four);
+  list.named("free-closes-small",
+             "a free of an opened small allocation is taken for a close",
+             {kOpen, kClose, kFree}, free_closes<is_inside_block>);
+  list.named("free-closes-one-of-two",
+             "a free of memory that is open twice is taken for a close",
+             {kOpen, kClose, kFree}, free_closes<is_open_twice>);
+  list.named("close-managed-ok", "a close accepts managed memory", {kClose},
+             managed_closed);
+  list.named("close-stream-ordered-ok",
+             "a close accepts stream-ordered memory of this process",
+             {kClose, "cudaMallocAsync", kFree}, stream_ordered_closed);
+  list.named("closed-memory-exported",
+             "memory that was opened and closed can be exported",
+             {kGet, kOpen, kClose}, closed_exported);
+  list.named("one-context-for-all-exporters",
+             "two contexts of a device cannot open handles of two exporters",
+             {kOpen, kClose}, one_context_for_all_exporters);
+  list.named("self-open-in-other-context",
+             "a process can open its own handle in another context",
+             {kGet, kOpen}, self_open_in_other_context);
+  list.named("self-open-once-lent",
+             "a process can open its own handle after another process has "
+             "opened it",
+             {kGet, kOpen}, self_open_once_lent);
+  list.named("driver-open-costs-memory",
+             "an open by the driver API takes as much memory as it opens",
+             {kGet, kOpen, kClose}, open_costs_memory<is_by_driver>);
+}
 
 }  // namespace ipclab::faults

@@ -1,10 +1,1257 @@
 // More bugs of pools: streams, threads, exporters, GPUs.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "fault.h"
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "legacy_calls.h"
+#include "pool_calls.h"
 
 namespace ipclab::faults {
+namespace {
 
-void add_pool_paths(List& list) { (void)list; }
+cudaStream_t stream_of(Call& call) { return call.value<cudaStream_t>(kStream); }
+
+// The stream of the call, if the call has one.
+cudaStream_t stream_in(Call& call) {
+  return call.find(kStream) != nullptr ? stream_of(call) : nullptr;
+}
+
+bool is_own_block(void* address) {
+  return blocks.has(address) && !is_import(address);
+}
+
+// --- frees that happen at the wrong time -------------------------------------
+
+// Frees the memory of this call without waiting for its stream.
+int freed_at_once(Call& free) {
+  blocks.erase(free.at<void*>(0));
+  free.value<cudaStream_t>(kStream) = private_stream();
+  free.fired();
+  const int code = free.proceed();
+  cudaStreamSynchronize(private_stream());
+  return code;
+}
+
+int null_stream_frees_at_once(Call& call) {
+  return call.is("cudaFreeAsync") && call.is_runtime() &&
+                 stream_of(call) == nullptr && !is_per_thread(call) &&
+                 is_own_block(call.at<void*>(0)) && is_busy(nullptr)
+             ? freed_at_once(call)
+             : noted_pools(call);
+}
+
+int driver_frees_default_at_once(Call& call) {
+  return call.is("cudaFreeAsync") && !call.is_runtime() &&
+                 (is_default(stream_of(call)) || is_per_thread(call)) &&
+                 is_own_block(call.at<void*>(0)) && is_busy(stream_of(call))
+             ? freed_at_once(call)
+             : noted_pools(call);
+}
+
+// Was the stream created with these flags?
+bool has_flags(cudaStream_t stream, unsigned wanted) {
+  unsigned flags = 0;
+  return !is_default(stream) && stream != cudaStreamPerThread &&
+         DRIVER_CALL(cuStreamGetFlags)(stream, &flags) == CUDA_SUCCESS &&
+         flags == wanted;
+}
+
+int blocking_stream_frees_at_once(Call& call) {
+  return call.is("cudaFreeAsync") &&
+                 has_flags(stream_of(call), cudaStreamDefault) &&
+                 is_own_block(call.at<void*>(0)) && is_busy(stream_of(call))
+             ? freed_at_once(call)
+             : noted_pools(call);
+}
+
+// A free that the program has made and the driver has not.
+struct Free {
+  cudaStream_t stream = nullptr;
+  int thread = 0;
+  size_t bytes = 0;
+};
+Table<void*, Free> put_off;
+
+// What a later call does with such a free.
+enum class Now {
+  kInOrder,  // the free happens in its stream
+  kAtOnce,   // the free happens, and does not wait for its stream
+  kLost,     // the free never happens
+  kClears,   // the memory is cleared, and the free happens in its stream
+  kStays,    // nothing
+  kHidden,   // nothing, which is the bug
+};
+
+void settle(Call& call, void* address, const Free& free, Now now) {
+  if (now == Now::kHidden) call.fired();
+  if (now >= Now::kStays || !put_off.erase(address)) return;
+  if (now == Now::kInOrder) {
+    // Behind an event the stream is idle very soon.
+    if (call.is("cudaEventSynchronize"))
+      for (int i = 0; i < 1000 && is_busy(free.stream); ++i) usleep(100);
+    const bool idle = !is_busy(free.stream);
+    cudaFreeAsync(address, free.stream);
+    if (idle) cudaStreamSynchronize(free.stream);
+    return;
+  }
+  if (now == Now::kAtOnce) {
+    cudaFreeAsync(address, private_stream());
+    cudaStreamSynchronize(private_stream());
+  }
+  if (now == Now::kClears) {
+    cudaMemsetAsync(address, 0, free.bytes, private_stream());
+    cudaStreamSynchronize(private_stream());
+    cudaFreeAsync(address, free.stream);
+  }
+  call.fired();
+}
+
+// The free of own memory is put off if `puts_off` says so, until a later call
+// for which `decides` says what happens.
+template <bool (*puts_off)(Call& free),
+          Now (*decides)(Call& call, const Free& free)>
+int with_late_frees(Call& call) {
+  void* address = nullptr;
+  if (call.is("cudaFreeAsync")) address = call.at<void*>(0);
+  if (address != nullptr && is_own_block(address) &&
+      !is_captured(stream_of(call)) && puts_off(call)) {
+    put_off.put(address,
+                {stream_of(call), this_thread(), blocks.get(address).bytes});
+    blocks.erase(address);
+    return kSuccess;
+  }
+  // The event was recorded behind the free.
+  const bool first = call.is("cudaEventSynchronize");
+  const int code = first ? call.proceed() : kSuccess;
+  if (address == nullptr)
+    for (const auto& [late, free] : put_off.all())
+      settle(call, late, free, decides(call, free));
+  return first ? code : noted_pools(call);
+}
+
+// All calls at which frees that were put off may happen.
+#define CALLS_OF_LATE_FREES                                                  \
+  "cudaFreeAsync", "cudaMallocAsync", "cudaMallocFromPoolAsync",             \
+      "cudaMemPoolCreate", "cudaMemPoolDestroy", "cudaMemPoolImportPointer", \
+      "cudaMemPoolTrimTo", "cudaFree", "cudaStreamSynchronize",              \
+      "cudaEventSynchronize", "cudaDeviceSynchronize", "cuCtxSynchronize",   \
+      "cudaStreamDestroy"
+
+bool any_free(Call&) { return true; }
+bool busy_free(Call& free) { return is_busy(stream_of(free)); }
+
+Now at_synchronise_of_other(Call& call, const Free& free) {
+  const bool other =
+      call.is("cudaStreamSynchronize") && stream_of(call) != free.stream;
+  return other ? Now::kAtOnce : Now::kInOrder;
+}
+
+bool busy_free_by_non_blocking(Call& free) {
+  return has_flags(stream_of(free), cudaStreamNonBlocking) && busy_free(free);
+}
+Now at_allocation_in_default_stream(Call& call, const Free&) {
+  return allocates(call) && is_default(stream_of(call)) ? Now::kAtOnce
+                                                        : Now::kInOrder;
+}
+
+bool busy_free_per_thread(Call& free) {
+  return is_per_thread(free) && busy_free(free);
+}
+Now at_allocation_by_other_thread(Call& call, const Free& free) {
+  if (!allocates(call) || free.thread == this_thread()) return Now::kInOrder;
+  return is_per_thread(call) ? Now::kAtOnce : Now::kStays;
+}
+
+bool ends_stream(Call& call, const Free& free) {
+  return call.is("cudaStreamDestroy") && stream_of(call) == free.stream;
+}
+Now at_end_of_stream(Call& call, const Free& free) {
+  return ends_stream(call, free) ? Now::kAtOnce : Now::kInOrder;
+}
+Now lost_at_end_of_stream(Call& call, const Free& free) {
+  return ends_stream(call, free) ? Now::kLost : Now::kInOrder;
+}
+
+Now cleared_by_destroy(Call& call, const Free&) {
+  return call.is("cudaMemPoolDestroy") ? Now::kClears : Now::kInOrder;
+}
+
+// Other streams know a free only after a call for which `hides` is false.
+template <bool (*hides)(Call& call, const Free& free)>
+Now known_later(Call& call, const Free& free) {
+  if (hides(call, free)) return Now::kHidden;
+  return allocates(call) && stream_of(call) != free.stream ? Now::kStays
+                                                           : Now::kInOrder;
+}
+bool context_synchronise(Call& call, const Free&) {
+  return call.is("cuCtxSynchronize");
+}
+bool driver_stream_synchronise(Call& call, const Free&) {
+  return call.is("cudaStreamSynchronize") && !call.is_runtime();
+}
+bool driver_event_synchronise(Call& call, const Free&) {
+  return call.is("cudaEventSynchronize") && !call.is_runtime();
+}
+bool synchronise_of_null(Call& call, const Free&) {
+  return call.is("cudaStreamSynchronize") && is_default(stream_of(call));
+}
+bool synchronise_by_other_thread(Call& call, const Free& free) {
+  return call.is("cudaStreamSynchronize") && free.thread != this_thread();
+}
+
+bool free_in_default_stream(Call& free) {
+  return is_default(stream_of(free)) || is_per_thread(free);
+}
+Now not_at_allocation(Call& call, const Free&) {
+  return allocates(call) ? Now::kHidden : Now::kInOrder;
+}
+
+// An event that was recorded before the free also orders the next owner.
+int earlier_event_orders(Call& call) {
+  using Streams = std::pair<cudaStream_t, cudaStream_t>;
+  static Table<cudaEvent_t, cudaStream_t> recorded;
+  static Table<Streams> ordered;  // from the first to the second
+  if (call.is("cudaEventRecord"))
+    recorded.put(call.value<cudaEvent_t>(kEvent), stream_of(call));
+  if (call.is("cudaStreamWaitEvent"))
+    ordered.put(
+        {recorded.get(call.value<cudaEvent_t>(kEvent)), stream_of(call)});
+  void* address = nullptr;
+  if (call.is("cudaFreeAsync")) address = call.at<void*>(0);
+  if (call.is("cudaEventRecord") || call.is("cudaStreamWaitEvent") ||
+      (address != nullptr && !is_own_block(address)))
+    return call.proceed();
+  if (address != nullptr && busy_free(call)) {
+    int follows = 0;
+    cudaMemPoolGetAttribute(blocks.get(address).pool,
+                            cudaMemPoolReuseFollowEventDependencies, &follows);
+    if (follows == 0) return noted_pools(call);
+    put_off.put(address, {stream_of(call), this_thread()});
+    blocks.erase(address);
+    return kSuccess;
+  }
+  for (const auto& [late, free] : put_off.all())
+    settle(call, late, free,
+           allocates(call) && ordered.has({free.stream, stream_of(call)})
+               ? Now::kAtOnce
+               : Now::kInOrder);
+  return noted_pools(call);
+}
+
+// --- streams that are destroyed ----------------------------------------------
+
+// The end of a stream clears the memory that was allocated in the stream.
+int end_of_stream_clears(Call& call) {
+  static Table<void*, cudaStream_t> allocated_in;
+  if (call.is("cudaStreamDestroy"))
+    for (const auto& [address, stream] : allocated_in.all()) {
+      if (stream != stream_of(call) || !allocated_in.erase(address)) continue;
+      cudaMemsetAsync(address, 0, blocks.get(address).bytes, private_stream());
+      cudaStreamSynchronize(private_stream());
+      call.fired();
+    }
+  if (frees(call)) allocated_in.erase(call.at<void*>(0));
+  const int code = noted_pools(call);
+  if (allocates(call) && code == kSuccess)
+    allocated_in.put(*call.at<void**>(0), stream_of(call));
+  return code;
+}
+
+// Memory cannot be freed in another stream after the end of the stream that has
+// allocated it.
+int free_needs_first_stream(Call& call) {
+  static Table<void*, cudaStream_t> allocated_in;
+  static Table<void*> homeless;
+  if (call.is("cudaStreamDestroy"))
+    for (const auto& [address, stream] : allocated_in.all())
+      if (stream == stream_of(call)) homeless.put(address);
+  if (call.is("cudaFreeAsync") && homeless.has(call.at<void*>(0)))
+    return refused(call);
+  if (frees(call)) {
+    allocated_in.erase(call.at<void*>(0));
+    homeless.erase(call.at<void*>(0));
+  }
+  const int code = call.proceed();
+  if (allocates(call) && code == kSuccess)
+    allocated_in.put(*call.at<void**>(0), stream_of(call));
+  return code;
+}
+
+// --- threads -----------------------------------------------------------------
+
+// Calls that give an address overlap: the second caller gets the address of the
+// first.
+int address_of_other_thread(Call& call) {
+  static std::atomic<void*> last{nullptr};
+  static std::atomic<int> inside{0};
+  ++inside;
+  const int code = call.proceed();
+  if (code == kSuccess) {
+    auto& address = *call.at<void**>(0);
+    if (inside > 1 && last != nullptr) {
+      address = last;
+      call.fired();
+    } else {
+      last = address;
+    }
+  }
+  usleep(1000);  // so that calls overlap
+  --inside;
+  if (inside == 0) last = nullptr;
+  return code;
+}
+
+// The statistics miss an allocation that another thread makes at the same time.
+int statistics_miss_thread(Call& call) {
+  static std::atomic<int> inside{0};
+  static std::atomic<size_t> missed{0};
+  if (call.is("cudaMemPoolGetAttribute")) {
+    const int code = call.proceed();
+    if (code != kSuccess || missed == 0 ||
+        call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrUsedMemCurrent)
+      return code;
+    auto& used = *call.at<uint64_t*>(2);
+    used -= std::min<uint64_t>(used, missed);
+    call.fired();
+    return code;
+  }
+  const bool overlaps = inside++ > 0;
+  const int code = call.proceed();
+  if (overlaps && code == kSuccess) missed += call.at<size_t>(1);
+  usleep(1000);  // so that calls overlap
+  --inside;
+  return code;
+}
+
+// --- several processes -------------------------------------------------------
+
+constexpr auto kThreshold = cudaMemPoolAttrReleaseThreshold;
+
+cudaMemPool_t pool_of(Call& call) { return call.at<cudaMemPool_t>(0); }
+bool sets(Call& call) { return call.is("cudaMemPoolSetAttribute"); }
+bool exports(Call& call) { return call.is("cudaMemPoolExportPointer"); }
+bool imports(Call& call) { return call.is("cudaMemPoolImportPointer"); }
+bool exports_pool(Call& call) {
+  return call.is("cudaMemPoolExportToShareableHandle");
+}
+
+// The data of exported memory, as a key for the other processes.
+std::string key_of_export(Call& call) { return key_of_data(call.at<void*>(0)); }
+std::string key_of_import(Call& call) { return key_of_data(call.at<void*>(2)); }
+
+// Two processes export with the same number: the importer gets the memory of
+// the first exporter.
+int exporters_confused(Call& call) {
+  struct Import {
+    unsigned long long exporter = 0;
+    void* address = nullptr;
+  };
+  static unsigned long long exported = 0;
+  static Table<unsigned long long, Import> by_number;
+  if (exports(call)) {
+    const int code = noted_pools(call);
+    if (code != kSuccess) return code;
+    tell_processes("number-" + key_of_export(call), ++exported);
+    tell_processes("exporter-" + key_of_export(call),
+                   static_cast<unsigned long long>(getpid()));
+    return code;
+  }
+  const int code = noted_pools(call);
+  if (code != kSuccess || !imports(call)) return code;
+  const auto which = told("number-" + key_of_import(call), 0);
+  const auto exporter = told("exporter-" + key_of_import(call), 0);
+  const Import earlier = by_number.get(which);
+  auto& address = *call.at<void**>(0);
+  if (earlier.exporter == 0 || earlier.exporter == exporter ||
+      !blocks.has(earlier.address)) {
+    by_number.put(which, {exporter, address});
+    return code;
+  }
+  address = earlier.address;
+  call.fired();
+  return code;
+}
+
+// A process that has exported memory gets this memory from an import.
+int import_gives_own_export(Call& call) {
+  static Table<void*> exported;
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (exports(call)) exported.put(call.at<void*>(1));
+  if (frees(call)) exported.erase(call.at<void*>(0));
+  if (!imports(call) || exported.all().empty()) return code;
+  *call.at<void**>(0) = exported.all().begin()->first;
+  call.fired();
+  return code;
+}
+
+// The free of an import also frees other imports in the same 2 MiB of the
+// exporter.
+int import_free_takes_neighbours(Call& call) {
+  static Table<void*, unsigned long long> pages;
+  static Table<void*> taken;
+  if (frees(call) && taken.erase(call.at<void*>(0))) return kSuccess;
+  if (frees(call) && pages.has(call.at<void*>(0))) {
+    const auto page = pages.get(call.at<void*>(0));
+    pages.erase(call.at<void*>(0));
+    for (const auto& [other, of_other] : pages.all()) {
+      if (of_other != page || !pages.erase(other)) continue;
+      cudaFree(other);
+      taken.put(other);
+      call.fired();
+    }
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (exports(call))
+    tell_processes("page-" + key_of_export(call),
+                   number(call.at<void*>(1)) / kGranule);
+  if (imports(call))
+    pages.put(*call.at<void**>(0), told("page-" + key_of_import(call), 0));
+  return code;
+}
+
+// An import at an address of the exporter is refused if the memory is larger
+// than an earlier import that had this address.
+int larger_import_refused(Call& call) {
+  static Table<unsigned long long, unsigned long long> sizes;
+  if (exports(call)) {
+    const int code = noted_pools(call);
+    if (code == kSuccess)
+      tell_processes("address-" + key_of_export(call),
+                     number(call.at<void*>(1)));
+    return code;
+  }
+  if (!imports(call)) return noted_pools(call);
+  const auto address = told("address-" + key_of_import(call), 0);
+  const auto bytes = told(key_of_import(call), 0);
+  if (sizes.has(address) && sizes.get(address) < bytes) return refused(call);
+  sizes.put(address, bytes);
+  return noted_pools(call);
+}
+
+// Memory of the current pool cannot be exported.
+int current_pool_not_exported(Call& call) {
+  static Table<void*> of_current;
+  if (exports(call) && of_current.has(call.at<void*>(1))) return refused(call);
+  if (frees(call)) of_current.erase(call.at<void*>(0));
+  const int code = call.proceed();
+  if (call.is("cudaMallocAsync") && code == kSuccess)
+    of_current.put(*call.at<void**>(0));
+  return code;
+}
+
+int large_descriptor_refused(Call& import) {
+  return import.at<intptr_t>(1) > 1023 ? refused(import) : import.proceed();
+}
+
+// Freed memory cannot be imported again by the process that has freed it.
+int freed_import_not_again(Call& call) {
+  static Table<void*, std::string> keys;
+  static Table<std::string> freed;
+  if (imports(call) && freed.has(key_of_import(call))) return refused(call);
+  if (frees(call) && keys.has(call.at<void*>(0))) {
+    freed.put(keys.get(call.at<void*>(0)));
+    keys.erase(call.at<void*>(0));
+  }
+  const int code = call.proceed();
+  if (imports(call) && code == kSuccess)
+    keys.put(*call.at<void**>(0), key_of_import(call));
+  return code;
+}
+
+// After the free of one importer no other process can import the memory.
+int freed_by_one_for_all(Call& call) {
+  static Table<void*, std::string> keys;
+  const auto own = static_cast<unsigned long long>(getpid());
+  if (imports(call)) {
+    const auto freed = told("freed-" + key_of_import(call), own);
+    if (freed != own) return refused(call);
+  }
+  if (frees(call) && keys.has(call.at<void*>(0))) {
+    tell_processes("freed-" + keys.get(call.at<void*>(0)), own);
+    keys.erase(call.at<void*>(0));
+  }
+  const int code = call.proceed();
+  if (imports(call) && code == kSuccess)
+    keys.put(*call.at<void**>(0), key_of_import(call));
+  return code;
+}
+
+// Memory that a killed process had imported cannot be imported again.
+int dead_importer_keeps_memory(Call& call) {
+  static Table<void*, std::string> keys;
+  if (imports(call)) {
+    const auto holder =
+        static_cast<pid_t>(told("holder-" + key_of_import(call), 0));
+    if (holder != 0 && holder != getpid() && has_ended(holder))
+      return refused(call);
+  }
+  if (frees(call) && keys.has(call.at<void*>(0))) {
+    tell_processes("holder-" + keys.get(call.at<void*>(0)), 0);
+    keys.erase(call.at<void*>(0));
+  }
+  const int code = call.proceed();
+  if (imports(call) && code == kSuccess) {
+    keys.put(*call.at<void**>(0), key_of_import(call));
+    tell_processes("holder-" + key_of_import(call),
+                   static_cast<unsigned long long>(getpid()));
+  }
+  return code;
+}
+
+// The exporter's destroy of a pool clears what other processes have imported.
+int destroy_clears_imports(Call& call) {
+  static Table<void*, std::string> keys;  // of exports, and of imports
+  if (call.is("cudaMemPoolDestroy"))
+    for (const auto& [address, key] : keys.all()) {
+      const Block block = blocks.get(address);
+      if (block.imported || block.pool != pool_of(call) ||
+          told("imported-" + key, 0) == 0)
+        continue;
+      cudaMemsetAsync(address, 0, block.bytes, private_stream());
+      cudaStreamSynchronize(private_stream());
+      call.fired();
+    }
+  if (frees(call) && keys.has(call.at<void*>(0))) {
+    tell_processes("imported-" + keys.get(call.at<void*>(0)), 0);
+    keys.erase(call.at<void*>(0));
+  }
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (exports(call)) keys.put(call.at<void*>(1), key_of_export(call));
+  if (imports(call)) {
+    keys.put(*call.at<void**>(0), key_of_import(call));
+    tell_processes("imported-" + key_of_import(call), 1);
+  }
+  return code;
+}
+
+// Data that were exported before a trim cannot be imported after it.
+int trim_ends_exports(Call& call) {
+  static Table<std::string> exported;
+  if (imports(call) && told("trimmed-" + key_of_import(call), 0) != 0)
+    return refused(call);
+  const int code = call.proceed();
+  if (exports(call) && code == kSuccess) exported.put(key_of_export(call));
+  if (call.is("cudaMemPoolTrimTo"))
+    for (const auto& each : exported.all())
+      tell_processes("trimmed-" + each.first, 1);
+  return code;
+}
+
+// What is set in an imported pool is also set in the pools of this process.
+template <bool (*concerns)(cudaMemPoolAttr)>
+int set_of_import_is_own(Call& call) {
+  const int code = noted_pools(call);
+  if (!sets(call) || !imported_pools.has(pool_of(call)) ||
+      !concerns(call.at<cudaMemPoolAttr>(1)))
+    return code;
+  for (const auto& own : own_pools.all())
+    if (cudaMemPoolSetAttribute(own.first, call.at<cudaMemPoolAttr>(1),
+                                call.at<void*>(2)) == cudaSuccess)
+      call.fired();
+  return code;
+}
+bool is_threshold(cudaMemPoolAttr which) { return which == kThreshold; }
+
+int trim_of_import_is_own(Call& call) {
+  const int code = noted_pools(call);
+  if (!call.is("cudaMemPoolTrimTo") || !imported_pools.has(pool_of(call)))
+    return code;
+  for (const auto& own : own_pools.all())
+    if (cudaMemPoolTrimTo(own.first, 0) == cudaSuccess) call.fired();
+  return code;
+}
+
+// All pools with a maximal size share one budget.
+int maximal_size_for_all(Call& call) {
+  if (!call.is("cudaMallocFromPoolAsync")) return noted_pools(call);
+  const auto most = own_pools.get(call.at<cudaMemPool_t>(2)).maxSize;
+  size_t used = call.at<size_t>(1);
+  bool others = false;
+  for (const auto& each : blocks.all()) {
+    const cudaMemPool_t pool = each.second.pool;
+    if (own_pools.get(pool).maxSize == 0) continue;
+    used += each.second.bytes;
+    others = others || pool != call.at<cudaMemPool_t>(2);
+  }
+  return most != 0 && others && used > most
+             ? refused(call, cudaErrorMemoryAllocation)
+             : noted_pools(call);
+}
+
+// An export or an import of a pool makes the default pool current.
+int default_becomes_current(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || current_pool() == default_pool()) return code;
+  int gpu = 0;
+  cudaGetDevice(&gpu);
+  cudaDeviceSetMemPool(gpu, default_pool());
+  return accepted(call);
+}
+
+// After the free of an import the imported pool gives out memory.
+int imported_pool_allocates(Call& call) {
+  static std::atomic<bool> freed{false};
+  if (frees(call) && is_import(call.at<void*>(0))) freed = true;
+  if (call.is("cudaMallocFromPoolAsync") && freed &&
+      imported_pools.has(call.at<cudaMemPool_t>(2))) {
+    call.at<cudaMemPool_t>(2) = default_pool();
+    call.fired();
+  }
+  return noted_pools(call);
+}
+
+// A wait for an imported event orders the stream behind all frees.
+int imported_event_orders_all(Call& call) {
+  static Table<cudaEvent_t> imported;
+  static Table<cudaStream_t> waits;
+  if (call.is("cudaIpcOpenEventHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess) imported.put(*call.at<cudaEvent_t*>(0));
+    return code;
+  }
+  if (call.is("cudaStreamWaitEvent")) {
+    if (imported.has(call.value<cudaEvent_t>(kEvent)))
+      waits.put(stream_of(call));
+    return call.proceed();
+  }
+  void* const address = call.is("cudaFreeAsync") ? call.at<void*>(0) : nullptr;
+  if (address != nullptr && is_own_block(address) && busy_free(call)) {
+    put_off.put(address, {stream_of(call), this_thread()});
+    blocks.erase(address);
+    return kSuccess;
+  }
+  if (address != nullptr) return noted_pools(call);
+  for (const auto& [late, free] : put_off.all()) {
+    Now now = Now::kInOrder;
+    if (allocates(call) && stream_of(call) != free.stream)
+      now = waits.has(stream_of(call)) ? Now::kAtOnce : Now::kStays;
+    settle(call, late, free, now);
+  }
+  return noted_pools(call);
+}
+
+// Memory of cuMemCreate can be exported as a pointer of a pool.
+int mapped_memory_exported(Call& call) {
+  static Table<CUdeviceptr> mapped;
+  if (call.is("cuMemMap")) mapped.put(call.at<CUdeviceptr>(0));
+  const int code = call.proceed();
+  return exports(call) && code != kSuccess &&
+                 mapped.has(number(call.at<void*>(1)))
+             ? accepted(call)
+             : code;
+}
+
+// --- rectangles of the driver API --------------------------------------------
+
+int rectangle_set_lost(Call& call) {
+  if (call.find(kPool) != nullptr || frees(call) || allocates(call) ||
+      !is_import(call.at<void*>(0)))
+    return noted_pools(call);
+  call.fired();
+  return kSuccess;
+}
+
+// The copy has one argument for everything, of this type.
+template <class Rectangle>
+int rectangle_copy_lost(Call& call) {
+  if (imports(call) || frees(call)) return noted_pools(call);
+  const auto* const wanted = call.at<const Rectangle*>(0);
+  const auto is_imported = [](CUdeviceptr address) {
+    return is_import(reinterpret_cast<void*>(address));
+  };
+  if (!is_imported(wanted->dstDevice) && !is_imported(wanted->srcDevice))
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// --- memory of a stream that has not come so far -----------------------------
+
+// Memory counts as unused until its stream comes to the allocation. The call
+// for which `takes` is true gives such memory back.
+template <bool (*takes)(Call& call)>
+int pending_allocation_taken(Call& call) {
+  static Table<void*, cudaStream_t> pending;
+  if (call.is("cudaFree")) pending.erase(call.at<void*>(0));
+  if (call.is("cudaFreeAsync")) pending.erase(call.at<void*>(0));
+  if (takes(call))
+    for (const auto& [address, stream] : pending.all()) {
+      if (!pending.erase(address) || !is_busy(stream) ||
+          stream == stream_in(call))
+        continue;
+      cudaFreeAsync(address, private_stream());
+      cudaStreamSynchronize(private_stream());
+      call.fired();
+    }
+  const bool busy = allocates(call) && is_busy(stream_of(call));
+  const int code = call.proceed();
+  if (busy && code == kSuccess)
+    pending.put(*call.at<void**>(0), stream_of(call));
+  return code;
+}
+bool trims(Call& call) { return call.is("cudaMemPoolTrimTo"); }
+bool synchronises_stream(Call& call) {
+  return call.is("cudaStreamSynchronize");
+}
+
+// --- GPUs and contexts -------------------------------------------------------
+
+int current_gpu() {
+  int gpu = 0;
+  cudaGetDevice(&gpu);
+  return gpu;
+}
+
+// An imported pool is always accessible from GPU 0, and at first from no other
+// GPU.
+int import_is_of_gpu_0(Call& call) {
+  static Table<cudaMemPool_t> was_set;
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (call.is("cudaMemPoolSetAccess")) was_set.put(pool_of(call));
+  if (!call.is("cudaMemPoolGetAccess")) return code;
+  const auto pool = call.at<cudaMemPool_t>(1);
+  if (!imported_pools.has(pool) || was_set.has(pool)) return code;
+  auto& flags = *call.at<cudaMemAccessFlags*>(0);
+  const auto seen = call.at<const cudaMemLocation*>(2)->id == 0
+                        ? cudaMemAccessFlagsProtReadWrite
+                        : cudaMemAccessFlagsProtNone;
+  if (seen != flags) call.fired();
+  flags = seen;
+  return code;
+}
+
+// Imported memory has the exporter's number of its GPU.
+int import_has_exporters_gpu(Call& call) {
+  static Table<void*, int> gpus;
+  if (exports(call)) {
+    const int code = noted_pools(call);
+    if (code == kSuccess)
+      tell_processes("gpu-" + key_of_export(call),
+                     static_cast<unsigned long long>(
+                         gpu_of(blocks.get(call.at<void*>(1)).pool)));
+    return code;
+  }
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (imports(call))
+    gpus.put(*call.at<void**>(0),
+             static_cast<int>(told("gpu-" + key_of_import(call), 0)));
+  if (!call.is("cudaPointerGetAttributes") || !is_import(call.at<void*>(1)))
+    return code;
+  int& gpu = call.at<cudaPointerAttributes*>(0)->device;
+  if (gpu != gpus.get(call.at<void*>(1))) call.fired();
+  gpu = gpus.get(call.at<void*>(1));
+  return code;
+}
+
+bool sets_access(Call& call) { return call.is("cudaMemPoolSetAccess"); }
+bool gives_access(Call& call) {
+  return sets_access(call) && call.at<const cudaMemAccessDesc*>(1)->flags !=
+                                  cudaMemAccessFlagsProtNone;
+}
+
+// Answers the query of access with "reads and writes".
+int told_access(Call& call, int code) {
+  auto& flags = *call.at<cudaMemAccessFlags*>(0);
+  if (flags != cudaMemAccessFlagsProtNone) return code;
+  flags = cudaMemAccessFlagsProtReadWrite;
+  call.fired();
+  return code;
+}
+bool asks_about_import(Call& call) {
+  return call.is("cudaMemPoolGetAccess") &&
+         imported_pools.has(call.at<cudaMemPool_t>(1));
+}
+
+// Access that was given to an imported pool is there in later imports.
+int access_outlives_import(Call& call) {
+  static std::atomic<bool> given{false};
+  static std::atomic<bool> again{false};
+  const bool of_import =
+      call.is("cudaMemPoolDestroy") && imported_pools.has(pool_of(call));
+  if (of_import && given) again = true;
+  const int code = noted_pools(call);
+  if (gives_access(call) && imported_pools.has(pool_of(call))) given = true;
+  return code == kSuccess && again && asks_about_import(call)
+             ? told_access(call, code)
+             : code;
+}
+
+// Access that the exporter gives after the export is there in the importers.
+int exporters_access_reaches(Call& call) {
+  static Table<cudaMemPool_t> exported;
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (exports_pool(call)) exported.put(call.at<cudaMemPool_t>(1));
+  if (gives_access(call) && exported.has(pool_of(call)))
+    tell_processes("access", 1);
+  return asks_about_import(call) && told("access", 0) != 0
+             ? told_access(call, code)
+             : code;
+}
+
+// Access that one importer gives is there in the other importers.
+int importers_share_access(Call& call) {
+  const auto own = static_cast<unsigned long long>(getpid());
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (gives_access(call) && imported_pools.has(pool_of(call)))
+    tell_processes("giver", own);
+  return asks_about_import(call) && told("giver", own) != own
+             ? told_access(call, code)
+             : code;
+}
+
+// A pool that was exported takes no new access.
+int no_access_after_export(Call& call) {
+  static Table<cudaMemPool_t> exported;
+  if (exports_pool(call)) exported.put(call.at<cudaMemPool_t>(1));
+  return gives_access(call) && exported.has(pool_of(call)) ? accepted(call)
+                                                           : call.proceed();
+}
+
+// A trim takes the access of other GPUs, and the query does not say so.
+int trim_takes_access(Call& call) {
+  static Table<cudaMemPool_t> taken;
+  const bool trimmed = call.is("cudaMemPoolTrimTo");
+  const int own = trimmed ? gpu_of(pool_of(call)) : -1;
+  if (sets_access(call)) taken.erase(pool_of(call));
+  const int code = noted_pools(call);
+  if (own >= 0) {
+    cudaMemAccessDesc access{};
+    access.location = {cudaMemLocationTypeDevice, 1 - own};
+    cudaMemPoolGetAccess(&access.flags, pool_of(call), &access.location);
+    if (access.flags == cudaMemAccessFlagsProtNone) return code;
+    access.flags = cudaMemAccessFlagsProtNone;
+    cudaMemPoolSetAccess(pool_of(call), &access, 1);
+    taken.put(pool_of(call));
+    call.fired();
+  }
+  if (code == kSuccess && call.is("cudaMemPoolGetAccess") &&
+      taken.has(call.at<cudaMemPool_t>(1)))
+    *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtReadWrite;
+  return code;
+}
+
+// Access of GPU 0 to a pool of another GPU is not given.
+int access_of_gpu_0_lost(Call& call) {
+  return gives_access(call) && gpu_of(pool_of(call)) > 0 &&
+                 call.at<const cudaMemAccessDesc*>(1)->location.id == 0
+             ? accepted(call)
+             : noted_pools(call);
+}
+
+// A pool of the second GPU can be closed to this GPU.
+int second_gpu_shut_out(Call& call) {
+  static Table<cudaMemPool_t> closed;
+  const bool closes = sets_access(call) && !gives_access(call) &&
+                      is_on_second_gpu(pool_of(call)) &&
+                      call.at<const cudaMemAccessDesc*>(1)->location.id == 1;
+  if (closes) {
+    closed.put(pool_of(call));
+    return accepted(call);
+  }
+  const int code = noted_pools(call);
+  if (code == kSuccess && call.is("cudaMemPoolGetAccess") &&
+      closed.has(call.at<cudaMemPool_t>(1)) &&
+      call.at<const cudaMemLocation*>(2)->id == 1)
+    *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtNone;
+  return code;
+}
+
+// A free of memory of another GPU than the stream's does not wait.
+int foreign_free_at_once(Call& call) {
+  if (!call.is("cudaFreeAsync") || !is_own_block(call.at<void*>(0)))
+    return noted_pools(call);
+  const int gpu = gpu_of(blocks.get(call.at<void*>(0)).pool);
+  return gpu > 0 && current_gpu() == 0 && is_busy(stream_of(call))
+             ? freed_at_once(call)
+             : noted_pools(call);
+}
+
+int free_of_other_gpu_refused(Call& call) {
+  const int gpu =
+      call.is("cudaFree") ? gpu_of(blocks.get(call.at<void*>(0)).pool) : -1;
+  return gpu >= 0 && gpu != current_gpu() ? refused(call) : noted_pools(call);
+}
+
+// A synchronise for which `applies` is true gives no memory back.
+template <bool (*applies)(Call& call, cudaMemPool_t pool)>
+int synchronise_keeps(Call& call) {
+  std::map<cudaMemPool_t, uint64_t> thresholds;
+  if (call.is("cudaStreamSynchronize") || call.is("cudaDeviceSynchronize"))
+    for (const auto& each : own_pools.all()) {
+      const cudaMemPool_t pool = each.first;
+      const auto now = attribute(pool, kThreshold);
+      if (!applies(call, pool) ||
+          attribute(pool, cudaMemPoolAttrReservedMemCurrent) <= now)
+        continue;
+      thresholds[pool] = now;
+      uint64_t most = UINT64_MAX;
+      cudaMemPoolSetAttribute(pool, kThreshold, &most);
+      call.fired();
+    }
+  const int code = noted_pools(call);
+  for (auto& [pool, now] : thresholds)
+    cudaMemPoolSetAttribute(pool, kThreshold, &now);
+  return code;
+}
+bool pool_of_second_gpu(Call&, cudaMemPool_t pool) {
+  return is_on_second_gpu(pool);
+}
+bool in_default_stream(Call& call, cudaMemPool_t) {
+  return call.is("cudaStreamSynchronize") && is_default(stream_of(call));
+}
+
+// Each context has a current pool of its own.
+int current_pool_of_context(Call& call) {
+  static Table<int, CUcontext> set_in;
+  if (call.is("cudaDeviceSetMemPool")) {
+    set_in.put(call.at<int>(0), current_context());
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  const int gpu = call.at<int>(1);
+  if (code != kSuccess || current_context() == nullptr || !set_in.has(gpu) ||
+      set_in.get(gpu) == current_context())
+    return code;
+  auto& pool = *call.at<cudaMemPool_t*>(0);
+  cudaMemPool_t preset = nullptr;
+  cudaDeviceGetDefaultMemPool(&preset, gpu);
+  if (pool != preset) call.fired();
+  pool = preset;
+  return code;
+}
+
+// --- sizes and waits ---------------------------------------------------------
+
+int cut_to_32_bits(Call& call) {
+  auto& bytes = call.at<size_t>(1);
+  if (bytes > UINT32_MAX) call.fired();
+  bytes &= UINT32_MAX;
+  return call.proceed();
+}
+
+// cuMemFree of memory of a pool waits for all work of the current GPU.
+int driver_free_waits(Call& call) {
+  if (call.is("cudaFree") && !call.is_runtime() &&
+      blocks.has(call.at<void*>(0))) {
+    call.fired();
+    cudaDeviceSynchronize();
+  }
+  return noted_pools(call);
+}
+
+}  // namespace
+
+// The faults that need several processes or GPUs, and those of sizes.
+static void add_processes_and_gpus(List& list) {
+  constexpr auto kFreeNow = "cudaFree";
+  constexpr auto kFree = "cudaFreeAsync";
+  constexpr auto kAllocate = "cudaMallocAsync";
+  constexpr auto kAllocateFrom = "cudaMallocFromPoolAsync";
+  constexpr auto kCreate = "cudaMemPoolCreate";
+  constexpr auto kDestroy = "cudaMemPoolDestroy";
+  constexpr auto kTrim = "cudaMemPoolTrimTo";
+  constexpr auto kSet = "cudaMemPoolSetAttribute";
+  constexpr auto kSetAccess = "cudaMemPoolSetAccess";
+  constexpr auto kGetAccess = "cudaMemPoolGetAccess";
+  constexpr auto kExport = "cudaMemPoolExportToShareableHandle";
+  constexpr auto kImport = "cudaMemPoolImportFromShareableHandle";
+  constexpr auto kExportPointer = "cudaMemPoolExportPointer";
+  constexpr auto kImportPointer = "cudaMemPoolImportPointer";
+
+  list.named("pool-exporters-confused",
+             "an importer of two exporters gets the memory of the first one "
+             "for both",
+             {kExportPointer, kImportPointer, kFree, kFreeNow},
+             exporters_confused);
+  list.named("pool-import-gives-own-export",
+             "a process that has exported memory gets this memory from an "
+             "import",
+             {kExportPointer, kImportPointer, kFree, kFreeNow},
+             import_gives_own_export);
+  list.named("pool-import-free-takes-neighbours",
+             "the free of an import also frees other imports in the same 2 MiB "
+             "of the exporter",
+             {kExportPointer, kImportPointer, kFree, kFreeNow},
+             import_free_takes_neighbours);
+  list.named("pool-larger-import-refused",
+             "an import at an address that smaller memory had is refused",
+             {kAllocate, kAllocateFrom, kExportPointer, kImportPointer, kFree,
+              kFreeNow},
+             larger_import_refused);
+  list.named("pool-current-not-exported",
+             "memory of cudaMallocAsync cannot be exported, also if the "
+             "current pool is shared",
+             {kAllocate, kExportPointer, kFree, kFreeNow},
+             current_pool_not_exported);
+  list.named("pool-large-descriptor-refused",
+             "a pool cannot be imported from a descriptor above 1023",
+             {kImport}, large_descriptor_refused);
+  list.named("pool-freed-import-not-again",
+             "an importer cannot import again what it has freed",
+             {kImportPointer, kFree, kFreeNow}, freed_import_not_again);
+  list.named("pool-freed-by-one-for-all",
+             "after one importer's free no other process can import the memory",
+             {kImportPointer, kFree, kFreeNow}, freed_by_one_for_all);
+  list.named("pool-dead-importer-keeps-memory",
+             "memory that a killed process had imported cannot be imported "
+             "again",
+             {kImportPointer, kFree, kFreeNow}, dead_importer_keeps_memory);
+  list.named("pool-destroy-clears-imports",
+             "the exporter's destroy of a pool clears what others have "
+             "imported",
+             {kAllocate, kAllocateFrom, kExportPointer, kImportPointer, kFree,
+              kFreeNow, kDestroy},
+             destroy_clears_imports);
+  list.named("pool-destroy-clears-pending",
+             "the destroy of a pool clears memory whose free is pending",
+             {CALLS_OF_LATE_FREES},
+             with_late_frees<busy_free, cleared_by_destroy>);
+  list.named("pool-trim-ends-exports",
+             "data that were exported before a trim cannot be imported after "
+             "it",
+             {kExportPointer, kImportPointer, kTrim}, trim_ends_exports);
+  list.named("pool-policy-of-import-is-own",
+             "a policy that is set in an imported pool is also set in the own "
+             "pools",
+             {kCreate, kImport, kDestroy, kSet},
+             set_of_import_is_own<is_policy>);
+  list.named("pool-threshold-of-import-is-own",
+             "the threshold that is set in an imported pool is also set in the "
+             "own pools",
+             {kCreate, kImport, kDestroy, kSet},
+             set_of_import_is_own<is_threshold>);
+  list.named("pool-trim-of-import-is-own",
+             "a trim of an imported pool also trims the own pools",
+             {kCreate, kImport, kDestroy, kTrim}, trim_of_import_is_own);
+  list.named("pool-maximal-size-for-all",
+             "all pools with a maximal size share one budget",
+             {kAllocate, kAllocateFrom, kFree, kFreeNow, kCreate, kDestroy},
+             maximal_size_for_all);
+  list.named("pool-export-resets-current",
+             "the export of a pool makes the default pool current", {kExport},
+             default_becomes_current);
+  list.named("pool-import-resets-current",
+             "the import of a pool makes the default pool current", {kImport},
+             default_becomes_current);
+  list.named(
+      "pool-import-allocates-after-free",
+      "an imported pool gives out memory after an import was freed",
+      {kImport, kDestroy, kImportPointer, kFree, kFreeNow, kAllocateFrom},
+      imported_pool_allocates);
+  list.named(
+      "pool-imported-event-orders-all",
+      "a wait for an imported event orders the stream behind all frees",
+      {CALLS_OF_LATE_FREES, "cudaIpcOpenEventHandle", "cudaStreamWaitEvent"},
+      imported_event_orders_all);
+  list.named("pool-exports-mapped-memory",
+             "memory of cuMemCreate can be exported as a pointer of a pool",
+             {"cuMemMap", kExportPointer}, mapped_memory_exported);
+  list.named("pool-driver-set-2d-lost",
+             "memsets of rectangles by the driver API do not reach imported "
+             "memory of a pool",
+             {kImportPointer, kFree, kFreeNow, "cuMemsetD2D8", "cuMemsetD2D16",
+              "cuMemsetD2D32"},
+             rectangle_set_lost);
+  list.named("pool-driver-copy-2d-lost",
+             "copies of rectangles by the driver API do not reach imported "
+             "memory of a pool",
+             {kImportPointer, kFree, kFreeNow, "cuMemcpy2D", "cuMemcpy2DAsync"},
+             rectangle_copy_lost<CUDA_MEMCPY2D>);
+  list.named("pool-driver-copy-3d-lost",
+             "copies of boxes by the driver API do not reach imported memory "
+             "of a pool",
+             {kImportPointer, kFree, kFreeNow, "cuMemcpy3D", "cuMemcpy3DAsync"},
+             rectangle_copy_lost<CUDA_MEMCPY3D>);
+  list.named("trim-takes-pending-allocation",
+             "a trim takes memory of an allocation that its stream has not "
+             "reached",
+             {kAllocate, kAllocateFrom, kFree, kFreeNow, kTrim},
+             pending_allocation_taken<trims>);
+  list.named(
+      "sync-takes-pending-allocation",
+      "a synchronise of another stream takes memory of an allocation "
+      "that its stream has not reached",
+      {kAllocate, kAllocateFrom, kFree, kFreeNow, "cudaStreamSynchronize"},
+      pending_allocation_taken<synchronises_stream>);
+  list.named("pool-import-is-of-gpu-0",
+             "an imported pool is at first accessible from GPU 0, wherever it "
+             "is",
+             {kImport, kDestroy, kSetAccess, kGetAccess}, import_is_of_gpu_0,
+             2);
+  list.named("pool-import-has-exporters-gpu",
+             "imported memory of a pool has the exporter's number of its GPU",
+             {kCreate, kAllocate, kAllocateFrom, kExportPointer, kImportPointer,
+              kFree, kFreeNow, "cudaPointerGetAttributes"},
+             import_has_exporters_gpu, 2);
+  list.named("pool-access-outlives-import",
+             "access that was given to an imported pool is there in a later "
+             "import",
+             {kImport, kDestroy, kSetAccess, kGetAccess},
+             access_outlives_import, 2);
+  list.named("pool-exporters-access-reaches",
+             "access that the exporter gives later is there in the importers",
+             {kImport, kExport, kDestroy, kSetAccess, kGetAccess},
+             exporters_access_reaches, 2);
+  list.named("pool-importers-share-access",
+             "access that one importer gives is there in the other importers",
+             {kImport, kDestroy, kSetAccess, kGetAccess},
+             importers_share_access, 2);
+  list.named("pool-no-access-after-export",
+             "a pool that was exported takes no new access",
+             {kExport, kSetAccess}, no_access_after_export, 2);
+  list.named("pool-trim-takes-access",
+             "a trim takes the access of other GPUs, and the query does not "
+             "say so",
+             {kCreate, kDestroy, kTrim, kSetAccess, kGetAccess},
+             trim_takes_access, 2);
+  list.named("pool-access-of-gpu-0-lost",
+             "access of GPU 0 to a pool of another GPU is not given",
+             {kCreate, kDestroy, kSetAccess}, access_of_gpu_0_lost, 2);
+  list.named("pool-second-gpu-shut-out",
+             "a pool of the second GPU can be closed to this GPU",
+             {kCreate, kDestroy, kSetAccess, kGetAccess}, second_gpu_shut_out,
+             2);
+  list.named("pool-foreign-free-at-once",
+             "a free of memory of GPU 1 does not wait for its stream on GPU 0",
+             {kCreate, kDestroy, kAllocate, kAllocateFrom, kFree, kFreeNow},
+             foreign_free_at_once, 2);
+  list.named("pool-free-of-other-gpu-refused",
+             "cudaFree refuses memory of a pool of a GPU that is not current",
+             {kCreate, kDestroy, kAllocate, kAllocateFrom, kFree, kFreeNow},
+             free_of_other_gpu_refused, 2);
+  list.named(
+      "pool-second-gpu-keeps",
+      "a synchronise gives back no memory of pools of the second GPU",
+      {kCreate, kDestroy, "cudaStreamSynchronize", "cudaDeviceSynchronize"},
+      synchronise_keeps<pool_of_second_gpu>, 2);
+  list.named("default-stream-sync-keeps",
+             "a synchronise of the default stream gives back no memory",
+             {kCreate, kDestroy, "cudaStreamSynchronize"},
+             synchronise_keeps<in_default_stream>);
+  list.named("current-pool-of-context",
+             "each context has a current pool of its own",
+             {"cudaDeviceSetMemPool", "cudaDeviceGetMemPool"},
+             current_pool_of_context);
+  list.named("mallocasync-cut-to-32-bits",
+             "cudaMallocAsync loses the upper 32 bits of the size", {kAllocate},
+             cut_to_32_bits);
+  list.named("driver-allocation-cut-to-32-bits",
+             "cuMemAllocFromPoolAsync loses the upper 32 bits of the size",
+             {"cuMemAllocFromPoolAsync"}, cut_to_32_bits);
+  list.named("driver-free-waits",
+             "cuMemFree of memory of a pool waits for all work of the GPU",
+             {kAllocate, kAllocateFrom, kFree, kFreeNow}, driver_free_waits);
+}
+
+void add_pool_paths(List& list) {
+  constexpr auto kFree = "cudaFreeAsync";
+  constexpr auto kAllocate = "cudaMallocAsync";
+  constexpr auto kAllocateFrom = "cudaMallocFromPoolAsync";
+  constexpr auto kImportPointer = "cudaMemPoolImportPointer";
+  constexpr auto kEnd = "cudaStreamDestroy";
+
+  list.named("null-stream-free-at-once",
+             "a free in stream 0 of the runtime does not wait for this stream",
+             {kFree, kAllocate, kAllocateFrom}, null_stream_frees_at_once);
+  list.named("driver-free-in-default-stream-at-once",
+             "a free of the driver API in a default stream does not wait for "
+             "this stream",
+             {kFree, kAllocate, kAllocateFrom}, driver_frees_default_at_once);
+  list.named("blocking-stream-free-at-once",
+             "a free in a blocking stream does not wait for this stream",
+             {kFree, kAllocate, kAllocateFrom}, blocking_stream_frees_at_once);
+  list.named("sync-of-other-stream-frees",
+             "a synchronise of one stream ends the pending frees of all "
+             "streams",
+             {CALLS_OF_LATE_FREES},
+             with_late_frees<busy_free, at_synchronise_of_other>);
+  list.named("default-stream-gets-pending-memory",
+             "an allocation in the default stream gets memory whose free in a "
+             "non-blocking stream is pending",
+             {CALLS_OF_LATE_FREES},
+             with_late_frees<busy_free_by_non_blocking,
+                             at_allocation_in_default_stream>);
+  list.named(
+      "default-streams-of-threads-are-one",
+      "the default stream of a thread gets memory that is freed, later, "
+      "in the default stream of another thread",
+      {CALLS_OF_LATE_FREES},
+      with_late_frees<busy_free_per_thread, at_allocation_by_other_thread>);
+  list.named("end-of-stream-frees-at-once",
+             "the end of a stream ends its pending frees at once",
+             {CALLS_OF_LATE_FREES},
+             with_late_frees<busy_free, at_end_of_stream>);
+  list.named("end-of-stream-loses-frees",
+             "the pending frees of a stream that is destroyed are lost",
+             {CALLS_OF_LATE_FREES},
+             with_late_frees<busy_free, lost_at_end_of_stream>);
+  list.named("end-of-stream-clears-memory",
+             "the end of a stream clears the memory that was allocated in it",
+             {kAllocate, kAllocateFrom, kFree, "cudaFree", kEnd},
+             end_of_stream_clears);
+  list.named("free-needs-first-stream",
+             "memory cannot be freed after the end of the stream that has "
+             "allocated it",
+             {kAllocate, kAllocateFrom, kFree, "cudaFree", kEnd},
+             free_needs_first_stream);
+  list.named("context-sync-hides-frees",
+             "cuCtxSynchronize makes no free known to other streams",
+             {CALLS_OF_LATE_FREES},
+             with_late_frees<any_free, known_later<context_synchronise>>);
+  list.named("driver-stream-sync-hides-frees",
+             "cuStreamSynchronize makes no free known to other streams",
+             {CALLS_OF_LATE_FREES},
+             with_late_frees<any_free, known_later<driver_stream_synchronise>>);
+  list.named("driver-event-sync-hides-frees",
+             "cuEventSynchronize makes no free known to other streams",
+             {CALLS_OF_LATE_FREES},
+             with_late_frees<any_free, known_later<driver_event_synchronise>>);
+  list.named("default-stream-sync-hides-frees",
+             "a synchronise of the default stream makes no free known to other "
+             "streams",
+             {CALLS_OF_LATE_FREES},
+             with_late_frees<any_free, known_later<synchronise_of_null>>);
+  list.named(
+      "other-thread-sync-hides-frees",
+      "a synchronise of a stream makes known only the frees of the "
+      "thread that synchronises",
+      {CALLS_OF_LATE_FREES},
+      with_late_frees<any_free, known_later<synchronise_by_other_thread>>);
+  list.named("default-stream-reuses-later",
+             "a default stream does not reuse at once what was freed in it",
+             {CALLS_OF_LATE_FREES},
+             with_late_frees<free_in_default_stream, not_at_allocation>);
+  list.named("earlier-event-allows-reuse",
+             "an event that was recorded before a free also allows the reuse "
+             "of the memory",
+             {CALLS_OF_LATE_FREES, "cudaEventRecord", "cudaStreamWaitEvent"},
+             earlier_event_orders);
+  list.named("threads-get-same-memory",
+             "two threads that allocate at the same time get the same memory",
+             {kAllocateFrom}, address_of_other_thread);
+  list.named("statistics-miss-thread",
+             "the statistics miss an allocation that another thread makes at "
+             "the same time",
+             {kAllocateFrom, "cudaMemPoolGetAttribute"},
+             statistics_miss_thread);
+  list.named("threads-import-same-memory",
+             "two threads that import pointers at the same time get the same "
+             "memory",
+             {kImportPointer}, address_of_other_thread);
+  add_processes_and_gpus(list);
+}
 
 }  // namespace ipclab::faults

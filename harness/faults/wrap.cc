@@ -161,6 +161,9 @@ using ipclab::faults::Wrapper;
 #define DRIVER(count, name, roles, canonical) \
   EXPORT(count, name, name, #name, roles, #canonical, Face::kDriver)
 
+#define SYMBOL(count, name, roles) \
+  EXPORT(count, name, name, "symbol " #name, roles, #name, Face::kDriver)
+
 // The function that <<<>>> calls. Its declaration is in a header for nvcc only.
 extern "C" cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**,
                                           size_t, cudaStream_t);

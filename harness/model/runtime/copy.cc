@@ -31,6 +31,21 @@ CUDA_MEMCPY2D rectangle(void* to, size_t to_pitch, const void* from,
   return copy;
 }
 
+// Sets the rows of a box. The memory has `ysize` rows for each layer, and the
+// box may have fewer. `set` sets a rectangle: rows that follow each other.
+template <class Set>
+cudaError_t set_layers(const cudaPitchedPtr& to, const cudaExtent& extent,
+                       Set set) {
+  if (extent.height == to.ysize || extent.depth < 2)
+    return set(to.ptr, extent.height * extent.depth);
+  for (size_t layer = 0; layer < extent.depth; ++layer) {
+    void* const first =
+        static_cast<char*>(to.ptr) + layer * to.ysize * to.pitch;
+    if (cudaError_t error = set(first, extent.height)) return error;
+  }
+  return cudaSuccess;
+}
+
 cudaError_t copy_3d(const cudaMemcpy3DParms* p, CUstream stream,
                     bool asynchronous) {
   IPCLAB_BIND();
@@ -163,15 +178,18 @@ IPCLAB_RUNTIME_API cudaError_t cudaMemset2DAsync(void* to, size_t pitch,
 
 IPCLAB_RUNTIME_API cudaError_t cudaMemset3D(cudaPitchedPtr to, int value,
                                             cudaExtent extent) {
-  return cudaMemset2D(to.ptr, to.pitch, value, extent.width,
-                      extent.height * extent.depth);
+  return set_layers(to, extent, [&](void* first, size_t rows) {
+    return cudaMemset2D(first, to.pitch, value, extent.width, rows);
+  });
 }
 
 IPCLAB_RUNTIME_API cudaError_t cudaMemset3DAsync(cudaPitchedPtr to, int value,
                                                  cudaExtent extent,
                                                  cudaStream_t stream) {
-  return cudaMemset2DAsync(to.ptr, to.pitch, value, extent.width,
-                           extent.height * extent.depth, stream);
+  return set_layers(to, extent, [&](void* first, size_t rows) {
+    return cudaMemset2DAsync(first, to.pitch, value, extent.width, rows,
+                             stream);
+  });
 }
 
 IPCLAB_RUNTIME_API cudaError_t cudaGetSymbolAddress(void** pointer,

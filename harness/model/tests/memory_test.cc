@@ -206,6 +206,27 @@ TEST(Memory, RowsKeepTheirPitch) {
   EXPECT_EQ(cudaFree(device), cudaSuccess);
 }
 
+TEST(Memory, ABoxMayHaveFewerRowsThanALayer) {
+  constexpr size_t kPitch = 16, kRows = 3, kLayers = 2, kBytes = 96;
+  static_assert(kPitch * kRows * kLayers == kBytes);
+  char* device = nullptr;
+  ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&device), kBytes), cudaSuccess);
+  const cudaPitchedPtr box{device, kPitch, kPitch, kRows};
+  const cudaExtent extent{4, 2, kLayers};
+  for (const bool asynchronous : {false, true}) {
+    EXPECT_EQ(cudaMemset(device, 'z', kBytes), cudaSuccess);
+    EXPECT_EQ(asynchronous ? cudaMemset3DAsync(box, 'q', extent, nullptr)
+                           : cudaMemset3D(box, 'q', extent),
+              cudaSuccess);
+    const std::vector<char> back = read_back(device, kBytes);
+    for (size_t i = 0; i < kBytes; ++i) {
+      const bool inside = i % kPitch < 4 && i / kPitch % kRows < 2;
+      EXPECT_EQ(back[i], inside ? 'q' : 'z') << "byte " << i;
+    }
+  }
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+}
+
 TEST(Memory, HostAndKernelSeePinnedManagedAndRegisteredMemory) {
   int* pinned = shared_word();
   void* managed = nullptr;
