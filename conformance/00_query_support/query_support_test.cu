@@ -685,6 +685,9 @@ TEST(QuerySupport, BothSidesHaveTheSameDriverAndRuntime) {
 
 using Open = decltype(cuIpcOpenMemHandle_v2);
 
+// The versions of CUDA at which older programs ask for a function.
+constexpr unsigned kOlder[] = {11000, 11020, 12000, 12080};
+
 // Judges that this function counts the opens of a handle.
 static void counts(Open* open, const CUipcMemHandle& handle) {
   CUdeviceptr first = 0, second = 0;
@@ -693,6 +696,26 @@ static void counts(Open* open, const CUipcMemHandle& handle) {
   EXPECT_EQ(second, first);
   CALL(DRIVER(cuIpcCloseMemHandle)(first));
   EXPECT_SUCCESS(DRIVER(cuIpcCloseMemHandle)(first));
+}
+
+// Judges that programs for an older CUDA, since 11.0, get a function that
+// counts.
+static void counts_for_older_programs(const CUipcMemHandle& handle) {
+  for (const unsigned version : kOlder) {
+    SCOPED_TRACE("asked for CUDA " + std::to_string(version));
+    void *by_runtime = nullptr, *by_driver = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    CALL(cudaGetDriverEntryPointByVersion("cuIpcOpenMemHandle", &by_runtime,
+                                          version, cudaEnableDefault, &result));
+    CUdriverProcAddressQueryResult status{};
+    CALL(DRIVER(cuGetProcAddress)("cuIpcOpenMemHandle", &by_driver,
+                                  static_cast<int>(version),
+                                  CU_GET_PROC_ADDRESS_DEFAULT, &status));
+    for (void* const open : {by_runtime, by_driver}) {
+      ASSERT_NE(open, nullptr);
+      counts(reinterpret_cast<Open*>(open), handle);
+    }
+  }
 }
 
 TEST(QuerySupport, OpenByNameIsTheCountedVersion) {
@@ -714,6 +737,7 @@ TEST(QuerySupport, OpenByNameIsTheCountedVersion) {
     void* const open = driver_entry("cuIpcOpenMemHandle");
     ASSERT_NE(open, nullptr);
     counts(reinterpret_cast<Open*>(open), bytes);
+    counts_for_older_programs(bytes);
 
     void* driver = dlopen("libcuda.so.1", RTLD_NOW);
     ASSERT_NE(driver, nullptr);

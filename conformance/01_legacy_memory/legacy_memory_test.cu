@@ -23,6 +23,8 @@ constexpr int kReopens = 100;
 constexpr unsigned kAdders = 2;           // importers; the exporter also adds
 constexpr unsigned kAddsPerThread = 100;  // in each of 256 threads
 
+__device__ uint32_t variable[1024];
+
 std::string to_hexadecimal(const std::string& bytes) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
@@ -315,6 +317,51 @@ static void copies_to_other_kinds_of_memory(const Words& mapping) {
   expect_copies("stream-ordered memory", memory);
 }
 
+// Copies between the opened memory and the second half of a variable.
+static void copies_to_a_variable(const Words& mapping) {
+  constexpr size_t kHalf = sizeof variable / 2;
+  const Words part(mapping.data, kHalf);
+  const Pattern written = pattern("variable");
+  part.fill(written);
+  CALL(cudaMemcpyToSymbol(variable, part.data, kHalf, kHalf,
+                          cudaMemcpyDeviceToDevice));
+  CALL(cudaDeviceSynchronize());
+  uint32_t word = 0;
+  CALL(cudaMemcpyFromSymbol(&word, variable, sizeof word, kHalf));
+  EXPECT_EQ(word, written.at(0)) << "cudaMemcpyToSymbol";
+  part.poison();
+  CALL(cudaMemcpyFromSymbol(part.data, variable, kHalf, kHalf,
+                            cudaMemcpyDeviceToDevice));
+  CALL(cudaDeviceSynchronize());
+  EXPECT_TRUE(kernel_reads(part, written)) << "cudaMemcpyFromSymbol";
+}
+
+// Copies between the opened memory and other memory of the same context by the
+// driver's functions for two contexts, in both directions.
+static void copies_between_contexts(const Words& mapping) {
+  const DeviceBuffer own(kBytes);
+  const Stream stream;
+  CUcontext here = nullptr;
+  CALL(DRIVER(cuCtxGetCurrent)(&here));
+  for (const bool async : {false, true})
+    for (const bool into : {true, false}) {
+      SCOPED_TRACE(async ? "cuMemcpyPeerAsync" : "cuMemcpyPeer");
+      const Words to = into ? mapping : own, from = into ? own : mapping;
+      const Pattern written = pattern(into ? "into" : "out of");
+      from.fill(written);
+      to.poison();
+      const CUdeviceptr there = address_of(to.data);
+      const CUdeviceptr source = address_of(from.data);
+      if (async)
+        CALL(DRIVER(cuMemcpyPeerAsync)(there, here, source, here, kBytes,
+                                       stream));
+      else
+        CALL(DRIVER(cuMemcpyPeer)(there, here, source, here, kBytes));
+      CALL(cudaDeviceSynchronize());
+      EXPECT_TRUE(kernel_reads(to, written));
+    }
+}
+
 // An importer that uses its opened pointer like a pointer of cudaMalloc.
 static void uses_the_pointer_in_every_way(Role& me) {
   LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
@@ -398,6 +445,8 @@ static void uses_the_pointer_in_every_way(Role& me) {
   CALL(cudaFreeHost(pinned));
   EXPECT_TRUE(copy_waits_its_turn(mapping));
   copies_to_other_kinds_of_memory(mapping);
+  copies_to_a_variable(mapping);
+  copies_between_contexts(mapping);
   mapping.close();
   me.signal("closed");
 }

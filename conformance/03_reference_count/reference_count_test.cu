@@ -20,7 +20,8 @@ using Handle = cudaIpcMemHandle_t;
 constexpr size_t kBytes = 4 << 20;
 constexpr size_t kSmall = 4096;  // shares a block with others
 constexpr int kOpens = 4;
-constexpr int kManyOpens = 300;  // more than a byte can count
+constexpr int kManyOpens = 300;    // more than a byte can count
+constexpr int kMostOpens = 65537;  // more than two bytes can count
 
 // The exporter's side of a mapping that must keep working. In each turn the
 // exporter writes values, waits until the importer has written, and checks the
@@ -108,6 +109,13 @@ TEST(ReferenceCount, ASecondOpenReturnsTheSamePointer) {
       for (int i = 0; i < kManyOpens; ++i)
         EXPECT_SUCCESS(api.ipc_close_mem_handle(first));
     });
+    // Both APIs have one count, so one API is enough for very many opens.
+    void* const most = open_handle(RuntimeApi{}, handle);
+    for (int i = 1; i < kMostOpens; ++i)
+      ASSERT_EQ(open_handle(RuntimeApi{}, handle), most) << "open " << i + 1;
+    for (int i = 0; i < kMostOpens; ++i)
+      ASSERT_EQ(RuntimeApi::ipc_close_mem_handle(most), cudaSuccess)
+          << "close " << i + 1;
     // An open by the other API is one more open in the same context.
     void* const by_runtime = open_handle(RuntimeApi{}, handle);
     EXPECT_EQ(open_handle(DriverApi{}, handle), by_runtime);

@@ -371,7 +371,10 @@ TEST(ManyImporters, EveryThreadMayUseTheMapping) {
   constexpr size_t kShared = 64 * kWords * sizeof(uint32_t);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer buffer(kShared);
+    // Memory belongs to no thread: this thread has ended before the export.
+    void* memory = nullptr;
+    CALL(in_a_thread([&] { return cudaMalloc(&memory, kShared); }));
+    const Words buffer(memory, kShared);
     buffer.fill(pattern("exporter"));
     by_both_apis([&](auto api) {
       Sentinel<Handle> handle;
@@ -381,6 +384,7 @@ TEST(ManyImporters, EveryThreadMayUseTheMapping) {
       me.send("handle", handle.result());
       me.wait("closed");
     });
+    CALL(cudaFree(memory));
   });
   scenario.role("importer", [](Role& me) {
     by_both_apis([&](auto api) { uses_it_in_every_thread(me, api, kShared); });

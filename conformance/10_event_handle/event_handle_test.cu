@@ -426,13 +426,14 @@ uint32_t word_at(const Words& words) {
 // while it waits. A host thread waits for the whole GPU meanwhile.
 void other_works_after_a_wait(Role& me, const Pattern& written) {
   constexpr size_t kRows = 2;
-  static std::atomic<int> called;  // by the host function
+  static std::atomic<int> called;  // by the host functions
   called = 0;
   const DeviceBuffer by_rows(kBytes), by_peer(kBytes), word(kBytes),
       batched(kBytes), later(kBytes), last(kBytes);
   const Words words[] = {word, batched, later, last};
-  const Stream rows, peer, writes, batches, busy, calls;
-  const cudaStream_t all[] = {rows, peer, writes, batches, busy, calls};
+  const Stream rows, peer, writes, batches, busy, calls, driver_calls;
+  const cudaStream_t all[] = {rows, peer,  writes,      batches,
+                              busy, calls, driver_calls};
   cudaStream_t destroyed = nullptr;
   CALL(cudaStreamCreateWithFlags(&destroyed, cudaStreamNonBlocking));
   for (const Words& each : words) CALL(cudaMemset(each.data, 0, kBytes));
@@ -452,8 +453,9 @@ void other_works_after_a_wait(Role& me, const Pattern& written) {
   EXPECT_SUCCESS(write_word(words[0], 7, writes));
   EXPECT_SUCCESS(write_word_by_batch(words[1], 7, batches));
   EXPECT_SUCCESS(write_word(words[2], 7, busy));
-  CALL(cudaLaunchHostFunc(
-      calls, [](void*) { ++called; }, nullptr));
+  const auto count = [](void*) { ++called; };
+  CALL(cudaLaunchHostFunc(calls, count, nullptr));
+  CALL(DRIVER(cuLaunchHostFunc)(driver_calls, count, nullptr));
   EXPECT_SUCCESS(cudaStreamWaitEvent(destroyed, event, 0));
   EXPECT_SUCCESS(write_word(words[3], 7, destroyed));
   CALL(cudaStreamDestroy(destroyed));  // the work of the stream goes on
@@ -473,7 +475,7 @@ void other_works_after_a_wait(Role& me, const Pattern& written) {
   EXPECT_TRUE(kernel_reads(by_rows, written)) << "by rows";
   EXPECT_TRUE(kernel_reads(by_peer, written)) << "by cudaMemcpyPeerAsync";
   for (const Words& each : words) EXPECT_EQ(word_at(each), 7u);
-  EXPECT_EQ(called, 1) << "calls of the host function";
+  EXPECT_EQ(called, 2) << "calls of the host functions";
   event.destroy();
   mapping.close();
   me.signal("closed");
@@ -943,7 +945,9 @@ static void borrows_two_events(Role& me, Api api) {
   };
   const cudaEvent_t b = opened("b"), a = opened("a");
   const Stream after_a, after_b;
-  for (const cudaEvent_t one : {b, a})
+  // `b` will be done first. So the stream must also keep the wait for `a`,
+  // which is neither the first nor the last.
+  for (const cudaEvent_t one : {b, a, b})
     EXPECT_SUCCESS(api.stream_wait_event(after_a, one));
   EXPECT_SUCCESS(api.stream_wait_event(after_b, b));
   EXPECT_CODE(api.kNotReady, api.event_query(a));

@@ -208,7 +208,9 @@ TEST(PointerAttributes, MappedMemoryAllowsWhatItWasMadeFor) {
   needs(gpus(1), vmm_fd);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
-    for (const auto types : {CU_MEM_HANDLE_TYPE_NONE, kFd}) {
+    // The last memory must not have the type of the memory before it.
+    for (const auto types :
+         {CU_MEM_HANDLE_TYPE_NONE, kFd, CU_MEM_HANDLE_TYPE_NONE}) {
       SCOPED_TRACE("handle type " + std::to_string(types));
       const CUmemAllocationProp wanted = chunk_of(0, types);
       const size_t bytes = granule(wanted);

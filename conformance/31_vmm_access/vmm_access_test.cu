@@ -616,6 +616,22 @@ TEST(VmmAccess, AChunkIsMappedFromItsBeginning) {
   scenario.run(20s);
 }
 
+// Two mappings side by side, unmapped by one call. The documentation does not
+// say whether the call is refused. If it succeeds, the whole range must be a
+// reservation again.
+static void unmap_both_by_one_call(Role& me, const Reservation& range) {
+  const size_t bytes = range.bytes() / 2;
+  const CUresult both = NOTED(DRIVER(cuMemUnmap)(range.at(0), 2 * bytes));
+  me.observe("two mappings side by side, unmapped by one call: " +
+             name_of(both));
+  for (const size_t at : {size_t{0}, bytes}) {
+    if (both == CUDA_SUCCESS)
+      EXPECT_FALSE(has_memory(range.at(at))) << "unmapped, at " << at;
+    else
+      range.unmap(at, bytes);
+  }
+}
+
 TEST(VmmAccess, UnmapTakesWhatWasMapped) {
   covers("VMM-24");
   needs(gpus(1), vmm);
@@ -648,8 +664,6 @@ TEST(VmmAccess, UnmapTakesWhatWasMapped) {
     EXPECT_TRUE(copy_reads(mapping, pattern("whole")));
     EXPECT_TRUE(context_is_usable());
 
-    // The documentation does not describe one call for two mappings side by
-    // side.
     const Chunk chunk = Chunk::create(bytes, wanted);
     const Reservation range(2 * bytes);
     EXPECT_REFUSED(DRIVER(cuMemUnmap)(range.at(0), bytes),
@@ -663,13 +677,7 @@ TEST(VmmAccess, UnmapTakesWhatWasMapped) {
                    CUDA_ERROR_INVALID_VALUE)
         << "still mapped";
     range.map(bytes, bytes, chunk);
-    const CUresult both = NOTED(DRIVER(cuMemUnmap)(range.at(0), 2 * bytes));
-    me.observe("two mappings side by side, unmapped by one call: " +
-               name_of(both));
-    if (both != CUDA_SUCCESS) {
-      range.unmap(0, bytes);
-      range.unmap(bytes, bytes);
-    }
+    unmap_both_by_one_call(me, range);
     EXPECT_TRUE(kernel_reads(mapping, pattern("whole")))
         << "of other addresses";
   });
@@ -1208,6 +1216,18 @@ static Chunk filled_chunk() {
   return chunk;
 }
 
+// Judges the properties of a handle of filled_chunk(), and sends its
+// descriptor.
+static void send_with_properties(Role& me, const Chunk& held) {
+  const CUmemAllocationProp told = held.properties();
+  EXPECT_EQ(told.type, CU_MEM_ALLOCATION_TYPE_PINNED);
+  EXPECT_EQ(told.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
+  EXPECT_EQ(told.location.id, 0);
+  EXPECT_EQ(told.requestedHandleTypes,
+            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  me.send_descriptor("retained", held.descriptor().get());
+}
+
 // An importer that reads what was retained. It has two imports of this memory,
 // and a mapping of each import names its own handle.
 static void reads_what_was_retained(Role& me) {
@@ -1261,15 +1281,15 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
 
     expect_handle_of_new_memory(range, 2 * bytes, chunk, other);
 
-    // An address of the mapping still returns a handle that was released, and
-    // this handle can be exported.
+    // An address of the mapping still returns a handle that was released. This
+    // handle has its properties, and can be exported.
     const CUmemGenericAllocationHandle released = other.handle();
     other.release();
     Sentinel<CUmemGenericAllocationHandle> back;
     EXPECT_SUCCESS(DRIVER(cuMemRetainAllocationHandle)(
         back.out(), pointer_to(range.at(2 * bytes))));
     EXPECT_EQ(back.result(), released);
-    me.send_descriptor("retained", Chunk(back.value).descriptor().get());
+    send_with_properties(me, Chunk(back.value));
 
     // Each retained handle is a separate reference. `kept` stays valid after
     // the handle of the import and the other reference have been released.

@@ -124,6 +124,13 @@ TEST(StreamOrdered, TheCurrentDeviceDoesNotChooseThePlace) {
       EXPECT_EQ(
           judged_attribute<int>(buffer, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL),
           device);
+      for (const int current : {0, 1}) {
+        CALL(cudaSetDevice(current));
+        cudaPointerAttributes told{};
+        CALL(cudaPointerGetAttributes(&told, buffer.data));
+        EXPECT_EQ(told.type, cudaMemoryTypeDevice);
+        EXPECT_EQ(told.device, device) << "current is GPU " << current;
+      }
       CALL(cudaSetDevice(device));
       buffer.fill(pattern("here"));
       EXPECT_TRUE(kernel_reads(buffer, pattern("here")));
@@ -265,6 +272,30 @@ TEST(StreamOrdered, AnotherStreamUsesWhatItIsOrderedBehind) {
   scenario.run(60s);
 }
 
+// Judges that a free of memory of cudaMalloc in a default stream comes after
+// the earlier work of this stream.
+template <class Api>
+static void expect_free_in_default_stream(Api api, cudaStream_t preset) {
+  SCOPED_TRACE("in a default stream");
+  WrongWords wrong;
+  void* memory = nullptr;
+  CALL(cudaMalloc(&memory, kMedium));
+  const Words start(memory, kBytes);
+  start.fill(pattern("start"), preset);
+  CALL(cudaDeviceSynchronize());
+  const size_t in_use = free_memory();
+  Latch latch;
+  latch.hold(preset);
+  wrong.queue_count(start, pattern("start"), preset);
+  EXPECT_SUCCESS(api.free_async(memory, preset));
+  EXPECT_LT(free_memory(), in_use + kMedium / 2) << "still in use";
+  latch.release();
+  EXPECT_TRUE(passes(preset));
+  EXPECT_EQ(wrong.so_far(), 0u);
+  CALL(cudaDeviceSynchronize());
+  EXPECT_GT(free_memory(), in_use + kMedium / 2) << "not given back";
+}
+
 TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
   covers("SOMA-05");
   needs(gpus(1), pools, alone);
@@ -298,13 +329,8 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
     EXPECT_GT(free_memory(), before - kLarge / 2) << "not given back";
 
     for (const cudaStream_t preset :
-         {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread}) {
-      CALL(cudaMalloc(&memory, kMedium));
-      const size_t in_use = free_memory();
-      EXPECT_SUCCESS(api.free_async(memory, preset));
-      CALL(cudaDeviceSynchronize());
-      EXPECT_GT(free_memory(), in_use + kMedium / 2) << "in a default stream";
-    }
+         {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread})
+      expect_free_in_default_stream(api, preset);
     EXPECT_TRUE(context_is_usable());
   };
   scenario.role("allocator", [=](Role&) { by_both_apis(frees); });

@@ -474,6 +474,20 @@ static void expect_used_by_second_gpu(cudaMemPool_t pool) {
   CALL(cudaSetDevice(0));
 }
 
+// Access that was taken away stays away for what is allocated afterwards.
+static void allocates_without_access(Role&) {
+  const Pool pool;
+  const AsyncBuffer older(pool, kBytes);
+  CALL(give_access(1, pool));
+  CALL(give_access(1, pool, cudaMemAccessFlagsProtNone));
+  const AsyncBuffer later(pool, kBytes);
+  later.fill(pattern("on GPU 0"));
+  EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtNone);
+  CALL(cudaSetDevice(1));
+  EXPECT_TRUE(context_is_usable());
+  EXPECT_TRUE(kernel_faults(later)) << "allocated after access was taken";
+}
+
 TEST(Pools, AccessIsForOlderAndNewerAllocations) {
   covers("SOMA-14");
   needs(gpus(2), pools, peer_access);
@@ -530,6 +544,7 @@ TEST(Pools, AccessIsForOlderAndNewerAllocations) {
     CALL(give_access(1, pool, cudaMemAccessFlagsProtNone));
     EXPECT_TRUE(kernel_faults(buffer)) << "access was taken away";
   });
+  scenario.role("one that allocates later", allocates_without_access);
   scenario.run(20s);
 }
 

@@ -597,22 +597,26 @@ static void synchronize_context() {
 }
 
 // A synchronise of another stream, or of an event in it, covers no free of a
-// stream that is held.
+// stream that is held. An event that is older than the free does not cover the
+// free either.
 static void expect_no_reuse_by_another_synchronise(
     const std::vector<cudaMemPoolAttr>& allowed) {
   Handover pending(RuntimeApi{}, allowed);
   const Stream beside;
-  cudaEvent_t event = nullptr;
-  CALL(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  cudaEvent_t event = nullptr, older = nullptr;
+  for (cudaEvent_t* const one : {&event, &older})
+    CALL(cudaEventCreateWithFlags(one, cudaEventDisableTiming));
+  CALL(cudaEventRecord(older, pending.first()));
   pending.hold();
   pending.use_and_free();
+  CALL(cudaEventSynchronize(older));
   CALL(cudaEventRecord(event, beside));
   CALL(cudaStreamSynchronize(beside));
   CALL(cudaEventSynchronize(event));
   EXPECT_EQ(pending.ask_again(), cudaSuccess);
   EXPECT_FALSE(pending.reused()) << "the stream of the free is held";
   pending.expect_no_overlap();
-  CALL(cudaEventDestroy(event));
+  for (const cudaEvent_t one : {event, older}) CALL(cudaEventDestroy(one));
 }
 
 // A synchronise of a default stream covers the frees in it.
@@ -625,6 +629,16 @@ static void expect_reuse_after_default_stream(cudaStream_t stream) {
   CALL(cudaStreamSynchronize(stream));
   const AsyncBuffer again(pool, kBlock, other);
   EXPECT_EQ(reserved(pool), before) << "freed in default stream " << stream;
+}
+
+// A synchronise of the context also gives back memory above the threshold,
+// which is 0.
+static void expect_release_by_context_synchronise() {
+  const Stream stream;
+  const Pool pool;
+  AsyncBuffer(pool, kBlock, stream).free_async(stream);
+  synchronize_context();
+  EXPECT_LT(reserved(pool), kBlock) << "after cuCtxSynchronize";
 }
 
 TEST(ReusePolicies, ASynchroniseEndsFreesForAllStreams) {
@@ -662,6 +676,7 @@ TEST(ReusePolicies, ASynchroniseEndsFreesForAllStreams) {
     for (const cudaStream_t stream :
          {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread})
       expect_reuse_after_default_stream(stream);
+    expect_release_by_context_synchronise();
     expect_no_reuse_by_another_synchronise({});
     expect_no_reuse_by_another_synchronise(
         {cudaMemPoolReuseAllowOpportunistic});

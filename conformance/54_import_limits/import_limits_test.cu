@@ -225,16 +225,22 @@ TEST(ImportLimits, ImportersDoNotDisturbEachOther) {
   scenario.role("exporter", [](Role& me) {
     by_both_apis([&](auto api) {
       const Pool pool = created(api, shareable());
-      for (int i = 0; i < kImporters; ++i)  // one descriptor each
+      const auto send_pool = [&] {
         me.send_descriptor("pool" + by_the(api), exported(api, pool).get());
+      };
+      for (int i = 1; i < kImporters; ++i) send_pool();
       for (int i = 0; i < kManyExports; ++i)
         EXPECT_TRUE(exported(api, pool)) << "one more export";
       const AsyncBuffer first = allocated(api, pool, kBytes);
       const AsyncBuffer second = allocated(api, pool, kBytes);
       first.fill(pattern("first"));
       second.fill(pattern("second"));
-      me.send("first", exported(api, first));
-      me.send("second", exported(api, second));
+      const PointerData of_first = exported(api, first);
+      const PointerData of_second = exported(api, second);
+      // One importer gets a descriptor that is newer than the data.
+      send_pool();
+      me.send("first", of_first);
+      me.send("second", of_second);
       me.send("second again", exported(api, second));
       me.wait("freed", kImporters);
       EXPECT_TRUE(kernel_reads(first, pattern("first")));

@@ -204,6 +204,18 @@ TEST(PoolTwoGpus, TheImporterGivesAccessItself) {
   scenario.run(30s);
 }
 
+// An importer that gives access to its pool and takes it away again. After that
+// a kernel cannot read.
+static void takes_access_away(Role& me) {
+  const Pool pool(me.receive_descriptor("pool for the trespasser"));
+  const AsyncBuffer first(pool, me.receive<PointerData>("first"), kBytes);
+  CALL(give_access(1, pool));
+  expect_reads(1, first, pattern("first"));
+  CALL(give_access(1, pool, kNone));
+  CALL(cudaSetDevice(1));
+  EXPECT_TRUE(kernel_faults(first)) << "access was taken away";
+}
+
 // Access is given to one of two imported pools, stays when a part of the memory
 // of this pool is freed, and is taken away.
 TEST(PoolTwoGpus, AccessIsThatOfOneImportedPool) {
@@ -218,10 +230,13 @@ TEST(PoolTwoGpus, AccessIsThatOfOneImportedPool) {
     second.fill(pattern("second"));
     me.send_descriptor("pool", pool.exported().get());
     me.send_descriptor("other", other.exported().get());
-    me.send("first", first.exported());
+    me.send_descriptor("pool for the trespasser", pool.exported().get());
+    for (int i = 0; i < 2; ++i) me.send("first", first.exported());
     me.send("second", second.exported());
     me.wait("freed");
+    me.wait_for_end("trespasser");
   });
+  scenario.role("trespasser", takes_access_away);
 
   scenario.role("importer", [](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <limits>
 #include <string>
@@ -587,6 +588,54 @@ int first_mapping_clears(Call& call) {
     mapped_before.erase(*call.at<Chunk*>(0));
   }
   return code;
+}
+
+// A handle that was released has no properties, although another reference
+// holds the memory.
+int released_without_properties(Call& call) {
+  return call.is("cuMemGetAllocationPropertiesFromHandle") &&
+                 released.has(call.at<Chunk>(1))
+             ? refused(call)
+             : noted_chunks(call);
+}
+
+// The unmap of several mappings succeeds, and unmaps the first one only.
+int unmap_ends_first_only(Call& call) {
+  const auto begin = call.at<CUdeviceptr>(0);
+  auto& bytes = call.at<size_t>(1);
+  const size_t first = mappings.get(begin).bytes;
+  if (!call.is("cuMemUnmap") || !mappings.has(begin) ||
+      mapping_at(begin + first) == 0 || first >= bytes)
+    return noted_chunks(call);
+  bytes = first;
+  call.fired();
+  return noted_chunks(call);
+}
+
+// After memory was created for descriptors, later memory without handle types
+// can be exported, too.
+int exported_like_earlier(Call& call) {
+  static Table<Chunk> plain;  // created after memory for descriptors
+  static std::atomic<bool> shareable{false};
+  const int code = call.proceed();
+  if (call.is("cuMemCreate")) {
+    if (code != kSuccess) return code;
+    plain.erase(*call.at<Chunk*>(0));
+    const auto types =
+        call.at<const CUmemAllocationProp*>(2)->requestedHandleTypes;
+    if (types == kFd) shareable = true;
+    if (types == CU_MEM_HANDLE_TYPE_NONE && shareable)
+      plain.put(*call.at<Chunk*>(0));
+    return code;
+  }
+  if (code == kSuccess || call.at<CUmemAllocationHandleType>(2) != kFd ||
+      !plain.has(call.at<Chunk>(1)))
+    return code;
+  const Chunk other = new_chunk(kGranule, on_gpu(0), kFd);
+  const CUresult exported = DRIVER_CALL(cuMemExportToShareableHandle)(
+      call.at<void*>(0), other, kFd, 0);
+  DRIVER_CALL(cuMemRelease)(other);
+  return exported == CUDA_SUCCESS ? accepted(call) : code;
 }
 
 // A refused export keeps the memory for ever.
@@ -1214,6 +1263,20 @@ void add_lives_and_places(List& list) {
              "after the export",
              {kCreate, kExport, kMap, kUnmap, kSetAccess},
              first_mapping_clears);
+  list.named(
+      "released-without-properties",
+      "a handle that was released has no properties, although another "
+      "reference holds the memory",
+      {"cuMemGetAllocationPropertiesFromHandle", kRelease, kCreate, kImport},
+      released_without_properties);
+  list.named("unmap-ends-first-only",
+             "the unmap of two mappings succeeds, and unmaps only the first "
+             "one",
+             {kMap, kUnmap}, unmap_ends_first_only);
+  list.named("exported-like-earlier",
+             "after memory was created for descriptors, later memory without "
+             "handle types can be exported, too",
+             {kCreate, kExport}, exported_like_earlier);
   list.named("refused-export-leaks",
              "a refused export keeps the memory for ever",
              {kExport, kMap, kUnmap}, refused_export_leaks);

@@ -108,20 +108,25 @@ int record_skips_joined_streams(Call& call) {
 
 // --- the work that a wait holds ----------------------------------------------
 
+// Waits that a stream submits only with its next work.
+Table<cudaStream_t, cudaEvent_t> late;
+
+void submit(cudaStream_t stream) {
+  const cudaEvent_t event = late.get(stream);
+  if (late.erase(stream)) cudaStreamWaitEvent(stream, event, 0);
+}
+// noted_event(), but submits the waits for an event before its destroy.
+int noted_late_event(Call& call) {
+  if (call.is("cudaEventDestroy"))
+    for (const auto& [stream, event] : late.all())
+      if (event == call.at<cudaEvent_t>(0)) submit(stream);
+  return noted_event(call);
+}
+
 // A stream that waits for the null stream submits its wait only with its next
 // work, so the null stream does not know of the wait.
 int default_skips_wait_of_blocking(Call& call) {
-  static Table<cudaStream_t, cudaEvent_t> late;
-  const auto submit = [](cudaStream_t stream) {
-    const cudaEvent_t event = late.get(stream);
-    if (late.erase(stream)) cudaStreamWaitEvent(stream, event, 0);
-  };
-  if (keeps_events(call)) {
-    if (call.is("cudaEventDestroy"))
-      for (const auto& [stream, event] : late.all())
-        if (event == call.at<cudaEvent_t>(0)) submit(stream);
-    return noted_event(call);
-  }
+  if (keeps_events(call)) return noted_late_event(call);
   const auto stream = call.value<cudaStream_t>(kStream);
   if (waits_for_event(call)) {
     const cudaEvent_t event = shared_event(call);
@@ -136,12 +141,29 @@ int default_skips_wait_of_blocking(Call& call) {
   return call.proceed();
 }
 
-// A host function directly after a wait for an imported event runs at once.
+// Of several waits for imported events directly one after another, a stream
+// keeps only the last one.
+int last_wait_replaces(Call& call) {
+  if (keeps_events(call)) return noted_late_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  const cudaEvent_t event = shared_event(call);
+  if (!waits_for_event(call) || event == nullptr || !is_imported(event)) {
+    submit(stream);
+    return call.proceed();
+  }
+  if (late.has(stream) && is_pending(late.get(stream))) call.fired();
+  late.put(stream, event);
+  return kSuccess;
+}
+
+// A host function directly after a wait for an imported event runs at once. If
+// the runtime is sound, only those of the driver API do so.
+template <bool runtime_is_sound>
 int wait_holds_no_host_functions(Call& call) {
   static Table<cudaStream_t> waited;
   if (call.is("cudaLaunchHostFunc")) {
     auto& stream = call.value<cudaStream_t>(kStream);
-    if (waited.erase(stream)) {
+    if (waited.erase(stream) && (!runtime_is_sound || !call.is_runtime())) {
       stream = private_stream();
       call.fired();
     }
@@ -597,7 +619,20 @@ void add_event_paths(List& list) {
       "a host function directly after a wait for an imported event does "
       "not wait",
       {kHostFunction, kWait, kKernel, kCreate, kExport, kOpenEvent, kDestroy},
-      wait_holds_no_host_functions);
+      wait_holds_no_host_functions<false>);
+  list.named(
+      "wait-holds-no-driver-host-functions",
+      "a host function of the driver API directly after a wait for an imported "
+      "event does not wait",
+      {kHostFunction, kWait, kKernel, kCreate, kExport, kOpenEvent, kDestroy},
+      wait_holds_no_host_functions<true>);
+  list.named("last-wait-replaces-others",
+             "of several waits for imported events directly one after another, "
+             "only the last one holds the stream",
+             {kWait, kKernel, kCopy, kSet, "cudaStreamQuery",
+              "cudaStreamSynchronize", "cudaStreamDestroy", kRecord,
+              kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+             last_wait_replaces);
   list.named("sync-copy-skips-wait",
              "a synchronous copy does not wait, although the null stream waits "
              "for an imported event",

@@ -173,6 +173,15 @@ bool is_stream_ordered(const void* address) {
   return blocks.has(const_cast<void*>(address));
 }
 
+// A copy does nothing with opened memory.
+int copy_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return is_opened(call.value<CUdeviceptr>(kPointer)) ||
+                 is_opened(call.value<CUdeviceptr>(kSource))
+             ? no_wait(call)
+             : call.proceed();
+}
+
 // A call with an address of this role does nothing with memory of a peer.
 template <Role role>
 int peer_access_lost(Call& call) {
@@ -294,6 +303,12 @@ bool is_of_other_exporter(const Opened& closed, const Opened& other) {
              told("exporter-" + other.handle, 0);
 }
 
+// The open gives the address of memory that is open, and does not count.
+int uncounted(Call& open, void* known) {
+  *open.at<void**>(0) = known;
+  return no_wait(open);
+}
+
 // Does the process see only one GPU of several?
 bool sees_one_gpu() {
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -308,9 +323,7 @@ int hidden_gpu_copy_in_lost(Call& call) {
 int hidden_gpu_open_not_counted(Call& call) {
   void* const before =
       is_open_call(call) && sees_one_gpu() ? already_open(call) : nullptr;
-  if (before == nullptr) return noted_open(call);
-  *call.at<void**>(0) = before;
-  return no_wait(call);
+  return before == nullptr ? noted_open(call) : uncounted(call, before);
 }
 
 // The driver's number of the device of opened memory is the number that the
@@ -374,6 +387,43 @@ int free_ends_mappings_in_block(Call& call) {
   for (const auto& [address, one] : opened.all())
     if (told("ended-" + one.handle, 0) != 0) unmap(call, address, one);
   return call.proceed();
+}
+
+// Memory cannot be exported when the thread that allocated it has ended.
+int export_ends_with_allocating_thread(Call& call) {
+  static auto& orphans = *new Table<CUdeviceptr>;
+  if (exports_memory(call))
+    return orphans.has(call.at<CUdeviceptr>(1)) ? refused(call)
+                                                : call.proceed();
+  if (call.is("cudaFree")) {
+    orphans.erase(call.at<CUdeviceptr>(0));
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const CUdeviceptr made = *call.at<CUdeviceptr*>(0);
+  at_thread_end([made] { orphans.put(made); });
+  return code;
+}
+
+// cuMemFree does not give exported memory back.
+int driver_free_of_exported_lost(Call& call) {
+  static auto& exported = *new Table<void*>;
+  if (!exports_memory(call))
+    return exported.erase(call.at<void*>(0)) && !call.is_runtime()
+               ? no_wait(call)
+               : call.proceed();
+  const int code = call.proceed();
+  if (code == kSuccess) exported.put(call.at<void*>(1));
+  return code;
+}
+
+// The count of opens has two bytes.
+int counts_to_65535(Call& call) {
+  void* const known = is_open_call(call) ? already_open(call) : nullptr;
+  return known != nullptr && opened.get(known).count >= 65535
+             ? uncounted(call, known)
+             : noted_open(call);
 }
 
 // The second open of a small allocation gives the start of its block.
@@ -560,6 +610,12 @@ void add_boxes(List& list) {
              "cuMemcpy3DAsync does nothing with opened memory",
              {kOpen, kClose, "cuMemcpy3DAsync"},
              driver_copy_lost<CUDA_MEMCPY3D>);
+  list.named("import-driver-peer-copy-lost",
+             "cuMemcpyPeer does nothing with opened memory",
+             {kOpen, kClose, "cuMemcpyPeer"}, copy_lost);
+  list.named("import-driver-async-peer-copy-lost",
+             "cuMemcpyPeerAsync does nothing with opened memory",
+             {kOpen, kClose, "cuMemcpyPeerAsync"}, copy_lost);
   list.named("import-set-rows-16-counts-bytes",
              "cuMemsetD2D16 of opened memory takes its width as bytes",
              {kOpen, kClose, "cuMemsetD2D16"}, row_counts_bytes<2>);
@@ -677,6 +733,16 @@ void add_memory_paths(List& list) {
              "memory of its neighbours in the block",
              {kGet, kOpen, kClose, kFree, "cudaLaunchKernel"},
              free_ends_mappings_in_block);
+  list.named("export-ends-with-allocating-thread",
+             "memory cannot be exported when the thread that allocated it has "
+             "ended",
+             {kGet, "cudaMalloc", kFree}, export_ends_with_allocating_thread);
+  list.named("exported-never-freed-by-driver",
+             "cuMemFree does not give exported memory back", {kGet, kFree},
+             driver_free_of_exported_lost);
+  list.named("open-counts-to-65535",
+             "the reference count of opened memory does not rise above 65535",
+             {kOpen, kClose}, counts_to_65535);
   list.named("second-open-without-offset",
              "the second open of a small allocation gives the start of its "
              "block",

@@ -70,6 +70,21 @@ int blocking_stream_frees_at_once(Call& call) {
              : noted_pools(call);
 }
 
+// The free of memory of cudaMalloc in a default stream does not wait for this
+// stream.
+int allocated_memory_freed_at_once(Call& call) {
+  static Table<void*> allocated;
+  if (call.is("cudaFree")) allocated.erase(call.at<void*>(0));
+  if (call.is("cudaFreeAsync") && allocated.erase(call.at<void*>(0)) &&
+      (is_default(stream_of(call)) || is_per_thread(call)) &&
+      is_busy(stream_of(call)))
+    return freed_at_once(call);
+  const int code = call.proceed();
+  if (code == kSuccess && call.is("cudaMalloc"))
+    allocated.put(*call.at<void**>(0));
+  return code;
+}
+
 // A free that the program has made and the driver has not.
 struct Free {
   cudaStream_t stream = nullptr;
@@ -150,6 +165,24 @@ Now at_synchronise_of_other(Call& call, const Free& free) {
   const bool other =
       call.is("cudaStreamSynchronize") && stream_of(call) != free.stream;
   return other ? Now::kAtOnce : Now::kInOrder;
+}
+
+// The streams in which events were recorded last.
+Table<cudaEvent_t, cudaStream_t> recorded_in;
+Now at_synchronise_of_event(Call& call, const Free& free) {
+  const bool older =
+      call.is("cudaEventSynchronize") && is_busy(free.stream) &&
+      recorded_in.has(call.value<cudaEvent_t>(kEvent)) &&
+      recorded_in.get(call.value<cudaEvent_t>(kEvent)) == free.stream;
+  return older ? Now::kAtOnce : Now::kInOrder;
+}
+// The synchronise of an event ends the pending frees of the event's stream,
+// although the event is older than the frees.
+int older_event_ends_frees(Call& call) {
+  if (!call.is("cudaEventRecord"))
+    return with_late_frees<busy_free, at_synchronise_of_event>(call);
+  recorded_in.put(call.value<cudaEvent_t>(kEvent), stream_of(call));
+  return call.proceed();
 }
 
 bool busy_free_by_non_blocking(Call& free) {
@@ -650,6 +683,24 @@ int mapped_memory_exported(Call& call) {
              : code;
 }
 
+// A further export of a pool makes data invalid that were exported before it.
+int export_of_pool_ends_data(Call& call) {
+  static auto& pools = *new Table<std::string, cudaMemPool_t>;
+  const auto is_old = [](const std::string& key) { return "old-" + key; };
+  if (imports(call) && told(is_old(key_of_import(call)), 0) == 1)
+    return refused(call);
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (exports(call)) {
+    pools.put(key_of_export(call), blocks.get(call.at<void*>(1)).pool);
+    tell_processes(is_old(key_of_export(call)), 0);
+  } else if (exports_pool(call)) {
+    for (const auto& [key, pool] : pools.all())
+      if (pool == call.at<cudaMemPool_t>(1)) tell_processes(is_old(key), 1);
+  }
+  return code;
+}
+
 // --- rectangles of the driver API --------------------------------------------
 
 int rectangle_set_lost(Call& call) {
@@ -843,6 +894,62 @@ int trim_takes_access(Call& call) {
   return code;
 }
 
+// Access that was taken away is there again after the next allocation, and the
+// query does not say so.
+int taken_access_comes_back(Call& call) {
+  static Table<cudaMemPool_t, int> taken;  // from this GPU
+  if (call.is("cudaMemPoolDestroy")) taken.erase(pool_of(call));
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (gives_access(call)) {
+    taken.erase(pool_of(call));
+  } else if (sets_access(call)) {
+    taken.put(pool_of(call), call.at<const cudaMemAccessDesc*>(1)->location.id);
+  } else if (allocates(call) && taken.has(call.at<cudaMemPool_t>(2))) {
+    const auto pool = call.at<cudaMemPool_t>(2);
+    cudaMemAccessDesc access{};
+    access.location = {cudaMemLocationTypeDevice, taken.get(pool)};
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    if (cudaMemPoolSetAccess(pool, &access, 1) == cudaSuccess) call.fired();
+  } else if (call.is("cudaMemPoolGetAccess") &&
+             taken.get(call.at<cudaMemPool_t>(1), -1) ==
+                 call.at<const cudaMemLocation*>(2)->id) {
+    *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtNone;
+  }
+  return code;
+}
+
+// Access to an imported pool is taken away only in the answer to a query.
+int import_access_taken_in_name(Call& call) {
+  static Table<cudaMemPool_t, int> taken;  // from this GPU
+  if (sets_access(call) && imported_pools.has(pool_of(call))) {
+    taken.erase(pool_of(call));
+    if (!gives_access(call)) {
+      taken.put(pool_of(call),
+                call.at<const cudaMemAccessDesc*>(1)->location.id);
+      return no_wait(call);
+    }
+  }
+  const int code = noted_pools(call);
+  if (code == kSuccess && call.is("cudaMemPoolGetAccess") &&
+      taken.get(call.at<cudaMemPool_t>(1), -1) ==
+          call.at<const cudaMemLocation*>(2)->id)
+    *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtNone;
+  return code;
+}
+
+// The runtime says that stream-ordered memory is on the current GPU.
+int told_on_current_gpu(Call& call) {
+  if (!call.is("cudaPointerGetAttributes")) return noted_pools(call);
+  const int code = call.proceed();
+  if (code != kSuccess || !is_own_block(call.at<void*>(1))) return code;
+  int& gpu = call.at<cudaPointerAttributes*>(0)->device;
+  if (gpu == current_gpu()) return code;
+  gpu = current_gpu();
+  call.fired();
+  return code;
+}
+
 // Access of GPU 0 to a pool of another GPU is not given.
 int access_of_gpu_0_lost(Call& call) {
   return gives_access(call) && gpu_of(pool_of(call)) > 0 &&
@@ -889,7 +996,8 @@ int free_of_other_gpu_refused(Call& call) {
 template <bool (*applies)(Call& call, cudaMemPool_t pool)>
 int synchronise_keeps(Call& call) {
   std::map<cudaMemPool_t, uint64_t> thresholds;
-  if (call.is("cudaStreamSynchronize") || call.is("cudaDeviceSynchronize"))
+  if (call.is("cudaStreamSynchronize") || call.is("cudaDeviceSynchronize") ||
+      call.is("cuCtxSynchronize"))
     for (const auto& each : own_pools.all()) {
       const cudaMemPool_t pool = each.first;
       const auto now = attribute(pool, kThreshold);
@@ -908,6 +1016,9 @@ int synchronise_keeps(Call& call) {
 }
 bool pool_of_second_gpu(Call&, cudaMemPool_t pool) {
   return is_on_second_gpu(pool);
+}
+bool of_the_context(Call& call, cudaMemPool_t) {
+  return call.is("cuCtxSynchronize");
 }
 bool in_default_stream(Call& call, cudaMemPool_t) {
   return call.is("cudaStreamSynchronize") && is_default(stream_of(call));
@@ -1141,6 +1252,33 @@ static void add_processes_and_gpus(List& list) {
              "a synchronise of the default stream gives back no memory",
              {kCreate, kDestroy, "cudaStreamSynchronize"},
              synchronise_keeps<in_default_stream>);
+  list.named(
+      "context-sync-keeps-memory",
+      "cuCtxSynchronize gives back no memory above the release threshold",
+      {kCreate, kDestroy, "cuCtxSynchronize"},
+      synchronise_keeps<of_the_context>);
+  list.named("pool-export-ends-data",
+             "a further export of a pool makes data invalid that were exported "
+             "before it",
+             {kAllocate, kAllocateFrom, kExport, kExportPointer, kImportPointer,
+              kFree, kFreeNow},
+             export_of_pool_ends_data);
+  list.named("pool-access-comes-back",
+             "access that was taken from a pool is there again after the next "
+             "allocation",
+             {kAllocateFrom, kDestroy, kSetAccess, kGetAccess},
+             taken_access_comes_back, 2);
+  list.named("pool-import-access-taken-in-name",
+             "access to an imported pool is taken away only in the answer to a "
+             "query",
+             {kImport, kDestroy, kSetAccess, kGetAccess},
+             import_access_taken_in_name, 2);
+  list.named(
+      "stream-ordered-told-on-current-gpu",
+      "the runtime says that stream-ordered memory is on the current "
+      "GPU",
+      {kAllocate, kAllocateFrom, kFree, kFreeNow, "cudaPointerGetAttributes"},
+      told_on_current_gpu, 2);
   list.named("current-pool-of-context",
              "each context has a current pool of its own",
              {"cudaDeviceSetMemPool", "cudaDeviceGetMemPool"},
@@ -1173,6 +1311,14 @@ void add_pool_paths(List& list) {
   list.named("blocking-stream-free-at-once",
              "a free in a blocking stream does not wait for this stream",
              {kFree, kAllocate, kAllocateFrom}, blocking_stream_frees_at_once);
+  list.named("malloc-freed-at-once-by-default-stream",
+             "a free of memory of cudaMalloc in a default stream does not wait "
+             "for this stream",
+             {"cudaMalloc", "cudaFree", kFree}, allocated_memory_freed_at_once);
+  list.named("older-event-ends-frees",
+             "the synchronise of an event ends later frees in the event's "
+             "stream",
+             {CALLS_OF_LATE_FREES, "cudaEventRecord"}, older_event_ends_frees);
   list.named("sync-of-other-stream-frees",
              "a synchronise of one stream ends the pending frees of all "
              "streams",

@@ -21,7 +21,18 @@ from ipclab import model, supervise
 from test_build_lines import build_line, has_toolkit, profile, toolkit, with_nvcc
 from test_repository import LESSONS, TOP, source, topic
 
-Programs = dict[tuple[str, int], Future[Path]]
+Programs = dict[str, Future[Path]]
+INCLUDE = re.compile(r"^#include .*$", re.MULTILINE)
+MAIN = """
+static int start(int (*main)(), int, char**) { return main(); }
+static int start(int (*main)(int, char**), int argc, char** argv) {
+  return main(argc, argv);
+}
+int main(int argc, char** argv) {
+  switch (std::atoi(std::getenv("IPCLAB_CHANGE"))) {
+%s  }
+}
+"""
 
 FIELDS = {"change", "replace", "by", "happens", "exit", "prints"}
 
@@ -38,12 +49,32 @@ def changed(lesson: str, change: dict[str, Any]) -> str:
     return text.replace(change["replace"], change["by"])
 
 
-def build(lesson: str, text: str, folder: Path) -> Path:
-    """Build a changed lesson as its header says; return the program."""
+def combined(lesson: str) -> str:
+    """A source with the lesson after each of its changes, each in its own namespace.
+    IPCLAB_CHANGE is the number of the change that runs.
+
+    Most of the time of a build is for the headers, which all changes share.
+    """
+    texts = [changed(lesson, change) for change in changes(lesson)]
+    includes = dict.fromkeys(x for text in texts for x in INCLUDE.findall(text))
+    name = source(lesson).relative_to(TOP)
+    parts = [
+        f'namespace change_{i} {{\n#line 1 "{name}"\n{INCLUDE.sub("", text)}\n}}\n'
+        for i, text in enumerate(texts)
+    ]
+    cases = "".join(
+        f"    case {i}: return start(change_{i}::main, argc, argv);\n"
+        for i in range(len(texts))
+    )
+    return "\n".join([*includes, "#include <cstdlib>", *parts, MAIN % cases])
+
+
+def build(lesson: str, folder: Path) -> Path:
+    """Build all changes of a lesson as its header says; return the program."""
     shutil.copytree(TOP / "samples/common", folder / "samples/common")
     file = folder / source(lesson).relative_to(TOP)
     shutil.copytree(source(lesson).parent, file.parent)  # also the lesson's own headers
-    file.write_text(text)
+    file.write_text(combined(lesson))
     program = folder / "a.out"
     built = subprocess.run(
         # test_build_lines.py tests the line's machine code; here PTX is enough and
@@ -59,18 +90,17 @@ def build(lesson: str, text: str, folder: Path) -> Path:
     return program
 
 
-def run(lesson: str, program: Path) -> tuple[int, str]:
-    """Run a program; return its exit code and all that it prints. If this machine
-    cannot run the program, the program runs on the model.
+def run(lesson: str, program: Path, number: int) -> tuple[int, str]:
+    """Run a change of a lesson; return its exit code and all that it prints. If this
+    machine cannot run the program, the program runs on the model.
     """
     folder = os.environ.get("IPCLAB_MODEL")
     for environment in (
         {},
         model.environment(Path(str(folder)), profile(lesson)),
     ):
-        ran = supervise.run(
-            [str(program)], timeout=60, environment={**os.environ, **environment}
-        )
+        environment = {**os.environ, **environment, "IPCLAB_CHANGE": str(number)}
+        ran = supervise.run([str(program)], timeout=60, environment=environment)
         assert not ran.survivors
         if ran.code != 77 or folder is None:
             break
@@ -86,20 +116,15 @@ def kept(change: dict[str, Any], code: int, printed: str) -> bool:
 def programs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Programs]:
-    """Builds the programs of all requested changes, in threads, while others run."""
+    """Builds the programs of all requested lessons, in threads, while others run."""
     top = tmp_path_factory.mktemp("try")
-
-    def one(lesson: str, number: int) -> Path:
-        folder = top / f"{lesson}.{number}"
-        return build(lesson, changed(lesson, changes(lesson)[number]), folder)
-
     parameters = [getattr(x, "callspec", None) for x in request.session.items]
-    asked = [x.params for x in parameters if x and "number" in x.params]
+    asked = [str(x.params["lesson"]) for x in parameters if x and "number" in x.params]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         yield {
-            (x["lesson"], x["number"]): pool.submit(one, x["lesson"], x["number"])
-            for x in asked
-            if not toolkit(x["lesson"]) or has_toolkit(x["lesson"], with_nvcc())
+            lesson: pool.submit(build, lesson, top / lesson)
+            for lesson in dict.fromkeys(asked)
+            if not toolkit(lesson) or has_toolkit(lesson, with_nvcc())
         }
         pool.shutdown(cancel_futures=True)
 
@@ -111,11 +136,10 @@ def programs(
 def test_what_the_page_promises_happens(
     lesson: str, number: int, programs: Programs
 ) -> None:
-    if (built := programs.get((lesson, number))) is None:
+    if (built := programs.get(lesson)) is None:
         pytest.skip(f"no nvcc of CUDA {toolkit(lesson)} here: ci/setup --newest")
     change = changes(lesson)[number]
-    program = built.result()
-    code, printed = run(lesson, program)
+    code, printed = run(lesson, built.result(), number)
     if code == 77 and "IPCLAB_MODEL" not in os.environ:
         pytest.skip(f"this machine cannot show it: {printed.strip()}")
     assert kept(change, code, printed), f"exit {code}\n{printed}"
