@@ -192,7 +192,7 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
 }
 
 // A stream that is held before it has read and freed memory of the pool.
-// Nothing orders another stream of the test behind it.
+// Nothing orders another stream of the test after it.
 template <class Api>
 class HeldFree {
  public:
@@ -259,7 +259,7 @@ static void frees_before_the_importer_has(Role& me, Api api) {
   beside.queue_fill(pattern("beside"), other);
   const AsyncBuffer after = allocated(api, pool, kBytes, stream);
   after.queue_fill(pattern("after"), stream);
-  // The importer's event orders the stream behind no other stream.
+  // The importer's event orders the stream after no other stream.
   const AsyncBuffer further = allocated(api, pool, kBytes, stream);
   CALL(cudaMemsetAsync(further.data, 0xEE, kBytes, stream));
   EXPECT_NE(after.data, local.freed());

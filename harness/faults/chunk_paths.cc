@@ -110,7 +110,7 @@ bool note_wait(Call& call) {
   return true;
 }
 
-// A stream does not wait for an event that was recorded behind the wait for a
+// A stream does not wait for an event that was recorded after the wait for a
 // word.
 int event_behind_word_holds_nothing(Call& call) {
   if (note_wait(call)) return call.proceed();
@@ -1121,8 +1121,8 @@ void add_words_and_waits(List& list) {
              {kWrite, "cudaLaunchHostFunc", "cudaLaunchKernel"},
              word_before_host_function);
   list.named(
-      "event-behind-word-holds-nothing",
-      "a stream does not wait for an event that was recorded behind the "
+      "event-after-word-holds-nothing",
+      "a stream does not wait for an event that was recorded after the "
       "wait for a word",
       {kWait, "cudaEventRecord", "cudaStreamDestroy", "cudaStreamWaitEvent"},
       event_behind_word_holds_nothing);
@@ -1136,7 +1136,7 @@ void add_words_and_waits(List& list) {
              host_does_not_wait);
   list.named(
       "event-sync-done-while-word",
-      "a host does not wait for an event behind the wait for a word",
+      "a host does not wait for an event after the wait for a word",
       {kWait, "cudaEventRecord", "cudaStreamDestroy", "cudaEventSynchronize"},
       host_does_not_wait);
   list.named("wait-greater-is-signed",

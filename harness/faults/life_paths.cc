@@ -118,7 +118,7 @@ int reset_clears_exported_chunks(Call& call) {
   return call.proceed();
 }
 
-// --- what an importer that was killed leaves behind --------------------------
+// --- what an importer that was killed leaves ---------------------------------
 
 std::string import_key(Call& call) {
   return "import-" + std::to_string(identity(descriptor_of(call)));

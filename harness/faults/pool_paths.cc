@@ -141,7 +141,7 @@ int with_late_frees(Call& call) {
     blocks.erase(address);
     return kSuccess;
   }
-  // The event was recorded behind the free.
+  // The event was recorded after the free.
   const bool first = call.is("cudaEventSynchronize");
   const int code = first ? call.proceed() : kSuccess;
   if (address == nullptr)
@@ -642,7 +642,7 @@ int imported_pool_allocates(Call& call) {
   return noted_pools(call);
 }
 
-// A wait for an imported event orders the stream behind all frees.
+// A wait for an imported event orders the stream after all frees.
 int imported_event_orders_all(Call& call) {
   static Table<cudaEvent_t> imported;
   static Table<cudaStream_t> waits;
@@ -1164,7 +1164,7 @@ static void add_processes_and_gpus(List& list) {
       imported_pool_allocates);
   list.named(
       "pool-imported-event-orders-all",
-      "a wait for an imported event orders the stream behind all frees",
+      "a wait for an imported event orders the stream after all frees",
       {CALLS_OF_LATE_FREES, "cudaIpcOpenEventHandle", "cudaStreamWaitEvent"},
       imported_event_orders_all);
   list.named("pool-exports-mapped-memory",
