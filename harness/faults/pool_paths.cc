@@ -107,7 +107,7 @@ void settle(Call& call, void* address, const Free& free, Now now) {
   if (now == Now::kHidden) call.fired();
   if (now >= Now::kStays || !put_off.erase(address)) return;
   if (now == Now::kInOrder) {
-    // Behind an event the stream is idle very soon.
+    // After an event the stream is idle very soon.
     if (call.is("cudaEventSynchronize"))
       for (int i = 0; i < 1000 && is_busy(free.stream); ++i) usleep(100);
     const bool idle = !is_busy(free.stream);
@@ -863,7 +863,7 @@ int importers_share_access(Call& call) {
              : code;
 }
 
-// A pool that was exported takes no new access.
+// After the export of a pool, no other GPU gets access to it.
 int no_access_after_export(Call& call) {
   static Table<cudaMemPool_t> exported;
   if (exports_pool(call)) exported.put(call.at<cudaMemPool_t>(1));
@@ -1221,7 +1221,7 @@ static void add_processes_and_gpus(List& list) {
              {kImport, kDestroy, kSetAccess, kGetAccess},
              importers_share_access, 2);
   list.named("pool-no-access-after-export",
-             "a pool that was exported takes no new access",
+             "after the export of a pool, no other GPU gets access to it",
              {kExport, kSetAccess}, no_access_after_export, 2);
   list.named("pool-trim-takes-access",
              "a trim takes the access of other GPUs, and the query does not "
