@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/scenario/both_apis.h"
@@ -336,6 +338,38 @@ static void copies_to_a_variable(const Words& mapping) {
   EXPECT_TRUE(kernel_reads(part, written)) << "cudaMemcpyFromSymbol";
 }
 
+// Copies and memsets of the opened memory in streams of other kinds.
+static void works_in_streams_of_other_kinds(const Words& mapping) {
+  const DeviceBuffer own(kBytes);
+  const Stream urgent(Stream::Priority::kHighest);
+  cudaStream_t blocking = nullptr;
+  CALL(cudaStreamCreate(&blocking));
+  using Kind = std::pair<const char*, cudaStream_t>;
+  for (const auto& [kind, stream] :
+       {Kind{"cudaStreamLegacy", cudaStreamLegacy},
+        Kind{"a stream that the default stream waits for", blocking},
+        Kind{"a stream of high priority", urgent}}) {
+    SCOPED_TRACE(kind);
+    const auto copy = [stream = stream](const Words& to, const Words& from) {
+      to.poison();
+      CALL(cudaMemcpyAsync(to.data, from.data, kBytes, cudaMemcpyDeviceToDevice,
+                           stream));
+      CALL(cudaStreamSynchronize(stream));
+    };
+    own.fill(pattern(kind));
+    copy(mapping, own);
+    EXPECT_TRUE(kernel_reads(mapping, pattern(kind))) << "copied into it";
+    copy(own, mapping);
+    EXPECT_TRUE(kernel_reads(own, pattern(kind))) << "copied out of it";
+    CALL(cudaMemsetAsync(mapping.data, 0x3C, kBytes, stream));
+    CALL(cudaStreamSynchronize(stream));
+    std::vector<unsigned char> seen(kBytes, 0);
+    CALL(cudaMemcpy(seen.data(), mapping.data, kBytes, cudaMemcpyDefault));
+    EXPECT_TRUE(seen == std::vector<unsigned char>(kBytes, 0x3C)) << "set";
+  }
+  CALL(cudaStreamDestroy(blocking));
+}
+
 // Copies between the opened memory and other memory of the same context by the
 // driver's functions for two contexts, in both directions.
 static void copies_between_contexts(const Words& mapping) {
@@ -447,8 +481,65 @@ static void uses_the_pointer_in_every_way(Role& me) {
   copies_to_other_kinds_of_memory(mapping);
   copies_to_a_variable(mapping);
   copies_between_contexts(mapping);
+  works_in_streams_of_other_kinds(mapping);
   mapping.close();
   me.signal("closed");
+}
+
+// An importer that copies the memory of one exporter to the memory of another
+// one, in several ways. It tells the second exporter about each copy.
+static void copies_from_one_to_the_other(Role& me) {
+  LegacyMapping from(me.receive<cudaIpcMemHandle_t>("from"), kBytes);
+  LegacyMapping to(me.receive<cudaIpcMemHandle_t>("to"), kBytes);
+  const Stream stream;
+  constexpr size_t kRow = kBytes / 4;
+  const auto expect_arrives = [&](const char* way, cudaError_t code) {
+    CALL(code);
+    CALL(cudaDeviceSynchronize());
+    me.send_bytes("way", way);
+    me.wait("seen");
+  };
+  expect_arrives("cudaMemcpy", NOTED(cudaMemcpy(to.data, from.data, kBytes,
+                                                cudaMemcpyDefault)));
+  expect_arrives("cudaMemcpyAsync",
+                 NOTED(cudaMemcpyAsync(to.data, from.data, kBytes,
+                                       cudaMemcpyDeviceToDevice, stream)));
+  expect_arrives("cudaMemcpy2D",
+                 NOTED(cudaMemcpy2D(to.data, kRow, from.data, kRow, kRow, 4,
+                                    cudaMemcpyDefault)));
+  launch_copy(to, from);
+  expect_arrives("a kernel", cudaSuccess);
+  me.send_bytes("way", "");
+  to.close();
+  from.close();
+  me.signal("closed");
+}
+
+TEST(LegacyMemory, MemoryOfOneExporterIsCopiedToAnother) {
+  covers("LMEM-35");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("first exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("first exporter"));
+    me.send("from", buffer.legacy_handle());
+    me.wait("closed");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("first exporter")));
+  });
+  scenario.role("second exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    me.send("to", buffer.legacy_handle());
+    for (;;) {
+      const std::string way = me.receive_bytes("way");
+      if (way.empty()) break;
+      EXPECT_TRUE(kernel_reads(buffer, pattern("first exporter"))) << way;
+      buffer.poison();
+      me.signal("seen");
+    }
+    me.wait("closed");
+  });
+  scenario.role("importer", copies_from_one_to_the_other);
+  scenario.run(20s);
 }
 
 // The importer uses the opened pointer in the ways in which a local pointer is
@@ -668,6 +759,68 @@ void expect_boxes_are_set(const Words& memory, const Place& place) {
 
 }  // namespace
 
+// Judges that `write` writes exactly this rectangle of the memory, at its
+// beginning, with this byte.
+static void expect_rectangle(const char* way, const Words& memory, size_t pitch,
+                             size_t width, size_t height, unsigned char byte,
+                             const std::function<cudaError_t()>& write) {
+  std::vector<unsigned char> expected(memory.bytes(), kPoisonByte);
+  for (size_t y = 0; y < height; ++y)
+    std::fill_n(expected.begin() + static_cast<ptrdiff_t>(y * pitch), width,
+                byte);
+  memory.poison();
+  CALL(write());
+  CALL(cudaDeviceSynchronize());
+  std::vector<unsigned char> seen(memory.bytes(), 0);
+  CALL(cudaMemcpy(seen.data(), memory.data, seen.size(), cudaMemcpyDefault));
+  EXPECT_TRUE(seen == expected)
+      << way << " of " << height << " rows of " << width << " bytes";
+}
+
+// Rectangles that a driver might treat in another way: of one row, of one byte
+// in each row, and without a gap between the rows.
+static void uses_plain_rectangles(const Words& opened) {
+  const size_t pitch = pitch_for(1), bytes = 4 * pitch;
+  const DeviceBuffer own(bytes);
+  const Words part(opened.data, bytes);
+  const Stream stream;
+  unsigned char byte = 0x20;
+  for (const auto& [width, height] :
+       {std::pair{size_t{8}, size_t{1}}, std::pair{size_t{1}, size_t{3}},
+        std::pair{pitch, size_t{3}}}) {
+    const auto expect = [&, width = width, height = height](
+                            const char* way, const Words& memory, auto write) {
+      ++byte;
+      expect_rectangle(way, memory, pitch, width, height, byte,
+                       [&] { return write(width, height); });
+    };
+    expect("cudaMemset2D", part, [&](size_t x, size_t y) {
+      return cudaMemset2D(part.data, pitch, byte, x, y);
+    });
+    expect("cudaMemset2DAsync", part, [&](size_t x, size_t y) {
+      return cudaMemset2DAsync(part.data, pitch, byte, x, y, stream);
+    });
+    for (const bool into : {true, false}) {
+      SCOPED_TRACE(into ? "into the opened memory" : "out of it");
+      const Words to = into ? part : own, from = into ? own : part;
+      const auto set_source = [&] {
+        CALL(cudaMemset(from.data, byte, bytes));
+        CALL(cudaDeviceSynchronize());
+      };
+      expect("cudaMemcpy2D", to, [&](size_t x, size_t y) {
+        set_source();
+        return cudaMemcpy2D(to.data, pitch, from.data, pitch, x, y,
+                            cudaMemcpyDefault);
+      });
+      expect("cudaMemcpy2DAsync", to, [&](size_t x, size_t y) {
+        set_source();
+        return cudaMemcpy2DAsync(to.data, pitch, from.data, pitch, x, y,
+                                 cudaMemcpyDefault, stream);
+      });
+    }
+  }
+}
+
 // Copies boxes into and out of the opened memory, and sets boxes in it.
 static void uses_boxes(const Words& opened) {
   const size_t narrow = pitch_for(1), wide = pitch_for(narrow + 1);
@@ -683,6 +836,7 @@ static void uses_boxes(const Words& opened) {
       expect_boxes_are_copied(own, in_own, opened, in_opened);
   }
   expect_boxes_are_set(opened, in_opened);
+  uses_plain_rectangles(opened);
 }
 
 // Parts with odd offsets and sizes: the bytes beside these parts do not change.
@@ -744,6 +898,18 @@ static void writes_to_a_peer(Role& me, const Words& mapping) {
     return cudaMemcpy2D(mapping.data, kRow, own.data, kRow, kRow, 4,
                         cudaMemcpyDefault);
   });
+  expect_written("cudaMemcpy2DAsync", [&] {
+    return cudaMemcpy2DAsync(mapping.data, kRow, own.data, kRow, kRow, 4,
+                             cudaMemcpyDefault, stream);
+  });
+  cudaMemcpy3DParms box{};
+  box.dstPtr = make_cudaPitchedPtr(mapping.data, kRow, kRow, 4);
+  box.srcPtr = make_cudaPitchedPtr(own.data, kRow, kRow, 4);
+  box.extent = make_cudaExtent(kRow, 4, 1);
+  box.kind = cudaMemcpyDefault;
+  expect_written("cudaMemcpy3D", [&] { return cudaMemcpy3D(&box); });
+  expect_written("cudaMemcpy3DAsync",
+                 [&] { return cudaMemcpy3DAsync(&box, stream); });
   me.send_bytes("way", "");
 }
 
@@ -778,6 +944,16 @@ static void sets_memory_of_a_peer(const Words& mapping) {
   expect_set("cudaMemset2D", 0x22222222, [&] {
     return cudaMemset2D(mapping.data, kRow, 0x22, kRow, kBytes / kRow);
   });
+  expect_set("cudaMemset2DAsync", 0x23232323, [&] {
+    return cudaMemset2DAsync(mapping.data, kRow, 0x23, kRow, kBytes / kRow,
+                             stream);
+  });
+  const auto box = make_cudaPitchedPtr(mapping.data, kRow, kRow, kBytes / kRow);
+  const cudaExtent extent = make_cudaExtent(kRow, kBytes / kRow, 1);
+  expect_set("cudaMemset3D", 0x24242424,
+             [&] { return cudaMemset3D(box, 0x24, extent); });
+  expect_set("cuMemsetD8", 0x25252525,
+             [&] { return DRIVER(cuMemsetD8)(address, 0x25, kBytes); });
   expect_set("cuMemsetD16", 0x33443344,
              [&] { return DRIVER(cuMemsetD16)(address, 0x3344, kBytes / 2); });
   expect_set("cuMemsetD32", 0x33445566, [&] {

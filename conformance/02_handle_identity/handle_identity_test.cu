@@ -126,6 +126,57 @@ void expect_bytes(const void* data, size_t bytes, Pattern pattern) {
   }
 }
 
+// Judges that the queries know the memory up to its last byte.
+void expect_known_to_the_end(const void* data, size_t bytes) {
+  SCOPED_TRACE("an allocation of " + std::to_string(bytes) + " bytes");
+  const char* const last = static_cast<const char*>(data) + bytes - 1;
+  Sentinel<cudaPointerAttributes> told;
+  EXPECT_SUCCESS(cudaPointerGetAttributes(told.out(), last));
+  EXPECT_EQ(told.result().type, cudaMemoryTypeDevice);
+  EXPECT_EQ(told.result().devicePointer, last);
+  for (const void* place : {data, static_cast<const void*>(last)}) {
+    Sentinel<CUdeviceptr> begin;
+    Sentinel<size_t> length;
+    EXPECT_SUCCESS(DRIVER(cuMemGetAddressRange)(begin.out(), length.out(),
+                                                address_of(place)));
+    EXPECT_LE(begin.result(), address_of(data));
+    EXPECT_GT(begin.result() + length.result(), address_of(last));
+  }
+}
+
+// Copies the whole memory to other memory and back.
+void expect_copies_of_all(void* data, size_t bytes, Pattern pattern) {
+  void* own = nullptr;
+  CALL(cudaMalloc(&own, bytes));
+  CALL(cudaMemcpy(own, data, bytes, cudaMemcpyDeviceToDevice));
+  CALL(cudaDeviceSynchronize());
+  expect_bytes(own, bytes, pattern);
+  CALL(cudaMemset(data, 0, bytes));
+  CALL(cudaMemcpy(data, own, bytes, cudaMemcpyDeviceToDevice));
+  CALL(cudaDeviceSynchronize());
+  expect_bytes(data, bytes, pattern);
+  CALL(cudaFree(own));
+}
+
+// Sets and copies a rectangle whose last row begins after 4 GiB.
+void expect_far_rows(void* data) {
+  constexpr size_t kPitch = (size_t{1} << 30) + 4096, kRows = 5;
+  constexpr uint32_t kSet = 0x3C3C3C3C;
+  CALL(cudaMemset2D(data, kPitch, 0x3C, sizeof kSet, kRows));
+  CALL(cudaDeviceSynchronize());
+  for (size_t row = 0; row < kRows; ++row) {
+    uint32_t seen = 0;
+    CALL(cudaMemcpy(&seen, static_cast<char*>(data) + row * kPitch, sizeof seen,
+                    cudaMemcpyDefault));
+    EXPECT_EQ(seen, kSet) << "cudaMemset2D, row " << row;
+  }
+  std::array<uint32_t, kRows> rows{};
+  CALL(cudaMemcpy2D(rows.data(), sizeof kSet, data, kPitch, sizeof kSet, kRows,
+                    cudaMemcpyDefault));
+  for (size_t row = 0; row < kRows; ++row)
+    EXPECT_EQ(rows[row], kSet) << "cudaMemcpy2D, row " << row;
+}
+
 }  // namespace
 
 // An exporter that exports one buffer many times. It sends the first handle,
@@ -445,7 +496,13 @@ TEST(HandleIdentity, TheWholeAllocationIsReachable) {
     const auto handles = me.receive<Handles>("handles");
     for (size_t i = 0; i < kSizes.size(); ++i) {
       LegacyMapping mapping(handles[i], kSizes[i]);
+      expect_known_to_the_end(mapping.data, kSizes[i]);
       expect_bytes(mapping.data, kSizes[i], pattern("exporter"));
+      // A copy of the largest allocation would take too long.
+      if (i + 1 < kSizes.size())
+        expect_copies_of_all(mapping.data, kSizes[i], pattern("exporter"));
+      else
+        expect_far_rows(mapping.data);
       write_by_kernel(mapping.data, kSizes[i], pattern("importer"));
       mapping.close();
     }
@@ -463,30 +520,36 @@ TEST(HandleIdentity, SyncMemopsOnBothSides) {
     me.observe(std::string("SYNC_MEMOPS ") + when + ": " +
                answer_for<unsigned>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, pointer));
   };
-  const auto set = [](void* pointer) {
-    const unsigned on = 1;
+  const auto set = [](void* pointer, unsigned value) {
     return NOTED(
-        DRIVER(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
+        DRIVER(cuPointerSetAttribute)(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
                                       reinterpret_cast<CUdeviceptr>(pointer)));
+  };
+  const auto told = [](const void* pointer) {
+    return pointer_attribute<unsigned>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
+                                       pointer);
   };
 
   scenario.role("exporter", [=](Role& me) {
-    const DeviceBuffer buffer(kLarge);
+    const DeviceBuffer buffer(kLarge), other(kLarge);
     buffer.fill(pattern("exporter"));
     seen(me, "in the exporter at first", buffer.data);
-    CALL(set(buffer.data));
-    EXPECT_EQ(pointer_attribute<unsigned>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
-                                          buffer.data),
-              1u);
+    const unsigned of_other = told(other.data);
+    CALL(set(buffer.data, 1));
+    EXPECT_EQ(told(buffer.data), 1u);
+    EXPECT_EQ(told(other.data), of_other) << "it was set on other memory";
     me.send("handle", buffer.legacy_handle());
     me.wait("closed");
+    EXPECT_EQ(told(buffer.data), 1u) << "after the export";
+    CALL(set(buffer.data, 0));
+    EXPECT_EQ(told(buffer.data), 0u);
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
   });
 
   scenario.role("importer", [=](Role& me) {
     LegacyMapping mapping(me.receive<Handle>("handle"), kLarge);
     seen(me, "in the importer, set by the exporter", mapping.data);
-    me.observe("setting it in the importer: " + name_of(set(mapping.data)));
+    me.observe("setting it in the importer: " + name_of(set(mapping.data, 1)));
     seen(me, "in the importer, set by the importer", mapping.data);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     mapping.close();
@@ -525,6 +588,19 @@ static size_t add_ids_of_other_allocators(std::set<unsigned long long>& ids) {
     add(Words(memory, kSmall));
   }
   for (void* memory : of_host) CALL(cudaFreeHost(memory));
+  void* pitched[kEach] = {};
+  for (void*& memory : pitched) {
+    size_t pitch = 0;
+    CALL(cudaMallocPitch(&memory, &pitch, 100, 10));
+    add(Words(memory, kSmall));
+  }
+  for (void* memory : pitched) CALL(cudaFree(memory));
+  CUdeviceptr by_driver[kEach] = {};
+  for (CUdeviceptr& memory : by_driver) {
+    CALL(DRIVER(cuMemAlloc)(&memory, kSmall));
+    add(words_at(memory, kSmall));
+  }
+  for (const CUdeviceptr memory : by_driver) CALL(DRIVER(cuMemFree)(memory));
   if (attribute(cudaDevAttrManagedMemory) == 1) {
     void* managed[kEach] = {};
     for (void*& memory : managed) {
@@ -534,8 +610,12 @@ static size_t add_ids_of_other_allocators(std::set<unsigned long long>& ids) {
     for (void* memory : managed) CALL(cudaFree(memory));
   }
   if (attribute(cudaDevAttrMemoryPoolsSupported) == 1) {
+    const Pool pool;
     std::deque<AsyncBuffer> buffers;
-    for (size_t i = 0; i < kEach; ++i) buffers.emplace_back(kSmall);
+    for (size_t i = 0; i < kEach; ++i) {
+      buffers.emplace_back(kSmall);
+      buffers.emplace_back(pool, kSmall);
+    }
     CALL(cudaDeviceSynchronize());
     for (const AsyncBuffer& buffer : buffers) add(buffer);
   }
@@ -566,6 +646,22 @@ TEST(HandleIdentity, ABufferIdStandsForOneGpuOnly) {
     CALL(cudaSetDevice(0));
   });
   scenario.run(20s);
+}
+
+// An importer that compares the ids of what it opens and of what it allocates.
+static void queries_ids(Role& me) {
+  const auto theirs = me.receive<unsigned long long>("id");
+  LegacyMapping mapping(me.receive<Handle>("handle"), kLarge);
+  me.observe("the id of the import is " +
+             answer_for<unsigned long long>(CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                            mapping.data) +
+             ", the exporter's of the same memory " + std::to_string(theirs));
+  LegacyMapping second(me.receive<Handle>("second"), kLarge);
+  expect_ids_apart(mapping, second);
+  second.close();
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+  mapping.close();
+  me.signal("closed");
 }
 
 TEST(HandleIdentity, ABufferIdIsNeverReused) {
@@ -604,26 +700,14 @@ TEST(HandleIdentity, ABufferIdIsNeverReused) {
     EXPECT_EQ(id_of(Words(buffer.data + 1, kSmall)), id_of(buffer))
         << "an allocation has two ids";
     const DeviceBuffer second(kLarge);
-    me.send("id", id_of(buffer));
+    const auto id = id_of(buffer);
+    me.send("id", id);
     me.send("handle", buffer.legacy_handle());
     me.send("second", second.legacy_handle());
     me.wait("closed");
+    EXPECT_EQ(id_of(buffer), id) << "another id after the export";
   });
 
-  scenario.role("importer", [](Role& me) {
-    const auto theirs = me.receive<unsigned long long>("id");
-    LegacyMapping mapping(me.receive<Handle>("handle"), kLarge);
-    me.observe("the id of the import is " +
-               answer_for<unsigned long long>(CU_POINTER_ATTRIBUTE_BUFFER_ID,
-                                              mapping.data) +
-               ", the exporter's of the same memory " + std::to_string(theirs));
-    LegacyMapping second(me.receive<Handle>("second"), kLarge);
-    expect_ids_apart(mapping, second);
-    second.close();
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    mapping.close();
-    me.signal("closed");
-  });
-
+  scenario.role("importer", queries_ids);
   scenario.run(20s);
 }

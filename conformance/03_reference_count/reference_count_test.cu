@@ -230,10 +230,15 @@ TEST(ReferenceCount, ACloseTooManyIsRefused) {
   covers("LMEM-11");
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer other(kBytes);
+    other.fill(pattern("other"));
+    me.send("other", other.legacy_handle());
+    lends(pattern("exporter"), kBytes)(me);
+  });
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
-    for (const int opens : {1, kOpens}) {
+    const auto expect_no_close_is_left = [&](int opens) {
       void* opened = nullptr;
       for (int i = 0; i < opens; ++i) opened = open_handle(handle);
       for (int i = 0; i < opens; ++i) CALL(cudaIpcCloseMemHandle(opened));
@@ -244,7 +249,14 @@ TEST(ReferenceCount, ACloseTooManyIsRefused) {
           CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_CONTEXT,
           CUDA_ERROR_MAP_FAILED, CUDA_ERROR_INVALID_HANDLE);
       EXPECT_TRUE(context_is_usable());
-    }
+    };
+    expect_no_close_is_left(1);
+    expect_no_close_is_left(kOpens);
+    // The opens of other memory are not for this pointer.
+    LegacyMapping other(me.receive<Handle>("other"), kBytes);
+    expect_no_close_is_left(2);
+    EXPECT_TRUE(kernel_reads(other, pattern("other")));
+    other.close();
     // The count has not gone below zero: one open needs one close.
     LegacyMapping mapping(handle, kBytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
@@ -338,8 +350,9 @@ TEST(ReferenceCount, FreeRefusesAnImport) {
                        api.kNotSupported);
       expect_works(me, mapping, turn++);
       EXPECT_TRUE(context_is_usable());
-      EXPECT_SUCCESS(api.ipc_close_mem_handle(mapping.data));
-      mapping.data = nullptr;
+      void* const closed = std::exchange(mapping.data, nullptr);
+      EXPECT_SUCCESS(api.ipc_close_mem_handle(closed));
+      EXPECT_CODE(api.kInvalidValue, api.mem_free(closed)) << "closed";
     });
     me.signal("closed");
   });
@@ -352,13 +365,22 @@ TEST(ReferenceCount, CloseRefusesTheExportersOwnAllocation) {
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer never_exported(kBytes), buffer(kBytes);
+    const DeviceBuffer never_exported(kBytes), buffer(kBytes), small(kSmall);
     never_exported.fill(pattern("never exported"));
+    small.fill(pattern("small"));
+    DeviceBuffer freed(kBytes);
+    const void* const old = freed.data;
+    freed.free();
     me.send("handle", buffer.legacy_handle());
     me.wait("opened");
-    expect_no_close(buffer.data);
-    expect_no_close(never_exported.data);
+    in_two_threads([&](int) {
+      expect_no_close(buffer.data);
+      expect_no_close(never_exported.data);
+    });
+    expect_no_close(small.data);
+    expect_no_close(old);
     EXPECT_TRUE(kernel_reads(never_exported, pattern("never exported")));
+    EXPECT_TRUE(kernel_reads(small, pattern("small")));
     answer(me, buffer, 1);
     me.wait("closed");
     EXPECT_TRUE(context_is_usable());
@@ -429,6 +451,7 @@ TEST(ReferenceCount, ClosingInsideAMapping) {
     LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
     for (const size_t word : {size_t{1}, mapping.count / 2, mapping.count - 1})
       expect_no_close(mapping.data + word);
+    expect_no_close(nullptr);  // while memory is open
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
     mapping.close();

@@ -22,6 +22,7 @@ namespace {
 
 constexpr size_t kBytes = 4 << 20;
 constexpr size_t kInside = 4096;  // the offset of an interior pointer
+constexpr size_t kSmall = 4096;   // shares a block with others
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 constexpr int kRandomHandles = 1000;
 constexpr size_t kHandleBytes = sizeof(cudaIpcMemHandle_t);
@@ -458,6 +459,9 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
     buffer.fill(pattern("exporter"));
     const cudaIpcMemHandle_t handle = buffer.legacy_handle();
     expect_no_own_open(me, handle);
+    const DeviceBuffer small[] = {DeviceBuffer(kSmall), DeviceBuffer(kSmall)};
+    for (const DeviceBuffer& each : small)
+      expect_no_own_open(me, each.legacy_handle());
     Sentinel<CUdeviceptr> address;
     EXPECT_REFUSED(
         DRIVER(cuIpcOpenMemHandle)(address.out(),

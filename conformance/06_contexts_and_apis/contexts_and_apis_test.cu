@@ -119,7 +119,9 @@ TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
     }
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    const void* const closed = mapping.data;
     mapping.close();
+    EXPECT_FALSE(is_known(closed)) << "the refused opens do not count";
     {
       const SecondContext second;
       void* opened = nullptr;

@@ -599,10 +599,12 @@ static void borrows_from_a_hidden_gpu(Role& me) {
   CALL(cudaDeviceSynchronize());
   me.signal("written");
   me.wait("seen");
-  cudaPointerAttributes attributes{};
-  CALL(cudaPointerGetAttributes(&attributes, mapping.data));
+  Sentinel<cudaPointerAttributes> told;
+  EXPECT_SUCCESS(cudaPointerGetAttributes(told.out(), mapping.data));
+  EXPECT_EQ(told.result().type, cudaMemoryTypeDevice);
+  EXPECT_EQ(told.result().devicePointer, mapping.data);
   me.observe("memory of a hidden GPU counts as device " +
-             std::to_string(attributes.device));
+             std::to_string(told.result().device));
   EXPECT_SUCCESS(cudaIpcCloseMemHandle(mapping.data));
   me.signal("closed");
 }

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -461,17 +462,27 @@ void other_works_after_a_wait(Role& me, const Pattern& written) {
   CALL(cudaStreamDestroy(destroyed));  // the work of the stream goes on
   look_on(me);
   EXPECT_TRUE(is_held(rows)) << "before the work was done";
-  for (const cudaStream_t each : all)
+  for (const cudaStream_t each : all) {
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(each));
+    EXPECT_CODE(CUDA_ERROR_NOT_READY, DRIVER(cuStreamQuery)(each));
+  }
   for (const Words& each : words)
     EXPECT_EQ(word_at(each), 0u) << "before the work was done";
   EXPECT_EQ(called, 0) << "before the work was done";
   HostWait host("cudaDeviceSynchronize",
                 []() -> cudaError_t { return cudaDeviceSynchronize(); });
+  HostWait by_driver("cuStreamSynchronize", [&] {
+    const cudaError_t code = cudaSetDevice(0);  // the thread's context
+    return code != cudaSuccess
+               ? code
+               : static_cast<cudaError_t>(DRIVER(cuStreamSynchronize)(rows));
+  });
   EXPECT_TRUE(host.is_held()) << "before the work was done";
+  EXPECT_FALSE(by_driver.returned()) << "before the work was done";
   me.signal("ready");
   for (const cudaStream_t each : all) EXPECT_TRUE(passes(each));
   EXPECT_EQ(host.join(), cudaSuccess);
+  EXPECT_EQ(by_driver.join(), cudaSuccess);
   EXPECT_TRUE(kernel_reads(by_rows, written)) << "by rows";
   EXPECT_TRUE(kernel_reads(by_peer, written)) << "by cudaMemcpyPeerAsync";
   for (const Words& each : words) EXPECT_EQ(word_at(each), 7u);
@@ -491,6 +502,147 @@ TEST(EventHandle, AWaitHoldsOtherKindsOfWork) {
   scenario.role("exporter", records_late(written));
   scenario.role("importer",
                 [written](Role& me) { other_works_after_a_wait(me, written); });
+  scenario.run(30s);
+}
+
+namespace {
+
+constexpr uint32_t kSevens = 0x07070707;
+
+__global__ void set_word(uint32_t* word, uint32_t value) { *word = value; }
+
+// Work that writes the first word of `to`: kSevens, or the first word of
+// `from`.
+struct Kind {
+  const char* name;
+  void (*queue)(const Words& to, const Words& from, cudaStream_t stream);
+  bool copies = false;
+};
+
+cudaMemcpy3DParms box(const Words& to, const Words& from) {
+  cudaMemcpy3DParms box{};
+  box.srcPtr = make_cudaPitchedPtr(from.data, kBytes / 2, kBytes / 2, 2);
+  box.dstPtr = make_cudaPitchedPtr(to.data, kBytes / 2, kBytes / 2, 2);
+  box.extent = make_cudaExtent(kBytes / 2, 2, 1);
+  box.kind = cudaMemcpyDefault;
+  return box;
+}
+
+const Kind kKinds[] = {
+    {"the memset of a rectangle",
+     [](const Words& to, const Words&, cudaStream_t stream) {
+       CALL(cudaMemset2DAsync(to.data, kBytes / 2, 7, kBytes / 2, 2, stream));
+     }},
+    {"the memset of a box",
+     [](const Words& to, const Words&, cudaStream_t stream) {
+       CALL(cudaMemset3DAsync(
+           make_cudaPitchedPtr(to.data, kBytes / 2, kBytes / 2, 2), 7,
+           make_cudaExtent(kBytes / 2, 2, 1), stream));
+     }},
+    {"cuMemsetD32Async",
+     [](const Words& to, const Words&, cudaStream_t stream) {
+       CALL(DRIVER(cuMemsetD32Async)(address_of(to.data), kSevens, to.count,
+                                     stream));
+     }},
+    {"a launch with attributes",
+     [](const Words& to, const Words&, cudaStream_t stream) {
+       cudaLaunchConfig_t config{};
+       config.gridDim = config.blockDim = dim3(1);
+       config.stream = stream;
+       CALL(cudaLaunchKernelEx(&config, set_word, to.data, kSevens));
+     }},
+    {"the copy of a box",
+     [](const Words& to, const Words& from, cudaStream_t stream) {
+       const cudaMemcpy3DParms parameters = box(to, from);
+       CALL(cudaMemcpy3DAsync(&parameters, stream));
+     },
+     true},
+    {"cuMemcpyDtoDAsync",
+     [](const Words& to, const Words& from, cudaStream_t stream) {
+       CALL(DRIVER(cuMemcpyDtoDAsync)(address_of(to.data),
+                                      address_of(from.data), kBytes, stream));
+     },
+     true}};
+constexpr size_t kKindsCount = std::size(kKinds);
+
+// Pinned memory of the host for one word, which is 0 at first.
+class PinnedWord {
+ public:
+  PinnedWord() {
+    CALL(cudaMallocHost(&word_, sizeof *word_));
+    *word_ = 0;
+  }
+  PinnedWord(const PinnedWord&) = delete;
+  ~PinnedWord() { cudaFreeHost(word_); }
+  uint32_t* get() const { return word_; }
+  uint32_t value() const { return *static_cast<volatile uint32_t*>(word_); }
+  void set(uint32_t value) { *word_ = value; }
+
+ private:
+  uint32_t* word_ = nullptr;
+};
+
+// Queues each kind of work directly after a wait, in a stream of its own, and
+// also copies from and to the host.
+void further_works_after_a_wait(Role& me, const Pattern& written) {
+  const Stream streams[kKindsCount], from_host, to_host;
+  std::vector<std::unique_ptr<DeviceBuffer>> targets;
+  const DeviceBuffer set(kBytes);
+  PinnedWord source, target;
+  source.set(kSevens);
+  for (size_t i = 0; i < kKindsCount; ++i) {
+    targets.push_back(std::make_unique<DeviceBuffer>(kBytes));
+    kKinds[i].queue(*targets[i], set, streams[i]);  // loads the kernels
+    EXPECT_TRUE(passes(streams[i]));
+    CALL(cudaMemset(targets[i]->data, 0, kBytes));
+  }
+  CALL(cudaMemset(set.data, 0, kBytes));
+  CALL(cudaDeviceSynchronize());
+  const auto handles = me.receive<Handles>("handles");
+  LegacyMapping mapping(handles.memory, kBytes);
+  SharedEvent event(handles.event);
+  for (size_t i = 0; i < kKindsCount; ++i) {
+    EXPECT_SUCCESS(cudaStreamWaitEvent(streams[i], event, 0));
+    kKinds[i].queue(*targets[i], mapping, streams[i]);
+  }
+  EXPECT_SUCCESS(cudaStreamWaitEvent(from_host, event, 0));
+  CALL(cudaMemcpyAsync(set.data, source.get(), sizeof(uint32_t),
+                       cudaMemcpyHostToDevice, from_host));
+  EXPECT_SUCCESS(cudaStreamWaitEvent(to_host, event, 0));
+  CALL(cudaMemcpyAsync(target.get(), mapping.data, sizeof(uint32_t),
+                       cudaMemcpyDeviceToHost, to_host));
+  look_on(me);
+  EXPECT_TRUE(is_held(streams[0])) << "before the work was done";
+  for (size_t i = 0; i < kKindsCount; ++i)
+    EXPECT_EQ(word_at(*targets[i]), 0u) << kKinds[i].name << " comes early";
+  EXPECT_EQ(word_at(set), 0u) << "a copy from the host comes early";
+  EXPECT_EQ(target.value(), 0u) << "a copy to the host comes early";
+  me.signal("ready");
+  for (size_t i = 0; i < kKindsCount; ++i) {
+    EXPECT_TRUE(passes(streams[i])) << kKinds[i].name;
+    EXPECT_EQ(word_at(*targets[i]), kKinds[i].copies ? written.at(0) : kSevens)
+        << kKinds[i].name;
+  }
+  EXPECT_TRUE(passes(from_host));
+  EXPECT_EQ(word_at(set), kSevens) << "a copy from the host";
+  EXPECT_TRUE(passes(to_host));
+  EXPECT_EQ(target.value(), written.at(0)) << "a copy to the host";
+  event.destroy();
+  mapping.close();
+  me.signal("closed");
+}
+
+}  // namespace
+
+TEST(EventHandle, AWaitHoldsFurtherKindsOfWork) {
+  covers("LEVT-07");
+  needs(gpus(1), legacy_memory, legacy_events);
+  const Pattern written = pattern("exporter");
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", records_late(written));
+  scenario.role("importer", [written](Role& me) {
+    further_works_after_a_wait(me, written);
+  });
   scenario.run(30s);
 }
 
@@ -818,6 +970,10 @@ static void exports_in_two_threads(Role& me, Api api) {
   me.wait("ready");
   latch.release();
   EXPECT_TRUE(passes(stream));
+  me.wait("recorded");
+  EXPECT_EQ(in_a_thread([&] { return api.event_query(event); }), api.kNotReady)
+      << "the importer's record";
+  me.signal("seen");
   me.wait("destroyed");
 }
 
@@ -843,6 +999,13 @@ static void opens_in_two_threads(Role& me, Api api) {
   me.signal("ready");
   EXPECT_EQ(waiter.join(), cudaSuccess);
   EXPECT_TRUE(passes(stream));
+  Latch latch;
+  latch.hold(stream);
+  EXPECT_SUCCESS(in_a_thread([&] { return api.event_record(event, stream); }));
+  me.signal("recorded");
+  me.wait("seen");
+  latch.release();
+  EXPECT_TRUE(passes(stream));
   EXPECT_SUCCESS(in_a_thread([&] { return api.event_destroy(event); }));
   me.signal("destroyed");
 }
@@ -860,6 +1023,52 @@ TEST(EventHandle, EveryThreadMayUseTheEvent) {
   scenario.run(30s);
 }
 
+// "an implicit stream with per-thread synchronization behavior"
+TEST(EventHandle, EachThreadHasADefaultStreamOfItsOwn) {
+  covers("LEVT-27");
+  needs(gpus(1), legacy_events);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const SharedEvent event;
+    Latch latch;
+    latch.hold(cudaStreamPerThread);
+    // The stream of another thread is not held.
+    const cudaError_t done = in_a_thread([&] {
+      CALL(cudaEventRecord(event, cudaStreamPerThread));
+      EXPECT_TRUE(passes(cudaStreamPerThread));
+      return cudaEventQuery(event);
+    });
+    EXPECT_EQ(done, cudaSuccess);
+    CALL(cudaEventRecord(event, cudaStreamPerThread));
+    me.send("handle", event.handle());
+    me.wait("asked");
+    latch.release();
+    EXPECT_TRUE(passes(cudaStreamPerThread));
+    me.wait("destroyed");
+  });
+  scenario.role("importer", [](Role& me) {
+    SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+    EXPECT_TRUE(is_pending(event));
+    std::atomic<bool> waits{false};
+    cudaError_t held = cudaSuccess;
+    std::thread other([&] {
+      CALL(cudaSetDevice(0));
+      CALL(cudaStreamWaitEvent(cudaStreamPerThread, event, 0));
+      held = cudaStreamQuery(cudaStreamPerThread);
+      waits = true;
+      EXPECT_TRUE(passes(cudaStreamPerThread));
+    });
+    while (!waits) std::this_thread::yield();
+    EXPECT_TRUE(passes(cudaStreamPerThread, 1s)) << "this thread's own stream";
+    me.signal("asked");
+    other.join();
+    EXPECT_EQ(held, cudaErrorNotReady);
+    event.destroy();
+    me.signal("destroyed");
+  });
+  scenario.run(20s);
+}
+
 // An exporter that records two events, each in its own stream.
 template <class Api>
 static void lends_two_events(Role& me, Api api) {
@@ -868,10 +1077,12 @@ static void lends_two_events(Role& me, Api api) {
   Latch latch_a, latch_b;
   latch_a.hold(stream_a);
   latch_b.hold(stream_b);
-  for (const auto record : {api.event_record, api.event_record_with_flags}) {
+  const auto both = [&](auto record) {
     CALL(record(a, stream_a));
     CALL(record(b, stream_b));
-  }
+  };
+  both(api.event_record);
+  both(api.event_record_with_flags);
   const auto handle_of = [&](cudaEvent_t event) {
     Sentinel<cudaIpcEventHandle_t> handle;
     EXPECT_SUCCESS(api.ipc_get_event_handle(handle.out(), event));

@@ -33,6 +33,8 @@ constexpr int kHeldRounds = 64;        // queued before the first of them runs
 constexpr int kManyRecords = 1 << 16;  // more than two bytes can count
 constexpr int kBulkRounds = 200;
 constexpr size_t kBulkBytesPerMultiprocessor = 512 << 10;
+constexpr unsigned kBulkKinds = 8;  // ways to write a round
+constexpr size_t kRows = 4;
 
 struct Handles {
   cudaIpcMemHandle_t memory;
@@ -320,8 +322,9 @@ class HostLatch {
 };
 
 /// The work before a record: a kernel or a host function of the same stream, or
-/// the kernel of another stream, which the stream of the record has joined.
-enum class Before { kKernel, kHostFunction, kJoinedStream };
+/// the kernel of another stream, which the stream of the record has joined. Or
+/// the stream of the record is destroyed directly after it.
+enum class Before { kKernel, kHostFunction, kJoinedStream, kDestroyedStream };
 
 /// Where an importer records, and what the record has to cover.
 struct Place {
@@ -329,7 +332,19 @@ struct Place {
   Before before;
 };
 
-constexpr int kPlaces = 7;
+constexpr int kPlaces = 8;
+
+/// A stream that waits for the default stream.
+class BlockingStream {
+ public:
+  BlockingStream() { CALL(cudaStreamCreate(&stream_)); }
+  BlockingStream(const BlockingStream&) = delete;
+  ~BlockingStream() { cudaStreamDestroy(stream_); }
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
 
 }  // namespace
 
@@ -341,16 +356,22 @@ static void records_held_work(Role& me, Api api, cudaEvent_t event,
   HostLatch host_latch;
   const Stream joined;
   const SharedEvent joint(cudaEventDisableTiming);
+  cudaStream_t stream = place.stream;
   if (place.before == Before::kKernel) {
-    latch.hold(place.stream);
+    latch.hold(stream);
+  } else if (place.before == Before::kDestroyedStream) {
+    CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    latch.hold(stream);
   } else if (place.before == Before::kHostFunction) {
     host_latch.hold(place.stream);
   } else {
     latch.hold(joined);
     CALL(api.event_record(joint, joined));
-    CALL(api.stream_wait_event(place.stream, joint));
+    CALL(api.stream_wait_event(stream, joint));
   }
-  EXPECT_SUCCESS(api.event_record(event, place.stream));
+  EXPECT_SUCCESS(api.event_record(event, stream));
+  if (place.before == Before::kDestroyedStream)
+    CALL(cudaStreamDestroy(stream));  // the work of the stream goes on
   me.signal("recorded");
   me.wait("asked");
   latch.release();
@@ -364,11 +385,16 @@ TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
   needs(gpus(1), legacy_events);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
+    const Stream usual, urgent(Stream::Priority::kHighest);
+    const BlockingStream blocking;
+    const cudaStream_t waiting[kPlaces] = {
+        usual, nullptr, cudaStreamLegacy, cudaStreamPerThread, urgent, blocking,
+        usual, usual};
     by_both_apis([&](auto api) {
-      const Stream stream;
       const SharedEvent event;
       me.send("handle", event.handle());
       for (int i = 0; i < kPlaces; ++i) {
+        const cudaStream_t stream = waiting[i];
         me.wait("recorded");
         EXPECT_CODE(api.kNotReady, api.event_query(event)) << "place " << i;
         EXPECT_SUCCESS(api.stream_wait_event(stream, event));
@@ -382,8 +408,7 @@ TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
     });
   });
   scenario.role("importer", [](Role& me) {
-    cudaStream_t blocking = nullptr;  // it waits for the default stream
-    CALL(cudaStreamCreate(&blocking));
+    const BlockingStream blocking;
     const Stream urgent(Stream::Priority::kHighest);
     const Stream usual;
     const Place places[kPlaces] = {{nullptr, Before::kKernel},
@@ -392,7 +417,8 @@ TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
                                    {urgent, Before::kKernel},
                                    {blocking, Before::kKernel},
                                    {usual, Before::kHostFunction},
-                                   {usual, Before::kJoinedStream}};
+                                   {usual, Before::kJoinedStream},
+                                   {usual, Before::kDestroyedStream}};
     by_both_apis([&](auto api) {
       SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
       for (const Place& place : places)
@@ -400,17 +426,14 @@ TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
       event.destroy();
       me.signal("closed");
     });
-    CALL(cudaStreamDestroy(blocking));
   });
   scenario.run(30s);
 }
 
-// An importer whose waits keep the records that they found, each its own.
+// A role whose waits keep the records that they found, each its own.
 template <class Api>
-static void importer_keeps_the_record(Role& me, Api api) {
-  const auto handles = me.receive<Handles>("handles");
-  LegacyMapping mapping(handles.memory, kBytes);
-  SharedEvent event(handles.event);
+static void keeps_the_record(Role& me, Api api, cudaEvent_t event,
+                             const Words& memory, Pattern written) {
   const DeviceBuffer copy(kBytes);
   const Stream early, first, second;
   Latch early_latch, first_latch;
@@ -431,7 +454,7 @@ static void importer_keeps_the_record(Role& me, Api api) {
   first_latch.release();
   EXPECT_TRUE(passes(first)) << "the wait for the first record";
   EXPECT_SUCCESS(api.stream_wait_event(second, event));
-  queue_copy(copy, mapping, second);
+  queue_copy(copy, memory, second);
   HostWait host_wait = api.host_wait(event);
   EXPECT_TRUE(host_wait.is_held());
   me.signal("waits for 2");
@@ -440,24 +463,20 @@ static void importer_keeps_the_record(Role& me, Api api) {
   EXPECT_TRUE(is_held(second)) << "the second record is not reached";
   me.signal("still waits for 2");
   EXPECT_TRUE(passes(second)) << "the wait for the second record";
-  EXPECT_TRUE(kernel_reads(copy, pattern("second")));
+  EXPECT_TRUE(kernel_reads(copy, written));
   EXPECT_FALSE(host_wait.is_held()) << "the host waits for the second record";
   EXPECT_CODE(api.kNotReady, api.event_query(event));
   me.signal("seen");
   EXPECT_EQ(host_wait.join(), cudaSuccess);
-  EXPECT_SUCCESS(api.event_destroy(event.release()));
-  mapping.close();
-  me.signal("closed");
 }
 
-// An exporter that records three times.
+// A role that records three times.
 template <class Api>
-static void exporter_records_again(Role& me, Api api) {
-  const DeviceBuffer buffer(kBytes);
-  buffer.fill(pattern("old"));
+static void records_again(Role& me, Api api, cudaEvent_t event,
+                          const Words& memory, Pattern written) {
+  const DeviceBuffer own(kBytes);
+  own.fill(written);  // loads the kernel before a stream is held
   const Stream first, second, third;
-  const SharedEvent event;
-  me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
   me.wait("waits for nothing");
   CALL(api.event_record(event, first));
   EXPECT_TRUE(passes(first));
@@ -466,12 +485,12 @@ static void exporter_records_again(Role& me, Api api) {
   me.wait("waits for 1");
   Latch second_latch, third_latch;
   second_latch.hold(second);
-  buffer.queue_fill(pattern("second"), second);
+  memory.queue_fill(written, second);
   CALL(api.event_record_with_flags(event, second));
   HostWait host_wait = api.host_wait(event);
   me.signal("recorded 2");
 
-  me.wait("waits for 2");  // the importer has waited for 0.5 s
+  me.wait("waits for 2");  // the other role has waited for 0.5 s
   EXPECT_FALSE(host_wait.returned()) << "this process's own record";
   third_latch.hold(third);
   CALL(api.event_record(event, third));
@@ -484,23 +503,42 @@ static void exporter_records_again(Role& me, Api api) {
   third_latch.release();
   EXPECT_EQ(host_wait.join(), cudaSuccess);
   EXPECT_TRUE(passes(third));
-  me.wait("closed");
 }
 
 // A wait before the first record waits for nothing. A wait keeps its record
 // even if the event is recorded again, before the stream reaches the wait or
-// while the stream waits.
+// while the stream waits. First the importer waits and then the exporter.
 TEST(EventPingPong, AWaitKeepsTheRecordThatItFound) {
   covers("LEVT-12");
   needs(gpus(1), legacy_memory, legacy_events);
   Scenario scenario(Scenario::kShared);
 
-  scenario.role("exporter", [](Role& me) {
-    by_both_apis([&](auto api) { exporter_records_again(me, api); });
+  const Pattern exporters = pattern("exporter's second record");
+  const Pattern importers = pattern("importer's second record");
+
+  scenario.role("exporter", [=](Role& me) {
+    by_both_apis([&](auto api) {
+      const DeviceBuffer buffer(kBytes);
+      buffer.fill(pattern("old"));
+      const SharedEvent event;
+      me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
+      records_again(me, api, event, buffer, exporters);
+      keeps_the_record(me, api, event, buffer, importers);
+      me.wait("closed");
+    });
   });
 
-  scenario.role("importer", [](Role& me) {
-    by_both_apis([&](auto api) { importer_keeps_the_record(me, api); });
+  scenario.role("importer", [=](Role& me) {
+    by_both_apis([&](auto api) {
+      const auto handles = me.receive<Handles>("handles");
+      LegacyMapping mapping(handles.memory, kBytes);
+      SharedEvent event(handles.event);
+      keeps_the_record(me, api, event, mapping, exporters);
+      records_again(me, api, event, mapping, importers);
+      EXPECT_SUCCESS(api.event_destroy(event.release()));
+      mapping.close();
+      me.signal("closed");
+    });
   });
 
   scenario.run(30s);
@@ -684,6 +722,31 @@ TEST(EventPingPong, APendingRecordDoesNotDelayALaterOne) {
   scenario.run(20s);
 }
 
+// Records an event many times, and the last time in a stream that is held.
+static void records_many_times(Role& me, cudaEvent_t event,
+                               cudaStream_t stream) {
+  for (int i = 0; i < kManyRecords; ++i) CALL(cudaEventRecord(event, stream));
+  EXPECT_TRUE(passes(stream, 15s));
+  Latch latch;
+  latch.hold(stream);
+  CALL(cudaEventRecord(event, stream));
+  me.signal("recorded many times");
+  me.wait("asked");
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+}
+
+// Waits for this event of the other role, which stands for its last record.
+static void sees_the_last_record(Role& me, cudaEvent_t event,
+                                 cudaStream_t stream) {
+  me.wait("recorded many times");
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event)) << "the last record";
+  CALL(cudaStreamWaitEvent(stream, event, 0));
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+  me.signal("asked");
+  EXPECT_TRUE(passes(stream));
+}
+
 // An exporter that queues many rounds before the first may run.
 static void exporter_plays_many_rounds(Role& me) {
   const DeviceBuffer counter(256);
@@ -717,14 +780,8 @@ static void exporter_plays_many_rounds(Role& me) {
     ASSERT_TRUE(passes(stream)) << "round " << round;
     ASSERT_TRUE(counted(counter, round));
   }
-  for (int i = 0; i < kManyRecords; ++i) CALL(cudaEventRecord(ping, stream));
-  EXPECT_TRUE(passes(stream, 15s));
-  Latch latch;
-  latch.hold(stream);
-  CALL(cudaEventRecord(ping, stream));
-  me.signal("recorded many times");
-  me.wait("asked");
-  latch.release();
+  records_many_times(me, ping, stream);
+  sees_the_last_record(me, pong, stream);
   me.wait("closed");
 }
 
@@ -755,12 +812,8 @@ TEST(EventPingPong, ManyRoundsKeepTheirOrder) {
       ASSERT_TRUE(whistle.blow());
     }
     EXPECT_TRUE(passes(stream));
-    me.wait("recorded many times");
-    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(ping)) << "the last record";
-    CALL(cudaStreamWaitEvent(stream, ping, 0));
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
-    me.signal("asked");
-    EXPECT_TRUE(passes(stream));
+    sees_the_last_record(me, ping, stream);
+    records_many_times(me, pong, stream);
     ping.destroy();
     pong.destroy();
     counter.close();
@@ -777,73 +830,126 @@ static size_t bulk_bytes() {
          static_cast<size_t>(attribute(cudaDevAttrMultiProcessorCount));
 }
 
-// An exporter that writes in many rounds. Its stream is held until the first
-// rounds are queued.
-static void exporter_writes_many_rounds(Role& me) {
-  const DeviceBuffer buffer(bulk_bytes());
-  const Stream stream;
-  const SharedEvent ping, pong;
-  auto [mine, theirs] = Whistle::ends();
-  const Whistle whistle(std::move(mine));
-  me.send_descriptor("whistle", theirs.get());
-  me.send("handles",
-          TwoWays{buffer.legacy_handle(), ping.handle(), pong.handle()});
-  me.wait("opened");
-  const auto write = [&](int round) {
-    if (round % 2 != 0)
-      CALL(cudaMemsetAsync(buffer.data, round, buffer.bytes(), stream));
-    else
-      write_round<<<blocks(), 256, 0, stream>>>(buffer.data, buffer.count,
-                                                word_of(round));
+// Writes a round in a way that depends on the round. Copies come from `source`,
+// which has the size of `to`.
+static void queue_round(int round, const Words& to, const Words& source,
+                        cudaStream_t stream) {
+  const auto kind = static_cast<unsigned>(round) % kBulkKinds;
+  const size_t row = to.bytes() / kRows;
+  const auto by_kernel = [&](const Words& words) {
+    write_round<<<blocks(), 256, 0, stream>>>(words.data, words.count,
+                                              word_of(round));
     CALL(cudaGetLastError());
   };
-  write(-2);  // loads the kernel before the stream is held
+  const auto pitched = [&](const Words& words) {
+    return make_cudaPitchedPtr(words.data, row, row, kRows);
+  };
+  if (kind >= 4) by_kernel(source);
+  switch (kind) {
+    case 0:
+      return by_kernel(to);
+    case 1:
+      return CALL(cudaMemsetAsync(to.data, round, to.bytes(), stream));
+    case 2:
+      return CALL(cudaMemset2DAsync(to.data, row, round, row, kRows, stream));
+    case 3:
+      return CALL(DRIVER(cuMemsetD32Async)(address_of(to.data), word_of(round),
+                                           to.count, stream));
+    case 4:
+      return queue_copy(to, source, stream);
+    case 5:
+      return CALL(cudaMemcpy2DAsync(to.data, row, source.data, row, row, kRows,
+                                    cudaMemcpyDeviceToDevice, stream));
+    case 6: {
+      cudaMemcpy3DParms box{};
+      box.srcPtr = pitched(source);
+      box.dstPtr = pitched(to);
+      box.extent = make_cudaExtent(row, kRows, 1);
+      box.kind = cudaMemcpyDeviceToDevice;
+      return CALL(cudaMemcpy3DAsync(&box, stream));
+    }
+    default:
+      return CALL(
+          cudaMemcpyPeerAsync(to.data, 0, source.data, 0, to.bytes(), stream));
+  }
+}
+
+// A role that writes in many rounds. Its stream is held until the first rounds
+// are queued.
+static void writes_many_rounds(const Words& memory, const Whistle& whistle,
+                               cudaEvent_t written, cudaEvent_t checked) {
+  const DeviceBuffer own(memory.bytes()), source(memory.bytes());
+  const Stream stream;
+  // Loads the kernels before the stream is held.
+  for (unsigned i = 0; i < kBulkKinds; ++i)
+    queue_round(static_cast<int>(i), own, source, stream);
   EXPECT_TRUE(passes(stream));
   Latch latch;
   latch.hold(stream);
   for (int round = 0; round < kBulkRounds; ++round) {
     if (round == kHeldRounds) latch.release();
-    write(round);
-    CALL(cudaEventRecord(ping, stream));
+    queue_round(round, memory, source, stream);
+    CALL(cudaEventRecord(written, stream));
     ASSERT_TRUE(whistle.blow());
     ASSERT_TRUE(whistle.hear()) << "round " << round;
-    CALL(cudaStreamWaitEvent(stream, pong, 0));
+    CALL(cudaStreamWaitEvent(stream, checked, 0));
   }
   EXPECT_TRUE(passes(stream));
-  me.wait("closed");
 }
 
+// The role that checks these rounds.
+static void checks_many_rounds(const Words& memory, const Whistle& whistle,
+                               cudaEvent_t written, cudaEvent_t checked) {
+  const DeviceBuffer wrong(sizeof(uint32_t) * kBulkRounds);
+  CALL(cudaMemset(wrong.data, 0, wrong.bytes()));
+  CALL(cudaDeviceSynchronize());
+  const Stream stream;
+  for (int round = 0; round < kBulkRounds; ++round) {
+    ASSERT_TRUE(whistle.hear()) << "round " << round;
+    CALL(cudaStreamWaitEvent(stream, written, 0));
+    check_round<<<blocks(), 256, 0, stream>>>(
+        memory.data, memory.count, word_of(round), wrong.data + round);
+    CALL(cudaGetLastError());
+    CALL(cudaEventRecord(checked, stream));
+    ASSERT_TRUE(whistle.blow());
+  }
+  EXPECT_TRUE(passes(stream));
+  std::vector<uint32_t> seen(wrong.count, ~0u);
+  CALL(cudaMemcpy(seen.data(), wrong.data, wrong.bytes(),
+                  cudaMemcpyDeviceToHost));
+  EXPECT_EQ(seen, std::vector<uint32_t>(wrong.count, 0)) << "words a round";
+}
+
+// First the exporter writes and the importer checks, and then the reverse.
 TEST(EventPingPong, MemoryWrittenBeforeTheRecordIsSeenBehindTheWait) {
   covers("LEVT-15");
   needs(gpus(1), legacy_memory, legacy_events);
   Scenario scenario(Scenario::kShared);
 
-  scenario.role("exporter", exporter_writes_many_rounds);
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(bulk_bytes());
+    const SharedEvent ping, pong;
+    auto [mine, theirs] = Whistle::ends();
+    const Whistle whistle(std::move(mine));
+    me.send_descriptor("whistle", theirs.get());
+    me.send("handles",
+            TwoWays{buffer.legacy_handle(), ping.handle(), pong.handle()});
+    me.wait("opened");
+    writes_many_rounds(buffer, whistle, ping, pong);
+    me.signal("written");
+    checks_many_rounds(buffer, whistle, pong, ping);
+    me.wait("closed");
+  });
 
-  scenario.role("importer", [=](Role& me) {
+  scenario.role("importer", [](Role& me) {
     const Whistle whistle(me.receive_descriptor("whistle"));
     const auto handles = me.receive<TwoWays>("handles");
     LegacyMapping mapping(handles.memory, bulk_bytes());
     SharedEvent ping(handles.ping), pong(handles.pong);
-    const DeviceBuffer wrong(sizeof(uint32_t) * kBulkRounds);
-    CALL(cudaMemset(wrong.data, 0, wrong.bytes()));
-    CALL(cudaDeviceSynchronize());
-    const Stream stream;
     me.signal("opened");
-    for (int round = 0; round < kBulkRounds; ++round) {
-      ASSERT_TRUE(whistle.hear()) << "round " << round;
-      CALL(cudaStreamWaitEvent(stream, ping, 0));
-      check_round<<<blocks(), 256, 0, stream>>>(
-          mapping.data, mapping.count, word_of(round), wrong.data + round);
-      CALL(cudaGetLastError());
-      CALL(cudaEventRecord(pong, stream));
-      ASSERT_TRUE(whistle.blow());
-    }
-    EXPECT_TRUE(passes(stream));
-    std::vector<uint32_t> seen(wrong.count, ~0u);
-    CALL(cudaMemcpy(seen.data(), wrong.data, wrong.bytes(),
-                    cudaMemcpyDeviceToHost));
-    EXPECT_EQ(seen, std::vector<uint32_t>(wrong.count, 0)) << "words a round";
+    checks_many_rounds(mapping, whistle, ping, pong);
+    me.wait("written");
+    writes_many_rounds(mapping, whistle, pong, ping);
     ping.destroy();
     pong.destroy();
     mapping.close();
@@ -1054,19 +1160,24 @@ static void importer_destroys(Role& me) {
   me.wait("closed");  // the other roles must not see this process end
 }
 
-// An exporter's destroy does not wait for a pending record either.
+// An exporter's destroy does not wait for a pending record either. A stream
+// that waits for the event still waits after it.
 static void destroys_pending_events(cudaStream_t stream) {
+  const Stream waiting;
   Latch latch;
   latch.hold(stream);
   by_both_apis([&](auto api) {
     SharedEvent event;
     CALL(api.event_record(event, stream));
     event.handle();
+    EXPECT_SUCCESS(api.stream_wait_event(waiting, event));
     EXPECT_SUCCESS(api.event_destroy(event.release()));
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream)) << "no wait";
+    EXPECT_TRUE(is_held(waiting)) << "its wait goes on";
   });
   latch.release();
   EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(passes(waiting));
 }
 
 // One importer destroys its event while the other importer's wait is queued.

@@ -182,7 +182,8 @@ TEST(EventRefusals, ExportOfAPlainEvent) {
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     for (const unsigned flags :
-         {cudaEventDefault, cudaEventDisableTiming, cudaEventBlockingSync}) {
+         {cudaEventDefault, cudaEventDisableTiming, cudaEventBlockingSync,
+          cudaEventDisableTiming | cudaEventBlockingSync}) {
       const SharedEvent event(flags);
       Sentinel<cudaIpcEventHandle_t> handle;
       EXPECT_CODE(cudaErrorInvalidResourceHandle,
@@ -273,61 +274,67 @@ TEST(EventRefusals, OpenInTheExportingProcess) {
   scenario.run(30s);
 }
 
+// Judges that the time between this event and another event is refused.
+static void measures_nothing(cudaEvent_t event) {
+  const SharedEvent timed(cudaEventDefault), end(cudaEventDefault);
+  const Stream stream;
+  // The record is complete, so only the missing timing can be the reason for
+  // a refusal.
+  CALL(cudaEventRecord(timed, stream));
+  CALL(cudaEventRecord(event, stream));
+  Latch latch;
+  latch.hold(stream);
+  CALL(cudaEventRecord(end, stream));
+  // Each event has a state of its own: `event` is complete while `end` is
+  // pending.
+  EXPECT_SUCCESS(cudaEventSynchronize(event));
+  EXPECT_SUCCESS(cudaEventQuery(event));
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(end));
+  std::thread releases([&] { latch.release(); });
+  EXPECT_SUCCESS(cudaEventSynchronize(end));
+  EXPECT_SUCCESS(cudaEventQuery(end));
+  releases.join();
+  EXPECT_TRUE(passes(stream));
+  Sentinel<float> ms;
+  EXPECT_SUCCESS(cudaEventElapsedTime(ms.out(), timed, timed));
+  EXPECT_GE(ms.result(), 0.0f);
+  EXPECT_LT(ms.result(), 1.0f) << "between an event and itself";
+  EXPECT_SUCCESS(cudaEventElapsedTime(ms.out(), timed, end));
+  EXPECT_GT(ms.result(), 0.0f) << "a kernel lies between the two";
+  EXPECT_LT(ms.result(), 20e3f) << "longer than this role may take";
+  const cudaEvent_t pairs[][2] = {
+      {event, timed}, {timed, event}, {event, event}};
+  for (const auto& [from, to] : pairs) {
+    EXPECT_CODE(cudaErrorInvalidResourceHandle,
+                cudaEventElapsedTime(ms.out(), from, to));
+    EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
+                DRIVER(cuEventElapsedTime)(ms.out(), from, to));
+  }
+  EXPECT_SUCCESS(cudaEventQuery(event));
+  EXPECT_TRUE(context_is_usable());
+}
+
 TEST(EventRefusals, ElapsedTime) {
   covers("LEVT-16");
   needs(gpus(1), legacy_events);
-  const auto measures_nothing = [](cudaEvent_t event) {
-    const SharedEvent timed(cudaEventDefault), end(cudaEventDefault);
-    const Stream stream;
-    // The record is complete, so only the missing timing can be the reason for
-    // a refusal.
-    CALL(cudaEventRecord(timed, stream));
-    CALL(cudaEventRecord(event, stream));
-    Latch latch;
-    latch.hold(stream);
-    CALL(cudaEventRecord(end, stream));
-    // Each event has a state of its own: `event` is complete while `end` is
-    // pending.
-    EXPECT_SUCCESS(cudaEventSynchronize(event));
-    EXPECT_SUCCESS(cudaEventQuery(event));
-    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(end));
-    std::thread releases([&] { latch.release(); });
-    EXPECT_SUCCESS(cudaEventSynchronize(end));
-    EXPECT_SUCCESS(cudaEventQuery(end));
-    releases.join();
-    EXPECT_TRUE(passes(stream));
-    Sentinel<float> ms;
-    EXPECT_SUCCESS(cudaEventElapsedTime(ms.out(), timed, timed));
-    EXPECT_GE(ms.result(), 0.0f);
-    EXPECT_LT(ms.result(), 1.0f) << "between an event and itself";
-    EXPECT_SUCCESS(cudaEventElapsedTime(ms.out(), timed, end));
-    EXPECT_GT(ms.result(), 0.0f) << "a kernel lies between the two";
-    EXPECT_LT(ms.result(), 20e3f) << "longer than this role may take";
-    const cudaEvent_t pairs[][2] = {
-        {event, timed}, {timed, event}, {event, event}};
-    for (const auto& [from, to] : pairs) {
-      EXPECT_CODE(cudaErrorInvalidResourceHandle,
-                  cudaEventElapsedTime(ms.out(), from, to));
-      EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
-                  DRIVER(cuEventElapsedTime)(ms.out(), from, to));
-    }
-    EXPECT_SUCCESS(cudaEventQuery(event));
-    EXPECT_TRUE(context_is_usable());
-  };
   Scenario scenario(Scenario::kShared);
 
-  scenario.role("exporter", [=](Role& me) {
-    const SharedEvent event;
-    measures_nothing(event);
-    me.send("handle", event.handle());
-    me.wait("asked");
+  scenario.role("exporter", [](Role& me) {
+    for (const unsigned more : {0u, unsigned{cudaEventBlockingSync}}) {
+      const SharedEvent event(kInterprocess | more);
+      measures_nothing(event);
+      me.send("handle", event.handle());
+      me.wait("asked");
+    }
   });
 
-  scenario.role("importer", [=](Role& me) {
-    SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
-    measures_nothing(event);
-    event.destroy();
-    me.signal("asked");
+  scenario.role("importer", [](Role& me) {
+    for (int i = 0; i < 2; ++i) {
+      SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+      measures_nothing(event);
+      event.destroy();
+      me.signal("asked");
+    }
   });
 
   scenario.run(20s);
@@ -370,7 +377,8 @@ TEST(EventRefusals, RecordInAStreamOfAnotherContext) {
   needs(gpus(1), legacy_memory, legacy_events);
   both_sides_refuse([](cudaEvent_t event) {
     in_a_second_context([event](cudaStream_t other) {
-      for (const cudaStream_t each : {other, kNull, cudaStreamPerThread})
+      for (const cudaStream_t each :
+           {other, kNull, cudaStreamLegacy, cudaStreamPerThread})
         record_is_refused(event, each);
       EXPECT_TRUE(passes(other));
     });
@@ -385,7 +393,7 @@ TEST(EventRefusals, RecordInAStreamOfAnotherDevice) {
     {
       const Stream other;
       for (const cudaStream_t each :
-           {cudaStream_t{other}, kNull, cudaStreamPerThread})
+           {cudaStream_t{other}, kNull, cudaStreamLegacy, cudaStreamPerThread})
         record_is_refused(event, each);
       EXPECT_TRUE(context_is_usable());
     }

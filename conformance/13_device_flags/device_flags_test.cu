@@ -533,6 +533,28 @@ const Work kWork[] = {
      }},
     {"a kernel", [](const Words& target,
                     cudaStream_t stream) { queue_publish(target, 7, stream); }},
+    {"a launch with attributes",
+     [](const Words& target, cudaStream_t stream) {
+       cudaLaunchConfig_t config{};
+       config.gridDim = config.blockDim = dim3(1);
+       config.stream = stream;
+       CALL(cudaLaunchKernelEx(&config, publish, target.data, 7u));
+     }},
+    {"the copy of a rectangle",
+     [](const Words& target, cudaStream_t stream) {
+       CALL(cudaMemcpy2DAsync(target.data, 64, target.data + target.count / 2,
+                              64, sizeof(uint32_t), 2, cudaMemcpyDeviceToDevice,
+                              stream));
+     }},
+    {"the memset of a rectangle",
+     [](const Words& target, cudaStream_t stream) {
+       CALL(cudaMemset2DAsync(target.data, 64, 7, sizeof(uint32_t), 2, stream));
+     }},
+    {"a copy between GPUs",
+     [](const Words& target, cudaStream_t stream) {
+       CALL(cudaMemcpyPeerAsync(target.data, 0, target.data + target.count / 2,
+                                0, sizeof(uint32_t), stream));
+     }},
 };
 
 // Makes the first half 0 and the second half not 0.
@@ -753,6 +775,54 @@ TEST(DeviceFlags, AWordComesAfterWorkOfEveryKind) {
   scenario.run(20s);
 }
 
+// The word counts, whatever writes it: a stream passes when its word has the
+// wanted value.
+static void expect_any_writer_counts(const Words& word) {
+  constexpr uint32_t kBytesOfWord = 0x07070707;
+  const DeviceBuffer source(kWordBytes);
+  const Stream waits, writes;
+  CALL(cudaMemset(source.data, 7, source.bytes()));
+  queue_publish(source, kBytesOfWord, writes);  // loads the kernel
+  EXPECT_TRUE(passes(writes));
+  const std::pair<const char*, std::function<void()>> writers[] = {
+      {"a memset",
+       [&] { CALL(cudaMemsetAsync(word.data, 7, sizeof(uint32_t), writes)); }},
+      {"a copy",
+       [&] {
+         CALL(cudaMemcpyAsync(word.data, source.data, sizeof(uint32_t),
+                              cudaMemcpyDeviceToDevice, writes));
+       }},
+      {"a kernel", [&] { queue_publish(word, kBytesOfWord, writes); }}};
+  for (const auto& [name, writer] : writers) {
+    SCOPED_TRACE(name);
+    clear(word);
+    EXPECT_SUCCESS(wait_for(word, kBytesOfWord, waits));
+    EXPECT_TRUE(is_held(waits));
+    writer();
+    EXPECT_TRUE(passes(waits));
+    EXPECT_SUCCESS(write(word, kBytesOfWord, writes));  // ends any other wait
+    ASSERT_TRUE(passes(waits));
+  }
+}
+
+// Of two waits directly one after another, each holds the stream.
+static void expect_both_waits_hold(const Words& words) {
+  const Words pair[2] = {{words.data, sizeof(uint32_t)},
+                         {words.data + 8, sizeof(uint32_t)}};
+  for (const int last : {0, 1}) {
+    SCOPED_TRACE(last == 0 ? "without the first word" : "without the second");
+    const Stream waits, writes;
+    for (const Words& each : pair) clear(each);
+    for (const Words& each : pair)
+      EXPECT_SUCCESS(wait_for(each, kAwaited, waits));
+    EXPECT_SUCCESS(write(pair[1 - last], kAwaited, writes));
+    EXPECT_TRUE(passes(writes));
+    EXPECT_TRUE(is_held(waits));
+    EXPECT_SUCCESS(write(pair[last], kAwaited, writes));
+    EXPECT_TRUE(passes(waits));
+  }
+}
+
 // Each value is also written a second time, after another value was there.
 TEST(DeviceFlags, EveryStreamAndThreadWritesWords) {
   covers("FLAG-01");
@@ -783,11 +853,13 @@ TEST(DeviceFlags, EveryStreamAndThreadWritesWords) {
     EXPECT_SUCCESS(write(last, kAwaited, writes));
     EXPECT_TRUE(passes(waits));
     EXPECT_EQ(value_at(last.data), kAwaited);
+    expect_any_writer_counts(last);
+    expect_both_waits_hold(second);
     second.close();
     mapping.close();
     me.signal("closed");
   });
-  scenario.run(20s);
+  scenario.run(30s);
 }
 
 // How a stream waits for a word, or writes it.
@@ -942,7 +1014,8 @@ TEST(DeviceFlags, WordsOf64BitsAreComparedAsAWhole) {
     latch.release();
     EXPECT_TRUE(passes(writes));
     EXPECT_EQ(value_at<uint64_t>(word.data), 7 * kHigh + 7);
-    expect_word_on_host(wait_for_64, write_64);
+    for (const bool registered : {false, true})
+      expect_word_on_host(wait_for_64, write_64, registered);
   });
   scenario.run(30s);
 }
@@ -978,6 +1051,10 @@ TEST(DeviceFlags, AWordOf64BitsComesAfterWorkOfEveryKind) {
   scenario.run(20s);
 }
 
+static Words last_of_64_bits(const Words& memory) {
+  return {memory.data + memory.count - 2, sizeof(uint64_t)};
+}
+
 TEST(DeviceFlags, AWordOf64BitsOrdersTwoProcesses) {
   covers("FLAG-07");
   needs(gpus(1), legacy_memory);
@@ -987,25 +1064,26 @@ TEST(DeviceFlags, AWordOf64BitsOrdersTwoProcesses) {
     const DeviceBuffer buffer(kBytes);
     clear(buffer);
     const Stream stream;
+    const Words last = last_of_64_bits(buffer);
     me.send("word", buffer.legacy_handle());
     me.wait("importer waits");
-    EXPECT_SUCCESS(write_64(buffer, 3 * kHigh, stream));
+    EXPECT_SUCCESS(write_64(last, 3 * kHigh, stream));
     EXPECT_TRUE(passes(stream));
     me.wait("closed");
-    EXPECT_EQ(value_at<uint64_t>(buffer.data + 8), 4 * kHigh + 4)
+    EXPECT_EQ(value_at<uint64_t>(last.data), 4 * kHigh + 4)
         << "the importer's word";
   });
   scenario.role("importer", [](Role& me) {
     has_to_support(me, k64Bits, "words of 64 bits");
     LegacyMapping mapping(me.receive<Handle>("word"), kBytes);
+    const Words last = last_of_64_bits(mapping);
     const Stream waiting[2];
     for (const Stream& each : waiting)
-      EXPECT_SUCCESS(NOTED(DRIVER(cuStreamWaitValue64)(
-          each, address_of(mapping.data), 3 * kHigh, CU_STREAM_WAIT_VALUE_EQ)));
+      EXPECT_SUCCESS(wait_for_64(last, 3 * kHigh, each));
     for (const Stream& each : waiting) EXPECT_TRUE(is_held(each));
     me.signal("importer waits");
     for (const Stream& each : waiting) EXPECT_TRUE(passes(each));
-    EXPECT_SUCCESS(write_64({mapping.data + 8, 8}, 4 * kHigh + 4, waiting[0]));
+    EXPECT_SUCCESS(write_64(last, 4 * kHigh + 4, waiting[0]));
     EXPECT_TRUE(passes(waiting[0]));
     mapping.close();
     me.signal("closed");
@@ -1110,6 +1188,18 @@ static void opens_the_gate_by_batches(Role& me) {
     EXPECT_TRUE(passes(each));
     me.signal("opened");
   }
+  // A batch of the importer waits for the last word and writes the word before
+  // it.
+  const Words last(mapping.data + mapping.count - 1, sizeof(uint32_t));
+  EXPECT_SUCCESS(
+      batch({waiting_for(last.data, kAwaited),
+             writing(CU_STREAM_MEM_OP_WRITE_VALUE_32, last.data - 1, 7)},
+            stream));
+  EXPECT_TRUE(is_held(stream));
+  EXPECT_EQ(value_at(last.data - 1), 0u);
+  me.signal("the importer waits");
+  EXPECT_TRUE(passes(stream));
+  EXPECT_EQ(value_at(last.data - 1), 7u);
   mapping.close();
   me.signal("closed");
 }
@@ -1155,6 +1245,10 @@ TEST(DeviceFlags, ABatchIsDoneInTheOrderOfItsArray) {
     EXPECT_TRUE(passes(streams[0]));
     EXPECT_EQ(value_at(state), 2u) << "a batch that was refused";
     EXPECT_TRUE(context_is_usable());
+    me.wait("the importer waits");
+    EXPECT_SUCCESS(write({words.data + words.count - 1, sizeof(uint32_t)},
+                         kAwaited, streams[0]));
+    EXPECT_TRUE(passes(streams[0]));
     me.wait("closed");
   });
   scenario.role("importer", opens_the_gate_by_batches);
@@ -1288,21 +1382,28 @@ static void expect_each_wait_of_a_batch(const Words& words) {
   ASSERT_TRUE(passes(waits));
 }
 
-// A batch waits for a greater number of 64 bits.
-static void expect_greater_64_in_a_batch(const Words& word) {
+// A wait for 64 bits in a batch has the conditions of a single wait.
+static void expect_conditions_64_in_a_batch(const Words& word) {
   const Stream waits, writes;
-  Operation wide = waiting_for(word.data, 0);
-  wide.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
-  wide.waitValue.value64 = 5 * kHigh + 7;
-  wide.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
-  EXPECT_SUCCESS(write_64(word, 5 * kHigh + 6, writes));
-  EXPECT_TRUE(passes(writes));
-  EXPECT_SUCCESS(batch({wide}, waits));
-  EXPECT_TRUE(is_held(waits));
-  EXPECT_SUCCESS(write_64(word, 6 * kHigh, writes));
-  EXPECT_TRUE(passes(waits)) << "a greater number of 64 bits";
-  EXPECT_SUCCESS(write_64(word, 5 * kHigh + 7, writes));  // ends other waits
-  ASSERT_TRUE(passes(waits));
+  const auto holds_then_passes = [&](const Case64& one) {
+    SCOPED_TRACE(one.name);
+    Operation wide = waiting_for(word.data, 0);
+    wide.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+    wide.waitValue.value64 = one.value;
+    wide.waitValue.flags = one.flags;
+    EXPECT_SUCCESS(write_64(word, one.holds, writes));
+    EXPECT_TRUE(passes(writes));
+    EXPECT_SUCCESS(batch({wide}, waits));
+    EXPECT_TRUE(is_held(waits));
+    EXPECT_SUCCESS(write_64(word, one.lets_pass, writes));
+    EXPECT_TRUE(passes(waits));
+    EXPECT_SUCCESS(write_64(word, one.value, writes));  // ends other waits
+    ASSERT_TRUE(passes(waits));
+  };
+  for (const Case64& one : kCases64) holds_then_passes(one);
+  if (attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR) == 0) return;
+  holds_then_passes({"a bit that is missing in both", CU_STREAM_WAIT_VALUE_NOR,
+                     ~(uint64_t{6} * kHigh), 15 * kHigh, 2 * kHigh});
 }
 
 // Two threads queue batches in every stream. One more batch has words of 64
@@ -1322,11 +1423,12 @@ TEST(DeviceFlags, EveryStreamAndThreadHasBatches) {
     wait_in_every_stream(words, [&](cudaStream_t stream) {
       return batch({waiting_for(words.data, kAwaited)}, stream);
     });
-    expect_word_on_host(waits_by_batch, writes_by_batch);
+    for (const bool registered : {false, true})
+      expect_word_on_host(waits_by_batch, writes_by_batch, registered);
     expect_conditions_in_a_batch(words);
     expect_each_wait_of_a_batch(words);
     if (attribute(k64Bits) == 0) return;
-    expect_greater_64_in_a_batch(words);
+    expect_conditions_64_in_a_batch(words);
     clear(words);
     const Stream waits, writes;
     constexpr auto kWide = CU_STREAM_MEM_OP_WRITE_VALUE_64;
@@ -1344,7 +1446,7 @@ TEST(DeviceFlags, EveryStreamAndThreadHasBatches) {
     EXPECT_EQ(value_at<uint64_t>(words.data + 4), 3 * kHigh);
     EXPECT_EQ(value_at<uint64_t>(words.data + 8), 4 * kHigh);
   });
-  scenario.run(20s);
+  scenario.run(30s);
 }
 
 TEST(DeviceFlags, AWaitInABatchHoldsWorkOfEveryKind) {

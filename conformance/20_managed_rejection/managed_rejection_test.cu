@@ -19,6 +19,8 @@ namespace {
 
 constexpr size_t kBytes = 4 << 20;
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+constexpr auto kFdAndFabric = static_cast<cudaMemAllocationHandleType>(
+    cudaMemHandleTypePosixFileDescriptor | cudaMemHandleTypeFabric);
 
 constexpr size_t kWordsOfVariable = 1024;
 __managed__ uint32_t managed_words[kWordsOfVariable];
@@ -42,8 +44,9 @@ Attributes attributes_of(const void* pointer) {
 }
 
 // Judges that neither API makes a handle of this memory, and that the context
-// stays usable. For managed memory, the Programming Guide (4.15.1) also
-// documents "not supported".
+// stays usable. Tries it again in another thread, after an export that
+// succeeds. For managed memory, the Programming Guide (4.15.1) also documents
+// "not supported".
 void expect_no_handle(Role& me, const std::string& kind, void* pointer,
                       std::initializer_list<cudaError_t> runtime = {
                           cudaErrorInvalidValue}) {
@@ -61,6 +64,19 @@ void expect_no_handle(Role& me, const std::string& kind, void* pointer,
   me.tabulate("cuIpcGetMemHandle of other memory", kind,
               outcome_of<CUresult>(result, driver));
   EXPECT_TRUE(refused(result, "cuIpcGetMemHandle", driver));
+
+  const DeviceBuffer exportable(4096);
+  exportable.legacy_handle();
+  in_a_thread([&] {
+    Sentinel<cudaIpcMemHandle_t> later;
+    EXPECT_TRUE(refused(NOTED(cudaIpcGetMemHandle(later.out(), pointer)),
+                        "cudaIpcGetMemHandle in another thread", runtime));
+    Sentinel<CUipcMemHandle> same_later;
+    EXPECT_TRUE(refused(
+        NOTED(DRIVER(cuIpcGetMemHandle)(same_later.out(), address_of(pointer))),
+        "cuIpcGetMemHandle in another thread", driver));
+    return cudaSuccess;
+  });
   EXPECT_TRUE(context_is_usable());
 }
 
@@ -99,11 +115,11 @@ AsyncBuffer allocated_from(const Pool& pool) {
   return buffer;
 }
 
-// Judges that no handle type is accepted. The documentation names exactly one
-// code.
+// Judges that no handle type is accepted, and not two of them. The
+// documentation names exactly one code.
 void expect_not_shareable(cudaMemPoolProps wanted) {
-  for (const auto type :
-       {cudaMemHandleTypePosixFileDescriptor, cudaMemHandleTypeFabric}) {
+  for (const auto type : {cudaMemHandleTypePosixFileDescriptor,
+                          cudaMemHandleTypeFabric, kFdAndFabric}) {
     SCOPED_TRACE("handle type " + std::to_string(type));
     wanted.handleTypes = type;
     by_both_apis([&](auto api) {
@@ -129,6 +145,15 @@ TEST(ManagedRejection, ManagedMemoryHasNoHandle) {
     expect_usable_on_both_sides(Words(memory, kBytes));
     expect_no_handle(me, "managed memory that was used", memory,
                      kManagedRefusals);
+    if (attribute(cudaDevAttrConcurrentManagedAccess) == 1) {
+      const cudaMemLocation gpu{cudaMemLocationTypeDevice, 0};
+      CALL(cudaMemAdvise(memory, kBytes, cudaMemAdviseSetPreferredLocation,
+                         gpu));
+      CALL(cudaMemPrefetchAsync(memory, kBytes, gpu, 0, nullptr));
+      CALL(cudaStreamSynchronize(nullptr));
+      expect_no_handle(me, "managed memory on the GPU", memory,
+                       kManagedRefusals);
+    }
     CALL(cudaFree(memory));
 
     CALL(cudaMallocManaged(&memory, kBytes, cudaMemAttachHost));
@@ -180,8 +205,9 @@ TEST(ManagedRejection, PinnedHostMemoryHasNoHandle) {
     for (const auto& [flags, name] :
          {std::pair{cudaHostAllocMapped, "cudaHostAllocMapped"},
           std::pair{cudaHostAllocPortable, "cudaHostAllocPortable"},
-          std::pair{cudaHostAllocWriteCombined,
-                    "cudaHostAllocWriteCombined"}}) {
+          std::pair{cudaHostAllocWriteCombined, "cudaHostAllocWriteCombined"},
+          std::pair{cudaHostAllocMapped | cudaHostAllocPortable,
+                    "cudaHostAllocMapped and cudaHostAllocPortable"}}) {
       CALL(cudaHostAlloc(&memory, kBytes, flags));
       expect(name, memory);
       CALL(cudaFreeHost(memory));
@@ -190,6 +216,7 @@ TEST(ManagedRejection, PinnedHostMemoryHasNoHandle) {
     CALL(cudaHostRegister(memory, kBytes, cudaHostRegisterMapped));
     expect("cudaHostRegister", memory);
     CALL(cudaHostUnregister(memory));
+    expect_no_handle(me, "memory that was registered", memory);
     std::free(memory);
   });
   scenario.run(20s);
@@ -252,6 +279,10 @@ TEST(ManagedRejection, StreamOrderedMemoryHasNoHandle) {
     expect_not_legacy(me, "a pool of its own", buffer.data);
     expect_not_legacy(me, "an address inside memory of a pool",
                       buffer.data + buffer.count / 2);
+    AsyncBuffer freed = allocated_from(pool);
+    void* const old = freed.data;
+    freed.free();
+    expect_no_handle(me, "freed memory of a pool", old);
     buffer.fill(pattern("pool"));
     EXPECT_TRUE(kernel_reads(buffer, pattern("pool")));
   });
@@ -292,13 +323,15 @@ TEST(ManagedRejection, MappedMemoryHasNoHandle) {
     for (const auto types : {CU_MEM_HANDLE_TYPE_NONE, kFd}) {
       const CUmemAllocationProp wanted = chunk_of(0, types);
       const size_t bytes = granule(wanted);
-      const Chunk chunk = Chunk::create(bytes, wanted);
+      Chunk chunk = Chunk::create(bytes, wanted);
       const Mapping mapping(chunk, bytes);
       expect_not_legacy(
           me, types == kFd ? "cuMemCreate, descriptor" : "cuMemCreate",
           mapping.data);
       expect_not_legacy(me, "an address inside mapped memory",
                         mapping.data + mapping.count / 2);
+      const Mapping readable(chunk, bytes, CU_MEM_ACCESS_FLAGS_PROT_READ);
+      expect_not_legacy(me, "a mapping that can only be read", readable.data);
       mapping.fill(pattern("mapped"));
       EXPECT_TRUE(kernel_reads(mapping, pattern("mapped")));
       if (types != kFd) continue;
@@ -306,6 +339,8 @@ TEST(ManagedRejection, MappedMemoryHasNoHandle) {
       const Mapping second(imported, bytes);
       expect_not_legacy(me, "an import of a descriptor", second.data);
       EXPECT_TRUE(kernel_reads(second, pattern("mapped")));
+      chunk.release();
+      expect_not_legacy(me, "a mapping whose chunk was released", mapping.data);
     }
   });
   scenario.run(20s);
@@ -556,20 +591,30 @@ TEST(ManagedRejection, APoolOfANumaNodeIsShared) {
         created(api, pool_at({cudaMemLocationTypeHostNuma, numa_node()},
                              cudaMemHandleTypePosixFileDescriptor));
     const AsyncBuffer buffer = allocated_from(pool);
+    const AsyncBuffer second = allocated_from(pool);
     host_writes(buffer, pattern("exporter"));
+    host_writes(second, pattern("second"));
     me.send_descriptor("pool", exported(api, pool).get());
     me.send("pointer", exported(api, buffer));
+    me.send("second pointer", exported(api, second));
 
     me.wait("freed");
     EXPECT_TRUE(host_reads(buffer, pattern("importer")));
+    EXPECT_TRUE(host_reads(second, pattern("second")));
   };
   const auto imports = [](Role& me, auto api) {
     const Pool pool = imported(api, me.receive_descriptor("pool"));
     AsyncBuffer buffer = imported(
         api, pool, me.receive<cudaMemPoolPtrExportData>("pointer"), kBytes);
+    AsyncBuffer second = imported(
+        api, pool, me.receive<cudaMemPoolPtrExportData>("second pointer"),
+        kBytes);
     EXPECT_TRUE(host_reads(buffer, pattern("exporter")));
     EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
     host_writes(buffer, pattern("importer"));
+    EXPECT_TRUE(host_reads(second, pattern("second")));
+    EXPECT_TRUE(copy_reads(second, pattern("second")));
+    expect_free(api, second);
     expect_free(api, buffer);
     me.signal("freed");
   };

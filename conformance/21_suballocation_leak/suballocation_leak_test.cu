@@ -321,7 +321,7 @@ TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
   // Because of the larger allocations, later allocations lie far from the start
   // of the block.
   static const auto bytes_of = [](int i) {
-    return size_t{i % 2 == 0 ? 512u : 32u << 10};
+    return size_t{i % 2 == 0 ? 512u : 96u << 10};
   };
   static const auto number = [](int i) {
     return "allocation " + std::to_string(i);

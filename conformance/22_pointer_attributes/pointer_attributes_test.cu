@@ -215,9 +215,11 @@ TEST(PointerAttributes, MappedMemoryAllowsWhatItWasMadeFor) {
       const CUmemAllocationProp wanted = chunk_of(0, types);
       const size_t bytes = granule(wanted);
       Chunk chunk = Chunk::create(bytes, wanted);
-      const Mapping mapping(chunk, bytes);
-      EXPECT_EQ(allowed_types(mapping.data),
-                static_cast<unsigned long long>(types));
+      const Mapping mapping(chunk, bytes), second(chunk, bytes);
+      for (const Mapping* each : {&mapping, &second})
+        EXPECT_EQ(allowed_types(each->data),
+                  static_cast<unsigned long long>(types))
+            << (each == &mapping ? "mapped once" : "mapped twice");
       int number = -1;
       const CUresult code = NOTED(DRIVER(cuMemExportToShareableHandle)(
           &number, chunk.handle(), kFd, 0));

@@ -27,6 +27,7 @@ constexpr uint32_t kLanded = 0x1badbad1;
 constexpr int kNoSuchDevice = 999;
 constexpr int kMany = 70;  // reservations at once
 constexpr size_t kWideAlignment = size_t{1} << 30;
+constexpr size_t kFourGib = size_t{4} << 30;
 
 __device__ uint32_t loaded;
 
@@ -237,6 +238,31 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
   scenario.run(20s);
 }
 
+TEST(VmmAccess, OnlyTheNamedGpuGetsAccess) {
+  covers("VMM-18");
+  needs(gpus(2), vmm, peer_access);
+  Scenario scenario(Scenario::kShared);
+  scenario
+      .role(
+          "exporter",
+          [](Role&) {
+            const size_t bytes = granule();
+            const Mapped mapped(
+                Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE)),
+                bytes);
+            EXPECT_SUCCESS(set_access(mapped.address(), bytes, access_for(1)));
+            const Words words = words_at(mapped.address(), bytes);
+            CALL(cudaSetDevice(1));
+            words.fill(pattern("by GPU 1"));
+            EXPECT_TRUE(kernel_reads(words, pattern("by GPU 1")));
+            EXPECT_EQ(access_at(mapped.address(), 0), kNone);
+            CALL(cudaSetDevice(0));
+            EXPECT_TRUE(kernel_faults(words)) << "GPU 0 has no access";
+          })
+      .in_new_process();  // at the end its context is lost
+  scenario.run(20s);
+}
+
 TEST(VmmAccess, EachProcessSetsItsOwnAccess) {
   covers("VMM-19");
   needs(gpus(1), vmm_fd);
@@ -310,6 +336,8 @@ static const std::vector<std::string> kReadOnlyUses = {
     "word",
     "batch",
     "memset in a stream",
+    "copy in a stream",
+    "copy of a rectangle",
     "kernel",
     "kernel that wrote before"};
 
@@ -348,6 +376,7 @@ static void reads_and_raises_access(const Mapped& mapped, size_t bytes) {
 static void expect_no_write(Role& me, const std::string& way, uint32_t* data,
                             size_t bytes) {
   const DeviceBuffer own(bytes);
+  const std::vector<unsigned char> host(3 * 512, 0x3C);
   cudaError_t code = cudaSuccess;
   note_call(way.c_str());
   if (way.rfind("kernel", 0) == 0)
@@ -358,6 +387,12 @@ static void expect_no_write(Role& me, const std::string& way, uint32_t* data,
     code = cudaMemcpy(data, own.data, bytes, cudaMemcpyDeviceToDevice);
   else if (way == "memset")
     code = cudaMemset(data, 0x3C, bytes);
+  else if (way == "copy in a stream")
+    code =
+        cudaMemcpyAsync(data, &kLanded, sizeof kLanded, cudaMemcpyHostToDevice);
+  else if (way == "copy of a rectangle")
+    code = cudaMemcpy2D(data, 512, host.data(), 512, 100, 3,
+                        cudaMemcpyHostToDevice);
   else if (way == "rectangle")
     code = cudaMemset2D(data, 512, 0x3C, 100, 3);
   else if (way == "memset of 32 bits")
@@ -552,10 +587,24 @@ TEST(VmmAccess, AnImportIsMappedWithinItsSize) {
 // beyond the memory. (The size is that of the whole memory, because a driver
 // may refuse every smaller mapping.)
 static void expect_no_far_offset(const Reservation& range, const Chunk& chunk) {
-  EXPECT_REFUSED(DRIVER(cuMemMap)(range.at(0), range.bytes(), size_t{4} << 30,
-                                  chunk.handle(), 0),
-                 CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
-                 CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_REFUSED(
+      DRIVER(cuMemMap)(range.at(0), range.bytes(), kFourGib, chunk.handle(), 0),
+      CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
+      CUDA_ERROR_NOT_PERMITTED);
+}
+
+// A driver may refuse to map a part of the memory. If it maps the first half,
+// the exporter's values must be there.
+static void map_first_half(Role& me, const Reservation& range,
+                           const Chunk& chunk) {
+  const size_t half = range.bytes() / 2;
+  const CUresult code =
+      NOTED(DRIVER(cuMemMap)(range.at(0), half, 0, chunk.handle(), 0));
+  me.observe("the first half alone: " + name_of(code));
+  if (code != CUDA_SUCCESS) return;
+  allow(range.at(0), half);
+  EXPECT_TRUE(kernel_reads(words_at(range.at(0), half), pattern("exporter")));
+  range.unmap(0, half);
 }
 
 TEST(VmmAccess, AChunkIsMappedFromItsBeginning) {
@@ -584,10 +633,7 @@ TEST(VmmAccess, AChunkIsMappedFromItsBeginning) {
                                pattern("exporter")));
     }
     const Reservation range(2 * bytes);
-    const CUresult half =
-        NOTED(DRIVER(cuMemMap)(range.at(0), bytes, 0, chunk.handle(), 0));
-    me.observe("the first half alone: " + name_of(half));
-    if (half == CUDA_SUCCESS) range.unmap(0, bytes);
+    map_first_half(me, range, chunk);
 
     // This range ends beyond the memory in every case.
     EXPECT_REFUSED(
@@ -698,6 +744,21 @@ static void expect_remap_in_one_piece(const Reservation& range) {
   range.unmap(0, bytes);
 }
 
+// The unmap of addresses changes nothing of the mapping before them.
+static void expect_mapping_before_stays(const Chunk& chunk, Pattern written) {
+  const size_t bytes = granule();
+  const Chunk other = Chunk::create(bytes);
+  const Reservation range(2 * bytes);
+  range.map(0, bytes, chunk);
+  range.map(bytes, bytes, other);
+  allow(range.at(0), 2 * bytes);
+  range.unmap(bytes, bytes);
+  EXPECT_EQ(access_at(range.at(0)), 3u) << "before unmapped addresses";
+  EXPECT_TRUE(kernel_reads(words_at(range.at(0), bytes), written))
+      << "before unmapped addresses";
+  range.unmap(0, bytes);
+}
+
 // A handle keeps the memory and its values, also while nothing is mapped.
 static void expect_values_stay_without_mapping() {
   const size_t bytes = granule();
@@ -706,6 +767,7 @@ static void expect_values_stay_without_mapping() {
   const Mapping again(chunk, bytes);
   EXPECT_TRUE(kernel_reads(again, pattern("before")))
       << "after it was unmapped";
+  expect_mapping_before_stays(chunk, pattern("before"));
 }
 
 // Memory that is mapped again at its own addresses has no access, and the
@@ -791,6 +853,41 @@ TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
     expect_values_stay_without_mapping();
     me.signal("done");
   });
+  scenario.run(20s);
+}
+
+TEST(VmmAccess, ANewMappingGivesNoGpuAccess) {
+  covers("VMM-25");
+  needs(gpus(2), vmm_fd, peer_access);
+  Scenario scenario(Scenario::kShared);
+  scenario
+      .role("exporter",
+            [](Role&) {
+              const size_t bytes = granule();
+              const Chunk one = Chunk::create(bytes);
+              const Chunk two = Chunk::create(bytes);
+              const Reservation range(bytes);
+              const Words words = words_at(range.at(0), bytes);
+              range.map(0, bytes, one);
+              const CUmemAccessDesc list[] = {access_for(0), access_for(1)};
+              CALL(DRIVER(cuMemSetAccess)(range.at(0), bytes, list, 2));
+              words.fill(pattern("one"));
+              CALL(cudaSetDevice(1));
+              EXPECT_TRUE(kernel_reads(words, pattern("one")));
+              CALL(cudaSetDevice(0));
+              range.unmap(0, bytes);
+              range.map(0, bytes, two);
+              for (const int device : {0, 1})
+                EXPECT_EQ(access_at(range.at(0), device), kNone)
+                    << "GPU " << device;
+              allow(range.at(0), bytes);
+              words.fill(pattern("two"));
+              EXPECT_TRUE(kernel_reads(words, pattern("two")));
+              CALL(cudaSetDevice(1));
+              EXPECT_TRUE(kernel_faults(words))
+                  << "GPU 1 had access to the mapping before";
+            })
+      .in_new_process();  // at the end its context is lost
   scenario.run(20s);
 }
 
@@ -990,6 +1087,42 @@ static void expect_device_copies_move_all(const Words& whole) {
   EXPECT_TRUE(kernel_reads(whole, pattern("by the importer"))) << "into chunks";
 }
 
+// Copies begin in the middle of a chunk and end in the middle of the second
+// chunk after it.
+static void expect_copies_cross_borders(const Reservation& range) {
+  const size_t bytes = granule();
+  const Words part = words_at(range.at(bytes + bytes / 2), 2 * bytes);
+  std::vector<uint32_t> host(part.count), back(part.count);
+  const Words on_host(host.data(), part.bytes());
+  host_writes(on_host, pattern("over borders"));
+  const Stream stream;
+  const auto expect_written = [&](const char* by, auto copy) {
+    SCOPED_TRACE(by);
+    part.poison();
+    CALL(cudaDeviceSynchronize());
+    CALL(copy());
+    CALL(cudaStreamSynchronize(stream));
+    EXPECT_TRUE(kernel_reads(part, pattern("over borders")));
+  };
+  expect_written("cudaMemcpy", [&] {
+    return cudaMemcpy(part.data, host.data(), part.bytes(),
+                      cudaMemcpyHostToDevice);
+  });
+  expect_written("cudaMemcpyAsync", [&] {
+    return cudaMemcpyAsync(part.data, host.data(), part.bytes(),
+                           cudaMemcpyHostToDevice, stream);
+  });
+  expect_written("cudaMemcpy2D", [&] {
+    return cudaMemcpy2D(part.data, bytes, host.data(), bytes, bytes, 2,
+                        cudaMemcpyHostToDevice);
+  });
+  CALL(cudaMemcpyAsync(back.data(), part.data, part.bytes(),
+                       cudaMemcpyDeviceToHost, stream));
+  CALL(cudaStreamSynchronize(stream));
+  EXPECT_TRUE(
+      host_reads(Words(back.data(), part.bytes()), pattern("over borders")));
+}
+
 TEST(VmmAccess, ImportedChunksLieSideBySide) {
   covers("VMM-35");
   needs(gpus(1), vmm_fd);
@@ -1039,11 +1172,43 @@ TEST(VmmAccess, ImportedChunksLieSideBySide) {
       EXPECT_EQ(word, 0xEEEEEEEEu) << name_of_chunk(k);
     }
     expect_words_reach_their_chunks(range);
+    expect_copies_cross_borders(range);
     whole.fill(pattern("by the importer"));
     expect_device_copies_move_all(whole);
     expect_access_by_chunk(range);
     EXPECT_TRUE(copy_reads(whole, pattern("by the importer")));
     for (int k = 0; k < kChunks; ++k) range.unmap(k * bytes, bytes);
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+// The distance from the beginning of the addresses does not fit in 32 bits.
+TEST(VmmAccess, AnImportIsMappedFarIntoItsAddresses) {
+  covers("VMM-35");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends_chunk(pattern("exporter")));
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk far = Chunk::import(me.receive_descriptor("descriptor"));
+    const Chunk near = Chunk::create(bytes);
+    const Reservation range(kFourGib + bytes);
+    const Words first = words_at(range.at(0), bytes);
+    const Words last = words_at(range.at(kFourGib), bytes);
+    range.map(kFourGib, bytes, far);
+    EXPECT_FALSE(has_memory(range.at(0)));
+    range.map(0, bytes, near);
+    allow(range.at(0), bytes);
+    EXPECT_EQ(access_at(range.at(kFourGib)), kNone);
+    allow(range.at(kFourGib), bytes);
+    first.fill(pattern("near"));
+    EXPECT_TRUE(kernel_reads(last, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(last, pattern("exporter")));
+    range.unmap(kFourGib, bytes);
+    EXPECT_FALSE(has_memory(range.at(kFourGib)));
+    EXPECT_TRUE(kernel_reads(first, pattern("near")));
+    range.unmap(0, bytes);
     me.signal("done");
   });
   scenario.run(20s);
@@ -1143,6 +1308,14 @@ TEST(VmmAccess, AnImportedHandleKnowsItsProperties) {
       EXPECT_EQ(own.requestedHandleTypes, types);
       EXPECT_EQ(own.allocFlags.compressionType, CU_MEM_ALLOCATION_COMP_NONE);
     }
+    shared.descriptor();
+    const CUmemAllocationProp told = shared.properties();
+    EXPECT_EQ(told.type, CU_MEM_ALLOCATION_TYPE_PINNED) << "was exported";
+    EXPECT_EQ(told.location.type, CU_MEM_LOCATION_TYPE_DEVICE)
+        << "was exported";
+    EXPECT_EQ(told.requestedHandleTypes,
+              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        << "was exported";
     me.observe("requestedHandleTypes of an import: " +
                std::to_string(found.requestedHandleTypes));
     me.signal("done");

@@ -308,7 +308,11 @@ TEST(VmmLifetime, ADescriptorOfAnyProcessKeepsTheMemory) {
                 }));
   scenario.role("importer", [](Role& me) {
     me.wait("given up");
-    expect_exporters_bytes(me.receive_descriptor("descriptor"));
+    const Descriptor descriptor = me.receive_descriptor("descriptor");
+    expect_exporters_bytes(descriptor);
+    take_all_free_memory();
+    SCOPED_TRACE("the second import");
+    expect_exporters_bytes(descriptor);
     me.signal("done");
   });
   scenario.run(30s);
@@ -428,6 +432,29 @@ TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
     say(me, kLast);
   });
   scenario.run(60s);
+}
+
+// Neither this process nor another one maps the memory.
+TEST(VmmLifetime, MemoryThatWasNeverMappedReturns) {
+  covers("VMM-30");
+  needs(gpus(1), vmm_fd, alone);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    for (const bool is_exported : {false, true}) {
+      SCOPED_TRACE(is_exported ? "exported" : "not exported");
+      Chunk chunk = Chunk::create(kWatched);
+      Descriptor descriptor;
+      if (is_exported) descriptor = chunk.descriptor();
+      const size_t free = free_memory();
+      chunk.release();
+      if (is_exported) {
+        EXPECT_TRUE(still_held(free)) << "the descriptor is open";
+        descriptor.close();
+      }
+      EXPECT_TRUE(returned(free, kWatched));
+    }
+  });
+  scenario.run(30s);
 }
 
 TEST(VmmLifetime, AccessOfASecondGpuKeepsNoMemory) {

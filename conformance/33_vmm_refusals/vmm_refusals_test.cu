@@ -25,7 +25,8 @@ namespace {
 
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr unsigned long long kReserved[] = {1, 1ull << 63};
-constexpr int kMany = 70;  // allocations at once
+constexpr int kMany = 70;                             // allocations at once
+constexpr size_t kMoreThanThereIs = size_t{1} << 46;  // in any GPU
 
 // The refusals that cuMemExportToShareableHandle and
 // cuMemImportFromShareableHandle document.
@@ -134,6 +135,11 @@ TEST(VmmRefusals, SizesOffTheGranularityAreRefused) {
       note_touched(me, handle, "cuMemCreate");
       Chunk::create(whole, wanted);  // after the refusal
     }
+    Sentinel<CUmemGenericAllocationHandle> vast;
+    EXPECT_REFUSED(
+        DRIVER(cuMemCreate)(vast.out(), kMoreThanThereIs, &wanted, 0),
+        CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE,
+        CUDA_ERROR_NOT_SUPPORTED);
     EXPECT_TRUE(context_is_usable());
     std::vector<Chunk> many;
     for (int i = 0; i < kMany; ++i)

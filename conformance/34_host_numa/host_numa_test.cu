@@ -70,19 +70,34 @@ void expect_location(const Chunk& chunk, CUmemLocation wanted) {
 }
 
 // A memset and copies of the GPU reach memory that the CPU also uses.
-void expect_copies_and_memsets_arrive(const Mapping& mapping) {
-  const DeviceBuffer own(mapping.bytes());
-  mapping.poison();
+void expect_copies_and_memsets_arrive(const Words& memory) {
+  const DeviceBuffer own(memory.bytes());
+  memory.poison();
   CALL(cudaDeviceSynchronize());
-  const uint32_t last = mapping.data[mapping.count - 1];
+  const uint32_t last = memory.data[memory.count - 1];
   EXPECT_EQ(last, 0xEEEEEEEEu) << "set by cudaMemset";
   own.fill(pattern("copied"));
-  CALL(cudaMemcpy(mapping.data, own.data, mapping.bytes(), cudaMemcpyDefault));
+  CALL(cudaMemcpy(memory.data, own.data, memory.bytes(), cudaMemcpyDefault));
   CALL(cudaDeviceSynchronize());
-  EXPECT_TRUE(host_reads(mapping, pattern("copied")));
+  EXPECT_TRUE(host_reads(memory, pattern("copied")));
   own.poison();
-  CALL(cudaMemcpy(own.data, mapping.data, mapping.bytes(), cudaMemcpyDefault));
+  CALL(cudaMemcpy(own.data, memory.data, memory.bytes(), cudaMemcpyDefault));
   EXPECT_TRUE(kernel_reads(own, pattern("copied")));
+}
+
+// Judges that the CPU gets access to the second mapping of a chunk only by a
+// call for this mapping. The CPU has access to the first mapping.
+void expect_access_for_each_mapping(const Chunk& chunk, const Mapping& first,
+                                    CUmemLocation node, Pattern written) {
+  Mapping second(chunk, first.bytes());
+  allow_cpu(first, node);
+  EXPECT_EQ(cpu_access(second, node), 0u) << "only the first mapping has it";
+  EXPECT_FALSE(cpu_may_read(second)) << "only the first mapping has it";
+  allow_cpu(second, node);
+  EXPECT_TRUE(host_reads(second, written));
+  EXPECT_TRUE(kernel_reads(second, written));
+  second.unmap();
+  EXPECT_TRUE(host_reads(first, written)) << "the other mapping is gone";
 }
 
 }  // namespace
@@ -103,6 +118,8 @@ static void uses_memory_of_a_node(Role& me) {
   expect_both_have_access(mapping, node);
   EXPECT_TRUE(host_reads(mapping, pattern("exporter's GPU")));
   EXPECT_TRUE(kernel_reads(mapping, pattern("exporter's GPU")));
+  expect_access_for_each_mapping(chunk, mapping, node,
+                                 pattern("exporter's GPU"));
   host_writes(mapping, pattern("importer's CPU"));
   me.signal("written by the CPU");
   me.wait("read");
@@ -220,6 +237,7 @@ TEST(HostNuma, AGpuOfEachProcessWorksInAPoolOfANode) {
                std::to_string(flags));
     allow_gpu(pool);
     EXPECT_TRUE(kernel_reads(words, pattern("exporter's GPU")));
+    expect_copies_and_memsets_arrive(words);
     words.fill(pattern("importer's GPU"));
     EXPECT_TRUE(host_reads(words, pattern("importer's GPU")));
     EXPECT_TRUE(copy_reads(words, pattern("importer's GPU")));

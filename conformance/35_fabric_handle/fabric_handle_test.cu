@@ -23,6 +23,7 @@ namespace {
 constexpr auto kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr size_t kBytes = 4 << 20;
+constexpr size_t kGranules = 3;  // of one allocation: not a power of two
 constexpr uid_t kNobody = 65534;
 
 CUmemAllocationProp fabric_memory() { return chunk_of(0, kFabric); }
@@ -197,7 +198,7 @@ TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
-    const size_t bytes = granule(fabric_memory());
+    const size_t bytes = kGranules * granule(fabric_memory());
     Chunk chunk = Chunk::create(bytes, fabric_memory());
     Mapping mapping(chunk, bytes);
     mapping.fill(pattern("A"));
@@ -213,6 +214,7 @@ TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
     mapping.fill(pattern("C"));
     me.signal("C written");
     me.wait("C read");
+    lend_in_every_way(me, beside);
     mapping.unmap();
     chunk.release();
     me.signal("given up");
@@ -220,7 +222,7 @@ TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
   });
 
   scenario.role("importer", [](Role& me) {
-    const size_t bytes = granule(fabric_memory());
+    const size_t bytes = kGranules * granule(fabric_memory());
     const auto handle = me.receive<CUmemFabricHandle>("handle");
     const Mapping mapping(Chunk::import(handle), bytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("A")));
@@ -240,6 +242,7 @@ TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
       EXPECT_TRUE(kernel_reads(third, pattern("C"))) << "by another handle";
     }
     me.signal("C read");
+    borrow_in_every_way(me, beside);
     me.wait("given up");
     EXPECT_TRUE(kernel_reads(mapping, pattern("C")))
         << "the exporter has given the memory up";

@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <deque>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "harness/scenario/cuda.h"
 #include "harness/scenario/endpoint.h"
+#include "harness/scenario/kernels.h"
 #include "harness/scenario/pool.h"
 #include "harness/scenario/vmm.h"
 
@@ -33,6 +35,29 @@ Chunk fabric_chunk(size_t bytes, int device = 0) {
 
 }  // namespace
 
+// Copies to each number reach the memory that is bound to this number.
+static void expect_numbers_have_memory(const EndpointIds& ids, unsigned count) {
+  const size_t bytes = endpoint_granule();
+  std::deque<Chunk> chunks;
+  const auto written = [](unsigned i) {
+    return pattern("number " + std::to_string(i));
+  };
+  for (unsigned i = 0; i < count; ++i) {
+    Sentinel<int> status;
+    do {
+      CALL(NEWER(cuLogicalEndpointQuery)(ids[i], 1, status.out()));
+    } while (status.result() == 0);
+    chunks.push_back(fabric_chunk(bytes));
+    CALL(NEWER(cuLogicalEndpointBindMem)(ids[i], 0, 0, chunks[i].handle(), 0,
+                                         bytes, 0));
+    endpoint_write(ids[i], 0, bytes, written(i));
+  }
+  for (unsigned i = 0; i < count; ++i) {
+    EXPECT_TRUE(kernel_reads(Mapping(chunks[i], bytes), written(i)));
+    EXPECT_TRUE(endpoint_reads(ids[i], 0, bytes, written(i)));
+  }
+}
+
 TEST(LogicalEndpoint, NumbersAreReservedInARow) {
   covers("ENDP-01");
   needs(gpus(1), endpoints);
@@ -42,6 +67,7 @@ TEST(LogicalEndpoint, NumbersAreReservedInARow) {
     const CUlogicalEndpointProp wanted = unicast_on(0, endpoint_granule());
     for (unsigned i = 0; i < kCount; ++i)
       EXPECT_SUCCESS(NEWER(cuLogicalEndpointCreate)(ids[i], &wanted));
+    expect_numbers_have_memory(ids, kCount);
     for (unsigned i = 0; i < kCount; ++i)
       EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(ids[i]));
   });
@@ -116,6 +142,7 @@ TEST(LogicalEndpoint, AQuerySaysWhenItIsReady) {
     EXPECT_FALSE(is_ready(ids[1], 1)) << "a team without members";
     EXPECT_FALSE(is_ready(ids[0], 2)) << "one of two is not ready";
     EXPECT_FALSE(is_ready(ids[1], 2)) << "the first of two is not ready";
+    EXPECT_FALSE(is_ready(ids[0], 3)) << "the second of three is not ready";
     int status = 0;
     const CUresult code =
         NOTED(NEWER(cuLogicalEndpointQuery)(ids[2], 2, &status));
@@ -171,10 +198,35 @@ TEST(LogicalEndpoint, SizesFollowTheLimits) {
   });
 }
 
+// One copy fills the memory of two bindings. The documentation does not say
+// whether such a copy is refused.
+static void expect_copy_over_two_bindings(Role& me, const Endpoint& endpoint,
+                                          const Words& first,
+                                          const Words& second) {
+  const size_t bytes = first.bytes();
+  CALL(cudaSetDevice(device_that_reaches_endpoints()));
+  const DeviceBuffer source(2 * bytes);
+  source.fill(pattern("two bindings"));
+  const Stream stream;
+  const CUresult code = NOTED(queue_copies(
+      {copy_op(operand(endpoint.id(), 0), operand(source.data), 2 * bytes)},
+      stream));
+  me.observe("one copy over two bindings: " + name_of(code));
+  if (code == CUDA_SUCCESS) CALL(cudaStreamSynchronize(stream));
+  CALL(cudaSetDevice(0));
+  if (code != CUDA_SUCCESS) return;
+  std::vector<uint32_t> seen(2 * first.count);
+  CALL(cudaMemcpy(seen.data(), first.data, bytes, cudaMemcpyDefault));
+  CALL(cudaMemcpy(seen.data() + first.count, second.data, bytes,
+                  cudaMemcpyDefault));
+  EXPECT_TRUE(
+      host_reads(Words(seen.data(), 2 * bytes), pattern("two bindings")));
+}
+
 TEST(LogicalEndpoint, AnOffsetIsTheMemoryThatIsBoundThere) {
   covers("ENDP-05");
   needs(gpus(1), endpoints);
-  run_alone([](Role&) {
+  run_alone([](Role& me) {
     const size_t bytes = endpoint_granule();
     const Chunk first = fabric_chunk(bytes), large = fabric_chunk(2 * bytes);
     const Mapping at_first(first, bytes), at_large(large, 2 * bytes);
@@ -196,6 +248,7 @@ TEST(LogicalEndpoint, AnOffsetIsTheMemoryThatIsBoundThere) {
     EXPECT_TRUE(endpoint_reads(endpoint.id(), 0, bytes, pattern("changed")));
     EXPECT_TRUE(
         endpoint_reads(endpoint.id(), bytes, bytes, pattern("written after")));
+    expect_copy_over_two_bindings(me, endpoint, half, at_first);
   });
 }
 
@@ -347,6 +400,22 @@ TEST(LogicalEndpoint, HostMemoryLiesOnTheNearestNode) {
   });
 }
 
+// Of two bindings side by side, each stays when the other one is unbound.
+static void expect_neighbour_stays_bound() {
+  const size_t unit = endpoint_granule();
+  const Chunk chunks[] = {fabric_chunk(unit), fabric_chunk(unit)};
+  const Endpoint endpoint(unicast_on(0, 2 * unit));
+  for (const int i : {0, 1}) endpoint.bind(i * unit, chunks[i], unit);
+  for (const int gone : {0, 1}) {
+    SCOPED_TRACE(gone == 0 ? "the first is unbound" : "the second is unbound");
+    const int kept = 1 - gone;
+    endpoint.unbind(gone * unit, unit);
+    endpoint_write(endpoint.id(), kept * unit, unit, pattern("kept"));
+    EXPECT_TRUE(kernel_reads(Mapping(chunks[kept], unit), pattern("kept")));
+    endpoint.bind(gone * unit, chunks[gone], unit);
+  }
+}
+
 TEST(LogicalEndpoint, UnbindTakesWholeBindings) {
   covers("ENDP-10");
   needs(gpus(1), endpoints);
@@ -385,6 +454,7 @@ TEST(LogicalEndpoint, UnbindTakesWholeBindings) {
         NEWER(cuLogicalEndpointUnbind)(endpoint.id(), 0, 0, 2 * unit));
     EXPECT_INVALID(
         NEWER(cuLogicalEndpointUnbind)(endpoint.id(), 0, 0, 2 * unit));
+    expect_neighbour_stays_bound();
     EXPECT_TRUE(context_is_usable());
   });
 }
@@ -466,6 +536,7 @@ TEST(LogicalEndpoint, AnImportedNumberReachesTheExportersMemory) {
     const Endpoint endpoint(unicast_on(0, 2 * bytes));
     endpoint.bind(0, chunk, 2 * bytes);
     me.send("handle", endpoint.handle());
+    me.send("second handle", endpoint.handle());
     me.wait("written");
     EXPECT_TRUE(kernel_reads(mapped, pattern("importer")));
     EXPECT_TRUE(copy_reads(mapped, pattern("importer")));
@@ -482,13 +553,18 @@ TEST(LogicalEndpoint, AnImportedNumberReachesTheExportersMemory) {
     EXPECT_TRUE(
         endpoint_reads(endpoint.id(), 0, 2 * bytes, pattern("exporter")));
     {
-      const Endpoint again(handle);
+      const Endpoint again(
+          me.receive<CUlogicalEndpointFabricHandle>("second handle"));
       EXPECT_TRUE(
           endpoint_reads(again.id(), 0, 2 * bytes, pattern("exporter")));
     }
     EXPECT_TRUE(
         endpoint_reads(endpoint.id(), 0, 2 * bytes, pattern("exporter")))
         << "another import has ended";
+    endpoint_write(endpoint.id(), bytes, bytes, pattern("second half"));
+    EXPECT_TRUE(endpoint_reads(endpoint.id(), 0, bytes, pattern("exporter")));
+    EXPECT_TRUE(
+        endpoint_reads(endpoint.id(), bytes, bytes, pattern("second half")));
     endpoint_write(endpoint.id(), 0, 2 * bytes, pattern("importer"));
     me.signal("written");
     const Chunk own = fabric_chunk(bytes);
@@ -748,6 +824,44 @@ TEST(FabricCopy, ABatchIsDoneInStreamOrder) {
     });
     CALL(cudaSetDevice(0));
     EXPECT_TRUE(kernel_reads(mapped, pattern("in order")));
+  });
+}
+
+// Work that is queued after a copy from an endpoint sees its values: in the
+// same stream, and in another stream that waits for an event.
+TEST(FabricCopy, LaterWorkSeesABatch) {
+  covers("FCPY-01");
+  needs(gpus(1), endpoints);
+  run_alone([](Role&) {
+    const size_t bytes = endpoint_granule();
+    const Chunk chunk = fabric_chunk(bytes);
+    const Mapping mapped(chunk, bytes);
+    mapped.fill(pattern("bound"));
+    const Endpoint endpoint(unicast_on(0, bytes));
+    endpoint.bind(0, chunk, bytes);
+    CALL(cudaSetDevice(device_that_reaches_endpoints()));
+    const DeviceBuffer result(bytes), seen(bytes), elsewhere(bytes);
+    const Stream stream, other;
+    launch_copy(seen, result, stream);  // loads the kernel
+    CALL(cudaDeviceSynchronize());
+    cudaEvent_t done = nullptr;
+    CALL(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
+    Latch latch;
+    latch.hold(stream);
+    CALL(queue_copies(
+        {copy_op(operand(result.data), operand(endpoint.id(), 0), bytes)},
+        stream));
+    launch_copy(seen, result, stream);
+    CALL(cudaEventRecord(done, stream));
+    CALL(cudaStreamWaitEvent(other, done, 0));
+    launch_copy(elsewhere, result, other);
+    latch.release();
+    CALL(cudaStreamSynchronize(other));
+    CALL(cudaStreamSynchronize(stream));
+    EXPECT_TRUE(kernel_reads(seen, pattern("bound"))) << "in its stream";
+    EXPECT_TRUE(kernel_reads(elsewhere, pattern("bound"))) << "after an event";
+    CALL(cudaEventDestroy(done));
+    CALL(cudaSetDevice(0));
   });
 }
 

@@ -165,6 +165,11 @@ TEST(Pools, EachGpuHasACurrentPoolOfItsOwn) {
     expect_from(on_0, allocated(api, kBytes));
     CALL(cudaSetDevice(1));
     expect_from(on_1, allocated(api, kBytes));
+    const Stream of_1;
+    CALL(cudaSetDevice(0));
+    const AsyncBuffer in_stream = allocated(api, kBytes, of_1);
+    CALL(cudaStreamSynchronize(of_1));
+    EXPECT_EQ(pool_of(in_stream), on_1) << "while GPU 0 is current";
     EXPECT_SUCCESS(api.device_set_mem_pool(0, default_pool(0)));
     EXPECT_EQ(current_pool(1), on_1);
     EXPECT_SUCCESS(api.device_set_mem_pool(1, default_pool(1)));
@@ -290,15 +295,16 @@ TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
   needs(gpus(1), second_gpu, pools);
   Scenario scenario(Scenario::kShared);
   const auto destroys_the_current = [](auto api) {
+    const Pool before;
+    Pool own;
+    CALL(cudaDeviceSetMemPool(0, before));
     for (int device = 1; device < device_count(); ++device) {
       Pool far(pool_properties(cudaMemHandleTypeNone, 0, device));
       CALL(cudaDeviceSetMemPool(device, far));
       EXPECT_SUCCESS(api.mem_pool_destroy(far.release()));
       EXPECT_EQ(current_pool(device), default_pool(device)) << device;
+      EXPECT_EQ(current_pool(0), before) << "of another GPU";
     }
-    const Pool before;
-    Pool own;
-    CALL(cudaDeviceSetMemPool(0, before));
     CALL(cudaDeviceSetMemPool(0, own));
     AsyncBuffer older(kBytes);
     older.fill(pattern("older"));
@@ -474,6 +480,29 @@ static void expect_used_by_second_gpu(cudaMemPool_t pool) {
   CALL(cudaSetDevice(0));
 }
 
+// Judges a list that gives access to GPU 1. The other entry of the list names
+// the pool's own GPU; it is the first entry or the last.
+static void gives_access_by_a_list(cudaMemPool_t pool) {
+  for (const int first : {1, 0}) {
+    SCOPED_TRACE("GPU " + std::to_string(first) + " is the first");
+    cudaMemAccessDesc list[2]{};
+    CUmemAccessDesc same[2]{};
+    for (const int entry : {0, 1}) {
+      const int gpu = entry == 0 ? first : 1 - first;
+      list[entry] = {{cudaMemLocationTypeDevice, gpu},
+                     cudaMemAccessFlagsProtReadWrite};
+      same[entry] = {{CU_MEM_LOCATION_TYPE_DEVICE, gpu},
+                     CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    }
+    EXPECT_SUCCESS(DRIVER(cuMemPoolSetAccess)(pool, same, 2));
+    EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
+    CALL(give_access(1, pool, cudaMemAccessFlagsProtNone));
+    EXPECT_SUCCESS(cudaMemPoolSetAccess(pool, list, 2));
+    EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
+    CALL(give_access(1, pool, cudaMemAccessFlagsProtNone));
+  }
+}
+
 // Access that was taken away stays away for what is allocated afterwards.
 static void allocates_without_access(Role&) {
   const Pool pool;
@@ -503,11 +532,8 @@ TEST(Pools, AccessIsForOlderAndNewerAllocations) {
     EXPECT_SUCCESS(api.mem_pool_set_access(pool, 1, kAll));
     EXPECT_EQ(access_of(1, pool), kAll);
     EXPECT_EQ(access_of(1, other), kNone);
-    // This list names the pool's own GPU first, and then GPU 1.
-    cudaMemAccessDesc both[2]{};
-    for (const int gpu : {0, 1})
-      both[gpu] = {{cudaMemLocationTypeDevice, gpu}, kAll};
-    EXPECT_SUCCESS(cudaMemPoolSetAccess(other, both, 2));
+    gives_access_by_a_list(other);
+    EXPECT_SUCCESS(api.mem_pool_set_access(other, 1, kAll));
     EXPECT_EQ(access_of(1, other), kAll);
     AsyncBuffer(other, kBytes).free();
     EXPECT_EQ(access_of(1, other), kAll) << "the pool is empty again";
@@ -694,6 +720,44 @@ TEST(Pools, APlaceAndAKindOfMemoryNameAPool) {
   scenario.role("asker", [](Role& me) {
     by_both_apis([&](auto api) { asks_for_pools_by_place(me, api); });
   });
+  scenario.run(20s);
+}
+
+TEST(Pools, APlaceNamesThePoolOfItsGpu) {
+  covers("SOMA-32");
+  needs(gpus(2), pools);
+  Scenario scenario;
+  const auto asks_for_both_gpus = [](auto api) {
+    constexpr auto kPinned = cudaMemAllocationTypePinned;
+    const auto place = [](int gpu) {
+      return cudaMemLocation{cudaMemLocationTypeDevice, gpu};
+    };
+    const auto current_at = [&](int gpu) {
+      Sentinel<cudaMemPool_t> pool;
+      EXPECT_SUCCESS(api.mem_get_mem_pool(pool.out(), place(gpu), kPinned));
+      return pool.result();
+    };
+    const Pool on_0, on_1(pool_properties(cudaMemHandleTypeNone, 0, 1));
+    for (const int gpu : {0, 1}) {
+      Sentinel<cudaMemPool_t> preset;
+      EXPECT_SUCCESS(
+          api.mem_get_default_mem_pool(preset.out(), place(gpu), kPinned));
+      EXPECT_EQ(preset.result(), default_pool(gpu)) << gpu;
+      EXPECT_EQ(current_at(gpu), default_pool(gpu)) << gpu;
+    }
+    EXPECT_SUCCESS(api.mem_set_mem_pool(place(1), kPinned, on_1));
+    // The pool must be of the GPU that is named.
+    EXPECT_REFUSED(api.mem_set_mem_pool(place(0), kPinned, on_1),
+                   api.kInvalidValue);
+    EXPECT_REFUSED(api.mem_set_mem_pool(place(1), kPinned, on_0),
+                   api.kInvalidValue);
+    EXPECT_EQ(current_at(0), default_pool(0));
+    EXPECT_EQ(current_at(1), on_1);
+    EXPECT_EQ(current_pool(0), default_pool(0));
+    EXPECT_EQ(current_pool(1), on_1);
+    EXPECT_TRUE(context_is_usable());
+  };
+  scenario.role("asker", [=](Role&) { by_both_apis(asks_for_both_gpus); });
   scenario.run(20s);
 }
 

@@ -22,6 +22,7 @@ namespace {
 
 constexpr size_t kBytes = 4 << 20;    // what is checked word by word
 constexpr size_t kBlock = 256 << 20;  // more than a pool has to spare
+constexpr int kParts = 4;             // of kBytes
 constexpr int kRounds = 1000;
 
 constexpr cudaMemPoolAttr kPolicies[] = {
@@ -111,6 +112,7 @@ class Handover {
   }
   bool waited() const { return waited_; }
 
+  cudaMemPool_t pool() const { return pool_; }
   cudaStream_t first() const { return first_; }
   cudaEvent_t freed() const { return freed_; }
 
@@ -224,6 +226,21 @@ TEST(ReusePolicies, OneStreamReusesAtOnce) {
   scenario.run(60s);
 }
 
+// The policies are switched off after an allocation that still had them.
+template <class Api>
+static void expect_no_reuse_once_switched_off(Api api) {
+  Handover late(api, std::vector(std::begin(kPolicies), std::end(kPolicies)));
+  late.use_and_free();
+  CALL(cudaStreamSynchronize(late.first()));
+  allow_only(api, late.pool(), {});
+  late.hold();
+  late.use_and_free();
+  late.order();
+  EXPECT_EQ(late.ask_again(), cudaSuccess);
+  late.expect_no_overlap();
+  EXPECT_FALSE(late.reused()) << "switched off after an allocation";
+}
+
 // If the policy is on, the driver may reuse the memory after an event. Without
 // an event the driver must not reuse the memory while the first stream is held.
 TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
@@ -269,6 +286,7 @@ TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
     EXPECT_EQ(early.ask_again(), cudaSuccess);
     early.expect_no_overlap();
     EXPECT_FALSE(early.reused()) << "the event is older than the free";
+    expect_no_reuse_once_switched_off(api);
   };
   scenario.role("allocator", [=](Role& me) {
     by_both_apis([&](auto api) { follows_events(me, api); });
@@ -422,7 +440,7 @@ static void never_wait(cudaMemPool_t pool) {
 }
 
 // The first stream is held before a copy and a free. The next stream, which
-// waits for nothing, must not get the memory.
+// waits for nothing, must not get the memory or a part of it.
 template <class Api>
 static void expect_freed_in_order(Api api, cudaStream_t first,
                                   cudaStream_t next) {
@@ -439,6 +457,11 @@ static void expect_freed_in_order(Api api, cudaStream_t first,
   expect_free_async(api, buffer, first);
   const AsyncBuffer later = allocated(api, pool, kBytes, next);
   CALL(cudaMemsetAsync(later.data, 0xEE, kBytes, next));
+  std::vector<AsyncBuffer> parts;
+  for (int i = 0; i < 2 * kParts; ++i) {
+    parts.push_back(allocated(api, pool, kBytes / kParts, next));
+    CALL(cudaMemsetAsync(parts.back().data, 0xEE, kBytes / kParts, next));
+  }
   EXPECT_TRUE(passes(next));
   latch.release();
   EXPECT_TRUE(passes(first));
@@ -601,22 +624,25 @@ static void synchronize_context() {
 // free either.
 static void expect_no_reuse_by_another_synchronise(
     const std::vector<cudaMemPoolAttr>& allowed) {
-  Handover pending(RuntimeApi{}, allowed);
   const Stream beside;
-  cudaEvent_t event = nullptr, older = nullptr;
-  for (cudaEvent_t* const one : {&event, &older})
-    CALL(cudaEventCreateWithFlags(one, cudaEventDisableTiming));
-  CALL(cudaEventRecord(older, pending.first()));
-  pending.hold();
-  pending.use_and_free();
-  CALL(cudaEventSynchronize(older));
-  CALL(cudaEventRecord(event, beside));
-  CALL(cudaStreamSynchronize(beside));
-  CALL(cudaEventSynchronize(event));
-  EXPECT_EQ(pending.ask_again(), cudaSuccess);
-  EXPECT_FALSE(pending.reused()) << "the stream of the free is held";
-  pending.expect_no_overlap();
-  for (const cudaEvent_t one : {event, older}) CALL(cudaEventDestroy(one));
+  for (const bool older : {true, false}) {
+    SCOPED_TRACE(older ? "an older event" : "another stream");
+    Handover pending(RuntimeApi{}, allowed);
+    cudaEvent_t event = nullptr;
+    CALL(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    if (older) CALL(cudaEventRecord(event, pending.first()));
+    pending.hold();
+    pending.use_and_free();
+    if (!older) {
+      CALL(cudaEventRecord(event, beside));
+      CALL(cudaStreamSynchronize(beside));
+    }
+    CALL(cudaEventSynchronize(event));
+    EXPECT_EQ(pending.ask_again(), cudaSuccess);
+    EXPECT_FALSE(pending.reused()) << "the stream of the free is held";
+    pending.expect_no_overlap();
+    CALL(cudaEventDestroy(event));
+  }
 }
 
 // A synchronise of a default stream covers the frees in it.
@@ -661,6 +687,14 @@ TEST(ReusePolicies, ASynchroniseEndsFreesForAllStreams) {
     expect_reuse("event", [](Handover& handover) {
       CALL(cudaEventSynchronize(handover.freed()));
     });
+    for (const unsigned flags : {cudaEventDefault, cudaEventBlockingSync})
+      expect_reuse("another kind of event", [=](Handover& handover) {
+        cudaEvent_t event = nullptr;
+        CALL(cudaEventCreateWithFlags(&event, flags));
+        CALL(cudaEventRecord(event, handover.first()));
+        CALL(cudaEventSynchronize(event));
+        CALL(cudaEventDestroy(event));
+      });
     expect_reuse("device", [](Handover&) { CALL(cudaDeviceSynchronize()); });
     expect_reuse("context", [](Handover&) { synchronize_context(); });
     expect_reuse("stream, driver API", [](Handover& handover) {
@@ -680,6 +714,34 @@ TEST(ReusePolicies, ASynchroniseEndsFreesForAllStreams) {
     expect_no_reuse_by_another_synchronise({});
     expect_no_reuse_by_another_synchronise(
         {cudaMemPoolReuseAllowOpportunistic});
+  });
+  scenario.run(30s);
+}
+
+TEST(ReusePolicies, AnotherGpusSynchroniseEndsNoFree) {
+  covers("SOMA-27");
+  needs(gpus(2), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const std::pair<const char*, void (*)()> synchronises[] = {
+        {"device", [] { CALL(cudaDeviceSynchronize()); }},
+        {"context", synchronize_context},
+        {"default stream", [] { CALL(cudaStreamSynchronize(nullptr)); }}};
+    CALL(cudaSetDevice(1));
+    CALL(cudaFree(nullptr));  // creates its context while no stream is held
+    for (const auto& [name, synchronise] : synchronises) {
+      SCOPED_TRACE(name);
+      CALL(cudaSetDevice(0));
+      Handover pending(RuntimeApi{}, {});
+      pending.hold();
+      pending.use_and_free();
+      CALL(cudaSetDevice(1));
+      synchronise();
+      CALL(cudaSetDevice(0));
+      EXPECT_EQ(pending.ask_again(), cudaSuccess);
+      EXPECT_FALSE(pending.reused()) << "the stream of the free is held";
+      pending.expect_no_overlap();
+    }
   });
   scenario.run(30s);
 }

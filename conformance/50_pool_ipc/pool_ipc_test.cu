@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <fstream>
 #include <string>
@@ -42,6 +43,8 @@ AsyncBuffer imported_at_an_odd_address(Api api, cudaMemPool_t pool,
   } copy{0, data};
   Sentinel<void*> memory;
   CALL(api.mem_pool_import_pointer(memory.out(), pool, &copy.odd));
+  EXPECT_EQ(std::memcmp(&copy.odd, &data, sizeof data), 0)
+      << "the import has changed the data";
   return AsyncBuffer(Words(memory.result(), bytes));
 }
 
@@ -768,9 +771,10 @@ TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
   // The second time, the exporter may get the same addresses again, for larger
-  // allocations.
+  // allocations. Each third allocation has the size of one word.
   constexpr int kTimes = 2;
-  const auto bytes_of = [](int time) {
+  const auto bytes_of = [](int time, int i) {
+    if (i % 3 == 2) return sizeof(uint32_t);
     return time == 0 ? kBlockBytes : 4 * kBlockBytes;
   };
   const auto block = [](int time, int i) {
@@ -784,7 +788,7 @@ TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
     for (int time = 0; time < kTimes; ++time) {
       std::vector<AsyncBuffer> buffers;
       for (int i = 0; i < kBlocks; ++i) {
-        buffers.emplace_back(pool, bytes_of(time));
+        buffers.emplace_back(pool, bytes_of(time, i));
         buffers.back().fill(block(time, i));
       }
       // A trim leaves what is in use, which can be shared after it, too.
@@ -802,7 +806,7 @@ TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
       std::vector<AsyncBuffer> buffers;
       for (int i = 0; i < kBlocks; ++i)
         buffers.emplace_back(pool, me.receive<PointerData>("pointer"),
-                             bytes_of(time));
+                             bytes_of(time, i));
       for (int i = 0; i < kBlocks; ++i) {
         SCOPED_TRACE("block " + std::to_string(time * kBlocks + i));
         const AsyncBuffer& buffer = buffers[static_cast<size_t>(i)];

@@ -553,6 +553,30 @@ TEST(PoolRefusals, ForeignDescriptorsAreNoPools) {
   tabulate_end(scenario, "importer", name_in(RuntimeApi{}, kPoolImport));
 }
 
+// Only success is judged: the code that a real driver returns for a foreign
+// descriptor is the subject of the test above.
+TEST(PoolRefusals, ADescriptorOfAChunkIsNoPool) {
+  covers("IMPL-09");
+  needs(gpus(1), pool_fd, vmm_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario
+      .role("importer",
+            [](Role& me) {
+              CALL(cudaFree(nullptr));
+              const Chunk chunk = Chunk::create(granule());
+              const Descriptor shared = chunk.descriptor();
+              by_both_apis([&](auto api) {
+                EXPECT_NE(import_pool(me, api, "memory of cuMemCreate",
+                                      by_value(shared.get()))
+                              .kind,
+                          Outcome::kWrongSuccess);
+              });
+              EXPECT_TRUE(context_is_usable());
+            })
+      .in_new_process();
+  scenario.run(20s);
+}
+
 TEST(PoolRefusals, AnImportAsksForTheTypeOfTheExport) {
   covers("IMPL-09");
   needs(gpus(1), pool_fd);
@@ -673,6 +697,13 @@ TEST(PoolRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
         "cudaMemPoolExportPointer of cudaMalloc",
         NOTED(cudaMemPoolExportPointer(no_data.out(), legacy.data))));
     EXPECT_TRUE(context_is_usable());
+    // The error of another thread belongs to that thread.
+    CALL(in_a_thread([&] {
+      EXPECT_NE(NOTED(cudaMemPoolExportPointer(no_data.out(), legacy.data)),
+                cudaSuccess);
+      return cudaSuccess;
+    }));
+    EXPECT_TRUE(leaves_no_error("a refusal in another thread", cudaSuccess));
     EXPECT_TRUE(leaves_no_error(
         "cudaMemPoolExportPointer",
         NOTED(cudaMemPoolExportPointer(data.out(), buffer.data))));

@@ -240,6 +240,10 @@ TEST(ExportPoolLimits, TrimmingAnImportedPoolTakesFromNobody) {
                                       &threshold))));
     EXPECT_TRUE(succeeds_or_is_refused(me, "cudaMemPoolTrimTo",
                                        NOTED(cudaMemPoolTrimTo(pool, 0))));
+    // In both APIs this refusal has the same number.
+    EXPECT_TRUE(succeeds_or_is_refused(
+        me, "cuMemPoolTrimTo",
+        static_cast<cudaError_t>(DriverApi::mem_pool_trim_to(pool, 0))));
     CALL(cudaDeviceSynchronize());
     EXPECT_EQ(attribute(mine, cudaMemPoolAttrReleaseThreshold), kKeepAll);
     EXPECT_EQ(reserved(mine), kept) << "of the importer's own pool";
@@ -257,9 +261,12 @@ TEST(ExportPoolLimits, TrimmingAnImportedPoolTakesFromNobody) {
 
 // Allocates pieces until the pool refuses one.
 template <class Api>
-static void reaches_the_maximal_size(Role& me, Api api) {
-  const Pool pool = created(api, shareable(kMaxSize));
-  const Pool unlimited = created(api, shareable(0));
+static void reaches_the_maximal_size(Role& me, Api api,
+                                     cudaMemAllocationHandleType types) {
+  const auto at_most = [=](size_t bytes) {
+    return created(api, pool_properties(types, bytes));
+  };
+  const Pool pool = at_most(kMaxSize), unlimited = at_most(0);
   std::vector<void*> pieces;
   void* piece = nullptr;
   typename Api::Code code{};
@@ -276,7 +283,7 @@ static void reaches_the_maximal_size(Role& me, Api api) {
   ASSERT_GE(had, kMaxSize / 2);
   EXPECT_LT(had, 2 * kMaxSize);
 
-  const Pool beside = created(api, shareable(kMaxSize));
+  const Pool beside = at_most(kMaxSize);
   EXPECT_SUCCESS(api.malloc_from_pool_async(&piece, kPiece, beside, nullptr))
       << "another pool is full";
   EXPECT_SUCCESS(api.mem_free(std::exchange(piece, nullptr)));
@@ -291,18 +298,23 @@ static void reaches_the_maximal_size(Role& me, Api api) {
   cudaMemPool_t preset = nullptr;
   CALL(cudaDeviceGetDefaultMemPool(&preset, 0));
   CALL(cudaDeviceSetMemPool(0, preset));
+  EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), had)
+      << "what was refused is not in use";
 
-  CALL(cudaFree(pieces.back()));
-  EXPECT_SUCCESS(
-      api.malloc_from_pool_async(&pieces.back(), kPiece, pool, nullptr));
-  const Pool large = created(api, shareable(kFourGib + kPiece));
+  for (const bool async : {true, false}) {
+    CALL(async ? cudaFreeAsync(pieces.back(), nullptr)
+               : cudaFree(pieces.back()));
+    EXPECT_SUCCESS(
+        api.malloc_from_pool_async(&pieces.back(), kPiece, pool, nullptr));
+  }
+  const Pool large = at_most(kFourGib + kPiece);
   for (const Pool* roomy : {&unlimited, &large}) {
     EXPECT_SUCCESS(
         api.malloc_from_pool_async(&piece, 2 * kMaxSize, *roomy, nullptr));
     EXPECT_SUCCESS(api.mem_free(std::exchange(piece, nullptr)));
   }
   for (void* mine : pieces) EXPECT_SUCCESS(api.mem_free(mine));
-  const Pool whole = created(api, shareable(kMaxSize));
+  const Pool whole = at_most(kMaxSize);
   EXPECT_SUCCESS(api.malloc_from_pool_async(&piece, kMaxSize, whole, nullptr))
       << "the maximal size at once";
   if (piece != nullptr) EXPECT_SUCCESS(api.mem_free(piece));
@@ -314,7 +326,11 @@ TEST(ExportPoolLimits, TheMaximalSizeIsKept) {
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
-    by_both_apis([&](auto api) { reaches_the_maximal_size(me, api); });
+    by_both_apis([&](auto api) {
+      for (const auto types :
+           {cudaMemHandleTypePosixFileDescriptor, cudaMemHandleTypeNone})
+        reaches_the_maximal_size(me, api, types);
+    });
   });
   scenario.run(20s);
 }

@@ -19,20 +19,32 @@ constexpr int kAllocations = 8;
 
 using PointerData = cudaMemPoolPtrExportData;
 
+// An exporter of a further pool for `borrows_after`.
+void lends_an_older_pool(Role& me) {
+  by_both_apis([&](auto api) {
+    const Pool pool = created(api, shareable());
+    me.send_descriptor("older pool", exported(api, pool).get());
+    me.wait("done with the older pool");
+  });
+}
+
 // An importer that makes an `attempt`, uses and frees what `lends_by_both_apis`
-// lends, and makes the attempt again. It has a current pool of its own.
+// lends, and makes the attempt again. It has a current pool of its own, and it
+// has imported another pool before; the attempt is made with this pool, too.
 std::function<void(Role&)> borrows_after(
     const std::function<void(Role&, cudaMemPool_t)>& attempt) {
   return [attempt](Role& me) {
     by_both_apis([&](auto api) {
       const Pool mine = created(api);
       CALL(api.device_set_mem_pool(0, mine));
+      const Pool older = imported(api, me.receive_descriptor("older pool"));
       const Pool pool = imported(api, me.receive_descriptor("pool"));
       Sentinel<cudaMemPool_t> current;
       EXPECT_SUCCESS(api.device_get_mem_pool(current.out(), 0));
       EXPECT_EQ(current.result(), static_cast<cudaMemPool_t>(mine))
           << "an import changes no current pool";
       attempt(me, pool);
+      attempt(me, older);
       EXPECT_TRUE(context_is_usable());
       AsyncBuffer buffer =
           imported(api, pool, me.receive<PointerData>("pointer"), kBytes);
@@ -43,6 +55,7 @@ std::function<void(Role&)> borrows_after(
       attempt(me, pool);  // now memory of the pool was freed here
       EXPECT_TRUE(context_is_usable());
       me.signal("freed");
+      me.signal("done with the older pool");
     });
   };
 }
@@ -123,6 +136,7 @@ TEST(ImportLimits, NothingIsAllocatedFromAnImportedPool) {
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_by_both_apis(pattern("exporter"), kBytes));
+  scenario.role("exporter of an older pool", lends_an_older_pool);
   scenario.role(
       "importer", borrows_after([](Role& me, cudaMemPool_t pool) {
         Sentinel<void*> pointer;
@@ -148,6 +162,7 @@ TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_by_both_apis(pattern("exporter"), kBytes));
+  scenario.role("exporter of an older pool", lends_an_older_pool);
   scenario.role(
       "importer", borrows_after([](Role&, cudaMemPool_t pool) {
         const Pool mine;
@@ -293,6 +308,16 @@ TEST(ImportLimits, AKilledImporterTakesNothingWithIt) {
   scenario.run(20s);
 }
 
+// The test judges elsewhere whether an importer may query statistics. Here only
+// the value is judged, if the query succeeds.
+static void expect_watermark(cudaMemPool_t pool, uint64_t bytes) {
+  Sentinel<uint64_t> high;
+  const cudaError_t code = NOTED(
+      cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, high.out()));
+  cudaGetLastError();
+  if (code == cudaSuccess) EXPECT_EQ(high.result(), bytes);
+}
+
 TEST(ImportLimits, StatisticsCountOwnImportsOnly) {
   covers("IMPL-05");
   needs(gpus(1), pool_fd);
@@ -329,15 +354,9 @@ TEST(ImportLimits, StatisticsCountOwnImportsOnly) {
     std::vector<AsyncBuffer> buffers;
     for (int i = 0; i < mine; ++i)
       buffers.emplace_back(pool, me.receive<PointerData>("pointer"), kBytes);
-    expect_used("with imports", static_cast<uint64_t>(mine) * kBytes);
-    // expect_used() has judged that an importer may query statistics. Here only
-    // the value is judged, if the query succeeds.
-    Sentinel<uint64_t> high;
-    const cudaError_t code = NOTED(
-        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, high.out()));
-    cudaGetLastError();
-    if (code == cudaSuccess)
-      EXPECT_EQ(high.result(), static_cast<uint64_t>(mine) * kBytes);
+    const uint64_t all = static_cast<uint64_t>(mine) * kBytes;
+    expect_used("with imports", all);
+    expect_watermark(pool, all);
     for (AsyncBuffer& buffer : buffers) {
       if (&buffer != buffers.data() && &buffer == &buffers.back())
         expect_used("with the last import", kBytes);
@@ -348,6 +367,7 @@ TEST(ImportLimits, StatisticsCountOwnImportsOnly) {
       CALL(cudaDeviceSynchronize());
     }
     expect_used("after the frees in other threads", 0);
+    expect_watermark(pool, all);
     me.signal("freed");
   });
 
@@ -445,8 +465,8 @@ TEST(ImportLimits, DestroyingAnImportedPoolTakesFromNobody) {
   scenario.run(20s);
 }
 
-// Like the destroy of any pool, the destroy of an imported pool does not wait
-// until the memory is freed.
+// Like the destroy of any pool, the destroy of an imported pool waits neither
+// until the memory is freed nor for a stream that uses the memory.
 TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
   covers("POOL-23");
   needs(gpus(1), pool_fd);
@@ -454,10 +474,20 @@ TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
   scenario.role("exporter", lends_and_lends_again(1));
   scenario.role("importer that destroys", [](Role& me) {
     by_both_apis([&](auto api) {
+      const Stream stream;
+      const DeviceBuffer copy(kBytes);
       Pool pool = imported(api, me.receive_descriptor("pool" + by_the(api)));
       AsyncBuffer buffer =
           imported(api, pool, me.receive<PointerData>("first"), kBytes);
+      Latch latch;
+      latch.hold(stream);
+      CALL(cudaMemcpyAsync(copy.data, buffer.data, kBytes,
+                           cudaMemcpyDeviceToDevice, stream));
       EXPECT_SUCCESS(api.mem_pool_destroy(pool.release()));
+      EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+      latch.release();
+      EXPECT_TRUE(passes(stream));
+      EXPECT_TRUE(kernel_reads(copy, pattern("first")));
       expect_used_and_freed(&buffer, pattern("first"));
       EXPECT_TRUE(context_is_usable());
       me.signal("destroyed");
@@ -519,6 +549,7 @@ TEST(ImportLimits, AnImportedPoolTellsThatItHasNoHandleTypes) {
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_by_both_apis(pattern("exporter"), kBytes));
+  scenario.role("exporter of an older pool", lends_an_older_pool);
   scenario.role(
       "importer", borrows_after([](Role&, cudaMemPool_t pool) {
         // Attributes of CUDA 13.2, which older headers lack: allocation type,

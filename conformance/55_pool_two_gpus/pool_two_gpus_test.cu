@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "harness/scenario/pool.h"
+#include "harness/scenario/both_apis.h"
 
 using namespace ipclab;
 
@@ -101,7 +101,10 @@ static std::function<void(Role&)> finds_the_pool_on(int here) {
                                             location.out())) == CUDA_SUCCESS)
       EXPECT_EQ(location.result(), here);
     expect_reads(here, buffer, pattern("exporter"));
-    EXPECT_SUCCESS(give_access(1 - here, pool));
+    if (here == 0)
+      EXPECT_SUCCESS(DriverApi::mem_pool_set_access(pool, 1, kReadWrite));
+    else
+      EXPECT_SUCCESS(give_access(1 - here, pool));
     expect_reads(1 - here, buffer, pattern("exporter"));
     buffer.free();
     me.signal("freed");
@@ -217,7 +220,7 @@ static void takes_access_away(Role& me) {
 }
 
 // Access is given to one of two imported pools, stays when a part of the memory
-// of this pool is freed, and is taken away.
+// of this pool is freed and the pool is trimmed, and is taken away.
 TEST(PoolTwoGpus, AccessIsThatOfOneImportedPool) {
   covers("IMPL-07");
   needs(gpus(2), pool_fd, peer_access);
@@ -240,15 +243,19 @@ TEST(PoolTwoGpus, AccessIsThatOfOneImportedPool) {
 
   scenario.role("importer", [](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));
-    const Pool other(me.receive_descriptor("other"));
+    const Pool other(me.receive_descriptor("other")), own;
     AsyncBuffer first(pool, me.receive<PointerData>("first"), kBytes);
     AsyncBuffer second(pool, me.receive<PointerData>("second"), kBytes);
     EXPECT_SUCCESS(give_access(1, pool));
     EXPECT_EQ(access_of(1, pool), kReadWrite);
     EXPECT_EQ(access_of(1, other), kNone) << "the other pool";
+    EXPECT_EQ(access_of(1, own), kNone) << "a pool of this process";
     expect_reads(1, first, pattern("first"));
     first.free();
     EXPECT_EQ(access_of(1, pool), kReadWrite) << "after a free";
+    NOTED(cudaMemPoolTrimTo(pool, 0));  // IMPL-04 judges the code
+    cudaGetLastError();
+    EXPECT_EQ(access_of(1, pool), kReadWrite) << "after a trim";
     expect_reads(1, second, pattern("second"));
     EXPECT_SUCCESS(give_access(1, pool, kNone));
     EXPECT_EQ(access_of(1, pool), kNone) << "it was taken away";

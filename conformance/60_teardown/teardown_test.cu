@@ -35,6 +35,7 @@ constexpr size_t kBytes = 2 << 20;
 constexpr size_t kLarge = 256 << 20;  // far more than anything else uses
 constexpr int kCycles = 1000;
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
+constexpr unsigned kEvent = cudaEventInterprocess | cudaEventDisableTiming;
 constexpr unsigned kThreads = 8;
 constexpr unsigned kOpensOfAThread = 1000;
 constexpr int kRaces = 40;
@@ -144,6 +145,9 @@ TEST(Teardown, OrderedMemoryLeavesNothing) {
         const auto other = std::make_shared<SecondThread>();
         return [&me, other](int number) {
           const auto handle = me.receive<Handle>("handle");
+          void* none = nullptr;
+          EXPECT_NE(cudaIpcOpenMemHandle(&none, Handle{}, kLazy), cudaSuccess);
+          cudaGetLastError();
           {
             LegacyMapping mapping(handle, kBytes), again(handle, kBytes);
             expect_number(mapping.data, number);
@@ -197,8 +201,9 @@ TEST(Teardown, OrderedEventsLeaveNothing) {
   both_leave_nothing(
       [](Role& me) {
         const auto stream = std::make_shared<Stream>();
-        return [&me, stream](int) {
-          SharedEvent event;
+        return [&me, stream](int number) {
+          SharedEvent event(number % 2 == 0 ? kEvent
+                                            : kEvent | cudaEventBlockingSync);
           CALL(cudaEventRecord(event, *stream));
           me.send("handle", event.handle());
           Sentinel<cudaIpcEventHandle_t> same;
@@ -208,6 +213,9 @@ TEST(Teardown, OrderedEventsLeaveNothing) {
           unopened.handle();
           unopened.destroy();
           me.wait("destroyed");
+          // The last record is the importer's.
+          CALL(cudaStreamWaitEvent(*stream, event, 0));
+          CALL(cudaEventSynchronize(event));
           event.destroy();
         };
       },
@@ -215,6 +223,9 @@ TEST(Teardown, OrderedEventsLeaveNothing) {
         const auto other = std::make_shared<SecondThread>();
         const auto stream = std::make_shared<Stream>();
         return [&me, other, stream](int) {
+          cudaEvent_t none = nullptr;
+          EXPECT_NE(cudaIpcOpenEventHandle(&none, {}), cudaSuccess);
+          cudaGetLastError();
           SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
           CALL(cudaEventSynchronize(event));
           CALL(cudaStreamWaitEvent(*stream, event, 0));

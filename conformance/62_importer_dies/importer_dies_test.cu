@@ -32,8 +32,9 @@ constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 
 }  // namespace
 
-// An exporter of memory, an event and a pool. After the end of the importer, it
-// checks that its own calls still work.
+// An exporter of memory, an event and a pool. The event is pending when the
+// importer ends. After this end the exporter checks that the event is still
+// pending, and that its own calls still work.
 static void goes_on_after_the_importer(Role& me, const std::string& death) {
   void* large = nullptr;
   CALL(cudaMalloc(&large, kWatched));
@@ -45,16 +46,23 @@ static void goes_on_after_the_importer(Role& me, const std::string& death) {
   Pool pool(shareable());
   AsyncBuffer pooled(pool, kBytes);
   pooled.fill(pattern("pool"));
+  const Stream stream;
+  Latch until_death;
+  until_death.hold(stream);
+  EXPECT_SUCCESS(cudaEventRecord(event, stream));
   me.send("memory for one that " + death, memory);
   me.send_descriptor("pool for one that " + death, pool.exported().get());
   me.send("event for one that " + death, event.handle());
   me.send("pointer for one that " + death, pooled.exported());
   me.wait_for_end("importer that " + death);
 
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  until_death.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_SUCCESS(cudaEventQuery(event));
   EXPECT_TRUE(kernel_reads(seen, pattern("memory")));
   EXPECT_TRUE(copy_reads(seen, pattern("memory")));
   EXPECT_TRUE(kernel_reads(pooled, pattern("pool")));
-  const Stream stream;
   EXPECT_SUCCESS(cudaEventRecord(event, stream));
   EXPECT_TRUE(passes(stream));
   {
@@ -87,16 +95,18 @@ static void dies_with_all_open(Role& me, const std::string& death) {
   auto& pool =
       abandoned<Pool>(me.receive_descriptor("pool for one that " + death));
   const Words seen(open_handle(memory), kBytes);
-  abandoned<SharedEvent>(
+  const auto& event = abandoned<SharedEvent>(
       me.receive<cudaIpcEventHandle_t>("event for one that " + death));
   auto& pooled = abandoned<AsyncBuffer>(
       pool, me.receive<PointerData>("pointer for one that " + death), kBytes);
   EXPECT_TRUE(kernel_reads(seen, pattern("memory")));
   EXPECT_TRUE(kernel_reads(pooled, pattern("pool")));
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
   if (death == "exits") return;
   const Stream stream;
   Latch latch;
   if (death == "is killed at work") {
+    CALL(cudaStreamWaitEvent(stream, event, 0));
     latch.hold(stream);
     CALL(cudaMemcpyAsync(pooled.data, seen.data, kBytes,
                          cudaMemcpyDeviceToDevice, stream));
@@ -269,38 +279,52 @@ TEST(ImporterDies, ANewImporterAfterAKilledOne) {
   scenario.run(20s);
 }
 
+// Lends memory and an event to a process whose kernel faults, and then to
+// another process.
+static void lends_to_one_that_faults(Role& me) {
+  const bool mps = attribute(cudaDevAttrMpsEnabled) != 0;
+  const DeviceBuffer buffer(kBytes);
+  const SharedEvent event;
+  buffer.fill(pattern("exporter"));
+  me.send("handle", buffer.legacy_handle());
+  me.send("event", event.handle());
+  const auto unharmed = [&] {
+    const auto by_kernel = kernel_reads(buffer, pattern("exporter"));
+    return by_kernel ? copy_reads(buffer, pattern("exporter")) : by_kernel;
+  };
+  for (const std::string step : {"faulted", "end of importer"}) {
+    me.wait(step);
+    if (mps)  // the fault may reach the other clients
+      observe_check(me, "under MPS, unharmed at the " + step, unharmed);
+    else
+      EXPECT_TRUE(unharmed()) << step;
+  }
+  if (mps) return;
+  const DeviceBuffer later(kBytes);
+  later.fill(pattern("later"));
+  const Stream stream;
+  Latch latch;
+  latch.hold(stream);
+  EXPECT_SUCCESS(cudaEventRecord(event, stream));
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  me.send("later handle", later.legacy_handle());
+  me.wait("closed");
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+}
+
 // The roles have new processes: under MPS the fault may reach every process
 // that waits for another test.
 TEST(ImporterDies, AFaultStaysInTheImporter) {
   covers("LIFE-12");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, legacy_events);
   Scenario scenario;
 
-  scenario.role("exporter", [](Role& me) {
-    const bool mps = attribute(cudaDevAttrMpsEnabled) != 0;
-    const DeviceBuffer buffer(kBytes);
-    buffer.fill(pattern("exporter"));
-    me.send("handle", buffer.legacy_handle());
-    const auto unharmed = [&] {
-      const auto by_kernel = kernel_reads(buffer, pattern("exporter"));
-      return by_kernel ? copy_reads(buffer, pattern("exporter")) : by_kernel;
-    };
-    for (const std::string step : {"faulted", "end of importer"}) {
-      me.wait(step);
-      if (mps)  // the fault may reach the other clients
-        observe_check(me, "under MPS, unharmed at the " + step, unharmed);
-      else
-        EXPECT_TRUE(unharmed()) << step;
-    }
-    if (mps) return;
-    const DeviceBuffer later(kBytes);
-    later.fill(pattern("later"));
-    me.send("later handle", later.legacy_handle());
-    me.wait("closed");
-  });
+  scenario.role("exporter", lends_to_one_that_faults);
 
   scenario.role("latecomer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
+    const auto event_handle = me.receive<cudaIpcEventHandle_t>("event");
     me.wait_for_end("importer");
     if (attribute(cudaDevAttrMpsEnabled) != 0) return;
     {
@@ -308,12 +332,15 @@ TEST(ImporterDies, AFaultStaysInTheImporter) {
       EXPECT_TRUE(kernel_reads(same, pattern("exporter")));
       const LegacyMapping later(me.receive<Handle>("later handle"), kBytes);
       EXPECT_TRUE(kernel_reads(later, pattern("later")));
+      const SharedEvent event(event_handle);
+      EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
     }
     me.signal("closed");
   });
 
   scenario.role("importer", [](Role& me) {
     void* const opened = open_handle(me.receive<Handle>("handle"));
+    abandoned<SharedEvent>(me.receive<cudaIpcEventHandle_t>("event"));
     EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
     launch_write(nullptr, 1);
     const cudaError_t code = cudaDeviceSynchronize();
@@ -637,8 +664,9 @@ TEST(ImporterDies, AnImporterOfDescriptorsResetsItsDevice) {
 
   auto& importer = scenario.role("importer", [](Role& me) {
     // A reset may end the imports, so nothing here gives them back after it.
-    const auto& mapping = abandoned<Mapping>(
-        Chunk::import(me.receive_descriptor("chunk")), granule());
+    const Descriptor descriptor = me.receive_descriptor("chunk");
+    const auto& mapping =
+        abandoned<Mapping>(Chunk::import(descriptor), granule());
     const auto& pool = abandoned<Pool>(me.receive_descriptor("pool"));
     const auto& pooled = abandoned<AsyncBuffer>(
         pool, me.receive<PointerData>("pointer"), kBytes);
@@ -647,6 +675,11 @@ TEST(ImporterDies, AnImporterOfDescriptorsResetsItsDevice) {
     CALL(cudaDeviceReset());
     me.signal("reset");
     EXPECT_TRUE(context_is_usable());
+    // "Any subsequent API call to this device will reinitialize the device."
+    const auto& again =
+        abandoned<Mapping>(Chunk::import(descriptor), granule());
+    EXPECT_TRUE(kernel_reads(again, pattern("chunk")));
+    EXPECT_TRUE(copy_reads(again, pattern("chunk")));
   });
   importer.in_new_process();
 

@@ -117,7 +117,10 @@ std::function<void(Role&)> lends_as(bool client) {
     EXPECT_TRUE(passes(stream));
     me.wait("importer has recorded");
     EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     me.signal("exporter has asked");
+    EXPECT_TRUE(passes(stream));
     me.wait_for_end("importer");
     EXPECT_TRUE(kernel_reads(quarter(buffer, 0), pattern("importer")));
     EXPECT_TRUE(copy_reads(quarter(buffer, 1), pattern("importer's copy")));
@@ -135,8 +138,11 @@ void waits_and_records(Role& me, cudaEvent_t event) {
   EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
   EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+  HostWait host(event);
+  EXPECT_TRUE(host.is_held());
   me.signal("importer waits");
   EXPECT_TRUE(passes(stream));
+  EXPECT_EQ(host.join(), cudaSuccess);
   Latch latch;
   latch.hold(stream);
   EXPECT_SUCCESS(cudaEventRecord(event, stream));

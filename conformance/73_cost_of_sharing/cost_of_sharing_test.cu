@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "harness/scenario/both_apis.h"
 #include "harness/scenario/pool.h"
@@ -16,14 +17,17 @@ namespace {
 
 constexpr size_t kBytes = 256 << 20;
 constexpr size_t kSmall = kBytes / 4;  // a driver may use less than this
+constexpr int kOpens = 2;
 
 // Memory of kBytes with an owner.
 using Owned = std::shared_ptr<Words>;
 
 // `lend` makes the memory in the exporter and sends it; `open` opens it in the
 // importer, on this GPU. Judges that the open uses no memory of either GPU.
+// With `opens` = 2, `lend` sends the memory twice, and the importer gives it
+// back and opens it again.
 void takes_no_memory(const std::function<Owned(Role&)>& lend,
-                     const std::function<Owned(Role&)>& open,
+                     const std::function<Owned(Role&)>& open, int opens,
                      int opens_on = 0) {
   Scenario scenario;
   scenario.role("exporter", [=](Role& me) {
@@ -44,15 +48,20 @@ void takes_no_memory(const std::function<Owned(Role&)>& lend,
     me.signal("ready");
     me.receive<size_t>("free");
     const size_t before = free_memory();
-    Owned opened = open(me);
-    const size_t after = free_memory();
-    EXPECT_LT(before - std::min(before, after), kSmall);
-    // Writes every page: a driver may take device memory only at the first use.
-    const Words all(opened->data, kBytes);
-    CALL(cudaMemset(all.data, 0xEE, all.bytes()));
-    CALL(cudaDeviceSynchronize());
-    EXPECT_LT(before - std::min(before, free_memory()), kSmall);
-    Words(all.data, kBytes / 64).fill(pattern("back"));
+    Owned opened;
+    for (int i = 0; i < opens; ++i) {
+      SCOPED_TRACE("open " + std::to_string(i + 1));
+      opened.reset();
+      opened = open(me);
+      const size_t after = free_memory();
+      EXPECT_LT(before - std::min(before, after), kSmall);
+      // Writes every page: a driver may take device memory only at the first
+      // use.
+      CALL(cudaMemset(opened->data, 0xEE, kBytes));
+      CALL(cudaDeviceSynchronize());
+      EXPECT_LT(before - std::min(before, free_memory()), kSmall);
+    }
+    Words(opened->data, kBytes / 64).fill(pattern("back"));
     me.signal("opened");
     me.wait("looked");
     opened.reset();
@@ -67,7 +76,7 @@ void takes_no_memory(const std::function<Owned(Role&)>& lend,
 // Legacy memory for takes_no_memory().
 static Owned lends_a_handle(Role& me) {
   auto memory = std::make_shared<DeviceBuffer>(kBytes);
-  me.send("handle", memory->legacy_handle());
+  for (int i = 0; i < kOpens; ++i) me.send("handle", memory->legacy_handle());
   return memory;
 }
 
@@ -75,10 +84,13 @@ TEST(CostOfSharing, OpeningAHandleTakesNoMemory) {
   covers("COST-01");
   needs(gpus(1), legacy_memory, alone);
   for_each_api([](auto api) {
-    takes_no_memory(lends_a_handle, [=](Role& me) {
-      return std::make_shared<MappingBy<decltype(api)>>(
-          api, me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
-    });
+    takes_no_memory(
+        lends_a_handle,
+        [=](Role& me) {
+          return std::make_shared<MappingBy<decltype(api)>>(
+              api, me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+        },
+        kOpens);
   });
 }
 
@@ -91,7 +103,7 @@ TEST(CostOfSharing, OpeningAHandleOfAPeerTakesNoMemory) {
         return std::make_shared<LegacyMapping>(
             me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
       },
-      1);
+      kOpens, 1);
 }
 
 TEST(CostOfSharing, ImportingADescriptorTakesNoMemory) {
@@ -100,13 +112,15 @@ TEST(CostOfSharing, ImportingADescriptorTakesNoMemory) {
   takes_no_memory(
       [](Role& me) {
         const Chunk chunk = Chunk::create(kBytes);
-        me.send_descriptor("memory", chunk.descriptor().get());
+        for (int i = 0; i < kOpens; ++i)
+          me.send_descriptor("memory", chunk.descriptor().get());
         return std::make_shared<Mapping>(chunk, kBytes);
       },
       [](Role& me) {
         const Chunk chunk = Chunk::import(me.receive_descriptor("memory"));
         return std::make_shared<Mapping>(chunk, kBytes);
-      });
+      },
+      kOpens);
 }
 
 TEST(CostOfSharing, ImportingAPointerTakesNoMemory) {
@@ -138,5 +152,6 @@ TEST(CostOfSharing, ImportingAPointerTakesNoMemory) {
             exported, me.receive<cudaMemPoolPtrExportData>("pointer"));
         static_cast<Words&>(*borrowed) = borrowed->memory;
         return borrowed;
-      });
+      },
+      1);
 }

@@ -148,10 +148,10 @@ namespace {
 
 // The calls that are captured: the usual ones of the runtime, those for
 // rectangles and boxes, copies from and to pinned host memory, or calls of the
-// driver API.
-enum class Way { kUsual, kRectangles, kHost, kDriver };
+// driver API. Or a second stream, which joins the capture, makes a copy.
+enum class Way { kUsual, kRectangles, kHost, kDriver, kTwoStreams };
 constexpr Way kWays[] = {Way::kUsual, Way::kRectangles, Way::kHost,
-                         Way::kDriver};
+                         Way::kDriver, Way::kTwoStreams};
 constexpr size_t kRows = 4;
 
 // Pinned memory of the host.
@@ -202,6 +202,27 @@ void queue_rectangles(const Work& work, cudaStream_t stream) {
   CALL(cudaMemcpy3DAsync(&box, stream));
 }
 
+// A second stream, and the events before and after its work.
+struct Fork {
+  const Stream stream;
+  const SharedEvent before{cudaEventDisableTiming};
+  const SharedEvent after{cudaEventDisableTiming};
+};
+
+void queue_in_two_streams(const Work& work, cudaStream_t stream,
+                          const Fork& fork) {
+  const size_t half = work.shared.bytes() / 2;
+  CALL(cudaEventRecord(fork.before, stream));
+  CALL(cudaStreamWaitEvent(fork.stream, fork.before, 0));
+  CALL(cudaMemcpyAsync(work.shared.data + work.shared.count / 2,
+                       work.source.data, half, cudaMemcpyDefault, fork.stream));
+  CALL(cudaEventRecord(fork.after, fork.stream));
+  CALL(cudaMemsetAsync(work.shared.data, work.value, half, stream));
+  CALL(cudaStreamWaitEvent(stream, fork.after, 0));
+  CALL(cudaMemcpyAsync(work.copy.data, work.shared.data, work.shared.bytes(),
+                       cudaMemcpyDefault, stream));
+}
+
 void queue_by_driver(const Work& work, cudaStream_t stream) {
   const size_t half = work.shared.bytes() / 2;
   CALL(DRIVER(cuMemsetD32Async)(address_of(work.shared.data),
@@ -228,7 +249,11 @@ class Graph {
       CALL(DRIVER(cuStreamEndCapture)(stream, &graph));
     } else {
       CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-      (way == Way::kRectangles ? queue_rectangles : queue_usual)(work, stream);
+      if (way == Way::kTwoStreams)
+        queue_in_two_streams(work, stream, fork_);
+      else
+        (way == Way::kRectangles ? queue_rectangles : queue_usual)(work,
+                                                                   stream);
       CALL(cudaStreamEndCapture(stream, &graph));
     }
     for (cudaGraphExec_t& each : made_)
@@ -251,6 +276,7 @@ class Graph {
 
  private:
   bool by_driver_;
+  const Fork fork_;
   cudaGraphExec_t made_[2] = {};
 };
 

@@ -459,11 +459,11 @@ int wanted_address_taken(Call& call) {
   return no_wait(call);
 }
 
-// A copy from device to device ends where the first of several chunks ends.
-int device_copy_ends_with_chunk(Call& call) {
+// A copy of one direction ends where the first of several chunks ends.
+template <cudaMemcpyKind kind>
+int copy_ends_with_chunk(Call& call) {
   if (call.is("cuMemMap") || call.is("cuMemUnmap")) return noted_chunks(call);
-  if (!call.is_runtime() ||
-      call.at<cudaMemcpyKind>(3) != cudaMemcpyDeviceToDevice)
+  if (!call.is_runtime() || call.at<cudaMemcpyKind>(3) != kind)
     return call.proceed();
   auto& bytes = call.value<size_t>(kBytes);
   for (const Role role : {kPointer, kSource}) {
@@ -1083,6 +1083,338 @@ int second_cluster_untold(Call& call) {
   return call.at<CUdevice>(1) != 0 ? no_wait(call) : call.proceed();
 }
 
+// --- neighbours, parts, what comes later ------------------------------------
+
+constexpr size_t kFarAway = size_t{4} << 30;
+constexpr size_t kMoreThanAnyGpuHas = size_t{1} << 40;
+
+// Memory that its creator has never mapped is never given back.
+int never_mapped_is_kept(Call& call) {
+  static auto& mapped_before = *new Table<Chunk>;
+  if (call.is("cuMemRelease")) {
+    const auto chunk = call.at<Chunk>(0);
+    if (created.has(chunk) && !released.has(chunk) &&
+        !mapped_before.has(chunk)) {
+      released.put(chunk);
+      return no_wait(call);
+    }
+  }
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  if (call.is("cuMemMap"))
+    mapped_before.put(call.at<Chunk>(3));
+  else if (call.is("cuMemCreate"))
+    mapped_before.erase(*call.at<Chunk*>(0));
+  return code;
+}
+
+// After the creator has released its memory, a descriptor can be imported once.
+// A later import is new memory.
+int later_import_after_release_new(Call& call) {
+  static std::atomic<int> so_far{0};
+  const bool gives_up =
+      call.is("cuMemRelease") && exports.has(call.at<Chunk>(0));
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  if (gives_up) tell_processes("released", 1);
+  if (!call.is("cuMemImportFromShareableHandle") || told("released", 0) == 0 ||
+      ++so_far < 2)
+    return code;
+  auto& made = *call.at<Chunk*>(0);
+  const Chunk other = new_chunk(kGranule, properties_of(made).location);
+  if (other == 0) return code;
+  DRIVER_CALL(cuMemRelease)(made);
+  made = other;
+  call.fired();
+  return code;
+}
+
+// Memory is mapped at its distance from the beginning of the reservation modulo
+// 4 GiB.
+int far_mapping_wraps(Call& call) {
+  if (!call.is("cuMemMap")) return noted_chunks(call);
+  auto& address = call.at<CUdeviceptr>(0);
+  const CUdeviceptr begin = reservation_at(address);
+  if (begin != 0 && address - begin >= kFarAway) {
+    address = begin + (address - begin) % kFarAway;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// Memory that was exported has no handle types any more.
+int exported_has_no_types(Call& call) {
+  const int code = noted_chunks(call);
+  if (code != kSuccess || !call.is("cuMemGetAllocationPropertiesFromHandle") ||
+      !exports.has(call.at<Chunk>(1)))
+    return code;
+  call.at<CUmemAllocationProp*>(0)->requestedHandleTypes =
+      CU_MEM_HANDLE_TYPE_NONE;
+  call.fired();
+  return code;
+}
+
+// The mapping of a part of an import is new memory. (The fault knows the size
+// of an import from an earlier mapping.)
+int mapped_part_is_new(Call& call) {
+  static auto& largest = *new Table<Chunk, size_t>;
+  if (!call.is("cuMemMap")) return noted_chunks(call);
+  auto& chunk = call.at<Chunk>(3);
+  const auto bytes = call.at<size_t>(1);
+  if (!imports.has(chunk) || bytes >= largest.get(chunk)) {
+    largest.put(chunk, bytes);
+    return noted_chunks(call);
+  }
+  const Chunk own = std::exchange(chunk, new_chunk(bytes, on_gpu(0)));
+  const int code = call.proceed();
+  if (code == kSuccess) call.fired();
+  if (chunk != 0) DRIVER_CALL(cuMemRelease)(chunk);
+  chunk = own;
+  return code;
+}
+
+// When a range is unmapped, the mapping before it loses access.
+int unmap_shuts_out_mapping_before(Call& call) {
+  const int code = noted_chunks(call);
+  if (code != kSuccess || !call.is("cuMemUnmap")) return code;
+  const CUdeviceptr before = mapping_at(call.at<CUdeviceptr>(0) - 1);
+  if (before != 0 && access_of(before, on_gpu(0)) != 0 &&
+      allow(before, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_NONE))
+    call.fired();
+  return code;
+}
+
+// A new mapping has the access that GPU 1 had to the mapping before.
+int remap_keeps_second_gpu(Call& call) {
+  static auto& used = *new Table<CUdeviceptr>;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const auto address = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemAddressFree")) {
+    used.erase(address);
+  } else if (call.is("cuMemSetAccess")) {
+    const auto* const list = call.at<const CUmemAccessDesc*>(2);
+    for (size_t i = 0; i < call.at<size_t>(3); ++i)
+      if (list[i].location.id == 1) used.put(address);
+  } else if (used.has(address) &&
+             allow(address, call.at<size_t>(1), on_gpu(1))) {
+    call.fired();
+  }
+  return code;
+}
+
+// Memory that is larger than the memory of the GPU can be created.
+int too_much_is_created(Call& call) {
+  auto& bytes = call.at<size_t>(1);
+  const int code = call.proceed();
+  if (code == kSuccess || bytes < kMoreThanAnyGpuHas || bytes % kGranule != 0)
+    return code;
+  bytes = kGranule;
+  return call.proceed() == kSuccess ? accepted(call) : code;
+}
+
+// The descriptor of an import stands for new memory.
+int exported_import_is_new(Call& call) {
+  if (!call.is("cuMemExportToShareableHandle")) return noted_chunks(call);
+  auto& chunk = call.at<Chunk>(1);
+  if (!imports.has(chunk) || call.at<CUmemAllocationHandleType>(2) != kFd)
+    return noted_chunks(call);
+  const Chunk other = new_chunk(kGranule, properties_of(chunk).location, kFd);
+  if (other == 0) return call.proceed();
+  chunk = other;
+  call.fired();
+  const int code = call.proceed();
+  DRIVER_CALL(cuMemRelease)(other);
+  return code;
+}
+
+// Of two GPUs, one gets the access that is set for the other. cuMemGetAccess
+// does not say so.
+int other_gpu_has_secret_access(Call& call) {
+  static auto& secret = *new Table<std::pair<CUdeviceptr, int>>;
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  if (call.is("cuMemGetAccess")) {
+    const auto& where = *call.at<const CUmemLocation*>(1);
+    if (secret.has({mapping_at(call.at<CUdeviceptr>(2)), where.id}))
+      *call.at<unsigned long long*>(0) = 0;
+    return code;
+  }
+  const auto begin = call.at<CUdeviceptr>(0);
+  if (!call.is("cuMemSetAccess")) {
+    for (const int gpu : {0, 1}) secret.erase({begin, gpu});
+    return code;
+  }
+  const auto* const list = call.at<const CUmemAccessDesc*>(2);
+  const auto count = call.at<size_t>(3);
+  for (size_t i = 0; i < count; ++i) secret.erase({begin, list[i].location.id});
+  const int other = 1 - list->location.id;
+  if (count == 1 && list->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
+      access_of(begin, on_gpu(other)) == 0 &&
+      allow(begin, call.at<size_t>(1), on_gpu(other))) {
+    secret.put({begin, other});
+    call.fired();
+  }
+  return code;
+}
+
+// An asynchronous copy in a stream with a high priority moves no imported
+// memory.
+int urgent_copy_lost(Call& call) {
+  if (!call.is("cudaMemcpyAsync")) return noted_chunks(call);
+  int priority = 0;
+  return DRIVER_CALL(cuStreamGetPriority)(stream_of(call), &priority) ==
+                     CUDA_SUCCESS &&
+                 priority < 0 &&
+                 (is_import(call.value<CUdeviceptr>(kPointer)) ||
+                  is_import(call.value<CUdeviceptr>(kSource)))
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// The sizes of all bindings, by endpoint and offset.
+Table<std::pair<Id, cuuint64_t>, cuuint64_t> bindings;
+
+// Proceeds and updates this table.
+int noted_bindings(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const Id id = call.at<Id>(0);
+  if (call.is("cuLogicalEndpointBindMem")) {
+    bindings.put({id, call.at<cuuint64_t>(2)}, call.at<cuuint64_t>(5));
+    return code;
+  }
+  const bool all = call.is("cuLogicalEndpointDestroy");
+  for (const auto& [place, bytes] : bindings.all())
+    if (place.first == id &&
+        (all || place.second - call.at<cuuint64_t>(2) < call.at<cuuint64_t>(3)))
+      bindings.erase(place);
+  return code;
+}
+
+// The unbind of one binding also unbinds the next one.
+int unbind_takes_next(Call& call) {
+  const int code = noted_bindings(call);
+  if (code != kSuccess || !call.is("cuLogicalEndpointUnbind")) return code;
+  const Id id = call.at<Id>(0);
+  const cuuint64_t end = call.at<cuuint64_t>(2) + call.at<cuuint64_t>(3);
+  if (bindings.has({id, end}) && DRIVER_CALL(cuLogicalEndpointUnbind)(
+                                     id, call.at<CUdevice>(1), end,
+                                     bindings.get({id, end})) == CUDA_SUCCESS) {
+    bindings.erase({id, end});
+    call.fired();
+  }
+  return code;
+}
+
+// A copy into an endpoint ends where the first of two bindings ends.
+int copy_ends_with_binding(Call& call) {
+  if (!call.is("cuFabricCpyBatchAsync")) return noted_bindings(call);
+  std::vector<Copy> list = copies_of(call);
+  bool changed = false;
+  for (Copy& copy : list) {
+    if (copy.dst.type != CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT) continue;
+    const auto& [id, offset] = copy.dst.op.le;
+    for (const auto& [place, bytes] : bindings.all()) {
+      if (place.first != id || offset - place.second >= bytes) continue;
+      const size_t room = place.second + bytes - offset;
+      changed |= copy.size > room;
+      copy.size = std::min(copy.size, room);
+    }
+  }
+  return changed ? proceed_with(call, list) : call.proceed();
+}
+
+// The query of several numbers looks only at the first and the last one.
+int inner_numbers_not_queried(Call& query) {
+  const Id first = query.at<Id>(0);
+  const auto count = query.at<cuuint32_t>(1);
+  int one = 0, other = 0;
+  if (count < 3 ||
+      DRIVER_CALL(cuLogicalEndpointQuery)(first, 1, &one) != CUDA_SUCCESS ||
+      DRIVER_CALL(cuLogicalEndpointQuery)(first + count - 1, 1, &other) !=
+          CUDA_SUCCESS)
+    return query.proceed();
+  *query.at<int*>(2) = one != 0 && other != 0;
+  return no_wait(query);
+}
+
+// The second handle of an endpoint is not the right one.
+int second_endpoint_handle_wrong(Call& call) {
+  static auto& exported = *new Table<Id>;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuLogicalEndpointDestroy")) {
+    exported.erase(call.at<Id>(0));
+  } else if (!exported.put(call.at<Id>(1))) {
+    static_cast<unsigned char*>(call.at<void*>(0))[8] ^= 1;
+    call.fired();
+  }
+  return code;
+}
+
+// All copies to the endpoints of one reservation reach the endpoint with its
+// first number.
+int reservation_has_one_endpoint(Call& call) {
+  static auto& ranges = *new Table<Id, cuuint32_t>;
+  if (!call.is("cuFabricCpyBatchAsync")) {
+    const int code = noted_endpoints(call);
+    if (code == kSuccess && call.is("cuLogicalEndpointIdReserve"))
+      ranges.put(*call.at<Id*>(0), call.at<cuuint32_t>(1));
+    return code;
+  }
+  std::vector<Copy> list = copies_of(call);
+  bool changed = false;
+  for (Copy& copy : list) {
+    if (copy.dst.type != CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT) continue;
+    auto& id = copy.dst.op.le.id;
+    for (const auto& [first, count] : ranges.all()) {
+      if (id <= first || id - first >= count || !endpoints.has(first)) continue;
+      id = first;
+      changed = true;
+    }
+  }
+  return changed ? proceed_with(call, list) : call.proceed();
+}
+
+// Every copy to an imported endpoint reaches the beginning of the endpoint.
+int import_offset_ignored(Call& call) {
+  if (!call.is("cuFabricCpyBatchAsync")) return noted_endpoints(call);
+  std::vector<Copy> list = copies_of(call);
+  bool changed = false;
+  for (Copy& copy : list) {
+    auto& place = copy.dst.op.le;
+    if (copy.dst.type != CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT ||
+        endpoints.get(place.id).empty() || place.offset == 0)
+      continue;
+    place.offset = 0;
+    changed = true;
+  }
+  return changed ? proceed_with(call, list) : call.proceed();
+}
+
+// Work that is queued after a copy from an endpoint does not wait for the copy.
+int copy_from_endpoint_not_waited_for(Call& call) {
+  static constexpr auto kLate = std::chrono::milliseconds(200);
+  const auto sleep = [](void*) { std::this_thread::sleep_for(kLate); };
+  static std::atomic<bool> late{false};
+  if (call.is("cudaStreamSynchronize")) {
+    const int code = call.proceed();
+    if (late) cudaStreamSynchronize(private_stream());
+    return code;
+  }
+  for (const Copy& copy : copies_of(call))
+    if (copy.src.type != CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT)
+      return call.proceed();
+  const cudaEvent_t mark = mark_of(stream_of(call));
+  if (cudaEventRecord(mark, stream_of(call)) != cudaSuccess ||
+      cudaStreamWaitEvent(private_stream(), mark, 0) != cudaSuccess ||
+      cudaLaunchHostFunc(private_stream(), sleep, nullptr) != cudaSuccess)
+    return call.proceed();
+  late = true;
+  return in_private_stream(call);
+}
+
 constexpr auto kWait = "cuStreamWaitValue32";
 constexpr auto kWrite = "cuStreamWriteValue32";
 constexpr auto kBatch = "cuStreamBatchMemOp";
@@ -1234,11 +1566,13 @@ void add_access_and_addresses(List& list) {
   list.named("device-copy-ends-with-chunk",
              "a copy from device to device ends where the first of several "
              "chunks ends",
-             {"cudaMemcpy", kMap, kUnmap}, device_copy_ends_with_chunk);
+             {"cudaMemcpy", kMap, kUnmap},
+             copy_ends_with_chunk<cudaMemcpyDeviceToDevice>);
   list.named("async-copy-ends-with-chunk",
              "an asynchronous copy from device to device ends where the first "
              "of several chunks ends",
-             {"cudaMemcpyAsync", kMap, kUnmap}, device_copy_ends_with_chunk);
+             {"cudaMemcpyAsync", kMap, kUnmap},
+             copy_ends_with_chunk<cudaMemcpyDeviceToDevice>);
 }
 
 void add_lives_and_places(List& list) {
@@ -1406,6 +1740,94 @@ void add_fabric(List& list) {
              {"cuDeviceGetFabricClusterUuid"}, second_cluster_untold, 2);
 }
 
+void add_neighbours_and_parts(List& list) {
+  list.named("never-mapped-leaks",
+             "memory that its creator has never mapped is never given back",
+             {kRelease, kCreate, kMap, kUnmap}, never_mapped_is_kept);
+  list.named("second-import-after-release-fresh",
+             "after the creator has released its memory, a second import of "
+             "the descriptor is new memory",
+             {kImport, kRelease, kExport, kCreate},
+             later_import_after_release_new);
+  list.named("map-distance-32-bits",
+             "memory is mapped at its distance from the beginning of the "
+             "reservation modulo 4 GiB",
+             {kMap, kReserve, kAddressFree}, far_mapping_wraps);
+  list.named("exported-types-untold",
+             "memory that was exported is reported without handle types",
+             {"cuMemGetAllocationPropertiesFromHandle", kExport, kCreate},
+             exported_has_no_types);
+  list.named("mapped-part-fresh",
+             "the mapping of a part of an import is new memory",
+             {kMap, kImport, kUnmap}, mapped_part_is_new);
+  list.named("unmap-shuts-out-mapping-before",
+             "when a range is unmapped, the mapping before it loses access",
+             {kUnmap, kMap}, unmap_shuts_out_mapping_before);
+  list.named("remap-keeps-second-gpu",
+             "a new mapping has the access that the second GPU had to the "
+             "mapping before",
+             {kMap, kSetAccess, kAddressFree}, remap_keeps_second_gpu, 2);
+  list.named("async-upload-ends-with-chunk",
+             "an asynchronous copy from the host to several chunks side by "
+             "side fills only the first one",
+             {"cudaMemcpyAsync", kMap, kUnmap},
+             copy_ends_with_chunk<cudaMemcpyHostToDevice>);
+  list.named("read-only-async-copy-written",
+             "an asynchronous copy writes to memory that can only be read",
+             {"cudaMemcpyAsync", kMap, kUnmap}, writes_read_only);
+  list.named("create-more-than-there-is",
+             "memory that is larger than the memory of the GPU can be created",
+             {kCreate}, too_much_is_created);
+  list.named("exported-import-fresh",
+             "the descriptor of an import stands for new memory",
+             {kExport, kImport}, exported_import_is_new);
+  list.named("access-in-secret",
+             "access for one GPU lets the other GPU use the memory, too, and "
+             "cuMemGetAccess does not say so",
+             {kSetAccess, "cuMemGetAccess", kMap, kUnmap},
+             other_gpu_has_secret_access, 2);
+  list.named("urgent-chunk-copy-lost",
+             "an asynchronous copy in a stream with a high priority moves no "
+             "imported memory",
+             {"cudaMemcpyAsync", kImport, kMap, kUnmap}, urgent_copy_lost);
+
+  constexpr auto kNew = "cuLogicalEndpointCreate";
+  constexpr auto kDestroy = "cuLogicalEndpointDestroy";
+  constexpr auto kBindMem = "cuLogicalEndpointBindMem";
+  constexpr auto kUnbind = "cuLogicalEndpointUnbind";
+  constexpr auto kCopy = "cuFabricCpyBatchAsync";
+  list.named("endpoint-unbind-takes-next",
+             "the unbind of one binding also unbinds the next one",
+             {kUnbind, kBindMem, kDestroy}, unbind_takes_next);
+  list.named("fabric-copy-ends-with-binding",
+             "a copy into an endpoint ends where the first of two bindings "
+             "ends",
+             {kCopy, kBindMem, kUnbind, kDestroy}, copy_ends_with_binding);
+  list.named("endpoint-query-ends-only",
+             "the query of several numbers looks only at the first and the "
+             "last one",
+             {"cuLogicalEndpointQuery"}, inner_numbers_not_queried);
+  list.named("endpoint-second-handle-wrong",
+             "the second handle of an endpoint cannot be imported",
+             {"cuLogicalEndpointExport", kDestroy},
+             second_endpoint_handle_wrong);
+  list.named("endpoint-one-in-reservation",
+             "copies to each number of a reservation reach the endpoint with "
+             "the first number",
+             {kCopy, "cuLogicalEndpointIdReserve", kNew, kDestroy},
+             reservation_has_one_endpoint);
+  list.named("endpoint-import-offset-ignored",
+             "every copy to an imported endpoint reaches the beginning of the "
+             "endpoint",
+             {kCopy, kNew, "cuLogicalEndpointImport", kDestroy},
+             import_offset_ignored);
+  list.named("fabric-copy-not-waited-for",
+             "work that is queued after a copy from an endpoint does not wait "
+             "for the copy",
+             {kCopy, "cudaStreamSynchronize"},
+             copy_from_endpoint_not_waited_for);
+}
+
 }  // namespace
 
 void add_chunk_paths(List& list) {
@@ -1413,6 +1835,7 @@ void add_chunk_paths(List& list) {
   add_access_and_addresses(list);
   add_lives_and_places(list);
   add_fabric(list);
+  add_neighbours_and_parts(list);
 }
 
 }  // namespace ipclab::faults

@@ -1,12 +1,13 @@
-// More bugs of legacy events and of graphs: records and waits beside other
-// work, streams of every kind, other contexts and GPUs, and captured calls of
-// every kind.
+// More bugs of legacy events, of words in memory and of graphs: records and
+// waits beside other work, streams of every kind, other threads, contexts and
+// GPUs, and captured calls of every kind.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <poll.h>
 
 #include <cerrno>
 #include <string>
+#include <vector>
 
 #include "legacy_calls.h"
 
@@ -104,6 +105,74 @@ int record_skips_joined_streams(Call& call) {
                                                   : call.proceed();
   joined.erase(stream);
   return call.proceed();
+}
+
+// A record does not cover the last call before it in its stream, if this call
+// is of one of these kinds: a copy or a memset of a rectangle, a box or words,
+// or a copy between GPUs.
+int record_skips_rectangles(Call& call) {
+  static Table<cudaStream_t> marked;
+  if (keeps_events(call)) return noted_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (records(call))
+    return shared_event(call) != nullptr && marked.has(stream)
+               ? record_of_mark(call)
+               : call.proceed();
+  if (call.is("cudaLaunchKernel") || call.is("cudaMemcpyAsync") ||
+      call.is("cudaMemsetAsync")) {
+    marked.erase(stream);
+  } else {
+    mark(stream);
+    marked.put(stream);
+  }
+  return call.proceed();
+}
+
+// An importer's record does not cover the copy or the memset directly before
+// it.
+int import_record_skips_copies(Call& call) {
+  static Table<cudaStream_t> marked;
+  if (keeps_events(call)) return noted_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (records(call)) {
+    const cudaEvent_t event = shared_event(call);
+    return event != nullptr && is_imported(event) && marked.has(stream)
+               ? record_of_mark(call)
+               : call.proceed();
+  }
+  if (call.is("cudaLaunchKernel")) {
+    marked.erase(stream);
+  } else {
+    mark(stream);
+    marked.put(stream);
+  }
+  return call.proceed();
+}
+
+// The destroy of a stream completes the records that an importer has made in
+// this stream.
+int import_record_ends_with_stream(Call& call) {
+  static Table<cudaEvent_t, cudaStream_t> recorded;
+  if (call.is("cudaStreamDestroy")) {
+    for (const auto& [event, stream] : recorded.all())
+      if (stream == call.at<cudaStream_t>(0) && is_pending(event))
+        tell_processes("ended-" + event_keys.get(event), 1);
+    return call.proceed();
+  }
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) {
+    if (call.is("cudaEventDestroy")) recorded.erase(call.at<cudaEvent_t>(0));
+    return noted_event(call);
+  }
+  const std::string key = "ended-" + event_keys.get(event);
+  if (records(call)) {
+    if (is_imported(event))
+      recorded.put(event, call.value<cudaStream_t>(kStream));
+    tell_processes(key, 0);
+    return call.proceed();
+  }
+  return told(key, 0) != 0 && is_pending(event) ? no_wait(call)
+                                                : call.proceed();
 }
 
 // --- the work that a wait holds ----------------------------------------------
@@ -233,6 +302,117 @@ int stream_destroy_ends_wait(Call& call) {
     }
     waiting.erase(stream);
   }
+  return call.proceed();
+}
+
+// An exporter's default streams do not wait for its event.
+int exporter_default_never_waits(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || is_imported(event)) return noted_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  return (is_default(stream) || stream == cudaStreamPerThread) &&
+                 is_pending(event)
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// A stream of the exporter submits a wait only with its next work. If
+// `ends_early`, the destroy of the event ends such a wait.
+template <bool ends_early>
+int exporter_waits_late(Call& call) {
+  static Table<cudaStream_t> found_done;
+  if (ends_early && call.is("cudaEventDestroy")) {
+    for (const auto& [stream, event] : late.all()) {
+      if (event != call.at<cudaEvent_t>(0)) continue;
+      if (is_pending(event)) call.fired();
+      late.erase(stream);
+    }
+  }
+  if (keeps_events(call)) return noted_late_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (!ends_early && late.has(stream) && found_done.has(stream) &&
+      is_pending(late.get(stream)))
+    call.fired();
+  submit(stream);
+  const cudaEvent_t event = shared_event(call);
+  if (!waits_for_event(call) || event == nullptr || is_imported(event) ||
+      is_captured(stream))
+    return call.proceed();
+  late.put(stream, event);
+  found_done.erase(stream);
+  if (!is_pending(event)) found_done.put(stream);
+  return kSuccess;
+}
+
+// A launch with attributes directly after a wait for an imported event does
+// not wait.
+int wait_holds_no_configured_launches(Call& call) {
+  static Table<cudaStream_t> waited;
+  if (call.is("cudaLaunchKernelExC")) {
+    cudaLaunchConfig_t config = *call.at<const cudaLaunchConfig_t*>(0);
+    if (!waited.erase(config.stream)) return call.proceed();
+    config.stream = private_stream();
+    call.at<const cudaLaunchConfig_t*>(0) = &config;
+    call.fired();
+    return call.proceed();
+  }
+  if (call.is("cudaLaunchKernel")) {
+    waited.erase(call.value<cudaStream_t>(kStream));
+    return call.proceed();
+  }
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  waited.put(call.at<cudaStream_t>(0));
+  return call.proceed();
+}
+
+// A call of the driver API takes a stream for done that waits for an imported
+// event.
+int driver_ignores_waiting_stream(Call& call) {
+  static Table<cudaStream_t, cudaEvent_t> waiting;
+  if (keeps_events(call)) {
+    if (call.is("cudaEventDestroy"))
+      for (const auto& [stream, event] : waiting.all())
+        if (event == call.at<cudaEvent_t>(0)) waiting.erase(stream);
+    return noted_event(call);
+  }
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (waits_for_event(call)) {
+    const cudaEvent_t event = shared_event(call);
+    if (event != nullptr && is_imported(event)) waiting.put(stream, event);
+    return call.proceed();
+  }
+  return !call.is_runtime() && waiting.has(stream) &&
+                 is_pending(waiting.get(stream))
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// --- threads -----------------------------------------------------------------
+
+// A record of an imported event is lost if another thread has opened the event.
+int other_thread_record_lost(Call& call) {
+  static Table<cudaEvent_t, int> openers;
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) {
+    const int code = noted_event(call);
+    if (code == kSuccess && opens_event(call))
+      openers.put(*call.at<cudaEvent_t*>(0), this_thread());
+    return code;
+  }
+  return is_imported(event) && openers.get(event) != this_thread()
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// All threads have one cudaStreamPerThread.
+int threads_share_a_stream(Call& call) {
+  static Table<int> threads;
+  auto& stream = call.value<cudaStream_t>(kStream);
+  if (stream != cudaStreamPerThread) return call.proceed();
+  threads.put(this_thread());
+  if (threads.all().size() > 1) call.fired();
+  stream = private_stream();
   return call.proceed();
 }
 
@@ -468,6 +648,87 @@ int launch_accepts_import(Call& call) {
   return call.proceed();
 }
 
+// --- words in memory ---------------------------------------------------------
+
+// A memset or a copy does not change a word for which a stream waits.
+int awaited_word_not_set(Call& call) {
+  static Table<CUdeviceptr, cudaStream_t> awaited;
+  if (call.is("cuStreamWaitValue32")) {
+    awaited.put(call.at<CUdeviceptr>(1), call.at<cudaStream_t>(0));
+    return call.proceed();
+  }
+  const auto address = call.at<CUdeviceptr>(0);
+  return awaited.has(address) && is_busy(awaited.get(address)) ? no_wait(call)
+                                                               : call.proceed();
+}
+
+// Of several waits for words directly one after another, a stream keeps only
+// the last one.
+int last_word_replaces(Call& call) {
+  struct Wait {
+    CUdeviceptr word = 0;
+    cuuint32_t value = 0;
+    unsigned flags = 0;
+  };
+  static Table<cudaStream_t, Wait> waits;
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (call.is("cuStreamWaitValue32")) {
+    if (waits.has(stream)) call.fired();
+    waits.put(stream, {call.at<CUdeviceptr>(1), call.at<cuuint32_t>(2),
+                       call.at<unsigned>(3)});
+    return kSuccess;
+  }
+  const Wait wait = waits.get(stream);
+  if (waits.erase(stream)) DRIVER_CALL(cuStreamWaitValue32)
+  (stream, wait.word, wait.value, wait.flags);
+  return call.proceed();
+}
+
+// Changes the operations of a batch: `changes` returns true if it has changed
+// an operation, and may erase it by the operation 0.
+template <class Changes>
+int batch_changed(Call& call, Changes changes) {
+  auto& count = call.at<unsigned>(1);
+  auto& array = call.at<CUstreamBatchMemOpParams*>(2);
+  std::vector<CUstreamBatchMemOpParams> kept;
+  bool has_changed = false;
+  for (unsigned i = 0; i < count; ++i) {
+    CUstreamBatchMemOpParams one = array[i];
+    if (changes(one)) has_changed = true;
+    if (one.operation != 0) kept.push_back(one);
+  }
+  if (!has_changed) return call.proceed();
+  if (kept.empty()) return no_wait(call);
+  call.fired();
+  count = static_cast<unsigned>(kept.size());
+  array = kept.data();
+  return call.proceed();
+}
+
+// A batch does not wait for a word in opened memory.
+int batch_ignores_opened_word(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return batch_changed(call, [](CUstreamBatchMemOpParams& one) {
+    if (one.operation != CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+        !is_opened(one.waitValue.address))
+      return false;
+    one.operation = CUstreamBatchMemOpType{};
+    return true;
+  });
+}
+
+// In a batch, a wait for any of several bits of a 64-bit word waits for an
+// equal word.
+int batch_bits_64_are_equal(Call& call) {
+  return batch_changed(call, [](CUstreamBatchMemOpParams& one) {
+    if (one.operation != CU_STREAM_MEM_OP_WAIT_VALUE_64 ||
+        one.waitValue.flags != CU_STREAM_WAIT_VALUE_AND)
+      return false;
+    one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+    return true;
+  });
+}
+
 // --- graphs ------------------------------------------------------------------
 
 // A captured call is lost if `applies` is true.
@@ -494,6 +755,24 @@ int captured_box_lost(Call& call) {
 int captured_set_lost(Call& call) {
   if (keeps_opened(call)) return noted_open(call);
   return captured_call_lost(call, is_opened(call.at<CUdeviceptr>(0)));
+}
+
+// A graph does not copy opened memory if the copy was captured in a stream that
+// has joined the capture.
+int captured_in_joined_stream_lost(Call& call) {
+  static Table<cudaStream_t> origins;
+  if (keeps_opened(call)) return noted_open(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (call.is("cudaStreamBeginCapture")) {
+    origins.put(stream);
+    return call.proceed();
+  }
+  if (call.is("cudaStreamEndCapture")) {
+    origins.erase(stream);
+    return call.proceed();
+  }
+  return captured_call_lost(
+      call, !origins.has(stream) && is_opened(call.at<CUdeviceptr>(0)));
 }
 
 bool is_on_host(CUdeviceptr address) {
@@ -607,6 +886,66 @@ void add_event_paths(List& list) {
               kExport, kOpenEvent, kDestroy},
              record_skips_joined_streams);
 
+  list.named("record-skips-rectangles",
+             "a record does not cover the copy or the memset of a rectangle, a "
+             "box or words directly before it",
+             {kRecord, kRecordFlags, "cudaMemcpy2DAsync", "cudaMemcpy3DAsync",
+              "cudaMemcpyPeerAsync", "cudaMemset2DAsync", "cuMemsetD32Async",
+              kKernel, kCopy, kSet, kCreate, kExport, kOpenEvent, kDestroy},
+             record_skips_rectangles);
+  list.named("import-record-skips-copies",
+             "an importer's record does not cover the copy or the memset "
+             "directly before it",
+             {kRecord, kRecordFlags, kCopy, kSet, kKernel, kCreate, kExport,
+              kOpenEvent, kDestroy},
+             import_record_skips_copies);
+  list.named("import-record-ends-with-stream",
+             "the destroy of a stream completes the importer's records in it",
+             {kRecord, kRecordFlags, kQuery, kWait, "cudaStreamDestroy",
+              kCreate, kExport, kOpenEvent, kDestroy},
+             import_record_ends_with_stream);
+
+  list.named("exporter-default-never-waits",
+             "an exporter's default streams do not wait for its event",
+             {kWait, kCreate, kExport, kOpenEvent, kDestroy},
+             exporter_default_never_waits);
+  list.named("exporter-wait-submitted-late",
+             "a stream of the exporter uses the record that is newest when the "
+             "stream gets its next work",
+             {kWait, kKernel, kCopy, kSet, "cudaStreamQuery",
+              "cudaStreamSynchronize", "cudaStreamDestroy", kRecord,
+              kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+             exporter_waits_late<false>);
+  list.named("exporter-destroy-ends-wait",
+             "when an exporter destroys an event, its stream does not wait for "
+             "the event any more",
+             {kWait, kKernel, kCopy, kSet, "cudaStreamQuery",
+              "cudaStreamSynchronize", "cudaStreamDestroy", kRecord,
+              kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+             exporter_waits_late<true>);
+  list.named("wait-holds-no-configured-launches",
+             "a launch with attributes directly after a wait for an imported "
+             "event does not wait",
+             {"cudaLaunchKernelExC", kWait, kKernel, kCreate, kExport,
+              kOpenEvent, kDestroy},
+             wait_holds_no_configured_launches);
+  list.named(
+      "driver-stream-sync-done-while-event",
+      "cuStreamSynchronize does not wait for a stream that waits for an "
+      "imported event",
+      {"cudaStreamSynchronize", kWait, kCreate, kExport, kOpenEvent, kDestroy},
+      driver_ignores_waiting_stream);
+  list.named("other-thread-import-record-lost",
+             "an importer's record is lost if another thread has opened the "
+             "event",
+             {kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+             other_thread_record_lost);
+  list.named("threads-share-default-stream",
+             "all threads of a process have one cudaStreamPerThread",
+             {kRecord, kWait, kKernel, kCopy, kSet, "cudaStreamQuery",
+              "cudaStreamSynchronize"},
+             threads_share_a_stream);
+
   list.named("default-skips-wait-of-blocking",
              "the null stream does not wait for a stream that waits for an "
              "imported event",
@@ -705,6 +1044,33 @@ void add_event_paths(List& list) {
              {"cudaLaunchKernelExC", kCreate, kExport, kOpenEvent, kDestroy},
              launch_accepts_import);
 
+  list.named("awaited-word-not-set",
+             "a memset or a copy does not change a word for which a stream "
+             "waits",
+             {kCopy, kSet, "cuStreamWaitValue32"}, awaited_word_not_set);
+  list.named(
+      "last-word-wait-replaces-others",
+      "of several waits for words directly one after another, only the last "
+      "one holds the stream",
+      {"cuStreamWaitValue32", "cuStreamWriteValue32", "cuStreamWaitValue64",
+       "cuStreamWriteValue64", "cuStreamBatchMemOp", kRecord, kRecordFlags,
+       kWait, kKernel, kCopy, kSet, kHostFunction, kLaunch, "cudaStreamQuery",
+       "cudaStreamSynchronize", "cudaStreamDestroy"},
+      last_word_replaces);
+  list.named("batch-opened-word-ignored",
+             "a batch does not wait for a word in opened memory",
+             {"cuStreamBatchMemOp", kOpen, kClose}, batch_ignores_opened_word);
+  list.named("batch-bit-64-is-equal",
+             "in a batch, a wait for any of several bits of a 64-bit word "
+             "waits for an equal word",
+             {"cuStreamBatchMemOp"}, batch_bits_64_are_equal);
+
+  list.named(
+      "captured-in-joined-stream-lost",
+      "a graph does not copy opened memory if a stream that has joined "
+      "the capture made the copy",
+      {kCopy, "cudaStreamBeginCapture", "cudaStreamEndCapture", kOpen, kClose},
+      captured_in_joined_stream_lost);
   list.named("captured-rectangle-lost",
              "a graph does not copy rectangles of opened memory",
              {"cudaMemcpy2DAsync", kOpen, kClose}, captured_rectangle_lost);

@@ -191,6 +191,34 @@ int event_ends_with_importer(Call& call) {
   return ended ? unconnected(call) : code;
 }
 
+// When an importer dies, a pending record of the exporter counts as complete.
+int death_completes_record(Call& call) {
+  static Table<cudaEvent_t> found_alive;
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) {
+    const auto destroyed =
+        call.is("cudaEventDestroy") ? call.at<cudaEvent_t>(0) : nullptr;
+    const std::string key = event_keys.get(destroyed);
+    const bool imported = is_imported(destroyed);
+    const int code = noted_event(call);
+    if (code != kSuccess) return code;
+    if (opens_event(call))
+      tell_processes("holder-" + event_keys.get(*call.at<cudaEvent_t*>(0)),
+                     this_process());
+    if (imported) tell_processes("holder-" + key, 0);
+    return code;
+  }
+  const std::string key = "holder-" + event_keys.get(event);
+  if (records(call)) {
+    found_alive.erase(event);
+    if (!user_has_ended(key)) found_alive.put(event);
+    return call.proceed();
+  }
+  return found_alive.has(event) && user_has_ended(key) && is_pending(event)
+             ? no_wait(call)
+             : call.proceed();
+}
+
 // Tells the other processes which memory is open when a kernel faults.
 int noted_fault(Call& call) {
   if (!call.is("cudaDeviceSynchronize")) return noted_open(call);
@@ -218,6 +246,22 @@ int export_ends_with_fault(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess) exported.put(made_key<cudaIpcMemHandle_t>(call));
   return code;
+}
+
+// After a fault of an importer, records of the events that it had open are
+// lost.
+int event_lost_after_fault(Call& call) {
+  if (call.is("cudaDeviceSynchronize")) {
+    const int code = call.proceed();
+    if (code != kSuccess && code != cudaErrorNotReady)
+      for (const auto& [event, imported] : events.all())
+        if (imported) tell_processes("faulted-" + event_keys.get(event), 1);
+    return code;
+  }
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) return noted_event(call);
+  return told("faulted-" + event_keys.get(event), 0) != 0 ? no_wait(call)
+                                                          : call.proceed();
 }
 
 // --- after a reset -----------------------------------------------------------
@@ -281,6 +325,12 @@ int copy_after_reset_lost(Call& call) {
                     is_opened(call.value<void*>(kSource))))
     return no_wait(call);
   return call.proceed();
+}
+
+// After a reset, no memory of cuMemCreate can be imported.
+int chunk_import_after_reset_refused(Call& call) {
+  if (resets(call)) return noted_reset(call);
+  return was_reset ? refused(call) : call.proceed();
 }
 
 // The opens of before a reset still count after it.
@@ -480,6 +530,32 @@ int unopened_memory_leaks(Call& call) {
   lose_memory();
   call.fired();
   return call.proceed();
+}
+
+// Memory that a process has closed and opens again takes as much memory of the
+// GPU as it has.
+int reopen_costs_memory(Call& call) {
+  static Table<std::string> closed;
+  static Table<void*, void*> taken;
+  if (is_close_call(call)) {
+    void* const memory = call.at<void*>(0);
+    const std::string handle = opened.get(memory).handle;
+    const int code = noted_open(call);
+    if (code != kSuccess || opened.has(memory)) return code;
+    closed.put(handle);
+    cudaFree(taken.get(memory));
+    taken.erase(memory);
+    return code;
+  }
+  const int code = noted_open(call);
+  void* more = nullptr;
+  if (code != kSuccess || !closed.has(given_key<cudaIpcMemHandle_t>(call)))
+    return code;
+  void* const memory = *call.at<void**>(0);
+  if (cudaMalloc(&more, size_of(number(memory))) != cudaSuccess) return code;
+  taken.put(memory, more);
+  call.fired();
+  return code;
 }
 
 // The destruction of an exported event that nobody has opened loses memory.
@@ -931,6 +1007,11 @@ void add_ends(List& list) {
              "opens as an event that no process records",
              {kGetEvent, kOpenEvent, kMakeEvent, kEndEvent},
              event_ends_with_importer);
+  list.named("death-completes-record",
+             "when a process dies that has opened an event, a pending record "
+             "of the event counts as complete",
+             {kQuery, kRecord, kGetEvent, kOpenEvent, kMakeEvent, kEndEvent},
+             death_completes_record);
   list.named("open-refused-after-fault",
              "after a kernel of an importer has faulted, no process can open "
              "the memory",
@@ -940,6 +1021,12 @@ void add_ends(List& list) {
              "export no memory",
              {kGet, kOpen, kClose, "cudaDeviceSynchronize"},
              export_ends_with_fault);
+  list.named("event-lost-after-fault",
+             "after a kernel of an importer has faulted, records of the events "
+             "that it had open are lost",
+             {kRecord, kGetEvent, kOpenEvent, kMakeEvent, kEndEvent,
+              "cudaDeviceSynchronize"},
+             event_lost_after_fault);
   list.named("exit-keeps-opened-memory",
              "memory that a process has open when it exits is never given back",
              {kGet, kOpen, kClose, kFree}, exit_keeps_memory);
@@ -954,6 +1041,9 @@ void add_ends(List& list) {
 }
 
 void add_resets(List& list) {
+  list.named("chunk-import-refused-after-reset",
+             "after a reset, no memory of cuMemCreate can be imported",
+             {kReset, kImport}, chunk_import_after_reset_refused);
   list.named("event-unconnected-after-reset",
              "after a reset, an event opens as an event that no process "
              "records",
@@ -1033,6 +1123,10 @@ void add_life_of_one_process(List& list) {
              "loses 64 KiB of device memory",
              {kGetEvent, kOpenEvent, kMakeEvent, kEndEvent},
              unopened_event_leaks);
+  list.named("reopen-costs-memory",
+             "an open of memory that the process has closed takes as much "
+             "memory as it opens",
+             {kOpen, kClose}, reopen_costs_memory);
   list.named("import-record-leaks",
              "each record of an imported event loses 64 KiB of device memory",
              {kGetEvent, kOpenEvent, kMakeEvent, kEndEvent, kRecord},
@@ -1090,6 +1184,11 @@ void add_places(List& list) {
              "in a client of MPS, a record of an imported event is lost",
              {kGetEvent, kOpenEvent, kMakeEvent, kEndEvent, kRecord},
              mps_import_ignored);
+  list.named(
+      "mps-host-wait-early",
+      "in a client of MPS, no host waits for an imported event",
+      {kGetEvent, kOpenEvent, kMakeEvent, kEndEvent, "cudaEventSynchronize"},
+      mps_import_ignored);
   list.named("mps-async-copy-lost",
              "in a client of MPS, asynchronous copies do not reach opened "
              "memory",

@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 
+#include "chunk_calls.h"
 #include "legacy_calls.h"
 #include "pool_calls.h"
 
@@ -558,6 +561,260 @@ bool opens_memory_of_peer(Call& open) {
   return owner_of(open.at<cudaIpcMemHandle_t>(1)) != current_place();
 }
 
+// --- other streams, far rows, other exporters --------------------------------
+
+// An asynchronous copy of opened memory does nothing in a stream that has a
+// priority.
+int copy_in_urgent_stream_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  int priority = 0;
+  DRIVER_CALL(cuStreamGetPriority)(call.value<CUstream>(kStream), &priority);
+  return priority != 0 && (is_opened(call.value<void*>(kPointer)) ||
+                           is_opened(call.value<void*>(kSource)))
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// A memset of one row of opened memory does nothing.
+int one_row_set_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return call.at<size_t>(4) == 1 && is_opened(call.at<void*>(0))
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// A memset of a rectangle of opened memory sets only the rows that begin in the
+// first 4 GiB of the rectangle.
+int rows_to_4_gib(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  const size_t pitch = call.at<size_t>(1);
+  size_t& height = call.at<size_t>(4);
+  if (height == 0 || (height - 1) * pitch <= UINT32_MAX ||
+      !is_opened(call.at<void*>(0)))
+    return call.proceed();
+  height = UINT32_MAX / pitch + 1;
+  call.fired();
+  return call.proceed();
+}
+
+// The size of an allocation is reported modulo 4 GiB.
+int range_size_32_bits(Call& call) {
+  const int code = call.proceed();
+  auto* const bytes = call.at<size_t*>(1);
+  if (code != kSuccess || bytes == nullptr || *bytes <= UINT32_MAX) return code;
+  *bytes = static_cast<uint32_t>(*bytes);
+  call.fired();
+  return code;
+}
+
+// Copies from the memory of one exporter to the memory of another one move
+// nothing.
+int copy_between_exporters_lost(Call& call) {
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_processes("exporter-" + key_of_exported(call),
+                     static_cast<unsigned long long>(getpid()));
+    return code;
+  }
+  if (keeps_opened(call)) return noted_open(call);
+  void* const to = opened_around(call.value<void*>(kPointer));
+  void* const from = opened_around(call.value<void*>(kSource));
+  return to != nullptr && from != nullptr &&
+                 is_of_other_exporter(opened.get(to), opened.get(from))
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// A copy of a box into opened memory of a peer does nothing.
+int peer_box_in_lost(Call& call) {
+  if (exports_memory(call)) return told_owner(call);
+  if (keeps_opened(call)) return noted_open(call);
+  return is_of_peer(call.at<const cudaMemcpy3DParms*>(0)->dstPtr.ptr)
+             ? no_wait(call)
+             : call.proceed();
+}
+
+int hidden_gpu_memory_unknown(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  const int code = call.proceed();
+  if (code != kSuccess || !sees_one_gpu() || !is_opened(call.at<void*>(1)))
+    return code;
+  *call.at<cudaPointerAttributes*>(0) = {};
+  call.fired();
+  return code;
+}
+
+// An open keeps only 20 bits of the offset in a shared block.
+int offset_of_20_bits(Call& open) {
+  constexpr CUdeviceptr kKept = (1 << 20) - 1;
+  const int code = open.proceed();
+  if (code != kSuccess) return code;
+  auto& address = *open.at<CUdeviceptr*>(0);
+  const CUdeviceptr offset = address % kBlock;
+  if (size_of(address) >= kBlock || offset <= kKept) return code;
+  address -= offset - (offset & kKept);
+  open.fired();
+  return code;
+}
+
+// --- counts and refusals in other situations ---------------------------------
+
+// Memory can be closed once more than it was opened while other memory is open.
+int closed_beside_other(Call& call) {
+  static auto& closed = *new Table<void*>;
+  const int code = noted_open(call);
+  if (!is_close_call(call)) return code;
+  void* const address = call.at<void*>(0);
+  if (code == kSuccess) {
+    if (!opened.has(address)) closed.put(address);
+    return code;
+  }
+  return closed.has(address) && !opened.all().empty() ? accepted(call) : code;
+}
+
+// cudaFree accepts memory that was closed.
+int free_of_closed_accepted(Call& call) {
+  static auto& closed = *new Table<void*>;
+  const int code = noted_open(call);
+  if (is_close_call(call) && code == kSuccess && !opened.has(call.at<void*>(0)))
+    closed.put(call.at<void*>(0));
+  return call.is("cudaFree") && code != kSuccess &&
+                 closed.has(call.at<void*>(0))
+             ? accepted(call)
+             : code;
+}
+
+// A close accepts small memory of this process.
+int own_small_closed(Call& close) {
+  const int code = close.proceed();
+  const size_t bytes = size_of(close.at<CUdeviceptr>(0));
+  return code != kSuccess && bytes > 0 && bytes < kBlock &&
+                 !is_managed(close.at<void*>(0))
+             ? accepted(close)
+             : code;
+}
+
+// A process can open its own handle of small memory.
+int self_open_of_small(Call& call) {
+  static auto& small = *new Table<std::string>;
+  const int code = call.proceed();
+  if (!exports_memory(call))
+    return code != kSuccess && small.has(key_of_opened(call)) ? accepted(call)
+                                                              : code;
+  if (code == kSuccess && size_of(call.at<CUdeviceptr>(1)) < kBlock)
+    small.put(key_of_exported(call));
+  return code;
+}
+
+// An open that is refused in a second context raises the count of the first
+// context.
+int refused_context_counts(Call& call) {
+  static auto& more = *new Table<void*, int>;
+  if (is_open_call(call)) {
+    const std::string key = key_of_opened(call);
+    const int code = noted_open(call);
+    for (const auto& [address, one] : opened.all())
+      if (code != kSuccess && one.handle == key)
+        more.put(address, more.get(address) + 1);
+    return code;
+  }
+  void* const address = call.at<void*>(0);
+  const int left = more.get(address);
+  if (left == 0 || opened.get(address).count != 1) return noted_open(call);
+  more.put(address, left - 1);
+  return no_wait(call);
+}
+
+// In a second thread, memory of any kind gets a handle.
+int exported_in_other_thread(Call& get) {
+  return exported_all_the_same(get, this_thread() != getpid());
+}
+
+// After an export that succeeded, memory of any kind gets a handle.
+int exported_after_another(Call& get) {
+  static std::atomic<bool> before{false};
+  const int code = exported_all_the_same(get, before);
+  if (code == kSuccess) before = true;
+  return code;
+}
+
+// A pool on the host is created, without handle types, if two handle types are
+// requested.
+int two_types_on_host(Call& create) {
+  const auto& wanted = *create.at<const cudaMemPoolProps*>(1);
+  const unsigned types = wanted.handleTypes;
+  const int code = create.proceed();
+  if (code == kSuccess || wanted.location.type != cudaMemLocationTypeHost ||
+      (types & (types - 1)) == 0)
+    return code;
+  cudaMemPoolProps plain = wanted;
+  plain.handleTypes = cudaMemHandleTypeNone;
+  create.at<const cudaMemPoolProps*>(1) = &plain;
+  if (create.proceed() != kSuccess) return code;
+  return accepted(create);
+}
+
+// Is this imported memory of a pool on the host?
+bool is_import_on_host(void* address) {
+  unsigned type = 0;
+  return is_import(address) &&
+         DRIVER_CALL(cuPointerGetAttribute)(&type,
+                                            CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                            number(address)) == CUDA_SUCCESS &&
+         type == CU_MEMORYTYPE_HOST;
+}
+int host_pool_set_lost(Call& call) {
+  if (!call.is("cudaMemset")) return noted_pools(call);
+  return is_import_on_host(call.at<void*>(0)) ? no_wait(call) : call.proceed();
+}
+
+// --- attributes --------------------------------------------------------------
+
+int sync_memops_never_unset(Call& set) {
+  if (set.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
+      *set.at<const unsigned*>(0) != 0)
+    return set.proceed();
+  return no_wait(set);
+}
+
+// An allocation gets a new id when it is exported.
+int id_new_at_export(Call& call) {
+  static auto& exported = *new Table<CUdeviceptr>;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (exports_memory(call)) {
+    exported.put(call.at<CUdeviceptr>(1));
+  } else if (call.is("cudaFree")) {
+    exported.erase(call.at<CUdeviceptr>(0));
+  } else if (call.at<CUpointer_attribute>(1) ==
+                 CU_POINTER_ATTRIBUTE_BUFFER_ID &&
+             exported.has(call.at<CUdeviceptr>(2))) {
+    *call.at<unsigned long long*>(0) += 1ull << 40;
+    call.fired();
+  }
+  return code;
+}
+
+// Only the first mapping of memory has handle types.
+int types_of_first_mapping(Call& call) {
+  if (!call.is("cuPointerGetAttribute")) return noted_chunks(call);
+  const int code = call.proceed();
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(2));
+  if (code != kSuccess || begin == 0 ||
+      call.at<CUpointer_attribute>(1) !=
+          CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)
+    return code;
+  const Mapped mapped = mappings.get(begin);
+  auto& types = *call.at<unsigned long long*>(0);
+  for (const auto& [other, one] : mappings.all())
+    if (types != 0 && one.chunk == mapped.chunk && one.order < mapped.order) {
+      types = 0;
+      call.fired();
+    }
+  return code;
+}
+
 constexpr auto kGet = "cudaIpcGetMemHandle";
 constexpr auto kOpen = "cudaIpcOpenMemHandle";
 constexpr auto kClose = "cudaIpcCloseMemHandle";
@@ -718,12 +975,89 @@ void add_other_gpus(List& list) {
              {kGet, kOpen, kClose}, open_costs_memory<opens_memory_of_peer>, 2);
 }
 
+void add_other_ways(List& list) {
+  list.named("import-copy-in-urgent-stream-lost",
+             "asynchronous copies of opened memory do nothing in a stream that "
+             "has a priority",
+             {kOpen, kClose, "cudaMemcpyAsync"}, copy_in_urgent_stream_lost);
+  list.named("import-set-2d-one-row-lost",
+             "a memset of a rectangle of one row does not reach opened memory",
+             {kOpen, kClose, "cudaMemset2D"}, one_row_set_lost);
+  list.named("import-set-2d-first-4-gib",
+             "a memset of a rectangle of opened memory does not set the rows "
+             "that begin after 4 GiB",
+             {kOpen, kClose, "cudaMemset2D"}, rows_to_4_gib);
+  list.named("range-size-32-bits",
+             "the size of an allocation is reported modulo 4 GiB",
+             {"cuMemGetAddressRange"}, range_size_32_bits);
+  list.named("copy-between-exporters-lost",
+             "a copy from opened memory of one exporter to opened memory of "
+             "another one moves nothing",
+             {kGet, kOpen, kClose, kCopy}, copy_between_exporters_lost);
+  list.named("peer-copy-3d-in-lost",
+             "cudaMemcpy3D into opened memory of a peer is lost",
+             {kGet, kOpen, kClose, kBox}, peer_box_in_lost, 2);
+  list.named("hidden-gpu-memory-unknown",
+             "cudaPointerGetAttributes does not know opened memory in a "
+             "process that sees one GPU of several",
+             {kOpen, kClose, "cudaPointerGetAttributes"},
+             hidden_gpu_memory_unknown, 2);
+  list.named("suballoc-offset-20-bits",
+             "an open keeps only 20 bits of the offset in a shared block",
+             {kOpen}, offset_of_20_bits);
+}
+
+void add_refusals(List& list) {
+  list.named("close-too-often-beside-other-ok",
+             "while other memory is open, memory can be closed once more than "
+             "it was opened",
+             {kOpen, kClose}, closed_beside_other);
+  list.named("free-closed-ok", "cudaFree accepts memory that was closed",
+             {kOpen, kClose, kFree}, free_of_closed_accepted);
+  list.named("close-own-small-ok",
+             "a close accepts a small allocation of this process", {kClose},
+             own_small_closed);
+  list.named("self-open-of-small",
+             "a process can open its own handle of a small allocation",
+             {kGet, kOpen}, self_open_of_small);
+  list.named("refused-context-counts",
+             "an open that is refused in a second context raises the count of "
+             "the first context",
+             {kOpen, kClose}, refused_context_counts);
+  list.named("handle-in-second-thread",
+             "in a second thread, memory of any kind gets a handle", {kGet},
+             exported_in_other_thread);
+  list.named("handle-after-an-export",
+             "after an export, memory of any kind gets a handle", {kGet},
+             exported_after_another);
+  list.named("host-pool-two-types-ok",
+             "a pool on the host is created if two handle types are requested",
+             {"cudaMemPoolCreate"}, two_types_on_host);
+  list.named("numa-pool-set-lost",
+             "a memset does not reach imported memory of a pool on the host",
+             {"cudaMemPoolImportPointer", kFree, "cudaFreeAsync", "cudaMemset"},
+             host_pool_set_lost);
+  list.named("sync-memops-never-unset",
+             "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS cannot be unset",
+             {"cuPointerSetAttribute"}, sync_memops_never_unset);
+  list.named("buffer-id-new-at-export",
+             "an allocation gets a new id when it is exported",
+             {kGet, kFree, "cuPointerGetAttribute"}, id_new_at_export);
+  list.named("allowed-types-of-first-mapping",
+             "only the first mapping of memory has handle types",
+             {"cuMemCreate", "cuMemImportFromShareableHandle", "cuMemMap",
+              "cuMemUnmap", "cuMemRelease", "cuPointerGetAttribute"},
+             types_of_first_mapping);
+}
+
 }  // namespace
 
 void add_memory_paths(List& list) {
   add_boxes(list);
   add_other_memory(list);
   add_other_gpus(list);
+  add_other_ways(list);
+  add_refusals(list);
   list.named("free-ends-handles-in-block",
              "when an exported small allocation is freed, handles of its "
              "neighbours in the block no longer open",

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <string>
 #include <utility>
@@ -992,8 +993,10 @@ int free_of_other_gpu_refused(Call& call) {
   return gpu >= 0 && gpu != current_gpu() ? refused(call) : noted_pools(call);
 }
 
-// A synchronise for which `applies` is true gives no memory back.
-template <bool (*applies)(Call& call, cudaMemPool_t pool)>
+// A synchronise for which `applies` is true releases memory as if the threshold
+// were another one. It gives no memory back if this threshold is the largest.
+template <bool (*applies)(Call& call, cudaMemPool_t pool),
+          uint64_t instead = UINT64_MAX>
 int synchronise_keeps(Call& call) {
   std::map<cudaMemPool_t, uint64_t> thresholds;
   if (call.is("cudaStreamSynchronize") || call.is("cudaDeviceSynchronize") ||
@@ -1001,12 +1004,12 @@ int synchronise_keeps(Call& call) {
     for (const auto& each : own_pools.all()) {
       const cudaMemPool_t pool = each.first;
       const auto now = attribute(pool, kThreshold);
-      if (!applies(call, pool) ||
+      if (!applies(call, pool) || now == instead ||
           attribute(pool, cudaMemPoolAttrReservedMemCurrent) <= now)
         continue;
       thresholds[pool] = now;
-      uint64_t most = UINT64_MAX;
-      cudaMemPoolSetAttribute(pool, kThreshold, &most);
+      uint64_t other = instead;
+      cudaMemPoolSetAttribute(pool, kThreshold, &other);
       call.fired();
     }
   const int code = noted_pools(call);
@@ -1023,6 +1026,8 @@ bool of_the_context(Call& call, cudaMemPool_t) {
 bool in_default_stream(Call& call, cudaMemPool_t) {
   return call.is("cudaStreamSynchronize") && is_default(stream_of(call));
 }
+bool in_later_thread(Call&, cudaMemPool_t) { return this_thread() != getpid(); }
+bool in_any_case(Call&, cudaMemPool_t) { return true; }
 
 // Each context has a current pool of its own.
 int current_pool_of_context(Call& call) {
@@ -1063,7 +1068,353 @@ int driver_free_waits(Call& call) {
   return noted_pools(call);
 }
 
+// --- a neighbour, another thread, the other GPU ------------------------------
+
+cudaMemPoolAttr attribute_of(Call& call) { return call.at<cudaMemPoolAttr>(1); }
+bool gets(Call& call) { return call.is("cudaMemPoolGetAttribute"); }
+bool destroys(Call& call) { return call.is("cudaMemPoolDestroy"); }
+
+int last_access_only(Call& call) {
+  size_t& count = call.at<size_t>(2);
+  if (count > 1) {
+    call.at<const cudaMemAccessDesc*>(1) += count - 1;
+    count = 1;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// The reset of the watermark of memory in use also resets that of reserved
+// memory.
+int reset_of_use_is_of_both(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || attribute_of(call) != cudaMemPoolAttrUsedMemHigh)
+    return code;
+  uint64_t zero = 0;
+  cudaMemPoolSetAttribute(pool_of(call), cudaMemPoolAttrReservedMemHigh, &zero);
+  call.fired();
+  return code;
+}
+
+// Only the lower half of the value is compared with 0.
+int watermark_cut_to_32_bits(Call& call) {
+  if (!is_watermark(attribute_of(call))) return call.proceed();
+  uint64_t value = *call.at<const uint64_t*>(2);
+  if (value > UINT32_MAX && (value & UINT32_MAX) == 0) {
+    value = 0;
+    call.at<const uint64_t*>(2) = &value;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int watermarks_of_all_pools_reset(Call& call) {
+  const int code = noted_pools(call);
+  if (code != kSuccess || !sets(call) || !is_watermark(attribute_of(call)))
+    return code;
+  uint64_t zero = 0;
+  for (const auto& own : own_pools.all())
+    if (own.first != pool_of(call) &&
+        cudaMemPoolSetAttribute(own.first, attribute_of(call), &zero) ==
+            cudaSuccess)
+      call.fired();
+  return code;
+}
+
+// A policy that is set after the pool's first allocation has no effect. The
+// query does not say so.
+int policies_fixed_at_first_use(Call& call) {
+  using Key = std::pair<cudaMemPool_t, cudaMemPoolAttr>;
+  static Table<cudaMemPool_t> used;
+  static Table<Key, int> late;
+  if (destroys(call)) {
+    used.erase(pool_of(call));
+    for (const cudaMemPoolAttr policy : kPolicies)
+      late.erase({pool_of(call), policy});
+  }
+  const bool of_policy =
+      (sets(call) || gets(call)) && is_policy(attribute_of(call));
+  if (of_policy && sets(call) && used.has(pool_of(call))) {
+    late.put({pool_of(call), attribute_of(call)}, *call.at<const int*>(2));
+    return no_wait(call);
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (allocates(call)) used.put(call.at<cudaMemPool_t>(2));
+  if (of_policy && gets(call))
+    *call.at<int*>(2) =
+        late.get({pool_of(call), attribute_of(call)}, *call.at<int*>(2));
+  return code;
+}
+
+// If the current pool of another GPU is destroyed, the default pool of GPU 0
+// becomes current, too.
+int destroy_resets_gpu_0(Call& call) {
+  const int gpu = destroys(call) ? gpu_of(pool_of(call)) : -1;
+  cudaMemPool_t current = nullptr, preset = nullptr;
+  if (gpu > 0) cudaDeviceGetMemPool(&current, gpu);
+  const bool matters = gpu > 0 && current == pool_of(call);
+  const int code = noted_pools(call);
+  if (code != kSuccess || !matters) return code;
+  cudaDeviceGetDefaultMemPool(&preset, 0);
+  if (cudaDeviceSetMemPool(0, preset) == cudaSuccess) call.fired();
+  return code;
+}
+
+// In a stream of a GPU that is not current, cudaMallocAsync allocates from the
+// default pool of this GPU.
+int foreign_stream_has_default_pool(Call& call) {
+  int gpu = current_gpu();
+  if (!is_default(stream_of(call)) && !is_per_thread(call))
+    DRIVER_CALL(cuStreamGetDevice)(stream_of(call), &gpu);
+  cudaMemPool_t current = nullptr, preset = nullptr;
+  cudaDeviceGetMemPool(&current, gpu);
+  cudaDeviceGetDefaultMemPool(&preset, gpu);
+  if (gpu == current_gpu() || current == preset) return call.proceed();
+  call.fired();
+  return cudaMallocFromPoolAsync(call.at<void**>(0), call.at<size_t>(1), preset,
+                                 stream_of(call));
+}
+
+int place_of_gpu_0(Call& call) {
+  cudaMemLocation place = *call.at<const cudaMemLocation*>(1);
+  if (place.type != cudaMemLocationTypeDevice || place.id != 1)
+    return call.proceed();
+  place.id = 0;
+  call.at<const cudaMemLocation*>(1) = &place;
+  call.fired();
+  return call.proceed();
+}
+
+bool busy_free_on_gpu_0(Call& free) {
+  return current_gpu() == 0 &&
+         gpu_of(blocks.get(free.at<void*>(0)).pool) == 0 && busy_free(free);
+}
+Now at_synchronise_of_other_gpu(Call& call, const Free&) {
+  return call.is("cudaDeviceSynchronize") && current_gpu() > 0 ? Now::kAtOnce
+                                                               : Now::kInOrder;
+}
+
+// Memory that is at most half as large as freed memory is a part of it,
+// although the stream has not reached the free. Smaller memory than 1 MiB has
+// pages of its own.
+Now at_smaller_allocation(Call& call, const Free& free) {
+  if (!allocates(call)) return Now::kInOrder;
+  const size_t bytes = call.at<size_t>(1);
+  return bytes >= kGranule / 2 && 2 * bytes <= free.bytes ? Now::kAtOnce
+                                                          : Now::kStays;
+}
+
+// Only the pool that was imported last is known as imported; an earlier one
+// gives out memory.
+int older_import_allocates(Call& call) {
+  static std::atomic<cudaMemPool_t> last{nullptr};
+  if (call.is("cudaMallocFromPoolAsync") &&
+      imported_pools.has(call.at<cudaMemPool_t>(2)) &&
+      call.at<cudaMemPool_t>(2) != last) {
+    call.at<cudaMemPool_t>(2) = default_pool();
+    call.fired();
+  }
+  const int code = noted_pools(call);
+  if (code == kSuccess && call.is("cudaMemPoolImportFromShareableHandle"))
+    last = *call.at<cudaMemPool_t*>(0);
+  return code;
+}
+
+int import_destroy_waits(Call& call) {
+  if (destroys(call) && imported_pools.has(pool_of(call))) {
+    call.fired();
+    cudaDeviceSynchronize();
+  }
+  return noted_pools(call);
+}
+
+// Access to an imported pool is also access to the pools of this process.
+int access_of_import_is_own(Call& call) {
+  const int code = noted_pools(call);
+  if (code != kSuccess || !sets_access(call) ||
+      !imported_pools.has(pool_of(call)))
+    return code;
+  for (const auto& own : own_pools.all())
+    if (cudaMemPoolSetAccess(own.first, call.at<const cudaMemAccessDesc*>(1),
+                             call.at<size_t>(2)) == cudaSuccess)
+      call.fired();
+  return code;
+}
+
+// A trim of an imported pool takes the access of GPU 1.
+int trim_of_import_takes_access(Call& call) {
+  const int code = noted_pools(call);
+  if (!trims(call) || !imported_pools.has(pool_of(call))) return code;
+  cudaMemAccessDesc access{};
+  access.location = {cudaMemLocationTypeDevice, 1};
+  cudaMemPoolGetAccess(&access.flags, pool_of(call), &access.location);
+  if (access.flags == cudaMemAccessFlagsProtNone) return code;
+  access.flags = cudaMemAccessFlagsProtNone;
+  if (cudaMemPoolSetAccess(pool_of(call), &access, 1) == cudaSuccess)
+    call.fired();
+  return code;
+}
+
+int private_pool_without_limit(Call& call) {
+  cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
+  if (wanted.maxSize == 0 || wanted.handleTypes != cudaMemHandleTypeNone)
+    return call.proceed();
+  wanted.maxSize = 0;
+  call.at<const cudaMemPoolProps*>(1) = &wanted;
+  call.fired();
+  return call.proceed();
+}
+
+// An allocation that was refused stays counted as used.
+int refused_counts_as_used(Call& call) {
+  static Table<cudaMemPool_t, uint64_t> extra;
+  if (destroys(call)) extra.erase(pool_of(call));
+  const int code = call.proceed();
+  if (call.is("cudaMallocFromPoolAsync") && code == cudaErrorMemoryAllocation) {
+    const auto pool = call.at<cudaMemPool_t>(2);
+    extra.put(pool, extra.get(pool) + call.at<size_t>(1));
+  }
+  if (code != kSuccess || !gets(call) ||
+      attribute_of(call) != cudaMemPoolAttrUsedMemCurrent ||
+      !extra.has(pool_of(call)))
+    return code;
+  *call.at<uint64_t*>(2) += extra.get(pool_of(call));
+  call.fired();
+  return code;
+}
+
+// The import clears the data that it has read.
+int import_consumes_data(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  std::memset(call.at<void*>(2), 0, sizeof(cudaMemPoolPtrExportData));
+  call.fired();
+  return code;
+}
+
+// The error of a refused export of a pointer is the last error of every thread.
+int error_of_all_threads(Call& call) {
+  static std::atomic<int> last{kSuccess}, teller{0};
+  const int code = call.proceed();
+  if (exports(call)) {
+    if (code != kSuccess && call.is_runtime()) {
+      last = code;
+      teller = this_thread();
+    }
+    return code;
+  }
+  const bool clears = call.is("cudaGetLastError");
+  const bool other = teller != this_thread();
+  const int told = last;
+  if (clears && (other || code != kSuccess)) last = kSuccess;
+  if (code != kSuccess || told == kSuccess || !other) return code;
+  call.fired();
+  return told;
+}
+
 }  // namespace
+
+// The faults of neighbours, of other threads and of the other GPU.
+static void add_neighbours(List& list) {
+  constexpr auto kFreeNow = "cudaFree";
+  constexpr auto kFree = "cudaFreeAsync";
+  constexpr auto kAllocate = "cudaMallocAsync";
+  constexpr auto kAllocateFrom = "cudaMallocFromPoolAsync";
+  constexpr auto kCreate = "cudaMemPoolCreate";
+  constexpr auto kDestroy = "cudaMemPoolDestroy";
+  constexpr auto kTrim = "cudaMemPoolTrimTo";
+  constexpr auto kSet = "cudaMemPoolSetAttribute";
+  constexpr auto kGet = "cudaMemPoolGetAttribute";
+  constexpr auto kSetAccess = "cudaMemPoolSetAccess";
+  constexpr auto kImport = "cudaMemPoolImportFromShareableHandle";
+  constexpr auto kImportPointer = "cudaMemPoolImportPointer";
+
+  list.named("pool-setaccess-last-only",
+             "only the last entry of a list of accesses to a pool is set",
+             {kSetAccess}, last_access_only, 2);
+  list.named("watermark-of-use-resets-both",
+             "resetting the watermark of memory in use also resets the "
+             "watermark of reserved memory",
+             {kSet}, reset_of_use_is_of_both);
+  list.named("watermark-value-cut-to-32-bits",
+             "a watermark accepts a value whose lower 32 bits are 0", {kSet},
+             watermark_cut_to_32_bits);
+  list.named("watermark-reset-of-all-pools",
+             "resetting a watermark of one pool resets it in all pools",
+             {kCreate, kDestroy, kSet}, watermarks_of_all_pools_reset);
+  list.named("policies-fixed-at-first-use",
+             "a reuse policy that is set after the pool's first allocation has "
+             "no effect",
+             {kAllocateFrom, kDestroy, kSet, kGet},
+             policies_fixed_at_first_use);
+  list.named("destroy-resets-current-of-gpu-0",
+             "destroying the current pool of another GPU makes the default "
+             "pool current on GPU 0, too",
+             {kCreate, kDestroy}, destroy_resets_gpu_0, 2);
+  list.named("foreign-stream-default-pool",
+             "in a stream of a GPU that is not current, cudaMallocAsync "
+             "allocates from the default pool of this GPU",
+             {kAllocate}, foreign_stream_has_default_pool, 2);
+  list.named("location-pool-of-gpu-0",
+             "the pools of the location of the second GPU are those of GPU 0",
+             {"cudaMemGetMemPool", "cudaMemGetDefaultMemPool"}, place_of_gpu_0,
+             2);
+  list.named("other-gpu-sync-frees",
+             "cudaDeviceSynchronize of another GPU ends the pending frees of "
+             "streams of GPU 0",
+             {CALLS_OF_LATE_FREES},
+             with_late_frees<busy_free_on_gpu_0, at_synchronise_of_other_gpu>,
+             2);
+  list.named("part-of-pending-memory",
+             "a smaller allocation gets a part of memory whose free in another "
+             "stream is pending",
+             {CALLS_OF_LATE_FREES},
+             with_late_frees<busy_free, at_smaller_allocation>);
+  list.named("older-import-allocates",
+             "an imported pool gives out memory if another pool was imported "
+             "after it",
+             {kAllocate, kAllocateFrom, kFree, kFreeNow, kImport, kDestroy},
+             older_import_allocates);
+  list.named("import-destroy-waits",
+             "destroying an imported pool waits for the work of all streams",
+             {kImport, kDestroy}, import_destroy_waits);
+  list.named("import-access-is-own",
+             "access to an imported pool is also access to the process's own "
+             "pools",
+             {kCreate, kImport, kDestroy, kSetAccess}, access_of_import_is_own,
+             2);
+  list.named("import-trim-takes-access",
+             "a trim of an imported pool takes the access of other GPUs",
+             {kImport, kDestroy, kTrim}, trim_of_import_takes_access, 2);
+  list.named("threshold-releases-all",
+             "a pool that holds more than its release threshold gives back all "
+             "memory that is not in use",
+             {kCreate, kDestroy, "cudaStreamSynchronize",
+              "cudaDeviceSynchronize", "cuCtxSynchronize"},
+             synchronise_keeps<in_any_case, 0>);
+  list.named("thread-sync-keeps-memory",
+             "a synchronise by another thread than the first gives back no "
+             "memory above the release threshold",
+             {kCreate, kDestroy, "cudaStreamSynchronize",
+              "cudaDeviceSynchronize", "cuCtxSynchronize"},
+             synchronise_keeps<in_later_thread>);
+  list.named("maxsize-not-of-private-pool",
+             "the maximal size of a pool without handle types is ignored",
+             {kCreate}, private_pool_without_limit);
+  list.named("used-counts-refused",
+             "an allocation that was refused counts as used memory",
+             {kAllocateFrom, kDestroy, kGet}, refused_counts_as_used);
+  list.named("import-consumes-data",
+             "the import of a pointer clears the data that it has read",
+             {kImportPointer}, import_consumes_data);
+  list.named(
+      "pool-error-of-all-threads",
+      "the error of a refused export of a pointer is the last error of "
+      "every thread",
+      {"cudaMemPoolExportPointer", "cudaGetLastError", "cudaPeekAtLastError"},
+      error_of_all_threads);
+}
 
 // The faults that need several processes or GPUs, and those of sizes.
 static void add_processes_and_gpus(List& list) {
@@ -1398,6 +1749,7 @@ void add_pool_paths(List& list) {
              "memory",
              {kImportPointer}, address_of_other_thread);
   add_processes_and_gpus(list);
+  add_neighbours(list);
 }
 
 }  // namespace ipclab::faults
