@@ -349,6 +349,25 @@ def test_stale_deviation_fails_the_run(
     assert any(problem in x for x in outcome.json["problems"])
 
 
+@pytest.mark.parametrize(
+    ("test", "arguments", "code"),
+    [
+        ("NotBuilt.Name", ["-k", "Suite"], 0),
+        ("NotBuilt.Name", [], 1),
+        ("Suite.Gone", ["-k", "Suite"], 1),
+    ],
+)
+def test_for_a_part_of_the_run_a_part_of_the_suite_is_enough(
+    build: Build, test: str, arguments: list[str], code: int
+) -> None:
+    build.conformance("record()")
+    build.deviation(test=test)
+    outcome = build.run(*arguments)
+    assert outcome.code == code
+    problem = f"LMEM-01: CTest's list has no test {test}"
+    assert (problem in outcome.text) == (code == 1)
+
+
 @pytest.mark.parametrize("row", ["OBS-01", "UND-01"])
 def test_what_is_never_judged_has_no_deviation(build: Build, row: str) -> None:
     build.conformance("violates()", row=row)

@@ -306,7 +306,7 @@ class Run:
         kinds = {name: row["kind"] for name, row in self.catalogue.items()}
         found = [
             *self.findings,
-            *self.deviations.problems(kinds, self.everything),
+            *self.deviations.problems(kinds, self.everything, self.filtered),
         ]
         if self.error:
             found.append(self.error)
