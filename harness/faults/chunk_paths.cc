@@ -1393,26 +1393,31 @@ int import_offset_ignored(Call& call) {
   return changed ? proceed_with(call, list) : call.proceed();
 }
 
-// Work that is queued after a copy from an endpoint does not wait for the copy.
+// Copies from an endpoint are done only when the program synchronises with a
+// stream, after this stream.
 int copy_from_endpoint_not_waited_for(Call& call) {
-  static constexpr auto kLate = std::chrono::milliseconds(200);
-  const auto sleep = [](void*) { std::this_thread::sleep_for(kLate); };
-  static std::atomic<bool> late{false};
+  struct Late {
+    std::vector<Copy> list;
+    unsigned long long flags;
+  };
+  static Table<int, Late> late;
+  static std::atomic<int> so_far{0};
   if (call.is("cudaStreamSynchronize")) {
     const int code = call.proceed();
-    if (late) cudaStreamSynchronize(private_stream());
+    for (auto& [number, batch] : late.all()) {
+      if (!late.erase(number)) continue;
+      DRIVER_CALL(cuFabricCpyBatchAsync)
+      (batch.list.size(), batch.list.data(), batch.flags, private_stream());
+    }
+    cudaStreamSynchronize(private_stream());
     return code;
   }
-  for (const Copy& copy : copies_of(call))
+  const std::vector<Copy> list = copies_of(call);
+  for (const Copy& copy : list)
     if (copy.src.type != CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT)
       return call.proceed();
-  const cudaEvent_t mark = mark_of(stream_of(call));
-  if (cudaEventRecord(mark, stream_of(call)) != cudaSuccess ||
-      cudaStreamWaitEvent(private_stream(), mark, 0) != cudaSuccess ||
-      cudaLaunchHostFunc(private_stream(), sleep, nullptr) != cudaSuccess)
-    return call.proceed();
-  late = true;
-  return in_private_stream(call);
+  late.put(so_far++, {list, call.at<unsigned long long>(2)});
+  return no_wait(call);
 }
 
 constexpr auto kWait = "cuStreamWaitValue32";

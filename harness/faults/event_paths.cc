@@ -225,6 +225,19 @@ int last_wait_replaces(Call& call) {
   return kSuccess;
 }
 
+// Proceeds with a launch or with a call about events. `waited` gets the streams
+// whose latest work is a wait for an imported event.
+int noted_wait(Call& call, Table<cudaStream_t>& waited) {
+  if (call.is("cudaLaunchKernel")) {
+    waited.erase(call.value<cudaStream_t>(kStream));
+    return call.proceed();
+  }
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  waited.put(call.at<cudaStream_t>(0));
+  return call.proceed();
+}
+
 // A host function directly after a wait for an imported event runs at once. If
 // the runtime is sound, only those of the driver API do so.
 template <bool runtime_is_sound>
@@ -238,14 +251,7 @@ int wait_holds_no_host_functions(Call& call) {
     }
     return call.proceed();
   }
-  if (call.is("cudaLaunchKernel")) {
-    waited.erase(call.value<cudaStream_t>(kStream));
-    return call.proceed();
-  }
-  const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
-  waited.put(call.at<cudaStream_t>(0));
-  return call.proceed();
+  return noted_wait(call, waited);
 }
 
 // A synchronous copy runs at once, although the null stream waits for an
@@ -356,14 +362,7 @@ int wait_holds_no_configured_launches(Call& call) {
     call.fired();
     return call.proceed();
   }
-  if (call.is("cudaLaunchKernel")) {
-    waited.erase(call.value<cudaStream_t>(kStream));
-    return call.proceed();
-  }
-  const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
-  waited.put(call.at<cudaStream_t>(0));
-  return call.proceed();
+  return noted_wait(call, waited);
 }
 
 // A call of the driver API takes a stream for done that waits for an imported

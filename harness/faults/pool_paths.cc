@@ -1313,23 +1313,28 @@ int error_of_all_threads(Call& call) {
   return told;
 }
 
+// The functions that the faults below break.
+constexpr auto kFreeNow = "cudaFree";
+constexpr auto kFree = "cudaFreeAsync";
+constexpr auto kAllocate = "cudaMallocAsync";
+constexpr auto kAllocateFrom = "cudaMallocFromPoolAsync";
+constexpr auto kCreate = "cudaMemPoolCreate";
+constexpr auto kDestroy = "cudaMemPoolDestroy";
+constexpr auto kTrim = "cudaMemPoolTrimTo";
+constexpr auto kSet = "cudaMemPoolSetAttribute";
+constexpr auto kGet = "cudaMemPoolGetAttribute";
+constexpr auto kSetAccess = "cudaMemPoolSetAccess";
+constexpr auto kImport = "cudaMemPoolImportFromShareableHandle";
+constexpr auto kImportPointer = "cudaMemPoolImportPointer";
+constexpr auto kGetAccess = "cudaMemPoolGetAccess";
+constexpr auto kExport = "cudaMemPoolExportToShareableHandle";
+constexpr auto kExportPointer = "cudaMemPoolExportPointer";
+constexpr auto kEnd = "cudaStreamDestroy";
+
 }  // namespace
 
 // The faults of neighbours, of other threads and of the other GPU.
 static void add_neighbours(List& list) {
-  constexpr auto kFreeNow = "cudaFree";
-  constexpr auto kFree = "cudaFreeAsync";
-  constexpr auto kAllocate = "cudaMallocAsync";
-  constexpr auto kAllocateFrom = "cudaMallocFromPoolAsync";
-  constexpr auto kCreate = "cudaMemPoolCreate";
-  constexpr auto kDestroy = "cudaMemPoolDestroy";
-  constexpr auto kTrim = "cudaMemPoolTrimTo";
-  constexpr auto kSet = "cudaMemPoolSetAttribute";
-  constexpr auto kGet = "cudaMemPoolGetAttribute";
-  constexpr auto kSetAccess = "cudaMemPoolSetAccess";
-  constexpr auto kImport = "cudaMemPoolImportFromShareableHandle";
-  constexpr auto kImportPointer = "cudaMemPoolImportPointer";
-
   list.named("pool-setaccess-last-only",
              "only the last entry of a list of accesses to a pool is set",
              {kSetAccess}, last_access_only, 2);
@@ -1418,21 +1423,6 @@ static void add_neighbours(List& list) {
 
 // The faults that need several processes or GPUs, and those of sizes.
 static void add_processes_and_gpus(List& list) {
-  constexpr auto kFreeNow = "cudaFree";
-  constexpr auto kFree = "cudaFreeAsync";
-  constexpr auto kAllocate = "cudaMallocAsync";
-  constexpr auto kAllocateFrom = "cudaMallocFromPoolAsync";
-  constexpr auto kCreate = "cudaMemPoolCreate";
-  constexpr auto kDestroy = "cudaMemPoolDestroy";
-  constexpr auto kTrim = "cudaMemPoolTrimTo";
-  constexpr auto kSet = "cudaMemPoolSetAttribute";
-  constexpr auto kSetAccess = "cudaMemPoolSetAccess";
-  constexpr auto kGetAccess = "cudaMemPoolGetAccess";
-  constexpr auto kExport = "cudaMemPoolExportToShareableHandle";
-  constexpr auto kImport = "cudaMemPoolImportFromShareableHandle";
-  constexpr auto kExportPointer = "cudaMemPoolExportPointer";
-  constexpr auto kImportPointer = "cudaMemPoolImportPointer";
-
   list.named("pool-exporters-confused",
              "an importer of two exporters gets the memory of the first one "
              "for both",
@@ -1646,12 +1636,6 @@ static void add_processes_and_gpus(List& list) {
 }
 
 void add_pool_paths(List& list) {
-  constexpr auto kFree = "cudaFreeAsync";
-  constexpr auto kAllocate = "cudaMallocAsync";
-  constexpr auto kAllocateFrom = "cudaMallocFromPoolAsync";
-  constexpr auto kImportPointer = "cudaMemPoolImportPointer";
-  constexpr auto kEnd = "cudaStreamDestroy";
-
   list.named("null-stream-free-at-once",
              "a free in stream 0 of the runtime does not wait for this stream",
              {kFree, kAllocate, kAllocateFrom}, null_stream_frees_at_once);
