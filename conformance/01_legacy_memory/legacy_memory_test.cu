@@ -338,38 +338,6 @@ static void copies_to_a_variable(const Words& mapping) {
   EXPECT_TRUE(kernel_reads(part, written)) << "cudaMemcpyFromSymbol";
 }
 
-// Copies and memsets of the opened memory in streams of other kinds.
-static void works_in_streams_of_other_kinds(const Words& mapping) {
-  const DeviceBuffer own(kBytes);
-  const Stream urgent(Stream::Priority::kHighest);
-  cudaStream_t blocking = nullptr;
-  CALL(cudaStreamCreate(&blocking));
-  using Kind = std::pair<const char*, cudaStream_t>;
-  for (const auto& [kind, stream] :
-       {Kind{"cudaStreamLegacy", cudaStreamLegacy},
-        Kind{"a stream that the default stream waits for", blocking},
-        Kind{"a stream of high priority", urgent}}) {
-    SCOPED_TRACE(kind);
-    const auto copy = [stream = stream](const Words& to, const Words& from) {
-      to.poison();
-      CALL(cudaMemcpyAsync(to.data, from.data, kBytes, cudaMemcpyDeviceToDevice,
-                           stream));
-      CALL(cudaStreamSynchronize(stream));
-    };
-    own.fill(pattern(kind));
-    copy(mapping, own);
-    EXPECT_TRUE(kernel_reads(mapping, pattern(kind))) << "copied into it";
-    copy(own, mapping);
-    EXPECT_TRUE(kernel_reads(own, pattern(kind))) << "copied out of it";
-    CALL(cudaMemsetAsync(mapping.data, 0x3C, kBytes, stream));
-    CALL(cudaStreamSynchronize(stream));
-    std::vector<unsigned char> seen(kBytes, 0);
-    CALL(cudaMemcpy(seen.data(), mapping.data, kBytes, cudaMemcpyDefault));
-    EXPECT_TRUE(seen == std::vector<unsigned char>(kBytes, 0x3C)) << "set";
-  }
-  CALL(cudaStreamDestroy(blocking));
-}
-
 // Copies between the opened memory and other memory of the same context by the
 // driver's functions for two contexts, in both directions.
 static void copies_between_contexts(const Words& mapping) {
@@ -481,7 +449,7 @@ static void uses_the_pointer_in_every_way(Role& me) {
   copies_to_other_kinds_of_memory(mapping);
   copies_to_a_variable(mapping);
   copies_between_contexts(mapping);
-  works_in_streams_of_other_kinds(mapping);
+  expect_streams_reach(mapping);
   mapping.close();
   me.signal("closed");
 }

@@ -24,7 +24,7 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 256 << 10;
-constexpr auto kFirst = Stream::Priority::kHighest;
+constexpr auto kFirst = Stream::Kind::kUrgent;
 constexpr int kReopens = 1000;
 constexpr int kLooks = 50;
 constexpr int kMany = 300;         // events, more than a byte can count

@@ -334,18 +334,6 @@ struct Place {
 
 constexpr int kPlaces = 8;
 
-/// A stream that waits for the default stream.
-class BlockingStream {
- public:
-  BlockingStream() { CALL(cudaStreamCreate(&stream_)); }
-  BlockingStream(const BlockingStream&) = delete;
-  ~BlockingStream() { cudaStreamDestroy(stream_); }
-  operator cudaStream_t() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
 }  // namespace
 
 // An importer's record of work that is held until the exporter has seen this.
@@ -385,8 +373,8 @@ TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
   needs(gpus(1), legacy_events);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
-    const Stream usual, urgent(Stream::Priority::kHighest);
-    const BlockingStream blocking;
+    const Stream usual, urgent(Stream::Kind::kUrgent);
+    const Stream blocking(Stream::Kind::kBlocking);
     const cudaStream_t waiting[kPlaces] = {
         usual, nullptr, cudaStreamLegacy, cudaStreamPerThread, urgent, blocking,
         usual, usual};
@@ -408,8 +396,8 @@ TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
     });
   });
   scenario.role("importer", [](Role& me) {
-    const BlockingStream blocking;
-    const Stream urgent(Stream::Priority::kHighest);
+    const Stream blocking(Stream::Kind::kBlocking);
+    const Stream urgent(Stream::Kind::kUrgent);
     const Stream usual;
     const Place places[kPlaces] = {{nullptr, Before::kKernel},
                                    {cudaStreamLegacy, Before::kKernel},

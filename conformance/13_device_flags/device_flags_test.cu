@@ -87,18 +87,12 @@ void queue_publish(const Words& word, uint32_t value, cudaStream_t stream) {
 class EveryStream {
  public:
   EveryStream()
-      : all{first_,  blocking_.stream, urgent_,
+      : all{first_,  blocking_,        urgent_,
             nullptr, cudaStreamLegacy, cudaStreamPerThread} {}
 
  private:
-  struct Blocking {  // a stream that waits for the null stream
-    cudaStream_t stream = nullptr;
-    Blocking() { CALL(cudaStreamCreate(&stream)); }
-    Blocking(const Blocking&) = delete;
-    ~Blocking() { cudaStreamDestroy(stream); }
-  };
-  const Stream first_, urgent_{Stream::Priority::kHighest};
-  const Blocking blocking_;
+  const Stream first_, urgent_{Stream::Kind::kUrgent};
+  const Stream blocking_{Stream::Kind::kBlocking};
 
  public:
   const std::array<cudaStream_t, 6> all;
@@ -782,6 +776,7 @@ static void expect_any_writer_counts(const Words& word) {
   const DeviceBuffer source(kWordBytes);
   const Stream waits, writes;
   CALL(cudaMemset(source.data, 7, source.bytes()));
+  CALL(cudaDeviceSynchronize());
   queue_publish(source, kBytesOfWord, writes);  // loads the kernel
   EXPECT_TRUE(passes(writes));
   const std::pair<const char*, std::function<void()>> writers[] = {

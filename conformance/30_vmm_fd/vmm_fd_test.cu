@@ -68,40 +68,6 @@ testing::AssertionResult set_waits_its_turn(const Words& memory) {
                       : testing::AssertionFailure() << "nothing was set";
 }
 
-// Judges a stream that waits for the legacy default stream, and a stream whose
-// work goes first.
-void expect_other_streams_reach(const Words& memory) {
-  cudaStream_t waiting = nullptr;
-  CALL(cudaStreamCreate(&waiting));
-  const Stream urgent(Stream::Priority::kHighest);
-  const DeviceBuffer own(memory.bytes());
-  own.fill(pattern("own"));
-  for (const cudaStream_t stream : {waiting, cudaStream_t{urgent}}) {
-    SCOPED_TRACE(stream == waiting ? "waits for the default stream"
-                                   : "the highest priority");
-    const auto copy = [&](const Words& to, const Words& from) {
-      CALL(cudaMemcpyAsync(to.data, from.data, to.bytes(),
-                           cudaMemcpyDeviceToDevice, stream));
-      CALL(cudaStreamSynchronize(stream));
-    };
-    memory.poison();
-    CALL(cudaDeviceSynchronize());
-    copy(memory, own);
-    EXPECT_TRUE(kernel_reads(memory, pattern("own"))) << "into the memory";
-    const DeviceBuffer back(memory.bytes());
-    CALL(cudaDeviceSynchronize());
-    copy(back, memory);
-    EXPECT_TRUE(kernel_reads(back, pattern("own"))) << "out of the memory";
-    CALL(cudaMemsetAsync(memory.data, 0x3C, memory.bytes(), stream));
-    CALL(cudaStreamSynchronize(stream));
-    uint32_t last = 0;
-    CALL(cudaMemcpy(&last, memory.data + memory.count - 1, sizeof last,
-                    cudaMemcpyDeviceToHost));
-    EXPECT_EQ(last, 0x3C3C3C3Cu) << "a memset";
-  }
-  CALL(cudaStreamDestroy(waiting));
-}
-
 bool is_open(int descriptor) { return fcntl(descriptor, F_GETFD) != -1; }
 
 std::string ptrace_scope() {
@@ -259,7 +225,7 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
     borrow_in_every_way(me, mapping);
     EXPECT_TRUE(copy_waits_its_turn(mapping));
     EXPECT_TRUE(set_waits_its_turn(mapping));
-    expect_other_streams_reach(mapping);
+    expect_streams_reach(mapping);
   });
 
   scenario.run(20s);

@@ -501,9 +501,8 @@ TEST(ReusePolicies, DefaultStreamsFreeInTheirOrder) {
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
   const auto by_each_stream = [](auto api) {
-    const Stream other, urgent(Stream::Priority::kHighest);
-    cudaStream_t blocking = nullptr;
-    CALL(cudaStreamCreate(&blocking));
+    const Stream other, urgent(Stream::Kind::kUrgent);
+    const Stream blocking(Stream::Kind::kBlocking);
     const std::pair<const char*, cudaStream_t> streams[] = {
         {"0", nullptr},
         {"legacy", cudaStreamLegacy},
@@ -514,7 +513,6 @@ TEST(ReusePolicies, DefaultStreamsFreeInTheirOrder) {
       SCOPED_TRACE(name);
       expect_freed_in_order(api, stream, other);
     }
-    CALL(cudaStreamDestroy(blocking));
     for (const cudaStream_t next :
          {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread})
       expect_freed_in_order(api, other, next);

@@ -179,10 +179,8 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
     // Default streams and blocking streams also free in stream order.
     AsyncBuffer third(pool, me.receive<PointerData>("third pointer"), kBytes);
     AsyncBuffer fourth(pool, me.receive<PointerData>("fourth pointer"), kBytes);
-    cudaStream_t blocking = nullptr;
-    CALL(cudaStreamCreate(&blocking));
-    expect_freed_in_order(&fourth, pattern("fourth"), blocking);
-    CALL(cudaStreamDestroy(blocking));
+    expect_freed_in_order(&fourth, pattern("fourth"),
+                          Stream(Stream::Kind::kBlocking));
     expect_freed_in_order(&other, pattern("other"), cudaStreamPerThread);
     expect_freed_in_order(&third, pattern("third"), cudaStreamLegacy);
     me.signal("freed");

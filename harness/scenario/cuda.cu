@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "harness/scenario/board.h"
@@ -849,6 +850,35 @@ void borrow_in_every_way(Role& me, const Words& memory) {
   me.signal("read in every way");
 }
 
+void expect_streams_reach(const Words& memory) {
+  const size_t bytes = memory.bytes();
+  const DeviceBuffer own(bytes);
+  const Stream urgent(Stream::Kind::kUrgent), blocking(Stream::Kind::kBlocking);
+  using Named = std::pair<const char*, cudaStream_t>;
+  for (const auto& [name, stream] :
+       {Named{"an urgent stream", urgent}, Named{"a blocking stream", blocking},
+        Named{"cudaStreamLegacy", cudaStreamLegacy}}) {
+    SCOPED_TRACE(name);
+    const auto copy = [bytes, stream = stream](const Words& to,
+                                               const Words& from) {
+      to.poison();
+      CALL(cudaMemcpyAsync(to.data, from.data, bytes, cudaMemcpyDeviceToDevice,
+                           stream));
+      CALL(cudaStreamSynchronize(stream));
+    };
+    own.fill(pattern(name));
+    copy(memory, own);
+    EXPECT_TRUE(kernel_reads(memory, pattern(name))) << "copied into it";
+    copy(own, memory);
+    EXPECT_TRUE(kernel_reads(own, pattern(name))) << "copied out of it";
+    CALL(cudaMemsetAsync(memory.data, 0x3C, bytes, stream));
+    CALL(cudaStreamSynchronize(stream));
+    std::vector<unsigned char> seen(bytes, 0);
+    CALL(cudaMemcpy(seen.data(), memory.data, bytes, cudaMemcpyDefault));
+    EXPECT_TRUE(seen == std::vector<unsigned char>(bytes, 0x3C)) << "set";
+  }
+}
+
 testing::AssertionResult copy_waits_its_turn(const Words& memory) {
   const Pattern queued = pattern("queued");
   std::vector<uint32_t> seen(memory.count, 0);
@@ -960,9 +990,11 @@ void Latch::hold(cudaStream_t stream) {
 
 void Latch::release() { *static_cast<volatile unsigned*>(flag_) = 1; }
 
-Stream::Stream(Priority priority) {
-  if (priority == Priority::kUsual) {
-    CALL(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+Stream::Stream(Kind kind) {
+  if (kind != Kind::kUrgent) {
+    CALL(cudaStreamCreateWithFlags(&stream_, kind == Kind::kBlocking
+                                                 ? cudaStreamDefault
+                                                 : cudaStreamNonBlocking));
     return;
   }
   int lowest = 0, highest = 0;

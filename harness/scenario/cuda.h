@@ -244,6 +244,9 @@ void lend_in_every_way(Role& me, const Words& memory);
 /// What the importer does. It also writes up to the end of the memory, in
 /// several ways, and queries what kind of memory this is.
 void borrow_in_every_way(Role& me, const Words& memory);
+/// Do asynchronous copies and memsets reach all of another process's memory in
+/// an urgent stream, in a blocking stream, and in the legacy default stream?
+void expect_streams_reach(const Words& memory);
 
 /// Does a copy run after the kernel that was queued before it in the default
 /// stream? The kernel is held for a short time, in which the copy is called.
@@ -333,11 +336,13 @@ class Latch {
 /// A stream that the legacy default stream does not wait for.
 class Stream {
  public:
-  /// Whether the GPU does this stream's work before the work of other streams.
-  enum class Priority { kUsual, kHighest };
+  /// A usual stream does not wait for the legacy default stream. The GPU does
+  /// the work of an urgent stream before the work of others. A blocking stream
+  /// and the legacy default stream wait for each other.
+  enum class Kind { kUsual, kUrgent, kBlocking };
 
   /// Creates it.
-  explicit Stream(Priority priority = Priority::kUsual);
+  explicit Stream(Kind kind = Kind::kUsual);
   Stream(const Stream&) = delete;
   ~Stream() { cudaStreamDestroy(stream_); }
   /// The stream itself.
