@@ -30,7 +30,7 @@ class Kernels : public ::testing::TestWithParam<int> {
   template <class... Arguments>
   void run(const char* name, Shape grid, Shape block,
            const Arguments&... arguments) {
-    const auto fault = launch(device_, kernel(name), grid, block, shared_, 120,
+    const auto fault = launch(device_, kernel(name), grid, block, shared_, 30,
                               cooperative_, arguments...);
     ASSERT_FALSE(fault) << fault->what;
   }
