@@ -156,15 +156,16 @@ TEST(LegacyRefusals, InvalidPointersAreNotExported) {
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
+    // Small allocations share a block of memory, which stays in use here.
+    void* small[3] = {};
+    for (void*& each : small) CALL(cudaMalloc(&each, 256));
+    CALL(cudaFree(small[1]));
+    // No later allocation gets the freed addresses or those after the buffer.
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));
     void* freed = nullptr;
     CALL(cudaMalloc(&freed, kBytes));
     CALL(cudaFree(freed));
-    // Small allocations share a block of memory, which stays in use here.
-    void* small[3] = {};
-    for (void*& each : small) CALL(cudaMalloc(&each, 256));
-    CALL(cudaFree(small[1]));
     int on_the_stack = 0;
     std::vector<std::pair<const char*, void*>> pointers = {
         {"null", nullptr},

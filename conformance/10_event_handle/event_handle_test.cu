@@ -183,6 +183,20 @@ TEST(EventHandle, IsSixtyFourBytesOfAnInterprocessEvent) {
 TEST(EventHandle, IsExportedWhileAnotherGpuIsCurrent) {
   covers("LEVT-01");
   needs(gpus(2), legacy_events);
+  Scenario alone;
+  alone
+      .role("exporter",
+            [](Role&) {
+              const SharedEvent event;
+              CALL(cudaSetDevice(1));
+              event.handle();
+              handle_by_driver(event);
+              CALL(cudaSetDevice(0));
+            })
+      .may_end_by(SIGSEGV);
+  alone.run(20s);
+  ASSERT_TRUE(alone.ended("exporter").signal == 0) << "a signal ends it";
+
   Scenario scenario;
   scenario.role("exporter", [](Role& me) {
     const SharedEvent event;

@@ -436,7 +436,7 @@ TEST(ExportPoolLimits, AnImportOutlivesTheExportersPool) {
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
 
-  scenario.role("exporter", [](Role& me) {
+  const auto destroys_while_imported = [](Role& me) {
     Pool pool(shareable());
     me.send_descriptor("pool", pool.exported().get());
     AsyncBuffer buffer(pool, kBytes);
@@ -451,7 +451,10 @@ TEST(ExportPoolLimits, AnImportOutlivesTheExportersPool) {
     EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
     expect_free_async(RuntimeApi{}, buffer);
     CALL(cudaDeviceSynchronize());
-  });
+  };
+  // Driver 580 ended a process by SIGSEGV, or did not end it, when the process
+  // destroyed another pool after this.
+  scenario.role("exporter", destroys_while_imported).in_new_process();
 
   scenario.role("importer", [](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));
