@@ -134,7 +134,7 @@ TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
     }
     me.signal("closed");
   });
-  scenario.run(20s);
+  scenario.run(40s);
 }
 
 // The rule is about all handles of one device of one exporter, not only about

@@ -796,6 +796,7 @@ static void expect_any_writer_counts(const Words& word) {
     writer();
     EXPECT_TRUE(passes(waits));
     EXPECT_SUCCESS(write(word, kBytesOfWord, writes));  // ends any other wait
+    EXPECT_TRUE(passes(writes));  // before the word is cleared again
     ASSERT_TRUE(passes(waits));
   }
 }

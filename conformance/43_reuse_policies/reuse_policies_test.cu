@@ -530,7 +530,7 @@ TEST(ReusePolicies, FreesOutliveTheirStream) {
   covers("SOMA-26");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("allocator", [](Role&) {
+  scenario.role("allocator", [](Role& me) {
     const Pool pool;
     never_wait(pool);
     const DeviceBuffer copy(kBytes);
@@ -548,7 +548,9 @@ TEST(ReusePolicies, FreesOutliveTheirStream) {
     const Stream later;  // may get the handle of the destroyed stream
     AsyncBuffer next(pool, kBytes, later);
     CALL(cudaMemsetAsync(next.data, 0xEE, kBytes, later));
-    EXPECT_TRUE(passes(later));
+    // A GPU may put both streams into one hardware queue.
+    if (is_held(later))
+      me.observe("the new stream waits for the destroyed one");
     latch.release();
     CALL(cudaDeviceSynchronize());
     EXPECT_TRUE(kernel_reads(copy, pattern("leaves")));

@@ -33,7 +33,7 @@ using PointerData = cudaMemPoolPtrExportData;
 
 constexpr size_t kBytes = 2 << 20;
 constexpr size_t kLarge = 256 << 20;  // far more than anything else uses
-constexpr int kCycles = 1000;
+constexpr int kCycles = 400;
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 constexpr unsigned kEvent = cudaEventInterprocess | cudaEventDisableTiming;
 constexpr unsigned kThreads = 8;
