@@ -76,6 +76,21 @@ CUresult create_and_export(CUmemAllocationHandleType type, std::string* call) {
 
 // --- sizes and numbers ------------------------------------------------------
 
+// The number of bytes of a handle that an export leaves as they were. A byte
+// counts only if three exports leave three different values in it.
+template <class Api>
+static size_t unwritten_bytes(Api api, const void* memory) {
+  std::array<bool, sizeof(cudaIpcMemHandle_t)> written{};
+  for (const char before : {'\x00', '\x5a', '\xa5'}) {
+    cudaIpcMemHandle_t handle;
+    std::memset(&handle, before, sizeof handle);
+    CALL(api.ipc_get_mem_handle(&handle, memory));
+    for (size_t i = 0; i < written.size(); ++i)
+      if (handle.reserved[i] != before) written[i] = true;
+  }
+  return static_cast<size_t>(std::count(written.begin(), written.end(), false));
+}
+
 TEST(QuerySupport, MemoryHandleHas64Bytes) {
   covers("LMEM-03");
   static_assert(CUDA_IPC_HANDLE_SIZE == 64 && CU_IPC_HANDLE_SIZE == 64);
@@ -112,6 +127,11 @@ TEST(QuerySupport, MemoryHandleHas64Bytes) {
     ASSERT_EQ(reinterpret_cast<uintptr_t>(odd.driver.out()) % 2, 1u);
     CALL(DRIVER(cuIpcGetMemHandle)(odd.driver.out(), address_of(buffer.data)));
     EXPECT_TRUE(odd.driver.touched());
+
+    for_each_api([&](auto api) {
+      EXPECT_EQ(unwritten_bytes(api, buffer.data), 0u)
+          << "bytes of the handle that the " << api.kName << " does not write";
+    });
   });
 
   scenario.run(20s);
@@ -598,6 +618,10 @@ TEST(QuerySupport, UnknownPointersAreToldInThreeWays) {
       EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
                   DRIVER(cuPointerGetAttribute)(
                       &id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address));
+      unsigned long long managed = 77;  // room for a boolean of any width
+      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+                  DRIVER(cuPointerGetAttribute)(
+                      &managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address));
 
       unsigned memory_type = 77;
       CUcontext context = reinterpret_cast<CUcontext>(77);

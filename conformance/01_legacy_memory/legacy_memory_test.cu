@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -15,6 +17,7 @@
 
 #include "harness/scenario/both_apis.h"
 #include "harness/scenario/kernels.h"
+#include "harness/scenario/vmm.h"
 
 using namespace ipclab;
 
@@ -269,6 +272,47 @@ TEST(LegacyMemory, AClosedHandleOpensAfresh) {
   scenario.run(60s);
 }
 
+// Both processes write: the importer before it closes, and the exporter while
+// the memory is closed.
+TEST(LegacyMemory, AnOpenShowsWhatWasWrittenSinceTheClose) {
+  covers("LMEM-14");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) {
+      const DeviceBuffer buffer(kBytes);
+      buffer.fill(pattern("exporter"));
+      me.send("handle", handle_of(api, buffer));
+      me.wait("closed");
+      EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+      buffer.fill(pattern("written while closed"));
+      me.signal("written");
+      me.wait("closed again");
+      EXPECT_TRUE(kernel_reads(buffer, pattern("written while closed")));
+    });
+  });
+
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) {
+      const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+      MappingBy mapping(api, handle, kBytes);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+      mapping.fill(pattern("importer"));
+      mapping.close();
+      me.signal("closed");
+      me.wait("written");
+      MappingBy again(api, handle, kBytes);
+      EXPECT_TRUE(kernel_reads(again, pattern("written while closed")));
+      EXPECT_TRUE(copy_reads(again, pattern("written while closed")));
+      again.close();
+      me.signal("closed again");
+    });
+  });
+
+  scenario.run(20s);
+}
+
 TEST(LegacyMemory, LazyFlagIsAcceptedOnTheSameDevice) {
   covers("LMEM-19");
   static_assert(cudaIpcMemLazyEnablePeerAccess == 1);
@@ -297,8 +341,7 @@ TEST(LegacyMemory, LazyFlagIsAcceptedOnTheSameDevice) {
 // Copies between the opened memory and memory of other allocators of this
 // process, in both directions.
 static void copies_to_other_kinds_of_memory(const Words& mapping) {
-  const auto expect_copies = [&](const char* kind, void* memory) {
-    const Words other(memory, kBytes);
+  const auto expect_copies = [&](const char* kind, const Words& other) {
     mapping.fill(pattern("opened"));
     other.poison();
     CALL(cudaMemcpy(other.data, mapping.data, kBytes, cudaMemcpyDefault));
@@ -306,17 +349,63 @@ static void copies_to_other_kinds_of_memory(const Words& mapping) {
     other.fill(pattern(kind));
     CALL(cudaMemcpy(mapping.data, other.data, kBytes, cudaMemcpyDefault));
     EXPECT_TRUE(kernel_reads(mapping, pattern(kind))) << kind;
-    CALL(cudaFree(memory));
   };
   void* memory = nullptr;
   if (attribute(cudaDevAttrManagedMemory) != 0) {
     CALL(cudaMallocManaged(&memory, kBytes));
-    expect_copies("managed memory", memory);
+    expect_copies("managed memory", Words(memory, kBytes));
+    CALL(cudaFree(memory));
+  }
+  if (attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 1) {
+    const CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
+    const size_t unit = granule(wanted);
+    const size_t bytes = (kBytes + unit - 1) / unit * unit;
+    const Mapping mapped(Chunk::create(bytes, wanted), bytes);
+    expect_copies("memory of cuMemCreate", Words(mapped.data, kBytes));
   }
   if (attribute(cudaDevAttrMemoryPoolsSupported) == 0) return;
   CALL(cudaMallocAsync(&memory, kBytes, nullptr));
   CALL(cudaStreamSynchronize(nullptr));
-  expect_copies("stream-ordered memory", memory);
+  expect_copies("stream-ordered memory", Words(memory, kBytes));
+  CALL(cudaFree(memory));
+}
+
+// Copies between the opened memory and memory of the host, in both directions:
+// synchronous, and asynchronous without a given direction.
+static void copies_to_host_memory(const Words& mapping) {
+  const Stream stream;
+  const auto copy = [&](bool async, const Words& to, const Words& from,
+                        cudaMemcpyKind kind) {
+    if (!async) {
+      CALL(cudaMemcpy(to.data, from.data, kBytes, kind));
+      return;
+    }
+    CALL(
+        cudaMemcpyAsync(to.data, from.data, kBytes, cudaMemcpyDefault, stream));
+    CALL(cudaStreamSynchronize(stream));
+  };
+  const auto expect_copies = [&](const std::string& kind, const Words& host) {
+    for (const bool async : {false, true}) {
+      SCOPED_TRACE((async ? "cudaMemcpyAsync, " : "cudaMemcpy, ") + kind);
+      mapping.fill(pattern("opened"));
+      std::memset(host.data, 0, kBytes);
+      copy(async, host, mapping, cudaMemcpyDeviceToHost);
+      EXPECT_TRUE(host_reads(host, pattern("opened"))) << "out of it";
+      host_writes(host, pattern(kind));
+      copy(async, mapping, host, cudaMemcpyHostToDevice);
+      EXPECT_TRUE(kernel_reads(mapping, pattern(kind))) << "into it";
+    }
+  };
+  void* pinned = nullptr;
+  CALL(cudaHostAlloc(&pinned, kBytes, cudaHostAllocDefault));
+  expect_copies("pinned memory", Words(pinned, kBytes));
+  CALL(cudaFreeHost(pinned));
+  void* const pageable = std::aligned_alloc(4096, kBytes);
+  expect_copies("pageable memory", Words(pageable, kBytes));
+  CALL(cudaHostRegister(pageable, kBytes, cudaHostRegisterDefault));
+  expect_copies("registered memory", Words(pageable, kBytes));
+  CALL(cudaHostUnregister(pageable));
+  std::free(pageable);
 }
 
 // Copies between the opened memory and the second half of a variable.
@@ -447,6 +536,7 @@ static void uses_the_pointer_in_every_way(Role& me) {
   CALL(cudaFreeHost(pinned));
   EXPECT_TRUE(copy_waits_its_turn(mapping));
   copies_to_other_kinds_of_memory(mapping);
+  copies_to_host_memory(mapping);
   copies_to_a_variable(mapping);
   copies_between_contexts(mapping);
   expect_streams_reach(mapping);
@@ -478,6 +568,16 @@ static void copies_from_one_to_the_other(Role& me) {
   launch_copy(to, from);
   expect_arrives("a kernel", cudaSuccess);
   me.send_bytes("way", "");
+  // The first exporter has lent further memory.
+  LegacyMapping beside(me.receive<cudaIpcMemHandle_t>("beside"), kBytes);
+  CALL(cudaMemcpy(beside.data, from.data, kBytes, cudaMemcpyDefault));
+  CALL(cudaDeviceSynchronize());
+  EXPECT_TRUE(kernel_reads(beside, pattern("first exporter"))) << "cudaMemcpy";
+  beside.poison();
+  CALL(cudaMemcpyAsync(beside.data, from.data, kBytes, cudaMemcpyDefault,
+                       stream));
+  CALL(cudaStreamSynchronize(stream));
+  beside.close();
   to.close();
   from.close();
   me.signal("closed");
@@ -488,10 +588,12 @@ TEST(LegacyMemory, MemoryOfOneExporterIsCopiedToAnother) {
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
   scenario.role("first exporter", [](Role& me) {
-    const DeviceBuffer buffer(kBytes);
+    const DeviceBuffer buffer(kBytes), beside(kBytes);
     buffer.fill(pattern("first exporter"));
     me.send("from", buffer.legacy_handle());
+    me.send("beside", beside.legacy_handle());
     me.wait("closed");
+    EXPECT_TRUE(kernel_reads(beside, pattern("first exporter"))) << "beside";
     EXPECT_TRUE(kernel_reads(buffer, pattern("first exporter")));
   });
   scenario.role("second exporter", [](Role& me) {

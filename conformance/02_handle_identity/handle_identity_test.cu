@@ -27,6 +27,7 @@ constexpr int kExports = 10000;
 constexpr int kTries = 64;       // at most, until an address comes back
 constexpr int kGenerations = 4;  // of memory at one address
 constexpr size_t kIds = 300;     // more than a byte can count
+constexpr size_t kOfThread = 8;  // allocations of another thread
 constexpr size_t kAllocations = 64;
 constexpr unsigned kProbes = 16;  // at most, bytes checked in one allocation
 
@@ -177,6 +178,51 @@ void expect_far_rows(void* data) {
     EXPECT_EQ(rows[row], kSet) << "cudaMemcpy2D, row " << row;
 }
 
+// Sets bytes, and copies to bytes, that lie after the first 4 GiB. The bytes at
+// these offsets modulo 4 GiB do not change. A kernel reads both.
+void expect_far_writes(void* data) {
+  constexpr size_t kNear = 12344, kFar = (size_t{4} << 30) + kNear;
+  constexpr unsigned char kOther = 0xEE;
+  auto* const bytes = static_cast<unsigned char*>(data);
+  const CUdeviceptr far = address_of(bytes + kFar);
+  const DeviceBuffer result(kProbes);
+  Probes both;
+  both.at[both.count++] = kNear;
+  both.at[both.count++] = kFar;
+  uint32_t word = 0x10101010;
+  const auto expect_written = [&](const char* way, auto write) {
+    word += 0x01010101;  // four bytes of one value
+    CALL(cudaMemset(bytes + kNear, kOther, sizeof word));
+    CALL(write());
+    CALL(cudaDeviceSynchronize());
+    note_call("read_bytes<<<>>>");
+    read_bytes<<<1, both.count>>>(
+        bytes, both, reinterpret_cast<unsigned char*>(result.data));
+    CALL(cudaGetLastError());
+    unsigned char seen[2] = {};
+    CALL(cudaMemcpy(seen, result.data, sizeof seen, cudaMemcpyDefault));
+    EXPECT_EQ(seen[0], kOther) << way << " changes another byte";
+    EXPECT_EQ(seen[1], word & 0xff) << way;
+  };
+  const Stream stream;
+  expect_written("cudaMemset", [&] {
+    return cudaMemset(bytes + kFar, static_cast<int>(word & 0xff), sizeof word);
+  });
+  expect_written("cudaMemsetAsync", [&] {
+    return cudaMemsetAsync(bytes + kFar, static_cast<int>(word & 0xff),
+                           sizeof word, stream);
+  });
+  expect_written("cuMemsetD32",
+                 [&] { return DRIVER(cuMemsetD32)(far, word, 1); });
+  expect_written("cudaMemcpy", [&] {
+    return cudaMemcpy(bytes + kFar, &word, sizeof word, cudaMemcpyDefault);
+  });
+  expect_written("cudaMemcpyAsync", [&] {
+    return cudaMemcpyAsync(bytes + kFar, &word, sizeof word, cudaMemcpyDefault,
+                           stream);
+  });
+}
+
 }  // namespace
 
 // An exporter that exports one buffer many times. It sends the first handle,
@@ -236,6 +282,46 @@ TEST(HandleIdentity, ExportingAgainAndAgainDoesNoHarm) {
   scenario.run(30s);
 }
 
+// The importer has the memory open while the exporter exports it again.
+TEST(HandleIdentity, AFurtherExportLeavesOpenMemoryAlone) {
+  covers("LMEM-05");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) {
+      const DeviceBuffer buffer(kLarge);
+      buffer.fill(pattern("before"));
+      me.send("handle", handle_of(api, buffer));
+      me.wait("opened");
+      for_each_api([&](auto other) { handle_of(other, buffer); });
+      EXPECT_TRUE(kernel_reads(buffer, pattern("before")));
+      buffer.fill(pattern("after"));
+      me.signal("exported again");
+      me.wait("written");
+      EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+      me.wait("closed");
+    });
+  });
+
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) {
+      MappingBy mapping(api, me.receive<Handle>("handle"), kLarge);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("before")));
+      me.signal("opened");
+      me.wait("exported again");
+      EXPECT_TRUE(kernel_reads(mapping, pattern("after")));
+      EXPECT_TRUE(copy_reads(mapping, pattern("after")));
+      mapping.fill(pattern("importer"));
+      me.signal("written");
+      mapping.close();
+      me.signal("closed");
+    });
+  });
+
+  scenario.run(20s);
+}
+
 // An exporter of several generations of memory at one address. The same API
 // exports and frees the memory. Returns whether an address came back.
 template <class Api>
@@ -290,6 +376,41 @@ TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
         mapping.close();
         me.signal("closed");
       }
+    });
+  });
+  scenario.run(20s);
+}
+
+// One thread exports, and another thread frees the memory and allocates again.
+// The memory is large, because then it does not share a block with others.
+TEST(HandleIdentity, AReuseByAnotherThreadGetsANewHandle) {
+  covers("LMEM-06");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) {
+      auto buffer = std::make_unique<DeviceBuffer>(kLarge);
+      const void* const address = buffer->data;
+      const std::string before = bytes_of(handle_of(api, *buffer));
+      CALL(in_a_thread([&] {
+        buffer->free();
+        buffer = allocate_at(address, kLarge);
+        return cudaSuccess;
+      }));
+      buffer->fill(pattern("later"));
+      const Handle handle = handle_of(api, *buffer);
+      if (buffer->data != address) me.not_applicable("no address comes back");
+      EXPECT_NE(bytes_of(handle), before) << "an export of later memory";
+      me.send("handle", handle);
+      me.wait("closed");
+    });
+  });
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) {
+      MappingBy mapping(api, me.receive<Handle>("handle"), kLarge);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("later")));
+      mapping.close();
+      me.signal("closed");
     });
   });
   scenario.run(20s);
@@ -499,10 +620,12 @@ TEST(HandleIdentity, TheWholeAllocationIsReachable) {
       expect_known_to_the_end(mapping.data, kSizes[i]);
       expect_bytes(mapping.data, kSizes[i], pattern("exporter"));
       // A copy of the largest allocation would take too long.
-      if (i + 1 < kSizes.size())
+      if (i + 1 < kSizes.size()) {
         expect_copies_of_all(mapping.data, kSizes[i], pattern("exporter"));
-      else
+      } else {
         expect_far_rows(mapping.data);
+        expect_far_writes(mapping.data);
+      }
       write_by_kernel(mapping.data, kSizes[i], pattern("importer"));
       mapping.close();
     }
@@ -690,7 +813,15 @@ TEST(HandleIdentity, ABufferIdIsNeverReused) {
           kSmall, DeviceBuffer::Fresh::kUnwritten));
       ids.insert(id_of(*many.back()));
     }
-    allocations += kIds;
+    CALL(in_a_thread([&] {  // all threads share one count
+      for (size_t i = 0; i < kOfThread; ++i) {
+        many.push_back(std::make_unique<DeviceBuffer>(
+            kSmall, DeviceBuffer::Fresh::kUnwritten));
+        ids.insert(id_of(*many.back()));
+      }
+      return cudaSuccess;
+    }));
+    allocations += kIds + kOfThread;
     allocations += add_ids_of_other_allocators(ids);
     EXPECT_EQ(ids.size(), allocations) << "an id stands for two allocations";
     EXPECT_EQ(id_of(*many.back()), id_of(*many.back())) << "an id that changes";

@@ -191,6 +191,31 @@ TEST(ReferenceCount, TheLastCloseUnmaps) {
   scenario.run(20s);
 }
 
+// The importer has nothing else of the block open in which the memory may lie.
+TEST(ReferenceCount, TheLastCloseUnmapsASmallAllocation) {
+  covers("LMEM-10");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends(pattern("exporter"), kSmall));
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<Handle>("handle");
+    by_both_apis([&](auto api) {
+      MappingBy mapping(api, handle, kSmall), again(api, handle, kSmall);
+      again.close();
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+      const void* const closed = mapping.data;
+      mapping.close();
+      cudaPointerAttributes attributes{};
+      CALL(cudaPointerGetAttributes(&attributes, closed));
+      EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
+      expect_unknown(closed);
+    });
+    EXPECT_TRUE(context_is_usable());
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
 // Only a kernel uses the closed address: cudaMemcpy would treat this address as
 // an address of the host. Each API has an importer of its own, because a
 // process loses its context by the fault.
@@ -313,6 +338,20 @@ TEST(ReferenceCount, ClosingLeavesTheOriginalAlone) {
   scenario.run(20s);
 }
 
+// Judges that a thread that has not opened the memory cannot free it either.
+template <class Api>
+static void expect_no_free_in_another_thread(Api api, const Words& mapping) {
+  EXPECT_CODE(cudaErrorInvalidValue,
+              in_a_thread([&] { return cudaFree(mapping.data); }));
+  EXPECT_CODE(CUDA_ERROR_INVALID_VALUE, in_a_thread([&] {
+                return DRIVER(cuMemFree)(address_of(mapping.data));
+              }));
+  if (attribute(cudaDevAttrMemoryPoolsSupported) == 0) return;
+  EXPECT_REFUSED(
+      in_a_thread([&] { return api.free_async(mapping.data, nullptr); }),
+      api.kInvalidValue, api.kNotSupported);
+}
+
 TEST(ReferenceCount, FreeRefusesAnImport) {
   covers("LMEM-28");
   needs(gpus(1), legacy_memory);
@@ -348,6 +387,7 @@ TEST(ReferenceCount, FreeRefusesAnImport) {
       if (attribute(cudaDevAttrMemoryPoolsSupported) == 1)
         EXPECT_REFUSED(api.free_async(mapping.data, nullptr), api.kInvalidValue,
                        api.kNotSupported);
+      expect_no_free_in_another_thread(api, mapping);
       expect_works(me, mapping, turn++);
       EXPECT_TRUE(context_is_usable());
       void* const closed = std::exchange(mapping.data, nullptr);
@@ -448,9 +488,13 @@ TEST(ReferenceCount, ClosingInsideAMapping) {
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
-    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    const auto handle = me.receive<Handle>("handle");
+    LegacyMapping mapping(handle, kBytes), again(handle, kBytes);
     for (const size_t word : {size_t{1}, mapping.count / 2, mapping.count - 1})
       expect_no_close(mapping.data + word);
+    for (const int byte : {1, 2, 3})
+      expect_no_close(reinterpret_cast<char*>(mapping.data) + byte);
+    again.close();             // the refused closes have not lowered the count
     expect_no_close(nullptr);  // while memory is open
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));

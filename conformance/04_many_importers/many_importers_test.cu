@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -123,58 +124,76 @@ TEST(ManyImporters, SixteenHoldOneHandle) {
   shared_by(16, 60s);
 }
 
+// An exporter of the memory that one importer closes and another one keeps.
+template <class Api>
+static void lends_to_two(Role& me, Api api) {
+  const DeviceBuffer buffer(kBytes);
+  buffer.fill(pattern("early"));
+  me.send("handle", handle_of(api, buffer));
+  me.wait("opened");
+  me.wait("closed");
+  buffer.fill(pattern("late"));
+  me.signal("late written");
+  me.wait("importer written");
+  EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+  EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+  me.signal("seen");
+  me.wait("other closed");
+}
+
+// The importer that closes. It opens before or after the other importer.
+template <class Api>
+static void closes_early(Role& me, Api api, bool opens_first) {
+  const auto handle = me.receive<Handle>("handle");
+  if (!opens_first) me.wait("opened");
+  MappingBy first(api, handle, kBytes), second(api, handle, kBytes);
+  EXPECT_TRUE(kernel_reads(first, pattern("early")));
+  if (opens_first) {
+    me.signal("opened first");
+    me.wait("opened");
+  }
+  first.close();
+  second.close();
+  me.signal("closed");
+  // The other importer must see a close, not the end of this process.
+  me.wait("other closed");
+}
+
+// The importer that keeps the memory open.
+template <class Api>
+static void stays_open(Role& me, Api api, bool opens_first) {
+  const auto handle = me.receive<Handle>("handle");
+  if (!opens_first) me.wait("opened first");
+  MappingBy mapping(api, handle, kBytes);
+  EXPECT_TRUE(kernel_reads(mapping, pattern("early")));
+  me.signal("opened");
+  me.wait("late written");
+  EXPECT_TRUE(kernel_reads(mapping, pattern("late")));
+  EXPECT_TRUE(copy_reads(mapping, pattern("late")));
+  mapping.fill(pattern("importer"));
+  me.signal("importer written");
+  me.wait("seen");
+  mapping.close();
+  me.signal("other closed");
+}
+
 TEST(ManyImporters, ClosingInOneLeavesTheOthers) {
   covers("LMEM-13");
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
-
+  static constexpr bool kOpensFirst[] = {true, false};  // the one that closes
   scenario.role("exporter", [](Role& me) {
-    by_both_apis([&](auto api) {
-      const DeviceBuffer buffer(kBytes);
-      buffer.fill(pattern("early"));
-      me.send("handle", handle_of(api, buffer));
-      me.wait("opened");
-      me.wait("closed");
-      buffer.fill(pattern("late"));
-      me.signal("late written");
-      me.wait("importer written");
-      EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
-      EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
-      me.signal("seen");
-      me.wait("other closed");
-    });
+    for ([[maybe_unused]] const bool first : kOpensFirst)
+      by_both_apis([&](auto api) { lends_to_two(me, api); });
   });
-
   scenario.role("importer that closes", [](Role& me) {
-    by_both_apis([&](auto api) {
-      const auto handle = me.receive<Handle>("handle");
-      MappingBy first(api, handle, kBytes), second(api, handle, kBytes);
-      EXPECT_TRUE(kernel_reads(first, pattern("early")));
-      me.wait("opened");
-      first.close();
-      second.close();
-      me.signal("closed");
-      // The other importer must see a close, not the end of this process.
-      me.wait("other closed");
-    });
+    for (const bool first : kOpensFirst)
+      by_both_apis([&](auto api) { closes_early(me, api, first); });
   });
-
   scenario.role("importer that stays", [](Role& me) {
-    by_both_apis([&](auto api) {
-      MappingBy mapping(api, me.receive<Handle>("handle"), kBytes);
-      EXPECT_TRUE(kernel_reads(mapping, pattern("early")));
-      me.signal("opened");
-      me.wait("late written");
-      EXPECT_TRUE(kernel_reads(mapping, pattern("late")));
-      EXPECT_TRUE(copy_reads(mapping, pattern("late")));
-      mapping.fill(pattern("importer"));
-      me.signal("importer written");
-      me.wait("seen");
-      mapping.close();
-      me.signal("other closed");
-    });
+    for (const bool first : kOpensFirst)
+      by_both_apis([&](auto api) { stays_open(me, api, !first); });
   });
-
   scenario.run(20s);
 }
 
@@ -327,6 +346,28 @@ std::string wrong_in_this_thread(const Words& mapping, const Table& slices,
 
 }  // namespace
 
+// Sets the memory, and then copies to it, in a thread of its own. Both are
+// asynchronous.
+static void writes_in_another_thread(const Words& mapping, Pattern written) {
+  const DeviceBuffer own(mapping.bytes());
+  own.fill(written);
+  const Stream stream;
+  CALL(in_a_thread([&] {
+    return cudaMemsetAsync(mapping.data, 0x3C, mapping.bytes(), stream);
+  }));
+  CALL(cudaStreamSynchronize(stream));
+  std::vector<unsigned char> seen(mapping.bytes(), 0);
+  CALL(cudaMemcpy(seen.data(), mapping.data, seen.size(), cudaMemcpyDefault));
+  EXPECT_EQ(seen, std::vector<unsigned char>(seen.size(), 0x3C))
+      << "a memset in another thread";
+  CALL(in_a_thread([&] {
+    return cudaMemcpyAsync(mapping.data, own.data, own.bytes(),
+                           cudaMemcpyDeviceToDevice, stream);
+  }));
+  CALL(cudaStreamSynchronize(stream));
+  EXPECT_TRUE(kernel_reads(mapping, written)) << "a copy in another thread";
+}
+
 // An importer whose threads share a mapping that one thread opens and another
 // thread closes.
 template <class Api>
@@ -340,6 +381,7 @@ static void uses_it_in_every_thread(Role& me, Api api, size_t bytes) {
       in_a_thread([&] { return api.ipc_open_mem_handle(&opened, handle); }));
   const Words mapping(opened, bytes);
   MappingBy own(api, handle, bytes);  // the second open, by this thread
+  EXPECT_EQ(own.data, opened) << "opened again in another thread";
   std::vector<uint32_t*> pointers;
   for (size_t at = 0; at < mapping.count; at += kWords)
     pointers.push_back(mapping.data + at);
@@ -357,6 +399,7 @@ static void uses_it_in_every_thread(Role& me, Api api, size_t bytes) {
 
   EXPECT_SUCCESS(in_a_thread([&] { return api.ipc_close_mem_handle(opened); }));
   EXPECT_TRUE(kernel_reads(own, pattern("exporter"))) << "open in one thread";
+  writes_in_another_thread(own, pattern("importer"));
   own.close();
   cudaPointerAttributes attributes{};
   CALL(cudaPointerGetAttributes(&attributes, opened));
@@ -375,19 +418,113 @@ TEST(ManyImporters, EveryThreadMayUseTheMapping) {
     void* memory = nullptr;
     CALL(in_a_thread([&] { return cudaMalloc(&memory, kShared); }));
     const Words buffer(memory, kShared);
-    buffer.fill(pattern("exporter"));
     by_both_apis([&](auto api) {
+      buffer.fill(pattern("exporter"));
       Sentinel<Handle> handle;
       EXPECT_SUCCESS(api.ipc_get_mem_handle(handle.out(), buffer.data));
       EXPECT_SUCCESS(in_a_thread(
           [&] { return api.ipc_get_mem_handle(handle.out(), buffer.data); }));
       me.send("handle", handle.result());
       me.wait("closed");
+      EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
     });
     CALL(cudaFree(memory));
   });
   scenario.role("importer", [](Role& me) {
     by_both_apis([&](auto api) { uses_it_in_every_thread(me, api, kShared); });
+  });
+  scenario.run(20s);
+}
+
+// An importer with a thread that has used CUDA before the exporter allocates
+// the memory. This thread opens the memory too, uses it, and closes it.
+template <class Api>
+static void uses_it_in_an_earlier_thread(Role& me, Api api) {
+  std::promise<void> started;
+  std::future<void> done;
+  // If this function ends early, the end of the promise also ends the thread.
+  std::promise<std::pair<Handle, Words>> opened;
+  done = std::async(std::launch::async,
+                    [&started, api, told = opened.get_future()]() mutable {
+                      const cudaError_t code = NOTED(cudaFree(nullptr));
+                      started.set_value();
+                      CALL(code);
+                      const auto [handle, mapping] = told.get();
+                      EXPECT_EQ(open_handle(api, handle), mapping.data);
+                      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+                      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+                      const DeviceBuffer own(mapping.bytes());
+                      own.fill(pattern("importer"));
+                      CALL(cudaMemcpy(mapping.data, own.data, own.bytes(),
+                                      cudaMemcpyDeviceToDevice));
+                      CALL(cudaDeviceSynchronize());
+                      EXPECT_SUCCESS(api.ipc_close_mem_handle(mapping.data));
+                    });
+  started.get_future().wait();
+  me.signal("started");
+  const auto handle = me.receive<Handle>("handle");
+  MappingBy mapping(api, handle, kBytes);
+  opened.set_value({handle, mapping});
+  done.get();
+  EXPECT_TRUE(kernel_reads(mapping, pattern("importer")));
+  mapping.close();
+  me.signal("closed");
+}
+
+TEST(ManyImporters, AThreadFromBeforeTheExportUsesTheMapping) {
+  covers("LMEM-40");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) {
+      me.wait("started");
+      const DeviceBuffer buffer(kBytes);
+      buffer.fill(pattern("exporter"));
+      me.send("handle", handle_of(api, buffer));
+      me.wait("closed");
+      EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+    });
+  });
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) { uses_it_in_an_earlier_thread(me, api); });
+  });
+  scenario.run(20s);
+}
+
+// An open, a copy or a close may be the first CUDA call of a thread. The
+// runtime then gives the thread the context in which the other threads work.
+TEST(ManyImporters, AThreadMayBeginWithAnOpenOrAClose) {
+  covers("LMEM-40");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<Handle>("handle");
+    const auto in_a_fresh_thread = [](auto call) {
+      cudaError_t code = cudaErrorUnknown;
+      std::thread([&] { code = call(); }).join();
+      return code;
+    };
+    LegacyMapping mapping(handle, kBytes);
+    void* opened = nullptr;
+    EXPECT_SUCCESS(in_a_fresh_thread(
+        [&] { return RuntimeApi::ipc_open_mem_handle(&opened, handle); }));
+    EXPECT_EQ(opened, mapping.data);
+    mapping.close();
+    const Words words(opened, kBytes);
+    EXPECT_TRUE(kernel_reads(words, pattern("exporter"))) << "one open is left";
+    uint32_t last = 0;
+    EXPECT_SUCCESS(in_a_fresh_thread([&] {
+      return cudaMemcpy(&last, words.data + words.count - 1, sizeof last,
+                        cudaMemcpyDefault);
+    }));
+    EXPECT_EQ(last, pattern("exporter").at(words.count - 1));
+    EXPECT_SUCCESS(in_a_fresh_thread(
+        [&] { return RuntimeApi::ipc_close_mem_handle(opened); }));
+    cudaPointerAttributes attributes{};
+    CALL(cudaPointerGetAttributes(&attributes, opened));
+    EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered) << "it is closed";
+    me.signal("closed");
   });
   scenario.run(20s);
 }

@@ -163,13 +163,18 @@ TEST(LegacyRefusals, InvalidPointersAreNotExported) {
     // No later allocation gets the freed addresses or those after the buffer.
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));
-    void* freed = nullptr;
+    void *freed = nullptr, *lent = nullptr;
     CALL(cudaMalloc(&freed, kBytes));
+    CALL(cudaMalloc(&lent, kBytes));
+    cudaIpcMemHandle_t of_lent;
+    CALL(cudaIpcGetMemHandle(&of_lent, lent));
+    CALL(cudaFree(lent));
     CALL(cudaFree(freed));
     int on_the_stack = 0;
     std::vector<std::pair<const char*, void*>> pointers = {
         {"null", nullptr},
         {"a freed pointer", freed},
+        {"a freed pointer that was exported before", lent},
         {"a freed pointer between two in use", small[1]},
         {"one past the end", buffer.data + buffer.count},
         {"a host pointer", &on_the_stack}};

@@ -137,6 +137,32 @@ TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
   scenario.run(40s);
 }
 
+// The primary context is a further context if another context has opened first.
+TEST(ContextsAndApis, ThePrimaryContextDoesNotOpenItEither) {
+  covers("LMEM-26");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario
+      .role("importer",
+            [](Role& me) {
+              const SecondContext own;
+              CUcontext opener = nullptr;
+              CALL(DRIVER(cuCtxGetCurrent)(&opener));
+              const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+              LegacyMapping mapping(handle, kBytes);
+              CALL(cudaSetDevice(0));  // now the primary context is current
+              expect_refused_here(handle);
+              CALL(DRIVER(cuCtxSetCurrent)(opener));
+              EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+              EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+              mapping.close();
+              me.signal("closed");
+            })
+      .in_new_process();
+  scenario.run(20s);
+}
+
 // The rule is about all handles of one device of one exporter, not only about
 // one handle. It is not about the handles of another exporter.
 TEST(ContextsAndApis, ASecondContextOpensNoOtherHandleOfTheExporter) {
@@ -177,6 +203,12 @@ TEST(ContextsAndApis, ASecondContextOpensNoOtherHandleOfTheExporter) {
     LegacyMapping second(handle, kBytes);
     EXPECT_TRUE(kernel_reads(second, pattern("second")));
     second.close();
+    {
+      // After this close, the first context still has a handle open.
+      const SecondContext later;
+      expect_refused_here(handle);
+    }
+    EXPECT_TRUE(kernel_reads(first, pattern("first")));
     first.close();
     me.signal("closed");
   });
@@ -253,6 +285,11 @@ TEST(ContextsAndApis, BothApisCountTheSameOpens) {
       EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
       close_by(first, pointer);
       EXPECT_FALSE(is_known(pointer)) << "it is closed";
+      // One API also closes what only the other API has opened.
+      void* const alone = open_by(first, handle);
+      EXPECT_TRUE(kernel_reads(Words(alone, kBytes), pattern("exporter")));
+      close_by(second, alone);
+      EXPECT_FALSE(is_known(alone)) << "the other API has closed it";
     }
     me.signal("closed");
   });

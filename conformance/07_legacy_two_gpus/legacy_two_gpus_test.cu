@@ -236,7 +236,7 @@ static void lends_with_another_gpu_current(Role& me) {
   const DeviceBuffer other(kBytes);  // what a wrong handle could name
   me.send("handle", buffer.legacy_handle());
   CALL(cudaSetDevice(0));
-  me.wait("closed", 2);
+  me.wait("closed", 3);
 }
 
 // Judges that CUDA does not know the address.
@@ -303,6 +303,28 @@ static void opens_on_both_gpus(Role& me, const cudaIpcMemHandle_t& handle,
   me.signal("closed");
 }
 
+// An importer that opens one handle first on GPU 1 and then on GPU 0, and
+// closes what it opened in the same order.
+static void opens_on_gpu_1_first(Role& me, const cudaIpcMemHandle_t& handle) {
+  CALL(cudaSetDevice(1));
+  const Words on_1(open_handle(handle), kBytes);
+  CALL(cudaSetDevice(0));
+  Sentinel<void*> opened;
+  EXPECT_SUCCESS(cudaIpcOpenMemHandle(opened.out(), handle, kLazy));
+  const Words on_0(opened.result(), kBytes);
+  EXPECT_TRUE(kernel_reads(on_0, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(on_0, pattern("exporter")));
+  CALL(cudaSetDevice(1));
+  EXPECT_TRUE(kernel_reads(on_1, pattern("exporter")));
+  EXPECT_SUCCESS(cudaIpcCloseMemHandle(on_1.data));
+  CALL(cudaSetDevice(0));
+  EXPECT_TRUE(kernel_reads(on_0, pattern("exporter"))) << "GPU 1 has closed";
+  EXPECT_TRUE(copy_reads(on_0, pattern("exporter"))) << "GPU 1 has closed";
+  EXPECT_SUCCESS(cudaIpcCloseMemHandle(on_0.data));
+  expect_unregistered(on_0.data);
+  me.signal("closed");
+}
+
 TEST(LegacyTwoGpus, EachDeviceOfTheImporterHasAMappingOfItsOwn) {
   covers("LMEM-27");
   needs(gpus(2), legacy_memory, peer_access);
@@ -314,6 +336,7 @@ TEST(LegacyTwoGpus, EachDeviceOfTheImporterHasAMappingOfItsOwn) {
       SCOPED_TRACE("closed first on GPU " + std::to_string(first_closed));
       opens_on_both_gpus(me, handle, first_closed);
     }
+    opens_on_gpu_1_first(me, handle);
   });
   scenario.run(20s);
 }

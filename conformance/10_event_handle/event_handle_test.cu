@@ -294,11 +294,11 @@ namespace {
 
 /// An importer that queues a memset, a copy and a kernel after a wait. The
 /// memset sets the last word, which the exporter has written before. In another
-/// stream it queues a copy after a wait by the driver API. If `stream` is the
-/// null stream, a host thread also makes a synchronous copy. Before the work
-/// may be done, the importer checks `looks` times, for 0.5 s each, that the
-/// work waits. The wait may be in another stream, `waits_in`, for which
-/// `stream` waits.
+/// stream it queues a copy after a wait by the driver API. A host thread also
+/// copies to pageable memory: by a synchronous copy if `stream` is the null
+/// stream, and else in the other stream. Before the work may be done, the
+/// importer checks `looks` times, for 0.5 s each, that the work waits. The wait
+/// may be in another stream, `waits_in`, for which `stream` waits.
 void works_after_a_wait(Role& me, const Pattern& written, cudaStream_t stream,
                         int looks = 1, bool destroys_early = false,
                         std::optional<cudaStream_t> waits_in = {}) {
@@ -327,27 +327,29 @@ void works_after_a_wait(Role& me, const Pattern& written, cudaStream_t stream,
   CALL(cudaMemcpyAsync(beside.data, mapping.data, kRest,
                        cudaMemcpyDeviceToDevice, other));
   std::vector<uint32_t> at_once(kRest / sizeof(uint32_t), 0);
-  std::optional<HostWait> copies;
-  if (stream == nullptr && !waits_in)
-    copies.emplace("cudaMemcpy", [&]() -> cudaError_t {
+  const bool at_null = stream == nullptr && !waits_in;
+  HostWait copies(at_null ? "cudaMemcpy" : "cudaMemcpyAsync", [&] {
+    if (at_null)
       return cudaMemcpy(at_once.data(), mapping.data, kRest,
                         cudaMemcpyDeviceToHost);
-    });
+    const cudaError_t code = cudaMemcpyAsync(
+        at_once.data(), mapping.data, kRest, cudaMemcpyDeviceToHost, other);
+    return code != cudaSuccess ? code : cudaStreamSynchronize(other);
+  });
   look_on(me);
   for (int i = 0; i < looks; ++i)
     EXPECT_TRUE(is_held(stream)) << "before the work was done";
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(other));
   EXPECT_FALSE(host.returned()) << "before the work was done";
-  if (copies) EXPECT_FALSE(copies->returned()) << "before the work was done";
+  EXPECT_FALSE(copies.returned()) << "before the work was done";
   me.signal("ready");
 
   EXPECT_TRUE(passes(stream));
   EXPECT_TRUE(passes(other));
   EXPECT_EQ(host.join(), cudaSuccess);
-  if (copies) {
-    EXPECT_EQ(copies->join(), cudaSuccess);
-    EXPECT_TRUE(host_reads(Words(at_once.data(), kRest), written));
-  }
+  EXPECT_EQ(copies.join(), cudaSuccess);
+  EXPECT_TRUE(host_reads(Words(at_once.data(), kRest), written))
+      << "in pageable memory";
   EXPECT_TRUE(kernel_reads(beside, written)) << "after cuStreamWaitEvent";
   if (!destroys_early) EXPECT_SUCCESS(cudaEventQuery(event));
   EXPECT_TRUE(kernel_reads(Words(by_copy.data, kRest), written)) << "by copy";
@@ -933,7 +935,12 @@ TEST(EventHandle, ABlockingEventOrdersWork) {
     EXPECT_TRUE(passes(stream));
     me.wait("recorded");
     EXPECT_TRUE(is_pending(event)) << "the importer's record";
+    HostWait waiter(event), by_driver = DriverApi::host_wait(event);
+    EXPECT_TRUE(waiter.is_held()) << "the importer's record";
+    EXPECT_FALSE(by_driver.returned()) << "the importer's record";
     me.signal("pending");
+    EXPECT_EQ(waiter.join(), cudaSuccess);
+    EXPECT_EQ(by_driver.join(), cudaSuccess);
     me.wait("destroyed");
   });
 
@@ -961,13 +968,18 @@ TEST(EventHandle, ABlockingEventOrdersWork) {
   scenario.run(20s);
 }
 
-// An exporter and an importer of one event, which is exported, opened,
+// An exporter and an importer of one event, which is created, exported, opened,
 // recorded, awaited and destroyed by different threads.
 template <class Api>
 static void exports_in_two_threads(Role& me, Api api) {
   using Code = typename Api::Code;
   const Stream stream;
-  const SharedEvent event;
+  Sentinel<cudaEvent_t> created;
+  EXPECT_SUCCESS(in_a_thread([&] {
+    return api.event_create(created.out(),
+                            cudaEventInterprocess | cudaEventDisableTiming);
+  }));
+  const cudaEvent_t event = created.result();
   Latch latch;
   latch.hold(stream);
   Sentinel<cudaIpcEventHandle_t> handles[2];
@@ -989,6 +1001,7 @@ static void exports_in_two_threads(Role& me, Api api) {
       << "the importer's record";
   me.signal("seen");
   me.wait("destroyed");
+  EXPECT_SUCCESS(in_a_thread([&] { return api.event_destroy(event); }));
 }
 
 template <class Api>

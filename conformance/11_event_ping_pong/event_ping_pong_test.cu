@@ -162,16 +162,28 @@ static void waits_for_the_importers_record(Role& me, Api api) {
   EXPECT_SUCCESS(api.stream_wait_event(stream, event));
   queue_copy(by_copy, buffer, stream);
   launch_copy(by_kernel, buffer, stream);
+  // A record directly after the wait covers what the wait waits for.
+  const Stream between;
+  const SharedEvent relayed;
+  EXPECT_SUCCESS(api.stream_wait_event(between, event));
+  EXPECT_SUCCESS(api.event_record(relayed, between));
   HostWait waiter = api.host_wait(event);
+  HostWait of_stream("cudaStreamSynchronize", [&]() -> cudaError_t {
+    return cudaStreamSynchronize(stream);
+  });
   for (int i = 0; i < kLooks; ++i) {
     me.signal("look");
     me.wait("looked");
   }
   EXPECT_TRUE(is_held(stream)) << "before the importer's work was done";
   EXPECT_TRUE(waiter.is_held()) << "before the importer's work was done";
+  EXPECT_FALSE(of_stream.returned()) << "before the importer's work was done";
+  EXPECT_CODE(api.kNotReady, api.event_query(relayed)) << "after a wait";
   me.signal("ready");
 
   EXPECT_EQ(waiter.join(), cudaSuccess);
+  EXPECT_EQ(of_stream.join(), cudaSuccess);
+  EXPECT_SUCCESS(api.event_synchronize(relayed));
   EXPECT_TRUE(kernel_reads(buffer, written)) << "after the synchronize";
   EXPECT_SUCCESS(api.event_query(event));
   EXPECT_TRUE(passes(stream));
@@ -216,6 +228,8 @@ static void records_for_the_exporter(Role& me, Api api) {
   later.hold(stream);
   EXPECT_CODE(api.kNotReady, api.event_query(event));
   EXPECT_TRUE(is_pending(twin)) << "the second open of the event";
+  SharedEvent late(handles.event);
+  EXPECT_TRUE(is_pending(late)) << "opened after the record";
   // The process that made the record can wait for it, too.
   HostWait own_wait = api.host_wait(event);
   EXPECT_SUCCESS(api.stream_wait_event(after, event));
@@ -233,6 +247,8 @@ static void records_for_the_exporter(Role& me, Api api) {
   EXPECT_EQ(own_wait.join(), cudaSuccess) << "later work is held";
   EXPECT_SUCCESS(api.event_query(event));
   EXPECT_TRUE(is_done(twin)) << "the second open of the event";
+  EXPECT_TRUE(is_done(late)) << "opened after the record";
+  late.destroy();
   me.signal("asked for the first record");
   me.wait("seen");
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream)) << "later work";
@@ -321,10 +337,39 @@ class HostLatch {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-/// The work before a record: a kernel or a host function of the same stream, or
-/// the kernel of another stream, which the stream of the record has joined. Or
-/// the stream of the record is destroyed directly after it.
-enum class Before { kKernel, kHostFunction, kJoinedStream, kDestroyedStream };
+/// Holds a stream by a wait for a word in pinned host memory.
+class WordLatch {
+ public:
+  WordLatch() {
+    CALL(cudaHostAlloc(&word_, sizeof *word_, cudaHostAllocMapped));
+    *word_ = 0;
+  }
+  WordLatch(const WordLatch&) = delete;
+  ~WordLatch() {
+    release();
+    cudaFreeHost(word_);
+  }
+  void hold(cudaStream_t stream) {
+    CALL(DRIVER(cuStreamWaitValue32)(stream, address_of(word_), 1,
+                                     CU_STREAM_WAIT_VALUE_EQ));
+  }
+  void release() { *static_cast<volatile uint32_t*>(word_) = 1; }
+
+ private:
+  uint32_t* word_ = nullptr;
+};
+
+/// The work before a record: a kernel, a host function or a wait for a word of
+/// the same stream, or the kernel of another stream, which the stream of the
+/// record has joined. Or the stream of the record is destroyed directly after
+/// it.
+enum class Before {
+  kKernel,
+  kHostFunction,
+  kAwaitedWord,
+  kJoinedStream,
+  kDestroyedStream
+};
 
 /// Where an importer records, and what the record has to cover.
 struct Place {
@@ -332,7 +377,8 @@ struct Place {
   Before before;
 };
 
-constexpr int kPlaces = 8;
+constexpr int kPlaces = 9;
+constexpr int kStreams = 6;  // kinds of streams
 
 }  // namespace
 
@@ -342,6 +388,7 @@ static void records_held_work(Role& me, Api api, cudaEvent_t event,
                               const Place& place) {
   Latch latch;
   HostLatch host_latch;
+  WordLatch word_latch;
   const Stream joined;
   const SharedEvent joint(cudaEventDisableTiming);
   cudaStream_t stream = place.stream;
@@ -352,6 +399,8 @@ static void records_held_work(Role& me, Api api, cudaEvent_t event,
     latch.hold(stream);
   } else if (place.before == Before::kHostFunction) {
     host_latch.hold(place.stream);
+  } else if (place.before == Before::kAwaitedWord) {
+    word_latch.hold(place.stream);
   } else {
     latch.hold(joined);
     CALL(api.event_record(joint, joined));
@@ -364,6 +413,7 @@ static void records_held_work(Role& me, Api api, cudaEvent_t event,
   me.wait("asked");
   latch.release();
   host_latch.release();
+  word_latch.release();
   EXPECT_TRUE(passes(place.stream));
   me.wait("seen");
 }
@@ -375,14 +425,14 @@ TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
   scenario.role("exporter", [](Role& me) {
     const Stream usual, urgent(Stream::Kind::kUrgent);
     const Stream blocking(Stream::Kind::kBlocking);
-    const cudaStream_t waiting[kPlaces] = {
-        usual, nullptr, cudaStreamLegacy, cudaStreamPerThread, urgent, blocking,
-        usual, usual};
+    const cudaStream_t waiting[kStreams] = {
+        usual,  nullptr, cudaStreamLegacy, cudaStreamPerThread,
+        urgent, blocking};
     by_both_apis([&](auto api) {
       const SharedEvent event;
       me.send("handle", event.handle());
       for (int i = 0; i < kPlaces; ++i) {
-        const cudaStream_t stream = waiting[i];
+        const cudaStream_t stream = waiting[i < kStreams ? i : 0];
         me.wait("recorded");
         EXPECT_CODE(api.kNotReady, api.event_query(event)) << "place " << i;
         EXPECT_SUCCESS(api.stream_wait_event(stream, event));
@@ -405,6 +455,7 @@ TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
                                    {urgent, Before::kKernel},
                                    {blocking, Before::kKernel},
                                    {usual, Before::kHostFunction},
+                                   {usual, Before::kAwaitedWord},
                                    {usual, Before::kJoinedStream},
                                    {usual, Before::kDestroyedStream}};
     by_both_apis([&](auto api) {

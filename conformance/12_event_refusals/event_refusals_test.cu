@@ -76,7 +76,8 @@ testing::AssertionResult driver_open_refused(const cudaIpcEventHandle_t& bytes,
 }
 
 /// An exporter whose write and record are held by a latch until the importer
-/// has said "queued". Before the record it calls `misuses` with the event.
+/// has said "queued". Before the record it calls `misuses` with the event,
+/// which must leave the event as it is: never recorded.
 std::function<void(Role&)> records_late(
     const std::function<void(const SharedEvent&)>& misuses = {}) {
   return [=](Role& me) {
@@ -85,6 +86,7 @@ std::function<void(Role&)> records_late(
     const Stream stream;
     const SharedEvent event;
     if (misuses) misuses(event);
+    EXPECT_SUCCESS(cudaEventQuery(event)) << "never recorded";
     Latch latch;
     latch.hold(stream);
     buffer.queue_fill(pattern("exporter"), stream);
@@ -130,6 +132,7 @@ void copies_after_wait(Role& me, const Handles& handles, SharedEvent& event,
   }
   EXPECT_TRUE(passes(stream));
   EXPECT_TRUE(passes(other));
+  EXPECT_SUCCESS(cudaEventQuery(event));
   EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
   EXPECT_TRUE(copy_reads(copy, pattern("exporter")));
   EXPECT_TRUE(kernel_reads(other_copy, pattern("exporter")));
@@ -251,6 +254,11 @@ TEST(EventRefusals, OpenInTheExportingProcess) {
   scenario.role(
       "exporter", records_late([](const SharedEvent& event) {
         const cudaIpcEventHandle_t handle = event.handle();
+        EXPECT_TRUE(open_refused(handle, cudaErrorDeviceUninitialized));
+        EXPECT_TRUE(driver_open_refused(handle, CUDA_ERROR_INVALID_CONTEXT));
+        // The export of a newer event does not change this.
+        const SharedEvent newer;
+        EXPECT_TRUE(open_refused(newer.handle(), cudaErrorDeviceUninitialized));
         EXPECT_TRUE(open_refused(handle, cudaErrorDeviceUninitialized));
         EXPECT_TRUE(driver_open_refused(handle, CUDA_ERROR_INVALID_CONTEXT));
         std::thread([&] {

@@ -38,6 +38,35 @@ CUresult write(const Words& word, uint32_t value, cudaStream_t stream) {
       stream, address_of(word.data), value, CU_STREAM_WRITE_VALUE_DEFAULT));
 }
 
+constexpr auto k64Bits = CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
+constexpr uint64_t kHigh = uint64_t{1} << 32;
+
+CUresult write_64(const Words& word, uint64_t value, cudaStream_t stream) {
+  return NOTED(DRIVER(cuStreamWriteValue64)(
+      stream, address_of(word.data), value, CU_STREAM_WRITE_VALUE_DEFAULT));
+}
+
+CUresult wait_for_64(const Words& word, uint64_t value, cudaStream_t stream) {
+  return NOTED(DRIVER(cuStreamWaitValue64)(stream, address_of(word.data), value,
+                                           CU_STREAM_WAIT_VALUE_EQ));
+}
+
+void has_to_support(Role& me, CUdevice_attribute which, const char* what) {
+  if (attribute(which) == 0)
+    me.not_applicable(std::string("the device does not support ") + what);
+}
+
+// A batch of one operation on a word.
+CUresult batch_of_one(CUstreamBatchMemOpType type, const uint32_t* word,
+                      unsigned flags, cudaStream_t stream, uint64_t value = 0) {
+  CUstreamBatchMemOpParams one{};
+  one.waitValue.operation = type;  // a write has the same fields
+  one.waitValue.address = address_of(word);
+  one.waitValue.value64 = value;
+  one.waitValue.flags = flags;
+  return NOTED(DRIVER(cuStreamBatchMemOp)(stream, 1, &one, 0));
+}
+
 // A word with an odd index, far from the start of the memory, and the next
 // word.
 Words far_word(const Words& memory) {
@@ -152,6 +181,7 @@ void wait_in_every_stream(
 struct Way {
   void (*wait)(const Words&, uint32_t, cudaStream_t);
   void (*tell)(const Words&, uint32_t, cudaStream_t);
+  bool of_64_bits = false;
 };
 
 const Way kByStream = {
@@ -160,6 +190,25 @@ const Way kByStream = {
     },
     [](const Words& word, uint32_t value, cudaStream_t stream) {
       EXPECT_SUCCESS(write(word, value, stream));
+    }};
+// Both halves of the word of 64 bits are the value of the round.
+const Way kBy64Bits = {
+    [](const Words& word, uint32_t value, cudaStream_t stream) {
+      EXPECT_SUCCESS(wait_for_64(word, value * kHigh + value, stream));
+    },
+    [](const Words& word, uint32_t value, cudaStream_t stream) {
+      EXPECT_SUCCESS(write_64(word, value * kHigh + value, stream));
+    },
+    true};
+const Way kByBatches = {
+    [](const Words& word, uint32_t value, cudaStream_t stream) {
+      EXPECT_SUCCESS(batch_of_one(CU_STREAM_MEM_OP_WAIT_VALUE_32, word.data,
+                                  CU_STREAM_WAIT_VALUE_EQ, stream, value));
+    },
+    [](const Words& word, uint32_t value, cudaStream_t stream) {
+      EXPECT_SUCCESS(batch_of_one(CU_STREAM_MEM_OP_WRITE_VALUE_32, word.data,
+                                  CU_STREAM_WRITE_VALUE_DEFAULT, stream,
+                                  value));
     }};
 const Way kByKernels = {queue_await, queue_publish};
 
@@ -179,6 +228,7 @@ void load_kernels(const Words& word, const Words& data, WrongWords* wrong) {
 void every_round_is_seen(const Way& way) {
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [way](Role& me) {
+    if (way.of_64_bits) has_to_support(me, k64Bits, "words of 64 bits");
     const DeviceBuffer data(kBytes), word(kWordBytes);
     const Stream stream;
     WrongWords wrong;
@@ -196,6 +246,7 @@ void every_round_is_seen(const Way& way) {
     me.wait("closed");
   });
   scenario.role("importer", [way](Role& me) {
+    if (way.of_64_bits) has_to_support(me, k64Bits, "words of 64 bits");
     LegacyMapping data(me.receive<Handle>("data"), kBytes);
     LegacyMapping word(me.receive<Handle>("word"), kWordBytes);
     const DeviceBuffer own(kBytes), own_word(kWordBytes);
@@ -288,6 +339,54 @@ TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
   scenario.run(20s);
 }
 
+// Two importers wait for a word of the exporter. Then the second importer
+// writes a word for which the first importer and the exporter wait.
+TEST(DeviceFlags, TwoImportersWaitForAWord) {
+  covers("FLAG-01");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  const auto second_word = [](const Words& memory) {
+    return Words(memory.data + 8, sizeof(uint32_t));
+  };
+  scenario.role("exporter", [=](Role& me) {
+    const DeviceBuffer memory(kBytes);
+    clear(memory);
+    const Stream waits, writes;
+    me.send("handle", memory.legacy_handle());
+    EXPECT_SUCCESS(wait_for(second_word(memory), kAwaited, waits));
+    me.wait("waits", 2);
+    EXPECT_SUCCESS(write(memory, kAwaited, writes));
+    EXPECT_TRUE(passes(writes));
+    me.wait("has passed", 2);
+    EXPECT_TRUE(is_held(waits));
+    me.signal("exporter waits");
+    EXPECT_TRUE(passes(waits));
+    EXPECT_SUCCESS(write(second_word(memory), kAwaited, writes));
+    ASSERT_TRUE(passes(waits));  // no stream waits at the end
+    me.wait("closed", 2);
+  });
+  scenario.roles("importer", 2, [=](Role& me) {
+    LegacyMapping memory(me.receive<Handle>("handle"), kBytes);
+    const Stream stream;
+    EXPECT_SUCCESS(wait_for(memory, kAwaited, stream));
+    EXPECT_TRUE(is_held(stream));
+    me.signal("waits");
+    EXPECT_TRUE(passes(stream));
+    if (me.index() == 0) {
+      EXPECT_SUCCESS(wait_for(second_word(memory), kAwaited, stream));
+      EXPECT_TRUE(is_held(stream));
+    }
+    me.signal("has passed");
+    me.wait("exporter waits");
+    if (me.index() == 1)
+      EXPECT_SUCCESS(write(second_word(memory), kAwaited, stream));
+    EXPECT_TRUE(passes(stream));
+    memory.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
 TEST(DeviceFlags, AWrittenWordComesAfterWhatItsStreamWrote) {
   covers("FLAG-02");
   needs(gpus(1), legacy_memory);
@@ -307,8 +406,8 @@ struct Condition {
 // For each condition one stream waits. All these streams wait at the same time.
 // There are few conditions, because streams can share a queue of the GPU, and
 // then one wait would hold all streams of the queue.
-void hold_then_let_pass(const std::vector<Condition>& conditions) {
-  const DeviceBuffer memory(kWordBytes);
+void hold_then_let_pass(const Words& memory,
+                        const std::vector<Condition>& conditions) {
   const auto word_of = [&](size_t i) {
     return Words(memory.data + i, sizeof(uint32_t));
   };
@@ -341,27 +440,50 @@ TEST(DeviceFlags, EachConditionWaitsForItsValues) {
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     constexpr unsigned kGreater = CU_STREAM_WAIT_VALUE_GEQ;
-    hold_then_let_pass({
-        {"greater", kGreater, 5, 4, 6},
-        {"equal is enough", kGreater, 5, 4, 5},
-        {"greater after the wrap", kGreater, 0xFFFFFFFE, 0xFFFFFFFD, 1},
-        {"less before the wrap", kGreater, 1, 0xFFFFFFFE, 1},
-    });
-    hold_then_let_pass({
-        {"equal alone", CU_STREAM_WAIT_VALUE_EQ, 5, 6, 5},
-        {"any common bit", CU_STREAM_WAIT_VALUE_AND, 6, 9, 2},
-        {"the highest bit", CU_STREAM_WAIT_VALUE_AND, 0x80000000, 0x7FFFFFFF,
-         0x80000000},
-        {"equal to zero", CU_STREAM_WAIT_VALUE_EQ, 0, 6, 0},
-    });
+    const DeviceBuffer memory(kWordBytes);
+    hold_then_let_pass(
+        memory,
+        {
+            {"greater", kGreater, 5, 4, 6},
+            {"equal is enough", kGreater, 5, 4, 5},
+            {"greater after the wrap", kGreater, 0xFFFFFFFE, 0xFFFFFFFD, 1},
+            {"less before the wrap", kGreater, 1, 0xFFFFFFFE, 1},
+        });
+    hold_then_let_pass(
+        memory, {
+                    {"equal alone", CU_STREAM_WAIT_VALUE_EQ, 5, 6, 5},
+                    {"any common bit", CU_STREAM_WAIT_VALUE_AND, 6, 9, 2},
+                    {"the highest bit", CU_STREAM_WAIT_VALUE_AND, 0x80000000,
+                     0x7FFFFFFF, 0x80000000},
+                    {"equal to zero", CU_STREAM_WAIT_VALUE_EQ, 0, 6, 0},
+                });
     // The comparison is cyclic: it compares no signed numbers.
-    hold_then_let_pass({
-        {"greater than the largest signed number", kGreater, 0x7FFFFFFF,
-         0x7FFFFFFE, 0x80000000},
-        {"half of all numbers away", kGreater, 0, 0x80000000, 0x7FFFFFFF},
-    });
+    hold_then_let_pass(
+        memory,
+        {
+            {"greater than the largest signed number", kGreater, 0x7FFFFFFF,
+             0x7FFFFFFE, 0x80000000},
+            {"half of all numbers away", kGreater, 0, 0x80000000, 0x7FFFFFFF},
+        });
   });
   scenario.run(30s);
+}
+
+TEST(DeviceFlags, EachConditionWaitsForAnOpenedWord) {
+  covers("FLAG-03");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    hold_then_let_pass(far_word(mapping),
+                       {{"greater", CU_STREAM_WAIT_VALUE_GEQ, 5, 4, 7},
+                        {"any common bit", CU_STREAM_WAIT_VALUE_AND, 6, 9, 2},
+                        {"equal alone", CU_STREAM_WAIT_VALUE_EQ, 5, 6, 5}});
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
 }
 
 TEST(DeviceFlags, AtomicsOfSystemScopeOrderTwoProcesses) {
@@ -419,18 +541,6 @@ TEST(DeviceFlags, AWordInAPoolIsObserved) {
   scenario.run(20s);
 }
 
-// A batch of one operation on a word.
-static CUresult batch_of_one(CUstreamBatchMemOpType type, const uint32_t* word,
-                             unsigned flags, cudaStream_t stream,
-                             uint32_t value = 0) {
-  CUstreamBatchMemOpParams one{};
-  one.waitValue.operation = type;  // a write has the same fields
-  one.waitValue.address = address_of(word);
-  one.waitValue.value = value;
-  one.waitValue.flags = flags;
-  return NOTED(DRIVER(cuStreamBatchMemOp)(stream, 1, &one, 0));
-}
-
 // Judges that a stream refuses a word in managed memory. The word is 0. So the
 // condition is already true, and the written value is the present value:
 // nothing hangs and nothing changes if a call is not refused.
@@ -446,6 +556,19 @@ static void expect_managed_word_refused(const uint32_t* word,
                               CU_STREAM_WAIT_VALUE_EQ, stream),
                  CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_REFUSED(batch_of_one(CU_STREAM_MEM_OP_WRITE_VALUE_32, word,
+                              CU_STREAM_WRITE_VALUE_DEFAULT, stream),
+                 CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+  if (attribute(k64Bits) == 0) return;
+  EXPECT_REFUSED(DRIVER(cuStreamWaitValue64)(stream, address_of(word), 0,
+                                             CU_STREAM_WAIT_VALUE_EQ),
+                 CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_REFUSED(DRIVER(cuStreamWriteValue64)(stream, address_of(word), 0,
+                                              CU_STREAM_WRITE_VALUE_DEFAULT),
+                 CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_REFUSED(batch_of_one(CU_STREAM_MEM_OP_WAIT_VALUE_64, word,
+                              CU_STREAM_WAIT_VALUE_EQ, stream),
+                 CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_REFUSED(batch_of_one(CU_STREAM_MEM_OP_WRITE_VALUE_64, word,
                               CU_STREAM_WRITE_VALUE_DEFAULT, stream),
                  CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
 }
@@ -472,6 +595,13 @@ TEST(DeviceFlags, ManagedMemoryIsRefused) {
       expect_managed_word_refused(static_cast<uint32_t*>(on_host), stream);
       EXPECT_TRUE(passes(stream));
       CALL(cudaFree(on_host));
+    }
+    if (attribute(cudaDevAttrConcurrentManagedAccess) == 1) {
+      SCOPED_TRACE("moved to the GPU");
+      const cudaMemLocation gpu{cudaMemLocationTypeDevice, 0};
+      CALL(cudaMemPrefetchAsync(memory, kWordBytes, gpu, 0, nullptr));
+      CALL(cudaStreamSynchronize(nullptr));
+      expect_managed_word_refused(word.data, stream);
     }
     const DeviceBuffer good(kWordBytes);
     clear(good);
@@ -681,6 +811,9 @@ void expect_work_is_held(const Words& word, const Stream& stream,
   for (const Work& work : kWork)
     expect_held(work.name, [&] { work.queue(target, stream); });
   expect_held("a graph", [&] { graph.launch_in(stream); });
+  if (attribute(k64Bits) != 0)
+    expect_held("the write of 64 bits",
+                [&] { EXPECT_SUCCESS(write_64(target, 7, stream)); });
 
   expect_copies_and_hosts_are_held(word, waits);
   expect_events_and_hosts_are_held(word, waits);
@@ -719,6 +852,9 @@ void expect_word_comes_after_work(
   for (const Work& work : kWork)
     expect_order(work.name, [&] { work.queue(target, stream); });
   expect_order("a graph", [&] { graph.launch_in(stream); });
+  if (attribute(k64Bits) != 0)
+    expect_order("the write of 64 bits",
+                 [&] { EXPECT_SUCCESS(write_64(target, 7, stream)); });
 
   static std::atomic<bool> goes_on;
   goes_on = false;
@@ -840,18 +976,24 @@ TEST(DeviceFlags, EveryStreamAndThreadWritesWords) {
       return wait_for(word, kAwaited, stream);
     });
     // The importer also waits for the last word of a second allocation, while
-    // the first allocation is open.
-    LegacyMapping second(me.receive<Handle>("second"), kBytes);
-    const Words last(second.data + second.count - 1, sizeof(uint32_t));
-    const Stream waits, writes;
-    EXPECT_SUCCESS(wait_for(last, kAwaited, waits));
-    EXPECT_TRUE(is_held(waits));
-    EXPECT_SUCCESS(write(last, kAwaited, writes));
-    EXPECT_TRUE(passes(waits));
-    EXPECT_EQ(value_at(last.data), kAwaited);
-    expect_any_writer_counts(last);
-    expect_both_waits_hold(second);
-    second.close();
+    // the first allocation is open. It opens the second allocation twice, one
+    // time after the other.
+    const auto handle = me.receive<Handle>("second");
+    for (const char* const time : {"opened once", "opened again"}) {
+      SCOPED_TRACE(time);
+      LegacyMapping second(handle, kBytes);
+      const Words last(second.data + second.count - 1, sizeof(uint32_t));
+      const Stream waits, writes;
+      clear(last);
+      EXPECT_SUCCESS(wait_for(last, kAwaited, waits));
+      EXPECT_TRUE(is_held(waits));
+      EXPECT_SUCCESS(write(last, kAwaited, writes));
+      EXPECT_TRUE(passes(waits));
+      EXPECT_EQ(value_at(last.data), kAwaited);
+      expect_any_writer_counts(last);
+      expect_both_waits_hold(second);
+      second.close();
+    }
     mapping.close();
     me.signal("closed");
   });
@@ -916,29 +1058,11 @@ TEST(DeviceFlags, AWordMayLieInPinnedHostMemory) {
 
 namespace {
 
-void has_to_support(Role& me, CUdevice_attribute which, const char* what) {
-  if (attribute(which) == 0)
-    me.not_applicable(std::string("the device does not support ") + what);
-}
-
-constexpr auto k64Bits = CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
-
-CUresult write_64(const Words& word, uint64_t value, cudaStream_t stream) {
-  return NOTED(DRIVER(cuStreamWriteValue64)(
-      stream, address_of(word.data), value, CU_STREAM_WRITE_VALUE_DEFAULT));
-}
-
-CUresult wait_for_64(const Words& word, uint64_t value, cudaStream_t stream) {
-  return NOTED(DRIVER(cuStreamWaitValue64)(stream, address_of(word.data), value,
-                                           CU_STREAM_WAIT_VALUE_EQ));
-}
-
 struct Case64 {
   const char* name;
   unsigned flags;
   uint64_t value, holds, lets_pass;
 };
-constexpr uint64_t kHigh = uint64_t{1} << 32;
 constexpr Case64 kCases64[] = {
     {"greater in the upper half", CU_STREAM_WAIT_VALUE_GEQ, 5 * kHigh,
      4 * kHigh + 9, 6 * kHigh},
@@ -956,6 +1080,10 @@ constexpr Case64 kCases64[] = {
      6 * kHigh + 7, 5 * kHigh + 7},
     {"a common bit of the upper half", CU_STREAM_WAIT_VALUE_AND, 6 * kHigh,
      9 * kHigh + 6, 2 * kHigh},
+    {"half of all numbers away", CU_STREAM_WAIT_VALUE_GEQ, 0, uint64_t{1} << 63,
+     ~uint64_t{0} >> 1},
+    {"the highest bit", CU_STREAM_WAIT_VALUE_AND, uint64_t{1} << 63,
+     ~uint64_t{0} >> 1, uint64_t{1} << 63},
 };
 
 // Judges that a word of 64 bits holds a stream and then lets the stream pass.
@@ -1081,10 +1209,25 @@ TEST(DeviceFlags, AWordOf64BitsOrdersTwoProcesses) {
     for (const Stream& each : waiting) EXPECT_TRUE(passes(each));
     EXPECT_SUCCESS(write_64(last, 4 * kHigh + 4, waiting[0]));
     EXPECT_TRUE(passes(waiting[0]));
+    const Words inside(mapping.data + mapping.count / 2, sizeof(uint64_t));
+    for (const Case64& one : kCases64)
+      expect_64(one, inside, waiting[0], waiting[1]);
     mapping.close();
     me.signal("closed");
   });
   scenario.run(20s);
+}
+
+TEST(DeviceFlags, AWordOf64BitsComesAfterWhatItsStreamWrote) {
+  covers("FLAG-07");
+  needs(gpus(1), legacy_memory);
+  every_round_is_seen(kBy64Bits);
+}
+
+TEST(DeviceFlags, ABatchComesAfterWhatItsStreamWrote) {
+  covers("FLAG-09");
+  needs(gpus(1), legacy_memory);
+  every_round_is_seen(kByBatches);
 }
 
 TEST(DeviceFlags, ABitMayBeMissingInBoth) {
@@ -1165,6 +1308,83 @@ CUresult writes_by_batch(const Words& word, uint32_t value,
 
 }  // namespace
 
+// A wait in a batch has the conditions of a single wait.
+static void expect_conditions_in_a_batch(const Words& word) {
+  const Stream waits, writes;
+  const Condition conditions[] = {
+      {"greater", CU_STREAM_WAIT_VALUE_GEQ, 2, 1, 4},
+      {"a common bit", CU_STREAM_WAIT_VALUE_AND, 2, 4, 3},
+      {"greater than the largest signed number", CU_STREAM_WAIT_VALUE_GEQ,
+       0x7FFFFFFF, 0x7FFFFFFE, 0x80000000}};
+  for (const Condition& one : conditions) {
+    SCOPED_TRACE(one.name);
+    EXPECT_SUCCESS(write(word, one.holds, writes));
+    EXPECT_TRUE(passes(writes));
+    Operation wait = waiting_for(word.data, one.value);
+    wait.waitValue.flags = one.flags;
+    EXPECT_SUCCESS(batch({wait}, waits));
+    EXPECT_TRUE(is_held(waits));
+    EXPECT_SUCCESS(write(word, one.lets_pass, writes));
+    EXPECT_TRUE(passes(waits));
+    EXPECT_SUCCESS(write(word, one.value, writes));  // ends any other wait
+    ASSERT_TRUE(passes(waits));
+  }
+}
+
+// A batch whose operations use opened memory and memory of this process, in
+// both orders.
+static void expect_two_memories_in_a_batch(const Words& opened) {
+  constexpr auto kWrite = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  const DeviceBuffer own(kWordBytes);
+  const Stream waits, writes;
+  for (const bool own_first : {true, false}) {
+    SCOPED_TRACE(own_first ? "its own word first" : "an opened word first");
+    const Words first(own_first ? own.data : opened.data, kWordBytes);
+    const Words second(own_first ? opened.data : own.data, kWordBytes);
+    clear(first);
+    clear(second);
+    EXPECT_SUCCESS(
+        batch({writing(kWrite, first.data, 1), writing(kWrite, second.data, 2),
+               waiting_for(second.data + 4, kAwaited),
+               writing(kWrite, second.data + 8, 3),
+               writing(kWrite, first.data + 8, 4)},
+              waits));
+    EXPECT_TRUE(is_held(waits));
+    EXPECT_EQ(value_at(first.data), 1u);
+    EXPECT_EQ(value_at(second.data), 2u);
+    EXPECT_EQ(value_at(first.data + 8), 0u) << "the wait does not hold it";
+    EXPECT_EQ(value_at(second.data + 8), 0u) << "the wait does not hold it";
+    EXPECT_SUCCESS(
+        write({second.data + 4, sizeof(uint32_t)}, kAwaited, writes));
+    EXPECT_TRUE(passes(waits));
+    EXPECT_EQ(value_at(second.data + 8), 3u);
+    EXPECT_EQ(value_at(first.data + 8), 4u);
+  }
+}
+
+// An operation of 32 bits uses `value`, which is one half of the union with
+// `value64`. The other half means nothing.
+static void expect_32_bits_in_a_batch(const Words& words) {
+  constexpr uint64_t kValue = 9 * kHigh + kAwaited;
+  const Words word(words.data + 4, sizeof(uint32_t));
+  const Stream waits, writes;
+  CALL(cudaMemset(word.data - 1, 0x3C, 3 * sizeof(uint32_t)));
+  CALL(cudaDeviceSynchronize());
+  Operation wait = waiting_for(word.data, 0);
+  wait.waitValue.value64 = kValue;
+  EXPECT_SUCCESS(batch({wait}, waits));
+  EXPECT_TRUE(is_held(waits));
+  EXPECT_SUCCESS(batch(
+      {writing(CU_STREAM_MEM_OP_WRITE_VALUE_32, word.data, kValue)}, writes));
+  EXPECT_TRUE(passes(writes));
+  EXPECT_TRUE(passes(waits));
+  uint32_t seen[3] = {};
+  CALL(cudaMemcpy(seen, word.data - 1, sizeof seen, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(seen[0], 0x3C3C3C3Cu) << "the word before it";
+  EXPECT_EQ(seen[1], kAwaited);
+  EXPECT_EQ(seen[2], 0x3C3C3C3Cu) << "the word after it";
+}
+
 // An importer whose batches first write a value other than the awaited value.
 static void opens_the_gate_by_batches(Role& me) {
   LegacyMapping mapping(me.receive<Handle>("words"), kBytes);
@@ -1196,6 +1416,9 @@ static void opens_the_gate_by_batches(Role& me) {
   me.signal("the importer waits");
   EXPECT_TRUE(passes(stream));
   EXPECT_EQ(value_at(last.data - 1), 7u);
+  const Words inside(mapping.data + mapping.count / 2, kWordBytes);
+  expect_conditions_in_a_batch(inside);
+  expect_two_memories_in_a_batch(inside);
   mapping.close();
   me.signal("closed");
 }
@@ -1236,8 +1459,9 @@ TEST(DeviceFlags, ABatchIsDoneInTheOrderOfItsArray) {
       me.wait("opened");
     }
     // The documentation: "Reserved for future expansion; must be 0".
-    EXPECT_REFUSED(batch({writing(kWrite, state, 3)}, streams[0], 1),
-                   CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+    for (const unsigned flags : {1u, 2u, 1u << 31})
+      EXPECT_REFUSED(batch({writing(kWrite, state, 3)}, streams[0], flags),
+                     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
     EXPECT_TRUE(passes(streams[0]));
     EXPECT_EQ(value_at(state), 2u) << "a batch that was refused";
     EXPECT_TRUE(context_is_usable());
@@ -1327,29 +1551,6 @@ TEST(DeviceFlags, ABatchReachesAnImportOfADescriptor) {
   word_of_an_import_orders({far_word, waits_by_batch, writes_by_batch});
 }
 
-// A wait in a batch has the conditions of a single wait.
-static void expect_conditions_in_a_batch(const Words& word) {
-  const Stream waits, writes;
-  const Condition conditions[] = {
-      {"greater", CU_STREAM_WAIT_VALUE_GEQ, 2, 1, 4},
-      {"a common bit", CU_STREAM_WAIT_VALUE_AND, 2, 4, 3},
-      {"greater than the largest signed number", CU_STREAM_WAIT_VALUE_GEQ,
-       0x7FFFFFFF, 0x7FFFFFFE, 0x80000000}};
-  for (const Condition& one : conditions) {
-    SCOPED_TRACE(one.name);
-    EXPECT_SUCCESS(write(word, one.holds, writes));
-    EXPECT_TRUE(passes(writes));
-    Operation wait = waiting_for(word.data, one.value);
-    wait.waitValue.flags = one.flags;
-    EXPECT_SUCCESS(batch({wait}, waits));
-    EXPECT_TRUE(is_held(waits));
-    EXPECT_SUCCESS(write(word, one.lets_pass, writes));
-    EXPECT_TRUE(passes(waits));
-    EXPECT_SUCCESS(write(word, one.value, writes));  // ends any other wait
-    ASSERT_TRUE(passes(waits));
-  }
-}
-
 // Each of two waits in a batch holds what comes after it, and has a condition
 // of its own.
 static void expect_each_wait_of_a_batch(const Words& words) {
@@ -1423,6 +1624,7 @@ TEST(DeviceFlags, EveryStreamAndThreadHasBatches) {
       expect_word_on_host(waits_by_batch, writes_by_batch, registered);
     expect_conditions_in_a_batch(words);
     expect_each_wait_of_a_batch(words);
+    expect_32_bits_in_a_batch(words);
     if (attribute(k64Bits) == 0) return;
     expect_conditions_64_in_a_batch(words);
     clear(words);

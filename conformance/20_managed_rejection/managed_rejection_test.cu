@@ -164,6 +164,14 @@ TEST(ManagedRejection, ManagedMemoryHasNoHandle) {
     EXPECT_TRUE(copy_reads(words, pattern("host")));
     EXPECT_TRUE(host_reads(words, pattern("host")));
     CALL(cudaFree(memory));
+
+    for (const size_t bytes : {size_t{4}, kBytes}) {
+      CUdeviceptr made = 0;
+      CALL(DRIVER(cuMemAllocManaged)(&made, bytes, CU_MEM_ATTACH_GLOBAL));
+      expect_no_handle(me, "cuMemAllocManaged", words_at(made, bytes).data,
+                       kManagedRefusals);
+      CALL(DRIVER(cuMemFree)(made));
+    }
   });
   scenario.run(20s);
 }
@@ -176,6 +184,8 @@ TEST(ManagedRejection, AManagedVariableHasNoHandle) {
     CALL(cudaFree(nullptr));
     expect_no_handle(me, "__managed__ variable", managed_words,
                      kManagedRefusals);
+    expect_no_handle(me, "an address inside a __managed__ variable",
+                     managed_words + kWordsOfVariable / 2, kManagedRefusals);
     expect_usable_on_both_sides(Words(managed_words, sizeof managed_words));
     expect_no_handle(me, "__managed__ variable that was used", managed_words,
                      kManagedRefusals);
@@ -243,6 +253,31 @@ TEST(ManagedRejection, OtherNumbersHaveNoHandle) {
   scenario.run(20s);
 }
 
+// Addresses of cuMemAddressReserve are no memory: before a mapping, without
+// access to it, and after it.
+TEST(ManagedRejection, ReservedAddressesHaveNoHandle) {
+  covers("MNGD-04");
+  needs(gpus(1), legacy_memory, vmm);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk =
+        Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
+    const Reservation range(2 * bytes);
+    const auto expect = [&](const std::string& when) {
+      for (const size_t offset : {size_t{0}, bytes / 2, bytes})
+        expect_no_handle(me, when + ", offset " + std::to_string(offset),
+                         words_at(range.at(offset), 4).data);
+    };
+    expect("reserved addresses");
+    range.map(0, bytes, chunk);
+    expect("addresses without access");
+    range.unmap(0, bytes);
+    expect("addresses that were mapped");
+  });
+  scenario.run(20s);
+}
+
 TEST(ManagedRejection, AVariableOfTheDevice) {
   covers("MNGD-05");
   needs(gpus(1), legacy_memory);
@@ -283,6 +318,16 @@ TEST(ManagedRejection, StreamOrderedMemoryHasNoHandle) {
     void* const old = freed.data;
     freed.free();
     expect_no_handle(me, "freed memory of a pool", old);
+    by_both_apis([&](auto api) {
+      for (const size_t bytes : {size_t{4}, size_t{4096}, kBytes}) {
+        const std::string size = std::to_string(bytes) + " bytes";
+        const AsyncBuffer current = allocated(api, bytes);
+        const AsyncBuffer own = allocated(api, pool, bytes);
+        CALL(cudaStreamSynchronize(nullptr));
+        expect_not_legacy(me, size + " of the current pool", current.data);
+        expect_not_legacy(me, size + " of a pool of its own", own.data);
+      }
+    });
     buffer.fill(pattern("pool"));
     EXPECT_TRUE(kernel_reads(buffer, pattern("pool")));
   });
@@ -301,6 +346,7 @@ TEST(ManagedRejection, MemoryOfAPoolToShareHasNoHandle) {
     EXPECT_TRUE(kernel_reads(buffer, pattern("pool")));
     me.send_descriptor("pool", pool.exported().get());
     me.send("pointer", buffer.exported());
+    expect_not_legacy(me, "memory whose pointer was exported", buffer.data);
     me.wait("freed");
   });
   scenario.role("importer", [](Role& me) {
@@ -439,8 +485,8 @@ TEST(ManagedRejection, MemoryOfAGraphHasNoHandle) {
       return code;
     };
     void* memory = nullptr;
-    for (const auto type :
-         {cudaMemHandleTypePosixFileDescriptor, cudaMemHandleTypeFabric}) {
+    for (const auto type : {cudaMemHandleTypePosixFileDescriptor,
+                            cudaMemHandleTypeFabric, kFdAndFabric}) {
       SCOPED_TRACE("handle type " + std::to_string(type));
       EXPECT_REFUSED(add(type, &memory), cudaErrorInvalidValue,
                      cudaErrorNotSupported);
@@ -471,7 +517,7 @@ TEST(ManagedRejection, APoolOnTheHostCannotBeShared) {
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     // The number of the location means nothing for the host.
-    for (const int number : {0, 1 << 20}) {
+    for (const int number : {0, 1 << 20, -1}) {
       SCOPED_TRACE("location " + std::to_string(number));
       const auto wanted =
           pool_at({cudaMemLocationTypeHost, number}, cudaMemHandleTypeNone);
@@ -498,7 +544,9 @@ TEST(ManagedRejection, AChunkOnTheHostCannotBeShared) {
     CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
     wanted.location = {CU_MEM_LOCATION_TYPE_HOST, 0};
     const size_t bytes = granule(wanted);
-    for (const auto type : {kFd, CU_MEM_HANDLE_TYPE_FABRIC}) {
+    for (const auto type :
+         {kFd, CU_MEM_HANDLE_TYPE_FABRIC,
+          static_cast<CUmemAllocationHandleType>(kFdAndFabric)}) {
       SCOPED_TRACE("handle type " + std::to_string(type));
       wanted.requestedHandleTypes = type;
       CUmemGenericAllocationHandle chunk = 0;
@@ -507,7 +555,8 @@ TEST(ManagedRejection, AChunkOnTheHostCannotBeShared) {
     }
     wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
     // The number of the location means nothing for the host.
-    for (const int number : {0, 1 << 20}) {
+    for (const int number : {0, 1 << 20, -1}) {
+      SCOPED_TRACE("location " + std::to_string(number));
       wanted.location.id = number;
       CUmemGenericAllocationHandle chunk = 0;
       EXPECT_SUCCESS(DRIVER(cuMemCreate)(&chunk, bytes, &wanted, 0));
@@ -537,13 +586,16 @@ TEST(ManagedRejection, APoolHasNoCurrentNumaNode) {
     here(cudaMemLocationTypeDevice, 0);
     if (attribute(cudaDevAttrHostNumaMemoryPoolsSupported) != 0)
       here(cudaMemLocationTypeHostNuma, numa_node());
-    const cudaMemPoolProps wanted =
-        pool_at({cudaMemLocationTypeHostNumaCurrent, 0}, cudaMemHandleTypeNone);
-    by_both_apis([&](auto api) {
-      Sentinel<cudaMemPool_t> pool;
-      EXPECT_CODE(api.kInvalidValue, api.mem_pool_create(pool.out(), wanted));
-    });
-    expect_not_shareable(wanted);
+    for (const int number : {0, 1, -1}) {
+      SCOPED_TRACE("location " + std::to_string(number));
+      const cudaMemPoolProps wanted = pool_at(
+          {cudaMemLocationTypeHostNumaCurrent, number}, cudaMemHandleTypeNone);
+      by_both_apis([&](auto api) {
+        Sentinel<cudaMemPool_t> pool;
+        EXPECT_CODE(api.kInvalidValue, api.mem_pool_create(pool.out(), wanted));
+      });
+      expect_not_shareable(wanted);
+    }
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);
@@ -570,11 +622,14 @@ TEST(ManagedRejection, AChunkHasNoCurrentNumaNode) {
                                CU_MEM_HANDLE_TYPE_NONE));
     for (const auto type : {CU_MEM_HANDLE_TYPE_NONE, kFd}) {
       SCOPED_TRACE("handle type " + std::to_string(type));
-      const CUmemAllocationProp wanted =
-          at(CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0, type);
-      Sentinel<CUmemGenericAllocationHandle> chunk;
-      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
-                  DRIVER(cuMemCreate)(chunk.out(), kBytes, &wanted, 0));
+      for (const int number : {0, 1, -1}) {
+        SCOPED_TRACE("location " + std::to_string(number));
+        const CUmemAllocationProp wanted =
+            at(CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, number, type);
+        Sentinel<CUmemGenericAllocationHandle> chunk;
+        EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+                    DRIVER(cuMemCreate)(chunk.out(), kBytes, &wanted, 0));
+      }
     }
     EXPECT_TRUE(context_is_usable());
   });
@@ -643,8 +698,8 @@ TEST(ManagedRejection, AManagedPoolCannotBeShared) {
     else
       me.not_applicable(std::string("no managed pools: the ") + api.kName +
                         " gives " + name_of(code));
-    for (const auto type :
-         {cudaMemHandleTypePosixFileDescriptor, cudaMemHandleTypeFabric}) {
+    for (const auto type : {cudaMemHandleTypePosixFileDescriptor,
+                            cudaMemHandleTypeFabric, kFdAndFabric}) {
       SCOPED_TRACE("handle type " + std::to_string(type));
       wanted.handleTypes = type;
       Sentinel<cudaMemPool_t> none;

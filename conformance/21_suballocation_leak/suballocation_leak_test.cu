@@ -313,6 +313,21 @@ TEST(SuballocationLeak, TheTailOfTheLastBlockMayHaveNeighbours) {
   scenario.run(20s);
 }
 
+// Sets each mapping, and then judges that each has what was set.
+static void expect_writes_stay_inside(
+    const std::deque<LegacyMapping>& mappings) {
+  const auto byte_of = [](size_t i) { return static_cast<int>(i + 1); };
+  for (size_t i = 0; i < mappings.size(); ++i)
+    CALL(cudaMemset(mappings[i].data, byte_of(i), mappings[i].bytes()));
+  CALL(cudaDeviceSynchronize());
+  for (size_t i = 0; i < mappings.size(); ++i) {
+    const uint32_t set = 0x01010101u * static_cast<uint32_t>(byte_of(i));
+    EXPECT_EQ(replace(mappings[i].data, mappings[i].bytes(), set, set),
+              mappings[i].count)
+        << "the memset of allocation " << i;
+  }
+}
+
 TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
   covers("SUBA-05");
   needs(gpus(1), legacy_memory);
@@ -338,9 +353,13 @@ TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
     }
     EXPECT_EQ(handles.size(), size_t{kCount}) << "two handles are alike";
     me.wait("closed");
+    for (int i = 0; i < kCount; ++i)
+      EXPECT_TRUE(kernel_reads(buffers[i], pattern("written " + number(i))))
+          << number(i);
   });
 
   scenario.role("importer", [](Role& me) {
+    const DeviceBuffer source(bytes_of(1));
     std::deque<LegacyMapping> mappings;
     for (int i = 0; i < kCount; ++i)
       mappings.emplace_back(me.receive<cudaIpcMemHandle_t>(number(i)),
@@ -350,6 +369,13 @@ TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
       EXPECT_TRUE(kernel_reads(mappings[i], pattern(number(i))));
       EXPECT_TRUE(copy_reads(mappings[i], pattern(number(i))));
     }
+    expect_writes_stay_inside(mappings);
+    for (int i = 0; i < kCount; ++i) {
+      Words(source.data, bytes_of(i)).fill(pattern("written " + number(i)));
+      CALL(cudaMemcpy(mappings[i].data, source.data, bytes_of(i),
+                      cudaMemcpyDeviceToDevice));
+    }
+    CALL(cudaDeviceSynchronize());
     for (LegacyMapping& mapping : mappings) mapping.close();
     me.signal("closed");
   });

@@ -43,8 +43,15 @@ unsigned capable(const void* pointer) {
 }
 
 // Judges that the attribute of the pointer and the result of an export agree.
-void expect_attribute_is_true(const char* kind, void* memory) {
+// The attribute is about the allocation that the pointer maps to, so other
+// addresses in the first `bytes` of the memory have the same attribute.
+void expect_attribute_is_true(const char* kind, void* memory,
+                              size_t bytes = 1) {
   const unsigned told = capable(memory);
+  for (const size_t offset : {size_t{1}, bytes / 2, bytes - 1})
+    if (offset < bytes)
+      EXPECT_EQ(capable(static_cast<char*>(memory) + offset), told)
+          << kind << ", offset " << offset;
   Handle handle;
   const cudaError_t code = NOTED(cudaIpcGetMemHandle(&handle, memory));
   cudaGetLastError();
@@ -62,9 +69,10 @@ TEST(PointerAttributes, TheAttributeTellsWhatCanBeExported) {
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const DeviceBuffer buffer(kBytes), small(kSmall), odd(kSmall + 1);
-    expect_attribute_is_true("cudaMalloc", buffer.data);
-    expect_attribute_is_true("a small cudaMalloc", small.data);
-    expect_attribute_is_true("a cudaMalloc of an odd size", odd.data);
+    expect_attribute_is_true("cudaMalloc", buffer.data, kBytes);
+    expect_attribute_is_true("a small cudaMalloc", small.data, kSmall);
+    expect_attribute_is_true("a cudaMalloc of an odd size", odd.data,
+                             kSmall + 1);
     // An address inside the buffer also belongs to an allocation that can be
     // exported.
     in_two_threads([&](int) {
@@ -73,7 +81,8 @@ TEST(PointerAttributes, TheAttributeTellsWhatCanBeExported) {
     });
     CUdeviceptr by_driver = 0;
     CALL(DRIVER(cuMemAlloc)(&by_driver, kBytes));
-    expect_attribute_is_true("cuMemAlloc", words_at(by_driver, kBytes).data);
+    expect_attribute_is_true("cuMemAlloc", words_at(by_driver, kBytes).data,
+                             kBytes);
     CALL(DRIVER(cuMemFree)(by_driver));
 
     void* memory = nullptr;
@@ -83,18 +92,18 @@ TEST(PointerAttributes, TheAttributeTellsWhatCanBeExported) {
     CALL(cudaFree(memory));
 
     CALL(cudaHostAlloc(&memory, kSmall, cudaHostAllocMapped));
-    expect_attribute_is_true("cudaHostAlloc", memory);
+    expect_attribute_is_true("cudaHostAlloc", memory, kSmall);
     CALL(cudaFreeHost(memory));
 
     if (attribute(cudaDevAttrManagedMemory) != 0) {
       CALL(cudaMallocManaged(&memory, kSmall));
-      expect_attribute_is_true("cudaMallocManaged", memory);
+      expect_attribute_is_true("cudaMallocManaged", memory, kSmall);
       CALL(cudaFree(memory));
     }
     if (attribute(cudaDevAttrMemoryPoolsSupported) != 0) {
       CALL(cudaMallocAsync(&memory, kSmall, nullptr));
       CALL(cudaStreamSynchronize(nullptr));
-      expect_attribute_is_true("cudaMallocAsync", memory);
+      expect_attribute_is_true("cudaMallocAsync", memory, kSmall);
       CALL(cudaFreeAsync(memory, nullptr));
       CALL(cudaStreamSynchronize(nullptr));
     }
@@ -145,7 +154,8 @@ TEST(PointerAttributes, TheAttributeIsTrueOfMappedMemory) {
     const CUmemAccessDesc access{wanted.location,
                                  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CALL(DRIVER(cuMemSetAccess)(address, size, &access, 1));
-    expect_attribute_is_true("cuMemMap", reinterpret_cast<void*>(address));
+    expect_attribute_is_true("cuMemMap", reinterpret_cast<void*>(address),
+                             size);
     CALL(DRIVER(cuMemUnmap)(address, size));
     CALL(DRIVER(cuMemAddressFree)(address, size));
     CALL(DRIVER(cuMemRelease)(memory));
@@ -160,7 +170,7 @@ TEST(PointerAttributes, TheAttributeIsTrueOfAnImport) {
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
-    expect_attribute_is_true("an import", mapping.data);
+    expect_attribute_is_true("an import", mapping.data, kBytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     mapping.close();
     me.signal("closed");
@@ -259,6 +269,17 @@ TEST(PointerAttributes, EachChunkOfARangeAllowsItsOwnTypes) {
     EXPECT_EQ(at(bytes), static_cast<unsigned long long>(kFd));
     EXPECT_EQ(at(bytes + bytes / 2), static_cast<unsigned long long>(kFd))
         << "inside the second chunk";
+    range.unmap(0, bytes);
+    range.unmap(bytes, bytes);
+    range.map(0, bytes, some);
+    range.map(bytes, bytes, none);
+    CALL(DRIVER(cuMemSetAccess)(range.at(0), 2 * bytes, &access, 1));
+    EXPECT_EQ(at(0), static_cast<unsigned long long>(kFd))
+        << "another chunk at the same address";
+    EXPECT_EQ(at(bytes - 1), static_cast<unsigned long long>(kFd))
+        << "the last byte of the chunk";
+    EXPECT_EQ(at(bytes), 0u) << "another chunk at the same address";
+    EXPECT_EQ(at(2 * bytes - 1), 0u) << "the last byte of the chunk";
     range.unmap(0, bytes);
     range.unmap(bytes, bytes);
   });

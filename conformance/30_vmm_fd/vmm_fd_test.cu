@@ -205,6 +205,10 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
     me.wait("done");
     EXPECT_TRUE(kernel_reads(Mapping(unmapped, granule()),
                              pattern("by the importer alone")));
+    me.signal("unmapped again");
+    me.wait("written meanwhile");
+    EXPECT_TRUE(
+        kernel_reads(Mapping(unmapped, granule()), pattern("meanwhile")));
     lend_in_every_way(me, mapping);
   });
 
@@ -219,9 +223,13 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
     me.wait("C written");
     EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
     EXPECT_TRUE(copy_reads(mapping, pattern("C")));
-    Mapping(Chunk::import(me.receive_descriptor("unmapped")), granule())
-        .fill(pattern("by the importer alone"));
+    const Mapping other(Chunk::import(me.receive_descriptor("unmapped")),
+                        granule());
+    other.fill(pattern("by the importer alone"));
     me.signal("done");
+    me.wait("unmapped again");
+    other.fill(pattern("meanwhile"));
+    me.signal("written meanwhile");
     borrow_in_every_way(me, mapping);
     EXPECT_TRUE(copy_waits_its_turn(mapping));
     EXPECT_TRUE(set_waits_its_turn(mapping));
@@ -229,6 +237,21 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
   });
 
   scenario.run(20s);
+}
+
+// Two threads import from one descriptor. Each import is a reference of its
+// own.
+static void expect_each_thread_has_its_import(const Descriptor& descriptor) {
+  Sentinel<CUmemGenericAllocationHandle> handles[2];
+  in_two_threads([&](int i) {
+    SCOPED_TRACE("in thread " + std::to_string(i));
+    EXPECT_SUCCESS(DRIVER(cuMemImportFromShareableHandle)(
+        handles[i].out(), by_value(descriptor.get()), kFd));
+  });
+  EXPECT_SUCCESS(DRIVER(cuMemRelease)(handles[0].result()));
+  const Mapping mapping(Chunk(handles[1].result()), granule());
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")))
+      << "the other thread's import was released";
 }
 
 // An importer whose calls are made in several threads.
@@ -243,6 +266,7 @@ static void uses_chunks_in_threads(Role& me) {
         handles[i].out(), by_value(descriptors[i].get()), kFd);
   });
   Chunk chunks[2] = {Chunk(handles[0].result()), Chunk(handles[1].result())};
+  expect_each_thread_has_its_import(descriptors[0]);
   const Mapping mapping(chunks[1], bytes);
   EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
   const CUmemAccessDesc access = access_for(0);
@@ -489,6 +513,46 @@ TEST(VmmFd, AnExportedDescriptorIsOpenUntilItIsClosed) {
   scenario.run(20s);
 }
 
+// The exporter makes the second descriptor while an importer uses the first
+// one. Both descriptors stand for the same memory.
+TEST(VmmFd, AnExportAfterAnImportIsTheSameMemory) {
+  covers("VMM-08");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+    me.send_descriptor("first", chunk.descriptor().get());
+    me.wait("imported");
+    me.send_descriptor("second", chunk.descriptor().get());
+    me.wait("read by the second");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("of the first")));
+  });
+  scenario.role("first importer", [](Role& me) {
+    const Mapping mapping(Chunk::import(me.receive_descriptor("first")),
+                          granule());
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    me.signal("imported");
+    me.wait("written by the second");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("of the second")));
+    mapping.fill(pattern("of the first"));
+    me.signal("written by the first");
+  });
+  scenario.role("second importer", [](Role& me) {
+    const Mapping mapping(Chunk::import(me.receive_descriptor("second")),
+                          granule());
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    mapping.fill(pattern("of the second"));
+    me.signal("written by the second");
+    me.wait("written by the first");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("of the first")));
+    me.signal("read by the second");
+  });
+  scenario.run(20s);
+}
+
 // An exporter that limits itself to a few more descriptors, and exports until
 // the limit.
 static void exports_until_descriptors_run_out(Role& me) {
@@ -556,6 +620,24 @@ static Descriptor copy_with_high_number(const Descriptor& descriptor) {
   return copy;
 }
 
+// The descriptor 0 is a null pointer, if it is passed by value. This process
+// may use the number, so it gets its own descriptor 0 back.
+static void expect_number_zero_is_imported(const Descriptor& descriptor) {
+  const Descriptor own(fcntl(0, F_DUPFD_CLOEXEC, 3));
+  ASSERT_EQ(dup2(descriptor.get(), 0), 0);
+  Sentinel<CUmemGenericAllocationHandle> handle;
+  const CUresult code = NOTED(
+      DRIVER(cuMemImportFromShareableHandle)(handle.out(), by_value(0), kFd));
+  if (own) {
+    ASSERT_EQ(dup2(own.get(), 0), 0);
+  } else {
+    close(0);
+  }
+  ASSERT_EQ(code, CUDA_SUCCESS) << "the descriptor 0";
+  const Mapping mapping(Chunk(handle.result()), granule());
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+}
+
 TEST(VmmFd, TheDescriptorIsPassedByValue) {
   covers("VMM-10");
   needs(gpus(1), vmm_fd);
@@ -581,6 +663,7 @@ TEST(VmmFd, TheDescriptorIsPassedByValue) {
       const Mapping other(Chunk(again.result()), granule());
       EXPECT_TRUE(kernel_reads(other, pattern("exporter")));
     }
+    expect_number_zero_is_imported(descriptor);
     me.signal("done");
   });
 

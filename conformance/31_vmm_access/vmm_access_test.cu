@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstring>
 #include <deque>
 #include <string>
 #include <vector>
@@ -23,6 +25,8 @@ constexpr auto kRead = CU_MEM_ACCESS_FLAGS_PROT_READ;
 constexpr auto kReadWrite = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 constexpr unsigned long long kNone = 0;
 constexpr int kChunks = 11;
+constexpr size_t kGranules[] = {1, 3, 1};  // of chunks of unequal sizes
+constexpr size_t kAllGranules = 5;         // of these chunks together
 constexpr uint32_t kLanded = 0x1badbad1;
 constexpr int kNoSuchDevice = 999;
 constexpr int kMany = 70;  // reservations at once
@@ -100,6 +104,13 @@ bool may_only_read(Role& me, CUdeviceptr address, size_t bytes) {
   return code == CUDA_SUCCESS;
 }
 
+// Has each granule of a mapping the access, not only the first one?
+void expect_access_everywhere(CUdeviceptr address, size_t bytes,
+                              unsigned long long flags) {
+  for (size_t at = 0; at < bytes; at += granule())
+    EXPECT_EQ(access_at(address + at), flags) << "at byte " << at;
+}
+
 // A mapping without access.
 struct Mapped {
   Reservation range;
@@ -122,7 +133,61 @@ std::array<char, 16> uuid_of(int device) {
 
 // --- access -----------------------------------------------------------------
 
-static const std::vector<std::string> kUses = {"flags", "copy", "kernel"};
+static const std::vector<std::string> kUses = {"flags",  "copy", "device copy",
+                                               "memset", "word", "kernel"};
+
+// The code of a call of the driver API as a code of the runtime.
+static cudaError_t as_runtime(CUresult code) {
+  return static_cast<cudaError_t>(code);
+}
+
+// The null stream writes a word, alone or in a batch.
+static CUresult write_word(const uint32_t* word, bool by_batch) {
+  CUstreamBatchMemOpParams one{};
+  one.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  one.writeValue.address = address_of(word);
+  one.writeValue.value = kLanded;
+  return by_batch
+             ? DRIVER(cuStreamBatchMemOp)(nullptr, 1, &one, 0)
+             : DRIVER(cuStreamWriteValue32)(nullptr, address_of(word), kLanded,
+                                            CU_STREAM_WRITE_VALUE_DEFAULT);
+}
+
+// Judges that a write to memory without write access is an error.
+static void expect_no_write(Role& me, const std::string& way, uint32_t* data,
+                            size_t bytes) {
+  const DeviceBuffer own(bytes);
+  const std::vector<unsigned char> host(3 * 512, 0x3C);
+  cudaError_t code = cudaSuccess;
+  note_call(way.c_str());
+  if (way.rfind("kernel", 0) == 0)
+    store<<<1, 1>>>(data);
+  else if (way == "copy")
+    code = cudaMemcpy(data, &kLanded, sizeof kLanded, cudaMemcpyDefault);
+  else if (way == "device copy")
+    code = cudaMemcpy(data, own.data, bytes, cudaMemcpyDeviceToDevice);
+  else if (way == "memset" || way == "memset over a border")
+    code = cudaMemset(data, 0x3C, bytes);
+  else if (way == "copy in a stream")
+    code =
+        cudaMemcpyAsync(data, &kLanded, sizeof kLanded, cudaMemcpyHostToDevice);
+  else if (way == "copy of a rectangle")
+    code = cudaMemcpy2D(data, 512, host.data(), 512, 100, 3,
+                        cudaMemcpyHostToDevice);
+  else if (way == "rectangle")
+    code = cudaMemset2D(data, 512, 0x3C, 100, 3);
+  else if (way == "memset of 32 bits")
+    code = as_runtime(DRIVER(cuMemsetD32)(address_of(data), kLanded, 4));
+  else if (way == "word" || way == "batch")
+    code = as_runtime(write_word(data, way == "batch"));
+  else
+    code = cudaMemsetAsync(data, 0x3C, bytes);
+  const cudaError_t end = cudaDeviceSynchronize();
+  cudaGetLastError();
+  me.observe("a " + way + " to memory without write access: " + name_of(code) +
+             ", cudaDeviceSynchronize: " + name_of(end));
+  EXPECT_TRUE(code != cudaSuccess || end != cudaSuccess);
+}
 
 // An importer that makes each use with a fresh mapping, until its context is
 // lost.
@@ -148,9 +213,11 @@ static void uses_memory_without_access(Role& me) {
       cudaGetLastError();
       me.observe("a copy without access: " + name_of(code));
       EXPECT_NE(code, cudaSuccess);
-    } else {
+    } else if (kUses[*input] == "kernel") {
       load<<<1, 1>>>(pointer_to(mapped.address()));
       expect_fault(me, "load<<<>>> without access");
+    } else {
+      expect_no_write(me, kUses[*input], pointer_to(mapped.address()), bytes);
     }
     if (!context_is_usable()) return;
   }
@@ -215,6 +282,8 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     ASSERT_EQ(access_at(mapped.address()), 3u) << "set a second time";
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
     EXPECT_EQ(access_at(alias.address()), kNone) << "other addresses";
+    const Mapping wide(Chunk::create(3 * bytes), 3 * bytes);
+    expect_access_everywhere(wide.address(), wide.bytes(), 3);
     const Reservation range(2 * bytes);
     for (const size_t at : {size_t{0}, bytes}) range.map(at, bytes, chunk);
     EXPECT_SUCCESS(set_access(range.at(0), bytes, access_for(0)));
@@ -287,7 +356,12 @@ TEST(VmmAccess, EachProcessSetsItsOwnAccess) {
     me.wait("done");
     allow(mapping.address(), bytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("B"))) << "given again";
-    EXPECT_EQ(access_at(mapping.address()), 3u) << "the importer has left";
+    EXPECT_EQ(access_at(mapping.address()), 3u) << "the importer has read";
+    allow(mapping.address(), bytes, kRead);
+    me.signal("may not write");
+    me.wait("C written");
+    EXPECT_EQ(access_at(mapping.address()), 1u) << "the importer may write";
+    EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
   });
 
   scenario.role("importer", [](Role& me) {
@@ -302,8 +376,15 @@ TEST(VmmAccess, EachProcessSetsItsOwnAccess) {
     me.signal("may read");
     me.wait("B written");
     EXPECT_EQ(access_at(mapped.address()), 1u);
-    EXPECT_TRUE(kernel_reads(words_at(mapped.address(), bytes), pattern("B")));
+    const Words words = words_at(mapped.address(), bytes);
+    EXPECT_TRUE(kernel_reads(words, pattern("B")));
     me.signal("done");
+    me.wait("may not write");
+    allow(mapped.address(), bytes);
+    EXPECT_EQ(access_at(mapped.address()), 3u) << "the exporter may only read";
+    words.fill(pattern("C"));
+    EXPECT_TRUE(copy_reads(words, pattern("C")));
+    me.signal("C written");
   });
   scenario.run(20s);
 }
@@ -319,6 +400,11 @@ static void expect_raised_access_works(size_t bytes) {
   words.fill(pattern("raised"));
   EXPECT_TRUE(kernel_reads(words, pattern("raised")));
   EXPECT_TRUE(copy_reads(words, pattern("raised")));
+  allow(raised.address(), bytes, kRead);
+  EXPECT_TRUE(kernel_reads(words, pattern("raised"))) << "lowered";
+  allow(raised.address(), bytes);
+  words.fill(pattern("raised again"));
+  EXPECT_TRUE(kernel_reads(words, pattern("raised again")));
 }
 
 static void writes_exporters_values(CUdeviceptr address, size_t bytes) {
@@ -338,25 +424,9 @@ static const std::vector<std::string> kReadOnlyUses = {
     "memset in a stream",
     "copy in a stream",
     "copy of a rectangle",
+    "memset over a border",
     "kernel",
     "kernel that wrote before"};
-
-// The code of a call of the driver API as a code of the runtime.
-static cudaError_t as_runtime(CUresult code) {
-  return static_cast<cudaError_t>(code);
-}
-
-// The null stream writes a word, alone or in a batch.
-static CUresult write_word(const uint32_t* word, bool by_batch) {
-  CUstreamBatchMemOpParams one{};
-  one.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-  one.writeValue.address = address_of(word);
-  one.writeValue.value = kLanded;
-  return by_batch
-             ? DRIVER(cuStreamBatchMemOp)(nullptr, 1, &one, 0)
-             : DRIVER(cuStreamWriteValue32)(nullptr, address_of(word), kLanded,
-                                            CU_STREAM_WRITE_VALUE_DEFAULT);
-}
 
 static void reads_and_raises_access(const Mapped& mapped, size_t bytes) {
   EXPECT_EQ(access_at(mapped.address()), 1u);
@@ -373,39 +443,20 @@ static void reads_and_raises_access(const Mapped& mapped, size_t bytes) {
   expect_raised_access_works(bytes);
 }
 
-static void expect_no_write(Role& me, const std::string& way, uint32_t* data,
-                            size_t bytes) {
-  const DeviceBuffer own(bytes);
-  const std::vector<unsigned char> host(3 * 512, 0x3C);
-  cudaError_t code = cudaSuccess;
-  note_call(way.c_str());
-  if (way.rfind("kernel", 0) == 0)
-    store<<<1, 1>>>(data);
-  else if (way == "copy")
-    code = cudaMemcpy(data, &kLanded, sizeof kLanded, cudaMemcpyDefault);
-  else if (way == "device copy")
-    code = cudaMemcpy(data, own.data, bytes, cudaMemcpyDeviceToDevice);
-  else if (way == "memset")
-    code = cudaMemset(data, 0x3C, bytes);
-  else if (way == "copy in a stream")
-    code =
-        cudaMemcpyAsync(data, &kLanded, sizeof kLanded, cudaMemcpyHostToDevice);
-  else if (way == "copy of a rectangle")
-    code = cudaMemcpy2D(data, 512, host.data(), 512, 100, 3,
-                        cudaMemcpyHostToDevice);
-  else if (way == "rectangle")
-    code = cudaMemset2D(data, 512, 0x3C, 100, 3);
-  else if (way == "memset of 32 bits")
-    code = as_runtime(DRIVER(cuMemsetD32)(address_of(data), kLanded, 4));
-  else if (way == "word" || way == "batch")
-    code = as_runtime(write_word(data, way == "batch"));
-  else
-    code = cudaMemsetAsync(data, 0x3C, bytes);
-  const cudaError_t end = cudaDeviceSynchronize();
-  cudaGetLastError();
-  me.observe("a " + way + " to read-only memory: " + name_of(code) +
-             ", cudaDeviceSynchronize: " + name_of(end));
-  EXPECT_TRUE(code != cudaSuccess || end != cudaSuccess);
+// Writes to memory that can be written, and without a gap on to an import that
+// can only be read.
+static void writes_over_a_border(Role& me, const std::string& way,
+                                 const Chunk& import) {
+  const size_t bytes = granule();
+  const Chunk own = Chunk::create(bytes);
+  const Reservation range(2 * bytes);
+  range.map(0, bytes, own);
+  range.map(bytes, bytes, import);
+  allow(range.at(0), bytes);
+  if (may_only_read(me, range.at(bytes), bytes))
+    expect_no_write(me, way, pointer_to(range.at(0)), range.bytes());
+  for (const size_t at : {size_t{0}, bytes})
+    DRIVER(cuMemUnmap)(range.at(at), bytes);
 }
 
 // An importer that makes each use with a new mapping, until its context is
@@ -415,11 +466,14 @@ static void uses_read_only_memory(Role& me) {
   const Descriptor descriptor = me.receive_descriptor("descriptor");
   while (const auto input = me.next_input()) {
     const std::string& use = kReadOnlyUses[*input];
-    const Mapped mapped(Chunk::import(descriptor), bytes);
+    const Chunk chunk = Chunk::import(descriptor);
+    const Mapped mapped(chunk, bytes);
     if (use == "kernel that wrote before")
       writes_exporters_values(mapped.address(), bytes);
     if (!may_only_read(me, mapped.address(), bytes)) continue;
-    if (use == "read")
+    if (use == "memset over a border")
+      writes_over_a_border(me, use, chunk);
+    else if (use == "read")
       reads_and_raises_access(mapped, bytes);
     else
       expect_no_write(me, use, pointer_to(mapped.address()), bytes);
@@ -482,6 +536,11 @@ TEST(VmmAccess, ARangeWithAHoleGetsNoAccess) {
     words_at(range.at(0), bytes).fill(pattern("whole"));
     EXPECT_TRUE(
         kernel_reads(words_at(range.at(2 * bytes), bytes), pattern("whole")));
+    // The hole stays a hole, although there was memory for some time.
+    range.map(bytes, bytes, chunk);
+    allow(range.at(0), range.bytes());
+    range.unmap(bytes, bytes);
+    expect_refusal("a hole where memory was mapped", 0, 3);
     range.unmap(0, bytes);
     range.unmap(2 * bytes, bytes);
 
@@ -497,6 +556,21 @@ TEST(VmmAccess, ARangeWithAHoleGetsNoAccess) {
 }
 
 // --- mapping ----------------------------------------------------------------
+
+// Judges that nothing is mapped at addresses inside a mapping, which are not
+// its first address.
+static void expect_nothing_is_mapped_inside(const Chunk& chunk) {
+  const size_t bytes = granule();
+  const Chunk wide = Chunk::create(3 * bytes);
+  const Mapping mapping(wide, 3 * bytes);
+  mapping.fill(pattern("wide"));
+  for (const size_t at : {bytes, 2 * bytes})
+    EXPECT_REFUSED(
+        DRIVER(cuMemMap)(mapping.address() + at, bytes, 0, chunk.handle(), 0),
+        CUDA_ERROR_INVALID_VALUE)
+        << "inside a mapping, at byte " << at;
+  EXPECT_TRUE(kernel_reads(mapping, pattern("wide")));
+}
 
 TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
   covers("VMM-22");
@@ -541,6 +615,7 @@ TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
           CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED)
           << "into the next mapping";
     wide.unmap(bytes, bytes);
+    expect_nothing_is_mapped_inside(second);
 
     // This part is last: if a driver maps the memory here, the mapping may
     // disturb what comes after it.
@@ -678,6 +753,28 @@ static void unmap_both_by_one_call(Role& me, const Reservation& range) {
   }
 }
 
+// A range that ends inside a mapping is not unmapped, also if it begins with
+// another mapping as a whole.
+static void expect_no_unmap_of_one_and_a_half(const Chunk& one,
+                                              const Chunk& wide,
+                                              Pattern written) {
+  const size_t bytes = granule();
+  const size_t one_and_a_half = 2 * bytes;
+  const Reservation range(3 * bytes);
+  const Words second = words_at(range.at(bytes), 2 * bytes);
+  range.map(0, bytes, one);
+  range.map(bytes, 2 * bytes, wide);
+  allow(range.at(bytes), 2 * bytes);
+  EXPECT_REFUSED(DRIVER(cuMemUnmap)(range.at(0), one_and_a_half),
+                 CUDA_ERROR_INVALID_VALUE)
+      << "a mapping and the first half of the next one";
+  EXPECT_TRUE(has_memory(range.at(2 * bytes))) << "the second half";
+  EXPECT_TRUE(kernel_reads(second, written));
+  // The documentation does not say what a refused call does to the first one.
+  if (has_memory(range.at(0))) range.unmap(0, bytes);
+  range.unmap(bytes, 2 * bytes);
+}
+
 TEST(VmmAccess, UnmapTakesWhatWasMapped) {
   covers("VMM-24");
   needs(gpus(1), vmm);
@@ -708,6 +805,7 @@ TEST(VmmAccess, UnmapTakesWhatWasMapped) {
     EXPECT_EQ(access_at(mapping.address()), 3u);
     EXPECT_TRUE(kernel_reads(mapping, pattern("whole")));
     EXPECT_TRUE(copy_reads(mapping, pattern("whole")));
+    expect_no_unmap_of_one_and_a_half(other, wide, pattern("whole"));
     EXPECT_TRUE(context_is_usable());
 
     const Chunk chunk = Chunk::create(bytes, wanted);
@@ -856,6 +954,31 @@ TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
   scenario.run(20s);
 }
 
+// A handle still holds the memory, but no address shows it.
+TEST(VmmAccess, AnUnmappedRangeMayNotBeUsed) {
+  covers("VMM-25");
+  needs(gpus(1), vmm);
+  Scenario scenario(Scenario::kShared);
+  scenario
+      .role("exporter",
+            [](Role&) {
+              const size_t bytes = granule();
+              const Chunk chunk =
+                  Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
+              const Reservation range(bytes);
+              const Words words = words_at(range.at(0), bytes);
+              range.map(0, bytes, chunk);
+              allow(range.at(0), bytes);
+              words.fill(pattern("exporter"));
+              EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+              range.unmap(0, bytes);
+              EXPECT_FALSE(has_memory(range.at(0)));
+              EXPECT_TRUE(kernel_faults(words)) << "after it was unmapped";
+            })
+      .in_new_process();  // at the end its context is lost
+  scenario.run(20s);
+}
+
 TEST(VmmAccess, ANewMappingGivesNoGpuAccess) {
   covers("VMM-25");
   needs(gpus(2), vmm_fd, peer_access);
@@ -906,6 +1029,7 @@ TEST(VmmAccess, AddressesAreFreedAsTheyWereReserved) {
                      CUDA_ERROR_INVALID_VALUE);
     };
     expect_refusal("too small a size", 0, bytes);
+    expect_refusal("the size 0", 0, 0);
     expect_refusal("too large a size", 0, 3 * bytes);
     expect_refusal("an address inside", bytes, bytes);
     other.free();
@@ -942,6 +1066,24 @@ TEST(VmmAccess, AddressesAreFreedAsTheyWereReserved) {
   scenario.run(20s);
 }
 
+// Judges that a reservation overlaps no other one, if its wanted address lies
+// inside the other one, or so close before it that its end would lie there.
+static void expect_no_part_is_reserved_twice() {
+  const size_t bytes = granule();
+  const Reservation taken(4 * bytes);
+  for (const CUdeviceptr hint :
+       {taken.at(bytes), taken.at(3 * bytes), taken.at(0) - bytes}) {
+    Sentinel<CUdeviceptr> found;
+    EXPECT_SUCCESS(
+        DRIVER(cuMemAddressReserve)(found.out(), 2 * bytes, 0, hint, 0));
+    const CUdeviceptr begin = found.result();
+    EXPECT_TRUE(begin + 2 * bytes <= taken.at(0) ||
+                begin >= taken.at(taken.bytes()))
+        << "a part of another reservation";
+    EXPECT_SUCCESS(DRIVER(cuMemAddressFree)(begin, 2 * bytes));
+  }
+}
+
 TEST(VmmAccess, TheWantedAddressIsAHint) {
   covers("VMM-44");
   needs(gpus(1), vmm);
@@ -972,6 +1114,7 @@ TEST(VmmAccess, TheWantedAddressIsAHint) {
                (third == first ? "these" : "others"));
     free(second);
     free(third);
+    expect_no_part_is_reserved_twice();
 
     const DeviceBuffer device(bytes);
     void* const room = mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE,
@@ -1060,7 +1203,8 @@ static void expect_words_reach_their_chunks(const Reservation& range) {
   }
 }
 
-// Access can be taken from two chunks in the middle, and given to them again.
+// Access can be taken from two chunks in the middle, and given to them again,
+// also by a call for all chunks, of which the first ones still have access.
 static void expect_access_by_chunk(const Reservation& range) {
   const size_t bytes = granule();
   for (const auto flags : {CU_MEM_ACCESS_FLAGS_PROT_NONE, kReadWrite}) {
@@ -1071,6 +1215,12 @@ static void expect_access_by_chunk(const Reservation& range) {
                 k == 4 || k == 5 ? static_cast<unsigned>(flags) : 3u)
           << "chunk " << k;
   }
+  EXPECT_SUCCESS(set_access(range.at(4 * bytes), 2 * bytes,
+                            access_for(0, CU_MEM_ACCESS_FLAGS_PROT_NONE)));
+  EXPECT_SUCCESS(set_access(range.at(0), range.bytes(), access_for(0)));
+  for (int k = 0; k < kChunks; ++k)
+    ASSERT_EQ(access_at(range.at(k * bytes)), 3u)
+        << "chunk " << k << ", by a call for all chunks";
 }
 
 // One copy from memory of one GPU to memory of the same GPU moves the values of
@@ -1123,6 +1273,51 @@ static void expect_copies_cross_borders(const Reservation& range) {
       host_reads(Words(back.data(), part.bytes()), pattern("over borders")));
 }
 
+// Memsets of all kinds begin in the middle of a chunk and end in the middle of
+// the second chunk after it.
+static void expect_sets_cross_borders(const Reservation& range) {
+  constexpr unsigned char kByte = 0x3C;
+  constexpr uint32_t kWord = 0x3C3C3C3C;
+  const size_t bytes = granule();
+  const CUdeviceptr at = range.at(bytes + bytes / 2);
+  const Words part = words_at(at, 2 * bytes);
+  const Stream stream;
+  std::vector<uint32_t> seen(part.count);
+  const auto expect_all_set = [&](const char* by, auto set) {
+    part.poison();
+    CALL(cudaDeviceSynchronize());
+    note_call(by);
+    CALL(set());
+    CALL(cudaDeviceSynchronize());
+    CALL(cudaMemcpy(seen.data(), part.data, part.bytes(),
+                    cudaMemcpyDeviceToHost));
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), kWord),
+              static_cast<std::ptrdiff_t>(part.count))
+        << by;
+  };
+  expect_all_set("cudaMemsetAsync", [&] {
+    return cudaMemsetAsync(part.data, kByte, part.bytes(), stream);
+  });
+  expect_all_set("cudaMemset2D", [&] {
+    return cudaMemset2D(part.data, bytes, kByte, bytes, 2);
+  });
+  expect_all_set("cudaMemset2DAsync", [&] {
+    return cudaMemset2DAsync(part.data, bytes, kByte, bytes, 2, stream);
+  });
+  expect_all_set("cuMemsetD16", [&] {
+    return DRIVER(cuMemsetD16)(at, kWord & 0xFFFF, part.bytes() / 2);
+  });
+  expect_all_set("cuMemsetD16Async", [&] {
+    return DRIVER(cuMemsetD16Async)(at, kWord & 0xFFFF, part.bytes() / 2,
+                                    stream);
+  });
+  expect_all_set("cuMemsetD32",
+                 [&] { return DRIVER(cuMemsetD32)(at, kWord, part.count); });
+  expect_all_set("cuMemsetD32Async", [&] {
+    return DRIVER(cuMemsetD32Async)(at, kWord, part.count, stream);
+  });
+}
+
 TEST(VmmAccess, ImportedChunksLieSideBySide) {
   covers("VMM-35");
   needs(gpus(1), vmm_fd);
@@ -1173,12 +1368,64 @@ TEST(VmmAccess, ImportedChunksLieSideBySide) {
     }
     expect_words_reach_their_chunks(range);
     expect_copies_cross_borders(range);
+    expect_sets_cross_borders(range);
     whole.fill(pattern("by the importer"));
     expect_device_copies_move_all(whole);
     expect_access_by_chunk(range);
     EXPECT_TRUE(copy_reads(whole, pattern("by the importer")));
     for (int k = 0; k < kChunks; ++k) range.unmap(k * bytes, bytes);
     me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+// Does a step for each of several chunks of unequal sizes that lie side by
+// side. The step gets the place and the size of the chunk.
+template <class Step>
+static void for_each_size(Step step) {
+  size_t at = 0;
+  for (const size_t granules : kGranules) {
+    step(at, granules * granule());
+    at += granules * granule();
+  }
+}
+
+TEST(VmmAccess, ChunksOfUnequalSizesLieSideBySide) {
+  covers("VMM-35");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario(Scenario::kShared);
+
+  scenario.role("exporter", [](Role& me) {
+    const Reservation range(kAllGranules * granule());
+    for_each_size([&](size_t at, size_t bytes) {
+      const Chunk chunk = Chunk::create(bytes);
+      range.map(at, bytes, chunk);
+      me.send_descriptor("descriptor", chunk.descriptor().get());
+    });
+    allow(range.at(0), range.bytes());
+    expect_access_everywhere(range.at(0), range.bytes(), 3);
+    const Words whole = words_at(range.at(0), range.bytes());
+    whole.fill(pattern("exporter"));
+    me.signal("written");
+    me.wait("done");
+    EXPECT_TRUE(kernel_reads(whole, pattern("importer")));
+    for_each_size([&](size_t at, size_t bytes) { range.unmap(at, bytes); });
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Reservation range(kAllGranules * granule());
+    for_each_size([&](size_t at, size_t bytes) {
+      range.map(at, bytes, Chunk::import(me.receive_descriptor("descriptor")));
+    });
+    allow(range.at(0), range.bytes());
+    expect_access_everywhere(range.at(0), range.bytes(), 3);
+    const Words whole = words_at(range.at(0), range.bytes());
+    me.wait("written");
+    EXPECT_TRUE(kernel_reads(whole, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(whole, pattern("exporter")));
+    whole.fill(pattern("importer"));
+    me.signal("done");
+    for_each_size([&](size_t at, size_t bytes) { range.unmap(at, bytes); });
   });
   scenario.run(20s);
 }
@@ -1216,6 +1463,16 @@ TEST(VmmAccess, AnImportIsMappedFarIntoItsAddresses) {
 
 // --- aliases ----------------------------------------------------------------
 
+// A chunk that is mapped twice is mapped a third time. `one` is one of the
+// first two mappings.
+static void expect_third_mapping_agrees(const Chunk& chunk, const Words& one) {
+  const Mapping three(chunk, one.bytes());
+  three.fill(pattern("by the third"));
+  EXPECT_TRUE(kernel_reads(one, pattern("by the third")));
+  one.fill(pattern("for the third"));
+  EXPECT_TRUE(copy_reads(three, pattern("for the third")));
+}
+
 TEST(VmmAccess, TwoAddressesOfOneChunkAgreeBetweenKernels) {
   covers("VMM-36");
   needs(gpus(1), vmm_fd);
@@ -1228,6 +1485,7 @@ TEST(VmmAccess, TwoAddressesOfOneChunkAgreeBetweenKernels) {
     EXPECT_NE(one.data, two.data);
     one.fill(pattern("A"));
     EXPECT_TRUE(kernel_reads(two, pattern("A")));
+    expect_third_mapping_agrees(chunk, one);
     two.fill(pattern("B"));
     EXPECT_TRUE(copy_reads(one, pattern("B")));
     me.send_descriptor("descriptor", chunk.descriptor().get());
@@ -1242,6 +1500,7 @@ TEST(VmmAccess, TwoAddressesOfOneChunkAgreeBetweenKernels) {
     const Mapping one(chunk, bytes), two(chunk, bytes);
     EXPECT_TRUE(kernel_reads(one, pattern("B")));
     EXPECT_TRUE(kernel_reads(two, pattern("B")));
+    expect_third_mapping_agrees(chunk, one);
     one.poison();
     uint32_t word = 0;
     CALL(cudaMemcpy(&word, two.data + two.count - 1, sizeof word,
@@ -1284,6 +1543,30 @@ TEST(VmmAccess, OneKernelNeedsAFenceBetweenAliases) {
 
 // --- what an address or a handle says of itself -----------------------------
 
+static CUmemAllocationProp properties_over(const Chunk& chunk,
+                                           unsigned char byte) {
+  CUmemAllocationProp found;
+  std::memset(&found, byte, sizeof found);
+  CALL(DRIVER(cuMemGetAllocationPropertiesFromHandle)(&found, chunk.handle()));
+  return found;
+}
+
+// Judges that a query writes every field: two queries agree, although there
+// were other bytes before.
+static void expect_whole_properties(const Chunk& chunk) {
+  const CUmemAllocationProp one = properties_over(chunk, 0x5A);
+  const CUmemAllocationProp two = properties_over(chunk, 0xA5);
+  EXPECT_EQ(one.type, two.type);
+  EXPECT_EQ(one.requestedHandleTypes, two.requestedHandleTypes);
+  EXPECT_EQ(one.location.type, two.location.type);
+  EXPECT_EQ(one.location.id, two.location.id);
+  EXPECT_EQ(one.win32HandleMetaData, two.win32HandleMetaData);
+  EXPECT_EQ(one.allocFlags.compressionType, two.allocFlags.compressionType);
+  EXPECT_EQ(one.allocFlags.gpuDirectRDMACapable,
+            two.allocFlags.gpuDirectRDMACapable);
+  EXPECT_EQ(one.allocFlags.usage, two.allocFlags.usage);
+}
+
 TEST(VmmAccess, AnImportedHandleKnowsItsProperties) {
   covers("VMM-31");
   needs(gpus(1), vmm_fd);
@@ -1300,6 +1583,8 @@ TEST(VmmAccess, AnImportedHandleKnowsItsProperties) {
     EXPECT_EQ(found.type, CU_MEM_ALLOCATION_TYPE_PINNED);
     EXPECT_EQ(found.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
     EXPECT_EQ(found.location.id, 0);
+    expect_whole_properties(chunk);
+    expect_whole_properties(shared);
     // A handle of this process has the properties with which it was created.
     for (const auto types :
          {CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_HANDLE_TYPE_NONE}) {
@@ -1419,6 +1704,19 @@ static void reads_what_was_retained(Role& me) {
   EXPECT_TRUE(kernel_reads(second, pattern("other")));
 }
 
+// Every granule of a mapping names the handle, not only the first one.
+static void expect_handle_everywhere(const Chunk& chunk, size_t bytes) {
+  const Mapping mapping(chunk, bytes);
+  for (const size_t end : {granule() + 1, 2 * granule() + 1, bytes}) {
+    Sentinel<CUmemGenericAllocationHandle> found;
+    EXPECT_SUCCESS(DRIVER(cuMemRetainAllocationHandle)(
+        found.out(), pointer_to(mapping.address() + end - 1)))
+        << "byte " << end - 1;
+    EXPECT_EQ(found.result(), chunk.handle()) << "byte " << end - 1;
+    EXPECT_SUCCESS(DRIVER(cuMemRelease)(found.value));
+  }
+}
+
 TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
   covers("VMM-32");
   needs(gpus(1), vmm_fd);
@@ -1453,6 +1751,7 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
     EXPECT_TRUE(context_is_usable());
 
     expect_handle_of_new_memory(range, 2 * bytes, chunk, other);
+    expect_handle_everywhere(Chunk::create(3 * bytes), 3 * bytes);
 
     // An address of the mapping still returns a handle that was released. This
     // handle has its properties, and can be exported.

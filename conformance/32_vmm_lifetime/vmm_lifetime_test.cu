@@ -288,6 +288,7 @@ TEST(VmmLifetime, TheImportersMappingOutlivesTheExportersUse) {
                           granule());
     me.signal("mapped");
     me.wait("given up");
+    EXPECT_EQ(access_at(mapping.address()), 3u) << "the exporter gave up";
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
     mapping.fill(pattern("importer"));
@@ -455,6 +456,38 @@ TEST(VmmLifetime, MemoryThatWasNeverMappedReturns) {
     }
   });
   scenario.run(30s);
+}
+
+// Both processes map the memory, but neither sets access.
+TEST(VmmLifetime, MemoryThatGotNoAccessReturns) {
+  covers("VMM-30");
+  needs(gpus(1), vmm_fd, alone);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    Chunk chunk = Chunk::create(kWatched);
+    const Reservation range(kWatched);
+    range.map(0, kWatched, chunk);
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait("mapped");
+    range.unmap(0, kWatched);
+    chunk.release();
+    me.signal("given up");
+    me.wait("done");
+  });
+  scenario.role("importer", [](Role& me) {
+    Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+    const Reservation range(kWatched);
+    range.map(0, kWatched, chunk);
+    me.signal("mapped");
+    me.wait("given up");
+    const size_t free = free_memory();
+    range.unmap(0, kWatched);
+    EXPECT_TRUE(still_held(free)) << "without " << kHeld[5];
+    chunk.release();
+    EXPECT_TRUE(returned(free, kWatched));
+    me.signal("done");
+  });
+  scenario.run(60s);
 }
 
 TEST(VmmLifetime, AccessOfASecondGpuKeepsNoMemory) {

@@ -24,7 +24,9 @@ using namespace ipclab;
 namespace {
 
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-constexpr unsigned long long kReserved[] = {1, 1ull << 63};
+// Two types at once: an export or an import has one type.
+constexpr auto kFdAndWin32 = static_cast<CUmemAllocationHandleType>(
+    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_WIN32);
 constexpr int kMany = 70;                             // allocations at once
 constexpr size_t kMoreThanThereIs = size_t{1} << 46;  // in any GPU
 
@@ -119,6 +121,20 @@ Outcome import_as_pool(Role& me, int descriptor) {
 
 // --- creation and reserved arguments ----------------------------------------
 
+static void expect_odd_sizes_refused(Role& me,
+                                     const CUmemAllocationProp& wanted) {
+  const size_t whole = granule(wanted);
+  for (const size_t bytes :
+       {size_t{0}, size_t{1}, whole - 1, whole + 1, whole + whole / 2}) {
+    SCOPED_TRACE(std::to_string(bytes) + " bytes");
+    Sentinel<CUmemGenericAllocationHandle> handle;
+    EXPECT_REFUSED(DRIVER(cuMemCreate)(handle.out(), bytes, &wanted, 0),
+                   CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+    note_touched(me, handle, "cuMemCreate");
+    Chunk::create(whole, wanted);  // after the refusal
+  }
+}
+
 TEST(VmmRefusals, SizesOffTheGranularityAreRefused) {
   covers("VMM-04");
   needs(gpus(1), vmm);
@@ -126,14 +142,11 @@ TEST(VmmRefusals, SizesOffTheGranularityAreRefused) {
   scenario.role("exporter", [](Role& me) {
     const CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
     const size_t whole = granule(wanted);
-    for (const size_t bytes :
-         {size_t{0}, size_t{1}, whole - 1, whole + 1, whole + whole / 2}) {
-      SCOPED_TRACE(std::to_string(bytes) + " bytes");
-      Sentinel<CUmemGenericAllocationHandle> handle;
-      EXPECT_REFUSED(DRIVER(cuMemCreate)(handle.out(), bytes, &wanted, 0),
-                     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
-      note_touched(me, handle, "cuMemCreate");
-      Chunk::create(whole, wanted);  // after the refusal
+    expect_odd_sizes_refused(me, wanted);
+    if (attribute(
+            CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
+      SCOPED_TRACE("memory for descriptors");
+      expect_odd_sizes_refused(me, chunk_of(0));
     }
     Sentinel<CUmemGenericAllocationHandle> vast;
     EXPECT_REFUSED(
@@ -151,6 +164,28 @@ TEST(VmmRefusals, SizesOffTheGranularityAreRefused) {
   scenario.run(20s);
 }
 
+// All values of reserved flags that have one bit.
+static std::vector<unsigned long long> reserved_bits() {
+  std::vector<unsigned long long> bits;
+  for (int i = 0; i < 64; ++i) bits.push_back(1ull << i);
+  return bits;
+}
+
+// An importer whose mapping has reserved flags.
+static void maps_import_with_flags(Role& me) {
+  const size_t bytes = granule();
+  const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+  const Reservation range(bytes);
+  for (const unsigned long long flags : reserved_bits())
+    EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+                DRIVER(cuMemMap)(range.at(0), bytes, 0, chunk.handle(), flags))
+        << "flags " << flags;
+  EXPECT_TRUE(context_is_usable());
+  const Mapping mapping(chunk, bytes);
+  EXPECT_TRUE(kernel_reads(mapping, pattern("flags 0")));
+  me.signal("done");
+}
+
 TEST(VmmRefusals, ReservedArgumentsAreZero) {
   covers("VMM-05");
   needs(gpus(1), vmm_fd);
@@ -160,7 +195,7 @@ TEST(VmmRefusals, ReservedArgumentsAreZero) {
     const size_t bytes = granule(wanted);
     const Chunk chunk = Chunk::create(bytes, wanted);
     const Reservation range(bytes);
-    for (const unsigned long long flags : kReserved) {
+    for (const unsigned long long flags : reserved_bits()) {
       SCOPED_TRACE("flags " + std::to_string(flags));
       Sentinel<CUmemGenericAllocationHandle> handle;
       EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
@@ -189,7 +224,10 @@ TEST(VmmRefusals, ReservedArgumentsAreZero) {
     CALL(DRIVER(cuMemSetAccess)(range.at(0), bytes, &access, 1));
     EXPECT_TRUE(kernel_reads(words_at(range.at(0), bytes), pattern("flags 0")));
     range.unmap(0, bytes);
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait("done");
   });
+  scenario.role("importer", maps_import_with_flags);
   scenario.run(20s);
 }
 
@@ -239,6 +277,8 @@ TEST(VmmRefusals, OnlyRequestedHandleTypesAreExported) {
     me.send_descriptor("descriptor", shared.descriptor().get());
     expect_refusal("exported as a descriptor, then as a fabric handle", shared,
                    CU_MEM_HANDLE_TYPE_FABRIC);
+    expect_refusal("a descriptor and a Win32 handle at once", shared,
+                   kFdAndWin32);
     me.wait("done");
   });
 
@@ -301,7 +341,7 @@ TEST(VmmRefusals, ForeignDescriptorsHarmNothing) {
     attempt();
     EXPECT_EQ(open_descriptors().size(), before) << "descriptors";
     for (const auto type :
-         {CU_MEM_HANDLE_TYPE_NONE, CU_MEM_HANDLE_TYPE_WIN32}) {
+         {CU_MEM_HANDLE_TYPE_NONE, CU_MEM_HANDLE_TYPE_WIN32, kFdAndWin32}) {
       Sentinel<CUmemGenericAllocationHandle> handle;
       EXPECT_NE(NOTED(DRIVER(cuMemImportFromShareableHandle)(
                     handle.out(), by_value(lent.get()), type)),

@@ -185,6 +185,46 @@ TEST(StreamOrdered, TheDefaultStreamNeedsAContext) {
   scenario.run(20s);
 }
 
+// A default stream that has a name is a default stream, too.
+TEST(StreamOrdered, ANamedDefaultStreamNeedsAContext) {
+  covers("SOMA-36");
+  needs(gpus(1), pools);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("allocator", [](Role& me) {
+    const Pool pool;
+    const Stream stream;
+    AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("before"));
+    const auto address = reinterpret_cast<CUdeviceptr>(buffer.data);
+    CUcontext context = nullptr;
+    CALL(DRIVER(cuCtxGetCurrent)(&context));
+    for (const CUstream preset : {CU_STREAM_LEGACY, CU_STREAM_PER_THREAD}) {
+      SCOPED_TRACE(preset == CU_STREAM_LEGACY ? "legacy" : "per thread");
+      Sentinel<CUdeviceptr> current, named, in_stream;
+      CALL(DRIVER(cuCtxSetCurrent)(nullptr));
+      const CUresult codes[] = {
+          NOTED(DRIVER(cuMemAllocAsync)(current.out(), kBytes, preset)),
+          NOTED(DRIVER(cuMemAllocFromPoolAsync)(named.out(), kBytes, pool,
+                                                preset)),
+          NOTED(DRIVER(cuMemFreeAsync)(address, preset))};
+      // The current pool is that of the device of the stream.
+      EXPECT_SUCCESS(DRIVER(cuMemAllocAsync)(in_stream.out(), kBytes, stream));
+      EXPECT_SUCCESS(DRIVER(cuMemFreeAsync)(in_stream.value, stream));
+      CALL(DRIVER(cuCtxSetCurrent)(context));
+      for (const CUresult code : codes)
+        EXPECT_TRUE(gives(code, "a call without a context",
+                          CUDA_ERROR_INVALID_CONTEXT));
+      note_touched(me, current, "cuMemAllocAsync");
+      note_touched(me, named, "cuMemAllocFromPoolAsync");
+      if (codes[2] == CUDA_SUCCESS) buffer.data = nullptr;
+      if (buffer.data == nullptr) return;
+      EXPECT_TRUE(kernel_reads(buffer, pattern("before")));
+    }
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
 // Allocates memory; the function depends on the round.
 static AsyncBuffer allocated_in(int round, cudaMemPool_t pool,
                                 cudaStream_t stream) {
@@ -412,6 +452,32 @@ TEST(StreamOrdered, AttributesNameThePoolAndNoContext) {
                   mapping, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE),
               nullptr)
         << "memory of cuMemCreate is of no pool";
+  });
+  scenario.run(20s);
+}
+
+TEST(StreamOrdered, AttributesOfAnAddressBeyond4Gib) {
+  covers("SOMA-28");
+  needs(gpus(1), pools);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("asker", [](Role& me) {
+    constexpr size_t kHuge = (size_t{4} << 30) + kBytes;
+    const Pool pool;
+    void* memory = nullptr;
+    const cudaError_t code =
+        RuntimeApi::malloc_from_pool_async(&memory, kHuge, pool, nullptr);
+    if (code == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return me.not_applicable("this GPU has no 4 GiB left");
+    }
+    CALL(code);
+    const AsyncBuffer buffer(Words(memory, kHuge));
+    CALL(cudaDeviceSynchronize());
+    for (const size_t offset : {kHuge - kBytes, kHuge - sizeof(uint32_t)}) {
+      SCOPED_TRACE("offset " + std::to_string(offset));
+      expect_place(Words(static_cast<char*>(memory) + offset, sizeof(uint32_t)),
+                   0, pool);
+    }
   });
   scenario.run(20s);
 }

@@ -290,6 +290,61 @@ TEST(Pools, ThePoolOfAnotherDeviceIsNeverCurrent) {
   scenario.run(20s);
 }
 
+// A pool on the host is not local to a GPU.
+TEST(Pools, APoolOfTheHostIsNeverCurrentOnAGpu) {
+  covers("SOMA-09");
+  needs(gpus(1), pools);
+  Scenario scenario(Scenario::kShared);
+  const auto sets_the_host_pool = [](Role& me, auto api) {
+    if (attribute(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED) != 1)
+      return me.not_applicable("the host has no pools");
+    constexpr cudaMemLocation here{cudaMemLocationTypeDevice, 0};
+    const Pool host = created(api, on_the_host());
+    const AsyncBuffer older = allocated(api, kBytes);
+    older.fill(pattern("older"));
+    EXPECT_REFUSED(RuntimeApi::device_set_mem_pool(0, host),
+                   cudaErrorInvalidValue, cudaErrorInvalidDevice);
+    EXPECT_EQ(current_pool(), default_pool());
+    EXPECT_REFUSED(DriverApi::device_set_mem_pool(0, host),
+                   CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(current_pool(), default_pool());
+    EXPECT_REFUSED(
+        api.mem_set_mem_pool(here, cudaMemAllocationTypePinned, host),
+        api.kInvalidValue);
+    EXPECT_EQ(current_pool(), default_pool());
+    EXPECT_TRUE(context_is_usable());
+    expect_from(default_pool(), allocated(api, kBytes));
+    EXPECT_TRUE(kernel_reads(older, pattern("older")));
+  };
+  scenario.role("owner", [=](Role& me) {
+    by_both_apis([&](auto api) { sets_the_host_pool(me, api); });
+  });
+  scenario.run(20s);
+}
+
+// Another thread destroys the current pool while a free is pending. A stream
+// that has allocated from this pool then allocates from the default pool.
+template <class Api>
+static void destroys_the_current_before_a_free(Api api) {
+  const Stream stream;
+  Pool own;
+  CALL(api.device_set_mem_pool(0, own));
+  AsyncBuffer leaving = allocated(api, kBytes, stream);
+  leaving.fill(pattern("leaving"), stream);
+  Latch latch;
+  latch.hold(stream);
+  leaving.free_async(stream);
+  CALL(in_a_thread([&] {
+    EXPECT_SUCCESS(api.mem_pool_destroy(own.release()));
+    return cudaSuccess;
+  }));
+  EXPECT_EQ(current_pool(), default_pool()) << "a free is pending";
+  const AsyncBuffer next = allocated(api, kBytes, stream);
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  expect_from(default_pool(), next);
+}
+
 TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
   covers("SOMA-10");
   needs(gpus(1), second_gpu, pools);
@@ -317,6 +372,7 @@ TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
     expect_from(default_pool(), AsyncBuffer(kBytes));
     EXPECT_TRUE(kernel_reads(older, pattern("older")));
     EXPECT_TRUE(copy_reads(older, pattern("older")));
+    destroys_the_current_before_a_free(api);
   };
   scenario.role("allocator",
                 [=](Role&) { by_both_apis(destroys_the_current); });
@@ -791,6 +847,9 @@ TEST(Pools, APoolTellsHowItWasMade) {
                std::to_string(largest));
     EXPECT_GE(largest, static_cast<int64_t>(kLargest));
     EXPECT_EQ(told<cuuint64_t>(unlimited, kMaxPoolSize), 0);
+    constexpr size_t kHuge = size_t{5} << 30;  // does not fit in 32 bits
+    const Pool huge(shareable(kHuge));
+    EXPECT_GE(told<cuuint64_t>(huge, kMaxPoolSize), int64_t{kHuge});
     const Pool odd(shareable(kBytes + 1));
     EXPECT_GT(told<cuuint64_t>(odd, kMaxPoolSize), int64_t{kBytes});
     if (attribute(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED) == 1) {

@@ -116,13 +116,30 @@ void expect_release_of_the_current_pool(Api api) {
   EXPECT_LT(reserved(pool), kLarge / 2) << "the current pool";
 }
 
-// Judges that less common ways to synchronise also release memory.
+// Judges that memory in use counts towards the threshold. A half of the memory
+// is in use, and the threshold allows no more than that.
+template <class Api>
+void expect_use_counted(Api api) {
+  const Pool pool;
+  fill_and_empty(pool);
+  std::vector<AsyncBuffer> live;
+  for (int i = 0; i < kBlocks / 2; ++i) live.emplace_back(pool, kBlock);
+  set_threshold(api, pool, kBlocks / 2 * kBlock);
+  allocate_and_free(pool, kBlock, nullptr);
+  CALL(cudaDeviceSynchronize());
+  EXPECT_LT(reserved(pool), kBlocks * kBlock) << "beside memory in use";
+  EXPECT_GE(reserved(pool), kBlocks / 2 * kBlock);
+}
+
+// Judges that less common ways to synchronise also release memory, and that
+// memory in use counts.
 template <class Api>
 void expect_release_in_each_case(Api api) {
   expect_release_by_cu_stream_synchronize();
   expect_release_by_default_streams();
   expect_release_by_another_thread();
   expect_release_of_the_current_pool(api);
+  expect_use_counted(api);
 }
 
 // Judges that a pool keeps a part of its memory if its threshold is half of it.
@@ -135,6 +152,17 @@ void expect_a_part_kept(Api api) {
   allocate_and_free(pool, kBlock, nullptr);
   CALL(cudaDeviceSynchronize());
   EXPECT_GE(reserved(pool), kBlock) << "threshold of half of the memory";
+}
+
+// Judges that a watermark which was reset rises only to the new maximum. The
+// pool has one block in use; it had `kLarge` more before the reset.
+void expect_rise_from_reset(cudaMemPool_t pool) {
+  allocate_and_free(pool, kBlock / 2, nullptr);
+  CALL(cudaDeviceSynchronize());
+  EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemHigh), kBlock + kBlock / 2);
+  EXPECT_GE(attribute(pool, cudaMemPoolAttrReservedMemHigh),
+            kBlock + kBlock / 2);
+  EXPECT_LT(attribute(pool, cudaMemPoolAttrReservedMemHigh), kLarge);
 }
 
 // Judges that a synchronise of a GPU releases memory of its pools, and that
@@ -283,8 +311,10 @@ TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
     std::vector<AsyncBuffer> live;
     for (int i = 0; i < kBlocks / 2; ++i) live.emplace_back(pool, kBlock);
     CALL(cudaDeviceSynchronize());
-    EXPECT_SUCCESS(api.mem_pool_trim_to(pool, kBlocks / 2 * kBlock));
-    EXPECT_GE(reserved(pool), kBlocks / 2 * kBlock);
+    for (const size_t kept : {kBlocks - 2, kBlocks / 2}) {
+      EXPECT_SUCCESS(api.mem_pool_trim_to(pool, kept * kBlock));
+      EXPECT_GE(reserved(pool), kept * kBlock) << "beside memory in use";
+    }
     EXPECT_LT(reserved(pool), kBlocks * kBlock);
     const AsyncBuffer again(pool, kBytes);
     again.fill(pattern("again"));
@@ -465,6 +495,7 @@ TEST(Footprint, AWatermarkTakesOnlyZero) {
       EXPECT_SUCCESS(api.mem_pool_set_attribute(pool, mark.high, &value));
       EXPECT_EQ(attribute(pool, mark.high), attribute(pool, mark.current));
     }
+    expect_rise_from_reset(pool);
     // After the reset a watermark rises again, and a trim does not reset the
     // watermark.
     allocate_and_free(pool, kLarge, nullptr);
@@ -551,8 +582,10 @@ TEST(Footprint, EachPoolIsByItself) {
     expect_told_by_both(second);
     EXPECT_EQ(pool_of(theirs), static_cast<cudaMemPool_t>(second));
     EXPECT_EQ(pool_of(mine), static_cast<cudaMemPool_t>(first));
+    set_threshold(api, second, 0);
     theirs.free_async();
     CALL(cudaDeviceSynchronize());
+    EXPECT_GE(reserved(first), still_kept) << "the other pool gave back memory";
     EXPECT_EQ(used(second), 0u);
     EXPECT_EQ(used(first), kBytes);
     EXPECT_SUCCESS(api.mem_pool_destroy(second.release()));

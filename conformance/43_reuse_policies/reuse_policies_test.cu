@@ -60,8 +60,8 @@ class Handover {
  public:
   template <class Api>
   Handover(Api api, const std::vector<cudaMemPoolAttr>& allowed,
-           size_t max_size = 0)
-      : pool_(pool_properties(cudaMemHandleTypeNone, max_size)) {
+           const cudaMemPoolProps& wanted = pool_properties())
+      : pool_(wanted) {
     allow_only(api, pool_, allowed);
     CALL(cudaEventCreateWithFlags(&freed_, cudaEventDisableTiming));
     AsyncBuffer loader(kBytes);  // of another pool
@@ -81,14 +81,19 @@ class Handover {
   }
   void order() { CALL(cudaStreamWaitEvent(second_, freed_)); }
 
-  // Allocates in the second stream, and queues work that uses the memory.
-  // Returns the code of the allocation.
-  cudaError_t ask_again() {
-    const cudaError_t code =
-        NOTED(cudaMallocFromPoolAsync(&again_.data, kBlock, pool_, second_));
+  // Allocates in the second stream, and queues work that uses the memory. The
+  // call names the pool, or the pool is current. Returns the code of the
+  // allocation.
+  template <class Api = RuntimeApi>
+  cudaError_t ask_again(Api api = {}, bool current = false) {
+    if (current) CALL(cudaDeviceSetMemPool(0, pool_));
+    void* memory = nullptr;
+    const auto code = static_cast<cudaError_t>(
+        current ? api.malloc_async(&memory, kBlock, second_)
+                : api.malloc_from_pool_async(&memory, kBlock, pool_, second_));
     cudaGetLastError();
     if (code != cudaSuccess) return code;
-    again_.count = kBytes / sizeof(uint32_t);
+    again_ = Words(memory, kBytes);
     reused_ = reserved(pool_) == before_;
     again_.queue_fill(pattern("second"), second_);
     wrong_.queue_count(again_, pattern("second"), second_);
@@ -114,6 +119,7 @@ class Handover {
 
   cudaMemPool_t pool() const { return pool_; }
   cudaStream_t first() const { return first_; }
+  cudaStream_t second() const { return second_; }
   cudaEvent_t freed() const { return freed_; }
 
  private:
@@ -294,6 +300,92 @@ TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
   scenario.run(60s);
 }
 
+// Two streams wait for events, but nothing lets the second stream wait for the
+// free in the first stream. `beside` holds the events until the allocation.
+template <class Api>
+static void expect_no_reuse_in_another_order(Api api) {
+  const std::vector follow{cudaMemPoolReuseFollowEventDependencies};
+  cudaEvent_t event = nullptr;
+  CALL(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  for (const bool third : {false, true}) {
+    SCOPED_TRACE(third ? "a third stream waits after its event"
+                       : "the first stream waits for the second");
+    const Stream other;
+    Handover handover(api, follow);
+    Latch beside;
+    const cudaStream_t recorder = third ? other : handover.second();
+    beside.hold(recorder);
+    CALL(cudaEventRecord(event, recorder));
+    if (!third) CALL(cudaStreamWaitEvent(handover.first(), event));
+    handover.hold();
+    handover.use_and_free();
+    if (third) {
+      CALL(cudaStreamWaitEvent(other, handover.freed()));
+      CALL(cudaStreamWaitEvent(handover.second(), event));
+    }
+    EXPECT_EQ(handover.ask_again(api), cudaSuccess);
+    beside.release();
+    handover.expect_no_overlap();
+    EXPECT_FALSE(handover.reused()) << "nothing orders the two uses";
+  }
+  CALL(cudaEventDestroy(event));
+}
+
+TEST(ReusePolicies, AnEventOrdersOnlyWhatIsBeforeIt) {
+  covers("SOMA-23");
+  needs(gpus(1), pools);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("allocator", [](Role&) {
+    by_both_apis([](auto api) { expect_no_reuse_in_another_order(api); });
+  });
+  scenario.run(30s);
+}
+
+// The policies of a pool hold for each function that allocates from it, and
+// also if the pool can be shared.
+TEST(ReusePolicies, APolicyIsForEachCallAndEachPool) {
+  covers("SOMA-23");
+  needs(gpus(1), pool_fd);
+  Scenario scenario(Scenario::kShared);
+  const auto expect_no_reuse = [](auto api, bool current,
+                                  const cudaMemPoolProps& wanted) {
+    SCOPED_TRACE(current ? "the current pool" : "a named pool");
+    Handover handover(api, {}, wanted);
+    handover.hold();
+    handover.use_and_free();
+    handover.order();
+    EXPECT_EQ(handover.ask_again(api, current), cudaSuccess);
+    handover.expect_no_overlap();
+    EXPECT_FALSE(handover.reused()) << "all policies are off";
+  };
+  scenario.role("allocator", [=](Role&) {
+    by_both_apis([&](auto api) {
+      for (const bool current : {false, true}) {
+        expect_no_reuse(api, current, pool_properties());
+        expect_no_reuse(api, current, shareable());
+      }
+    });
+  });
+  scenario.run(30s);
+}
+
+// A query that says that work is pending makes no free complete.
+template <class Api>
+static void expect_no_reuse_by_a_query(Api api) {
+  for (const bool policy : {true, false}) {
+    Handover pending(api, policy
+                              ? std::vector{cudaMemPoolReuseAllowOpportunistic}
+                              : std::vector<cudaMemPoolAttr>{});
+    pending.hold();
+    pending.use_and_free();
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(pending.first()));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(pending.freed()));
+    EXPECT_EQ(pending.ask_again(api), cudaSuccess);
+    pending.expect_no_overlap();
+    EXPECT_FALSE(pending.reused()) << "a query has seen that work is pending";
+  }
+}
+
 TEST(ReusePolicies, CompletedFreesAreReusedOnceSeen) {
   covers("SOMA-24");
   needs(gpus(1), pools);
@@ -318,6 +410,7 @@ TEST(ReusePolicies, CompletedFreesAreReusedOnceSeen) {
     me.observe(std::string("once the free is over: policy on ") + in_words(on) +
                ", off " + in_words(off));
     EXPECT_FALSE(off && !on) << "reused only where that is switched off";
+    expect_no_reuse_by_a_query(api);
   };
   scenario.role("allocator", [=](Role& me) {
     by_both_apis([&](auto api) { frees_and_asks(me, api); });
@@ -336,7 +429,7 @@ TEST(ReusePolicies, AFullPoolMayLetAStreamWait) {
           api,
           policy ? std::vector{cudaMemPoolReuseAllowInternalDependencies}
                  : std::vector<cudaMemPoolAttr>{},
-          kBlock);
+          pool_properties(cudaMemHandleTypeNone, kBlock));
       handover.hold();
       handover.use_and_free();
       const cudaError_t code = handover.ask_again();
@@ -495,7 +588,8 @@ static void expect_default_streams_of_threads_apart() {
 
 // A default stream, a blocking stream, or a stream with a priority is held at
 // its free; another stream must not get the memory. Then a non-blocking stream
-// is held, and a default stream must not get the memory.
+// is held, and a default stream must not get the memory. Last, of two streams
+// that wait for the legacy default stream, one is held.
 TEST(ReusePolicies, DefaultStreamsFreeInTheirOrder) {
   covers("SOMA-26");
   needs(gpus(1), pools);
@@ -503,6 +597,7 @@ TEST(ReusePolicies, DefaultStreamsFreeInTheirOrder) {
   const auto by_each_stream = [](auto api) {
     const Stream other, urgent(Stream::Kind::kUrgent);
     const Stream blocking(Stream::Kind::kBlocking);
+    const Stream blocking_too(Stream::Kind::kBlocking);
     const std::pair<const char*, cudaStream_t> streams[] = {
         {"0", nullptr},
         {"legacy", cudaStreamLegacy},
@@ -516,6 +611,10 @@ TEST(ReusePolicies, DefaultStreamsFreeInTheirOrder) {
     for (const cudaStream_t next :
          {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread})
       expect_freed_in_order(api, other, next);
+    // These streams wait for the legacy default stream, but not for each other.
+    expect_freed_in_order(api, blocking, blocking_too);
+    expect_freed_in_order(api, blocking, cudaStreamPerThread);
+    expect_freed_in_order(api, cudaStreamPerThread, blocking);
   };
   scenario.role("allocator", [=](Role&) {
     by_both_apis(by_each_stream);
@@ -645,6 +744,27 @@ static void expect_no_reuse_by_another_synchronise(
   }
 }
 
+// A default stream does not wait for a non-blocking stream. A synchronise of
+// the default stream, or a copy in it for which the host waits, covers no free
+// of such a stream.
+static void expect_no_reuse_by_a_default_stream(
+    const std::vector<cudaMemPoolAttr>& allowed) {
+  const AsyncBuffer word(sizeof(uint32_t));
+  CALL(cudaDeviceSynchronize());
+  for (const cudaStream_t stream :
+       {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread}) {
+    Handover pending(RuntimeApi{}, allowed);
+    pending.hold();
+    pending.use_and_free();
+    uint32_t copy = 0;
+    CALL(cudaMemcpy(&copy, word.data, sizeof copy, cudaMemcpyDeviceToHost));
+    CALL(cudaStreamSynchronize(stream));
+    EXPECT_EQ(pending.ask_again(), cudaSuccess);
+    EXPECT_FALSE(pending.reused()) << "the stream of the free is held";
+    pending.expect_no_overlap();
+  }
+}
+
 // A synchronise of a default stream covers the frees in it.
 static void expect_reuse_after_default_stream(cudaStream_t stream) {
   const Stream other;
@@ -711,9 +831,12 @@ TEST(ReusePolicies, ASynchroniseEndsFreesForAllStreams) {
          {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread})
       expect_reuse_after_default_stream(stream);
     expect_release_by_context_synchronise();
-    expect_no_reuse_by_another_synchronise({});
-    expect_no_reuse_by_another_synchronise(
-        {cudaMemPoolReuseAllowOpportunistic});
+    for (const auto& allowed :
+         {std::vector<cudaMemPoolAttr>{},
+          std::vector{cudaMemPoolReuseAllowOpportunistic}}) {
+      expect_no_reuse_by_another_synchronise(allowed);
+      expect_no_reuse_by_a_default_stream(allowed);
+    }
   });
   scenario.run(30s);
 }

@@ -572,6 +572,58 @@ static void imports_many_at_once(Role& me) {
   me.signal("freed many");
 }
 
+// Makes a call in a thread that has made no CUDA call before.
+template <class Call>
+static auto in_a_new_thread(Call call) {
+  decltype(call()) code{};
+  std::thread([&] { code = call(); }).join();
+  return code;
+}
+
+// Only the runtime API is used here: the driver API needs a current context.
+static void lends_by_new_threads(Role& me) {
+  using Api = RuntimeApi;
+  const Pool pool(shareable());
+  const AsyncBuffer buffer(pool, kBytes);
+  buffer.fill(pattern("exporter"));
+  Sentinel<int> number;
+  EXPECT_SUCCESS(in_a_new_thread([&] {
+    return Api::mem_pool_export_to_shareable_handle(number.out(), pool, kFd);
+  }));
+  Sentinel<PointerData> data;
+  EXPECT_SUCCESS(in_a_new_thread(
+      [&] { return Api::mem_pool_export_pointer(data.out(), buffer.data); }));
+  const Descriptor descriptor(number.result());
+  me.send_descriptor("pool of new threads", descriptor.get());
+  me.send("pointer of new threads", data.result());
+  me.wait("freed by new threads");
+  EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+}
+
+static void borrows_by_new_threads(Role& me) {
+  using Api = RuntimeApi;
+  const Descriptor shared = me.receive_descriptor("pool of new threads");
+  auto data = me.receive<PointerData>("pointer of new threads");
+  Sentinel<cudaMemPool_t> pool;
+  EXPECT_SUCCESS(in_a_new_thread([&] {
+    return Api::mem_pool_import_from_shareable_handle(
+        pool.out(),
+        reinterpret_cast<void*>(static_cast<intptr_t>(shared.get())), kFd);
+  }));
+  const cudaMemPool_t imported_pool = pool.result();
+  Sentinel<void*> memory;
+  EXPECT_SUCCESS(in_a_new_thread([&] {
+    return Api::mem_pool_import_pointer(memory.out(), imported_pool, &data);
+  }));
+  const Words words(memory.result(), kBytes);
+  EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+  words.fill(pattern("importer"));
+  EXPECT_SUCCESS(in_a_new_thread([&] { return Api::mem_free(words.data); }));
+  EXPECT_SUCCESS(
+      in_a_new_thread([&] { return Api::mem_pool_destroy(imported_pool); }));
+  me.signal("freed by new threads");
+}
+
 // One pool is shared by the role's own thread, and the other pool by another
 // thread.
 TEST(PoolIpc, EveryThreadMaySharePools) {
@@ -586,6 +638,8 @@ TEST(PoolIpc, EveryThreadMaySharePools) {
   });
   scenario.role("exporter of many", lends_many);
   scenario.role("importer of many", imports_many_at_once);
+  scenario.role("exporter by new threads", lends_by_new_threads);
+  scenario.role("importer by new threads", borrows_by_new_threads);
   scenario.run(20s);
 }
 

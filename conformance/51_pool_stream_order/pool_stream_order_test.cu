@@ -19,12 +19,11 @@ using PointerData = cudaMemPoolPtrExportData;
 
 }  // namespace
 
-// An exporter of an allocation that its stream makes after the import.
+// An exporter of an allocation that this stream makes after the import.
 template <class Api>
-static void lends_in_a_held_stream(Role& me, Api api) {
+static void lends_in_a_held_stream(Role& me, Api api, cudaStream_t stream) {
   const Pool pool = created(api, shareable());
   me.send_descriptor("pool", exported(api, pool).get());
-  const Stream stream;
   load_kernels();
   Latch latch;
   latch.hold(stream);
@@ -60,14 +59,19 @@ static void borrows_from_a_held_stream(Role& me, Api api) {
 TEST(PoolStreamOrder, SharingWaitsForNoStream) {
   covers("POOL-11");
   needs(gpus(1), pool_fd);
+  static constexpr int kStreams = 3;
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
-    by_both_apis([&](auto api) { lends_in_a_held_stream(me, api); });
+    const Stream usual, blocking(Stream::Kind::kBlocking);
+    const cudaStream_t streams[kStreams] = {usual, blocking, cudaStreamLegacy};
+    for (const cudaStream_t stream : streams)
+      by_both_apis([&](auto api) { lends_in_a_held_stream(me, api, stream); });
   });
   scenario.role("importer", [](Role& me) {
-    by_both_apis([&](auto api) { borrows_from_a_held_stream(me, api); });
+    for (int i = 0; i < kStreams; ++i)
+      by_both_apis([&](auto api) { borrows_from_a_held_stream(me, api); });
   });
-  scenario.run(15s);
+  scenario.run(20s);
 }
 
 // The read is undefined: the test notes what the reader sees. Only the reader

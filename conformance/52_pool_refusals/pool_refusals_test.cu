@@ -29,8 +29,13 @@ constexpr size_t kInside = 4096;  // the offset of an interior pointer
 constexpr int kRandomData = 1000;
 constexpr size_t kShares = 4;  // a crash loses the rest of one share only
 constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
-// Flags of the driver API's functions have 64 bits.
-constexpr unsigned long long kUpperFlags[] = {1ull << 32, 1ull << 63};
+// Flags have 32 bits, and 64 bits in the driver API.
+constexpr int kFlagBits = 32, kDriverFlagBits = 64;
+// The bit of descriptors and another bit. This value is no handle type.
+constexpr auto kFdOrWin32 = static_cast<cudaMemAllocationHandleType>(
+    cudaMemHandleTypePosixFileDescriptor | cudaMemHandleTypeWin32);
+constexpr auto kFdOrFabric = static_cast<cudaMemAllocationHandleType>(
+    cudaMemHandleTypePosixFileDescriptor | cudaMemHandleTypeFabric);
 
 using PointerData = cudaMemPoolPtrExportData;
 
@@ -214,13 +219,15 @@ TEST(PoolRefusals, OnlyTheTypeOfTheCreationIsExported) {
              {"none", cudaMemHandleTypeNone},
              {"Win32", cudaMemHandleTypeWin32},
              {"Win32 KMT", cudaMemHandleTypeWin32Kmt},
-             {"fabric", cudaMemHandleTypeFabric}}) {
+             {"fabric", cudaMemHandleTypeFabric},
+             {"descriptor and Win32", kFdOrWin32},
+             {"descriptor and fabric", kFdOrFabric}}) {
       SCOPED_TRACE(what);
       expect_no_export(me, pool, type);
     }
-    for (const unsigned flags : {1u, 2u, 1u << 31}) {
-      SCOPED_TRACE("flags " + std::to_string(flags));
-      expect_no_export(me, pool, kFd, flags);
+    for (int bit = 0; bit < kFlagBits; ++bit) {
+      SCOPED_TRACE("bit " + std::to_string(bit) + " of the flags");
+      expect_no_export(me, pool, kFd, 1u << bit);
     }
     by_both_apis([&](auto api) {
       AnyHandle handle;
@@ -229,12 +236,13 @@ TEST(PoolRefusals, OnlyTheTypeOfTheCreationIsExported) {
       EXPECT_TRUE(exported(api, pool)) << "after the refusal";
     });
     expect_no_export(me, pool, cudaMemHandleTypeFabric);
-    for (const unsigned long long flags : kUpperFlags) {
+    for (int bit = kFlagBits; bit < kDriverFlagBits; ++bit) {
+      SCOPED_TRACE("bit " + std::to_string(bit) + " of the flags");
       Sentinel<int> descriptor;
       EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
                   DRIVER(cuMemPoolExportToShareableHandle)(
                       descriptor.out(), pool,
-                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, flags));
+                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1ull << bit));
     }
     EXPECT_TRUE(context_is_usable());
     EXPECT_TRUE(pool_is_usable(pool));
@@ -276,18 +284,33 @@ static auto refuses_to_create(Role& me) {
   };
 }
 
+// The same for both APIs.
+static auto refuses_by_both_apis(Role& me) {
+  return [&me](const char* what, auto change) {
+    refuses_to_create(me)(what, change);
+    SCOPED_TRACE(what);
+    cudaMemPoolProps wanted = shareable();
+    change(wanted);
+    Sentinel<cudaMemPool_t> pool;
+    EXPECT_REFUSED(DriverApi::mem_pool_create(pool.out(), wanted),
+                   CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+    note_touched(me, pool, "cuMemPoolCreate");
+  };
+}
+
 TEST(PoolRefusals, FieldsThatMustBeZeroAreLookedAt) {
   covers("POOL-05");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
-    const auto refuses = refuses_to_create(me);
+    CALL(cudaFree(nullptr));  // the driver API needs a context
+    const auto refuses = refuses_by_both_apis(me);
     // Since CUDA 13.4 the driver API has a hint in the byte after `usage`.
     Sentinel<int> driver;
     CALL(cudaDriverGetVersion(driver.out()));
     const size_t first = offsetof(cudaMemPoolProps, reserved) +
                          (driver.result() < 13040 ? 0 : 1);
-    for (const size_t byte : {first, sizeof(cudaMemPoolProps) - 2})
+    for (size_t byte = first; byte < sizeof(cudaMemPoolProps) - 1; ++byte)
       refuses(("reserved byte " + std::to_string(byte)).c_str(),
               [byte](cudaMemPoolProps& wanted) {
                 reinterpret_cast<unsigned char*>(&wanted)[byte] = 1;
@@ -419,6 +442,33 @@ TEST(PoolRefusals, OnlyPointersOfSharedPoolsAreExported) {
 
 // --- pointers that are not imported -----------------------------------------
 
+// Judges that the data of another process's pool are refused, although the
+// process has imported both pools.
+static void refuses_data_of_another_process(Role& me, cudaMemPool_t pool,
+                                            const PointerData& good) {
+  const Pool foreign(me.receive_descriptor("pool of another process"));
+  const auto data = me.receive<PointerData>("pointer of another process");
+  AsyncBuffer buffer(foreign, data, kBytes);
+  by_both_apis([&](auto api) {
+    expect_no_import(me, api, "data of another process", pool, data);
+    expect_no_import(me, api, "data for another process", foreign, good);
+  });
+  EXPECT_TRUE(kernel_reads(buffer, pattern("another process")));
+  buffer.free();
+  me.signal("freed what another process lent");
+}
+
+// A second exporter for the function above.
+static void lends_from_another_process(Role& me) {
+  const Pool pool(shareable());
+  me.send_descriptor("pool of another process", pool.exported().get());
+  const AsyncBuffer buffer(pool, kBytes);
+  buffer.fill(pattern("another process"));
+  me.send("pointer of another process", buffer.exported());
+  me.wait("freed what another process lent");
+  EXPECT_TRUE(kernel_reads(buffer, pattern("another process")));
+}
+
 // An importer that tries to import zeros, random bytes and data of another
 // pool.
 static void imports_what_no_export_made(Role& me) {
@@ -456,6 +506,8 @@ static void imports_what_no_export_made(Role& me) {
   EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
   AsyncBuffer beside(other, elsewhere, kBytes);
   EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
+  refuses_data_of_another_process(me, pool, good);
+  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
 }
 
 // An exporter of one allocation of each of two pools. The end of the importer
@@ -494,6 +546,7 @@ TEST(PoolRefusals, DataThatNoExportMadeAreRefused) {
   needs(gpus(1), pool_fd);
   Scenario made(Scenario::kShared);
   made.role("exporter", lends_from_two_pools);
+  made.role("another exporter", lends_from_another_process);
   made.role("importer", imports_what_no_export_made);
   made.run(30s);
   tabulate_end(made, "importer", name_in(RuntimeApi{}, kPointerImport));
@@ -577,6 +630,27 @@ TEST(PoolRefusals, ADescriptorOfAChunkIsNoPool) {
   scenario.run(20s);
 }
 
+// Judges that a good descriptor is not imported if a bit of the flags is set.
+static void expect_no_flags(void* good) {
+  for (int bit = 0; bit < kFlagBits; ++bit) {
+    SCOPED_TRACE("bit " + std::to_string(bit) + " of the flags");
+    by_both_apis([&](auto api) {
+      Sentinel<cudaMemPool_t> none;
+      EXPECT_REFUSED(api.mem_pool_import_from_shareable_handle(none.out(), good,
+                                                               kFd, 1u << bit),
+                     api.kInvalidValue, api.kOutOfMemory);
+    });
+  }
+  for (int bit = kFlagBits; bit < kDriverFlagBits; ++bit) {
+    SCOPED_TRACE("bit " + std::to_string(bit) + " of the flags");
+    Sentinel<CUmemoryPool> none;
+    EXPECT_REFUSED(DRIVER(cuMemPoolImportFromShareableHandle)(
+                       none.out(), good,
+                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1ull << bit),
+                   CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY);
+  }
+}
+
 TEST(PoolRefusals, AnImportAsksForTheTypeOfTheExport) {
   covers("IMPL-09");
   needs(gpus(1), pool_fd);
@@ -591,20 +665,16 @@ TEST(PoolRefusals, AnImportAsksForTheTypeOfTheExport) {
     expect_no_pool(me, "as Win32", good, cudaMemHandleTypeWin32);
     expect_no_pool(me, "as Win32 KMT", good, cudaMemHandleTypeWin32Kmt);
     expect_no_pool(me, "zeros as fabric", &fabric, cudaMemHandleTypeFabric);
+    // A driver could read a type with the bit of fabric as a pointer.
+    expect_no_pool(me, "as descriptor and Win32", good, kFdOrWin32);
     expect_no_pool(me, "with flags 1", good, kFd, 1);
     expect_no_pool(me, "with flags 1 << 31", good, kFd, 1u << 31);
+    expect_no_flags(good);
     by_both_apis([&](auto api) {
       expect_documented(import_pool(me, api, "with flags 2", good, kFd, 2),
                         "with flags 2");
       imported(api, shared);  // after the refusal
     });
-    for (const unsigned long long flags : kUpperFlags) {
-      Sentinel<CUmemoryPool> none;
-      EXPECT_REFUSED(DRIVER(cuMemPoolImportFromShareableHandle)(
-                         none.out(), good,
-                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, flags),
-                     CUDA_ERROR_INVALID_VALUE);
-    }
     EXPECT_TRUE(context_is_usable());
 
     // The same descriptor with the right type and no flags.
@@ -625,6 +695,7 @@ TEST(PoolRefusals, AnImportedPoolIsNotExportedAgain) {
   scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     Pool pool(me.receive_descriptor("pool"));
+    expect_no_export(me, pool, kFd);  // nothing was imported from it yet
     AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
     expect_no_export(me, pool, kFd);
     // The documentation does not say whether pointers of an imported pool may
@@ -634,6 +705,7 @@ TEST(PoolRefusals, AnImportedPoolIsNotExportedAgain) {
     EXPECT_TRUE(context_is_usable());
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     buffer.free();
+    expect_no_export(me, pool, kFd);  // all imports are freed
     pool.release();
     me.signal("freed");
   });
@@ -649,6 +721,12 @@ static void importer_makes_every_mistake(Role& me) {
   PointerData zeros = data_of(0);
   Sentinel<cudaMemPool_t> none, pool;
   Sentinel<void*> nothing, memory;
+  const Descriptor device(open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (const int number : {-1, device.get()})
+    EXPECT_TRUE(is_told_once(
+        "cudaMemPoolImportFromShareableHandle of a foreign descriptor",
+        NOTED(cudaMemPoolImportFromShareableHandle(none.out(), by_value(number),
+                                                   kFd, 0))));
   EXPECT_TRUE(is_told_once("cudaMemPoolImportFromShareableHandle with flags",
                            NOTED(cudaMemPoolImportFromShareableHandle(
                                none.out(), by_value(shared.get()), kFd, 1))));
@@ -688,6 +766,10 @@ TEST(PoolRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
     EXPECT_TRUE(is_told_once(
         "cudaMemPoolExportToShareableHandle with flags",
         NOTED(cudaMemPoolExportToShareableHandle(none.out(), pool, kFd, 1))));
+    EXPECT_TRUE(
+        is_told_once("cudaMemPoolExportToShareableHandle of another type",
+                     NOTED(cudaMemPoolExportToShareableHandle(
+                         none.out(), pool, cudaMemHandleTypeFabric, 0))));
     EXPECT_TRUE(context_is_usable());
     EXPECT_TRUE(leaves_no_error(
         "cudaMemPoolExportToShareableHandle",

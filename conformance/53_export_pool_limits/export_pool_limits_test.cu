@@ -21,6 +21,7 @@ constexpr uint64_t kKeepAll = UINT64_MAX;
 
 constexpr size_t kMaxSize = 64 * kMiB;
 constexpr size_t kPiece = 16 * kMiB;
+constexpr size_t kSmallPiece = kMiB / 4;  // smaller than a page of the GPU
 constexpr size_t kFourGib = size_t{4} << 30;
 
 // If the memory changes by more than this, a limit counts as lifted, or memory
@@ -259,6 +260,45 @@ TEST(ExportPoolLimits, TrimmingAnImportedPoolTakesFromNobody) {
 
 // --- size and end -----------------------------------------------------------
 
+// Allocates pieces of a pool of kMaxSize until it refuses one, and judges how
+// much the pool gave.
+template <class Api>
+static std::vector<void*> pieces_until_full(Role& me, Api api,
+                                            cudaMemPool_t pool, size_t bytes) {
+  std::vector<void*> pieces;
+  void* piece = nullptr;
+  typename Api::Code code{};
+  while (pieces.size() * bytes < 4 * kMaxSize) {
+    code = api.malloc_from_pool_async(&piece, bytes, pool, nullptr);
+    if (code != typename Api::Code{}) break;
+    pieces.push_back(piece);
+  }
+  EXPECT_TRUE(
+      gives(code, "an allocation beyond the maximal size", api.kOutOfMemory));
+  const size_t had = pieces.size() * bytes;
+  me.observe("of a pool of at most " + mib(kMaxSize) + ": " + mib(had));
+  // The documentation does not say how the limit is rounded.
+  EXPECT_GE(had, kMaxSize / 2);
+  EXPECT_LT(had, 2 * kMaxSize);
+  return pieces;
+}
+
+// Judges that a full pool gives no memory, in no stream.
+template <class Api>
+static void expect_full(Api api, cudaMemPool_t pool) {
+  const Stream other;
+  const auto refuses = [&](const char* what, cudaStream_t stream) {
+    Sentinel<void*> more;
+    EXPECT_TRUE(
+        gives(api.malloc_from_pool_async(more.out(), kPiece, pool, stream),
+              what, api.kOutOfMemory));
+    if (more.touched() && more.value != nullptr) api.mem_free(more.value);
+  };
+  refuses("an allocation in the default stream", nullptr);
+  refuses("an allocation in another stream", other);
+  refuses("an allocation in a thread's default stream", cudaStreamPerThread);
+}
+
 // Allocates pieces until the pool refuses one.
 template <class Api>
 static void reaches_the_maximal_size(Role& me, Api api,
@@ -267,22 +307,16 @@ static void reaches_the_maximal_size(Role& me, Api api,
     return created(api, pool_properties(types, bytes));
   };
   const Pool pool = at_most(kMaxSize), unlimited = at_most(0);
-  std::vector<void*> pieces;
-  void* piece = nullptr;
-  typename Api::Code code{};
-  while (pieces.size() * kPiece < 4 * kMaxSize) {
-    code = api.malloc_from_pool_async(&piece, kPiece, pool, nullptr);
-    if (code != typename Api::Code{}) break;
-    pieces.push_back(piece);
-  }
-  EXPECT_TRUE(
-      gives(code, "an allocation beyond the maximal size", api.kOutOfMemory));
+  std::vector<void*> pieces = pieces_until_full(me, api, pool, kPiece);
+  ASSERT_FALSE(pieces.empty());
   const size_t had = pieces.size() * kPiece;
-  me.observe("of a pool of at most " + mib(kMaxSize) + ": " + mib(had));
-  // The documentation does not say how the limit is rounded.
-  ASSERT_GE(had, kMaxSize / 2);
-  EXPECT_LT(had, 2 * kMaxSize);
+  expect_full(api, pool);
 
+  const Pool of_small = at_most(kMaxSize);
+  for (void* small : pieces_until_full(me, api, of_small, kSmallPiece))
+    EXPECT_SUCCESS(api.mem_free(small));
+
+  void* piece = nullptr;
   const Pool beside = at_most(kMaxSize);
   EXPECT_SUCCESS(api.malloc_from_pool_async(&piece, kPiece, beside, nullptr))
       << "another pool is full";
@@ -306,6 +340,11 @@ static void reaches_the_maximal_size(Role& me, Api api,
                : cudaFree(pieces.back()));
     EXPECT_SUCCESS(
         api.malloc_from_pool_async(&pieces.back(), kPiece, pool, nullptr));
+  }
+  if (types != cudaMemHandleTypeNone) {
+    SCOPED_TRACE("after an export");
+    exported(api, pool);
+    expect_full(api, pool);
   }
   const Pool large = at_most(kFourGib + kPiece);
   for (const Pool* roomy : {&unlimited, &large}) {
@@ -351,6 +390,7 @@ static void destroys_a_pool_in_use(Role& me, Api api) {
   AsyncBuffer live = allocated(api, pool, kUnused);
   AsyncBuffer other = allocated(api, pool, kBytes, stream);
   other.fill(pattern("other"), stream);
+  AsyncBuffer beside = allocated(api, pool, kBytes);
   const Words part(live.data, kBytes);
   part.fill(pattern("exporter"));
   me.send(std::string("pointer of the ") + api.kName, exported(api, live));
@@ -366,6 +406,8 @@ static void destroys_a_pool_in_use(Role& me, Api api) {
   latch.release();
   EXPECT_TRUE(passes(stream));
   EXPECT_EQ(wrong.so_far(), 0u) << "given back before its free";
+  expect_free_async(api, beside);  // not the last free
+  CALL(cudaStreamSynchronize(nullptr));
 
   EXPECT_TRUE(kernel_reads(part, pattern("exporter")));
   part.fill(pattern("after the end of the pool"));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "harness/scenario/both_apis.h"
+#include "harness/scenario/kernels.h"
 
 using namespace ipclab;
 
@@ -28,9 +29,10 @@ void lends_an_older_pool(Role& me) {
   });
 }
 
-// An importer that makes an `attempt`, uses and frees what `lends_by_both_apis`
-// lends, and makes the attempt again. It has a current pool of its own, and it
-// has imported another pool before; the attempt is made with this pool, too.
+// An importer that makes an `attempt`, imports and frees what
+// `lends_by_both_apis` lends, and makes the attempt again before and after this
+// free. It has a current pool of its own, and it has imported another pool
+// before; the attempt is made with this pool, too.
 std::function<void(Role&)> borrows_after(
     const std::function<void(Role&, cudaMemPool_t)>& attempt) {
   return [attempt](Role& me) {
@@ -50,6 +52,8 @@ std::function<void(Role&)> borrows_after(
           imported(api, pool, me.receive<PointerData>("pointer"), kBytes);
       EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
       EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+      attempt(me, pool);  // now memory of the pool is in use here
+      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
       expect_free(api, buffer);
       CALL(cudaDeviceSynchronize());
       attempt(me, pool);  // now memory of the pool was freed here
@@ -68,9 +72,9 @@ void expect_used_and_freed(AsyncBuffer* buffer, Pattern written) {
   buffer->free();
 }
 
-// The exporter of a pool that one importer destroys. It lends one allocation to
-// all importers, and a second allocation to `borrowers` importers after one
-// importer has destroyed its pool.
+// The exporter of a pool that one importer destroys. It lends two allocations
+// to all importers. After one importer has destroyed its pool, it lends a third
+// one, `second`, to `borrowers` importers.
 std::function<void(Role&)> lends_and_lends_again(int borrowers) {
   return [=](Role& me) {
     by_both_apis([&](auto api) {
@@ -80,7 +84,10 @@ std::function<void(Role&)> lends_and_lends_again(int borrowers) {
         me.send_descriptor("pool" + by_the(api), shared.get());
       const AsyncBuffer first = allocated(api, pool, kBytes);
       first.fill(pattern("first"));
+      const AsyncBuffer beside = allocated(api, pool, kBytes);
+      beside.fill(pattern("beside"));
       me.send("first", exported(api, first));
+      me.send("beside", exported(api, beside));
       me.wait("destroyed");
       const AsyncBuffer second = allocated(api, pool, kBytes);
       second.fill(pattern("second"));
@@ -131,29 +138,36 @@ cudaError_t use(const std::string& user, void* memory, const Words& word) {
 
 // --- what is refused --------------------------------------------------------
 
+// Judges that no function allocates from the pool in this stream.
+static void expect_no_allocation(Role& me, cudaMemPool_t pool,
+                                 cudaStream_t stream) {
+  SCOPED_TRACE(stream == nullptr ? "default stream" : "named stream");
+  Sentinel<void*> pointer;
+  EXPECT_REFUSED(cudaMallocFromPoolAsync(pointer.out(), kBytes, pool, stream),
+                 cudaErrorInvalidValue, cudaErrorNotSupported);
+  note_touched(me, pointer, "cudaMallocFromPoolAsync");
+  Sentinel<void*> overloaded;
+  EXPECT_REFUSED(cudaMallocAsync(overloaded.out(), kBytes, pool, stream),
+                 cudaErrorInvalidValue, cudaErrorNotSupported);
+  note_touched(me, overloaded, "cudaMallocAsync");
+  Sentinel<CUdeviceptr> address;
+  EXPECT_REFUSED(
+      DRIVER(cuMemAllocFromPoolAsync)(address.out(), kBytes, pool, stream),
+      CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+  note_touched(me, address, "cuMemAllocFromPoolAsync");
+}
+
 TEST(ImportLimits, NothingIsAllocatedFromAnImportedPool) {
   covers("IMPL-01");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_by_both_apis(pattern("exporter"), kBytes));
   scenario.role("exporter of an older pool", lends_an_older_pool);
-  scenario.role(
-      "importer", borrows_after([](Role& me, cudaMemPool_t pool) {
-        Sentinel<void*> pointer;
-        EXPECT_REFUSED(
-            cudaMallocFromPoolAsync(pointer.out(), kBytes, pool, nullptr),
-            cudaErrorInvalidValue, cudaErrorNotSupported);
-        note_touched(me, pointer, "cudaMallocFromPoolAsync");
-        Sentinel<void*> overloaded;
-        EXPECT_REFUSED(cudaMallocAsync(overloaded.out(), kBytes, pool, nullptr),
-                       cudaErrorInvalidValue, cudaErrorNotSupported);
-        note_touched(me, overloaded, "cudaMallocAsync");
-        Sentinel<CUdeviceptr> address;
-        EXPECT_REFUSED(DRIVER(cuMemAllocFromPoolAsync)(address.out(), kBytes,
-                                                       pool, nullptr),
-                       CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
-        note_touched(me, address, "cuMemAllocFromPoolAsync");
-      }));
+  scenario.role("importer", borrows_after([](Role& me, cudaMemPool_t pool) {
+                  const Stream stream;
+                  expect_no_allocation(me, pool, nullptr);
+                  expect_no_allocation(me, pool, stream);
+                }));
   scenario.run(20s);
 }
 
@@ -479,6 +493,8 @@ TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
       Pool pool = imported(api, me.receive_descriptor("pool" + by_the(api)));
       AsyncBuffer buffer =
           imported(api, pool, me.receive<PointerData>("first"), kBytes);
+      AsyncBuffer beside =
+          imported(api, pool, me.receive<PointerData>("beside"), kBytes);
       Latch latch;
       latch.hold(stream);
       CALL(cudaMemcpyAsync(copy.data, buffer.data, kBytes,
@@ -488,6 +504,8 @@ TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
       latch.release();
       EXPECT_TRUE(passes(stream));
       EXPECT_TRUE(kernel_reads(copy, pattern("first")));
+      expect_used_and_freed(&beside, pattern("beside"));
+      CALL(cudaDeviceSynchronize());
       expect_used_and_freed(&buffer, pattern("first"));
       EXPECT_TRUE(context_is_usable());
       me.signal("destroyed");
@@ -497,7 +515,91 @@ TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
   scenario.run(20s);
 }
 
+// Destroys a pool before the stream, which is held, has reached an allocation.
+template <class Api>
+static void destroys_before_the_allocation(Api api) {
+  const Stream stream, other;
+  const DeviceBuffer copy(kBytes);
+  Pool pool = created(api, shareable());
+  load_kernels();
+  Latch latch;
+  latch.hold(stream);
+  AsyncBuffer buffer = allocated(api, pool, kBytes, stream);
+  EXPECT_SUCCESS(api.mem_pool_destroy(pool.release()));
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+  // If the destroy gave the memory back, the next owner could get it.
+  const AsyncBuffer next = allocated(api, kBytes, other);
+  next.queue_fill(pattern("next"), other);
+  buffer.queue_fill(pattern("pending"), stream);
+  launch_copy(copy, buffer, stream);
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(kernel_reads(copy, pattern("pending")));
+  EXPECT_TRUE(copy_reads(buffer, pattern("pending")));
+  EXPECT_TRUE(passes(other));
+  EXPECT_TRUE(kernel_reads(next, pattern("next")));
+  expect_free_async(api, buffer, stream);
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(context_is_usable());
+}
+
+TEST(ImportLimits, APendingAllocationOutlivesItsDestroyedPool) {
+  covers("POOL-23");
+  needs(gpus(1), pool_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario
+      .role(
+          "exporter",
+          [](Role&) {
+            by_both_apis([](auto api) { destroys_before_the_allocation(api); });
+          })
+      .in_new_process();
+  scenario.run(20s);
+}
+
 // --- attributes -------------------------------------------------------------
+
+constexpr cudaMemPoolAttr kPolicies[] = {
+    cudaMemPoolReuseFollowEventDependencies, cudaMemPoolReuseAllowOpportunistic,
+    cudaMemPoolReuseAllowInternalDependencies};
+
+// Judges that the policies that an importer sets, by either API, stay there.
+// The call may be refused.
+TEST(ImportLimits, PoliciesSetByEitherApiStayInTheImporter) {
+  covers("IMPL-03");
+  needs(gpus(1), pool_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) {
+      const Pool pool = created(api, shareable());
+      me.send_descriptor("pool", exported(api, pool).get());
+      for (const uint64_t value : {1, 0}) {
+        for (const cudaMemPoolAttr policy : kPolicies)
+          set_attribute(pool, policy, value);
+        me.signal("set by the exporter");
+        me.wait("set by the importer");
+        for (const cudaMemPoolAttr policy : kPolicies)
+          EXPECT_EQ(attribute(pool, policy), value) << "policy " << policy;
+      }
+    });
+  });
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) {
+      const Pool pool = imported(api, me.receive_descriptor("pool"));
+      for (int opposite : {0, 1}) {
+        me.wait("set by the exporter");
+        for (const cudaMemPoolAttr policy : kPolicies) {
+          const auto code = api.mem_pool_set_attribute(pool, policy, &opposite);
+          cudaGetLastError();
+          EXPECT_TRUE(code == decltype(code){} || code == api.kInvalidValue)
+              << name_of(code);
+        }
+        me.signal("set by the importer");
+      }
+    });
+  });
+  scenario.run(20s);
+}
 
 // The importer's process is new, so it has imported no other pool before.
 TEST(ImportLimits, AttributesOfAnImportedPointer) {

@@ -28,6 +28,16 @@ void expect_reads(int gpu, const Words& words, Pattern written) {
   CALL(cudaSetDevice(before));
 }
 
+// Gives GPU 0 and GPU 1 access to a pool with one call.
+cudaError_t give_access_to_both(cudaMemPool_t pool) {
+  cudaMemAccessDesc access[2] = {};
+  for (const int gpu : {0, 1}) {
+    access[gpu].location = {cudaMemLocationTypeDevice, gpu};
+    access[gpu].flags = kReadWrite;
+  }
+  return NOTED(cudaMemPoolSetAccess(pool, access, 2));
+}
+
 // An importer whose kernel on this GPU tries to read before access was given.
 std::function<void(Role&)> trespasses(int gpu) {
   return [gpu](Role& me) {
@@ -260,10 +270,50 @@ TEST(PoolTwoGpus, AccessIsThatOfOneImportedPool) {
     EXPECT_SUCCESS(give_access(1, pool, kNone));
     EXPECT_EQ(access_of(1, pool), kNone) << "it was taken away";
     expect_reads(0, second, pattern("second"));
+    EXPECT_SUCCESS(give_access(1, pool));
+    EXPECT_EQ(access_of(1, pool), kReadWrite) << "it was given again";
+    expect_reads(1, second, pattern("second"));
+    CALL(give_access(1, pool, kNone));
+    EXPECT_SUCCESS(give_access_to_both(pool));
+    for (const int gpu : {0, 1}) {
+      EXPECT_EQ(access_of(gpu, pool), kReadWrite) << "given to both";
+      expect_reads(gpu, second, pattern("second"));
+    }
     second.free();
     me.signal("freed");
   });
 
+  scenario.run(30s);
+}
+
+// An importer that frees in a stream of the other GPU, after a copy that has
+// not begun.
+static void frees_in_a_stream_of_the_other_gpu(Role& me) {
+  const Pool pool(me.receive_descriptor("pool"));
+  AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+  CALL(give_access(1, pool));
+  CALL(cudaSetDevice(1));
+  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  const Stream stream;
+  const DeviceBuffer copy(kBytes);
+  Latch latch;
+  latch.hold(stream);
+  CALL(cudaMemcpyAsync(copy.data, buffer.data, kBytes, cudaMemcpyDefault,
+                       stream));
+  buffer.free_async(stream);
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
+  CALL(cudaSetDevice(0));
+  me.signal("freed");
+}
+
+TEST(PoolTwoGpus, AFreeWaitsForAStreamOfTheOtherGpu) {
+  covers("POOL-16");
+  needs(gpus(2), pool_fd, peer_access);
+  Scenario scenario;
+  scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
+  scenario.role("importer", frees_in_a_stream_of_the_other_gpu);
   scenario.run(30s);
 }
 
@@ -286,6 +336,9 @@ TEST(PoolTwoGpus, ThePoolsGpuMayBeHidden) {
         me.send_descriptor("pool", pool.exported().get());
       me.send("pointer", buffer.exported());
       CALL(cudaSetDevice(resident));
+      const AsyncBuffer early(pool, kBytes);
+      early.fill(pattern("early"));
+      me.send("early", early.exported());
       me.wait("written");
       EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
       EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
@@ -303,14 +356,19 @@ TEST(PoolTwoGpus, ThePoolsGpuMayBeHidden) {
                 ASSERT_EQ(visible, 1);
                 const Pool pool(me.receive_descriptor("pool"));
                 EXPECT_EQ(access_of(0, pool), kNone) << "nobody gave it";
+                AsyncBuffer early(pool, me.receive<PointerData>("early"),
+                                  kBytes);
                 EXPECT_SUCCESS(give_access(0, pool));
                 EXPECT_EQ(access_of(0, pool), kReadWrite);
                 AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"),
                                    kBytes);
+                EXPECT_TRUE(kernel_reads(early, pattern("early")));
+                EXPECT_TRUE(copy_reads(early, pattern("early")));
                 EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
                 EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
                 buffer.fill(pattern("importer"));
                 me.signal("written");
+                early.free();
                 buffer.free();
                 me.signal("freed");
               })

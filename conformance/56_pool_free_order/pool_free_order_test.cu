@@ -134,34 +134,44 @@ static void imports_again(cudaMemPool_t pool, const PointerData& data,
   }
 }
 
+// An exporter that goes on using an allocation that its importer has freed.
+static void uses_what_the_importer_freed(Role& me) {
+  const Pool pool(shareable());
+  me.send_descriptor("pool", pool.exported().get());
+  const AsyncBuffer buffer(pool, kBytes), other(pool, kBytes);
+  buffer.fill(pattern("exporter"));
+  other.fill(pattern("other"));
+  me.send("pointer", buffer.exported());
+  me.send("other pointer", other.exported());
+  const AsyncBuffer third(pool, kBytes);
+  third.fill(pattern("third"));
+  me.send("third pointer", third.exported());
+  const AsyncBuffer fourth(pool, kBytes);
+  fourth.fill(pattern("fourth"));
+  me.send("fourth pointer", fourth.exported());
+  const AsyncBuffer fifth(pool, kBytes);
+  fifth.fill(pattern("fifth"));
+  me.send("fifth pointer", fifth.exported());
+
+  me.wait("freed");
+  expect_not_given_out(pool, buffer);
+  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+  buffer.fill(pattern("again"));
+  EXPECT_TRUE(kernel_reads(buffer, pattern("again")));
+  EXPECT_GE(attribute(pool, cudaMemPoolAttrUsedMemCurrent), kBytes);
+  by_both_apis(
+      [&](auto api) { me.send("exported again", exported(api, buffer)); });
+  me.wait("freed again", 2);
+  EXPECT_TRUE(kernel_reads(buffer, pattern("again")));
+}
+
 TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
   covers("POOL-16");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
 
-  scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    me.send_descriptor("pool", pool.exported().get());
-    const AsyncBuffer buffer(pool, kBytes), other(pool, kBytes);
-    buffer.fill(pattern("exporter"));
-    other.fill(pattern("other"));
-    me.send("pointer", buffer.exported());
-    me.send("other pointer", other.exported());
-    const AsyncBuffer third(pool, kBytes);
-    third.fill(pattern("third"));
-    me.send("third pointer", third.exported());
-    const AsyncBuffer fourth(pool, kBytes);
-    fourth.fill(pattern("fourth"));
-    me.send("fourth pointer", fourth.exported());
-
-    me.wait("freed");
-    expect_not_given_out(pool, buffer);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
-    buffer.fill(pattern("again"));
-    EXPECT_TRUE(kernel_reads(buffer, pattern("again")));
-    EXPECT_GE(attribute(pool, cudaMemPoolAttrUsedMemCurrent), kBytes);
-  });
+  scenario.role("exporter", uses_what_the_importer_freed);
 
   scenario.role("importer", [](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));
@@ -176,14 +186,26 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
     EXPECT_TRUE(kernel_reads(other, pattern("other"))) << "another import";
     EXPECT_TRUE(copy_reads(other, pattern("other"))) << "another import";
 
-    // Default streams and blocking streams also free in stream order.
+    // Streams of every kind free in stream order.
     AsyncBuffer third(pool, me.receive<PointerData>("third pointer"), kBytes);
     AsyncBuffer fourth(pool, me.receive<PointerData>("fourth pointer"), kBytes);
+    AsyncBuffer fifth(pool, me.receive<PointerData>("fifth pointer"), kBytes);
     expect_freed_in_order(&fourth, pattern("fourth"),
                           Stream(Stream::Kind::kBlocking));
+    expect_freed_in_order(&fifth, pattern("fifth"),
+                          Stream(Stream::Kind::kUrgent));
     expect_freed_in_order(&other, pattern("other"), cudaStreamPerThread);
     expect_freed_in_order(&third, pattern("third"), cudaStreamLegacy);
     me.signal("freed");
+    by_both_apis([&](auto api) {
+      AsyncBuffer again = imported(
+          api, pool, me.receive<PointerData>("exported again"), kBytes);
+      EXPECT_TRUE(kernel_reads(again, pattern("again")));
+      EXPECT_TRUE(copy_reads(again, pattern("again")));
+      expect_free(api, again);
+      CALL(cudaDeviceSynchronize());
+      me.signal("freed again");
+    });
   });
 
   scenario.run(20s);

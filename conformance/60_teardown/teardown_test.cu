@@ -32,6 +32,7 @@ using Handle = cudaIpcMemHandle_t;
 using PointerData = cudaMemPoolPtrExportData;
 
 constexpr size_t kBytes = 2 << 20;
+constexpr size_t kSmall = 4 << 10;    // a part of what the driver allocates
 constexpr size_t kLarge = 256 << 20;  // far more than anything else uses
 constexpr int kCycles = 400;
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
@@ -130,11 +131,15 @@ TEST(Teardown, OrderedMemoryLeavesNothing) {
           write_number(buffer.data, number);
           me.send("handle", buffer.legacy_handle());
           me.send("handle by the driver API", handle_of(DriverApi{}, buffer));
+          DeviceBuffer small(kSmall, DeviceBuffer::Fresh::kUnwritten);
+          write_number(small.data, -number);
+          me.send("handle of small memory", small.legacy_handle());
           // An open may take over what an export has taken.
           DeviceBuffer unopened(kBytes, DeviceBuffer::Fresh::kUnwritten);
           unopened.legacy_handle();
           unopened.free();
           me.wait("closed");
+          small.free();
           if (number % 2 == 0)
             buffer.free();
           else
@@ -162,6 +167,12 @@ TEST(Teardown, OrderedMemoryLeavesNothing) {
           expect_number(mapping.data, number);
           mapping.close();
           other->run([&] { again.close(); });
+          {
+            LegacyMapping small(me.receive<Handle>("handle of small memory"),
+                                kSmall);
+            expect_number(small.data, -number);
+            small.close();
+          }
           me.signal("closed");
         };
       });
@@ -191,6 +202,74 @@ TEST(Teardown, MemoryOfManyImportersLeavesNothing) {
     mapping.close();
     me.signal("closed");
     me.wait("freed");  // keeps its context
+  });
+  scenario.run(20s);
+}
+
+TEST(Teardown, ChunkOfManyImportersLeavesNothing) {
+  covers("LIFE-01");
+  needs(gpus(1), vmm_fd, alone);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    Chunk chunk = Chunk::create(kLarge);
+    Mapping mapping(chunk, kLarge);
+    Words(mapping.data, kBytes).fill(pattern("exporter"));
+    for (int i = 0; i < kImporters; ++i)
+      me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait("mapped", kImporters);
+    const size_t before = free_memory();  // with the importers' contexts
+    me.signal("all have mapped");
+    me.wait("released", kImporters);
+    mapping.unmap();
+    chunk.release();
+    EXPECT_TRUE(returned(before, kLarge));
+    me.signal("freed");
+  });
+  scenario.roles("importer", kImporters, [](Role& me) {
+    {
+      Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+      const Mapping mapping(chunk, kLarge);
+      EXPECT_TRUE(
+          kernel_reads(Words(mapping.data, kBytes), pattern("exporter")));
+      me.signal("mapped");
+      me.wait("all have mapped");
+    }
+    me.signal("released");
+    me.wait("freed");  // keeps its context
+  });
+  scenario.run(20s);
+}
+
+TEST(Teardown, PoolMemoryOfManyImportersLeavesNothing) {
+  covers("LIFE-01");
+  needs(gpus(1), pool_fd, alone);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    Pool pool(shareable());
+    AsyncBuffer buffer(pool, kLarge);
+    Words(buffer.data, kBytes).fill(pattern("exporter"));
+    for (int i = 0; i < kImporters; ++i)
+      me.send_descriptor("pool", pool.exported().get());
+    me.send("pointer", buffer.exported());
+    me.wait("imported", kImporters);
+    const size_t before = free_memory();  // with the importers' contexts
+    me.signal("all have imported");
+    me.wait("freed", kImporters);
+    buffer.free();
+    pool.destroy();
+    EXPECT_TRUE(returned(before, kLarge));
+    me.signal("destroyed");
+  });
+  scenario.roles("importer", kImporters, [](Role& me) {
+    Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kLarge);
+    EXPECT_TRUE(kernel_reads(Words(buffer.data, kBytes), pattern("exporter")));
+    me.signal("imported");
+    me.wait("all have imported");
+    buffer.free();
+    pool.destroy();
+    me.signal("freed");
+    me.wait("destroyed");  // keeps its context
   });
   scenario.run(20s);
 }
@@ -261,9 +340,11 @@ TEST(Teardown, OrderedChunksLeaveNothing) {
         return [&me, other](int number) {
           {
             const Descriptor descriptor = me.receive_descriptor("descriptor");
+            Chunk::import(descriptor).release();  // it is never mapped
             Chunk chunk = Chunk::import(descriptor);
-            const Mapping mapping(chunk, granule());
+            Mapping mapping(chunk, granule());
             expect_number(mapping.data, number);
+            if (number % 2 == 0) mapping.unmap();
             other->run([&] { chunk.release(); });
           }
           me.signal("released");

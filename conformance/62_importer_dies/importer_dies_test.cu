@@ -454,6 +454,9 @@ TEST(ImporterDies, APointerFromBeforeAResetIsClosed) {
 // goes on.
 static const std::vector<std::string> kEnds = {"reset", "second reset",
                                                "reset by the driver API"};
+// The same, and then the end of another process's context.
+static const std::vector<std::string> kAllEnds = {
+    "reset", "second reset", "reset by the driver API", "end of a context"};
 
 // Opens memory and an event that the importer has made after a reset.
 static void borrows_what_is_new(Role& me, const std::string& end) {
@@ -477,9 +480,8 @@ static void lends_to_one_that_resets(Role& me) {
   const Stream stream;
   me.send("handle", buffer.legacy_handle());
   me.send("event", event.handle());
-  std::vector<std::string> ends = kEnds;
-  ends.push_back("end of a context");
-  for (const std::string& end : ends) {
+  me.wait("another has opened");
+  for (const std::string& end : kAllEnds) {
     SCOPED_TRACE(end);
     borrows_what_is_new(me, end);
     buffer.fill(pattern("before the " + end));
@@ -489,6 +491,7 @@ static void lends_to_one_that_resets(Role& me) {
     me.signal("recorded before the " + end);
     me.wait(end);
     EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    me.wait("another has asked after the " + end);
     latch.release();
     EXPECT_TRUE(passes(stream));
     EXPECT_TRUE(kernel_reads(buffer, pattern("importer's " + end)));
@@ -496,9 +499,38 @@ static void lends_to_one_that_resets(Role& me) {
   }
   me.wait_for_end("importer");
   me.wait_for_end("importer with a context");
-  EXPECT_TRUE(kernel_reads(buffer, pattern("importer's " + ends.back())));
+  EXPECT_TRUE(kernel_reads(buffer, pattern("importer's " + kAllEnds.back())));
+  me.signal("the exporter has read");
+  me.wait("another has closed");
+  EXPECT_TRUE(kernel_reads(buffer, pattern("another importer")));
   EXPECT_SUCCESS(cudaFree(std::exchange(buffer.data, nullptr)));
   EXPECT_TRUE(context_is_usable());
+}
+
+// Has the exporter's memory and event open all the time. The ends of the other
+// importers must leave both as they are.
+static void keeps_all_open(Role& me) {
+  LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+  SharedEvent event(me.receive<cudaIpcEventHandle_t>("event"));
+  const Stream stream;
+  me.signal("another has opened");
+  for (const std::string& end : kAllEnds) {
+    SCOPED_TRACE(end);
+    me.wait(end);
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("importer's " + end)));
+    EXPECT_TRUE(copy_reads(mapping, pattern("importer's " + end)));
+    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+    EXPECT_TRUE(is_held(stream));
+    me.signal("another has asked after the " + end);
+    EXPECT_TRUE(passes(stream));
+  }
+  me.wait("the exporter has read");  // both other importers have ended
+  EXPECT_TRUE(copy_reads(mapping, pattern("importer's " + kAllEnds.back())));
+  mapping.fill(pattern("another importer"));
+  event.destroy();
+  mapping.close();
+  me.signal("another has closed");
 }
 
 // Lends memory and an event of its own.
@@ -552,6 +584,7 @@ TEST(ImporterDies, AnImporterResetsItsDevice) {
   needs(gpus(1), legacy_memory, legacy_events);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_to_one_that_resets);
+  scenario.role("another importer", keeps_all_open);
   scenario
       .role("importer",
             [](Role& me) {
@@ -597,22 +630,26 @@ TEST(ImporterDies, AResetBeginsNoNewIds) {
       .role("exporter",
             [](Role&) {
               std::set<unsigned long long> ids;
-              const auto allocate_two = [&] {
+              const auto allocate_three = [&] {
                 const DeviceBuffer one(kBytes), other(kBytes);
-                for (const Words& each : {Words(one), Words(other)})
+                void* host = nullptr;
+                CALL(cudaMallocHost(&host, kBytes));
+                for (const Words& each :
+                     {Words(one), Words(other), Words(host, kBytes)})
                   ids.insert(pointer_attribute<unsigned long long>(
                       CU_POINTER_ATTRIBUTE_BUFFER_ID, each.data));
+                CALL(cudaFreeHost(host));
               };
-              allocate_two();
+              allocate_three();
               CALL(cudaDeviceReset());
-              allocate_two();
+              allocate_three();
               CUcontext second = nullptr;
               CALL(DRIVER(cuCtxCreate)(&second, nullptr, 0, 0));
-              allocate_two();
+              allocate_three();
               CALL(DRIVER(cuCtxDestroy)(second));
               CALL(cudaSetDevice(0));
-              allocate_two();
-              EXPECT_EQ(ids.size(), 8u) << "two allocations have one id";
+              allocate_three();
+              EXPECT_EQ(ids.size(), 12u) << "two allocations have one id";
             })
       .in_new_process();
   scenario.run(20s);
@@ -636,6 +673,27 @@ TEST(ImporterDies, AResetGivesExportedMemoryBack) {
   scenario.run(20s);
 }
 
+// Imports the same as the importer that resets its device, before this reset.
+static void keeps_all_imported(Role& me) {
+  const Mapping mapping(Chunk::import(me.receive_descriptor("chunk")),
+                        granule());
+  const Pool pool(me.receive_descriptor("pool"));
+  AsyncBuffer pooled(pool, me.receive<PointerData>("pointer"), kBytes);
+  me.signal("another has imported");
+  for (const char* step : {"reset", "end of importer"}) {
+    me.wait(step);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("chunk"))) << step;
+    EXPECT_TRUE(copy_reads(mapping, pattern("chunk"))) << step;
+    EXPECT_TRUE(kernel_reads(pooled, pattern("pool"))) << step;
+    EXPECT_TRUE(copy_reads(pooled, pattern("pool"))) << step;
+  }
+  me.wait("the exporter has read");
+  mapping.fill(pattern("another's chunk"));
+  pooled.fill(pattern("another's pool"));
+  pooled.free();
+  me.signal("another has written");
+}
+
 TEST(ImporterDies, AnImporterOfDescriptorsResetsItsDevice) {
   covers("LIFE-15");
   needs(gpus(1), vmm_fd, pool_fd);
@@ -649,8 +707,10 @@ TEST(ImporterDies, AnImporterOfDescriptorsResetsItsDevice) {
     const Pool pool(shareable());
     const AsyncBuffer pooled(pool, kBytes);
     pooled.fill(pattern("pool"));
-    me.send_descriptor("chunk", chunk.descriptor().get());
-    me.send_descriptor("pool", pool.exported().get());
+    for (int importers = 0; importers < 2; ++importers) {
+      me.send_descriptor("chunk", chunk.descriptor().get());
+      me.send_descriptor("pool", pool.exported().get());
+    }
     me.send("pointer", pooled.exported());
     for (const char* step : {"reset", "end of importer"}) {
       me.wait(step);
@@ -659,8 +719,13 @@ TEST(ImporterDies, AnImporterOfDescriptorsResetsItsDevice) {
       EXPECT_TRUE(kernel_reads(pooled, pattern("pool"))) << step;
       EXPECT_TRUE(copy_reads(pooled, pattern("pool"))) << step;
     }
+    me.signal("the exporter has read");
+    me.wait("another has written");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("another's chunk")));
+    EXPECT_TRUE(kernel_reads(pooled, pattern("another's pool")));
     EXPECT_TRUE(context_is_usable());
   });
+  scenario.role("another importer", keeps_all_imported);
 
   auto& importer = scenario.role("importer", [](Role& me) {
     // A reset may end the imports, so nothing here gives them back after it.
@@ -672,6 +737,7 @@ TEST(ImporterDies, AnImporterOfDescriptorsResetsItsDevice) {
         pool, me.receive<PointerData>("pointer"), kBytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("chunk")));
     EXPECT_TRUE(kernel_reads(pooled, pattern("pool")));
+    me.wait("another has imported");
     CALL(cudaDeviceReset());
     me.signal("reset");
     EXPECT_TRUE(context_is_usable());
@@ -684,4 +750,87 @@ TEST(ImporterDies, AnImporterOfDescriptorsResetsItsDevice) {
   importer.in_new_process();
 
   scenario.run(20s);
+}
+
+// Lends memory of each kind that descriptors stand for, and an event. Sees what
+// the importer does with all of this.
+static void lends_every_kind(Role& me, const std::string& when) {
+  const size_t bytes = granule();
+  const Chunk chunk = Chunk::create(bytes);
+  const Mapping mapping(chunk, bytes);
+  const Pool pool(shareable());
+  const AsyncBuffer pooled(pool, kBytes);
+  const SharedEvent event;
+  const Stream stream;
+  mapping.fill(pattern("chunk " + when));
+  pooled.fill(pattern("pool " + when));
+  Latch latch;
+  latch.hold(stream);
+  EXPECT_SUCCESS(cudaEventRecord(event, stream));
+  me.send_descriptor("chunk " + when, chunk.descriptor().get());
+  me.send_descriptor("pool " + when, pool.exported().get());
+  me.send("pointer " + when, pooled.exported());
+  me.send("event " + when, event.handle());
+  me.wait("asked " + when);
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+
+  me.wait("recorded " + when);
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+  EXPECT_TRUE(is_held(stream));
+  me.signal("seen " + when);
+  EXPECT_TRUE(passes(stream));
+  me.wait("given back " + when);
+  EXPECT_TRUE(kernel_reads(mapping, pattern("importer's chunk " + when)));
+  EXPECT_TRUE(kernel_reads(pooled, pattern("importer's pool " + when)));
+}
+
+// Waits for the event and records it, and reads and writes the memory.
+static void borrows_every_kind(Role& me, const std::string& when) {
+  const Mapping mapping(Chunk::import(me.receive_descriptor("chunk " + when)),
+                        granule());
+  const Pool pool(me.receive_descriptor("pool " + when));
+  AsyncBuffer pooled(pool, me.receive<PointerData>("pointer " + when), kBytes);
+  SharedEvent event(me.receive<cudaIpcEventHandle_t>("event " + when));
+  const Stream stream;
+  EXPECT_TRUE(kernel_reads(mapping, pattern("chunk " + when)));
+  EXPECT_TRUE(kernel_reads(pooled, pattern("pool " + when)));
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+  EXPECT_TRUE(is_held(stream));
+  me.signal("asked " + when);
+  EXPECT_TRUE(passes(stream));
+  mapping.fill(pattern("importer's chunk " + when));
+  pooled.fill(pattern("importer's pool " + when));
+
+  Latch latch;
+  latch.hold(stream);
+  EXPECT_SUCCESS(cudaEventRecord(event, stream));
+  me.signal("recorded " + when);
+  me.wait("seen " + when);
+  latch.release();
+  EXPECT_SUCCESS(cudaEventSynchronize(event));
+  event.destroy();
+  pooled.free();
+  me.signal("given back " + when);
+}
+
+// Both sides give everything back, reset their device, and share again.
+TEST(ImporterDies, BothResetAndShareAgain) {
+  covers("LIFE-15");
+  needs(gpus(1), vmm_fd, pool_fd, legacy_events);
+  Scenario scenario(Scenario::kShared);
+  const auto resets_between = [](void (*shares)(Role&, const std::string&)) {
+    return [=](Role& me) {
+      shares(me, "before the reset");
+      CALL(cudaDeviceSynchronize());
+      EXPECT_SUCCESS(cudaDeviceReset());
+      shares(me, "after the reset");
+    };
+  };
+  scenario.role("exporter", resets_between(lends_every_kind)).in_new_process();
+  scenario.role("importer", resets_between(borrows_every_kind))
+      .in_new_process();
+  scenario.run(40s);
 }

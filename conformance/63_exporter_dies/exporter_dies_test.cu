@@ -93,14 +93,19 @@ TEST(ExporterDies, AnExporterOfMemoryDies) {
 
 namespace {
 
-// Lends a chunk. When the importer has mapped it, the process comes to this
-// end.
-void lends_a_chunk_until_it(Role& me, const std::string& end) {
-  const size_t bytes = granule();
+// Each part of a chunk must outlive its creator, not only the first granule.
+size_t three_granules() { return 3 * granule(); }
+
+// Lends a chunk to this many importers. When one importer has mapped it, the
+// process comes to this end.
+void lends_a_chunk_until_it(Role& me, const std::string& end,
+                            int importers = 1) {
+  const size_t bytes = three_granules();
   auto& chunk = abandoned<Chunk>(Chunk::create(bytes));
   auto& mapping = abandoned<Mapping>(chunk, bytes);
   mapping.fill(pattern("exporter"));
-  me.send_descriptor("chunk of one that " + end, chunk.descriptor().get());
+  for (int i = 0; i < importers; ++i)
+    me.send_descriptor("chunk of one that " + end, chunk.descriptor().get());
   me.wait("mapped what comes from one that " + end);
   if (end == "is killed") me.die(SIGKILL);
   if (end == "resets its device") EXPECT_SUCCESS(cudaDeviceReset());
@@ -109,7 +114,7 @@ void lends_a_chunk_until_it(Role& me, const std::string& end) {
 // Reads the chunk after this end of its exporter. Writes it by kernels, copies
 // and memsets, and through a second mapping.
 void uses_the_chunk_of_one_that(Role& me, const std::string& end) {
-  const size_t bytes = granule();
+  const size_t bytes = three_granules();
   const Chunk chunk =
       Chunk::import(me.receive_descriptor("chunk of one that " + end));
   const Mapping mapping(chunk, bytes);
@@ -154,16 +159,102 @@ TEST(ExporterDies, ItsImportedChunkCanStillBeWritten) {
   scenario.run(20s);
 }
 
+namespace {
+
+// Queues copies and a memset before this end of the exporter. They are done
+// after it.
+void queues_before_the_end_of_one_that(Role& me, const std::string& end) {
+  const size_t bytes = three_granules(), third = granule();
+  const Chunk chunk =
+      Chunk::import(me.receive_descriptor("chunk of one that " + end));
+  const Mapping mapping(chunk, bytes);
+  const auto part = [&](size_t number) {
+    return words_at(mapping.address() + number * third, third);
+  };
+  const DeviceBuffer own(third), read(bytes);
+  own.fill(pattern("copied"));
+  const Stream stream;
+  Latch latch;
+  latch.hold(stream);
+  EXPECT_SUCCESS(cudaMemcpyAsync(read.data, mapping.data, bytes,
+                                 cudaMemcpyDeviceToDevice, stream));
+  EXPECT_SUCCESS(cudaMemcpyAsync(part(0).data, own.data, third,
+                                 cudaMemcpyDeviceToDevice, stream));
+  EXPECT_SUCCESS(cudaMemsetAsync(part(1).data, 0x3C, third, stream));
+  part(2).queue_fill(pattern("by a kernel"), stream);
+  me.signal("mapped what comes from one that " + end);
+  me.wait_for_end("exporter that " + end);
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+  latch.release();
+  ASSERT_TRUE(passes(stream));
+  EXPECT_TRUE(kernel_reads(read, pattern("exporter")));
+  EXPECT_TRUE(kernel_reads(part(0), pattern("copied")));
+  std::vector<unsigned char> set(third);
+  CALL(cudaMemcpy(set.data(), part(1).data, third, cudaMemcpyDefault));
+  EXPECT_EQ(set, std::vector<unsigned char>(third, 0x3C));
+  EXPECT_TRUE(kernel_reads(part(2), pattern("by a kernel")));
+}
+
+}  // namespace
+
+TEST(ExporterDies, WorkThatWasQueuedBeforeItsEndIsDone) {
+  covers("LIFE-06");
+  needs(gpus(1), vmm_fd);
+  const std::vector<std::string> ends = {"is killed", "exits",
+                                         "resets its device"};
+  Scenario scenario(Scenario::kShared);
+  for (const std::string& end : ends)
+    scenario
+        .role("exporter that " + end,
+              [&](Role& me) { lends_a_chunk_until_it(me, end); })
+        .in_new_process();
+  scenario.role("importer", [&](Role& me) {
+    for (const std::string& end : ends) {
+      SCOPED_TRACE("the exporter " + end);
+      queues_before_the_end_of_one_that(me, end);
+    }
+  });
+  scenario.run(20s);
+}
+
+// Imports the chunk for the first time after the death of its exporter. Two
+// processes that do this must see each other's writes.
+static void imports_after_the_death(Role& me) {
+  const size_t bytes = three_granules();
+  const Descriptor descriptor =
+      me.receive_descriptor("chunk of one that is killed");
+  me.wait_for_end("exporter");
+  const Mapping mapping(Chunk::import(descriptor), bytes);
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+  me.signal("imported late");
+  me.wait("written");
+  EXPECT_TRUE(kernel_reads(mapping, pattern("importer")));
+  me.signal("read late");
+  me.wait("read late");  // by the other one
+  for (const std::string writer : {"late importer 0", "late importer 1"}) {
+    if (me.name() == writer) {
+      mapping.fill(pattern(writer));
+      me.signal("written by " + writer);
+    } else {
+      me.wait("written by " + writer);
+      EXPECT_TRUE(kernel_reads(mapping, pattern(writer)));
+      EXPECT_TRUE(copy_reads(mapping, pattern(writer)));
+    }
+  }
+}
+
 // A process that imported the descriptor before the exporter died imports the
-// descriptor again.
+// descriptor again. Two other processes import it for the first time.
 TEST(ExporterDies, ItsDescriptorCanBeImportedAgain) {
   covers("LIFE-07");
   needs(gpus(1), vmm_fd);
   Scenario scenario(Scenario::kShared);
-  const auto dies = [](Role& me) { lends_a_chunk_until_it(me, "is killed"); };
+  const auto dies = [](Role& me) {
+    lends_a_chunk_until_it(me, "is killed", 3);
+  };
   scenario.role("exporter", dies).in_new_process();
   scenario.role("importer", [](Role& me) {
-    const size_t bytes = granule();
+    const size_t bytes = three_granules();
     const Descriptor descriptor =
         me.receive_descriptor("chunk of one that is killed");
     const Chunk chunk = Chunk::import(descriptor);
@@ -179,9 +270,14 @@ TEST(ExporterDies, ItsDescriptorCanBeImportedAgain) {
     }
     const Mapping second(again, bytes);
     EXPECT_TRUE(kernel_reads(second, pattern("exporter")));
+    me.wait("imported late", 2);
     second.fill(pattern("importer"));
     EXPECT_TRUE(copy_reads(mapping, pattern("importer")));
+    me.signal("written");
+    me.wait("written by late importer 1");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("late importer 1")));
   });
+  scenario.roles("late importer", 2, imports_after_the_death);
   scenario.run(20s);
 }
 

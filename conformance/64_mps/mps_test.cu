@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "harness/scenario/cuda.h"
+#include "harness/scenario/both_apis.h"
 #include "harness/scenario/kernels.h"
 #include "samples/64_mps/daemon.h"
 
@@ -152,29 +152,36 @@ void waits_and_records(Role& me, cudaEvent_t event) {
   EXPECT_TRUE(passes(stream));
 }
 
-// Reads the lent memory by a kernel and by a copy, and writes it by a kernel,
-// by copies and by a memset.
+// Opens the lent memory three times, by both APIs. Reads it by a kernel and by
+// a copy, and writes it by a kernel, by copies and by a memset.
 std::function<void(Role&)> borrows_as(bool client) {
   return [=](Role& me) {
     if (!all_are_there(me, {"exporter", "importer"}, client)) return;
     const StepsAtTheEnd steps(me, {"importer waits", "importer has recorded"});
-    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    const auto handle = me.receive<Handle>("handle");
+    CALL(cudaFree(nullptr));  // a context for the driver API
+    MappingBy first(DriverApi{}, handle, kBytes);
+    LegacyMapping mapping(handle, kBytes), again(handle, kBytes);
+    for (const Words& each : {Words(first), Words(mapping), Words(again)}) {
+      EXPECT_TRUE(kernel_reads(each, pattern("exporter")));
+      EXPECT_TRUE(copy_reads(each, pattern("exporter")));
+    }
     SharedEvent event(me.receive<cudaIpcEventHandle_t>("event"));
     waits_and_records(me, event);
     event.destroy();
 
-    quarter(mapping, 0).fill(pattern("importer"));
+    quarter(first, 0).fill(pattern("importer"));
     const DeviceBuffer own(kBytes / 4);
     own.fill(pattern("importer's copy"));
     CALL(cudaMemcpy(quarter(mapping, 1).data, own.data, own.bytes(),
                     cudaMemcpyDefault));
     const Stream stream;
-    CALL(cudaMemcpyAsync(quarter(mapping, 2).data, own.data, own.bytes(),
+    CALL(cudaMemcpyAsync(quarter(again, 2).data, own.data, own.bytes(),
                          cudaMemcpyDefault, stream));
     CALL(cudaMemsetAsync(quarter(mapping, 3).data, kByte, own.bytes(), stream));
     EXPECT_TRUE(passes(stream));
+    again.close();
+    first.close();
     mapping.close();
     EXPECT_TRUE(context_is_usable());
   };

@@ -2,6 +2,7 @@
 // samples/70_handle_cache; the cache is in the lesson's header.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <memory>
 #include <random>
 #include <string>
@@ -46,6 +47,25 @@ testing::AssertionResult reads(HandleCache* cache, const Part& part,
   return read;
 }
 
+// The values of a part that was written so many times.
+Pattern written_pattern(const std::string& exporter, int number, int times) {
+  return times == 0 ? block_pattern(exporter, number)
+                    : pattern(exporter + ", block " + std::to_string(number) +
+                              ", write " + std::to_string(times));
+}
+
+// Reads the part and writes it. What is written must be there at the next use,
+// and in the exporter.
+testing::AssertionResult reads_and_writes(HandleCache* cache, const Part& part,
+                                          Pattern expected, Pattern written) {
+  const auto read = reads(cache, part, expected);
+  Words(cache->acquire(part), kPart).fill(written);
+  cache->release(part);
+  return read;
+}
+
+using Times = std::array<int, kBlocks>;
+
 }  // namespace
 
 TEST(HandleCache, EveryPartIsReadWhateverIsOpen) {
@@ -58,11 +78,11 @@ TEST(HandleCache, EveryPartIsReadWhateverIsOpen) {
       blocks.push_back(std::make_unique<DeviceBuffer>(kBytes));
       me.send("part", lend_part(*blocks[i], i, block_pattern("exporter", i)));
     }
-    me.wait("closed");
+    const auto times = me.receive<Times>("closed after so many writes");
     for (int i = 0; i < kBlocks; ++i)
       EXPECT_TRUE(
           kernel_reads({blocks[i]->data + i * kPart / sizeof(uint32_t), kPart},
-                       block_pattern("exporter", i)))
+                       written_pattern("exporter", i, times[i])))
           << "block " << i << " of the exporter itself";
   });
   scenario.role("importer", [](Role& me) {
@@ -71,20 +91,25 @@ TEST(HandleCache, EveryPartIsReadWhateverIsOpen) {
     HandleCache cache(3);
     void* const held = cache.acquire(parts[0]);
     std::mt19937 random(70);
+    Times times{};
     for (int round = 0; round < kRounds; ++round) {
       const int i = static_cast<int>(random() % kBlocks);
-      ASSERT_TRUE(reads(&cache, parts[i], block_pattern("exporter", i)))
+      ASSERT_TRUE(reads_and_writes(
+          &cache, parts[i], written_pattern("exporter", i, times[i]),
+          written_pattern("exporter", i, times[i] + 1)))
           << "block " << i << " in round " << round;
+      ++times[i];
       ASSERT_LE(cache.open_now(), 3u);
     }
-    EXPECT_TRUE(kernel_reads({held, kPart}, block_pattern("exporter", 0)))
+    EXPECT_TRUE(
+        kernel_reads({held, kPart}, written_pattern("exporter", 0, times[0])))
         << "the block that was in use all the time";
     EXPECT_FALSE(cache.forget(parts[0])) << "it is in use";
     cache.release(parts[0]);
     EXPECT_TRUE(cache.forget_exporter(parts[0].exporter));
     EXPECT_EQ(cache.open_now(), 0u);
     EXPECT_GT(cache.opens(), kBlocks) << "some were opened again";
-    me.signal("closed");
+    me.send("closed after so many writes", times);
   });
   scenario.run(60s);
 }
@@ -101,8 +126,13 @@ TEST(HandleCache, ABlockAtAnUsedAddressIsAnotherBlock) {
       const DeviceBuffer block(kBytes);
       again += block.data == before;
       before = block.data;
-      me.send("part", lend_part(block, 1, block_pattern("exporter", i)));
+      const Part part = lend_part(block, 1, block_pattern("exporter", i));
+      me.send("part", part);
       me.wait("forgotten");
+      EXPECT_TRUE(
+          kernel_reads({block.data + part.offset / sizeof(uint32_t), kPart},
+                       written_pattern("exporter", i, 1)))
+          << "block " << i << " of the exporter itself";
     }
     if (again == 0) me.not_applicable("no address was used again");
   });
@@ -112,7 +142,8 @@ TEST(HandleCache, ABlockAtAnUsedAddressIsAnotherBlock) {
       const auto part = me.receive<Part>("part");
       ASSERT_TRUE(reads(&cache, part, block_pattern("exporter", i)))
           << "block " << i;
-      ASSERT_TRUE(reads(&cache, part, block_pattern("exporter", i)))
+      ASSERT_TRUE(reads_and_writes(&cache, part, block_pattern("exporter", i),
+                                   written_pattern("exporter", i, 1)))
           << "block " << i << " without an open";
       EXPECT_EQ(cache.opens(), i + 1);
       EXPECT_TRUE(cache.forget(part));
@@ -136,6 +167,12 @@ TEST(HandleCache, BlocksOfTwoExportersAreToldApart) {
                 lend_part(*blocks[i], 2, block_pattern(name, i)));
       }
       me.wait("closed " + name);
+      if (name == "exporter A") return;
+      for (int i = 0; i < kBlocks; ++i)
+        EXPECT_TRUE(kernel_reads(
+            {blocks[i]->data + 2 * kPart / sizeof(uint32_t), kPart},
+            written_pattern(name, i, 1)))
+            << "block " << i << " of the exporter itself";
     });
     exporter.in_new_process();
   }
@@ -157,14 +194,18 @@ TEST(HandleCache, BlocksOfTwoExportersAreToldApart) {
     me.observe(std::to_string(same) + " of " + std::to_string(kBlocks) +
                " allocations have the same id in both exporters");
 
-    // The end of one exporter leaves the blocks of the other exporter open.
+    // The end of one exporter leaves the blocks of the other exporter open, and
+    // a block that was closed can be opened again.
     EXPECT_TRUE(cache.forget_exporter(parts[0][0].exporter));
     me.signal("closed exporter A");
     me.wait_for_end("exporter A");
+    EXPECT_TRUE(cache.forget(parts[1][0]));
     for (int i = 0; i < kBlocks; ++i)
-      EXPECT_TRUE(reads(&cache, parts[1][i], block_pattern(names[1], i)))
+      EXPECT_TRUE(reads_and_writes(&cache, parts[1][i],
+                                   block_pattern(names[1], i),
+                                   written_pattern(names[1], i, 1)))
           << "after the end of exporter A, block " << i;
-    EXPECT_EQ(cache.opens(), 2 * kBlocks);
+    EXPECT_EQ(cache.opens(), 2 * kBlocks + 1);
     EXPECT_TRUE(cache.forget_exporter(parts[1][0].exporter));
     me.signal("closed exporter B");
   });

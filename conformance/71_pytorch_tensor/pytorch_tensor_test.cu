@@ -119,17 +119,22 @@ TEST(PytorchTensor, EachEventOrdersItsTensor) {
     const DeviceBuffer own(kBlock);
     visit(own.data, layout(0), kAnything, kAnything);  // loads the kernel
     CALL(cudaDeviceSynchronize());
+    // In one stream, a wait that does nothing would be after waits that work.
     std::vector<std::unique_ptr<SharedEvent>> events;
-    const Stream stream;
+    std::vector<Stream> streams(kTensors);
     for (int i = 0; i < kTensors; ++i) {
       const Tensor tensor = me.receive<Tensor>("tensor");
       events.push_back(std::make_unique<SharedEvent>(tensor.event));
-      EXPECT_SUCCESS(cudaStreamWaitEvent(stream, *events.back(), 0));
-      visit(block.data, tensor, kExporterValue + i, kImporterValue + i, stream);
+      EXPECT_SUCCESS(cudaStreamWaitEvent(streams[i], *events.back(), 0));
+      visit(block.data, tensor, kExporterValue + i, kImporterValue + i,
+            streams[i]);
     }
-    EXPECT_TRUE(is_held(stream));
+    EXPECT_TRUE(is_held(streams.back()));
+    for (int i = 0; i < kTensors; ++i)
+      EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(streams[i]))
+          << "the stream of tensor " << i;
     me.signal("all are queued");
-    EXPECT_TRUE(passes(stream));
+    for (const Stream& stream : streams) EXPECT_TRUE(passes(stream));
     EXPECT_EQ(wrong_so_far(), 0);
     events.clear();
     block.close();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "harness/scenario/both_apis.h"
 #include "harness/scenario/pool.h"
@@ -22,52 +23,70 @@ constexpr int kOpens = 2;
 // Memory of kBytes with an owner.
 using Owned = std::shared_ptr<Words>;
 
-// `lend` makes the memory in the exporter and sends it; `open` opens it in the
+// The second importer opens the memory while the first has it open.
+const std::vector<std::string> kImporters = {"importer", "second importer"};
+
+// Opens the memory so often, and judges that neither the open nor the use takes
+// memory of the GPU.
+Owned opened_for_nothing(Role& me, const std::function<Owned(Role&)>& open,
+                         int opens) {
+  const size_t before = free_memory();
+  Owned opened;
+  for (int i = 0; i < opens; ++i) {
+    SCOPED_TRACE("open " + std::to_string(i + 1));
+    opened.reset();
+    opened = open(me);
+    const size_t after = free_memory();
+    EXPECT_LT(before - std::min(before, after), kSmall);
+    // Writes every page: a driver may take device memory only at the first use.
+    CALL(cudaMemset(opened->data, 0xEE, kBytes));
+    CALL(cudaDeviceSynchronize());
+    EXPECT_LT(before - std::min(before, free_memory()), kSmall);
+  }
+  return opened;
+}
+
+// `lend` makes the memory in the exporter and sends it; `open` opens it in an
 // importer, on this GPU. Judges that the open uses no memory of either GPU.
-// With `opens` = 2, `lend` sends the memory twice, and the importer gives it
-// back and opens it again.
+// The first importer opens the memory `opens` times, and gives it back before
+// it opens it again. `lend` sends descriptors for these opens and for the one
+// of the second importer.
 void takes_no_memory(const std::function<Owned(Role&)>& lend,
                      const std::function<Owned(Role&)>& open, int opens,
                      int opens_on = 0) {
   Scenario scenario;
   scenario.role("exporter", [=](Role& me) {
     const Owned lent = lend(me);
-    me.wait("ready");  // the importer's context takes memory of its own
+    const int importers = static_cast<int>(kImporters.size());
+    me.wait("ready", importers);  // their contexts take memory of their own
     const size_t free = free_memory();
-    me.send("free", free);
-    me.wait("opened");
-    EXPECT_TRUE(kernel_reads(Words(lent->data, kBytes / 64), pattern("back")));
-    EXPECT_LT(free - std::min(free, free_memory()), kSmall);
-    me.signal("looked");
-    me.wait("closed");
-  });
-  scenario.role("importer", [=](Role& me) {
-    CALL(cudaSetDevice(opens_on));
-    CALL(cudaFree(nullptr));
-    DeviceBuffer(kEveryWay).fill(pattern("loads the kernels"));
-    me.signal("ready");
-    me.receive<size_t>("free");
-    const size_t before = free_memory();
-    Owned opened;
-    for (int i = 0; i < opens; ++i) {
-      SCOPED_TRACE("open " + std::to_string(i + 1));
-      opened.reset();
-      opened = open(me);
-      const size_t after = free_memory();
-      EXPECT_LT(before - std::min(before, after), kSmall);
-      // Writes every page: a driver may take device memory only at the first
-      // use.
-      CALL(cudaMemset(opened->data, 0xEE, kBytes));
-      CALL(cudaDeviceSynchronize());
-      EXPECT_LT(before - std::min(before, free_memory()), kSmall);
+    for (const std::string& importer : kImporters) {
+      SCOPED_TRACE(importer);
+      me.signal("turn of the " + importer);
+      me.wait("opened by the " + importer);
+      EXPECT_TRUE(
+          kernel_reads(Words(lent->data, kBytes / 64), pattern(importer)));
+      EXPECT_LT(free - std::min(free, free_memory()), kSmall);
     }
-    Words(opened->data, kBytes / 64).fill(pattern("back"));
-    me.signal("opened");
-    me.wait("looked");
-    opened.reset();
-    CALL(cudaDeviceSynchronize());
-    me.signal("closed");
+    me.signal("looked");
+    me.wait("closed", importers);
   });
+  for (const std::string& name : kImporters)
+    scenario.role(name, [=](Role& me) {
+      CALL(cudaSetDevice(opens_on));
+      CALL(cudaFree(nullptr));
+      DeviceBuffer(kEveryWay).fill(pattern("loads the kernels"));
+      me.signal("ready");
+      me.wait("turn of the " + name);
+      Owned opened =
+          opened_for_nothing(me, open, name == kImporters[0] ? opens : 1);
+      Words(opened->data, kBytes / 64).fill(pattern(name));
+      me.signal("opened by the " + name);
+      me.wait("looked");
+      opened.reset();
+      CALL(cudaDeviceSynchronize());
+      me.signal("closed");
+    });
   scenario.run(60s);
 }
 
@@ -112,7 +131,7 @@ TEST(CostOfSharing, ImportingADescriptorTakesNoMemory) {
   takes_no_memory(
       [](Role& me) {
         const Chunk chunk = Chunk::create(kBytes);
-        for (int i = 0; i < kOpens; ++i)
+        for (int i = 0; i < kOpens + 1; ++i)
           me.send_descriptor("memory", chunk.descriptor().get());
         return std::make_shared<Mapping>(chunk, kBytes);
       },
@@ -135,7 +154,8 @@ TEST(CostOfSharing, ImportingAPointerTakesNoMemory) {
         auto lent = std::make_shared<Lent>();
         CALL(cudaDeviceSynchronize());
         static_cast<Words&>(*lent) = lent->memory;
-        me.send_descriptor("pool", lent->pool.exported().get());
+        for (size_t i = 0; i < kImporters.size(); ++i)
+          me.send_descriptor("pool", lent->pool.exported().get());
         me.send("pointer", lent->memory.exported());
         return lent;
       },

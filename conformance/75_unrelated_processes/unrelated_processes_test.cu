@@ -78,6 +78,7 @@ static void offers_memory_and_an_event(Role& me) {
   const Mapping mapping(chunk, bytes);
   mapping.fill(pattern("exporter's chunk"));
   memory.fill(pattern("old"));
+  WrongWords wrong;
 
   const std::string path = path_of_this_process();
   const Descriptor listener(listen_at(path.c_str()));
@@ -93,6 +94,16 @@ static void offers_memory_and_an_event(Role& me) {
              chunk.descriptor(), me);
   me.wait("importer waits");
   latch.release();
+
+  // Now the importer records the event, and a stream of this process waits.
+  me.wait("importer records");
+  const Stream waits;
+  CALL(cudaStreamWaitEvent(waits, event, 0));
+  wrong.queue_count(memory, pattern("importer's memory"), waits);
+  EXPECT_TRUE(is_held(waits));
+  me.signal("exporter waits");
+  EXPECT_TRUE(passes(waits));
+  EXPECT_EQ(wrong.so_far(), 0u);
 
   EXPECT_TRUE(hangs_up(connection));
   EXPECT_TRUE(kernel_reads(memory, pattern("importer's memory")));
@@ -126,8 +137,15 @@ TEST(UnrelatedProcesses, APathIsEnough) {
     EXPECT_TRUE(passes(stream));
     EXPECT_EQ(wrong.so_far(), 0u);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter's chunk")));
-    memory.fill(pattern("importer's memory"));
     mapping.fill(pattern("importer's chunk"));
+    Latch latch;
+    latch.hold(stream);
+    memory.queue_fill(pattern("importer's memory"), stream);
+    CALL(cudaEventRecord(event, stream));
+    me.signal("importer records");
+    me.wait("exporter waits");
+    latch.release();
+    EXPECT_TRUE(passes(stream));
     event.destroy();
     memory.close();
   });

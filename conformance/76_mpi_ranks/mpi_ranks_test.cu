@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "harness/scenario/cuda.h"
+#include "harness/scenario/pool.h"
+#include "harness/scenario/vmm.h"
 
 using namespace ipclab;
 
@@ -38,6 +39,71 @@ int device_of(const void* memory) {
   return attributes.device;
 }
 
+// One of four parts of a rank's memory: the part that this writer writes.
+Words part_of(const Words& memory, int writer) {
+  const size_t count = memory.count / kRanks;
+  return {memory.data + static_cast<size_t>(writer) * count,
+          count * sizeof(uint32_t)};
+}
+
+// What a rank sees of the ranks: its own memory, and the memory of the others.
+using Memories = std::vector<Words>;
+
+// Each rank writes its part of the memory of every other rank, the first half
+// by a copy and the second half by a memset. Then each rank reads all parts.
+void write_to_each_other(Role& me, const Memories& of) {
+  const int rank = me.index();
+  const size_t half = kBytes / kRanks / 2;
+  const DeviceBuffer source(half);
+  source.fill(pattern(named("copy of rank", rank)));
+  const Stream stream;
+  for (int to = 0; to < kRanks; ++to) {
+    const Words part = part_of(of[to], rank);
+    CALL(cudaMemcpyAsync(part.data, source.data, half, cudaMemcpyDefault,
+                         stream));
+    CALL(cudaMemsetAsync(part.data + part.count / 2, 1 + rank, half, stream));
+  }
+  EXPECT_TRUE(passes(stream));
+  me.signal("written");
+  me.wait("written", kRanks - 1);
+  for (int to = 0; to < kRanks; ++to)
+    for (int from = 0; from < kRanks; ++from) {
+      SCOPED_TRACE(named("memory of rank", to) + named(", part of rank", from));
+      const Words part = part_of(of[to], from);
+      EXPECT_TRUE(kernel_reads(Words(part.data, half),
+                               pattern(named("copy of rank", from))));
+      std::vector<char> set(half);
+      CALL(cudaMemcpy(set.data(), part.data + part.count / 2, half,
+                      cudaMemcpyDefault));
+      EXPECT_EQ(set, std::vector<char>(half, static_cast<char>(1 + from)));
+    }
+  me.signal("read");
+  me.wait("read", kRanks - 1);
+}
+
+using Mappings = std::vector<std::unique_ptr<LegacyMapping>>;
+
+// The ranks close one after the other. Those that have not closed yet still see
+// what every rank writes.
+void close_in_turn(Role& me, const Words& own, Mappings* others) {
+  for (int closer = 0; closer < kRanks; ++closer) {
+    const std::string turn = named("turn", closer);
+    if (me.index() == closer) others->clear();
+    own.fill(pattern(turn + named(" of rank", me.index())));
+    me.signal(turn);
+    me.wait(turn, kRanks - 1);
+    size_t at = 0;
+    for (int rank = 0; rank < kRanks && !others->empty(); ++rank) {
+      if (rank == me.index()) continue;
+      const Words& other = *(*others)[at++];
+      EXPECT_TRUE(kernel_reads(other, pattern(turn + named(" of rank", rank))));
+      EXPECT_TRUE(copy_reads(other, pattern(turn + named(" of rank", rank))));
+    }
+    me.signal("end of the " + turn);
+    me.wait("end of the " + turn, kRanks - 1);
+  }
+}
+
 }  // namespace
 
 TEST(MpiRanks, EveryRankLendsAndBorrows) {
@@ -50,11 +116,16 @@ TEST(MpiRanks, EveryRankLendsAndBorrows) {
     own.fill(pattern(named("rank", me.index())));
     me.send(named("handle", me.index()), own.legacy_handle());
 
-    std::vector<std::unique_ptr<LegacyMapping>> others;
+    Mappings others;
+    Memories all;
     for (int rank = 0; rank < kRanks; ++rank) {
-      if (rank == me.index()) continue;
+      if (rank == me.index()) {
+        all.push_back(own);
+        continue;
+      }
       const auto handle = me.receive<Handle>(named("handle", rank));
       others.push_back(std::make_unique<LegacyMapping>(handle, kBytes));
+      all.push_back(*others.back());
       EXPECT_TRUE(kernel_reads(*others.back(), pattern(named("rank", rank))));
       EXPECT_TRUE(copy_reads(*others.back(), pattern(named("rank", rank))));
     }
@@ -63,13 +134,12 @@ TEST(MpiRanks, EveryRankLendsAndBorrows) {
     own.fill(pattern(named("new of rank", me.index())));
     me.signal("new values");
     me.wait("new values", kRanks - 1);
-    int at = 0;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      if (rank == me.index()) continue;
-      EXPECT_TRUE(
-          kernel_reads(*others[at++], pattern(named("new of rank", rank))));
-    }
-    others.clear();
+    for (int rank = 0; rank < kRanks; ++rank)
+      EXPECT_TRUE(kernel_reads(all[rank], pattern(named("new of rank", rank))));
+    me.signal("new values are read");
+    me.wait("new values are read", kRanks - 1);
+    write_to_each_other(me, all);
+    close_in_turn(me, own, &others);
     me.signal("closed");
     me.wait("closed", kRanks - 1);
     EXPECT_SUCCESS(cudaFree(std::exchange(own.data, nullptr)));
@@ -158,5 +228,72 @@ TEST(MpiRanks, AUuidMeansTheSameInEveryOrder) {
             })
       .env("CUDA_VISIBLE_DEVICES", visible_gpus({1, 0}));
 
+  scenario.run(30s);
+}
+
+// Lends a chunk and memory of a pool of each GPU.
+static void lends_of_each_gpu(Role& me) {
+  for (const int gpu : {0, 1}) {
+    CALL(cudaSetDevice(gpu));
+    const CUmemAllocationProp wanted = chunk_of(gpu);
+    const size_t bytes = granule(wanted);
+    const Chunk chunk = Chunk::create(bytes, wanted);
+    const Mapping mapping(chunk, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+                          gpu);
+    const Pool pool(shareable(0, gpu));
+    const AsyncBuffer pooled(pool, kBytes);
+    mapping.fill(pattern(named("chunk", gpu)));
+    pooled.fill(pattern(named("pool", gpu)));
+    me.send("uuid", uuid_of(gpu));
+    me.send_descriptor("chunk", chunk.descriptor().get());
+    me.send_descriptor("pool", pool.exported().get());
+    me.send("pointer", pooled.exported());
+    me.wait("freed");
+    EXPECT_TRUE(copy_reads(mapping, pattern(named("importer's chunk", gpu))));
+    EXPECT_TRUE(copy_reads(pooled, pattern(named("importer's pool", gpu))));
+  }
+}
+
+// The memory belongs to `device`, whichever function says it.
+static void expect_memory_of(int device, const Words& memory) {
+  EXPECT_EQ(device_of(memory.data), device);
+  EXPECT_EQ(
+      pointer_attribute<int>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory.data),
+      device);
+}
+
+// Imports the memory of each GPU; the exporter's GPU 0 has number 1 here.
+static void borrows_of_each_gpu(Role& me) {
+  for (const int gpu : {0, 1}) {
+    const int here = 1 - gpu;
+    CALL(cudaSetDevice(here));
+    EXPECT_TRUE(equal(uuid_of(here), me.receive<CUuuid>("uuid")));
+    const size_t bytes = granule(chunk_of(here));
+    const Chunk chunk = Chunk::import(me.receive_descriptor("chunk"));
+    EXPECT_EQ(chunk.properties().location.id, here);
+    const Mapping mapping(chunk, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+                          here);
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer pooled(pool, me.receive<cudaMemPoolPtrExportData>("pointer"),
+                       kBytes);
+    for (const Words& each : {Words(mapping), Words(pooled)})
+      expect_memory_of(here, each);
+    EXPECT_TRUE(kernel_reads(mapping, pattern(named("chunk", gpu))));
+    EXPECT_TRUE(kernel_reads(pooled, pattern(named("pool", gpu))));
+    mapping.fill(pattern(named("importer's chunk", gpu)));
+    pooled.fill(pattern(named("importer's pool", gpu)));
+    pooled.free();
+    me.signal("freed");
+  }
+}
+
+TEST(MpiRanks, DescriptorsMeanTheSameInEveryOrder) {
+  covers("RANK-02");
+  needs(gpus(2), vmm_fd, pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_of_each_gpu)
+      .env("CUDA_VISIBLE_DEVICES", visible_gpus({0, 1}));
+  scenario.role("importer", borrows_of_each_gpu)
+      .env("CUDA_VISIBLE_DEVICES", visible_gpus({1, 0}));
   scenario.run(30s);
 }

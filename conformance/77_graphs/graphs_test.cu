@@ -17,6 +17,7 @@ namespace {
 constexpr size_t kBytes = 128 << 10;
 constexpr int kRounds = 30;
 constexpr int kHeldRounds = 5;  // queued before the first round is done
+constexpr int kLateRound = 20;  // from here on the importer's graphs are held
 
 // Where the wait for an event and the record are: in the stream or in the
 // graph.
@@ -87,6 +88,8 @@ void rounds(Events events, Judge judge) {
     me.send("taken", taken.handle());
     for (int round = 0; round < kRounds; ++round) {
       if (round == kHeldRounds) latch.release();
+      if (events == Events::kAround && round == kLateRound + kHeldRounds)
+        EXPECT_TRUE(is_held(stream)) << "the importer's graphs are held";
       source.queue_fill(round_pattern(round), stream);
       replay.launch();
       me.signal("written " + std::to_string(round));
@@ -103,10 +106,15 @@ void rounds(Events events, Judge judge) {
     WrongWords wrong;
     {
       const Stream stream;
+      Latch latch;
       const Replay replay(stream, copy, shared, events, written, taken);
+      // Later rounds use a second graph, which waits for this role's latch.
+      const Replay late(stream, copy, shared, events, written, taken,
+                        events == Events::kAround ? &latch : nullptr);
       for (int round = 0; round < kRounds; ++round) {
         me.wait("written " + std::to_string(round));
-        replay.launch();
+        if (round == kLateRound + kHeldRounds) latch.release();
+        (round < kLateRound ? replay : late).launch();
         wrong.queue_count(copy, round_pattern(round), stream);
         if (events == Events::kAround && round == kHeldRounds - 1)
           EXPECT_TRUE(is_held(stream)) << "the exporter's graphs are held";
@@ -118,12 +126,12 @@ void rounds(Events events, Judge judge) {
         // earlier launches.
         const Stream other;
         copy.poison();
-        Latch latch;
-        latch.hold(stream);
+        Latch beside;
+        beside.hold(stream);
         replay.launch_in(other);
         EXPECT_TRUE(passes(other));
         EXPECT_TRUE(copy_reads(copy, round_pattern(kRounds - 1)));
-        latch.release();
+        beside.release();
         EXPECT_TRUE(passes(stream));
       }
     }
@@ -148,10 +156,11 @@ namespace {
 
 // The calls that are captured: the usual ones of the runtime, those for
 // rectangles and boxes, copies from and to pinned host memory, or calls of the
-// driver API. Or a second stream, which joins the capture, makes a copy.
-enum class Way { kUsual, kRectangles, kHost, kDriver, kTwoStreams };
-constexpr Way kWays[] = {Way::kUsual, Way::kRectangles, Way::kHost,
-                         Way::kDriver, Way::kTwoStreams};
+// driver API. Or a second stream, which joins the capture, makes a copy. Or the
+// memset of a box, the driver's copy of a rectangle, and a kernel.
+enum class Way { kUsual, kRectangles, kHost, kDriver, kTwoStreams, kKernel };
+constexpr Way kWays[] = {Way::kUsual,  Way::kRectangles, Way::kHost,
+                         Way::kDriver, Way::kTwoStreams, Way::kKernel};
 constexpr size_t kRows = 4;
 
 // Pinned memory of the host.
@@ -200,6 +209,21 @@ void queue_rectangles(const Work& work, cudaStream_t stream) {
   box.extent = make_cudaExtent(bytes / kRows, 2, kRows / 2);
   box.kind = cudaMemcpyDeviceToDevice;
   CALL(cudaMemcpy3DAsync(&box, stream));
+}
+
+void queue_kernel(const Work& work, cudaStream_t stream) {
+  const size_t half = work.shared.bytes() / 2, row = half / kRows;
+  CALL(cudaMemset3DAsync(make_cudaPitchedPtr(work.shared.data, row, row, 2),
+                         work.value, make_cudaExtent(row, 2, kRows / 2),
+                         stream));
+  CUDA_MEMCPY2D rectangle{};
+  rectangle.srcMemoryType = rectangle.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  rectangle.srcDevice = address_of(work.source.data);
+  rectangle.dstDevice = address_of(work.shared.data + work.shared.count / 2);
+  rectangle.srcPitch = rectangle.dstPitch = rectangle.WidthInBytes = row;
+  rectangle.Height = kRows;
+  CALL(DRIVER(cuMemcpy2DAsync)(&rectangle, stream));
+  launch_copy(work.copy, work.shared, stream);
 }
 
 // A second stream, and the events before and after its work.
@@ -251,6 +275,8 @@ class Graph {
       CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
       if (way == Way::kTwoStreams)
         queue_in_two_streams(work, stream, fork_);
+      else if (way == Way::kKernel)
+        queue_kernel(work, stream);
       else
         (way == Way::kRectangles ? queue_rectangles : queue_usual)(work,
                                                                    stream);
@@ -286,6 +312,7 @@ constexpr int kLaunches = 100;
 // two executables. Judges that after each launch the memory has the values of
 // this graph. Then one graph is launched many times.
 void launches_two_graphs(const Words& shared, Way way) {
+  load_kernels();  // not while a stream captures
   const Words half(shared.data + shared.count / 2, kBytes / 2);
   const DeviceBuffer buffers[2] = {DeviceBuffer(kBytes / 2),
                                    DeviceBuffer(kBytes / 2)};

@@ -1,7 +1,7 @@
 // More bugs of memory of cuMemCreate, words, fabric and endpoints: work
 // directly after a wait for a word, numbers at the sign bit, the second entry
 // of a list, memory on a node of the host, addresses and handles that are used
-// again.
+// again, the second granule, the next mapping.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <limits>
 #include <string>
 #include <thread>
@@ -295,9 +296,10 @@ CUdeviceptr target_of(Call& call) {
                                          : call.value<CUdeviceptr>(kPointer);
 }
 
-// A call writes to memory that can only be read. (Of copies, only those from
-// device to device.)
-int writes_read_only(Call& call) {
+// A call writes to memory that can only be read, or to which no access was
+// set. (Of copies, only those from device to device.)
+template <CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READ>
+int writes_without_access(Call& call) {
   if (call.is("cuMemMap") || call.is("cuMemUnmap")) return noted_chunks(call);
   if (call.is("cudaMemcpy") &&
       (!call.is_runtime() ||
@@ -306,12 +308,12 @@ int writes_read_only(Call& call) {
   const CUdeviceptr begin = mapping_at(target_of(call));
   if (begin == 0) return call.proceed();
   const CUmemLocation here = location_at(begin);
-  if (access_of(begin, here) != CU_MEM_ACCESS_FLAGS_PROT_READ ||
+  if (access_of(begin, here) != flags ||
       !allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
     return call.proceed();
   const int code = call.proceed();
   cudaDeviceSynchronize();
-  allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READ);
+  allow(begin, here, flags);
   call.fired();
   return code;
 }
@@ -1420,6 +1422,523 @@ int copy_from_endpoint_not_waited_for(Call& call) {
   return no_wait(call);
 }
 
+// --- borders, and what was there before --------------------------------------
+
+// A memset looks only at the access of its first mapping: it also writes the
+// next one, which can only be read.
+int next_mapping_unchecked(Call& call) {
+  if (!call.is("cudaMemset")) return noted_chunks(call);
+  const auto address = call.value<CUdeviceptr>(kPointer);
+  const CUdeviceptr first = mapping_at(address);
+  const CUdeviceptr last = mapping_at(address + call.value<size_t>(kBytes) - 1);
+  if (first == 0 || last == 0 || first == last) return call.proceed();
+  const CUmemLocation here = location_at(last);
+  if (access_of(first, here) != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
+      access_of(last, here) != CU_MEM_ACCESS_FLAGS_PROT_READ ||
+      !allow(last, here, CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
+    return call.proceed();
+  const int code = call.proceed();
+  cudaDeviceSynchronize();
+  allow(last, here, CU_MEM_ACCESS_FLAGS_PROT_READ);
+  call.fired();
+  return code;
+}
+
+// A range gets access if memory is or was mapped at all of its addresses.
+int former_mapping_counts(Call& call) {
+  static auto& former = *new Table<CUdeviceptr, size_t>;
+  const auto begin = call.at<CUdeviceptr>(0);
+  const auto bytes = call.at<size_t>(1);
+  const int code = noted_chunks(call);
+  if (call.is("cuMemSetAccess")) {
+    bool stale = false;
+    for (CUdeviceptr at = begin; at - begin < bytes;) {
+      const CUdeviceptr here = mapping_at(at);
+      if (here == 0 && !former.has(at)) return code;
+      stale |= here == 0;
+      at = here != 0 ? here + mappings.get(here).bytes : at + former.get(at);
+    }
+    return code != kSuccess && stale ? accepted(call) : code;
+  }
+  if (code != kSuccess) return code;
+  if (call.is("cuMemUnmap")) former.put(begin, bytes);
+  if (call.is("cuMemAddressFree"))
+    for (const auto& each : former.all())
+      if (each.first - begin < bytes) former.erase(each.first);
+  return code;
+}
+
+// A mapping is known only by its first address: a mapping that begins inside
+// it is accepted.
+int inside_counts_as_unmapped(Call& call) {
+  const int code = noted_chunks(call);
+  if (!call.is("cuMemMap") || code == kSuccess) return code;
+  const CUdeviceptr other = mapping_at(call.at<CUdeviceptr>(0));
+  return other != 0 && other != call.at<CUdeviceptr>(0) ? accepted(call) : code;
+}
+
+// The unmap of a whole mapping and of a part of the next one unmaps both.
+int unmap_takes_rest_of_next(Call& call) {
+  const int code = noted_chunks(call);
+  if (!call.is("cuMemUnmap") || code == kSuccess) return code;
+  const auto begin = call.at<CUdeviceptr>(0);
+  const size_t first = mappings.get(begin).bytes;
+  const size_t bytes = call.at<size_t>(1);
+  const CUdeviceptr next = begin + first;
+  const size_t second = mappings.get(next).bytes;
+  if (first == 0 || bytes <= first || bytes >= first + second) return code;
+  for (const auto& [at, size] : {std::pair{begin, first}, {next, second}}) {
+    DRIVER_CALL(cuMemUnmap)(at, size);
+    mappings.erase(at);
+  }
+  return accepted(call);
+}
+
+// Kernels can still use memory at addresses where it was unmapped. All queries
+// say that nothing is there.
+int unmapped_stays_usable(Call& call) {
+  static auto& secret = *new Table<CUdeviceptr, size_t>;
+  const auto secret_at = [](CUdeviceptr address) {
+    for (const auto& [begin, bytes] : secret.all())
+      if (address - begin < bytes) return begin;
+    return CUdeviceptr{0};
+  };
+  if (call.is("cuPointerGetAttribute") || call.is("cuMemGetAccess"))
+    return secret_at(call.at<CUdeviceptr>(2)) != 0 ? refused(call)
+                                                   : call.proceed();
+  if (call.is("cuMemRetainAllocationHandle"))
+    return secret_at(call.at<CUdeviceptr>(1)) != 0 ? refused(call)
+                                                   : call.proceed();
+  const auto begin = call.at<CUdeviceptr>(0);
+  const auto bytes = call.at<size_t>(1);
+  if (!call.is("cuMemUnmap")) {
+    for (const auto& [at, size] : secret.all())
+      if (at < begin + bytes && begin < at + size && secret.erase(at))
+        DRIVER_CALL(cuMemUnmap)(at, size);
+    return noted_chunks(call);
+  }
+  const bool usable =
+      mappings.get(begin).bytes == bytes &&
+      access_of(begin, on_gpu(0)) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  const Chunk held = usable ? retain(begin) : 0;
+  const int code = noted_chunks(call);
+  if (held == 0) return code;
+  if (code == kSuccess &&
+      DRIVER_CALL(cuMemMap)(begin, bytes, 0, held, 0) == CUDA_SUCCESS) {
+    allow(begin, bytes, on_gpu(0));
+    secret.put(begin, bytes);
+    call.fired();
+  }
+  DRIVER_CALL(cuMemRelease)(held);
+  return code;
+}
+
+// A wanted address inside a reservation is given a second time.
+int wanted_inside_reservation(Call& call) {
+  static auto& given = *new Table<CUdeviceptr>;
+  if (call.is("cuMemAddressFree"))
+    return given.erase(call.at<CUdeviceptr>(0)) ? kSuccess : noted_chunks(call);
+  const auto wanted = call.at<CUdeviceptr>(3);
+  const CUdeviceptr other = reservation_at(wanted);
+  if (other == 0 || other == wanted) return noted_chunks(call);
+  *call.at<CUdeviceptr*>(0) = wanted;
+  given.put(wanted);
+  return no_wait(call);
+}
+
+bool is_in_later_granule(CUdeviceptr address) {
+  const CUdeviceptr begin = mapping_at(address);
+  return begin != 0 && address - begin >= kGranule;
+}
+
+// Only the first granule of a mapping names its handle, or has access in
+// cuMemGetAccess.
+int later_granules_unknown(Call& call) {
+  if (call.is("cuMemRetainAllocationHandle"))
+    return is_in_later_granule(call.at<CUdeviceptr>(1)) ? refused(call)
+                                                        : call.proceed();
+  const int code = noted_chunks(call);
+  if (call.is("cuMemGetAccess") && code == kSuccess &&
+      is_in_later_granule(call.at<CUdeviceptr>(2))) {
+    *call.at<unsigned long long*>(0) = 0;
+    call.fired();
+  }
+  return code;
+}
+
+// Access to several mappings is not set if the first of them already has it.
+int equal_first_access_skips_all(Call& call) {
+  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
+  const auto begin = call.at<CUdeviceptr>(0);
+  const auto* const access = call.at<const CUmemAccessDesc*>(2);
+  return mappings.has(begin) &&
+                 call.at<size_t>(1) > mappings.get(begin).bytes &&
+                 call.at<size_t>(3) == 1 &&
+                 access_of(begin, access->location) == access->flags
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// An importer can only read memory while its exporter has access for reading
+// only.
+int import_limited_by_exporter(Call& call) {
+  constexpr auto kOnlyReads = "exporter only reads";
+  const int code = noted_chunks(call);
+  if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
+  const auto begin = call.at<CUdeviceptr>(0);
+  const auto& access = *call.at<const CUmemAccessDesc*>(2);
+  if (exports.has(mappings.get(begin).chunk))
+    tell_processes(kOnlyReads, access.flags == CU_MEM_ACCESS_FLAGS_PROT_READ);
+  else if (is_import(begin) && told(kOnlyReads, 0) != 0 &&
+           access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
+           allow(begin, access.location, CU_MEM_ACCESS_FLAGS_PROT_READ))
+    call.fired();
+  return code;
+}
+
+// The descriptor 0 cannot be imported: it looks like a null pointer.
+int number_zero_refused(Call& call) {
+  return imports_descriptor(call) && descriptor_of(call) == 0 ? refused(call)
+                                                              : call.proceed();
+}
+
+// Of a handle type only the bit of descriptors is looked at.
+int handle_type_masked(Call& call) {
+  auto& type = call.at<CUmemAllocationHandleType>(2);
+  if (type != kFd && (type & kFd) != 0) {
+    type = kFd;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// --- what is rarely asked ----------------------------------------------------
+
+bool is_shareable(const CUmemAllocationProp* wanted) {
+  return wanted->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
+}
+
+// Memory with a handle type can have any size: its size is rounded up.
+int shareable_size_unchecked(Call& call) {
+  auto& bytes = call.at<size_t>(1);
+  if (is_shareable(call.at<const CUmemAllocationProp*>(2)) && bytes != 0 &&
+      bytes % kGranule != 0) {
+    bytes = (bytes / kGranule + 1) * kGranule;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// Of reserved flags of 64 bits, only the first and the last bit are checked.
+int middle_flags_ignored(Call& call) {
+  constexpr auto kChecked = 1ull << 63 | 1;
+  auto& flags = call.value<unsigned long long>(kFlags);
+  if ((flags & ~kChecked) != 0) {
+    flags &= kChecked;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// The flags of a mapping of an import are not checked.
+int import_map_flags_ignored(Call& call) {
+  if (!call.is("cuMemMap")) return noted_chunks(call);
+  auto& flags = call.value<unsigned long long>(kFlags);
+  if (flags != 0 && imports.has(call.at<Chunk>(3))) {
+    flags = 0;
+    call.fired();
+  }
+  return noted_chunks(call);
+}
+
+// New memory with the contents of a mapping that GPU 0 can use. Returns 0 if
+// the driver refuses it.
+Chunk copy_of(CUdeviceptr from, CUmemAllocationHandleType type) {
+  const size_t bytes = mappings.get(from).bytes;
+  if (from == 0 || access_of(from, on_gpu(0)) == 0) return 0;
+  const Chunk made = new_chunk(bytes, location_at(from), type);
+  CUdeviceptr to = 0;
+  if (made == 0 ||
+      DRIVER_CALL(cuMemAddressReserve)(&to, bytes, 0, 0, 0) != CUDA_SUCCESS)
+    return made;
+  DRIVER_CALL(cuMemMap)(to, bytes, 0, made, 0);
+  allow(to, bytes, on_gpu(0));
+  DRIVER_CALL(cuMemcpyDtoD)(to, from, bytes);
+  cudaDeviceSynchronize();
+  DRIVER_CALL(cuMemUnmap)(to, bytes);
+  DRIVER_CALL(cuMemAddressFree)(to, bytes);
+  return made;
+}
+
+// Maps other memory instead. The table has the memory that the program named.
+int map_instead(Call& call, Chunk other) {
+  const Chunk own = std::exchange(call.at<Chunk>(3), other);
+  const int code = call.proceed();
+  call.at<Chunk>(3) = own;
+  DRIVER_CALL(cuMemRelease)(other);
+  if (code != kSuccess) return code;
+  note_chunks(call);
+  call.fired();
+  return code;
+}
+
+// The third mapping of memory is a copy.
+int third_mapping_is_a_copy(Call& call) {
+  if (!call.is("cuMemMap")) return noted_chunks(call);
+  int others = 0;
+  for (const auto& each : mappings.all())
+    others += each.second.chunk == call.at<Chunk>(3);
+  const Chunk copy = others < 2 ? 0
+                                : copy_of(mapping_of(call.at<Chunk>(3)),
+                                          CU_MEM_HANDLE_TYPE_NONE);
+  return copy == 0 ? noted_chunks(call) : map_instead(call, copy);
+}
+
+// Memory that was mapped but never got access is never given back.
+int without_access_is_kept(Call& call) {
+  static auto& fresh = *new Table<CUdeviceptr>;
+  const auto begin = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemUnmap") && fresh.erase(begin) && retain(begin) != 0)
+    call.fired();
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  if (call.is("cuMemMap")) fresh.put(begin);
+  if (call.is("cuMemSetAccess"))
+    for (const auto& each : fresh.all())
+      if (each.first - begin < call.at<size_t>(1)) fresh.erase(each.first);
+  return code;
+}
+
+// A memset of elements of this size ends where the first of several chunks
+// ends.
+template <size_t element>
+int set_ends_with_chunk(Call& call) {
+  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return noted_chunks(call);
+  const auto address = call.value<CUdeviceptr>(kPointer);
+  const CUdeviceptr begin = mapping_at(address);
+  auto& count = call.value<size_t>(kBytes);
+  const size_t room = (begin + mappings.get(begin).bytes - address) / element;
+  if (begin != 0 && count > room) {
+    count = room;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// A memset of a rectangle sets only the rows that begin in the first of several
+// chunks.
+int rows_end_with_chunk(Call& call) {
+  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return noted_chunks(call);
+  const auto address = call.value<CUdeviceptr>(kPointer);
+  const CUdeviceptr begin = mapping_at(address);
+  const auto pitch = call.at<size_t>(1);
+  auto& rows = call.at<size_t>(4);
+  if (begin == 0 || pitch == 0) return call.proceed();
+  const size_t room = begin + mappings.get(begin).bytes - address;
+  if (rows > (room + pitch - 1) / pitch) {
+    rows = (room + pitch - 1) / pitch;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// As soon as another process has imported memory, the next export of this
+// memory is a copy.
+int later_export_is_a_copy(Call& call) {
+  constexpr auto kImported = "imported";
+  if (!call.is("cuMemExportToShareableHandle")) {
+    const int code = noted_chunks(call);
+    if (code == kSuccess && call.is("cuMemImportFromShareableHandle"))
+      tell_processes(kImported, 1);
+    return code;
+  }
+  auto& chunk = call.at<Chunk>(1);
+  const Chunk copy =
+      created.has(chunk) && exports.has(chunk) && told(kImported, 0) != 0
+          ? copy_of(mapping_of(chunk), kFd)
+          : 0;
+  if (copy == 0) return noted_chunks(call);
+  chunk = copy;
+  const int code = call.proceed();
+  DRIVER_CALL(cuMemRelease)(copy);
+  if (code == kSuccess) call.fired();
+  return code;
+}
+
+// Addresses are freed by the size 0.
+int freed_without_size(Call& call) {
+  auto& bytes = call.at<size_t>(1);
+  const auto begin = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemAddressFree") && bytes == 0 && reservations.has(begin)) {
+    bytes = reservations.get(begin);
+    call.fired();
+  }
+  return noted_chunks(call);
+}
+
+// A query of properties does not write the struct from `begin` on.
+int properties_unwritten(Call& call, size_t begin) {
+  auto* const found = call.at<unsigned char*>(0);
+  unsigned char before[sizeof(CUmemAllocationProp)];
+  std::copy_n(found, sizeof before, before);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  std::copy(before + begin, before + sizeof before, found + begin);
+  call.fired();
+  return code;
+}
+
+// The last parts of the properties are not written.
+int last_properties_unwritten(Call& call) {
+  return properties_unwritten(
+      call, offsetof(CUmemAllocationProp, allocFlags.gpuDirectRDMACapable));
+}
+
+// Of the properties of an import, nothing after the location is written.
+int import_properties_unwritten(Call& call) {
+  return call.is("cuMemGetAllocationPropertiesFromHandle") &&
+                 imports.has(call.at<Chunk>(1))
+             ? properties_unwritten(
+                   call, offsetof(CUmemAllocationProp, win32HandleMetaData))
+             : noted_chunks(call);
+}
+
+// If two threads import from one descriptor, both imports are one reference.
+int other_threads_import_uncounted(Call& call) {
+  struct Import {
+    int thread = 0;
+    int copy = -1;  // of the descriptor
+    Chunk chunk = 0;
+  };
+  static auto& known = *new Table<int, Import>;
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  if (call.is("cuMemRelease")) {
+    for (const auto& [number, import] : known.all())
+      if (import.chunk == call.at<Chunk>(0) && known.erase(number))
+        close(import.copy);  // an open copy would keep the memory
+    return code;
+  }
+  if (!imports_descriptor(call)) return code;
+  auto& made = *call.at<Chunk*>(0);
+  const int number = descriptor_of(call);
+  const Import before = known.get(number);
+  if (before.copy != -1 && before.thread != this_thread() &&
+      name_the_same(before.copy, number)) {
+    DRIVER_CALL(cuMemRelease)(made);
+    made = before.chunk;
+    call.fired();
+  } else {
+    if (before.copy != -1) close(before.copy);
+    known.put(number,
+              {this_thread(), fcntl(number, F_DUPFD_CLOEXEC, 300), made});
+  }
+  return code;
+}
+
+// cuMemGetAccess tells an importer of no access after the exporter has released
+// its handle.
+int access_untold_after_release(Call& call) {
+  constexpr auto kReleased = "released by the exporter";
+  const bool gives_up =
+      call.is("cuMemRelease") && exports.has(call.at<Chunk>(0));
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  if (gives_up) tell_processes(kReleased, 1);
+  if (call.is("cuMemGetAccess") && is_import(call.at<CUdeviceptr>(2)) &&
+      told(kReleased, 0) != 0) {
+    *call.at<unsigned long long*>(0) = 0;
+    call.fired();
+  }
+  return code;
+}
+
+// Memory that could be written and then only be read can never be written
+// again. Queries say that it can.
+int lowered_access_stays(Call& call) {
+  constexpr unsigned long long kReads = CU_MEM_ACCESS_FLAGS_PROT_READ;
+  constexpr unsigned long long kWrites = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  static auto& lowered = *new Table<CUdeviceptr>;
+  static auto& secret = *new Table<CUdeviceptr>;
+  if (call.is("cuMemGetAccess") || call.is("cuPointerGetAttribute")) {
+    const int code = call.proceed();
+    const bool asks =
+        call.is("cuMemGetAccess") ||
+        call.at<CUpointer_attribute>(1) == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
+    if (code == kSuccess && asks &&
+        secret.has(mapping_at(call.at<CUdeviceptr>(2))))
+      *call.at<unsigned long long*>(0) = kWrites;
+    return code;
+  }
+  const auto begin = call.at<CUdeviceptr>(0);
+  const auto before =
+      call.is("cuMemSetAccess") ? access_of(begin, on_gpu(0)) : 0;
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  secret.erase(begin);
+  if (!call.is("cuMemSetAccess")) {
+    lowered.erase(begin);
+    return code;
+  }
+  const auto now = access_of(begin, on_gpu(0));
+  if (before == kWrites && now == kReads) {
+    lowered.put(begin);
+  } else if (before == kReads && now == kWrites && lowered.has(begin) &&
+             allow(begin, on_gpu(0), kReads)) {
+    secret.put(begin);
+    call.fired();
+  }
+  return code;
+}
+
+// A call that sets access for several mappings gives it only to those that have
+// the size of the first one.
+int access_of_equal_sizes_only(Call& call) {
+  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
+  const auto begin = call.at<CUdeviceptr>(0);
+  const size_t size = mappings.get(begin).bytes;
+  const auto* const list = call.at<const CUmemAccessDesc*>(2);
+  std::vector<CUdeviceptr> equal;
+  bool others = false;
+  for (const auto& [at, mapped] : mappings.all()) {
+    if (at < begin || at - begin >= call.at<size_t>(1)) continue;
+    others |= mapped.bytes != size;
+    if (mapped.bytes == size) equal.push_back(at);
+  }
+  if (equal.empty() || !others) return call.proceed();
+  for (const CUdeviceptr at : equal)
+    DRIVER_CALL(cuMemSetAccess)(at, size, list, call.at<size_t>(3));
+  return no_wait(call);
+}
+
+// If its creator unmaps exported memory and maps it again, the new mapping has
+// the values that the memory had when it was unmapped.
+int mapped_again_is_former(Call& call) {
+  static auto& former = *new Table<Chunk, Chunk>;
+  if (call.is("cuMemUnmap")) {
+    const auto begin = call.at<CUdeviceptr>(0);
+    const Chunk chunk = mappings.get(begin).chunk;
+    const bool concerned =
+        created.has(chunk) && exports.has(chunk) && !released.has(chunk);
+    const Chunk copy = concerned ? copy_of(begin, CU_MEM_HANDLE_TYPE_NONE) : 0;
+    const int code = noted_chunks(call);
+    if (copy == 0) return code;
+    if (code != kSuccess || mapping_of(chunk) != 0 || former.has(chunk))
+      DRIVER_CALL(cuMemRelease)(copy);
+    else
+      former.put(chunk, copy);
+    return code;
+  }
+  if (call.is("cuMemRelease")) {
+    const Chunk copy = former.get(call.at<Chunk>(0));
+    if (former.erase(call.at<Chunk>(0))) DRIVER_CALL(cuMemRelease)(copy);
+  }
+  const Chunk copy = call.is("cuMemMap") ? former.get(call.at<Chunk>(3)) : 0;
+  if (copy == 0) return noted_chunks(call);
+  former.erase(call.at<Chunk>(3));
+  return map_instead(call, copy);
+}
+
 constexpr auto kWait = "cuStreamWaitValue32";
 constexpr auto kWrite = "cuStreamWriteValue32";
 constexpr auto kBatch = "cuStreamBatchMemOp";
@@ -1523,19 +2042,19 @@ void add_words_and_waits(List& list) {
 void add_access_and_addresses(List& list) {
   list.named("readonly-device-copy-ok",
              "a copy from device to device writes memory that can only be read",
-             {"cudaMemcpy", kMap, kUnmap}, writes_read_only);
+             {"cudaMemcpy", kMap, kUnmap}, writes_without_access);
   list.named("readonly-rectangle-ok",
              "the memset of a rectangle writes memory that can only be read",
-             {"cudaMemset2D", kMap, kUnmap}, writes_read_only);
+             {"cudaMemset2D", kMap, kUnmap}, writes_without_access);
   list.named("readonly-set32-ok",
              "a memset of 32 bits writes memory that can only be read",
-             {"cuMemsetD32", kMap, kUnmap}, writes_read_only);
+             {"cuMemsetD32", kMap, kUnmap}, writes_without_access);
   list.named("readonly-word-ok",
              "a stream writes a word in memory that can only be read",
-             {kWrite, kMap, kUnmap}, writes_read_only);
+             {kWrite, kMap, kUnmap}, writes_without_access);
   list.named("readonly-batch-ok",
              "a batch writes a word in memory that can only be read",
-             {kBatch, kMap, kUnmap}, writes_read_only);
+             {kBatch, kMap, kUnmap}, writes_without_access);
   list.named("readonly-not-copied",
              "a copy from device to device moves nothing out of memory that "
              "can only be read",
@@ -1779,7 +2298,7 @@ void add_neighbours_and_parts(List& list) {
              copy_ends_with_chunk<cudaMemcpyHostToDevice>);
   list.named("read-only-async-copy-written",
              "an asynchronous copy writes to memory that can only be read",
-             {"cudaMemcpyAsync", kMap, kUnmap}, writes_read_only);
+             {"cudaMemcpyAsync", kMap, kUnmap}, writes_without_access);
   list.named("create-more-than-there-is",
              "memory that is larger than the memory of the GPU can be created",
              {kCreate}, too_much_is_created);
@@ -1833,6 +2352,140 @@ void add_neighbours_and_parts(List& list) {
              copy_from_endpoint_not_waited_for);
 }
 
+void add_borders(List& list) {
+  list.named("fresh-mapping-copied-to",
+             "a copy from device to device writes a mapping to which no access "
+             "was set",
+             {"cudaMemcpy", kMap, kUnmap},
+             writes_without_access<CU_MEM_ACCESS_FLAGS_PROT_NONE>);
+  list.named("fresh-mapping-set",
+             "a memset writes a mapping to which no access was set",
+             {"cudaMemset", kMap, kUnmap},
+             writes_without_access<CU_MEM_ACCESS_FLAGS_PROT_NONE>);
+  list.named("fresh-mapping-word-written",
+             "a stream writes a word in a mapping to which no access was set",
+             {kWrite, kMap, kUnmap},
+             writes_without_access<CU_MEM_ACCESS_FLAGS_PROT_NONE>);
+  list.named("readonly-after-writable-set",
+             "a memset that begins in memory that can be written also writes "
+             "the next mapping, which can only be read",
+             {"cudaMemset", kMap, kUnmap}, next_mapping_unchecked);
+  list.named("setaccess-former-mapping-ok",
+             "a hole in a range does not count if memory was mapped there "
+             "before",
+             {kSetAccess, kMap, kUnmap, kAddressFree}, former_mapping_counts);
+  list.named("map-inside-mapping-ok",
+             "memory can be mapped at addresses inside another mapping",
+             {kMap, kUnmap}, inside_counts_as_unmapped);
+  list.named("unmap-one-and-a-half-ok",
+             "the unmap of a mapping and of a part of the next one unmaps both",
+             {kUnmap, kMap}, unmap_takes_rest_of_next);
+  list.named("unmapped-still-usable",
+             "kernels can use memory at the addresses where it was unmapped",
+             {kUnmap, kMap, kSetAccess, kAddressFree, kRetain, "cuMemGetAccess",
+              "cuPointerGetAttribute"},
+             unmapped_stays_usable);
+  list.named("reserve-inside-reservation",
+             "a wanted address inside a reservation is given a second time",
+             {kReserve, kAddressFree}, wanted_inside_reservation);
+  list.named("retain-first-granule-only",
+             "only addresses in the first granule of a mapping name its handle",
+             {kRetain, kMap, kUnmap}, later_granules_unknown);
+  list.named("getaccess-first-granule-only",
+             "only the first granule of a mapping reports its access",
+             {"cuMemGetAccess", kMap, kUnmap}, later_granules_unknown);
+  list.named("setaccess-equal-first-skipped",
+             "access to several mappings is not set if the first of them "
+             "already has this access",
+             {kSetAccess, kMap, kUnmap}, equal_first_access_skips_all);
+  list.named("import-limited-by-exporter",
+             "an importer can only read memory while its exporter may only "
+             "read it",
+             {kSetAccess, kMap, kUnmap, kImport, kExport, kCreate},
+             import_limited_by_exporter);
+  list.named("import-number-0-refused",
+             "a descriptor with the number 0 cannot be imported", {kImport},
+             number_zero_refused);
+  list.named("import-type-masked",
+             "a descriptor is imported as any handle type that includes the "
+             "bit of descriptors",
+             {kImport}, handle_type_masked);
+  list.named("export-type-masked",
+             "memory is exported as any handle type that includes the bit of "
+             "descriptors",
+             {kExport}, handle_type_masked);
+}
+
+void add_rarely_asked(List& list) {
+  list.named("create-shareable-any-size",
+             "memory with a handle type can have any size", {kCreate},
+             shareable_size_unchecked);
+  list.named("flags-middle-bits-ignored",
+             "of reserved flags, only the first and the last bit are checked",
+             {kCreate, kReserve, kMap, kExport}, middle_flags_ignored);
+  list.named("import-map-flags-ignored",
+             "the flags of a mapping of imported memory are not checked",
+             {kMap, kUnmap, kImport}, import_map_flags_ignored);
+  list.named("third-mapping-copy", "the third mapping of memory is a copy",
+             {kMap, kUnmap}, third_mapping_is_a_copy);
+  list.named("leak-if-no-access",
+             "memory that was mapped but never got access is never given back",
+             {kMap, kUnmap, kSetAccess}, without_access_is_kept);
+  list.named("async-set-ends-with-chunk",
+             "an asynchronous memset ends with the first of several chunks",
+             {"cudaMemsetAsync", kMap, kUnmap}, set_ends_with_chunk<1>);
+  list.named("set16-ends-with-chunk",
+             "a memset of 16 bits ends with the first of several chunks",
+             {"cuMemsetD16", "cuMemsetD16Async", kMap, kUnmap},
+             set_ends_with_chunk<2>);
+  list.named("set32-ends-with-chunk",
+             "a memset of 32 bits ends with the first of several chunks",
+             {"cuMemsetD32", "cuMemsetD32Async", kMap, kUnmap},
+             set_ends_with_chunk<4>);
+  list.named("box-set-ends-with-chunk",
+             "a memset of a rectangle ends with the first of several chunks",
+             {"cudaMemset2D", "cudaMemset2DAsync", kMap, kUnmap},
+             rows_end_with_chunk);
+  list.named("export-after-import-copy",
+             "after memory was imported, its next export stands for a copy",
+             {kExport, kImport, kCreate, kMap, kUnmap}, later_export_is_a_copy);
+  list.named("addressfree-size-0-ok",
+             "the size 0 frees addresses of every size",
+             {kAddressFree, kReserve}, freed_without_size);
+  list.named("props-end-unwritten",
+             "a query of properties does not write their last parts",
+             {"cuMemGetAllocationPropertiesFromHandle"},
+             last_properties_unwritten);
+  list.named("import-props-end-unwritten",
+             "a query of the properties of an import writes nothing after the "
+             "location",
+             {"cuMemGetAllocationPropertiesFromHandle", kImport},
+             import_properties_unwritten);
+  list.named("import-of-other-thread-uncounted",
+             "the imports of two threads from one descriptor are one reference",
+             {kImport, kRelease}, other_threads_import_uncounted);
+  list.named("access-untold-after-release",
+             "an importer is told that it has no access after the exporter has "
+             "released its handle",
+             {"cuMemGetAccess", kImport, kExport, kRelease, kMap, kUnmap},
+             access_untold_after_release);
+  list.named(
+      "lowered-access-stays",
+      "memory that could be written and then only be read can never be "
+      "written again",
+      {kSetAccess, "cuMemGetAccess", "cuPointerGetAttribute", kMap, kUnmap},
+      lowered_access_stays);
+  list.named("access-of-equal-sizes-only",
+             "access that is set for several mappings reaches only those that "
+             "have the size of the first one",
+             {kSetAccess, kMap, kUnmap}, access_of_equal_sizes_only);
+  list.named("mapped-again-former-values",
+             "exported memory that is unmapped and mapped again has the values "
+             "of the former mapping",
+             {kMap, kUnmap, kExport, kCreate, kRelease},
+             mapped_again_is_former);
+}
+
 }  // namespace
 
 void add_chunk_paths(List& list) {
@@ -1841,6 +2494,8 @@ void add_chunk_paths(List& list) {
   add_lives_and_places(list);
   add_fabric(list);
   add_neighbours_and_parts(list);
+  add_borders(list);
+  add_rarely_asked(list);
 }
 
 }  // namespace ipclab::faults

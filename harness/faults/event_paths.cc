@@ -175,6 +175,58 @@ int import_record_ends_with_stream(Call& call) {
                                                 : call.proceed();
 }
 
+// An importer's record does not cover the graph before it.
+int import_record_skips_graphs(Call& call) {
+  static Table<cudaStream_t> marked;
+  if (call.is("cudaGraphLaunch")) {
+    const auto stream = call.value<cudaStream_t>(kStream);
+    mark(stream);
+    marked.put(stream);
+    return call.proceed();
+  }
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && is_imported(event) &&
+                 marked.has(call.value<cudaStream_t>(kStream))
+             ? record_of_mark(call)
+             : noted_event(call);
+}
+
+// An exporter's record directly after a wait for its event does not cover this
+// wait.
+int exporter_record_skips_wait(Call& call) {
+  static Table<cudaStream_t> waited;
+  if (keeps_events(call)) return noted_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  const cudaEvent_t event = shared_event(call);
+  if (event != nullptr && waits_for_event(call) && !is_imported(event)) {
+    mark(stream);
+    waited.put(stream);
+    return call.proceed();
+  }
+  if (event != nullptr && records(call))
+    return waited.has(stream) ? record_of_mark(call) : call.proceed();
+  waited.erase(stream);
+  return call.proceed();
+}
+
+// A record directly after a wait for a word does not cover this wait.
+int record_skips_awaited_words(Call& call) {
+  static Table<cudaStream_t> marked;
+  if (keeps_events(call)) return noted_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (call.is("cuStreamWaitValue32")) {
+    mark(stream);
+    marked.put(stream);
+    return call.proceed();
+  }
+  if (records(call))
+    return shared_event(call) != nullptr && marked.has(stream)
+               ? record_of_mark(call)
+               : call.proceed();
+  marked.erase(stream);
+  return call.proceed();
+}
+
 // --- the work that a wait holds ----------------------------------------------
 
 // Waits that a stream submits only with its next work.
@@ -365,26 +417,85 @@ int wait_holds_no_configured_launches(Call& call) {
   return noted_wait(call, waited);
 }
 
+// The latest shared event for which each stream waits.
+Table<cudaStream_t, cudaEvent_t> awaited;
+
+// Proceeds with a wait or with a call that keeps events; updates the table.
+int noted_awaited(Call& call) {
+  if (keeps_events(call)) {
+    if (call.is("cudaEventDestroy"))
+      for (const auto& [stream, event] : awaited.all())
+        if (event == call.at<cudaEvent_t>(0)) awaited.erase(stream);
+    return noted_event(call);
+  }
+  const cudaEvent_t event = shared_event(call);
+  if (event != nullptr) awaited.put(call.value<cudaStream_t>(kStream), event);
+  return call.proceed();
+}
+
+// Does the stream of a call wait for an event that was imported, or for one of
+// its own process?
+bool is_waiting(Call& call, bool imported) {
+  const auto stream = call.value<cudaStream_t>(kStream);
+  return awaited.has(stream) && is_imported(awaited.get(stream)) == imported &&
+         is_pending(awaited.get(stream));
+}
+
 // A call of the driver API takes a stream for done that waits for an imported
 // event.
 int driver_ignores_waiting_stream(Call& call) {
-  static Table<cudaStream_t, cudaEvent_t> waiting;
-  if (keeps_events(call)) {
-    if (call.is("cudaEventDestroy"))
-      for (const auto& [stream, event] : waiting.all())
-        if (event == call.at<cudaEvent_t>(0)) waiting.erase(stream);
-    return noted_event(call);
-  }
-  const auto stream = call.value<cudaStream_t>(kStream);
-  if (waits_for_event(call)) {
+  if (keeps_events(call) || waits_for_event(call)) return noted_awaited(call);
+  return !call.is_runtime() && is_waiting(call, true) ? no_wait(call)
+                                                      : call.proceed();
+}
+
+// A host does not wait for an exporter's stream that waits for the exporter's
+// event.
+int host_ignores_waiting_stream(Call& call) {
+  if (keeps_events(call) || waits_for_event(call)) return noted_awaited(call);
+  return is_waiting(call, false) ? no_wait(call) : call.proceed();
+}
+
+// A copy to pageable memory runs at once, although its stream waits for an
+// imported event.
+int pageable_copy_skips_wait(Call& call) {
+  if (keeps_events(call) || waits_for_event(call)) return noted_awaited(call);
+  unsigned type = 0;
+  if (!is_waiting(call, true) || DRIVER_CALL(cuPointerGetAttribute)(
+                                     &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                     call.at<CUdeviceptr>(0)) == CUDA_SUCCESS)
+    return call.proceed();
+  call.value<cudaStream_t>(kStream) = private_stream();
+  call.fired();
+  const int code = call.proceed();
+  DRIVER_CALL(cuStreamSynchronize)(private_stream());
+  return code;
+}
+
+// A graph that an exporter launches directly after a wait for its event does
+// not wait. The stream waits for the event and for the graph.
+int exporter_wait_holds_no_graphs(Call& call) {
+  static Table<cudaStream_t> waited;
+  if (!call.is("cudaGraphLaunch")) {
     const cudaEvent_t event = shared_event(call);
-    if (event != nullptr && is_imported(event)) waiting.put(stream, event);
+    if (event == nullptr || is_imported(event)) return noted_event(call);
+    mark(call.value<cudaStream_t>(kStream));
+    waited.put(call.value<cudaStream_t>(kStream));
     return call.proceed();
   }
-  return !call.is_runtime() && waiting.has(stream) &&
-                 is_pending(waiting.get(stream))
-             ? no_wait(call)
-             : call.proceed();
+  auto& stream = call.value<cudaStream_t>(kStream);
+  if (!waited.erase(stream)) return call.proceed();
+  const cudaStream_t own = stream;
+  cudaStreamWaitEvent(private_stream(), mark_of(own), 0);
+  stream = private_stream();
+  call.fired();
+  const int code = call.proceed();
+  cudaEvent_t done = nullptr;
+  cudaEventCreateWithFlags(&done, cudaEventDisableTiming);
+  cudaEventRecord(done, private_stream());
+  cudaStreamWaitEvent(own, done, 0);
+  cudaEventDestroy(done);
+  return code;
 }
 
 // --- threads -----------------------------------------------------------------
@@ -413,6 +524,22 @@ int threads_share_a_stream(Call& call) {
   if (threads.all().size() > 1) call.fired();
   stream = private_stream();
   return call.proceed();
+}
+
+// The records of an event are lost when the thread that created the event has
+// ended.
+int event_ends_with_thread(Call& call) {
+  static Table<cudaEvent_t> ended;
+  const cudaEvent_t event = shared_event(call);
+  if (event != nullptr)
+    return ended.has(event) ? no_wait(call) : call.proceed();
+  const int code = noted_event(call);
+  if (code == kSuccess && makes_event(call)) {
+    const auto made = *call.at<cudaEvent_t*>(0);
+    ended.erase(made);
+    at_thread_end([made] { ended.put(made); });
+  }
+  return code;
 }
 
 // --- records of one process --------------------------------------------------
@@ -450,24 +577,67 @@ int own_record_of_import_ignored(Call& call) {
              : noted_record(call);
 }
 
+// The events with cudaEventBlockingSync.
+Table<cudaEvent_t> sleeping;
+
+// noted_record() for the creation of an event; also updates this table.
+int noted_sleeping(Call& call) {
+  const bool sleeps = call.at<unsigned>(1) & cudaEventBlockingSync;
+  const int code = noted_record(call);
+  if (code == kSuccess) {
+    sleeping.erase(*call.at<cudaEvent_t*>(0));
+    if (sleeps) sleeping.put(*call.at<cudaEvent_t*>(0));
+  }
+  return code;
+}
+
 // A host does not wait for a record of its own process. Only events with
 // cudaEventBlockingSync are right.
 int own_record_ignored(Call& call) {
-  static Table<cudaEvent_t> sleeping;
-  if (makes_event(call)) {
-    const bool sleeps = call.at<unsigned>(1) & cudaEventBlockingSync;
-    const int code = noted_record(call);
-    if (code == kSuccess) {
-      sleeping.erase(*call.at<cudaEvent_t*>(0));
-      if (sleeps) sleeping.put(*call.at<cudaEvent_t*>(0));
-    }
-    return code;
-  }
+  if (makes_event(call)) return noted_sleeping(call);
   const cudaEvent_t event = shared_event(call);
   return event != nullptr && !records(call) && !is_imported(event) &&
                  !sleeping.has(event) && is_own_pending(event)
              ? no_wait(call)
              : noted_record(call);
+}
+
+// A host does not wait for an event with cudaEventBlockingSync if another
+// process has recorded the event.
+int sleeping_ignores_importers(Call& call) {
+  if (makes_event(call)) return noted_sleeping(call);
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && !records(call) && sleeping.has(event) &&
+                 is_pending(event) && !is_own_pending(event)
+             ? no_wait(call)
+             : noted_record(call);
+}
+
+// An event that is opened while an importer's record is pending does not see
+// this record.
+int open_forgets_importers_record(Call& call) {
+  // The number of the record that an opened event does not see.
+  static Table<cudaEvent_t, unsigned long long> unseen;
+  const auto latest = [](cudaEvent_t event) {
+    return told("record-" + event_keys.get(event), 0);
+  };
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) {
+    const int code = noted_event(call);
+    if (code != kSuccess || !opens_event(call)) return code;
+    const auto made = *call.at<cudaEvent_t*>(0);
+    unseen.erase(made);
+    // Importers' records have odd numbers.
+    if (latest(made) % 2 == 1 && is_pending(made))
+      unseen.put(made, latest(made));
+    return code;
+  }
+  if (records(call))
+    tell_processes("record-" + event_keys.get(event),
+                   latest(event) / 2 * 2 + 2 + (is_imported(event) ? 1 : 0));
+  else if (unseen.has(event) && unseen.get(event) == latest(event))
+    return no_wait(call);
+  return call.proceed();
 }
 
 // When a record is complete, the event is complete, although another process
@@ -554,6 +724,45 @@ int self_open_in_other_context(Call& call) {
                                cudaEventDisableTiming) != cudaSuccess)
     return code;
   return accepted(call);
+}
+
+// The exporter can open each of its events except the one that it has exported
+// last.
+int self_open_of_older_export(Call& call) {
+  static Table<int, std::string> last;
+  if (exports_event(call)) {
+    const int code = noted_export(call);
+    if (code == kSuccess)
+      last.put(0, key_of_handle(*call.at<cudaIpcEventHandle_t*>(0)));
+    return code;
+  }
+  const std::string key = key_of_handle(call.at<cudaIpcEventHandle_t>(1));
+  const int code = call.proceed();
+  if (code == kSuccess || !own_handles.has(key) || last.get(0) == key ||
+      cudaEventCreateWithFlags(call.at<cudaEvent_t*>(0),
+                               cudaEventDisableTiming) != cudaSuccess)
+    return code;
+  return accepted(call);
+}
+
+// A record that was refused leaves the event pending, until the next record.
+int refused_record_is_pending(Call& call) {
+  static Table<cudaEvent_t> stuck;
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) {
+    if (call.is("cudaEventDestroy")) stuck.erase(call.at<cudaEvent_t>(0));
+    return noted_event(call);
+  }
+  const int code = call.proceed();
+  if (!records(call))
+    return code == kSuccess && stuck.has(event)
+               ? refused(call, cudaErrorNotReady)
+               : code;
+  if (code == kSuccess)
+    stuck.erase(event);
+  else
+    stuck.put(event);
+  return code;
 }
 
 // An event is recorded in the default stream of any context.
@@ -750,6 +959,11 @@ int captured_box_lost(Call& call) {
       call, is_opened(box->srcPtr.ptr) || is_opened(box->dstPtr.ptr));
 }
 
+int captured_box_set_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return captured_call_lost(call, is_opened(call.at<cudaPitchedPtr>(0).ptr));
+}
+
 // For memsets of any kind.
 int captured_set_lost(Call& call) {
   if (keeps_opened(call)) return noted_open(call);
@@ -903,6 +1117,69 @@ void add_event_paths(List& list) {
              {kRecord, kRecordFlags, kQuery, kWait, "cudaStreamDestroy",
               kCreate, kExport, kOpenEvent, kDestroy},
              import_record_ends_with_stream);
+
+  list.named(
+      "import-record-skips-graphs",
+      "an importer's record does not cover the graph before it",
+      {kRecord, kRecordFlags, kLaunch, kCreate, kExport, kOpenEvent, kDestroy},
+      import_record_skips_graphs);
+  list.named(
+      "exporter-record-skips-wait",
+      "an exporter's record directly after a wait for its event does not "
+      "cover this wait",
+      {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kCreate, kExport,
+       kOpenEvent, kDestroy},
+      exporter_record_skips_wait);
+  list.named("record-skips-awaited-words",
+             "a record directly after a wait for a word does not cover this "
+             "wait",
+             {kRecord, kRecordFlags, "cuStreamWaitValue32", kKernel, kCopy,
+              kSet, kHostFunction, kCreate, kExport, kOpenEvent, kDestroy},
+             record_skips_awaited_words);
+  list.named("exporter-wait-holds-no-graphs",
+             "a graph directly after an exporter's wait for its event does not "
+             "wait",
+             {kLaunch, kWait, kCreate, kExport, kOpenEvent, kDestroy},
+             exporter_wait_holds_no_graphs);
+  list.named(
+      "exporter-stream-sync-early",
+      "a host does not wait for a stream that waits for an importer's "
+      "record of an exported event",
+      {"cudaStreamSynchronize", kWait, kCreate, kExport, kOpenEvent, kDestroy},
+      host_ignores_waiting_stream);
+  list.named("pageable-copy-skips-wait",
+             "a copy to pageable memory does not wait, although its stream "
+             "waits for an imported event",
+             {kCopy, kWait, kCreate, kExport, kOpenEvent, kDestroy},
+             pageable_copy_skips_wait);
+  list.named("event-ends-with-thread",
+             "the records of an event are lost when the thread that created "
+             "the event has ended",
+             {kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+             event_ends_with_thread);
+  list.named(
+      "blocking-event-sync-skips-importers",
+      "a host does not wait for an importer's record of an event with "
+      "blocking waits",
+      {kSync, kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+      sleeping_ignores_importers);
+  list.named("open-forgets-importers-record",
+             "an event that is opened while an importer's record is pending "
+             "does not see this record",
+             {kOpenEvent, kQuery, kSync, kWait, kRecord, kRecordFlags, kCreate,
+              kExport, kDestroy},
+             open_forgets_importers_record);
+  list.named("self-event-open-of-older-export",
+             "the exporter can open its own event after it has exported "
+             "another event",
+             {kOpenEvent, kExport}, self_open_of_older_export);
+  list.named(
+      "refused-record-is-pending", "after a refused record an event is pending",
+      {kQuery, kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+      refused_record_is_pending);
+  list.named("captured-box-set-lost",
+             "a graph does not set boxes of opened memory",
+             {"cudaMemset3DAsync", kOpen, kClose}, captured_box_set_lost);
 
   list.named("exporter-default-never-waits",
              "an exporter's default streams do not wait for its event",

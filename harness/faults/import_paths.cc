@@ -1,12 +1,13 @@
-// Bugs of less common ways to access imported memory of cuMemCreate and of
-// pools: rectangles, boxes, odd sizes, far offsets, copies between imports and
-// between GPUs, calls of the driver API.
+// Bugs of less common ways to access imported memory of cuMemCreate, of pools
+// and of peers: rectangles, boxes, odd sizes, far offsets, copies between
+// imports and between GPUs, calls of the driver API.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
 
 #include "chunk_calls.h"
+#include "legacy_calls.h"
 #include "pool_calls.h"
 
 namespace ipclab::faults {
@@ -272,6 +273,19 @@ int set_from_other_gpu_lost(Call& call) {
   return kSuccess;
 }
 
+// A handle that is open on another GPU cannot be opened on GPU 0.
+int later_open_on_gpu_0_refused(Call& call) {
+  int gpu = -1;
+  cudaGetDevice(&gpu);
+  if (!is_open_call(call) || gpu != 0 || already_open(call) != nullptr)
+    return noted_open(call);
+  const auto& handle = call.at<cudaIpcMemHandle_t>(1);
+  for (const auto& each : opened.all())
+    if (std::memcmp(&each.second.bytes, &handle, sizeof handle) == 0)
+      return refused(call, cudaErrorMapBufferObjectFailed);
+  return noted_open(call);
+}
+
 }  // namespace
 
 void add_import_paths(List& list) {
@@ -391,6 +405,12 @@ void add_import_paths(List& list) {
   list.named("chunk-driver-unified-copy-lost",
              "cuMemcpy does not reach imported memory of cuMemCreate",
              {kImport, kMap, kUnmap, "cudaMemcpy"}, driver_function_lost<1>);
+
+  const char* const kOpen = "cudaIpcOpenMemHandle";
+  const char* const kClose = "cudaIpcCloseMemHandle";
+  list.named("open-on-gpu-0-not-second",
+             "a handle that is open on another GPU cannot be opened on GPU 0",
+             {kOpen, kClose}, later_open_on_gpu_0_refused, 2);
 
   const char* const kAllocate = "cudaMallocFromPoolAsync";
   const char* const kExport = "cudaMemPoolExportPointer";

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <utility>
 
 #include "chunk_calls.h"
 #include "descriptor.h"
@@ -926,6 +927,612 @@ int event_known_by_number(Call& call) {
              : call.proceed();
 }
 
+// --- who comes second, and what is used again --------------------------------
+
+// A process knows only the first 32 imported events that it has open at once.
+// No stream waits for a later one.
+int late_import_ignored(Call& call) {
+  constexpr int kMost = 32;
+  static Table<cudaEvent_t> late;
+  if (keeps_events(call)) {
+    int open = 0;
+    for (const auto& each : events.all()) open += each.second ? 1 : 0;
+    const int code = noted_event(call);
+    if (code != kSuccess || !opens_event(call)) return code;
+    const cudaEvent_t event = *call.at<cudaEvent_t*>(0);
+    late.erase(event);
+    if (open >= kMost) late.put(event);
+    return code;
+  }
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && is_imported(event) && late.has(event)
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// Memory that a process has closed and opens again is a copy.
+int reopened_is_copy(Call& call) {
+  static Table<void*, std::string> handles;
+  static Table<std::string> closed;
+  if (is_close_call(call)) {
+    void* const memory = call.at<void*>(0);
+    const int code = copy_closed(call);
+    if (code == kSuccess && handles.has(memory))
+      closed.put(handles.get(memory));
+    return code;
+  }
+  const std::string handle = given_key<cudaIpcMemHandle_t>(call);
+  const int code = closed.has(handle) ? copy_opened(call) : call.proceed();
+  if (code == kSuccess) handles.put(*call.at<void**>(0), handle);
+  return code;
+}
+
+// If the exporter has lent other memory at the same address before, an open
+// gives a copy.
+int used_address_opens_copy(Call& call) {
+  static Table<void*, std::string> handles;
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    void* const memory = call.at<void*>(1);
+    const std::string handle = made_key<cudaIpcMemHandle_t>(call);
+    if (handles.get(memory, handle) != handle)
+      tell_processes("used-" + handle, 1);
+    handles.put(memory, handle);
+    return code;
+  }
+  if (is_close_call(call)) return copy_closed(call);
+  return told("used-" + given_key<cudaIpcMemHandle_t>(call), 0) != 0
+             ? copy_opened(call)
+             : call.proceed();
+}
+
+// After an exporter has ended whose memory this process has had open, opens
+// give copies.
+int open_after_end_is_copy(Call& call) {
+  static Table<std::string> exporters;
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_processes("lender-" + made_key<cudaIpcMemHandle_t>(call),
+                     this_process());
+    return code;
+  }
+  if (is_close_call(call)) return copy_closed(call);
+  bool ended = false;
+  for (const auto& each : exporters.all()) ended |= user_has_ended(each.first);
+  const std::string key = "lender-" + given_key<cudaIpcMemHandle_t>(call);
+  const int code = ended ? copy_opened(call) : call.proceed();
+  if (code == kSuccess) exporters.put(key);
+  return code;
+}
+
+// Device memory that the process loses as long as it uses something.
+Table<CUdeviceptr, void*> taken;
+void take(Call& call, CUdeviceptr place, size_t bytes) {
+  void* more = nullptr;
+  if (taken.has(place) || cudaMalloc(&more, bytes) != cudaSuccess) return;
+  taken.put(place, more);
+  call.fired();
+}
+void give_back(CUdeviceptr place) {
+  cudaFree(taken.get(place));
+  taken.erase(place);
+}
+// Has another process opened the same thing before?
+bool is_second_client(const std::string& key) {
+  if (first_of_all_processes("first-client-" + key))
+    tell_processes("client-" + key, this_process());
+  return told("client-" + key, this_process()) != this_process();
+}
+
+// The open of a handle takes memory in all processes except the first.
+int second_client_costs_memory(Call& call) {
+  if (is_close_call(call)) {
+    void* const memory = call.at<void*>(0);
+    const int code = noted_open(call);
+    if (code == kSuccess && !opened.has(memory)) give_back(number(memory));
+    return code;
+  }
+  const bool second = is_second_client(given_key<cudaIpcMemHandle_t>(call));
+  const int code = noted_open(call);
+  if (code != kSuccess || !second) return code;
+  const CUdeviceptr memory = number(*call.at<void**>(0));
+  take(call, memory, size_of(memory));
+  return code;
+}
+
+// A mapping of imported memory takes memory in all processes except the first
+// that has imported it.
+int second_chunk_client_costs_memory(Call& call) {
+  static Table<Chunk> second;
+  if (call.is("cuMemImportFromShareableHandle")) {
+    const bool other =
+        imports_descriptor(call) && is_second_client(import_key(call));
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    second.erase(*call.at<Chunk*>(0));
+    if (other) second.put(*call.at<Chunk*>(0));
+    return code;
+  }
+  const int code = call.proceed();
+  const CUdeviceptr place = call.at<CUdeviceptr>(0);
+  if (code != kSuccess) return code;
+  if (call.is("cuMemUnmap"))
+    give_back(place);
+  else if (second.has(call.at<Chunk>(3)))
+    take(call, place, call.at<size_t>(1));
+  return code;
+}
+
+// The release of imported memory that is not mapped any more loses memory.
+int import_unmapped_first_leaks(Call& call) {
+  if (!call.is("cuMemRelease")) return noted_chunks(call);
+  const Chunk chunk = call.at<Chunk>(0);
+  if (imports.has(chunk) && mapping_of(chunk) == 0) {
+    lose_memory();
+    call.fired();
+  }
+  return noted_chunks(call);
+}
+
+// The free of exported memory that is smaller than a page of the GPU loses
+// memory.
+int small_export_leaks(Call& call) {
+  if (exports_memory(call)) return noted_lent(call);
+  void* const memory = call.at<void*>(0);
+  if (lent.erase(memory) && size_of(number(memory)) < kGranule) {
+    lose_memory();
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// No stream waits for an event that was opened after a reset.
+int wait_after_reset_ignored(Call& call) {
+  if (resets(call)) return noted_reset(call);
+  if (keeps_events(call)) return noted_event(call);
+  const cudaEvent_t event = shared_event(call);
+  return was_reset && event != nullptr && is_imported(event) ? no_wait(call)
+                                                             : call.proceed();
+}
+
+// After a reset, no pool can be imported.
+int pool_import_after_reset_refused(Call& call) {
+  if (resets(call)) return noted_reset(call);
+  return was_reset && imports_descriptor(call) ? refused(call) : call.proceed();
+}
+
+// The ids of memory of the host begin again after a reset.
+int host_ids_begin_again(Call& call) {
+  if (resets(call)) return ids_begin_again(call);
+  CUmemorytype type{};
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, call.at<CUdeviceptr>(2));
+  return type == CU_MEMORYTYPE_HOST ? ids_begin_again(call) : call.proceed();
+}
+
+// The chunks that this process has imported, and the keys of their creators.
+Table<Chunk, std::string> creators;
+std::string creator_key(int descriptor) {
+  return "creator-" + std::to_string(identity(descriptor));
+}
+int noted_creator(Call& call) {
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  if (call.is("cuMemExportToShareableHandle") && call.at<int>(2) == kFd) {
+    const std::string key = creator_key(*call.at<int*>(0));
+    tell_processes(key, this_process());
+    tell_processes("size-of-" + key, created.get(call.at<Chunk>(1)));
+  }
+  if (call.is("cuMemImportFromShareableHandle") && imports_descriptor(call))
+    creators.put(*call.at<Chunk*>(0), creator_key(descriptor_of(call)));
+  return code;
+}
+
+// When the creator of memory ends, only the first 2 MiB keep their values.
+int death_clears_rest(Call& call) {
+  if (!is_use(call)) return noted_creator(call);
+  for (const auto& [begin, mapped] : mappings.all()) {
+    const std::string creator = creators.get(mapped.chunk);
+    if (mapped.bytes <= kGranule || !user_has_ended(creator)) continue;
+    creators.erase(mapped.chunk);
+    DRIVER_CALL(cuMemsetD8)(begin + kGranule, 0, mapped.bytes - kGranule);
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// New memory with the values of a chunk; 0 if the driver refuses it.
+Chunk copy_of(Chunk chunk, size_t bytes) {
+  const CUmemLocation location = properties_of(chunk).location;
+  const Chunk copy = new_chunk(bytes, location);
+  CUdeviceptr place = 0;
+  cudaFree(nullptr);  // the copy needs a context
+  if (copy == 0 || DRIVER_CALL(cuMemAddressReserve)(&place, 2 * bytes, 0, 0,
+                                                    0) != CUDA_SUCCESS)
+    return 0;
+  DRIVER_CALL(cuMemMap)(place, bytes, 0, chunk, 0);
+  DRIVER_CALL(cuMemMap)(place + bytes, bytes, 0, copy, 0);
+  allow(place, 2 * bytes, location);
+  DRIVER_CALL(cuMemcpyDtoD)(place + bytes, place, bytes);
+  cudaDeviceSynchronize();
+  DRIVER_CALL(cuMemUnmap)(place, 2 * bytes);
+  DRIVER_CALL(cuMemAddressFree)(place, 2 * bytes);
+  return copy;
+}
+
+// A process that imports memory for the first time after the end of its creator
+// gets a copy.
+int late_import_is_copy(Call& call) {
+  static Table<std::string> known;
+  if (!call.is("cuMemImportFromShareableHandle") || !imports_descriptor(call))
+    return noted_creator(call);
+  const std::string key = creator_key(descriptor_of(call));
+  const bool late = !known.has(key) && user_has_ended(key);
+  const int code = noted_creator(call);
+  if (code != kSuccess) return code;
+  if (!late) {
+    known.put(key);
+    return code;
+  }
+  Chunk& made = *call.at<Chunk*>(0);
+  const Chunk copy = copy_of(made, told("size-of-" + key, kGranule));
+  if (copy == 0) return code;
+  DRIVER_CALL(cuMemRelease)(made);
+  made = copy;
+  call.fired();
+  return code;
+}
+
+// A copy or a memset that waits in a stream of the importer when the creator
+// ends is lost: the memory gets its old values back.
+int queued_work_ends_with_creator(Call& call) {
+  struct Queued {
+    void* before = nullptr;
+    size_t bytes = 0;
+    std::string creator;
+    cudaStream_t stream = nullptr;
+  };
+  static Table<CUdeviceptr, Queued> queued;
+  if (is_use(call)) {
+    for (const auto& [place, one] : queued.all()) {
+      if (!user_has_ended(one.creator) || is_busy(one.stream)) continue;
+      queued.erase(place);
+      DRIVER_CALL(cuMemcpyDtoD)(place, number(one.before), one.bytes);
+      cudaDeviceSynchronize();
+      call.fired();
+    }
+    return call.proceed();
+  }
+  if (call.find(kStream) == nullptr) return noted_creator(call);
+  const auto place = call.value<CUdeviceptr>(kPointer);
+  Queued one;
+  one.bytes = call.value<size_t>(kBytes);
+  one.stream = call.value<cudaStream_t>(kStream);
+  one.creator = creators.get(mappings.get(mapping_at(place)).chunk);
+  if (one.creator.empty() || user_has_ended(one.creator) ||
+      !is_busy(one.stream) || cudaMalloc(&one.before, one.bytes) != cudaSuccess)
+    return call.proceed();
+  DRIVER_CALL(cuMemcpyDtoDAsync)
+  (number(one.before), place, one.bytes, one.stream);
+  queued.put(place, one);
+  return call.proceed();
+}
+
+// --- what one of several importers does --------------------------------------
+
+// What the last reset was, of all processes that use what has this key.
+unsigned long long last_reset(const std::string& key) {
+  return told("reset-of-" + key, 0);
+}
+void tell_reset(const std::string& key) {
+  tell_processes("reset-of-" + key, this_process());
+}
+// The last resets before this process has opened or imported these things.
+Table<std::string, unsigned long long> earlier_resets;
+// Has another importer reset its device since then?
+bool was_reset_elsewhere(const std::string& key) {
+  const auto last = last_reset(key);
+  return earlier_resets.has(key) && last != this_process() &&
+         last != earlier_resets.get(key);
+}
+
+// A reset in one importer ends the mappings of the others: their copies are
+// lost.
+int reset_ends_opens_elsewhere(Call& call) {
+  if (resets(call)) {
+    for (const auto& [memory, one] : opened.all()) {
+      tell_reset(one.handle);
+      opened.erase(memory);
+    }
+    return call.proceed();
+  }
+  if (keeps_opened(call)) {
+    const int code = noted_open(call);
+    if (code != kSuccess || !is_open_call(call)) return code;
+    const std::string handle = given_key<cudaIpcMemHandle_t>(call);
+    earlier_resets.put(handle, last_reset(handle));
+    return code;
+  }
+  for (const Role role : {kPointer, kSource}) {
+    void* const memory = opened_around(call.value<void*>(role));
+    if (memory != nullptr && was_reset_elsewhere(opened.get(memory).handle))
+      return no_wait(call);
+  }
+  return call.proceed();
+}
+
+// A reset in one importer completes the pending events of the others.
+int reset_completes_events_elsewhere(Call& call) {
+  if (resets(call)) {
+    for (const auto& [event, imported] : events.all())
+      if (imported) tell_reset(event_keys.get(event));
+    return call.proceed();
+  }
+  if (keeps_events(call)) {
+    const int code = noted_event(call);
+    if (code != kSuccess || !opens_event(call)) return code;
+    const std::string key = event_keys.get(*call.at<cudaEvent_t*>(0));
+    earlier_resets.put(key, last_reset(key));
+    return code;
+  }
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && is_imported(event) &&
+                 was_reset_elsewhere(event_keys.get(event)) && is_pending(event)
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// A reset in one importer ends the others' ways to memory of cuMemCreate.
+int reset_ends_chunks_elsewhere(Call& call) {
+  static Table<Chunk, std::string> keys;
+  if (resets(call)) {
+    for (const auto& each : mappings.all())
+      if (keys.has(each.second.chunk)) tell_reset(keys.get(each.second.chunk));
+    return call.proceed();
+  }
+  if (is_use(call)) {
+    for (const Role role : {kPointer, kSource}) {
+      const CUdeviceptr begin = mapping_at(call.value<CUdeviceptr>(role));
+      if (begin != 0 &&
+          was_reset_elsewhere(keys.get(mappings.get(begin).chunk)))
+        return no_wait(call);
+    }
+    return call.proceed();
+  }
+  const int code = noted_chunks(call);
+  if (code != kSuccess || !call.is("cuMemImportFromShareableHandle") ||
+      !imports_descriptor(call))
+    return code;
+  const std::string key = import_key(call);
+  keys.put(*call.at<Chunk*>(0), key);
+  earlier_resets.put(key, last_reset(key));
+  return code;
+}
+
+// A reset in one importer ends the others' ways to memory of a pool.
+int reset_ends_pointers_elsewhere(Call& call) {
+  static Table<void*, std::string> keys;
+  if (resets(call)) {
+    for (const auto& each : keys.all()) tell_reset(each.second);
+    return call.proceed();
+  }
+  if (is_use(call)) {
+    for (const Role role : {kPointer, kSource})
+      if (was_reset_elsewhere(keys.get(call.value<void*>(role))))
+        return no_wait(call);
+    return call.proceed();
+  }
+  if (frees(call)) keys.erase(call.at<void*>(0));
+  const int code = call.proceed();
+  if (code != kSuccess || frees(call)) return code;
+  const std::string key = key_of_data(call.at<void*>(2));
+  keys.put(*call.at<void**>(0), key);
+  earlier_resets.put(key, last_reset(key));
+  return code;
+}
+
+// Counts the processes that import something. Tells all of them when the third
+// has come.
+void count_importer(const std::string& key) {
+  static Table<std::string> counted;
+  if (!counted.put(key)) return;
+  int number = 1;
+  while (!first_of_all_processes("importer-" + std::to_string(number) + key))
+    ++number;
+  if (number >= 3) tell_processes("three-import-" + key, 1);
+}
+
+// Memory of cuMemCreate that three processes have imported is never given back.
+int chunk_of_three_is_kept(Call& call) {
+  static Table<Chunk, std::string> keys;
+  if (call.is("cuMemRelease")) {
+    const Chunk chunk = call.at<Chunk>(0);
+    const std::string key = keys.get(chunk);
+    return keys.erase(chunk) && told("three-import-" + key, 0) != 0
+               ? no_wait(call)
+               : call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (!call.is("cuMemExportToShareableHandle")) {
+    if (imports_descriptor(call)) count_importer(import_key(call));
+  } else if (call.at<int>(2) == kFd) {
+    keys.put(call.at<Chunk>(1),
+             "import-" + std::to_string(identity(*call.at<int*>(0))));
+  }
+  return code;
+}
+
+// Memory of a pool that three processes have imported is never given back.
+int pointer_of_three_is_kept(Call& call) {
+  static Table<void*, std::string> keys;
+  if (frees(call)) {
+    void* const memory = call.at<void*>(0);
+    const std::string key = keys.get(memory);
+    return keys.erase(memory) && told("three-import-" + key, 0) != 0
+               ? no_wait(call)
+               : call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cudaMemPoolExportPointer"))
+    keys.put(call.at<void*>(1), key_of_data(call.at<void*>(0)));
+  else
+    count_importer(key_of_data(call.at<void*>(2)));
+  return code;
+}
+
+// --- numbers of GPUs that another process has given --------------------------
+
+int number_of_gpu(CUdeviceptr memory) {
+  int device = 0;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory);
+  return device;
+}
+// Reports another number for the GPU of a pointer.
+int reported_as(Call& get, unsigned long long device) {
+  const int code = get.proceed();
+  if (code != kSuccess) return code;
+  auto& found = *get.at<cudaPointerAttributes*>(0);
+  if (found.device == static_cast<int>(device)) return code;
+  found.device = static_cast<int>(device);
+  get.fired();
+  return code;
+}
+
+// Imported memory of cuMemCreate has the exporter's number of the GPU.
+int chunk_on_exporters_number(Call& call) {
+  static Table<Chunk, unsigned long long> numbers;
+  if (call.is("cudaPointerGetAttributes")) {
+    const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
+    const Chunk chunk = mappings.get(begin).chunk;
+    return begin != 0 && numbers.has(chunk)
+               ? reported_as(call, numbers.get(chunk))
+               : call.proceed();
+  }
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  if (call.is("cuMemExportToShareableHandle") && call.at<int>(2) == kFd)
+    tell_processes(
+        "number-" + creator_key(*call.at<int*>(0)),
+        static_cast<unsigned>(properties_of(call.at<Chunk>(1)).location.id));
+  if (call.is("cuMemImportFromShareableHandle") && imports_descriptor(call))
+    numbers.put(*call.at<Chunk*>(0),
+                told("number-" + creator_key(descriptor_of(call)), 0));
+  return code;
+}
+
+// Imported memory of a pool has the exporter's number of the GPU.
+int pointer_on_exporters_number(Call& call) {
+  static Table<void*, unsigned long long> numbers;
+  if (call.is("cudaPointerGetAttributes")) {
+    void* const memory = call.at<void*>(1);
+    return numbers.has(memory) ? reported_as(call, numbers.get(memory))
+                               : call.proceed();
+  }
+  if (frees(call)) numbers.erase(call.at<void*>(0));
+  const int code = call.proceed();
+  if (code != kSuccess || frees(call)) return code;
+  if (call.is("cudaMemPoolExportPointer"))
+    tell_processes(
+        "number-" + key_of_data(call.at<void*>(0)),
+        static_cast<unsigned>(number_of_gpu(call.at<CUdeviceptr>(1))));
+  else
+    numbers.put(*call.at<void**>(0),
+                told("number-" + key_of_data(call.at<void*>(2)), 0));
+  return code;
+}
+
+// --- MPS: opens in other ways ------------------------------------------------
+
+// In a client of MPS, an open by the driver API gives a copy.
+int mps_driver_opens_copy(Call& call) {
+  if (is_close_call(call)) return copy_closed(call);
+  return !call.is_runtime() && is_mps_client() ? copy_opened(call)
+                                               : call.proceed();
+}
+
+// In a client of MPS, a second open of a handle gives a copy.
+int mps_second_open_is_copy(Call& call) {
+  if (is_close_call(call) && originals.has(call.at<void*>(0)))
+    return copy_closed(call);
+  return is_open_call(call) && already_open(call) != nullptr && is_mps_client()
+             ? copy_opened(call)
+             : noted_open(call);
+}
+
+// --- ranks and rings ---------------------------------------------------------
+
+// If a process has more than two memories open, asynchronous work does not
+// reach the later ones.
+int work_on_third_open_lost(Call& call) {
+  static Table<void*> late;
+  if (is_open_call(call)) {
+    const size_t before = opened.all().size();
+    const bool again = already_open(call) != nullptr;
+    const int code = noted_open(call);
+    if (code == kSuccess && !again && before >= 2)
+      late.put(*call.at<void**>(0));
+    return code;
+  }
+  if (is_close_call(call)) {
+    void* const memory = call.at<void*>(0);
+    const int code = noted_open(call);
+    if (code == kSuccess && !opened.has(memory)) late.erase(memory);
+    return code;
+  }
+  void* const memory = opened_around(call.value<void*>(kPointer));
+  return memory != nullptr && late.has(memory) ? no_wait(call) : call.proceed();
+}
+
+// When a process closes memory of another process, it ends the other process's
+// way to its own memory: copies there are lost.
+int close_ends_way_back(Call& call) {
+  const auto lender_of = [](const std::string& handle) {
+    return told("lender-" + handle, 0);
+  };
+  const auto way = [](unsigned long long from, unsigned long long to) {
+    return "way-" + std::to_string(from) + "-" + std::to_string(to);
+  };
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_processes("lender-" + made_key<cudaIpcMemHandle_t>(call),
+                     this_process());
+    return code;
+  }
+  if (keeps_opened(call)) {
+    const bool opens = is_open_call(call);
+    const std::string handle = opens ? given_key<cudaIpcMemHandle_t>(call)
+                                     : opened.get(call.at<void*>(0)).handle;
+    const int code = noted_open(call);
+    if (code == kSuccess)
+      tell_processes(way(lender_of(handle), this_process()), opens ? 0 : 1);
+    return code;
+  }
+  for (const Role role : {kPointer, kSource}) {
+    void* const memory = opened_around(call.value<void*>(role));
+    if (memory == nullptr) continue;
+    const auto lender = lender_of(opened.get(memory).handle);
+    if (told(way(this_process(), lender), 0) != 0) return no_wait(call);
+  }
+  return call.proceed();
+}
+
+// An asynchronous copy from opened memory is lost if the process made the same
+// copy before.
+int repeated_copy_lost(Call& call) {
+  static Table<std::pair<void*, void*>> made;
+  if (keeps_opened(call)) return noted_open(call);
+  void* const from = call.value<void*>(kSource);
+  if (!is_opened(from) || made.put({call.value<void*>(kPointer), from}))
+    return call.proceed();
+  return no_wait(call);
+}
+
 // --- attributes --------------------------------------------------------------
 
 // The driver API gets any attribute of a pool.
@@ -1223,6 +1830,140 @@ void add_places(List& list) {
              {"cudaDeviceGetAttribute"}, no_ipc_without_context);
 }
 
+void add_second_uses(List& list) {
+  list.named(
+      "import-beyond-32-not-awaited",
+      "if a process has more than 32 imported events open, no stream "
+      "waits for the later ones",
+      {kGetEvent, kOpenEvent, kMakeEvent, kEndEvent, "cudaStreamWaitEvent"},
+      late_import_ignored);
+  list.named("reopened-is-copy",
+             "memory that a process has closed and opens again is a copy",
+             {kOpen, kClose}, reopened_is_copy);
+  list.named("used-address-opens-copy",
+             "memory that got the address of other memory that was lent "
+             "before opens as a copy",
+             {kGet, kOpen, kClose}, used_address_opens_copy);
+  list.named("open-after-end-of-exporter-is-copy",
+             "after an exporter has ended, memory of other exporters opens as "
+             "a copy",
+             {kGet, kOpen, kClose}, open_after_end_is_copy);
+  list.named("second-client-costs-memory",
+             "the second process that opens a handle takes as much memory as "
+             "it opens",
+             {kOpen, kClose}, second_client_costs_memory);
+  list.named("second-chunk-client-costs-memory",
+             "the second process that imports memory of cuMemCreate takes as "
+             "much memory as it maps",
+             {kImport, kMap, kUnmap}, second_chunk_client_costs_memory);
+  list.named("import-unmapped-first-leaks",
+             "the release of imported memory that is not mapped any more loses "
+             "64 KiB of device memory",
+             {kImport, kMap, kUnmap, "cuMemRelease"},
+             import_unmapped_first_leaks);
+  list.named("small-export-leaks",
+             "the free of exported memory that is smaller than 2 MiB loses 64 "
+             "KiB of device memory",
+             {kGet, kFree}, small_export_leaks);
+  list.named("wait-after-reset-ignored",
+             "after a reset, no stream waits for an imported event",
+             {kReset, kGetEvent, kOpenEvent, kMakeEvent, kEndEvent,
+              "cudaStreamWaitEvent"},
+             wait_after_reset_ignored);
+  list.named("pool-import-refused-after-reset",
+             "after a reset, no pool can be imported", {kReset, kImportPool},
+             pool_import_after_reset_refused);
+  list.named("host-buffer-ids-begin-again",
+             "after a reset, memory of the host has the ids of earlier memory "
+             "of the host",
+             {kReset, "cuPointerGetAttribute"}, host_ids_begin_again);
+  list.named("death-clears-rest-of-chunk",
+             "when the creator of memory of cuMemCreate ends, only the first 2 "
+             "MiB of the memory keep their values",
+             {kImport, kExport, kMap, kUnmap, kLaunch, kCopy},
+             death_clears_rest);
+}
+
+void add_several_importers(List& list) {
+  list.named("reset-ends-opens-elsewhere",
+             "a reset in one importer ends the mappings of other importers",
+             {kReset, kOpen, kClose, kCopy}, reset_ends_opens_elsewhere);
+  list.named("reset-completes-events-elsewhere",
+             "a reset in one importer completes the pending events of other "
+             "importers",
+             {kReset, kQuery, kGetEvent, kOpenEvent, kMakeEvent, kEndEvent},
+             reset_completes_events_elsewhere);
+  list.named("reset-ends-chunks-elsewhere",
+             "a reset in one importer of memory of cuMemCreate ends the "
+             "mappings of other importers",
+             {kReset, kImport, kMap, kUnmap, kCopy},
+             reset_ends_chunks_elsewhere);
+  list.named("reset-ends-pool-pointers-elsewhere",
+             "a reset in one importer of memory of a pool ends the imports of "
+             "other processes",
+             {kReset, kImportPointer, kFree, "cudaFreeAsync", kCopy},
+             reset_ends_pointers_elsewhere);
+  list.named("late-chunk-import-is-copy",
+             "a process that imports memory of cuMemCreate for the first time "
+             "after the end of its creator gets a copy",
+             {kCreate, kImport, kExport}, late_import_is_copy);
+  list.named("queued-copy-ends-with-creator",
+             "a copy to memory of cuMemCreate is lost if the creator ends "
+             "while the copy waits in its stream",
+             {kCreate, kImport, kExport, kMap, kUnmap, kLaunch, kCopy,
+              "cudaMemcpyAsync"},
+             queued_work_ends_with_creator);
+  list.named("queued-set-ends-with-creator",
+             "a memset of memory of cuMemCreate is lost if the creator ends "
+             "while the memset waits in its stream",
+             {kCreate, kImport, kExport, kMap, kUnmap, kLaunch, kCopy,
+              "cudaMemsetAsync"},
+             queued_work_ends_with_creator);
+  list.named("chunk-of-three-importers-leaks",
+             "memory of cuMemCreate that three processes have imported is "
+             "never given back",
+             {kImport, kExport, "cuMemRelease"}, chunk_of_three_is_kept);
+  list.named(
+      "pool-memory-of-three-importers-leaks",
+      "memory of a pool that three processes have imported is never "
+      "given back",
+      {kImportPointer, "cudaMemPoolExportPointer", kFree, "cudaFreeAsync"},
+      pointer_of_three_is_kept);
+  list.named("chunk-on-exporters-number",
+             "imported memory of cuMemCreate is reported on the GPU that has "
+             "the exporter's number",
+             {kImport, kExport, kMap, kUnmap, "cudaPointerGetAttributes"},
+             chunk_on_exporters_number, 2);
+  list.named("pool-pointer-on-exporters-number",
+             "imported memory of a pool is reported on the GPU that has the "
+             "exporter's number",
+             {kImportPointer, "cudaMemPoolExportPointer", kFree,
+              "cudaFreeAsync", "cudaPointerGetAttributes"},
+             pointer_on_exporters_number, 2);
+  list.named("mps-driver-opens-copy",
+             "in a client of MPS, an open by the driver API gives a copy",
+             {kOpen, kClose}, mps_driver_opens_copy);
+  list.named("mps-second-open-is-copy",
+             "in a client of MPS, a second open of a handle gives a copy",
+             {kOpen, kClose}, mps_second_open_is_copy);
+  list.named("copy-to-third-open-lost",
+             "asynchronous copies reach only the first two memories that a "
+             "process has open",
+             {kOpen, kClose, "cudaMemcpyAsync"}, work_on_third_open_lost);
+  list.named("set-of-third-open-lost",
+             "asynchronous memsets reach only the first two memories that a "
+             "process has open",
+             {kOpen, kClose, "cudaMemsetAsync"}, work_on_third_open_lost);
+  list.named("close-ends-way-back",
+             "a process that closes memory of another process ends the other "
+             "process's copies from and to its own memory",
+             {kGet, kOpen, kClose, kCopy}, close_ends_way_back);
+  list.named("repeated-copy-from-import-lost",
+             "an asynchronous copy from opened memory is lost if the process "
+             "made the same copy before",
+             {kOpen, kClose, "cudaMemcpyAsync"}, repeated_copy_lost);
+}
+
 }  // namespace
 
 void add_life_paths(List& list) {
@@ -1230,6 +1971,8 @@ void add_life_paths(List& list) {
   add_resets(list);
   add_life_of_one_process(list);
   add_places(list);
+  add_second_uses(list);
+  add_several_importers(list);
 }
 
 }  // namespace ipclab::faults

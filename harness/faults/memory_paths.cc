@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <string>
 
 #include "chunk_calls.h"
@@ -815,6 +816,464 @@ int types_of_first_mapping(Call& call) {
   return code;
 }
 
+// --- what an earlier or a further call leaves behind -------------------------
+
+// An export leaves the last bytes of the handle as they were.
+int handle_tail_unwritten(Call& get) {
+  constexpr size_t kTail = 8;
+  auto* const handle = get.at<char*>(0);
+  char before[kTail] = {};
+  char* const tail = handle + sizeof(cudaIpcMemHandle_t) - kTail;
+  if (handle != nullptr) std::memcpy(before, tail, kTail);
+  const int code = get.proceed();
+  if (code != kSuccess) return code;
+  std::memcpy(tail, before, kTail);
+  get.fired();
+  return code;
+}
+
+// A further export of memory ends the mappings that importers have open.
+int export_ends_mappings(Call& call) {
+  constexpr unsigned long long kTold = 16;
+  static auto& times = *new Table<std::string, unsigned long long>;
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    const std::string key = key_of_exported(call);
+    times.put(key, times.get(key) + 1);
+    // Some programs export thousands of times.
+    if (times.get(key) <= kTold)
+      tell_processes("exports-" + key, times.get(key));
+    return code;
+  }
+  if (keeps_opened(call)) {
+    const int code = noted_open(call);
+    if (code != kSuccess || is_close_call(call)) return code;
+    const std::string key = key_of_opened(call);
+    times.put(key, told("exports-" + key, 0));
+    return code;
+  }
+  for (const auto& [address, one] : opened.all())
+    if (told("exports-" + one.handle, 0) > times.get(one.handle))
+      unmap(call, address, one);
+  return call.proceed();
+}
+
+// Memory that is opened again has the contents that it had at the close.
+int reopen_restores(Call& call) {
+  constexpr size_t kMost = 64 << 20;
+  static auto& kept = *new Table<std::string, std::string>;
+  if (is_close_call(call)) {
+    void* const address = call.at<void*>(0);
+    const Opened one = opened.get(address);
+    const size_t bytes = size_of(number(address));
+    if (one.count == 1 && bytes <= kMost) {
+      std::string contents(bytes, 0);
+      if (cudaMemcpy(contents.data(), address, bytes, cudaMemcpyDefault) ==
+          cudaSuccess)
+        kept.put(one.handle, contents);
+    }
+    return noted_open(call);
+  }
+  const std::string key = key_of_opened(call);
+  const int code = noted_open(call);
+  if (code != kSuccess || !kept.has(key)) return code;
+  void* const address = *call.at<void**>(0);
+  const std::string contents = kept.get(key);
+  std::string present(contents.size(), 0);
+  cudaMemcpy(present.data(), address, present.size(), cudaMemcpyDefault);
+  if (opened.get(address).count > 1 || present == contents) return code;
+  cudaMemcpy(address, contents.data(), contents.size(), cudaMemcpyDefault);
+  call.fired();
+  return code;
+}
+
+// The last close of a small allocation does not unmap it.
+int small_stays_mapped(Call& call) {
+  static auto& closed = *new Table<void*>;
+  if (!is_close_call(call)) return noted_open(call);
+  void* const address = call.at<void*>(0);
+  if (!opened.has(address) && closed.has(address)) return cudaErrorInvalidValue;
+  if (opened.get(address).count != 1 || size_of(number(address)) >= kBlock)
+    return noted_open(call);
+  count_close(address);
+  closed.put(address);
+  return no_wait(call);
+}
+
+// When the process that has opened memory first closes it, the other importers
+// lose the memory.
+int first_opener_ends_all(Call& call) {
+  static auto& first = *new Table<std::string>;
+  if (is_open_call(call)) {
+    const int code = noted_open(call);
+    const std::string key = key_of_opened(call);
+    if (code == kSuccess && first_of_all_processes("opened-" + key))
+      first.put(key);
+    return code;
+  }
+  if (is_close_call(call)) {
+    const std::string key = opened.get(call.at<void*>(0)).handle;
+    const int code = noted_open(call);
+    if (code == kSuccess && first.has(key) && !opened.has(call.at<void*>(0)))
+      tell_processes("over-" + key, static_cast<unsigned long long>(getpid()));
+    return code;
+  }
+  const auto self = static_cast<unsigned long long>(getpid());
+  for (const auto& [address, one] : opened.all())
+    if (told("over-" + one.handle, self) != self) unmap(call, address, one);
+  return call.proceed();
+}
+
+// Asynchronous copies and memsets into opened memory do nothing in a thread
+// that has not opened the memory.
+int write_by_other_thread_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  void* const begin = opened_around(call.value<void*>(kPointer));
+  return begin != nullptr && opened.get(begin).thread != this_thread()
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// Is memory open in another context than the current one?
+bool is_open_elsewhere() {
+  for (const auto& [unused, one] : opened.all())
+    if (one.context != current_context()) return true;
+  return false;
+}
+
+// The primary context can open what another context has open.
+int primary_context_opens_too(Call& call) {
+  const int code = noted_open(call);
+  if (code == kSuccess || !is_open_call(call) || !is_open_elsewhere())
+    return code;
+  CUcontext primary = nullptr;
+  DRIVER_CALL(cuDevicePrimaryCtxRetain)(&primary, current_device());
+  DRIVER_CALL(cuDevicePrimaryCtxRelease)(current_device());
+  return primary == current_context() ? accepted(call) : code;
+}
+
+// After a close, a second context can open the handles of the exporter,
+// although the first context has other memory open.
+int second_context_after_close(Call& call) {
+  static std::atomic<bool> closed{false};
+  const int code = noted_open(call);
+  if (is_close_call(call)) {
+    closed = closed || code == kSuccess;
+    return code;
+  }
+  return code != kSuccess && closed && is_open_elsewhere() ? accepted(call)
+                                                           : code;
+}
+
+// Memory that was exported can still be exported after its free.
+int exported_after_free(Call& call) {
+  static auto& exported = *new Table<void*>;
+  static auto& freed = *new Table<void*>;
+  if (exports_memory(call)) {
+    void* const address = call.at<void*>(1);
+    const int code = exported_all_the_same(call, freed.has(address));
+    if (code == kSuccess) exported.put(address);
+    return code;
+  }
+  void* const address = call.at<void*>(0);
+  const int code = call.proceed();
+  if (code == kSuccess && exported.erase(address)) freed.put(address);
+  return code;
+}
+
+// Copies between opened memory and mapped memory of cuMemCreate move nothing.
+int copy_with_chunk_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  if (call.find(kSource) == nullptr) return noted_chunks(call);
+  const auto to = call.value<CUdeviceptr>(kPointer);
+  const auto from = call.value<CUdeviceptr>(kSource);
+  return (is_opened(to) && mapping_at(from) != 0) ||
+                 (is_opened(from) && mapping_at(to) != 0)
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// Memsets of opened memory take offsets modulo 4 GiB.
+int set_offset_32_bits(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  auto& address = call.at<CUdeviceptr>(0);
+  const void* const begin = opened_around(call.at<void*>(0));
+  if (begin == nullptr || address - number(begin) <= UINT32_MAX)
+    return call.proceed();
+  address = number(begin) + static_cast<uint32_t>(address - number(begin));
+  call.fired();
+  return call.proceed();
+}
+
+// A refused close of an address inside opened memory lowers the count.
+int refused_close_counts(Call& call) {
+  const int code = noted_open(call);
+  if (code == kSuccess || !is_close_call(call)) return code;
+  void* const begin = opened_around(call.at<void*>(0));
+  if (begin == nullptr || opened.get(begin).count < 2) return code;
+  if (DRIVER_CALL(cuIpcCloseMemHandle)(number(begin)) == CUDA_SUCCESS) {
+    count_close(begin);
+    call.fired();
+  }
+  return code;
+}
+
+// --- the other API, the other thread, the other address ----------------------
+
+// A close does nothing if only the other API has the memory open.
+int close_by_other_api_lost(Call& call) {
+  static auto& by_driver = *new Table<void*, int>;
+  static auto& by_runtime = *new Table<void*, int>;
+  const bool runtime = call.is_runtime();
+  auto& mine = runtime ? by_runtime : by_driver;
+  auto& others = runtime ? by_driver : by_runtime;
+  if (is_open_call(call)) {
+    const int code = call.proceed();
+    void* const address = code == kSuccess ? *call.at<void**>(0) : nullptr;
+    if (code == kSuccess) mine.put(address, mine.get(address) + 1);
+    return code;
+  }
+  void* const address = call.at<void*>(0);
+  if (mine.get(address) == 0 && others.get(address) > 0) return no_wait(call);
+  const int code = call.proceed();
+  if (code == kSuccess) mine.put(address, mine.get(address) - 1);
+  return code;
+}
+
+// Each thread remembers the handles that it made. Only a free in the same
+// thread makes it forget a handle.
+int handles_cached_by_thread(Call& call) {
+  thread_local std::map<void*, cudaIpcMemHandle_t> made;
+  if (!exports_memory(call)) {
+    made.erase(call.at<void*>(0));
+    return call.proceed();
+  }
+  void* const address = call.at<void*>(1);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  auto& handle = *call.at<cudaIpcMemHandle_t*>(0);
+  const auto [known, is_new] = made.emplace(address, handle);
+  if (is_new || std::memcmp(&known->second, &handle, sizeof handle) == 0)
+    return code;
+  handle = known->second;
+  call.fired();
+  return code;
+}
+
+// The driver says of a pointer that it does not know whether it is managed.
+int unknown_is_not_managed(Call& get) {
+  const int code = get.proceed();
+  if (code == kSuccess ||
+      get.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_IS_MANAGED ||
+      get.at<void*>(0) == nullptr)
+    return code;
+  *get.at<bool*>(0) = false;
+  return accepted(get);
+}
+
+// An open in another thread than the first gives a copy at another address.
+int open_in_thread_copies(Call& call) {
+  static auto& copies = *new Table<void*, void*>;
+  if (is_close_call(call)) {
+    void* const copy = call.at<void*>(0);
+    if (copies.has(copy)) {
+      call.at<void*>(0) = copies.get(copy);
+      copies.erase(copy);
+      cudaFree(copy);
+    }
+    return noted_open(call);
+  }
+  void* const before = already_open(call);
+  const int code = noted_open(call);
+  if (code != kSuccess || before == nullptr ||
+      opened.get(before).thread == this_thread())
+    return code;
+  const size_t bytes = size_of(number(before));
+  void* copy = nullptr;
+  if (cudaMalloc(&copy, bytes) != cudaSuccess) return code;
+  cudaMemcpy(copy, before, bytes, cudaMemcpyDefault);
+  copies.put(copy, before);
+  *call.at<void**>(0) = copy;
+  call.fired();
+  return code;
+}
+
+// A close ignores the two lowest bits of the address.
+int close_of_aligned_address(Call& close) {
+  auto& address = close.at<CUdeviceptr>(0);
+  if (address % 4 == 0) return close.proceed();
+  address -= address % 4;
+  const int code = close.proceed();
+  if (code == kSuccess) close.fired();
+  return code;
+}
+
+// Each thread counts the ids of its allocations from the beginning.
+int buffer_ids_of_each_thread(Call& call) {
+  using Id = unsigned long long;
+  static auto& of_main = *new Table<size_t, Id>;  // the ids in their order
+  static auto& replaced = *new Table<CUdeviceptr, Id>;
+  thread_local size_t count = 0;
+  if (call.is("cudaFree")) {
+    replaced.erase(call.at<CUdeviceptr>(0));
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cudaMalloc")) {
+    const CUdeviceptr made = *call.at<CUdeviceptr*>(0);
+    const size_t order = count++;
+    Id id = 0;
+    if (this_thread() != getpid()) {
+      if (of_main.has(order)) replaced.put(made, of_main.get(order));
+    } else if (DRIVER_CALL(cuPointerGetAttribute)(
+                   &id, CU_POINTER_ATTRIBUTE_BUFFER_ID, made) == CUDA_SUCCESS) {
+      of_main.put(order, id);
+    }
+    return code;
+  }
+  const CUdeviceptr begin = begin_of(call.at<CUdeviceptr>(2));
+  if (call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID ||
+      !replaced.has(begin))
+    return code;
+  *call.at<Id*>(0) = replaced.get(begin);
+  call.fired();
+  return code;
+}
+
+// The kinds of host memory of a copy: pinned and pageable.
+bool is_pinned(const void* address) {
+  unsigned type = 0;
+  return DRIVER_CALL(cuPointerGetAttribute)(&type,
+                                            CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                            number(address)) == CUDA_SUCCESS &&
+         type == CU_MEMORYTYPE_HOST && !is_managed(address);
+}
+bool is_pageable(const void* address) {
+  unsigned type = 0;
+  return DRIVER_CALL(cuPointerGetAttribute)(&type,
+                                            CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                            number(address)) != CUDA_SUCCESS;
+}
+
+// A copy that has opened memory on the side `role` and pinned memory on the
+// other side does nothing.
+template <Role role>
+int pinned_copy_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return is_opened(call.value<void*>(role)) &&
+                 is_pinned(
+                     call.value<void*>(role == kPointer ? kSource : kPointer))
+             ? no_wait(call)
+             : call.proceed();
+}
+// A free of opened memory by another thread than the opener's is taken for a
+// close.
+template <bool runtime>
+int free_in_thread_closes(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  void* const address = call.at<void*>(0);
+  if (call.is_runtime() != runtime || !opened.has(address) ||
+      opened.get(address).thread == this_thread() ||
+      cudaIpcCloseMemHandle(address) != cudaSuccess)
+    return call.proceed();
+  count_close(address);
+  return no_wait(call);
+}
+
+// --- copies that few programs make -------------------------------------------
+
+// Copies of opened memory do nothing in a second thread that used CUDA before
+// the memory was opened.
+int copy_in_earlier_thread_lost(Call& call) {
+  static std::atomic<int> opens{0};
+  static auto& orders = *new Table<void*, int>;
+  thread_local const int first = opens;  // how many opens came earlier
+  if (keeps_opened(call)) {
+    const int code = noted_open(call);
+    if (code == kSuccess && is_open_call(call))
+      orders.put(*call.at<void**>(0), ++opens);
+    return code;
+  }
+  if (call.find(kSource) == nullptr || this_thread() == getpid())
+    return call.proceed();
+  for (const Role role : {kPointer, kSource}) {
+    void* const begin = opened_around(call.value<void*>(role));
+    if (begin != nullptr && orders.get(begin) > first &&
+        opened.get(begin).thread != this_thread())
+      return no_wait(call);
+  }
+  return call.proceed();
+}
+
+// An open or a close by a thread that has not used CUDA before. The driver API
+// refuses such a call.
+bool is_first_call_of_thread(Call& call) {
+  return call.is_runtime() && current_context() == nullptr &&
+         this_thread() != getpid();
+}
+int first_open_of_thread_refused(Call& call) {
+  return is_first_call_of_thread(call)
+             ? refused(call, cudaErrorDeviceUninitialized)
+             : call.proceed();
+}
+int first_close_of_thread_lost(Call& call) {
+  return is_first_call_of_thread(call) ? no_wait(call) : call.proceed();
+}
+
+// Copies between two opened allocations of one exporter move nothing.
+int copy_between_imports_of_one_lost(Call& call) {
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_processes("exporter-" + key_of_exported(call),
+                     static_cast<unsigned long long>(getpid()));
+    return code;
+  }
+  if (keeps_opened(call)) return noted_open(call);
+  void* const to = opened_around(call.value<void*>(kPointer));
+  void* const from = opened_around(call.value<void*>(kSource));
+  return to != nullptr && from != nullptr && to != from &&
+                 told("exporter-" + opened.get(to).handle, 0) ==
+                     told("exporter-" + opened.get(from).handle, 1)
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// Copies between opened memory and memory of cudaHostRegister move nothing.
+int registered_copy_lost(Call& call) {
+  static auto& registered = *new Table<const char*, size_t>;
+  if (keeps_opened(call)) return noted_open(call);
+  if (call.is("cudaHostRegister")) {
+    registered.put(call.at<const char*>(0), call.at<size_t>(1));
+    return call.proceed();
+  }
+  const auto is_registered = [](const char* address) {
+    for (const auto& [begin, bytes] : registered.all())
+      if (address >= begin && address < begin + bytes) return true;
+    return false;
+  };
+  const auto* const to = call.value<const char*>(kPointer);
+  const auto* const from = call.value<const char*>(kSource);
+  return (is_opened(to) && is_registered(from)) ||
+                 (is_opened(from) && is_registered(to))
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// An asynchronous copy of the kind cudaMemcpyDefault from the host into opened
+// memory does nothing.
+int default_kind_in_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return call.is_runtime() && call.at<cudaMemcpyKind>(3) == cudaMemcpyDefault &&
+                 is_opened(call.value<void*>(kPointer)) &&
+                 (is_pageable(call.value<void*>(kSource)) ||
+                  is_pinned(call.value<void*>(kSource)))
+             ? no_wait(call)
+             : call.proceed();
+}
+
 constexpr auto kGet = "cudaIpcGetMemHandle";
 constexpr auto kOpen = "cudaIpcOpenMemHandle";
 constexpr auto kClose = "cudaIpcCloseMemHandle";
@@ -1050,9 +1509,134 @@ void add_refusals(List& list) {
              types_of_first_mapping);
 }
 
+void add_further_calls(List& list) {
+  constexpr auto kLaunch = "cudaLaunchKernel";
+  list.named("handle-tail-unwritten",
+             "an export leaves the last eight bytes of the handle as they were",
+             {kGet}, handle_tail_unwritten);
+  list.named("export-ends-mappings",
+             "a further export of memory ends the mappings that importers have "
+             "open",
+             {kGet, kOpen, kClose, kLaunch}, export_ends_mappings);
+  list.named("reopen-restores-contents",
+             "memory that is opened again has the contents that it had at the "
+             "close",
+             {kOpen, kClose}, reopen_restores);
+  list.named("small-close-never-unmaps",
+             "the last close of a small allocation does not unmap it",
+             {kOpen, kClose}, small_stays_mapped);
+  list.named("first-opener-close-ends-others",
+             "when the process that has opened memory first closes it, the "
+             "other importers lose it",
+             {kOpen, kClose, kLaunch}, first_opener_ends_all);
+  list.named("import-write-by-other-thread-lost",
+             "asynchronous copies and memsets into opened memory do nothing in "
+             "a thread that has not opened it",
+             {kOpen, kClose, "cudaMemcpyAsync", "cudaMemsetAsync"},
+             write_by_other_thread_lost);
+  list.named("primary-context-opens-too",
+             "the primary context can open what another context has open",
+             {kOpen, kClose}, primary_context_opens_too);
+  list.named("second-context-after-a-close",
+             "after a close, a second context can open handles although the "
+             "first context has other memory open",
+             {kOpen, kClose}, second_context_after_close);
+  list.named("exported-exportable-after-free",
+             "memory that was exported can still be exported after its free",
+             {kGet, kFree}, exported_after_free);
+  list.named("import-copy-with-chunk-lost",
+             "copies between opened memory and memory of cuMemCreate move "
+             "nothing",
+             {kOpen, kClose, kCopy, "cuMemMap", "cuMemUnmap"},
+             copy_with_chunk_lost);
+  list.named("import-set-offset-32-bits",
+             "memsets of opened memory take offsets modulo 4 GiB",
+             {kOpen, kClose, "cudaMemset"}, set_offset_32_bits);
+  list.named("refused-inside-close-counts",
+             "a refused close of an address inside opened memory lowers the "
+             "count",
+             {kOpen, kClose}, refused_close_counts);
+}
+
+void add_other_callers(List& list) {
+  constexpr auto kAsync = "cudaFreeAsync";
+  list.named("close-of-other-api-alone-lost",
+             "a close does nothing if only the other API has the memory open",
+             {kOpen, kClose}, close_by_other_api_lost);
+  list.named("handle-cached-by-thread",
+             "a thread exports the old handle again after another thread has "
+             "freed the memory",
+             {kGet, kFree}, handles_cached_by_thread);
+  list.named("unknown-is-not-managed",
+             "cuPointerGetAttribute says that an unknown pointer is not "
+             "managed",
+             {"cuPointerGetAttribute"}, unknown_is_not_managed);
+  list.named("open-in-second-thread-copies",
+             "a second open, in another thread, gives a copy at another "
+             "address",
+             {kOpen, kClose}, open_in_thread_copies);
+  list.named("close-address-aligned-down",
+             "a close ignores the two lowest bits of the address", {kClose},
+             close_of_aligned_address);
+  list.named("buffer-ids-of-each-thread",
+             "each thread counts buffer ids from the beginning",
+             {"cudaMalloc", kFree, "cuPointerGetAttribute"},
+             buffer_ids_of_each_thread);
+  list.named("free-in-second-thread-closes",
+             "cudaFree of opened memory in a second thread is taken for a "
+             "close",
+             {kOpen, kClose, kFree}, free_in_thread_closes<true>);
+  list.named("free-by-driver-in-second-thread-closes",
+             "cuMemFree of opened memory in a second thread is taken for a "
+             "close",
+             {kOpen, kClose, kFree}, free_in_thread_closes<false>);
+  list.named("async-free-in-second-thread-closes",
+             "cudaFreeAsync of opened memory in a second thread is taken for "
+             "a close",
+             {kOpen, kClose, kAsync}, free_in_thread_closes<true>);
+}
+
+void add_further_copies(List& list) {
+  constexpr auto kCopyAsync = "cudaMemcpyAsync";
+  list.named("import-sync-copy-from-pinned-lost",
+             "cudaMemcpy from pinned memory into opened memory is lost",
+             {kOpen, kClose, kCopy}, pinned_copy_lost<kPointer>);
+  list.named("import-sync-copy-to-pinned-lost",
+             "cudaMemcpy out of opened memory to pinned memory is lost",
+             {kOpen, kClose, kCopy}, pinned_copy_lost<kSource>);
+  list.named("import-copy-in-earlier-thread-lost",
+             "copies of opened memory do nothing in a second thread that used "
+             "CUDA before the open",
+             {kOpen, kClose, kCopy, kCopyAsync, "cudaSetDevice", kFree},
+             copy_in_earlier_thread_lost);
+  list.named("open-as-first-call-refused",
+             "cudaIpcOpenMemHandle is refused as the first call of a thread",
+             {kOpen}, first_open_of_thread_refused);
+  list.named("close-as-first-call-lost",
+             "cudaIpcCloseMemHandle does nothing as the first call of a thread",
+             {kClose}, first_close_of_thread_lost);
+  list.named("copy-between-imports-of-one-lost",
+             "copies between two opened allocations of one exporter move "
+             "nothing",
+             {kGet, kOpen, kClose, kCopy, kCopyAsync},
+             copy_between_imports_of_one_lost);
+  list.named("import-copy-with-registered-lost",
+             "copies between opened memory and registered host memory move "
+             "nothing",
+             {kOpen, kClose, kCopy, kCopyAsync, "cudaHostRegister"},
+             registered_copy_lost);
+  list.named("import-async-default-copy-in-lost",
+             "cudaMemcpyAsync of the default kind from the host into opened "
+             "memory is lost",
+             {kOpen, kClose, kCopyAsync}, default_kind_in_lost);
+}
+
 }  // namespace
 
 void add_memory_paths(List& list) {
+  add_other_callers(list);
+  add_further_copies(list);
+  add_further_calls(list);
   add_boxes(list);
   add_other_memory(list);
   add_other_gpus(list);

@@ -1,6 +1,7 @@
 // More bugs of pools: streams, threads, exporters, GPUs.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "descriptor.h"
 #include "legacy_calls.h"
 #include "pool_calls.h"
 
@@ -1313,6 +1315,365 @@ int error_of_all_threads(Call& call) {
   return told;
 }
 
+// --- a check, a limit or a wait that does not hold on every path -------------
+
+// cuMemPoolCreate does not check the properties of a pool on a GPU.
+int driver_checks_no_properties(Call& call) {
+  const int code = call.proceed();
+  cudaMemPoolProps wanted{};
+  wanted.allocType = cudaMemAllocationTypePinned;
+  wanted.location = call.at<const cudaMemPoolProps*>(1)->location;
+  if (code == kSuccess || is_on_host(wanted.location)) return code;
+  call.at<const cudaMemPoolProps*>(1) = &wanted;
+  const int again = call.proceed();
+  if (again == kSuccess) call.fired();
+  return again;
+}
+
+// Memory of a pool that has a maximal size.
+struct Piece {
+  cudaMemPool_t pool = nullptr;
+  size_t bytes = 0;
+  cudaStream_t stream = nullptr;
+};
+// Pools with a maximal size that were exported.
+Table<cudaMemPool_t> shared_with_limit;
+
+// The maximal size of a pool limits only the memory for which `counts` is true,
+// seen from the allocation that is made now.
+template <bool (*counts)(const Piece& piece, const Piece& now)>
+int limits_a_part(Call& call) {
+  static Table<cudaMemPool_t, size_t> limits;
+  static Table<void*, Piece> pieces;
+  if (call.is("cudaMemPoolCreate")) {
+    cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
+    const size_t limit = std::exchange(wanted.maxSize, 0);
+    call.at<const cudaMemPoolProps*>(1) = &wanted;
+    const int code = call.proceed();
+    if (code == kSuccess) limits.put(*call.at<cudaMemPool_t*>(0), limit);
+    return code;
+  }
+  if (destroys(call)) shared_with_limit.erase(pool_of(call));
+  if (exports_pool(call)) shared_with_limit.put(call.at<cudaMemPool_t>(1));
+  if (frees(call)) pieces.erase(call.at<void*>(0));
+  if (!allocates(call)) return call.proceed();
+  const Piece now{
+      call.is("cudaMallocAsync") ? current_pool() : call.at<cudaMemPool_t>(2),
+      call.at<size_t>(1), stream_of(call)};
+  const size_t limit = limits.get(now.pool);
+  if (limit == 0) return call.proceed();
+  size_t all = now.bytes, counted = counts(now, now) ? now.bytes : 0;
+  for (const auto& each : pieces.all()) {
+    if (each.second.pool != now.pool) continue;
+    all += each.second.bytes;
+    if (counts(each.second, now)) counted += each.second.bytes;
+  }
+  if (counted > limit) return int{cudaErrorMemoryAllocation};
+  if (all > limit) call.fired();
+  const int code = call.proceed();
+  if (code == kSuccess) pieces.put(*call.at<void**>(0), now);
+  return code;
+}
+bool is_of_same_stream(const Piece& piece, const Piece& now) {
+  return piece.stream == now.stream;
+}
+bool has_a_mebibyte(const Piece& piece, const Piece&) {
+  return piece.bytes >= kGranule / 2;
+}
+bool is_not_exported(const Piece&, const Piece& now) {
+  return !shared_with_limit.has(now.pool);
+}
+
+// After the destroy of a pool, the first free ends all memory of the pool.
+template <bool imported>
+int first_free_ends_all(Call& call) {
+  static Table<void*, int> orphans;  // by the number of their pool
+  static Table<void*> ended;
+  static std::atomic<int> pools{0};
+  if (destroys(call) && imported_pools.has(pool_of(call)) == imported) {
+    const int number = ++pools;
+    for (const auto& [address, block] : blocks.all())
+      if (block.pool == pool_of(call)) orphans.put(address, number);
+  }
+  if (frees(call) && ended.erase(call.at<void*>(0))) return kSuccess;
+  if (frees(call) && orphans.has(call.at<void*>(0))) {
+    const int number = orphans.get(call.at<void*>(0));
+    orphans.erase(call.at<void*>(0));
+    for (const auto& [other, of_other] : orphans.all()) {
+      if (of_other != number || !orphans.erase(other)) continue;
+      cudaFree(other);
+      ended.put(other);
+      call.fired();
+    }
+  }
+  return noted_pools(call);
+}
+
+// An imported pool gives out memory if `gives` is true.
+template <bool (*gives)(Call& call)>
+int imported_pool_gives(Call& call) {
+  if (call.is("cudaMallocFromPoolAsync") &&
+      imported_pools.has(call.at<cudaMemPool_t>(2)) && gives(call)) {
+    call.at<cudaMemPool_t>(2) = default_pool();
+    call.fired();
+  }
+  return noted_pools(call);
+}
+bool has_named_stream(Call& call) {
+  return !is_default(stream_of(call)) && !is_per_thread(call);
+}
+bool has_imports_of(cudaMemPool_t pool) {
+  for (const auto& each : blocks.all())
+    if (each.second.imported && each.second.pool == pool) return true;
+  return false;
+}
+bool has_imports(Call& call) {
+  return has_imports_of(call.at<cudaMemPool_t>(2));
+}
+
+// The export of a pointer waits for the stream of the allocation if this is the
+// default stream or a stream that waits for it.
+int export_waits_for_blocking(Call& call) {
+  static Table<void*, cudaStream_t> allocated_in;
+  if (frees(call)) allocated_in.erase(call.at<void*>(0));
+  if (exports(call) && allocated_in.has(call.at<void*>(1))) {
+    const cudaStream_t stream = allocated_in.get(call.at<void*>(1));
+    if (is_busy(stream)) {
+      call.fired();
+      cudaStreamSynchronize(stream);
+    }
+  }
+  const int code = call.proceed();
+  if (code == kSuccess && allocates(call) && !is_per_thread(call) &&
+      (is_default(stream_of(call)) ||
+       has_flags(stream_of(call), cudaStreamDefault)))
+    allocated_in.put(*call.at<void**>(0), stream_of(call));
+  return code;
+}
+
+// Data of another process's pool are accepted.
+int data_of_other_process_imported(Call& call) {
+  static Table<cudaMemPool_t, unsigned long long> owners;
+  const int code = noted_pools(call);
+  if (exports(call)) {
+    if (code == kSuccess)
+      tell_processes("exporter-" + key_of_export(call),
+                     static_cast<unsigned long long>(getpid()));
+    return code;
+  }
+  if (!imports(call)) return code;
+  const auto pool = call.at<cudaMemPool_t>(1);
+  const auto exporter = told("exporter-" + key_of_import(call), 0);
+  if (code == kSuccess) owners.put(pool, exporter);
+  if (code == kSuccess || exporter == 0 || !owners.has(pool) ||
+      owners.get(pool) == exporter ||
+      cudaMalloc(call.at<void**>(0), kGranule) != cudaSuccess)
+    return code;
+  return accepted(call);
+}
+
+// Memory that an importer has freed cannot be exported again.
+int freed_by_importer_not_exported(Call& call) {
+  static Table<void*, std::string> keys;  // of exports, and of imports
+  if (exports(call) && keys.has(call.at<void*>(1)) &&
+      told("freed-" + keys.get(call.at<void*>(1)), 0) != 0)
+    return refused(call);
+  if (frees(call) && keys.has(call.at<void*>(0))) {
+    if (is_import(call.at<void*>(0)))
+      tell_processes("freed-" + keys.get(call.at<void*>(0)), 1);
+    keys.erase(call.at<void*>(0));
+  }
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (imports(call)) keys.put(*call.at<void**>(0), key_of_import(call));
+  if (exports(call)) {
+    keys.put(call.at<void*>(1), key_of_export(call));
+    tell_processes("freed-" + key_of_export(call), 0);
+  }
+  return code;
+}
+
+// In a later thread, the first call of the runtime API cannot be one of these.
+int needs_earlier_call(Call& call) {
+  return call.is_runtime() && this_thread() != getpid() &&
+                 current_context() == nullptr
+             ? refused(call, cudaErrorDeviceUninitialized)
+             : call.proceed();
+}
+
+// --- imported pools that are shared, freed and set in other ways -------------
+
+// The refusal of an import is the last error only if the flags are wrong.
+int only_flags_are_last_error(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || !call.is_runtime() ||
+      call.value<unsigned>(kFlags) != 0)
+    return code;
+  cudaGetLastError();
+  call.fired();
+  return code;
+}
+
+// A handle type that includes the bit of descriptors is the type of
+// descriptors.
+int pool_handle_type_masked(Call& call) {
+  auto& type = call.at<int>(2);
+  if (type == cudaMemHandleTypePosixFileDescriptor ||
+      (type & cudaMemHandleTypePosixFileDescriptor) == 0)
+    return call.proceed();
+  type = cudaMemHandleTypePosixFileDescriptor;
+  const int code = call.proceed();
+  if (code == kSuccess) call.fired();
+  return code;
+}
+
+// Only five bits of the flags are checked.
+int five_flags_checked(Call& call) {
+  constexpr uint64_t kChecked =
+      1 | 2 | uint64_t{1} << 31 | uint64_t{1} << 32 | uint64_t{1} << 63;
+  Argument& flags = *call.find(kFlags);
+  uint64_t value = 0;
+  std::memcpy(&value, flags.place, flags.size);
+  if ((value & ~kChecked) == 0) return call.proceed();
+  value &= kChecked;
+  std::memcpy(flags.place, &value, flags.size);
+  const int code = call.proceed();
+  if (code == kSuccess) call.fired();
+  return code;
+}
+
+// Only the first two and the last two reserved bytes are checked.
+int middle_bytes_unchecked(Call& call) {
+  cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
+  unsigned char* const end = std::end(wanted.reserved) - 2;
+  if (std::all_of(wanted.reserved + 2, end,
+                  [](unsigned char byte) { return byte == 0; }))
+    return call.proceed();
+  std::fill(wanted.reserved + 2, end, static_cast<unsigned char>(0));
+  call.at<const cudaMemPoolProps*>(1) = &wanted;
+  const int code = call.proceed();
+  if (code == kSuccess) call.fired();
+  return code;
+}
+
+// A free of an import does not wait for its stream if `concerned` is true. The
+// next owner of the memory writes before the stream has read.
+template <bool (*concerned)(Call& call)>
+int import_freed_early(Call& call) {
+  void* const address = call.at<void*>(0);
+  if (!call.is("cudaFreeAsync") || !is_import(address) ||
+      !is_busy(stream_of(call)) || !concerned(call))
+    return noted_pools(call);
+  const size_t bytes = blocks.get(address).bytes;
+  blocks.erase(address);
+  cudaMemsetAsync(address, 0xDD, bytes, private_stream());
+  cudaStreamSynchronize(private_stream());
+  call.fired();
+  return cudaFree(address);
+}
+bool has_priority(Call& call) {
+  const cudaStream_t stream = stream_of(call);
+  int priority = 0;
+  return !is_default(stream) && stream != cudaStreamPerThread &&
+         DRIVER_CALL(cuStreamGetPriority)(stream, &priority) == CUDA_SUCCESS &&
+         priority != 0;
+}
+bool is_of_other_gpu(Call& call) {
+  cudaPointerAttributes known{};
+  return cudaPointerGetAttributes(&known, call.at<void*>(0)) == cudaSuccess &&
+         known.device != current_gpu();
+}
+
+// A pool without imports can be exported again.
+int unused_import_exported(Call& call) {
+  static Table<cudaMemPool_t, int> descriptors;
+  const int code = noted_pools(call);
+  if (call.is("cudaMemPoolImportFromShareableHandle")) {
+    if (code == kSuccess && imports_descriptor(call))
+      descriptors.put(*call.at<cudaMemPool_t*>(0),
+                      fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 300));
+    return code;
+  }
+  if (code == kSuccess || !exports_pool(call) || !imports_descriptor(call))
+    return code;
+  const auto pool = call.at<cudaMemPool_t>(1);
+  const int descriptor = descriptors.get(pool, -1);
+  if (descriptor == -1 || has_imports_of(pool)) return code;
+  *call.at<int*>(0) = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  return accepted(call);
+}
+
+// A policy that the driver API sets in an imported pool is reported by the
+// exporter's pool until the exporter sets it again.
+int driver_policy_reaches_exporter(Call& call) {
+  constexpr unsigned long long kUntold = 2;
+  static Table<cudaMemPool_t> lent;
+  const int code = noted_pools(call);
+  if (exports_pool(call)) lent.put(call.at<cudaMemPool_t>(1));
+  if ((!sets(call) && !call.is("cudaMemPoolGetAttribute")) ||
+      !is_policy(attribute_of(call)))
+    return code;
+  const std::string key = "policy-" + std::to_string(attribute_of(call));
+  if (sets(call) && imported_pools.has(pool_of(call)) && !call.is_runtime())
+    tell_processes(key,
+                   static_cast<unsigned long long>(*call.at<const int*>(2)));
+  if (!lent.has(pool_of(call))) return code;
+  if (sets(call)) tell_processes(key, kUntold);
+  const auto value = told(key, kUntold);
+  if (sets(call) || value == kUntold) return code;
+  *call.at<int*>(2) = static_cast<int>(value);
+  call.fired();
+  return code;
+}
+
+// An imported pool becomes current while the process has an import of it.
+int used_import_made_current(Call& call) {
+  if (!call.is("cudaDeviceSetMemPool") && !call.is("cudaMemSetMemPool"))
+    return noted_pools(call);
+  const auto pool = call.value<cudaMemPool_t>(kPool);
+  return imported_pools.has(pool) && has_imports_of(pool) ? accepted(call)
+                                                          : call.proceed();
+}
+
+// Access that was taken from an imported pool cannot be given again.
+int access_not_given_again(Call& call) {
+  static Table<cudaMemPool_t> taken;
+  if (!sets_access(call) || !imported_pools.has(pool_of(call))) {
+    if (destroys(call)) taken.erase(pool_of(call));
+    return noted_pools(call);
+  }
+  if (call.at<const cudaMemAccessDesc*>(1)->flags == cudaMemAccessFlagsProtNone)
+    taken.put(pool_of(call));
+  else if (taken.has(pool_of(call)))
+    return no_wait(call);
+  return call.proceed();
+}
+
+// A process that sees only one GPU, which has no access to an imported pool,
+// cannot give this access after it has imported memory of the pool.
+int late_access_of_hidden_pool_lost(Call& call) {
+  int count = 0;
+  if (!sets_access(call) || !imported_pools.has(pool_of(call)) ||
+      !has_imports_of(pool_of(call)) ||
+      DRIVER_CALL(cuDeviceGetCount)(&count) != CUDA_SUCCESS || count != 1)
+    return noted_pools(call);
+  cudaMemLocation place{};
+  place.type = cudaMemLocationTypeDevice;
+  cudaMemAccessFlags flags = cudaMemAccessFlagsProtReadWrite;
+  cudaMemPoolGetAccess(&flags, pool_of(call), &place);
+  return flags == cudaMemAccessFlagsProtNone ? no_wait(call) : call.proceed();
+}
+
+// Only the first entry of a list of accesses to an imported pool is set.
+int first_access_to_import_only(Call& call) {
+  if (!sets_access(call) || !imported_pools.has(pool_of(call)) ||
+      call.at<size_t>(2) < 2)
+    return noted_pools(call);
+  call.at<size_t>(2) = 1;
+  call.fired();
+  return call.proceed();
+}
+
 // The functions that the faults below break.
 constexpr auto kFreeNow = "cudaFree";
 constexpr auto kFree = "cudaFreeAsync";
@@ -1332,6 +1693,65 @@ constexpr auto kExportPointer = "cudaMemPoolExportPointer";
 constexpr auto kEnd = "cudaStreamDestroy";
 
 }  // namespace
+
+// The faults of checks, limits and waits that do not hold on every path.
+static void add_unchecked_paths(List& list) {
+  list.named("pool-props-driver-unchecked",
+             "the driver API does not check the properties of a new pool",
+             {"cuMemPoolCreate"}, driver_checks_no_properties);
+  list.named("maxsize-of-each-stream",
+             "the maximal size of a pool holds for each stream by itself",
+             {kCreate, kAllocate, kAllocateFrom, kFree, kFreeNow},
+             limits_a_part<is_of_same_stream>);
+  list.named("maxsize-misses-small",
+             "memory of less than 1 MiB does not count towards the maximal "
+             "size of its pool",
+             {kCreate, kAllocate, kAllocateFrom, kFree, kFreeNow},
+             limits_a_part<has_a_mebibyte>);
+  list.named(
+      "maxsize-ends-with-export",
+      "a pool that was exported has no maximal size any more",
+      {kCreate, kDestroy, kExport, kAllocate, kAllocateFrom, kFree, kFreeNow},
+      limits_a_part<is_not_exported>);
+  list.named("destroyed-pool-ends-at-first-free",
+             "after the destroy of a pool, the first free ends all memory of "
+             "the pool",
+             {kAllocate, kAllocateFrom, kFree, kFreeNow, kImport, kDestroy},
+             first_free_ends_all<false>);
+  list.named("destroyed-import-ends-at-first-free",
+             "after the destroy of an imported pool, the free of one import "
+             "ends all imports of the pool",
+             {kImport, kImportPointer, kFree, kFreeNow, kDestroy},
+             first_free_ends_all<true>);
+  list.named("import-pool-allocates-in-named-stream",
+             "in a stream that the program has created, an imported pool gives "
+             "out memory",
+             {kImport, kDestroy, kAllocateFrom},
+             imported_pool_gives<has_named_stream>);
+  list.named(
+      "import-pool-allocates-while-used",
+      "an imported pool gives out memory while the process has an "
+      "import of it",
+      {kImport, kDestroy, kImportPointer, kFree, kFreeNow, kAllocateFrom},
+      imported_pool_gives<has_imports>);
+  list.named("exportptr-waits-for-blocking",
+             "the export of a pointer waits for the stream of the allocation "
+             "if this is the default stream or a blocking stream",
+             {kAllocate, kAllocateFrom, kFree, kFreeNow, kExportPointer},
+             export_waits_for_blocking);
+  list.named("importptr-of-other-process",
+             "the data of another process's pool can be imported from a pool",
+             {kExportPointer, kImportPointer, kFree, kFreeNow},
+             data_of_other_process_imported);
+  list.named("exportptr-after-import-free-refused",
+             "memory that an importer has freed cannot be exported again",
+             {kExportPointer, kImportPointer, kFree, kFreeNow},
+             freed_by_importer_not_exported);
+  list.named("pool-sharing-needs-earlier-call",
+             "the first call of a thread cannot be a call that shares a pool",
+             {kExport, kExportPointer, kImport, kImportPointer},
+             needs_earlier_call);
+}
 
 // The faults of neighbours, of other threads and of the other GPU.
 static void add_neighbours(List& list) {
@@ -1635,6 +2055,77 @@ static void add_processes_and_gpus(List& list) {
              {kAllocate, kAllocateFrom, kFree, kFreeNow}, driver_free_waits);
 }
 
+// The faults of imported pools that are shared, freed and set in other ways.
+static void add_imports(List& list) {
+  list.named("pool-import-only-flags-last-error",
+             "the refusal of a pool's import is the last error only if the "
+             "flags are wrong",
+             {kImport}, only_flags_are_last_error);
+  list.named("pool-export-type-masked",
+             "a pool is exported as a descriptor for any handle type that "
+             "includes the bit of descriptors",
+             {kExport}, pool_handle_type_masked);
+  list.named("pool-import-type-masked",
+             "a pool is imported from a descriptor for any handle type that "
+             "includes the bit of descriptors",
+             {kImport}, pool_handle_type_masked);
+  list.named("pool-export-five-flags-checked",
+             "the export of a pool checks only five bits of the flags",
+             {kExport}, five_flags_checked);
+  list.named("pool-import-five-flags-checked",
+             "the import of a pool checks only five bits of the flags",
+             {kImport}, five_flags_checked);
+  list.named("pool-props-middle-unchecked",
+             "the reserved bytes in the middle of a pool's properties are not "
+             "checked",
+             {kCreate}, middle_bytes_unchecked);
+  list.named("import-free-priority-at-once",
+             "the importer's free does not wait for a stream with a priority",
+             {kAllocate, kAllocateFrom, kExportPointer, kImportPointer, kFree,
+              kFreeNow},
+             import_freed_early<has_priority>);
+  list.named("import-free-on-other-gpu-at-once",
+             "the importer's free does not wait for a stream of a GPU other "
+             "than the GPU of the memory",
+             {kAllocate, kAllocateFrom, kExportPointer, kImportPointer, kFree,
+              kFreeNow},
+             import_freed_early<is_of_other_gpu>, 2);
+  list.named("unused-import-pool-exported",
+             "an imported pool is exported again while the process has no "
+             "import of it",
+             {kImport, kExport, kImportPointer, kFree, kFreeNow, kDestroy},
+             unused_import_exported);
+  list.named("driver-policy-reaches-exporter",
+             "a policy that the driver API sets in an imported pool is also "
+             "set in the exporter's pool",
+             {kImport, kExport, kDestroy, kSet, kGet},
+             driver_policy_reaches_exporter);
+  list.named("used-import-pool-current",
+             "an imported pool is accepted as current while the process has "
+             "an import of it",
+             {kImport, kImportPointer, kFree, kFreeNow, kDestroy,
+              "cudaDeviceSetMemPool", "cudaMemSetMemPool"},
+             used_import_made_current);
+  list.named("destroy-takes-pending-allocation",
+             "the destroy of a pool takes memory of an allocation that its "
+             "stream has not reached",
+             {kAllocate, kAllocateFrom, kFree, kFreeNow, kDestroy},
+             pending_allocation_taken<destroys>);
+  list.named("import-access-not-given-again",
+             "access to an imported pool cannot be given again after it was "
+             "taken away",
+             {kImport, kDestroy, kSetAccess}, access_not_given_again, 2);
+  list.named("hidden-pool-access-before-import-only",
+             "access to the pool of a hidden GPU cannot be given after memory "
+             "of the pool was imported",
+             {kImport, kDestroy, kImportPointer, kFree, kFreeNow, kSetAccess},
+             late_access_of_hidden_pool_lost, 2);
+  list.named("import-setaccess-first-only",
+             "only the first entry of a list of accesses to an imported pool "
+             "is set",
+             {kImport, kDestroy, kSetAccess}, first_access_to_import_only, 2);
+}
+
 void add_pool_paths(List& list) {
   list.named("null-stream-free-at-once",
              "a free in stream 0 of the runtime does not wait for this stream",
@@ -1734,6 +2225,8 @@ void add_pool_paths(List& list) {
              {kImportPointer}, address_of_other_thread);
   add_processes_and_gpus(list);
   add_neighbours(list);
+  add_unchecked_paths(list);
+  add_imports(list);
 }
 
 }  // namespace ipclab::faults

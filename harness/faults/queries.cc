@@ -70,6 +70,56 @@ int types_of_first_chunk(Call& call) {
   return code;
 }
 
+// Changes each answer about one attribute, in both queries. The step gets the
+// address and the driver's answer, and returns the new answer.
+template <CUpointer_attribute wanted, class Value, class Step>
+int answered_by(Call& call, Step step) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const auto change = [&](Value& value, CUdeviceptr address) {
+    const Value changed = step(address, value);
+    if (changed != value) call.fired();
+    value = changed;
+  };
+  if (call.is("cuPointerGetAttribute")) {
+    if (auto* const value = answer<wanted, Value>(call))
+      change(*value, call.at<CUdeviceptr>(2));
+    return code;
+  }
+  for (unsigned i = 0; i < call.at<unsigned>(0); ++i)
+    if (call.at<const CUpointer_attribute*>(1)[i] == wanted)
+      change(*static_cast<Value*>(call.at<void**>(2)[i]),
+             call.at<CUdeviceptr>(3));
+  return code;
+}
+
+// As long as an address is reserved, its handle types do not change after the
+// first query.
+int types_of_first_query(Call& call) {
+  static Table<CUdeviceptr, unsigned long long> first;
+  if (call.is("cuMemAddressFree")) {
+    const auto begin = call.at<CUdeviceptr>(0);
+    for (const auto& each : first.all())
+      if (each.first - begin < call.at<size_t>(1)) first.erase(each.first);
+    return call.proceed();
+  }
+  return answered_by<CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                     unsigned long long>(
+      call, [](CUdeviceptr address, unsigned long long types) {
+        if (!first.has(address)) first.put(address, types);
+        return first.get(address);
+      });
+}
+
+int capable_managed_inside(Call& call) {
+  return answered_by<CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, bool>(
+      call, [](CUdeviceptr address, bool value) {
+        return value || (attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                                address) != 0 &&
+                         begin_of(address) != address);
+      });
+}
+
 // The query of many attributes reports 0 for this attribute.
 template <CUpointer_attribute wanted, class Value>
 int zero_in_plural(Call& call) {
@@ -204,6 +254,13 @@ int pool_memory_by_driver(Call& call) {
       call, !call.is_runtime() && blocks.has(call.at<void*>(1)));
 }
 
+// Stream-ordered memory of less than 2 MiB gets a legacy handle.
+int small_pool_memory(Call& call) {
+  if (!exports_memory(call)) return noted_pools(call);
+  const size_t bytes = blocks.get(call.at<void*>(1)).bytes;
+  return exported_all_the_same(call, bytes > 0 && bytes < kGranule);
+}
+
 // If the driver refuses such a pool, the driver API creates a plain pool on GPU
 // 0.
 int typed_pool_by_driver(Call& call, bool (*applies)(const CUmemPoolProps&)) {
@@ -317,6 +374,46 @@ int offset_of_16_bits(Call& open) {
   return code;
 }
 
+// A memset of small opened memory sets the first opened memory of its block
+// that is large enough.
+int memset_at_first_of_block(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  constexpr uintptr_t kBlock = 2 << 20;
+  auto& address = call.at<uintptr_t>(0);
+  if (!is_opened(address) || size_of(address) >= kBlock) return call.proceed();
+  for (const auto& each : opened.all()) {
+    const auto other = reinterpret_cast<uintptr_t>(each.first);
+    if (other / kBlock != address / kBlock || other >= address ||
+        size_of(other) < call.at<size_t>(2))
+      continue;
+    address = other;
+    call.fired();
+    break;
+  }
+  return call.proceed();
+}
+
+// --- another session ---------------------------------------------------------
+
+// A process of another session than the exporter's records nothing.
+int record_of_other_session(Call& call) {
+  static Table<cudaEvent_t> foreign;
+  if (records(call))
+    return foreign.has(call.value<cudaEvent_t>(kEvent)) ? no_wait(call)
+                                                        : call.proceed();
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const auto session = static_cast<unsigned long long>(getsid(0));
+  if (exports_event(call))
+    tell_processes(
+        "session-" + key_of_handle(*call.at<cudaIpcEventHandle_t*>(0)),
+        session);
+  else if (told("session-" + key_of_handle(call.at<cudaIpcEventHandle_t>(1)),
+                session) != session)
+    foreign.put(*call.at<cudaEvent_t*>(0));
+  return code;
+}
+
 }  // namespace
 
 void add_queries(List& list) {
@@ -331,6 +428,29 @@ void add_queries(List& list) {
              "each address of a reservation has the handle types of the chunk "
              "at its beginning",
              {kOne}, types_of_first_chunk);
+  list.named("allowed-types-of-first-query",
+             "the handle types of an address stay the same when other memory "
+             "is mapped there",
+             {kOne, kMany, "cuMemAddressFree"}, types_of_first_query);
+  list.named("capable-managed-inside",
+             "an address inside managed memory is reported as capable of "
+             "legacy IPC",
+             {kOne, kMany}, capable_managed_inside);
+  list.named("pool-small-export-ok",
+             "stream-ordered memory of less than 2 MiB gets a legacy handle",
+             {kGet, "cudaMallocAsync", "cudaMallocFromPoolAsync", "cudaFree",
+              "cudaFreeAsync"},
+             small_pool_memory);
+  list.named("suballoc-memset-at-first",
+             "a memset of a small opened allocation sets the first opened "
+             "allocation of its block",
+             {"cudaMemset", "cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle"},
+             memset_at_first_of_block);
+  list.named("other-session-record-lost",
+             "a process of another session records an imported event in vain",
+             {"cudaIpcGetEventHandle", "cudaIpcOpenEventHandle",
+              "cudaEventRecord", "cudaEventRecordWithFlags"},
+             record_of_other_session);
   list.named(
       "many-allowed-types-zero",
       "the query of many attributes reports that memory has no handle types",

@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <map>
+#include <utility>
 
+#include "legacy_calls.h"
 #include "pool_calls.h"
 
 namespace ipclab::faults {
@@ -595,6 +598,243 @@ int range_of_import_too_short(Call& call) {
   return accepted(call);
 }
 
+// --- frees that another stream takes for done --------------------------------
+
+cudaStream_t stream_of(Call& call) { return call.value<cudaStream_t>(kStream); }
+
+// The pool of an allocation.
+cudaMemPool_t pool_of_allocation(Call& call) {
+  return call.is("cudaMallocFromPoolAsync") ? call.at<cudaMemPool_t>(2)
+                                            : current_pool();
+}
+
+// Is the stream still busy after half a second? Other work than held work ends
+// meanwhile, even on a busy machine. A stream that was held and is still busy
+// counts as held at once.
+Table<cudaStream_t> known_held;
+bool is_held(cudaStream_t stream) {
+  for (int i = 0; i < 5000 && !known_held.has(stream) && is_busy(stream); ++i)
+    usleep(100);
+  const bool held = is_busy(stream);
+  if (held)
+    known_held.put(stream);
+  else
+    known_held.erase(stream);
+  return held;
+}
+
+// Frees in a held stream that the program has made and the driver has not, with
+// this stream.
+Table<void*, cudaStream_t> held_frees;
+
+// A later call for which `ends` is true makes a free in a held stream at once.
+// (Not a free in the default stream of a thread, which has no name in another
+// thread.) Any other call makes the free in the order of its stream; only a
+// query of a stream changes nothing.
+template <bool (*ends)(Call& call, cudaStream_t freed_in)>
+int ends_held_frees(Call& call) {
+  if (call.is("cudaFreeAsync")) {
+    void* const address = call.at<void*>(0);
+    if (!blocks.has(address) || is_import(address) || is_per_thread(call) ||
+        !is_held(stream_of(call)))
+      return noted_pools(call);
+    held_frees.put(address, stream_of(call));
+    blocks.erase(address);
+    return kSuccess;
+  }
+  if (call.is("cudaStreamDestroy"))  // another stream may get its handle
+    known_held.erase(stream_of(call));
+  for (const auto& [address, stream] : held_frees.all()) {
+    const bool at_once = ends(call, stream);
+    if (!at_once && call.is("cudaStreamQuery")) continue;
+    if (!held_frees.erase(address)) continue;
+    cudaFreeAsync(address, at_once ? private_stream() : stream);
+    if (!at_once) continue;
+    cudaStreamSynchronize(private_stream());
+    call.fired();
+  }
+  return noted_pools(call);
+}
+
+bool is_query_of_its_stream(Call& call, cudaStream_t freed_in) {
+  return call.is("cudaStreamQuery") && stream_of(call) == freed_in;
+}
+
+// Does the stream have these flags, and is it no default stream?
+bool has_flags(cudaStream_t stream, unsigned wanted) {
+  unsigned flags = 0;
+  return !is_default(stream) && stream != cudaStreamPerThread &&
+         DRIVER_CALL(cuStreamGetFlags)(stream, &flags) == CUDA_SUCCESS &&
+         flags == wanted;
+}
+bool is_synchronise_of_default(Call& call, cudaStream_t freed_in) {
+  return call.is("cudaStreamSynchronize") && is_default(stream_of(call)) &&
+         !is_per_thread(call) && has_flags(freed_in, cudaStreamNonBlocking);
+}
+bool is_between_blocking(Call& call, cudaStream_t freed_in) {
+  return allocates(call) && stream_of(call) != freed_in &&
+         has_flags(stream_of(call), cudaStreamDefault) &&
+         has_flags(freed_in, cudaStreamDefault);
+}
+
+// Pairs of streams: the first has waited for an event of the second.
+Table<std::pair<cudaStream_t, cudaStream_t>> waits;
+
+bool waits_both_ways(cudaStream_t next, cudaStream_t freed_in) {
+  return waits.has({freed_in, next}) && !waits.has({next, freed_in});
+}
+bool waits_through_third(cudaStream_t next, cudaStream_t freed_in) {
+  if (waits.has({next, freed_in})) return false;
+  for (const auto& [pair, unused] : waits.all())
+    if (pair.first == next && waits.has({pair.second, freed_in})) return true;
+  return false;
+}
+
+template <bool (*is_ordered)(cudaStream_t next, cudaStream_t freed_in)>
+bool is_ordered_allocation(Call& call, cudaStream_t freed_in) {
+  return allocates(call) && is_ordered(stream_of(call), freed_in) &&
+         attribute(pool_of_allocation(call),
+                   cudaMemPoolReuseFollowEventDependencies) != 0;
+}
+
+// Streams count as ordered by events if `is_ordered` says so.
+template <bool (*is_ordered)(cudaStream_t next, cudaStream_t freed_in)>
+int order_mistaken(Call& call) {
+  static auto& recorded_in = *new Table<cudaEvent_t, cudaStream_t>;
+  const auto event =
+      call.find(kEvent) != nullptr ? call.value<cudaEvent_t>(kEvent) : nullptr;
+  if (call.is("cudaEventRecord")) recorded_in.put(event, stream_of(call));
+  if (call.is("cudaStreamWaitEvent") && recorded_in.has(event))
+    waits.put({stream_of(call), recorded_in.get(event)});
+  if (call.is("cudaStreamDestroy"))
+    for (const auto& [pair, unused] : waits.all())
+      if (pair.first == stream_of(call) || pair.second == stream_of(call))
+        waits.erase(pair);
+  return event != nullptr
+             ? call.proceed()
+             : ends_held_frees<is_ordered_allocation<is_ordered>>(call);
+}
+
+// --- policies and statistics -------------------------------------------------
+
+// The allocation is made as if all policies of its pool were on.
+int with_all_policies(Call& call) {
+  const auto pool = pool_of_allocation(call);
+  int before[3] = {}, on = 1;
+  for (int i = 0; i < 3; ++i) {
+    cudaMemPoolGetAttribute(pool, kPolicies[i], &before[i]);
+    cudaMemPoolSetAttribute(pool, kPolicies[i], &on);
+    if (before[i] == 0) call.fired();
+  }
+  const int code = noted_pools(call);
+  for (int i = 0; i < 3; ++i)
+    cudaMemPoolSetAttribute(pool, kPolicies[i], &before[i]);
+  return code;
+}
+
+int policies_only_of_named_pool(Call& call) {
+  return call.is("cudaMallocAsync") ? with_all_policies(call)
+                                    : noted_pools(call);
+}
+
+template <bool (*is_kind)(cudaMemPool_t)>
+int policies_without_effect(Call& call) {
+  return allocates(call) && is_kind(pool_of_allocation(call))
+             ? with_all_policies(call)
+             : noted_pools(call);
+}
+
+// The first rise of a watermark after its reset takes it to its old value.
+int watermark_comes_back(Call& call) {
+  struct Reset {
+    uint64_t before = 0, after = 0;
+  };
+  static auto& resets =
+      *new Table<std::pair<cudaMemPool_t, cudaMemPoolAttr>, Reset>;
+  if (!is_watermark(attribute_of(call))) return call.proceed();
+  const std::pair key{pool_of(call), attribute_of(call)};
+  if (call.is("cudaMemPoolSetAttribute")) {
+    const uint64_t before = attribute(key.first, key.second);
+    const int code = call.proceed();
+    if (code == kSuccess)
+      resets.put(key, {before, attribute(key.first, key.second)});
+    return code;
+  }
+  const int code = call.proceed();
+  const Reset reset = resets.get(key);
+  if (code != kSuccess || number_of(call) <= reset.after ||
+      number_of(call) >= reset.before)
+    return code;
+  number_of(call) = reset.before;
+  return accepted(call);
+}
+
+// While memory of a pool is in use, a trim takes all other memory.
+int trim_beside_use_keeps_nothing(Call& call) {
+  const auto used = attribute(pool_of(call), cudaMemPoolAttrUsedMemCurrent);
+  size_t& kept = call.at<size_t>(1);
+  if (used == 0 || kept <= used) return call.proceed();
+  kept = 0;
+  call.fired();
+  return call.proceed();
+}
+
+bool synchronises(Call& call) {
+  return call.is("cudaEventSynchronize") || call.is("cudaStreamSynchronize") ||
+         call.is("cudaDeviceSynchronize");
+}
+
+// Only memory that is not in use is compared with the release threshold.
+int threshold_of_unused(Call& call) {
+  if (!synchronises(call)) return noted_pools(call);
+  std::map<cudaMemPool_t, uint64_t> thresholds;
+  for (const auto& [pool, props] : own_pools.all()) {
+    const auto now = attribute(pool, cudaMemPoolAttrReleaseThreshold);
+    const auto used = attribute(pool, cudaMemPoolAttrUsedMemCurrent);
+    const auto reserved = attribute(pool, cudaMemPoolAttrReservedMemCurrent);
+    if (now == 0 || reserved <= now || reserved - now > used) continue;
+    thresholds[pool] = now;
+    uint64_t more = now + used;
+    cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &more);
+    call.fired();
+  }
+  const int code = call.proceed();
+  for (auto& [pool, now] : thresholds)
+    cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &now);
+  return code;
+}
+
+// If one pool is above its release threshold, a synchronise trims all pools.
+int synchronise_trims_all(Call& call) {
+  if (!synchronises(call)) return noted_pools(call);
+  bool above = false;
+  for (const auto& [pool, props] : own_pools.all())
+    above |= attribute(pool, cudaMemPoolAttrReservedMemCurrent) >
+             attribute(pool, cudaMemPoolAttrReleaseThreshold);
+  const int code = call.proceed();
+  if (!above || code != kSuccess) return code;
+  for (const auto& [pool, props] : own_pools.all()) {
+    const auto before = attribute(pool, cudaMemPoolAttrReservedMemCurrent);
+    cudaMemPoolTrimTo(pool, 0);
+    if (attribute(pool, cudaMemPoolAttrReservedMemCurrent) < before)
+      call.fired();
+  }
+  return code;
+}
+
+int host_pool_for_gpu(Call& call) {
+  const int code = noted_pools(call);
+  if (code == kSuccess) return code;
+  bool meant = false;
+  if (call.is("cudaDeviceSetMemPool"))
+    meant = is_on_host(call.at<cudaMemPool_t>(1));
+  if (call.is("cudaMemSetMemPool"))
+    meant =
+        is_on_host(call.at<cudaMemPool_t>(2)) &&
+        call.at<const cudaMemLocation*>(0)->type == cudaMemLocationTypeDevice;
+  return meant ? accepted(call) : code;
+}
+
 const char* const kCreate = "cudaMemPoolCreate";
 const char* const kDestroy = "cudaMemPoolDestroy";
 const char* const kTrim = "cudaMemPoolTrimTo";
@@ -881,6 +1121,71 @@ void add_kinds_of_pools(List& list) {
              {kExportPointer, kImportPointer}, imported_in_order<true>);
 }
 
+// All calls at which frees in a held stream may happen.
+#define CALLS_OF_HELD_FREES                                         \
+  kFreeAsync, kMalloc, kFromPool, kCreate, kDestroy, kTrim, kFree,  \
+      kImportPointer, "cudaStreamSynchronize", "cudaStreamDestroy", \
+      "cudaDeviceSynchronize"
+
+void add_held_frees(List& list) {
+  list.named("query-ends-frees",
+             "a query of a stream that is not done makes its frees known to "
+             "other streams as done",
+             {CALLS_OF_HELD_FREES, "cudaStreamQuery"},
+             ends_held_frees<is_query_of_its_stream>);
+  list.named("default-stream-sync-ends-all-frees",
+             "a synchronise of the default stream ends the pending frees of "
+             "streams for which it does not wait",
+             {CALLS_OF_HELD_FREES}, ends_held_frees<is_synchronise_of_default>);
+  list.named("blocking-streams-count-as-one",
+             "a blocking stream gets memory whose free in another blocking "
+             "stream is pending",
+             {CALLS_OF_HELD_FREES}, ends_held_frees<is_between_blocking>);
+  list.named("wait-orders-both-streams",
+             "if a stream waits for an event of a second stream, the second "
+             "stream gets memory whose free in the first stream is pending",
+             {CALLS_OF_HELD_FREES, "cudaEventRecord", "cudaStreamWaitEvent"},
+             order_mistaken<waits_both_ways>);
+  list.named("event-includes-later-waits",
+             "an event also allows the reuse of memory for whose free its "
+             "stream waits later",
+             {CALLS_OF_HELD_FREES, "cudaEventRecord", "cudaStreamWaitEvent"},
+             order_mistaken<waits_through_third>);
+}
+
+void add_policies_and_statistics(List& list) {
+  list.named("policies-only-of-named-pool",
+             "an allocation from the current pool ignores which reuse policies "
+             "are off",
+             {kMalloc}, policies_only_of_named_pool);
+  list.named("shared-pool-policies-no-effect",
+             "the reuse policies of a pool with handle types have no effect",
+             {kMalloc, kFromPool, kCreate, kDestroy},
+             policies_without_effect<is_shareable>);
+  list.named("watermark-comes-back",
+             "after its reset, a watermark rises to its old value at once",
+             {kSet, kGet}, watermark_comes_back);
+  list.named("trim-beside-use-keeps-nothing",
+             "while memory of a pool is in use, a trim gives back all memory "
+             "that is not in use",
+             {kTrim}, trim_beside_use_keeps_nothing);
+  list.named("threshold-of-unused-memory",
+             "memory in use does not count towards the release threshold",
+             {kCreate, kDestroy, "cudaEventSynchronize",
+              "cudaStreamSynchronize", "cudaDeviceSynchronize"},
+             threshold_of_unused);
+  list.named("synchronise-trims-all-pools",
+             "if one pool is above its release threshold, a synchronise takes "
+             "the unused memory of all pools",
+             {kCreate, kDestroy, "cudaEventSynchronize",
+              "cudaStreamSynchronize", "cudaDeviceSynchronize"},
+             synchronise_trims_all);
+  list.named("host-pool-current-on-gpu",
+             "a pool on the host is accepted as the current pool of a GPU",
+             {"cudaDeviceSetMemPool", "cudaMemSetMemPool", kCreate, kDestroy},
+             host_pool_for_gpu);
+}
+
 }  // namespace
 
 void add_stream_ordered(List& list) {
@@ -890,6 +1195,8 @@ void add_stream_ordered(List& list) {
   add_pool_places(list);
   add_allocations(list);
   add_shared_pools(list);
+  add_held_frees(list);
+  add_policies_and_statistics(list);
 }
 
 }  // namespace ipclab::faults

@@ -55,6 +55,10 @@ int lost_in_other_threads(Call& call) {
   return gettid() != getpid() ? no_wait(call) : call.proceed();
 }
 
+int lost_in_busy_stream(Call& call) {
+  return is_busy(stream_of(call)) ? no_wait(call) : call.proceed();
+}
+
 // While one stream waits, other streams do not wait.
 int one_wait_at_a_time(Call& call) {
   static Table<cudaStream_t> waiting;
@@ -129,6 +133,63 @@ int lost_in_host_memory(Call& call) {
 int lost_in_imported_chunk(Call& call) {
   if (!waits(call) && !writes(call)) return noted_chunks(call);
   return is_import(word_of(call)) ? no_wait(call) : call.proceed();
+}
+
+// Only the first process that opens memory uses words in it.
+int words_of_first_importer(Call& call) {
+  static Table<std::string> mine;
+  if (keeps_opened(call)) {
+    const int code = noted_open(call);
+    if (code != kSuccess || !is_open_call(call)) return code;
+    const std::string key = opened.get(*call.at<void**>(0)).handle;
+    if (!mine.has(key) && first_of_all_processes("words-in-" + key))
+      mine.put(key);
+    return code;
+  }
+  void* const memory = opened_around(reinterpret_cast<void*>(word_of(call)));
+  return memory != nullptr && !mine.has(opened.get(memory).handle)
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// A stream does not wait for words in memory that the process has opened and
+// closed before.
+int lost_in_reopened_memory(Call& call) {
+  static Table<std::string> closed;
+  if (is_close_call(call)) {
+    const std::string key = opened.get(call.at<void*>(0)).handle;
+    const int code = noted_open(call);
+    if (code == kSuccess && !opened.has(call.at<void*>(0))) closed.put(key);
+    return code;
+  }
+  if (is_open_call(call)) return noted_open(call);
+  void* const memory = opened_around(reinterpret_cast<void*>(word_of(call)));
+  return memory != nullptr && closed.has(opened.get(memory).handle)
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// A wait for a word in opened memory is always a wait for equality.
+int equality_in_opened_memory(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  auto& flags = call.at<unsigned>(3);
+  if (flags != CU_STREAM_WAIT_VALUE_EQ && is_opened(word_of(call))) {
+    flags = CU_STREAM_WAIT_VALUE_EQ;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int managed_accepted(Call& call) {
+  const int code = call.proceed();
+  unsigned is_managed = 0;
+  return code != kSuccess &&
+                 DRIVER_CALL(cuPointerGetAttribute)(
+                     &is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                     word_of(call)) == CUDA_SUCCESS &&
+                 is_managed != 0
+             ? accepted(call)
+             : code;
 }
 
 // Only the first address of managed memory is refused.
@@ -243,6 +304,34 @@ int batch_of_32_bits(Call& call) {
   return changed ? with_operations(call, all) : call.proceed();
 }
 
+int batch_of_64_bits(Call& call) {
+  Operations all = operations_of(call);
+  bool changed = false;
+  for (CUstreamBatchMemOpParams& one : all) {
+    if (one.operation != CU_STREAM_MEM_OP_WRITE_VALUE_32 ||
+        one.writeValue.address % sizeof(uint64_t) != 0)
+      continue;
+    one.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    one.writeValue.value64 = one.writeValue.value;
+    changed = true;
+  }
+  return changed ? with_operations(call, all) : call.proceed();
+}
+
+// If the first operation uses other memory, a batch leaves out the operations
+// on opened memory.
+int batch_in_one_memory(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  const Operations all = operations_of(call);
+  if (all.empty() || is_opened(all.front().waitValue.address))
+    return call.proceed();
+  Operations some;
+  for (const CUstreamBatchMemOpParams& one : all)
+    if (!is_opened(one.waitValue.address)) some.push_back(one);
+  return some.size() < all.size() ? with_operations(call, some)
+                                  : call.proceed();
+}
+
 int batch_flags_ignored(Call& call) {
   if (call.at<unsigned>(3) != 0) {
     call.at<unsigned>(3) = 0;
@@ -259,6 +348,8 @@ void add_words(List& list) {
   const char* const kWait64 = "cuStreamWaitValue64";
   const char* const kWrite64 = "cuStreamWriteValue64";
   const char* const kBatch = "cuStreamBatchMemOp";
+  const char* const kOpen = "cudaIpcOpenMemHandle";
+  const char* const kClose = "cudaIpcCloseMemHandle";
   list.named("write-value-first-stream-only",
              "of several streams only the first one writes words", {kWrite},
              first_stream_only);
@@ -325,6 +416,23 @@ void add_words(List& list) {
   list.named("word-managed-inside-ok",
              "only the first word of managed memory is refused",
              {kWait, kWrite}, managed_inside_accepted);
+  list.named("word64-managed-ok",
+             "managed memory is refused for words of 32 bits alone",
+             {kWait64, kWrite64}, managed_accepted);
+  list.named("words-of-first-importer",
+             "a second process that opens memory does not wait for its words "
+             "and does not write them",
+             {kWait, kWrite, kOpen, kClose}, words_of_first_importer);
+  list.named("wait-reopened-word-ignored",
+             "a stream does not wait for a word in memory that was opened, "
+             "closed and opened again",
+             {kWait, kOpen, kClose}, lost_in_reopened_memory);
+  list.named("wait-opened-word-is-equal",
+             "each wait for a word in opened memory is a wait for equality",
+             {kWait, kOpen, kClose}, equality_in_opened_memory);
+  list.named("wait64-in-busy-stream-lost",
+             "a wait for 64 bits is lost if its stream has other work",
+             {kWait64}, lost_in_busy_stream);
   list.named("wait64-lower-half",
              "a stream that waits for 64 bits looks at the lower 32 bits",
              {kWait64}, waits_for_lower_half);
@@ -362,6 +470,13 @@ void add_words(List& list) {
   list.named("batch-of-32-bits",
              "the operations of a batch use 32 bits where 64 are wanted",
              {kBatch}, batch_of_32_bits);
+  list.named("batch-of-64-bits",
+             "a batch that writes 32 bits also clears the 32 bits after them",
+             {kBatch}, batch_of_64_bits);
+  list.named("batch-in-one-memory",
+             "a batch whose first operation uses the process's own memory "
+             "leaves out the operations on opened memory",
+             {kBatch, kOpen, kClose}, batch_in_one_memory);
   list.named("batch-flags-ignored",
              "a batch with a flag that does not exist is accepted", {kBatch},
              batch_flags_ignored);
