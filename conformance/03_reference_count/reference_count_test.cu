@@ -197,7 +197,8 @@ TEST(ReferenceCount, TheLastCloseUnmapsASmallAllocation) {
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kSmall));
-  scenario.role("importer", [](Role& me) {
+  // A new process, which has nothing else of the block open.
+  const auto opens_and_closes = [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
     by_both_apis([&](auto api) {
       MappingBy mapping(api, handle, kSmall), again(api, handle, kSmall);
@@ -212,7 +213,8 @@ TEST(ReferenceCount, TheLastCloseUnmapsASmallAllocation) {
     });
     EXPECT_TRUE(context_is_usable());
     me.signal("closed");
-  });
+  };
+  scenario.role("importer", opens_and_closes).in_new_process();
   scenario.run(20s);
 }
 

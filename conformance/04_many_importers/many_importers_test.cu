@@ -446,7 +446,7 @@ static void uses_it_in_an_earlier_thread(Role& me, Api api) {
   std::promise<std::pair<Handle, Words>> opened;
   done = std::async(std::launch::async,
                     [&started, api, told = opened.get_future()]() mutable {
-                      const cudaError_t code = NOTED(cudaFree(nullptr));
+                      const cudaError_t code = NOTED(cudaSetDevice(0));
                       started.set_value();
                       CALL(code);
                       const auto [handle, mapping] = told.get();

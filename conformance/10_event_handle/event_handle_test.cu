@@ -296,23 +296,29 @@ namespace {
 /// memset sets the last word, which the exporter has written before. In another
 /// stream it queues a copy after a wait by the driver API. A host thread also
 /// copies to pageable memory: by a synchronous copy if `stream` is the null
-/// stream, and else in the other stream. Before the work may be done, the
-/// importer checks `looks` times, for 0.5 s each, that the work waits. The wait
-/// may be in another stream, `waits_in`, for which `stream` waits.
+/// stream, and else in a third stream after a wait. Before the work may be
+/// done, the importer checks `looks` times, for 0.5 s each, that the work
+/// waits. The wait may be in another stream, `waits_in`, for which `stream`
+/// waits.
 void works_after_a_wait(Role& me, const Pattern& written, cudaStream_t stream,
                         int looks = 1, bool destroys_early = false,
                         std::optional<cudaStream_t> waits_in = {}) {
   constexpr size_t kRest = kBytes - sizeof(uint32_t);
   const DeviceBuffer by_copy(kBytes), by_kernel(kBytes), beside(kRest);
-  const Stream other;
+  const Stream other, to_host;
+  std::vector<uint32_t> at_once(kRest / sizeof(uint32_t), 0);
   launch_copy(by_kernel, by_copy, stream);  // loads the kernel
   CALL(cudaStreamSynchronize(stream));
+  CALL(cudaMemcpyAsync(at_once.data(), beside.data, kRest,
+                       cudaMemcpyDeviceToHost, to_host));  // makes its buffers
+  CALL(cudaStreamSynchronize(to_host));
   const auto handles = me.receive<Handles>("handles");
   LegacyMapping mapping(handles.memory, kBytes);
   SharedEvent event(handles.event);
   const cudaEvent_t again = opened_by_driver(handles.by_driver);
   EXPECT_SUCCESS(cudaStreamWaitEvent(waits_in.value_or(stream), event, 0));
   EXPECT_SUCCESS(DriverApi::stream_wait_event(other, again));
+  EXPECT_SUCCESS(cudaStreamWaitEvent(to_host, event, 0));
   HostWait host("cudaStreamSynchronize",
                 [&]() -> cudaError_t { return cudaStreamSynchronize(other); });
   if (destroys_early) {  // the streams still wait
@@ -326,15 +332,14 @@ void works_after_a_wait(Role& me, const Pattern& written, cudaStream_t stream,
   launch_copy(by_kernel, mapping, stream);
   CALL(cudaMemcpyAsync(beside.data, mapping.data, kRest,
                        cudaMemcpyDeviceToDevice, other));
-  std::vector<uint32_t> at_once(kRest / sizeof(uint32_t), 0);
   const bool at_null = stream == nullptr && !waits_in;
   HostWait copies(at_null ? "cudaMemcpy" : "cudaMemcpyAsync", [&] {
     if (at_null)
       return cudaMemcpy(at_once.data(), mapping.data, kRest,
                         cudaMemcpyDeviceToHost);
     const cudaError_t code = cudaMemcpyAsync(
-        at_once.data(), mapping.data, kRest, cudaMemcpyDeviceToHost, other);
-    return code != cudaSuccess ? code : cudaStreamSynchronize(other);
+        at_once.data(), mapping.data, kRest, cudaMemcpyDeviceToHost, to_host);
+    return code != cudaSuccess ? code : cudaStreamSynchronize(to_host);
   });
   look_on(me);
   for (int i = 0; i < looks; ++i)

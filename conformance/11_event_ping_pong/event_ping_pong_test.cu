@@ -152,8 +152,8 @@ static void waits_for_the_importers_record(Role& me, Api api) {
   const Pattern written = pattern(api.kName);
   const DeviceBuffer buffer(kBytes), by_copy(kBytes), by_kernel(kBytes);
   buffer.fill(pattern("old"));
-  const Stream stream;
-  const SharedEvent event;
+  const Stream stream, between;
+  const SharedEvent event, relayed;
   Sentinel<cudaIpcEventHandle_t> handle;
   CALL(api.ipc_get_event_handle(handle.out(), event));
   me.send("handles", Handles{buffer.legacy_handle(), handle.result()});
@@ -163,8 +163,6 @@ static void waits_for_the_importers_record(Role& me, Api api) {
   queue_copy(by_copy, buffer, stream);
   launch_copy(by_kernel, buffer, stream);
   // A record directly after the wait covers what the wait waits for.
-  const Stream between;
-  const SharedEvent relayed;
   EXPECT_SUCCESS(api.stream_wait_event(between, event));
   EXPECT_SUCCESS(api.event_record(relayed, between));
   HostWait waiter = api.host_wait(event);
@@ -248,7 +246,6 @@ static void records_for_the_exporter(Role& me, Api api) {
   EXPECT_SUCCESS(api.event_query(event));
   EXPECT_TRUE(is_done(twin)) << "the second open of the event";
   EXPECT_TRUE(is_done(late)) << "opened after the record";
-  late.destroy();
   me.signal("asked for the first record");
   me.wait("seen");
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream)) << "later work";
@@ -262,6 +259,7 @@ static void records_for_the_exporter(Role& me, Api api) {
   me.wait("asked");
   again.release();
   EXPECT_TRUE(passes(stream));
+  late.destroy();
   twin.destroy();
   CALL(api.event_destroy(event));
   mapping.close();
@@ -386,9 +384,9 @@ constexpr int kStreams = 6;  // kinds of streams
 template <class Api>
 static void records_held_work(Role& me, Api api, cudaEvent_t event,
                               const Place& place) {
+  WordLatch word_latch;  // its memory is freed after the streams go on
   Latch latch;
   HostLatch host_latch;
-  WordLatch word_latch;
   const Stream joined;
   const SharedEvent joint(cudaEventDisableTiming);
   cudaStream_t stream = place.stream;

@@ -357,6 +357,7 @@ TEST(DeviceFlags, TwoImportersWaitForAWord) {
     me.wait("waits", 2);
     EXPECT_SUCCESS(write(memory, kAwaited, writes));
     EXPECT_TRUE(passes(writes));
+    me.signal("written");
     me.wait("has passed", 2);
     EXPECT_TRUE(is_held(waits));
     me.signal("exporter waits");
@@ -371,6 +372,7 @@ TEST(DeviceFlags, TwoImportersWaitForAWord) {
     EXPECT_SUCCESS(wait_for(memory, kAwaited, stream));
     EXPECT_TRUE(is_held(stream));
     me.signal("waits");
+    me.wait("written");
     EXPECT_TRUE(passes(stream));
     if (me.index() == 0) {
       EXPECT_SUCCESS(wait_for(second_word(memory), kAwaited, stream));

@@ -303,7 +303,8 @@ TEST(Pools, APoolOfTheHostIsNeverCurrentOnAGpu) {
     const AsyncBuffer older = allocated(api, kBytes);
     older.fill(pattern("older"));
     EXPECT_REFUSED(RuntimeApi::device_set_mem_pool(0, host),
-                   cudaErrorInvalidValue, cudaErrorInvalidDevice);
+                   cudaErrorInvalidValue, cudaErrorInvalidDevice,
+                   cudaErrorNotSupported);
     EXPECT_EQ(current_pool(), default_pool());
     EXPECT_REFUSED(DriverApi::device_set_mem_pool(0, host),
                    CUDA_ERROR_INVALID_VALUE);

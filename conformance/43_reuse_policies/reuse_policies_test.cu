@@ -555,9 +555,12 @@ static void expect_freed_in_order(Api api, cudaStream_t first,
     parts.push_back(allocated(api, pool, kBytes / kParts, next));
     CALL(cudaMemsetAsync(parts.back().data, 0xEE, kBytes / kParts, next));
   }
-  EXPECT_TRUE(passes(next));
+  // A GPU may put both streams into one hardware queue. If not, the work of the
+  // next stream is done now.
+  (void)is_held(next);
   latch.release();
   EXPECT_TRUE(passes(first));
+  EXPECT_TRUE(passes(next));
   EXPECT_TRUE(kernel_reads(copy, pattern("owner")));
 }
 

@@ -491,10 +491,10 @@ TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
       const Stream stream;
       const DeviceBuffer copy(kBytes);
       Pool pool = imported(api, me.receive_descriptor("pool" + by_the(api)));
-      AsyncBuffer buffer =
-          imported(api, pool, me.receive<PointerData>("first"), kBytes);
       AsyncBuffer beside =
           imported(api, pool, me.receive<PointerData>("beside"), kBytes);
+      AsyncBuffer buffer =
+          imported(api, pool, me.receive<PointerData>("first"), kBytes);
       Latch latch;
       latch.hold(stream);
       CALL(cudaMemcpyAsync(copy.data, buffer.data, kBytes,
@@ -522,6 +522,8 @@ static void destroys_before_the_allocation(Api api) {
   const DeviceBuffer copy(kBytes);
   Pool pool = created(api, shareable());
   load_kernels();
+  allocated(api, kBytes, other).free_async(other);  // makes the default pool
+  CALL(cudaDeviceSynchronize());
   Latch latch;
   latch.hold(stream);
   AsyncBuffer buffer = allocated(api, pool, kBytes, stream);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "harness/scenario/both_apis.h"
+#include "harness/scenario/kernels.h"
 
 using namespace ipclab;
 
@@ -296,10 +297,10 @@ static void frees_in_a_stream_of_the_other_gpu(Role& me) {
   EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
   const Stream stream;
   const DeviceBuffer copy(kBytes);
+  load_kernels();
   Latch latch;
   latch.hold(stream);
-  CALL(cudaMemcpyAsync(copy.data, buffer.data, kBytes, cudaMemcpyDefault,
-                       stream));
+  launch_copy(copy, buffer, stream);
   buffer.free_async(stream);
   latch.release();
   EXPECT_TRUE(passes(stream));

@@ -256,6 +256,7 @@ TEST(Teardown, PoolMemoryOfManyImportersLeavesNothing) {
     me.signal("all have imported");
     me.wait("freed", kImporters);
     buffer.free();
+    CALL(cudaDeviceSynchronize());
     pool.destroy();
     EXPECT_TRUE(returned(before, kLarge));
     me.signal("destroyed");
@@ -267,6 +268,7 @@ TEST(Teardown, PoolMemoryOfManyImportersLeavesNothing) {
     me.signal("imported");
     me.wait("all have imported");
     buffer.free();
+    CALL(cudaDeviceSynchronize());
     pool.destroy();
     me.signal("freed");
     me.wait("destroyed");  // keeps its context

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <initializer_list>
 #include <string>
 #include <thread>
@@ -391,18 +392,17 @@ class SharedEvent {
 };
 
 /// Makes a call in another thread of this process and returns its result. The
-/// other thread has the same current device as this thread.
+/// other thread has the same current device as this thread. What the call
+/// throws, this thread throws.
 template <class Call>
 auto in_a_thread(Call call) {
   int device = 0;
   CALL(cudaGetDevice(&device));
   decltype(call()) code{};
-  cudaError_t current = cudaSuccess;
-  std::thread([&] {
-    current = cudaSetDevice(device);
-    if (current == cudaSuccess) code = call();
-  }).join();
-  CALL(current);
+  std::async(std::launch::async, [&] {
+    CALL(cudaSetDevice(device));
+    code = call();
+  }).get();
   return code;
 }
 
