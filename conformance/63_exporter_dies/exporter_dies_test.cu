@@ -135,13 +135,9 @@ void uses_the_chunk_of_one_that(Role& me, const std::string& end) {
   EXPECT_TRUE(copy_reads(mapping, pattern("importer")));
 }
 
-}  // namespace
-
-// The documentation of cuMemRelease makes no exception for the end of the
-// process that has created the memory.
-TEST(ExporterDies, ItsImportedChunkCanStillBeWritten) {
-  covers("LIFE-06");
-  needs(gpus(1), vmm_fd);
+// Runs an importer with one exporter after another; each lends a chunk and ends
+// in another way. The importer is called with the way.
+void at_each_end(void (*importer)(Role&, const std::string&)) {
   const std::vector<std::string> ends = {"is killed", "exits",
                                          "resets its device"};
   Scenario scenario(Scenario::kShared);
@@ -153,10 +149,20 @@ TEST(ExporterDies, ItsImportedChunkCanStillBeWritten) {
   scenario.role("importer", [&](Role& me) {
     for (const std::string& end : ends) {
       SCOPED_TRACE("the exporter " + end);
-      uses_the_chunk_of_one_that(me, end);
+      importer(me, end);
     }
   });
   scenario.run(20s);
+}
+
+}  // namespace
+
+// The documentation of cuMemRelease makes no exception for the end of the
+// process that has created the memory.
+TEST(ExporterDies, ItsImportedChunkCanStillBeWritten) {
+  covers("LIFE-06");
+  needs(gpus(1), vmm_fd);
+  at_each_end(uses_the_chunk_of_one_that);
 }
 
 namespace {
@@ -200,21 +206,7 @@ void queues_before_the_end_of_one_that(Role& me, const std::string& end) {
 TEST(ExporterDies, WorkThatWasQueuedBeforeItsEndIsDone) {
   covers("LIFE-06");
   needs(gpus(1), vmm_fd);
-  const std::vector<std::string> ends = {"is killed", "exits",
-                                         "resets its device"};
-  Scenario scenario(Scenario::kShared);
-  for (const std::string& end : ends)
-    scenario
-        .role("exporter that " + end,
-              [&](Role& me) { lends_a_chunk_until_it(me, end); })
-        .in_new_process();
-  scenario.role("importer", [&](Role& me) {
-    for (const std::string& end : ends) {
-      SCOPED_TRACE("the exporter " + end);
-      queues_before_the_end_of_one_that(me, end);
-    }
-  });
-  scenario.run(20s);
+  at_each_end(queues_before_the_end_of_one_that);
 }
 
 // Imports the chunk for the first time after the death of its exporter. Two
