@@ -608,9 +608,10 @@ int range_size_32_bits(Call& call) {
   return code;
 }
 
-// Copies from the memory of one exporter to the memory of another one move
-// nothing.
-int copy_between_exporters_lost(Call& call) {
+// Copies between two opened allocations move nothing: those of one exporter, or
+// those of two exporters.
+template <bool of_one>
+int copy_between_imports_lost(Call& call) {
   if (exports_memory(call)) {
     const int code = call.proceed();
     if (code == kSuccess)
@@ -621,8 +622,9 @@ int copy_between_exporters_lost(Call& call) {
   if (keeps_opened(call)) return noted_open(call);
   void* const to = opened_around(call.value<void*>(kPointer));
   void* const from = opened_around(call.value<void*>(kSource));
-  return to != nullptr && from != nullptr &&
-                 is_of_other_exporter(opened.get(to), opened.get(from))
+  return to != nullptr && from != nullptr && to != from &&
+                 is_of_other_exporter(opened.get(to), opened.get(from)) !=
+                     of_one
              ? no_wait(call)
              : call.proceed();
 }
@@ -1222,25 +1224,6 @@ int first_close_of_thread_lost(Call& call) {
   return is_first_call_of_thread(call) ? no_wait(call) : call.proceed();
 }
 
-// Copies between two opened allocations of one exporter move nothing.
-int copy_between_imports_of_one_lost(Call& call) {
-  if (exports_memory(call)) {
-    const int code = call.proceed();
-    if (code == kSuccess)
-      tell_processes("exporter-" + key_of_exported(call),
-                     static_cast<unsigned long long>(getpid()));
-    return code;
-  }
-  if (keeps_opened(call)) return noted_open(call);
-  void* const to = opened_around(call.value<void*>(kPointer));
-  void* const from = opened_around(call.value<void*>(kSource));
-  return to != nullptr && from != nullptr && to != from &&
-                 told("exporter-" + opened.get(to).handle, 0) ==
-                     told("exporter-" + opened.get(from).handle, 1)
-             ? no_wait(call)
-             : call.proceed();
-}
-
 // Copies between opened memory and memory of cudaHostRegister move nothing.
 int registered_copy_lost(Call& call) {
   static auto& registered = *new Table<const char*, size_t>;
@@ -1452,7 +1435,7 @@ void add_other_ways(List& list) {
   list.named("copy-between-exporters-lost",
              "a copy from opened memory of one exporter to opened memory of "
              "another one moves nothing",
-             {kGet, kOpen, kClose, kCopy}, copy_between_exporters_lost);
+             {kGet, kOpen, kClose, kCopy}, copy_between_imports_lost<false>);
   list.named("peer-copy-3d-in-lost",
              "cudaMemcpy3D into opened memory of a peer is lost",
              {kGet, kOpen, kClose, kBox}, peer_box_in_lost, 2);
@@ -1619,7 +1602,7 @@ void add_further_copies(List& list) {
              "copies between two opened allocations of one exporter move "
              "nothing",
              {kGet, kOpen, kClose, kCopy, kCopyAsync},
-             copy_between_imports_of_one_lost);
+             copy_between_imports_lost<true>);
   list.named("import-copy-with-registered-lost",
              "copies between opened memory and registered host memory move "
              "nothing",
