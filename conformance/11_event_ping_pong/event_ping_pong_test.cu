@@ -857,7 +857,7 @@ TEST(EventPingPong, ManyRoundsKeepTheirOrder) {
     me.signal("closed");
   });
 
-  scenario.run(60s);
+  scenario.run(120s);
 }
 
 // The bytes of a round: more on a larger GPU, so that a round takes about as

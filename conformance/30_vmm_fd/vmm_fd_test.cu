@@ -626,14 +626,14 @@ static void expect_number_zero_is_imported(const Descriptor& descriptor) {
   const Descriptor own(fcntl(0, F_DUPFD_CLOEXEC, 3));
   ASSERT_EQ(dup2(descriptor.get(), 0), 0);
   Sentinel<CUmemGenericAllocationHandle> handle;
-  const CUresult code = NOTED(
+  EXPECT_SUCCESS(
       DRIVER(cuMemImportFromShareableHandle)(handle.out(), by_value(0), kFd));
   if (own) {
     ASSERT_EQ(dup2(own.get(), 0), 0);
   } else {
     close(0);
   }
-  ASSERT_EQ(code, CUDA_SUCCESS) << "the descriptor 0";
+  if (!handle.touched()) return;
   const Mapping mapping(Chunk(handle.result()), granule());
   EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
 }
@@ -663,6 +663,7 @@ TEST(VmmFd, TheDescriptorIsPassedByValue) {
       const Mapping other(Chunk(again.result()), granule());
       EXPECT_TRUE(kernel_reads(other, pattern("exporter")));
     }
+    me.signal("number 0");
     expect_number_zero_is_imported(descriptor);
     me.signal("done");
   });

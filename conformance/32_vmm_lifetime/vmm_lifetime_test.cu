@@ -3,7 +3,7 @@
 // samples/32_vmm_lifetime.
 //
 // IPCLAB_ROUNDS is how often ManyRoundsLeaveNothingBehind shares a chunk: the
-// default is 500; use 10000 for a thorough test.
+// default is 200; use 10000 for a thorough test.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <poll.h>
@@ -124,7 +124,7 @@ void expect_exporters_bytes(const Descriptor& descriptor) {
 
 int rounds() {
   const char* wanted = std::getenv("IPCLAB_ROUNDS");
-  return wanted == nullptr ? 500 : std::atoi(wanted);
+  return wanted == nullptr ? 200 : std::atoi(wanted);
 }
 
 }  // namespace
@@ -554,7 +554,7 @@ TEST(VmmLifetime, ManyRoundsLeaveNothingBehind) {
       me.signal("done");
     });
   });
-  scenario.run(30s + rounds() * 20ms);
+  scenario.run(60s + rounds() * 20ms);
 }
 
 // The value of a handle has no meaning in another process.

@@ -323,6 +323,25 @@ TEST(Pools, APoolOfTheHostIsNeverCurrentOnAGpu) {
   scenario.run(20s);
 }
 
+template <class Api>
+static void destroys_the_current(Api api) {
+  const Pool before;
+  Pool own;
+  CALL(cudaDeviceSetMemPool(0, before));
+  CALL(cudaDeviceSetMemPool(0, own));
+  AsyncBuffer older(kBytes);
+  older.fill(pattern("older"));
+  Pool().destroy();
+  EXPECT_EQ(current_pool(), own) << "another pool was destroyed";
+  EXPECT_SUCCESS(api.mem_pool_destroy(own.release()));
+  EXPECT_EQ(current_pool(), default_pool());
+  const Pool after;
+  EXPECT_EQ(current_pool(), default_pool()) << "another pool was created";
+  expect_from(default_pool(), AsyncBuffer(kBytes));
+  EXPECT_TRUE(kernel_reads(older, pattern("older")));
+  EXPECT_TRUE(copy_reads(older, pattern("older")));
+}
+
 // Another thread destroys the current pool while a free is pending. A stream
 // that has allocated from this pool then allocates from the default pool.
 template <class Api>
@@ -350,33 +369,27 @@ TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
   covers("SOMA-10");
   needs(gpus(1), second_gpu, pools);
   Scenario scenario(Scenario::kShared);
-  const auto destroys_the_current = [](auto api) {
-    const Pool before;
-    Pool own;
-    CALL(cudaDeviceSetMemPool(0, before));
+  scenario.role("by runtime", [](Role&) {
+    destroys_the_current(RuntimeApi{});
+    destroys_the_current_before_a_free(RuntimeApi{});
+  });
+  scenario.role("by driver", [](Role&) {
+    destroys_the_current(DriverApi{});
+    destroys_the_current_before_a_free(DriverApi{});
+  });
+  scenario.role("on another GPU", [](Role&) {
+    const Pool here;
+    CALL(cudaDeviceSetMemPool(0, here));
     for (int device = 1; device < device_count(); ++device) {
-      Pool far(pool_properties(cudaMemHandleTypeNone, 0, device));
-      CALL(cudaDeviceSetMemPool(device, far));
-      EXPECT_SUCCESS(api.mem_pool_destroy(far.release()));
-      EXPECT_EQ(current_pool(device), default_pool(device)) << device;
-      EXPECT_EQ(current_pool(0), before) << "of another GPU";
+      by_both_apis([&](auto api) {
+        Pool far(pool_properties(cudaMemHandleTypeNone, 0, device));
+        CALL(cudaDeviceSetMemPool(device, far));
+        EXPECT_SUCCESS(api.mem_pool_destroy(far.release()));
+        EXPECT_EQ(current_pool(device), default_pool(device)) << device;
+        EXPECT_EQ(current_pool(0), here);
+      });
     }
-    CALL(cudaDeviceSetMemPool(0, own));
-    AsyncBuffer older(kBytes);
-    older.fill(pattern("older"));
-    Pool().destroy();
-    EXPECT_EQ(current_pool(), own) << "another pool was destroyed";
-    EXPECT_SUCCESS(api.mem_pool_destroy(own.release()));
-    EXPECT_EQ(current_pool(), default_pool());
-    const Pool after;
-    EXPECT_EQ(current_pool(), default_pool()) << "another pool was created";
-    expect_from(default_pool(), AsyncBuffer(kBytes));
-    EXPECT_TRUE(kernel_reads(older, pattern("older")));
-    EXPECT_TRUE(copy_reads(older, pattern("older")));
-    destroys_the_current_before_a_free(api);
-  };
-  scenario.role("allocator",
-                [=](Role&) { by_both_apis(destroys_the_current); });
+  });
   scenario.role("destroyer of the default", [](Role&) {
     const AsyncBuffer older(kBytes);
     older.fill(pattern("older"));

@@ -97,7 +97,7 @@ std::vector<IdleProcesses::Problem> IdleProcesses::end() {
   std::vector<std::string> left =
       left_in_shared_memory(names_before_, pids_, std::chrono::seconds(2));
   for (const std::string& what : DeviceMemory::instance().left(
-           memory_before_, pids_, std::chrono::seconds(2)))
+           memory_before_, pids_, std::chrono::seconds(10)))
     left.push_back(what);
   for (const std::string& what : left)
     problems.push_back(

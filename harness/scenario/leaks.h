@@ -62,9 +62,10 @@ class DeviceMemory {
   /// Bytes in use on each GPU; empty without NVML.
   std::vector<unsigned long long> used() const;
 
-  /// Waits until no GPU has more memory in use than `before`. If other tests
-  /// may use the GPUs at the same time (IPCLAB_EXCLUSIVE is not 1), waits until
-  /// no process of `pids` uses a GPU. Returns what is left at the deadline.
+  /// Waits until no GPU has 1 MiB more memory in use than `before`. If
+  /// other tests may use the GPUs at the same time (IPCLAB_EXCLUSIVE is not 1),
+  /// waits until no process of `pids` uses a GPU. Returns what is left at the
+  /// deadline.
   std::vector<std::string> left(const std::vector<unsigned long long>& before,
                                 const std::vector<pid_t>& pids,
                                 std::chrono::milliseconds deadline) const;

@@ -570,7 +570,7 @@ void Referee::report_leaks() {
   add(left_in_shared_memory(names_before_, pids, 2s));
   // The memory of processes that are kept is checked when these end.
   if (idle.empty())
-    add(DeviceMemory::instance().left(memory_before_, pids, 2s));
+    add(DeviceMemory::instance().left(memory_before_, pids, 10s));
   for (const std::string& what : left)
     fail(nullptr, Record::kBroken, "left behind: " + what);
 }

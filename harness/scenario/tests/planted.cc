@@ -196,7 +196,7 @@ TEST(Planted, DeviceMemory) {
     // use.
     FILE* file = std::fopen(std::getenv("IPCLAB_FAKE_USED"), "w");
     ASSERT_NE(file, nullptr);
-    std::fputs("4096", file);
+    std::fputs("4194304", file);
     std::fclose(file);
   });
   scenario.run(10s);
@@ -450,7 +450,7 @@ TEST(Shared, LeavesDeviceMemory) {
   shared([](Role&) {
     FILE* file = std::fopen(std::getenv("IPCLAB_FAKE_USED"), "w");
     ASSERT_NE(file, nullptr);
-    std::fputs("4096", file);
+    std::fputs("4194304", file);
     std::fclose(file);
   });
 }

@@ -197,7 +197,7 @@ def test_device_memory(run: Any, tmp_path: Path) -> None:
         IPCLAB_EXCLUSIVE="1",
     )
     assert (seen.code, seen.outcome) == (1, "broken")
-    assert "left behind: 4096 bytes of device memory on GPU 0" in seen.reason
+    assert "left behind: 4194304 bytes of device memory on GPU 0" in seen.reason
 
 
 def test_flood_of_output(run: Any) -> None:
@@ -476,7 +476,7 @@ def test_device_memory_of_shared_processes_comes_back(tmp_path: Path) -> None:
     }
     first, last = shared(tmp_path, "First", "LeavesDeviceMemory", **fake)
     assert (first["outcome"], last["outcome"]) == ("conforms", "broken")
-    assert "4096 bytes of device memory on GPU 0" in last["reason"]
+    assert "4194304 bytes of device memory on GPU 0" in last["reason"]
 
 
 def test_the_list_says_which_tests_share() -> None:
