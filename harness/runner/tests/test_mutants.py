@@ -772,6 +772,20 @@ def test_another_build_is_not_gone_on_with(model: Build, path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "code"),
+    [("harness/model/m.cc", 0), ("harness/trace/t.cc", 0), ("harness/faults/f.cc", 2)],
+)
+def test_on_a_gpu_the_model_may_change(build: Build, path: str, code: int) -> None:
+    machine(build, PROBE)
+    slow(build, 3)
+    assert mutants(build, "--backend", "cuda").returncode == 0
+    a_source(build, path, "changed")
+    done = mutants(build, "--backend", "cuda", "--resume", "kills")
+    assert done.returncode == code
+    assert ("was begun with another build" in done.stdout) == (code == 2)
+
+
+@pytest.mark.parametrize(
     ("damage", "said"),
     [
         (lambda lines: lines[1:], "line 1 is not a line of a matrix"),

@@ -47,6 +47,7 @@ from ipclab.terminal import Counted
 from ipclab.trials import Baseline, Trial
 
 CONFORMANCE, LESSONS = "conformance", "sample"
+ON_MODEL = ("model", "trace")  # folders of harness/ that no test on a GPU uses
 # A lesson runs with the faults that faults.json lists for it (CENTRAL), or also with
 # all faults of the functions that it calls, without the operators (EVERY).
 CENTRAL, EVERY = "central", "all"
@@ -196,7 +197,7 @@ class Campaign:
         backend = str(sound.probe["backend"])
         if backend == "none":
             raise UsageError("no GPU here: leave out --backend cuda for the model")
-        digest, tests = self._digests(sound, suite)
+        digest, tests = self._digests(sound, suite, backend)
         now = {
             "backend": backend,
             "machine": probe.first_line(sound.probe),
@@ -798,12 +799,15 @@ class Campaign:
             if x.profile == profile and verdicts.get(x.ctest) != x.verdict
         ]
 
-    def _digests(self, sound: Run, suite: str) -> tuple[str, dict[str, str]]:
+    def _digests(
+        self, sound: Run, suite: str, backend: str
+    ) -> tuple[str, dict[str, str]]:
         """What decides the results under a fault: the digest of everything that all
         tests share, and for each test of a suite the digest of what is its own.
 
         They cover the sources and not the programs: the programs may be built again
-        before --resume, and two builds of the same sources differ. Of faults.json they
+        before --resume, and two builds of the same sources differ. The sources of the
+        model and of the recorder decide nothing on a GPU. Of faults.json the digests
         cover only what changes a test's result, not what the result means.
         """
         source = ctest.source_folder(self._request.build)
@@ -814,7 +818,7 @@ class Campaign:
             top, folder, *rest = Path(name).parts
             if top in ("conformance", "samples") and rest and folder[0].isdigit():
                 of_folder[folder][name] = digest
-            elif "tests" not in rest:
+            elif "tests" not in rest and (backend == "model" or folder not in ON_MODEL):
                 shared[name] = digest
         common = {
             "sources": shared,
