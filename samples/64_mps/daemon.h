@@ -34,9 +34,12 @@ inline int mps_control(const char* option, const char* commands) {
     dup2(ends[0], STDIN_FILENO);
     dup2(nowhere, STDOUT_FILENO);
     dup2(nowhere, STDERR_FILENO);
-    // With this variable the daemon would renumber the GPUs, and its
-    // clients would apply their own list to the new numbers.
-    unsetenv("CUDA_VISIBLE_DEVICES");
+    // With numbers in this variable the daemon would renumber the GPUs,
+    // and its clients would apply their own list to the new numbers.
+    // With UUIDs the daemon uses no other GPU.
+    const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (list != nullptr && std::strncmp(list, "GPU-", 4) != 0)
+      unsetenv("CUDA_VISIBLE_DEVICES");
     execlp("nvidia-cuda-mps-control", "nvidia-cuda-mps-control", option,
            nullptr);
     _exit(127);
