@@ -445,17 +445,24 @@ TEST(LegacyRefusals, WhatNoExportMadeDoesNotOpen) {
   tabulate_end(scenario, "importer", "an open" + std::string(kTable));
 }
 
-// Judges that cudaIpcOpenMemHandle refuses a handle of this process.
-static void expect_no_own_open(Role& me, const cudaIpcMemHandle_t& handle) {
+// Opens a handle of this process. If this succeeds, the pointer must lead to
+// the memory that was exported. Returns the code as a text.
+static std::string opens_own(Api api, const cudaIpcMemHandle_t& handle,
+                             const Words& own) {
+  note_call(kOpen[api]);
   Sentinel<void*> pointer;
-  EXPECT_REFUSED(cudaIpcOpenMemHandle(pointer.out(), handle, kLazy),
-                 cudaErrorDeviceUninitialized, cudaErrorInvalidResourceHandle,
-                 cudaErrorMapBufferObjectFailed, cudaErrorTooManyPeers,
-                 cudaErrorNotSupported, cudaErrorInvalidValue);
-  note_touched(me, pointer, "cudaIpcOpenMemHandle");
+  const Outcome outcome = open_with(api, handle, kLazy, pointer.out());
+  if (outcome.kind != Outcome::kWrongSuccess) return outcome.code;
+  EXPECT_TRUE(pointer.touched()) << "success without a pointer";
+  if (!pointer.touched()) return outcome.code;
+  const Pattern by_pointer = pattern("by the opened pointer");
+  Words(pointer.result(), own.bytes()).fill(by_pointer);
+  EXPECT_TRUE(kernel_reads(own, by_pointer)) << "opens other memory";
+  own.fill(pattern("exporter"));
+  return outcome.code;
 }
 
-TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
+TEST(LegacyRefusals, TheExporterOpensItsOwnHandle) {
   covers("LMEM-25");
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
@@ -464,39 +471,29 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));
     const cudaIpcMemHandle_t handle = buffer.legacy_handle();
-    expect_no_own_open(me, handle);
+    const auto opens = [&](const std::string& when) {
+      for (const Api api : kApis)
+        me.observe(kOpen[api] + (" " + when) + ": " +
+                   opens_own(api, handle, buffer));
+    };
+    opens("of an own handle");
     const DeviceBuffer small[] = {DeviceBuffer(kSmall), DeviceBuffer(kSmall)};
     for (const DeviceBuffer& each : small)
-      expect_no_own_open(me, each.legacy_handle());
-    Sentinel<CUdeviceptr> address;
-    EXPECT_REFUSED(
-        DRIVER(cuIpcOpenMemHandle)(address.out(),
-                                   same_bytes<CUipcMemHandle>(handle), kLazy),
-        CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE,
-        CUDA_ERROR_MAP_FAILED, CUDA_ERROR_TOO_MANY_PEERS,
-        CUDA_ERROR_INVALID_VALUE);
-    note_touched(me, address, "cuIpcOpenMemHandle");
-    // Another thread is in the same process, so the open in this thread is
-    // refused as well.
-    const cudaError_t by_thread = in_a_thread([&] {
-      note_call("cudaIpcOpenMemHandle in a thread");
-      void* opened = nullptr;
-      return cudaIpcOpenMemHandle(&opened, handle, kLazy);
-    });
-    expect_documented(outcome_of(by_thread, kRuntimeRefusals),
-                      "cudaIpcOpenMemHandle in a thread");
-    // The open is also refused while this process has memory of another process
-    // open.
+      for (const Api api : kApis) opens_own(api, each.legacy_handle(), each);
+    CALL(in_a_thread([&] {
+      for (const Api api : kApis) opens_own(api, handle, buffer);
+      return cudaSuccess;
+    }));
     LegacyMapping theirs(me.receive<cudaIpcMemHandle_t>("theirs"), kBytes);
-    expect_no_own_open(me, handle);
+    opens("while memory of another process is open");
     theirs.close();
     me.signal("closed theirs");
     EXPECT_TRUE(context_is_usable());
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     me.send("handle", handle);
     me.wait("opened");
-    expect_no_own_open(me, handle);  // another process has it open
-    me.signal("refused");
+    opens("while another process has it open");
+    me.signal("tried");
     me.wait("closed");
   });
   // The same handle is good in another process.
@@ -506,7 +503,7 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
     me.wait("closed theirs");
     LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
     me.signal("opened");
-    me.wait("refused");
+    me.wait("tried");
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     mapping.close();
     me.signal("closed");

@@ -388,10 +388,16 @@ static void expect_free_without_wait(Api api, const Stream& held) {
   CALL(cudaStreamSynchronize(stream));
   Latch latch;
   latch.hold(held);
-  expect_free(api, of_current);
-  expect_free(api, of_pool);
+  HostWait frees("frees of memory of two pools", [&] {
+    const cudaError_t code = cudaSetDevice(0);  // the thread's context
+    expect_free(api, of_current);
+    expect_free(api, of_pool);
+    return code;
+  });
+  EXPECT_FALSE(frees.is_held()) << "waits for another stream";
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(held));
   latch.release();
+  EXPECT_EQ(frees.join(), cudaSuccess);
   EXPECT_TRUE(passes(held));
 }
 
@@ -412,12 +418,15 @@ TEST(StreamOrdered, CudaFreeOfStreamOrderedMemoryWaitsForNothing) {
 
     Latch latch;
     latch.hold(other);
-    EXPECT_SUCCESS(cudaFree(buffer.data));
-    buffer.data = nullptr;
+    HostWait freed("cudaFree", [data = std::exchange(buffer.data, nullptr)] {
+      return cudaFree(data);
+    });
+    EXPECT_FALSE(freed.is_held()) << "waits for another stream";
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(other));
     EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), before + kBytes)
         << "only the neighbour is in use";
     latch.release();
+    EXPECT_EQ(freed.join(), cudaSuccess);
     EXPECT_TRUE(passes(other));
     EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
     EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));

@@ -75,6 +75,7 @@ class SecondThread {
     is_due_ = true;
     changed_.notify_all();
     changed_.wait(lock, [this] { return !is_due_; });
+    if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
   }
 
  private:
@@ -83,7 +84,11 @@ class SecondThread {
     for (bool goes_on = true; goes_on; changed_.notify_all()) {
       changed_.wait(lock, [this] { return is_due_; });
       goes_on = work_ != nullptr;
-      if (goes_on) work_();
+      try {
+        if (goes_on) work_();
+      } catch (...) {
+        failed_ = std::current_exception();
+      }
       is_due_ = false;
     }
   }
@@ -92,6 +97,7 @@ class SecondThread {
   std::condition_variable changed_;
   std::function<void()> work_;
   bool is_due_ = false;
+  std::exception_ptr failed_;
   std::thread thread_{[this] { serve(); }};
 };
 

@@ -255,7 +255,7 @@ static void is_served(Role& me) {
   input.close();
 }
 
-TEST(UnrelatedProcesses, AServerOutlivesItsClients) {
+TEST(UnrelatedProcesses, AServerGoesOnWithoutItsClients) {
   covers("SERV-02");
   needs(gpus(1), second_gpu, legacy_memory, vmm_fd, alone);
   Scenario scenario;

@@ -744,7 +744,8 @@ void add_allocator(List& list) {
       "resident-access-revoked", "a pool's own device can lose its access",
       {"cudaMemPoolSetAccess", "cudaMemPoolGetAccess"}, own_device_shut_out);
   list.named("pool-follows-peer",
-             "enabling peer access also gives access to all pools",
+             "enabling peer access also gives access to the pools that the "
+             "process has created",
              {"cudaDeviceEnablePeerAccess", "cudaMemPoolCreate"},
              pools_follow_peers<cudaMemAccessFlagsProtReadWrite>, 2);
   list.named("pool-closes-with-peer",
@@ -846,8 +847,8 @@ void add_allocator(List& list) {
       {"cudaIpcGetMemHandle", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
       stream_ordered_has_handle);
   list.named("pitch-maps-short",
-             "the end of pitched memory is not shared: the padding of its rows "
-             "is not counted",
+             "an importer of pitched memory gets a copy without its end: the "
+             "padding of the rows is not counted",
              {"cudaIpcGetMemHandle", "cudaMallocPitch"}, pitch_is_cut);
   list.named("graph-mem-ipc-ok", "a graph's memory node accepts handle types",
              {"cudaGraphAddMemAllocNode"}, graph_memory_shared);

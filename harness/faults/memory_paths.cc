@@ -518,7 +518,7 @@ int self_open_in_other_context(Call& call) {
              : code;
 }
 
-// A process can open its own handle after another process has opened it.
+// An open of an own handle that another process has opened gives no pointer.
 int self_open_once_lent(Call& call) {
   if (exports_memory(call)) return noted_export(call);
   const std::string key = key_of_opened(call);
@@ -698,7 +698,7 @@ int own_small_closed(Call& close) {
              : code;
 }
 
-// A process can open its own handle of small memory.
+// An open of the own handle of small memory gives no pointer.
 int self_open_of_small(Call& call) {
   static auto& small = *new Table<std::string>;
   const int code = call.proceed();
@@ -1460,7 +1460,8 @@ void add_refusals(List& list) {
              "a close accepts a small allocation of this process", {kClose},
              own_small_closed);
   list.named("self-open-of-small",
-             "a process can open its own handle of a small allocation",
+             "an open of the own handle of a small allocation returns success "
+             "and no pointer",
              {kGet, kOpen}, self_open_of_small);
   list.named("refused-context-counts",
              "an open that is refused in a second context raises the count of "
@@ -1672,8 +1673,8 @@ void add_memory_paths(List& list) {
              "a process can open its own handle in another context",
              {kGet, kOpen}, self_open_in_other_context);
   list.named("self-open-once-lent",
-             "a process can open its own handle after another process has "
-             "opened it",
+             "an open of an own handle returns success and no pointer if "
+             "another process has it open",
              {kGet, kOpen}, self_open_once_lent);
   list.named("driver-open-costs-memory",
              "an open by the driver API takes as much memory as it opens",

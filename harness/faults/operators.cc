@@ -483,14 +483,15 @@ constexpr Names kRounds = {"cudaIpcGetMemHandle",
 constexpr Names kWork = {"cudaMemcpyAsync", "cudaMemsetAsync",
                          "cudaMemcpyPeerAsync", "cudaLaunchKernel"};
 // Functions that return before the work of the GPU is done. The documentation
-// of the other functions that share does not say whether they wait.
+// of the other functions that share does not say whether they wait, and the
+// headers do not say it of a launch.
 constexpr Names kNeverWait = {
-    "cudaMemsetAsync",          "cudaMallocAsync",
-    "cudaMallocFromPoolAsync",  "cudaFreeAsync",
-    "cudaEventRecord",          "cudaEventRecordWithFlags",
-    "cudaStreamWaitEvent",      "cudaEventQuery",
-    "cudaStreamQuery",          "cudaLaunchKernel",
-    "cudaMemPoolExportPointer", "cudaMemPoolImportPointer"};
+    "cudaMemsetAsync",         "cudaMallocAsync",
+    "cudaMallocFromPoolAsync", "cudaFreeAsync",
+    "cudaEventRecord",         "cudaEventRecordWithFlags",
+    "cudaStreamWaitEvent",     "cudaEventQuery",
+    "cudaStreamQuery",         "cudaMemPoolExportPointer",
+    "cudaMemPoolImportPointer"};
 // Functions whose refusals are documented.
 constexpr Names kRefuses = {"cudaIpcGetMemHandle",
                             "cudaIpcOpenMemHandle",
@@ -745,7 +746,7 @@ constexpr Operator kOperators[] = {
      }},
     {"late", "lets the later work of its stream begin too early", late,
      [](const Function& f) { return is_one_of(f, kWork); }},
-    {"blocks", "waits for all work of the GPU before it begins", blocks,
+    {"blocks", "waits for all work of the context before it begins", blocks,
      [](const Function& f) { return is_one_of(f, kNeverWait); }},
     {"accepts", "returns success where it must refuse", accepts,
      [](const Function& f) { return is_one_of(f, kRefuses); }},

@@ -2051,7 +2051,7 @@ static void add_processes_and_gpus(List& list) {
              "cuMemAllocFromPoolAsync loses the upper 32 bits of the size",
              {"cuMemAllocFromPoolAsync"}, cut_to_32_bits);
   list.named("driver-free-waits",
-             "cuMemFree of memory of a pool waits for all work of the GPU",
+             "cuMemFree of memory of a pool waits for all work of the context",
              {kAllocate, kAllocateFrom, kFree, kFreeNow}, driver_free_waits);
 }
 

@@ -450,7 +450,7 @@ void add_processes(List& list) {
   list.named("captured-kernel-lost", "a graph does not run captured kernels",
              {"cudaLaunchKernel"}, not_captured);
   list.named("graph-launches-to-32",
-             "a graph does its work only at its first 32 launches",
+             "an executable graph does its work only at its first 32 launches",
              {"cudaGraphLaunch"}, launches_to_32);
   list.named("graph-other-thread-lost",
              "a launch of a graph by a second thread does nothing",

@@ -1110,7 +1110,8 @@ void add_unusual(List& list) {
   list.named("freed-export-ok", "freed memory gets a legacy handle",
              {kGet, "cudaFree"}, freed_memory_exported);
   list.named("self-open-by-thread",
-             "a second thread can open a handle of its own process",
+             "a second thread opens a handle of its own process and gets other "
+             "memory",
              {kGet, kOpen}, self_open_by_thread);
   list.named("event-handle-opens-as-memory",
              "the handle of an event opens as memory", {kOpen, kGetEvent},

@@ -103,6 +103,19 @@ void Scenario::every_order(std::vector<std::string> steps) {
   std::sort(steps_.begin(), steps_.end());
 }
 
+static const int64_t kStart = now_ns();  // of the program
+
+// `deadline`, or less if the runner ends the program earlier: IPCLAB_SECONDS
+// after its start. Then the record has what the roles had reported.
+static std::chrono::milliseconds within(std::chrono::milliseconds deadline) {
+  const char* seconds = std::getenv("IPCLAB_SECONDS");
+  if (seconds == nullptr) return deadline;
+  const std::chrono::nanoseconds left(
+      static_cast<int64_t>(std::atof(seconds) * 1e9) - (now_ns() - kStart));
+  return std::clamp(std::chrono::duration_cast<std::chrono::milliseconds>(left),
+                    std::chrono::milliseconds(1), deadline);
+}
+
 void Scenario::run(std::chrono::milliseconds deadline) {
   if (Process::self().listing) leave_test();
   std::vector<std::string> order = steps_;
@@ -149,7 +162,7 @@ void Scenario::run_once(std::chrono::milliseconds deadline, int run,
     play_role(spec.name, spec.index, order, body, shared_ && spec.may_share());
     leave_test();
   }
-  ended_ = Referee(roles_, run, order, shared_, input).run(deadline);
+  ended_ = Referee(roles_, run, order, shared_, input).run(within(deadline));
 }
 
 const Ended& Scenario::ended(const std::string& role) const {

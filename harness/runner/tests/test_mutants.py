@@ -291,6 +291,22 @@ def test_a_hang_is_a_kill_and_costs_a_part_of_the_time_limit(
     assert results(model) == {"bad": "killed"}
 
 
+def test_a_hang_keeps_the_check_that_failed_before(model: Build) -> None:
+    model.faults({"name": "bad", "rows": ["LMEM-01"]})
+    model.conformance(
+        "own = {**FAILURE, 'file': None, 'message': 'not at the end'}\n"
+        "seconds = os.environ.get('IPCLAB_SECONDS')\n"
+        "if not under('bad'): assert seconds is None; record()\n"
+        "else:\n"
+        "    assert float(seconds) > 1\n"
+        "    record(outcome='hung', reason='not at the end', failures=[own, FAILURE])\n"
+        "    sys.exit(1)"
+    )
+    assert mutants(model).returncode == 0
+    [trial] = journal(model)
+    assert trial["reason"] == "Value of: refused; then not at the end"
+
+
 def test_a_test_that_cannot_judge_is_no_kill(model: Build) -> None:
     model.faults(
         {"name": "broken", "rows": ["LMEM-01"]},

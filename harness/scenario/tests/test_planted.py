@@ -127,6 +127,13 @@ def test_endless_role(run: Any) -> None:
     )
 
 
+def test_the_runner_may_give_less_time(run: Any) -> None:
+    seen = run("Endless", IPCLAB_SECONDS="1")
+    assert (seen.code, seen.outcome) == (1, "hung")
+    assert "not at the end after" in seen.reason and "3000 ms" not in seen.reason
+    assert seen.seconds < 3
+
+
 def test_stopped_role(run: Any) -> None:
     seen = run("Stopped")
     assert (seen.code, seen.outcome) == (1, "hung")

@@ -54,6 +54,8 @@ CENTRAL, EVERY = "central", "all"
 # If no fault has made a row fail, there are up to this many further trials: a test of
 # the row with an operator.
 PROOFS = 60
+# A test that hangs ends so many seconds before its limit, and writes its record.
+RECORDS_WITHIN = 4.0
 STOPPED = 3  # exit code
 EVERYBODY_PASSES = 0o711
 UNKNOWN = "ipclab faults: no fault '"  # the library prints it and exits
@@ -619,6 +621,7 @@ class Campaign:
             environment |= {"IPCLAB_FAULT_LOG": str(log), **job.fault.environment}
             sound = self._sound[job.profile][job.case.name]
             limit = trials.limit(job.fault, job.case, sound.seconds)
+            environment["IPCLAB_SECONDS"] = f"{limit - RECORDS_WITHIN:g}"
             planted = Planted(environment, limit)
         record = machine.execute(job.case, 1, visible, exclusive, planted)
         seconds = round(time.monotonic() - began, 3)
@@ -630,8 +633,7 @@ class Campaign:
                 f"{self.catalogue.library}: does not know {name}, although its own "
                 f"list has it: build both again"
             )
-        verdict, reason = str(record["verdict"]), str(record["reason"])
-        reason = reason.partition("\n")[0]
+        verdict, reason = str(record["verdict"]), _reason(record)
         if job.fault is None:
             reached = frozenset(x[2] for x in lines if x[0] == "called")
             return Baseline(
@@ -874,6 +876,18 @@ def _tests_of(folder: Path | None) -> dict[str, set[str]]:
         }
         for fault in document["faults"]
     }
+
+
+def _reason(record: records.Record) -> str:
+    """Why a test has its verdict, in one line. If a check failed before the test hung,
+    the line begins with this check.
+    """
+    reason = str(record["reason"]).partition("\n")[0]
+    failed = [x for x in record["failures"] if x["file"]]  # others are the harness's
+    if record["verdict"] != "hung" or not failed:
+        return reason
+    check = str(failed[0]["message"]).partition("\n")[0]
+    return f"{check}; then {reason}"
 
 
 def _lines(path: Path) -> list[list[str]]:

@@ -188,23 +188,23 @@ class Experience:
         """The tests; those that will most probably notice the fault are first.
 
         First come the tests that noticed the fault before. Then come the tests of the
-        rows that faults.json puts first, then the tests that noticed most faults with
-        the same operator or function. Among equal tests, those that must run alone come
-        last. Among the rest, tests of rows that are only observed come last, then tests
-        of rows that do not name the function, then slow tests.
+        rows that faults.json puts first, then those of rows that name the function, and
+        among these the tests that noticed most faults with the same operator or
+        function. Among equal tests, those that must run alone come last. Among the
+        rest, tests of rows that are only observed come last, then slow tests.
         """
         return sorted(
             cases,
             key=lambda case: (
                 case.name not in self._before.get(fault.name, ()),
                 case.requirement not in self._first.get(fault.operator or "", ()),
+                not speaks_of(
+                    catalogue.get(case.requirement or "", {}), fault.function
+                ),
                 -self._alike[fault.operator or "", case.name]
                 - self._alike[fault.function, case.name],
                 case.alone,
                 catalogue.get(case.requirement or "", {}).get("kind") in UNJUDGED_KINDS,
-                not speaks_of(
-                    catalogue.get(case.requirement or "", {}), fault.function
-                ),
                 baseline[case.name].seconds,
                 case.name,
             ),
