@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <random>
@@ -77,20 +78,36 @@ cudaIpcMemHandle_t handle_of(unsigned char byte) {
   return handle;
 }
 
-std::string inverted(size_t byte) {
-  return "byte " + std::to_string(byte) + " inverted";
+// What can be wrong with a handle: each byte can be inverted, or only these
+// first bytes are kept, and the others are zero.
+constexpr size_t kKept[] = {4, 8, 16, 32};
+constexpr size_t kDamages = kHandleBytes + std::size(kKept);
+
+std::string name_of_damage(size_t damage) {
+  return damage < kHandleBytes ? "byte " + std::to_string(damage) + " inverted"
+                               : std::to_string(kKept[damage - kHandleBytes]) +
+                                     " bytes of a handle";
 }
 
-// Tries to open a handle with one byte inverted, by both APIs, and notes the
-// results.
-void open_damaged(Role& me, const char* table, cudaIpcMemHandle_t handle,
-                  size_t at) {
-  handle.reserved[at] = static_cast<char>(~handle.reserved[at]);
+cudaIpcMemHandle_t damaged(cudaIpcMemHandle_t handle, size_t damage) {
+  if (damage < kHandleBytes)
+    handle.reserved[damage] = static_cast<char>(~handle.reserved[damage]);
+  else
+    std::fill(handle.reserved + kKept[damage - kHandleBytes],
+              std::end(handle.reserved), '\0');
+  return handle;
+}
+
+// Tries to open a damaged handle by both APIs, and notes the results.
+void open_damaged(Role& me, const char* table, const cudaIpcMemHandle_t& good,
+                  size_t damage) {
   for (const Api api : kApis) {
     note_call(kOpen[api]);
     void* opened = nullptr;
-    const Outcome outcome = open_with(api, handle, kLazy, &opened);
-    me.tabulate(kOpen[api] + std::string(table), inverted(at), outcome);
+    const Outcome outcome =
+        open_with(api, damaged(good, damage), kLazy, &opened);
+    me.tabulate(kOpen[api] + std::string(table), name_of_damage(damage),
+                outcome);
     if (outcome.kind == Outcome::kWrongSuccess)
       CALL(cudaIpcCloseMemHandle(opened));
   }
@@ -100,10 +117,11 @@ void open_damaged(Role& me, const char* table, cudaIpcMemHandle_t handle,
 // one word of the memory, and notes a read that fails or gives other values
 // than the lent memory has. Returns false only if the read fails, because the
 // context is then lost.
-bool examine_damaged(Role& me, cudaIpcMemHandle_t handle, size_t at) {
-  handle.reserved[at] = static_cast<char>(~handle.reserved[at]);
+bool examine_damaged(Role& me, const cudaIpcMemHandle_t& good, size_t damage) {
+  const std::string name = name_of_damage(damage);
   void* opened = nullptr;
-  if (NOTED(cudaIpcOpenMemHandle(&opened, handle, kLazy)) != cudaSuccess) {
+  if (NOTED(cudaIpcOpenMemHandle(&opened, damaged(good, damage), kLazy)) !=
+      cudaSuccess) {
     cudaGetLastError();
     return true;
   }
@@ -111,11 +129,11 @@ bool examine_damaged(Role& me, cudaIpcMemHandle_t handle, size_t at) {
   const cudaError_t code =
       NOTED(cudaMemcpy(&word, opened, sizeof word, cudaMemcpyDefault));
   if (code != cudaSuccess) {
-    me.observe(inverted(at) + ": opens, and looking at it is " + name_of(code));
+    me.observe(name + ": opens, and looking at it is " + name_of(code));
     return false;
   }
   if (word != pattern("exporter").at(0))
-    me.observe(inverted(at) + ": opens something else");
+    me.observe(name + ": opens something else");
   CALL(cudaIpcCloseMemHandle(opened));
   return true;
 }
@@ -405,12 +423,6 @@ TEST(LegacyRefusals, WhatNoExportMadeDoesNotOpen) {
     const auto good = me.receive<cudaIpcMemHandle_t>("handle");
     expect_no_open(me, kTable, "zeros", handle_of(0));
     expect_no_open(me, kTable, "0xff", handle_of(0xff));
-    for (const size_t kept : {4, 8, 16, 32}) {
-      cudaIpcMemHandle_t truncated = handle_of(0);
-      std::memcpy(&truncated, &good, kept);
-      expect_no_open(me, kTable, std::to_string(kept) + " bytes of a handle",
-                     truncated);
-    }
     expect_no_open(me, kTable, "the handle of an event",
                    same_bytes<cudaIpcMemHandle_t>(
                        me.receive<cudaIpcEventHandle_t>("event")));
@@ -519,22 +531,22 @@ static void opens_damaged_handles(Role& me) {
   CALL(cudaFree(nullptr));
   const auto good = me.receive<cudaIpcMemHandle_t>("handle");
   while (const auto input = me.next_input()) {
-    const size_t at = *input % kHandleBytes;
-    if (*input < kHandleBytes) {
-      open_damaged(me, kDamaged, good, at);
+    const size_t damage = *input % kDamages;
+    if (*input < kDamages) {
+      open_damaged(me, kDamaged, good, damage);
       continue;
     }
-    if (at == 0) {
+    if (damage == 0) {
       EXPECT_TRUE(context_is_usable());
       LegacyMapping mapping(good, kBytes);
       EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
       mapping.close();
     }
-    if (!examine_damaged(me, good, at)) return;
+    if (!examine_damaged(me, good, damage)) return;
   }
 }
 
-// The documentation does not say whether a driver notices a wrong byte. A
+// The documentation does not say whether a driver notices wrong bytes. A
 // handle is a bearer token: other processes are kept out only because they do
 // not know its bytes.
 TEST(LegacyRefusals, DamagedHandlesHarmNobody) {
@@ -557,8 +569,8 @@ TEST(LegacyRefusals, DamagedHandlesHarmNobody) {
 
   std::vector<std::string> inputs;
   for (const char* what : {"", "examine "})
-    for (size_t at = 0; at < kHandleBytes; ++at)
-      inputs.push_back(what + inverted(at));
+    for (size_t damage = 0; damage < kDamages; ++damage)
+      inputs.push_back(what + name_of_damage(damage));
   for (const Death& death : scenario.run_inputs("importer", inputs, 30s))
     tabulate("an open" + std::string(kDamaged), death.input, death.outcome);
 }
@@ -627,6 +639,21 @@ static void right_calls_work(const cudaIpcMemHandle_t& lent, void* own) {
   CALL(DRIVER(cuIpcGetMemHandle)(&same, address_of(own)));
 }
 
+// Opens a handle in a second context, while the first context has it open. The
+// code of this refusal is usually not cudaErrorInvalidValue.
+static void opens_in_a_second_context(const cudaIpcMemHandle_t& lent) {
+  CUcontext first = nullptr, second = nullptr;
+  CALL(DRIVER(cuCtxGetCurrent)(&first));
+  CALL(DRIVER(cuCtxCreate)(&second, nullptr, 0, 0));
+  void* pointer = nullptr;
+  EXPECT_TRUE(is_told_once("cudaIpcOpenMemHandle in a second context",
+                           NOTED(cudaIpcOpenMemHandle(&pointer, lent, kLazy))));
+  EXPECT_TRUE(context_is_usable());
+  CALL(DRIVER(cuCtxDestroy)(second));
+  CALL(DRIVER(cuCtxSetCurrent)(first));
+  EXPECT_TRUE(context_is_usable());
+}
+
 // An importer that makes wrong calls of both APIs. Each must be refused.
 static void makes_every_mistake(Role& me) {
   const auto lent = me.receive<cudaIpcMemHandle_t>("handle");
@@ -650,8 +677,17 @@ static void makes_every_mistake(Role& me) {
              NOTED(cudaIpcGetMemHandle(&handle, nullptr)));
   by_runtime("cudaIpcOpenMemHandle of zeros",
              NOTED(cudaIpcOpenMemHandle(&pointer, handle_of(0), kLazy)));
-  by_runtime("cudaIpcOpenMemHandle of an own handle",
-             NOTED(cudaIpcOpenMemHandle(&pointer, own_handle, kLazy)));
+  opens_in_a_second_context(lent);
+  right_calls_work(lent, own.data);
+  // An open of an own handle may succeed.
+  const cudaError_t of_own =
+      NOTED(cudaIpcOpenMemHandle(&pointer, own_handle, kLazy));
+  if (of_own != cudaSuccess) {
+    by_runtime("cudaIpcOpenMemHandle of an own handle", of_own);
+  } else {
+    NOTED(cudaIpcCloseMemHandle(pointer));
+    cudaGetLastError();
+  }
   by_runtime("cudaIpcCloseMemHandle of an own pointer",
              NOTED(cudaIpcCloseMemHandle(own.data)));
   by_runtime("cudaFree of an imported pointer", NOTED(cudaFree(mapping.data)));
@@ -684,8 +720,12 @@ static void makes_every_mistake(Role& me) {
   by_driver(
       "cuIpcOpenMemHandle of zeros",
       NOTED(DRIVER(cuIpcOpenMemHandle)(&address, CUipcMemHandle{}, kLazy)));
-  by_driver("cuIpcOpenMemHandle of an own handle",
-            NOTED(DRIVER(cuIpcOpenMemHandle)(&address, same, kLazy)));
+  const CUresult same_of_own =
+      NOTED(DRIVER(cuIpcOpenMemHandle)(&address, same, kLazy));
+  if (same_of_own != CUDA_SUCCESS)
+    by_driver("cuIpcOpenMemHandle of an own handle", same_of_own);
+  else
+    NOTED(DRIVER(cuIpcCloseMemHandle)(address));
   by_driver("cuIpcCloseMemHandle of an own pointer",
             NOTED(DRIVER(cuIpcCloseMemHandle)(address_of(own.data))));
 

@@ -77,7 +77,7 @@ testing::AssertionResult driver_open_refused(const cudaIpcEventHandle_t& bytes,
 
 /// An exporter whose write and record are held by a latch until the importer
 /// has said "queued". Before the record it calls `misuses` with the event,
-/// which must leave the event as it is: never recorded.
+/// which must leave it without a record that is pending.
 std::function<void(Role&)> records_late(
     const std::function<void(const SharedEvent&)>& misuses = {}) {
   return [=](Role& me) {
@@ -86,7 +86,7 @@ std::function<void(Role&)> records_late(
     const Stream stream;
     const SharedEvent event;
     if (misuses) misuses(event);
-    EXPECT_SUCCESS(cudaEventQuery(event)) << "never recorded";
+    EXPECT_SUCCESS(cudaEventQuery(event)) << "no record is pending";
     Latch latch;
     latch.hold(stream);
     buffer.queue_fill(pattern("exporter"), stream);
@@ -189,11 +189,12 @@ TEST(EventRefusals, ExportOfAPlainEvent) {
           cudaEventDisableTiming | cudaEventBlockingSync}) {
       const SharedEvent event(flags);
       Sentinel<cudaIpcEventHandle_t> handle;
-      EXPECT_CODE(cudaErrorInvalidResourceHandle,
-                  cudaIpcGetEventHandle(handle.out(), event));
+      EXPECT_REFUSED(cudaIpcGetEventHandle(handle.out(), event),
+                     cudaErrorInvalidResourceHandle, cudaErrorInvalidValue,
+                     cudaErrorNotSupported);
       Sentinel<CUipcEventHandle> driver_handle;
-      EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
-                  DRIVER(cuIpcGetEventHandle)(driver_handle.out(), event));
+      EXPECT_REFUSED(DRIVER(cuIpcGetEventHandle)(driver_handle.out(), event),
+                     CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE);
       // The documentation does not forbid that a refused call writes the
       // handle.
       if (handle.touched() || driver_handle.touched())
@@ -247,31 +248,68 @@ static void in_a_second_context(const std::function<void(cudaStream_t)>& body) {
   EXPECT_TRUE(context_is_usable());
 }
 
-TEST(EventRefusals, OpenInTheExportingProcess) {
+// Judges that an event that this process has opened is its own event `own`: it
+// is pending while the record of `own` is pending.
+static void expect_same_event(cudaEvent_t opened, const SharedEvent& own) {
+  // In the new thread, the context of `own` is current.
+  CALL(in_a_thread([&] {
+    const Stream stream;
+    Latch latch;
+    latch.hold(stream);
+    CALL(cudaEventRecord(own, stream));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(opened))
+        << "opens another event";
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    EXPECT_SUCCESS(cudaEventQuery(opened));
+    return cudaSuccess;
+  }));
+}
+
+// Opens a handle of `own`, an event of this process, by both APIs. If an open
+// succeeds, it must give `own`. Returns the codes as a text.
+static std::string opens_own(const cudaIpcEventHandle_t& handle,
+                             const SharedEvent& own) {
+  std::string codes;
+  by_both_apis([&](auto api) {
+    Sentinel<cudaEvent_t> opened;
+    const auto code = api.ipc_open_event_handle(opened.out(), handle);
+    codes += (codes.empty() ? "" : ", ") + answer(api.kName, code);
+    if (code != decltype(code){}) return;
+    expect_same_event(opened.result(), own);
+    EXPECT_SUCCESS(api.event_destroy(opened.result()));
+  });
+  return codes;
+}
+
+TEST(EventRefusals, TheExporterOpensItsOwnEvent) {
   covers("LEVT-05");
   needs(gpus(1), legacy_memory, legacy_events);
   Scenario scenario(Scenario::kShared);
-  scenario.role(
-      "exporter", records_late([](const SharedEvent& event) {
-        const cudaIpcEventHandle_t handle = event.handle();
-        EXPECT_TRUE(open_refused(handle, cudaErrorDeviceUninitialized));
-        EXPECT_TRUE(driver_open_refused(handle, CUDA_ERROR_INVALID_CONTEXT));
-        // The export of a newer event does not change this.
-        const SharedEvent newer;
-        EXPECT_TRUE(open_refused(newer.handle(), cudaErrorDeviceUninitialized));
-        EXPECT_TRUE(open_refused(handle, cudaErrorDeviceUninitialized));
-        EXPECT_TRUE(driver_open_refused(handle, CUDA_ERROR_INVALID_CONTEXT));
-        std::thread([&] {
-          SCOPED_TRACE("in another thread");
-          EXPECT_TRUE(open_refused(handle, cudaErrorDeviceUninitialized));
-        }).join();
-        in_a_second_context([&](cudaStream_t) {
-          SCOPED_TRACE("in another context");
-          EXPECT_TRUE(open_refused(handle, cudaErrorDeviceUninitialized));
-          EXPECT_TRUE(driver_open_refused(handle, CUDA_ERROR_INVALID_CONTEXT));
-        });
-        EXPECT_TRUE(context_is_usable());
+  scenario.role("exporter", [](Role& me) {
+    records_late([&](const SharedEvent& event) {
+      const cudaIpcEventHandle_t handle = event.handle();
+      const auto observe = [&](const char* when, const std::string& codes) {
+        me.observe("open of an own handle" + (when + (": " + codes)));
+      };
+      observe("", opens_own(handle, event));
+      const SharedEvent newer;
+      observe(" of a newer event", opens_own(newer.handle(), newer));
+      observe(" after the export of the newer event", opens_own(handle, event));
+      std::string codes;
+      CALL(in_a_thread([&] {
+        SCOPED_TRACE("in another thread");
+        codes = opens_own(handle, event);
+        return cudaSuccess;
       }));
+      observe(" in another thread", codes);
+      in_a_second_context([&](cudaStream_t) {
+        SCOPED_TRACE("in another context");
+        observe(" in another context", opens_own(handle, event));
+      });
+      EXPECT_TRUE(context_is_usable());
+    })(me);
+  });
 
   scenario.role("importer", [](Role& me) {
     const auto handles = me.receive<Handles>("handles");

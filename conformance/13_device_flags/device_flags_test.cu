@@ -320,12 +320,12 @@ TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
     EXPECT_TRUE(is_held(stream));
     for (const cudaStream_t each : waiting)
       EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(each));
-    EXPECT_TRUE(passes(other));
     me.signal("importer waits");
     me.wait("another value is written");
     // These checks take at least a second, and no wait may end by itself in
     // this time.
     for (int i = 0; i < 2; ++i) EXPECT_TRUE(is_held(stream));
+    observe_check(me, "another stream goes on", [&] { return passes(other); });
     me.signal("importer still waits");
     for (const cudaStream_t each : waiting) EXPECT_TRUE(passes(each));
     me.signal("importer has passed");

@@ -31,7 +31,9 @@ Chunk fabric_chunk(size_t bytes, int device = 0) {
 }
 
 // Judges a call that must be refused because of its arguments.
-#define EXPECT_INVALID(call) EXPECT_REFUSED(call, CUDA_ERROR_INVALID_VALUE)
+#define EXPECT_INVALID(call)                                               \
+  EXPECT_REFUSED(call, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, \
+                 CUDA_ERROR_NOT_PERMITTED)
 
 }  // namespace
 

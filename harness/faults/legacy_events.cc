@@ -276,9 +276,10 @@ void add_legacy_events(List& list) {
              "an interprocess event cannot have blocking waits", {kCreate},
              blocking_ipc_refused);
   list.named("export-any-event",
-             "an event without the interprocess flag gets a handle", {kGet},
-             export_any_event);
-  list.named("open-event-garbage-ok", "any 64 bytes open as an event",
+             "an event without the interprocess flag gets a handle, but of "
+             "another event",
+             {kGet}, export_any_event);
+  list.named("open-event-garbage-ok", "any 64 bytes open as a new event",
              {kGet, kOpen}, open_event_garbage_ok);
   list.named("self-open-event",
              "a process opens its own event and gets another event",

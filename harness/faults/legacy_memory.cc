@@ -624,8 +624,8 @@ void add_legacy_memory(List& list) {
              "in a client of MPS an open gives a copy of the contents",
              {kOpen, kClose}, mps_client_opens_copy);
   list.named("mps-outsider-refused",
-             "a process with CUDA_MPS_PIPE_DIRECTORY that is not a client of "
-             "MPS cannot open memory",
+             "a process that has the variable CUDA_MPS_PIPE_DIRECTORY, but is "
+             "not a client of MPS, cannot open memory",
              {kOpen}, mps_outsider_refused);
   list.named("map-first-2mib", "an open maps only the first 2 MiB",
              {kOpen, kClose}, map_first_2mib);

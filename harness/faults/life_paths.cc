@@ -1710,7 +1710,8 @@ void add_resets(List& list) {
              "after its reset, a GPU cannot open memory of a peer",
              {kReset, kGet, kOpen}, peer_open_after_reset_refused, 2);
   list.named("peer-access-survives-reset",
-             "after the reset of a GPU, its access to a peer is still enabled",
+             "after a reset, cudaDeviceEnablePeerAccess says that the access "
+             "is already enabled",
              {kReset, "cudaDeviceEnablePeerAccess"}, peer_access_survives_reset,
              2);
   list.named(

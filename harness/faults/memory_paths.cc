@@ -503,21 +503,6 @@ int one_context_for_all_exporters(Call& call) {
   return noted_open(call);
 }
 
-// A process can open its own handle in another context.
-int self_open_in_other_context(Call& call) {
-  static auto& contexts = *new Table<std::string, CUcontext>;
-  const int code = call.proceed();
-  if (exports_memory(call)) {
-    if (code == kSuccess)
-      contexts.put(key_of_exported(call), current_context());
-    return code;
-  }
-  const CUcontext own = contexts.get(key_of_opened(call));
-  return code != kSuccess && own != nullptr && own != current_context()
-             ? accepted(call)
-             : code;
-}
-
 // An open of an own handle that another process has opened gives no pointer.
 int self_open_once_lent(Call& call) {
   if (exports_memory(call)) return noted_export(call);
@@ -819,20 +804,6 @@ int types_of_first_mapping(Call& call) {
 }
 
 // --- what an earlier or a further call leaves behind -------------------------
-
-// An export leaves the last bytes of the handle as they were.
-int handle_tail_unwritten(Call& get) {
-  constexpr size_t kTail = 8;
-  auto* const handle = get.at<char*>(0);
-  char before[kTail] = {};
-  char* const tail = handle + sizeof(cudaIpcMemHandle_t) - kTail;
-  if (handle != nullptr) std::memcpy(before, tail, kTail);
-  const int code = get.proceed();
-  if (code != kSuccess) return code;
-  std::memcpy(tail, before, kTail);
-  get.fired();
-  return code;
-}
 
 // A further export of memory ends the mappings that importers have open.
 int export_ends_mappings(Call& call) {
@@ -1468,11 +1439,13 @@ void add_refusals(List& list) {
              "the first context",
              {kOpen, kClose}, refused_context_counts);
   list.named("handle-in-second-thread",
-             "in a second thread, memory of any kind gets a handle", {kGet},
-             exported_in_other_thread);
+             "in a second thread, memory of any kind gets a handle, which "
+             "opens other memory",
+             {kGet}, exported_in_other_thread);
   list.named("handle-after-an-export",
-             "after an export, memory of any kind gets a handle", {kGet},
-             exported_after_another);
+             "after an export, memory of any kind gets a handle, which opens "
+             "other memory",
+             {kGet}, exported_after_another);
   list.named("host-pool-two-types-ok",
              "a pool on the host is created if two handle types are requested",
              {"cudaMemPoolCreate"}, two_types_on_host);
@@ -1495,9 +1468,6 @@ void add_refusals(List& list) {
 
 void add_further_calls(List& list) {
   constexpr auto kLaunch = "cudaLaunchKernel";
-  list.named("handle-tail-unwritten",
-             "an export leaves the last eight bytes of the handle as they were",
-             {kGet}, handle_tail_unwritten);
   list.named("export-ends-mappings",
              "a further export of memory ends the mappings that importers have "
              "open",
@@ -1669,9 +1639,6 @@ void add_memory_paths(List& list) {
   list.named("one-context-for-all-exporters",
              "two contexts of a device cannot open handles of two exporters",
              {kOpen, kClose}, one_context_for_all_exporters);
-  list.named("self-open-in-other-context",
-             "a process can open its own handle in another context",
-             {kGet, kOpen}, self_open_in_other_context);
   list.named("self-open-once-lent",
              "an open of an own handle returns success and no pointer if "
              "another process has it open",

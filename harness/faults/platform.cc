@@ -317,10 +317,14 @@ void add_platform(List& list) {
   list.named("managed-export-ok",
              "managed memory gets a legacy handle, which opens other memory",
              {kGet}, managed_export_ok);
-  list.named("hostmem-export-ok", "pinned host memory gets a legacy handle",
-             {kGet}, hostmem_export_ok);
-  list.named("pageable-export-ok", "pageable host memory gets a legacy handle",
-             {kGet}, pageable_export_ok);
+  list.named(
+      "hostmem-export-ok",
+      "pinned host memory gets a legacy handle, which opens other memory",
+      {kGet}, hostmem_export_ok);
+  list.named(
+      "pageable-export-ok",
+      "pageable host memory gets a legacy handle, which opens other memory",
+      {kGet}, pageable_export_ok);
   list.named("unsupported-silent",
              "calls on a machine without IPC succeed and do nothing",
              {kGet, "cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle",
@@ -388,16 +392,20 @@ void add_platform(List& list) {
   list.named("ipc-attr-second-gpu",
              "only the first GPU is reported to share memory",
              {"cudaDeviceGetAttribute"}, ipc_denied_on_second_gpu, 2);
-  list.named("peer-one-way", "GPU 0 can reach GPU 1, but not the reverse",
+  list.named("peer-one-way",
+             "cudaDeviceCanAccessPeer says that GPU 1 cannot reach GPU 0, "
+             "although it can",
              {"cudaDeviceCanAccessPeer"}, peer_one_way, 2);
   list.named("buffer-id-of-address",
              "each address of an allocation has its own id", {kAttribute},
              buffer_id_of_address);
   list.named("registered-export-ok",
-             "host memory of cudaHostRegister gets a legacy handle",
+             "host memory of cudaHostRegister gets a legacy handle, which "
+             "opens other memory",
              {kGet, "cudaHostRegister"}, registered_export_ok);
   list.named("managed-of-host-export-ok",
-             "managed memory that is attached to the host gets a legacy handle",
+             "managed memory that is attached to the host gets a legacy "
+             "handle, which opens other memory",
              {kGet, "cudaMallocManaged"}, managed_of_host_export_ok);
 }
 

@@ -831,8 +831,7 @@ void add_frees(List& list) {
              {kFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync},
              import_free_in_blocking_stream);
   list.named("event-sync-does-not-release",
-             "a free takes effect only at the next call that is not "
-             "cudaEventSynchronize",
+             "cudaEventSynchronize makes no free known to other streams",
              {kFreeAsync, kMalloc, kFromPool, "cudaEventSynchronize",
               "cudaStreamSynchronize", "cudaDeviceSynchronize",
               "cudaStreamWaitEvent", kDestroy, "cudaStreamDestroy"},
@@ -845,8 +844,8 @@ void add_frees(List& list) {
               "cudaStreamWaitEvent", kDestroy},
              per_thread_sync_hides_frees);
   list.named("async-named-stream-needs-context",
-             "in a thread without a context, the driver API refuses every "
-             "stream except the default streams",
+             "in a thread without a context, the driver API also refuses "
+             "streams that are not default streams",
              {kMalloc, kFromPool, kFreeAsync}, named_stream_needs_context);
   list.named("frompool-foreign-stream-refused",
              "an allocation is refused if the pool and the stream are on "

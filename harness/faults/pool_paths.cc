@@ -1964,7 +1964,8 @@ static void add_processes_and_gpus(List& list) {
              {kImport, kDestroy, kSetAccess, kGetAccess}, import_is_of_gpu_0,
              2);
   list.named("pool-import-has-exporters-gpu",
-             "imported memory of a pool has the exporter's number of its GPU",
+             "cudaPointerGetAttributes gives imported memory of a pool the "
+             "exporter's number of its GPU",
              {kCreate, kAllocate, kAllocateFrom, kExportPointer, kImportPointer,
               kFree, kFreeNow, "cudaPointerGetAttributes"},
              import_has_exporters_gpu, 2);
@@ -1993,7 +1994,7 @@ static void add_processes_and_gpus(List& list) {
              "access of GPU 0 to a pool of another GPU is not given",
              {kCreate, kDestroy, kSetAccess}, access_of_gpu_0_lost, 2);
   list.named("pool-second-gpu-shut-out",
-             "a pool of the second GPU can be closed to this GPU",
+             "the second GPU can lose the access to its own pool",
              {kCreate, kDestroy, kSetAccess, kGetAccess}, second_gpu_shut_out,
              2);
   list.named("pool-foreign-free-at-once",
@@ -2158,8 +2159,8 @@ void add_pool_paths(List& list) {
                              at_allocation_in_default_stream>);
   list.named(
       "default-streams-of-threads-are-one",
-      "the default stream of a thread gets memory that is freed, later, "
-      "in the default stream of another thread",
+      "the default stream of a thread gets memory whose free in the default "
+      "stream of another thread is pending",
       {CALLS_OF_LATE_FREES},
       with_late_frees<busy_free_per_thread, at_allocation_by_other_thread>);
   list.named("end-of-stream-frees-at-once",

@@ -437,7 +437,8 @@ void add_queries(List& list) {
              "legacy IPC",
              {kOne, kMany}, capable_managed_inside);
   list.named("pool-small-export-ok",
-             "stream-ordered memory of less than 2 MiB gets a legacy handle",
+             "stream-ordered memory of less than 2 MiB gets a legacy handle, "
+             "which opens other memory",
              {kGet, "cudaMallocAsync", "cudaMallocFromPoolAsync", "cudaFree",
               "cudaFreeAsync"},
              small_pool_memory);
@@ -489,27 +490,33 @@ void add_queries(List& list) {
              "capable of legacy IPC",
              {kOne}, capable_on_current_gpu, 2);
   list.named("managed-driver-export-ok",
-             "the driver API gives a handle of managed memory", {kGet},
-             managed_by_driver);
+             "the driver API gives a handle of managed memory, which opens "
+             "other memory",
+             {kGet}, managed_by_driver);
   list.named("managed-inside-export-ok",
-             "an address inside managed memory gets a legacy handle", {kGet},
-             managed_inside);
+             "an address inside managed memory gets a legacy handle, which "
+             "opens other memory",
+             {kGet}, managed_inside);
   list.named("host-driver-export-ok",
-             "the driver API gives a handle of pinned host memory", {kGet},
-             host_by_driver);
+             "the driver API gives a handle of pinned host memory, which opens "
+             "other memory",
+             {kGet}, host_by_driver);
   list.named("graph-memory-export-ok",
              "memory of a graph's node gets a legacy handle, which opens other "
              "memory",
              {kGet, "cudaGraphAddMemAllocNode"}, graph_memory_exported);
   list.named("chunk-import-export-ok",
-             "imported memory of cuMemCreate gets a legacy handle",
+             "imported memory of cuMemCreate gets a legacy handle, which opens "
+             "other memory",
              {kGet, "cuMemImportFromShareableHandle", "cuMemMap"},
              imported_chunk_exported);
   list.named("chunk-inside-export-ok",
-             "an address inside mapped memory gets a legacy handle",
+             "an address inside mapped memory gets a legacy handle, which "
+             "opens other memory",
              {kGet, "cuMemMap"}, chunk_inside_exported);
   list.named("pool-driver-export-ok",
-             "the driver API gives a handle of stream-ordered memory",
+             "the driver API gives a handle of stream-ordered memory, which "
+             "opens other memory",
              {kGet, "cudaMallocAsync", "cudaMallocFromPoolAsync", "cudaFree",
               "cudaFreeAsync"},
              pool_memory_by_driver);

@@ -688,8 +688,8 @@ void add_regressions(List& list) {
                     "a copy between GPUs does not wait for an imported event",
                     "cudaMemcpyPeerAsync");
   not_held_by_event("wait-holds-no-records",
-                    "a record directly after the wait for an imported event "
-                    "does not wait",
+                    "the first record after the wait for an imported event "
+                    "does not wait, if no kernel was launched between them",
                     kRecord);
   const auto not_held_by_word = [&](const char* name, const char* what,
                                     const char* word, const char* function) {

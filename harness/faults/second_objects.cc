@@ -82,32 +82,37 @@ int close_accepts_mapped(Call& call) {
              : code;
 }
 
-// After another call, memory of any kind gets a handle.
+// After another call, memory of any kind gets a handle, which opens other
+// memory.
 int export_after_use(Call& call) {
   static std::atomic<bool> used{false};
   if (!exports_memory(call)) {
     used = true;
     return call.proceed();
   }
-  const int code = call.proceed();
-  return code != kSuccess && used ? accepted(call) : code;
+  return exported_all_the_same(call, used);
 }
 
-// An address inside pinned host memory gets a handle.
+// An address inside pinned host memory gets a handle, which opens other memory.
 int export_inside_pinned(Call& get) {
-  const int code = get.proceed();
   const CUdeviceptr address = number(get.at<void*>(1));
   unsigned type = 0;
-  if (code == kSuccess || begin_of(address) == address) return code;
-  DRIVER_CALL(cuPointerGetAttribute)
-  (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
-  return type == CU_MEMORYTYPE_HOST ? accepted(get) : code;
+  if (begin_of(address) != address) {
+    DRIVER_CALL(cuPointerGetAttribute)
+    (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+  }
+  return exported_all_the_same(get, type == CU_MEMORYTYPE_HOST);
 }
 
-// A second thread of the exporter can open the exporter's own event.
+// A second thread of the exporter opens the exporter's own event and gets
+// another event.
 int self_open_by_thread(Call& open) {
   const int code = open.proceed();
-  return code != kSuccess && this_thread() != getpid() ? accepted(open) : code;
+  if (code == kSuccess || this_thread() == getpid() ||
+      cudaEventCreateWithFlags(open.at<cudaEvent_t*>(0),
+                               cudaEventDisableTiming) != cudaSuccess)
+    return code;
+  return accepted(open);
 }
 
 // --- memory of cuMemCreate ---------------------------------------------------
@@ -250,17 +255,21 @@ void add_second_objects(List& list) {
   list.named("close-mapped-ok", "a close accepts memory of cuMemCreate",
              {kClose, kCreate, kImport, kMap, kUnmap}, close_accepts_mapped);
   list.named("handle-after-a-kernel",
-             "after a kernel, memory of any kind gets a handle",
+             "after a kernel, memory of any kind gets a handle, which opens "
+             "other memory",
              {kGet, "cudaLaunchKernel"}, export_after_use);
   list.named("handle-after-a-graph",
-             "after the launch of a graph, memory of any kind gets a handle",
+             "after the launch of a graph, memory of any kind gets a handle, "
+             "which opens other memory",
              {kGet, "cudaGraphLaunch"}, export_after_use);
   list.named("pinned-inside-exported",
-             "an address inside pinned host memory gets a handle", {kGet},
-             export_inside_pinned);
+             "an address inside pinned host memory gets a handle, which opens "
+             "other memory",
+             {kGet}, export_inside_pinned);
   list.named(
       "self-event-open-by-thread",
-      "a second thread of the exporter can open the exporter's own event",
+      "a second thread of the exporter opens the exporter's own event, and "
+      "gets another event",
       {"cudaIpcOpenEventHandle"}, self_open_by_thread);
 
   list.named("unmap-ends-other-imports",

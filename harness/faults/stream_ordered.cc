@@ -364,22 +364,6 @@ int import_told_as_managed(Call& call) {
   return accepted(call);
 }
 
-// All memory of pools has one id.
-int id_of_all_blocks(Call& call) {
-  static unsigned long long first = 0;
-  if (!call.is("cuPointerGetAttribute")) return noted_pools(call);
-  const int code = call.proceed();
-  if (code != kSuccess ||
-      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID ||
-      !blocks.has(call.at<void*>(2)))
-    return code;
-  auto& id = *call.at<unsigned long long*>(0);
-  if (first == 0) first = id;
-  if (id != first) call.fired();
-  id = first;
-  return code;
-}
-
 // After an export, a memset by the exporter is lost.
 int set_after_export_lost(Call& call) {
   static auto& exported = *new Table<void*>;
@@ -942,10 +926,6 @@ void add_allocations(List& list) {
       "async-no-context-ok",
       "in a thread without a context, the default stream allocates on GPU 0",
       {kMalloc, kFromPool, kFreeAsync}, no_context_accepted);
-  list.named(
-      "buffer-id-of-pool-same", "all stream-ordered memory has the same id",
-      {kAttribute, kMalloc, kFromPool, kFree, kFreeAsync, kImportPointer},
-      id_of_all_blocks);
 }
 
 void add_shared_pools(List& list) {
@@ -1063,10 +1043,13 @@ void add_kinds_of_pools(List& list) {
              "pool",
              {"cudaMemPoolExportToShareableHandle", kImport},
              upper_flags_ignored);
-  list.named("pools-end-at-32", "a process cannot create more than 32 pools",
-             {kCreate, kDestroy}, pools_end_at_32);
+  list.named(
+      "pools-end-at-32",
+      "if a process has 32 pools, the next one is refused as an invalid value",
+      {kCreate, kDestroy}, pools_end_at_32);
   list.named("pool-blocks-end-at-256",
-             "a process cannot have more than 256 allocations of pools",
+             "if a process has 256 allocations of pools, the next one is "
+             "refused as an invalid value",
              {kMalloc, kFromPool, kFree, kFreeAsync}, blocks_end_at_256);
   list.named("alloc-rounds-down",
              "the size of stream-ordered memory is rounded down to a multiple "

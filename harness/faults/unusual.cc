@@ -1092,14 +1092,17 @@ void add_unusual(List& list) {
               "cudaDeviceDisablePeerAccess"},
              open_enables_twice, 2);
   list.named("write-combined-export-ok",
-             "write-combined host memory gets a legacy handle",
+             "write-combined host memory gets a legacy handle, which opens "
+             "other memory",
              {kGet, "cudaHostAlloc"},
              host_memory_exported<cudaHostAllocWriteCombined>);
-  list.named("portable-export-ok", "portable host memory gets a legacy handle",
-             {kGet, "cudaHostAlloc"},
-             host_memory_exported<cudaHostAllocPortable>);
+  list.named(
+      "portable-export-ok",
+      "portable host memory gets a legacy handle, which opens other memory",
+      {kGet, "cudaHostAlloc"}, host_memory_exported<cudaHostAllocPortable>);
   list.named("pool-memory-export-ok",
-             "memory of cudaMallocFromPoolAsync gets a legacy handle",
+             "memory of cudaMallocFromPoolAsync gets a legacy handle, which "
+             "opens other memory",
              {kGet, "cudaMallocFromPoolAsync"}, pool_memory_exported);
   list.named("small-export-refused",
              "memory of less than 256 bytes cannot be exported", {kGet},
@@ -1117,7 +1120,7 @@ void add_unusual(List& list) {
              "the handle of an event opens as memory", {kOpen, kGetEvent},
              event_handle_opens_as_memory);
   list.named("memory-handle-opens-as-event",
-             "the handle of memory opens as an event", {kGet, kOpenEvent},
+             "the handle of memory opens as a new event", {kGet, kOpenEvent},
              memory_handle_opens_as_event);
   list.named("handle-of-one-before-last",
              "the third allocation at an address has the handle of the first",

@@ -2124,7 +2124,8 @@ void add_virtual_memory(List& list) {
 
   // Fabric handles.
   list.named("fabric-no-imex-ok",
-             "memory with a fabric handle is created without an IMEX channel",
+             "cuMemCreate for a fabric handle succeeds where no IMEX channel "
+             "is usable, but the memory has no handle type",
              {"cuMemCreate"}, fabric_without_channel);
   list.named(
       "imex-check-missing",
