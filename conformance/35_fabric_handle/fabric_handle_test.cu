@@ -132,15 +132,6 @@ CUresult import_from(CUmemFabricHandle handle,
 
 }  // namespace
 
-// Reports what an export of the pool returns, and destroys the pool.
-static void tell_export_and_destroy(Role& me, CUmemoryPool pool) {
-  CUmemFabricHandle handle;
-  me.observe("cuMemPoolExportToShareableHandle: " +
-             name_of(NOTED(DRIVER(cuMemPoolExportToShareableHandle)(
-                 &handle, pool, kFabric, 0))));
-  CALL(DRIVER(cuMemPoolDestroy)(pool));
-}
-
 TEST(FabricHandle, WhatIsCreatedWithoutAChannel) {
   covers("FABR-02");
   needs(gpus(1), vmm);
@@ -182,12 +173,12 @@ TEST(FabricHandle, WhatIsCreatedWithoutAChannel) {
       CUmemoryPool pool = nullptr;
       const CUresult by_driver = NOTED(DRIVER(cuMemPoolCreate)(&pool, &pooled));
       judge(DriverApi{}, "cuMemPoolCreate", by_driver);
-      if (by_driver == CUDA_SUCCESS) tell_export_and_destroy(me, pool);
+      if (by_driver == CUDA_SUCCESS) CALL(DRIVER(cuMemPoolDestroy)(pool));
 
       const cudaMemPoolProps same = fabric_pool();
       const cudaError_t by_runtime = NOTED(cudaMemPoolCreate(&pool, &same));
       judge(RuntimeApi{}, "cudaMemPoolCreate", by_runtime);
-      if (by_runtime == cudaSuccess) tell_export_and_destroy(me, pool);
+      if (by_runtime == cudaSuccess) CALL(cudaMemPoolDestroy(pool));
     }
     EXPECT_TRUE(context_is_usable());
   });

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -712,6 +713,28 @@ int export_after_trim_refused(Call& call) {
   return code;
 }
 
+// Does something at the next such call with a pool whose export was refused.
+template <bool (*at)(Call&), int (*then)(Call&)>
+int after_refused_export(Call& call) {
+  static auto& refusals = *new Table<cudaMemPool_t>;
+  if (call.is("cudaMemPoolExportToShareableHandle")) {
+    const int code = call.proceed();
+    if (code != kSuccess) refusals.put(call.at<cudaMemPool_t>(1));
+    return code;
+  }
+  const auto pool = destroys(call) ? pool_of(call) : call.at<cudaMemPool_t>(2);
+  if (at(call) && refusals.has(pool)) return then(call);
+  if (destroys(call)) refusals.erase(pool);
+  return call.proceed();
+}
+bool allocates_from(Call& call) { return call.is("cudaMallocFromPoolAsync"); }
+int refuse(Call& call) { return refused(call); }
+int process_dies(Call& call) {
+  call.fired();
+  raise(SIGSEGV);
+  return kSuccess;
+}
+
 int shared_pool_without_limit(Call& call) {
   const auto* const wanted = call.at<const cudaMemPoolProps*>(1);
   if (wanted == nullptr || wanted->maxSize == 0 ||
@@ -1175,6 +1198,16 @@ void add_more_pools(List& list) {
              {kExportPointer, kTrim, kDestroy, kMallocAsync, kFromPool, kFree,
               kFreeAsync},
              export_after_trim_refused);
+  list.named("destroy-after-refusal-refused",
+             "a pool whose export was refused cannot be destroyed",
+             {kExport, kDestroy}, after_refused_export<destroys, refuse>);
+  list.named("destroy-after-refusal-crashes",
+             "the destroy of a pool whose export was refused ends the process",
+             {kExport, kDestroy}, after_refused_export<destroys, process_dies>);
+  list.named("allocate-after-refusal-refused",
+             "nothing can be allocated from a pool whose export was refused",
+             {kExport, kDestroy, kFromPool},
+             after_refused_export<allocates_from, refuse>);
   list.named("maxsize-not-of-shared-pool",
              "the maximal size of a pool with handle types is ignored",
              {kCreate}, shared_pool_without_limit);

@@ -56,6 +56,15 @@ CENTRAL, EVERY = "central", "all"
 PROOFS = 60
 # A test that hangs ends so many seconds before its limit, and writes its record.
 RECORDS_WITHIN = 4.0
+# The driver creates one context after the other, so contexts take most of the time on a
+# GPU. Most of a context's time goes into its queues for kernels and copies.
+FEW_QUEUES = {
+    "CUDA_DEVICE_MAX_CONNECTIONS": "4",
+    "CUDA_DEVICE_MAX_COPY_CONNECTIONS": "1",
+}
+# Tests of these lessons hold one stream while many others must go on. Streams that
+# share a queue wait for one another, so these tests keep the driver's own numbers.
+NEED_QUEUES = ("11_event_ping_pong", "12_event_refusals", "13_device_flags")
 STOPPED = 3  # exit code
 EVERYBODY_PASSES = 0o711
 UNKNOWN = "ipclab faults: no fault '"  # the library prints it and exits
@@ -611,6 +620,7 @@ class Campaign:
             "LD_PRELOAD": f"{before}:{library}" if before else library,
             "IPCLAB_FAULT_STATE": str(state),
             "IPCLAB_MODEL_MACHINE": str(folder),  # a machine for this test alone
+            **self._queues(job.case),
         }
         began = time.monotonic()
         machine = self.machine(job.profile)
@@ -651,6 +661,18 @@ class Campaign:
             deviation=record["requirement"] if verdict == "deviates" else None,
             seconds=seconds,
         )
+
+    def _queues(self, case: Case) -> dict[str, str]:
+        """How many queues the contexts of a test have; empty: as many as the driver
+        wants, or as the user has set.
+        """
+        few = (
+            self.backend == "cuda"
+            and self.suite == CONFORMANCE
+            and case.lesson not in NEED_QUEUES
+            and not FEW_QUEUES.keys() & os.environ.keys()
+        )
+        return FEW_QUEUES if few else {}
 
     # --- the results ---------------------------------------------------------
 
@@ -882,7 +904,7 @@ def _reason(record: records.Record) -> str:
     """Why a test has its verdict, in one line. If a check failed before the test hung,
     the line begins with this check.
     """
-    reason = str(record["reason"]).partition("\n")[0]
+    reason = str(record["reason"]).removeprefix("Failed\n").partition("\n")[0]
     failed = [x for x in record["failures"] if x["file"]]  # others are the harness's
     if record["verdict"] != "hung" or not failed:
         return reason
