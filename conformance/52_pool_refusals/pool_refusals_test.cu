@@ -255,7 +255,8 @@ TEST(PoolRefusals, ARefusedExportLeavesThePoolAsItWas) {
               }
             })
       .in_new_process()
-      .may_end_by(SIGSEGV);
+      .may_end_by(SIGSEGV)
+      .may_end_by(SIGABRT);
   for (const Death& death :
        scenario.run_inputs("exporter", names_of_refused_exports(), 20s)) {
     tabulate("after a refused export", death.input, death.outcome);

@@ -158,17 +158,27 @@ int run(Call& call) {
   return code;
 }
 
+static std::string name_of_file(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
 void List::named(const char* name, const char* what,
                  std::initializer_list<const char*> functions, Fault fault,
-                 int gpus) {
-  entries_.push_back(
-      {name, what, {functions.begin(), functions.end()}, "", gpus, fault});
+                 int gpus, const char* file) {
+  entries_.push_back({name,
+                      what,
+                      {functions.begin(), functions.end()},
+                      "",
+                      gpus,
+                      fault,
+                      name_of_file(file)});
 }
 
 void List::combine(const std::string& function, const char* op,
-                   std::string what, Fault fault, int gpus, bool everywhere) {
-  Entry entry{
-      function + "." + op, std::move(what), {function}, op, gpus, fault};
+                   std::string what, Fault fault, int gpus, bool everywhere,
+                   const char* file) {
+  Entry entry{function + "." + op, std::move(what), {function}, op, gpus, fault,
+              name_of_file(file)};
   if (everywhere) entry.functions.push_back("*");
   entries_.push_back(std::move(entry));
 }

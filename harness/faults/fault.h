@@ -30,6 +30,7 @@ struct Entry {
   std::string op;  ///< how a systematic fault breaks its function; or empty
   int gpus;        ///< number of GPUs that the fault needs to take effect
   Fault fault;
+  std::string file;  ///< the source file that has the fault
 };
 
 /// All faults, in the order in which they were added.
@@ -38,11 +39,12 @@ class List {
   /// Adds a bug that a driver could really have, or a legal answer (ok-…).
   void named(const char* name, const char* what,
              std::initializer_list<const char*> functions, Fault fault,
-             int gpus = 1);
+             int gpus = 1, const char* file = __builtin_FILE());
   /// Adds a systematic fault: it breaks one function in the way `op`. With
   /// `everywhere`, the fault also runs for the calls of all other functions.
   void combine(const std::string& function, const char* op, std::string what,
-               Fault fault, int gpus, bool everywhere = false);
+               Fault fault, int gpus, bool everywhere = false,
+               const char* file = __builtin_FILE());
 
   /// All faults that were added.
   const std::vector<Entry>& entries() const { return entries_; }
@@ -56,7 +58,8 @@ class List {
 /// Every fault that this library knows.
 const List& all_faults();
 
-// Each group is a file.
+// Each group is a file. A fault uses nothing of the files of other groups: only
+// the faults of a file run again after it was changed.
 void add_operators(List& list);
 void add_legacy_memory(List& list);
 void add_legacy_events(List& list);

@@ -33,8 +33,9 @@ int main() {
                 quoted(entry.functions.front()).c_str());
     if (!entry.op.empty())
       std::printf("\"operator\": %s, ", quoted(entry.op).c_str());
-    std::printf("\"what\": %s, \"gpus\": %d}", quoted(entry.what).c_str(),
-                entry.gpus);
+    std::printf("\"what\": %s, \"gpus\": %d, \"file\": %s}",
+                quoted(entry.what).c_str(), entry.gpus,
+                quoted(entry.file).c_str());
     before = ",\n";
   }
   std::printf("\n]\n");

@@ -299,7 +299,14 @@ class Build:
             name, _, operator = fault["name"].partition(".")
             entry: dict[str, Any] = {"function": name if operator else "cudaFree"}
             entry |= {"kind": "operator", "operator": operator} if operator else {}
-            entry = {"kind": "named", "what": "is wrong", "gpus": 1, **entry, **fault}
+            entry = {
+                "kind": "named",
+                "what": "is wrong",
+                "gpus": 1,
+                "file": "f.cc",
+                **entry,
+                **fault,
+            }
             listed.append({x: y for x, y in entry.items() if x not in OF_JSON})
         lister = folder / "ipclab_faults"
         lister.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(listed)}\nEND\n")

@@ -33,8 +33,9 @@ _LISTED: schema.Schema = {
         "operator": {"type": "string", "minLength": 1},
         "what": {"type": "string", "minLength": 1},
         "gpus": {"type": "integer", "minimum": 1},
+        "file": {"type": "string", "minLength": 1},
     },
-    "required": ["name", "kind", "function", "what", "gpus"],
+    "required": ["name", "kind", "function", "what", "gpus", "file"],
     "additionalProperties": False,
 }
 _TEXT: schema.Schema = {"type": "string", "minLength": 1}
@@ -108,6 +109,7 @@ class Fault:
     gpus: int = 1  # how many GPUs the machine must have
     rows: tuple[str, ...] = ()  # all of these must notice the fault; operator: none
     profile: str | None = None  # which machine the model imitates for the fault
+    file: str = ""  # the source file in harness/faults; empty: a hook
 
     @property
     def allowed(self) -> bool:
@@ -159,6 +161,7 @@ def read(build: Path) -> Catalogue:
             x["gpus"],
             tuple(by_name.get(x["name"], {}).get("rows", ())),
             by_name.get(x["name"], {}).get("profile"),
+            x["file"],
         )
         for x in _listed(build / LISTER)
     ]

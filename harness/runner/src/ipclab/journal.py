@@ -16,7 +16,7 @@ from ipclab import results, schema
 from ipclab.errors import UsageError
 from ipclab.trials import Baseline, Trial
 
-VERSION = 3
+VERSION = 4
 _TEXT: schema.Schema = {"type": "string"}
 _MAYBE: schema.Schema = {"type": ["string", "null"]}
 _COMMON: dict[str, schema.Schema] = {
@@ -50,7 +50,7 @@ SCHEMAS: dict[str, schema.Schema] = {
             "digest": _TEXT,  # of what all tests share
             "tests": {"type": "object", "additionalProperties": _TEXT},
             "partial": _MAYBE,
-            "faults": {"type": "array", "items": _TEXT},
+            "faults": {"type": "object", "additionalProperties": _TEXT},
         },
         "required": [
             "line",
@@ -137,26 +137,30 @@ class Journal:
             raise UsageError(f"{path}: is empty; nothing to resume")
         return journal
 
-    def keep(self, tests: dict[str, str]) -> set[str]:
-        """Keep only the results of tests that are still the same, and return the names
-        of the other tests.
+    def keep(
+        self, tests: dict[str, str], faults: dict[str, str]
+    ) -> tuple[set[str], set[str]]:
+        """Keep only the results of tests and faults that are still the same, and return
+        the names of the other tests and of the other faults.
 
-        `tests` has the digest of each test as it is now. The file is written again
-        only if a test has changed, is new or is gone.
+        `tests` and `faults` have the digest of each as it is now. The file is written
+        again only if one of them has changed, is new or is gone.
         """
-        before = self.head["tests"]
-        if before == tests:
-            return set()
-        changed = {
-            x for x in before.keys() | tests.keys() if before.get(x) != tests.get(x)
-        }
-        self.head = {**self.head, "tests": tests}
-        self.baseline = [x for x in self.baseline if x.ctest not in changed]
-        self.trials = [x for x in self.trials if x.ctest not in changed]
+        tests_changed = _differ(self.head["tests"], tests)
+        faults_changed = _differ(self.head["faults"], faults)
+        if not tests_changed and not faults_changed:
+            return set(), set()
+        self.head = {**self.head, "tests": tests, "faults": faults}
+        self.baseline = [x for x in self.baseline if x.ctest not in tests_changed]
+        self.trials = [
+            x
+            for x in self.trials
+            if x.ctest not in tests_changed and x.fault not in faults_changed
+        ]
         lines = [self.head, *map(_line, self.baseline), *map(_line, self.trials)]
         text = "".join(json.dumps(x, ensure_ascii=False) + "\n" for x in lines)
         results.write(self.path, text)
-        return changed
+        return tests_changed, faults_changed
 
     def add(self, entry: Baseline | Trial) -> None:
         """Keep one result. The result is on disk before other code uses it."""
@@ -165,6 +169,11 @@ class Journal:
             self.baseline.append(entry)
         else:
             self.trials.append(entry)
+
+
+def _differ(before: dict[str, str], now: dict[str, str]) -> set[str]:
+    """What has changed, is new or is gone."""
+    return {x for x in before.keys() | now.keys() if before.get(x) != now.get(x)}
 
 
 def _line(entry: Baseline | Trial) -> dict[str, Any]:

@@ -208,7 +208,8 @@ class Campaign:
         backend = str(sound.probe["backend"])
         if backend == "none":
             raise UsageError("no GPU here: leave out --backend cuda for the model")
-        digest, tests = self._digests(sound, suite, backend)
+        digest, tests, all_faults = self._digests(sound, suite, backend)
+        chosen, partial = choose(self.catalogue, backend, request)
         now = {
             "backend": backend,
             "machine": probe.first_line(sound.probe),
@@ -219,13 +220,17 @@ class Campaign:
             asked = self._journal.head["lessons"]
             if asked != request.lessons:
                 raise UsageError(f"{self.folder}: was begun with --lessons {asked}")
-            if changed := self._journal.keep(tests):
+            names = [x.name for x in chosen]
+            if self._journal.head["partial"]:
+                begun = self._journal.head["faults"]
+                names = [x for x in begun if x in all_faults]
+            changed = self._journal.keep(tests, {x: all_faults[x] for x in names})
+            if any(changed):
                 self._say(
-                    f"{len(changed)} tests are not the same any more; their results "
-                    "are dropped, and they run again"
+                    f"{len(changed[0])} tests and {len(changed[1])} faults are not the "
+                    "same any more; their results are dropped, and they run again"
                 )
         else:
-            chosen, partial = choose(self.catalogue, backend, request)
             self.folder = _folder(request.results)
             self._journal = Journal.begin(
                 self.folder / matrix.JOURNALS[suite],
@@ -236,7 +241,7 @@ class Campaign:
                     **now,
                     "tests": tests,
                     "partial": partial,
-                    "faults": [x.name for x in chosen],
+                    "faults": {x.name: all_faults[x.name] for x in chosen},
                 },
             )
         self.suite = str(self._journal.head["suite"])
@@ -700,7 +705,9 @@ class Campaign:
                 + sum(x.seconds for x in self._journal.trials),
                 1,
             ),
-            "digest": manifest.of_document({x: head[x] for x in ("digest", "tests")}),
+            "digest": manifest.of_document(
+                {x: head[x] for x in ("digest", "tests", "faults")}
+            ),
             "partial": head["partial"],
             "problems": [*self.catalogue.problems, *self._differs()],
             "unsound": self._unsound(),
@@ -825,9 +832,10 @@ class Campaign:
 
     def _digests(
         self, sound: Run, suite: str, backend: str
-    ) -> tuple[str, dict[str, str]]:
+    ) -> tuple[str, dict[str, str], dict[str, str]]:
         """What decides the results under a fault: the digest of everything that all
-        tests share, and for each test of a suite the digest of what is its own.
+        tests and faults share, and for each test of a suite and each fault the digest
+        of what is its own.
 
         They cover the sources and not the programs: the programs may be built again
         before --resume, and two builds of the same sources differ. The sources of the
@@ -838,19 +846,28 @@ class Campaign:
         sources = packed.sources(self._request.build) or manifest.of_sources(source)
         shared: dict[str, str | None] = {}
         of_folder: dict[str, dict[str, str | None]] = defaultdict(dict)
+        files = {f"harness/faults/{x.file}": x.file for x in self.catalogue.faults}
+        of_file: dict[str, str | None] = {}
         for name, digest in sources.items():
             top, folder, *rest = Path(name).parts
             if top in ("conformance", "samples") and rest and folder[0].isdigit():
                 of_folder[folder][name] = digest
+            elif name in files:
+                of_file[files[name]] = digest
             elif "tests" not in rest and (backend == "model" or folder not in ON_MODEL):
                 shared[name] = digest
         common = {
             "sources": shared,
             "hooks": manifest.of_file(source / faults.HOOKS),
-            "faults": [
-                [x.name, x.kind, x.function, x.operator, x.gpus, x.profile]
-                for x in self.catalogue.faults
-            ],
+        }
+        of_fault = {
+            x.name: manifest.of_document(
+                {
+                    "fault": [x.kind, x.function, x.operator, x.gpus, x.profile],
+                    "source": of_file.get(x.file),
+                }
+            )
+            for x in self.catalogue.faults
         }
         tests = {
             case.name: manifest.of_document(
@@ -866,7 +883,7 @@ class Campaign:
             for case in sound.everything
             if case.suite == suite
         }
-        return manifest.of_document(common), tests
+        return manifest.of_document(common), tests, of_fault
 
     def _say(self, line: str) -> None:
         self._out.print(Text(line), soft_wrap=True)
