@@ -867,11 +867,38 @@ static size_t bulk_bytes() {
          static_cast<size_t>(attribute(cudaDevAttrMultiProcessorCount));
 }
 
-// Writes a round in a way that depends on the round. Copies come from `source`,
-// which has the size of `to`.
-static void queue_round(int round, const Words& to, const Words& source,
+// Where copies come from: memory of the GPU and pinned memory of the host. A
+// copy from the host is long: it is not at its end when the importer's work
+// begins, although the GPU must first switch to the other process.
+class Sources {
+ public:
+  explicit Sources(size_t bytes) : on_gpu_(bytes), on_host_(bytes) {}
+  const Words& of_kind(unsigned kind) const {
+    return kind == 5 || kind == 6 ? on_host_.words : on_gpu_;
+  }
+
+ private:
+  struct Pinned {
+    explicit Pinned(size_t bytes) : words(allocated(bytes), bytes) {}
+    Pinned(const Pinned&) = delete;
+    ~Pinned() { cudaFreeHost(words.data); }
+    static void* allocated(size_t bytes) {
+      Sentinel<void*> memory;
+      CALL(cudaMallocHost(memory.out(), bytes));
+      return memory.result();
+    }
+    Words words;
+  };
+  DeviceBuffer on_gpu_;
+  Pinned on_host_;
+};
+
+// Writes a round in a way that depends on the round. The sources have the size
+// of `to`.
+static void queue_round(int round, const Words& to, const Sources& sources,
                         cudaStream_t stream) {
   const auto kind = static_cast<unsigned>(round) % kBulkKinds;
+  const Words& source = sources.of_kind(kind);
   const size_t row = to.bytes() / kRows;
   const auto by_kernel = [&](const Words& words) {
     write_round<<<blocks(), 256, 0, stream>>>(words.data, words.count,
@@ -896,13 +923,13 @@ static void queue_round(int round, const Words& to, const Words& source,
       return queue_copy(to, source, stream);
     case 5:
       return CALL(cudaMemcpy2DAsync(to.data, row, source.data, row, row, kRows,
-                                    cudaMemcpyDeviceToDevice, stream));
+                                    cudaMemcpyHostToDevice, stream));
     case 6: {
       cudaMemcpy3DParms box{};
       box.srcPtr = pitched(source);
       box.dstPtr = pitched(to);
       box.extent = make_cudaExtent(row, kRows, 1);
-      box.kind = cudaMemcpyDeviceToDevice;
+      box.kind = cudaMemcpyHostToDevice;
       return CALL(cudaMemcpy3DAsync(&box, stream));
     }
     default:
@@ -915,17 +942,18 @@ static void queue_round(int round, const Words& to, const Words& source,
 // are queued.
 static void writes_many_rounds(const Words& memory, const Whistle& whistle,
                                cudaEvent_t written, cudaEvent_t checked) {
-  const DeviceBuffer own(memory.bytes()), source(memory.bytes());
+  const DeviceBuffer own(memory.bytes());
+  const Sources sources(memory.bytes());
   const Stream stream;
   // Loads the kernels before the stream is held.
   for (unsigned i = 0; i < kBulkKinds; ++i)
-    queue_round(static_cast<int>(i), own, source, stream);
+    queue_round(static_cast<int>(i), own, sources, stream);
   EXPECT_TRUE(passes(stream));
   Latch latch;
   latch.hold(stream);
   for (int round = 0; round < kBulkRounds; ++round) {
     if (round == kHeldRounds) latch.release();
-    queue_round(round, memory, source, stream);
+    queue_round(round, memory, sources, stream);
     CALL(cudaEventRecord(written, stream));
     ASSERT_TRUE(whistle.blow());
     ASSERT_TRUE(whistle.hear()) << "round " << round;

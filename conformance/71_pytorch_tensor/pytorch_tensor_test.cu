@@ -119,17 +119,23 @@ TEST(PytorchTensor, EachEventOrdersItsTensor) {
     const DeviceBuffer own(kBlock);
     visit(own.data, layout(0), kAnything, kAnything);  // loads the kernel
     CALL(cudaDeviceSynchronize());
-    // In one stream, a wait that does nothing would be after waits that work.
     std::vector<std::unique_ptr<SharedEvent>> events;
-    std::vector<Stream> streams(kTensors);
+    std::vector<Tensor> tensors;
     for (int i = 0; i < kTensors; ++i) {
-      const Tensor tensor = me.receive<Tensor>("tensor");
-      events.push_back(std::make_unique<SharedEvent>(tensor.event));
-      EXPECT_SUCCESS(cudaStreamWaitEvent(streams[i], *events.back(), 0));
-      visit(block.data, tensor, kExporterValue + i, kImporterValue + i,
+      tensors.push_back(me.receive<Tensor>("tensor"));
+      events.push_back(std::make_unique<SharedEvent>(tensors.back().event));
+    }
+    // In one stream, a wait that does nothing would be after waits that work.
+    // The GPU has fewer queues than streams, and a stream that shares a queue
+    // is held by the streams before it: the last tensors come first here.
+    const std::vector<Stream> streams(kTensors);
+    for (int i = kTensors - 1; i >= 0; --i) {
+      EXPECT_SUCCESS(cudaStreamWaitEvent(streams[i], *events[i], 0));
+      visit(block.data, tensors[i], kExporterValue + i, kImporterValue + i,
             streams[i]);
     }
     EXPECT_TRUE(is_held(streams.back()));
+    EXPECT_TRUE(is_held(streams.front()));
     for (int i = 0; i < kTensors; ++i)
       EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(streams[i]))
           << "the stream of tensor " << i;

@@ -303,7 +303,7 @@ class Build:
                 "kind": "named",
                 "what": "is wrong",
                 "gpus": 1,
-                "file": "f.cc",
+                "file": "bugs.cc",
                 **entry,
                 **fault,
             }

@@ -720,7 +720,7 @@ def test_a_new_test_is_added(model: Build) -> None:
     )
     done = mutants(model, "--resume", "kills")
     assert done.returncode == 0, done.stdout
-    assert "1 tests are not the same any more" in done.stdout
+    assert "1 tests and 0 faults are not the same any more" in done.stdout
     assert journal(model)[: len(before)] == before
     assert len(journal(model)) == 6
 
@@ -765,13 +765,37 @@ def test_only_a_changed_test_runs_again(model: Build, folder: str) -> None:
     program.write_text(program.read_text().replace("under('a', 'b')", "under('a')"))
     done = mutants(model, "--resume", "kills")
     assert done.returncode == 1
-    assert "1 tests are not the same any more" in done.stdout
+    assert "1 tests and 0 faults are not the same any more" in done.stdout
     assert results(model) == {"a": "killed", "b": "survived"}
     kept = [x for x in before if other in x["ctest"]]
     assert journal(model)[: len(kept)] == kept
     assert len(journal(model)) == len(before)
     lines = (model.root / "kills/faults.jsonl").read_text().splitlines()
     assert sum('"baseline"' in x for x in lines) == 2
+
+
+def test_only_the_faults_of_a_changed_file_run_again(model: Build) -> None:
+    a_source(model, "harness/faults/bugs.cc", "one")
+    model.conformance("violates() if under('a', 'b') else record()")
+    old = [{"name": "a", "rows": ["LMEM-01"]}]
+    old += [{"name": "b", "rows": ["LMEM-01"], "file": "other.cc"}]
+    model.faults(*old)
+    assert mutants(model).returncode == 0
+    before = journal(model)
+    a_source(model, "harness/faults/bugs.cc", "two")
+    model.faults(*old, {"name": "c", "rows": ["LMEM-01"], "file": "bugs.cc"})
+    done = mutants(model, "--resume", "kills")
+    assert "0 tests and 2 faults are not the same any more" in done.stdout
+    assert results(model) == {"a": "killed", "b": "killed", "c": "never fired"}
+    kept = [x for x in before if x["fault"] == "b"]
+    assert [x for x in journal(model) if x["fault"] == "b"] == kept
+    assert len(journal(model)) == 3
+    # A part of the faults stays the same part.
+    assert mutants(model, "--faults", "b", "--results", "part").returncode == 0
+    a_source(model, "harness/faults/other.cc", "two")
+    done = mutants(model, "--resume", "part")
+    assert "0 tests and 1 faults are not the same any more" in done.stdout
+    assert results(model, "part/mutants.json") == {"b": "killed"}
 
 
 @pytest.mark.parametrize(
