@@ -100,6 +100,47 @@ def test_killed_run_leaves_a_valid_prefix(build: Build, tmp_path: Path) -> None:
     assert "the last line is cut off" in page
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_run_continues(build: Build, tmp_path: Path, number: int) -> None:
+    with half_way(build, tmp_path) as (process, hanging):
+        process.send_signal(number)
+        text, _ = process.communicate(timeout=20)
+        if number == signal.SIGKILL:
+            os.kill(hanging, signal.SIGKILL)  # no process was left to end it
+        else:
+            assert "the same command with --resume out continues" in text
+    folder = tmp_path / "out"
+    begun = json.loads((folder / "run.json").read_text())["started"]
+    before = (folder / "records.jsonl").read_bytes()
+    with (folder / "records.jsonl").open("a") as stream:
+        stream.write('{"version": 1, "ctest": "conf')
+    # The second test still hangs; now its time limit ends it.
+    program = next(build.folder.glob("*Suite.B*"))
+    text = program.read_text()
+    program.write_text(text + "# another program")
+    done = build.ipclab("run", "--build", "build", "--resume", "out")
+    assert (done.returncode, "other programs" in done.stdout) == (2, True), done.stdout
+    program.write_text(text)
+    done = build.ipclab("run", "--build", "build", "--resume", "out", "--seed", "2")
+    assert done.returncode == 2
+    assert "was begun with seed = 1, not 2" in done.stdout
+    (tmp_path / "started").unlink()
+    (tmp_path / "started").mkdir()  # so the test fails at once
+    done = build.ipclab("run", "--build", "build", "--resume", "out")
+    assert "continues: 1 records are there already" in done.stdout
+    data = (folder / "records.jsonl").read_bytes()
+    assert data.startswith(before)
+    tests = [json.loads(x)["test"] for x in data.splitlines()]
+    assert tests == ["Suite.A", "Suite.B", "Suite.C"]
+    document = json.loads((folder / "run.json").read_text())
+    assert (document["state"], document["started"]) == ("finished", begun)
+    assert document["manifest"]["records"]["count"] == 3
+    assert (folder / "junit.xml").read_text().count("<testcase") == 3
+    done = build.ipclab("run", "--build", "build", "--resume", "out")
+    assert done.returncode == 2
+    assert "this run is finished" in done.stdout
+
+
 def test_a_cut_or_foreign_line_is_no_result(build: Build) -> None:
     build.conformance("record()")
     good = (build.run().folder / "records.jsonl").read_bytes()

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command(options: argparse.Namespace) -> int:
     build = options.build if "build" in options else BUILD
     if options.command == "run":
-        return _run(_settings(options), options.results is None, options.verbose)
+        return _run(_settings(options), _is_latest(options), options.verbose)
     if options.command == "qualify":
         return _qualify(options)
     if options.command == "verify":
@@ -207,7 +207,8 @@ def _mutants(options: argparse.Namespace) -> int:
 def _settings(options: argparse.Namespace) -> Settings:
     return Settings(
         build=options.build,
-        results=options.results or results.default_folder(),
+        results=options.resume or options.results or results.default_folder(),
+        resume=options.resume is not None,
         expression=options.expression,
         jobs=options.jobs,
         gpus=options.gpus,
@@ -228,7 +229,8 @@ def _qualify(options: argparse.Namespace) -> int:
     """Make a run with fixed options, and verify it at its end."""
     settings = Settings(
         build=options.build,
-        results=options.results or results.default_folder(),
+        results=options.resume or options.results or results.default_folder(),
+        resume=options.resume is not None,
         jobs=options.jobs,
         backend=options.backend,
         profile=options.profile,
@@ -236,9 +238,14 @@ def _qualify(options: argparse.Namespace) -> int:
         **verify.FIXED,
     )
     assert settings.results is not None
-    code = _run(settings, options.results is None, options.verbose)
+    code = _run(settings, _is_latest(options), options.verbose)
     verified = verify.run(terminal.console(), settings.results, options.build)
     return code or verified
+
+
+def _is_latest(options: argparse.Namespace) -> bool:
+    """Whether results/latest shall point to the results of this run."""
+    return options.results is None and options.resume is None
 
 
 def _run(settings: Settings, latest: bool, verbose: bool) -> int:
@@ -416,13 +423,22 @@ def _parser() -> argparse.ArgumentParser:
             help="a file that says what this machine must be able to do: if the probe "
             "denies it, the run fails (`ipclab doctor --write-expect` writes the file)",
         )
-        command.add_argument(
+        where = command.add_mutually_exclusive_group()
+        where.add_argument(
             "--results",
             metavar="DIR",
             type=Path,
             default=None,
             help="the folder for the results (default: results/<UTC time>; then "
             "results/latest points to it)",
+        )
+        where.add_argument(
+            "--resume",
+            metavar="DIR",
+            type=Path,
+            default=None,
+            help="continue the run in this folder, which was stopped: give the same "
+            "options again; machine, build and catalogue must be the same",
         )
     one = commands.add_parser("sample", help="one lesson, narrated")
     one.add_argument("lesson", help="01, 1, 01_legacy_memory or legacy_memory")

@@ -16,6 +16,8 @@ PLANTED = ("IPCLAB_FAULT", "IPCLAB_CHOICE")  # variables that select a fault
 VARIABLES = (  # the variables that change what CUDA does; only these are recorded
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_DEVICE_MAX_COPY_CONNECTIONS",
     "CUDA_MODULE_LOADING",
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_MPS_PIPE_DIRECTORY",

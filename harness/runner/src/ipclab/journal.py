@@ -111,15 +111,7 @@ class Journal:
         UsageError if there is no such file, or if it is not the file of a matrix.
         """
         journal = cls(path)
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}; nothing to resume") from None
-        whole = data.rpartition(b"\n")[0] + b"\n" if b"\n" in data else b""
-        if whole != data:
-            with path.open("r+b") as stream:
-                stream.truncate(len(whole))
-        for number, entry in enumerate(_entries(path, whole), 1):
+        for number, entry in enumerate(_entries(path, results.whole_lines(path)), 1):
             kind = entry.get("line") if isinstance(entry, dict) else None
             if kind not in SCHEMAS or (kind == "begin") != (number == 1):
                 raise UsageError(f"{path}: line {number} is not a line of a matrix")

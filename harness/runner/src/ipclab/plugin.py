@@ -134,17 +134,22 @@ class Plugin:
             starts.reverse()  # tests of the last chapters have the most processes
         # The jobs are in the order of attempts. So a repeated test runs beside other
         # tests each time.
-        jobs = [
-            Attempt(cases, attempt)
+        done = {(x["ctest"], x["attempt"]) for x in run.records}
+        left = [
+            (attempt, tuple(x for x in cases if (x.name, attempt) not in done))
             for attempt in range(1, run.settings.repeat + 1)
             for cases in starts
         ]
+        jobs = [Attempt(cases, attempt) for attempt, cases in left if cases]
         # Among tests of equal needs the starts with many tests come first, so no long
         # start remains at the end.
         uuids = [str(gpu["uuid"]) for gpu in run.probe["gpus"]]
         jobs.sort(
             key=lambda job: (schedule.first(job.case, len(uuids)), -len(job.cases))
         )
+        for row in run.rows:  # of the run that this one continues
+            if len(row.attempts) == run.settings.repeat:
+                self._report(self._items[row.record["ctest"]], row)
         if view:
             view.begin(sum(len(job.cases) for job in jobs))
         try:

@@ -42,11 +42,19 @@ def default_folder(what: str = "") -> Path:
 class Results:
     """The folder of one run, open for writing."""
 
-    def __init__(self, folder: Path) -> None:
-        """Make the folder. Raises UsageError if it cannot be made or is not empty."""
+    def __init__(self, folder: Path, resume: bool = False) -> None:
+        """Make the folder. With `resume`, open the folder of a run that was stopped,
+        and remove an incomplete last line of its records.
+
+        Raises UsageError if the new folder cannot be made or is not empty, or if the
+        records of the old folder cannot be read.
+        """
         self.folder = folder
         self.lines = folder / "records.jsonl"
         self._seal = Seal()
+        if resume:
+            self._seal.add(whole_lines(self.lines))
+            return
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
@@ -84,6 +92,22 @@ class Results:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise _cannot(self.folder.with_name("latest"), error) from None
+
+
+def whole_lines(path: Path) -> bytes:
+    """The bytes of a file of lines; an incomplete last line is removed from the file.
+
+    Raises UsageError if the file cannot be read or changed.
+    """
+    try:
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if whole != data:
+            with path.open("r+b") as stream:
+                stream.truncate(len(whole))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; nothing to resume") from None
+    return whole
 
 
 def append(path: Path, line: dict[str, Any]) -> bytes:

@@ -25,12 +25,13 @@ from ipclab import (
     model,
     probe,
     records,
+    results,
     supervise,
 )
 from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
 from ipclab.records import Record, Row
-from ipclab.results import Results
+from ipclab.results import Contents, Results
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Settings:
 
     build: Path
     results: Path | None = None  # None: keep nothing
+    resume: bool = False  # continue the run in `results`, which was stopped
     expression: str = ""
     jobs: int = 1
     gpus: int | None = None
@@ -126,11 +128,30 @@ class Run:
         self._capabilities = Path(self._temporary.name) / "capabilities.json"
         try:
             self._capabilities.write_text(json.dumps(self.probe), encoding="utf-8")
-            self.results = Results(settings.results) if settings.results else None
+            self.results = self._opened()
             self.save()
         except BaseException:
             self._release()
             raise
+
+    def _opened(self) -> Results | None:
+        """The results folder. If an earlier run continues, its records count."""
+        self.results = None
+        folder, resume = self.settings.results, self.settings.resume
+        if folder is None:
+            return None
+        if resume and (
+            wrong := _cannot_continue(results.read(folder), self.document())
+        ):
+            raise UsageError(f"{folder}: {wrong}; start again without --resume")
+        opened = Results(folder, resume)
+        if resume:
+            contents = results.read(folder)
+            if contents.wrong:
+                raise UsageError(f"{folder}: {contents.wrong}")
+            self.records = contents.records
+            self._started = contents.run["started"]
+        return opened
 
     def _release(self) -> None:
         self._temporary.cleanup()
@@ -424,6 +445,26 @@ class Run:
             ),
             "data": {x: manifest.of_file(path) for x, path in self._data.items()},
         }
+
+
+def _cannot_continue(earlier: Contents, now: dict[str, Any]) -> str | None:
+    """Why the run `now` is another run than the stopped run; None if it is the same."""
+    before = earlier.run
+    if before["state"] == "finished":
+        return "this run is finished"
+    for name, value in now["settings"].items():
+        was = before["settings"].get(name)
+        if name not in ("build", "jobs", "results", "resume") and was != value:
+            return f"was begun with {name} = {was!r}, not {value!r}"
+    if before["fingerprint"]["id"] != now["fingerprint"]["id"]:
+        return (
+            "was begun on another machine, or with another driver, other limits or "
+            "other variables"
+        )
+    parts = ("programs", "data", "tests")
+    if any(before["manifest"].get(x) != now["manifest"][x] for x in parts):
+        return "was begun with other programs or another catalogue"
+    return None
 
 
 def _data_files(settings: Settings) -> tuple[Path, Path]:

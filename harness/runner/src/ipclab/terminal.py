@@ -165,6 +165,9 @@ class Counted:
 def first_line(out: Console, run: Run) -> None:
     """Print the backend, and how the machine differs from what was expected."""
     out.print(Text(probe.first_line(run.probe)), soft_wrap=True)
+    if run.records:
+        line = f"continues: {len(run.records)} records are there already"
+        out.print(Text(line), soft_wrap=True)
     for finding in run.findings:
         out.print(Text(finding, style="bold red"), soft_wrap=True)
     # On the model a disagreement is expected, because the profile defines it.
@@ -194,6 +197,9 @@ def final(out: Console, run: Run, verbose: bool = False) -> None:
         _processes(out, run.records, run.start_ms)
     if run.results:
         out.print(Text(f"results: {run.results.folder}"), soft_wrap=True)
+        if run.state == "interrupted":
+            line = f"the same command with --resume {run.results.folder} continues"
+            out.print(Text(line), soft_wrap=True)
         out.print(Text(f"page: {run.results.folder / 'report.html'}"), soft_wrap=True)
     state = summary.State(
         run.state,
