@@ -84,6 +84,40 @@ TEST(PytorchTensor, AViewIsItsElementsAndNoOther) {
   scenario.run(60s);
 }
 
+// Queues a wait and work for each tensor while the exporter's stream is held.
+static void waits_for_each_tensor(Role& me) {
+  LegacyMapping block(me.receive<cudaIpcMemHandle_t>("block"), kBlock);
+  const DeviceBuffer own(kBlock);
+  visit(own.data, layout(0), kAnything, kAnything);  // loads the kernel
+  CALL(cudaDeviceSynchronize());
+  std::vector<std::unique_ptr<SharedEvent>> events;
+  std::vector<Tensor> tensors;
+  for (int i = 0; i < kTensors; ++i) {
+    tensors.push_back(me.receive<Tensor>("tensor"));
+    events.push_back(std::make_unique<SharedEvent>(tensors.back().event));
+  }
+  // In one stream, a wait that does nothing would be after waits that work.
+  // The GPU has fewer queues than streams, and a stream that shares a queue
+  // is held by the streams before it: the last tensors come first here.
+  const std::vector<Stream> streams(kTensors);
+  for (int i = kTensors - 1; i >= 0; --i) {
+    EXPECT_SUCCESS(cudaStreamWaitEvent(streams[i], *events[i], 0));
+    visit(block.data, tensors[i], kExporterValue + i, kImporterValue + i,
+          streams[i]);
+  }
+  EXPECT_TRUE(is_held(streams.back()));
+  EXPECT_TRUE(is_held(streams.front()));
+  for (int i = 0; i < kTensors; ++i)
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(streams[i]))
+        << "the stream of tensor " << i;
+  me.signal("all are queued");
+  for (const Stream& stream : streams) EXPECT_TRUE(passes(stream));
+  EXPECT_EQ(wrong_so_far(), 0);
+  events.clear();
+  block.close();
+  me.signal("closed");
+}
+
 TEST(PytorchTensor, EachEventOrdersItsTensor) {
   covers("TENS-02");
   needs(gpus(1), legacy_memory, legacy_events);
@@ -114,38 +148,7 @@ TEST(PytorchTensor, EachEventOrdersItsTensor) {
     EXPECT_EQ(wrong_so_far(), 0);
   });
 
-  scenario.role("importer", [](Role& me) {
-    LegacyMapping block(me.receive<cudaIpcMemHandle_t>("block"), kBlock);
-    const DeviceBuffer own(kBlock);
-    visit(own.data, layout(0), kAnything, kAnything);  // loads the kernel
-    CALL(cudaDeviceSynchronize());
-    std::vector<std::unique_ptr<SharedEvent>> events;
-    std::vector<Tensor> tensors;
-    for (int i = 0; i < kTensors; ++i) {
-      tensors.push_back(me.receive<Tensor>("tensor"));
-      events.push_back(std::make_unique<SharedEvent>(tensors.back().event));
-    }
-    // In one stream, a wait that does nothing would be after waits that work.
-    // The GPU has fewer queues than streams, and a stream that shares a queue
-    // is held by the streams before it: the last tensors come first here.
-    const std::vector<Stream> streams(kTensors);
-    for (int i = kTensors - 1; i >= 0; --i) {
-      EXPECT_SUCCESS(cudaStreamWaitEvent(streams[i], *events[i], 0));
-      visit(block.data, tensors[i], kExporterValue + i, kImporterValue + i,
-            streams[i]);
-    }
-    EXPECT_TRUE(is_held(streams.back()));
-    EXPECT_TRUE(is_held(streams.front()));
-    for (int i = 0; i < kTensors; ++i)
-      EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(streams[i]))
-          << "the stream of tensor " << i;
-    me.signal("all are queued");
-    for (const Stream& stream : streams) EXPECT_TRUE(passes(stream));
-    EXPECT_EQ(wrong_so_far(), 0);
-    events.clear();
-    block.close();
-    me.signal("closed");
-  });
+  scenario.role("importer", waits_for_each_tensor);
 
   scenario.run(30s);
 }
