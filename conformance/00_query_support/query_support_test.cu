@@ -601,6 +601,37 @@ TEST(QuerySupport, UnknownAttributeIsRefusedAndCleared) {
 
 // --- pointers ---------------------------------------------------------------
 
+// Judges what the three functions say of a pointer that CUDA does not know.
+static void expect_told_in_three_ways(void* pointer) {
+  const auto address = reinterpret_cast<CUdeviceptr>(pointer);
+  unsigned type = 77;
+  EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+              DRIVER(cuPointerGetAttribute)(
+                  &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address));
+  unsigned long long id = 77;
+  EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+              DRIVER(cuPointerGetAttribute)(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                            address));
+  unsigned long long managed = 77;  // room for a boolean of any width
+  EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+              DRIVER(cuPointerGetAttribute)(
+                  &managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address));
+
+  unsigned memory_type = 77;
+  CUcontext context = reinterpret_cast<CUcontext>(77);
+  CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                 CU_POINTER_ATTRIBUTE_CONTEXT};
+  void* answers[] = {&memory_type, &context};
+  EXPECT_SUCCESS(DRIVER(cuPointerGetAttributes)(2, asked, answers, address));
+  EXPECT_EQ(memory_type, 0u);
+  EXPECT_EQ(context, nullptr);
+
+  cudaPointerAttributes attributes;
+  EXPECT_SUCCESS(cudaPointerGetAttributes(&attributes, pointer));
+  EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
+  EXPECT_EQ(attributes.devicePointer, nullptr);
+}
+
 TEST(QuerySupport, UnknownPointersAreToldInThreeWays) {
   covers("LMEM-47");
   needs(gpus(1));
@@ -610,6 +641,12 @@ TEST(QuerySupport, UnknownPointersAreToldInThreeWays) {
     void* unmapped = nullptr;
     CALL(cudaMalloc(&unmapped, 64 << 20));
     CALL(cudaFree(unmapped));
+    // Its neighbours, usually in one block with it, stay in use.
+    const DeviceBuffer before(256);
+    DeviceBuffer freed(256);
+    const DeviceBuffer after(256);
+    void* const small = freed.data;
+    freed.free();
     std::vector<char> host(4096);
 
     // For comparison: a pointer that the functions know.
@@ -627,36 +664,11 @@ TEST(QuerySupport, UnknownPointersAreToldInThreeWays) {
     EXPECT_EQ(type_of_known.result(), unsigned{CU_MEMORYTYPE_DEVICE});
     EXPECT_EQ(address_of_known.result(), begin);
 
-    for (void* pointer : {static_cast<void*>(host.data()), unmapped}) {
-      SCOPED_TRACE(pointer == unmapped ? "freed device address" : "malloc");
-      const auto address = reinterpret_cast<CUdeviceptr>(pointer);
-      unsigned type = 77;
-      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
-                  DRIVER(cuPointerGetAttribute)(
-                      &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address));
-      unsigned long long id = 77;
-      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
-                  DRIVER(cuPointerGetAttribute)(
-                      &id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address));
-      unsigned long long managed = 77;  // room for a boolean of any width
-      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
-                  DRIVER(cuPointerGetAttribute)(
-                      &managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address));
-
-      unsigned memory_type = 77;
-      CUcontext context = reinterpret_cast<CUcontext>(77);
-      CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                     CU_POINTER_ATTRIBUTE_CONTEXT};
-      void* answers[] = {&memory_type, &context};
-      EXPECT_SUCCESS(
-          DRIVER(cuPointerGetAttributes)(2, asked, answers, address));
-      EXPECT_EQ(memory_type, 0u);
-      EXPECT_EQ(context, nullptr);
-
-      cudaPointerAttributes attributes;
-      EXPECT_SUCCESS(cudaPointerGetAttributes(&attributes, pointer));
-      EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
-      EXPECT_EQ(attributes.devicePointer, nullptr);
+    for (void* pointer : {static_cast<void*>(host.data()), unmapped, small}) {
+      SCOPED_TRACE(pointer == unmapped ? "freed device address"
+                   : pointer == small  ? "freed small allocation"
+                                       : "malloc");
+      expect_told_in_three_ways(pointer);
     }
   });
   scenario.run(20s);

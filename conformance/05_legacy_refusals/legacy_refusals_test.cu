@@ -654,11 +654,21 @@ static void opens_in_a_second_context(const cudaIpcMemHandle_t& lent) {
   EXPECT_TRUE(context_is_usable());
 }
 
+// Frees the memory and judges that CUDA does not know it any more.
+static void expect_freed(DeviceBuffer& buffer) {
+  const void* const freed = buffer.data;
+  buffer.free();
+  cudaPointerAttributes attributes{};
+  CALL(cudaPointerGetAttributes(&attributes, freed));
+  EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered) << "not freed";
+}
+
 // An importer that makes wrong calls of both APIs. Each must be refused.
 static void makes_every_mistake(Role& me) {
   const auto lent = me.receive<cudaIpcMemHandle_t>("handle");
   LegacyMapping mapping(lent, kBytes);
   const DeviceBuffer own(kBytes);
+  DeviceBuffer kept(kBytes);
   const cudaIpcMemHandle_t own_handle = own.legacy_handle();
   const auto same = same_bytes<CUipcMemHandle>(own_handle);
   cudaIpcMemHandle_t handle;
@@ -690,7 +700,9 @@ static void makes_every_mistake(Role& me) {
   }
   by_runtime("cudaIpcCloseMemHandle of an own pointer",
              NOTED(cudaIpcCloseMemHandle(own.data)));
-  by_runtime("cudaFree of an imported pointer", NOTED(cudaFree(mapping.data)));
+  const cudaError_t of_import = NOTED(cudaFree(mapping.data));
+  expect_freed(kept);  // the next free
+  by_runtime("cudaFree of an imported pointer", of_import);
   cudaError_t told = cudaSuccess;
   const cudaError_t refusal = in_a_thread([&] {
     const cudaError_t code = cudaIpcGetMemHandle(&handle, nullptr);

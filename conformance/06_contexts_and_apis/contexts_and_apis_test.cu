@@ -99,10 +99,18 @@ TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
   // The context that opens need not be the primary context either. A new
   // process has no primary context yet.
   const auto opens_in_its_own_context = [](Role& me) {
-    const SecondContext own;
-    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+    {
+      const SecondContext own;
+      LegacyMapping mapping(handle, kBytes);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+      mapping.close();
+      open_handle(handle);  // the end of the context closes it
+    }
+    const SecondContext later;
+    LegacyMapping mapping(handle, kBytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
     mapping.close();
     me.signal("closed");
   };

@@ -70,15 +70,20 @@ void expect_no_host_pointer(CUdeviceptr address) {
   EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
               DRIVER(cuPointerGetAttribute)(
                   &host_pointer, CU_POINTER_ATTRIBUTE_HOST_POINTER, address));
-  // The query for many attributes may give null instead of this refusal.
-  CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_HOST_POINTER};
-  void* answers[] = {&host_pointer};
+  // The query for many attributes may give null instead of this refusal. Then
+  // it also gives the attributes after this one.
+  unsigned type = 77;
+  CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_HOST_POINTER,
+                                 CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
+  void* answers[] = {&host_pointer, &type};
   const CUresult code =
-      NOTED(DRIVER(cuPointerGetAttributes)(1, asked, answers, address));
-  if (code == CUDA_SUCCESS)
+      NOTED(DRIVER(cuPointerGetAttributes)(2, asked, answers, address));
+  if (code == CUDA_SUCCESS) {
     EXPECT_EQ(host_pointer, nullptr) << "the host cannot use it";
-  else
+    EXPECT_EQ(type, unsigned{CU_MEMORYTYPE_DEVICE}) << "the next attribute";
+  } else {
     EXPECT_EQ(name_of(code), name_of(CUDA_ERROR_INVALID_VALUE));
+  }
 }
 
 // Judges the driver's attributes of an address inside the mapping, by the query

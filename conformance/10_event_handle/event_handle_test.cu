@@ -2,6 +2,7 @@
 // Mirror of samples/10_event_handle.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include <atomic>
@@ -443,6 +444,14 @@ uint32_t word_at(const Words& words) {
   return seen;
 }
 
+// Calls cuCtxSynchronize by the name that the library exports. Programs that
+// ask cuGetProcAddress of CUDA 13 get another version, which takes an argument.
+CUresult synchronize_context() {
+  static const auto function = reinterpret_cast<decltype(&cuCtxSynchronize)>(
+      dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuCtxSynchronize"));
+  return function == nullptr ? CUDA_ERROR_NOT_FOUND : function();
+}
+
 // Each kind of work is queued directly after a wait, in a stream of its own.
 // One more stream still has work when it is told to wait, and one is destroyed
 // while it waits. A host thread waits for the whole GPU meanwhile.
@@ -492,18 +501,23 @@ void other_works_after_a_wait(Role& me, const Pattern& written) {
   EXPECT_EQ(called, 0) << "before the work was done";
   HostWait host("cudaDeviceSynchronize",
                 []() -> cudaError_t { return cudaDeviceSynchronize(); });
-  HostWait by_driver("cuStreamSynchronize", [&] {
+  const auto in_a_context = [](auto call) {
     const cudaError_t code = cudaSetDevice(0);  // the thread's context
-    return code != cudaSuccess
-               ? code
-               : static_cast<cudaError_t>(DRIVER(cuStreamSynchronize)(rows));
+    return code != cudaSuccess ? code : static_cast<cudaError_t>(call());
+  };
+  HostWait by_driver("cuStreamSynchronize", [&] {
+    return in_a_context([&] { return DRIVER(cuStreamSynchronize)(rows); });
   });
+  HostWait for_context("cuCtxSynchronize",
+                       [&] { return in_a_context(synchronize_context); });
   EXPECT_TRUE(host.is_held()) << "before the work was done";
   EXPECT_FALSE(by_driver.returned()) << "before the work was done";
+  EXPECT_FALSE(for_context.returned()) << "before the work was done";
   me.signal("ready");
   for (const cudaStream_t each : all) EXPECT_TRUE(passes(each));
   EXPECT_EQ(host.join(), cudaSuccess);
   EXPECT_EQ(by_driver.join(), cudaSuccess);
+  EXPECT_EQ(for_context.join(), cudaSuccess);
   EXPECT_TRUE(kernel_reads(by_rows, written)) << "by rows";
   EXPECT_TRUE(kernel_reads(by_peer, written)) << "by cudaMemcpyPeerAsync";
   for (const Words& each : words) EXPECT_EQ(word_at(each), 7u);
@@ -1030,7 +1044,16 @@ static void opens_in_two_threads(Role& me, Api api) {
   EXPECT_TRUE(is_held(stream));
   HostWait waiter = api.host_wait(event);
   EXPECT_TRUE(waiter.is_held());
+  // Only the thread that waits is held: another thread records an event.
+  const SharedEvent other;
+  const Stream free;
+  HostWait recorder("a record", [&] {
+    cudaSetDevice(0);  // the driver API needs a context
+    return static_cast<cudaError_t>(api.event_record(other, free));
+  });
+  EXPECT_FALSE(recorder.is_held()) << "a record waits for a host wait";
   me.signal("ready");
+  EXPECT_EQ(recorder.join(), cudaSuccess);
   EXPECT_EQ(waiter.join(), cudaSuccess);
   EXPECT_TRUE(passes(stream));
   Latch latch;

@@ -650,15 +650,17 @@ static void importer_asks_for_each_record(Role& me, Api api) {
 }
 
 // The records of two processes overlap: the later one stays pending when the
-// earlier one, of the other process, is complete.
+// earlier one, of the other process, is complete. With `waits_first`, the
+// stream of the later record waits for the earlier one directly before it.
 template <class Api>
-static void exporter_records_later(Role& me, Api api) {
+static void exporter_records_later(Role& me, Api api, bool waits_first) {
   const Stream stream;
   const SharedEvent event;
   Latch latch;
   me.send("handle", event.handle());
   me.wait("recorded earlier");
   latch.hold(stream);
+  if (waits_first) EXPECT_SUCCESS(api.stream_wait_event(stream, event));
   EXPECT_SUCCESS(api.event_record(event, stream));
   me.signal("recorded later");
   me.wait("seen");
@@ -697,13 +699,14 @@ TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
   scenario.role("exporter", [](Role& me) {
     by_both_apis([&](auto api) {
       exporter_replaces_its_record(me, api);
-      exporter_records_later(me, api);
+      for (const bool waits_first : {false, true})
+        exporter_records_later(me, api, waits_first);
     });
   });
   scenario.role("importer", [](Role& me) {
     by_both_apis([&](auto api) {
       importer_asks_for_each_record(me, api);
-      importer_records_earlier(me, api);
+      for (int i = 0; i < 2; ++i) importer_records_earlier(me, api);
     });
   });
   scenario.run(20s);
@@ -1064,12 +1067,16 @@ TEST(EventPingPong, OneRecordReleasesAllImporters) {
     queue_copy(copy, mapping, stream);
     EXPECT_SUCCESS(DriverApi::stream_wait_event(other, by_driver.result()));
     queue_copy(other_copy, mapping, other);
+    std::unique_ptr<HostWait> host;  // in two processes: it may spin
+    if (me.index() < 2) host = std::make_unique<HostWait>(event);
     EXPECT_TRUE(is_held(stream));
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(other));
+    if (host != nullptr) EXPECT_FALSE(host->returned());
     me.signal("queued");
     me.wait("released");  // the last importer may start many seconds later
     EXPECT_TRUE(passes(stream));
     EXPECT_TRUE(passes(other));
+    if (host != nullptr) EXPECT_EQ(host->join(), cudaSuccess);
     EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
     EXPECT_TRUE(kernel_reads(other_copy, pattern("exporter")));
     EXPECT_SUCCESS(DriverApi::event_destroy(by_driver.result()));

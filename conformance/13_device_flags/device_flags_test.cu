@@ -2,6 +2,8 @@
 // another process waits for them. Mirror of samples/13_device_flags.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -751,6 +753,22 @@ void expect_copies_and_hosts_are_held(const Words& word,
   CALL(cudaFreeHost(pinned));
 }
 
+// Calls cuCtxSynchronize by the name that the library exports. Programs that
+// ask cuGetProcAddress of CUDA 13 get another version, which takes an argument.
+CUresult synchronize_context() {
+  static const auto function = reinterpret_cast<decltype(&cuCtxSynchronize)>(
+      dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuCtxSynchronize"));
+  return function == nullptr ? CUDA_ERROR_NOT_FOUND : function();
+}
+
+// A call of the driver API that waits, in a thread of its own.
+HostWait host_wait_by_driver(const char* name, std::function<CUresult()> call) {
+  return HostWait(name, [call = std::move(call)] {
+    const cudaError_t code = cudaSetDevice(0);  // the thread's context
+    return code != cudaSuccess ? code : static_cast<cudaError_t>(call());
+  });
+}
+
 // Judges that a wait for `word` holds an event that is recorded directly after
 // it, a stream that waits for this event, and a host that waits for the stream,
 // for the event or for the device.
@@ -770,7 +788,13 @@ void expect_events_and_hosts_are_held(const Words& word,
   HostWait for_device("cudaDeviceSynchronize",
                       [] { return cudaDeviceSynchronize(); });
   HostWait for_event(event);
+  HostWait by_driver = host_wait_by_driver("cuStreamSynchronize", [&] {
+    return DRIVER(cuStreamSynchronize)(stream);
+  });
+  HostWait for_context =
+      host_wait_by_driver("cuCtxSynchronize", synchronize_context);
   EXPECT_TRUE(is_held(event));
+  EXPECT_CODE(CUDA_ERROR_NOT_READY, DRIVER(cuStreamQuery)(stream));
   EXPECT_EQ(cudaEventQuery(interprocess), cudaErrorNotReady)
       << "an event for several processes";
   EXPECT_EQ(cudaStreamQuery(other), cudaErrorNotReady)
@@ -778,13 +802,58 @@ void expect_events_and_hosts_are_held(const Words& word,
   EXPECT_FALSE(for_stream.returned()) << "a host waits for the stream";
   EXPECT_FALSE(for_device.returned()) << "a host waits for the device";
   EXPECT_FALSE(for_event.returned()) << "a host waits for the event";
+  EXPECT_FALSE(by_driver.returned()) << "cuStreamSynchronize";
+  EXPECT_FALSE(for_context.returned()) << "cuCtxSynchronize";
   EXPECT_SUCCESS(write(word, kAwaited, writes));
   for (const Stream* const each : {&stream, &records, &other})
     EXPECT_TRUE(passes(*each));
   EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(interprocess), cudaSuccess);
-  for (HostWait* const host : {&for_stream, &for_device, &for_event})
+  for (HostWait* const host :
+       {&for_stream, &for_device, &for_event, &by_driver, &for_context})
     EXPECT_SUCCESS(host->join());
+}
+
+// Judges that the null stream and a blocking stream wait for each other while
+// one of them waits for a word. A synchronous copy waits for both. The host
+// itself writes the word and reads what the other stream sets: no call of CUDA
+// may be necessary for this.
+void expect_default_stream_is_held() {
+  uint32_t* memory = nullptr;
+  void* device = nullptr;
+  CALL(cudaHostAlloc(&memory, 2 * sizeof *memory, cudaHostAllocMapped));
+  CALL(cudaHostGetDevicePointer(&device, memory, 0));
+  auto* const host = static_cast<volatile uint32_t*>(memory);
+  const Words word(device, sizeof(uint32_t));
+  uint32_t* const target = word.data + 1;
+  const DeviceBuffer source(kWordBytes);
+  clear(source);
+  const Stream blocking(Stream::Kind::kBlocking);
+  CALL(cudaMemsetAsync(target, 0, sizeof *target, blocking));
+  EXPECT_TRUE(passes(blocking));
+  for (const bool null_waits : {false, true}) {
+    SCOPED_TRACE(null_waits ? "the null stream waits" : "a blocking stream");
+    const cudaStream_t waits = null_waits ? nullptr : cudaStream_t{blocking};
+    const cudaStream_t other = null_waits ? cudaStream_t{blocking} : nullptr;
+    uint32_t copied = 1;
+    host[0] = host[1] = 0;
+    EXPECT_SUCCESS(wait_for(word, kAwaited, waits));
+    CALL(cudaMemsetAsync(target, 7, sizeof *target, other));
+    HostWait copy("cudaMemcpy", [&]() -> cudaError_t {
+      return cudaMemcpy(&copied, source.data, sizeof copied,
+                        cudaMemcpyDeviceToHost);
+    });
+    EXPECT_TRUE(is_held(other));
+    EXPECT_EQ(host[1], 0u) << "the other stream does not wait";
+    EXPECT_FALSE(copy.returned()) << "a synchronous copy does not wait";
+    host[0] = kAwaited;
+    EXPECT_TRUE(passes(waits));
+    EXPECT_TRUE(passes(other));
+    EXPECT_SUCCESS(copy.join());
+    EXPECT_EQ(host[1], 0x07070707u);
+    EXPECT_EQ(copied, 0u);
+  }
+  CALL(cudaFreeHost(memory));
 }
 
 // Judges that a wait for `word` holds each kind of work that comes directly
@@ -889,6 +958,7 @@ TEST(DeviceFlags, AWaitHoldsWorkOfEveryKind) {
     expect_work_is_held(word, stream, [&](cudaStream_t waiting) {
       return wait_for(word, kAwaited, waiting);
     });
+    expect_default_stream_is_held();
   });
   scenario.run(20s);
 }
@@ -940,15 +1010,17 @@ static void expect_any_writer_counts(const Words& word) {
 }
 
 // Of two waits directly one after another, each holds the stream.
-static void expect_both_waits_hold(const Words& words) {
+static void expect_both_waits_hold(
+    const Words& words,
+    const std::function<void(const Words (&pair)[2], cudaStream_t stream)>&
+        wait_for_both) {
   const Words pair[2] = {{words.data, sizeof(uint32_t)},
                          {words.data + 8, sizeof(uint32_t)}};
   for (const int last : {0, 1}) {
     SCOPED_TRACE(last == 0 ? "without the first word" : "without the second");
     const Stream waits, writes;
     for (const Words& each : pair) clear(each);
-    for (const Words& each : pair)
-      EXPECT_SUCCESS(wait_for(each, kAwaited, waits));
+    wait_for_both(pair, waits);
     EXPECT_SUCCESS(write(pair[1 - last], kAwaited, writes));
     EXPECT_TRUE(passes(writes));
     EXPECT_TRUE(is_held(waits));
@@ -993,7 +1065,10 @@ TEST(DeviceFlags, EveryStreamAndThreadWritesWords) {
       EXPECT_TRUE(passes(waits));
       EXPECT_EQ(value_at(last.data), kAwaited);
       expect_any_writer_counts(last);
-      expect_both_waits_hold(second);
+      expect_both_waits_hold(second, [](const auto& pair, cudaStream_t waits) {
+        for (const Words& each : pair)
+          EXPECT_SUCCESS(wait_for(each, kAwaited, waits));
+      });
       second.close();
     }
     mapping.close();
@@ -1258,15 +1333,18 @@ TEST(DeviceFlags, ABitMayBeMissingInBoth) {
       ASSERT_TRUE(passes(waits));
     }
     if (attribute(k64Bits) == 0) return;
-    EXPECT_SUCCESS(write_64(word, 15, writes));
-    EXPECT_TRUE(passes(writes));
-    EXPECT_SUCCESS(NOTED(DRIVER(cuStreamWaitValue64)(
-        waits, address_of(word.data), ~uint64_t{6}, CU_STREAM_WAIT_VALUE_NOR)));
-    EXPECT_TRUE(is_held(waits)) << "for 64 bits";
-    EXPECT_SUCCESS(write_64(word, 2, writes));
-    EXPECT_TRUE(passes(waits));
-    clear(word);
-    ASSERT_TRUE(passes(waits));
+    for (const uint64_t one : {uint64_t{1}, kHigh}) {
+      SCOPED_TRACE(one == 1 ? "the lower half" : "the upper half");
+      EXPECT_SUCCESS(write_64(word, 15 * one, writes));
+      EXPECT_TRUE(passes(writes));
+      EXPECT_SUCCESS(NOTED(DRIVER(cuStreamWaitValue64)(
+          waits, address_of(word.data), ~(6 * one), CU_STREAM_WAIT_VALUE_NOR)));
+      EXPECT_TRUE(is_held(waits));
+      EXPECT_SUCCESS(write_64(word, 2 * one, writes));
+      EXPECT_TRUE(passes(waits));
+      clear(word);
+      ASSERT_TRUE(passes(waits));
+    }
   });
   scenario.run(20s);
 }
@@ -1626,6 +1704,11 @@ TEST(DeviceFlags, EveryStreamAndThreadHasBatches) {
       expect_word_on_host(waits_by_batch, writes_by_batch, registered);
     expect_conditions_in_a_batch(words);
     expect_each_wait_of_a_batch(words);
+    expect_both_waits_hold(words, [](const auto& pair, cudaStream_t stream) {
+      EXPECT_SUCCESS(batch({waiting_for(pair[0].data, kAwaited),
+                            waiting_for(pair[1].data, kAwaited)},
+                           stream));
+    });
     expect_32_bits_in_a_batch(words);
     if (attribute(k64Bits) == 0) return;
     expect_conditions_64_in_a_batch(words);

@@ -171,7 +171,10 @@ TEST(ManagedRejection, ManagedMemoryHasNoHandle) {
     EXPECT_TRUE(host_reads(words, pattern("host")));
     CALL(cudaFree(memory));
 
-    for (const size_t bytes : {size_t{4}, kBytes}) {
+    for (const size_t bytes : {size_t{4}, size_t{4096}, kBytes}) {
+      CALL(cudaMallocManaged(&memory, bytes));
+      expect_no_handle(me, "cudaMallocManaged", memory);
+      CALL(cudaFree(memory));
       CUdeviceptr made = 0;
       CALL(DRIVER(cuMemAllocManaged)(&made, bytes, CU_MEM_ATTACH_GLOBAL));
       expect_no_handle(me, "cuMemAllocManaged", words_at(made, bytes).data);
@@ -215,6 +218,11 @@ TEST(ManagedRejection, PinnedHostMemoryHasNoHandle) {
     CALL(cudaMallocHost(&memory, kBytes));
     expect("cudaMallocHost", memory);
     CALL(cudaFreeHost(memory));
+    for (const size_t bytes : {size_t{4}, size_t{4096}}) {
+      CALL(cudaMallocHost(&memory, bytes));
+      expect_no_handle(me, "cudaMallocHost, small", memory);
+      CALL(cudaFreeHost(memory));
+    }
     for (const auto& [flags, name] :
          {std::pair{cudaHostAllocMapped, "cudaHostAllocMapped"},
           std::pair{cudaHostAllocPortable, "cudaHostAllocPortable"},
@@ -321,6 +329,10 @@ TEST(ManagedRejection, StreamOrderedMemoryHasNoHandle) {
     void* const old = freed.data;
     freed.free();
     expect_no_handle(me, "freed memory of a pool", old);
+    const AsyncBuffer last = allocated_from(Pool());
+    expect_not_legacy(me, "memory of a pool that was destroyed", last.data);
+    last.fill(pattern("last"));
+    EXPECT_TRUE(kernel_reads(last, pattern("last")));
     by_both_apis([&](auto api) {
       for (const size_t bytes : {size_t{4}, size_t{4096}, kBytes}) {
         const std::string size = std::to_string(bytes) + " bytes";
@@ -507,6 +519,34 @@ TEST(ManagedRejection, MemoryOfAGraphHasNoHandle) {
     EXPECT_NE(NOTED(cudaMemPoolExportPointer(&data, memory)), cudaSuccess)
         << "a graph's memory is no memory of a shared pool";
     cudaGetLastError();
+    CALL(cudaFree(memory));
+    CALL(cudaGraphExecDestroy(run));
+    CALL(cudaGraphDestroy(graph));
+  });
+  scenario.run(20s);
+}
+
+// A captured allocation makes memory of a graph, too.
+TEST(ManagedRejection, CapturedMemoryHasNoHandle) {
+  covers("MNGD-09");
+  needs(gpus(1), legacy_memory, pools);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const Stream stream;
+    void* memory = nullptr;
+    cudaGraph_t graph = nullptr;
+    CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    CALL(cudaMallocAsync(&memory, kBytes, stream));
+    CALL(cudaStreamEndCapture(stream, &graph));
+    expect_no_handle(me, "a captured allocation", memory);
+    cudaGraphExec_t run = nullptr;
+    CALL(cudaGraphInstantiate(&run, graph, 0));
+    CALL(cudaGraphLaunch(run, stream));
+    CALL(cudaStreamSynchronize(stream));
+    expect_no_handle(me, "memory of a captured allocation", memory);
+    const Words words(memory, kBytes);
+    words.fill(pattern("graph"));
+    EXPECT_TRUE(kernel_reads(words, pattern("graph")));
     CALL(cudaFree(memory));
     CALL(cudaGraphExecDestroy(run));
     CALL(cudaGraphDestroy(graph));

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -328,6 +329,24 @@ static void expect_writes_stay_inside(
   }
 }
 
+// Copies each mapping to the first one, which then gets its old values back.
+static void expect_copies_between(const std::deque<LegacyMapping>& mappings,
+                                  std::function<Pattern(size_t)> in) {
+  const Words& first = mappings.front();
+  const Stream stream;
+  for (size_t i = 1; i < mappings.size(); ++i) {
+    const uint32_t* const from = mappings[i].data;
+    CALL(i % 4 < 2 ? cudaMemcpy(first.data, from, first.bytes(),
+                                cudaMemcpyDeviceToDevice)
+                   : cudaMemcpyAsync(first.data, from, first.bytes(),
+                                     cudaMemcpyDeviceToDevice, stream));
+    CALL(cudaDeviceSynchronize());
+    EXPECT_TRUE(kernel_reads(first, in(i)))
+        << "a copy from allocation " << i << " to allocation 0";
+  }
+  first.fill(in(0));
+}
+
 TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
   covers("SUBA-05");
   needs(gpus(1), legacy_memory);
@@ -376,6 +395,9 @@ TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
                       cudaMemcpyDeviceToDevice));
     }
     CALL(cudaDeviceSynchronize());
+    expect_copies_between(mappings, [](size_t i) {
+      return pattern("written " + number(static_cast<int>(i)));
+    });
     for (LegacyMapping& mapping : mappings) mapping.close();
     me.signal("closed");
   });
@@ -397,6 +419,12 @@ static void closes_one_of_two(Role& me) {
   me.wait("c freed");
   EXPECT_TRUE(kernel_reads(early, pattern("a"))) << "opened before the free";
   early.close();
+  for (const char* name : {"a", "b"}) {
+    const std::string step = name + std::string(", exported after the free");
+    LegacyMapping later(me.receive<cudaIpcMemHandle_t>(step), kSmall);
+    EXPECT_TRUE(kernel_reads(later, pattern(name))) << step;
+    later.close();
+  }
   by_both_apis([&](auto api) {
     MappingBy a(api, handle_a, kSmall), b(api, handle_b, kSmall);
     auto& first = closes_a ? a : b;
@@ -435,6 +463,8 @@ TEST(SuballocationLeak, ClosingOneSuballocationLeavesTheOtherOpen) {
     a.fill(pattern("a"));
     b.fill(pattern("b"));
     me.signal("c freed");
+    me.send("a, exported after the free", a.legacy_handle());
+    me.send("b, exported after the free", b.legacy_handle());
     me.wait("closed", 2);
   });
 

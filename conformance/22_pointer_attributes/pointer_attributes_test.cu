@@ -2,6 +2,7 @@
 // samples/22_pointer_attributes.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
 #include <string>
 
 #include "harness/scenario/cuda.h"
@@ -109,6 +110,38 @@ TEST(PointerAttributes, TheAttributeTellsWhatCanBeExported) {
     }
     CALL(cudaGetSymbolAddress(&memory, variable));
     expect_attribute_is_true("a __device__ variable", memory);
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+// Memory that a program does not get from one call.
+TEST(PointerAttributes, TheAttributeIsTrueOfUnusualMemory) {
+  covers("LMEM-37");
+  needs(gpus(1), legacy_memory, pools);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {
+    void* const host = std::aligned_alloc(4096, kBytes);
+    CALL(cudaHostRegister(host, kBytes, cudaHostRegisterMapped));
+    expect_attribute_is_true("cudaHostRegister", host, kBytes);
+    CALL(cudaHostUnregister(host));
+    std::free(host);
+
+    cudaGraph_t graph = nullptr;
+    cudaGraphNode_t node = nullptr;
+    cudaGraphExec_t run = nullptr;
+    CALL(cudaGraphCreate(&graph, 0));
+    cudaMemAllocNodeParams wanted{};
+    wanted.poolProps = pool_properties();
+    wanted.bytesize = kBytes;
+    CALL(cudaGraphAddMemAllocNode(&node, graph, nullptr, 0, &wanted));
+    CALL(cudaGraphInstantiate(&run, graph, 0));
+    CALL(cudaGraphLaunch(run, nullptr));
+    CALL(cudaStreamSynchronize(nullptr));
+    expect_attribute_is_true("memory of a graph", wanted.dptr, kBytes);
+    CALL(cudaFree(wanted.dptr));
+    CALL(cudaGraphExecDestroy(run));
+    CALL(cudaGraphDestroy(graph));
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);

@@ -254,6 +254,118 @@ static void expect_each_thread_has_its_import(const Descriptor& descriptor) {
       << "the other thread's import was released";
 }
 
+// Does a call succeed while this thread has no current context?
+template <class Call>
+static testing::AssertionResult works_without_context(const char* name,
+                                                      Call call) {
+  CUcontext context = nullptr;
+  CALL(DRIVER(cuCtxGetCurrent)(&context));
+  CALL(DRIVER(cuCtxSetCurrent)(nullptr));
+  const CUresult code = call();
+  CALL(DRIVER(cuCtxSetCurrent)(context));
+  note_call(name);
+  return gives(code, name, {});
+}
+
+// A handle and a place for its memory.
+struct Place {
+  Sentinel<CUmemGenericAllocationHandle> handle;
+  Sentinel<CUdeviceptr> address;
+};
+
+// Maps the memory of a handle and makes it usable. The thread has no current
+// context.
+static void map_without_context(Place& place, size_t bytes) {
+  const CUmemAccessDesc access = access_for(0);
+  ASSERT_TRUE(works_without_context("cuMemAddressReserve, no context", [&] {
+    return DRIVER(cuMemAddressReserve)(place.address.out(), bytes, 0, 0, 0);
+  }));
+  ASSERT_TRUE(works_without_context("cuMemMap, no context", [&] {
+    return DRIVER(cuMemMap)(place.address.result(), bytes, 0,
+                            place.handle.value, 0);
+  }));
+  ASSERT_TRUE(works_without_context("cuMemSetAccess, no context", [&] {
+    return DRIVER(cuMemSetAccess)(place.address.value, bytes, &access, 1);
+  }));
+}
+
+// Asks for what a mapping and its handle say. The thread has no current
+// context.
+static void ask_without_context(const Place& place) {
+  const CUmemAllocationProp wanted = chunk_of(0);
+  Sentinel<size_t> least;
+  EXPECT_TRUE(works_without_context("cuMemGetAllocationGranularity", [&] {
+    return DRIVER(cuMemGetAllocationGranularity)(
+        least.out(), &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  }));
+  Sentinel<unsigned long long> flags;
+  EXPECT_TRUE(works_without_context("cuMemGetAccess, no context", [&] {
+    return DRIVER(cuMemGetAccess)(flags.out(), &wanted.location,
+                                  place.address.value);
+  }));
+  CUmemAllocationProp told{};
+  EXPECT_TRUE(works_without_context("properties, no context", [&] {
+    return DRIVER(cuMemGetAllocationPropertiesFromHandle)(&told,
+                                                          place.handle.value);
+  }));
+  EXPECT_EQ(flags.value, 3u);
+  EXPECT_EQ(told.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
+  Sentinel<CUmemGenericAllocationHandle> retained;
+  ASSERT_TRUE(works_without_context("cuMemRetainAllocationHandle", [&] {
+    return DRIVER(cuMemRetainAllocationHandle)(
+        retained.out(), words_at(place.address.value, 1).data);
+  }));
+  EXPECT_TRUE(works_without_context("cuMemRelease, no context", [&] {
+    return DRIVER(cuMemRelease)(retained.result());
+  }));
+}
+
+// Gives back what map_without_context has made. The thread has no current
+// context.
+static void give_back_without_context(const Place& place, size_t bytes) {
+  EXPECT_TRUE(works_without_context("cuMemUnmap, no context", [&] {
+    return DRIVER(cuMemUnmap)(place.address.value, bytes);
+  }));
+  EXPECT_TRUE(works_without_context("cuMemAddressFree, no context", [&] {
+    return DRIVER(cuMemAddressFree)(place.address.value, bytes);
+  }));
+  EXPECT_TRUE(works_without_context("cuMemRelease, no context", [&] {
+    return DRIVER(cuMemRelease)(place.handle.value);
+  }));
+}
+
+// No context owns memory of cuMemCreate, so a thread without a current context
+// may share it, too. `descriptor` stands for the exporter's memory.
+static void expect_no_context_is_needed(const Descriptor& descriptor) {
+  const size_t bytes = granule();
+  const CUmemAllocationProp wanted = chunk_of(0);
+  Place imported, created;
+  ASSERT_TRUE(works_without_context("cuMemImportFromShareableHandle", [&] {
+    return DRIVER(cuMemImportFromShareableHandle)(
+        imported.handle.out(), by_value(descriptor.get()), kFd);
+  }));
+  ASSERT_TRUE(works_without_context("cuMemCreate, no context", [&] {
+    return DRIVER(cuMemCreate)(created.handle.out(), bytes, &wanted, 0);
+  }));
+  for (Place* place : {&imported, &created})
+    ASSERT_NO_FATAL_FAILURE(map_without_context(*place, bytes));
+  const Words words = words_at(created.address.value, bytes);
+  EXPECT_TRUE(kernel_reads(words_at(imported.address.value, bytes),
+                           pattern("exporter")));
+  words.fill(pattern("created"));
+  EXPECT_TRUE(kernel_reads(words, pattern("created")));
+  int number = -1;
+  EXPECT_TRUE(works_without_context("cuMemExportToShareableHandle", [&] {
+    return DRIVER(cuMemExportToShareableHandle)(&number, created.handle.value,
+                                                kFd, 0);
+  }));
+  const Descriptor exported(number);
+  for (const Place* place : {&imported, &created}) {
+    ask_without_context(*place);
+    give_back_without_context(*place, bytes);
+  }
+}
+
 // An importer whose calls are made in several threads.
 static void uses_chunks_in_threads(Role& me) {
   const Descriptor descriptors[2] = {me.receive_descriptor("descriptor"),
@@ -267,6 +379,7 @@ static void uses_chunks_in_threads(Role& me) {
   });
   Chunk chunks[2] = {Chunk(handles[0].result()), Chunk(handles[1].result())};
   expect_each_thread_has_its_import(descriptors[0]);
+  expect_no_context_is_needed(descriptors[0]);
   const Mapping mapping(chunks[1], bytes);
   EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
   const CUmemAccessDesc access = access_for(0);

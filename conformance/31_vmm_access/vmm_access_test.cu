@@ -25,6 +25,7 @@ constexpr auto kRead = CU_MEM_ACCESS_FLAGS_PROT_READ;
 constexpr auto kReadWrite = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 constexpr unsigned long long kNone = 0;
 constexpr int kChunks = 11;
+constexpr int kLater = 5;                  // one of these chunks
 constexpr size_t kGranules[] = {1, 3, 1};  // of chunks of unequal sizes
 constexpr size_t kAllGranules = 5;         // of these chunks together
 constexpr uint32_t kLanded = 0x1badbad1;
@@ -332,6 +333,16 @@ TEST(VmmAccess, OnlyTheNamedGpuGetsAccess) {
   scenario.run(20s);
 }
 
+// An importer of memory that was exported while its exporter could only read.
+static void writes_by_second_descriptor(Role& me) {
+  const size_t bytes = granule();
+  const Descriptor second = me.receive_descriptor("second descriptor");
+  const Mapped later(Chunk::import(second), bytes);
+  allow(later.address(), bytes);
+  ASSERT_EQ(access_at(later.address()), 3u) << "exported by a reader";
+  words_at(later.address(), bytes).fill(pattern("D"));
+}
+
 TEST(VmmAccess, EachProcessSetsItsOwnAccess) {
   covers("VMM-19");
   needs(gpus(1), vmm_fd);
@@ -358,10 +369,11 @@ TEST(VmmAccess, EachProcessSetsItsOwnAccess) {
     EXPECT_TRUE(kernel_reads(mapping, pattern("B"))) << "given again";
     EXPECT_EQ(access_at(mapping.address()), 3u) << "the importer has read";
     allow(mapping.address(), bytes, kRead);
+    me.send_descriptor("second descriptor", chunk.descriptor().get());
     me.signal("may not write");
-    me.wait("C written");
+    me.wait("C and D written");
     EXPECT_EQ(access_at(mapping.address()), 1u) << "the importer may write";
-    EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("D")));
   });
 
   scenario.role("importer", [](Role& me) {
@@ -384,7 +396,9 @@ TEST(VmmAccess, EachProcessSetsItsOwnAccess) {
     EXPECT_EQ(access_at(mapped.address()), 3u) << "the exporter may only read";
     words.fill(pattern("C"));
     EXPECT_TRUE(copy_reads(words, pattern("C")));
-    me.signal("C written");
+    writes_by_second_descriptor(me);
+    EXPECT_TRUE(copy_reads(words, pattern("D")));
+    me.signal("C and D written");
   });
   scenario.run(20s);
 }
@@ -669,7 +683,8 @@ static void expect_no_far_offset(const Reservation& range, const Chunk& chunk) {
 }
 
 // A driver may refuse to map a part of the memory. If it maps the first half,
-// the exporter's values must be there.
+// the exporter's values must be there, and the addresses after it are free for
+// other memory.
 static void map_first_half(Role& me, const Reservation& range,
                            const Chunk& chunk) {
   const size_t half = range.bytes() / 2;
@@ -679,6 +694,9 @@ static void map_first_half(Role& me, const Reservation& range,
   if (code != CUDA_SUCCESS) return;
   allow(range.at(0), half);
   EXPECT_TRUE(kernel_reads(words_at(range.at(0), half), pattern("exporter")));
+  const Chunk other = Chunk::create(half);
+  range.map(half, half, other);
+  range.unmap(half, half);
   range.unmap(0, half);
 }
 
@@ -1137,6 +1155,29 @@ TEST(VmmAccess, TheWantedAddressIsAHint) {
   scenario.run(20s);
 }
 
+// The size must be a multiple of a page. The documentation does not say that
+// each such size is possible. If it is, it frees the addresses.
+static void observe_size_in_pages(Role& me) {
+  const size_t bytes = granule() + static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  Sentinel<CUdeviceptr> address;
+  const CUresult code =
+      NOTED(DRIVER(cuMemAddressReserve)(address.out(), bytes, 0, 0, 0));
+  me.observe("a size of one granule and one page: " + name_of(code));
+  if (code == CUDA_SUCCESS)
+    EXPECT_SUCCESS(DRIVER(cuMemAddressFree)(address.result(), bytes));
+}
+
+// Addresses are not memory: a process can reserve more of them than the GPU has
+// memory.
+static void expect_more_addresses_than_memory() {
+  size_t free = 0, total = 0;
+  CALL(cudaMemGetInfo(&free, &total));
+  const size_t bytes = (total / granule() + 1) * granule();
+  Sentinel<CUdeviceptr> address;
+  EXPECT_SUCCESS(DRIVER(cuMemAddressReserve)(address.out(), bytes, 0, 0, 0));
+  EXPECT_SUCCESS(DRIVER(cuMemAddressFree)(address.result(), bytes));
+}
+
 TEST(VmmAccess, AddressesAreAlignedAsWanted) {
   covers("VMM-44");
   needs(gpus(1), vmm);
@@ -1162,6 +1203,8 @@ TEST(VmmAccess, AddressesAreAlignedAsWanted) {
         CUDA_ERROR_INVALID_VALUE)
         << "a wanted address that is no multiple of a page";
     EXPECT_TRUE(context_is_usable());
+    observe_size_in_pages(me);
+    expect_more_addresses_than_memory();
 
     // One range may be aligned by chance, so the test reserves several at once.
     // For some of them it asks for an address that is already reserved.
@@ -1185,23 +1228,71 @@ TEST(VmmAccess, AddressesAreAlignedAsWanted) {
   scenario.run(20s);
 }
 
+static void expect_poison_in_each_chunk(const Reservation& range) {
+  for (int k = 0; k < kChunks; ++k) {
+    uint32_t word = 0;
+    CALL(cudaMemcpy(&word, pointer_to(range.at(k * granule())), sizeof word,
+                    cudaMemcpyDeviceToHost));
+    EXPECT_EQ(word, 0xEEEEEEEEu) << "chunk " << k;
+  }
+}
+
 // Judges that a stream writes a word in each of several chunks that lie side by
-// side.
+// side, by single calls and by a batch, and that it waits for the word of the
+// right chunk.
 static void expect_words_reach_their_chunks(const Reservation& range) {
   const size_t bytes = granule();
   const Stream stream;
   words_at(range.at(0), range.bytes()).poison();
+  const auto last_word = [&](uint32_t k) {
+    return range.at((k + 1) * bytes - sizeof k);
+  };
+  const auto expect_each = [&](const char* by, uint32_t more) {
+    EXPECT_TRUE(passes(stream));
+    for (uint32_t k = 0; k < kChunks; ++k) {
+      uint32_t word = ~k;
+      CALL(cudaMemcpy(&word, pointer_to(last_word(k)), sizeof word,
+                      cudaMemcpyDeviceToHost));
+      EXPECT_EQ(word, k + more) << "the last word of chunk " << k << by;
+    }
+  };
   for (uint32_t k = 0; k < kChunks; ++k)
     EXPECT_SUCCESS(NOTED(DRIVER(cuStreamWriteValue32)(
-        stream, range.at((k + 1) * bytes - sizeof k), k,
-        CU_STREAM_WRITE_VALUE_DEFAULT)));
-  EXPECT_TRUE(passes(stream));
+        stream, last_word(k), k, CU_STREAM_WRITE_VALUE_DEFAULT)));
+  expect_each("", 0);
+  std::vector<CUstreamBatchMemOpParams> batch(kChunks);
   for (uint32_t k = 0; k < kChunks; ++k) {
-    uint32_t word = ~k;
-    CALL(cudaMemcpy(&word, pointer_to(range.at((k + 1) * bytes - sizeof k)),
-                    sizeof word, cudaMemcpyDeviceToHost));
-    EXPECT_EQ(word, k) << "the last word of chunk " << k;
+    batch[k].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    batch[k].writeValue.address = last_word(k);
+    batch[k].writeValue.value = k + kChunks;
   }
+  EXPECT_SUCCESS(
+      NOTED(DRIVER(cuStreamBatchMemOp)(stream, kChunks, batch.data(), 0)));
+  expect_each(", by a batch", kChunks);
+}
+
+// The exporter's part of expect_wait_in_later_chunk: it writes the value into
+// both chunks, so that no stream waits for ever.
+static void end_every_wait(Role& me, const Reservation& range) {
+  me.wait("waited for a word");
+  for (const int k : {0, kLater})
+    CALL(cudaMemcpy(pointer_to(range.at(k * granule())), &kLanded,
+                    sizeof kLanded, cudaMemcpyHostToDevice));
+  me.signal("no wait is left");
+}
+
+// Judges that a stream waits for the word of a later chunk, which has the value
+// already, and not for the word of the first chunk.
+static void expect_wait_in_later_chunk(Role& me, const Reservation& range) {
+  const Stream stream;
+  words_at(range.at(0), range.bytes()).poison();
+  CALL(cudaMemcpy(pointer_to(range.at(kLater * granule())), &kLanded,
+                  sizeof kLanded, cudaMemcpyHostToDevice));
+  EXPECT_SUCCESS(NOTED(DRIVER(cuStreamWaitValue32)(
+      stream, range.at(kLater * granule()), kLanded, CU_STREAM_WAIT_VALUE_EQ)));
+  EXPECT_TRUE(passes(stream)) << "the word of the chunk has the value";
+  me.signal("waited for a word");
+  me.wait("no wait is left");
 }
 
 // Access can be taken from two chunks in the middle, and given to them again,
@@ -1338,6 +1429,7 @@ TEST(VmmAccess, ImportedChunksLieSideBySide) {
       words_at(range.at(k * bytes), bytes).fill(pattern(name_of_chunk(k)));
       me.send_descriptor(name_of_chunk(k), chunks[k].descriptor().get());
     }
+    end_every_wait(me, range);
     me.wait("done");
     EXPECT_TRUE(kernel_reads(words_at(range.at(0), range.bytes()),
                              pattern("by the importer")));
@@ -1361,13 +1453,9 @@ TEST(VmmAccess, ImportedChunksLieSideBySide) {
     // One memset and one kernel use the whole range.
     const Words whole = words_at(range.at(0), range.bytes());
     whole.poison();
-    for (int k = 0; k < kChunks; ++k) {
-      uint32_t word = 0;
-      CALL(cudaMemcpy(&word, pointer_to(range.at(k * bytes)), sizeof word,
-                      cudaMemcpyDeviceToHost));
-      EXPECT_EQ(word, 0xEEEEEEEEu) << name_of_chunk(k);
-    }
+    expect_poison_in_each_chunk(range);
     expect_words_reach_their_chunks(range);
+    expect_wait_in_later_chunk(me, range);
     expect_copies_cross_borders(range);
     expect_sets_cross_borders(range);
     whole.fill(pattern("by the importer"));

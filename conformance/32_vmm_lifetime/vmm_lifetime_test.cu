@@ -131,6 +131,21 @@ int rounds() {
 
 // --- references -------------------------------------------------------------
 
+// More imports than the GPU could hold if each of them was memory of its own.
+static void import_very_often(const Descriptor& descriptor) {
+  size_t free = 0, total = 0;
+  CALL(cudaMemGetInfo(&free, &total));
+  std::deque<Chunk> many;
+  while (many.size() <= total / kWatched) {
+    Sentinel<CUmemGenericAllocationHandle> handle;
+    EXPECT_SUCCESS(DRIVER(cuMemImportFromShareableHandle)(
+        handle.out(), by_value(descriptor.get()),
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    if (!handle.touched()) return;
+    many.emplace_back(handle.result());
+  }
+}
+
 TEST(VmmLifetime, EveryImportHasItsOwnRelease) {
   covers("VMM-15");
   needs(gpus(1), vmm_fd, alone);
@@ -152,6 +167,7 @@ TEST(VmmLifetime, EveryImportHasItsOwnRelease) {
       const Descriptor descriptor = me.receive_descriptor("descriptor");
       for (int i = 0; i < kImports; ++i)
         imports.push_back(Chunk::import(descriptor));
+      import_very_often(descriptor);
     }
     me.signal("imported");
     me.wait("given up");
@@ -225,6 +241,29 @@ TEST(VmmLifetime, AMappingOutlivesItsHandle) {
   scenario.run(30s);
 }
 
+// A memset in another context than the one in which memory was mapped.
+static void expect_set_arrives(const Mapping& mapping) {
+  constexpr uint32_t kSet = 0x3C3C3C3C;
+  uint32_t seen = 0;
+  CALL(cudaMemset(mapping.data, 0x3C, mapping.bytes()));
+  CALL(cudaMemcpy(&seen, mapping.data + mapping.count - 1, sizeof seen,
+                  cudaMemcpyDeviceToHost));
+  EXPECT_EQ(seen, kSet) << "set in another context";
+  mapping.fill(pattern("exporter"));
+}
+
+// Addresses that were reserved in a context that has ended are still reserved.
+static void expect_addresses_stay(const Reservation& range,
+                                  const Chunk& chunk) {
+  const CUmemAccessDesc access = access_for(0);
+  range.map(0, range.bytes(), chunk);
+  EXPECT_SUCCESS(
+      DRIVER(cuMemSetAccess)(range.at(0), range.bytes(), &access, 1));
+  EXPECT_TRUE(
+      kernel_reads(words_at(range.at(0), range.bytes()), pattern("exporter")));
+  range.unmap(0, range.bytes());
+}
+
 // The documentation of cuCtxDestroy: it "will not destroy memory allocations by
 // cuMemCreate() […] These memory allocations are not associated with any CUDA
 // context".
@@ -247,17 +286,20 @@ TEST(VmmLifetime, AnImportBelongsToNoContext) {
     CALL(DRIVER(cuCtxCreate)(&other, nullptr, 0, 0));
     const Chunk chunk = Chunk::import(descriptor);
     const Mapping mapping(chunk, granule());
+    const Reservation reserved(granule());
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
     CALL(cudaSetDevice(0));
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")))
         << "in another context";
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")))
         << "in another context";
+    expect_set_arrives(mapping);
     CALL(DRIVER(cuCtxDestroy)(other));
     EXPECT_EQ(access_at(mapping.address()), 3u) << "its context has ended";
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")))
         << "its context has ended";
     EXPECT_TRUE(kernel_reads(Mapping(chunk, granule()), pattern("exporter")));
+    expect_addresses_stay(reserved, chunk);
     mapping.fill(pattern("importer"));
     me.signal("done");
   });

@@ -83,6 +83,28 @@ void expect_copies_and_memsets_arrive(const Words& memory) {
   own.poison();
   CALL(cudaMemcpy(own.data, memory.data, memory.bytes(), cudaMemcpyDefault));
   EXPECT_TRUE(kernel_reads(own, pattern("copied")));
+  const Stream stream;
+  CALL(cudaMemsetAsync(memory.data, 0x3C, memory.bytes(), stream));
+  CALL(cudaStreamSynchronize(stream));
+  const uint32_t set = memory.data[memory.count - 1];
+  EXPECT_EQ(set, 0x3C3C3C3Cu) << "set by cudaMemsetAsync";
+  CALL(cudaMemcpyAsync(memory.data, own.data, memory.bytes(), cudaMemcpyDefault,
+                       stream));
+  CALL(cudaStreamSynchronize(stream));
+  EXPECT_TRUE(host_reads(memory, pattern("copied"))) << "in a stream";
+}
+
+// A stream writes words of memory that the CPU also uses.
+void expect_words_arrive(const Words& memory) {
+  constexpr uint32_t kWritten = 0x1badbad1;
+  for (const size_t i : {size_t{0}, memory.count - 1}) {
+    const volatile uint32_t* const word = memory.data + i;
+    EXPECT_SUCCESS(
+        DRIVER(cuStreamWriteValue32)(nullptr, address_of(memory.data + i),
+                                     kWritten, CU_STREAM_WRITE_VALUE_DEFAULT));
+    CALL(cudaDeviceSynchronize());
+    EXPECT_EQ(*word, kWritten) << "word " << i;
+  }
 }
 
 // Judges that the CPU gets access to the second mapping of a chunk only by a
@@ -124,6 +146,7 @@ static void uses_memory_of_a_node(Role& me) {
   me.signal("written by the CPU");
   me.wait("read");
   expect_copies_and_memsets_arrive(mapping);
+  expect_words_arrive(mapping);
   mapping.fill(pattern("importer's GPU"));
   me.signal("written by the GPU");
   me.wait("written back");

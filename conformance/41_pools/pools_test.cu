@@ -222,6 +222,7 @@ TEST(Pools, ANamedPoolServesOneCall) {
 static void expect_freed_in_order(cudaMemPool_t on_1) {
   set_attribute(on_1, cudaMemPoolReuseAllowInternalDependencies, 0);
   set_attribute(on_1, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
+  const uint64_t used = attribute(on_1, cudaMemPoolAttrUsedMemCurrent);
   const Stream stream, other;
   const DeviceBuffer poison(kBytes), copy(kBytes);
   CALL(cudaSetDevice(1));
@@ -242,6 +243,9 @@ static void expect_freed_in_order(cudaMemPool_t on_1) {
   EXPECT_TRUE(passes(stream));
   EXPECT_TRUE(passes(other));
   EXPECT_TRUE(kernel_reads(copy, pattern("first")));
+  CALL(cudaStreamSynchronize(stream));
+  EXPECT_EQ(attribute(on_1, cudaMemPoolAttrUsedMemCurrent), used + next.bytes())
+      << "what was freed is not in use";
 }
 
 TEST(Pools, ANamedPoolMayBeOfAnotherDevice) {
@@ -329,13 +333,16 @@ TEST(Pools, APoolOfTheHostIsNeverCurrentOnAGpu) {
 template <class Api>
 static void destroys_the_current(Api api) {
   const Pool before;
-  Pool own;
+  Pool earlier, own;
+  CALL(cudaDeviceSetMemPool(0, earlier));
   CALL(cudaDeviceSetMemPool(0, before));
   CALL(cudaDeviceSetMemPool(0, own));
   AsyncBuffer older(kBytes);
   older.fill(pattern("older"));
   Pool().destroy();
   EXPECT_EQ(current_pool(), own) << "another pool was destroyed";
+  EXPECT_SUCCESS(api.mem_pool_destroy(earlier.release()));
+  EXPECT_EQ(current_pool(), own) << "a pool that was current was destroyed";
   EXPECT_SUCCESS(api.mem_pool_destroy(own.release()));
   EXPECT_EQ(current_pool(), default_pool());
   const Pool after;
@@ -695,7 +702,8 @@ static void sets_the_pool_of_the_host(Api api) {
   constexpr auto kPinned = cudaMemAllocationTypePinned;
   constexpr cudaMemLocation host{cudaMemLocationTypeHost, 0};
   if (attribute(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED) != 1) return;
-  const Pool own = created(api, on_the_host());
+  const Pool own = created(api, on_the_host()), of_gpu;
+  CALL(api.device_set_mem_pool(0, of_gpu));
   Sentinel<cudaMemPool_t> preset;
   EXPECT_SUCCESS(api.mem_get_default_mem_pool(preset.out(), host, kPinned));
   for (const cudaMemPool_t next : {cudaMemPool_t{own}, preset.result()}) {
@@ -705,8 +713,9 @@ static void sets_the_pool_of_the_host(Api api) {
     EXPECT_EQ(current.result(), next);
     EXPECT_SUCCESS(api.mem_get_default_mem_pool(still.out(), host, kPinned));
     EXPECT_EQ(still.result(), preset.value) << "the default pool of the host";
-    EXPECT_EQ(current_pool(), default_pool()) << "that of the GPU";
+    EXPECT_EQ(current_pool(), of_gpu) << "that of the GPU";
   }
+  CALL(api.device_set_mem_pool(0, default_pool()));
 }
 
 // Queries and sets the pool for a place together with a kind of memory. Also

@@ -925,16 +925,17 @@ TEST(ReusePolicies, ACapturedMemsetWorks) {
   scenario.run(20s);
 }
 
-// Captures an allocation from a shared pool. The call names the pool, or the
-// pool is current.
+// Captures an allocation from a shared pool, or from a pool that cannot be
+// shared. The call names the pool, or the pool is current.
 template <class Api>
-static void captures_an_allocation(Role& me, Api api, bool current) {
+static void captures_an_allocation(Role& me, Api api, bool shared,
+                                   bool current) {
   const std::string which = std::string(api.kName) + ", " +
                             (current ? "the current pool" : "a named pool") +
-                            ": ";
+                            (shared ? ": " : " without handle types: ");
   const Stream stream;
-  const Pool pool = created(api, shareable());
-  const Descriptor shared = exported(api, pool);
+  const Pool pool = created(api, shared ? shareable() : pool_properties());
+  if (shared) exported(api, pool);
   const AsyncBuffer neighbour = allocated(api, pool, kBytes, stream);
   neighbour.fill(pattern("neighbour"), stream);
   if (current) CALL(api.device_set_mem_pool(0, pool));
@@ -955,10 +956,10 @@ static void captures_an_allocation(Role& me, Api api, bool current) {
     me.observe(which + "export of the node's pointer: " +
                name_of(api.mem_pool_export_pointer(&data, memory)));
     cudaGetLastError();
-    me.observe(which +
-               std::to_string(attribute(pool, cudaMemPoolAttrUsedMemCurrent) -
-                              kBytes) +
+    const uint64_t used = attribute(pool, cudaMemPoolAttrUsedMemCurrent);
+    me.observe(which + std::to_string(used - kBytes) +
                " bytes of the pool are in use for the node");
+    if (!shared) EXPECT_EQ(used, kBytes) << "the node is not of the pool";
   }
   if (graph != nullptr) CALL(cudaGraphDestroy(graph));
   EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
@@ -972,8 +973,9 @@ TEST(ReusePolicies, ACapturedAllocationOfASharedPool) {
   Scenario scenario(Scenario::kShared);
   scenario.role("capturer", [](Role& me) {
     by_both_apis([&](auto api) {
-      for (const bool current : {false, true})
-        captures_an_allocation(me, api, current);
+      for (const bool shared : {true, false})
+        for (const bool current : {false, true})
+          captures_an_allocation(me, api, shared, current);
     });
   });
   scenario.run(20s);

@@ -806,6 +806,16 @@ TEST(PoolIpc, APointerOfAPoolThatIsNotSharedYet) {
   scenario.run(20s);
 }
 
+// Judges that the address range in which the memory lies contains all of it.
+static void expect_range_around(const Words& memory) {
+  Sentinel<CUdeviceptr> begin;
+  Sentinel<size_t> bytes;
+  const CUdeviceptr first = address_of(memory.data);
+  EXPECT_SUCCESS(DRIVER(cuMemGetAddressRange)(begin.out(), bytes.out(), first));
+  EXPECT_LE(begin.result(), first);
+  EXPECT_GE(begin.result() + bytes.result(), first + memory.bytes());
+}
+
 // Judges that imports still work after imports beside them were freed.
 template <class Written>
 static void frees_every_second(std::vector<AsyncBuffer>& buffers,
@@ -866,6 +876,7 @@ TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
         const AsyncBuffer& buffer = buffers[static_cast<size_t>(i)];
         EXPECT_TRUE(kernel_reads(buffer, block(time, i)));
         EXPECT_TRUE(copy_reads(buffer, block(time, i)));
+        expect_range_around(buffer);
       }
       frees_every_second(buffers, [&](int i) { return block(time, i); });
       me.signal("freed");

@@ -334,6 +334,8 @@ static void reaches_the_maximal_size(Role& me, Api api,
   CALL(cudaDeviceSetMemPool(0, preset));
   EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), had)
       << "what was refused is not in use";
+  EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemHigh), had)
+      << "what was refused was never in use";
 
   for (const bool async : {true, false}) {
     CALL(async ? cudaFreeAsync(pieces.back(), nullptr)
@@ -437,6 +439,14 @@ static void destroys_a_pool_in_use(Role& me, Api api) {
   EXPECT_LT(kept + kUnused, before + kNoise) << "an idle pool";
   EXPECT_SUCCESS(api.mem_pool_destroy(idle.release()));
   EXPECT_TRUE(returned(kept, kUnused)) << "an idle pool";
+
+  // The other free, too, frees memory of a destroyed pool.
+  Pool gone = created(api);
+  AsyncBuffer left = allocated(api, gone, kBytes);
+  left.fill(pattern("left"));
+  EXPECT_SUCCESS(api.mem_pool_destroy(gone.release()));
+  EXPECT_TRUE(kernel_reads(left, pattern("left")));
+  expect_free(api, left);
   EXPECT_TRUE(context_is_usable());
 }
 

@@ -332,6 +332,17 @@ static void expect_watermark(cudaMemPool_t pool, uint64_t bytes) {
   if (code == cudaSuccess) EXPECT_EQ(high.result(), bytes);
 }
 
+// The same after a reset, if the importer may reset the watermark.
+static void expect_watermark_after_reset(cudaMemPool_t pool, uint64_t bytes) {
+  by_both_apis([&](auto api) {
+    uint64_t value = 0;
+    const auto code =
+        api.mem_pool_set_attribute(pool, cudaMemPoolAttrUsedMemHigh, &value);
+    cudaGetLastError();
+    if (code == decltype(code){}) expect_watermark(pool, bytes);
+  });
+}
+
 TEST(ImportLimits, StatisticsCountOwnImportsOnly) {
   covers("IMPL-05");
   needs(gpus(1), pool_fd);
@@ -382,6 +393,7 @@ TEST(ImportLimits, StatisticsCountOwnImportsOnly) {
     }
     expect_used("after the frees in other threads", 0);
     expect_watermark(pool, all);
+    expect_watermark_after_reset(pool, 0);
     me.signal("freed");
   });
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -450,8 +451,8 @@ TEST(ImporterDies, APointerFromBeforeAResetIsClosed) {
 }
 
 // The importer's ways to end what it has open, in this order. After the reset
-// by the driver API it makes no call: no documentation says how the runtime
-// goes on.
+// by the driver API it only gives up a reference: no documentation says how the
+// runtime goes on.
 static const std::vector<std::string> kEnds = {"reset", "second reset",
                                                "reset by the driver API"};
 // The same, and then the end of another process's context.
@@ -578,6 +579,15 @@ static void leaves_all_open(Role& me, const Handle& handle,
   words.fill(pattern("importer's " + end));
 }
 
+// "Resetting the primary context does not release it": the reference from
+// before the reset is still there.
+static void resets_by_the_driver_api() {
+  CUcontext primary = nullptr;
+  CALL(DRIVER(cuDevicePrimaryCtxRetain)(&primary, 0));
+  EXPECT_SUCCESS(DRIVER(cuDevicePrimaryCtxReset)(0));
+  EXPECT_SUCCESS(DRIVER(cuDevicePrimaryCtxRelease)(0));
+}
+
 // "Any subsequent API call to this device will reinitialize the device."
 TEST(ImporterDies, AnImporterResetsItsDevice) {
   covers("LIFE-15");
@@ -594,7 +604,7 @@ TEST(ImporterDies, AnImporterResetsItsDevice) {
                 SCOPED_TRACE("before the " + end);
                 leaves_all_open(me, handle, event, end);
                 if (end == kEnds.back())
-                  EXPECT_SUCCESS(DRIVER(cuDevicePrimaryCtxReset)(0));
+                  resets_by_the_driver_api();
                 else
                   EXPECT_SUCCESS(cudaDeviceReset());
                 me.signal(end);
@@ -655,20 +665,45 @@ TEST(ImporterDies, AResetBeginsNoNewIds) {
   scenario.run(20s);
 }
 
+// The documentation of cuCtxDestroy: "These resources also include memory
+// allocations by cuMemAlloc()".
+static void ends_a_context_with_memory() {
+  CALL(cudaFree(nullptr));
+  const size_t before = free_memory();
+  CUcontext own = nullptr;
+  CUdeviceptr memory = 0;
+  CALL(DRIVER(cuCtxCreate)(&own, nullptr, 0, 0));
+  CALL(DRIVER(cuMemAlloc)(&memory, kLarge));
+  CALL(DRIVER(cuCtxDestroy)(own));
+  CALL(cudaSetDevice(0));
+  EXPECT_TRUE(returned(before - kLarge, kLarge)) << "memory of a context";
+}
+
 // The documentation of cudaDeviceReset: "These resources also include memory
-// allocations by cudaMalloc".
+// allocations by cudaMalloc, cudaMallocHost, cudaMallocManaged and
+// cudaMallocPitch", and "all allocations … in the current process".
 TEST(ImporterDies, AResetGivesExportedMemoryBack) {
   covers("LIFE-15");
   needs(gpus(1), legacy_memory, alone);
   Scenario scenario;
   scenario.role("exporter", [](Role&) {
+    ends_a_context_with_memory();
     void* lent = nullptr;
     CALL(cudaMalloc(&lent, kLarge));
     Sentinel<Handle> handle;
     CALL(cudaIpcGetMemHandle(handle.out(), lent));
+    void* pitched = nullptr;
+    size_t pitch = 0;
+    CALL(cudaMallocPitch(&pitched, &pitch, kBytes, kLarge / kBytes));
+    void* of_another_thread = nullptr;
+    cudaError_t code = cudaErrorUnknown;
+    note_call("cudaMalloc in another thread");
+    std::thread([&] { code = cudaMalloc(&of_another_thread, kLarge); }).join();
+    EXPECT_EQ(code, cudaSuccess);
     const size_t held = free_memory();
     CALL(cudaDeviceReset());
-    EXPECT_TRUE(returned(held, kLarge)) << "exported, and open nowhere";
+    // The memory that was exported is open nowhere.
+    EXPECT_TRUE(returned(held + 2 * kLarge, kLarge)) << "three allocations";
   });
   scenario.run(20s);
 }

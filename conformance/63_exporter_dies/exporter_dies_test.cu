@@ -137,9 +137,9 @@ void uses_the_chunk_of_one_that(Role& me, const std::string& end) {
 
 // Runs an importer with one exporter after another; each lends a chunk and ends
 // in another way. The importer is called with the way.
-void at_each_end(void (*importer)(Role&, const std::string&)) {
-  const std::vector<std::string> ends = {"is killed", "exits",
-                                         "resets its device"};
+void at_each_end(void (*importer)(Role&, const std::string&),
+                 const std::vector<std::string>& ends = {"is killed", "exits",
+                                                         "resets its device"}) {
   Scenario scenario(Scenario::kShared);
   for (const std::string& end : ends)
     scenario
@@ -271,6 +271,28 @@ TEST(ExporterDies, ItsDescriptorCanBeImportedAgain) {
   });
   scenario.roles("late importer", 2, imports_after_the_death);
   scenario.run(20s);
+}
+
+// Imports the chunk of an exporter that has ended. No process has imported it
+// before.
+static void imports_first_after_one_that(Role& me, const std::string& end) {
+  const size_t bytes = three_granules();
+  const Descriptor descriptor =
+      me.receive_descriptor("chunk of one that " + end);
+  me.signal("mapped what comes from one that " + end);  // it may end now
+  me.wait_for_end("exporter that " + end);
+  const Mapping mapping(Chunk::import(descriptor), bytes);
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+  mapping.fill(pattern("importer"));
+  const Mapping second(Chunk::import(descriptor), bytes);
+  EXPECT_TRUE(kernel_reads(second, pattern("importer")));
+}
+
+TEST(ExporterDies, ItsDescriptorCanBeImportedFirstAfterItsEnd) {
+  covers("LIFE-07");
+  needs(gpus(1), vmm_fd);
+  at_each_end(imports_first_after_one_that, {"exits", "resets its device"});
 }
 
 TEST(ExporterDies, AnExporterOfAPoolDies) {

@@ -3,7 +3,13 @@
 // Mirror of samples/75_unrelated_processes.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -69,6 +75,24 @@ bool hangs_up(const Descriptor& connection) {
 
 }  // namespace
 
+// Goes on in a child of this process, which has not used CUDA. The child is no
+// child of the other roles' parent, and is in a session of its own. This
+// process ends as the child ends.
+static void go_on_as_a_stranger(Role& me) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || setsid() == -1)
+      me.broken("the process cannot begin a session");
+    return;
+  }
+  if (child == -1) me.broken("the process cannot have a child");
+  int status = 0;
+  while (waitpid(child, &status, 0) == -1 && errno == EINTR) {
+  }
+  _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+}
+
 // An exporter that offers memory, an event and a chunk at a path.
 static void offers_memory_and_an_event(Role& me) {
   const DeviceBuffer memory(kBytes);
@@ -118,7 +142,7 @@ TEST(UnrelatedProcesses, APathIsEnough) {
   scenario.role("exporter", offers_memory_and_an_event);
 
   scenario.role("importer", [](Role& me) {
-    if (setsid() == -1) me.broken("the process cannot begin a session");
+    go_on_as_a_stranger(me);
     const Descriptor connection(connect_to(me.receive_bytes("path").c_str()));
     CALL(cudaFree(nullptr));
     Descriptor exported;

@@ -131,8 +131,13 @@ void rounds(Events events, Judge judge) {
         replay.launch_in(other);
         EXPECT_TRUE(passes(other));
         EXPECT_TRUE(copy_reads(copy, round_pattern(kRounds - 1)));
+        // But a launch comes after the graph's earlier launches.
+        replay.launch_in(stream);
+        replay.launch_in(other);
+        EXPECT_TRUE(is_held(other)) << "the earlier launch is held";
         beside.release();
         EXPECT_TRUE(passes(stream));
+        EXPECT_TRUE(passes(other));
       }
     }
     judge(me, wrong.so_far());
@@ -326,13 +331,19 @@ void launches_two_graphs(const Words& shared, Way way) {
   const Stream first, second;
   const cudaStream_t streams[] = {first, second, nullptr, cudaStreamPerThread};
   std::unique_ptr<Graph> graphs[2];
+  CALL(cudaMemset(shared.data, 0, kBytes));
+  CALL(cudaDeviceSynchronize());
   for (int i = 0; i < 2; ++i) {
-    buffers[i].fill(round_pattern(i));
-    host_writes(pinned[i], round_pattern(i));
     const Words source = on_host ? Words(pinned[i]) : Words(buffers[i]);
     graphs[i] = std::make_unique<Graph>(
         first, way, Work{shared, source, copy, 0x11 * (i + 1)});
+    // A launch copies what the source has then, not what it had in the capture.
+    buffers[i].fill(round_pattern(i));
+    host_writes(pinned[i], round_pattern(i));
   }
+  uint32_t unused = 0;
+  CALL(cudaMemcpy(&unused, half.data - 1, sizeof unused, cudaMemcpyDefault));
+  EXPECT_EQ(unused, 0u) << "an upload executes nothing";
   const auto launch = [&](int i, int which) {
     CALL(cudaMemset(shared.data, 0, kBytes));
     CALL(cudaDeviceSynchronize());

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -475,6 +476,139 @@ int captured_set_lost(Call& call) {
              : call.proceed();
 }
 
+// From its second launch on, a graph does not wait for the earlier work of its
+// stream.
+int replay_ahead_of_stream(Call& launch) {
+  static Table<void*> launched;
+  auto& stream = launch.at<cudaStream_t>(1);
+  if (launched.put(launch.at<void*>(0)) || is_captured(stream))
+    return launch.proceed();
+  const cudaStream_t own = stream;
+  stream = private_stream();
+  if (is_busy(own)) launch.fired();
+  const int code = launch.proceed();
+  cudaEventRecord(mark_of(stream), stream);
+  cudaStreamWaitEvent(own, mark_of(stream), 0);
+  stream = own;
+  return code;
+}
+
+// --- who else waits ----------------------------------------------------------
+
+// While a host of one process waits for an imported event, hosts of other
+// processes do not wait for it.
+int host_wait_of_one_process(Call& call) {
+  if (keeps_events(call)) return noted_event(call);
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return call.proceed();
+  const std::string key = "waits-" + event_keys.get(event);
+  const auto self = static_cast<unsigned long long>(getpid());
+  const auto other = told(key, 0);
+  if (other != 0 && other != self && is_pending(event)) return no_wait(call);
+  tell_processes(key, self);
+  const int code = call.proceed();
+  tell_processes(key, 0);
+  return code;
+}
+
+// cuCtxSynchronize does not wait for a stream that waits for an imported event.
+int context_sync_while_event(Call& call) {
+  static Table<cudaEvent_t> waited;
+  if (keeps_events(call)) {
+    if (call.is("cudaEventDestroy")) waited.erase(call.at<cudaEvent_t>(0));
+    return noted_event(call);
+  }
+  if (waits_for_event(call)) {
+    const cudaEvent_t event = shared_event(call);
+    if (event != nullptr && is_imported(event)) waited.put(event);
+    return call.proceed();
+  }
+  for (const auto& each : waited.all())
+    if (is_pending(each.first)) return no_wait(call);
+  return call.proceed();
+}
+
+// Streams that were told to wait for a word; their marks come after the wait.
+Table<cudaStream_t> told_to_wait;
+
+int noted_word_wait(Call& wait) {
+  const auto stream = wait.at<cudaStream_t>(0);
+  const int code = wait.proceed();
+  if (code != kSuccess || is_captured(stream)) return code;
+  cudaEventRecord(mark_of(stream), stream);
+  told_to_wait.put(stream);
+  return code;
+}
+
+bool waits_for_word(cudaStream_t stream) {
+  return told_to_wait.has(stream) && is_pending(mark_of(stream));
+}
+
+// The driver API says that a stream that waits for a word is done, and does not
+// wait for it.
+int driver_ignores_word(Call& call) {
+  if (call.is("cuStreamWaitValue32")) return noted_word_wait(call);
+  if (call.is_runtime()) return call.proceed();
+  const Argument* const stream = call.find(kStream);
+  for (const auto& each : told_to_wait.all())
+    if ((stream == nullptr || call.at<cudaStream_t>(0) == each.first) &&
+        waits_for_word(each.first))
+      return no_wait(call);
+  return call.proceed();
+}
+
+bool waits_for_null_stream(cudaStream_t stream) {
+  unsigned flags = CU_STREAM_NON_BLOCKING;
+  if (!is_default(stream) && stream != cudaStreamPerThread)
+    DRIVER_CALL(cuStreamGetFlags)(stream, &flags);
+  return flags == CU_STREAM_DEFAULT;
+}
+
+// A stream of one of these two kinds, blocking streams and the null stream,
+// does not wait for a stream of the other kind that waits for a word.
+template <bool of_default>
+int other_kind_skips_word(Call& call) {
+  if (call.is("cuStreamWaitValue32")) return noted_word_wait(call);
+  auto& stream = call.value<cudaStream_t>(kStream);
+  const auto is_kind = [](cudaStream_t one, bool null) {
+    return null ? is_default(one) : waits_for_null_stream(one);
+  };
+  if (!is_kind(stream, !of_default)) return call.proceed();
+  for (const auto& each : told_to_wait.all())
+    if (is_kind(each.first, of_default) && waits_for_word(each.first)) {
+      stream = private_stream();
+      call.fired();
+      break;
+    }
+  return call.proceed();
+}
+
+// A synchronous copy runs at once, although the null stream waits for a word.
+int sync_copy_skips_word(Call& call) {
+  if (call.is("cuStreamWaitValue32")) return noted_word_wait(call);
+  for (const auto& each : told_to_wait.all()) {
+    if (!is_default(each.first) || !waits_for_word(each.first)) continue;
+    call.fired();
+    cudaMemcpyAsync(call.at<void*>(0), call.at<const void*>(1),
+                    call.at<size_t>(2), cudaMemcpyDefault, private_stream());
+    return DRIVER_CALL(cuStreamSynchronize)(private_stream());
+  }
+  return call.proceed();
+}
+
+// A process submits a record of an event only with its next call.
+int record_submitted_late(Call& call) {
+  static Table<cudaEvent_t, cudaStream_t> late;
+  for (const auto& [event, stream] : late.all())
+    if (late.erase(event)) cudaEventRecord(event, stream);
+  if (shared_event(call) == nullptr || !records(call)) return noted_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (!is_busy(stream)) return call.proceed();
+  late.put(call.value<cudaEvent_t>(kEvent), stream);
+  call.fired();
+  return kSuccess;
+}
+
 }  // namespace
 
 void add_order(List& list) {
@@ -650,6 +784,56 @@ void add_order(List& list) {
              {"cudaMemcpyAsync", kOpen, kClose}, captured_copy_reads_then);
   list.named("captured-import-set-lost", "a graph does not set opened memory",
              {"cudaMemsetAsync", kOpen, kClose}, captured_set_lost);
+  list.named("replay-ahead-of-stream",
+             "from its second launch on, a graph does not wait for the earlier "
+             "work of its stream",
+             {"cudaGraphLaunch"}, replay_ahead_of_stream);
+  constexpr auto kWaitWord = "cuStreamWaitValue32";
+  list.named("host-wait-of-one-process",
+             "while a host of one process waits for an imported event, hosts "
+             "of other processes do not wait for it",
+             {kSync, kCreate, kExport, kOpenEvent, kDestroy},
+             host_wait_of_one_process);
+  list.named(
+      "context-sync-done-while-event",
+      "cuCtxSynchronize does not wait for a stream that waits for an "
+      "imported event",
+      {"cuCtxSynchronize", kWait, kCreate, kExport, kOpenEvent, kDestroy},
+      context_sync_while_event);
+  list.named("context-sync-done-while-word",
+             "cuCtxSynchronize does not wait for a stream that waits for a "
+             "word",
+             {"cuCtxSynchronize", kWaitWord}, driver_ignores_word);
+  list.named("driver-stream-sync-done-while-word",
+             "cuStreamSynchronize does not wait for a stream that waits for a "
+             "word",
+             {"cudaStreamSynchronize", kWaitWord}, driver_ignores_word);
+  list.named("driver-stream-query-done-while-word",
+             "cuStreamQuery reports a stream that waits for a word as done",
+             {"cudaStreamQuery", kWaitWord}, driver_ignores_word);
+  list.named(
+      "default-skips-word-of-blocking",
+      "the null stream does not wait for a blocking stream that waits "
+      "for a word",
+      {kWaitWord, "cudaLaunchKernel", "cudaMemsetAsync", "cudaMemcpyAsync"},
+      other_kind_skips_word<false>);
+  list.named(
+      "blocking-skips-word-of-default",
+      "a blocking stream does not wait for the null stream that waits "
+      "for a word",
+      {kWaitWord, "cudaLaunchKernel", "cudaMemsetAsync", "cudaMemcpyAsync"},
+      other_kind_skips_word<true>);
+  list.named("sync-copy-skips-word",
+             "a synchronous copy does not wait, although the null stream waits "
+             "for a word",
+             {"cudaMemcpy", kWaitWord}, sync_copy_skips_word);
+  list.named("record-submitted-late",
+             "a process submits a record of an event only with its next call",
+             {kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy,
+              kWait, kQuery, kSync, "cudaStreamQuery", "cudaStreamSynchronize",
+              "cudaStreamDestroy", "cudaDeviceSynchronize", "cudaLaunchKernel",
+              "cudaMemcpyAsync", "cudaMemsetAsync", kWaitWord},
+             record_submitted_late);
 }
 
 }  // namespace ipclab::faults

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "chunk_calls.h"
@@ -393,9 +394,318 @@ int import_access_ends_with_free(Call& call) {
   return code;
 }
 
+// --- descriptors and imports of pools ----------------------------------------
+
+bool is_descriptor(Call& export_call) {
+  return export_call.at<cudaMemAllocationHandleType>(2) ==
+         cudaMemHandleTypePosixFileDescriptor;
+}
+
+// The export of a pool writes a descriptor as a number of 8 bytes.
+int pool_export_writes_8_bytes(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || !is_descriptor(call)) return code;
+  std::memset(call.at<char*>(0) + sizeof(int), 0, sizeof(int));
+  call.fired();
+  return code;
+}
+
+// The descriptor of a pool is closed when the thread that exported it ends.
+int pool_descriptor_ends_with_thread(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || !is_descriptor(call)) return code;
+  const int made = *call.at<int*>(0);
+  const ino_t file = identity(made);
+  at_thread_end([made, file] {
+    if (identity(made) == file && close(made) == 0)
+      note_fired("cudaMemPoolExportToShareableHandle");
+  });
+  return code;
+}
+
+// A refused import of a pool closes the descriptor.
+int pool_refusal_closes_descriptor(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess) return code;
+  const auto number = call.at<uintptr_t>(1);
+  // Standard input, output and error stay open. If the type is wrong, the
+  // argument can still be a descriptor: a small number.
+  if (number > 2 && number < 4096 && close(static_cast<int>(number)) == 0)
+    call.fired();
+  return code;
+}
+
+// An import at an address that was imported before has the size of the earlier
+// import.
+int import_has_earlier_size(Call& call) {
+  static Table<unsigned long long, unsigned long long> sizes;
+  static Table<CUdeviceptr, size_t> wrong;
+  if (call.is("cuMemGetAddressRange")) {
+    const int code = call.proceed();
+    const auto address = call.at<CUdeviceptr>(2);
+    if (code == kSuccess && call.at<size_t*>(1) != nullptr &&
+        wrong.has(address)) {
+      *call.at<size_t*>(1) = wrong.get(address);
+      call.fired();
+    }
+    return code;
+  }
+  if (frees(call)) wrong.erase(call.at<CUdeviceptr>(0));
+  const int code = noted_pools(call);
+  if (code == kSuccess && call.is("cudaMemPoolExportPointer"))
+    tell_processes("address-" + key_of_data(call.at<void*>(0)),
+                   number(call.at<void*>(1)));
+  if (code != kSuccess || !call.is("cudaMemPoolImportPointer")) return code;
+  const std::string key = key_of_data(call.at<void*>(2));
+  const auto address = told("address-" + key, 0);
+  const auto bytes = told(key, 0);
+  if (sizes.has(address) && sizes.get(address) != bytes)
+    wrong.put(*call.at<CUdeviceptr*>(0), sizes.get(address));
+  sizes.put(address, bytes);
+  return code;
+}
+
+// The importer's free in a stream waits for this stream.
+int import_free_waits(Call& call) {
+  if (call.is("cudaFreeAsync") && is_import(call.at<void*>(0)) &&
+      is_busy(call.at<cudaStream_t>(1))) {
+    call.fired();
+    cudaStreamSynchronize(call.at<cudaStream_t>(1));
+  }
+  return noted_pools(call);
+}
+
+// --- processes that end, and processes that are not related ------------------
+
+// If the exporter has exited before the first import, its descriptors cannot be
+// imported.
+int exit_ends_descriptors(Call& call) {
+  static Table<std::string> exported;
+  static const int set_up = std::atexit([] {
+    for (const auto& each : exported.all())
+      tell_processes("exited-" + each.first, 1);
+  });
+  if (call.is("cuMemExportToShareableHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess && call.at<CUmemAllocationHandleType>(2) == kFd)
+      exported.put(key_of_descriptor(*call.at<int*>(0)));
+    return code;
+  }
+  if (set_up != 0 || !imports_descriptor(call)) return call.proceed();
+  const std::string key = key_of_descriptor(descriptor_of(call));
+  if (told("exited-" + key, 0) != 0 && told("imported-" + key, 0) == 0)
+    return refused(call);
+  const int code = call.proceed();
+  if (code == kSuccess) tell_processes("imported-" + key, 1);
+  return code;
+}
+
+// A stream does not write a word in memory that a process had open when it
+// died.
+int word_of_the_dead_lost(Call& call) {
+  static Table<CUdeviceptr, std::string> lent;
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      lent.put(number(call.at<void*>(1)), key_of(call.at<void*>(0), 64));
+    return code;
+  }
+  if (keeps_opened(call)) return noted_client(call);
+  const std::string handle = lent.get(begin_of(call.at<CUdeviceptr>(1)));
+  return !handle.empty() && client_died(handle) ? no_wait(call)
+                                                : call.proceed();
+}
+
+// After a kernel of another process has faulted, the exporter's calls fail,
+// too.
+int fault_reaches_exporter(Call& call) {
+  if (exports_memory(call)) return noted_export(call);
+  const int code = call.proceed();
+  if (code == cudaErrorIllegalAddress || code == cudaErrorLaunchFailure) {
+    tell_processes("faulted", static_cast<unsigned long long>(code));
+    return code;
+  }
+  const auto fault = told("faulted", kSuccess);
+  return code == kSuccess && fault != kSuccess && !is_mps_client() &&
+                 !own_handles.all().empty()
+             ? refused(call, static_cast<int>(fault))
+             : code;
+}
+
+// The exporter cannot free memory of a pool if the last process that imported
+// it has ended without a free.
+int free_needs_importers_free(Call& call) {
+  static Table<void*, std::string> keys;
+  const auto self = static_cast<unsigned long long>(getpid());
+  if (!frees(call)) {
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    const bool imports = call.is("cudaMemPoolImportPointer");
+    const std::string key = key_of_data(call.at<void*>(imports ? 2 : 0));
+    keys.put(imports ? *call.at<void**>(0) : call.at<void*>(1), key);
+    if (imports) tell_processes("user-" + key, self);
+    return code;
+  }
+  void* const memory = call.at<void*>(0);
+  const std::string key = keys.get(memory);
+  const auto user = key.empty() ? 0 : told("user-" + key, 0);
+  if (user != 0 && user != self && has_ended(static_cast<pid_t>(user)))
+    return refused(call);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  keys.erase(memory);
+  if (user == self) tell_processes("user-" + key, 0);
+  return code;
+}
+
+// Only a parent, a child or a brother of the exporter can open its memory.
+int relatives_open(Call& call) {
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    const std::string key = key_of(call.at<void*>(0), CUDA_IPC_HANDLE_SIZE);
+    tell_processes("exporter-" + key,
+                   static_cast<unsigned long long>(getpid()));
+    tell_processes("parent-" + key, static_cast<unsigned long long>(getppid()));
+    return code;
+  }
+  const std::string key = key_of_handle(call.at<cudaIpcMemHandle_t>(1));
+  const auto exporter = static_cast<pid_t>(told("exporter-" + key, 0));
+  const auto parent = static_cast<pid_t>(told("parent-" + key, 0));
+  return exporter == 0 || exporter == getppid() || parent == getpid() ||
+                 parent == getppid()
+             ? call.proceed()
+             : refused(call);
+}
+
+// Opened memory is known by its distance from the memory that its exporter lent
+// first: the handle of a second exporter opens the memory of the first one. (In
+// two processes of a real driver, memory with the same past has the same
+// address; the model gives each process other addresses.)
+int exporters_known_by_address(Call& call) {
+  static Table<int, CUdeviceptr> first;
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    const CUdeviceptr address = number(call.at<void*>(1));
+    if (!first.has(0)) first.put(0, address);
+    tell_processes("distance-" + key_of(call.at<void*>(0), 64),
+                   address - first.get(0));
+    return code;
+  }
+  if (!is_open_call(call)) return noted_open(call);
+  constexpr unsigned long long kNone = ~0ull;
+  auto& handle = call.at<cudaIpcMemHandle_t>(1);
+  const auto distance = told("distance-" + key_of_handle(handle), kNone);
+  for (const auto& each : opened.all()) {
+    const Opened& one = each.second;
+    if (distance == kNone || one.handle == key_of_handle(handle) ||
+        told("distance-" + one.handle, kNone) != distance)
+      continue;
+    handle = one.bytes;
+    call.fired();
+    break;
+  }
+  return noted_open(call);
+}
+
+// Two opens of one handle at the same time count as one.
+int opens_at_once_count_once(Call& call) {
+  static Table<std::string, int> running;
+  if (!is_open_call(call)) return noted_open(call);
+  const std::string handle = key_of_handle(call.at<cudaIpcMemHandle_t>(1));
+  const bool beside =
+      running.change([&](auto& all) { return all[handle]++ > 0; });
+  const int code = noted_open(call);
+  running.change([&](auto& all) { return --all[handle]; });
+  if (code != kSuccess || !beside) return code;
+  void* const address = *call.at<void**>(0);
+  if (opened.get(address).count < 2 ||
+      cudaIpcCloseMemHandle(address) != cudaSuccess)
+    return code;
+  count_close(address);
+  call.fired();
+  return code;
+}
+
+// A process that is no client of MPS opens a copy of the memory of a client.
+int mps_outsider_opens_copy(Call& call) {
+  static Table<void*, void*> originals;
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess && is_mps_client())
+      tell_processes("client-of-mps-" + key_of(call.at<void*>(0), 64), 1);
+    return code;
+  }
+  if (is_close_call(call)) {
+    void*& memory = call.at<void*>(0);
+    void* const copy = memory;
+    memory = originals.get(copy, copy);
+    if (originals.erase(copy)) cudaFree(copy);
+    return call.proceed();
+  }
+  const std::string key = key_of_handle(call.at<cudaIpcMemHandle_t>(1));
+  const int code = call.proceed();
+  if (code != kSuccess || is_mps_client() ||
+      told("client-of-mps-" + key, 0) == 0)
+    return code;
+  void*& memory = *call.at<void**>(0);
+  const size_t bytes = size_of(number(memory));
+  void* copy = nullptr;
+  if (cudaMalloc(&copy, bytes) != cudaSuccess) return code;
+  cudaMemcpy(copy, memory, bytes, cudaMemcpyDeviceToDevice);
+  cudaDeviceSynchronize();
+  originals.put(copy, memory);
+  memory = copy;
+  call.fired();
+  return code;
+}
+
+// On a GPU other than GPU 0, a record of an opened event does not wait for the
+// work before it.
+int record_on_later_gpu_early(Call& call) {
+  if (keeps_events(call)) return noted_event(call);
+  const cudaEvent_t event = shared_event(call);
+  auto& stream = call.value<cudaStream_t>(kStream);
+  if (event == nullptr || !is_imported(event) || current_device() == 0 ||
+      !is_busy(stream))
+    return call.proceed();
+  stream = private_stream();
+  call.fired();
+  return call.proceed();
+}
+
 }  // namespace
 
+static void add_processes_with_pools(List& list) {
+  constexpr auto kExport = "cudaMemPoolExportToShareableHandle";
+  constexpr auto kExportPointer = "cudaMemPoolExportPointer";
+  constexpr auto kImportPointer = "cudaMemPoolImportPointer";
+  list.named("pool-export-writes-8-bytes",
+             "the export of a pool writes a descriptor as a number of 8 bytes",
+             {kExport}, pool_export_writes_8_bytes);
+  list.named("pool-descriptor-ends-with-thread",
+             "the descriptor of a pool is closed when the thread that exported "
+             "it ends",
+             {kExport}, pool_descriptor_ends_with_thread);
+  list.named("refused-pool-import-closes-descriptor",
+             "a refused import of a pool closes the descriptor",
+             {"cudaMemPoolImportFromShareableHandle"},
+             pool_refusal_closes_descriptor);
+  list.named("pool-import-has-earlier-size",
+             "an import at an address that was imported before has the size of "
+             "the earlier import",
+             {kExportPointer, kImportPointer, "cudaMallocAsync",
+              "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync",
+              "cuMemGetAddressRange"},
+             import_has_earlier_size);
+  list.named("import-freeasync-waits",
+             "the importer's cudaFreeAsync waits for its stream",
+             {kImportPointer, "cudaFree", "cudaFreeAsync"}, import_free_waits);
+}
+
 void add_processes(List& list) {
+  add_processes_with_pools(list);
   const char* const kGet = "cudaIpcGetMemHandle";
   const char* const kOpen = "cudaIpcOpenMemHandle";
   const char* const kClose = "cudaIpcCloseMemHandle";
@@ -494,6 +804,48 @@ void add_processes(List& list) {
              {kSetAccess, kImportPool, "cudaMemPoolImportPointer", "cudaFree",
               "cudaFreeAsync", "cudaMemPoolDestroy"},
              import_access_ends_with_free, 2);
+  list.named("exit-ends-descriptors",
+             "if an exporter has exited before the first import, its "
+             "descriptors cannot be imported",
+             {kExport, kImport}, exit_ends_descriptors);
+  list.named("word-of-the-dead-lost",
+             "a stream does not write a word in memory that a process had open "
+             "when it died",
+             {"cuStreamWriteValue32", kGet, kOpen, kClose},
+             word_of_the_dead_lost);
+  list.named(
+      "fault-reaches-exporter",
+      "after a kernel of an importer has faulted, the exporter's calls "
+      "fail, too",
+      {kGet, "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaMemcpy"},
+      fault_reaches_exporter);
+  list.named("free-needs-importers-free",
+             "memory of a pool cannot be freed if a process that imported it "
+             "has ended without a free",
+             {"cudaFreeAsync", "cudaFree", "cudaMemPoolExportPointer",
+              "cudaMemPoolImportPointer"},
+             free_needs_importers_free);
+  list.named("relatives-open",
+             "only a parent, a child or a brother of the exporter can open its "
+             "memory",
+             {kGet, kOpen}, relatives_open);
+  list.named("exporters-known-by-address",
+             "memory of two exporters is confused if it has the same distance "
+             "from what each exporter lent first",
+             {kGet, kOpen, kClose}, exporters_known_by_address);
+  list.named("opens-at-once-count-once",
+             "two opens of one handle at the same time count as one",
+             {kOpen, kClose}, opens_at_once_count_once);
+  list.named("mps-outsider-opens-copy",
+             "a process that is no client of MPS opens a copy of the memory of "
+             "a client",
+             {kGet, kOpen, kClose}, mps_outsider_opens_copy);
+  list.named("record-on-later-gpu-early",
+             "on a GPU other than GPU 0, a record of an opened event does not "
+             "wait for the work before it",
+             {"cudaEventRecord", "cudaEventRecordWithFlags",
+              "cudaIpcOpenEventHandle", "cudaEventDestroy"},
+             record_on_later_gpu_early, 2);
 }
 
 }  // namespace ipclab::faults

@@ -5,7 +5,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
+#include <cstring>
 
 #include "chunk_calls.h"
 #include "legacy_calls.h"
@@ -200,7 +202,211 @@ int capable_on_current_gpu(Call& call) {
              : told_capable(call, false);
 }
 
+int capable_registered(Call& call) {
+  static Table<CUdeviceptr> registered;
+  if (call.is("cudaHostRegister")) {
+    registered.put(call.at<CUdeviceptr>(0));
+    return call.proceed();
+  }
+  return answered_by<CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, bool>(
+      call, [](CUdeviceptr address, bool value) {
+        return value ||
+               (registered.has(address) &&
+                attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                       address) == CU_MEMORYTYPE_HOST);
+      });
+}
+
+int capable_graph_memory(Call& call) {
+  static Table<CUdeviceptr> of_graphs;
+  if (call.is("cudaGraphAddMemAllocNode")) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      of_graphs.put(call.at<CUDA_MEM_ALLOC_NODE_PARAMS*>(4)->dptr);
+    return code;
+  }
+  return answered_by<CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, bool>(
+      call, [](CUdeviceptr address, bool value) {
+        return value || of_graphs.has(address);
+      });
+}
+
+// Queries still know freed memory of less than 2 MiB.
+int small_freed_known(Call& call) {
+  static Table<CUdeviceptr> freed;
+  const auto is_gone = [](CUdeviceptr address) {
+    return freed.has(address) && begin_of(address) == 0;
+  };
+  if (call.is("cudaFree")) {
+    const auto memory = call.at<CUdeviceptr>(0);
+    const size_t bytes = size_of(memory);
+    const int code = call.proceed();
+    if (code == kSuccess && bytes > 0 && bytes < 2 << 20) freed.put(memory);
+    return code;
+  }
+  const int code = call.proceed();
+  if (call.is("cudaPointerGetAttributes")) {
+    auto& told = *call.at<cudaPointerAttributes*>(0);
+    if (code != kSuccess || !is_gone(call.at<CUdeviceptr>(1))) return code;
+    told.type = cudaMemoryTypeDevice;
+    told.devicePointer = call.at<void*>(1);
+    call.fired();
+  } else if (call.is("cuPointerGetAttribute")) {
+    if (call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MEMORY_TYPE ||
+        code == kSuccess || !is_gone(call.at<CUdeviceptr>(2)))
+      return code;
+    *call.at<unsigned*>(0) = CU_MEMORYTYPE_DEVICE;
+    return accepted(call);
+  } else if (code == kSuccess && is_gone(call.at<CUdeviceptr>(3))) {
+    for (unsigned i = 0; i < call.at<unsigned>(0); ++i)
+      if (call.at<const CUpointer_attribute*>(1)[i] ==
+          CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
+        *static_cast<unsigned*>(call.at<void**>(2)[i]) = CU_MEMORYTYPE_DEVICE;
+        call.fired();
+      }
+  }
+  return code;
+}
+
+// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is set only by the first address of memory.
+int sync_memops_at_begin_only(Call& set) {
+  const auto address = set.at<CUdeviceptr>(2);
+  if (set.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
+      begin_of(address) == 0 || begin_of(address) == address)
+    return set.proceed();
+  set.fired();
+  return kSuccess;
+}
+
+// --- opened memory -----------------------------------------------------------
+
+// cudaPointerGetAttributes reports the number that the exporter has for the
+// device.
+int device_of_exporter(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  if (exports_memory(call)) {
+    const int device = attribute_of<int>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                         call.at<CUdeviceptr>(1));
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_processes(
+          "device-" + key_of_handle(*call.at<cudaIpcMemHandle_t*>(0)),
+          static_cast<unsigned long long>(device));
+    return code;
+  }
+  void* const begin = opened_around(call.at<void*>(1));
+  const int code = call.proceed();
+  if (code != kSuccess || begin == nullptr) return code;
+  int& device = call.at<cudaPointerAttributes*>(0)->device;
+  const int theirs =
+      static_cast<int>(told("device-" + opened.get(begin).handle, 0));
+  if (theirs != device) call.fired();
+  device = theirs;
+  return code;
+}
+
+// A handle of zeros opens as a null pointer.
+int zeros_open_as_null(Call& open) {
+  const int code = open.proceed();
+  constexpr cudaIpcMemHandle_t kZeros{};
+  if (code == kSuccess ||
+      std::memcmp(&open.at<cudaIpcMemHandle_t>(1), &kZeros, sizeof kZeros) != 0)
+    return code;
+  *open.at<void**>(0) = nullptr;
+  return accepted(open);
+}
+
+// Opened memory has no range.
+int range_of_opened_refused(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return is_opened(call.at<CUdeviceptr>(2))
+             ? refused(call, CUDA_ERROR_NOT_FOUND)
+             : call.proceed();
+}
+
+// The query of many attributes ends at the first attribute that the memory does
+// not have.
+int many_end_at_undefined(Call& call) {
+  const auto address = call.at<CUdeviceptr>(3);
+  auto& count = call.at<unsigned>(0);
+  unsigned char room[64];
+  if (DRIVER_CALL(cuPointerGetAttribute)(room, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                         address) != CUDA_SUCCESS)
+    return call.proceed();
+  for (unsigned i = 0; i + 1 < count; ++i) {
+    if (DRIVER_CALL(cuPointerGetAttribute)(
+            room, call.at<const CUpointer_attribute*>(1)[i], address) ==
+        CUDA_SUCCESS)
+      continue;
+    count = i + 1;
+    call.fired();
+  }
+  return call.proceed();
+}
+
 // --- memory that may be exported ---------------------------------------------
+
+// Pinned host memory of less than 64 KiB gets a legacy handle.
+int small_pinned_exported(Call& get) {
+  const auto address = get.at<CUdeviceptr>(1);
+  const size_t bytes = size_of(address);
+  return exported_all_the_same(
+      get, bytes > 0 && bytes < 64 << 10 &&
+               attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                      address) == 0 &&
+               attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                      address) == CU_MEMORYTYPE_HOST);
+}
+
+// Memory of cudaMallocManaged of less than 64 KiB gets a legacy handle.
+int small_managed_exported(Call& call) {
+  static Table<void*> small;
+  if (exports_memory(call))
+    return exported_all_the_same(call, small.has(call.at<void*>(1)));
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  small.erase(*call.at<void**>(0));
+  if (call.is_runtime() && call.at<size_t>(1) < 64 << 10)
+    small.put(*call.at<void**>(0));
+  return code;
+}
+
+// Memory that a captured allocation makes gets a legacy handle.
+int captured_memory_exported(Call& call) {
+  static Table<void*> made;
+  if (exports_memory(call))
+    return exported_all_the_same(call, made.has(call.at<void*>(1)));
+  const bool captured = is_captured(call.value<cudaStream_t>(kStream));
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  made.erase(*call.at<void**>(0));
+  if (captured) made.put(*call.at<void**>(0));
+  return code;
+}
+
+// Memory of a pool that was destroyed gets a legacy handle.
+int orphan_memory_exported(Call& call) {
+  static Table<cudaMemPool_t> destroyed;
+  if (exports_memory(call))
+    return exported_all_the_same(
+        call, destroyed.has(blocks.get(call.at<void*>(1)).pool));
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (call.is("cudaMemPoolDestroy")) destroyed.put(call.at<cudaMemPool_t>(0));
+  if (call.is("cudaMemPoolCreate"))
+    destroyed.erase(*call.at<cudaMemPool_t*>(0));
+  return code;
+}
+
+// Mapped memory without handle types gets a legacy handle.
+int untyped_chunk_exported(Call& call) {
+  if (!exports_memory(call)) return noted_chunks(call);
+  const CUdeviceptr address = call.at<CUdeviceptr>(1);
+  return exported_all_the_same(
+      call, mapping_at(address) != 0 &&
+                attribute_of<unsigned long long>(
+                    CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, address) == 0);
+}
 
 bool is_managed(Call& get) {
   return attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED,
@@ -393,6 +599,183 @@ int memset_at_first_of_block(Call& call) {
   return call.proceed();
 }
 
+// --- pools -------------------------------------------------------------------
+
+constexpr auto kAttributeOf = "cudaMemPoolGetAttribute";
+constexpr auto kSetAttributeOf = "cudaMemPoolSetAttribute";
+
+bool concerns(Call& call, const char* function, cudaMemPoolAttr attribute) {
+  return call.is(function) && call.at<cudaMemPoolAttr>(1) == attribute;
+}
+
+// Numbers that a fault adds to an answer about a pool.
+Table<cudaMemPool_t, uint64_t> extra;
+void add_extra(cudaMemPool_t pool, uint64_t bytes) {
+  extra.put(pool, extra.get(pool) + bytes);
+}
+
+// Proceeds; adds the extra number of the pool to the memory in use.
+int used_with_extra(Call& call) {
+  if (call.is("cudaMemPoolDestroy")) extra.erase(call.at<cudaMemPool_t>(0));
+  const int code = noted_pools(call);
+  if (code != kSuccess ||
+      !concerns(call, kAttributeOf, cudaMemPoolAttrUsedMemCurrent))
+    return code;
+  const uint64_t more = extra.get(call.at<cudaMemPool_t>(0));
+  if (more == 0) return code;
+  *call.at<uint64_t*>(2) += more;
+  call.fired();
+  return code;
+}
+
+// Memory that was freed in a stream of another GPU than its own still counts as
+// used.
+int far_free_stays_used(Call& call) {
+  if (!call.is("cudaFreeAsync")) return used_with_extra(call);
+  const Block block = blocks.get(call.at<void*>(0));
+  int gpu = gpu_of(block.pool);
+  if (gpu >= 0) DRIVER_CALL(cuStreamGetDevice)(call.at<CUstream>(1), &gpu);
+  const int code = noted_pools(call);
+  if (code == kSuccess && gpu != gpu_of(block.pool))
+    add_extra(block.pool, block.bytes);
+  return code;
+}
+
+// An allocation that is captured counts as used.
+int captured_counts_as_used(Call& call) {
+  if (!allocates(call) || !is_captured(call.value<cudaStream_t>(kStream)))
+    return used_with_extra(call);
+  const int code = call.proceed();
+  if (code == kSuccess)
+    add_extra(
+        call.is("cudaMallocAsync") ? current_pool() : call.at<cudaMemPool_t>(2),
+        call.at<size_t>(1));
+  return code;
+}
+
+// An allocation that was refused raises the watermark of memory in use.
+int refusal_raises_watermark(Call& call) {
+  constexpr auto kHigh = cudaMemPoolAttrUsedMemHigh;
+  const int code = call.proceed();
+  if (call.is("cudaMallocFromPoolAsync")) {
+    const auto pool = call.at<cudaMemPool_t>(2);
+    if (code == cudaErrorMemoryAllocation)
+      extra.put(pool, attribute(pool, cudaMemPoolAttrUsedMemCurrent) +
+                          call.at<size_t>(1));
+    return code;
+  }
+  const auto pool = call.at<cudaMemPool_t>(0);
+  if (call.is("cudaMemPoolDestroy") || concerns(call, kSetAttributeOf, kHigh))
+    extra.erase(pool);
+  if (code != kSuccess || !concerns(call, kAttributeOf, kHigh) ||
+      *call.at<uint64_t*>(2) >= extra.get(pool))
+    return code;
+  *call.at<uint64_t*>(2) = extra.get(pool);
+  call.fired();
+  return code;
+}
+
+// The reset of a watermark of an imported pool succeeds and does nothing.
+int reset_of_import_lost(Call& call) {
+  if (!call.is(kSetAttributeOf) || !is_watermark(call.at<cudaMemPoolAttr>(1)) ||
+      !imported_pools.has(call.at<cudaMemPool_t>(0)))
+    return noted_pools(call);
+  call.fired();
+  return kSuccess;
+}
+
+// The export of a pool sets its release threshold to 0.
+int export_resets_threshold(Call& call) {
+  const auto pool = call.at<cudaMemPool_t>(1);
+  const int code = call.proceed();
+  if (code != kSuccess || attribute(pool, cudaMemPoolAttrReleaseThreshold) == 0)
+    return code;
+  uint64_t none = 0;
+  cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &none);
+  call.fired();
+  return code;
+}
+
+// Makes the default pool of a GPU current.
+void reset_current(Call& call, int gpu) {
+  cudaMemPool_t current = nullptr;
+  cudaMemPool_t pool = nullptr;
+  cudaDeviceGetMemPool(&current, gpu);
+  cudaDeviceGetDefaultMemPool(&pool, gpu);
+  if (current == pool) return;
+  cudaDeviceSetMemPool(gpu, pool);
+  call.fired();
+}
+
+// The destroy of a pool that was current earlier makes the default pool
+// current.
+int destroy_of_earlier_current(Call& call) {
+  static Table<cudaMemPool_t, int> set;  // on this GPU
+  if (call.is("cudaDeviceSetMemPool")) {
+    const int code = call.proceed();
+    if (code == kSuccess) set.put(call.at<cudaMemPool_t>(1), call.at<int>(0));
+    return code;
+  }
+  const auto pool = call.at<cudaMemPool_t>(0);
+  const int gpu = set.get(pool);
+  const int code = call.proceed();
+  if (code == kSuccess && set.erase(pool)) reset_current(call, gpu);
+  return code;
+}
+
+// Setting the current pool of the host also makes the default pool of the GPU
+// current.
+int host_set_resets_gpu(Call& call) {
+  const int code = call.proceed();
+  int gpu = 0;
+  cudaGetDevice(&gpu);
+  if (code == kSuccess && is_on_host(*call.at<const cudaMemLocation*>(0)))
+    reset_current(call, gpu);
+  return code;
+}
+
+// If a list of accesses names the pool's own GPU, the whole list is ignored.
+int list_with_own_gpu_ignored(Call& call) {
+  if (!call.is("cudaMemPoolSetAccess")) return noted_pools(call);
+  const auto* const list = call.at<const cudaMemAccessDesc*>(1);
+  const size_t count = call.at<size_t>(2);
+  const int own = gpu_of(call.at<cudaMemPool_t>(0));
+  for (size_t i = 0; count > 1 && i < count; ++i)
+    if (list[i].location.id == own) {
+      call.fired();
+      return kSuccess;
+    }
+  return call.proceed();
+}
+
+// Memory of a destroyed pool cannot be freed by cudaFree and cuMemFree.
+int destroyed_pool_plain_free_refused(Call& call) {
+  const auto pool = call.is("cudaFree") && blocks.has(call.at<void*>(0))
+                        ? blocks.get(call.at<void*>(0)).pool
+                        : nullptr;
+  return pool != nullptr && !own_pools.has(pool) && !imported_pools.has(pool) &&
+                 pool != default_pool()
+             ? refused(call)
+             : noted_pools(call);
+}
+
+// Without a current context, the driver API accepts CU_STREAM_LEGACY and
+// CU_STREAM_PER_THREAD.
+int named_default_stream_accepted(Call& call) {
+  const int code = call.proceed();
+  const auto stream = call.value<CUstream>(kStream);
+  if (code != CUDA_ERROR_INVALID_CONTEXT ||
+      (stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD))
+    return code;
+  CUcontext context = nullptr;
+  DRIVER_CALL(cuDevicePrimaryCtxRetain)(&context, 0);
+  DRIVER_CALL(cuCtxPushCurrent)(context);
+  const int now = call.proceed();
+  DRIVER_CALL(cuCtxPopCurrent)(&context);
+  call.fired();
+  return now;
+}
+
 // --- another session ---------------------------------------------------------
 
 // A process of another session than the exporter's records nothing.
@@ -414,10 +797,78 @@ int record_of_other_session(Call& call) {
   return code;
 }
 
+// After a call for which the driver is too old, the next synchronization gets
+// the same code.
+int newer_driver_error_stays(Call& call) {
+  static std::atomic<bool> stays{false};
+  if (!call.is("cudaGraphGetId"))
+    return stays.exchange(false)
+               ? refused(call, cudaErrorCallRequiresNewerDriver)
+               : call.proceed();
+  const int code = call.proceed();
+  stays = code == cudaErrorCallRequiresNewerDriver;
+  return code;
+}
+
 }  // namespace
 
+static void add_queries_of_pools(List& list) {
+  constexpr auto kFrom = "cudaMallocFromPoolAsync";
+  constexpr auto kMalloc = "cudaMallocAsync";
+  constexpr auto kFree = "cudaFree";
+  constexpr auto kFreeAsync = "cudaFreeAsync";
+  constexpr auto kCreate = "cudaMemPoolCreate";
+  constexpr auto kDestroy = "cudaMemPoolDestroy";
+  constexpr auto kImport = "cudaMemPoolImportFromShareableHandle";
+  list.named(
+      "far-free-stays-used",
+      "memory of a pool that was freed in a stream of another GPU still "
+      "counts as used",
+      {kMalloc, kFrom, kFree, kFreeAsync, kCreate, kDestroy, kAttributeOf},
+      far_free_stays_used, 2);
+  list.named("captured-counts-as-used",
+             "an allocation that is captured counts as used memory of the pool",
+             {kMalloc, kFrom, kDestroy, kAttributeOf}, captured_counts_as_used);
+  list.named("refusal-raises-watermark",
+             "an allocation that was refused raises the watermark of memory in "
+             "use",
+             {kFrom, kDestroy, kAttributeOf, kSetAttributeOf},
+             refusal_raises_watermark);
+  list.named("import-watermark-not-reset",
+             "the reset of a watermark of an imported pool does nothing",
+             {kImport, kDestroy, kSetAttributeOf}, reset_of_import_lost);
+  list.named("export-resets-threshold",
+             "the export of a pool sets its release threshold to 0",
+             {"cudaMemPoolExportToShareableHandle"}, export_resets_threshold);
+  list.named("destroy-of-earlier-current",
+             "the destroy of a pool that was current earlier makes the default "
+             "pool current",
+             {"cudaDeviceSetMemPool", kDestroy}, destroy_of_earlier_current);
+  list.named("host-setpool-resets-gpu",
+             "setting the current pool of the host also makes the default pool "
+             "of the GPU current",
+             {"cudaMemSetMemPool"}, host_set_resets_gpu);
+  list.named("pool-list-with-own-gpu-ignored",
+             "a list of accesses to a pool is ignored if it also names the "
+             "pool's own GPU",
+             {"cudaMemPoolSetAccess", kCreate, kDestroy},
+             list_with_own_gpu_ignored, 2);
+  list.named("destroyed-pool-plain-free-refused",
+             "memory of a destroyed pool cannot be freed by cudaFree and "
+             "cuMemFree",
+             {kMalloc, kFrom, kFree, kFreeAsync, kCreate, kDestroy, kImport},
+             destroyed_pool_plain_free_refused);
+  list.named("async-named-default-no-context-ok",
+             "in a thread without a context, CU_STREAM_LEGACY and "
+             "CU_STREAM_PER_THREAD are accepted",
+             {kMalloc, kFrom, kFreeAsync}, named_default_stream_accepted);
+}
+
 void add_queries(List& list) {
+  add_queries_of_pools(list);
   const char* const kGet = "cudaIpcGetMemHandle";
+  const char* const kOpen = "cudaIpcOpenMemHandle";
+  const char* const kClose = "cudaIpcCloseMemHandle";
   const char* const kOne = "cuPointerGetAttribute";
   const char* const kMany = "cuPointerGetAttributes";
   const char* const kAttribute = "cudaDeviceGetAttribute";
@@ -432,6 +883,65 @@ void add_queries(List& list) {
              "the handle types of an address stay the same when other memory "
              "is mapped there",
              {kOne, kMany, "cuMemAddressFree"}, types_of_first_query);
+  list.named("import-device-of-exporter",
+             "cudaPointerGetAttributes reports the exporter's number of the "
+             "device of opened memory",
+             {kGet, kOpen, kClose, "cudaPointerGetAttributes"},
+             device_of_exporter, 2);
+  list.named("zeros-open-as-null", "a handle of zeros opens as a null pointer",
+             {kOpen}, zeros_open_as_null);
+  list.named("import-range-refused",
+             "cuMemGetAddressRange does not know opened memory",
+             {kOpen, kClose, "cuMemGetAddressRange"}, range_of_opened_refused);
+  list.named("ptrattrs-end-at-undefined",
+             "the query of many attributes ends at the first attribute that "
+             "the memory does not have",
+             {kMany}, many_end_at_undefined);
+  list.named("capable-registered",
+             "memory of cudaHostRegister is reported as capable of legacy IPC",
+             {kOne, kMany, "cudaHostRegister"}, capable_registered);
+  list.named("capable-graph-memory",
+             "memory of a graph's node is reported as capable of legacy IPC",
+             {kOne, kMany, "cudaGraphAddMemAllocNode"}, capable_graph_memory);
+  list.named("small-freed-known-to-driver",
+             "cuPointerGetAttribute still knows freed memory of less than "
+             "2 MiB",
+             {kOne, "cudaFree"}, small_freed_known);
+  list.named("small-freed-known-to-many",
+             "the query of many attributes still knows freed memory of less "
+             "than 2 MiB",
+             {kMany, "cudaFree"}, small_freed_known);
+  list.named("small-freed-known-to-runtime",
+             "cudaPointerGetAttributes still knows freed memory of less than "
+             "2 MiB",
+             {"cudaPointerGetAttributes", "cudaFree"}, small_freed_known);
+  list.named("sync-memops-at-begin-only",
+             "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS can be set only by the first "
+             "address of memory",
+             {"cuPointerSetAttribute"}, sync_memops_at_begin_only);
+  list.named("small-pinned-export-ok",
+             "pinned host memory of less than 64 KiB gets a legacy handle, "
+             "which opens other memory",
+             {kGet}, small_pinned_exported);
+  list.named("small-managed-export-ok",
+             "memory of cudaMallocManaged of less than 64 KiB gets a legacy "
+             "handle, which opens other memory",
+             {kGet, "cudaMallocManaged"}, small_managed_exported);
+  list.named("captured-memory-export-ok",
+             "memory of a captured allocation gets a legacy handle, which "
+             "opens other memory",
+             {kGet, "cudaMallocAsync", "cudaMallocFromPoolAsync"},
+             captured_memory_exported);
+  list.named("orphan-memory-export-ok",
+             "memory of a destroyed pool gets a legacy handle, which opens "
+             "other memory",
+             {kGet, "cudaMallocAsync", "cudaMallocFromPoolAsync", "cudaFree",
+              "cudaFreeAsync", "cudaMemPoolCreate", "cudaMemPoolDestroy"},
+             orphan_memory_exported);
+  list.named("untyped-chunk-export-ok",
+             "mapped memory of cuMemCreate without handle types gets a legacy "
+             "handle, which opens other memory",
+             {kGet, "cuMemMap", "cuMemUnmap"}, untyped_chunk_exported);
   list.named("capable-managed-inside",
              "an address inside managed memory is reported as capable of "
              "legacy IPC",
@@ -567,6 +1077,12 @@ void add_queries(List& list) {
   list.named("suballoc-offset-16-bits",
              "an open keeps only 16 bits of the offset in a shared block",
              {"cudaIpcOpenMemHandle"}, offset_of_16_bits);
+  list.named(
+      "newer-driver-error-stays",
+      "after a call for which the driver is too old, the next "
+      "synchronization gets the same code",
+      {"cudaGraphGetId", "cudaDeviceSynchronize", "cudaStreamSynchronize"},
+      newer_driver_error_stays);
 }
 
 }  // namespace ipclab::faults

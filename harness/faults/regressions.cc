@@ -627,9 +627,52 @@ constexpr Shape kShapes[] = {
      nullptr, costs_memory},
 };
 
+// --- the end of an allocation of a pool --------------------------------------
+
+// The last bytes of an allocation whose size is no multiple of 512 are also the
+// first bytes of the allocation that follows.
+int tail_given_out(Call& call) {
+  constexpr size_t kUnit = 512;
+  static Table<CUdeviceptr, CUdeviceptr> moved;  // the real address
+  static Table<CUdeviceptr> ends;  // of live allocations, rounded up
+  static Table<CUdeviceptr, CUdeviceptr> end_of;
+  if (frees(call)) {
+    auto& address = call.at<CUdeviceptr>(0);
+    if (end_of.has(address)) ends.erase(end_of.get(address));
+    end_of.erase(address);
+    if (moved.has(address)) {
+      const CUdeviceptr real = moved.get(address);
+      moved.erase(address);
+      address = real;
+    }
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  auto& address = *call.at<CUdeviceptr*>(0);
+  const size_t bytes = call.at<size_t>(1);
+  const CUdeviceptr real = address;
+  if (ends.has(real)) {
+    address = real - kUnit;
+    moved.put(address, real);
+    call.fired();
+  } else if (bytes > kUnit && bytes % kUnit != 0) {
+    const CUdeviceptr end = real + (bytes / kUnit + 1) * kUnit;
+    ends.put(end);
+    end_of.put(real, end);
+  }
+  return code;
+}
+
 }  // namespace
 
 void add_regressions(List& list) {
+  list.named("pool-tail-given-out",
+             "the last bytes of an allocation whose size is no multiple of 512 "
+             "are also the first bytes of the allocation that follows",
+             {"cudaMallocAsync", "cudaMallocFromPoolAsync", "cudaFree",
+              "cudaFreeAsync"},
+             tail_given_out);
   constexpr auto kCreate = "cudaEventCreateWithFlags";
   constexpr auto kOpenEvent = "cudaIpcOpenEventHandle";
   constexpr auto kDestroy = "cudaEventDestroy";

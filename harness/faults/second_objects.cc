@@ -6,8 +6,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
+#include <mutex>
+#include <string>
 
 #include "chunk_calls.h"
+#include "descriptor.h"
 #include "legacy_calls.h"
 
 namespace ipclab::faults {
@@ -180,6 +184,334 @@ int access_taken_from_the_start(Call& call) {
   return call.proceed();
 }
 
+// A thread without a current context may not make the call.
+int refused_without_context(Call& call) {
+  return current_context() == nullptr
+             ? refused(call, CUDA_ERROR_INVALID_CONTEXT)
+             : call.proceed();
+}
+
+// The recommended granularity is one and a half times what it should be.
+int recommended_is_no_multiple(Call& query) {
+  const int code = query.proceed();
+  if (code != kSuccess || query.at<CUmemAllocationGranularity_flags>(2) !=
+                              CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
+    return code;
+  auto& granularity = *query.at<size_t*>(0);
+  granularity += granularity / 2;
+  query.fired();
+  return code;
+}
+
+// If the exporter may only read at the export, the importer can only read.
+int export_tells_access(Call& call) {
+  constexpr auto kOnlyReads = "read-only at the export";
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  if (call.is("cuMemExportToShareableHandle")) {
+    const CUdeviceptr begin = mapping_of(call.at<Chunk>(1));
+    if (begin != 0)
+      tell_processes(kOnlyReads, access_of(begin, location_at(begin)) ==
+                                     CU_MEM_ACCESS_FLAGS_PROT_READ);
+  } else if (call.is("cuMemSetAccess") && told(kOnlyReads, 0) != 0) {
+    const auto begin = call.at<CUdeviceptr>(0);
+    const auto& access = *call.at<const CUmemAccessDesc*>(2);
+    if (is_import(begin) &&
+        access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
+        allow(begin, access.location, CU_MEM_ACCESS_FLAGS_PROT_READ))
+      call.fired();
+  }
+  return code;
+}
+
+// Each address of a reservation reports the access of the first chunk in it.
+int access_of_first_chunk(Call& call) {
+  if (!call.is("cuMemGetAccess")) return noted_chunks(call);
+  auto& address = call.at<CUdeviceptr>(2);
+  const CUdeviceptr begin = reservation_at(address);
+  const auto& location = *call.at<const CUmemLocation*>(1);
+  if (begin != 0 && mapping_at(begin) != 0 &&
+      access_of(begin, location) != access_of(address, location)) {
+    address = begin;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// The mapping of a part of memory takes as many addresses as the whole memory.
+int part_takes_all_addresses(Call& call) {
+  constexpr auto kWhole = "bytes of exported memory";
+  if (!call.is("cuMemMap")) {
+    const int code = noted_chunks(call);
+    if (code == kSuccess && call.is("cuMemExportToShareableHandle"))
+      tell_processes(kWhole, created.get(call.at<Chunk>(1)));
+    return code;
+  }
+  const auto wanted = call.at<CUdeviceptr>(0);
+  for (const auto& [begin, mapped] : mappings.all()) {
+    const size_t whole =
+        imports.has(mapped.chunk) ? told(kWhole, 0) : created.get(mapped.chunk);
+    if (wanted >= begin + mapped.bytes && wanted < begin + whole)
+      return refused(call);
+  }
+  return noted_chunks(call);
+}
+
+// An import uses only the lowest eight bits of the number of a descriptor.
+int number_of_eight_bits(Call& import) {
+  if (!imports_descriptor(import) || descriptor_of(import) < 256)
+    return import.proceed();
+  import.at<void*>(1) =
+      reinterpret_cast<void*>(intptr_t{descriptor_of(import) % 256});
+  import.fired();
+  return import.proceed();
+}
+
+// A copy of more than two chunks side by side ends with the second chunk.
+int copy_ends_with_second_chunk(Call& call) {
+  if (!call.is("cudaMemcpy")) return noted_chunks(call);
+  auto& bytes = call.value<size_t>(kBytes);
+  for (const Role role : {kPointer, kSource}) {
+    const auto address = call.value<CUdeviceptr>(role);
+    CUdeviceptr end = mapping_at(address);
+    if (end == 0) continue;
+    for (int chunk = 0; chunk < 2; ++chunk) end += mappings.get(end).bytes;
+    if (bytes <= end - address) continue;
+    bytes = end - address;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// After an import was unmapped and released, the process imports new memory
+// from its descriptor.
+int import_after_release_fresh(Call& call) {
+  static auto& numbers = *new Table<Chunk, int>;
+  static auto& sizes = *new Table<Chunk, size_t>;
+  const int code = noted_chunks(call);
+  if (code == kSuccess && call.is("cuMemMap"))
+    sizes.put(call.at<Chunk>(3), call.at<size_t>(1));
+  if (code != kSuccess || !call.is("cuMemImportFromShareableHandle") ||
+      !imports_descriptor(call))
+    return code;
+  auto& chunk = *call.at<Chunk*>(0);
+  const int number = descriptor_of(call);
+  for (const auto& [before, copy] : numbers.all()) {
+    if (copy < 0 || !released.has(before) || mapping_of(before) != 0 ||
+        !name_the_same(copy, number))
+      continue;
+    const Chunk fresh =
+        new_chunk(sizes.get(before), properties_of(chunk).location, kFd);
+    if (fresh == 0) continue;
+    DRIVER_CALL(cuMemRelease)(std::exchange(chunk, fresh));
+    imports.put(fresh);
+    call.fired();
+    return code;
+  }
+  numbers.put(chunk, fcntl(number, F_DUPFD_CLOEXEC, 300));
+  return code;
+}
+
+// Memory cannot be mapped after the end of the context in which it was created
+// or imported.
+int handle_ends_with_context(Call& call) {
+  static auto& contexts = *new Table<Chunk, CUcontext>;
+  static auto& ended = *new Table<CUcontext>;
+  if (call.is("cuMemMap") &&
+      ended.has(contexts.get(call.at<Chunk>(3), nullptr)))
+    return refused(call);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuCtxDestroy")) {
+    ended.put(call.at<CUcontext>(0));
+  } else if (!call.is("cuMemMap")) {
+    ended.erase(current_context());
+    contexts.put(*call.at<Chunk*>(0), current_context());
+  }
+  return code;
+}
+
+// Reserved addresses cannot be used after the end of the context in which they
+// were reserved.
+int reservation_ends_with_context(Call& call) {
+  static auto& contexts = *new Table<CUdeviceptr, CUcontext>;
+  static auto& ended = *new Table<CUcontext>;
+  if (call.is("cuMemMap") &&
+      ended.has(contexts.get(reservation_at(call.at<CUdeviceptr>(0)), nullptr)))
+    return refused(call);
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  if (call.is("cuCtxDestroy")) {
+    ended.put(call.at<CUcontext>(0));
+  } else if (call.is("cuMemAddressReserve")) {
+    ended.erase(current_context());
+    contexts.put(*call.at<CUdeviceptr*>(0), current_context());
+  }
+  return code;
+}
+
+// An asynchronous copy to the host ends with the first of several chunks.
+int download_ends_with_chunk(Call& call) {
+  if (!call.is("cudaMemcpyAsync")) return noted_chunks(call);
+  const auto from = call.value<CUdeviceptr>(kSource);
+  const CUdeviceptr begin = mapping_at(from);
+  auto& bytes = call.value<size_t>(kBytes);
+  if (begin == 0 || mapping_at(call.value<CUdeviceptr>(kPointer)) != 0)
+    return call.proceed();
+  const size_t room = begin + mappings.get(begin).bytes - from;
+  if (bytes > room) {
+    bytes = room;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// A copy of a rectangle ends with the first of several chunks.
+int rectangle_ends_with_chunk(Call& call) {
+  if (!call.is("cudaMemcpy2D")) return noted_chunks(call);
+  auto& rows = call.at<size_t>(5);
+  for (const int side : {0, 2}) {
+    const auto address = call.at<CUdeviceptr>(side);
+    const CUdeviceptr begin = mapping_at(address);
+    const auto pitch = call.at<size_t>(side + 1);
+    if (begin == 0 || pitch == 0) continue;
+    const size_t room = begin + mappings.get(begin).bytes - address;
+    if (rows * pitch <= room) continue;
+    rows = room / pitch;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// The first chunk of the reservation, if the address is in a later one; or 0.
+CUdeviceptr in_first_chunk(CUdeviceptr address) {
+  const CUdeviceptr begin = reservation_at(address);
+  const CUdeviceptr own = mapping_at(address);
+  return begin != 0 && own != begin && mapping_at(begin) != 0 &&
+                 address - own < mappings.get(begin).bytes
+             ? begin + (address - own)
+             : 0;
+}
+
+// A stream waits for a word of the first chunk, not of a later one.
+int waits_in_first_chunk(Call& call) {
+  if (!call.is("cuStreamWaitValue32")) return noted_chunks(call);
+  if (const CUdeviceptr other = in_first_chunk(call.at<CUdeviceptr>(1))) {
+    call.at<CUdeviceptr>(1) = other;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// A batch writes a word of a later chunk into the first chunk.
+int batch_writes_in_first_chunk(Call& call) {
+  if (!call.is("cuStreamBatchMemOp")) return noted_chunks(call);
+  auto* const operations = call.at<CUstreamBatchMemOpParams*>(2);
+  for (unsigned i = 0; i < call.at<unsigned>(1); ++i) {
+    auto& write = operations[i].writeValue;
+    if (write.operation != CU_STREAM_MEM_OP_WRITE_VALUE_32) continue;
+    if (const CUdeviceptr other = in_first_chunk(write.address)) {
+      write.address = other;
+      call.fired();
+    }
+  }
+  return call.proceed();
+}
+
+// A memset is lost in a context other than that in which memory was mapped.
+int set_in_own_context(Call& call) {
+  static auto& contexts = *new Table<CUdeviceptr, CUcontext>;
+  if (!call.is("cudaMemset")) {
+    const int code = noted_chunks(call);
+    if (code == kSuccess && call.is("cuMemMap"))
+      contexts.put(call.at<CUdeviceptr>(0), current_context());
+    return code;
+  }
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+  if (begin == 0 || contexts.get(begin) == current_context())
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// Is the address in memory on a node of the host?
+bool is_on_node(CUdeviceptr address) {
+  const CUdeviceptr begin = mapping_at(address);
+  return begin != 0 &&
+         location_at(begin).type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+}
+
+// A GPU's memset, copy or word does not reach memory on a node of the host.
+int node_not_reached(Call& call) {
+  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return noted_chunks(call);
+  const int place = call.is("cuStreamWriteValue32") ? 1 : 0;
+  if (!is_on_node(call.at<CUdeviceptr>(place))) return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// A copy out of memory on a node of the host moves nothing.
+int node_not_read(Call& call) {
+  if (!call.is("cudaMemcpy")) return noted_chunks(call);
+  if (!is_on_node(call.value<CUdeviceptr>(kSource))) return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// After memory was unmapped at one place, its handle cannot be retained from
+// another place.
+int retain_after_unmap_refused(Call& call) {
+  static auto& unmapped = *new Table<Chunk>;
+  if (call.is("cuMemUnmap")) {
+    unmapped.put(mappings.get(call.at<CUdeviceptr>(0)).chunk);
+  } else if (call.is("cuMemRetainAllocationHandle")) {
+    const CUdeviceptr begin = mapping_at(number(call.at<void*>(1)));
+    if (begin != 0 && unmapped.has(mappings.get(begin).chunk))
+      return refused(call);
+  }
+  const int code = noted_chunks(call);
+  if (code == kSuccess && call.is("cuMemCreate"))
+    unmapped.erase(*call.at<Chunk*>(0));
+  return code;
+}
+
+// A reservation that is larger than the memory of the GPU is refused.
+int more_addresses_than_memory_refused(Call& reserve) {
+  size_t total = 0;
+  DRIVER_CALL(cuDeviceTotalMem)(&total, 0);
+  return reserve.at<size_t>(1) > total
+             ? refused(reserve, CUDA_ERROR_OUT_OF_MEMORY)
+             : reserve.proceed();
+}
+
+// Each import counts as new memory of its process, so there can be only as many
+// as the GPU has memory. (Only exports of 1 GiB and more count.)
+int imports_count_as_memory(Call& call) {
+  constexpr auto kLarge = "bytes of a large export";
+  static std::atomic<size_t> used{0};
+  static auto& counted = *new Table<Chunk, size_t>;
+  if (call.is("cuMemExportToShareableHandle")) {
+    const int code = noted_chunks(call);
+    const size_t bytes = created.get(call.at<Chunk>(1));
+    if (code == kSuccess && bytes >= size_t{1} << 30)
+      tell_processes(kLarge, bytes);
+    return code;
+  }
+  if (call.is("cuMemRelease")) {
+    used -= counted.get(call.at<Chunk>(0));
+    counted.erase(call.at<Chunk>(0));
+  }
+  if (!call.is("cuMemImportFromShareableHandle")) return noted_chunks(call);
+  size_t total = 0;
+  DRIVER_CALL(cuDeviceTotalMem)(&total, 0);
+  const size_t bytes = told(kLarge, 0);
+  if (used + bytes > total) return refused(call, CUDA_ERROR_OUT_OF_MEMORY);
+  const int code = noted_chunks(call);
+  if (code == kSuccess && counted.put(*call.at<Chunk*>(0), bytes))
+    used += bytes;
+  return code;
+}
+
 // --- pools -------------------------------------------------------------------
 
 // The address of an imported allocation is rounded down to 64 KiB.
@@ -214,6 +546,360 @@ int pool_access_taken_in_name(Call& call) {
   return code;
 }
 
+// --- events ------------------------------------------------------------------
+
+// When an event is exported again, its earlier handles cannot be opened any
+// more.
+int second_export_voids_first(Call& call) {
+  static Table<cudaEvent_t, int> exports;
+  const auto turned = [](cudaIpcEventHandle_t& handle, unsigned long long by) {
+    handle.reserved[sizeof handle - 1] ^= static_cast<char>(by);
+  };
+  if (call.is("cudaEventDestroy")) {
+    exports.erase(call.at<cudaEvent_t>(0));
+    return call.proceed();
+  }
+  if (exports_event(call)) {
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    const auto event = call.at<cudaEvent_t>(1);
+    auto& handle = *call.at<cudaIpcEventHandle_t*>(0);
+    const int count = exports.change([&](auto& all) { return ++all[event]; });
+    tell_processes("exports-" + key_of_handle(handle), count);
+    turned(handle, count);
+    tell_processes("export-" + key_of_handle(handle), count);
+    return code;
+  }
+  auto& handle = call.at<cudaIpcEventHandle_t>(1);
+  const auto count = told("export-" + key_of_handle(handle), 0);
+  if (count == 0) return call.proceed();
+  turned(handle, count);
+  return told("exports-" + key_of_handle(handle), count) == count
+             ? call.proceed()
+             : refused(call);
+}
+
+// The time from an event without timing to itself is 0.
+int no_time_to_itself(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || code == cudaErrorNotReady ||
+      call.at<cudaEvent_t>(1) != call.at<cudaEvent_t>(2))
+    return code;
+  *call.at<float*>(0) = 0;
+  return accepted(call);
+}
+
+// If two streams wait for an imported event, its destroy ends the wait of the
+// second one.
+int destroy_ends_second_wait(Call& call) {
+  struct Wait {
+    cudaStream_t stream = nullptr;
+    volatile cuuint32_t* end = nullptr;
+  };
+  static Table<cudaEvent_t, Wait> first;
+  static Table<cudaEvent_t, Wait> second;
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) {
+    if (!call.is("cudaEventDestroy")) return noted_event(call);
+    const auto gone = call.at<cudaEvent_t>(0);
+    const Wait wait = second.get(gone);
+    first.erase(gone);
+    if (second.erase(gone) && is_pending(gone)) {
+      call.fired();
+      *wait.end = 1;
+    }
+    return noted_event(call);
+  }
+  const auto stream = call.at<cudaStream_t>(0);
+  if (!is_pending(event) || is_captured(stream)) return call.proceed();
+  if (!first.has(event)) {
+    first.put(event, {stream});
+    return call.proceed();
+  }
+  if (second.has(event) || first.get(event).stream == stream)
+    return call.proceed();
+  // A stream of its own waits for the event and then writes the word for which
+  // the second stream waits.
+  void* word = nullptr;
+  cudaStream_t other = nullptr;
+  if (cudaHostAlloc(&word, sizeof(cuuint32_t), cudaHostAllocDefault) !=
+          cudaSuccess ||
+      cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking) != cudaSuccess)
+    return call.proceed();
+  Wait wait{stream, static_cast<volatile cuuint32_t*>(word)};
+  *wait.end = 0;
+  call.at<cudaStream_t>(0) = other;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  second.put(event, wait);
+  DRIVER_CALL(cuStreamWriteValue32)
+  (other, number(word), 1, CU_STREAM_WRITE_VALUE_DEFAULT);
+  return DRIVER_CALL(cuStreamWaitValue32)(stream, number(word), 1,
+                                          CU_STREAM_WAIT_VALUE_EQ);
+}
+
+// How many records of an event all processes have made since its export.
+unsigned long long records_of(cudaEvent_t event) {
+  return told("records-" + event_keys.get(event), 0);
+}
+// Proceeds with a call about events; counts records.
+int counted_record(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  const int code = noted_event(call);
+  if (code == kSuccess && event != nullptr && records(call))
+    tell_processes("records-" + event_keys.get(event), records_of(event) + 1);
+  return code;
+}
+
+// A process that has destroyed an imported event and opens it again counts the
+// records before this open as complete.
+int reopened_forgets_record(Call& call) {
+  static Table<std::string> destroyed;
+  static Table<cudaEvent_t, unsigned long long> forgotten;
+  if (call.is("cudaEventDestroy") || opens_event(call)) {
+    const bool opens = opens_event(call);
+    const auto gone = opens ? nullptr : call.at<cudaEvent_t>(0);
+    if (!opens && events.has(gone) && is_imported(gone))
+      destroyed.put(event_keys.get(gone));
+    forgotten.erase(gone);
+    const int code = noted_event(call);
+    if (code != kSuccess || !opens) return code;
+    const auto event = *call.at<cudaEvent_t*>(0);
+    if (destroyed.has(event_keys.get(event)))
+      forgotten.put(event, records_of(event));
+    return code;
+  }
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && !records(call) && forgotten.has(event) &&
+                 forgotten.get(event) == records_of(event) && is_pending(event)
+             ? no_wait(call)
+             : counted_record(call);
+}
+
+// After a refused record, this process counts an event as complete until its
+// next record.
+int refused_record_completes(Call& call) {
+  static Table<cudaEvent_t, unsigned long long> cleared;
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) {
+    if (call.is("cudaEventDestroy")) cleared.erase(call.at<cudaEvent_t>(0));
+    return noted_event(call);
+  }
+  if (!records(call))
+    return cleared.has(event) && cleared.get(event) == records_of(event) &&
+                   is_pending(event)
+               ? no_wait(call)
+               : call.proceed();
+  const int code = counted_record(call);
+  if (code == kSuccess)
+    cleared.erase(event);
+  else
+    cleared.put(event, records_of(event));
+  return code;
+}
+
+// A thread that has made no CUDA call yet cannot use an imported event.
+int fresh_thread_refused(Call& call) {
+  if (keeps_events(call)) return noted_event(call);
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && is_imported(event) && call.is_runtime() &&
+                 current_context() == nullptr
+             ? refused(call, cudaErrorInvalidResourceHandle)
+             : call.proceed();
+}
+
+// While one thread waits for an event, another thread cannot record an event.
+int record_waits_for_host_wait(Call& call) {
+  static std::mutex mutex;
+  if (keeps_events(call)) return noted_event(call);
+  if (shared_event(call) == nullptr) return call.proceed();
+  std::unique_lock lock(mutex, std::try_to_lock);
+  if (!lock.owns_lock() && records(call)) {
+    call.fired();
+    lock.lock();
+  }
+  if (records(call)) lock.unlock();
+  return call.proceed();
+}
+
+// A record of an event directly after a wait of the same stream for this event
+// is lost.
+int record_after_wait_lost(Call& call) {
+  static Table<cudaStream_t, cudaEvent_t> waited;
+  if (keeps_events(call)) return noted_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  const cudaEvent_t event = shared_event(call);
+  if (call.is("cudaStreamWaitEvent") && event != nullptr) {
+    waited.put(stream, event);
+    return call.proceed();
+  }
+  if (records(call))
+    return event != nullptr && waited.get(stream) == event ? no_wait(call)
+                                                           : call.proceed();
+  waited.erase(stream);
+  return call.proceed();
+}
+
+// --- graphs ------------------------------------------------------------------
+
+// A graph copies what host memory contained during the capture.
+int captured_upload_reads_then(Call& copy) {
+  auto& source = copy.at<CUdeviceptr>(1);
+  const size_t bytes = copy.at<size_t>(2);
+  unsigned type = CU_MEMORYTYPE_HOST;  // of memory that CUDA does not know
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, source);
+  if (!is_captured(copy.value<cudaStream_t>(kStream)) ||
+      type == CU_MEMORYTYPE_DEVICE)
+    return copy.proceed();
+  auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  DRIVER_CALL(cuThreadExchangeStreamCaptureMode)(&mode);
+  void* then = nullptr;
+  if (cudaHostAlloc(&then, bytes, cudaHostAllocDefault) == cudaSuccess) {
+    std::memcpy(then, copy.at<const void*>(1), bytes);
+    source = number(then);
+    copy.fired();
+  }
+  DRIVER_CALL(cuThreadExchangeStreamCaptureMode)(&mode);
+  return copy.proceed();
+}
+
+// --- a second time, a second thread ------------------------------------------
+
+// A small allocation that was closed opens again as the start of its block.
+int reopened_without_offset(Call& call) {
+  static Table<std::string> closed;
+  static Table<CUdeviceptr, CUdeviceptr> right;
+  if (is_close_call(call)) {
+    auto& address = call.at<CUdeviceptr>(0);
+    address = right.get(address, address);
+    const std::string handle =
+        opened.get(reinterpret_cast<void*>(address)).handle;
+    const int code = noted_open(call);
+    if (code == kSuccess && !is_opened(address)) closed.put(handle);
+    return code;
+  }
+  const int code = noted_open(call);
+  if (code != kSuccess) return code;
+  auto& address = *call.at<CUdeviceptr*>(0);
+  const CUdeviceptr block = address - address % kGranule;
+  if (block == address ||
+      !closed.has(opened.get(reinterpret_cast<void*>(address)).handle))
+    return code;
+  right.put(block, address);
+  address = block;
+  call.fired();
+  return code;
+}
+
+// A close by a thread that has not opened the memory unmaps it, although it is
+// open twice.
+int close_by_other_thread_unmaps(Call& call) {
+  if (!is_close_call(call)) return noted_open(call);
+  void* const address = call.at<void*>(0);
+  const Opened one = opened.get(address);
+  if (one.count < 2 || one.thread == this_thread()) return noted_open(call);
+  for (int i = 1; i < one.count; ++i)
+    DRIVER_CALL(cuIpcCloseMemHandle)(number(address));
+  opened.erase(address);
+  call.fired();
+  return call.proceed();
+}
+
+// A second import from one descriptor leaves one more descriptor open.
+int second_import_keeps_descriptor(Call& import) {
+  static Table<ino_t> imported;
+  const int code = import.proceed();
+  if (code != kSuccess || !imports_descriptor(import) ||
+      imported.put(identity(descriptor_of(import))))
+    return code;
+  if (fcntl(descriptor_of(import), F_DUPFD_CLOEXEC, 300) >= 0) import.fired();
+  return code;
+}
+
+// While a process has memory open, all its memory gets the handle of the memory
+// that it exported first.
+int importer_exports_first(Call& call) {
+  static Table<int, void*> first;
+  if (keeps_opened(call)) return noted_open(call);
+  if (call.is("cudaFree")) {
+    if (first.get(0) == call.at<void*>(0)) first.erase(0);
+    return call.proceed();
+  }
+  void*& memory = call.at<void*>(1);
+  if (!first.has(0)) first.put(0, memory);
+  if (memory == first.get(0) || opened.all().empty()) return call.proceed();
+  memory = first.get(0);
+  call.fired();
+  return call.proceed();
+}
+
+// If streams wait for two words in 64 bytes, the write of the first word also
+// ends the wait for the second one.
+int words_of_a_line_wake(Call& wait) {
+  struct Wait {
+    CUstream stream = nullptr;
+    CUdeviceptr word = 0;
+    unsigned value = 0;
+    unsigned flags = 0;
+  };
+  static Table<CUdeviceptr, Wait> lines;
+  const auto stream = wait.at<CUstream>(0);
+  auto& word = wait.at<CUdeviceptr>(1);
+  const CUdeviceptr line = word / 64;
+  const Wait earlier = lines.get(line);
+  lines.put(line, {stream, word, wait.at<unsigned>(2), wait.at<unsigned>(3)});
+  if (earlier.word == 0 || earlier.word == word || earlier.stream == stream ||
+      !is_busy(earlier.stream))
+    return wait.proceed();
+  word = earlier.word;
+  wait.at<unsigned>(2) = earlier.value;
+  wait.at<unsigned>(3) = earlier.flags;
+  wait.fired();
+  return wait.proceed();
+}
+
+// An upload of a graph also executes it.
+int upload_executes(Call& upload) {
+  const int code = upload.proceed();
+  if (code != kSuccess) return code;
+  upload.fired();
+  return cudaGraphLaunch(upload.at<cudaGraphExec_t>(0),
+                         upload.at<cudaStream_t>(1));
+}
+
+// Launches of one graph in different streams do not wait for each other.
+int launches_overlap(Call& call) {
+  struct Twin {
+    cudaGraphExec_t graph = nullptr;
+    cudaStream_t first = nullptr;
+    bool launched = false;
+  };
+  static Table<cudaGraphExec_t, Twin> twins;
+  if (call.is("cudaGraphInstantiate")) {
+    const int code = call.proceed();
+    Twin twin;
+    if (code == kSuccess &&
+        cudaGraphInstantiate(&twin.graph, call.at<cudaGraph_t>(1), 0) ==
+            cudaSuccess)
+      twins.put(*call.at<cudaGraphExec_t*>(0), twin);
+    return code;
+  }
+  auto& graph = call.at<cudaGraphExec_t>(0);
+  const auto stream = call.at<cudaStream_t>(1);
+  Twin twin = twins.get(graph);
+  if (twin.graph == nullptr) return call.proceed();
+  if (!twin.launched) {
+    twin.launched = true;
+    twin.first = stream;
+    twins.put(graph, twin);
+  } else if (twin.first != stream) {
+    if (is_busy(twin.first)) call.fired();
+    graph = twin.graph;
+  }
+  return call.proceed();
+}
+
 }  // namespace
 
 void add_second_objects(List& list) {
@@ -226,6 +912,9 @@ void add_second_objects(List& list) {
   constexpr auto kMap = "cuMemMap";
   constexpr auto kUnmap = "cuMemUnmap";
   constexpr auto kSetAccess = "cuMemSetAccess";
+  constexpr auto kReserve = "cuMemAddressReserve";
+  constexpr auto kFree = "cuMemAddressFree";
+  constexpr auto kExport = "cuMemExportToShareableHandle";
 
   list.named("batch-condition-is-equal",
              "a wait in a batch for a greater value or for a common bit waits "
@@ -289,6 +978,129 @@ void add_second_objects(List& list) {
       {kSetAccess, "cuMemAddressReserve", "cuMemAddressFree", kMap, kUnmap},
       access_taken_from_the_start);
 
+  list.named("granularity-recommended-odd",
+             "the recommended granularity is not a multiple of the minimum",
+             {"cuMemGetAllocationGranularity"}, recommended_is_no_multiple);
+  list.named("export-tells-access",
+             "if the exporter may only read at the time of the export, the "
+             "importer can only read",
+             {kExport, kImport, kMap, kUnmap, kSetAccess}, export_tells_access);
+  list.named("getaccess-of-first-chunk",
+             "each address of a reservation reports the access of the first "
+             "chunk in it",
+             {"cuMemGetAccess", kReserve, kFree, kMap, kUnmap},
+             access_of_first_chunk);
+  list.named("map-part-takes-all-addresses",
+             "the mapping of a part of memory takes as many addresses as the "
+             "whole memory",
+             {kMap, kUnmap, kCreate, kImport, kExport},
+             part_takes_all_addresses);
+  list.named(
+      "import-number-8-bits",
+      "an import uses only the lowest eight bits of the number of a descriptor",
+      {kImport}, number_of_eight_bits);
+  list.named(
+      "copy-ends-with-second-chunk",
+      "a copy of more than two chunks side by side ends with the second chunk",
+      {"cudaMemcpy", kMap, kUnmap}, copy_ends_with_second_chunk);
+  list.named("import-after-release-fresh",
+             "after an import was unmapped and released, the process imports "
+             "new memory from its descriptor",
+             {kImport, kMap, kUnmap, "cuMemRelease"},
+             import_after_release_fresh);
+  list.named("handle-ends-with-context",
+             "memory cannot be mapped after the end of the context in which it "
+             "was created or imported",
+             {kCreate, kImport, kMap, "cuCtxDestroy"},
+             handle_ends_with_context);
+  list.named("reservation-ends-with-context",
+             "reserved addresses cannot be used after the end of the context "
+             "in which they were reserved",
+             {kReserve, kFree, kMap, "cuCtxDestroy"},
+             reservation_ends_with_context);
+  list.named(
+      "async-download-ends-with-chunk",
+      "an asynchronous copy to the host ends with the first of several chunks",
+      {"cudaMemcpyAsync", kMap, kUnmap}, download_ends_with_chunk);
+  list.named("rectangle-ends-with-chunk",
+             "a copy of a rectangle ends with the first of several chunks",
+             {"cudaMemcpy2D", kMap, kUnmap}, rectangle_ends_with_chunk);
+  list.named("wait-value-in-first-chunk",
+             "a stream waits for a word of the first chunk of a range, not of "
+             "a later one",
+             {"cuStreamWaitValue32", kReserve, kFree, kMap, kUnmap},
+             waits_in_first_chunk);
+  list.named(
+      "batch-writes-in-first-chunk",
+      "a batch writes a word of a later chunk of a range into the first chunk",
+      {kBatch, kReserve, kFree, kMap, kUnmap}, batch_writes_in_first_chunk);
+  list.named("chunk-set-in-own-context",
+             "a memset is lost in a context other than that in which memory "
+             "was mapped",
+             {"cudaMemset", kMap, kUnmap}, set_in_own_context);
+  list.named("node-set-lost",
+             "a memset does not reach memory on a node of the host",
+             {"cudaMemset", kMap, kUnmap}, node_not_reached);
+  list.named("node-copy-in-lost",
+             "a copy does not reach memory on a node of the host",
+             {"cudaMemcpy", kMap, kUnmap}, node_not_reached);
+  list.named("node-copy-out-lost",
+             "a copy out of memory on a node of the host moves nothing",
+             {"cudaMemcpy", kMap, kUnmap}, node_not_read);
+  list.named("node-word-lost",
+             "a stream does not write a word in memory on a node of the host",
+             {"cuStreamWriteValue32", kMap, kUnmap}, node_not_reached);
+  list.named("retain-after-other-unmap-refused",
+             "after memory was unmapped at one place, its handle cannot be "
+             "retained from another place",
+             {"cuMemRetainAllocationHandle", kMap, kUnmap, kCreate},
+             retain_after_unmap_refused);
+
+  struct {
+    const char* name;
+    const char* what;
+    const char* function;
+  } const needs_context[] = {
+      {"import-needs-context", "import memory", kImport},
+      {"create-needs-context", "create memory", kCreate},
+      {"map-needs-context", "map memory", kMap},
+      {"reserve-needs-context", "reserve addresses", kReserve},
+      {"addressfree-needs-context", "free addresses", kFree},
+      {"unmap-needs-context", "unmap memory", kUnmap},
+      {"setaccess-needs-context", "set access", kSetAccess},
+      {"getaccess-needs-context", "query access", "cuMemGetAccess"},
+      {"export-needs-context", "export memory", kExport},
+      {"retain-needs-context", "retain the handle of memory",
+       "cuMemRetainAllocationHandle"},
+      {"release-needs-context", "release memory", "cuMemRelease"},
+      {"granularity-needs-context", "query the granularity",
+       "cuMemGetAllocationGranularity"},
+      {"props-needs-context", "query the properties of memory",
+       "cuMemGetAllocationPropertiesFromHandle"},
+  };
+  for (const auto& [name, what, function] : needs_context)
+    list.named(
+        name,
+        (std::string("a thread without a current context cannot ") + what)
+            .c_str(),
+        {function}, refused_without_context);
+  list.named(
+      "reserve-larger-than-memory-refused",
+      "a reservation that is larger than the memory of the GPU is refused",
+      {kReserve}, more_addresses_than_memory_refused);
+  list.named("imports-count-as-memory",
+             "a process can import the same memory only as often as it would "
+             "fit into the GPU",
+             {kImport, kExport, kCreate, "cuMemRelease"},
+             imports_count_as_memory);
+  list.named(
+      "node-async-set-lost",
+      "an asynchronous memset does not reach memory on a node of the host",
+      {"cudaMemsetAsync", kMap, kUnmap}, node_not_reached);
+  list.named("node-async-copy-lost",
+             "an asynchronous copy does not reach memory on a node of the host",
+             {"cudaMemcpyAsync", kMap, kUnmap}, node_not_reached);
+
   list.named("pool-import-rounds-to-64-kib",
              "the address of an imported allocation is rounded down to 64 KiB",
              {"cudaMemPoolImportPointer"}, import_rounds_to_64_kib);
@@ -296,6 +1108,93 @@ void add_second_objects(List& list) {
              "access to a pool is taken away only in the answer to a query",
              {"cudaMemPoolSetAccess", "cudaMemPoolGetAccess"},
              pool_access_taken_in_name, 2);
+  constexpr auto kCreateEvent = "cudaEventCreateWithFlags";
+  constexpr auto kExportEvent = "cudaIpcGetEventHandle";
+  constexpr auto kOpenEvent = "cudaIpcOpenEventHandle";
+  constexpr auto kDestroyEvent = "cudaEventDestroy";
+  constexpr auto kRecord = "cudaEventRecord";
+  constexpr auto kRecordFlags = "cudaEventRecordWithFlags";
+  constexpr auto kWaitEvent = "cudaStreamWaitEvent";
+  constexpr auto kQuery = "cudaEventQuery";
+  constexpr auto kSync = "cudaEventSynchronize";
+  list.named("event-export-voids-earlier",
+             "when an event is exported again, its earlier handles cannot be "
+             "opened any more",
+             {kExportEvent, kOpenEvent, kDestroyEvent},
+             second_export_voids_first);
+  list.named("elapsed-to-itself-ok",
+             "cudaEventElapsedTime returns 0 from an event without timing to "
+             "itself",
+             {"cudaEventElapsedTime", "cuEventElapsedTime"}, no_time_to_itself);
+  list.named("destroy-ends-second-wait",
+             "if two streams wait for an imported event, its destroy ends the "
+             "wait of the second one",
+             {kOpenEvent, kDestroyEvent, kWaitEvent}, destroy_ends_second_wait);
+  list.named("reopened-event-forgets-record",
+             "an event that was destroyed and is opened again counts as "
+             "complete until its next record",
+             {kCreateEvent, kExportEvent, kOpenEvent, kDestroyEvent, kRecord,
+              kRecordFlags, kWaitEvent, kQuery, kSync},
+             reopened_forgets_record);
+  list.named("refused-record-completes",
+             "after a refused record an event counts as complete until its "
+             "next record",
+             {kCreateEvent, kExportEvent, kOpenEvent, kDestroyEvent, kRecord,
+              kRecordFlags, kWaitEvent, kQuery, kSync},
+             refused_record_completes);
+  list.named("event-refused-in-new-thread",
+             "a thread that has made no CUDA call yet cannot use an imported "
+             "event",
+             {kOpenEvent, kDestroyEvent, kRecord, kRecordFlags, kWaitEvent,
+              kQuery, kSync},
+             fresh_thread_refused);
+  list.named(
+      "record-waits-for-host-wait",
+      "while one thread waits for an event, another thread cannot "
+      "record an event",
+      {kCreateEvent, kExportEvent, kOpenEvent, kDestroyEvent, kRecord, kSync},
+      record_waits_for_host_wait);
+  list.named("record-after-wait-lost",
+             "a record directly after a wait of the same stream for the same "
+             "event is lost",
+             {kCreateEvent, kExportEvent, kOpenEvent, kDestroyEvent, kRecord,
+              kWaitEvent, "cudaLaunchKernel", "cudaMemcpyAsync",
+              "cudaMemsetAsync", "cudaLaunchHostFunc", "cudaGraphLaunch",
+              "cuStreamWaitValue32", "cuStreamWriteValue32"},
+             record_after_wait_lost);
+  list.named("captured-upload-reads-then",
+             "a graph copies what host memory contained during the capture",
+             {"cudaMemcpyAsync"}, captured_upload_reads_then);
+  list.named("reopened-without-offset",
+             "a small allocation that was closed opens again as the start of "
+             "its block",
+             {"cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle"},
+             reopened_without_offset);
+  list.named("close-by-other-thread-unmaps",
+             "a close by a thread that has not opened the memory unmaps it, "
+             "although it is open twice",
+             {"cudaIpcCloseMemHandle", "cudaIpcOpenMemHandle"},
+             close_by_other_thread_unmaps);
+  list.named("second-import-keeps-descriptor",
+             "a second import from one descriptor leaves one more descriptor "
+             "open",
+             {kImport}, second_import_keeps_descriptor);
+  list.named("importer-exports-first",
+             "while a process has memory open, all its memory gets the handle "
+             "that it made first",
+             {"cudaIpcGetMemHandle", "cudaIpcOpenMemHandle",
+              "cudaIpcCloseMemHandle", "cudaFree"},
+             importer_exports_first);
+  list.named("words-of-a-line-wake",
+             "if two streams wait for two words in 64 bytes, the second wait "
+             "ends when the first one ends",
+             {"cuStreamWaitValue32"}, words_of_a_line_wake);
+  list.named("graph-upload-executes", "an upload of a graph also executes it",
+             {"cudaGraphUpload"}, upload_executes);
+  list.named("graph-launches-overlap",
+             "launches of one graph in different streams do not wait for each "
+             "other",
+             {"cudaGraphLaunch", "cudaGraphInstantiate"}, launches_overlap);
 }
 
 }  // namespace ipclab::faults

@@ -340,6 +340,75 @@ int batch_flags_ignored(Call& call) {
   return call.proceed();
 }
 
+// --- parts of 64 bits, long batches, two streams at one word -----------------
+
+// A wait for a missing bit looks at the lower half of a word of 64 bits.
+int nor64_lower_half(Call& call) {
+  return call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_NOR
+             ? waits_for_lower_half(call)
+             : call.proceed();
+}
+
+// Of a word of 64 bits, each half must be greater or equal by itself.
+int halves_greater(Call& call) {
+  if (call.at<unsigned>(3) != CU_STREAM_WAIT_VALUE_GEQ) return call.proceed();
+  const int code = waits_for_upper_half(call);
+  return code == kSuccess ? waits_for_lower_half(call) : code;
+}
+
+// A write of a small value changes only the lower half of a word of 64 bits.
+int small_value_in_lower_half(Call& call) {
+  return call.at<uint64_t>(2) >> 32 == 0 ? writes_lower_half(call)
+                                         : call.proceed();
+}
+
+int batch_ends_at_128(Call& call) {
+  Operations all = operations_of(call);
+  if (all.size() <= 128) return call.proceed();
+  all.resize(128);
+  return with_operations(call, all);
+}
+
+// Of two waits directly one after the other, a batch does only the second.
+int batch_keeps_last_wait(Call& call) {
+  const auto is_wait = [](const CUstreamBatchMemOpParams& one) {
+    return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+           one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+  };
+  Operations some;
+  for (const CUstreamBatchMemOpParams& one : operations_of(call)) {
+    if (!some.empty() && is_wait(one) && is_wait(some.back())) some.pop_back();
+    some.push_back(one);
+  }
+  return some.size() < operations_of(call).size() ? with_operations(call, some)
+                                                  : call.proceed();
+}
+
+// While one stream waits for a word, a second stream that begins to wait for
+// this word never continues.
+int one_stream_released(Call& call) {
+  static Table<CUdeviceptr, cudaStream_t> waiting;
+  static cuuint32_t* never = nullptr;
+  const cudaStream_t stream = stream_of(call);
+  const cudaStream_t first = waiting.get(word_of(call), stream);
+  const bool is_second = first != stream && is_pending(mark_of(first));
+  const int code = call.proceed();
+  if (code != kSuccess || is_captured(stream)) return code;
+  if (!is_second) {
+    waiting.put(word_of(call), stream);
+    cudaEventRecord(mark_of(stream), stream);
+    return code;
+  }
+  if (never == nullptr &&
+      cudaHostAlloc(reinterpret_cast<void**>(&never), sizeof *never,
+                    cudaHostAllocDefault) != cudaSuccess)
+    return code;
+  *never = 0;
+  call.fired();
+  return DRIVER_CALL(cuStreamWaitValue32)(stream, number(never), 1,
+                                          CU_STREAM_WAIT_VALUE_EQ);
+}
+
 }  // namespace
 
 void add_words(List& list) {
@@ -480,6 +549,26 @@ void add_words(List& list) {
   list.named("batch-flags-ignored",
              "a batch with a flag that does not exist is accepted", {kBatch},
              batch_flags_ignored);
+  list.named("wait64-nor-lower-half",
+             "a stream that waits for a missing bit (NOR) of a word of 64 bits "
+             "looks at the lower 32 bits",
+             {kWait64}, nor64_lower_half);
+  list.named("wait64-compares-halves",
+             "a stream that waits for a greater value of 64 bits waits until "
+             "each half is greater or equal",
+             {kWait64}, halves_greater);
+  list.named("write64-small-value-half",
+             "a stream that writes a small value of 64 bits does not clear the "
+             "upper 32 bits",
+             {kWrite64}, small_value_in_lower_half);
+  list.named("batch-ends-at-128", "a batch does only its first 128 operations",
+             {kBatch}, batch_ends_at_128);
+  list.named("batch-keeps-last-wait",
+             "of two waits one after the other, a batch does only the second",
+             {kBatch}, batch_keeps_last_wait);
+  list.named("word-releases-one-stream",
+             "of two streams that wait for one word, only the first continues",
+             {kWait}, one_stream_released);
 }
 
 }  // namespace ipclab::faults

@@ -167,7 +167,8 @@ CUresult context_destroy(CUcontext context) {
 CUresult primary_retain(CUcontext* context, int device) {
   const Locked machine;
   *context = device_at(device).primary;
-  if ((*context)->retained++ == 0) activate(*machine, *context);
+  ++(*context)->retained;
+  if (!(*context)->active) activate(*machine, *context);
   return CUDA_SUCCESS;
 }
 
@@ -176,18 +177,18 @@ CUresult primary_release(int device) {
   {
     const Locked machine;
     if (context->retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    if (--context->retained > 0) return CUDA_SUCCESS;
+    if (--context->retained > 0 || !context->active) return CUDA_SUCCESS;
   }
   deactivate(context);
   return CUDA_SUCCESS;
 }
 
+// A reset leaves the references as they are.
 CUresult primary_reset(int device) {
   CUcontext context = device_at(device).primary;
   {
     const Locked machine;
     if (!context->active) return CUDA_SUCCESS;
-    context->retained = 0;
   }
   deactivate(context);
   context->sticky = 0;

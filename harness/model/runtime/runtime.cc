@@ -18,6 +18,8 @@ thread_local cudaError_t last_error = cudaSuccess;
 thread_local int chosen_device = 0;
 
 std::mutex retain_mutex;
+// The devices whose primary context the runtime has retained.
+std::set<int> retained;
 
 // The primary context, retained once for the whole runtime.
 CUresult retain_primary(int device, CUcontext* context) {
@@ -27,7 +29,6 @@ CUresult retain_primary(int device, CUcontext* context) {
   if (CUresult error = cuDevicePrimaryCtxGetState(device, &flags, &active)) {
     return error;
   }
-  static std::set<int> retained;
   const bool again = active == 0 || retained.insert(device).second;
   if (CUresult error = cuDevicePrimaryCtxRetain(context, device)) return error;
   if (again) {
@@ -118,7 +119,13 @@ cudaError_t set_device(int device) {
 
 cudaError_t reset_device() {
   if (cudaError_t error = start()) return error;
-  const CUresult error = cuDevicePrimaryCtxReset(current_device());
+  const int device = current_device();
+  const CUresult error = cuDevicePrimaryCtxReset(device);
+  const std::lock_guard lock(retain_mutex);
+  // Also gives up the runtime's own reference; the next call takes a new one.
+  if (error == CUDA_SUCCESS && retained.erase(device) > 0) {
+    cuDevicePrimaryCtxRelease(device);
+  }
   last_error = cudaSuccess;
   return remember(error);
 }
