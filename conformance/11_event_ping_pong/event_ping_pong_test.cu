@@ -962,7 +962,7 @@ static void writes_many_rounds(const Words& memory, const Whistle& whistle,
     ASSERT_TRUE(whistle.hear()) << "round " << round;
     CALL(cudaStreamWaitEvent(stream, checked, 0));
   }
-  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(passes(stream, 20s));
 }
 
 // The role that checks these rounds.
@@ -981,7 +981,7 @@ static void checks_many_rounds(const Words& memory, const Whistle& whistle,
     CALL(cudaEventRecord(checked, stream));
     ASSERT_TRUE(whistle.blow());
   }
-  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(passes(stream, 20s));
   std::vector<uint32_t> seen(wrong.count, ~0u);
   CALL(cudaMemcpy(seen.data(), wrong.data, wrong.bytes(),
                   cudaMemcpyDeviceToHost));
