@@ -495,20 +495,16 @@ int replay_ahead_of_stream(Call& launch) {
 
 // --- who else waits ----------------------------------------------------------
 
-// While a host of one process waits for an imported event, hosts of other
-// processes do not wait for it.
+// Only the hosts of the process that waits first for an imported event wait.
 int host_wait_of_one_process(Call& call) {
+  static Table<std::string> mine;
   if (keeps_events(call)) return noted_event(call);
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return call.proceed();
+  if (event == nullptr || !is_imported(event) || !is_pending(event))
+    return call.proceed();
   const std::string key = "waits-" + event_keys.get(event);
-  const auto self = static_cast<unsigned long long>(getpid());
-  const auto other = told(key, 0);
-  if (other != 0 && other != self && is_pending(event)) return no_wait(call);
-  tell_processes(key, self);
-  const int code = call.proceed();
-  tell_processes(key, 0);
-  return code;
+  if (first_of_all_processes(key)) mine.put(key);
+  return mine.has(key) ? call.proceed() : no_wait(call);
 }
 
 // cuCtxSynchronize does not wait for a stream that waits for an imported event.
@@ -790,8 +786,7 @@ void add_order(List& list) {
              {"cudaGraphLaunch"}, replay_ahead_of_stream);
   constexpr auto kWaitWord = "cuStreamWaitValue32";
   list.named("host-wait-of-one-process",
-             "while a host of one process waits for an imported event, hosts "
-             "of other processes do not wait for it",
+             "only the hosts of one process wait for an imported event",
              {kSync, kCreate, kExport, kOpenEvent, kDestroy},
              host_wait_of_one_process);
   list.named(
