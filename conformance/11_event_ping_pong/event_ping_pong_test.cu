@@ -871,8 +871,8 @@ static size_t bulk_bytes() {
 }
 
 // Where copies come from: memory of the GPU and pinned memory of the host. A
-// copy from the host is long: it is not at its end when the importer's work
-// begins, although the GPU must first switch to the other process.
+// copy from the host takes long, so work of the importer that comes too early
+// has time to begin before its end: the GPU must first switch to the importer.
 class Sources {
  public:
   explicit Sources(size_t bytes) : on_gpu_(bytes), on_host_(bytes) {}

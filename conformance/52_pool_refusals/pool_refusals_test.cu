@@ -215,8 +215,8 @@ static std::vector<std::string> names_of_refused_exports() {
   return names;
 }
 
-// Creates a pool and tries to export it. If the export is refused, uses the
-// pool or does not, and destroys it.
+// Creates a pool, tries to export it, uses the pool or does not, and destroys
+// it. Other tests judge whether the export is refused.
 template <class Api>
 static void destroys_after_refusal(Role& me, Api api, const RefusedExport& each,
                                    bool used) {

@@ -77,7 +77,8 @@ bool hangs_up(const Descriptor& connection) {
 
 // Goes on in a child of this process, which has not used CUDA. The child is no
 // child of the other roles' parent, and is in a session of its own. This
-// process ends as the child ends.
+// process ends as the child ends; if the referee ends it at the deadline, the
+// child ends, too.
 static void go_on_as_a_stranger(Role& me) {
   std::fflush(nullptr);
   const pid_t child = fork();

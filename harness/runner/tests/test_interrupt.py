@@ -108,7 +108,7 @@ def test_a_stopped_run_continues(build: Build, tmp_path: Path, number: int) -> N
         if number == signal.SIGKILL:
             os.kill(hanging, signal.SIGKILL)  # no process was left to end it
         else:
-            assert "the same command with --resume out continues" in text
+            assert "with --resume out instead of --results" in text
     folder = tmp_path / "out"
     begun = json.loads((folder / "run.json").read_text())["started"]
     before = (folder / "records.jsonl").read_bytes()

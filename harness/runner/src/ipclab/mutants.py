@@ -57,7 +57,7 @@ PROOFS = 60
 # A test that hangs ends so many seconds before its limit, and writes its record.
 RECORDS_WITHIN = 4.0
 # The driver creates one context after the other, so contexts take most of the time on a
-# GPU. Most of a context's time goes into its queues for kernels and copies.
+# GPU. More than half of a context's time goes into its queues for kernels and copies.
 FEW_QUEUES = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "4",
     "CUDA_DEVICE_MAX_COPY_CONNECTIONS": "1",

@@ -198,7 +198,10 @@ def final(out: Console, run: Run, verbose: bool = False) -> None:
     if run.results:
         out.print(Text(f"results: {run.results.folder}"), soft_wrap=True)
         if run.state == "interrupted":
-            line = f"the same command with --resume {run.results.folder} continues"
+            line = (
+                "to continue: the same command, with --resume "
+                f"{run.results.folder} instead of --results"
+            )
             out.print(Text(line), soft_wrap=True)
         out.print(Text(f"page: {run.results.folder / 'report.html'}"), soft_wrap=True)
     state = summary.State(
