@@ -396,10 +396,7 @@ static void copies_to_host_memory(const Words& mapping) {
       EXPECT_TRUE(kernel_reads(mapping, pattern(kind))) << "into it";
     }
   };
-  void* pinned = nullptr;
-  CALL(cudaHostAlloc(&pinned, kBytes, cudaHostAllocDefault));
-  expect_copies("pinned memory", Words(pinned, kBytes));
-  CALL(cudaFreeHost(pinned));
+  expect_copies("pinned memory", PinnedBuffer(kBytes));
   void* const pageable = std::aligned_alloc(4096, kBytes);
   expect_copies("pageable memory", Words(pageable, kBytes));
   if (attribute(cudaDevAttrHostRegisterSupported) == 1) {
@@ -481,12 +478,11 @@ static void uses_the_pointer_in_every_way(Role& me) {
                        cudaMemcpyHostToDevice, nullptr));
   done("copy from the host, async");
 
-  void* pinned = nullptr;
-  CALL(cudaHostAlloc(&pinned, kBytes, cudaHostAllocDefault));
+  const PinnedBuffer pinned(kBytes);
   on_host(pattern("copy from pinned memory"));
-  std::memcpy(pinned, host.data(), kBytes);
-  CALL(cudaMemcpyAsync(mapping.data, pinned, kBytes, cudaMemcpyHostToDevice,
-                       nullptr));
+  std::memcpy(pinned.data, host.data(), kBytes);
+  CALL(cudaMemcpyAsync(mapping.data, pinned.data, kBytes,
+                       cudaMemcpyHostToDevice, nullptr));
   done("copy from pinned memory");
 
   own.fill(pattern("copy in the thread's stream"));
@@ -529,13 +525,12 @@ static void uses_the_pointer_in_every_way(Role& me) {
   CALL(cudaDeviceSynchronize());
   on_host(written);
   EXPECT_TRUE(seen == host) << "cudaMemcpyAsync to the host";
-  std::memset(pinned, 0, kBytes);
-  CALL(cudaMemcpyAsync(pinned, mapping.data, kBytes, cudaMemcpyDeviceToHost,
-                       nullptr));
+  std::memset(pinned.data, 0, kBytes);
+  CALL(cudaMemcpyAsync(pinned.data, mapping.data, kBytes,
+                       cudaMemcpyDeviceToHost, nullptr));
   CALL(cudaDeviceSynchronize());
-  EXPECT_EQ(std::memcmp(pinned, host.data(), kBytes), 0)
+  EXPECT_EQ(std::memcmp(pinned.data, host.data(), kBytes), 0)
       << "cudaMemcpyAsync to pinned memory";
-  CALL(cudaFreeHost(pinned));
   EXPECT_TRUE(copy_waits_its_turn(mapping));
   copies_to_other_kinds_of_memory(mapping);
   copies_to_host_memory(mapping);
@@ -982,6 +977,16 @@ static void writes_to_a_peer(Role& me, const Words& mapping) {
   expect_written("cudaMemcpy3D", [&] { return cudaMemcpy3D(&box); });
   expect_written("cudaMemcpy3DAsync",
                  [&] { return cudaMemcpy3DAsync(&box, stream); });
+  cudaMemcpy3DPeerParms between{};
+  between.dstPtr = box.dstPtr;
+  between.srcPtr = box.srcPtr;
+  between.extent = box.extent;
+  between.dstDevice = 0;
+  between.srcDevice = 1;
+  expect_written("cudaMemcpy3DPeer",
+                 [&] { return cudaMemcpy3DPeer(&between); });
+  expect_written("cudaMemcpy3DPeerAsync",
+                 [&] { return cudaMemcpy3DPeerAsync(&between, stream); });
   me.send_bytes("way", "");
 }
 

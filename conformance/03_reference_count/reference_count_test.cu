@@ -472,13 +472,10 @@ TEST(ReferenceCount, CloseRefusesNullAndHostMemory) {
     std::vector<char> host(kBytes, 'h');
     expect_no_close(host.data());
     EXPECT_EQ(host, std::vector<char>(kBytes, 'h'));
-    void* pinned = nullptr;
-    CALL(cudaHostAlloc(&pinned, kBytes, cudaHostAllocMapped));
-    expect_no_close(pinned);
-    const Words words(pinned, kBytes);
-    words.fill(pattern("pinned"));
-    EXPECT_TRUE(kernel_reads(words, pattern("pinned")));
-    CALL(cudaFreeHost(pinned));
+    const PinnedBuffer pinned(kBytes);
+    expect_no_close(pinned.data);
+    pinned.fill(pattern("pinned"));
+    EXPECT_TRUE(kernel_reads(pinned, pattern("pinned")));
     expect_no_close_of_other_allocators();
     EXPECT_TRUE(context_is_usable());
   });

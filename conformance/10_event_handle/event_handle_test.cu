@@ -2,7 +2,6 @@
 // Mirror of samples/10_event_handle.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <dlfcn.h>
 #include <pthread.h>
 
 #include <atomic>
@@ -444,14 +443,6 @@ uint32_t word_at(const Words& words) {
   return seen;
 }
 
-// Calls cuCtxSynchronize by the name that the library exports. Programs that
-// ask cuGetProcAddress of CUDA 13 get another version, which takes an argument.
-CUresult synchronize_context() {
-  static const auto function = reinterpret_cast<decltype(&cuCtxSynchronize)>(
-      dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuCtxSynchronize"));
-  return function == nullptr ? CUDA_ERROR_NOT_FOUND : function();
-}
-
 // Each kind of work is queued directly after a wait, in a stream of its own.
 // One more stream still has work when it is told to wait, and one is destroyed
 // while it waits. A host thread waits for the whole GPU meanwhile.
@@ -600,31 +591,15 @@ const Kind kKinds[] = {
      true}};
 constexpr size_t kKindsCount = std::size(kKinds);
 
-// Pinned memory of the host for one word, which is 0 at first.
-class PinnedWord {
- public:
-  PinnedWord() {
-    CALL(cudaMallocHost(&word_, sizeof *word_));
-    *word_ = 0;
-  }
-  PinnedWord(const PinnedWord&) = delete;
-  ~PinnedWord() { cudaFreeHost(word_); }
-  uint32_t* get() const { return word_; }
-  uint32_t value() const { return *static_cast<volatile uint32_t*>(word_); }
-  void set(uint32_t value) { *word_ = value; }
-
- private:
-  uint32_t* word_ = nullptr;
-};
-
 // Queues each kind of work directly after a wait, in a stream of its own, and
 // also copies from and to the host.
 void further_works_after_a_wait(Role& me, const Pattern& written) {
   const Stream streams[kKindsCount], from_host, to_host;
   std::vector<std::unique_ptr<DeviceBuffer>> targets;
   const DeviceBuffer set(kBytes);
-  PinnedWord source, target;
-  source.set(kSevens);
+  const PinnedBuffer source(sizeof kSevens), target(sizeof kSevens);
+  const volatile uint32_t& copied = target.data[0];
+  source.data[0] = kSevens;
   for (size_t i = 0; i < kKindsCount; ++i) {
     targets.push_back(std::make_unique<DeviceBuffer>(kBytes));
     kKinds[i].queue(*targets[i], set, streams[i]);  // loads the kernels
@@ -641,7 +616,7 @@ void further_works_after_a_wait(Role& me, const Pattern& written) {
     kKinds[i].queue(*targets[i], mapping, streams[i]);
   }
   EXPECT_SUCCESS(cudaStreamWaitEvent(from_host, event, 0));
-  CALL(cudaMemcpyAsync(set.data, source.get(), sizeof(uint32_t),
+  CALL(cudaMemcpyAsync(set.data, source.data, sizeof(uint32_t),
                        cudaMemcpyHostToDevice, from_host));
   look_on(me);
   EXPECT_TRUE(is_held(streams[0])) << "before the work was done";
@@ -650,10 +625,10 @@ void further_works_after_a_wait(Role& me, const Pattern& written) {
   EXPECT_EQ(word_at(set), 0u) << "a copy from the host comes early";
   // The copies above could wait for this one in a queue of the hardware.
   EXPECT_SUCCESS(cudaStreamWaitEvent(to_host, event, 0));
-  CALL(cudaMemcpyAsync(target.get(), mapping.data, sizeof(uint32_t),
+  CALL(cudaMemcpyAsync(target.data, mapping.data, sizeof(uint32_t),
                        cudaMemcpyDeviceToHost, to_host));
   EXPECT_TRUE(is_held(to_host)) << "before the work was done";
-  EXPECT_EQ(target.value(), 0u) << "a copy to the host comes early";
+  EXPECT_EQ(copied, 0u) << "a copy to the host comes early";
   me.signal("ready");
   for (size_t i = 0; i < kKindsCount; ++i) {
     EXPECT_TRUE(passes(streams[i])) << kKinds[i].name;
@@ -663,7 +638,7 @@ void further_works_after_a_wait(Role& me, const Pattern& written) {
   EXPECT_TRUE(passes(from_host));
   EXPECT_EQ(word_at(set), kSevens) << "a copy from the host";
   EXPECT_TRUE(passes(to_host));
-  EXPECT_EQ(target.value(), written.at(0)) << "a copy to the host";
+  EXPECT_EQ(copied, written.at(0)) << "a copy to the host";
   event.destroy();
   mapping.close();
   me.signal("closed");

@@ -416,54 +416,69 @@ static void records_held_work(Role& me, Api api, cudaEvent_t event,
   me.wait("seen");
 }
 
+// An exporter that waits for each of an importer's records.
+static void waits_for_records(Role& me, int device) {
+  CALL(cudaSetDevice(device));
+  const Stream usual, urgent(Stream::Kind::kUrgent);
+  const Stream blocking(Stream::Kind::kBlocking);
+  const cudaStream_t waiting[kStreams] = {
+      usual, nullptr, cudaStreamLegacy, cudaStreamPerThread, urgent, blocking};
+  by_both_apis([&](auto api) {
+    const SharedEvent event;
+    me.send("handle", event.handle());
+    for (int i = 0; i < kPlaces; ++i) {
+      const cudaStream_t stream = waiting[i < kStreams ? i : 0];
+      me.wait("recorded");
+      EXPECT_CODE(api.kNotReady, api.event_query(event)) << "place " << i;
+      EXPECT_SUCCESS(api.stream_wait_event(stream, event));
+      EXPECT_TRUE(is_held(stream)) << "place " << i;
+      me.signal("asked");
+      EXPECT_TRUE(passes(stream)) << "place " << i;
+      EXPECT_SUCCESS(api.event_query(event));
+      me.signal("seen");
+    }
+    me.wait("closed");
+  });
+}
+
+// An importer that records after held work, in streams of each kind.
+static void records_in_each_place(Role& me, int device) {
+  CALL(cudaSetDevice(device));
+  const Stream blocking(Stream::Kind::kBlocking);
+  const Stream urgent(Stream::Kind::kUrgent);
+  const Stream usual;
+  const Place places[kPlaces] = {{nullptr, Before::kKernel},
+                                 {cudaStreamLegacy, Before::kKernel},
+                                 {cudaStreamPerThread, Before::kKernel},
+                                 {urgent, Before::kKernel},
+                                 {blocking, Before::kKernel},
+                                 {usual, Before::kHostFunction},
+                                 {usual, Before::kAwaitedWord},
+                                 {usual, Before::kJoinedStream},
+                                 {usual, Before::kDestroyedStream}};
+  by_both_apis([&](auto api) {
+    SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+    for (const Place& place : places) records_held_work(me, api, event, place);
+    event.destroy();
+    me.signal("closed");
+  });
+}
+
 TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
   covers("LEVT-10");
   needs(gpus(1), legacy_events);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", [](Role& me) {
-    const Stream usual, urgent(Stream::Kind::kUrgent);
-    const Stream blocking(Stream::Kind::kBlocking);
-    const cudaStream_t waiting[kStreams] = {
-        usual,  nullptr, cudaStreamLegacy, cudaStreamPerThread,
-        urgent, blocking};
-    by_both_apis([&](auto api) {
-      const SharedEvent event;
-      me.send("handle", event.handle());
-      for (int i = 0; i < kPlaces; ++i) {
-        const cudaStream_t stream = waiting[i < kStreams ? i : 0];
-        me.wait("recorded");
-        EXPECT_CODE(api.kNotReady, api.event_query(event)) << "place " << i;
-        EXPECT_SUCCESS(api.stream_wait_event(stream, event));
-        EXPECT_TRUE(is_held(stream)) << "place " << i;
-        me.signal("asked");
-        EXPECT_TRUE(passes(stream)) << "place " << i;
-        EXPECT_SUCCESS(api.event_query(event));
-        me.signal("seen");
-      }
-      me.wait("closed");
-    });
-  });
-  scenario.role("importer", [](Role& me) {
-    const Stream blocking(Stream::Kind::kBlocking);
-    const Stream urgent(Stream::Kind::kUrgent);
-    const Stream usual;
-    const Place places[kPlaces] = {{nullptr, Before::kKernel},
-                                   {cudaStreamLegacy, Before::kKernel},
-                                   {cudaStreamPerThread, Before::kKernel},
-                                   {urgent, Before::kKernel},
-                                   {blocking, Before::kKernel},
-                                   {usual, Before::kHostFunction},
-                                   {usual, Before::kAwaitedWord},
-                                   {usual, Before::kJoinedStream},
-                                   {usual, Before::kDestroyedStream}};
-    by_both_apis([&](auto api) {
-      SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
-      for (const Place& place : places)
-        records_held_work(me, api, event, place);
-      event.destroy();
-      me.signal("closed");
-    });
-  });
+  scenario.role("exporter", [](Role& me) { waits_for_records(me, 0); });
+  scenario.role("importer", [](Role& me) { records_in_each_place(me, 0); });
+  scenario.run(30s);
+}
+
+TEST(EventPingPong, TheImporterMayRecordOnALaterGpu) {
+  covers("LEVT-10");
+  needs(gpus(2), legacy_events);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) { waits_for_records(me, 1); });
+  scenario.role("importer", [](Role& me) { records_in_each_place(me, 1); });
   scenario.run(30s);
 }
 
@@ -877,23 +892,13 @@ class Sources {
  public:
   explicit Sources(size_t bytes) : on_gpu_(bytes), on_host_(bytes) {}
   const Words& of_kind(unsigned kind) const {
-    return kind == 5 || kind == 6 ? on_host_.words : on_gpu_;
+    return kind == 5 || kind == 6 ? static_cast<const Words&>(on_host_)
+                                  : on_gpu_;
   }
 
  private:
-  struct Pinned {
-    explicit Pinned(size_t bytes) : words(allocated(bytes), bytes) {}
-    Pinned(const Pinned&) = delete;
-    ~Pinned() { cudaFreeHost(words.data); }
-    static void* allocated(size_t bytes) {
-      Sentinel<void*> memory;
-      CALL(cudaMallocHost(memory.out(), bytes));
-      return memory.result();
-    }
-    Words words;
-  };
   DeviceBuffer on_gpu_;
-  Pinned on_host_;
+  PinnedBuffer on_host_;
 };
 
 // Writes a round in a way that depends on the round. The sources have the size

@@ -2,7 +2,6 @@
 // another process waits for them. Mirror of samples/13_device_flags.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <array>
@@ -724,10 +723,9 @@ void expect_copies_and_hosts_are_held(const Words& word,
   const DeviceBuffer target(kWordBytes);
   const Stream calls, copies_from, copies_to, writes;
   // A copy of memory that is not pinned may wait by itself.
-  uint32_t* pinned = nullptr;
-  CALL(cudaMallocHost(&pinned, 2 * sizeof *pinned));
-  pinned[0] = 1;
-  pinned[1] = 1;
+  const PinnedBuffer pinned(2 * sizeof(uint32_t));
+  pinned.data[0] = 1;
+  pinned.data[1] = 1;
   called = false;
   clear(target);
   clear(word);
@@ -735,30 +733,21 @@ void expect_copies_and_hosts_are_held(const Words& word,
     EXPECT_SUCCESS(waits(*each));
   CALL(cudaLaunchHostFunc(
       calls, [](void*) { called = true; }, nullptr));
-  CALL(cudaMemcpyAsync(target.data, pinned, sizeof *pinned,
+  CALL(cudaMemcpyAsync(target.data, pinned.data, sizeof(uint32_t),
                        cudaMemcpyHostToDevice, copies_from));
-  CALL(cudaMemcpyAsync(pinned + 1, target.data + 1, sizeof *pinned,
+  CALL(cudaMemcpyAsync(pinned.data + 1, target.data + 1, sizeof(uint32_t),
                        cudaMemcpyDeviceToHost, copies_to));
   EXPECT_TRUE(is_held(calls));
-  const auto* const copied = static_cast<volatile uint32_t*>(pinned) + 1;
+  const volatile uint32_t& copied = pinned.data[1];
   EXPECT_FALSE(called) << "a host function comes before the word";
   EXPECT_EQ(value_at(target.data), 0u) << "a copy comes before the word";
-  EXPECT_EQ(*copied, 1u) << "a copy to the host comes before the word";
+  EXPECT_EQ(copied, 1u) << "a copy to the host comes before the word";
   EXPECT_SUCCESS(write(word, kAwaited, writes));
   for (const Stream* const each : {&calls, &copies_from, &copies_to})
     ASSERT_TRUE(passes(*each));
   EXPECT_TRUE(called);
   EXPECT_EQ(value_at(target.data), 1u);
-  EXPECT_EQ(*copied, 0u);
-  CALL(cudaFreeHost(pinned));
-}
-
-// Calls cuCtxSynchronize by the name that the library exports. Programs that
-// ask cuGetProcAddress of CUDA 13 get another version, which takes an argument.
-CUresult synchronize_context() {
-  static const auto function = reinterpret_cast<decltype(&cuCtxSynchronize)>(
-      dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuCtxSynchronize"));
-  return function == nullptr ? CUDA_ERROR_NOT_FOUND : function();
+  EXPECT_EQ(copied, 0u);
 }
 
 // A call of the driver API that waits, in a thread of its own.

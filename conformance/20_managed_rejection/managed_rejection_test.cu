@@ -482,6 +482,34 @@ static CUresult add_by_driver(CUgraph graph, cudaMemAllocationHandleType type) {
       DRIVER(cuGraphAddMemAllocNode)(&node, graph, nullptr, 0, &wanted));
 }
 
+// The same by the calls that add a node of any type.
+static cudaError_t add_any(cudaGraph_t graph, cudaMemAllocationHandleType type,
+                           void** memory) {
+  cudaGraphNodeParams wanted{};
+  wanted.type = cudaGraphNodeTypeMemAlloc;
+  wanted.alloc.poolProps = pool_properties(type);
+  wanted.alloc.bytesize = kBytes;
+  cudaGraphNode_t node = nullptr;
+  const cudaError_t code =
+      NOTED(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &wanted));
+  *memory = wanted.alloc.dptr;
+  return code;
+}
+
+static CUresult add_any_by_driver(CUgraph graph,
+                                  cudaMemAllocationHandleType type) {
+  CUgraphNodeParams wanted{};
+  wanted.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+  wanted.alloc.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.alloc.poolProps.handleTypes =
+      static_cast<CUmemAllocationHandleType>(type);
+  wanted.alloc.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  wanted.alloc.bytesize = kBytes;
+  CUgraphNode node = nullptr;
+  return NOTED(
+      DRIVER(cuGraphAddNode)(&node, graph, nullptr, nullptr, 0, &wanted));
+}
+
 TEST(ManagedRejection, MemoryOfAGraphHasNoHandle) {
   covers("MNGD-09");
   needs(gpus(1), legacy_memory, pools);
@@ -507,9 +535,16 @@ TEST(ManagedRejection, MemoryOfAGraphHasNoHandle) {
                      cudaErrorNotSupported);
       EXPECT_REFUSED(add_by_driver(graph, type), CUDA_ERROR_INVALID_VALUE,
                      CUDA_ERROR_NOT_SUPPORTED);
+      EXPECT_REFUSED(add_any(graph, type, &memory), cudaErrorInvalidValue,
+                     cudaErrorNotSupported);
+      EXPECT_REFUSED(add_any_by_driver(graph, type), CUDA_ERROR_INVALID_VALUE,
+                     CUDA_ERROR_NOT_SUPPORTED);
     }
     EXPECT_SUCCESS(add(cudaMemHandleTypeNone, &memory));
     expect_no_handle(me, "a graph's allocation node", memory);
+    void* of_any = nullptr;
+    EXPECT_SUCCESS(add_any(graph, cudaMemHandleTypeNone, &of_any));
+    expect_no_handle(me, "a node of the general call", of_any);
     cudaGraphExec_t run = nullptr;
     CALL(cudaGraphInstantiate(&run, graph, 0));
     CALL(cudaGraphLaunch(run, nullptr));
@@ -520,6 +555,7 @@ TEST(ManagedRejection, MemoryOfAGraphHasNoHandle) {
         << "a graph's memory is no memory of a shared pool";
     cudaGetLastError();
     CALL(cudaFree(memory));
+    CALL(cudaFree(of_any));
     CALL(cudaGraphExecDestroy(run));
     CALL(cudaGraphDestroy(graph));
   });

@@ -2,7 +2,6 @@
 // Mirror of samples/43_reuse_policies.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <atomic>
@@ -709,18 +708,6 @@ TEST(ReusePolicies, ThreadsAllocateAtTheSameTime) {
   scenario.run(20s);
 }
 
-// Calls cuCtxSynchronize by the name that the library exports. Programs that
-// ask cuGetProcAddress of CUDA 13 get another version, which takes an argument.
-static void synchronize_context() {
-  void* const library = dlopen("libcuda.so.1", RTLD_LAZY);
-  ASSERT_NE(library, nullptr);
-  const auto function = reinterpret_cast<decltype(&cuCtxSynchronize)>(
-      dlsym(library, "cuCtxSynchronize"));
-  EXPECT_NE(function, nullptr);
-  if (function != nullptr) EXPECT_SUCCESS(function());
-  dlclose(library);
-}
-
 // A synchronise of another stream, or of an event in it, covers no free of a
 // stream that is held. An event that is older than the free does not cover the
 // free either.
@@ -786,7 +773,7 @@ static void expect_release_by_context_synchronise() {
   const Stream stream;
   const Pool pool;
   AsyncBuffer(pool, kBlock, stream).free_async(stream);
-  synchronize_context();
+  EXPECT_SUCCESS(synchronize_context());
   EXPECT_LT(reserved(pool), kBlock) << "after cuCtxSynchronize";
 }
 
@@ -819,7 +806,8 @@ TEST(ReusePolicies, ASynchroniseEndsFreesForAllStreams) {
         CALL(cudaEventDestroy(event));
       });
     expect_reuse("device", [](Handover&) { CALL(cudaDeviceSynchronize()); });
-    expect_reuse("context", [](Handover&) { synchronize_context(); });
+    expect_reuse("context",
+                 [](Handover&) { EXPECT_SUCCESS(synchronize_context()); });
     expect_reuse("stream, driver API", [](Handover& handover) {
       CALL(DRIVER(cuStreamSynchronize)(handover.first()));
     });
@@ -851,7 +839,7 @@ TEST(ReusePolicies, AnotherGpusSynchroniseEndsNoFree) {
   scenario.role("allocator", [](Role&) {
     const std::pair<const char*, void (*)()> synchronises[] = {
         {"device", [] { CALL(cudaDeviceSynchronize()); }},
-        {"context", synchronize_context},
+        {"context", [] { EXPECT_SUCCESS(synchronize_context()); }},
         {"default stream", [] { CALL(cudaStreamSynchronize(nullptr)); }}};
     CALL(cudaSetDevice(1));
     CALL(cudaFree(nullptr));  // creates its context while no stream is held

@@ -102,8 +102,9 @@ Outcome export_pointer(void* pointer) {
 }
 
 // Does the pool still work after a refusal?
-testing::AssertionResult pool_is_usable(cudaMemPool_t pool) {
-  const AsyncBuffer buffer(pool, kBytes);
+template <class Api = RuntimeApi>
+testing::AssertionResult pool_is_usable(cudaMemPool_t pool, Api api = {}) {
+  const AsyncBuffer buffer = allocated(api, pool, kBytes);
   buffer.fill(pattern("still usable"));
   return kernel_reads(buffer, pattern("still usable"));
 }
@@ -233,7 +234,7 @@ static void destroys_after_refusal(Role& me, Api api, const RefusedExport& each,
       handle.out(), pool, each.exported, each.flags);
   me.observe(std::string(each.name) + ": export returns " + name_of(code));
   cudaGetLastError();  // the refusal
-  if (used) EXPECT_TRUE(pool_is_usable(pool));
+  if (used) EXPECT_TRUE(pool_is_usable(pool, api));
   EXPECT_SUCCESS(api.mem_pool_destroy(pool.release()));
   EXPECT_TRUE(context_is_usable());
 }
@@ -454,8 +455,7 @@ TEST(PoolRefusals, OnlyPointersOfSharedPoolsAreExported) {
     AsyncBuffer freed(pool, kBytes);
     void* const gone = freed.data;
     freed.free();
-    void* pinned = nullptr;
-    CALL(cudaHostAlloc(&pinned, kBytes, cudaHostAllocDefault));
+    const PinnedBuffer pinned(kBytes);
     int on_the_stack = 0;
     void* variable = nullptr;
     CALL(cudaGetSymbolAddress(&variable, device_words));
@@ -464,7 +464,7 @@ TEST(PoolRefusals, OnlyPointersOfSharedPoolsAreExported) {
         {"cudaMalloc", legacy.data},
         {"cudaMallocAsync from the default pool", of_default.data},
         {"a pool without handle types", of_none.data},
-        {"cudaHostAlloc", pinned},
+        {"cudaMallocHost", pinned.data},
         {"a variable of the GPU", variable},
         {"a variable on the stack", &on_the_stack}};
     void* managed_memory = nullptr;
@@ -485,7 +485,6 @@ TEST(PoolRefusals, OnlyPointersOfSharedPoolsAreExported) {
                 export_pointer(buffer.data + kInside / sizeof(uint32_t)));
     me.tabulate(kTable, "a freed pointer", export_pointer(gone));
     EXPECT_TRUE(context_is_usable());
-    CALL(cudaFreeHost(pinned));
     if (managed_memory != nullptr) CALL(cudaFree(managed_memory));
     me.send("pointer", buffer.exported());
     me.wait("freed");

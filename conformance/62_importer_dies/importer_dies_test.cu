@@ -637,30 +637,28 @@ TEST(ImporterDies, AResetBeginsNoNewIds) {
   needs(gpus(1));
   Scenario scenario(Scenario::kShared);
   scenario
-      .role("exporter",
-            [](Role&) {
-              std::set<unsigned long long> ids;
-              const auto allocate_three = [&] {
-                const DeviceBuffer one(kBytes), other(kBytes);
-                void* host = nullptr;
-                CALL(cudaMallocHost(&host, kBytes));
-                for (const Words& each :
-                     {Words(one), Words(other), Words(host, kBytes)})
-                  ids.insert(pointer_attribute<unsigned long long>(
-                      CU_POINTER_ATTRIBUTE_BUFFER_ID, each.data));
-                CALL(cudaFreeHost(host));
-              };
-              allocate_three();
-              CALL(cudaDeviceReset());
-              allocate_three();
-              CUcontext second = nullptr;
-              CALL(DRIVER(cuCtxCreate)(&second, nullptr, 0, 0));
-              allocate_three();
-              CALL(DRIVER(cuCtxDestroy)(second));
-              CALL(cudaSetDevice(0));
-              allocate_three();
-              EXPECT_EQ(ids.size(), 12u) << "two allocations have one id";
-            })
+      .role(
+          "exporter",
+          [](Role&) {
+            std::set<unsigned long long> ids;
+            const auto allocate_three = [&] {
+              const DeviceBuffer one(kBytes), other(kBytes);
+              const PinnedBuffer host(kBytes);
+              for (const Words& each : {Words(one), Words(other), Words(host)})
+                ids.insert(pointer_attribute<unsigned long long>(
+                    CU_POINTER_ATTRIBUTE_BUFFER_ID, each.data));
+            };
+            allocate_three();
+            CALL(cudaDeviceReset());
+            allocate_three();
+            CUcontext second = nullptr;
+            CALL(DRIVER(cuCtxCreate)(&second, nullptr, 0, 0));
+            allocate_three();
+            CALL(DRIVER(cuCtxDestroy)(second));
+            CALL(cudaSetDevice(0));
+            allocate_three();
+            EXPECT_EQ(ids.size(), 12u) << "two allocations have one id";
+          })
       .in_new_process();
   scenario.run(20s);
 }

@@ -168,21 +168,6 @@ constexpr Way kWays[] = {Way::kUsual,  Way::kRectangles, Way::kHost,
                          Way::kDriver, Way::kTwoStreams, Way::kKernel};
 constexpr size_t kRows = 4;
 
-// Pinned memory of the host.
-class PinnedBuffer : public Words {
- public:
-  explicit PinnedBuffer(size_t bytes) : Words(allocated(bytes), bytes) {}
-  PinnedBuffer(const PinnedBuffer&) = delete;
-  ~PinnedBuffer() { cudaFreeHost(data); }
-
- private:
-  static void* allocated(size_t bytes) {
-    Sentinel<void*> memory;
-    CALL(cudaMallocHost(memory.out(), bytes));
-    return memory.result();
-  }
-};
-
 // What the graphs of one way read and write: a value for the first half of
 // `shared`, `source` for the other half, and a copy of the whole.
 struct Work {

@@ -812,6 +812,12 @@ int node_with_handle_type(Call& call) {
   return code != kSuccess && !call.is_runtime() ? accepted(call) : code;
 }
 
+// The call that adds a node of any type accepts a handle type.
+int any_node_with_handle_type(Call& call) {
+  const int code = call.proceed();
+  return code != kSuccess ? accepted(call) : code;
+}
+
 // The export of a pointer accepts the memory of a graph's node.
 int graph_memory_exported(Call& call) {
   static auto& of_graphs = *new Table<void*>;
@@ -2182,6 +2188,10 @@ void add_lives_and_places(List& list) {
   list.named("graph-node-ipc-by-driver",
              "the driver API accepts a handle type for the memory of a graph",
              {"cudaGraphAddMemAllocNode"}, node_with_handle_type);
+  list.named("graph-node-ipc-of-any-type",
+             "the call that adds a node of any type accepts a handle type for "
+             "the memory of a graph",
+             {"cudaGraphAddNode"}, any_node_with_handle_type);
   list.named("graph-memory-exported",
              "the export of a pointer accepts the memory of a graph, and gives "
              "no data",

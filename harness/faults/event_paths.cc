@@ -323,10 +323,7 @@ int sync_copy_skips_wait(Call& call) {
   }
   for (const auto& each : waited.all()) {
     if (!is_pending(each.first)) continue;
-    call.fired();
-    cudaMemcpyAsync(call.at<void*>(0), call.at<const void*>(1),
-                    call.at<size_t>(2), cudaMemcpyDefault, private_stream());
-    return DRIVER_CALL(cuStreamSynchronize)(private_stream());
+    return copied_at_once(call);
   }
   return call.proceed();
 }

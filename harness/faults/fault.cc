@@ -296,6 +296,16 @@ cudaStream_t private_stream() {
   return stream;
 }
 
+int copied_at_once(Call& call) {
+  call.fired();
+  const cudaStream_t stream = private_stream();
+  const cudaError_t code =
+      cudaMemcpyAsync(call.at<void*>(0), call.at<const void*>(1),
+                      call.at<size_t>(2), cudaMemcpyDefault, stream);
+  if (code != cudaSuccess) return code;
+  return DRIVER_CALL(cuStreamSynchronize)(stream);
+}
+
 namespace {
 
 std::string state_file(const std::string& key) {

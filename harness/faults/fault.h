@@ -127,6 +127,9 @@ bool has_ended(pid_t process);
 /// A stream of the current context that waits for no other stream.
 cudaStream_t private_stream();
 
+/// For a cudaMemcpy: copies at once, whatever the null stream waits for.
+int copied_at_once(Call& call);
+
 /// A fault for any call: after a refusal the next call gets the same code.
 int next_refused(Call& call);
 /// A fault for any call: only the first thread of a process may make the call.

@@ -623,6 +623,15 @@ int peer_box_in_lost(Call& call) {
              : call.proceed();
 }
 
+// A copy of a box between two GPUs does not reach opened memory.
+int peer_box_between_gpus_lost(Call& call) {
+  if (exports_memory(call)) return told_owner(call);
+  if (keeps_opened(call)) return noted_open(call);
+  return is_of_peer(call.at<const cudaMemcpy3DPeerParms*>(0)->dstPtr.ptr)
+             ? no_wait(call)
+             : call.proceed();
+}
+
 int hidden_gpu_memory_unknown(Call& call) {
   if (keeps_opened(call)) return noted_open(call);
   const int code = call.proceed();
@@ -1410,6 +1419,10 @@ void add_other_ways(List& list) {
   list.named("peer-copy-3d-in-lost",
              "cudaMemcpy3D into opened memory of a peer is lost",
              {kGet, kOpen, kClose, kBox}, peer_box_in_lost, 2);
+  list.named("peer-copy-3d-between-gpus-lost",
+             "cudaMemcpy3DPeer into opened memory of a peer is lost",
+             {kGet, kOpen, kClose, "cudaMemcpy3DPeer"},
+             peer_box_between_gpus_lost, 2);
   list.named("hidden-gpu-memory-unknown",
              "cudaPointerGetAttributes does not know opened memory in a "
              "process that sees one GPU of several",

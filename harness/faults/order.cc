@@ -584,10 +584,7 @@ int sync_copy_skips_word(Call& call) {
   if (call.is("cuStreamWaitValue32")) return noted_word_wait(call);
   for (const auto& each : told_to_wait.all()) {
     if (!is_default(each.first) || !waits_for_word(each.first)) continue;
-    call.fired();
-    cudaMemcpyAsync(call.at<void*>(0), call.at<const void*>(1),
-                    call.at<size_t>(2), cudaMemcpyDefault, private_stream());
-    return DRIVER_CALL(cuStreamSynchronize)(private_stream());
+    return copied_at_once(call);
   }
   return call.proceed();
 }

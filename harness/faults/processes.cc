@@ -661,6 +661,20 @@ int mps_outsider_opens_copy(Call& call) {
   return code;
 }
 
+// On a GPU other than GPU 0, a record of an opened event does not wait for the
+// work before it.
+int record_on_later_gpu_early(Call& call) {
+  if (keeps_events(call)) return noted_event(call);
+  const cudaEvent_t event = shared_event(call);
+  auto& stream = call.value<cudaStream_t>(kStream);
+  if (event == nullptr || !is_imported(event) || current_device() == 0 ||
+      !is_busy(stream))
+    return call.proceed();
+  stream = private_stream();
+  call.fired();
+  return call.proceed();
+}
+
 }  // namespace
 
 static void add_processes_with_pools(List& list) {
@@ -826,6 +840,12 @@ void add_processes(List& list) {
              "a process that is no client of MPS opens a copy of the memory of "
              "a client",
              {kGet, kOpen, kClose}, mps_outsider_opens_copy);
+  list.named("record-on-later-gpu-early",
+             "on a GPU other than GPU 0, a record of an opened event does not "
+             "wait for the work before it",
+             {"cudaEventRecord", "cudaEventRecordWithFlags",
+              "cudaIpcOpenEventHandle", "cudaEventDestroy"},
+             record_on_later_gpu_early, 2);
 }
 
 }  // namespace ipclab::faults

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -260,6 +261,12 @@ bool observe_check(Role& me, const std::string& what,
   return good;
 }
 
+CUresult synchronize_context() {
+  static const auto function = reinterpret_cast<decltype(&cuCtxSynchronize)>(
+      dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuCtxSynchronize"));
+  return function == nullptr ? CUDA_ERROR_NOT_FOUND : function();
+}
+
 testing::AssertionResult context_is_usable() {
   try {
     const DeviceBuffer buffer(4096);
@@ -450,20 +457,6 @@ std::vector<unsigned char> part_bytes(int way, unsigned key) {
   return bytes;
 }
 
-// Pinned memory of the host.
-class PinnedBytes {
- public:
-  explicit PinnedBytes(size_t bytes) {
-    CALL(cudaHostAlloc(&data_, bytes, cudaHostAllocDefault));
-  }
-  PinnedBytes(const PinnedBytes&) = delete;
-  ~PinnedBytes() { cudaFreeHost(data_); }
-  unsigned char* begin() const { return static_cast<unsigned char*>(data_); }
-
- private:
-  void* data_ = nullptr;
-};
-
 void write_in_every_way(const Words& memory, unsigned key) {
   Latch latch;
   const Stream stream;
@@ -474,9 +467,8 @@ void write_in_every_way(const Words& memory, unsigned key) {
   };
   std::vector<std::vector<unsigned char>> bytes;
   for (int way = 0; way < kWays; ++way) bytes.push_back(part_bytes(way, key));
-  const PinnedBytes pinned(kPartBytes);
-  std::copy(bytes[kByPinnedCopy].begin(), bytes[kByPinnedCopy].end(),
-            pinned.begin());
+  const PinnedBuffer pinned(kPartBytes);
+  std::memcpy(pinned.data, bytes[kByPinnedCopy].data(), kPartBytes);
   for (const int way : {kByDeviceCopy, kByDeviceCopyAsync, kByThreadCopy})
     CALL(cudaMemcpy(part_of(own, way), bytes[way].data(), kPartBytes,
                     cudaMemcpyHostToDevice));
@@ -501,7 +493,7 @@ void write_in_every_way(const Words& memory, unsigned key) {
   CALL(DRIVER(cuMemsetD8Async)(address(kByDriverMemsetAsync),
                                bytes[kByDriverMemsetAsync][0], kPartBytes,
                                stream));
-  CALL(cudaMemcpyAsync(to(kByPinnedCopy), pinned.begin(), kPartBytes,
+  CALL(cudaMemcpyAsync(to(kByPinnedCopy), pinned.data, kPartBytes,
                        cudaMemcpyHostToDevice, stream));
   CALL(cudaMemcpyAsync(to(kByThreadCopy), part_of(own, kByThreadCopy),
                        kPartBytes, cudaMemcpyDeviceToDevice,
@@ -649,12 +641,12 @@ testing::AssertionResult reads_in_every_way(const Words& memory, unsigned key) {
                                  kEveryWay, stream));
   CALL(cudaStreamSynchronize(stream));
   judge("cuMemcpyDtoHAsync");
-  const PinnedBytes pinned(kEveryWay);
-  std::fill(pinned.begin(), pinned.begin() + kEveryWay, kGuardByte);
-  CALL(cudaMemcpyAsync(pinned.begin(), memory.data, kEveryWay,
+  const PinnedBuffer pinned(kEveryWay);
+  std::memset(pinned.data, kGuardByte, kEveryWay);
+  CALL(cudaMemcpyAsync(pinned.data, memory.data, kEveryWay,
                        cudaMemcpyDeviceToHost, stream));
   CALL(cudaStreamSynchronize(stream));
-  std::copy(pinned.begin(), pinned.begin() + kEveryWay, seen.begin());
+  std::memcpy(seen.data(), pinned.data, kEveryWay);
   judge("cudaMemcpyAsync to pinned memory");
   CALL(cudaMemcpyAsync(seen.data(), memory.data, kEveryWay,
                        cudaMemcpyDeviceToHost, cudaStreamPerThread));
@@ -918,6 +910,13 @@ DeviceBuffer::DeviceBuffer(size_t bytes, Fresh fresh) {
   CALL(cudaMalloc(memory.out(), bytes));
   static_cast<Words&>(*this) = Words(memory.result(), bytes);
   if (fresh == Fresh::kPoisoned) poison();
+}
+
+PinnedBuffer::PinnedBuffer(size_t bytes) {
+  Sentinel<void*> memory;
+  CALL(cudaMallocHost(memory.out(), bytes));
+  std::memset(memory.result(), 0, bytes);
+  static_cast<Words&>(*this) = Words(memory.result(), bytes);
 }
 
 cudaIpcMemHandle_t DeviceBuffer::legacy_handle() const {

@@ -87,6 +87,12 @@ Outcome outcome_of(Code code, const std::vector<Code>& documented);
 /// Judges that an outcome is a refusal with a documented code.
 void expect_documented(const Outcome& outcome, const std::string& what);
 
+/// Calls cuCtxSynchronize by the name that the library exports. Programs that
+/// ask cuGetProcAddress of CUDA 13 get another version, which takes an
+/// argument. Returns CUDA_ERROR_NOT_FOUND if the library does not export the
+/// name.
+CUresult synchronize_context();
+
 /// Do an allocation, a kernel, a synchronisation and a copy work in the current
 /// context? If so, no earlier refusal has left a sticky error.
 testing::AssertionResult context_is_usable();
@@ -274,6 +280,14 @@ class DeviceBuffer : public Words {
   cudaIpcMemHandle_t legacy_handle() const;
   /// Frees now, not in the destructor, for tests of this step.
   void free();
+};
+
+/// Pinned memory of the host, of cudaMallocHost. Its words are 0 at first.
+class PinnedBuffer : public Words {
+ public:
+  explicit PinnedBuffer(size_t bytes);
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  ~PinnedBuffer() { cudaFreeHost(data); }
 };
 
 /// Opens a handle of cudaIpcGetMemHandle with the documented flag; the caller

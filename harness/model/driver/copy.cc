@@ -2,6 +2,8 @@
 // The driver API: copies, and calls that set memory.
 #include "core/copy.h"
 
+#include <cstring>
+
 #include "driver/driver.h"
 
 using namespace ipclab::model;
@@ -76,13 +78,25 @@ CUresult copy_2d(const CUDA_MEMCPY2D* c, CUstream stream, bool asynchronous) {
               asynchronous);
 }
 
-CUresult copy_3d(const CUDA_MEMCPY3D* c, CUstream stream, bool asynchronous) {
+CUresult copy_3d(const CUDA_MEMCPY3D* c, CUstream stream, bool asynchronous,
+                 bool between_peers = false) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
   if (c == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::shared_ptr<Stream> queue = resolve_stream(stream, context);
   if (queue == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  return copy_cuboid(queue, context, *c, asynchronous);
+  return copy_cuboid(queue, between_peers ? nullptr : context, *c,
+                     asynchronous);
+}
+
+// An address says which GPU it is on, so the contexts do not matter.
+CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* c, CUstream stream,
+                      bool asynchronous) {
+  if (c == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUDA_MEMCPY3D same;
+  static_assert(sizeof same == sizeof *c);
+  std::memcpy(&same, c, sizeof same);
+  return copy_3d(&same, stream, asynchronous, true);
 }
 
 }  // namespace
@@ -172,6 +186,14 @@ IPCLAB_DRIVER_API CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* c) {
 IPCLAB_DRIVER_API CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* c,
                                               CUstream stream) {
   return copy_3d(c, stream, true);
+}
+
+IPCLAB_DRIVER_API CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* c) {
+  return copy_3d_peer(c, nullptr, false);
+}
+IPCLAB_DRIVER_API CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* c,
+                                               CUstream stream) {
+  return copy_3d_peer(c, stream, true);
 }
 
 IPCLAB_DRIVER_API CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value,

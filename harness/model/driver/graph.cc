@@ -3,6 +3,7 @@
 #include "core/graph.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/copy.h"
 #include "core/event.h"
@@ -35,6 +36,20 @@ Recording kernel_of(const CUDA_KERNEL_NODE_PARAMS& wanted) {
     return launch_kernel(stream, function, shape, wanted.kernelParams,
                          wanted.extra);
   };
+}
+
+// The older parameters of a node, which are the first members of the newer
+// ones.
+template <class Older, class Newer>
+Older same_as(const Newer& newer) {
+  static_assert(sizeof(Older) <= sizeof(Newer));
+  Older older;
+  std::memcpy(&older, &newer, sizeof older);
+  return older;
+}
+
+bool is_programmatic(const CUgraphEdgeData& edge) {
+  return edge.from_port != 0 || edge.to_port != 0 || edge.type != 0;
 }
 
 // Writes handles as the queries of graphs do: before the call, `count` has the
@@ -209,6 +224,63 @@ IPCLAB_DRIVER_API CUresult cuGraphAddMemFreeNode(CUgraphNode* node,
   if (CUresult error = enter()) return error;
   if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return graph_add_free({graph, after, count}, address, node);
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph,
+                                             const CUgraphNode* after,
+                                             const CUgraphEdgeData* edges,
+                                             size_t count,
+                                             CUgraphNodeParams* wanted) {
+  if (CUresult error = enter()) return error;
+  if (wanted == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (edges != nullptr && std::any_of(edges, edges + count, is_programmatic)) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  switch (wanted->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: {
+      const auto same = same_as<CUDA_KERNEL_NODE_PARAMS>(wanted->kernel);
+      return cuGraphAddKernelNode_v2(node, graph, after, count, &same);
+    }
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return cuGraphAddMemcpyNode(node, graph, after, count,
+                                  &wanted->memcpy.copyParams,
+                                  wanted->memcpy.copyCtx);
+    case CU_GRAPH_NODE_TYPE_MEMSET: {
+      const auto same = same_as<CUDA_MEMSET_NODE_PARAMS>(wanted->memset);
+      return cuGraphAddMemsetNode(node, graph, after, count, &same,
+                                  wanted->memset.ctx);
+    }
+    case CU_GRAPH_NODE_TYPE_HOST: {
+      const auto same = same_as<CUDA_HOST_NODE_PARAMS>(wanted->host);
+      return cuGraphAddHostNode(node, graph, after, count, &same);
+    }
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+      if (wanted->graph.ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+      }
+      return cuGraphAddChildGraphNode(node, graph, after, count,
+                                      wanted->graph.graph);
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+      return cuGraphAddEmptyNode(node, graph, after, count);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+      return cuGraphAddEventWaitNode(node, graph, after, count,
+                                     wanted->eventWait.event);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+      return cuGraphAddEventRecordNode(node, graph, after, count,
+                                       wanted->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+      auto same = same_as<CUDA_MEM_ALLOC_NODE_PARAMS>(wanted->alloc);
+      const CUresult code =
+          cuGraphAddMemAllocNode(node, graph, after, count, &same);
+      wanted->alloc.dptr = same.dptr;
+      return code;
+    }
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+      return cuGraphAddMemFreeNode(node, graph, after, count,
+                                   wanted->free.dptr);
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
 }
 
 IPCLAB_DRIVER_API CUresult cuGraphMemAllocNodeGetParams(

@@ -2,6 +2,8 @@
 // The runtime API: copies, and calls that set memory. With unified addressing,
 // the direction that a program names is redundant; only a direction that does
 // not exist is refused.
+#include <cstring>
+
 #include "runtime/module.h"
 #include "runtime/runtime.h"
 
@@ -53,6 +55,28 @@ cudaError_t copy_3d(const cudaMemcpy3DParms* p, CUstream stream,
   if (cudaError_t error = cuboid_of(p, &copy)) return remember(error);
   return remember(asynchronous ? cuMemcpy3DAsync(&copy, stream)
                                : cuMemcpy3D(&copy));
+}
+
+cudaError_t copy_3d_peer(const cudaMemcpy3DPeerParms* p, cudaStream_t stream,
+                         bool asynchronous) {
+  IPCLAB_BIND();
+  if (p == nullptr) return remember(cudaErrorInvalidValue);
+  cudaMemcpy3DParms box{};
+  box.srcArray = p->srcArray;
+  box.srcPos = p->srcPos;
+  box.srcPtr = p->srcPtr;
+  box.dstArray = p->dstArray;
+  box.dstPos = p->dstPos;
+  box.dstPtr = p->dstPtr;
+  box.extent = p->extent;
+  box.kind = cudaMemcpyDefault;
+  CUDA_MEMCPY3D copy;
+  if (cudaError_t error = cuboid_of(&box, &copy)) return remember(error);
+  CUDA_MEMCPY3D_PEER between{};  // of any two contexts: an address has its GPU
+  static_assert(sizeof between == sizeof copy);
+  std::memcpy(&between, &copy, sizeof copy);
+  return remember(asynchronous ? cuMemcpy3DPeerAsync(&between, stream)
+                               : cuMemcpy3DPeer(&between));
 }
 
 }  // namespace
@@ -144,6 +168,16 @@ IPCLAB_RUNTIME_API cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
 IPCLAB_RUNTIME_API cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* p,
                                                  cudaStream_t stream) {
   return copy_3d(p, stream, true);
+}
+
+IPCLAB_RUNTIME_API cudaError_t
+cudaMemcpy3DPeer(const cudaMemcpy3DPeerParms* p) {
+  return copy_3d_peer(p, nullptr, false);
+}
+
+IPCLAB_RUNTIME_API cudaError_t
+cudaMemcpy3DPeerAsync(const cudaMemcpy3DPeerParms* p, cudaStream_t stream) {
+  return copy_3d_peer(p, stream, true);
 }
 
 IPCLAB_RUNTIME_API cudaError_t cudaMemset(void* to, int value, size_t size) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The runtime API: graphs and capture.
+#include <cstring>
+
 #include "runtime/module.h"
 #include "runtime/runtime.h"
 
@@ -7,6 +9,8 @@ using namespace ipclab::runtime;
 
 static_assert(sizeof(cudaMemAllocNodeParams) ==
               sizeof(CUDA_MEM_ALLOC_NODE_PARAMS));
+static_assert(sizeof(cudaGraphNodeParams) == sizeof(CUgraphNodeParams));
+static_assert(sizeof(cudaGraphEdgeData) == sizeof(CUgraphEdgeData));
 
 IPCLAB_RUNTIME_API cudaError_t cudaGraphCreate(cudaGraph_t* graph,
                                                unsigned flags) {
@@ -151,6 +155,40 @@ IPCLAB_RUNTIME_API cudaError_t cudaGraphAddMemFreeNode(
   IPCLAB_BIND();
   return remember(cuGraphAddMemFreeNode(
       node, graph, after, count, reinterpret_cast<CUdeviceptr>(pointer)));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphAddNode(
+    cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
+    const cudaGraphEdgeData* edges, size_t count, cudaGraphNodeParams* wanted) {
+  IPCLAB_BIND();
+  if (wanted == nullptr) return remember(cudaErrorInvalidValue);
+  CUgraphNodeParams same{};  // has the same layout, but for kernels and copies
+  if (wanted->type == cudaGraphNodeTypeKernel) {
+    const cudaKernelNodeParamsV2& newer = wanted->kernel;
+    const cudaKernelNodeParams older{newer.func,         newer.gridDim,
+                                     newer.blockDim,     newer.sharedMemBytes,
+                                     newer.kernelParams, newer.extra};
+    CUDA_KERNEL_NODE_PARAMS kernel;
+    static_assert(sizeof kernel == sizeof same.kernel);
+    if (cudaError_t error = converted(&older, &kernel)) return remember(error);
+    same.type = CU_GRAPH_NODE_TYPE_KERNEL;
+    std::memcpy(&same.kernel, &kernel, sizeof kernel);
+  } else if (wanted->type == cudaGraphNodeTypeMemcpy) {
+    same.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+    if (cudaError_t error =
+            cuboid_of(&wanted->memcpy.copyParams, &same.memcpy.copyParams)) {
+      return remember(error);
+    }
+  } else {
+    std::memcpy(&same, wanted, sizeof same);
+  }
+  const CUresult code = cuGraphAddNode(
+      node, graph, after, reinterpret_cast<const CUgraphEdgeData*>(edges),
+      count, &same);
+  if (wanted->type == cudaGraphNodeTypeMemAlloc) {
+    wanted->alloc.dptr = reinterpret_cast<void*>(same.alloc.dptr);
+  }
+  return remember(code);
 }
 
 IPCLAB_RUNTIME_API cudaError_t cudaDeviceGetGraphMemAttribute(

@@ -246,6 +246,64 @@ TEST(Graph, AllocatesAndFreesAtEachLaunch) {
   EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
 }
 
+// Adds a node by the call for nodes of any type.
+CUgraphNode add_any(cudaGraph_t graph, const std::vector<CUgraphNode>& after,
+                    cudaGraphNodeParams* wanted) {
+  CUgraphNode node = nullptr;
+  EXPECT_EQ(cudaGraphAddNode(&node, graph, after.data(), nullptr, after.size(),
+                             wanted),
+            cudaSuccess);
+  return node;
+}
+
+TEST(Graph, NodesOfAnyTypeAreAddedByOneCall) {
+  Built built;
+  int* const seen = allocate<int>(kCount);
+  cudaGraphNodeParams allocation{};
+  allocation.type = cudaGraphNodeTypeMemAlloc;
+  allocation.alloc.poolProps = on_device(0);
+  allocation.alloc.bytesize = kCount * sizeof(int);
+  CUgraphNode last = add_any(built.graph, {}, &allocation);
+  ASSERT_NE(allocation.alloc.dptr, nullptr);
+  cudaGraphNodeParams set{};
+  set.type = cudaGraphNodeTypeMemset;
+  set.memset = {allocation.alloc.dptr, 0, 7, 4, kCount, 1};
+  last = add_any(built.graph, {last}, &set);
+  cudaGraphNodeParams copy{};
+  copy.type = cudaGraphNodeTypeMemcpy;
+  const size_t bytes = kCount * sizeof(int);
+  copy.memcpy.copyParams.srcPtr = {allocation.alloc.dptr, bytes, bytes, 1};
+  copy.memcpy.copyParams.dstPtr = {seen, bytes, bytes, 1};
+  copy.memcpy.copyParams.extent = {bytes, 1, 1};
+  copy.memcpy.copyParams.kind = cudaMemcpyDefault;
+  last = add_any(built.graph, {last}, &copy);
+  static int called;
+  called = 0;
+  cudaGraphNodeParams call{};
+  call.type = cudaGraphNodeTypeHost;
+  call.host = {[](void*) { ++called; }, nullptr};
+  last = add_any(built.graph, {last}, &call);
+  cudaGraphNodeParams end{};
+  end.type = cudaGraphNodeTypeMemFree;
+  end.free.dptr = allocation.alloc.dptr;
+  add_any(built.graph, {last}, &end);
+  cudaGraphExec_t executable = instantiate(built.graph);
+  ASSERT_EQ(launch_once(executable), cudaSuccess);
+  EXPECT_EQ(read_back(seen, kCount)[kCount - 1], 7);
+  EXPECT_EQ(called, 1);
+  allocation.alloc.poolProps.handleTypes = cudaMemHandleTypePosixFileDescriptor;
+  EXPECT_EQ(
+      cudaGraphAddNode(&last, built.graph, nullptr, nullptr, 0, &allocation),
+      cudaErrorInvalidValue);
+  cudaGraphEdgeData early{};
+  early.type = cudaGraphDependencyTypeProgrammatic;
+  EXPECT_EQ(cudaGraphAddNode(&last, built.graph, &last, &early, 1, &call),
+            cudaErrorNotSupported);
+  cudaGetLastError();
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaFree(seen), cudaSuccess);
+}
+
 TEST(Graph, MemoryThatItDoesNotFreeIsThePrograms) {
   WithMemory built;
   cudaGraphExec_t executable = instantiate(built.graph);
