@@ -706,8 +706,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="RESULTS",
         type=Path,
         default=None,
-        help="an earlier matrix: a fault first runs with the tests that noticed it "
-        "there",
+        help="an earlier matrix, also an incomplete one: a fault first runs with the "
+        "tests that noticed it there",
     )
     kill.add_argument(
         "--baseline",

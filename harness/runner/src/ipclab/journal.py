@@ -7,7 +7,7 @@ If the command was stopped or killed, `--resume` continues with this file.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -110,8 +110,23 @@ class Journal:
 
         UsageError if there is no such file, or if it is not the file of a matrix.
         """
+        return cls._of(path, results.whole_lines(path).splitlines())
+
+    @classmethod
+    def read(cls, folder: Path, name: str) -> Journal:
+        """Read the file of an earlier matrix, packed (`name`.gz) or not; the matrix may
+        be incomplete.
+
+        UsageError if there is no such file, or if it is not the file of a matrix.
+        """
+        with results.opened(folder, name) as stream:
+            lines = [x for x in stream.lines() if x.endswith(b"\n")]
+        return cls._of(folder / name, lines)
+
+    @classmethod
+    def _of(cls, path: Path, lines: Sequence[bytes]) -> Journal:
         journal = cls(path)
-        for number, entry in enumerate(_entries(path, results.whole_lines(path)), 1):
+        for number, entry in enumerate(_entries(path, lines), 1):
             kind = entry.get("line") if isinstance(entry, dict) else None
             if kind not in SCHEMAS or (kind == "begin") != (number == 1):
                 raise UsageError(f"{path}: line {number} is not a line of a matrix")
@@ -126,7 +141,7 @@ class Journal:
             else:
                 journal.trials.append(Trial(**rest))
         if not journal.head:
-            raise UsageError(f"{path}: is empty; nothing to resume")
+            raise UsageError(f"{path}: is empty")
         return journal
 
     def keep(
@@ -175,8 +190,8 @@ def _line(entry: Baseline | Trial) -> dict[str, Any]:
     return {"line": "trial", **line}
 
 
-def _entries(path: Path, data: bytes) -> Iterator[Any]:
-    for number, text in enumerate(data.splitlines(), 1):
+def _entries(path: Path, lines: Sequence[bytes]) -> Iterator[Any]:
+    for number, text in enumerate(lines, 1):
         try:
             yield json.loads(text)
         except (ValueError, RecursionError):

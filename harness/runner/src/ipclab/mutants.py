@@ -261,7 +261,7 @@ class Campaign:
         self._unsettled: dict[Fault, None] = {}  # in their order
         self._running: set[Job] = set()
         self._experience = trials.Experience(
-            _tests_of(request.like), self.catalogue.first
+            _tests_of(request.like, self.suite), self.catalogue.first
         )
         for trial in self._journal.trials:
             self._note(by_name[trial.fault], trial)
@@ -899,22 +899,18 @@ def _folder(wanted: Path | None) -> Path:
     return folder
 
 
-def _tests_of(folder: Path | None) -> dict[str, set[str]]:
-    """For each fault, the tests that noticed it in the matrix of a folder; one test for
-    each row. Empty without a folder.
+def _tests_of(folder: Path | None, suite: str) -> dict[str, set[str]]:
+    """For each fault, the tests that noticed it in the matrix of a folder, which may be
+    incomplete. Empty without a folder.
 
     UsageError if the folder has no matrix.
     """
-    if folder is None:
-        return {}
-    if (document := matrix.read(folder)) is None:
-        raise UsageError(f"{folder / matrix.NAME}: No such file or directory")
-    return {
-        fault["name"]: {
-            cell["test"] for cell in fault["cells"] if cell["result"] in trials.NOTICED
-        }
-        for fault in document["faults"]
-    }
+    found: dict[str, set[str]] = {}
+    if folder is not None:
+        for trial in Journal.read(folder, matrix.JOURNALS[suite]).trials:
+            if trial.effect in trials.NOTICED:
+                found.setdefault(trial.fault, set()).add(trial.ctest)
+    return found
 
 
 def _reason(record: records.Record) -> str:

@@ -180,7 +180,7 @@ def read_unchecked(folder: Path) -> Contents:
     make this check themselves.
     """
     run = _run(folder)
-    with _opened(folder) as stream:
+    with opened(folder) as stream:
         found, wrong = records.parse_lines(stream.lines())
         stream.finish()
     wrong = wrong and f"records.jsonl: {wrong}"
@@ -212,7 +212,7 @@ def read_lines(folder: Path) -> tuple[list[bytes], dict[str, Any]]:
 
     Raises UsageError if there is no such file, or if it is larger than that of any run.
     """
-    with _opened(folder) as stream:
+    with opened(folder) as stream:
         lines = list(stream.lines())
     return lines, stream.seal.document
 
@@ -272,14 +272,14 @@ class _Stream:
 
 
 @contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[_Stream]:
-    """Open records.jsonl, or records.jsonl.gz as unpacked bytes.
+def opened(folder: Path, name: str = "records.jsonl") -> Iterator[_Stream]:
+    """Open the file `name`, or `name`.gz as unpacked bytes.
 
     Raises UsageError if neither file or both files exist, or if a file is damaged.
     """
-    plain, packed = folder / "records.jsonl", folder / "records.jsonl.gz"
+    plain, packed = folder / name, folder / f"{name}.gz"
     if plain.exists() and packed.exists():
-        raise UsageError(f"{folder}: records.jsonl and records.jsonl.gz; remove one")
+        raise UsageError(f"{folder}: {plain.name} and {packed.name}; remove one")
     path = packed if packed.exists() else plain
     try:
         with path.open("rb") as stream:
