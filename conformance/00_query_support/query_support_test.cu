@@ -343,19 +343,30 @@ static void expect_ipc(Api api, bool supported, bool only_events) {
   check("exporting memory", api.ipc_get_mem_handle(&memory, buffer.data));
 }
 
+// Each GPU that shares memory or events has unified addressing.
+static void expect_unified_addressing() {
+  int count = 0;
+  CALL(cudaGetDeviceCount(&count));
+  for (int device = 0; device < std::min(count, 2); ++device) {
+    if (attribute(cudaDevAttrIpcEventSupport, device) == 0) continue;
+    SCOPED_TRACE("GPU " + std::to_string(device));
+    cudaDeviceProp properties;
+    CALL(cudaGetDeviceProperties(&properties, device));
+    EXPECT_EQ(properties.unifiedAddressing, 1);
+    EXPECT_EQ(attribute(cudaDevAttrUnifiedAddressing, device), 1);
+    EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, device), 1);
+  }
+}
+
 TEST(QuerySupport, NotSupportedIsSaidByAllFiveCallsOrByNone) {
   covers("PLAT-02");
-  needs(gpus(1));
+  needs(gpus(1), second_gpu);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const bool supported = attribute(cudaDevAttrIpcEventSupport) != 0;
+    expect_unified_addressing();
     cudaDeviceProp properties;
     CALL(cudaGetDeviceProperties(&properties, 0));
-    if (supported) {
-      EXPECT_EQ(properties.unifiedAddressing, 1);
-      EXPECT_EQ(attribute(cudaDevAttrUnifiedAddressing), 1);
-      EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING), 1);
-    }
     const bool only_events = supported && properties.integrated != 0;
     by_both_apis([=](auto api) { expect_ipc(api, supported, only_events); });
   });
@@ -638,15 +649,18 @@ TEST(QuerySupport, UnknownPointersAreToldInThreeWays) {
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const DeviceBuffer known(kBytes);
-    void* unmapped = nullptr;
-    CALL(cudaMalloc(&unmapped, 64 << 20));
-    CALL(cudaFree(unmapped));
     // Its neighbours, usually in one block with it, stay in use.
     const DeviceBuffer before(256);
     DeviceBuffer freed(256);
     const DeviceBuffer after(256);
     void* const small = freed.data;
     freed.free();
+    // No later allocation gets these addresses.
+    constexpr size_t kFreed = 64 << 20;
+    void* unmapped = nullptr;
+    CALL(cudaMalloc(&unmapped, kFreed));
+    CALL(cudaFree(unmapped));
+    char* const gone = static_cast<char*>(unmapped);
     std::vector<char> host(4096);
 
     // For comparison: a pointer that the functions know.
@@ -664,10 +678,14 @@ TEST(QuerySupport, UnknownPointersAreToldInThreeWays) {
     EXPECT_EQ(type_of_known.result(), unsigned{CU_MEMORYTYPE_DEVICE});
     EXPECT_EQ(address_of_known.result(), begin);
 
-    for (void* pointer : {static_cast<void*>(host.data()), unmapped, small}) {
-      SCOPED_TRACE(pointer == unmapped ? "freed device address"
-                   : pointer == small  ? "freed small allocation"
-                                       : "malloc");
+    const std::pair<const char*, void*> unknown[] = {
+        {"malloc", host.data()},
+        {"freed device address", gone},
+        {"inside freed memory", gone + kFreed / 2},
+        {"the last byte of freed memory", gone + kFreed - 1},
+        {"freed small allocation", small}};
+    for (const auto& [what, pointer] : unknown) {
+      SCOPED_TRACE(what);
       expect_told_in_three_ways(pointer);
     }
   });

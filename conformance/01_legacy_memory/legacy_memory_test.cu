@@ -1140,6 +1140,35 @@ TEST(LegacyMemory, ARawPointerSaysNothingElsewhere) {
   scenario.run(20s);
 }
 
+// Opens and closes a handle by each API while a stream of this process is held.
+// Whether the open waits for this stream is not documented.
+static void opens_beside_own_work(Role& me, const cudaIpcMemHandle_t& handle) {
+  const DeviceBuffer own(kBytes);
+  own.fill(pattern("own"));
+  by_both_apis([&](auto api) {
+    const Stream stream;
+    Latch latch;
+    latch.hold(stream);
+    own.queue_fill(pattern("own later"), stream);
+    Sentinel<void*> pointer;
+    HostWait opened("an open while a stream of the importer has work", [&] {
+      const cudaError_t code = cudaSetDevice(0);  // the thread's context
+      return code != cudaSuccess
+                 ? code
+                 : static_cast<cudaError_t>(
+                       api.ipc_open_mem_handle(pointer.out(), handle));
+    });
+    me.observe(std::string("an open beside the importer's work, by the ") +
+               api.kName + (opened.is_held() ? ", waits" : ", does not wait"));
+    latch.release();
+    EXPECT_SUCCESS(opened.join());
+    EXPECT_TRUE(passes(stream));
+    const Words mapping(pointer.result(), kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("before")));
+    EXPECT_SUCCESS(api.ipc_close_mem_handle(mapping.data));
+  });
+}
+
 TEST(LegacyMemory, ExportAndOpenWaitForNoWork) {
   covers("LMEM-43");
   needs(gpus(1), legacy_memory);
@@ -1167,7 +1196,9 @@ TEST(LegacyMemory, ExportAndOpenWaitForNoWork) {
   });
 
   scenario.role("importer", [](Role& me) {
-    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+    opens_beside_own_work(me, handle);
+    LegacyMapping mapping(handle, kBytes);
     MappingBy by_driver(
         DriverApi{}, me.receive<cudaIpcMemHandle_t>("handle by the driver API"),
         kBytes);

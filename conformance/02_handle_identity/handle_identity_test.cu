@@ -24,10 +24,11 @@ using Handle = cudaIpcMemHandle_t;
 constexpr size_t kSmall = 4096;     // shares a block with others
 constexpr size_t kLarge = 4 << 20;  // has its own block
 constexpr int kExports = 10000;
-constexpr int kTries = 64;       // at most, until an address comes back
-constexpr int kGenerations = 4;  // of memory at one address
-constexpr size_t kIds = 300;     // more than a byte can count
-constexpr size_t kOfThread = 8;  // allocations of another thread
+constexpr int kTries = 64;          // at most, until an address comes back
+constexpr int kGenerations = 4;     // of memory at one address
+constexpr size_t kIds = 300;        // more than a byte can count
+constexpr size_t kMostIds = 65537;  // more than two bytes can count
+constexpr size_t kOfThread = 8;     // allocations of another thread
 constexpr size_t kAllocations = 64;
 constexpr unsigned kProbes = 16;  // at most, bytes checked in one allocation
 
@@ -178,17 +179,19 @@ void expect_far_rows(void* data) {
     EXPECT_EQ(rows[row], kSet) << "cudaMemcpy2D, row " << row;
 }
 
-// Sets bytes, and copies to bytes, that lie after the first 4 GiB. The bytes at
-// these offsets modulo 4 GiB do not change. A kernel reads both.
-void expect_far_writes(void* data) {
-  constexpr size_t kNear = 12344, kFar = (size_t{4} << 30) + kNear;
+// Sets bytes, and copies to bytes, that lie `distance` after other bytes, which
+// must not change. A kernel reads both.
+void expect_far_writes(void* data, size_t distance) {
+  SCOPED_TRACE(std::to_string(distance) + " bytes after the beginning");
+  constexpr size_t kNear = 12344;
+  const size_t far_offset = distance + kNear;
   constexpr unsigned char kOther = 0xEE;
   auto* const bytes = static_cast<unsigned char*>(data);
-  const CUdeviceptr far = address_of(bytes + kFar);
+  const CUdeviceptr far = address_of(bytes + far_offset);
   const DeviceBuffer result(kProbes);
   Probes both;
   both.at[both.count++] = kNear;
-  both.at[both.count++] = kFar;
+  both.at[both.count++] = far_offset;
   uint32_t word = 0x10101010;
   const auto expect_written = [&](const char* way, auto write) {
     word += 0x01010101;  // four bytes of one value
@@ -206,20 +209,22 @@ void expect_far_writes(void* data) {
   };
   const Stream stream;
   expect_written("cudaMemset", [&] {
-    return cudaMemset(bytes + kFar, static_cast<int>(word & 0xff), sizeof word);
+    return cudaMemset(bytes + far_offset, static_cast<int>(word & 0xff),
+                      sizeof word);
   });
   expect_written("cudaMemsetAsync", [&] {
-    return cudaMemsetAsync(bytes + kFar, static_cast<int>(word & 0xff),
+    return cudaMemsetAsync(bytes + far_offset, static_cast<int>(word & 0xff),
                            sizeof word, stream);
   });
   expect_written("cuMemsetD32",
                  [&] { return DRIVER(cuMemsetD32)(far, word, 1); });
   expect_written("cudaMemcpy", [&] {
-    return cudaMemcpy(bytes + kFar, &word, sizeof word, cudaMemcpyDefault);
+    return cudaMemcpy(bytes + far_offset, &word, sizeof word,
+                      cudaMemcpyDefault);
   });
   expect_written("cudaMemcpyAsync", [&] {
-    return cudaMemcpyAsync(bytes + kFar, &word, sizeof word, cudaMemcpyDefault,
-                           stream);
+    return cudaMemcpyAsync(bytes + far_offset, &word, sizeof word,
+                           cudaMemcpyDefault, stream);
   });
 }
 
@@ -409,6 +414,51 @@ TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
         mapping.close();
         me.signal("closed");
       }
+    });
+  });
+  scenario.run(20s);
+}
+
+// The importer has other memory of the block open while it opens the memory
+// that got the address of memory that it had opened before.
+TEST(HandleIdentity, AReusedAddressInAnOpenBlockOpensTheNewMemory) {
+  covers("LMEM-06");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) {
+      const DeviceBuffer neighbour(kSmall);  // usually in one block with it
+      DeviceBuffer first(kSmall);
+      neighbour.fill(pattern("neighbour"));
+      first.fill(pattern("first"));
+      me.send("neighbour", handle_of(api, neighbour));
+      me.send("first", handle_of(api, first));
+      me.wait("first closed");
+      const void* const address = first.data;
+      first.free();
+      const auto later = allocate_at(address, kSmall);
+      later->fill(pattern("later"));
+      if (later->data != address) me.not_applicable("no address comes back");
+      me.send("later", handle_of(api, *later));
+      me.wait("closed");
+      EXPECT_TRUE(kernel_reads(*later, pattern("importer")));
+    });
+  });
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) {
+      MappingBy neighbour(api, me.receive<Handle>("neighbour"), kSmall);
+      MappingBy first(api, me.receive<Handle>("first"), kSmall);
+      EXPECT_TRUE(kernel_reads(first, pattern("first")));
+      first.close();
+      me.signal("first closed");
+      MappingBy later(api, me.receive<Handle>("later"), kSmall);
+      EXPECT_TRUE(kernel_reads(later, pattern("later")));
+      EXPECT_TRUE(copy_reads(later, pattern("later")));
+      EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
+      later.fill(pattern("importer"));
+      later.close();
+      neighbour.close();
+      me.signal("closed");
     });
   });
   scenario.run(20s);
@@ -657,7 +707,8 @@ TEST(HandleIdentity, TheWholeAllocationIsReachable) {
         expect_copies_of_all(mapping.data, kSizes[i], pattern("exporter"));
       } else {
         expect_far_rows(mapping.data);
-        expect_far_writes(mapping.data);
+        for (const size_t gib : {2, 4})
+          expect_far_writes(mapping.data, gib << 30);
       }
       write_by_kernel(mapping.data, kSizes[i], pattern("importer"));
       mapping.close();
@@ -817,6 +868,23 @@ TEST(HandleIdentity, ABufferIdStandsForOneGpuOnly) {
     CALL(cudaSetDevice(0));
   });
   scenario.run(20s);
+}
+
+TEST(HandleIdentity, BufferIdsHaveMoreThan16Bits) {
+  covers("LMEM-48");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {
+    // This small allocation keeps the block in use, so that each round is fast.
+    const DeviceBuffer neighbour(kSmall);
+    std::set<unsigned long long> ids{id_of(neighbour)};
+    for (size_t i = 1; i < kMostIds; ++i) {
+      const DeviceBuffer buffer(kSmall, DeviceBuffer::Fresh::kUnwritten);
+      ASSERT_TRUE(ids.insert(id_of(buffer)).second)
+          << "allocation " << i + 1 << " has the id of an earlier one";
+    }
+  });
+  scenario.run(60s);
 }
 
 // An importer that compares the ids of what it opens and of what it allocates.

@@ -3,6 +3,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -171,8 +172,12 @@ TEST(ReferenceCount, TheLastCloseUnmaps) {
         EXPECT_EQ(attributes.type, cudaMemoryTypeDevice) << "after " << i;
         CALL(api.ipc_close_mem_handle(opened));
       }
-      CALL(cudaPointerGetAttributes(&attributes, opened));
-      EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
+      for (const size_t offset : {size_t{0}, kBytes / 2, kBytes - 1}) {
+        CALL(cudaPointerGetAttributes(&attributes,
+                                      static_cast<char*>(opened) + offset));
+        EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered)
+            << "offset " << offset;
+      }
       CUdeviceptr base = 0;
       size_t size = 0;
       EXPECT_REFUSED(
@@ -215,6 +220,52 @@ TEST(ReferenceCount, TheLastCloseUnmapsASmallAllocation) {
     me.signal("closed");
   };
   scenario.role("importer", opens_and_closes).in_new_process();
+  scenario.run(20s);
+}
+
+// While another stream is held, closes memory that this stream does not use.
+// Whether the close waits for the stream is not documented.
+template <class Api>
+static void closes_beside_work(Role& me, Api api, const Words& mapping,
+                               const Words& own) {
+  const Stream stream;
+  Latch latch;
+  latch.hold(stream);
+  own.queue_fill(pattern("own"), stream);
+  HostWait closed("a close while a stream has work", [&] {
+    const cudaError_t code = cudaSetDevice(0);  // the thread's context
+    return code != cudaSuccess ? code
+                               : static_cast<cudaError_t>(
+                                     api.ipc_close_mem_handle(mapping.data));
+  });
+  me.observe(std::string("a close while a stream has work, by the ") +
+             api.kName + (closed.is_held() ? ", waits" : ", does not wait"));
+  latch.release();
+  EXPECT_SUCCESS(closed.join());
+  EXPECT_TRUE(passes(stream));
+  cudaPointerAttributes attributes{};
+  CALL(cudaPointerGetAttributes(&attributes, mapping.data));
+  EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
+  EXPECT_TRUE(kernel_reads(own, pattern("own")));
+}
+
+TEST(ReferenceCount, TheLastCloseUnmapsWhileAStreamHasWork) {
+  covers("LMEM-10");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<Handle>("handle");
+    const DeviceBuffer own(kBytes);
+    own.fill(pattern("before"));
+    by_both_apis([&](auto api) {
+      const Words mapping(open_handle(api, handle), kBytes);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+      closes_beside_work(me, api, mapping, own);
+    });
+    EXPECT_TRUE(context_is_usable());
+    me.signal("closed");
+  });
   scenario.run(20s);
 }
 
@@ -355,6 +406,14 @@ static void expect_no_free_in_another_thread(Api api, const Words& mapping) {
       api.kInvalidValue, api.kNotSupported);
 }
 
+// Judges that CUDA still knows the memory after a refused free.
+static void expect_still_open(const Words& mapping) {
+  cudaPointerAttributes attributes{};
+  CALL(cudaPointerGetAttributes(&attributes, mapping.data));
+  EXPECT_EQ(attributes.type, cudaMemoryTypeDevice)
+      << "a refused free closes it";
+}
+
 TEST(ReferenceCount, FreeRefusesAnImport) {
   covers("LMEM-28");
   needs(gpus(1), legacy_memory);
@@ -385,12 +444,14 @@ TEST(ReferenceCount, FreeRefusesAnImport) {
       EXPECT_CODE(cudaErrorInvalidValue, cudaFree(mapping.data));
       EXPECT_CODE(cudaErrorInvalidValue,
                   cudaFree(mapping.data + mapping.count / 2));
+      EXPECT_CODE(cudaErrorInvalidValue, cudaFreeHost(mapping.data));
       EXPECT_REFUSED(DRIVER(cuMemFree)(address_of(mapping.data)),
                      CUDA_ERROR_INVALID_VALUE);
       if (attribute(cudaDevAttrMemoryPoolsSupported) == 1)
         EXPECT_REFUSED(api.free_async(mapping.data, nullptr), api.kInvalidValue,
                        api.kNotSupported);
       expect_no_free_in_another_thread(api, mapping);
+      expect_still_open(mapping);
       expect_works(me, mapping, turn++);
       EXPECT_TRUE(context_is_usable());
       void* const closed = std::exchange(mapping.data, nullptr);
@@ -440,7 +501,43 @@ TEST(ReferenceCount, CloseRefusesTheExportersOwnAllocation) {
   scenario.run(20s);
 }
 
-// Managed memory and stream-ordered memory did not come from an open.
+// Memory of a graph's node did not come from an open.
+static void expect_no_close_of_graph_memory() {
+  cudaGraph_t graph = nullptr;
+  cudaGraphNode_t node = nullptr;
+  cudaGraphExec_t run = nullptr;
+  CALL(cudaGraphCreate(&graph, 0));
+  cudaMemAllocNodeParams wanted{};
+  wanted.poolProps = pool_properties();
+  wanted.bytesize = kBytes;
+  CALL(cudaGraphAddMemAllocNode(&node, graph, nullptr, 0, &wanted));
+  CALL(cudaGraphInstantiate(&run, graph, 0));
+  CALL(cudaGraphLaunch(run, nullptr));
+  CALL(cudaStreamSynchronize(nullptr));
+  SCOPED_TRACE("memory of a graph");
+  expect_no_close(wanted.dptr);
+  const Words words(wanted.dptr, kBytes);
+  words.fill(pattern("graph"));
+  EXPECT_TRUE(kernel_reads(words, pattern("graph")));
+  CALL(cudaFree(wanted.dptr));
+  CALL(cudaGraphExecDestroy(run));
+  CALL(cudaGraphDestroy(graph));
+}
+
+// Registered host memory did not come from an open.
+static void expect_no_close_of_registered_memory() {
+  void* const memory = std::aligned_alloc(4096, kBytes);
+  CALL(cudaHostRegister(memory, kBytes, cudaHostRegisterMapped));
+  SCOPED_TRACE("registered memory");
+  expect_no_close(memory);
+  const Words words(memory, kBytes);
+  host_writes(words, pattern("registered"));
+  EXPECT_TRUE(copy_reads(words, pattern("registered")));
+  CALL(cudaHostUnregister(memory));
+  std::free(memory);
+}
+
+// Pitched, managed and stream-ordered memory did not come from an open.
 static void expect_no_close_of_other_allocators() {
   const auto expect_kept = [](const char* kind, void* memory) {
     SCOPED_TRACE(kind);
@@ -451,6 +548,9 @@ static void expect_no_close_of_other_allocators() {
     CALL(cudaFree(memory));
   };
   void* memory = nullptr;
+  size_t pitch = 0;
+  CALL(cudaMallocPitch(&memory, &pitch, 4096, kBytes / 4096));
+  expect_kept("pitched memory", memory);
   if (attribute(cudaDevAttrManagedMemory) != 0) {
     CALL(cudaMallocManaged(&memory, kBytes));
     expect_kept("managed memory", memory);
@@ -459,6 +559,7 @@ static void expect_no_close_of_other_allocators() {
   CALL(cudaMallocAsync(&memory, kBytes, nullptr));
   CALL(cudaStreamSynchronize(nullptr));
   expect_kept("stream-ordered memory", memory);
+  expect_no_close_of_graph_memory();
 }
 
 TEST(ReferenceCount, CloseRefusesNullAndHostMemory) {
@@ -476,6 +577,7 @@ TEST(ReferenceCount, CloseRefusesNullAndHostMemory) {
     expect_no_close(pinned.data);
     pinned.fill(pattern("pinned"));
     EXPECT_TRUE(kernel_reads(pinned, pattern("pinned")));
+    expect_no_close_of_registered_memory();
     expect_no_close_of_other_allocators();
     EXPECT_TRUE(context_is_usable());
   });

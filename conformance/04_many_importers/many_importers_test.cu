@@ -491,20 +491,33 @@ TEST(ManyImporters, AThreadFromBeforeTheExportUsesTheMapping) {
   scenario.run(20s);
 }
 
-// An open, a copy or a close may be the first CUDA call of a thread. The
-// runtime then gives the thread the context in which the other threads work.
+// Makes a call in a new thread, which has made no other CUDA call.
+template <class Call>
+static cudaError_t in_a_fresh_thread(Call call) {
+  cudaError_t code = cudaErrorUnknown;
+  std::thread([&] { code = call(); }).join();
+  return code;
+}
+
+// An export, an open, a copy, a memset or a close may be the first CUDA call of
+// a thread. The runtime then gives the thread the context in which the other
+// threads work.
 TEST(ManyImporters, AThreadMayBeginWithAnOpenOrAClose) {
   covers("LMEM-40");
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    Sentinel<Handle> handle;
+    EXPECT_SUCCESS(in_a_fresh_thread([&] {
+      return RuntimeApi::ipc_get_mem_handle(handle.out(), buffer.data);
+    }));
+    me.send("handle", handle.result());
+    me.wait("closed");
+  });
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
-    const auto in_a_fresh_thread = [](auto call) {
-      cudaError_t code = cudaErrorUnknown;
-      std::thread([&] { code = call(); }).join();
-      return code;
-    };
     LegacyMapping mapping(handle, kBytes);
     void* opened = nullptr;
     EXPECT_SUCCESS(in_a_fresh_thread(
@@ -519,6 +532,10 @@ TEST(ManyImporters, AThreadMayBeginWithAnOpenOrAClose) {
                         cudaMemcpyDefault);
     }));
     EXPECT_EQ(last, pattern("exporter").at(words.count - 1));
+    EXPECT_SUCCESS(in_a_fresh_thread(
+        [&] { return cudaMemset(words.data, 0x3C, sizeof last); }));
+    CALL(cudaMemcpy(&last, words.data, sizeof last, cudaMemcpyDefault));
+    EXPECT_EQ(last, 0x3C3C3C3Cu) << "cudaMemset";
     EXPECT_SUCCESS(in_a_fresh_thread(
         [&] { return RuntimeApi::ipc_close_mem_handle(opened); }));
     cudaPointerAttributes attributes{};

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/pool.h"
 #include "harness/scenario/vmm.h"
 
 using namespace ipclab;
@@ -192,6 +193,8 @@ TEST(LegacyRefusals, InvalidPointersAreNotExported) {
     std::vector<std::pair<const char*, void*>> pointers = {
         {"null", nullptr},
         {"a freed pointer", freed},
+        {"an address inside freed memory",
+         static_cast<char*>(freed) + kBytes / 2},
         {"a freed pointer that was exported before", lent},
         {"a freed pointer between two in use", small[1]},
         {"one past the end", buffer.data + buffer.count},
@@ -455,6 +458,34 @@ TEST(LegacyRefusals, WhatNoExportMadeDoesNotOpen) {
   });
   scenario.run(30s);
   tabulate_end(scenario, "importer", "an open" + std::string(kTable));
+}
+
+// What cudaMemPoolExportPointer writes has as many bytes as a handle.
+TEST(LegacyRefusals, AnExportedPointerOfAPoolDoesNotOpen) {
+  covers("LMEM-24");
+  needs(gpus(1), legacy_memory, pool_fd);
+  static_assert(sizeof(cudaMemPoolPtrExportData) == kHandleBytes);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    const auto shared = pool.exported();  // now its pointers can be exported
+    const AsyncBuffer buffer(pool, kBytes);
+    CALL(cudaStreamSynchronize(nullptr));
+    buffer.fill(pattern("exporter"));
+    me.send("data", buffer.exported());
+    me.wait("tried");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  });
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    expect_no_open(me, " of what no export made",
+                   "the exported pointer of a pool",
+                   same_bytes<cudaIpcMemHandle_t>(
+                       me.receive<cudaMemPoolPtrExportData>("data")));
+    EXPECT_TRUE(context_is_usable());
+    me.signal("tried");
+  });
+  scenario.run(20s);
 }
 
 // Opens a handle of this process. If this succeeds, the pointer must lead to

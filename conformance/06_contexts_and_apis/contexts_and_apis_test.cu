@@ -2,6 +2,7 @@
 // same handles. Mirror of samples/06_contexts_and_apis.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
 #include <string>
 
 #include "harness/scenario/cuda.h"
@@ -213,6 +214,55 @@ TEST(ContextsAndApis, ASecondContextOpensNoOtherHandleOfTheExporter) {
     }
     EXPECT_TRUE(kernel_reads(first, pattern("first")));
     first.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+// The exporter lends memory of two contexts of one device. The end of the
+// second context changes nothing for the memory of the first.
+TEST(ContextsAndApis, EachContextOfTheExporterLendsItsOwnMemory) {
+  covers("LMEM-17");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  const auto lends_from_two_contexts = [](Role& me) {
+    const DeviceBuffer first(kBytes);
+    first.fill(pattern("first"));
+    const auto of_first = first.legacy_handle();
+    me.send("first", of_first);
+    {
+      const SecondContext own;
+      const DeviceBuffer second(kBytes);
+      second.fill(pattern("second"));
+      const auto of_second = second.legacy_handle();
+      EXPECT_NE(std::memcmp(&of_first, &of_second, sizeof of_first), 0)
+          << "two allocations have one handle";
+      me.send("second", of_second);
+      me.wait("second closed");
+    }
+    me.signal("ended");
+    EXPECT_TRUE(kernel_reads(first, pattern("first")));
+    me.wait("closed");
+  };
+  scenario.role("exporter", lends_from_two_contexts).in_new_process();
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<cudaIpcMemHandle_t>("first");
+    LegacyMapping first(handle, kBytes);
+    LegacyMapping second(me.receive<cudaIpcMemHandle_t>("second"), kBytes);
+    EXPECT_TRUE(kernel_reads(first, pattern("first")));
+    EXPECT_TRUE(kernel_reads(second, pattern("second")));
+    EXPECT_TRUE(copy_reads(second, pattern("second")));
+    second.close();
+    me.signal("second closed");
+    me.wait("ended");
+    EXPECT_TRUE(kernel_reads(first, pattern("first")));
+    first.close();
+    for (const Api api : kApis) {
+      void* const again = open_by(api, handle);
+      ASSERT_NE(again, nullptr) << "the context of this memory has not ended";
+      EXPECT_TRUE(kernel_reads(Words(again, kBytes), pattern("first")));
+      close_by(api, again);
+    }
     me.signal("closed");
   });
   scenario.run(20s);

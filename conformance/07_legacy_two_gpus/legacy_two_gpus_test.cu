@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "harness/scenario/both_apis.h"
@@ -86,6 +87,20 @@ void expect_no_host_pointer(CUdeviceptr address) {
   }
 }
 
+// Judges two attributes that only the list of all attributes describes. The
+// driver may refuse them, but if it answers, the answer must be right.
+void expect_usable_and_of_no_pool(CUdeviceptr address) {
+  unsigned access = 77;
+  if (NOTED(DRIVER(cuPointerGetAttribute)(
+          &access, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, address)) == CUDA_SUCCESS)
+    EXPECT_EQ(access, unsigned{CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE});
+  int other = 0;
+  auto pool = reinterpret_cast<CUmemoryPool>(&other);
+  if (NOTED(DRIVER(cuPointerGetAttribute)(
+          &pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address)) == CUDA_SUCCESS)
+    EXPECT_EQ(pool, nullptr) << "no pool has made it";
+}
+
 // Judges the driver's attributes of an address inside the mapping, by the query
 // for one attribute and by the query for many.
 void expect_attributes(const Words& mapping, const uint32_t* at) {
@@ -140,6 +155,7 @@ void expect_attributes(const Words& mapping, const uint32_t* at) {
   EXPECT_EQ(alone(size, CU_POINTER_ATTRIBUTE_RANGE_SIZE), size);
   EXPECT_EQ(mapped & 0xff, 1u) << "it is mapped";
   EXPECT_EQ(alone(mapped, CU_POINTER_ATTRIBUTE_MAPPED) & 0xff, 1u);
+  expect_usable_and_of_no_pool(address);
 }
 
 // Judges that the pointer queries return the kind and the place of the mapping.
@@ -169,6 +185,14 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
     return told.type;
   });
   EXPECT_EQ(seen_by_another_thread, cudaMemoryTypeDevice);
+  // The query may be the first CUDA call of a thread.
+  cudaPointerAttributes told_first{};
+  cudaError_t code = cudaErrorUnknown;
+  std::thread([&] {
+    code = cudaPointerGetAttributes(&told_first, mapping.data);
+  }).join();
+  EXPECT_SUCCESS(code);
+  EXPECT_EQ(told_first.type, cudaMemoryTypeDevice) << "in a new thread";
   int count = 0;
   CALL(cudaGetDeviceCount(&count));
   ASSERT_GE(attributes.device, 0);

@@ -80,6 +80,10 @@ TEST(PointerAttributes, TheAttributeTellsWhatCanBeExported) {
       EXPECT_EQ(capable(buffer.data), 1u);
       EXPECT_EQ(capable(buffer.data + buffer.count / 2), 1u);
     });
+    const unsigned set = 1;
+    CALL(DRIVER(cuPointerSetAttribute)(&set, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
+                                       address_of(buffer.data)));
+    expect_attribute_is_true("memory with SYNC_MEMOPS", buffer.data, kBytes);
     CUdeviceptr by_driver = 0;
     CALL(DRIVER(cuMemAlloc)(&by_driver, kBytes));
     expect_attribute_is_true("cuMemAlloc", words_at(by_driver, kBytes).data,
@@ -110,6 +114,36 @@ TEST(PointerAttributes, TheAttributeTellsWhatCanBeExported) {
     }
     CALL(cudaGetSymbolAddress(&memory, variable));
     expect_attribute_is_true("a __device__ variable", memory);
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+// Freed memory suits no export. The driver may refuse the query for one
+// attribute instead of returning 0.
+TEST(PointerAttributes, FreedMemoryIsNotCapable) {
+  covers("LMEM-37");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {
+    constexpr auto kCapable = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+    DeviceBuffer buffer(kBytes);
+    char* const gone = reinterpret_cast<char*>(buffer.data);
+    EXPECT_EQ(capable(gone), 1u);
+    buffer.legacy_handle();
+    buffer.free();
+    for (const size_t offset : {size_t{0}, kBytes / 2, kBytes - 1}) {
+      SCOPED_TRACE("offset " + std::to_string(offset));
+      unsigned alone = 0, among_others = 77;
+      if (NOTED(DRIVER(cuPointerGetAttribute)(
+              &alone, kCapable, address_of(gone + offset))) == CUDA_SUCCESS)
+        EXPECT_EQ(alone & 0xff, 0u);
+      CUpointer_attribute which = kCapable;
+      void* values[] = {&among_others};
+      EXPECT_SUCCESS(DRIVER(cuPointerGetAttributes)(1, &which, values,
+                                                    address_of(gone + offset)));
+      EXPECT_EQ(among_others & 0xff, 0u);
+    }
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);
@@ -242,6 +276,33 @@ TEST(PointerAttributes, OtherMemoryAllowsNoHandleType) {
     const AsyncBuffer stream_ordered(kBytes);
     CALL(cudaStreamSynchronize(nullptr));
     expect_none("cudaMallocAsync", stream_ordered.data);
+  });
+  scenario.run(20s);
+}
+
+// A legacy handle is no shareable handle: neither an exported allocation nor an
+// opened pointer can be exported by cuMemExportToShareableHandle.
+TEST(PointerAttributes, LegacyHandlesAllowNoHandleType) {
+  covers("MNGD-14");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  const auto expect_none = [](const Words& memory) {
+    EXPECT_EQ(allowed_types(memory.data), 0u);
+    EXPECT_EQ(allowed_types(memory.data + memory.count / 2), 0u) << "inside";
+  };
+  scenario.role("exporter", [=](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    expect_none(buffer);
+    me.wait("closed");
+  });
+  scenario.role("importer", [=](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    expect_none(mapping);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    mapping.close();
+    me.signal("closed");
   });
   scenario.run(20s);
 }

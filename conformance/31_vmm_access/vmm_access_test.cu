@@ -2018,6 +2018,10 @@ TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
     const Mapping mapping(chunk, bytes, kReadWrite, 1);
     EXPECT_EQ(access_at(mapping.address(), 1), 3u);
     EXPECT_EQ(access_at(mapping.address(), 0), kNone);
+    // Peer access, and its end, do not change what cuMemSetAccess has given.
+    EXPECT_SUCCESS(cudaDeviceEnablePeerAccess(0, 0));
+    EXPECT_SUCCESS(cudaDeviceDisablePeerAccess(0));
+    EXPECT_EQ(access_at(mapping.address(), 1), 3u);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
     CALL(cudaMemset(mapping.data, 0x3C, bytes));

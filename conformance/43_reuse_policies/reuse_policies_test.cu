@@ -563,6 +563,33 @@ static void expect_freed_in_order(Api api, cudaStream_t first,
   EXPECT_TRUE(kernel_reads(copy, pattern("owner")));
 }
 
+// A blocking stream is held before a copy. Then the legacy default stream,
+// which waits for this stream, frees the memory. The next stream waits for
+// neither.
+template <class Api>
+static void expect_freed_after_blocking_streams(Api api, cudaStream_t preset) {
+  SCOPED_TRACE("a free after the work of a blocking stream");
+  const Stream blocking(Stream::Kind::kBlocking), next;
+  const Pool pool;
+  never_wait(pool);
+  const DeviceBuffer copy(kBytes);
+  AsyncBuffer buffer = allocated(api, pool, kBytes, preset);
+  buffer.fill(pattern("owner"), preset);
+  CALL(cudaStreamSynchronize(preset));
+  Latch latch;
+  latch.hold(blocking);
+  CALL(cudaMemcpyAsync(copy.data, buffer.data, kBytes, cudaMemcpyDeviceToDevice,
+                       blocking));
+  expect_free_async(api, buffer, preset);
+  const AsyncBuffer later = allocated(api, pool, kBytes, next);
+  CALL(cudaMemsetAsync(later.data, 0xEE, kBytes, next));
+  (void)is_held(next);  // as in expect_freed_in_order()
+  latch.release();
+  EXPECT_TRUE(passes(blocking));
+  EXPECT_TRUE(passes(next));
+  EXPECT_TRUE(kernel_reads(copy, pattern("owner")));
+}
+
 // The default streams of two threads are two streams.
 static void expect_default_streams_of_threads_apart() {
   const cudaStream_t mine = cudaStreamPerThread;  // in each thread
@@ -590,8 +617,9 @@ static void expect_default_streams_of_threads_apart() {
 
 // A default stream, a blocking stream, or a stream with a priority is held at
 // its free; another stream must not get the memory. Then a non-blocking stream
-// is held, and a default stream must not get the memory. Last, of two streams
-// that wait for the legacy default stream, one is held.
+// is held, and a default stream must not get the memory. Then, of two streams
+// that wait for the legacy default stream, one is held. Last, the legacy
+// default stream frees what a blocking stream still uses.
 TEST(ReusePolicies, DefaultStreamsFreeInTheirOrder) {
   covers("SOMA-26");
   needs(gpus(1), pools);
@@ -617,6 +645,8 @@ TEST(ReusePolicies, DefaultStreamsFreeInTheirOrder) {
     expect_freed_in_order(api, blocking, blocking_too);
     expect_freed_in_order(api, blocking, cudaStreamPerThread);
     expect_freed_in_order(api, cudaStreamPerThread, blocking);
+    for (const cudaStream_t preset : {cudaStream_t{}, cudaStreamLegacy})
+      expect_freed_after_blocking_streams(api, preset);
   };
   scenario.role("allocator", [=](Role&) {
     by_both_apis(by_each_stream);
@@ -662,6 +692,95 @@ TEST(ReusePolicies, FreesOutliveTheirStream) {
     CALL(cudaDeviceSynchronize());
     EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), 0u);
   });
+  scenario.run(20s);
+}
+
+// Hundreds of frees are pending in one stream. Another stream, which waits for
+// nothing, gets none of this memory.
+TEST(ReusePolicies, HundredsOfFreesArePending) {
+  covers("SOMA-26");
+  needs(gpus(1), pools);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("allocator", [](Role&) {
+    constexpr size_t kPending = 300, kEach = 4096, kCopied = 30;
+    const Stream first, next;
+    const Pool pool;
+    never_wait(pool);
+    std::vector<AsyncBuffer> blocks, later;
+    for (size_t i = 0; i < kPending; ++i) {
+      blocks.emplace_back(pool, kEach, first);
+      CALL(cudaMemsetAsync(blocks.back().data, 0x11, kEach, first));
+    }
+    const DeviceBuffer copies(kPending / kCopied * kEach);
+    CALL(cudaStreamSynchronize(first));
+    Latch latch;
+    latch.hold(first);
+    for (size_t i = 0; i < kPending; i += kCopied)
+      CALL(cudaMemcpyAsync(copies.data + i / kCopied * kEach / sizeof(uint32_t),
+                           blocks[i].data, kEach, cudaMemcpyDeviceToDevice,
+                           first));
+    for (AsyncBuffer& block : blocks) block.free_async(first);
+    for (size_t i = 0; i < kPending; ++i) {
+      later.emplace_back(pool, kEach, next);
+      CALL(cudaMemsetAsync(later.back().data, 0xEE, kEach, next));
+    }
+    (void)is_held(next);  // as in expect_freed_in_order()
+    latch.release();
+    EXPECT_TRUE(passes(first));
+    EXPECT_TRUE(passes(next));
+    std::vector<unsigned char> seen(copies.bytes());
+    CALL(cudaMemcpy(seen.data(), copies.data, seen.size(), cudaMemcpyDefault));
+    EXPECT_TRUE(seen == std::vector<unsigned char>(seen.size(), 0x11))
+        << "the next owner of a block wrote before its free";
+  });
+  scenario.run(30s);
+}
+
+// The documentation of cuCtxDestroy: it "will not destroy memory allocations by
+// […] cuMemAllocAsync() and cuMemAllocFromPoolAsync(). These memory allocations
+// are not associated with any CUDA context".
+TEST(ReusePolicies, MemoryOutlivesItsContext) {
+  covers("SOMA-26");
+  needs(gpus(1), pools);
+  Scenario scenario(Scenario::kShared);
+  const auto outlives = [](auto api) {
+    const Pool pool;
+    cudaMemPool_t preset = nullptr;
+    CALL(cudaDeviceGetMemPool(&preset, 0));
+    const auto used = [](cudaMemPool_t which) {
+      return attribute(which, cudaMemPoolAttrUsedMemCurrent);
+    };
+    const uint64_t before = used(preset);
+    CUcontext context = nullptr;
+    CALL(DRIVER(cuCtxCreate)(&context, nullptr, 0, 0));  // now it is current
+    AsyncBuffer of_pool = allocated(api, pool, kBytes);
+    AsyncBuffer of_preset = allocated(api, kBytes);
+    EXPECT_SUCCESS(synchronize_context());
+    CALL(cudaSetDevice(0));  // the primary context is current again
+    of_pool.fill(pattern("of the pool"));
+    of_preset.fill(pattern("of the default pool"));
+    CALL(cudaDeviceSynchronize());
+    const uint64_t in_pool = used(pool), in_preset = used(preset);
+    EXPECT_GE(in_pool, kBytes);
+    EXPECT_GE(in_preset, before + kBytes);
+    CALL(DRIVER(cuCtxDestroy)(context));
+    EXPECT_EQ(used(pool), in_pool) << "its context has ended";
+    EXPECT_EQ(used(preset), in_preset) << "its context has ended";
+    for (const char* time : {"first", "second"}) {
+      SCOPED_TRACE(std::string(time) + " use after the end of the context");
+      EXPECT_TRUE(kernel_reads(of_pool, pattern("of the pool")));
+      EXPECT_TRUE(copy_reads(of_pool, pattern("of the pool")));
+      EXPECT_TRUE(kernel_reads(of_preset, pattern("of the default pool")));
+      const AsyncBuffer next(pool, kBytes);  // must be other memory
+      next.fill(pattern("next"));
+    }
+    expect_free_async(api, of_pool);
+    expect_free_async(api, of_preset);
+    CALL(cudaDeviceSynchronize());
+    EXPECT_EQ(used(pool), 0u);
+    EXPECT_EQ(used(preset), before);
+  };
+  scenario.role("allocator", [=](Role&) { by_both_apis(outlives); });
   scenario.run(20s);
 }
 

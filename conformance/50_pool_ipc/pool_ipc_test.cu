@@ -162,8 +162,12 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
     const AsyncBuffer buffer(pool, kBytes);
     buffer.fill(pattern("A"));
     me.send("pointer", buffer.exported());
+    const uint64_t used = attribute(pool, cudaMemPoolAttrUsedMemCurrent);
+    EXPECT_GE(used, kBytes);
 
     me.wait("B written");
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), used)
+        << "an importer takes no memory of the pool";
     EXPECT_TRUE(kernel_reads(buffer, pattern("B")));
     EXPECT_TRUE(copy_reads(buffer, pattern("B")));
     buffer.fill(pattern("C"));
@@ -615,8 +619,10 @@ static void borrows_by_new_threads(Role& me) {
   EXPECT_SUCCESS(in_a_new_thread([&] {
     return Api::mem_pool_import_pointer(memory.out(), imported_pool, &data);
   }));
+  // The thread that has imported it has ended.
   const Words words(memory.result(), kBytes);
   EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(words, pattern("exporter")));
   words.fill(pattern("importer"));
   EXPECT_SUCCESS(in_a_new_thread([&] { return Api::mem_free(words.data); }));
   EXPECT_SUCCESS(
@@ -883,6 +889,48 @@ TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
     }
   });
 
+  scenario.run(20s);
+}
+
+// More imports than a number of 8 bits counts.
+TEST(PoolIpc, AProcessImportsHundredsOfPointers) {
+  covers("POOL-10");
+  needs(gpus(1), pool_fd);
+  Scenario scenario(Scenario::kShared);
+  constexpr size_t kMany = 260;
+  const auto one_of = [](size_t i) {
+    return pattern("pointer " + std::to_string(i));
+  };
+  scenario.role("exporter", [=](Role& me) {
+    const Pool pool(shareable());
+    me.send_descriptor("pool", pool.exported().get());
+    std::vector<AsyncBuffer> buffers;
+    std::string all;
+    for (size_t i = 0; i < kMany; ++i) {
+      buffers.emplace_back(pool, kBlockBytes);
+      buffers.back().fill(one_of(i));
+      const PointerData data = buffers.back().exported();
+      all.append(reinterpret_cast<const char*>(&data), sizeof data);
+    }
+    me.send_bytes("pointers", all);
+    me.wait("freed");
+  });
+  scenario.role("importer", [=](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    const std::string all = me.receive_bytes("pointers");
+    ASSERT_EQ(all.size(), kMany * sizeof(PointerData));
+    std::vector<AsyncBuffer> buffers;
+    for (size_t i = 0; i < kMany; ++i) {
+      PointerData data;
+      std::memcpy(&data, &all[i * sizeof data], sizeof data);
+      buffers.emplace_back(pool, data, kBlockBytes);
+    }
+    for (size_t i = 0; i < kMany; ++i)
+      ASSERT_TRUE(copy_reads(buffers[i], one_of(i))) << "pointer " << i;
+    for (AsyncBuffer& buffer : buffers) buffer.free_async();
+    CALL(cudaDeviceSynchronize());
+    me.signal("freed");
+  });
   scenario.run(20s);
 }
 

@@ -623,6 +623,47 @@ TEST(PoolRefusals, DataOfNoExportAreRefused) {
   });
 }
 
+// The exporter destroys a pool while memory of it is in use, and creates
+// another pool, which may have the handle value of the first one.
+TEST(PoolRefusals, DataOfADestroyedPoolAreRefused) {
+  covers("POOL-14");
+  needs(gpus(1), pool_fd);
+  Scenario scenario(Scenario::kShared);
+  const auto exporter = [](Role& me) {
+    Pool gone(shareable());
+    me.send_descriptor("destroyed pool", gone.exported().get());
+    const AsyncBuffer left(gone, kBytes);
+    left.fill(pattern("left"));
+    me.send("pointer of the destroyed pool", left.exported());
+    gone.destroy();
+    Pool pool(shareable());
+    me.send_descriptor("pool", pool.exported().get());
+    const AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("pointer", buffer.exported());
+    me.wait_until_done("importer");
+    EXPECT_TRUE(kernel_reads(left, pattern("left")));
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    // Driver 580 had errors when a pool was destroyed after a pool in use.
+    (void)pool.release();
+  };
+  scenario.role("exporter", exporter).in_new_process();
+  scenario.role("importer", [](Role& me) {
+    const Descriptor unused = me.receive_descriptor("destroyed pool");
+    const Pool pool(me.receive_descriptor("pool"));
+    const auto data = me.receive<PointerData>("pointer of the destroyed pool");
+    by_both_apis([&](auto api) {
+      expect_no_import(me, api, "data of a destroyed pool", pool, data);
+    });
+    EXPECT_TRUE(context_is_usable());
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    buffer.free();
+  });
+  scenario.run(20s);
+}
+
 // --- pools that are not imported --------------------------------------------
 
 TEST(PoolRefusals, ForeignDescriptorsAreNoPools) {

@@ -376,6 +376,25 @@ TEST(ExportPoolLimits, TheMaximalSizeIsKept) {
   scenario.run(20s);
 }
 
+// The free of memory of a destroyed pool changes no other pool, also if this
+// pool has the handle value of the destroyed one.
+template <class Api>
+static void frees_beside_a_later_pool(Api api) {
+  Pool gone = created(api);
+  AsyncBuffer left = allocated(api, gone, kBytes);
+  EXPECT_SUCCESS(api.mem_pool_destroy(gone.release()));
+  const Pool later = created(api);
+  const AsyncBuffer buffer = allocated(api, later, kBytes);
+  buffer.fill(pattern("of the later pool"));
+  const uint64_t used = attribute(later, cudaMemPoolAttrUsedMemCurrent);
+  EXPECT_GE(used, kBytes);
+  expect_free_async(api, left);
+  CALL(cudaDeviceSynchronize());
+  EXPECT_EQ(attribute(later, cudaMemPoolAttrUsedMemCurrent), used)
+      << "memory of another pool was freed";
+  EXPECT_TRUE(kernel_reads(buffer, pattern("of the later pool")));
+}
+
 // An exporter that destroys its pool while an allocation is in use and the free
 // of another allocation has not happened yet. The importer makes its first CUDA
 // call only after the exporter has measured the free memory.
@@ -470,7 +489,10 @@ TEST(ExportPoolLimits, ADestroyedPoolLivesUntilTheLastFree) {
   Scenario scenario;
 
   scenario.role("exporter", [](Role& me) {
-    by_both_apis([&](auto api) { destroys_a_pool_in_use(me, api); });
+    by_both_apis([&](auto api) {
+      destroys_a_pool_in_use(me, api);
+      frees_beside_a_later_pool(api);
+    });
   });
   const auto add_importer = [&](auto api) {
     scenario.role(std::string("importer by the ") + api.kName,
@@ -494,6 +516,9 @@ TEST(ExportPoolLimits, AnImportOutlivesTheExportersPool) {
     AsyncBuffer buffer(pool, kBytes);
     buffer.fill(pattern("exporter"));
     me.send("pointer", buffer.exported());
+    AsyncBuffer second(pool, kBytes);
+    second.fill(pattern("second"));
+    me.send("second", second.exported());  // imported after the destroy
     me.wait("imported");
     EXPECT_SUCCESS(cudaMemPoolDestroy(pool.release()));
     const DeviceBuffer other(4 * kBytes);  // gets what is given back too early
@@ -501,6 +526,8 @@ TEST(ExportPoolLimits, AnImportOutlivesTheExportersPool) {
     me.wait("freed");
     EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
     EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+    EXPECT_TRUE(kernel_reads(second, pattern("second")));
+    expect_free_async(RuntimeApi{}, second);
     expect_free_async(RuntimeApi{}, buffer);
     CALL(cudaDeviceSynchronize());
   };
@@ -516,6 +543,9 @@ TEST(ExportPoolLimits, AnImportOutlivesTheExportersPool) {
     me.wait("destroyed");
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    AsyncBuffer second(pool, me.receive<PointerData>("second"), kBytes);
+    EXPECT_TRUE(kernel_reads(second, pattern("second")));
+    second.free();
     buffer.fill(pattern("importer"));
     buffer.free();
     me.signal("freed");

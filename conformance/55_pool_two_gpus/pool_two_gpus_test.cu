@@ -230,26 +230,36 @@ static void takes_access_away(Role& me) {
   EXPECT_TRUE(kernel_faults(first)) << "access was taken away";
 }
 
-// Access is given to one of two imported pools, stays when a part of the memory
-// of this pool is freed and the pool is trimmed, and is taken away.
+// An exporter that gives its own GPU 1 access to a pool, and takes it away
+// while an importer has access.
+static void lends_two_pools(Role& me) {
+  const Pool pool(shareable()), other(shareable());
+  const AsyncBuffer first(pool, kBytes), second(pool, kBytes);
+  first.fill(pattern("first"));
+  second.fill(pattern("second"));
+  me.send_descriptor("pool", pool.exported().get());
+  me.send_descriptor("other", other.exported().get());
+  me.send_descriptor("pool for the trespasser", pool.exported().get());
+  for (int i = 0; i < 2; ++i) me.send("first", first.exported());
+  me.send("second", second.exported());
+  CALL(give_access(1, pool));
+  me.wait("given");
+  EXPECT_SUCCESS(give_access(1, pool, kNone));
+  EXPECT_EQ(access_of(1, pool), kNone) << "taken by the exporter";
+  me.signal("taken by the exporter");
+  me.wait("freed");
+  me.wait_for_end("trespasser");
+}
+
+// Access is given to one of two imported pools, stays when the exporter takes
+// its own access away, when a part of the memory of this pool is freed and when
+// the pool is trimmed, and is taken away.
 TEST(PoolTwoGpus, AccessIsThatOfOneImportedPool) {
   covers("IMPL-07");
   needs(gpus(2), pool_fd, peer_access);
   Scenario scenario;
 
-  scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable()), other(shareable());
-    const AsyncBuffer first(pool, kBytes), second(pool, kBytes);
-    first.fill(pattern("first"));
-    second.fill(pattern("second"));
-    me.send_descriptor("pool", pool.exported().get());
-    me.send_descriptor("other", other.exported().get());
-    me.send_descriptor("pool for the trespasser", pool.exported().get());
-    for (int i = 0; i < 2; ++i) me.send("first", first.exported());
-    me.send("second", second.exported());
-    me.wait("freed");
-    me.wait_for_end("trespasser");
-  });
+  scenario.role("exporter", lends_two_pools);
   scenario.role("trespasser", takes_access_away);
 
   scenario.role("importer", [](Role& me) {
@@ -261,6 +271,10 @@ TEST(PoolTwoGpus, AccessIsThatOfOneImportedPool) {
     EXPECT_EQ(access_of(1, pool), kReadWrite);
     EXPECT_EQ(access_of(1, other), kNone) << "the other pool";
     EXPECT_EQ(access_of(1, own), kNone) << "a pool of this process";
+    expect_reads(1, first, pattern("first"));
+    me.signal("given");
+    me.wait("taken by the exporter");
+    EXPECT_EQ(access_of(1, pool), kReadWrite) << "the exporter lost its own";
     expect_reads(1, first, pattern("first"));
     first.free();
     EXPECT_EQ(access_of(1, pool), kReadWrite) << "after a free";

@@ -557,6 +557,9 @@ static void shares_and_has_children(Role& me) {
     EXPECT_TRUE(kernel_reads(own, pattern("own")));
   }
   EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  LegacyMapping later(me.receive<Handle>("second handle"), kBytes);
+  EXPECT_TRUE(kernel_reads(later, pattern("second"))) << "opened by the parent";
+  later.close();
   me.send("handle from after the fork", own.legacy_handle());
   me.wait("opened");
   mapping.fill(pattern("importer"));
@@ -571,8 +574,9 @@ TEST(Teardown, AForkedChildHasNoCuda) {
   needs(gpus(1), legacy_memory, legacy_events);
   Scenario scenario;
   scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer buffer(kBytes);
+    const DeviceBuffer buffer(kBytes), second(kBytes);
     buffer.fill(pattern("exporter"));
+    second.fill(pattern("second"));
     const SharedEvent event;
     const Stream stream;
     Latch latch;
@@ -580,6 +584,7 @@ TEST(Teardown, AForkedChildHasNoCuda) {
     CALL(cudaEventRecord(event, stream));
     me.send("event", event.handle());
     me.send("handle", buffer.legacy_handle());
+    me.send("second handle", second.legacy_handle());
     const auto before = me.receive<Handle>("handle from before the fork");
     const auto after = me.receive<Handle>("handle from after the fork");
     latch.release();
@@ -595,6 +600,35 @@ TEST(Teardown, AForkedChildHasNoCuda) {
   });
   scenario.role("importer", shares_and_has_children);
   scenario.run(40s);
+}
+
+TEST(Teardown, AParentImportsAfterAFork) {
+  covers("LIFE-10");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const Chunk chunk = Chunk::create(granule());
+    const Mapping mapping(chunk, granule());
+    mapping.fill(pattern("exporter"));
+    for (int imports = 0; imports < 2; ++imports)
+      me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait("written");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("importer")));
+  });
+  scenario.role("importer", [](Role& me) {
+    const Mapping mapping(Chunk::import(me.receive_descriptor("descriptor")),
+                          granule());
+    has_a_child_that(me, "calls exit");
+    const Mapping later(Chunk::import(me.receive_descriptor("descriptor")),
+                        granule());
+    for (const Mapping* each : {&mapping, &later}) {
+      EXPECT_TRUE(kernel_reads(*each, pattern("exporter")));
+      EXPECT_TRUE(copy_reads(*each, pattern("exporter")));
+    }
+    later.fill(pattern("importer"));
+    me.signal("written");
+  });
+  scenario.run(20s);
 }
 
 namespace {

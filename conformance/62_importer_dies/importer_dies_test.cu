@@ -404,6 +404,68 @@ TEST(ImporterDies, AResetOfOneGpuLeavesTheOther) {
   scenario.run(20s);
 }
 
+// Lends memory and a pending event of GPU 0.
+static void lends_to_one_that_resets_gpu_1(Role& me) {
+  const size_t bytes = granule();
+  const Chunk chunk = Chunk::create(bytes);
+  const Mapping mapping(chunk, bytes);
+  mapping.fill(pattern("chunk"));
+  const Pool pool(shareable());
+  const AsyncBuffer pooled(pool, kBytes);
+  pooled.fill(pattern("pool"));
+  const SharedEvent event;
+  const Stream stream;
+  Latch latch;
+  latch.hold(stream);
+  CALL(cudaEventRecord(event, stream));
+  me.send_descriptor("chunk", chunk.descriptor().get());
+  me.send_descriptor("pool", pool.exported().get());
+  me.send("pointer", pooled.exported());
+  me.send("event", event.handle());
+  me.wait("asked");
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  me.wait("written");
+  EXPECT_TRUE(kernel_reads(mapping, pattern("importer's chunk")));
+  EXPECT_TRUE(kernel_reads(pooled, pattern("importer's pool")));
+}
+
+TEST(ImporterDies, AResetOfOneGpuLeavesTheImportsOfTheOther) {
+  covers("LIFE-15");
+  needs(gpus(2), vmm_fd, pool_fd, legacy_events);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends_to_one_that_resets_gpu_1);
+  auto& importer = scenario.role("importer", [](Role& me) {
+    const Mapping mapping(Chunk::import(me.receive_descriptor("chunk")),
+                          granule());
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer pooled(pool, me.receive<PointerData>("pointer"), kBytes);
+    SharedEvent event(me.receive<cudaIpcEventHandle_t>("event"));
+    const Stream stream;
+    CALL(cudaSetDevice(1));
+    CALL(cudaFree(nullptr));
+    CALL(cudaDeviceReset());
+    CALL(cudaSetDevice(0));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("chunk")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("chunk")));
+    EXPECT_TRUE(kernel_reads(pooled, pattern("pool")));
+    EXPECT_TRUE(copy_reads(pooled, pattern("pool")));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+    EXPECT_TRUE(is_held(stream));
+    me.signal("asked");
+    EXPECT_TRUE(passes(stream));
+    mapping.fill(pattern("importer's chunk"));
+    pooled.fill(pattern("importer's pool"));
+    event.destroy();
+    pooled.free();
+    me.signal("written");
+  });
+  importer.in_new_process();
+  scenario.run(20s);
+}
+
 // A reset also ends the peer access that an open has given.
 TEST(ImporterDies, TheGpuThatOpensPeerMemoryIsReset) {
   covers("LIFE-15");
@@ -618,12 +680,18 @@ TEST(ImporterDies, AnImporterResetsItsDevice) {
               const auto event = me.receive<cudaIpcEventHandle_t>("event");
               me.wait_for_end("importer");
               CALL(cudaFree(nullptr));
+              SharedEvent of_primary(event);
+              const Stream stream;
               CUcontext own = nullptr;
               CALL(DRIVER(cuCtxCreate)(&own, nullptr, 0, 0));
               leaves_all_open(me, handle, event, "end of a context");
               EXPECT_SUCCESS(DRIVER(cuCtxDestroy)(own));
-              me.signal("end of a context");
               CALL(cudaSetDevice(0));
+              EXPECT_SUCCESS(cudaStreamWaitEvent(stream, of_primary, 0));
+              EXPECT_TRUE(is_held(stream)) << "by an event of another context";
+              me.signal("end of a context");
+              EXPECT_TRUE(passes(stream));
+              of_primary.destroy();
               EXPECT_TRUE(context_is_usable());
             })
       .in_new_process();

@@ -167,6 +167,25 @@ int ok_refusal_clears_result(Call& call) {
   return code;
 }
 
+// Opens and closes wait for all work of the context. No sentence says whether
+// they do.
+int ok_open_and_close_wait(Call& call) {
+  cudaDeviceSynchronize();
+  call.fired();
+  return call.proceed();
+}
+
+// The query for one attribute does not refuse an unknown pointer, but says that
+// it is not capable of legacy IPC.
+int ok_unknown_not_capable(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || call.at<CUpointer_attribute>(1) !=
+                              CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
+    return code;
+  *call.at<bool*>(0) = false;
+  return accepted(call);
+}
+
 }  // namespace
 
 void add_allowed(List& list) {
@@ -210,6 +229,12 @@ void add_allowed(List& list) {
   list.named("ok-refusal-clears-result",
              "a refused open sets its result to null", {kOpen},
              ok_refusal_clears_result);
+  list.named("ok-open-and-close-wait",
+             "an open and a close wait for all work of the context",
+             {kOpen, "cudaIpcCloseMemHandle"}, ok_open_and_close_wait);
+  list.named("ok-unknown-not-capable",
+             "an unknown pointer is reported as not capable of legacy IPC",
+             {"cuPointerGetAttribute"}, ok_unknown_not_capable);
 }
 
 }  // namespace ipclab::faults

@@ -12,6 +12,7 @@
 #include <csignal>
 #include <mutex>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -430,6 +431,380 @@ int closed_known_to_many(Call& call) {
       *static_cast<unsigned*>(call.at<void**>(2)[i]) = CU_MEMORYTYPE_DEVICE;
       call.fired();
     }
+  return code;
+}
+
+// The ranges of freed memory. An address is gone if it is in one of them and in
+// no later allocation.
+Table<CUdeviceptr, size_t> freed_memory;
+int noted_free(Call& free) {
+  const Addresses range = range_of(free.at<CUdeviceptr>(0));
+  const int code = free.proceed();
+  if (code == kSuccess && range.second > 0)
+    freed_memory.put(range.first, range.second);
+  return code;
+}
+bool is_gone(CUdeviceptr address) {
+  if (range_of(address).first != 0) return false;
+  for (const auto& [begin, bytes] : freed_memory.all())
+    if (address >= begin && address - begin < bytes) return true;
+  return false;
+}
+bool is_gone_inside(CUdeviceptr address) {
+  return is_gone(address) && !freed_memory.has(address);
+}
+
+int freed_inside_known(Call& call) {
+  if (call.is("cudaFree")) return noted_free(call);
+  const int code = call.proceed();
+  if (code != kSuccess || !is_gone_inside(call.at<CUdeviceptr>(1))) return code;
+  auto& told = *call.at<cudaPointerAttributes*>(0);
+  told.type = cudaMemoryTypeDevice;
+  told.devicePointer = call.at<void*>(1);
+  call.fired();
+  return code;
+}
+
+int freed_inside_known_to_driver(Call& call) {
+  if (call.is("cudaFree")) return noted_free(call);
+  const int code = call.proceed();
+  if (code == kSuccess || !is_gone_inside(call.at<CUdeviceptr>(2)) ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
+    return code;
+  *call.at<unsigned*>(0) = CU_MEMORYTYPE_DEVICE;
+  return accepted(call);
+}
+
+int freed_still_capable(Call& call) {
+  if (call.is("cudaFree")) return noted_free(call);
+  const int code = call.proceed();
+  if (code == kSuccess || !is_gone(call.at<CUdeviceptr>(2)) ||
+      call.at<CUpointer_attribute>(1) !=
+          CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
+    return code;
+  *call.at<bool*>(0) = true;
+  return accepted(call);
+}
+
+int freed_inside_exported(Call& call) {
+  if (call.is("cudaFree")) return noted_free(call);
+  return exported_all_the_same(call, is_gone_inside(call.at<CUdeviceptr>(1)));
+}
+
+int closed_inside_known(Call& call) {
+  if (keeps_opened(call)) return noted_closed(call);
+  const int code = call.proceed();
+  const CUdeviceptr address = call.at<CUdeviceptr>(1);
+  if (code != kSuccess || range_of(address).first != 0 ||
+      closed_at(address).second == 0 || closed_at(address).first == address)
+    return code;
+  auto& told = *call.at<cudaPointerAttributes*>(0);
+  told.type = cudaMemoryTypeDevice;
+  told.devicePointer = call.at<void*>(1);
+  call.fired();
+  return code;
+}
+
+// Memory is not capable of legacy IPC after its synchronous operations were
+// made to synchronise.
+int capable_until_sync_memops(Call& call) {
+  static Table<CUdeviceptr> changed;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const CUdeviceptr begin = begin_of(call.at<CUdeviceptr>(2));
+  const auto which = call.at<CUpointer_attribute>(1);
+  if (call.is("cuPointerSetAttribute")) {
+    if (which == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) changed.put(begin);
+  } else if (which == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
+             changed.has(begin)) {
+    if (*call.at<bool*>(0)) call.fired();
+    *call.at<bool*>(0) = false;
+  }
+  return code;
+}
+
+int id_of_16_bits(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
+    return code;
+  auto& id = *call.at<unsigned long long*>(0);
+  if (id > 0xffff) call.fired();
+  id &= 0xffff;
+  return code;
+}
+
+// The driver says that opened memory can only be read.
+int import_access_read_only(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_ACCESS_FLAGS ||
+      opened_at(call.at<CUdeviceptr>(2)) == 0)
+    return code;
+  *call.at<unsigned*>(0) = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ;
+  call.fired();
+  return code;
+}
+
+// The driver says that opened memory is memory of the default pool.
+int import_said_of_pool(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE ||
+      opened_at(call.at<CUdeviceptr>(2)) == 0)
+    return code;
+  DRIVER_CALL(cuDeviceGetDefaultMemPool)(call.at<CUmemoryPool*>(0), 0);
+  call.fired();
+  return code;
+}
+
+// --- closes and exports in unusual states -----------------------------------
+
+// The streams in which this process has queued work.
+Table<cudaStream_t> used_streams;
+bool has_work() {
+  for (const auto& each : used_streams.all())
+    if (is_busy(each.first)) return true;
+  return false;
+}
+int noted_stream(Call& call) {
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (call.is("cudaStreamDestroy"))
+    used_streams.erase(stream);
+  else if (!is_default(stream) && stream != cudaStreamPerThread)
+    used_streams.put(stream);
+  return call.proceed();
+}
+
+// The last close succeeds, but unmaps nothing if a stream has work.
+int close_while_busy_lost(Call& call) {
+  if (call.find(kStream) != nullptr) return noted_stream(call);
+  if (is_close_call(call) && opened.get(call.at<void*>(0)).count == 1 &&
+      has_work()) {
+    count_close(call.at<void*>(0));
+    return no_wait(call);
+  }
+  return noted_open(call);
+}
+
+int open_while_busy_refused(Call& call) {
+  if (call.find(kStream) != nullptr) return noted_stream(call);
+  return has_work() ? refused(call, cudaErrorMapBufferObjectFailed)
+                    : call.proceed();
+}
+
+// A refused cudaFreeAsync closes opened memory.
+int refused_async_free_closes(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  void* const address = call.at<void*>(0);
+  const int code = call.proceed();
+  if (code == kSuccess || !opened.has(address) ||
+      DRIVER_CALL(cuIpcCloseMemHandle)(number(address)) != CUDA_SUCCESS)
+    return code;
+  count_close(address);
+  call.fired();
+  return code;
+}
+
+// A close accepts memory that these functions have made.
+int such_memory_closed(Call& call) {
+  static Table<void*> made;
+  const int code = call.proceed();
+  if (is_close_call(call))
+    return code != kSuccess && made.has(call.at<void*>(0)) ? accepted(call)
+                                                           : code;
+  if (code != kSuccess) return code;
+  if (call.is("cudaHostRegister"))
+    made.put(call.at<void*>(0));
+  else if (call.is("cudaMalloc3D"))
+    made.put(call.at<cudaPitchedPtr*>(0)->ptr);
+  else if (call.is("cudaGraphAddMemAllocNode"))
+    made.put(
+        reinterpret_cast<void*>(call.at<CUDA_MEM_ALLOC_NODE_PARAMS*>(4)->dptr));
+  else
+    made.put(*call.at<void**>(0));
+  return code;
+}
+
+// When a context ends, the handles that the process has made in its other
+// contexts do not open any more.
+int context_end_ends_handles(Call& call) {
+  static Table<std::string, CUcontext> made;
+  if (is_open_call(call))
+    return told("gone-" + key_of_opened(call), 0) != 0 ? refused(call)
+                                                       : call.proceed();
+  if (call.is("cuCtxDestroy")) {
+    const auto ended = call.at<CUcontext>(0);
+    for (const auto& [key, context] : made.all())
+      if (context != ended) tell_processes("gone-" + key, 1);
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code == kSuccess)
+    made.put(key_of_handle(*call.at<cudaIpcMemHandle_t*>(0)),
+             current_context());
+  return code;
+}
+
+// Each context counts its exported allocations from the beginning, and a handle
+// has only this number. So allocations of two contexts get one handle.
+int handles_counted_by_context(Call& get) {
+  static Table<CUcontext, size_t> counts;
+  static Table<CUdeviceptr, size_t> numbers;
+  static Table<std::string, cudaIpcMemHandle_t> handles;
+  const int code = get.proceed();
+  const CUdeviceptr memory = get.at<CUdeviceptr>(1);
+  if (code != kSuccess) return code;
+  if (!numbers.has(memory)) {
+    const size_t before = counts.get(current_context());
+    counts.put(current_context(), before + 1);
+    numbers.put(memory, before);
+  }
+  auto& handle = *get.at<cudaIpcMemHandle_t*>(0);
+  const std::string number = std::to_string(numbers.get(memory));
+  if (!handles.has(number)) {
+    handles.put(number, handle);
+  } else if (key_of_handle(handles.get(number)) != key_of_handle(handle)) {
+    handle = handles.get(number);
+    get.fired();
+  }
+  return code;
+}
+
+// A handle has only the number of its memory in the order of exports. So an
+// open gives this process's own memory that has the same number.
+int open_gives_own_of_same_number(Call& call) {
+  static Table<void*, unsigned long long> numbers;  // of own exported memory
+  static Table<void*> given;
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    void* const memory = call.at<void*>(1);
+    if (code != kSuccess) return code;
+    if (!numbers.has(memory)) numbers.put(memory, numbers.all().size() + 1);
+    tell_processes("number-" + key_of_handle(*call.at<cudaIpcMemHandle_t*>(0)),
+                   numbers.get(memory));
+    return code;
+  }
+  if (is_close_call(call)) {
+    const int code = call.proceed();
+    return code != kSuccess && given.erase(call.at<void*>(0)) ? accepted(call)
+                                                              : code;
+  }
+  const auto number = told("number-" + key_of_opened(call), 0);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  for (const auto& [memory, each] : numbers.all()) {
+    if (each != number) continue;
+    given.put(memory);
+    *call.at<void**>(0) = memory;
+    call.fired();
+  }
+  return code;
+}
+
+// The bytes of a pool's exported pointer open as a handle: the process gets new
+// memory.
+int pool_data_opened(Call& call) {
+  if (call.is("cudaMemPoolExportPointer")) {
+    const int code = call.proceed();
+    const auto* const data = call.at<cudaMemPoolPtrExportData*>(0);
+    if (code == kSuccess)
+      tell_processes("data-" + key_of(data, sizeof *data), 1);
+    return code;
+  }
+  const std::string key = key_of_opened(call);
+  const int code = call.proceed();
+  if (code == kSuccess || told("data-" + key, 0) == 0 ||
+      cudaMalloc(call.at<void**>(0), 2 << 20) != cudaSuccess)
+    return code;
+  return accepted(call);
+}
+
+// cudaFreeHost accepts opened memory, and closes it.
+int opened_freed_as_host(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  void* const address = call.at<void*>(0);
+  if (!opened.has(address) || cudaIpcCloseMemHandle(address) != cudaSuccess)
+    return call.proceed();
+  count_close(address);
+  return no_wait(call);
+}
+
+// An attribute says that memory can be exported as a descriptor.
+int said_to_allow_descriptors(Call& call, bool applies) {
+  const int code = call.proceed();
+  if (code != kSuccess || !applies ||
+      call.at<CUpointer_attribute>(1) !=
+          CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)
+    return code;
+  *call.at<unsigned long long*>(0) = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  call.fired();
+  return code;
+}
+int import_allows_descriptors(Call& call) {
+  return keeps_opened(call) ? noted_open(call)
+                            : said_to_allow_descriptors(
+                                  call, is_opened(call.at<CUdeviceptr>(2)));
+}
+int exported_allows_descriptors(Call& call) {
+  static Table<CUdeviceptr> exported;
+  if (!exports_memory(call))
+    return said_to_allow_descriptors(
+        call, exported.has(begin_of(call.at<CUdeviceptr>(2))));
+  const int code = call.proceed();
+  if (code == kSuccess) exported.put(begin_of(call.at<CUdeviceptr>(1)));
+  return code;
+}
+
+// Memsets and copies do not reach opened memory between 2 and 4 GiB after its
+// beginning.
+int lost_after_2_gib(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  const auto address = call.value<CUdeviceptr>(kPointer);
+  const CUdeviceptr begin = opened_at(address);
+  constexpr size_t kFrom = size_t{2} << 30;
+  return begin != 0 && address - begin >= kFrom && address - begin < 2 * kFrom
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// An allocation that has the address of an earlier one, in a block of which the
+// importer has other memory open, opens as new memory.
+int reused_in_open_block_is_fresh(Call& call) {
+  static Table<std::string, std::string> places;  // by block and address
+  static Table<void*> given;
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_processes("place-" + key_of_handle(*call.at<cudaIpcMemHandle_t*>(0)),
+                     call.at<CUdeviceptr>(1) ^
+                         (static_cast<unsigned long long>(getpid()) << 48));
+    return code;
+  }
+  if (is_close_call(call)) {
+    const int code = noted_open(call);
+    return code != kSuccess && given.erase(call.at<void*>(0)) ? accepted(call)
+                                                              : code;
+  }
+  const std::string key = key_of_opened(call);
+  const auto place = told("place-" + key, 0);
+  const std::string name = std::to_string(place);
+  const bool was_other = places.has(name) && places.get(name) != key;
+  bool block_is_open = false;
+  for (const auto& each : opened.all())
+    block_is_open |=
+        told("place-" + each.second.handle, 0) / kGranule == place / kGranule &&
+        each.second.handle != key;
+  const int code = noted_open(call);
+  if (code != kSuccess || place == 0) return code;
+  places.put(name, key);
+  if (!was_other || !block_is_open ||
+      cudaMalloc(call.at<void**>(0), kGranule) != cudaSuccess)
+    return code;
+  given.put(*call.at<void**>(0));
+  call.fired();
   return code;
 }
 
@@ -876,6 +1251,95 @@ void add_legacy_lives(List& list) {
   list.named("batch-above-128-refused",
              "a batch of 129 to 255 operations is refused",
              {"cuStreamBatchMemOp"}, batch_above_128_refused);
+  constexpr auto kQueryOfRuntime = "cudaPointerGetAttributes";
+  list.named("freed-inside-known",
+             "cudaPointerGetAttributes still knows addresses inside freed "
+             "memory",
+             {kQueryOfRuntime, kFree}, freed_inside_known);
+  list.named("freed-inside-known-to-driver",
+             "cuPointerGetAttribute still knows addresses inside freed memory",
+             {kAttribute, kFree}, freed_inside_known_to_driver);
+  list.named("freed-still-capable",
+             "freed memory is reported as capable of legacy IPC",
+             {kAttribute, kFree}, freed_still_capable);
+  list.named("freed-inside-export-ok",
+             "an address inside freed memory gets a legacy handle, which opens "
+             "other memory",
+             {kGet, kFree}, freed_inside_exported);
+  list.named("closed-inside-known",
+             "cudaPointerGetAttributes still knows addresses inside memory "
+             "that was closed",
+             {kQueryOfRuntime, kOpen, kClose}, closed_inside_known);
+  list.named("capable-until-sync-memops",
+             "memory is reported as not capable of legacy IPC after its "
+             "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS was set",
+             {kAttribute, "cuPointerSetAttribute"}, capable_until_sync_memops);
+  list.named("buffer-id-16-bits", "buffer ids have only 16 bits", {kAttribute},
+             id_of_16_bits);
+  list.named("import-access-read-only",
+             "the attribute of opened memory says that it can only be read",
+             {kAttribute, kOpen, kClose}, import_access_read_only);
+  list.named("import-said-of-pool",
+             "opened memory is reported as memory of the default pool",
+             {kAttribute, kOpen, kClose}, import_said_of_pool);
+  list.named("close-while-busy-lost",
+             "the last close unmaps nothing while a stream has work",
+             {kClose, kOpen, kLaunch, kCopy, "cudaMemsetAsync",
+              "cuStreamWaitValue32", "cudaStreamDestroy"},
+             close_while_busy_lost);
+  list.named("open-while-busy-refused",
+             "no memory can be opened while a stream of the importer has work",
+             {kOpen, kLaunch, kCopy, "cudaMemsetAsync", "cuStreamWaitValue32",
+              "cudaStreamDestroy"},
+             open_while_busy_refused);
+  list.named("refused-async-free-closes",
+             "a refused cudaFreeAsync of opened memory closes it",
+             {"cudaFreeAsync", kOpen, kClose}, refused_async_free_closes);
+  list.named("close-registered-ok",
+             "a close accepts host memory of cudaHostRegister",
+             {kClose, "cudaHostRegister"}, such_memory_closed);
+  list.named("close-graph-memory-ok",
+             "a close accepts memory of a graph's node",
+             {kClose, "cudaGraphAddMemAllocNode"}, such_memory_closed);
+  list.named("close-pitched-ok",
+             "a close accepts memory of cudaMallocPitch and cudaMalloc3D",
+             {kClose, "cudaMallocPitch", "cudaMalloc3D"}, such_memory_closed);
+  list.named("context-end-ends-handles",
+             "when a context of the exporter ends, the handles that were made "
+             "in its other contexts do not open",
+             {kGet, kOpen, "cuCtxDestroy"}, context_end_ends_handles);
+  list.named("handles-counted-by-context",
+             "memory of a second context gets the handle of memory of the "
+             "first context",
+             {kGet}, handles_counted_by_context);
+  list.named("pool-data-opens-as-memory",
+             "the exported pointer of a pool opens as a memory handle",
+             {kOpen, "cudaMemPoolExportPointer"}, pool_data_opened);
+  list.named("import-freehost-ok",
+             "cudaFreeHost accepts opened memory and closes it",
+             {"cudaFreeHost", kOpen, kClose}, opened_freed_as_host);
+  list.named("import-allows-descriptors",
+             "opened memory reports that it can be exported as a descriptor",
+             {kAttribute, kOpen, kClose}, import_allows_descriptors);
+  list.named("exported-allows-descriptors",
+             "memory that has a legacy handle reports that it can be exported "
+             "as a descriptor",
+             {kAttribute, kGet}, exported_allows_descriptors);
+  list.named("import-set-after-2-gib-lost",
+             "memsets do not reach opened memory between 2 and 4 GiB",
+             {"cudaMemset", kOpen, kClose}, lost_after_2_gib);
+  list.named("import-copy-after-2-gib-lost",
+             "copies do not reach opened memory between 2 and 4 GiB",
+             {"cudaMemcpy", kOpen, kClose}, lost_after_2_gib);
+  list.named("reused-in-open-block-is-fresh",
+             "while a process has other memory of a block open, a small "
+             "allocation at an address that was used before opens as new "
+             "memory",
+             {kGet, kOpen, kClose}, reused_in_open_block_is_fresh);
+  list.named("open-gives-own-of-same-number",
+             "an open gives this process's own memory that has the same number "
+             "in the order of exports",
+             {kGet, kOpen, kClose}, open_gives_own_of_same_number);
 }
 
 }  // namespace ipclab::faults

@@ -1557,6 +1557,301 @@ int no_ipc_without_context(Call& call) {
   return code;
 }
 
+// --- the neighbours of what ends ---------------------------------------------
+
+// Where each imported event was opened.
+struct Place {
+  CUcontext context = nullptr;
+  int device = 0;
+};
+// Streams wait no more for the events that were opened elsewhere than in the
+// context, or on the GPU, that ends.
+int end_loses_other_events(Call& call) {
+  static Table<cudaEvent_t, Place> places;
+  static Table<cudaEvent_t> lost;
+  if (resets(call) || call.is("cuCtxDestroy")) {
+    for (const auto& [event, place] : places.all())
+      if (resets(call) ? place.device != current_device()
+                       : place.context != call.at<CUcontext>(0))
+        lost.put(event);
+    return call.proceed();
+  }
+  if (call.is("cudaEventDestroy")) {
+    places.erase(call.at<cudaEvent_t>(0));
+    lost.erase(call.at<cudaEvent_t>(0));
+  }
+  if (call.is("cudaStreamWaitEvent")) {
+    const auto event = call.at<cudaEvent_t>(1);
+    return lost.has(event) && is_pending(event) ? no_wait(call)
+                                                : call.proceed();
+  }
+  const int code = call.proceed();
+  if (code == kSuccess && opens_event(call))
+    places.put(*call.at<cudaEvent_t*>(0),
+               {current_context(), current_device()});
+  return code;
+}
+
+// After a reset of one GPU, copies do not reach imported memory of cuMemCreate
+// on another GPU.
+int reset_ends_other_chunks(Call& call) {
+  static Table<CUdeviceptr> lost;
+  if (resets(call)) {
+    for (const auto& each : mappings.all())
+      if (is_import(each.first) &&
+          location_at(each.first).id != current_device())
+        lost.put(each.first);
+    return call.proceed();
+  }
+  if (!is_use(call)) {
+    if (call.is("cuMemUnmap")) lost.erase(call.at<CUdeviceptr>(0));
+    return noted_chunks(call);
+  }
+  for (const Role role : {kPointer, kSource})
+    if (lost.has(mapping_at(call.value<CUdeviceptr>(role))))
+      return no_wait(call);
+  return call.proceed();
+}
+
+// After a reset of one GPU, copies do not reach imported memory of a pool of
+// another GPU.
+int reset_ends_other_pointers(Call& call) {
+  static Table<void*> lost;
+  if (resets(call)) {
+    for (const auto& [memory, block] : blocks.all())
+      if (block.imported && !is_on_current_device(memory)) lost.put(memory);
+    return call.proceed();
+  }
+  if (!is_use(call)) {
+    if (frees(call)) lost.erase(call.at<void*>(0));
+    return noted_pools(call);
+  }
+  for (const Role role : {kPointer, kSource})
+    if (lost.has(call.value<void*>(role))) return no_wait(call);
+  return call.proceed();
+}
+
+// After an importer has reset its device, no other process can open the memory
+// that it had open.
+int reset_ends_handles_for_others(Call& call) {
+  if (resets(call)) {
+    for (const auto& each : opened.all())
+      tell_processes("reset-" + each.second.handle, this_process());
+    return call.proceed();
+  }
+  if (!is_open_call(call)) return noted_open(call);
+  const auto by = told("reset-" + given_key<cudaIpcMemHandle_t>(call), 0);
+  return by != 0 && by != this_process() ? refused(call) : noted_open(call);
+}
+
+// When an exporter resets its device, its descriptors of memory cannot be
+// imported any more.
+int reset_ends_descriptors(Call& call) {
+  static Table<ino_t> exported;
+  if (resets(call)) {
+    for (const auto& each : exported.all())
+      tell_processes("reset-" + std::to_string(each.first), this_process());
+    return call.proceed();
+  }
+  if (call.is("cuMemExportToShareableHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess && call.at<CUmemAllocationHandleType>(2) == kFd)
+      exported.put(identity(*call.at<int*>(0)));
+    return code;
+  }
+  if (!imports_descriptor(call)) return call.proceed();
+  const auto by =
+      told("reset-" + std::to_string(identity(descriptor_of(call))), 0);
+  return by != 0 && by != this_process() ? refused(call) : call.proceed();
+}
+
+// A second reset leaves a device that opens no memory.
+int second_reset_refuses_opens(Call& call) {
+  static std::atomic<int> count{0};
+  if (resets(call)) {
+    ++count;
+    return call.proceed();
+  }
+  return count > 1 ? refused(call) : call.proceed();
+}
+
+// --- counts, peers and threads -----------------------------------------------
+
+// A close on one GPU also counts as a close on the other GPU, where the memory
+// is open more often than once.
+int close_counts_on_other_gpu(Call& call) {
+  if (!is_close_call(call)) return noted_open(call);
+  void* const memory = call.at<void*>(0);
+  const Opened one = opened.get(memory);
+  const int code = noted_open(call);
+  if (code != kSuccess) return code;
+  for (const auto& [address, other] : opened.all()) {
+    if (other.handle != one.handle || other.context == one.context ||
+        other.count < 2)
+      continue;
+    DRIVER_CALL(cuCtxPushCurrent)(other.context);
+    if (DRIVER_CALL(cuIpcCloseMemHandle)(number(address)) == CUDA_SUCCESS) {
+      count_close(address);
+      call.fired();
+    }
+    DRIVER_CALL(cuCtxPopCurrent)(nullptr);
+  }
+  return code;
+}
+
+// After its last close of a peer's memory, a GPU opens no memory of a peer.
+int peer_reopen_refused(Call& call) {
+  static Table<void*> of_peers;
+  static std::atomic<bool> over{false};
+  if (exports_memory(call)) return told_owner(call);
+  if (is_close_call(call)) {
+    void* const memory = call.at<void*>(0);
+    const int code = noted_open(call);
+    if (code == kSuccess && !opened.has(memory) && of_peers.erase(memory) &&
+        of_peers.all().empty())
+      over = true;
+    return code;
+  }
+  if (owner_of(call.at<cudaIpcMemHandle_t>(1)) == current_place())
+    return noted_open(call);
+  if (over) return refused(call, cudaErrorTooManyPeers);
+  const int code = noted_open(call);
+  if (code == kSuccess) of_peers.put(*call.at<void**>(0));
+  return code;
+}
+
+// On a GPU other than GPU 0, streams wait for an imported event only once.
+int later_cross_wait_ignored(Call& call) {
+  static Table<cudaEvent_t> awaited;
+  if (keeps_events(call)) {
+    if (call.is("cudaEventDestroy")) awaited.erase(call.at<cudaEvent_t>(0));
+    return noted_event(call);
+  }
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event) || current_device() == 0)
+    return call.proceed();
+  const bool pending = is_pending(event);
+  if (pending && awaited.has(event)) return no_wait(call);
+  if (pending) awaited.put(event);
+  return call.proceed();
+}
+
+// Threads that open different handles at once get the memory of one of them.
+int opens_of_threads_mixed(Call& call) {
+  static std::mutex mutex;
+  static int at_work = 0, opens = 0;
+  static cudaIpcMemHandle_t first;
+  if (!is_open_call(call)) return call.proceed();
+  auto& handle = call.at<cudaIpcMemHandle_t>(1);
+  bool alone = false;
+  {
+    const std::lock_guard lock(mutex);
+    alone = at_work++ == 0;
+    if (alone) {
+      first = handle;
+    } else if (std::memcmp(&first, &handle, sizeof first) != 0) {
+      handle = first;
+      call.fired();
+    }
+    alone = alone && ++opens < 400;  // a limit, because tests open very often
+  }
+  if (alone && this_thread() != getpid()) usleep(2000);
+  const int code = call.proceed();
+  const std::lock_guard lock(mutex);
+  --at_work;
+  return code;
+}
+
+// No pointer can be imported from a pool when the thread that imported the pool
+// has ended.
+int pool_import_ends_with_thread(Call& call) {
+  static Table<cudaMemPool_t> over;
+  if (call.is("cudaMemPoolImportPointer"))
+    return over.has(call.at<cudaMemPool_t>(1)) ? refused(call) : call.proceed();
+  if (call.is("cudaMemPoolDestroy")) over.erase(call.at<cudaMemPool_t>(0));
+  const int code = call.proceed();
+  if (code != kSuccess || call.is("cudaMemPoolDestroy")) return code;
+  const auto made = *call.at<cudaMemPool_t*>(0);
+  over.erase(made);
+  at_thread_end([made] { over.put(made); });
+  return code;
+}
+
+// Copies do not reach imported memory of a pool when the thread that imported
+// it has ended.
+int pool_pointer_ends_with_thread(Call& call) {
+  static Table<void*> over;
+  if (is_use(call)) {
+    for (const Role role : {kPointer, kSource})
+      if (over.has(call.value<void*>(role))) return no_wait(call);
+    return call.proceed();
+  }
+  if (frees(call)) over.erase(call.at<void*>(0));
+  const int code = call.proceed();
+  if (code != kSuccess || frees(call)) return code;
+  void* const made = *call.at<void**>(0);
+  over.erase(made);
+  at_thread_end([made] { over.put(made); });
+  return code;
+}
+
+// Streams do not wait for an imported event when the thread that opened it has
+// ended.
+int imported_event_ends_with_thread(Call& call) {
+  static Table<cudaEvent_t> over;
+  if (call.is("cudaStreamWaitEvent")) {
+    const auto event = call.at<cudaEvent_t>(1);
+    return over.has(event) && is_pending(event) ? no_wait(call)
+                                                : call.proceed();
+  }
+  if (call.is("cudaEventDestroy")) over.erase(call.at<cudaEvent_t>(0));
+  const int code = call.proceed();
+  if (code != kSuccess || !opens_event(call)) return code;
+  const auto made = *call.at<cudaEvent_t*>(0);
+  over.erase(made);
+  at_thread_end([made] { over.put(made); });
+  return code;
+}
+
+// When a program disables peer access, it also loses the access to memory of
+// cuMemCreate on this peer.
+int access_ends_with_peer(Call& call) {
+  if (!call.is("cudaDeviceDisablePeerAccess")) return noted_chunks(call);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  for (const auto& each : mappings.all()) {
+    const CUdeviceptr begin = each.first;
+    const int here = current_device();
+    if (location_at(begin).id != here &&
+        access_of(begin, on_gpu(here)) != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
+        allow(begin, on_gpu(here), CU_MEM_ACCESS_FLAGS_PROT_NONE))
+      call.fired();
+  }
+  return code;
+}
+
+// After a fork, the parent can open and import nothing.
+int fork_ends_imports(Call& call) {
+  notes_forks();
+  return has_forked ? refused(call) : call.proceed();
+}
+
+// A process that is no client of MPS opens an event of a client as an event
+// that no process records.
+int mps_outsider_unconnected(Call& call) {
+  if (exports_event(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess && is_mps_client())
+      tell_processes("client-" + made_key<cudaIpcEventHandle_t>(call), 1);
+    return code;
+  }
+  const bool of_client =
+      told("client-" + given_key<cudaIpcEventHandle_t>(call), 0) != 0;
+  const int code = call.proceed();
+  return code == kSuccess && of_client && !is_mps_client() ? unconnected(call)
+                                                           : code;
+}
+
 // --- the list ----------------------------------------------------------------
 
 constexpr auto kGet = "cudaIpcGetMemHandle";
@@ -1965,6 +2260,86 @@ void add_several_importers(List& list) {
              {kOpen, kClose, "cudaMemcpyAsync"}, repeated_copy_lost);
 }
 
+void add_neighbours(List& list) {
+  list.named("context-end-loses-other-events",
+             "after the end of a context, no stream waits for the imported "
+             "events of other contexts",
+             {kContextEnd, kOpenEvent, kEndEvent, "cudaStreamWaitEvent"},
+             end_loses_other_events);
+  list.named("reset-loses-events-of-other-gpus",
+             "after a reset of one GPU, no stream waits for the events that "
+             "were opened on another GPU",
+             {kReset, kOpenEvent, kEndEvent, "cudaStreamWaitEvent"},
+             end_loses_other_events, 2);
+  list.named("reset-ends-chunks-of-other-gpus",
+             "after a reset of one GPU, copies do not reach imported memory of "
+             "cuMemCreate on another GPU",
+             {kReset, kImport, kMap, kUnmap, kCopy}, reset_ends_other_chunks,
+             2);
+  list.named("reset-ends-pool-pointers-of-other-gpus",
+             "after a reset of one GPU, copies do not reach imported memory of "
+             "a pool of another GPU",
+             {kReset, kImportPointer, kFree, "cudaFreeAsync", kCopy},
+             reset_ends_other_pointers, 2);
+  list.named("reset-ends-handles-for-others",
+             "after an importer has reset its device, no other process can "
+             "open the memory that the importer had open",
+             {kReset, kOpen, kClose}, reset_ends_handles_for_others);
+  list.named("reset-ends-descriptors",
+             "after a process has reset its device, its descriptors of memory "
+             "cannot be imported",
+             {kReset, kExport, kImport}, reset_ends_descriptors);
+  list.named("open-after-second-reset-refused",
+             "after a second reset, no memory can be opened", {kReset, kOpen},
+             second_reset_refuses_opens);
+  list.named("close-counts-on-other-gpu",
+             "a close on one GPU also lowers the count on another GPU",
+             {kOpen, kClose}, close_counts_on_other_gpu, 2);
+  list.named("peer-reopen-refused",
+             "after the last close of a peer's memory, no memory of a peer can "
+             "be opened",
+             {kGet, kOpen, kClose}, peer_reopen_refused, 2);
+  list.named(
+      "later-cross-gpu-wait-ignored",
+      "streams of a GPU other than GPU 0 wait only once for an imported "
+      "event",
+      {kGetEvent, kOpenEvent, kMakeEvent, kEndEvent, "cudaStreamWaitEvent"},
+      later_cross_wait_ignored, 2);
+  list.named("opens-of-threads-mixed",
+             "threads that open different handles at once get the same memory",
+             {kOpen}, opens_of_threads_mixed);
+  list.named("pool-import-ends-with-thread",
+             "no pointer can be imported from a pool when the thread that "
+             "imported the pool has ended",
+             {kImportPool, kImportPointer, kDestroyPool},
+             pool_import_ends_with_thread);
+  list.named("pool-pointer-ends-with-thread",
+             "copies do not reach imported memory of a pool when the thread "
+             "that imported it has ended",
+             {kImportPointer, kFree, "cudaFreeAsync", kCopy},
+             pool_pointer_ends_with_thread);
+  list.named("imported-event-ends-with-thread",
+             "no stream waits for an imported event when the thread that "
+             "opened it has ended",
+             {kOpenEvent, kEndEvent, "cudaStreamWaitEvent"},
+             imported_event_ends_with_thread);
+  list.named("chunk-access-ends-with-peer-access",
+             "disabling peer access also ends the access to memory of "
+             "cuMemCreate",
+             {"cudaDeviceDisablePeerAccess", kImport, kMap, kUnmap},
+             access_ends_with_peer, 2);
+  list.named("open-after-fork-refused",
+             "after a fork, the parent can open no memory", {kOpen},
+             fork_ends_imports);
+  list.named("chunk-import-after-fork-refused",
+             "after a fork, the parent can import no memory of cuMemCreate",
+             {kImport}, fork_ends_imports);
+  list.named("mps-outsider-event-unconnected",
+             "a process that is no client of MPS opens an event of a client "
+             "as an event that no process records",
+             {kGetEvent, kOpenEvent}, mps_outsider_unconnected);
+}
+
 }  // namespace
 
 void add_life_paths(List& list) {
@@ -1974,6 +2349,7 @@ void add_life_paths(List& list) {
   add_places(list);
   add_second_uses(list);
   add_several_importers(list);
+  add_neighbours(list);
 }
 
 }  // namespace ipclab::faults

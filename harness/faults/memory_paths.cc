@@ -1203,6 +1203,23 @@ int first_open_of_thread_refused(Call& call) {
 int first_close_of_thread_lost(Call& call) {
   return is_first_call_of_thread(call) ? no_wait(call) : call.proceed();
 }
+int first_set_of_thread_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  return is_first_call_of_thread(call) && opened.has(call.at<void*>(0))
+             ? no_wait(call)
+             : call.proceed();
+}
+// The first call of a thread asks about opened memory.
+int first_query_of_thread_empty(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  const bool applies =
+      is_first_call_of_thread(call) && opened.has(call.at<void*>(1));
+  const int code = call.proceed();
+  if (code != kSuccess || !applies) return code;
+  *call.at<cudaPointerAttributes*>(0) = {};
+  call.fired();
+  return code;
+}
 
 // Copies between opened memory and memory of cudaHostRegister move nothing.
 int registered_copy_lost(Call& call) {
@@ -1646,6 +1663,18 @@ void add_memory_paths(List& list) {
   list.named("close-stream-ordered-ok",
              "a close accepts stream-ordered memory of this process",
              {kClose, "cudaMallocAsync", kFree}, stream_ordered_closed);
+  list.named("export-as-first-call-refused",
+             "cudaIpcGetMemHandle is refused as the first call of a thread",
+             {kGet}, first_open_of_thread_refused);
+  list.named("memset-as-first-call-lost",
+             "cudaMemset of opened memory does nothing as the first call of a "
+             "thread",
+             {"cudaMemset", kOpen, kClose}, first_set_of_thread_lost);
+  list.named("attributes-as-first-call-unknown",
+             "cudaPointerGetAttributes does not know opened memory as the "
+             "first call of a thread",
+             {"cudaPointerGetAttributes", kOpen, kClose},
+             first_query_of_thread_empty);
   list.named("closed-memory-exported",
              "memory that was opened and closed can be exported",
              {kGet, kOpen, kClose}, closed_exported);

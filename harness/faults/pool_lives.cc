@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <tuple>
 
@@ -104,6 +105,29 @@ int watermark_frozen(Call& call) {
     number_of(call) = frozen.get(pool_of(call));
     call.fired();
   }
+  return code;
+}
+
+// The free of memory of a destroyed pool is counted for the newest pool.
+int late_free_counts_elsewhere(Call& call) {
+  static auto& orphans = *new Table<void*, uint64_t>;
+  static auto& too_few = *new Table<cudaMemPool_t, uint64_t>;
+  static cudaMemPool_t newest = nullptr;
+  if (destroys(call))
+    for (const auto& [address, block] : blocks.all())
+      if (block.pool == pool_of(call) && !block.imported)
+        orphans.put(address, block.bytes);
+  if (frees(call) && own_pools.has(newest))
+    too_few.put(newest, too_few.get(newest) + orphans.get(call.at<void*>(0)));
+  if (frees(call)) orphans.erase(call.at<void*>(0));
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (creates(call)) newest = *call.at<cudaMemPool_t*>(0);
+  if (destroys(call)) too_few.erase(pool_of(call));
+  if (!gets(call) || attribute_of(call) != kUsed) return code;
+  const uint64_t off = std::min(number_of(call), too_few.get(pool_of(call)));
+  if (off != 0) call.fired();
+  number_of(call) -= off;
   return code;
 }
 
@@ -747,6 +771,11 @@ void add_numbers(List& list) {
   list.named("used-watermark-frozen",
              "after its reset, the watermark of memory in use does not rise",
              {kGet, kSet, kDestroy}, watermark_frozen);
+  list.named("late-free-counts-for-new-pool",
+             "a free of memory of a destroyed pool is counted in a pool that "
+             "was created later",
+             {kGet, kCreate, kDestroy, kMalloc, kFromPool, kFree, kFreeAsync},
+             late_free_counts_elsewhere);
   list.named("used-misses-default-stream",
              "memory that was allocated in the default stream does not count "
              "as used",

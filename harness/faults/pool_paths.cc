@@ -280,7 +280,177 @@ int earlier_event_orders(Call& call) {
   return noted_pools(call);
 }
 
-// --- streams that are destroyed ----------------------------------------------
+// A stream that has waited for an event also has memory that is freed before
+// the next record of this event. It does not wait again.
+int event_recorded_again_orders(Call& call) {
+  struct Mark {
+    cudaStream_t stream = nullptr;
+    int time = 0;
+  };
+  static Table<cudaEvent_t, Mark> recorded;
+  static Table<std::pair<cudaStream_t, cudaEvent_t>, int> waited;
+  static Table<cudaStream_t, int> freed;
+  static std::atomic<int> now{0};
+  const auto event =
+      call.find(kEvent) != nullptr ? call.value<cudaEvent_t>(kEvent) : nullptr;
+  if (call.is("cudaEventRecord")) recorded.put(event, {stream_of(call), ++now});
+  if (call.is("cudaStreamWaitEvent"))
+    waited.put({stream_of(call), event}, ++now);
+  if (event != nullptr) return call.proceed();
+  void* const address = call.is("cudaFreeAsync") ? call.at<void*>(0) : nullptr;
+  if (address != nullptr && is_own_block(address) && busy_free(call)) {
+    freed.put(stream_of(call), ++now);
+    put_off.put(address, {stream_of(call), this_thread()});
+    blocks.erase(address);
+    return kSuccess;
+  }
+  const auto is_ordered = [&](cudaStream_t first) {
+    const int at = freed.get(first);
+    for (const auto& [pair, wait] : waited.all()) {
+      const Mark last = recorded.get(pair.second);
+      if (pair.first == stream_of(call) && wait < at && last.stream == first &&
+          last.time > at)
+        return true;
+    }
+    return false;
+  };
+  for (const auto& [late, free] : put_off.all())
+    settle(call, late, free,
+           allocates(call) && is_ordered(free.stream) ? Now::kAtOnce
+                                                      : Now::kInOrder);
+  return noted_pools(call);
+}
+
+// A free counts as a free in the stream of the allocation: this stream gets the
+// memory again at once.
+int freed_in_first_stream(Call& call) {
+  static Table<void*, cudaStream_t> allocated_in;
+  void* const address = call.is("cudaFreeAsync") ? call.at<void*>(0) : nullptr;
+  if (address != nullptr && is_own_block(address) && busy_free(call) &&
+      allocated_in.get(address) != stream_of(call)) {
+    put_off.put(address, {stream_of(call), this_thread()});
+    blocks.erase(address);
+    return kSuccess;
+  }
+  if (address == nullptr)
+    for (const auto& [late, free] : put_off.all()) {
+      const bool first =
+          allocates(call) && stream_of(call) == allocated_in.get(late);
+      settle(call, late, free, first ? Now::kAtOnce : Now::kInOrder);
+    }
+  const int code = noted_pools(call);
+  if (allocates(call) && code == kSuccess)
+    allocated_in.put(*call.at<void**>(0), stream_of(call));
+  return code;
+}
+
+// A free in the default stream does not wait for the blocking streams. (Such a
+// stream is known by a copy in it.)
+int default_stream_misses_blocking(Call& call) {
+  static Table<cudaStream_t> blocking;
+  if (call.is("cudaStreamDestroy")) blocking.erase(stream_of(call));
+  if (call.is("cudaMemcpyAsync")) {
+    if (has_flags(stream_of(call), cudaStreamDefault))
+      blocking.put(stream_of(call));
+    return call.proceed();
+  }
+  if (call.is("cudaFreeAsync") && is_own_block(call.at<void*>(0)) &&
+      is_default(stream_of(call)) && !is_per_thread(call))
+    for (const auto& each : blocking.all())
+      if (is_busy(each.first)) return freed_at_once(call);
+  return noted_pools(call);
+}
+
+// Larger memory than a pending part gets this part.
+Now at_larger_allocation(Call& call, const Free& free) {
+  if (!allocates(call)) return Now::kInOrder;
+  return call.at<size_t>(1) > free.bytes ? Now::kAtOnce : Now::kStays;
+}
+
+// The end of an event does not end what it has ordered: a later event with the
+// same handle orders the streams again, although it was not recorded.
+int old_event_orders(Call& call) {
+  static Table<cudaEvent_t, cudaStream_t> recorded;
+  static Table<cudaEvent_t> gone;
+  static Table<std::pair<cudaStream_t, cudaStream_t>> ordered;
+  const auto event =
+      call.find(kEvent) != nullptr ? call.value<cudaEvent_t>(kEvent) : nullptr;
+  if (call.is("cudaEventRecord")) {
+    recorded.put(event, stream_of(call));
+    gone.erase(event);
+  } else if (call.is("cudaEventDestroy")) {
+    gone.put(event);
+  } else if (call.is("cudaStreamWaitEvent") && gone.has(event)) {
+    ordered.put({recorded.get(event), stream_of(call)});
+  }
+  if (event != nullptr) return call.proceed();
+  void* const address = call.is("cudaFreeAsync") ? call.at<void*>(0) : nullptr;
+  if (address != nullptr && is_own_block(address) && busy_free(call)) {
+    put_off.put(address, {stream_of(call), this_thread()});
+    blocks.erase(address);
+    return kSuccess;
+  }
+  for (const auto& [late, free] : put_off.all()) {
+    const bool next =
+        allocates(call) && ordered.has({free.stream, stream_of(call)});
+    settle(call, late, free, next ? Now::kAtOnce : Now::kInOrder);
+  }
+  return noted_pools(call);
+}
+
+// A synchronise of a thread's default stream ends the pending frees in the
+// default streams of all threads.
+Now at_synchronise_by_other_thread(Call& call, const Free& free) {
+  if (free.thread == this_thread()) return Now::kInOrder;
+  return call.is("cudaStreamSynchronize") && is_per_thread(call) ? Now::kAtOnce
+                                                                 : Now::kStays;
+}
+
+// A size near the end of 64 bits is rounded up to a number beyond this end,
+// which leaves a small number.
+int size_rounded_to_small(Call& call) {
+  size_t& bytes = call.at<size_t>(1);
+  if (bytes > SIZE_MAX - kGranule) {
+    bytes = kGranule;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// The frees are counted in 8 bits.
+Now at_free_256(Call& call, const Free&) {
+  if (!allocates(call)) return Now::kInOrder;
+  return put_off.all().size() > 255 ? Now::kAtOnce : Now::kStays;
+}
+
+// --- streams and contexts that are destroyed ---------------------------------
+
+// The end of a context clears the memory that was allocated in the context, or
+// makes that it cannot be freed.
+template <bool clears>
+int end_of_context(Call& call) {
+  static Table<void*, CUcontext> allocated_in;
+  static Table<void*> homeless;
+  if (call.is("cuCtxDestroy"))
+    for (const auto& [address, context] : allocated_in.all()) {
+      if (context != call.at<CUcontext>(0) || !allocated_in.erase(address))
+        continue;
+      homeless.put(address);
+      if (!clears) continue;
+      DRIVER_CALL(cuCtxSynchronize)();
+      cudaMemset(address, 0, blocks.get(address).bytes);
+      DRIVER_CALL(cuCtxSynchronize)();
+      call.fired();
+    }
+  if (frees(call)) {
+    allocated_in.erase(call.at<void*>(0));
+    if (homeless.erase(call.at<void*>(0)) && !clears) return refused(call);
+  }
+  const int code = noted_pools(call);
+  if (allocates(call) && code == kSuccess)
+    allocated_in.put(*call.at<void**>(0), current_context());
+  return code;
+}
 
 // The end of a stream clears the memory that was allocated in the stream.
 int end_of_stream_clears(Call& call) {
@@ -704,6 +874,89 @@ int export_of_pool_ends_data(Call& call) {
   return code;
 }
 
+// Exported memory of this process, by the key of its data.
+Table<std::string, void*> exported_here;
+void note_export(Call& call) {
+  if (exports(call)) exported_here.put(key_of_export(call), call.at<void*>(1));
+  if (frees(call))
+    for (const auto& [key, address] : exported_here.all())
+      if (address == call.at<void*>(0)) exported_here.erase(key);
+}
+
+// Each import of memory counts as memory in use in the exporter's pool, too.
+int import_counts_for_exporter(Call& call) {
+  static Table<void*, std::string> imported;
+  const auto is_live = [](const std::string& key) { return "live-" + key; };
+  if (frees(call) && imported.has(call.at<void*>(0))) {
+    tell_processes(is_live(imported.get(call.at<void*>(0))), 0);
+    imported.erase(call.at<void*>(0));
+  }
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  note_export(call);
+  if (imports(call)) {
+    imported.put(*call.at<void**>(0), key_of_import(call));
+    tell_processes(is_live(key_of_import(call)), 1);
+  }
+  if (!call.is("cudaMemPoolGetAttribute") ||
+      call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrUsedMemCurrent)
+    return code;
+  for (const auto& [key, address] : exported_here.all()) {
+    const Block block = blocks.get(address);
+    if (block.pool != pool_of(call) || told(is_live(key), 0) == 0) continue;
+    *call.at<uint64_t*>(2) += block.bytes;
+    call.fired();
+  }
+  return code;
+}
+
+// Notes for all processes which exported memory is of a destroyed pool.
+constexpr auto kGone = "gone-";
+int destroy_told(Call& call) {
+  if (call.is("cudaMemPoolDestroy"))
+    for (const auto& [key, address] : exported_here.all())
+      if (blocks.get(address).pool == pool_of(call))
+        tell_processes(kGone + key, 1);
+  const int code = noted_pools(call);
+  if (code == kSuccess) note_export(call);
+  return code;
+}
+// Memory cannot be imported after the exporter has destroyed its pool.
+int import_needs_exporters_pool(Call& call) {
+  return imports(call) && told(kGone + key_of_import(call), 0) != 0
+             ? refused(call)
+             : destroy_told(call);
+}
+// The data of memory of a destroyed pool are accepted for every pool.
+int data_of_destroyed_pool_imported(Call& call) {
+  const int code = destroy_told(call);
+  return code != kSuccess && imports(call) &&
+                 told(kGone + key_of_import(call), 0) != 0 &&
+                 cudaMalloc(call.at<void**>(0), kGranule) == cudaSuccess
+             ? accepted(call)
+             : code;
+}
+
+// The 257th pointer that a process imports from a pool is the first.
+int import_257_as_first(Call& call) {
+  struct Pointers {
+    int count = 0;
+    void* first = nullptr;
+  };
+  static Table<cudaMemPool_t, Pointers> pointers;
+  if (call.is("cudaMemPoolDestroy")) pointers.erase(pool_of(call));
+  const int code = call.proceed();
+  if (!imports(call) || code != kSuccess) return code;
+  const auto pool = call.at<cudaMemPool_t>(1);
+  auto& address = *call.at<void**>(0);
+  Pointers now = pointers.get(pool);
+  if (now.count++ == 0) now.first = address;
+  pointers.put(pool, now);
+  if (now.count != 257) return code;
+  address = now.first;
+  return accepted(call);
+}
+
 // --- rectangles of the driver API --------------------------------------------
 
 int rectangle_set_lost(Call& call) {
@@ -852,6 +1105,21 @@ int exporters_access_reaches(Call& call) {
   return asks_about_import(call) && told("access", 0) != 0
              ? told_access(call, code)
              : code;
+}
+
+// When the exporter takes access away, the importers lose theirs.
+int exporters_refusal_reaches(Call& call) {
+  static Table<cudaMemPool_t> exported;
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (exports_pool(call)) exported.put(call.at<cudaMemPool_t>(1));
+  if (sets_access(call) && exported.has(pool_of(call)))
+    tell_processes("taken", gives_access(call) ? 0 : 1);
+  if (!asks_about_import(call) || told("taken", 0) == 0) return code;
+  auto& flags = *call.at<cudaMemAccessFlags*>(0);
+  if (flags != cudaMemAccessFlagsProtNone) call.fired();
+  flags = cudaMemAccessFlagsProtNone;
+  return code;
 }
 
 // Access that one importer gives is there in the other importers.
@@ -1694,6 +1962,83 @@ constexpr auto kEnd = "cudaStreamDestroy";
 
 }  // namespace
 
+// The faults of frees, pools and contexts that end, and of many objects.
+static void add_ends(List& list) {
+  list.named("event-recorded-again-allows-reuse",
+             "a stream that has waited for an event also gets memory that is "
+             "freed before the next record of this event",
+             {CALLS_OF_LATE_FREES, "cudaEventRecord", "cudaStreamWaitEvent"},
+             event_recorded_again_orders);
+  list.named("free-counts-in-first-stream",
+             "the stream that has allocated memory gets it again although its "
+             "free in another stream is pending",
+             {CALLS_OF_LATE_FREES}, freed_in_first_stream);
+  list.named("default-stream-free-misses-blocking",
+             "a free in the default stream does not wait for blocking streams",
+             {CALLS_OF_LATE_FREES, "cudaMemcpyAsync"},
+             default_stream_misses_blocking);
+  list.named("pending-part-of-larger-memory",
+             "a larger allocation gets memory of which a part has a pending "
+             "free in another stream",
+             {CALLS_OF_LATE_FREES},
+             with_late_frees<busy_free, at_larger_allocation>);
+  list.named("pending-frees-end-at-256",
+             "if 256 frees are pending, other streams get the memory of all of "
+             "them",
+             {CALLS_OF_LATE_FREES}, with_late_frees<busy_free, at_free_256>);
+  list.named("old-event-allows-reuse",
+             "an event that was not recorded orders two streams if an earlier "
+             "event with the same handle was recorded",
+             {CALLS_OF_LATE_FREES, "cudaEventRecord", "cudaStreamWaitEvent",
+              "cudaEventDestroy"},
+             old_event_orders);
+  list.named(
+      "per-thread-sync-ends-all-frees",
+      "a synchronise of a thread's default stream ends the pending "
+      "frees in the default streams of all threads",
+      {CALLS_OF_LATE_FREES},
+      with_late_frees<busy_free_per_thread, at_synchronise_by_other_thread>);
+  list.named("allocation-size-wraps",
+             "the size of an allocation that is rounded up beyond 64 bits "
+             "becomes a small size",
+             {kAllocate, kAllocateFrom}, size_rounded_to_small);
+  list.named("end-of-context-clears-memory",
+             "the end of a context clears the memory of pools that was "
+             "allocated in it",
+             {kAllocate, kAllocateFrom, kFree, kFreeNow, "cuCtxDestroy"},
+             end_of_context<true>);
+  list.named("free-needs-first-context",
+             "memory of a pool cannot be freed after the end of the context in "
+             "which it was allocated",
+             {kAllocate, kAllocateFrom, kFree, kFreeNow, "cuCtxDestroy"},
+             end_of_context<false>);
+  list.named("import-counts-for-exporter",
+             "memory that a process has imported counts twice as used memory "
+             "of the exporter's pool",
+             {kAllocate, kAllocateFrom, kFree, kFreeNow, kExportPointer,
+              kImportPointer, kGet},
+             import_counts_for_exporter);
+  list.named("importptr-needs-exporters-pool",
+             "memory cannot be imported after the exporter has destroyed its "
+             "pool",
+             {kAllocate, kAllocateFrom, kFree, kFreeNow, kExportPointer,
+              kImportPointer, kDestroy},
+             import_needs_exporters_pool);
+  list.named("importptr-of-destroyed-pool",
+             "the data of memory of a destroyed pool are accepted for every "
+             "pool",
+             {kAllocate, kAllocateFrom, kFree, kFreeNow, kExportPointer,
+              kImportPointer, kDestroy},
+             data_of_destroyed_pool_imported);
+  list.named("importptr-257th-is-first",
+             "the 257th pointer that is imported from a pool is the first",
+             {kImportPointer, kDestroy}, import_257_as_first);
+  list.named("pool-exporters-refusal-reaches",
+             "access that the exporter takes away is gone in the importers",
+             {kImport, kExport, kDestroy, kSetAccess, kGetAccess},
+             exporters_refusal_reaches, 2);
+}
+
 // The faults of checks, limits and waits that do not hold on every path.
 static void add_unchecked_paths(List& list) {
   list.named("pool-props-driver-unchecked",
@@ -2228,6 +2573,7 @@ void add_pool_paths(List& list) {
   add_neighbours(list);
   add_unchecked_paths(list);
   add_imports(list);
+  add_ends(list);
 }
 
 }  // namespace ipclab::faults

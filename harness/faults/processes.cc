@@ -212,6 +212,19 @@ int other_session_event_unconnected(Call& call) {
   return code;
 }
 
+// A process of another session cannot import memory of cuMemCreate.
+int other_session_import_refused(Call& call) {
+  if (call.is("cuMemImportFromShareableHandle"))
+    return imports_descriptor(call) &&
+                   is_of_other_session(key_of_descriptor(descriptor_of(call)))
+               ? refused(call)
+               : call.proceed();
+  const int code = call.proceed();
+  if (code == kSuccess && call.at<CUmemAllocationHandleType>(2) == kFd)
+    tell_session(key_of_descriptor(*call.at<int*>(0)));
+  return code;
+}
+
 // --- MPS ---------------------------------------------------------------------
 
 int mps_event_unconnected(Call& open) {
@@ -746,6 +759,10 @@ void add_processes(List& list) {
       "a process of another session opens an event that no process records",
       {"cudaIpcGetEventHandle", "cudaIpcOpenEventHandle"},
       other_session_event_unconnected);
+  list.named("other-session-import-refused",
+             "a process of another session cannot import memory of "
+             "cuMemCreate",
+             {kExport, kImport}, other_session_import_refused);
   list.named("mps-event-unconnected",
              "a client of MPS opens an event that no process records",
              {"cudaIpcOpenEventHandle"}, mps_event_unconnected);

@@ -530,6 +530,24 @@ int unified_addressing_denied(Call& call) {
   return code;
 }
 
+int unified_property_of_other_gpus_denied(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<int>(1) == 0) return code;
+  call.at<cudaDeviceProp*>(0)->unifiedAddressing = 0;
+  call.fired();
+  return code;
+}
+
+int unified_attribute_of_other_gpus_denied(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<int>(2) == 0 ||
+      call.at<int>(1) != cudaDevAttrUnifiedAddressing)
+    return code;
+  *call.at<int*>(0) = 0;
+  call.fired();
+  return code;
+}
+
 int property_of_other_gpus_denied(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess || call.at<int>(1) == 0) return code;
@@ -1059,6 +1077,15 @@ void add_queries(List& list) {
   list.named("unified-addressing-denied",
              "the device's properties say that there is no unified addressing",
              {"cudaGetDeviceProperties"}, unified_addressing_denied);
+  list.named("unified-property-second-gpu",
+             "only the first GPU's properties say that it has unified "
+             "addressing",
+             {"cudaGetDeviceProperties"}, unified_property_of_other_gpus_denied,
+             2);
+  list.named("unified-attr-second-gpu",
+             "the attribute says only for the first GPU that it has unified "
+             "addressing",
+             {kAttribute}, unified_attribute_of_other_gpus_denied, 2);
   list.named("ipc-property-second-gpu",
              "only the first GPU's properties say that it shares memory",
              {"cudaGetDeviceProperties"}, property_of_other_gpus_denied, 2);
