@@ -326,6 +326,40 @@ TEST(ContextsAndApis, AHandleOfOneApiOpensWithTheOther) {
   scenario.run(20s);
 }
 
+// If a context of cuCtxCreate is current, the calls of the runtime operate on
+// this context, whatever GPU cudaSetDevice has named before.
+TEST(ContextsAndApis, TheRuntimeOpensInTheCurrentContext) {
+  covers("LMEM-39");
+  needs(gpus(2), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    CALL(cudaSetDevice(1));
+    lends(pattern("exporter"), kBytes)(me);
+  });
+  scenario
+      .role("importer",
+            [](Role& me) {
+              const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+              CALL(cudaSetDevice(0));
+              CUcontext own = nullptr;
+              CALL(DRIVER(cuCtxCreate)(&own, nullptr, 0, 1));
+              for (const Api api : kApis) {
+                SCOPED_TRACE(kNames[api]);
+                void* const pointer = open_by(api, handle);
+                ASSERT_NE(pointer, nullptr);
+                const Words mapping(pointer, kBytes);
+                EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+                EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+                close_by(api, pointer);
+              }
+              CALL(DRIVER(cuCtxDestroy)(own));
+              CALL(cudaSetDevice(0));
+              me.signal("closed");
+            })
+      .in_new_process();
+  scenario.run(20s);
+}
+
 // Opens and closes of both APIs share one count.
 TEST(ContextsAndApis, BothApisCountTheSameOpens) {
   covers("LMEM-39");

@@ -413,6 +413,36 @@ TEST(Footprint, StatisticsDoNotEndAt32Bits) {
   scenario.run(20s);
 }
 
+// A pool cannot have so many bytes. If the driver rounded the number up, it
+// would not fit in 64 bits.
+TEST(Footprint, NoAllocationHasNearly16Exbibytes) {
+  covers("SOMA-19");
+  needs(gpus(1), pools);
+  Scenario scenario(Scenario::kShared);
+  const auto refuses = [](auto api, size_t bytes) {
+    SCOPED_TRACE(std::to_string(bytes) + " bytes");
+    const Pool pool;
+    CALL(api.device_set_mem_pool(0, pool));
+    Sentinel<void*> named, of_current;
+    EXPECT_REFUSED(
+        api.malloc_from_pool_async(named.out(), bytes, pool, nullptr),
+        api.kInvalidValue, api.kNotSupported, api.kOutOfMemory);
+    EXPECT_REFUSED(api.malloc_async(of_current.out(), bytes, nullptr),
+                   api.kInvalidValue, api.kNotSupported, api.kOutOfMemory);
+    EXPECT_EQ(used(pool), 0u) << "what was refused is not in use";
+    const AsyncBuffer buffer = allocated(api, pool, kBytes);
+    buffer.fill(pattern("after the refusals"));
+    EXPECT_TRUE(kernel_reads(buffer, pattern("after the refusals")));
+  };
+  scenario.role("allocator", [=](Role&) {
+    by_both_apis([&](auto api) {
+      for (const size_t bytes : {SIZE_MAX, SIZE_MAX - 511, SIZE_MAX - 65535})
+        refuses(api, bytes);
+    });
+  });
+  scenario.run(20s);
+}
+
 TEST(Footprint, StatisticsFollowTheProgram) {
   covers("SOMA-19");
   needs(gpus(1), pools);

@@ -79,6 +79,12 @@ class Handover {
     before_ = reserved(pool_);
   }
   void order() { CALL(cudaStreamWaitEvent(second_, freed_)); }
+  // Replaces the event by an event that was not recorded. The new event may
+  // have the same handle.
+  void replace_event() {
+    CALL(cudaEventDestroy(freed_));
+    CALL(cudaEventCreateWithFlags(&freed_, cudaEventDisableTiming));
+  }
 
   // Allocates in the second stream, and queues work that uses the memory. The
   // call names the pool, or the pool is current. Returns the code of the
@@ -330,12 +336,26 @@ static void expect_no_reuse_in_another_order(Api api) {
   CALL(cudaEventDestroy(event));
 }
 
+// The second stream waits for an event that was not recorded. Such a wait waits
+// for nothing.
+static void expect_no_reuse_by_a_later_event() {
+  Handover handover(RuntimeApi{}, {cudaMemPoolReuseFollowEventDependencies});
+  handover.hold();
+  handover.use_and_free();
+  handover.replace_event();
+  handover.order();
+  EXPECT_EQ(handover.ask_again(), cudaSuccess);
+  handover.expect_no_overlap();
+  EXPECT_FALSE(handover.reused()) << "nothing orders the two uses";
+}
+
 TEST(ReusePolicies, AnEventOrdersOnlyWhatIsBeforeIt) {
   covers("SOMA-23");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     by_both_apis([](auto api) { expect_no_reuse_in_another_order(api); });
+    expect_no_reuse_by_a_later_event();
   });
   scenario.run(30s);
 }
@@ -874,6 +894,39 @@ static void expect_no_reuse_by_a_default_stream(
   }
 }
 
+// Each thread has its own default stream, which has the same handle in all
+// threads. A synchronise of this stream by another thread covers no free of
+// this thread.
+static void expect_no_reuse_by_the_stream_of_another_thread() {
+  const cudaStream_t mine = cudaStreamPerThread;  // in each thread
+  const Stream next;
+  const Pool pool;
+  allow_only(RuntimeApi{}, pool, {cudaMemPoolReuseAllowOpportunistic});
+  const DeviceBuffer copy(kBytes);
+  AsyncBuffer buffer(pool, kBytes, mine);
+  buffer.fill(pattern("owner"), mine);
+  CALL(cudaStreamSynchronize(mine));
+  Latch latch;
+  latch.hold(mine);
+  CALL(cudaMemcpyAsync(copy.data, buffer.data, kBytes, cudaMemcpyDeviceToDevice,
+                       mine));
+  buffer.free_async(mine);
+  HostWait other("cudaStreamSynchronize in another thread", [=] {
+    const cudaError_t code = cudaSetDevice(0);  // the thread's context
+    return code == cudaSuccess ? cudaStreamSynchronize(mine) : code;
+  });
+  // A GPU may put the streams of both threads into one hardware queue.
+  if (other.is_held()) latch.release();
+  EXPECT_EQ(other.join(), cudaSuccess);
+  const AsyncBuffer later(pool, kBytes, next);
+  CALL(cudaMemsetAsync(later.data, 0xEE, kBytes, next));
+  (void)is_held(next);  // as in expect_freed_in_order()
+  latch.release();
+  EXPECT_TRUE(passes(mine));
+  EXPECT_TRUE(passes(next));
+  EXPECT_TRUE(kernel_reads(copy, pattern("owner")));
+}
+
 // A synchronise of a default stream covers the frees in it.
 static void expect_reuse_after_default_stream(cudaStream_t stream) {
   const Stream other;
@@ -940,6 +993,7 @@ TEST(ReusePolicies, ASynchroniseEndsFreesForAllStreams) {
     for (const cudaStream_t stream :
          {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread})
       expect_reuse_after_default_stream(stream);
+    expect_no_reuse_by_the_stream_of_another_thread();
     expect_release_by_context_synchronise();
     for (const auto& allowed :
          {std::vector<cudaMemPoolAttr>{},

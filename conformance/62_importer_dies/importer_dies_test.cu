@@ -8,12 +8,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 #include <functional>
+#include <future>
 #include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "harness/scenario/both_apis.h"
 #include "harness/scenario/cuda.h"
 #include "harness/scenario/kernels.h"
 #include "harness/scenario/pool.h"
@@ -696,6 +698,125 @@ TEST(ImporterDies, AnImporterResetsItsDevice) {
             })
       .in_new_process();
   scenario.run(40s);
+}
+
+static void expect_first_word(const void* memory, const Pattern& written) {
+  uint32_t word = 0;
+  size_t bytes = 0;
+  // A copy from memory that is not open may end the process.
+  CALL(DRIVER(cuMemGetAddressRange)(nullptr, &bytes, address_of(memory)));
+  EXPECT_SUCCESS(DRIVER(cuMemcpyDtoH)(&word, address_of(memory), sizeof word));
+  EXPECT_EQ(word, written.at(0));
+}
+
+// The documentation of cudaDeviceReset: "If a non-primary CUcontext is current
+// to the thread, cudaDeviceReset() will destroy only the internal CUDA RT state
+// for that CUcontext." So the driver's objects stay, in both contexts.
+TEST(ImporterDies, AResetInAnotherContextEndsNothingOfTheDriver) {
+  covers("LIFE-15");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario
+      .role("importer",
+            [](Role& me) {
+              const DeviceBuffer of_primary(kBytes);
+              of_primary.fill(pattern("primary"));
+              CUcontext own = nullptr;
+              CALL(DRIVER(cuCtxCreate)(&own, nullptr, 0, 0));
+              Sentinel<void*> opened;
+              EXPECT_SUCCESS(DriverApi::ipc_open_mem_handle(
+                  opened.out(), me.receive<Handle>("handle")));
+              EXPECT_SUCCESS(cudaDeviceReset());
+              CALL(DRIVER(cuCtxSetCurrent)(own));
+              expect_first_word(opened.result(), pattern("exporter"));
+              EXPECT_SUCCESS(DriverApi::ipc_close_mem_handle(opened.result()));
+              CALL(DRIVER(cuCtxDestroy)(own));
+              CALL(cudaSetDevice(0));
+              EXPECT_TRUE(kernel_reads(of_primary, pattern("primary")));
+              EXPECT_TRUE(copy_reads(of_primary, pattern("primary")));
+              me.signal("closed");
+            })
+      .in_new_process();
+  scenario.run(20s);
+}
+
+// A primary context whose last reference was released can be retained again.
+TEST(ImporterDies, ThePrimaryContextBeginsAgain) {
+  covers("LIFE-15");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    // Only the driver API is used: the runtime keeps a reference of its own.
+    const auto handle = me.receive<Handle>("handle");
+    CALL(DRIVER(cuInit)(0));
+    for (const char* life : {"first life", "second life"}) {
+      SCOPED_TRACE(life);
+      CUcontext primary = nullptr;
+      CALL(DRIVER(cuDevicePrimaryCtxRetain)(&primary, 0));
+      CALL(DRIVER(cuCtxSetCurrent)(primary));
+      Sentinel<void*> opened;
+      EXPECT_SUCCESS(DriverApi::ipc_open_mem_handle(opened.out(), handle));
+      expect_first_word(opened.result(), pattern("exporter"));
+      EXPECT_SUCCESS(DriverApi::ipc_close_mem_handle(opened.result()));
+      CALL(DRIVER(cuCtxSetCurrent)(nullptr));
+      CALL(DRIVER(cuDevicePrimaryCtxRelease)(0));
+    }
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+// What a thread gets that opens memory, reads it and closes it.
+static cudaError_t opens_reads_and_closes(const Handle& handle,
+                                          uint32_t* word) {
+  void* opened = nullptr;
+  const cudaError_t open = cudaIpcOpenMemHandle(&opened, handle, kLazy);
+  if (open != cudaSuccess) return open;
+  const cudaError_t copy =
+      cudaMemcpy(word, opened, sizeof *word, cudaMemcpyDefault);
+  const cudaError_t close = cudaIpcCloseMemHandle(opened);
+  return copy != cudaSuccess ? copy : close;
+}
+
+// No thread uses the device during the reset. "Any subsequent API call to this
+// device will reinitialize the device", whichever thread makes the call.
+TEST(ImporterDies, EveryThreadOpensAfterAReset) {
+  covers("LIFE-15");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario
+      .role("importer",
+            [](Role& me) {
+              const auto handle = me.receive<Handle>("handle");
+              cudaError_t codes[] = {cudaErrorUnknown, cudaErrorUnknown};
+              uint32_t words[] = {0, 0};
+              std::promise<void> has_opened, was_reset;
+              note_call("cudaIpcOpenMemHandle in another thread");
+              std::thread other([&] {
+                codes[0] = opens_reads_and_closes(handle, &words[0]);
+                has_opened.set_value();
+                was_reset.get_future().wait();
+                codes[1] = opens_reads_and_closes(handle, &words[1]);
+              });
+              has_opened.get_future().wait();
+              const cudaError_t reset = cudaDeviceReset();
+              was_reset.set_value();
+              other.join();
+              EXPECT_EQ(reset, cudaSuccess);
+              for (const int i : {0, 1}) {
+                EXPECT_EQ(codes[i], cudaSuccess) << i << " resets before";
+                EXPECT_EQ(words[i], pattern("exporter").at(0));
+              }
+              LegacyMapping mapping(handle, kBytes);
+              EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+              mapping.close();
+              me.signal("closed");
+            })
+      .in_new_process();
+  scenario.run(20s);
 }
 
 // The documentation of cuPointerGetAttribute: an allocation has "a unique ID

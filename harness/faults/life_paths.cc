@@ -1852,6 +1852,89 @@ int mps_outsider_unconnected(Call& call) {
                                                            : code;
 }
 
+// --- resets in other contexts and threads ------------------------------------
+
+CUcontext primary_of_gpu_0() {
+  CUcontext primary = nullptr;
+  int active = 0;
+  unsigned flags = 0;
+  DRIVER_CALL(cuDevicePrimaryCtxGetState)(0, &flags, &active);
+  if (active == 0 ||
+      DRIVER_CALL(cuDevicePrimaryCtxRetain)(&primary, 0) != CUDA_SUCCESS)
+    return nullptr;
+  DRIVER_CALL(cuDevicePrimaryCtxRelease)(0);
+  return primary;
+}
+// Does a reset come while a context is current that the program has created?
+bool resets_in_own_context(Call& call) {
+  return resets(call) && current_context() != nullptr &&
+         current_context() != primary_of_gpu_0() && current_device() == 0;
+}
+
+// A reset in a context that the program has created resets the primary context.
+int reset_takes_primary(Call& call) {
+  if (resets_in_own_context(call) &&
+      DRIVER_CALL(cuDevicePrimaryCtxReset)(0) == CUDA_SUCCESS)
+    call.fired();
+  return call.proceed();
+}
+
+// A reset in a context that the program has created closes what this context
+// has open.
+int reset_closes_in_own_context(Call& call) {
+  if (!resets_in_own_context(call)) return noted_open(call);
+  for (const auto& [memory, one] : opened.all()) {
+    if (one.context != current_context()) continue;
+    while (DRIVER_CALL(cuIpcCloseMemHandle)(number(memory)) == CUDA_SUCCESS)
+      call.fired();
+  }
+  return call.proceed();
+}
+
+// When the last reference to the primary context was released, a new one opens
+// no memory.
+int last_release_ends_opens(Call& call) {
+  static std::atomic<bool> over{false};
+  if (!call.is("cuDevicePrimaryCtxRelease"))
+    return over ? refused(call) : call.proceed();
+  const int code = call.proceed();
+  if (code == kSuccess && primary_of_gpu_0() == nullptr) over = true;
+  return code;
+}
+
+// After a reset, only the thread that made it, and new threads, open memory.
+int reset_ends_opens_of_threads(Call& call) {
+  static Table<int> users, over;
+  if (resets(call)) {
+    for (const auto& each : users.all())
+      if (each.first != this_thread()) over.put(each.first);
+    return call.proceed();
+  }
+  if (over.has(this_thread()))
+    return refused(call, cudaErrorContextIsDestroyed);
+  users.put(this_thread());
+  return call.proceed();
+}
+
+// The runtime opens memory on the GPU of the last cudaSetDevice, whatever
+// context is current.
+int opens_on_chosen_gpu(Call& call) {
+  thread_local int chosen = 0;
+  if (call.is("cudaSetDevice")) {
+    const int wanted = call.at<int>(0);
+    const int code = call.proceed();
+    if (code == kSuccess) chosen = wanted;
+    return code;
+  }
+  if (!call.is_runtime() || current_device() == chosen) return call.proceed();
+  const CUcontext before = current_context();
+  cudaSetDevice(chosen);
+  call.fired();
+  const int code = call.proceed();
+  DRIVER_CALL(cuCtxSetCurrent)(before);
+  return code;
+}
+
 // --- the list ----------------------------------------------------------------
 
 constexpr auto kGet = "cudaIpcGetMemHandle";
@@ -2334,6 +2417,26 @@ void add_neighbours(List& list) {
   list.named("chunk-import-after-fork-refused",
              "after a fork, the parent can import no memory of cuMemCreate",
              {kImport}, fork_ends_imports);
+  list.named("reset-in-own-context-takes-primary",
+             "a reset while a context of cuCtxCreate is current resets the "
+             "primary context, too",
+             {kReset}, reset_takes_primary);
+  list.named("reset-in-own-context-closes",
+             "a reset while a context of cuCtxCreate is current closes the "
+             "memory that this context has open",
+             {kReset, kOpen, kClose}, reset_closes_in_own_context);
+  list.named("open-after-last-release-refused",
+             "when all references to the primary context were released and it "
+             "is retained again, no memory can be opened",
+             {"cuDevicePrimaryCtxRelease", kOpen}, last_release_ends_opens);
+  list.named("open-in-earlier-thread-after-reset-refused",
+             "after a reset, a thread that has opened memory before can open "
+             "no memory",
+             {kReset, kOpen}, reset_ends_opens_of_threads);
+  list.named("open-on-chosen-gpu",
+             "the runtime opens memory on the GPU of cudaSetDevice although a "
+             "context of another GPU is current",
+             {"cudaSetDevice", kOpen}, opens_on_chosen_gpu, 2);
   list.named("mps-outsider-event-unconnected",
              "a process that is no client of MPS opens an event of a client "
              "as an event that no process records",

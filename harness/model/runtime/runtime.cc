@@ -117,9 +117,33 @@ cudaError_t set_device(int device) {
   return remember(cuCtxSetCurrent(primary));
 }
 
+namespace {
+// Is the current context one that the program has created?
+bool is_in_own_context(int device) {
+  CUcontext current = nullptr, primary = nullptr;
+  unsigned flags = 0;
+  int active = 0;
+  if (cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr ||
+      cuCtxGetFlags(&flags) != CUDA_SUCCESS) {
+    return false;
+  }
+  cuDevicePrimaryCtxGetState(device, &flags, &active);
+  if (active == 0 || cuDevicePrimaryCtxRetain(&primary, device)) return true;
+  cuDevicePrimaryCtxRelease(device);
+  return current != primary;
+}
+}  // namespace
+
 cudaError_t reset_device() {
   if (cudaError_t error = start()) return error;
   const int device = current_device();
+  // "If a non-primary CUcontext is current to the thread, cudaDeviceReset()
+  // will destroy only the internal CUDA RT state for that CUcontext": the
+  // objects of the driver stay.
+  if (is_in_own_context(device)) {
+    last_error = cudaSuccess;
+    return cudaSuccess;
+  }
   const CUresult error = cuDevicePrimaryCtxReset(device);
   const std::lock_guard lock(retain_mutex);
   // Also gives up the runtime's own reference; the next call takes a new one.

@@ -148,6 +148,28 @@ TEST(Environment, CudaDoesNotSurviveFork) {
   EXPECT_EQ(peer.wait(), "exit 0");
 }
 
+ROLE(reset_in_own_context) {
+  int* const of_primary = allocate<int>(4);
+  CUcontext own = nullptr;
+  EXPECT_EQ(cuCtxCreate(&own, nullptr, 0, 0), CUDA_SUCCESS);
+  CUdeviceptr of_own = 0;
+  EXPECT_EQ(cuMemAlloc(&of_own, 4), CUDA_SUCCESS);
+  EXPECT_EQ(cudaDeviceReset(), cudaSuccess);
+  EXPECT_EQ(cuCtxSetCurrent(own), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFree(of_own), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxDestroy(own), CUDA_SUCCESS);
+  EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
+  EXPECT_EQ(cudaFree(of_primary), cudaSuccess);
+}
+
+// "If a non-primary CUcontext is current to the thread, cudaDeviceReset() will
+// destroy only the internal CUDA RT state for that CUcontext."
+// (cudaDeviceReset)
+TEST(Environment, AResetInAnotherContextKeepsTheDriversObjects) {
+  Peer peer("reset_in_own_context");
+  EXPECT_EQ(peer.wait(), "exit 0");
+}
+
 ROLE(few_descriptors) {
   // Under sanitizers, UBSan opens a pipe when it checks the type of an object
   // for the first time. At this place it can still open a pipe.
