@@ -285,6 +285,7 @@ class DeviceBuffer : public Words {
 /// Pinned memory of the host, of cudaMallocHost. Its words are 0 at first.
 class PinnedBuffer : public Words {
  public:
+  /// Allocates with cudaMallocHost and sets all bytes to 0.
   explicit PinnedBuffer(size_t bytes);
   PinnedBuffer(const PinnedBuffer&) = delete;
   ~PinnedBuffer() { cudaFreeHost(data); }
