@@ -437,9 +437,9 @@ int end_of_context(Call& call) {
         continue;
       homeless.put(address);
       if (!clears) continue;
-      DRIVER_CALL(cuCtxSynchronize)();
+      cudaDeviceSynchronize();
       cudaMemset(address, 0, blocks.get(address).bytes);
-      DRIVER_CALL(cuCtxSynchronize)();
+      cudaDeviceSynchronize();
       call.fired();
     }
   if (frees(call)) {
