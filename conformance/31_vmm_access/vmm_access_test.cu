@@ -249,6 +249,21 @@ TEST(VmmAccess, AFreshMappingMayNotBeUsed) {
   scenario.run_inputs("importer", kUses, 20s);
 }
 
+// Access is taken from one of two mappings that show the same memory. The other
+// mapping keeps its access.
+static void expect_alias_keeps_access() {
+  const size_t bytes = granule();
+  const Chunk chunk = Chunk::create(bytes);
+  const Mapping one(chunk, bytes), alias(chunk, bytes);
+  alias.fill(pattern("alias"));
+  EXPECT_SUCCESS(set_access(one.address(), bytes,
+                            access_for(0, CU_MEM_ACCESS_FLAGS_PROT_NONE)));
+  EXPECT_EQ(access_at(one.address()), kNone);
+  ASSERT_EQ(access_at(alias.address()), 3u) << "access of the other mapping";
+  EXPECT_TRUE(kernel_reads(alias, pattern("alias")));
+  EXPECT_TRUE(copy_reads(alias, pattern("alias")));
+}
+
 TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
   covers("VMM-18");
   needs(gpus(1), vmm);
@@ -295,6 +310,7 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
       EXPECT_SUCCESS(set_access(other.address(), bytes, access_for(0, flags)));
     EXPECT_EQ(access_at(other.address()), 3u) << "given again";
     EXPECT_TRUE(kernel_reads(beside, pattern("beside"))) << "given again";
+    expect_alias_keeps_access();
 
     // Access can be removed from each mapping separately.
     EXPECT_SUCCESS(set_access(mapped.address(), bytes,
@@ -1792,17 +1808,23 @@ static void reads_what_was_retained(Role& me) {
   EXPECT_TRUE(kernel_reads(second, pattern("other")));
 }
 
-// Every granule of a mapping names the handle, not only the first one.
+// Every granule of a mapping names the handle, not only the first one. Other
+// memory is mapped directly after it; the last byte does not name this memory.
 static void expect_handle_everywhere(const Chunk& chunk, size_t bytes) {
-  const Mapping mapping(chunk, bytes);
+  const Chunk next = Chunk::create(granule());
+  const Reservation range(bytes + granule());
+  range.map(0, bytes, chunk);
+  range.map(bytes, granule(), next);
   for (const size_t end : {granule() + 1, 2 * granule() + 1, bytes}) {
     Sentinel<CUmemGenericAllocationHandle> found;
     EXPECT_SUCCESS(DRIVER(cuMemRetainAllocationHandle)(
-        found.out(), pointer_to(mapping.address() + end - 1)))
+        found.out(), pointer_to(range.at(end - 1))))
         << "byte " << end - 1;
     EXPECT_EQ(found.result(), chunk.handle()) << "byte " << end - 1;
     EXPECT_SUCCESS(DRIVER(cuMemRelease)(found.value));
   }
+  range.unmap(bytes, granule());
+  range.unmap(0, bytes);
 }
 
 TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {

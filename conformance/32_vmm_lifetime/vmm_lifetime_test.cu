@@ -29,6 +29,7 @@ namespace {
 
 constexpr size_t kWatched = size_t{2} << 30;  // far above other changes
 constexpr int kImports = 3;
+constexpr int kManyRetains = 300;  // more than a counter of 8 bits can count
 constexpr auto kPatience = 10s;
 
 // Another process. has_ended() waits for its end, for kPatience at most.
@@ -252,6 +253,17 @@ static void expect_set_arrives(const Mapping& mapping) {
   mapping.fill(pattern("exporter"));
 }
 
+// A context that is newer than the access to the memory can also use it.
+static void expect_reads_in_newer_context(const Mapping& mapping) {
+  CUcontext newer = nullptr;
+  CALL(DRIVER(cuCtxCreate)(&newer, nullptr, 0, 0));  // now it is current
+  EXPECT_TRUE(copy_reads(mapping, pattern("exporter"))) << "in a newer context";
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")))
+      << "in a newer context";
+  CALL(DRIVER(cuCtxDestroy)(newer));
+  CALL(cudaSetDevice(0));
+}
+
 // Addresses that were reserved in a context that has ended are still reserved.
 static void expect_addresses_stay(const Reservation& range,
                                   const Chunk& chunk) {
@@ -294,6 +306,7 @@ TEST(VmmLifetime, AnImportBelongsToNoContext) {
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")))
         << "in another context";
     expect_set_arrives(mapping);
+    expect_reads_in_newer_context(mapping);
     CALL(DRIVER(cuCtxDestroy)(other));
     EXPECT_EQ(access_at(mapping.address()), 3u) << "its context has ended";
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")))
@@ -385,6 +398,19 @@ static constexpr const char* kHeld[] = {
     "the importer's handle",     "the importer's mapping"};
 static constexpr char kLast[] = "the importer's retained handle";
 
+// Takes many references to the memory of a mapping, and releases all but one.
+// Returns this one.
+static Chunk retain_many_times(const Words& mapped) {
+  CUmemGenericAllocationHandle kept = 0;
+  for (int i = 0; i < kManyRetains; ++i) {
+    Sentinel<CUmemGenericAllocationHandle> retained;
+    CALL(DRIVER(cuMemRetainAllocationHandle)(retained.out(), mapped.data));
+    kept = retained.result();
+  }
+  for (int i = 1; i < kManyRetains; ++i) CALL(DRIVER(cuMemRelease)(kept));
+  return Chunk(kept);
+}
+
 // Unmaps memory that can only be read, where the driver supports such access.
 static void unmap_read_only(const Reservation& range) {
   const CUmemAccessDesc access = access_for(0, CU_MEM_ACCESS_FLAGS_PROT_READ);
@@ -464,14 +490,13 @@ TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
     CALL(DRIVER(cuMemSetAccess)(range.at(0), kWatched, &access, 1));
     Mapping(chunk, kWatched).unmap();  // a second mapping, unmapped at once
     const Words words = words_at(range.at(0), granule());
-    Sentinel<CUmemGenericAllocationHandle> retained;
-    CALL(DRIVER(cuMemRetainAllocationHandle)(retained.out(), words.data));
+    Chunk retained = retain_many_times(words);
     chunk.release();
     say(me, kHeld[4]);
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
     unmap_read_only(range);
     say(me, kHeld[5]);
-    Chunk(retained.result()).release();
+    retained.release();
     say(me, kLast);
   });
   scenario.run(60s);

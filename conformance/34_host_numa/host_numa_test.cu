@@ -30,10 +30,12 @@ CUmemLocation nearest_node() {
   return {CU_MEM_LOCATION_TYPE_HOST_NUMA, node < 0 ? 0 : node};
 }
 
+// Gives the CPU access. The GPU keeps the access that it has.
 void allow_cpu(const Mapping& mapping, CUmemLocation node) {
   const CUmemAccessDesc access{node, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   EXPECT_SUCCESS(
       DRIVER(cuMemSetAccess)(mapping.address(), mapping.bytes(), &access, 1));
+  EXPECT_EQ(access_at(mapping.address()), 3u) << "access of the GPU";
 }
 
 unsigned long long cpu_access(const Mapping& mapping, CUmemLocation node) {

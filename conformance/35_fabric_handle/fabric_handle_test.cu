@@ -261,6 +261,39 @@ TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
   scenario.run(20s);
 }
 
+// The documentation does not say whether an import can be exported. If it can,
+// the new handle stands for the same memory.
+TEST(FabricHandle, AnImportThatIsExportedAgainIsTheSameMemory) {
+  covers("FABR-04");
+  needs(gpus(1), fabric);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends_by_fabric());
+  scenario.role("importer", [](Role& me) {
+    const Chunk chunk = Chunk::import(me.receive<CUmemFabricHandle>("handle"));
+    Sentinel<CUmemFabricHandle> handle;
+    const CUresult code = NOTED(DRIVER(cuMemExportToShareableHandle)(
+        handle.out(), chunk.handle(), kFabric, 0));
+    me.observe("the export of an import: " + name_of(code));
+    me.send("exported", code == CUDA_SUCCESS);
+    if (code == CUDA_SUCCESS) me.send("again", handle.result());
+    me.wait("tried");
+    const Mapping mapping(chunk, granule(fabric_memory()));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    me.signal("done");
+  });
+  scenario.role("importer of the import", [](Role& me) {
+    if (me.receive<bool>("exported")) {
+      const Mapping mapping(
+          Chunk::import(me.receive<CUmemFabricHandle>("again")),
+          granule(fabric_memory()));
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    }
+    me.signal("tried");
+  });
+  scenario.run(20s);
+}
+
 // An exporter that lends a pool and an allocation of this pool.
 template <class Api>
 static void lends_a_pool(Role& me, Api api) {

@@ -425,7 +425,7 @@ TEST(LogicalEndpoint, UnbindTakesWholeBindings) {
     const size_t unit = endpoint_granule();
     const size_t half = limits_of(unicast_on(0, unit)).alignment / 2;
     const Chunk old = fabric_chunk(2 * unit), next = fabric_chunk(unit),
-                fresh = fabric_chunk(2 * unit);
+                fresh = fabric_chunk(2 * unit), last = fabric_chunk(unit);
     const Mapping at_old(old, 2 * unit), at_fresh(fresh, 2 * unit);
     const Endpoint endpoint(unicast_on(0, 4 * unit));
     endpoint.bind(0, old, 2 * unit);
@@ -445,13 +445,16 @@ TEST(LogicalEndpoint, UnbindTakesWholeBindings) {
     expect_kept("a size between two units", 0, unit + half);
     EXPECT_TRUE(endpoint_reads(endpoint.id(), 0, 2 * unit, pattern("old")));
 
-    // One call unbinds both bindings; then other memory takes their place.
+    // One call unbinds both bindings; then other memory takes both places.
     EXPECT_SUCCESS(
         NEWER(cuLogicalEndpointUnbind)(endpoint.id(), 0, 0, 3 * unit));
     endpoint.bind(0, fresh, 2 * unit);
     endpoint_write(endpoint.id(), 0, 2 * unit, pattern("fresh"));
     EXPECT_TRUE(kernel_reads(at_fresh, pattern("fresh")));
     EXPECT_TRUE(kernel_reads(at_old, pattern("old")));
+    endpoint.bind(2 * unit, last, unit);
+    endpoint_write(endpoint.id(), 2 * unit, unit, pattern("last"));
+    EXPECT_TRUE(kernel_reads(Mapping(last, unit), pattern("last")));
     EXPECT_SUCCESS(
         NEWER(cuLogicalEndpointUnbind)(endpoint.id(), 0, 0, 2 * unit));
     EXPECT_INVALID(
@@ -525,6 +528,23 @@ TEST(LogicalEndpoint, ANumberHasOneEndpointAtMost) {
   scenario.run(20s);
 }
 
+// The exporter binds other memory to its endpoint for a while. The number of an
+// importer then reaches this memory, and `chunk`, mapped at `mapped`, no more.
+static void binds_other_memory(Role& me, const Endpoint& endpoint,
+                               const Chunk& chunk, const Words& mapped) {
+  const size_t bytes = mapped.bytes();
+  const Chunk next = fabric_chunk(bytes);
+  const Mapping at_next(next, bytes);
+  endpoint.unbind(0, bytes);
+  endpoint.bind(0, next, bytes);
+  me.signal("other memory is bound");
+  me.wait("written again");
+  EXPECT_TRUE(kernel_reads(at_next, pattern("other memory")));
+  EXPECT_TRUE(kernel_reads(mapped, pattern("importer")));
+  endpoint.unbind(0, bytes);
+  endpoint.bind(0, chunk, bytes);
+}
+
 TEST(LogicalEndpoint, AnImportedNumberReachesTheExportersMemory) {
   covers("ENDP-12");
   needs(gpus(1), endpoints);
@@ -542,6 +562,7 @@ TEST(LogicalEndpoint, AnImportedNumberReachesTheExportersMemory) {
     me.wait("written");
     EXPECT_TRUE(kernel_reads(mapped, pattern("importer")));
     EXPECT_TRUE(copy_reads(mapped, pattern("importer")));
+    binds_other_memory(me, endpoint, chunk, mapped);
     me.wait("closed");
     EXPECT_TRUE(
         endpoint_reads(endpoint.id(), 0, 2 * bytes, pattern("importer")));
@@ -569,6 +590,9 @@ TEST(LogicalEndpoint, AnImportedNumberReachesTheExportersMemory) {
         endpoint_reads(endpoint.id(), bytes, bytes, pattern("second half")));
     endpoint_write(endpoint.id(), 0, 2 * bytes, pattern("importer"));
     me.signal("written");
+    me.wait("other memory is bound");
+    endpoint_write(endpoint.id(), 0, 2 * bytes, pattern("other memory"));
+    me.signal("written again");
     const Chunk own = fabric_chunk(bytes);
     const Mapping at_own(own, bytes);
     EXPECT_INVALID(NEWER(cuLogicalEndpointBindMem)(endpoint.id(), 0, 0,

@@ -1222,17 +1222,19 @@ int too_much_is_created(Call& call) {
 }
 
 // The descriptor of an import stands for new memory.
+template <CUmemAllocationHandleType type>
 int exported_import_is_new(Call& call) {
   if (!call.is("cuMemExportToShareableHandle")) return noted_chunks(call);
   auto& chunk = call.at<Chunk>(1);
-  if (!imports.has(chunk) || call.at<CUmemAllocationHandleType>(2) != kFd)
+  if (!imports.has(chunk) || call.at<CUmemAllocationHandleType>(2) != type)
     return noted_chunks(call);
-  const Chunk other = new_chunk(kGranule, properties_of(chunk).location, kFd);
+  const Chunk other = new_chunk(kGranule, properties_of(chunk).location, type);
   if (other == 0) return call.proceed();
   chunk = other;
   call.fired();
   const int code = call.proceed();
-  DRIVER_CALL(cuMemRelease)(other);
+  // A fabric handle alone keeps no memory.
+  if (type == kFd) DRIVER_CALL(cuMemRelease)(other);
   return code;
 }
 
@@ -1945,6 +1947,241 @@ int mapped_again_is_former(Call& call) {
   return map_instead(call, copy);
 }
 
+// --- counters, aliases and ends ---------------------------------------------
+
+// If access to one mapping is lowered, it is also lowered for all other
+// mappings of this memory.
+int aliases_lose_access(Call& call) {
+  const int code = noted_chunks(call);
+  if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
+  const auto begin = call.at<CUdeviceptr>(0);
+  const Mapped one = mappings.get(begin);
+  const CUmemAccessDesc wanted = *call.at<const CUmemAccessDesc*>(2);
+  for (const auto& [address, other] : mappings.all())
+    if (one.bytes != 0 && address != begin && other.chunk == one.chunk &&
+        access_of(address, wanted.location) > wanted.flags &&
+        allow(address, wanted.location, wanted.flags))
+      call.fired();
+  return code;
+}
+
+// The last address of a mapping names the handle of the next mapping.
+int last_byte_names_next(Call& call) {
+  if (!call.is("cuMemRetainAllocationHandle")) return noted_chunks(call);
+  auto& address = call.at<CUdeviceptr>(1);
+  if (mapping_at(address) != 0 && mappings.has(address + 1)) {
+    ++address;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// Counts how often a handle was retained. Returns true for each retain after
+// the 255th one.
+bool is_beyond_255(Call& retained) {
+  static auto& count = *new Table<Chunk, int>;
+  const Chunk chunk = *retained.at<Chunk*>(0);
+  count.put(chunk, count.get(chunk) + 1);
+  return count.get(chunk) > 255;
+}
+
+// The 256th retain of a handle takes no reference.
+int retain_256_uncounted(Call& call) {
+  static auto& done = *new Table<Chunk>;
+  const int code = call.proceed();
+  if (code != kSuccess || !is_beyond_255(call)) return code;
+  const Chunk chunk = *call.at<Chunk*>(0);
+  if (done.put(chunk) && DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS)
+    call.fired();
+  return code;
+}
+
+// Memory whose handle was retained more than 255 times is never given back.
+int retains_saturate(Call& call) {
+  static auto& kept = *new Table<Chunk>;
+  const int code = call.proceed();
+  if (code != kSuccess || !is_beyond_255(call)) return code;
+  if (kept.put(*call.at<Chunk*>(0)) && retain(call.at<CUdeviceptr>(1)) != 0)
+    call.fired();
+  return code;
+}
+
+// An allocation can be exported at most 256 times.
+int exports_end_at_256(Call& call) {
+  static auto& count = *new Table<Chunk, int>;
+  if (call.is("cuMemCreate")) {
+    const int code = call.proceed();
+    if (code == kSuccess) count.erase(*call.at<Chunk*>(0));
+    return code;
+  }
+  const Chunk chunk = call.at<Chunk>(1);
+  if (count.get(chunk) >= 256) return refused(call);
+  count.put(chunk, count.get(chunk) + 1);
+  return call.proceed();
+}
+
+// A copy in a context that is newer than the access to a mapping does nothing.
+int lost_in_newer_context(Call& call) {
+  static std::atomic<int> clock{0};
+  static auto& seen = *new Table<CUcontext, int>;
+  static auto& given = *new Table<CUdeviceptr, int>;
+  const bool copies = call.is("cudaMemcpy");
+  const int code = copies ? kSuccess : noted_chunks(call);
+  const CUcontext context = current_context();
+  if (!seen.has(context)) seen.put(context, ++clock);
+  if (!copies) {
+    if (code == kSuccess && call.is("cuMemSetAccess"))
+      given.put(call.at<CUdeviceptr>(0), ++clock);
+    return code;
+  }
+  for (const Role role : {kPointer, kSource}) {
+    const CUdeviceptr begin = mapping_at(call.value<CUdeviceptr>(role));
+    if (begin != 0 && given.has(begin) && seen.get(context) > given.get(begin))
+      return no_wait(call);
+  }
+  return call.proceed();
+}
+
+// When a part of memory is unmapped, this part is cleared.
+int unmapped_part_is_cleared(Call& call) {
+  static auto& largest = *new Table<Chunk, size_t>;
+  if (call.is("cuMemMap")) {
+    const Chunk chunk = call.at<Chunk>(3);
+    largest.put(chunk, std::max(largest.get(chunk), call.at<size_t>(1)));
+  } else if (call.is("cuMemUnmap")) {
+    const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+    const Mapped mapped = mappings.get(begin);
+    if (mapped.bytes == call.at<size_t>(1) &&
+        mapped.bytes < largest.get(mapped.chunk) &&
+        DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS)
+      call.fired();
+  }
+  return noted_chunks(call);
+}
+
+// A handle that was retained is reported without handle types.
+int retained_has_no_types(Call& call) {
+  static auto& retained = *new Table<Chunk>;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemRetainAllocationHandle")) {
+    retained.put(*call.at<Chunk*>(0));
+    return code;
+  }
+  if (call.is("cuMemCreate")) {
+    retained.erase(*call.at<Chunk*>(0));
+    return code;
+  }
+  auto& types = call.at<CUmemAllocationProp*>(0)->requestedHandleTypes;
+  if (types != CU_MEM_HANDLE_TYPE_NONE && retained.has(call.at<Chunk>(1))) {
+    types = CU_MEM_HANDLE_TYPE_NONE;
+    call.fired();
+  }
+  return code;
+}
+
+// Access of the CPU to memory on a node of the host ends the access of the GPU.
+int cpu_access_ends_gpu_access(Call& call) {
+  const int code = noted_chunks(call);
+  if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+  const auto* const list = call.at<const CUmemAccessDesc*>(2);
+  if (begin == 0 || call.at<size_t>(3) != 1 ||
+      list[0].location.type != CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+      access_of(begin, on_gpu(0)) == 0)
+    return code;
+  if (allow(begin, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_NONE)) call.fired();
+  return code;
+}
+
+// The release of a part of the reserved endpoint numbers releases all of them.
+int release_takes_all_numbers(Call& call) {
+  static auto& ranges = *new Table<Id, cuuint32_t>;
+  if (call.is("cuLogicalEndpointIdReserve")) {
+    const int code = call.proceed();
+    if (code == kSuccess) ranges.put(*call.at<Id*>(0), call.at<cuuint32_t>(1));
+    return code;
+  }
+  for (const auto& [first, count] : ranges.all()) {
+    if (call.at<Id>(0) - first >= count || call.at<cuuint32_t>(1) >= count)
+      continue;
+    if (DRIVER_CALL(cuLogicalEndpointIdRelease)(first, count) != CUDA_SUCCESS)
+      continue;
+    ranges.erase(first);
+    call.fired();
+    return kSuccess;
+  }
+  return call.proceed();
+}
+
+// An address inside a mapping binds the memory from the beginning of the
+// mapping.
+int beginning_of_mapping_is_bound(Call& call) {
+  if (!call.is("cuLogicalEndpointBindAddr")) return noted_chunks(call);
+  auto& address = call.value<CUdeviceptr>(kPointer);
+  const CUdeviceptr begin = mapping_at(address);
+  if (begin != 0 && begin != address) {
+    address = begin;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// All copies of a batch have the size of the first one.
+int copies_have_one_size(Call& batch) {
+  std::vector<Copy> list = copies_of(batch);
+  bool changed = false;
+  for (Copy& copy : list) {
+    if (copy.size <= list[0].size) continue;  // no byte beyond its memory
+    copy.size = list[0].size;
+    changed = true;
+  }
+  return changed ? proceed_with(batch, list) : batch.proceed();
+}
+
+// If other memory is bound to an endpoint that was exported, copies still reach
+// the former memory.
+int rebinding_after_export_is_stale(Call& call) {
+  static auto& exported = *new Table<Id>;
+  static auto& former = *new Table<std::pair<Id, cuuint64_t>, Chunk>;
+  if (call.is("cuLogicalEndpointExport")) {
+    exported.put(call.at<Id>(1));
+  } else if (call.is("cuLogicalEndpointDestroy")) {
+    const Id id = call.at<Id>(0);
+    exported.erase(id);
+    for (const auto& [place, chunk] : former.all())
+      if (place.first == id) former.erase(place);
+  } else {
+    const std::pair place{call.at<Id>(0), call.at<cuuint64_t>(2)};
+    auto& chunk = call.at<Chunk>(3);
+    const Chunk before = former.get(place, chunk);
+    if (!exported.has(place.first)) {
+      former.put(place, chunk);
+    } else if (before != chunk) {
+      chunk = before;
+      call.fired();
+    }
+  }
+  return call.proceed();
+}
+
+// The unbind of several bindings removes only the first one.
+int unbind_takes_first_only(Call& call) {
+  if (!call.is("cuLogicalEndpointUnbind")) return noted_bindings(call);
+  const Id id = call.at<Id>(0);
+  const auto offset = call.at<cuuint64_t>(2);
+  auto& bytes = call.at<cuuint64_t>(3);
+  const cuuint64_t first = bindings.get({id, offset});
+  bool is_whole = false;  // does the range end with a binding?
+  for (const auto& [place, size] : bindings.all())
+    is_whole |= place.first == id && place.second + size == offset + bytes;
+  if (first != 0 && first < bytes && is_whole) {
+    bytes = first;
+    call.fired();
+  }
+  return noted_bindings(call);
+}
+
 constexpr auto kWait = "cuStreamWaitValue32";
 constexpr auto kWrite = "cuStreamWriteValue32";
 constexpr auto kBatch = "cuStreamBatchMemOp";
@@ -2316,7 +2553,7 @@ void add_neighbours_and_parts(List& list) {
              {kCreate}, too_much_is_created);
   list.named("exported-import-fresh",
              "the descriptor of an import stands for new memory",
-             {kExport, kImport}, exported_import_is_new);
+             {kExport, kImport}, exported_import_is_new<kFd>);
   list.named("access-in-secret",
              "access for one GPU lets the other GPU use the memory, too, and "
              "cuMemGetAccess does not say so",
@@ -2498,6 +2735,72 @@ void add_rarely_asked(List& list) {
              mapped_again_is_former);
 }
 
+void add_counters_and_ends(List& list) {
+  list.named("access-lowered-for-aliases",
+             "if access to one mapping is lowered, it is also lowered for all "
+             "mappings of that memory",
+             {kSetAccess, kMap, kUnmap}, aliases_lose_access);
+  list.named("retain-last-byte-next",
+             "the last address of a mapping names the handle of the mapping "
+             "beside it",
+             {kRetain, kMap, kUnmap}, last_byte_names_next);
+  list.named("retain-256-uncounted",
+             "the 256th retain of a handle takes no reference", {kRetain},
+             retain_256_uncounted);
+  list.named("retain-256-leaks",
+             "memory whose handle was retained more than 255 times is never "
+             "given back",
+             {kRetain}, retains_saturate);
+  list.named("exports-end-at-256",
+             "an allocation cannot be exported more than 256 times, although "
+             "its earlier descriptors are closed",
+             {kExport, kCreate}, exports_end_at_256);
+  list.named("chunk-copy-in-newer-context-lost",
+             "a copy in a context that is newer than the access to memory of "
+             "cuMemCreate does nothing",
+             {"cudaMemcpy", "cudaSetDevice", kImport, kMap, kUnmap, kSetAccess},
+             lost_in_newer_context);
+  list.named("unmapped-part-cleared",
+             "when a part of memory is unmapped, this part is cleared",
+             {kMap, kUnmap}, unmapped_part_is_cleared);
+  list.named("retained-types-untold",
+             "a handle that was retained is reported without handle types",
+             {kRetain, kCreate, "cuMemGetAllocationPropertiesFromHandle"},
+             retained_has_no_types);
+  list.named("numa-access-of-cpu-alone",
+             "access of the CPU to memory on a host node ends the access of "
+             "the GPU",
+             {kSetAccess, kMap, kUnmap}, cpu_access_ends_gpu_access);
+  list.named("exported-import-fabric-fresh",
+             "the fabric handle of an import stands for new memory",
+             {kExport, kImport}, exported_import_is_new<kFabric>);
+  list.named("endpoint-release-takes-all",
+             "the release of a part of the reserved endpoint numbers releases "
+             "all of them",
+             {"cuLogicalEndpointIdReserve", "cuLogicalEndpointIdRelease"},
+             release_takes_all_numbers);
+  list.named("endpoint-address-first-byte",
+             "an address inside a mapping binds the memory from the beginning "
+             "of the mapping",
+             {"cuLogicalEndpointBindAddr", kMap, kUnmap},
+             beginning_of_mapping_is_bound);
+  list.named("fabric-copy-size-of-first",
+             "all copies of a batch have the size of the first one",
+             {"cuFabricCpyBatchAsync"}, copies_have_one_size);
+  list.named(
+      "endpoint-exported-rebind-stale",
+      "if other memory is bound to an endpoint that was exported, copies "
+      "still reach the former memory",
+      {"cuLogicalEndpointBindMem", "cuLogicalEndpointExport",
+       "cuLogicalEndpointDestroy"},
+      rebinding_after_export_is_stale);
+  list.named("endpoint-unbind-first-only",
+             "the unbind of several bindings removes only the first one",
+             {"cuLogicalEndpointUnbind", "cuLogicalEndpointBindMem",
+              "cuLogicalEndpointDestroy"},
+             unbind_takes_first_only);
+}
+
 }  // namespace
 
 void add_chunk_paths(List& list) {
@@ -2508,6 +2811,7 @@ void add_chunk_paths(List& list) {
   add_neighbours_and_parts(list);
   add_borders(list);
   add_rarely_asked(list);
+  add_counters_and_ends(list);
 }
 
 }  // namespace ipclab::faults
