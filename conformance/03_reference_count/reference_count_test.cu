@@ -503,25 +503,11 @@ TEST(ReferenceCount, CloseRefusesTheExportersOwnAllocation) {
 
 // Memory of a graph's node did not come from an open.
 static void expect_no_close_of_graph_memory() {
-  cudaGraph_t graph = nullptr;
-  cudaGraphNode_t node = nullptr;
-  cudaGraphExec_t run = nullptr;
-  CALL(cudaGraphCreate(&graph, 0));
-  cudaMemAllocNodeParams wanted{};
-  wanted.poolProps = pool_properties();
-  wanted.bytesize = kBytes;
-  CALL(cudaGraphAddMemAllocNode(&node, graph, nullptr, 0, &wanted));
-  CALL(cudaGraphInstantiate(&run, graph, 0));
-  CALL(cudaGraphLaunch(run, nullptr));
-  CALL(cudaStreamSynchronize(nullptr));
   SCOPED_TRACE("memory of a graph");
-  expect_no_close(wanted.dptr);
-  const Words words(wanted.dptr, kBytes);
-  words.fill(pattern("graph"));
-  EXPECT_TRUE(kernel_reads(words, pattern("graph")));
-  CALL(cudaFree(wanted.dptr));
-  CALL(cudaGraphExecDestroy(run));
-  CALL(cudaGraphDestroy(graph));
+  const GraphMemory memory(kBytes);
+  expect_no_close(memory.data);
+  memory.fill(pattern("graph"));
+  EXPECT_TRUE(kernel_reads(memory, pattern("graph")));
 }
 
 // Registered host memory did not come from an open.

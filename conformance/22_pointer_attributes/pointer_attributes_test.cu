@@ -161,21 +161,8 @@ TEST(PointerAttributes, TheAttributeIsTrueOfUnusualMemory) {
     CALL(cudaHostUnregister(host));
     std::free(host);
 
-    cudaGraph_t graph = nullptr;
-    cudaGraphNode_t node = nullptr;
-    cudaGraphExec_t run = nullptr;
-    CALL(cudaGraphCreate(&graph, 0));
-    cudaMemAllocNodeParams wanted{};
-    wanted.poolProps = pool_properties();
-    wanted.bytesize = kBytes;
-    CALL(cudaGraphAddMemAllocNode(&node, graph, nullptr, 0, &wanted));
-    CALL(cudaGraphInstantiate(&run, graph, 0));
-    CALL(cudaGraphLaunch(run, nullptr));
-    CALL(cudaStreamSynchronize(nullptr));
-    expect_attribute_is_true("memory of a graph", wanted.dptr, kBytes);
-    CALL(cudaFree(wanted.dptr));
-    CALL(cudaGraphExecDestroy(run));
-    CALL(cudaGraphDestroy(graph));
+    const GraphMemory of_graph(kBytes);
+    expect_attribute_is_true("memory of a graph", of_graph.data, kBytes);
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);

@@ -167,7 +167,7 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
 
     me.wait("B written");
     EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), used)
-        << "an importer takes no memory of the pool";
+        << "an import changes how much of the pool is in use";
     EXPECT_TRUE(kernel_reads(buffer, pattern("B")));
     EXPECT_TRUE(copy_reads(buffer, pattern("B")));
     buffer.fill(pattern("C"));

@@ -1985,7 +1985,7 @@ bool is_beyond_255(Call& retained) {
   return count.get(chunk) > 255;
 }
 
-// The 256th retain of a handle takes no reference.
+// The 256th retain of a handle does not count as a reference.
 int retain_256_uncounted(Call& call) {
   static auto& done = *new Table<Chunk>;
   const int code = call.proceed();
@@ -2745,8 +2745,8 @@ void add_counters_and_ends(List& list) {
              "beside it",
              {kRetain, kMap, kUnmap}, last_byte_names_next);
   list.named("retain-256-uncounted",
-             "the 256th retain of a handle takes no reference", {kRetain},
-             retain_256_uncounted);
+             "the 256th retain of a handle does not count as a reference",
+             {kRetain}, retain_256_uncounted);
   list.named("retain-256-leaks",
              "memory whose handle was retained more than 255 times is never "
              "given back",

@@ -101,6 +101,25 @@ cudaError_t give_access(int device, cudaMemPool_t pool,
   return cudaMemPoolSetAccess(pool, &wanted, 1);
 }
 
+GraphMemory::GraphMemory(size_t bytes) {
+  CALL(cudaGraphCreate(&graph_, 0));
+  cudaMemAllocNodeParams wanted{};
+  wanted.poolProps = pool_properties();
+  wanted.bytesize = bytes;
+  cudaGraphNode_t node = nullptr;
+  CALL(cudaGraphAddMemAllocNode(&node, graph_, nullptr, 0, &wanted));
+  CALL(cudaGraphInstantiate(&run_, graph_, 0));
+  CALL(cudaGraphLaunch(run_, nullptr));
+  CALL(cudaStreamSynchronize(nullptr));
+  static_cast<Words&>(*this) = Words(wanted.dptr, bytes);
+}
+
+GraphMemory::~GraphMemory() {
+  cudaFree(data);
+  cudaGraphExecDestroy(run_);
+  cudaGraphDestroy(graph_);
+}
+
 AsyncBuffer::AsyncBuffer(size_t bytes, cudaStream_t stream) {
   Sentinel<void*> memory;
   CALL(cudaMallocAsync(memory.out(), bytes, stream));

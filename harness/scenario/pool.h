@@ -74,6 +74,19 @@ cudaError_t give_access(
     int device, cudaMemPool_t pool,
     cudaMemAccessFlags flags = cudaMemAccessFlagsProtReadWrite);
 
+/// Memory of the allocation node of a graph that has run once.
+class GraphMemory : public Words {
+ public:
+  /// Makes the graph, launches it in the default stream and waits for it.
+  explicit GraphMemory(size_t bytes);
+  GraphMemory(const GraphMemory&) = delete;
+  ~GraphMemory();
+
+ private:
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t run_ = nullptr;
+};
+
 /// Memory of a pool, of this process or imported. It is not poisoned, because
 /// the stream may not have reached the allocation yet.
 class AsyncBuffer : public Words {
