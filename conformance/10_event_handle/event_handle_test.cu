@@ -443,44 +443,32 @@ uint32_t word_at(const Words& words) {
   return seen;
 }
 
-// Each kind of work is queued directly after a wait, in a stream of its own.
-// One more stream still has work when it is told to wait, and one is destroyed
-// while it waits. A host thread waits for the whole GPU meanwhile.
+// Streams that share a queue of the hardware wait for one another, and a context
+// has 8 queues if the user says nothing else. So at most four streams wait at
+// the same time: other queues stay free for work that comes too early.
+
+// Copies of rows and between GPUs, and writes of words, are queued directly
+// after a wait, each in a stream of its own. Host threads wait meanwhile.
 void other_works_after_a_wait(Role& me, const Pattern& written) {
   constexpr size_t kRows = 2;
-  static std::atomic<int> called;  // by the host functions
-  called = 0;
   const DeviceBuffer by_rows(kBytes), by_peer(kBytes), word(kBytes),
-      batched(kBytes), later(kBytes), last(kBytes);
-  const Words words[] = {word, batched, later, last};
-  const Stream rows, peer, writes, batches, busy, calls, driver_calls;
-  const cudaStream_t all[] = {rows, peer,  writes,      batches,
-                              busy, calls, driver_calls};
-  cudaStream_t destroyed = nullptr;
-  CALL(cudaStreamCreateWithFlags(&destroyed, cudaStreamNonBlocking));
+      batched(kBytes);
+  const Words words[] = {word, batched};
+  const Stream rows, peer, writes, batches;
+  const cudaStream_t all[] = {rows, peer, writes, batches};
   for (const Words& each : words) CALL(cudaMemset(each.data, 0, kBytes));
   CALL(cudaDeviceSynchronize());
   const auto handles = me.receive<Handles>("handles");
   LegacyMapping mapping(handles.memory, kBytes);
   SharedEvent event(handles.event);
-  Latch latch;
-  latch.hold(busy);
   for (const cudaStream_t each : all)
     EXPECT_SUCCESS(cudaStreamWaitEvent(each, event, 0));
-  latch.release();
   CALL(cudaMemcpy2DAsync(by_rows.data, kBytes / kRows, mapping.data,
                          kBytes / kRows, kBytes / kRows, kRows,
                          cudaMemcpyDeviceToDevice, rows));
   CALL(cudaMemcpyPeerAsync(by_peer.data, 0, mapping.data, 0, kBytes, peer));
-  EXPECT_SUCCESS(write_word(words[0], 7, writes));
-  EXPECT_SUCCESS(write_word_by_batch(words[1], 7, batches));
-  EXPECT_SUCCESS(write_word(words[2], 7, busy));
-  const auto count = [](void*) { ++called; };
-  CALL(cudaLaunchHostFunc(calls, count, nullptr));
-  CALL(DRIVER(cuLaunchHostFunc)(driver_calls, count, nullptr));
-  EXPECT_SUCCESS(cudaStreamWaitEvent(destroyed, event, 0));
-  EXPECT_SUCCESS(write_word(words[3], 7, destroyed));
-  CALL(cudaStreamDestroy(destroyed));  // the work of the stream goes on
+  EXPECT_SUCCESS(write_word(word, 7, writes));
+  EXPECT_SUCCESS(write_word_by_batch(batched, 7, batches));
   look_on(me);
   EXPECT_TRUE(is_held(rows)) << "before the work was done";
   for (const cudaStream_t each : all) {
@@ -489,7 +477,6 @@ void other_works_after_a_wait(Role& me, const Pattern& written) {
   }
   for (const Words& each : words)
     EXPECT_EQ(word_at(each), 0u) << "before the work was done";
-  EXPECT_EQ(called, 0) << "before the work was done";
   HostWait host("cudaDeviceSynchronize",
                 []() -> cudaError_t { return cudaDeviceSynchronize(); });
   const auto in_a_context = [](auto call) {
@@ -512,9 +499,51 @@ void other_works_after_a_wait(Role& me, const Pattern& written) {
   EXPECT_TRUE(kernel_reads(by_rows, written)) << "by rows";
   EXPECT_TRUE(kernel_reads(by_peer, written)) << "by cudaMemcpyPeerAsync";
   for (const Words& each : words) EXPECT_EQ(word_at(each), 7u);
-  EXPECT_EQ(called, 2) << "calls of the host functions";
   event.destroy();
   mapping.close();
+  me.signal("closed");
+}
+
+// Host functions are queued directly after a wait. One more stream still has
+// work when it is told to wait, and one is destroyed while it waits.
+void unusual_streams_wait(Role& me) {
+  static std::atomic<int> called;  // by the host functions
+  called = 0;
+  const DeviceBuffer later(kBytes), last(kBytes);
+  const Words words[] = {later, last};
+  const Stream busy, calls, driver_calls;
+  const cudaStream_t all[] = {busy, calls, driver_calls};
+  cudaStream_t destroyed = nullptr;
+  CALL(cudaStreamCreateWithFlags(&destroyed, cudaStreamNonBlocking));
+  for (const Words& each : words) CALL(cudaMemset(each.data, 0, kBytes));
+  CALL(cudaDeviceSynchronize());
+  const auto handles = me.receive<Handles>("handles");
+  SharedEvent event(handles.event);
+  Latch latch;
+  latch.hold(busy);
+  for (const cudaStream_t each : all)
+    EXPECT_SUCCESS(cudaStreamWaitEvent(each, event, 0));
+  latch.release();
+  EXPECT_SUCCESS(write_word(later, 7, busy));
+  const auto count = [](void*) { ++called; };
+  CALL(cudaLaunchHostFunc(calls, count, nullptr));
+  CALL(DRIVER(cuLaunchHostFunc)(driver_calls, count, nullptr));
+  EXPECT_SUCCESS(cudaStreamWaitEvent(destroyed, event, 0));
+  EXPECT_SUCCESS(write_word(last, 7, destroyed));
+  CALL(cudaStreamDestroy(destroyed));  // the work of the stream goes on
+  look_on(me);
+  EXPECT_TRUE(is_held(busy)) << "before the work was done";
+  for (const cudaStream_t each : all)
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(each));
+  for (const Words& each : words)
+    EXPECT_EQ(word_at(each), 0u) << "before the work was done";
+  EXPECT_EQ(called, 0) << "before the work was done";
+  me.signal("ready");
+  for (const cudaStream_t each : all) EXPECT_TRUE(passes(each));
+  CALL(cudaDeviceSynchronize());  // also for the stream that was destroyed
+  for (const Words& each : words) EXPECT_EQ(word_at(each), 7u);
+  EXPECT_EQ(called, 2) << "calls of the host functions";
+  event.destroy();
   me.signal("closed");
 }
 
@@ -525,9 +554,13 @@ TEST(EventHandle, AWaitHoldsOtherKindsOfWork) {
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", records_late(written));
-  scenario.role("importer",
-                [written](Role& me) { other_works_after_a_wait(me, written); });
+  scenario.role("exporter", [written](Role& me) {
+    for (int i = 0; i < 2; ++i) records_late(written)(me);
+  });
+  scenario.role("importer", [written](Role& me) {
+    other_works_after_a_wait(me, written);
+    unusual_streams_wait(me);
+  });
   scenario.run(30s);
 }
 
@@ -589,52 +622,70 @@ const Kind kKinds[] = {
                                       address_of(from.data), kBytes, stream));
      },
      true}};
-constexpr size_t kKindsCount = std::size(kKinds);
+constexpr size_t kAtOnce = 3;
+static_assert(std::size(kKinds) % kAtOnce == 0);
 
-// Queues each kind of work directly after a wait, in a stream of its own, and
-// also copies from and to the host.
-void further_works_after_a_wait(Role& me, const Pattern& written) {
-  const Stream streams[kKindsCount], from_host, to_host;
+// Queues kAtOnce of the kinds directly after a wait, each in a stream of its
+// own.
+void further_works_after_a_wait(Role& me, const Pattern& written,
+                                const Kind* kinds) {
+  const Stream streams[kAtOnce];
   std::vector<std::unique_ptr<DeviceBuffer>> targets;
+  const DeviceBuffer source(kBytes);
+  for (size_t i = 0; i < kAtOnce; ++i) {
+    targets.push_back(std::make_unique<DeviceBuffer>(kBytes));
+    kinds[i].queue(*targets[i], source, streams[i]);  // loads the kernels
+    EXPECT_TRUE(passes(streams[i]));
+    CALL(cudaMemset(targets[i]->data, 0, kBytes));
+  }
+  CALL(cudaDeviceSynchronize());
+  const auto handles = me.receive<Handles>("handles");
+  LegacyMapping mapping(handles.memory, kBytes);
+  SharedEvent event(handles.event);
+  for (size_t i = 0; i < kAtOnce; ++i) {
+    EXPECT_SUCCESS(cudaStreamWaitEvent(streams[i], event, 0));
+    kinds[i].queue(*targets[i], mapping, streams[i]);
+  }
+  look_on(me);
+  EXPECT_TRUE(is_held(streams[0])) << "before the work was done";
+  for (size_t i = 0; i < kAtOnce; ++i)
+    EXPECT_EQ(word_at(*targets[i]), 0u) << kinds[i].name << " comes early";
+  me.signal("ready");
+  for (size_t i = 0; i < kAtOnce; ++i) {
+    EXPECT_TRUE(passes(streams[i])) << kinds[i].name;
+    EXPECT_EQ(word_at(*targets[i]), kinds[i].copies ? written.at(0) : kSevens)
+        << kinds[i].name;
+  }
+  event.destroy();
+  mapping.close();
+  me.signal("closed");
+}
+
+// The same for copies from and to the host.
+void host_copies_after_a_wait(Role& me, const Pattern& written) {
+  const Stream from_host, to_host;
   const DeviceBuffer set(kBytes);
   const PinnedBuffer source(sizeof kSevens), target(sizeof kSevens);
   const volatile uint32_t& copied = target.data[0];
   source.data[0] = kSevens;
-  for (size_t i = 0; i < kKindsCount; ++i) {
-    targets.push_back(std::make_unique<DeviceBuffer>(kBytes));
-    kKinds[i].queue(*targets[i], set, streams[i]);  // loads the kernels
-    EXPECT_TRUE(passes(streams[i]));
-    CALL(cudaMemset(targets[i]->data, 0, kBytes));
-  }
   CALL(cudaMemset(set.data, 0, kBytes));
   CALL(cudaDeviceSynchronize());
   const auto handles = me.receive<Handles>("handles");
   LegacyMapping mapping(handles.memory, kBytes);
   SharedEvent event(handles.event);
-  for (size_t i = 0; i < kKindsCount; ++i) {
-    EXPECT_SUCCESS(cudaStreamWaitEvent(streams[i], event, 0));
-    kKinds[i].queue(*targets[i], mapping, streams[i]);
-  }
   EXPECT_SUCCESS(cudaStreamWaitEvent(from_host, event, 0));
   CALL(cudaMemcpyAsync(set.data, source.data, sizeof(uint32_t),
                        cudaMemcpyHostToDevice, from_host));
   look_on(me);
-  EXPECT_TRUE(is_held(streams[0])) << "before the work was done";
-  for (size_t i = 0; i < kKindsCount; ++i)
-    EXPECT_EQ(word_at(*targets[i]), 0u) << kKinds[i].name << " comes early";
+  EXPECT_TRUE(is_held(from_host)) << "before the work was done";
   EXPECT_EQ(word_at(set), 0u) << "a copy from the host comes early";
-  // The copies above could wait for this one in a queue of the hardware.
+  // word_at() could wait for this copy in a queue of the hardware.
   EXPECT_SUCCESS(cudaStreamWaitEvent(to_host, event, 0));
   CALL(cudaMemcpyAsync(target.data, mapping.data, sizeof(uint32_t),
                        cudaMemcpyDeviceToHost, to_host));
   EXPECT_TRUE(is_held(to_host)) << "before the work was done";
   EXPECT_EQ(copied, 0u) << "a copy to the host comes early";
   me.signal("ready");
-  for (size_t i = 0; i < kKindsCount; ++i) {
-    EXPECT_TRUE(passes(streams[i])) << kKinds[i].name;
-    EXPECT_EQ(word_at(*targets[i]), kKinds[i].copies ? written.at(0) : kSevens)
-        << kKinds[i].name;
-  }
   EXPECT_TRUE(passes(from_host));
   EXPECT_EQ(word_at(set), kSevens) << "a copy from the host";
   EXPECT_TRUE(passes(to_host));
@@ -651,9 +702,15 @@ TEST(EventHandle, AWaitHoldsFurtherKindsOfWork) {
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", records_late(written));
+  scenario.role("exporter", [written](Role& me) {
+    for (size_t i = 0; i < std::size(kKinds) / kAtOnce; ++i)
+      records_late(written)(me);
+    records_late(written)(me);  // for the copies
+  });
   scenario.role("importer", [written](Role& me) {
-    further_works_after_a_wait(me, written);
+    for (size_t i = 0; i < std::size(kKinds); i += kAtOnce)
+      further_works_after_a_wait(me, written, kKinds + i);
+    host_copies_after_a_wait(me, written);
   });
   scenario.run(30s);
 }

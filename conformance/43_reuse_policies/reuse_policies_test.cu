@@ -791,8 +791,9 @@ TEST(ReusePolicies, MemoryOutlivesItsContext) {
       EXPECT_TRUE(kernel_reads(of_pool, pattern("of the pool")));
       EXPECT_TRUE(copy_reads(of_pool, pattern("of the pool")));
       EXPECT_TRUE(kernel_reads(of_preset, pattern("of the default pool")));
-      const AsyncBuffer next(pool, kBytes);  // must be other memory
+      AsyncBuffer next(pool, kBytes);  // must be other memory
       next.fill(pattern("next"));
+      next.free_async();
     }
     expect_free_async(api, of_pool);
     expect_free_async(api, of_preset);

@@ -569,7 +569,8 @@ int other_kind_skips_word(Call& call) {
   const auto is_kind = [](cudaStream_t one, bool null) {
     return null ? is_default(one) : waits_for_null_stream(one);
   };
-  if (!is_kind(stream, !of_default)) return call.proceed();
+  if (is_captured(stream) || !is_kind(stream, !of_default))
+    return call.proceed();
   for (const auto& each : told_to_wait.all())
     if (is_kind(each.first, of_default) && waits_for_word(each.first)) {
       stream = private_stream();

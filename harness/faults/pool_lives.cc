@@ -363,13 +363,13 @@ int maxsize_not_of_current_pool(Call& call) {
 int destroyed_pool_keeps_memory(Call& call) {
   const bool is_own = destroys(call) && own_pools.has(pool_of(call)) &&
                       gpu_of(pool_of(call)) == current_gpu();
-  const auto unused = is_own ? attribute(pool_of(call), kReserved) -
-                                   attribute(pool_of(call), kUsed)
-                             : 0;
+  const auto reserved = is_own ? attribute(pool_of(call), kReserved) : 0;
+  // On driver 580, memory that cudaFree has freed stays in use here.
+  const auto used = is_own ? attribute(pool_of(call), kUsed) : 0;
   const int code = noted_pools(call);
   void* kept = nullptr;
-  if (code == kSuccess && unused != 0 &&
-      cudaMalloc(&kept, unused) == cudaSuccess)
+  if (code == kSuccess && reserved > used &&
+      cudaMalloc(&kept, reserved - used) == cudaSuccess)
     call.fired();
   return code;
 }

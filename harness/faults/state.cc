@@ -388,23 +388,25 @@ int cancellable(Call& call, Note note, std::chrono::seconds most) {
   return code;
 }
 
-// A wait ends when the event is destroyed.
+// All waits for an event end when it is destroyed. Not only the last one: the
+// driver may run the host functions of all streams in one thread.
 int destroy_cancels_waits(Call& call) {
-  static Table<cudaEvent_t, Cancellable*> waits;
+  static Table<Cancellable*, cudaEvent_t> waits;
   if (call.is("cudaEventDestroy")) {
-    Cancellable* const wait = waits.get(call.at<cudaEvent_t>(0));
-    if (wait != nullptr && cudaEventQuery(wait->reached) == cudaErrorNotReady) {
+    for (const auto& [wait, event] : waits.all()) {
+      if (event != call.at<cudaEvent_t>(0)) continue;
+      waits.erase(wait);
+      if (cudaEventQuery(wait->reached) != cudaErrorNotReady) continue;
       cudaGetLastError();
       wait->cancelled = true;
       call.fired();
     }
-    waits.erase(call.at<cudaEvent_t>(0));
     return noted_event(call);
   }
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event)) return noted_event(call);
   return cancellable(
-      call, [&](Cancellable* wait) { waits.put(event, wait); }, kTurn);
+      call, [&](Cancellable* wait) { waits.put(wait, event); }, kTurn);
 }
 
 // The wait of a stream for an imported event or for a word ends after a second.

@@ -66,10 +66,7 @@ def read(build: Path) -> list[Case]:
     if (listed := packed.tests(build)) is not None:
         return [_case(build, test) for test in listed]
     if not (build / "CTestTestfile.cmake").is_file():
-        raise UsageError(
-            f"{build}: no build here; make one with: "
-            f"cmake -S . -B {build} -G Ninja && cmake --build {build}"
-        )
+        raise _no_build(build)
     if shutil.which("ctest") is None:
         raise UsageError("ctest is not in PATH; install CMake 3.25 or newer")
     try:
@@ -139,16 +136,24 @@ def source_folder(build: Path) -> Path:
     """The source tree that the build folder was made from (CMakeCache.txt).
 
     For a packed suite, the folder with the files that the runner reads. Raises
-    HarnessError if CMakeCache.txt does not say it.
+    UsageError if there is no build, and HarnessError if CMakeCache.txt does not say it.
     """
     if (kept := packed.source(build)) is not None:
         return kept
     cache = build / "CMakeCache.txt"
-    if cache.is_file():
-        for line in cache.read_text(errors="replace").splitlines():
-            if line.startswith("CMAKE_HOME_DIRECTORY:"):
-                return Path(line.partition("=")[2])
+    if not cache.is_file():
+        raise _no_build(build)
+    for line in cache.read_text(errors="replace").splitlines():
+        if line.startswith("CMAKE_HOME_DIRECTORY:"):
+            return Path(line.partition("=")[2])
     raise HarnessError(f"{cache}: does not contain the path of the source tree")
+
+
+def _no_build(build: Path) -> UsageError:
+    return UsageError(
+        f"{build}: no build here; make one with: "
+        f"cmake -S . -B {build} -G Ninja && cmake --build {build}"
+    )
 
 
 def _case(build: Path, test: dict[str, Any]) -> Case:

@@ -64,7 +64,12 @@ FEW_QUEUES = {
 }
 # Tests of these lessons hold one stream while many others must go on. Streams that
 # share a queue wait for one another, so these tests keep the driver's own numbers.
-NEED_QUEUES = ("11_event_ping_pong", "12_event_refusals", "13_device_flags")
+NEED_QUEUES = (
+    "10_event_handle",
+    "11_event_ping_pong",
+    "12_event_refusals",
+    "13_device_flags",
+)
 STOPPED = 3  # exit code
 EVERYBODY_PASSES = 0o711
 UNKNOWN = "ipclab faults: no fault '"  # the library prints it and exits
