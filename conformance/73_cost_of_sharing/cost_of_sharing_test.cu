@@ -31,6 +31,11 @@ const std::vector<std::string> kImporters = {"importer", "second importer"};
 Owned opened_for_nothing(Role& me, const std::function<Owned(Role&)>& open,
                          int opens) {
   const size_t before = free_memory();
+  int gpu = -1;
+  cudaDeviceProp device{};
+  CALL(cudaGetDevice(&gpu));
+  CALL(cudaGetDeviceProperties(&device, gpu));
+  EXPECT_LE(before, device.totalGlobalMem);
   Owned opened;
   for (int i = 0; i < opens; ++i) {
     SCOPED_TRACE("open " + std::to_string(i + 1));
