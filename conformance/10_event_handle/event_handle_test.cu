@@ -443,9 +443,9 @@ uint32_t word_at(const Words& words) {
   return seen;
 }
 
-// Streams that share a queue of the hardware wait for one another, and a context
-// has 8 queues if the user says nothing else. So at most four streams wait at
-// the same time: other queues stay free for work that comes too early.
+// Streams that share a queue of the hardware wait for one another, and a
+// context has 8 queues if the user says nothing else. So at most four streams
+// wait at the same time: other queues stay free for work that comes too early.
 
 // Copies of rows and between GPUs, and writes of words, are queued directly
 // after a wait, each in a stream of its own. Host threads wait meanwhile.
