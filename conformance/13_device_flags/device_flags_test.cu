@@ -935,6 +935,30 @@ void expect_word_comes_after_work(
   EXPECT_EQ(value_at(word.data), kAwaited);
 }
 
+// A stream that is destroyed while it waits does the rest of its work later.
+void expect_wait_outlives_its_stream(const Words& word) {
+  const DeviceBuffer target(kWordBytes);
+  const Stream writes;
+  cudaStream_t waiting = nullptr;
+  cudaEvent_t done = nullptr;
+  clear(word);
+  clear(target);
+  CALL(cudaStreamCreateWithFlags(&waiting, cudaStreamNonBlocking));
+  CALL(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
+  EXPECT_SUCCESS(wait_for(word, kAwaited, waiting));
+  CALL(cudaMemsetAsync(target.data, 1, 1, waiting));
+  CALL(cudaEventRecord(done, waiting));
+  CALL(cudaStreamDestroy(waiting));
+  EXPECT_TRUE(is_held(done)) << "the destroy ends the wait";
+  EXPECT_EQ(value_at(target.data), 0u) << "the destroy ends the wait";
+  EXPECT_EQ(value_at(word.data), 0u);
+  EXPECT_SUCCESS(write(word, kAwaited, writes));
+  CALL(cudaStreamWaitEvent(writes, done, 0));
+  EXPECT_TRUE(passes(writes));
+  EXPECT_EQ(value_at(target.data), 1u) << "work of a stream is lost";
+  CALL(cudaEventDestroy(done));
+}
+
 }  // namespace
 
 TEST(DeviceFlags, AWaitHoldsWorkOfEveryKind) {
@@ -948,6 +972,7 @@ TEST(DeviceFlags, AWaitHoldsWorkOfEveryKind) {
       return wait_for(word, kAwaited, waiting);
     });
     expect_default_stream_is_held();
+    expect_wait_outlives_its_stream(word);
   });
   scenario.run(20s);
 }
@@ -1648,6 +1673,29 @@ static void expect_each_wait_of_a_batch(const Words& words) {
   ASSERT_TRUE(passes(waits));
 }
 
+// "The operations are enqueued in the order they appear in the array": the last
+// of several writes of a word counts, whatever their sizes are.
+static void expect_last_write_of_a_batch(const Words& word) {
+  const Stream stream;
+  const auto narrow = [&](uint32_t* address, uint32_t value) {
+    return writing(CU_STREAM_MEM_OP_WRITE_VALUE_32, address, value);
+  };
+  Operation wide = writing(CU_STREAM_MEM_OP_WRITE_VALUE_64, word.data, 0);
+  wide.writeValue.value64 = 9 * kHigh + 9;
+  clear(word);
+  EXPECT_SUCCESS(
+      batch({narrow(word.data, 1), narrow(word.data, 2), narrow(word.data, 3)},
+            stream));
+  EXPECT_TRUE(passes(stream));
+  EXPECT_EQ(value_at(word.data), 3u);
+  EXPECT_SUCCESS(batch({wide, narrow(word.data + 1, 5)}, stream));
+  EXPECT_TRUE(passes(stream));
+  EXPECT_EQ(value_at<uint64_t>(word.data), 5 * kHigh + 9);
+  EXPECT_SUCCESS(batch({narrow(word.data + 1, 6), wide}, stream));
+  EXPECT_TRUE(passes(stream));
+  EXPECT_EQ(value_at<uint64_t>(word.data), 9 * kHigh + 9);
+}
+
 // A wait for 64 bits in a batch has the conditions of a single wait.
 static void expect_conditions_64_in_a_batch(const Words& word) {
   const Stream waits, writes;
@@ -1692,6 +1740,7 @@ TEST(DeviceFlags, EveryStreamAndThreadHasBatches) {
     for (const bool registered : {false, true})
       expect_word_on_host(waits_by_batch, writes_by_batch, registered);
     expect_conditions_in_a_batch(words);
+    expect_last_write_of_a_batch(words);
     expect_each_wait_of_a_batch(words);
     expect_both_waits_hold(words, [](const auto& pair, cudaStream_t stream) {
       EXPECT_SUCCESS(batch({waiting_for(pair[0].data, kAwaited),
@@ -1763,6 +1812,16 @@ TEST(DeviceFlags, ABatchHasRoomFor255Operations) {
                    CUDA_ERROR_NOT_SUPPORTED);
     EXPECT_TRUE(passes(stream));
     EXPECT_EQ(value_at(words.data + kMost), 0u) << "a batch that was refused";
+    // Also where the lowest bits of the count are a small number.
+    for (const size_t count : {257, 511, 512, 65'537}) {
+      SCOPED_TRACE(count);
+      clear(words);
+      all.resize(count, all.front());
+      EXPECT_REFUSED(batch(all, stream), CUDA_ERROR_INVALID_VALUE,
+                     CUDA_ERROR_NOT_SUPPORTED);
+      EXPECT_TRUE(passes(stream));
+      EXPECT_EQ(value_at(words.data), 0u) << "a batch that was refused";
+    }
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);

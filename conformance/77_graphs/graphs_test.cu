@@ -46,8 +46,11 @@ class Replay {
   ~Replay() { cudaGraphExecDestroy(replay_); }
 
   // Launches without events, in the given stream.
-  void launch_in(cudaStream_t stream) const {
-    CALL(cudaGraphLaunch(replay_, stream));
+  void launch_in(cudaStream_t stream, bool by_driver = false) const {
+    if (by_driver)
+      CALL(DRIVER(cuGraphLaunch)(replay_, stream));
+    else
+      CALL(cudaGraphLaunch(replay_, stream));
   }
 
   void launch() const {
@@ -66,6 +69,39 @@ class Replay {
 
 Pattern round_pattern(int round) {
   return pattern("round " + std::to_string(round));
+}
+
+// A launch waits for the earlier work of the stream that it names, also if this
+// is not the stream of earlier launches. `copy` is what the graph writes.
+void expect_launch_waits_for_its_stream(const Replay& replay,
+                                        const DeviceBuffer& copy,
+                                        const Pattern& written) {
+  const Stream other, reader, blocking(Stream::Kind::kBlocking);
+  const PinnedBuffer seen(sizeof(uint32_t));
+  const struct {
+    const char* name;
+    cudaStream_t stream;
+    bool by_driver;
+  } launches[] = {{"another stream", other, true},
+                  {"a blocking stream", blocking, false},
+                  {"the null stream", nullptr, true},
+                  {"the thread's default stream", cudaStreamPerThread, false}};
+  for (const auto& [name, stream, by_driver] : launches) {
+    SCOPED_TRACE(name);
+    copy.poison();
+    CALL(cudaDeviceSynchronize());
+    Latch latch;
+    latch.hold(stream);
+    replay.launch_in(stream, by_driver);
+    EXPECT_TRUE(is_held(stream)) << "the work before the launch is held";
+    CALL(cudaMemcpyAsync(seen.data, copy.data, sizeof(uint32_t),
+                         cudaMemcpyDeviceToHost, reader));
+    EXPECT_TRUE(passes(reader));
+    EXPECT_NE(seen.data[0], written.at(0)) << "the graph runs too early";
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(copy_reads(copy, written));
+  }
 }
 
 // In each round the exporter's graph copies new values into the shared memory,
@@ -138,6 +174,8 @@ void rounds(Events events, Judge judge) {
         beside.release();
         EXPECT_TRUE(passes(stream));
         EXPECT_TRUE(passes(other));
+        expect_launch_waits_for_its_stream(replay, copy,
+                                           round_pattern(kRounds - 1));
       }
     }
     judge(me, wrong.so_far());

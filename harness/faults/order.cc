@@ -493,6 +493,25 @@ int replay_ahead_of_stream(Call& launch) {
   return code;
 }
 
+// A graph that is launched in another stream than the first time does not wait
+// for the earlier work of that stream.
+int launch_elsewhere_ahead(Call& launch) {
+  static Table<void*, cudaStream_t> firsts;
+  auto& stream = launch.at<cudaStream_t>(1);
+  void* const graph = launch.at<void*>(0);
+  if (is_captured(stream)) return launch.proceed();
+  if (!firsts.has(graph)) firsts.put(graph, stream);
+  if (firsts.get(graph) == stream) return launch.proceed();
+  const cudaStream_t own = stream;
+  stream = private_stream();
+  if (is_busy(own)) launch.fired();
+  const int code = launch.proceed();
+  cudaEventRecord(mark_of(stream), stream);
+  cudaStreamWaitEvent(own, mark_of(stream), 0);
+  stream = own;
+  return code;
+}
+
 // --- who else waits ----------------------------------------------------------
 
 // Only the hosts of the process that waits first for an imported event wait.
@@ -782,6 +801,10 @@ void add_order(List& list) {
              "from its second launch on, a graph does not wait for the earlier "
              "work of its stream",
              {"cudaGraphLaunch"}, replay_ahead_of_stream);
+  list.named("launch-elsewhere-ahead",
+             "a graph that is launched in another stream than the first time "
+             "does not wait for the earlier work of that stream",
+             {"cudaGraphLaunch"}, launch_elsewhere_ahead);
   constexpr auto kWaitWord = "cuStreamWaitValue32";
   list.named("host-wait-of-one-process",
              "only the hosts of one process wait for an imported event",

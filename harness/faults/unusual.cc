@@ -677,6 +677,21 @@ int event_65th_is_first(Call& call) {
   return noted_event(call);
 }
 
+// A process has 256 slots for imported events: event 256 is event 0.
+int events_share_slots(Call& call) {
+  static auto& handles = *new std::vector<cudaIpcEventHandle_t>;
+  constexpr size_t kSlots = 256;
+  if (opens_event(call)) {
+    auto& handle = call.at<cudaIpcEventHandle_t>(1);
+    if (handles.size() >= kSlots) {
+      handle = handles[handles.size() % kSlots];
+      call.fired();
+    }
+    handles.push_back(handle);
+  }
+  return noted_event(call);
+}
+
 // Where the processes that share an event keep whether it is complete.
 std::string completion_of(cudaEvent_t event) {
   char here[64];
@@ -1187,6 +1202,11 @@ void add_unusual(List& list) {
   list.named("event-65th-is-first",
              "if 64 events are open, the next handle opens the first event",
              {kOpenEvent, kDestroy}, event_65th_is_first);
+  list.named("event-256-slots",
+             "a process has 256 slots for imported events: the next event is "
+             "the first one",
+             {"cudaIpcOpenEventHandle", "cudaEventDestroy"},
+             events_share_slots);
   list.named("export-clears-record",
              "an export completes an event whose record is pending",
              {kCreate, kDestroy, kGetEvent, kRecord, kRecordFlags, kQuery,

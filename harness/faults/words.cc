@@ -340,6 +340,82 @@ int batch_flags_ignored(Call& call) {
   return call.proceed();
 }
 
+// A batch has as many operations as the lowest eight bits of their number say.
+int batch_count_of_8_bits(Call& batch) {
+  auto& count = batch.at<unsigned>(1);
+  if (count <= 0xFF) return batch.proceed();
+  count &= 0xFF;
+  if (count == 0) return no_wait(batch);
+  batch.fired();
+  return batch.proceed();
+}
+
+bool writes(const CUstreamBatchMemOpParams& one) {
+  return one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ||
+         one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+}
+
+// Proceeds with other operations.
+int proceed_with(Call& batch, std::vector<CUstreamBatchMemOpParams>& list) {
+  batch.at<CUstreamBatchMemOpParams*>(2) = list.data();
+  batch.at<unsigned>(1) = static_cast<unsigned>(list.size());
+  batch.fired();
+  return batch.proceed();
+}
+
+// Of writes of one word directly after each other, the first one counts.
+int batch_keeps_first_write(Call& batch) {
+  const auto* const all = batch.at<CUstreamBatchMemOpParams*>(2);
+  const unsigned count = batch.at<unsigned>(1);
+  if (count >= 256) return batch.proceed();
+  std::vector<CUstreamBatchMemOpParams> kept;
+  for (unsigned i = 0; i < count; ++i)
+    if (i == 0 || !writes(all[i]) || !writes(all[i - 1]) ||
+        all[i].writeValue.address != all[i - 1].writeValue.address)
+      kept.push_back(all[i]);
+  return kept.size() < count ? proceed_with(batch, kept) : batch.proceed();
+}
+
+// Of the writes of a batch, those of 64 bits come first.
+int batch_writes_wide_first(Call& batch) {
+  const auto* const all = batch.at<CUstreamBatchMemOpParams*>(2);
+  const unsigned count = batch.at<unsigned>(1);
+  if (count >= 256) return batch.proceed();
+  std::vector<CUstreamBatchMemOpParams> wide, rest;
+  bool other = false;
+  for (unsigned i = 0; i < count; ++i) {
+    if (!writes(all[i])) return batch.proceed();
+    const bool is_wide = all[i].operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    other |= is_wide && !rest.empty();
+    (is_wide ? wide : rest).push_back(all[i]);
+  }
+  if (!other) return batch.proceed();
+  wide.insert(wide.end(), rest.begin(), rest.end());
+  return proceed_with(batch, wide);
+}
+
+// The wait for a word ends when its stream is destroyed.
+int destroy_ends_word_wait(Call& call) {
+  struct Wait {
+    CUdeviceptr address = 0;
+    cuuint32_t value = 0;
+  };
+  static Table<cudaStream_t, Wait> waits;
+  const auto stream = call.at<cudaStream_t>(0);
+  if (call.is("cuStreamWaitValue32")) {
+    waits.put(stream, {call.at<CUdeviceptr>(1), call.at<cuuint32_t>(2)});
+    return call.proceed();
+  }
+  if (waits.has(stream) && is_busy(stream)) {
+    const Wait wait = waits.get(stream);
+    call.fired();
+    DRIVER_CALL(cuStreamWriteValue32)
+    (private_stream(), wait.address, wait.value, CU_STREAM_WRITE_VALUE_DEFAULT);
+  }
+  waits.erase(stream);
+  return call.proceed();
+}
+
 // --- parts of 64 bits, long batches, two streams at one word -----------------
 
 // A wait for a missing bit looks at the lower half of a word of 64 bits.
@@ -549,6 +625,21 @@ void add_words(List& list) {
   list.named("batch-flags-ignored",
              "a batch with a flag that does not exist is accepted", {kBatch},
              batch_flags_ignored);
+  list.named("batch-count-8-bits",
+             "a batch has as many operations as the lowest eight bits of their "
+             "number say",
+             {kBatch}, batch_count_of_8_bits);
+  list.named("batch-keeps-first-write",
+             "of writes of one word directly after each other in a batch, the "
+             "first one counts",
+             {kBatch}, batch_keeps_first_write);
+  list.named("batch-writes-wide-first",
+             "of the writes of a batch, those of 64 bits come first", {kBatch},
+             batch_writes_wide_first);
+  list.named("stream-destroy-ends-word-wait",
+             "the destroy of a stream ends its wait for a word",
+             {"cudaStreamDestroy", "cuStreamWaitValue32"},
+             destroy_ends_word_wait);
   list.named("wait64-nor-lower-half",
              "a stream that waits for a missing bit (NOR) of a word of 64 bits "
              "looks at the lower 32 bits",
