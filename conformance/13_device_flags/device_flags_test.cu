@@ -691,12 +691,14 @@ void prepare(const Words& target) {
   CALL(cudaDeviceSynchronize());
 }
 
-// A graph that sets the first word of `target`.
+// A graph that sets the first word of `target`, after `held_by` is released.
 class SettingGraph {
  public:
-  SettingGraph(const Words& target, cudaStream_t stream) {
+  SettingGraph(const Words& target, cudaStream_t stream,
+               Latch* held_by = nullptr) {
     cudaGraph_t graph = nullptr;
     CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    if (held_by != nullptr) held_by->hold(stream);
     CALL(cudaMemsetAsync(target.data, 7, sizeof(uint32_t), stream));
     CALL(cudaStreamEndCapture(stream, &graph));
     CALL(cudaGraphInstantiate(&graph_, graph, 0));
@@ -915,6 +917,21 @@ void expect_word_comes_after_work(
   if (attribute(k64Bits) != 0)
     expect_order("the write of 64 bits",
                  [&] { EXPECT_SUCCESS(write_64(target, 7, stream)); });
+
+  // A graph can also be held by what is inside it.
+  clear(word);
+  prepare(target);
+  Latch inside;
+  const SettingGraph held(target, stream, &inside);
+  held.launch_in(stream);
+  EXPECT_SUCCESS(writes(stream));
+  EXPECT_TRUE(is_held(stream));
+  EXPECT_EQ(value_at(target.data), 0u) << "the graph is not held";
+  EXPECT_EQ(value_at(word.data), 0u) << "the word comes before the graph";
+  inside.release();
+  ASSERT_TRUE(passes(stream));
+  EXPECT_EQ(value_at(word.data), kAwaited);
+  EXPECT_NE(value_at(target.data), 0u);
 
   static std::atomic<bool> goes_on;
   goes_on = false;
@@ -1779,6 +1796,22 @@ TEST(DeviceFlags, AWaitInABatchHoldsWorkOfEveryKind) {
     const Stream stream;
     expect_work_is_held(word, stream, [&](cudaStream_t waiting) {
       return batch({waiting_for(word.data, kAwaited)}, waiting);
+    });
+  });
+  scenario.run(20s);
+}
+
+TEST(DeviceFlags, ABatchComesAfterWorkOfEveryKind) {
+  covers("FLAG-09");
+  needs(gpus(1));
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {
+    const DeviceBuffer word(kWordBytes);
+    const Stream stream;
+    expect_word_comes_after_work(word, stream, [&](cudaStream_t writes) {
+      return batch(
+          {writing(CU_STREAM_MEM_OP_WRITE_VALUE_32, word.data, kAwaited)},
+          writes);
     });
   });
   scenario.run(20s);

@@ -372,6 +372,22 @@ int not_held(Call& call) {
   return begins_at(mark_of(stream), call);
 }
 
+// A write after a graph does not wait for the graph, but for the work before
+// it.
+int not_held_by_graph(Call& call) {
+  static Table<cudaStream_t> after_graph;
+  const bool launches = call.is("cudaGraphLaunch");
+  const auto stream =
+      launches ? call.at<cudaStream_t>(1) : call.value<cudaStream_t>(kStream);
+  if (launches && !is_captured(stream)) {
+    cudaEventRecord(mark_of(stream), stream);
+    after_graph.put(stream);
+  }
+  return !launches && after_graph.has(stream) && is_busy(stream)
+             ? begins_at(mark_of(stream), call)
+             : call.proceed();
+}
+
 // A batch does not wait for the earlier work of its stream.
 int batch_early(Call& batch) {
   const auto stream = batch.at<cudaStream_t>(0);
@@ -756,6 +772,12 @@ void add_regressions(List& list) {
   not_held_by_word("wait64-holds-no-memsets",
                    "a memset does not wait for a word of 64 bits", kWord64,
                    "cudaMemsetAsync");
+  list.named("graph-holds-no-words",
+             "the write of a word does not wait for the graph before it",
+             {"cuStreamWriteValue32", "cudaGraphLaunch"}, not_held_by_graph);
+  list.named("graph-holds-no-batches",
+             "a batch does not wait for the graph before it",
+             {kBatch, "cudaGraphLaunch"}, not_held_by_graph);
   list.named("batch-early",
              "a batch does not wait for the earlier work of its stream",
              {kBatch}, batch_early);
