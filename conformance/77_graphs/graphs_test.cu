@@ -71,6 +71,23 @@ Pattern round_pattern(int round) {
   return pattern("round " + std::to_string(round));
 }
 
+// A launch comes after the earlier launches of its graph, also in another
+// stream and by another thread.
+void expect_launches_in_order(const Replay& replay, cudaStream_t first,
+                              bool by_another_thread) {
+  SCOPED_TRACE(by_another_thread ? "by another thread" : "by one thread");
+  const Stream other;
+  Latch latch;
+  latch.hold(first);
+  replay.launch_in(first);
+  const auto launch = [&] { return replay.launch_in(other), cudaSuccess; };
+  CALL(by_another_thread ? in_a_thread(launch) : launch());
+  EXPECT_TRUE(is_held(other)) << "the earlier launch is held";
+  latch.release();
+  EXPECT_TRUE(passes(first));
+  EXPECT_TRUE(passes(other));
+}
+
 // A launch waits for the earlier work of the stream that it names, also if this
 // is not the stream of earlier launches. `copy` is what the graph writes.
 void expect_launch_waits_for_its_stream(const Replay& replay,
@@ -167,13 +184,10 @@ void rounds(Events events, Judge judge) {
         replay.launch_in(other);
         EXPECT_TRUE(passes(other));
         EXPECT_TRUE(copy_reads(copy, round_pattern(kRounds - 1)));
-        // But a launch comes after the graph's earlier launches.
-        replay.launch_in(stream);
-        replay.launch_in(other);
-        EXPECT_TRUE(is_held(other)) << "the earlier launch is held";
         beside.release();
         EXPECT_TRUE(passes(stream));
-        EXPECT_TRUE(passes(other));
+        expect_launches_in_order(replay, stream, false);
+        expect_launches_in_order(replay, stream, true);
         expect_launch_waits_for_its_stream(replay, copy,
                                            round_pattern(kRounds - 1));
       }

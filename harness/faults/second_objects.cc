@@ -868,11 +868,14 @@ int upload_executes(Call& upload) {
                          upload.at<cudaStream_t>(1));
 }
 
-// Launches of one graph in different streams do not wait for each other.
+// Launches of one graph in different streams do not wait for each other, or
+// only those of different threads do not.
+template <bool of_threads>
 int launches_overlap(Call& call) {
   struct Twin {
     cudaGraphExec_t graph = nullptr;
     cudaStream_t first = nullptr;
+    pid_t thread = 0;
     bool launched = false;
   };
   static Table<cudaGraphExec_t, Twin> twins;
@@ -892,8 +895,9 @@ int launches_overlap(Call& call) {
   if (!twin.launched) {
     twin.launched = true;
     twin.first = stream;
+    twin.thread = gettid();
     twins.put(graph, twin);
-  } else if (twin.first != stream) {
+  } else if (twin.first != stream && (!of_threads || twin.thread != gettid())) {
     if (is_busy(twin.first)) call.fired();
     graph = twin.graph;
   }
@@ -1194,7 +1198,13 @@ void add_second_objects(List& list) {
   list.named("graph-launches-overlap",
              "launches of one graph in different streams do not wait for each "
              "other",
-             {"cudaGraphLaunch", "cudaGraphInstantiate"}, launches_overlap);
+             {"cudaGraphLaunch", "cudaGraphInstantiate"},
+             launches_overlap<false>);
+  list.named("launches-of-threads-overlap",
+             "launches of one graph by different threads in different streams "
+             "do not wait for each other",
+             {"cudaGraphLaunch", "cudaGraphInstantiate"},
+             launches_overlap<true>);
 }
 
 }  // namespace ipclab::faults

@@ -175,15 +175,13 @@ def test_deviation_with_an_impossible_date(build: Build) -> None:
 
 
 def test_no_source_tree(build: Build) -> None:
-    (build.folder / "CMakeCache.txt").unlink()
-    says(
-        build,
-        3,
-        "does not contain the path of the source tree",
-        "run",
-        "--build",
-        "build",
-    )
+    cache = build.folder / "CMakeCache.txt"
+    cache.write_text("CMAKE_BUILD_TYPE:STRING=Release\n")
+    without = "does not contain the path of the source tree"
+    says(build, 3, without, "run", "--build", "build")
+    cache.unlink()
+    says(build, 2, "no build here; make one with", "run", "--build", "build")
+    says(build, 2, "no build here; make one with", "rules", "--build", "build")
 
 
 def test_bad_require_file(build: Build) -> None:
