@@ -476,13 +476,9 @@ int captured_set_lost(Call& call) {
              : call.proceed();
 }
 
-// From its second launch on, a graph does not wait for the earlier work of its
-// stream.
-int replay_ahead_of_stream(Call& launch) {
-  static Table<void*> launched;
+// Launches a graph that does not wait for the earlier work of its stream.
+int launched_ahead(Call& launch) {
   auto& stream = launch.at<cudaStream_t>(1);
-  if (launched.put(launch.at<void*>(0)) || is_captured(stream))
-    return launch.proceed();
   const cudaStream_t own = stream;
   stream = private_stream();
   if (is_busy(own)) launch.fired();
@@ -493,23 +489,26 @@ int replay_ahead_of_stream(Call& launch) {
   return code;
 }
 
+// From its second launch on, a graph does not wait for the earlier work of its
+// stream.
+int replay_ahead_of_stream(Call& launch) {
+  static Table<void*> launched;
+  const auto stream = launch.at<cudaStream_t>(1);
+  if (launched.put(launch.at<void*>(0)) || is_captured(stream))
+    return launch.proceed();
+  return launched_ahead(launch);
+}
+
 // A graph that is launched in another stream than the first time does not wait
 // for the earlier work of that stream.
 int launch_elsewhere_ahead(Call& launch) {
   static Table<void*, cudaStream_t> firsts;
-  auto& stream = launch.at<cudaStream_t>(1);
+  const auto stream = launch.at<cudaStream_t>(1);
   void* const graph = launch.at<void*>(0);
   if (is_captured(stream)) return launch.proceed();
   if (!firsts.has(graph)) firsts.put(graph, stream);
   if (firsts.get(graph) == stream) return launch.proceed();
-  const cudaStream_t own = stream;
-  stream = private_stream();
-  if (is_busy(own)) launch.fired();
-  const int code = launch.proceed();
-  cudaEventRecord(mark_of(stream), stream);
-  cudaStreamWaitEvent(own, mark_of(stream), 0);
-  stream = own;
-  return code;
+  return launched_ahead(launch);
 }
 
 // --- who else waits ----------------------------------------------------------
