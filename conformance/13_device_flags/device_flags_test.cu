@@ -1008,6 +1008,35 @@ TEST(DeviceFlags, AWordComesAfterWorkOfEveryKind) {
   scenario.run(20s);
 }
 
+// The fence before the write is one for the whole system: a host that sees the
+// word also sees the values that the stream copied to the host before.
+TEST(DeviceFlags, AHostThatSeesAWordSeesTheWorkBeforeIt) {
+  covers("FLAG-02");
+  needs(gpus(1));
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {
+    constexpr size_t kCopied = 8 << 20;
+    const PinnedBuffer word(sizeof(uint32_t)), copied(kCopied);
+    const DeviceBuffer source(kCopied);
+    const Stream stream;
+    const volatile uint32_t& seen = word.data[0];
+    for (uint32_t round = 1; round <= kRounds; ++round) {
+      const Pattern values = pattern("round " + std::to_string(round));
+      source.queue_fill(values, stream);
+      CALL(cudaMemcpyAsync(copied.data, source.data, kCopied,
+                           cudaMemcpyDeviceToHost, stream));
+      EXPECT_SUCCESS(write(word, round, stream));
+      const auto end = std::chrono::steady_clock::now() + 10s;
+      while (seen != round && std::chrono::steady_clock::now() < end)
+        std::this_thread::yield();
+      ASSERT_EQ(seen, round) << "the host does not see the word";
+      ASSERT_TRUE(host_reads(copied, values)) << "in round " << round;
+      ASSERT_TRUE(passes(stream));
+    }
+  });
+  scenario.run(30s);
+}
+
 // The word counts, whatever writes it: a stream passes when its word has the
 // wanted value.
 static void expect_any_writer_counts(const Words& word) {

@@ -108,6 +108,20 @@ int writes_before_last(Call& call) {
   return call.proceed();
 }
 
+// A write does not wait for a copy to the host that was submitted to its stream
+// last.
+int writes_before_host_copy(Call& call) {
+  static Table<cudaStream_t> copies;
+  if (writes(call))
+    return copies.erase(stream_of(call)) ? in_private_stream(call)
+                                         : call.proceed();
+  unsigned type = CU_MEMORYTYPE_DEVICE;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, call.at<CUdeviceptr>(0));
+  if (type == CU_MEMORYTYPE_HOST) copies.put(stream_of(call));
+  return call.proceed();
+}
+
 // The work directly after a wait does not wait for the word, if this work is
 // not a kernel.
 int next_is_not_held(Call& call) {
@@ -524,6 +538,9 @@ void add_words(List& list) {
              "a stream writes a word before its last copy is done",
              {kWrite, "cudaMemcpyAsync", "cudaLaunchKernel"},
              writes_before_last);
+  list.named("write-value-before-host-copies",
+             "a stream writes a word before its copy to the host is done",
+             {kWrite, "cudaMemcpyAsync"}, writes_before_host_copy);
   list.named("write-value-before-memsets",
              "a stream writes a word before its last memset is done",
              {kWrite, "cudaMemsetAsync", "cudaLaunchKernel"},
