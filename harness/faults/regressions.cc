@@ -372,8 +372,7 @@ int not_held(Call& call) {
   return begins_at(mark_of(stream), call);
 }
 
-// A write after a graph does not wait for the graph, but for the work before
-// it.
+// A write waits for the work before a graph, but not for the graph itself.
 int not_held_by_graph(Call& call) {
   static Table<cudaStream_t> after_graph;
   const bool launches = call.is("cudaGraphLaunch");
