@@ -504,8 +504,9 @@ void other_works_after_a_wait(Role& me, const Pattern& written) {
   me.signal("closed");
 }
 
-// Host functions are queued directly after a wait. One more stream still has
-// work when it is told to wait, and one is destroyed while it waits.
+// Host functions are queued directly after a wait, and events of this process
+// are recorded directly after a wait. One stream still has work when it is told
+// to wait, and one is destroyed while it waits.
 void unusual_streams_wait(Role& me) {
   static std::atomic<int> called;  // by the host functions
   called = 0;
@@ -519,16 +520,19 @@ void unusual_streams_wait(Role& me) {
   CALL(cudaDeviceSynchronize());
   const auto handles = me.receive<Handles>("handles");
   SharedEvent event(handles.event);
+  const SharedEvent plain(cudaEventDisableTiming), shared;
   Latch latch;
   latch.hold(busy);
   for (const cudaStream_t each : all)
     EXPECT_SUCCESS(cudaStreamWaitEvent(each, event, 0));
+  EXPECT_SUCCESS(cudaEventRecord(plain, busy));
   latch.release();
   EXPECT_SUCCESS(write_word(later, 7, busy));
   const auto count = [](void*) { ++called; };
   CALL(cudaLaunchHostFunc(calls, count, nullptr));
   CALL(DRIVER(cuLaunchHostFunc)(driver_calls, count, nullptr));
   EXPECT_SUCCESS(cudaStreamWaitEvent(destroyed, event, 0));
+  EXPECT_SUCCESS(DriverApi::event_record(shared, destroyed));
   EXPECT_SUCCESS(write_word(last, 7, destroyed));
   CALL(cudaStreamDestroy(destroyed));  // the work of the stream goes on
   look_on(me);
@@ -538,11 +542,15 @@ void unusual_streams_wait(Role& me) {
   for (const Words& each : words)
     EXPECT_EQ(word_at(each), 0u) << "before the work was done";
   EXPECT_EQ(called, 0) << "before the work was done";
+  for (const cudaEvent_t each : {cudaEvent_t{plain}, cudaEvent_t{shared}})
+    EXPECT_TRUE(is_pending(each)) << "before the work was done";
   me.signal("ready");
   for (const cudaStream_t each : all) EXPECT_TRUE(passes(each));
   CALL(cudaDeviceSynchronize());  // also for the stream that was destroyed
   for (const Words& each : words) EXPECT_EQ(word_at(each), 7u);
   EXPECT_EQ(called, 2) << "calls of the host functions";
+  for (const cudaEvent_t each : {cudaEvent_t{plain}, cudaEvent_t{shared}})
+    EXPECT_TRUE(is_done(each));
   event.destroy();
   me.signal("closed");
 }
@@ -740,6 +748,51 @@ class InterruptingSignal {
   struct sigaction before_ {};
 };
 
+/// Two threads that wait for an event, one by each API, and get signals. An
+/// InterruptingSignal must live as long.
+class InterruptedWaits {
+ public:
+  explicit InterruptedWaits(cudaEvent_t event)
+      : waits_{{"cudaEventSynchronize(event)",
+                [=] {
+                  return wait(0, [=] { return cudaEventSynchronize(event); });
+                }},
+               {"cuEventSynchronize(event)", [=] {
+                  return wait(1, [=] {
+                    const cudaError_t code = cudaSetDevice(0);
+                    return code != cudaSuccess
+                               ? code
+                               : static_cast<cudaError_t>(
+                                     DRIVER(cuEventSynchronize)(event));
+                  });
+                }}} {
+    while (known_ < 2) std::this_thread::yield();
+  }
+  /// Sends a signal to both threads.
+  void interrupt() {
+    for (const pthread_t thread : threads_)
+      pthread_kill(thread, InterruptingSignal::kSignal);
+  }
+  /// Has one of the calls returned?
+  bool returned() const { return waits_[0].returned() || waits_[1].returned(); }
+  /// Judges that both calls succeed.
+  void join() {
+    for (HostWait& each : waits_) EXPECT_EQ(each.join(), cudaSuccess);
+  }
+
+ private:
+  template <class Call>
+  cudaError_t wait(int i, Call call) {
+    threads_[i] = pthread_self();
+    ++known_;
+    return call();
+  }
+
+  std::atomic<int> known_{0};
+  pthread_t threads_[2]{};
+  HostWait waits_[2];  // the last member: its threads use the others
+};
+
 }  // namespace
 
 TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
@@ -756,17 +809,9 @@ TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
     const cudaEvent_t same = opened_by_driver(handles.by_driver);
     HostWait waiter(event), by_driver = DriverApi::host_wait(same);
     HostWait beside(event);  // two threads wait for one event
-    // A third thread gets signals while it waits.
     const InterruptingSignal handled;
-    std::atomic<bool> known{false};
-    pthread_t thread{};
-    HostWait interrupted("cudaEventSynchronize(event)", [&] {
-      thread = pthread_self();
-      known = true;
-      return cudaEventSynchronize(event);
-    });
-    while (!known) std::this_thread::yield();
-    look_on(me, [&] { pthread_kill(thread, InterruptingSignal::kSignal); });
+    InterruptedWaits interrupted(event);
+    look_on(me, [&] { interrupted.interrupt(); });
     EXPECT_TRUE(waiter.is_held()) << "before the work was done";
     EXPECT_FALSE(interrupted.returned()) << "at a signal";
     EXPECT_FALSE(by_driver.returned()) << "before the work was done";
@@ -774,7 +819,7 @@ TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
     me.signal("ready");
     EXPECT_EQ(waiter.join(), cudaSuccess);
     EXPECT_EQ(beside.join(), cudaSuccess);
-    EXPECT_EQ(interrupted.join(), cudaSuccess);
+    interrupted.join();
     EXPECT_SUCCESS(cudaEventQuery(event));
     EXPECT_TRUE(copy_reads(mapping, written));
     EXPECT_TRUE(kernel_reads(mapping, written));
@@ -920,12 +965,21 @@ static void waits_without_spinning(Role& me) {
   me.send("handles", handles);
 
   HostWait by_driver = DriverApi::host_wait(other), waiter(created);
+  const InterruptingSignal handled;
+  InterruptedWaits interrupted(created), interrupted_too(other);
   me.wait("waiting");
   const auto until = std::chrono::steady_clock::now() + kLongWait;
-  while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  for (int i = 0; std::chrono::steady_clock::now() < until; ++i) {
+    if (i < kLooks) interrupted.interrupt(), interrupted_too.interrupt();
+    std::this_thread::yield();
+  }
   EXPECT_FALSE(waiter.returned()) << "before the work was done";
   EXPECT_FALSE(by_driver.returned()) << "before the work was done";
+  EXPECT_FALSE(interrupted.returned()) << "at a signal";
+  EXPECT_FALSE(interrupted_too.returned()) << "at a signal";
   latch.release();
+  interrupted.join();
+  interrupted_too.join();
   EXPECT_EQ(waiter.join(), cudaSuccess);
   EXPECT_EQ(by_driver.join(), cudaSuccess);
   expect_blocked(me, "cudaEventSynchronize(event) in a thread", waiter);
@@ -1198,19 +1252,23 @@ static void lends_two_events(Role& me, Api api) {
 }
 
 // Every third event is recorded and pending. The count of the slots of a table
-// is no multiple of three, so two events of one slot differ.
+// is no multiple of three, so two events of one slot differ. The first event is
+// pending longer than the others.
 constexpr int kRecorded = 3;
+constexpr size_t kManyStreams = 40;  // which wait for the first event
 
 // An exporter of many events.
 static void lends_many_events(Role& me) {
-  const Stream stream;
-  Latch latch;
+  const Stream stream, longer;
+  Latch latch, longer_latch;
   latch.hold(stream);
+  longer_latch.hold(longer);
   std::vector<std::unique_ptr<SharedEvent>> many;
   std::string handles;
   for (int i = 0; i < kMany; ++i) {
     many.push_back(std::make_unique<SharedEvent>());
-    if (i % kRecorded == 0) CALL(cudaEventRecord(*many.back(), stream));
+    if (i % kRecorded == 0)
+      CALL(cudaEventRecord(*many.back(), i == 0 ? longer : stream));
     const cudaIpcEventHandle_t handle = many.back()->handle();
     handles.append(handle.reserved, sizeof handle);
   }
@@ -1218,11 +1276,17 @@ static void lends_many_events(Role& me) {
   me.wait("asked many");
   latch.release();
   EXPECT_TRUE(passes(stream));
+  me.signal("all but the first are done");
+  me.wait("asked for the first");
+  longer_latch.release();
+  EXPECT_TRUE(passes(longer));
 }
 
-// The importer of these events.
+// The importer of these events. Two of its streams wait for all of them, and
+// many streams wait for the first one.
 static void opens_many_events(Role& me) {
   const std::string handles = me.receive_bytes("many");
+  const Stream upwards, downwards, streams[kManyStreams];
   std::vector<std::unique_ptr<SharedEvent>> many;
   for (size_t i = 0; i < kMany; ++i) {
     cudaIpcEventHandle_t handle;
@@ -1233,8 +1297,23 @@ static void opens_many_events(Role& me) {
     ASSERT_EQ(NOTED(cudaEventQuery(*many[i])),
               i % kRecorded == 0 ? cudaErrorNotReady : cudaSuccess)
         << "event " << i << " of " << kMany;
-  many.clear();
+  for (size_t i = 0; i < kMany; ++i) {
+    CALL(cudaStreamWaitEvent(upwards, *many[i], 0));
+    CALL(cudaStreamWaitEvent(downwards, *many[kMany - 1 - i], 0));
+  }
+  for (const Stream& each : streams)
+    CALL(cudaStreamWaitEvent(each, *many[0], 0));
   me.signal("asked many");
+  me.wait("all but the first are done");
+  EXPECT_TRUE(is_held(upwards)) << "by the first event";
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(downwards));
+  for (const Stream& each : streams)
+    ASSERT_EQ(NOTED(cudaStreamQuery(each)), cudaErrorNotReady);
+  EXPECT_SUCCESS(cudaEventQuery(*many[kRecorded]));
+  me.signal("asked for the first");
+  EXPECT_TRUE(passes(upwards));
+  EXPECT_TRUE(passes(downwards));
+  for (const Stream& each : streams) EXPECT_TRUE(passes(each));
 }
 
 // An importer that opens two events in another order than the exporter created

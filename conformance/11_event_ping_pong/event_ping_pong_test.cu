@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +31,7 @@ constexpr int kSiblingRounds = 20;
 // switches of the GPU. All rounds together take less than two seconds.
 constexpr int kRounds = 2048;
 constexpr int kHeldRounds = 64;        // queued before the first of them runs
+constexpr int kLaterRecords = 300;     // more than a byte can count
 constexpr int kManyRecords = 1 << 16;  // more than two bytes can count
 constexpr int kBulkRounds = 200;
 constexpr size_t kBulkBytesPerMultiprocessor = 512 << 10;
@@ -369,21 +371,24 @@ enum class Before {
   kDestroyedStream
 };
 
-/// Where an importer records, and what the record has to cover.
+/// Where a process records, and what the record has to cover. The kernel may be
+/// in another stream than the record: the null stream and a blocking stream
+/// wait for each other.
 struct Place {
   cudaStream_t stream;
   Before before;
+  std::optional<cudaStream_t> works_in = {};
 };
 
-constexpr int kPlaces = 9;
+constexpr int kPlaces = 11;
 constexpr int kStreams = 6;  // kinds of streams
 
 }  // namespace
 
-// An importer's record of work that is held until the exporter has seen this.
+// A record of work that is held until the other process has seen this.
 template <class Api>
 static void records_held_work(Role& me, Api api, cudaEvent_t event,
-                              const Place& place) {
+                              const Place& place, bool with_flags) {
   WordLatch word_latch;  // its memory is freed after the streams go on
   Latch latch;
   HostLatch host_latch;
@@ -391,7 +396,7 @@ static void records_held_work(Role& me, Api api, cudaEvent_t event,
   const SharedEvent joint(cudaEventDisableTiming);
   cudaStream_t stream = place.stream;
   if (place.before == Before::kKernel) {
-    latch.hold(stream);
+    latch.hold(place.works_in.value_or(stream));
   } else if (place.before == Before::kDestroyedStream) {
     CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     latch.hold(stream);
@@ -404,7 +409,8 @@ static void records_held_work(Role& me, Api api, cudaEvent_t event,
     CALL(api.event_record(joint, joined));
     CALL(api.stream_wait_event(stream, joint));
   }
-  EXPECT_SUCCESS(api.event_record(event, stream));
+  EXPECT_SUCCESS(with_flags ? api.event_record_with_flags(event, stream)
+                            : api.event_record(event, stream));
   if (place.before == Before::kDestroyedStream)
     CALL(cudaStreamDestroy(stream));  // the work of the stream goes on
   me.signal("recorded");
@@ -416,70 +422,109 @@ static void records_held_work(Role& me, Api api, cudaEvent_t event,
   me.wait("seen");
 }
 
-// An exporter that waits for each of an importer's records.
-static void waits_for_records(Role& me, int device) {
-  CALL(cudaSetDevice(device));
+// Waits for each of the other process's records, in streams of each kind.
+template <class Api>
+static void waits_for_each_record(Role& me, Api api, cudaEvent_t event) {
   const Stream usual, urgent(Stream::Kind::kUrgent);
   const Stream blocking(Stream::Kind::kBlocking);
   const cudaStream_t waiting[kStreams] = {
       usual, nullptr, cudaStreamLegacy, cudaStreamPerThread, urgent, blocking};
+  for (int i = 0; i < kPlaces; ++i) {
+    const cudaStream_t stream = waiting[i % kStreams];
+    me.wait("recorded");
+    EXPECT_CODE(api.kNotReady, api.event_query(event)) << "place " << i;
+    EXPECT_SUCCESS(api.stream_wait_event(stream, event));
+    EXPECT_TRUE(is_held(stream)) << "place " << i;
+    me.signal("asked");
+    EXPECT_TRUE(passes(stream)) << "place " << i;
+    EXPECT_SUCCESS(api.event_query(event));
+    me.signal("seen");
+  }
+}
+
+// Records after held work, in streams of each kind, and in turn with and
+// without flags.
+template <class Api>
+static void records_in_each_place(Role& me, Api api, cudaEvent_t event,
+                                  bool flags_first) {
+  const Stream usual, urgent(Stream::Kind::kUrgent);
+  const Stream blocking(Stream::Kind::kBlocking);
+  const Place places[kPlaces] = {
+      {nullptr, Before::kKernel},
+      {cudaStreamLegacy, Before::kKernel},
+      {cudaStreamPerThread, Before::kKernel},
+      {urgent, Before::kKernel},
+      {blocking, Before::kKernel},
+      {nullptr, Before::kKernel, cudaStream_t{blocking}},
+      {blocking, Before::kKernel, nullptr},
+      {usual, Before::kHostFunction},
+      {usual, Before::kAwaitedWord},
+      {usual, Before::kJoinedStream},
+      {usual, Before::kDestroyedStream}};
+  bool with_flags = flags_first;
+  for (const Place& place : places) {
+    records_held_work(me, api, event, place, with_flags);
+    with_flags = !with_flags;
+  }
+}
+
+// One process lends an event and the other process opens it. By each API, one
+// of the two records the event and the other one waits for it.
+static void lends_an_event(Role& me, int device, bool records) {
+  CALL(cudaSetDevice(device));
+  bool flags_first = false;
   by_both_apis([&](auto api) {
     const SharedEvent event;
     me.send("handle", event.handle());
-    for (int i = 0; i < kPlaces; ++i) {
-      const cudaStream_t stream = waiting[i < kStreams ? i : 0];
-      me.wait("recorded");
-      EXPECT_CODE(api.kNotReady, api.event_query(event)) << "place " << i;
-      EXPECT_SUCCESS(api.stream_wait_event(stream, event));
-      EXPECT_TRUE(is_held(stream)) << "place " << i;
-      me.signal("asked");
-      EXPECT_TRUE(passes(stream)) << "place " << i;
-      EXPECT_SUCCESS(api.event_query(event));
-      me.signal("seen");
-    }
+    if (records)
+      records_in_each_place(me, api, event, flags_first);
+    else
+      waits_for_each_record(me, api, event);
+    flags_first = !flags_first;
     me.wait("closed");
   });
 }
 
-// An importer that records after held work, in streams of each kind.
-static void records_in_each_place(Role& me, int device) {
+static void borrows_an_event(Role& me, int device, bool records) {
   CALL(cudaSetDevice(device));
-  const Stream blocking(Stream::Kind::kBlocking);
-  const Stream urgent(Stream::Kind::kUrgent);
-  const Stream usual;
-  const Place places[kPlaces] = {{nullptr, Before::kKernel},
-                                 {cudaStreamLegacy, Before::kKernel},
-                                 {cudaStreamPerThread, Before::kKernel},
-                                 {urgent, Before::kKernel},
-                                 {blocking, Before::kKernel},
-                                 {usual, Before::kHostFunction},
-                                 {usual, Before::kAwaitedWord},
-                                 {usual, Before::kJoinedStream},
-                                 {usual, Before::kDestroyedStream}};
+  bool flags_first = true;
   by_both_apis([&](auto api) {
     SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
-    for (const Place& place : places) records_held_work(me, api, event, place);
+    if (records)
+      records_in_each_place(me, api, event, flags_first);
+    else
+      waits_for_each_record(me, api, event);
+    flags_first = !flags_first;
     event.destroy();
     me.signal("closed");
   });
+}
+
+TEST(EventPingPong, TheExporterMayRecordInAnyStream) {
+  covers("LEVT-07");
+  needs(gpus(1), legacy_events);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) { lends_an_event(me, 0, true); });
+  scenario.role("importer", [](Role& me) { borrows_an_event(me, 0, false); });
+  scenario.run(40s);
 }
 
 TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
   covers("LEVT-10");
   needs(gpus(1), legacy_events);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", [](Role& me) { waits_for_records(me, 0); });
-  scenario.role("importer", [](Role& me) { records_in_each_place(me, 0); });
-  scenario.run(30s);
+  scenario.role("exporter", [](Role& me) { lends_an_event(me, 0, false); });
+  scenario.role("importer", [](Role& me) { borrows_an_event(me, 0, true); });
+  scenario.run(40s);
 }
 
 TEST(EventPingPong, TheImporterMayRecordOnALaterGpu) {
   covers("LEVT-10");
   needs(gpus(2), legacy_events);
   Scenario scenario;
-  scenario.role("exporter", [](Role& me) { waits_for_records(me, 1); });
-  scenario.role("importer", [](Role& me) { records_in_each_place(me, 1); });
-  scenario.run(30s);
+  scenario.role("exporter", [](Role& me) { lends_an_event(me, 1, false); });
+  scenario.role("importer", [](Role& me) { borrows_an_event(me, 1, true); });
+  scenario.run(40s);
 }
 
 // A role whose waits keep the records that they found, each its own.
@@ -513,6 +558,7 @@ static void keeps_the_record(Role& me, Api api, cudaEvent_t event,
 
   me.wait("recorded 3");
   EXPECT_TRUE(is_held(second)) << "the second record is not reached";
+  EXPECT_FALSE(host_wait.returned()) << "the second record is not reached";
   me.signal("still waits for 2");
   EXPECT_TRUE(passes(second)) << "the wait for the second record";
   EXPECT_TRUE(kernel_reads(copy, written));
@@ -522,13 +568,14 @@ static void keeps_the_record(Role& me, Api api, cudaEvent_t event,
   EXPECT_EQ(host_wait.join(), cudaSuccess);
 }
 
-// A role that records three times.
+// A role that records three times. Directly before the third record it records
+// many times in a stream that nothing holds.
 template <class Api>
 static void records_again(Role& me, Api api, cudaEvent_t event,
                           const Words& memory, Pattern written) {
   const DeviceBuffer own(kBytes);
   own.fill(written);  // loads the kernel before a stream is held
-  const Stream first, second, third;
+  const Stream first, second, third, free;
   me.wait("waits for nothing");
   CALL(api.event_record(event, first));
   EXPECT_TRUE(passes(first));
@@ -544,6 +591,7 @@ static void records_again(Role& me, Api api, cudaEvent_t event,
 
   me.wait("waits for 2");  // the other role has waited for 0.5 s
   EXPECT_FALSE(host_wait.returned()) << "this process's own record";
+  for (int i = 0; i < kLaterRecords; ++i) CALL(api.event_record(event, free));
   third_latch.hold(third);
   CALL(api.event_record(event, third));
   me.signal("recorded 3");
@@ -555,6 +603,7 @@ static void records_again(Role& me, Api api, cudaEvent_t event,
   third_latch.release();
   EXPECT_EQ(host_wait.join(), cudaSuccess);
   EXPECT_TRUE(passes(third));
+  EXPECT_TRUE(passes(free));
 }
 
 // A wait before the first record waits for nothing. A wait keeps its record
@@ -627,7 +676,9 @@ static void exporter_replaces_its_record(Role& me, Api api) {
   EXPECT_TRUE(passes(stream));
   EXPECT_CODE(api.kNotReady, api.event_query(event));
   CALL(api.stream_wait_event(stream, event));
-  EXPECT_TRUE(is_held(stream)) << "by the third record";
+  me.signal("recorded 3");
+  me.wait("asked 3");
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream)) << "the third record";
   other_latch.release();
   EXPECT_TRUE(passes(stream));
   EXPECT_SUCCESS(api.event_query(event));
@@ -658,7 +709,13 @@ static void importer_asks_for_each_record(Role& me, Api api) {
   EXPECT_TRUE(waiter.is_held()) << "of the first record";
   me.signal("asked 2");
   EXPECT_EQ(waiter.join(), cudaSuccess);
+  me.wait("recorded 3");
+  EXPECT_CODE(api.kNotReady, api.event_query(event)) << "its stream is gone";
+  EXPECT_SUCCESS(api.stream_wait_event(own, event));
+  EXPECT_TRUE(is_held(own)) << "by the third record";
+  me.signal("asked 3");
   me.wait("done");
+  EXPECT_TRUE(passes(own));
   EXPECT_SUCCESS(api.event_query(event));
   EXPECT_SUCCESS(api.event_destroy(event.release()));
   me.signal("closed");
@@ -668,11 +725,10 @@ static void importer_asks_for_each_record(Role& me, Api api) {
 // earlier one, of the other process, is complete. With `waits_first`, the
 // stream of the later record waits for the earlier one directly before it.
 template <class Api>
-static void exporter_records_later(Role& me, Api api, bool waits_first) {
+static void records_later(Role& me, Api api, cudaEvent_t event,
+                          bool waits_first) {
   const Stream stream;
-  const SharedEvent event;
   Latch latch;
-  me.send("handle", event.handle());
   me.wait("recorded earlier");
   latch.hold(stream);
   if (waits_first) EXPECT_SUCCESS(api.stream_wait_event(stream, event));
@@ -684,12 +740,11 @@ static void exporter_records_later(Role& me, Api api, bool waits_first) {
   EXPECT_TRUE(passes(stream));
   EXPECT_SUCCESS(api.event_query(event));
   me.signal("done");
-  me.wait("closed");
+  me.wait("seen the later");
 }
 
 template <class Api>
-static void importer_records_earlier(Role& me, Api api) {
-  SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+static void records_earlier(Role& me, Api api, cudaEvent_t event) {
   const Stream stream;
   Latch latch;
   latch.hold(stream);
@@ -699,12 +754,11 @@ static void importer_records_earlier(Role& me, Api api) {
   latch.release();
   EXPECT_TRUE(passes(stream));
   EXPECT_CODE(api.kNotReady, api.event_query(event))
-      << "the exporter's record is the later one";
+      << "the other process's record is the later one";
   me.signal("seen");
   me.wait("done");
   EXPECT_SUCCESS(api.event_query(event));
-  EXPECT_SUCCESS(api.event_destroy(event.release()));
-  me.signal("closed");
+  me.signal("seen the later");
 }
 
 TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
@@ -714,14 +768,96 @@ TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
   scenario.role("exporter", [](Role& me) {
     by_both_apis([&](auto api) {
       exporter_replaces_its_record(me, api);
-      for (const bool waits_first : {false, true})
-        exporter_records_later(me, api, waits_first);
+      const SharedEvent event;
+      me.send("overlaps", event.handle());
+      for (const bool waits_first : {false, true}) {
+        records_later(me, api, event, waits_first);
+        records_earlier(me, api, event);
+      }
     });
   });
   scenario.role("importer", [](Role& me) {
     by_both_apis([&](auto api) {
       importer_asks_for_each_record(me, api);
-      for (int i = 0; i < 2; ++i) importer_records_earlier(me, api);
+      const SharedEvent event(me.receive<cudaIpcEventHandle_t>("overlaps"));
+      for (const bool waits_first : {false, true}) {
+        records_earlier(me, api, event);
+        records_later(me, api, event, waits_first);
+      }
+    });
+  });
+  scenario.run(30s);
+}
+
+// Two records of one stream, with held work before each of them.
+template <class Api>
+static void records_twice_in_a_stream(Role& me, Api api, cudaEvent_t event) {
+  const Stream stream;
+  Latch first, second;
+  first.hold(stream);
+  CALL(api.event_record(event, stream));
+  me.signal("recorded first");
+  me.wait("waits for the first");
+  second.hold(stream);
+  CALL(api.event_record(event, stream));
+  me.signal("recorded second");
+  me.wait("waits for the second");
+  first.release();
+  me.wait("asked");
+  EXPECT_CODE(api.kNotReady, api.event_query(event)) << "the second record";
+  second.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_SUCCESS(api.event_query(event));
+  me.wait("seen");
+}
+
+// A stream and a host thread wait for the first record, and others, which begin
+// later, for the second one.
+template <class Api>
+static void waits_for_each_of_two(Role& me, Api api, cudaEvent_t event) {
+  const Stream for_first, for_second;
+  me.wait("recorded first");
+  EXPECT_SUCCESS(api.stream_wait_event(for_first, event));
+  HostWait first = api.host_wait(event);
+  EXPECT_TRUE(first.is_held()) << "the first record";
+  me.signal("waits for the first");
+  me.wait("recorded second");
+  EXPECT_SUCCESS(api.stream_wait_event(for_second, event));
+  HostWait second = api.host_wait(event);
+  me.signal("waits for the second");
+  EXPECT_TRUE(passes(for_first)) << "the first record";
+  EXPECT_FALSE(first.is_held()) << "the host waits for the first record";
+  EXPECT_CODE(api.kNotReady, api.event_query(event)) << "the second record";
+  EXPECT_TRUE(second.is_held()) << "the second record";
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(for_second));
+  me.signal("asked");
+  EXPECT_TRUE(passes(for_second));
+  EXPECT_EQ(first.join(), cudaSuccess);
+  EXPECT_EQ(second.join(), cudaSuccess);
+  EXPECT_SUCCESS(api.event_query(event));
+  me.signal("seen");
+}
+
+TEST(EventPingPong, OfTwoRecordsInOneStreamTheLastCounts) {
+  covers("LEVT-13");
+  needs(gpus(1), legacy_events);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) {
+      const SharedEvent event;
+      me.send("handle", event.handle());
+      records_twice_in_a_stream(me, api, event);
+      waits_for_each_of_two(me, api, event);
+      me.wait("closed");
+    });
+  });
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) {
+      SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+      waits_for_each_of_two(me, api, event);
+      records_twice_in_a_stream(me, api, event);
+      event.destroy();
+      me.signal("closed");
     });
   });
   scenario.run(20s);
@@ -1301,4 +1437,45 @@ TEST(EventPingPong, DestroyingAnImportConcernsNobodyElse) {
   scenario.role("importer that stays", importer_stays);
 
   scenario.run(30s);
+}
+
+// The importer's stream waits for an event that both processes have destroyed,
+// first the importer and then the exporter.
+TEST(EventPingPong, AWaitOutlivesTheEventInBothProcesses) {
+  covers("LEVT-20");
+  needs(gpus(1), legacy_events);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) {
+      const Stream stream;
+      SharedEvent event;
+      Latch latch;
+      latch.hold(stream);
+      CALL(api.event_record(event, stream));
+      me.send("handle", event.handle());
+      me.wait("destroyed by the importer");
+      EXPECT_SUCCESS(api.event_destroy(event.release()));
+      EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream)) << "no wait";
+      me.signal("destroyed by the exporter");
+      me.wait("seen");
+      latch.release();
+      EXPECT_TRUE(passes(stream));
+      me.wait("done");
+    });
+  });
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) {
+      const Stream stream;
+      SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+      EXPECT_SUCCESS(api.stream_wait_event(stream, event));
+      EXPECT_SUCCESS(api.event_destroy(event.release()));
+      me.signal("destroyed by the importer");
+      me.wait("destroyed by the exporter");
+      EXPECT_TRUE(is_held(stream)) << "its wait goes on";
+      me.signal("seen");
+      EXPECT_TRUE(passes(stream));
+      me.signal("done");
+    });
+  });
+  scenario.run(20s);
 }

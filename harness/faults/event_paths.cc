@@ -4,6 +4,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <poll.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <string>
@@ -149,9 +150,11 @@ int import_record_skips_copies(Call& call) {
   return call.proceed();
 }
 
-// The destroy of a stream completes the records that an importer has made in
-// this stream.
-int import_record_ends_with_stream(Call& call) {
+// The destroy of a stream completes the records that importers have made in
+// this stream. Or it completes the exporter's records in it, and only importers
+// see this.
+template <bool importers>
+int record_ends_with_stream(Call& call) {
   static Table<cudaEvent_t, cudaStream_t> recorded;
   if (call.is("cudaStreamDestroy")) {
     for (const auto& [event, stream] : recorded.all())
@@ -166,13 +169,15 @@ int import_record_ends_with_stream(Call& call) {
   }
   const std::string key = "ended-" + event_keys.get(event);
   if (records(call)) {
-    if (is_imported(event))
+    if (is_imported(event) == importers)
       recorded.put(event, call.value<cudaStream_t>(kStream));
     tell_processes(key, 0);
     return call.proceed();
   }
-  return told(key, 0) != 0 && is_pending(event) ? no_wait(call)
-                                                : call.proceed();
+  return told(key, 0) != 0 && (importers || is_imported(event)) &&
+                 is_pending(event)
+             ? no_wait(call)
+             : call.proceed();
 }
 
 // An importer's record does not cover the graph before it.
@@ -224,6 +229,74 @@ int record_skips_awaited_words(Call& call) {
                ? record_of_mark(call)
                : call.proceed();
   marked.erase(stream);
+  return call.proceed();
+}
+
+// Only the exporter's records have this fault.
+template <int (*fault)(Call&)>
+int in_exporter(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && records(call) && is_imported(event)
+             ? call.proceed()
+             : fault(call);
+}
+// Only records with flags have this fault.
+template <int (*fault)(Call&)>
+int with_flags(Call& call) {
+  return call.is("cudaEventRecord") ? call.proceed() : fault(call);
+}
+
+// A record with flags in a default stream covers no work.
+int default_records_early(Call& call) {
+  if (shared_event(call) == nullptr) return noted_event(call);
+  auto& stream = call.value<cudaStream_t>(kStream);
+  if (!is_default(stream) && stream != cudaStreamPerThread)
+    return call.proceed();
+  stream = private_stream();
+  call.fired();
+  return call.proceed();
+}
+
+// An importer's record in the null stream does not cover the work of streams
+// that wait for the null stream.
+int null_record_skips_blocking(Call& call) {
+  static Table<cudaStream_t> worked;
+  if (call.is("cudaLaunchKernel")) {
+    const auto stream = call.value<cudaStream_t>(kStream);
+    if (is_default(stream)) worked.change([](auto& all) { all.clear(); });
+    if (is_blocking(stream)) worked.put(stream);
+    return call.proceed();
+  }
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  auto& stream = call.value<cudaStream_t>(kStream);
+  if (!is_default(stream) || worked.all().empty()) return call.proceed();
+  stream = private_stream();
+  call.fired();
+  return call.proceed();
+}
+
+// An event of an importer, recorded directly after a wait for an imported
+// event, does not cover this wait. The event is one that the importer may share
+// in its turn, or one that processes do not share.
+template <bool shared>
+int own_record_skips_wait(Call& call) {
+  static Table<cudaStream_t> waited;
+  if (keeps_events(call)) return noted_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  const cudaEvent_t event = shared_event(call);
+  if (event != nullptr && waits_for_event(call) && is_imported(event)) {
+    mark(stream);
+    waited.put(stream);
+    return call.proceed();
+  }
+  if (records(call)) {
+    const bool concerned =
+        shared ? event != nullptr && !is_imported(event) : event == nullptr;
+    return concerned && waited.has(stream) ? record_of_mark(call)
+                                           : call.proceed();
+  }
+  waited.erase(stream);
   return call.proceed();
 }
 
@@ -397,6 +470,85 @@ int exporter_waits_late(Call& call) {
   found_done.erase(stream);
   if (!is_pending(event)) found_done.put(stream);
   return kSuccess;
+}
+
+// When first an importer and then the exporter have destroyed an event, the
+// importer's stream does not wait for the event any more.
+int both_destroys_end_wait(Call& call) {
+  static Table<cudaEvent_t, std::string> destroyed;  // by the importer
+  if (call.is("cudaEventDestroy")) {
+    const auto event = call.at<cudaEvent_t>(0);
+    if (events.has(event) && !is_imported(event))
+      tell_processes("gone-" + event_keys.get(event), 1);
+    for (const auto& each : late.all()) {
+      if (each.second != event) continue;
+      destroyed.put(event, event_keys.get(event));
+      events.erase(event);
+      return kSuccess;
+    }
+    return noted_event(call);
+  }
+  if (keeps_events(call)) {
+    const int code = noted_event(call);
+    if (code == kSuccess && exports_event(call))
+      tell_processes("gone-" + event_keys.get(call.at<cudaEvent_t>(1)), 0);
+    return code;
+  }
+  const auto stream = call.value<cudaStream_t>(kStream);
+  const cudaEvent_t before = late.get(stream);
+  if (destroyed.has(before) && told("gone-" + destroyed.get(before), 0) != 0) {
+    if (is_pending(before)) call.fired();
+    late.erase(stream);
+  }
+  submit(stream);
+  const cudaEvent_t event = shared_event(call);
+  if (!waits_for_event(call) || event == nullptr || !is_imported(event) ||
+      is_captured(stream))
+    return call.proceed();
+  late.put(stream, event);
+  return kSuccess;
+}
+
+// The default streams, and streams that wait for them, do not wait for an
+// imported event by the driver API.
+int driver_default_never_waits(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  return !call.is_runtime() && (is_default(stream) || is_blocking(stream)) &&
+                 is_pending(event)
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// A stream holds at most 256 waits for imported events at a time. Further
+// waits are lost.
+int further_waits_lost(Call& call) {
+  static Table<cudaStream_t, int> waits;
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  const int before = is_busy(stream) ? waits.get(stream) : 0;
+  waits.put(stream, before + 1);
+  return before >= 256 && is_pending(event) ? no_wait(call) : call.proceed();
+}
+
+// At most 32 streams wait for an imported event at a time. Further streams do
+// not wait.
+int further_streams_never_wait(Call& call) {
+  static Table<cudaStream_t, cudaEvent_t> waiting;
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  int others = 0;
+  for (const auto& [stream, awaited] : waiting.all()) {
+    if (awaited != event) continue;
+    if (is_busy(stream))
+      ++others;
+    else
+      waiting.erase(stream);
+  }
+  waiting.put(call.value<cudaStream_t>(kStream), event);
+  return others >= 32 && is_pending(event) ? no_wait(call) : call.proceed();
 }
 
 // A launch with attributes directly after a wait for an imported event does
@@ -654,7 +806,68 @@ int older_record_completes(Call& call) {
              : code;
 }
 
+// The same, but only in the exporter.
+int older_record_completes_in_exporter(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && is_imported(event) && !records(call)
+             ? call.proceed()
+             : older_record_completes(call);
+}
+
+// A query is about the first of the records that are pending in one stream.
+int query_is_about_first(Call& call) {
+  struct First {
+    cudaStream_t stream = nullptr;
+    cudaEvent_t mark = nullptr;  // complete when the first record is complete
+  };
+  static Table<cudaEvent_t, First> firsts;
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) {
+    if (call.is("cudaEventDestroy")) firsts.erase(call.at<cudaEvent_t>(0));
+    return noted_event(call);
+  }
+  First first = firsts.get(event);
+  const std::string key = "recorder-" + event_keys.get(event);
+  const auto self = static_cast<unsigned long long>(getpid());
+  const int code = call.proceed();
+  if (records(call)) {
+    const auto stream = call.value<cudaStream_t>(kStream);
+    if (code != kSuccess || is_captured(stream)) return code;
+    tell_processes(key, self);
+    if (first.mark != nullptr && first.stream == stream &&
+        is_pending(first.mark))
+      return code;
+    if (first.mark == nullptr)
+      cudaEventCreateWithFlags(&first.mark, cudaEventDisableTiming);
+    cudaEventRecord(first.mark, stream);
+    first.stream = stream;
+    firsts.put(event, first);
+    return code;
+  }
+  return code == cudaErrorNotReady && first.mark != nullptr &&
+                 told(key, 0) == self && !is_pending(first.mark)
+             ? accepted(call)
+             : code;
+}
+
 // --- host waits --------------------------------------------------------------
+
+// A host wait ends when the event was recorded 256 times since the wait began.
+int host_wait_ends_after_many_records(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) return noted_event(call);
+  const std::string key = "records-" + event_keys.get(event);
+  if (records(call)) {
+    tell_processes(key, told(key, 0) + 1);
+    return call.proceed();
+  }
+  const auto before = told(key, 0);
+  while (is_pending(event)) {
+    if (told(key, 0) - before >= 256) return no_wait(call);
+    poll(nullptr, 0, 1);
+  }
+  return call.proceed();
+}
 
 int host_wait_follows_later_record(Call& call) {
   const cudaEvent_t event = shared_event(call);
@@ -674,6 +887,22 @@ int host_wait_ends_at_signal(Call& call) {
     return kSuccess;
   }
   return call.proceed();
+}
+
+// The same for waits by the driver API only.
+int driver_host_wait_ends_at_signal(Call& call) {
+  return call.is_runtime() && shared_event(call) != nullptr
+             ? call.proceed()
+             : host_wait_ends_at_signal(call);
+}
+
+// The same for events with cudaEventBlockingSync only.
+int blocking_wait_ends_at_signal(Call& call) {
+  if (makes_event(call)) return noted_sleeping(call);
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && !sleeping.has(event)
+             ? call.proceed()
+             : host_wait_ends_at_signal(call);
 }
 
 // --- events, contexts and GPUs -----------------------------------------------
@@ -1113,7 +1342,13 @@ void add_event_paths(List& list) {
              "the destroy of a stream completes the importer's records in it",
              {kRecord, kRecordFlags, kQuery, kWait, "cudaStreamDestroy",
               kCreate, kExport, kOpenEvent, kDestroy},
-             import_record_ends_with_stream);
+             record_ends_with_stream<true>);
+  list.named("exporters-record-ends-with-stream",
+             "importers see a record as complete when the exporter has "
+             "destroyed its stream",
+             {kRecord, kRecordFlags, kQuery, kWait, "cudaStreamDestroy",
+              kCreate, kExport, kOpenEvent, kDestroy},
+             record_ends_with_stream<false>);
 
   list.named(
       "import-record-skips-graphs",
@@ -1322,6 +1557,108 @@ void add_event_paths(List& list) {
              "a memset or a copy does not change a word for which a stream "
              "waits",
              {kCopy, kSet, "cuStreamWaitValue32"}, awaited_word_not_set);
+
+  list.named("exporter-record-skips-host-functions",
+             "an exporter's record does not cover a host function directly "
+             "before it",
+             {kRecord, kRecordFlags, kHostFunction, kKernel, kCreate, kExport,
+              kOpenEvent, kDestroy},
+             in_exporter<record_skips_host_functions>);
+  list.named("exporter-record-skips-joined-streams",
+             "an exporter's record does not cover the work of a stream that "
+             "its stream has joined directly before",
+             {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kCreate,
+              kExport, kOpenEvent, kDestroy},
+             in_exporter<record_skips_joined_streams>);
+  list.named("exporter-record-skips-awaited-words",
+             "an exporter's record directly after a wait for a word does not "
+             "cover this wait",
+             {kRecord, kRecordFlags, "cuStreamWaitValue32", kKernel, kCopy,
+              kSet, kHostFunction, kCreate, kExport, kOpenEvent, kDestroy},
+             in_exporter<record_skips_awaited_words>);
+  list.named("flags-record-skips-host-functions",
+             "a record with flags does not cover a host function directly "
+             "before it",
+             {kRecord, kRecordFlags, kHostFunction, kKernel, kCreate, kExport,
+              kOpenEvent, kDestroy},
+             with_flags<record_skips_host_functions>);
+  list.named("flags-record-skips-joined-streams",
+             "a record with flags does not cover the work of a stream that its "
+             "stream has joined directly before",
+             {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kCreate,
+              kExport, kOpenEvent, kDestroy},
+             with_flags<record_skips_joined_streams>);
+  list.named("flags-record-in-default-early",
+             "a record with flags in a default stream covers no work",
+             {kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+             default_records_early);
+  list.named(
+      "import-null-record-skips-blocking",
+      "an importer's record in the null stream does not cover the work of "
+      "streams that wait for the null stream",
+      {kRecord, kRecordFlags, kKernel, kCreate, kExport, kOpenEvent, kDestroy},
+      null_record_skips_blocking);
+  list.named("plain-record-skips-import-wait",
+             "an event that processes do not share, recorded directly after a "
+             "wait for an imported event, does not cover this wait",
+             {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kHostFunction,
+              kCreate, kExport, kOpenEvent, kDestroy},
+             own_record_skips_wait<false>);
+  list.named("own-record-skips-import-wait",
+             "an importer's own interprocess event, recorded directly after a "
+             "wait for an imported event, does not cover this wait",
+             {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kHostFunction,
+              kCreate, kExport, kOpenEvent, kDestroy},
+             own_record_skips_wait<true>);
+  list.named("both-destroys-end-wait",
+             "when an importer and then the exporter have destroyed an event, "
+             "the importer's stream does not wait for the event any more",
+             {kWait, kKernel, kCopy, kSet, "cudaStreamQuery",
+              "cudaStreamSynchronize", "cudaStreamDestroy", kRecord,
+              kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+             both_destroys_end_wait);
+  list.named("driver-default-never-waits",
+             "default streams, and streams that wait for them, do not wait for "
+             "an imported event by the driver API",
+             {kWait, kCreate, kExport, kOpenEvent, kDestroy},
+             driver_default_never_waits);
+  list.named("wait-257-lost",
+             "a stream holds at most 256 waits for imported events at a time, "
+             "and further waits are lost",
+             {kWait, kCreate, kExport, kOpenEvent, kDestroy},
+             further_waits_lost);
+  list.named("wait-of-33rd-stream-lost",
+             "at most 32 streams wait for an imported event at a time, and "
+             "further streams do not wait",
+             {kWait, kCreate, kExport, kOpenEvent, kDestroy},
+             further_streams_never_wait);
+  list.named(
+      "exporters-older-record-completes-event",
+      "an exporter's record that is complete completes the event for "
+      "the exporter, although an importer has made a later record",
+      {kQuery, kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+      older_record_completes_in_exporter);
+  list.named(
+      "query-is-about-first-record",
+      "a query is about the first of the records that are pending in "
+      "one stream",
+      {kQuery, kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+      query_is_about_first);
+  list.named(
+      "host-wait-ends-after-many-records",
+      "a host wait ends when the event was recorded 256 times since the "
+      "wait began",
+      {kSync, kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+      host_wait_ends_after_many_records);
+  list.named("driver-host-wait-ends-at-signal",
+             "a host wait by the driver API ends when its thread gets a signal",
+             {kSync, kCreate, kExport, kOpenEvent, kDestroy},
+             driver_host_wait_ends_at_signal);
+  list.named("blocking-wait-ends-at-signal",
+             "a host wait for an event with cudaEventBlockingSync ends when "
+             "its thread gets a signal",
+             {kSync, kCreate, kExport, kOpenEvent, kDestroy},
+             blocking_wait_ends_at_signal);
   list.named(
       "last-word-wait-replaces-others",
       "of several waits for words directly one after another, only the last "
