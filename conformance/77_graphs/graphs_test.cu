@@ -3,6 +3,7 @@
 // Mirror of samples/77_graphs.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -121,6 +122,56 @@ void expect_launch_waits_for_its_stream(const Replay& replay,
   }
 }
 
+// Work that comes directly after a graph in its stream waits for the graph.
+// `held` is held inside by `latch`.
+void expect_work_waits_for_the_graph(const Replay& held, Latch& latch) {
+  static std::atomic<bool> called;
+  constexpr size_t kWord = sizeof(uint32_t);
+  const DeviceBuffer copied(kBytes), set(kBytes), source(kBytes);
+  const DeviceBuffer by_kernel(kBytes);
+  const Words targets[] = {copied, set, by_kernel};
+  const PinnedBuffer seen(kWord);
+  const SharedEvent event(cudaEventDisableTiming);
+  const Stream stream;
+  for (const Words& each : targets) CALL(cudaMemset(each.data, 0, kBytes));
+  CALL(cudaMemset(source.data, 7, kBytes));
+  seen.data[0] = 0;
+  called = false;
+  load_kernels();
+  CALL(cudaDeviceSynchronize());
+  held.launch_in(stream);
+  CALL(cudaMemcpyAsync(copied.data, source.data, kBytes,
+                       cudaMemcpyDeviceToDevice, stream));
+  CALL(cudaMemsetAsync(set.data, 7, kBytes, stream));
+  launch_copy(by_kernel, source, stream);
+  CALL(cudaMemcpyAsync(seen.data, source.data, kWord, cudaMemcpyDeviceToHost,
+                       stream));
+  CALL(cudaLaunchHostFunc(
+      stream, [](void*) { called = true; }, nullptr));
+  CALL(cudaEventRecord(event, stream));
+  EXPECT_TRUE(is_held(stream)) << "the graph is held inside";
+  EXPECT_FALSE(called) << "a host function comes early";
+  EXPECT_EQ(const_cast<const volatile uint32_t&>(seen.data[0]), 0u)
+      << "a copy to the host comes early";
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  const Stream reader;
+  for (const Words& each : targets) {
+    uint32_t word = 1;
+    CALL(cudaMemcpyAsync(&word, each.data, kWord, cudaMemcpyDeviceToHost,
+                         reader));
+    ASSERT_TRUE(passes(reader));
+    EXPECT_EQ(word, 0u) << "work after the graph comes early";
+  }
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(called);
+  for (const Words& each : targets) {
+    uint32_t word = 0;
+    CALL(cudaMemcpy(&word, each.data, kWord, cudaMemcpyDeviceToHost));
+    EXPECT_EQ(word, 0x07070707u);
+  }
+}
+
 // In each round the exporter's graph copies new values into the shared memory,
 // and the importer's graph copies them out. The exporter queues the next values
 // while the GPU works; only the events keep the order. `judge` gets the number
@@ -190,6 +241,10 @@ void rounds(Events events, Judge judge) {
         expect_launches_in_order(replay, stream, true);
         expect_launch_waits_for_its_stream(replay, copy,
                                            round_pattern(kRounds - 1));
+        Latch inside;
+        const Replay held(stream, copy, shared, events, written, taken,
+                          &inside);
+        expect_work_waits_for_the_graph(held, inside);
       }
     }
     judge(me, wrong.so_far());
@@ -302,6 +357,20 @@ void queue_by_driver(const Work& work, cudaStream_t stream) {
                                  work.shared.bytes(), stream));
 }
 
+// The mode of the capture; it makes no difference to the graph.
+cudaStreamCaptureMode mode_of(Way way) {
+  switch (way) {
+    case Way::kRectangles:
+    case Way::kTwoStreams:
+      return cudaStreamCaptureModeGlobal;
+    case Way::kHost:
+    case Way::kKernel:
+      return cudaStreamCaptureModeRelaxed;
+    default:
+      return cudaStreamCaptureModeThreadLocal;
+  }
+}
+
 // A graph of this work, with two executables. The second one is uploaded.
 class Graph {
  public:
@@ -314,7 +383,7 @@ class Graph {
       queue_by_driver(work, stream);
       CALL(DRIVER(cuStreamEndCapture)(stream, &graph));
     } else {
-      CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+      CALL(cudaStreamBeginCapture(stream, mode_of(way)));
       if (way == Way::kTwoStreams)
         queue_in_two_streams(work, stream, fork_);
       else if (way == Way::kKernel)

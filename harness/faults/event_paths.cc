@@ -551,6 +551,20 @@ int further_streams_never_wait(Call& call) {
   return others >= 32 && is_pending(event) ? no_wait(call) : call.proceed();
 }
 
+// Work of one kind after a launch of a graph does not wait for the graph.
+int graph_holds_not(Call& call) {
+  static Table<cudaStream_t> launched;
+  auto& stream = call.value<cudaStream_t>(kStream);
+  if (call.is("cudaGraphLaunch")) {
+    launched.put(stream);
+    return call.proceed();
+  }
+  if (!launched.has(stream) || !is_busy(stream)) return call.proceed();
+  stream = private_stream();
+  call.fired();
+  return call.proceed();
+}
+
 // A launch with attributes directly after a wait for an imported event does
 // not wait.
 int wait_holds_no_configured_launches(Call& call) {
@@ -1139,6 +1153,17 @@ int batch_changed(Call& call, Changes changes) {
   return call.proceed();
 }
 
+// A wait for a missing bit (NOR) in opened memory waits for a common bit (AND).
+int nor_in_opened_is_and(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  auto& flags = call.at<unsigned>(3);
+  if (flags != CU_STREAM_WAIT_VALUE_NOR || !is_opened(call.at<CUdeviceptr>(1)))
+    return call.proceed();
+  flags = CU_STREAM_WAIT_VALUE_AND;
+  call.fired();
+  return call.proceed();
+}
+
 // A batch does not wait for a word in opened memory.
 int batch_ignores_opened_word(Call& call) {
   if (keeps_opened(call)) return noted_open(call);
@@ -1610,6 +1635,22 @@ void add_event_paths(List& list) {
              {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kHostFunction,
               kCreate, kExport, kOpenEvent, kDestroy},
              own_record_skips_wait<true>);
+  list.named("graph-holds-no-host-functions",
+             "a host function after a graph does not wait for the graph",
+             {kLaunch, kHostFunction}, graph_holds_not);
+  list.named("graph-holds-no-copies",
+             "a copy after a graph does not wait for the graph",
+             {kLaunch, kCopy}, graph_holds_not);
+  list.named("graph-holds-no-memsets",
+             "a memset after a graph does not wait for the graph",
+             {kLaunch, kSet}, graph_holds_not);
+  list.named("graph-holds-no-kernels",
+             "a kernel after a graph does not wait for the graph",
+             {kLaunch, kKernel}, graph_holds_not);
+  list.named("wait-nor-in-opened-is-and",
+             "a stream that waits for a missing bit (NOR) in opened memory "
+             "waits for a common bit (AND)",
+             {"cuStreamWaitValue32", kOpen, kClose}, nor_in_opened_is_and);
   list.named("both-destroys-end-wait",
              "when an importer and then the exporter have destroyed an event, "
              "the importer's stream does not wait for the event any more",
