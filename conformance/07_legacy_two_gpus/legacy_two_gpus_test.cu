@@ -766,7 +766,7 @@ TEST(LegacyTwoGpus, TheLastCloseFreesWhatPeerAccessTook) {
       const DeviceBuffer other(kBytes);
       other.fill(pattern("other"));
       me.send("other", other.legacy_handle());
-      me.wait("closed");
+      me.wait("memory is back");  // the end of this process gives back more
     });
     scenario.role("importer", on_device(1, [=](Role& me) {
                     closes_what_a_peer_lent(me, api);

@@ -484,11 +484,14 @@ int noted_lent(Call& get) {
     lent.put(get.at<void*>(1), made_key<cudaIpcMemHandle_t>(get));
   return code;
 }
-bool is_on_current_device(void* memory) {
+int device_of(void* memory) {
   int device = -1;
   DRIVER_CALL(cuPointerGetAttribute)
   (&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, number(memory));
-  return device == current_device();
+  return device;
+}
+bool is_on_current_device(void* memory) {
+  return device_of(memory) == current_device();
 }
 
 // A reset of one GPU ends the handles of memory of other GPUs.
@@ -508,9 +511,12 @@ int reset_clears_other_exports(Call& call) {
   if (exports_memory(call)) return noted_lent(call);
   for (const auto& [memory, handle] : lent.all()) {
     if (is_on_current_device(memory)) continue;
-    cudaMemset(memory, 0, size_of(number(memory)));
-    cudaDeviceSynchronize();
-    call.fired();
+    const int current = current_device();
+    cudaSetDevice(device_of(memory));  // only this GPU can write the memory
+    if (cudaMemset(memory, 0, size_of(number(memory))) == cudaSuccess &&
+        cudaDeviceSynchronize() == cudaSuccess)
+      call.fired();
+    cudaSetDevice(current);
   }
   return call.proceed();
 }
