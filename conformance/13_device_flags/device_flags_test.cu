@@ -1386,14 +1386,18 @@ static void a_missing_bit_lets_pass(const Words& word) {
     ASSERT_TRUE(passes(waits));
   }
   if (attribute(k64Bits) == 0) return;
-  for (const uint64_t one : {uint64_t{1}, kHigh}) {
-    SCOPED_TRACE(one == 1 ? "the lower half" : "the upper half");
-    EXPECT_SUCCESS(write_64(word, 15 * one, writes));
+  for (const bool upper : {false, true}) {
+    SCOPED_TRACE(upper ? "the upper half" : "the lower half");
+    const uint64_t one = upper ? kHigh : 1, other = upper ? 1 : kHigh;
+    // Bit 3 of the other half becomes 0 only at the end. Then a stream that
+    // looks at the wrong half goes on, too.
+    EXPECT_SUCCESS(write_64(word, 15 * one + 8 * other, writes));
     EXPECT_TRUE(passes(writes));
     EXPECT_SUCCESS(NOTED(DRIVER(cuStreamWaitValue64)(
-        waits, address_of(word.data), ~(6 * one), CU_STREAM_WAIT_VALUE_NOR)));
+        waits, address_of(word.data), ~(6 * one + 8 * other),
+        CU_STREAM_WAIT_VALUE_NOR)));
     EXPECT_TRUE(is_held(waits));
-    EXPECT_SUCCESS(write_64(word, 2 * one, writes));
+    EXPECT_SUCCESS(write_64(word, 2 * one + 8 * other, writes));
     EXPECT_TRUE(passes(waits));
     clear(word);
     ASSERT_TRUE(passes(waits));

@@ -1343,6 +1343,16 @@ static void expect_device_copies_move_all(const Words& whole) {
                        cudaMemcpyDeviceToDevice, nullptr));
   CALL(cudaDeviceSynchronize());
   EXPECT_TRUE(kernel_reads(whole, pattern("by the importer"))) << "into chunks";
+  own.poison();
+  CALL(DRIVER(cuMemcpyDtoD)(address_of(own.data), address_of(whole.data),
+                            whole.bytes()));
+  EXPECT_TRUE(kernel_reads(own, pattern("by the importer"))) << "by the driver";
+  whole.poison();
+  CALL(DRIVER(cuMemcpyDtoDAsync)(address_of(whole.data), address_of(own.data),
+                                 whole.bytes(), nullptr));
+  CALL(cudaDeviceSynchronize());
+  EXPECT_TRUE(kernel_reads(whole, pattern("by the importer")))
+      << "by the driver, into chunks";
 }
 
 // Copies begin in the middle of a chunk and end in the middle of the second

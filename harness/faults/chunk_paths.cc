@@ -485,22 +485,40 @@ int copy_ends_with_chunk(Call& call) {
 // Every mapping of imported memory names the handle of the first import of the
 // same memory.
 int retain_gives_first_import(Call& call) {
-  static auto& copies = *new Table<Chunk, int>;
+  struct Import {
+    Chunk chunk = 0;
+    int descriptor = -1;  // a duplicate
+  };
+  static auto& imports = *new Table<int, Import>;  // in their order
+  static auto& given = *new Table<Chunk, int>;  // how often, instead of others
+  static std::atomic<int> count{0};
+  if (call.is("cuMemRelease")) {
+    const auto chunk = call.at<Chunk>(0);
+    const int times = given.get(chunk);
+    if (times == 0) return noted_chunks(call);
+    given.put(chunk, times - 1);
+    return kSuccess;
+  }
   const int code = noted_chunks(call);
   if (code != kSuccess) return code;
   if (call.is("cuMemImportFromShareableHandle")) {
     if (imports_descriptor(call))
-      copies.put(*call.at<Chunk*>(0),
-                 fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 300));
+      imports.put(count++, {*call.at<Chunk*>(0),
+                            fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 300)});
     return code;
   }
   if (!call.is("cuMemRetainAllocationHandle")) return code;
   auto& found = *call.at<Chunk*>(0);
-  if (!copies.has(found)) return code;
-  for (const auto& [chunk, number] : copies.all()) {
-    if (chunk >= found || released.has(chunk) ||
-        !name_the_same(number, copies.get(found)))
-      continue;
+  int own = -1;
+  for (const auto& each : imports.all())
+    if (each.second.chunk == found) own = each.second.descriptor;
+  if (own < 0) return code;
+  for (const auto& each : imports.all()) {
+    const auto& [chunk, descriptor] = each.second;
+    if (released.has(chunk) || !name_the_same(descriptor, own)) continue;
+    if (chunk == found) break;
+    DRIVER_CALL(cuMemRelease)(found);  // the program does not get this one
+    given.put(chunk, given.get(chunk) + 1);
     found = chunk;
     call.fired();
     break;
@@ -1194,18 +1212,22 @@ int unmap_shuts_out_mapping_before(Call& call) {
 
 // A new mapping has the access that GPU 1 had to the mapping before.
 int remap_keeps_second_gpu(Call& call) {
-  static auto& used = *new Table<CUdeviceptr>;
+  static auto& had = *new Table<CUdeviceptr, CUmemAccess_flags>;
   const int code = call.proceed();
   if (code != kSuccess) return code;
   const auto address = call.at<CUdeviceptr>(0);
   if (call.is("cuMemAddressFree")) {
-    used.erase(address);
+    had.erase(address);
   } else if (call.is("cuMemSetAccess")) {
     const auto* const list = call.at<const CUmemAccessDesc*>(2);
-    for (size_t i = 0; i < call.at<size_t>(3); ++i)
-      if (list[i].location.id == 1) used.put(address);
-  } else if (used.has(address) &&
-             allow(address, call.at<size_t>(1), on_gpu(1))) {
+    for (size_t i = 0; i < call.at<size_t>(3); ++i) {
+      const auto& [location, flags] = list[i];
+      if (location.type == CU_MEM_LOCATION_TYPE_DEVICE && location.id == 1)
+        had.put(address, flags);
+    }
+  } else if (had.get(address, CU_MEM_ACCESS_FLAGS_PROT_NONE) !=
+                 CU_MEM_ACCESS_FLAGS_PROT_NONE &&
+             allow(address, call.at<size_t>(1), on_gpu(1), had.get(address))) {
     call.fired();
   }
   return code;
@@ -1476,8 +1498,8 @@ int former_mapping_counts(Call& call) {
   return code;
 }
 
-// A mapping is known only by its first address: a mapping that begins inside
-// it is accepted.
+// A mapping is known only by its first address: a map that begins inside it is
+// accepted.
 int inside_counts_as_unmapped(Call& call) {
   const int code = noted_chunks(call);
   if (!call.is("cuMemMap") || code == kSuccess) return code;
@@ -2331,7 +2353,7 @@ void add_access_and_addresses(List& list) {
              "a wanted address is given although memory of cudaMalloc is there",
              {kReserve, kAddressFree}, wanted_address_taken<true>);
   list.named("device-copy-ends-with-chunk",
-             "a copy from device to device ends where the first of several "
+             "cudaMemcpy from device to device ends where the first of several "
              "chunks ends",
              {"cudaMemcpy", kMap, kUnmap},
              copy_ends_with_chunk<cudaMemcpyDeviceToDevice>);
@@ -2552,7 +2574,8 @@ void add_neighbours_and_parts(List& list) {
              "memory that is larger than the memory of the GPU can be created",
              {kCreate}, too_much_is_created);
   list.named("exported-import-fresh",
-             "the descriptor of an import stands for new memory",
+             "the export of an import succeeds, but its descriptor stands for "
+             "new memory",
              {kExport, kImport}, exported_import_is_new<kFd>);
   list.named("access-in-secret",
              "access for one GPU lets the other GPU use the memory, too, and "
@@ -2624,7 +2647,8 @@ void add_borders(List& list) {
              "before",
              {kSetAccess, kMap, kUnmap, kAddressFree}, former_mapping_counts);
   list.named("map-inside-mapping-ok",
-             "memory can be mapped at addresses inside another mapping",
+             "a map at an address inside another mapping succeeds and does "
+             "nothing",
              {kMap, kUnmap}, inside_counts_as_unmapped);
   list.named("unmap-one-and-a-half-ok",
              "the unmap of a mapping and of a part of the next one unmaps both",

@@ -1347,7 +1347,9 @@ void add_event_paths(List& list) {
              "a record does not cover the work of a stream that its stream has "
              "joined directly before",
              {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kCreate,
-              kExport, kOpenEvent, kDestroy},
+              kExport, kOpenEvent, kDestroy, kHostFunction, "cudaMemcpy2DAsync",
+              "cudaMemset2DAsync", "cuStreamWriteValue32",
+              "cuStreamWaitValue32", "cuStreamBatchMemOp"},
              record_skips_joined_streams);
 
   list.named("record-skips-rectangles",
@@ -1385,7 +1387,9 @@ void add_event_paths(List& list) {
       "an exporter's record directly after a wait for its event does not "
       "cover this wait",
       {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kCreate, kExport,
-       kOpenEvent, kDestroy},
+       kOpenEvent, kDestroy, kHostFunction, "cudaMemcpy2DAsync",
+       "cudaMemset2DAsync", "cuStreamWriteValue32", "cuStreamWaitValue32",
+       "cuStreamBatchMemOp"},
       exporter_record_skips_wait);
   list.named("record-skips-awaited-words",
              "a record directly after a wait for a word does not cover this "
@@ -1593,7 +1597,9 @@ void add_event_paths(List& list) {
              "an exporter's record does not cover the work of a stream that "
              "its stream has joined directly before",
              {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kCreate,
-              kExport, kOpenEvent, kDestroy},
+              kExport, kOpenEvent, kDestroy, kHostFunction, "cudaMemcpy2DAsync",
+              "cudaMemset2DAsync", "cuStreamWriteValue32",
+              "cuStreamWaitValue32", "cuStreamBatchMemOp"},
              in_exporter<record_skips_joined_streams>);
   list.named("exporter-record-skips-awaited-words",
              "an exporter's record directly after a wait for a word does not "
@@ -1611,7 +1617,9 @@ void add_event_paths(List& list) {
              "a record with flags does not cover the work of a stream that its "
              "stream has joined directly before",
              {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kCreate,
-              kExport, kOpenEvent, kDestroy},
+              kExport, kOpenEvent, kDestroy, kHostFunction, "cudaMemcpy2DAsync",
+              "cudaMemset2DAsync", "cuStreamWriteValue32",
+              "cuStreamWaitValue32", "cuStreamBatchMemOp"},
              with_flags<record_skips_joined_streams>);
   list.named("flags-record-in-default-early",
              "a record with flags in a default stream covers no work",
@@ -1627,13 +1635,17 @@ void add_event_paths(List& list) {
              "an event that processes do not share, recorded directly after a "
              "wait for an imported event, does not cover this wait",
              {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kHostFunction,
-              kCreate, kExport, kOpenEvent, kDestroy},
+              kCreate, kExport, kOpenEvent, kDestroy, "cudaMemcpy2DAsync",
+              "cudaMemset2DAsync", "cuStreamWriteValue32",
+              "cuStreamWaitValue32", "cuStreamBatchMemOp"},
              own_record_skips_wait<false>);
   list.named("own-record-skips-import-wait",
              "an importer's own interprocess event, recorded directly after a "
              "wait for an imported event, does not cover this wait",
              {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kHostFunction,
-              kCreate, kExport, kOpenEvent, kDestroy},
+              kCreate, kExport, kOpenEvent, kDestroy, "cudaMemcpy2DAsync",
+              "cudaMemset2DAsync", "cuStreamWriteValue32",
+              "cuStreamWaitValue32", "cuStreamBatchMemOp"},
              own_record_skips_wait<true>);
   list.named("graph-holds-no-host-functions",
              "a host function after a graph does not wait for the graph",

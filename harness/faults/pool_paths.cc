@@ -1299,14 +1299,15 @@ bool in_default_stream(Call& call, cudaMemPool_t) {
 bool in_later_thread(Call&, cudaMemPool_t) { return this_thread() != getpid(); }
 bool in_any_case(Call&, cudaMemPool_t) { return true; }
 
-// Each context has a current pool of its own.
+// In another context than the one that set the current pool, a query names the
+// default pool.
 int current_pool_of_context(Call& call) {
   static Table<int, CUcontext> set_in;
-  if (call.is("cudaDeviceSetMemPool")) {
-    set_in.put(call.at<int>(0), current_context());
-    return call.proceed();
-  }
   const int code = call.proceed();
+  if (call.is("cudaDeviceSetMemPool")) {
+    if (code == kSuccess) set_in.put(call.at<int>(0), current_context());
+    return code;
+  }
   const int gpu = call.at<int>(1);
   if (code != kSuccess || current_context() == nullptr || !set_in.has(gpu) ||
       set_in.get(gpu) == current_context())
@@ -1328,7 +1329,7 @@ int cut_to_32_bits(Call& call) {
   return call.proceed();
 }
 
-// cuMemFree of memory of a pool waits for all work of the current GPU.
+// cuMemFree of memory of a pool waits for all work of the context.
 int driver_free_waits(Call& call) {
   if (call.is("cudaFree") && !call.is_runtime() &&
       blocks.has(call.at<void*>(0))) {
@@ -2387,7 +2388,8 @@ static void add_processes_and_gpus(List& list) {
       {kAllocate, kAllocateFrom, kFree, kFreeNow, "cudaPointerGetAttributes"},
       told_on_current_gpu, 2);
   list.named("current-pool-of-context",
-             "each context has a current pool of its own",
+             "in another context than the one that set the current pool, a "
+             "query names the default pool",
              {"cudaDeviceSetMemPool", "cudaDeviceGetMemPool"},
              current_pool_of_context);
   list.named("mallocasync-cut-to-32-bits",

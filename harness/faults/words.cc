@@ -434,7 +434,9 @@ int destroy_ends_word_wait(Call& call) {
 
 // A wait for a missing bit looks at the lower half of a word of 64 bits.
 int nor64_lower_half(Call& call) {
-  return call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_NOR
+  // Nothing is different if the upper half of the value has no bit that is 0.
+  const bool visible = ~call.at<cuuint64_t>(2) >> 32 != 0;
+  return call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_NOR && visible
              ? waits_for_lower_half(call)
              : call.proceed();
 }

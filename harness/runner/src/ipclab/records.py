@@ -132,7 +132,8 @@ def verdict(
         if deviations.excuses(entry, line):
             return "deviates", reason
         other = deviations.unknown_failure(entry, line)
-        return outcome, f"{reason} (deviations.json does not know: {other})"
+        first = f"the first failure: {reason}"
+        return outcome, f"deviations.json does not know: {other}; {first}"
     return outcome, reason
 
 
