@@ -170,9 +170,10 @@ TEST(VmmLifetime, EveryImportHasItsOwnRelease) {
         imports.push_back(Chunk::import(descriptor));
       import_very_often(descriptor);
     }
+    const size_t free = free_memory();
     me.signal("imported");
     me.wait("given up");
-    const size_t free = free_memory();
+    EXPECT_TRUE(still_held(free)) << "after the release of other imports";
     while (imports.size() > 1) {
       SCOPED_TRACE(std::to_string(imports.size()) + " imports left");
       EXPECT_SUCCESS(DRIVER(cuMemRelease)(imports.front().forget()));

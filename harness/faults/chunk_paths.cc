@@ -852,12 +852,18 @@ int graph_memory_exported(Call& call) {
 
 // The second fabric handle of memory stands for new memory.
 int second_fabric_handle_elsewhere(Call& call) {
-  if (!call.is("cuMemExportToShareableHandle")) return noted_chunks(call);
+  static auto& lent = *new Table<Chunk>;  // by a fabric handle
+  if (!call.is("cuMemExportToShareableHandle")) {
+    const int code = noted_chunks(call);
+    if (code == kSuccess && !call.is("cuMemRelease"))
+      lent.erase(*call.at<Chunk*>(0));
+    return code;
+  }
   auto& chunk = call.at<Chunk>(1);
-  if (call.at<CUmemAllocationHandleType>(2) != kFabric || !exports.has(chunk))
+  if (call.at<CUmemAllocationHandleType>(2) != kFabric || lent.put(chunk))
     return noted_chunks(call);
-  const Chunk other =
-      new_chunk(kGranule, properties_of(chunk).location, kFabric);
+  const Chunk other = new_chunk(created.get(chunk, kGranule),
+                                properties_of(chunk).location, kFabric);
   if (other == 0) return call.proceed();
   chunk = other;
   call.fired();
@@ -2468,7 +2474,8 @@ void add_fabric(List& list) {
 
   list.named("second-fabric-handle-elsewhere",
              "the second fabric handle of memory stands for new memory",
-             {kExport, kCreate}, second_fabric_handle_elsewhere);
+             {kExport, kCreate, kImport, kRelease},
+             second_fabric_handle_elsewhere);
   list.named("fabric-import-dies-with-exporter",
              "memory that was exported by a fabric handle is cleared when its "
              "exporter unmaps it",

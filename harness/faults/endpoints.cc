@@ -1,6 +1,9 @@
 // Bugs of logical endpoints, of copies over a fabric and of cliques.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "chunk_calls.h"
@@ -20,6 +23,14 @@ int refusal_told_as_success(Call& call) {
   return kSuccess;
 }
 
+// A call that the machine does not support returns success.
+int unsupported_told_as_success(Call& call) {
+  const int code = call.proceed();
+  if (code != CUDA_ERROR_NOT_SUPPORTED) return code;
+  call.fired();
+  return kSuccess;
+}
+
 // Nothing is done, and the call returns success.
 int nothing_done(Call& call) {
   call.fired();
@@ -29,13 +40,15 @@ int nothing_done(Call& call) {
 // --- numbers, endpoints, bindings -------------------------------------------
 
 int same_numbers_again(Call& call) {
-  static Id first = 0;
+  static std::optional<Id> first;
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  if (first == 0) {
+  if (call.is("cuLogicalEndpointIdRelease")) {
+    if (first == call.at<Id>(0)) first.reset();
+  } else if (!first) {
     first = *call.at<Id*>(0);
   } else {
-    *call.at<Id*>(0) = first;
+    *call.at<Id*>(0) = *first;
     call.fired();
   }
   return code;
@@ -57,12 +70,20 @@ int always_ready(Call& call) {
   return code;
 }
 
-// Queries the endpoint first, as the program should have done.
+// If the driver refuses the call, queries the endpoint, as the program should
+// have done, and calls again.
 int bound_without_query(Call& call) {
+  int code = call.proceed();
+  if (code != CUDA_ERROR_INVALID_VALUE) return code;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   int status = 0;
-  DRIVER_CALL(cuLogicalEndpointQuery)(call.at<Id>(0), 1, &status);
-  call.fired();
-  return call.proceed();
+  while (DRIVER_CALL(cuLogicalEndpointQuery)(call.at<Id>(0), 1, &status) ==
+             CUDA_SUCCESS &&
+         status == 0 && std::chrono::steady_clock::now() < until)
+    std::this_thread::yield();
+  code = call.proceed();
+  if (code == kSuccess) call.fired();
+  return code;
 }
 
 int size_rounded(Call& call) {
@@ -198,7 +219,8 @@ void add_endpoints(List& list) {
              {"cuLogicalEndpointIdReserve"}, fewer_numbers);
   list.named("endpoint-numbers-again",
              "reserved endpoint numbers are reserved again",
-             {"cuLogicalEndpointIdReserve"}, same_numbers_again);
+             {"cuLogicalEndpointIdReserve", "cuLogicalEndpointIdRelease"},
+             same_numbers_again);
   list.named("endpoint-id-released-in-use",
              "a release of numbers that have an endpoint or are not reserved "
              "returns success and releases nothing",
@@ -276,7 +298,7 @@ void add_endpoints(List& list) {
              {"cuFabricCpyBatchAsync"}, refusal_told_as_success);
   list.named("fabric-copy-silent",
              "copies over a missing fabric return success",
-             {"cuFabricCpyBatchAsync"}, refusal_told_as_success);
+             {"cuFabricCpyBatchAsync"}, unsupported_told_as_success);
   list.named("cliques-miscounted",
              "the reported number of a device's cliques is too large by one",
              {"cuDeviceGetCliqueCount"}, one_clique_too_many);

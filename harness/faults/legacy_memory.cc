@@ -53,7 +53,8 @@ struct Copy {
   int count = 0;  // opens
 };
 
-// The fault keeps the opened mapping; the program gets a copy.
+// The fault keeps the opened mapping; the program gets a copy. If `most` is not
+// SIZE_MAX, only memory of more than `most` bytes is copied.
 int open_copy(Call& call, bool with_contents, size_t most) {
   static Table<void*, Copy> copies;
   // No other thread may open or close between the call and the end of the copy.
@@ -84,6 +85,7 @@ int open_copy(Call& call, bool with_contents, size_t most) {
       return code;
     }
   const size_t size = std::min(size_of(number(original)), most);
+  if (most != SIZE_MAX && size_of(number(original)) <= most) return code;
   void* copy = nullptr;
   if (cudaMalloc(&copy, size) != cudaSuccess) return code;
   if (with_contents)
@@ -627,7 +629,8 @@ void add_legacy_memory(List& list) {
              "a process that has the variable CUDA_MPS_PIPE_DIRECTORY, but is "
              "not a client of MPS, cannot open memory",
              {kOpen}, mps_outsider_refused);
-  list.named("map-first-2mib", "an open maps only the first 2 MiB",
+  list.named("map-first-2mib",
+             "an open of more than 2 MiB gives a copy of the first 2 MiB",
              {kOpen, kClose}, map_first_2mib);
   list.named("get-invalidates-previous",
              "a new export of an allocation makes its earlier handle invalid",

@@ -493,14 +493,28 @@ int closed_exported(Call& call) {
 // If one context of a device has opened a handle, no other context of the
 // device can open a handle of any exporter.
 int one_context_for_all_exporters(Call& call) {
-  if (!is_open_call(call)) return noted_open(call);
-  for (const auto& [unused, one] : opened.all()) {
-    int device = -1;
-    in_context(one.context, [&] { device = current_device(); });
-    if (one.context != current_context() && device == current_device())
-      return refused(call, cudaErrorInvalidResourceHandle);
+  static auto& devices = *new Table<CUcontext, int>;
+  if (call.is("cuCtxDestroy")) {
+    const auto context = call.at<CUcontext>(0);
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    for (const auto& [address, one] : opened.all())
+      if (one.context == context) opened.erase(address);
+    return code;
   }
-  return noted_open(call);
+  const int code = noted_open(call);
+  if (code != kSuccess || !is_open_call(call)) return code;
+  devices.put(current_context(), current_device());
+  for (const auto& [address, one] : opened.all()) {
+    if (one.context == current_context() ||
+        devices.get(one.context, -1) != current_device())
+      continue;
+    void* const made = *call.at<void**>(0);
+    cudaIpcCloseMemHandle(made);
+    count_close(made);
+    return refused(call, cudaErrorInvalidResourceHandle);
+  }
+  return code;
 }
 
 // An open of an own handle that another process has opened gives no pointer.
@@ -1680,7 +1694,7 @@ void add_memory_paths(List& list) {
              {kGet, kOpen, kClose}, closed_exported);
   list.named("one-context-for-all-exporters",
              "two contexts of a device cannot open handles of two exporters",
-             {kOpen, kClose}, one_context_for_all_exporters);
+             {kOpen, kClose, "cuCtxDestroy"}, one_context_for_all_exporters);
   list.named("self-open-once-lent",
              "an open of an own handle returns success and no pointer if "
              "another process has it open",

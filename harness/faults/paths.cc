@@ -543,14 +543,15 @@ void add_paths(List& list) {
              attribute_of_import<CU_POINTER_ATTRIBUTE_MEMORY_TYPE, unsigned,
                                  CU_MEMORYTYPE_HOST>);
   list.named("wait-greater-strictly",
-             "a stream that waits for a value does not continue at that value",
+             "a stream that waits for a value or a greater one does not "
+             "continue at that value",
              {"cuStreamWaitValue32"}, greater_strictly);
   list.named(
       "wait-bit-lower-half",
       "a stream that waits for bits ignores the upper 16 bits of its mask",
       {"cuStreamWaitValue32"}, lower_bits_only);
   list.named("import-peer-copy-lost",
-             "a copy between GPUs does not reach opened memory",
+             "cudaMemcpyPeerAsync to or from opened memory is lost",
              {kOpen, kClose, "cudaMemcpyPeerAsync"}, peer_copy_lost, 2);
   list.named("wait-first-page",
              "a stream looks for a word only in the first 4 KiB of its memory",

@@ -877,8 +877,8 @@ void add_frees(List& list) {
              "streams that are not default streams",
              {kMalloc, kFromPool, kFreeAsync}, named_stream_needs_context);
   list.named("frompool-foreign-stream-refused",
-             "an allocation is refused if the pool and the stream are on "
-             "different GPUs",
+             "an allocation from a created pool in a created stream of another "
+             "GPU is refused",
              {kFromPool, kCreate, kDestroy}, foreign_stream_refused, 2);
   list.named("pool-access-ends-with-current",
              "other GPUs lose their access to a pool when this pool is no "

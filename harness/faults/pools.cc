@@ -1158,7 +1158,13 @@ int maximum_refused_as_value(Call& call) {
 // An allocation that a pool has refused counts towards the pool's maximal size.
 int maximum_counts_refused(Call& call) {
   static Table<cudaMemPool_t, size_t> beyond;
-  if (!call.is("cudaMallocFromPoolAsync")) return noted_pools(call);
+  if (!call.is("cudaMallocFromPoolAsync")) {
+    const bool destroys = call.is("cudaMemPoolDestroy");
+    const auto gone = destroys ? call.at<cudaMemPool_t>(0) : nullptr;
+    const int done = noted_pools(call);
+    if (done == kSuccess && destroys) beyond.erase(gone);
+    return done;
+  }
   const auto pool = call.at<cudaMemPool_t>(2);
   const size_t bytes = call.at<size_t>(1);
   const size_t most = own_pools.get(pool).maxSize;
@@ -1166,7 +1172,8 @@ int maximum_counts_refused(Call& call) {
       lent_by(pool) + bytes <= most)
     return refused(call, cudaErrorMemoryAllocation);
   const int code = noted_pools(call);
-  if (code != kSuccess) beyond.put(pool, beyond.get(pool) + bytes);
+  if (code == cudaErrorMemoryAllocation)
+    beyond.put(pool, beyond.get(pool) + bytes);
   return code;
 }
 
@@ -2031,7 +2038,8 @@ void add_pools(List& list) {
       {kCreate, kAllocate}, maximum_refused_as_value);
   list.named("maxsize-counts-refused",
              "an allocation that was refused counts towards the maximal size",
-             {kCreate, kAllocate, kFree, kFreeAsync}, maximum_counts_refused);
+             {kCreate, kDestroy, kAllocate, kFree, kFreeAsync},
+             maximum_counts_refused);
   list.named("destroy-resets-current",
              "destroying any pool makes the default pool current", {kDestroy},
              destroy_resets_current);

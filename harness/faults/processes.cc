@@ -767,9 +767,8 @@ void add_processes(List& list) {
              "a client of MPS opens an event that no process records",
              {"cudaIpcOpenEventHandle"}, mps_event_unconnected);
   list.named("mps-client-writes-lost",
-             "copies and memsets by a client of MPS do not reach opened memory",
-             {kOpen, kClose, "cudaMemcpy", "cudaMemset"},
-             mps_client_writes_lost);
+             "cudaMemcpy by a client of MPS does not reach opened memory",
+             {kOpen, kClose, "cudaMemcpy"}, mps_client_writes_lost);
   list.named("captured-memset-lost", "a graph does not run captured memsets",
              {"cudaMemsetAsync"}, not_captured);
   list.named("captured-copy-lost", "a graph does not run captured copies",

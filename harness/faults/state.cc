@@ -1082,7 +1082,8 @@ void add_state(List& list) {
              {kOpenEvent, kDestroy, "cudaEventSynchronize"},
              host_wait_ends_after_a_second);
   list.named("destroy-cancels-wait",
-             "a stream continues when the event that it waits for is destroyed",
+             "an importer's stream continues when the importer destroys the "
+             "event that it waits for",
              {kOpenEvent, kDestroy, kWait}, destroy_cancels_waits);
   list.named("other-thread-sync-early",
              "only the thread that has opened an imported event waits for it",

@@ -732,27 +732,41 @@ int import_once(Call& call) {
 
 // The first release of an import gives up all imports of that memory.
 int release_gives_up_all(Call& call) {
-  static Table<Chunk, ino_t> files;
+  static Table<int> descriptors;    // a duplicate of each that was imported
+  static Table<Chunk, int> origin;  // the duplicate for each import
   static Table<Chunk> gone;
+  if (call.is("cuMemMap"))
+    return gone.has(call.at<Chunk>(3)) ? refused(call) : call.proceed();
   if (call.is("cuMemImportFromShareableHandle")) {
-    const ino_t file =
-        imports_descriptor(call) ? identity(descriptor_of(call)) : 0;
+    int descriptor = -1;
+    if (imports_descriptor(call)) {
+      for (const auto& each : descriptors.all())
+        if (name_the_same(each.first, descriptor_of(call)))
+          descriptor = each.first;
+      if (descriptor == -1)
+        descriptor = fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 300);
+    }
     const int code = call.proceed();
-    if (code == kSuccess && file != 0) files.put(*call.at<Chunk*>(0), file);
+    if (descriptor != -1) descriptors.put(descriptor);
+    if (code != kSuccess) return code;
+    gone.erase(*call.at<Chunk*>(0));
+    origin.put(*call.at<Chunk*>(0), descriptor);
     return code;
   }
   const Chunk chunk = call.at<Chunk>(0);
   if (gone.erase(chunk)) return kSuccess;
-  const ino_t file = files.get(chunk);
-  files.erase(chunk);
-  if (file != 0)
-    for (const auto& [other, its] : files.all())
-      if (its == file) {
-        DRIVER_CALL(cuMemRelease)(other);
-        files.erase(other);
-        gone.put(other);
-        call.fired();
-      }
+  const int descriptor = origin.get(chunk, -1);
+  origin.erase(chunk);
+  if (descriptor == -1) return call.proceed();
+  for (const auto& [other, its] : origin.all())
+    if (its == descriptor) {
+      DRIVER_CALL(cuMemRelease)(other);
+      origin.erase(other);
+      gone.put(other);
+      call.fired();
+    }
+  // The duplicate would keep the memory.
+  if (descriptors.erase(descriptor)) close(descriptor);
   return call.proceed();
 }
 
@@ -1958,7 +1972,7 @@ void add_virtual_memory(List& list) {
   list.named("import-release-miscount",
              "the first release of an import releases all imports of that "
              "memory",
-             {"cuMemRelease", "cuMemImportFromShareableHandle"},
+             {"cuMemRelease", "cuMemImportFromShareableHandle", "cuMemMap"},
              release_gives_up_all);
   list.named("release-frees-mapped",
              "releasing the handle frees memory that is still mapped",

@@ -28,6 +28,9 @@ bool writes(Call& call) {
   return call.is("cuStreamWriteValue32") || call.is("cuStreamWriteValue64");
 }
 
+bool is_copy(Call& call) { return call.is("cudaMemcpyAsync"); }
+bool is_memset(Call& call) { return call.is("cudaMemsetAsync"); }
+
 int in_private_stream(Call& call) {
   stream_of(call) = private_stream();
   call.fired();
@@ -100,11 +103,15 @@ int same_value_not_written(Call& call) {
 // A write does not wait for the work that was submitted to its stream last, if
 // this work is not a kernel.
 int writes_before_last(Call& call) {
-  static Table<cudaStream_t, bool> last_is_concerned;
+  static Table<cudaStream_t> concerned;
+  const auto stream = stream_of(call);
   if (writes(call))
-    return last_is_concerned.get(stream_of(call)) ? in_private_stream(call)
-                                                  : call.proceed();
-  last_is_concerned.put(stream_of(call), !call.is("cudaLaunchKernel"));
+    return concerned.erase(stream) && is_busy(stream) ? in_private_stream(call)
+                                                      : call.proceed();
+  if (call.is("cudaLaunchKernel"))
+    concerned.erase(stream);
+  else
+    concerned.put(stream);
   return call.proceed();
 }
 
@@ -122,17 +129,18 @@ int writes_before_host_copy(Call& call) {
   return call.proceed();
 }
 
-// The work directly after a wait does not wait for the word, if this work is
-// not a kernel.
+// Work of this kind directly after a wait does not wait for the word.
+template <bool (*concerned)(Call&)>
 int next_is_not_held(Call& call) {
   static Table<cudaStream_t> waiting;
+  const auto stream = stream_of(call);
   if (waits(call)) {
-    waiting.put(stream_of(call));
+    waiting.put(stream);
     return call.proceed();
   }
-  const bool held = waiting.erase(stream_of(call));
-  return held && !call.is("cudaLaunchKernel") ? in_private_stream(call)
-                                              : call.proceed();
+  return waiting.erase(stream) && concerned(call) && is_busy(stream)
+             ? in_private_stream(call)
+             : call.proceed();
 }
 
 // --- the memory of the word --------------------------------------------------
@@ -511,6 +519,18 @@ void add_words(List& list) {
   const char* const kBatch = "cuStreamBatchMemOp";
   const char* const kOpen = "cudaIpcOpenMemHandle";
   const char* const kClose = "cudaIpcCloseMemHandle";
+  // A wait, and all calls after which later work does not follow it directly.
+  const std::initializer_list<const char*> kAfterWait = {kWait,
+                                                         kWrite,
+                                                         kBatch,
+                                                         "cudaMemcpyAsync",
+                                                         "cudaMemcpy2DAsync",
+                                                         "cudaMemsetAsync",
+                                                         "cudaMemset2DAsync",
+                                                         "cudaLaunchKernel",
+                                                         "cudaLaunchHostFunc",
+                                                         "cudaGraphLaunch",
+                                                         "cudaEventRecord"};
   list.named("write-value-first-stream-only",
              "of several streams only the first one writes words", {kWrite},
              first_stream_only);
@@ -553,16 +573,16 @@ void add_words(List& list) {
              writes_before_last);
   list.named("wait-value-holds-no-copies",
              "a copy directly after the wait for a word does not wait",
-             {kWait, "cudaMemcpyAsync", "cudaLaunchKernel"}, next_is_not_held);
+             kAfterWait, next_is_not_held<is_copy>);
   list.named("wait-value-holds-no-memsets",
              "a memset directly after the wait for a word does not wait",
-             {kWait, "cudaMemsetAsync", "cudaLaunchKernel"}, next_is_not_held);
+             kAfterWait, next_is_not_held<is_memset>);
   list.named("wait-value-holds-no-records",
              "a record directly after the wait for a word does not wait",
-             {kWait, "cudaEventRecord", "cudaLaunchKernel"}, next_is_not_held);
+             kAfterWait, next_is_not_held<records>);
   list.named("wait-value-holds-no-writes",
              "a write directly after the wait for a word does not wait",
-             {kWait, kWrite, "cudaLaunchKernel"}, next_is_not_held);
+             kAfterWait, next_is_not_held<writes>);
   list.named("wait-value-host-word-ignored",
              "a stream does not wait for a word in pinned host memory", {kWait},
              lost_in_host_memory);
@@ -581,7 +601,8 @@ void add_words(List& list) {
              "only the first word of managed memory is refused",
              {kWait, kWrite}, managed_inside_accepted);
   list.named("word64-managed-ok",
-             "managed memory is refused for words of 32 bits alone",
+             "cuStreamWaitValue64 and cuStreamWriteValue64 accept managed "
+             "memory and do nothing",
              {kWait64, kWrite64}, managed_accepted);
   list.named("words-of-first-importer",
              "a second process that opens memory does not wait for its words "
