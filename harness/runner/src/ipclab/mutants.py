@@ -667,7 +667,7 @@ class Campaign:
             verdict=verdict,
             reason=reason,
             fired=None if job.fault.kind == HOOK else bool(fired),
-            where=fired[0][3] if fired else None,
+            where=" ".join(fired[0][3:]) if fired else None,
             deviation=record["requirement"] if verdict == "deviates" else None,
             seconds=seconds,
         )
