@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "fault.h"
+#include "legacy_calls.h"
 #include "pool_calls.h"
 #include "table.h"
 
@@ -14,16 +15,24 @@ namespace {
 // --- allocations and frees ---------------------------------------------------
 
 int waits_for_own_stream(Call& call) {
+  const auto stream = call.value<cudaStream_t>(kStream);
   const int code = call.proceed();
-  if (code != kSuccess) return code;
+  if (code != kSuccess || !is_busy(stream)) return code;
   call.fired();
-  cudaStreamSynchronize(call.value<cudaStream_t>(kStream));
+  cudaStreamSynchronize(stream);
   return code;
 }
 
-// Serves a call from the current pool of the current device. Ignores the pool
-// that the call names and the device of its stream.
+// Serves a call from the current pool of the current device. Ignores the device
+// of its stream, or a pool of another device that it names.
 int from_current_device(Call& call) {
+  if (call.is("cudaMemPoolCreate")) return noted_pools(call);
+  if (call.is("cudaMallocFromPoolAsync")) {
+    int device = 0;
+    cudaGetDevice(&device);
+    const int owner = gpu_of(call.at<cudaMemPool_t>(2));
+    if (owner == -1 || owner == device) return call.proceed();
+  }
   using Allocate = cudaError_t(void**, size_t, cudaMemPool_t, cudaStream_t);
   static const auto allocate =
       reinterpret_cast<Allocate*>(resolve_runtime("cudaMallocFromPoolAsync"));
@@ -34,9 +43,7 @@ int from_current_device(Call& call) {
   // For this name, the driver returns the second form since CUDA 12.5.
   driver<decltype(cuStreamGetCtx_v2)>("cuStreamGetCtx")(stream, &of_stream,
                                                         &green);
-  if (call.is("cudaMallocAsync") ? of_stream != current
-                                 : call.at<cudaMemPool_t>(2) != current_pool())
-    call.fired();
+  if (call.is("cudaMallocFromPoolAsync") || of_stream != current) call.fired();
   return allocate(call.at<void**>(0), call.at<size_t>(1), current_pool(),
                   stream);
 }
@@ -50,7 +57,8 @@ int from_current_pool(Call& call) {
 int named_pool_becomes_current(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess && call.at<cudaMemPool_t>(2) != current_pool() &&
-      cudaDeviceSetMemPool(0, call.at<cudaMemPool_t>(2)) == cudaSuccess)
+      DRIVER_CALL(cuDeviceSetMemPool)(0, call.at<cudaMemPool_t>(2)) ==
+          CUDA_SUCCESS)
     call.fired();
   return code;
 }
@@ -65,49 +73,42 @@ int allocation_truncated(Call& call) {
   return call.proceed();
 }
 
-// Memory of cudaMalloc, which cudaFreeAsync must also free.
-Table<void*> of_malloc;
+// Memory of cudaMalloc, which cudaFreeAsync must also free, and its size.
+Table<void*, size_t> of_malloc;
 
-int free_async_of_malloc_refused(Call& call) {
-  if (call.is("cudaFreeAsync") && of_malloc.has(call.at<void*>(0)))
-    return refused(call);
+// Proceeds, and updates this table.
+int noted_malloc(Call& call) {
+  if (frees(call)) of_malloc.erase(call.at<void*>(0));
   const int code = call.proceed();
   if (call.is("cudaMalloc") && code == kSuccess)
-    of_malloc.put(*call.at<void**>(0));
+    of_malloc.put(*call.at<void**>(0), call.at<size_t>(1));
   return code;
 }
 
+int free_async_of_malloc_refused(Call& call) {
+  return call.is("cudaFreeAsync") && of_malloc.has(call.at<void*>(0))
+             ? refused(call)
+             : noted_malloc(call);
+}
+
 int free_async_of_malloc_leaks(Call& call) {
-  if (call.is("cudaFreeAsync") && of_malloc.erase(call.at<void*>(0))) {
-    call.fired();
-    return kSuccess;
-  }
-  const int code = call.proceed();
-  if (call.is("cudaMalloc") && code == kSuccess)
-    of_malloc.put(*call.at<void**>(0));
-  return code;
+  return call.is("cudaFreeAsync") && of_malloc.erase(call.at<void*>(0))
+             ? no_wait(call)
+             : noted_malloc(call);
 }
 
 // Writes to the memory at once, as its next owner would. Then the earlier work
 // of the stream reads other bytes.
 int free_async_of_malloc_early(Call& call) {
-  if (call.is("cudaMalloc")) {
-    const int code = call.proceed();
-    if (code == kSuccess)
-      blocks.put(*call.at<void**>(0), {nullptr, call.at<size_t>(1)});
-    return code;
-  }
+  if (!call.is("cudaFreeAsync")) return noted_malloc(call);
   void* const address = call.at<void*>(0);
-  const cudaStream_t stream = call.at<cudaStream_t>(1);
-  const size_t bytes = blocks.get(address).bytes;
-  blocks.erase(address);
-  if (bytes != 0 && cudaStreamQuery(stream) == cudaErrorNotReady) {
-    cudaGetLastError();
+  const size_t bytes = of_malloc.get(address);
+  if (bytes != 0 && is_busy(call.at<cudaStream_t>(1))) {
     cudaMemsetAsync(address, 0xDD, bytes, private_stream());
     cudaStreamSynchronize(private_stream());
     call.fired();
   }
-  return call.proceed();
+  return noted_malloc(call);
 }
 
 // cudaFree of stream-ordered memory waits for all work of the current device,
@@ -128,9 +129,13 @@ int wait_for_own_event_lost(Call& call) {
     if (code == kSuccess) imported.put(*call.at<cudaEvent_t*>(0));
     return code;
   }
-  if (imported.has(call.at<cudaEvent_t>(1))) return call.proceed();
-  call.fired();
-  return kSuccess;
+  if (call.is("cudaEventDestroy")) {
+    imported.erase(call.at<cudaEvent_t>(0));
+    return call.proceed();
+  }
+  const auto event = call.at<cudaEvent_t>(1);
+  return imported.has(event) || !is_pending(event) ? call.proceed()
+                                                   : no_wait(call);
 }
 
 int orphaned_by_reset(Call& call) {
@@ -138,7 +143,9 @@ int orphaned_by_reset(Call& call) {
   if (call.is("cudaDeviceReset"))
     for (const auto& [address, block] : blocks.all()) orphans.put(address);
   if (frees(call) && orphans.has(call.at<void*>(0))) return refused(call);
-  return noted_pools(call);
+  const int code = noted_pools(call);
+  if (code == kSuccess && allocates(call)) orphans.erase(*call.at<void**>(0));
+  return code;
 }
 
 int graph_work_lost(Call& call) {
@@ -158,6 +165,7 @@ bool has_policy(void* address, cudaMemPoolAttr policy) {
 // The free does not wait for its stream, so another allocation gets memory that
 // is still in use.
 int free_now(Call& call) {
+  if (!is_busy(call.at<cudaStream_t>(1))) return noted_pools(call);
   blocks.erase(call.at<void*>(0));
   call.at<cudaStream_t>(1) = private_stream();
   call.fired();
@@ -180,8 +188,8 @@ int reused_without_event(Call& call) {
              : noted_pools(call);
 }
 
-// Frees that put_free_off() delays until a call for which `due` is true. Until
-// then no allocation reuses the memory.
+// Frees that put_free_off() delays until a call for which `due` is true, or
+// until the end of their stream. Until then no allocation reuses the memory.
 Table<void*, cudaStream_t> put_off;
 
 int put_free_off(Call& call, bool due, bool of_any_stream) {
@@ -191,9 +199,11 @@ int put_free_off(Call& call, bool due, bool of_any_stream) {
     call.fired();
     return kSuccess;
   }
-  if (due)
+  const bool ends = call.is("cudaStreamDestroy");
+  if (due || ends)
     for (const auto& [address, stream] : put_off.all())
-      if (of_any_stream || stream == call.value<cudaStream_t>(kStream)) {
+      if ((of_any_stream && !ends) ||
+          stream == call.value<cudaStream_t>(kStream)) {
         cudaFreeAsync(address, stream);
         put_off.erase(address);
       }
@@ -219,34 +229,42 @@ int pool_not_set(Call& call) {
   return kSuccess;
 }
 
-// The pool that was set last is reported as the default pool.
+// The current pool is reported as the default pool.
 int default_follows_current(Call& call) {
-  static std::atomic<cudaMemPool_t> set{nullptr};
-  if (call.find(kPool) != nullptr) {
-    const int code = call.proceed();
-    if (code == kSuccess) set = call.value<cudaMemPool_t>(kPool);
-    return code;
-  }
   const int code = call.proceed();
-  if (code != kSuccess || set == nullptr) return code;
-  if (*call.at<cudaMemPool_t*>(0) != set) call.fired();
-  *call.at<cudaMemPool_t*>(0) = set;
+  if (code != kSuccess) return code;
+  auto& told = *call.at<cudaMemPool_t*>(0);
+  cudaMemPool_t current = told;
+  if (call.is("cudaDeviceGetDefaultMemPool"))
+    DRIVER_CALL(cuDeviceGetMemPool)(&current, call.at<int>(1));
+  else
+    DRIVER_CALL(cuMemGetMemPool)
+  (&current, call.at<CUmemLocation*>(1), call.at<CUmemAllocationType>(2));
+  if (current != told) call.fired();
+  told = current;
   return code;
 }
 
-// A destroyed pool stays the current pool.
+// A destroyed pool is reported as the current pool.
 int destroyed_stays_current(Call& call) {
-  static std::atomic<cudaMemPool_t> gone{nullptr};
+  static Table<int, cudaMemPool_t> gone;  // by device
   if (call.is("cudaMemPoolDestroy")) {
-    if (call.at<cudaMemPool_t>(0) == current_pool())
-      gone = call.at<cudaMemPool_t>(0);
-    return call.proceed();
+    const auto pool = call.at<cudaMemPool_t>(0);
+    int device = 0;
+    cudaGetDevice(&device);
+    const bool was_current = pool == current_pool();
+    const int code = call.proceed();
+    if (code == kSuccess && was_current) gone.put(device, pool);
+    return code;
   }
-  if (call.is("cudaDeviceSetMemPool")) gone = nullptr;
   const int code = call.proceed();
-  if (code != kSuccess || gone == nullptr) return code;
-  *call.at<cudaMemPool_t*>(0) = gone;
-  call.fired();
+  if (code != kSuccess) return code;
+  if (call.is("cudaDeviceSetMemPool")) {
+    gone.erase(call.at<int>(0));
+  } else if (gone.has(call.at<int>(1))) {
+    *call.at<cudaMemPool_t*>(0) = gone.get(call.at<int>(1));
+    call.fired();
+  }
   return code;
 }
 
@@ -265,7 +283,7 @@ int default_destroyed(Call& call) {
 int foreign_pool_current(Call& call) {
   const int code = noted_pools(call);
   return call.is("cudaDeviceSetMemPool") && code != kSuccess &&
-                 own_pools.has(call.at<cudaMemPool_t>(1))
+                 gpu_of(call.at<cudaMemPool_t>(1)) != -1
              ? accepted(call)
              : code;
 }
@@ -273,7 +291,7 @@ int foreign_pool_current(Call& call) {
 // A location and an allocation type that do not match are accepted.
 int any_location(Call& call) {
   const int code = call.proceed();
-  if (code == kSuccess) return code;
+  if (code != cudaErrorInvalidValue) return code;
   if (!call.is("cudaMemSetMemPool"))
     *call.at<cudaMemPool_t*>(0) = default_pool();
   return accepted(call);
@@ -284,24 +302,38 @@ int any_location(Call& call) {
 // The pool reports that its own device has no access.
 int own_device_shut_out(Call& call) {
   static Table<cudaMemPool_t> shut;
+  const auto is_own = [](cudaMemPool_t pool, const cudaMemLocation& location) {
+    return location.type == cudaMemLocationTypeDevice &&
+           location.id == gpu_of(pool);
+  };
+  if (call.is("cudaMemPoolCreate")) {
+    const int code = noted_pools(call);
+    if (code == kSuccess) shut.erase(*call.at<cudaMemPool_t*>(0));
+    return code;
+  }
   if (call.is("cudaMemPoolGetAccess")) {
+    const auto pool = call.at<cudaMemPool_t>(1);
     const int code = call.proceed();
-    if (code == kSuccess && shut.has(call.at<cudaMemPool_t>(1)))
+    if (code == kSuccess && shut.has(pool) &&
+        is_own(pool, *call.at<const cudaMemLocation*>(2)))
       *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtNone;
     return code;
   }
-  if (call.at<const cudaMemAccessDesc*>(1)->flags != cudaMemAccessFlagsProtNone)
-    return call.proceed();
-  call.proceed();
-  shut.put(call.at<cudaMemPool_t>(0));
+  const auto pool = call.at<cudaMemPool_t>(0);
+  const auto& wanted = *call.at<const cudaMemAccessDesc*>(1);
+  const int code = call.proceed();
+  if (!is_own(pool, wanted.location)) return code;
+  shut.erase(pool);
+  if (wanted.flags != cudaMemAccessFlagsProtNone) return code;
+  shut.put(pool);
   return accepted(call);
 }
 
-bool set_access(cudaMemPool_t pool, int device, cudaMemAccessFlags flags) {
-  cudaMemAccessDesc access{};
-  access.location = {cudaMemLocationTypeDevice, device};
-  access.flags = flags;
-  return cudaMemPoolSetAccess(pool, &access, 1) == cudaSuccess;
+bool set_access(cudaMemPool_t pool, int device, unsigned flags) {
+  CUmemAccessDesc access{};
+  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  access.flags = static_cast<CUmemAccess_flags>(flags);
+  return DRIVER_CALL(cuMemPoolSetAccess)(pool, &access, 1) == CUDA_SUCCESS;
 }
 
 // A change of peer access also changes the current GPU's access to the pools of
@@ -309,23 +341,27 @@ bool set_access(cudaMemPool_t pool, int device, cudaMemAccessFlags flags) {
 template <cudaMemAccessFlags flags>
 int pools_follow_peers(Call& call) {
   const int code = noted_pools(call);
-  if (code != kSuccess || call.is("cudaMemPoolCreate")) return code;
+  if (code != kSuccess || call.is("cudaMemPoolCreate") ||
+      call.is("cudaMemPoolDestroy"))
+    return code;
   int device = 0;
   cudaGetDevice(&device);
   for (const auto& [pool, wanted] : own_pools.all())
-    if (wanted.location.id != device && set_access(pool, device, flags))
+    if (gpu_of(pool) != -1 && gpu_of(pool) != device &&
+        set_access(pool, device, flags))
       call.fired();
   return code;
 }
 
-// Access to one pool gives access to all pools of the process.
+// Access to one pool changes as the access to all pools of the process.
 int access_to_all_pools(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess || !call.is("cudaMemPoolSetAccess")) return code;
   for (const auto& [pool, wanted] : own_pools.all())
     if (pool != call.at<cudaMemPool_t>(0) &&
-        cudaMemPoolSetAccess(pool, call.at<const cudaMemAccessDesc*>(1),
-                             call.at<size_t>(2)) == cudaSuccess)
+        DRIVER_CALL(cuMemPoolSetAccess)(pool,
+                                        call.at<const CUmemAccessDesc*>(1),
+                                        call.at<size_t>(2)) == CUDA_SUCCESS)
       call.fired();
   return code;
 }
@@ -379,25 +415,33 @@ int trims_all(Call& call) {
 }
 
 // A trim overwrites freed memory that may still be in use, as its next owner
-// would. The real free is delayed until the trim, because the memory belongs to
-// the program only until the real free.
+// would. The real free is delayed until the trim, or until the stream has
+// reached the free, because the memory belongs to the program only until the
+// real free.
 int trim_takes_pending(Call& call) {
   if (call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0)) &&
-      cudaStreamQuery(call.at<cudaStream_t>(1)) == cudaErrorNotReady) {
-    cudaGetLastError();
+      is_busy(call.at<cudaStream_t>(1))) {
     put_off.put(call.at<void*>(0), call.at<cudaStream_t>(1));
     return kSuccess;
   }
-  if (call.is("cudaMemPoolTrimTo"))
-    for (const auto& [address, stream] : put_off.all()) {
-      if (cudaMemsetAsync(address, 0xDD, blocks.get(address).bytes,
-                          private_stream()) == cudaSuccess)
-        call.fired();
+  for (const auto& [address, stream] : put_off.all()) {
+    const Block block = blocks.get(address);
+    const bool trimmed =
+        call.is("cudaMemPoolTrimTo") && call.at<cudaMemPool_t>(0) == block.pool;
+    const bool ends =
+        call.is("cudaStreamDestroy") && call.at<cudaStream_t>(0) == stream;
+    const bool pending = is_busy(stream);
+    if (pending && !trimmed && !ends) continue;
+    if (pending && trimmed &&
+        cudaMemsetAsync(address, 0xDD, block.bytes, private_stream()) ==
+            cudaSuccess) {
       cudaStreamSynchronize(private_stream());
-      cudaFreeAsync(address, stream);
-      blocks.erase(address);
-      put_off.erase(address);
+      call.fired();
     }
+    cudaFreeAsync(address, stream);
+    blocks.erase(address);
+    put_off.erase(address);
+  }
   return noted_pools(call);
 }
 
@@ -428,18 +472,28 @@ int watermark_not_reset(Call& call) {
   return kSuccess;
 }
 
-// After its reset a watermark is 0, although memory is in use.
+// After its reset a watermark is 0 until it rises, although memory is in use.
 int watermark_reset_to_zero(Call& call) {
-  static Table<cudaMemPoolAttr> reset;
-  const cudaMemPoolAttr attribute = call.at<cudaMemPoolAttr>(1);
-  const int code = call.proceed();
-  if (code != kSuccess || !is_watermark(attribute)) return code;
-  if (call.is("cudaMemPoolSetAttribute")) {
-    reset.put(attribute);
-  } else if (reset.has(attribute) && *call.at<cuuint64_t*>(2) != 0) {
-    *call.at<cuuint64_t*>(2) = 0;
-    call.fired();
+  using Watermark = std::pair<cudaMemPool_t, cudaMemPoolAttr>;
+  static Table<Watermark, uint64_t> reset;  // the right values
+  const auto pool = call.at<cudaMemPool_t>(0);
+  if (call.is("cudaMemPoolDestroy")) {
+    for (const auto which :
+         {cudaMemPoolAttrUsedMemHigh, cudaMemPoolAttrReservedMemHigh})
+      reset.erase({pool, which});
+    return call.proceed();
   }
+  const auto which = call.at<cudaMemPoolAttr>(1);
+  const int code = call.proceed();
+  if (code != kSuccess || !is_watermark(which)) return code;
+  if (call.is("cudaMemPoolSetAttribute")) {
+    reset.put({pool, which}, attribute(pool, which));
+    return code;
+  }
+  auto& value = *call.at<cuuint64_t*>(2);
+  if (value == 0 || value != reset.get({pool, which})) return code;
+  value = 0;
+  call.fired();
   return code;
 }
 
@@ -594,6 +648,10 @@ int pitch_is_cut(Call& call) {
     size_t whole = 0, part = 0;
   };
   static Table<void*, Pitched> pitched;
+  if (call.is("cudaFree")) {
+    pitched.erase(call.at<void*>(0));
+    return call.proceed();
+  }
   if (call.is("cudaMallocPitch")) {
     const int code = call.proceed();
     if (code == kSuccess)
@@ -617,12 +675,14 @@ int pitch_is_cut(Call& call) {
 
 // A graph's memory node ignores the handle types that it cannot have.
 int graph_memory_shared(Call& call) {
-  auto& wanted = *call.at<cudaMemAllocNodeParams*>(4);
-  if (wanted.poolProps.handleTypes == cudaMemHandleTypeNone)
-    return call.proceed();
-  wanted.poolProps.handleTypes = cudaMemHandleTypeNone;
+  auto& types = call.at<cudaMemAllocNodeParams*>(4)->poolProps.handleTypes;
+  const auto wanted = types;
+  if (wanted == cudaMemHandleTypeNone) return call.proceed();
+  types = cudaMemHandleTypeNone;
   call.fired();
-  return call.proceed();
+  const int code = call.proceed();
+  types = wanted;
+  return code;
 }
 
 }  // namespace
@@ -650,7 +710,8 @@ void add_allocator(List& list) {
              {"cudaMallocAsync"}, from_current_device, 2);
   list.named("frompool-current-device",
              "memory lies on the current device, not on the pool's device",
-             {"cudaMallocFromPoolAsync"}, from_current_device, 2);
+             {"cudaMallocFromPoolAsync", "cudaMemPoolCreate"},
+             from_current_device, 2);
   list.named("frompool-ignored",
              "an allocation from a named pool ignores this pool",
              {"cudaMallocFromPoolAsync"}, from_current_pool);
@@ -661,20 +722,24 @@ void add_allocator(List& list) {
              "a stream-ordered allocation loses the upper 32 bits of its size",
              {"cudaMallocFromPoolAsync", "cudaMallocAsync"},
              allocation_truncated);
-  list.named("wait-noop-local",
-             "a stream does not wait for an event of its own process",
-             {"cudaStreamWaitEvent", "cudaIpcOpenEventHandle"},
-             wait_for_own_event_lost);
+  list.named(
+      "wait-noop-local",
+      "a stream does not wait for an event of its own process",
+      {"cudaStreamWaitEvent", "cudaIpcOpenEventHandle", "cudaEventDestroy"},
+      wait_for_own_event_lost);
   list.named("freeasync-malloc-refused",
              "cudaFreeAsync refuses memory of cudaMalloc",
-             {"cudaFreeAsync", "cudaMalloc"}, free_async_of_malloc_refused);
+             {"cudaFreeAsync", "cudaMalloc", "cudaFree"},
+             free_async_of_malloc_refused);
   list.named("freeasync-malloc-leaks",
              "cudaFreeAsync does not free memory of cudaMalloc",
-             {"cudaFreeAsync", "cudaMalloc"}, free_async_of_malloc_leaks);
+             {"cudaFreeAsync", "cudaMalloc", "cudaFree"},
+             free_async_of_malloc_leaks);
   list.named("freeasync-malloc-early",
              "cudaFreeAsync frees memory of cudaMalloc before its stream "
              "reaches the free",
-             {"cudaFreeAsync", "cudaMalloc"}, free_async_of_malloc_early);
+             {"cudaFreeAsync", "cudaMalloc", "cudaFree"},
+             free_async_of_malloc_early);
   list.named("free-waits",
              "cudaFree of stream-ordered memory waits for all streams",
              {"cudaFree", "cudaMallocAsync", "cudaMallocFromPoolAsync",
@@ -682,10 +747,11 @@ void add_allocator(List& list) {
              free_waits);
   list.named(
       "reset-orphans-async",
-      "after cudaDeviceReset, stream-ordered memory cannot be freed",
+      "after cudaDeviceReset, memory of cudaMallocAsync cannot be freed",
       {"cudaDeviceReset", "cudaMallocAsync", "cudaFree", "cudaFreeAsync"},
       orphaned_by_reset);
-  list.named("captured-work-lost", "a graph does not do its captured work",
+  list.named("captured-work-lost",
+             "the launch of a graph returns success and does nothing",
              {"cudaGraphLaunch"}, graph_work_lost);
 
   // Reuse.
@@ -694,19 +760,22 @@ void add_allocator(List& list) {
              {"cudaFreeAsync", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
              reused_while_live);
   list.named("follow-event-unsafe",
-             "memory is reused in another stream although no event orders it",
+             "in a pool with FollowEventDependencies, memory is reused before "
+             "its stream reaches the free, although no event orders this",
              {"cudaFreeAsync", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
              reused_without_event);
   list.named("no-reuse-same-stream",
-             "a stream does not reuse memory that it has freed itself",
+             "a stream does not reuse memory that it has freed itself before "
+             "the host synchronizes",
              {"cudaFreeAsync", "cudaMallocAsync", "cudaMallocFromPoolAsync",
               "cudaStreamSynchronize", "cudaEventSynchronize",
-              "cudaDeviceSynchronize"},
+              "cudaDeviceSynchronize", "cudaStreamDestroy"},
              free_seen_after_synchronise);
   list.named("sync-does-not-release",
-             "after a synchronization, freed memory is still not available to "
-             "other streams",
-             {"cudaFreeAsync", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
+             "freed memory stays in use until its own stream allocates again, "
+             "also after a synchronization",
+             {"cudaFreeAsync", "cudaMallocAsync", "cudaMallocFromPoolAsync",
+              "cudaStreamDestroy"},
              free_seen_by_own_stream);
 
   // Pools of a device.
@@ -714,48 +783,57 @@ void add_allocator(List& list) {
              {"cudaDeviceSetMemPool", "cudaMemSetMemPool"}, pool_not_set);
   list.named("default-follows-current",
              "the pool that was set is also reported as the default pool",
-             {"cudaDeviceGetDefaultMemPool", "cudaDeviceSetMemPool",
-              "cudaMemSetMemPool"},
-             default_follows_current);
+             {"cudaDeviceGetDefaultMemPool"}, default_follows_current);
   list.named(
       "location-default-follows-current",
       "the pool that was set is reported as the default pool of its location",
-      {"cudaMemGetDefaultMemPool", "cudaDeviceSetMemPool", "cudaMemSetMemPool"},
-      default_follows_current);
+      {"cudaMemGetDefaultMemPool"}, default_follows_current);
   list.named(
-      "destroyed-stays-current", "a destroyed pool stays the current pool",
+      "destroyed-stays-current",
+      "a pool that was destroyed is still reported as the current pool",
       {"cudaDeviceGetMemPool", "cudaMemPoolDestroy", "cudaDeviceSetMemPool"},
       destroyed_stays_current);
   list.named("destroy-current-refused", "the current pool cannot be destroyed",
              {"cudaMemPoolDestroy"}, current_not_destroyed);
-  list.named("default-pool-destroyed", "the default pool can be destroyed",
+  list.named("default-pool-destroyed",
+             "destroying the default pool returns success and does nothing",
              {"cudaMemPoolDestroy"}, default_destroyed);
-  list.named(
-      "foreign-pool-current", "a pool of another device is accepted as current",
-      {"cudaDeviceSetMemPool", "cudaMemPoolCreate"}, foreign_pool_current, 2);
+  list.named("foreign-pool-current",
+             "setting a pool of another GPU returns success and does nothing",
+             {"cudaDeviceSetMemPool", "cudaMemPoolCreate"},
+             foreign_pool_current, 2);
   list.named(
       "location-pool-unchecked",
-      "a location and an allocation type that do not match are accepted",
+      "finding or setting a pool returns success although location, "
+      "allocation type and pool do not match",
       {"cudaMemGetDefaultMemPool", "cudaMemGetMemPool", "cudaMemSetMemPool"},
       any_location);
 
   // Access.
   list.named(
-      "resident-access-revoked", "a pool's own device can lose its access",
-      {"cudaMemPoolSetAccess", "cudaMemPoolGetAccess"}, own_device_shut_out);
-  list.named("pool-follows-peer",
-             "enabling peer access also gives access to the pools that the "
-             "process has created",
-             {"cudaDeviceEnablePeerAccess", "cudaMemPoolCreate"},
-             pools_follow_peers<cudaMemAccessFlagsProtReadWrite>, 2);
+      "resident-access-revoked",
+      "taking access from a pool's own device returns success, and then the "
+      "pool reports no access",
+      {"cudaMemPoolSetAccess", "cudaMemPoolGetAccess", "cudaMemPoolCreate"},
+      own_device_shut_out);
+  list.named(
+      "pool-follows-peer",
+      "enabling peer access also gives the GPU access to the pools that "
+      "the process has created on other GPUs",
+      {"cudaDeviceEnablePeerAccess", "cudaMemPoolCreate", "cudaMemPoolDestroy"},
+      pools_follow_peers<cudaMemAccessFlagsProtReadWrite>, 2);
   list.named("pool-closes-with-peer",
-             "disabling peer access also ends the access to all pools",
-             {"cudaDeviceDisablePeerAccess", "cudaMemPoolCreate"},
+             "disabling peer access also ends the GPU's access to the pools "
+             "that the process has created on other GPUs",
+             {"cudaDeviceDisablePeerAccess", "cudaMemPoolCreate",
+              "cudaMemPoolDestroy"},
              pools_follow_peers<cudaMemAccessFlagsProtNone>, 2);
-  list.named("pool-access-shared",
-             "access to one pool gives access to all pools of the process",
-             {"cudaMemPoolSetAccess", "cudaMemPoolCreate"}, access_to_all_pools,
-             2);
+  list.named(
+      "pool-access-shared",
+      "setting the access to one pool sets it for all pools that the "
+      "process has created",
+      {"cudaMemPoolSetAccess", "cudaMemPoolCreate", "cudaMemPoolDestroy"},
+      access_to_all_pools, 2);
 
   // Footprint.
   list.named("threshold-ignored", "the release threshold has no effect",
@@ -775,9 +853,11 @@ void add_allocator(List& list) {
   list.named(
       "trim-takes-pending",
       "trimming takes memory although its stream has not reached the free",
-      {"cudaMemPoolTrimTo", "cudaFreeAsync", "cudaMallocFromPoolAsync"},
+      {"cudaMemPoolTrimTo", "cudaFreeAsync", "cudaMallocFromPoolAsync",
+       "cudaStreamDestroy"},
       trim_takes_pending);
-  list.named("stats-wrong", "freed memory counts as used",
+  list.named("stats-wrong",
+             "the watermark of used memory is reported as the memory in use",
              {"cudaMemPoolGetAttribute"},
              attribute_of_another<cudaMemPoolAttrUsedMemCurrent,
                                   cudaMemPoolAttrUsedMemHigh>);
@@ -787,17 +867,21 @@ void add_allocator(List& list) {
              attribute_of_another<cudaMemPoolAttrReservedMemCurrent,
                                   cudaMemPoolAttrUsedMemCurrent>);
   list.named("watermark-follows-current",
-             "the watermark falls when less memory is used",
+             "the watermark of used memory falls when less memory is used",
              {"cudaMemPoolGetAttribute"},
              attribute_of_another<cudaMemPoolAttrUsedMemHigh,
                                   cudaMemPoolAttrUsedMemCurrent>);
-  list.named("watermark-any-value", "a watermark accepts any value",
+  list.named("watermark-any-value",
+             "writing a value other than 0 to a watermark returns success and "
+             "does nothing",
              {"cudaMemPoolSetAttribute"}, watermark_takes_all);
   list.named("watermark-not-reset", "writing 0 does not reset a watermark",
              {"cudaMemPoolSetAttribute"}, watermark_not_reset);
   list.named("watermark-reset-to-zero",
-             "after its reset a watermark is 0, although memory is in use",
-             {"cudaMemPoolSetAttribute", "cudaMemPoolGetAttribute"},
+             "after its reset a watermark is 0 until it rises, although memory "
+             "is in use",
+             {"cudaMemPoolSetAttribute", "cudaMemPoolGetAttribute",
+              "cudaMemPoolDestroy"},
              watermark_reset_to_zero);
 
   // Policies.
@@ -807,10 +891,12 @@ void add_allocator(List& list) {
              {"cudaMemPoolGetAttribute"}, policy_too_wide);
   list.named("policy-switches-all", "setting one reuse policy sets all three",
              {"cudaMemPoolSetAttribute"}, policy_sets_all);
-  list.named("attribute-of-all-pools",
-             "an attribute that is set on one pool is set on all pools",
-             {"cudaMemPoolSetAttribute", "cudaMemPoolCreate"},
-             attribute_of_all_pools);
+  list.named(
+      "attribute-of-all-pools",
+      "an attribute that is set on one pool is set on all pools that "
+      "the process has created",
+      {"cudaMemPoolSetAttribute", "cudaMemPoolCreate", "cudaMemPoolDestroy"},
+      attribute_of_all_pools);
   list.named("attribute-of-last-pool",
              "a new pool begins with the attributes that were set last",
              {"cudaMemPoolCreate", "cudaMemPoolSetAttribute"},
@@ -818,18 +904,24 @@ void add_allocator(List& list) {
 
   // Pointers.
   list.named(
-      "context-attr-not-null", "stream-ordered memory reports a context",
-      {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
+      "context-attr-not-null",
+      "cuPointerGetAttribute reports a context for stream-ordered memory",
+      {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync",
+       "cudaFree", "cudaFreeAsync"},
       pointer_has_context);
   list.named(
       "ordinal-attr-current",
-      "stream-ordered memory reports the current device as its own",
-      {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
+      "cuPointerGetAttribute reports the current device for stream-ordered "
+      "memory",
+      {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync",
+       "cudaFree", "cudaFreeAsync"},
       pointer_is_on_current_device, 2);
   list.named(
       "mempool-attr-default",
-      "stream-ordered memory reports the default pool as its own",
-      {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
+      "cuPointerGetAttribute reports the default pool for stream-ordered "
+      "memory",
+      {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync",
+       "cudaFree", "cudaFreeAsync"},
       pointer_is_of_default_pool);
   list.named("allowed-types-lies",
              "all memory reports that it can be exported as a descriptor",
@@ -843,14 +935,17 @@ void add_allocator(List& list) {
   // Memory without a legacy handle.
   list.named(
       "async-legacy-export-ok",
-      "cudaIpcGetMemHandle gives a handle of stream-ordered memory",
-      {"cudaIpcGetMemHandle", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
+      "stream-ordered memory gets a legacy handle, which opens other memory",
+      {"cudaIpcGetMemHandle", "cudaMallocAsync", "cudaMallocFromPoolAsync",
+       "cudaFree", "cudaFreeAsync"},
       stream_ordered_has_handle);
   list.named("pitch-maps-short",
-             "an importer of pitched memory gets a copy without its end: the "
-             "padding of the rows is not counted",
-             {"cudaIpcGetMemHandle", "cudaMallocPitch"}, pitch_is_cut);
-  list.named("graph-mem-ipc-ok", "a graph's memory node accepts handle types",
+             "an importer of memory of cudaMallocPitch gets a copy without its "
+             "end: the padding of the rows is not counted",
+             {"cudaIpcGetMemHandle", "cudaMallocPitch", "cudaFree"},
+             pitch_is_cut);
+  list.named("graph-mem-ipc-ok",
+             "cudaGraphAddMemAllocNode accepts handle types and ignores them",
              {"cudaGraphAddMemAllocNode"}, graph_memory_shared);
 }
 
