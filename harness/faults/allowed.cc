@@ -199,7 +199,7 @@ void add_allowed(List& list) {
              {"cudaIpcGetEventHandle", "cudaIpcOpenEventHandle"},
              ok_event_handle_scrambled);
   list.named("ok-different-va",
-             "every process gets another address for the same handle", {kOpen},
+             "processes get different addresses for the same handle", {kOpen},
              ok_different_va);
   list.named("ok-no-suballoc",
              "cudaMalloc gives every allocation its own block", {"cudaMalloc"},

@@ -268,16 +268,13 @@ int last_error_generic(Call& call) {
 }
 
 int peek_once(Call& call) {
-  thread_local bool told = false;
+  thread_local int told = kSuccess;
   const int code = call.proceed();
-  if (!call.is("cudaPeekAtLastError") || code == kSuccess) {
-    told = false;
+  if (!call.is("cudaPeekAtLastError") || code != told) {
+    told = call.is("cudaPeekAtLastError") ? code : kSuccess;
     return code;
   }
-  if (!told) {
-    told = true;
-    return code;
-  }
+  if (code == kSuccess) return code;
   call.fired();
   return kSuccess;
 }
@@ -309,9 +306,11 @@ int close_inside_ok(Call& call) {
 
 int close_exported_ok(Call& call) {
   static Table<void*> exported;
+  if (call.is("cudaFree")) exported.erase(call.at<void*>(0));
   const int code = call.proceed();
   if (!is_close_call(call)) {
-    if (code == kSuccess) exported.put(call.at<void*>(1));
+    if (exports_memory(call) && code == kSuccess)
+      exported.put(call.at<void*>(1));
     return code;
   }
   return code != kSuccess && exported.has(call.at<void*>(0)) ? accepted(call)
@@ -323,7 +322,7 @@ int driver_free_ok(Call& call) {
   if (is_open_call(call) || is_close_call(call)) return noted_open(call);
   void* const pointer = call.at<void*>(0);
   if (call.is_runtime() || !opened.has(pointer)) return call.proceed();
-  opened.erase(pointer);
+  count_close(pointer);
   cudaIpcCloseMemHandle(pointer);
   return accepted(call);
 }
@@ -408,7 +407,8 @@ void add_answers(List& list) {
              "for an unknown pointer, the query of many attributes writes only "
              "the first attribute",
              {kMany}, unknown_first_only);
-  list.named("ipc-attr-once", "the second query of the IPC attribute says no",
+  list.named("ipc-attr-once",
+             "the IPC attribute says no from its second query on",
              {"cudaDeviceGetAttribute"}, ipc_once);
   list.named("ipc-attr-until-open",
              "the IPC attribute says no after memory has been opened",
@@ -432,17 +432,20 @@ void add_answers(List& list) {
              "a close accepts an address inside opened memory", {kOpen, kClose},
              close_inside_ok);
   list.named("close-exported-ok",
-             "a close accepts memory that the process has exported",
-             {"cudaIpcGetMemHandle", kClose}, close_exported_ok);
+             "a close of memory that the process has exported returns success "
+             "and does nothing",
+             {"cudaIpcGetMemHandle", kClose, "cudaFree"}, close_exported_ok);
   list.named("import-driver-free-ok",
              "cuMemFree accepts opened memory and closes it",
              {"cudaFree", kOpen, kClose}, driver_free_ok);
   list.named("driver-timing-ipc-event-ok",
-             "the driver API creates an interprocess event with timing",
+             "the driver API accepts a request for an interprocess event with "
+             "timing, and creates one without timing",
              {"cudaEventCreateWithFlags"}, driver_timing_ok);
   list.named(
       "elapsed-import-ok",
-      "cudaEventElapsedTime returns a time if the second event is imported",
+      "cudaEventElapsedTime returns success and the time 0 if the second event "
+      "is imported",
       {"cudaEventElapsedTime", "cudaEventCreateWithFlags",
        "cudaIpcGetEventHandle", "cudaIpcOpenEventHandle", "cudaEventDestroy"},
       elapsed_import_ok);

@@ -1,6 +1,7 @@
 // Bugs of logical endpoints, of copies over a fabric and of cliques.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -8,6 +9,7 @@
 
 #include "chunk_calls.h"
 #include "harness/toolkit/newer.h"
+#include "legacy_calls.h"
 
 namespace ipclab::faults {
 namespace {
@@ -23,10 +25,11 @@ int refusal_told_as_success(Call& call) {
   return kSuccess;
 }
 
-// A call that the machine does not support returns success.
-int unsupported_told_as_success(Call& call) {
+// A call that is refused with this code returns success.
+template <CUresult refusal>
+int code_told_as_success(Call& call) {
   const int code = call.proceed();
-  if (code != CUDA_ERROR_NOT_SUPPORTED) return code;
+  if (code != refusal) return code;
   call.fired();
   return kSuccess;
 }
@@ -70,17 +73,21 @@ int always_ready(Call& call) {
   return code;
 }
 
+// Queries an endpoint until it is ready, for a second at most.
+void wait_until_ready(Id id) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  int status = 0;
+  while (DRIVER_CALL(cuLogicalEndpointQuery)(id, 1, &status) == CUDA_SUCCESS &&
+         status == 0 && std::chrono::steady_clock::now() < until)
+    std::this_thread::yield();
+}
+
 // If the driver refuses the call, queries the endpoint, as the program should
 // have done, and calls again.
 int bound_without_query(Call& call) {
   int code = call.proceed();
   if (code != CUDA_ERROR_INVALID_VALUE) return code;
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  int status = 0;
-  while (DRIVER_CALL(cuLogicalEndpointQuery)(call.at<Id>(0), 1, &status) ==
-             CUDA_SUCCESS &&
-         status == 0 && std::chrono::steady_clock::now() < until)
-    std::this_thread::yield();
+  wait_until_ready(call.at<Id>(0));
   code = call.proceed();
   if (code == kSuccess) call.fired();
   return code;
@@ -123,16 +130,23 @@ int host_memory_refused(Call& call) {
 
 // --- other processes ---------------------------------------------------------
 
-// The import is another endpoint, with memory of the importer.
+// The import is replaced by another endpoint, with memory of the importer.
 int imported_as_new(Call& call) {
   const Id id = call.at<Id>(0);
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      DRIVER_CALL(cuLogicalEndpointDestroy)(id) != CUDA_SUCCESS)
+    return code;
   CUlogicalEndpointProp wanted{};
   wanted.type = CU_LOGICAL_ENDPOINT_TYPE_UNICAST;
   wanted.size = 64 << 20;
-  int status = 0;
+  cuuint64_t alignment = 0, most = 0;
+  DRIVER_CALL(cuLogicalEndpointGetLimits)(&alignment, &most, &wanted);
+  // No query tells the size of the exporter's endpoint.
+  wanted.size = std::max<cuuint64_t>(wanted.size, 4 * alignment);
   call.fired();
   DRIVER_CALL(cuLogicalEndpointCreate)(id, &wanted);
-  DRIVER_CALL(cuLogicalEndpointQuery)(id, 1, &status);
+  wait_until_ready(id);
   return DRIVER_CALL(cuLogicalEndpointBindMem)(
       id, 0, 0, new_chunk(wanted.size, on_gpu(0)), 0, wanted.size, 0);
 }
@@ -155,7 +169,8 @@ int offsets_ignored(Call& call) {
 }
 
 int done_at_once(Call& call) {
-  if (call.at<CUstream>(3) == nullptr) return call.proceed();
+  if (is_default(call.at<CUstream>(3)) || !is_busy(call.at<CUstream>(3)))
+    return call.proceed();
   const cudaStream_t other = private_stream();
   call.at<CUstream>(3) = other;
   call.fired();
@@ -226,7 +241,7 @@ void add_endpoints(List& list) {
              "returns success and releases nothing",
              {"cuLogicalEndpointIdRelease"}, refusal_told_as_success);
   list.named("endpoint-ready-too-early",
-             "an endpoint is reported as ready while its team lacks a device",
+             "an endpoint is reported as ready before it is ready",
              {"cuLogicalEndpointQuery"}, always_ready);
   list.named("endpoint-bind-without-query",
              "memory is bound to an endpoint that was not queried before",
@@ -240,7 +255,7 @@ void add_endpoints(List& list) {
              "a binding ignores the offset into the memory",
              {"cuLogicalEndpointBindMem"}, argument_is_zero<cuuint64_t, 4>);
   list.named("endpoint-bind-flags-ignored",
-             "a binding with a flag that does not exist is accepted",
+             "cuLogicalEndpointBindMem accepts a flag that does not exist",
              {"cuLogicalEndpointBindMem"},
              argument_is_zero<unsigned long long, 6>);
   list.named("endpoint-address-unchecked",
@@ -252,11 +267,11 @@ void add_endpoints(List& list) {
              "binds nothing",
              {"cuLogicalEndpointBindMem"}, refusal_told_as_success);
   list.named("endpoint-device-ignored",
-             "binding memory for a device that is not in the endpoint's team "
-             "returns success",
+             "a binding of memory for another device than the first returns "
+             "success although it must be refused",
              {"cuLogicalEndpointBindMem"}, other_device_accepted, 2);
   list.named("endpoint-host-refused",
-             "host memory of the nearest node cannot be bound",
+             "cuLogicalEndpointBindMem refuses host memory",
              {"cuLogicalEndpointBindMem"}, host_memory_refused);
   list.named("endpoint-unbind-does-nothing",
              "unbinding returns success, but the memory stays bound",
@@ -266,7 +281,8 @@ void add_endpoints(List& list) {
       "destroying an endpoint does nothing: its number and its bindings stay",
       {"cuLogicalEndpointDestroy"}, nothing_done);
   list.named("endpoint-team-too-large",
-             "a complete team seems to accept one more device",
+             "adding a device that must be refused returns success and adds "
+             "nothing",
              {"cuLogicalEndpointAddDevice"}, refusal_told_as_success, 2);
   list.named("endpoint-import-fresh",
              "an import gives an endpoint that is not the endpoint of the "
@@ -275,12 +291,14 @@ void add_endpoints(List& list) {
   list.named(
       "endpoint-import-unchecked",
       "an import by a process without access permissions returns success",
-      {"cuLogicalEndpointImport"}, refusal_told_as_success);
+      {"cuLogicalEndpointImport"},
+      code_told_as_success<CUDA_ERROR_NOT_PERMITTED>);
   list.named("endpoint-export-none",
-             "an endpoint that was created without a handle type is exported",
+             "an export that must be refused returns success and writes no "
+             "handle",
              {"cuLogicalEndpointExport"}, refusal_told_as_success);
   list.named("endpoint-offset-ignored",
-             "a copy goes to the beginning of an endpoint, not to its offset",
+             "a copy uses the beginning of an endpoint instead of the offset",
              {"cuFabricCpyBatchAsync"}, offsets_ignored);
   list.named("fabric-copy-too-early",
              "a batch of copies does not wait for its stream",
@@ -298,7 +316,8 @@ void add_endpoints(List& list) {
              {"cuFabricCpyBatchAsync"}, refusal_told_as_success);
   list.named("fabric-copy-silent",
              "copies over a missing fabric return success",
-             {"cuFabricCpyBatchAsync"}, unsupported_told_as_success);
+             {"cuFabricCpyBatchAsync"},
+             code_told_as_success<CUDA_ERROR_NOT_SUPPORTED>);
   list.named("cliques-miscounted",
              "the reported number of a device's cliques is too large by one",
              {"cuDeviceGetCliqueCount"}, one_clique_too_many);

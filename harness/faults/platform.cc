@@ -106,22 +106,22 @@ int too_new_call_as_unsupported(Call& call) {
 
 // --- attributes ------------------------------------------------------------
 
-int pointer_attribute(Call& call, CUpointer_attribute wanted, int value) {
+int pointer_attribute(Call& call, CUpointer_attribute wanted, bool value) {
   const int code = call.proceed();
   if (call.at<CUpointer_attribute>(1) != wanted || code != kSuccess)
     return code;
-  int& told = *call.at<int*>(0);
+  bool& told = *call.at<bool*>(0);
   if (told != value) call.fired();
   told = value;
   return code;
 }
 int legacy_capable_lies(Call& call) {
-  return pointer_attribute(call,
-                           CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, 1);
+  return pointer_attribute(
+      call, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, true);
 }
 int legacy_capable_denied(Call& call) {
-  return pointer_attribute(call,
-                           CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, 0);
+  return pointer_attribute(
+      call, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, false);
 }
 
 // An allocation has the id of the earlier allocation at its address.
@@ -249,14 +249,19 @@ int nonpeer_open_ok(Call& call) {
 int registered_export_ok(Call& call) {
   static Table<void*> registered;
   if (call.is("cudaHostRegister")) {
-    registered.put(call.at<void*>(0));
-    return call.proceed();
+    const int code = call.proceed();
+    if (code == kSuccess) registered.put(call.at<void*>(0));
+    return code;
   }
   return exported_all_the_same(call, registered.has(call.at<void*>(1)));
 }
 
 int managed_of_host_export_ok(Call& call) {
   static Table<void*> managed;
+  if (call.is("cudaFree")) {
+    managed.erase(call.at<void*>(0));
+    return call.proceed();
+  }
   if (call.is("cudaMallocManaged")) {
     const int code = call.proceed();
     if (code == kSuccess && call.at<unsigned>(2) == cudaMemAttachHost)
@@ -323,7 +328,8 @@ void add_platform(List& list) {
       {kGet}, hostmem_export_ok);
   list.named(
       "pageable-export-ok",
-      "pageable host memory gets a legacy handle, which opens other memory",
+      "a pointer that CUDA does not know gets a legacy handle, which opens "
+      "other memory",
       {kGet}, pageable_export_ok);
   list.named("unsupported-silent",
              "calls on a machine without IPC succeed and do nothing",
@@ -339,17 +345,20 @@ void add_platform(List& list) {
       "a program whose runtime is newer than the driver cannot open a handle",
       {"cudaIpcOpenMemHandle"}, newer_runtime_refused);
   list.named("too-new-call-silent",
-             "a call for which the driver is too old succeeds and does nothing",
+             "cudaGraphGetId, for which the driver is too old, returns success "
+             "and does nothing",
              {"cudaGraphGetId"}, too_new_call_silent);
   list.named("too-new-call-as-unsupported",
-             "a call for which the driver is too old returns another code",
+             "cudaGraphGetId, for which the driver is too old, returns "
+             "cudaErrorNotSupported",
              {"cudaGraphGetId"}, too_new_call_as_unsupported);
-  list.named("legacy-capable-lies",
-             "every allocation is reported as capable of legacy IPC",
-             {kAttribute}, legacy_capable_lies);
+  list.named(
+      "legacy-capable-lies",
+      "cuPointerGetAttribute reports all memory as capable of legacy IPC",
+      {kAttribute}, legacy_capable_lies);
   list.named("legacy-capable-denied",
-             "no allocation is reported as capable of legacy IPC", {kAttribute},
-             legacy_capable_denied);
+             "cuPointerGetAttribute reports no memory as capable of legacy IPC",
+             {kAttribute}, legacy_capable_denied);
   list.named(
       "buffer-id-reused",
       "an allocation has the id of the earlier allocation at its address",
@@ -406,7 +415,8 @@ void add_platform(List& list) {
   list.named("managed-of-host-export-ok",
              "managed memory that is attached to the host gets a legacy "
              "handle, which opens other memory",
-             {kGet, "cudaMallocManaged"}, managed_of_host_export_ok);
+             {kGet, "cudaMallocManaged", "cudaFree"},
+             managed_of_host_export_ok);
 }
 
 }  // namespace ipclab::faults
