@@ -18,6 +18,15 @@
 namespace ipclab::faults {
 namespace {
 
+// Clears mapped memory. Returns false if the current GPU may not write to it.
+bool cleared(CUdeviceptr begin, size_t bytes) {
+  int device = 0;
+  cudaGetDevice(&device);
+  return access_of(begin, on_gpu(device)) ==
+             CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
+         DRIVER_CALL(cuMemsetD8)(begin, 0, bytes) == CUDA_SUCCESS;
+}
+
 // --- descriptors -------------------------------------------------------------
 
 int number_above_1023_refused(Call& call) {
@@ -38,8 +47,13 @@ int import_leaks_descriptor(Call& call) {
 }
 
 int second_export_closes_first(Call& call) {
-  static auto& first = *new Table<Chunk, int>;
+  struct First {
+    int number = -1;
+    int copy = -1;  // tells whether the number still has this descriptor
+  };
+  static auto& first = *new Table<Chunk, First>;
   if (call.is("cuMemRelease")) {
+    close(first.get(call.at<Chunk>(0)).copy);
     first.erase(call.at<Chunk>(0));
     return call.proceed();
   }
@@ -47,12 +61,13 @@ int second_export_closes_first(Call& call) {
   const auto chunk = call.at<Chunk>(1);
   if (code != kSuccess || call.at<CUmemAllocationHandleType>(2) != kFd)
     return code;
+  const First before = first.get(chunk);
   const int made = *call.at<int*>(0);
-  if (first.has(chunk) && first.get(chunk) != made) {
-    close(first.get(chunk));
+  if (before.number != made && is_open(before.number) &&
+      name_the_same(before.number, before.copy) && close(before.number) == 0)
     call.fired();
-  }
-  first.put(chunk, made);
+  close(before.copy);
+  first.put(chunk, {made, fcntl(made, F_DUPFD_CLOEXEC, 300)});
   return code;
 }
 
@@ -91,13 +106,15 @@ int refusal_closes_descriptor(Call& call) {
   return code;
 }
 
-// If a process has eight imports, its next import is the memory of its first
-// import.
+// If a process has eight imports, its next import is the memory of the first
+// one.
 int ninth_import_is_first(Call& call) {
   static std::atomic<int> first{-1};
   static auto& there = *new Table<Chunk>;
   if (call.is("cuMemRelease")) {
     there.erase(call.at<Chunk>(0));
+    // The copy of the descriptor would keep the memory.
+    if (there.all().empty()) close(first.exchange(-1));
     return call.proceed();
   }
   if (!imports_descriptor(call)) return call.proceed();
@@ -175,8 +192,7 @@ int second_mapping_clears(Call& call) {
       call.is("cuMemMap") ? mapping_of(call.at<Chunk>(3)) : 0;
   const int code = noted_chunks(call);
   if (code == kSuccess && first != 0 &&
-      DRIVER_CALL(cuMemsetD8)(first, 0, mappings.get(first).bytes) ==
-          CUDA_SUCCESS)
+      cleared(first, mappings.get(first).bytes))
     call.fired();
   return code;
 }
@@ -189,7 +205,7 @@ int unmapping_clears(Call& call) {
     const Mapped mapped = mappings.get(begin);
     if (mapped.bytes == call.at<size_t>(1) && created.has(mapped.chunk) &&
         !exports.has(mapped.chunk) && !released.has(mapped.chunk) &&
-        DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS)
+        cleared(begin, mapped.bytes))
       call.fired();
   }
   return noted_chunks(call);
@@ -217,7 +233,7 @@ int export_makes_read_only(Call& call) {
 
 // A handle is released when the thread that created it ends.
 int chunk_ends_with_thread(Call& call) {
-  static auto& held = *new Table<Chunk>;
+  static auto& held = *new Table<Chunk, int>;  // by which thread
   if (call.is("cuMemRelease")) {
     held.erase(call.at<Chunk>(0));
     return call.proceed();
@@ -225,9 +241,10 @@ int chunk_ends_with_thread(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
   const Chunk made = *call.at<Chunk*>(0);
-  held.put(made);
+  held.put(made, this_thread());
   at_thread_end([made] {
-    if (!held.erase(made)) return;
+    if (held.get(made) != this_thread()) return;
+    held.erase(made);
     DRIVER_CALL(cuMemRelease)(made);
     note_fired("cuMemCreate");
   });
@@ -236,7 +253,7 @@ int chunk_ends_with_thread(Call& call) {
 
 // Addresses are freed when the thread that reserved them ends.
 int reservation_ends_with_thread(Call& call) {
-  static auto& held = *new Table<CUdeviceptr>;
+  static auto& held = *new Table<CUdeviceptr, int>;  // by which thread
   if (call.is("cuMemAddressFree")) {
     held.erase(call.at<CUdeviceptr>(0));
     return call.proceed();
@@ -245,9 +262,9 @@ int reservation_ends_with_thread(Call& call) {
   if (code != kSuccess) return code;
   const CUdeviceptr begin = *call.at<CUdeviceptr*>(0);
   const size_t bytes = call.at<size_t>(1);
-  held.put(begin);
+  held.put(begin, this_thread());
   at_thread_end([begin, bytes] {
-    if (held.erase(begin) &&
+    if (held.get(begin) == this_thread() && held.erase(begin) &&
         DRIVER_CALL(cuMemAddressFree)(begin, bytes) == CUDA_SUCCESS)
       note_fired("cuMemAddressReserve");
   });
@@ -261,8 +278,7 @@ int importer_death_clears(Call& call) {
     if (importer != 0 && !exports.all().empty() && has_ended(importer)) {
       tell_processes("importer", 0);
       for (const auto& [begin, mapped] : mappings.all())
-        if (exports.has(mapped.chunk) &&
-            DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS)
+        if (exports.has(mapped.chunk) && cleared(begin, mapped.bytes))
           call.fired();
     }
     return call.proceed();
@@ -339,12 +355,16 @@ int larger_import_mapped(Call& call) {
 int freed_twice(Call& call) {
   static auto& freed = *new Table<CUdeviceptr, size_t>;
   const int code = call.proceed();
-  if (call.is("cuMemAddressReserve")) {
-    if (code == kSuccess) freed.erase(*call.at<CUdeviceptr*>(0));
+  const bool reserves = call.is("cuMemAddressReserve");
+  if (reserves && code != kSuccess) return code;
+  const CUdeviceptr begin =
+      reserves ? *call.at<CUdeviceptr*>(0) : call.at<CUdeviceptr>(0);
+  const size_t bytes = call.at<size_t>(1);
+  if (reserves) {
+    for (const auto& [former, its] : freed.all())
+      if (former < begin + bytes && begin < former + its) freed.erase(former);
     return code;
   }
-  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-  const size_t bytes = call.at<size_t>(1);
   if (code == kSuccess)
     freed.put(begin, bytes);
   else if (bytes != 0 && freed.get(begin) == bytes)
@@ -524,7 +544,7 @@ int fabric_beside_fd_fresh(Call& call) {
   CUmemAllocationProp wanted = properties_of(call.at<Chunk>(1));
   const size_t bytes = created.get(call.at<Chunk>(1));
   Chunk other = 0;
-  if (wanted.requestedHandleTypes == kFabric || bytes == 0 ||
+  if (wanted.requestedHandleTypes != (kFabric | kFd) || bytes == 0 ||
       DRIVER_CALL(cuMemCreate)(&other, bytes, &wanted, 0) != CUDA_SUCCESS)
     return call.proceed();
   call.at<Chunk>(1) = other;
@@ -583,11 +603,14 @@ int captured_copy_of_import_lost(Call& call) {
 // A memset of an import does not wait for the earlier work of its stream.
 int set_of_import_skips_stream(Call& call) {
   if (!call.is("cudaMemsetAsync")) return noted_chunks(call);
-  if (is_captured(stream_of(call)) || !is_import(target_of(call)))
+  if (!is_busy(stream_of(call)) || !is_import(target_of(call)))
     return call.proceed();
   call.value<cudaStream_t>(kStream) = private_stream();
   call.fired();
-  return call.proceed();
+  const int code = call.proceed();
+  // Later work of the stream comes after the memset.
+  cudaStreamSynchronize(private_stream());
+  return code;
 }
 
 int copy_of_other_thread_lost(Call& call) {
@@ -644,9 +667,10 @@ void add_descriptors(List& list) {
   list.named("import-leaks-descriptor",
              "each 16th import leaves one more descriptor open in the importer",
              {kImport}, import_leaks_descriptor);
-  list.named("second-export-closes-first",
-             "a second export of memory closes the descriptor of the first one",
-             {kExport, kRelease}, second_export_closes_first);
+  list.named(
+      "second-export-closes-first",
+      "an export of memory closes the descriptor of the export before it",
+      {kExport, kRelease}, second_export_closes_first);
   list.named("second-export-leaks",
              "memory that was exported twice is never given back",
              {kExport, kCreate, kImport}, second_export_leaks);
@@ -670,7 +694,8 @@ void add_descriptors(List& list) {
              {kExport, kRelease}, fabric_ends_fd);
   list.named(
       "fabric-unrequested-ok",
-      "memory that was created only for descriptors gets a fabric handle",
+      "an export of memory that was created for descriptors as a fabric handle "
+      "returns success and a handle of zeros",
       {kExport}, fabric_unrequested);
 }
 
@@ -693,8 +718,8 @@ void add_ends(List& list) {
              "a second mapping of memory clears the memory", {kMap, kUnmap},
              second_mapping_clears);
   list.named("unmap-clears",
-             "memory is cleared when it is unmapped, although its handle is "
-             "not released",
+             "memory that was not exported is cleared when it is unmapped, "
+             "although its handle is not released",
              {kCreate, kMap, kUnmap, kRelease, kExport}, unmapping_clears);
   list.named("export-makes-read-only",
              "the exporter can only read its memory after the export",
@@ -708,8 +733,8 @@ void add_ends(List& list) {
       "reserved addresses are freed when the thread that reserved them ends",
       {kReserve, kAddressFree}, reservation_ends_with_thread);
   list.named("importer-death-clears-chunk",
-             "if a process dies that has imported memory of cuMemCreate, the "
-             "memory is cleared",
+             "if a process dies that has imported memory of cuMemCreate, all "
+             "memory that was exported is cleared",
              {kCreate, kImport, kExport, kMap, kUnmap, "cudaLaunchKernel",
               "cudaMemcpy"},
              importer_death_clears);
@@ -732,15 +757,18 @@ void add_mappings(List& list) {
              "reservation",
              {kMap, kUnmap, kReserve, kAddressFree}, mapped_in_order_only);
   list.named("map-import-larger-ok",
-             "a mapping of an import may be larger than the imported memory",
+             "a mapping that is larger than the imported memory returns "
+             "success and maps only the memory",
              {kMap, kUnmap, kImport, kCreate}, larger_import_mapped);
-  list.named("addressfree-twice-ok", "addresses can be freed twice",
+  list.named("addressfree-twice-ok",
+             "freeing addresses a second time returns success",
              {kReserve, kAddressFree}, freed_twice);
   list.named("reserve-alignment-at-address-ignored",
              "the alignment is ignored if an address is requested", {kReserve},
              alignment_ignored_at_address);
   list.named("retain-after-unmap-ok",
-             "addresses still name their handle after the unmapping",
+             "cuMemRetainAllocationHandle still gives the handle of unmapped "
+             "addresses, without a reference",
              {kRetain, kMap, kUnmap, kRelease, kAddressFree},
              former_handle_retained);
   list.named("getaccess-writes-32-bits",

@@ -57,8 +57,10 @@ int reset_is_final(Call& call) {
 }
 
 int primary_only(Call& call) {
-  return primary_context() == current_context() ? call.proceed()
-                                                : refused(call);
+  // A call of the runtime makes the primary context current if there is none.
+  const CUcontext current = current_context();
+  return current == nullptr || current == primary_context() ? call.proceed()
+                                                            : refused(call);
 }
 
 // Instead of a refusal, the context gets the address that another context has
@@ -273,6 +275,13 @@ constexpr CUdeviceptr kBlock = 2 << 20;
 int export_after_neighbour_free(Call& call) {
   static Table<CUdeviceptr, CUdeviceptr> freed;        // by block
   static Table<CUdeviceptr, CUdeviceptr> opened_here;  // given, right
+  if (call.is("cudaMalloc")) {
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    const auto memory = *call.at<CUdeviceptr*>(0);
+    if (freed.get(memory / kBlock) == memory) freed.erase(memory / kBlock);
+    return code;
+  }
   if (call.is("cudaFree")) {
     const auto memory = call.at<CUdeviceptr>(0);
     const size_t bytes = size_of(memory);
@@ -535,20 +544,25 @@ int context_end_closes_others(Call& call) {
 // A release of the primary context resets it, although there is another
 // reference.
 int primary_release_resets(Call& release) {
+  const auto device = release.at<CUdevice>(0);
   const int code = release.proceed();
-  if (code == kSuccess && primary_context() != nullptr &&
-      DRIVER_CALL(cuDevicePrimaryCtxReset)(release.at<CUdevice>(0)) ==
-          CUDA_SUCCESS)
+  unsigned flags = 0;
+  int active = 0;
+  DRIVER_CALL(cuDevicePrimaryCtxGetState)(device, &flags, &active);
+  if (code == kSuccess && active != 0 &&
+      DRIVER_CALL(cuDevicePrimaryCtxReset)(device) == CUDA_SUCCESS)
     release.fired();
   return code;
 }
 
-// A reset of the primary context also gives up a reference to it.
+// After a reset of the primary context, the next release of a reference to it
+// is refused, as if the reset had given up this reference.
 int primary_reset_releases(Call& call) {
   static std::atomic<bool> was_reset{false};
   if (call.is("cuDevicePrimaryCtxReset")) {
-    was_reset = true;
-    return call.proceed();
+    const int code = call.proceed();
+    if (code == kSuccess) was_reset = true;
+    return code;
   }
   return was_reset.exchange(false) ? refused(call, CUDA_ERROR_INVALID_CONTEXT)
                                    : call.proceed();
@@ -586,14 +600,15 @@ void add_contexts(List& list) {
              "an export of memory unsets its CU_POINTER_ATTRIBUTE_SYNC_MEMOPS",
              {kGet}, export_ends_sync_memops);
   list.named("export-while-busy-refused",
-             "no memory can be exported while a stream has work",
+             "no memory can be exported while a created stream has work",
              {kGet, "cudaLaunchKernel", "cudaMemsetAsync", "cudaMemcpyAsync",
               "cuStreamWaitValue32", "cudaStreamDestroy"},
              export_while_busy_refused);
   list.named("export-after-neighbour-free",
              "after the free of a small allocation, new handles of its "
              "neighbours in the block open at its address",
-             {kGet, kOpen, kClose, "cudaFree"}, export_after_neighbour_free);
+             {kGet, kOpen, kClose, "cudaFree", "cudaMalloc"},
+             export_after_neighbour_free);
   list.named("copy-within-block-from-start",
              "a copy between two opened allocations of one block reads from "
              "the start of the block",
@@ -641,19 +656,16 @@ void add_contexts(List& list) {
              "not a multiple of 4",
              {kGet, "cudaMalloc", "cudaFree"}, odd_size_refused);
   list.named("import-async-set-lost",
-             "asynchronous memsets do not reach opened memory",
+             "cudaMemsetAsync and cuMemsetD8Async do not reach opened memory",
              {"cudaMemsetAsync", kOpen, kClose}, lost_in_opened);
   list.named("import-set-7-bits",
              "a memset of opened memory clears the upper bit of its value",
              {"cudaMemset", "cudaMemsetAsync", kOpen, kClose}, set_7_bits);
-  list.named("import-set-16-lost",
-             "memsets of 16 bits do not reach opened memory",
+  list.named("import-set-16-lost", "cuMemsetD16 does not reach opened memory",
              {"cuMemsetD16", kOpen, kClose}, lost_in_opened);
-  list.named("import-set-32-lost",
-             "memsets of 32 bits do not reach opened memory",
+  list.named("import-set-32-lost", "cuMemsetD32 does not reach opened memory",
              {"cuMemsetD32", kOpen, kClose}, lost_in_opened);
-  list.named("import-set-3d-lost",
-             "memsets of a box do not reach opened memory",
+  list.named("import-set-3d-lost", "cudaMemset3D does not reach opened memory",
              {"cudaMemset3D", kOpen, kClose}, set_3d_lost);
   list.named("import-set-from-other-gpu-lost",
              "a memset of opened memory by another GPU does nothing",
@@ -669,7 +681,7 @@ void add_contexts(List& list) {
              "cudaMemcpyPeer does not reach opened memory",
              {"cudaMemcpyPeer", kOpen, kClose}, lost_in_opened);
   list.named("import-async-copy-2d-lost",
-             "asynchronous copies of a rectangle do not reach opened memory",
+             "cudaMemcpy2DAsync does not reach opened memory",
              {"cudaMemcpy2DAsync", kOpen, kClose}, lost_in_opened);
   list.named("reset-keeps-pitched",
              "a reset does not give back memory of cudaMallocPitch",
@@ -688,10 +700,12 @@ void add_contexts(List& list) {
              "cuDevicePrimaryCtxRelease resets the context, although another "
              "reference to it is left",
              {"cuDevicePrimaryCtxRelease"}, primary_release_resets);
-  list.named("primary-reset-releases",
-             "cuDevicePrimaryCtxReset also gives up a reference to the context",
-             {"cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxRelease"},
-             primary_reset_releases);
+  list.named(
+      "primary-reset-releases",
+      "after cuDevicePrimaryCtxReset, the next cuDevicePrimaryCtxRelease "
+      "is refused",
+      {"cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxRelease"},
+      primary_reset_releases);
 }
 
 }  // namespace ipclab::faults
