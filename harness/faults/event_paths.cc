@@ -34,9 +34,11 @@ int current_device() {
 
 // --- the work that a record covers -------------------------------------------
 
-// Records what the stream had to do when it was marked.
+// Records what the stream had to do when it was marked. A captured record stays
+// as it is.
 int record_of_mark(Call& record) {
   auto& stream = record.value<cudaStream_t>(kStream);
+  if (!is_busy(stream)) return record.proceed();
   cudaStreamWaitEvent(private_stream(), mark_of(stream), 0);
   stream = private_stream();
   record.fired();
@@ -47,13 +49,40 @@ void mark(cudaStream_t stream) {
   if (!is_captured(stream)) cudaEventRecord(mark_of(stream), stream);
 }
 
+// Proceeds with a call. If it is `skipped`, a record directly after it does not
+// cover it. Only records that are `concerned` have this fault.
+int record_skips_last(Call& call, bool skipped, bool concerned) {
+  static Table<cudaStream_t> marked;
+  if (keeps_events(call)) return noted_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (records(call))
+    return concerned && marked.has(stream) ? record_of_mark(call)
+                                           : call.proceed();
+  if (skipped) {
+    mark(stream);
+    marked.put(stream);
+  } else {
+    marked.erase(stream);
+  }
+  return call.proceed();
+}
+
+// Does the call use an event that this process shares?
+bool uses_own(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && !is_imported(event);
+}
+// Does the call use an imported event?
+bool uses_import(Call& call) { return is_imported(shared_event(call)); }
+
 // A record in a stream that waits for the null stream does not cover the work
 // of the null stream. The bug takes effect if the stream has no work of its
 // own.
 int blocking_record_skips_default(Call& call) {
   static Table<cudaStream_t> worked;
-  if (call.is("cudaLaunchKernel")) {
-    const auto stream = call.value<cudaStream_t>(kStream);
+  if (keeps_events(call)) return noted_event(call);
+  auto& stream = call.value<cudaStream_t>(kStream);
+  if (!records(call)) {
     const int code = call.proceed();
     if (is_blocking(stream)) {
       mark(stream);
@@ -61,9 +90,8 @@ int blocking_record_skips_default(Call& call) {
     }
     return code;
   }
-  if (shared_event(call) == nullptr || !records(call)) return noted_event(call);
-  auto& stream = call.value<cudaStream_t>(kStream);
-  if (!is_blocking(stream) || !is_busy(nullptr) ||
+  if (shared_event(call) == nullptr || !is_blocking(stream) ||
+      is_captured(stream) || !is_busy(nullptr) ||
       (worked.has(stream) && is_pending(mark_of(stream))))
     return call.proceed();
   stream = private_stream();
@@ -72,82 +100,33 @@ int blocking_record_skips_default(Call& call) {
 }
 
 int record_skips_host_functions(Call& call) {
-  static Table<cudaStream_t> marked;
-  if (call.is("cudaLaunchHostFunc")) {
-    const auto stream = call.value<cudaStream_t>(kStream);
-    mark(stream);
-    marked.put(stream);
-    return call.proceed();
-  }
-  if (call.is("cudaLaunchKernel")) {
-    marked.erase(call.value<cudaStream_t>(kStream));
-    return call.proceed();
-  }
-  return shared_event(call) != nullptr && records(call) &&
-                 marked.has(call.value<cudaStream_t>(kStream))
-             ? record_of_mark(call)
-             : noted_event(call);
+  return record_skips_last(call, call.is("cudaLaunchHostFunc"),
+                           shared_event(call) != nullptr);
 }
 
 // A record directly after a wait for an event of one process does not cover
 // this wait.
 int record_skips_joined_streams(Call& call) {
-  static Table<cudaStream_t> joined;
-  if (keeps_events(call)) return noted_event(call);
-  const auto stream = call.value<cudaStream_t>(kStream);
-  const cudaEvent_t event = shared_event(call);
-  if (waits_for_event(call) && event == nullptr) {
-    mark(stream);
-    joined.put(stream);
-    return call.proceed();
-  }
-  if (records(call))
-    return event != nullptr && joined.has(stream) ? record_of_mark(call)
-                                                  : call.proceed();
-  joined.erase(stream);
-  return call.proceed();
+  const bool shared = shared_event(call) != nullptr;
+  return record_skips_last(call, waits_for_event(call) && !shared, shared);
 }
 
 // A record does not cover the last call before it in its stream, if this call
-// is of one of these kinds: a copy or a memset of a rectangle, a box or words,
-// or a copy between GPUs.
+// is one of these.
 int record_skips_rectangles(Call& call) {
-  static Table<cudaStream_t> marked;
-  if (keeps_events(call)) return noted_event(call);
-  const auto stream = call.value<cudaStream_t>(kStream);
-  if (records(call))
-    return shared_event(call) != nullptr && marked.has(stream)
-               ? record_of_mark(call)
-               : call.proceed();
-  if (call.is("cudaLaunchKernel") || call.is("cudaMemcpyAsync") ||
-      call.is("cudaMemsetAsync")) {
-    marked.erase(stream);
-  } else {
-    mark(stream);
-    marked.put(stream);
-  }
-  return call.proceed();
+  const bool skipped =
+      call.is("cudaMemcpy2DAsync") || call.is("cudaMemcpy3DAsync") ||
+      call.is("cudaMemset2DAsync") || call.is("cudaMemset3DAsync") ||
+      call.is("cuMemsetD32Async") || call.is("cudaMemcpyPeerAsync");
+  return record_skips_last(call, skipped, shared_event(call) != nullptr);
 }
 
 // An importer's record does not cover the copy or the memset directly before
 // it.
 int import_record_skips_copies(Call& call) {
-  static Table<cudaStream_t> marked;
-  if (keeps_events(call)) return noted_event(call);
-  const auto stream = call.value<cudaStream_t>(kStream);
-  if (records(call)) {
-    const cudaEvent_t event = shared_event(call);
-    return event != nullptr && is_imported(event) && marked.has(stream)
-               ? record_of_mark(call)
-               : call.proceed();
-  }
-  if (call.is("cudaLaunchKernel")) {
-    marked.erase(stream);
-  } else {
-    mark(stream);
-    marked.put(stream);
-  }
-  return call.proceed();
+  return record_skips_last(
+      call, call.is("cudaMemcpyAsync") || call.is("cudaMemsetAsync"),
+      uses_import(call));
 }
 
 // The destroy of a stream completes the records that importers have made in
@@ -155,11 +134,22 @@ int import_record_skips_copies(Call& call) {
 // see this.
 template <bool importers>
 int record_ends_with_stream(Call& call) {
+  // Processes tell which of them has made the last record, or that this record
+  // has ended.
+  constexpr auto kEnded = ~0ull;
   static Table<cudaEvent_t, cudaStream_t> recorded;
+  const auto self = static_cast<unsigned long long>(getpid());
+  const auto key_of_last = [](cudaEvent_t event) {
+    return "recorder-" + event_keys.get(event);
+  };
   if (call.is("cudaStreamDestroy")) {
-    for (const auto& [event, stream] : recorded.all())
-      if (stream == call.at<cudaStream_t>(0) && is_pending(event))
-        tell_processes("ended-" + event_keys.get(event), 1);
+    for (const auto& [event, stream] : recorded.all()) {
+      if (stream != call.at<cudaStream_t>(0)) continue;
+      recorded.erase(event);
+      const std::string key = key_of_last(event);
+      if (is_pending(event) && told(key, self) == self)
+        tell_processes(key, kEnded);
+    }
     return call.proceed();
   }
   const cudaEvent_t event = shared_event(call);
@@ -167,69 +157,34 @@ int record_ends_with_stream(Call& call) {
     if (call.is("cudaEventDestroy")) recorded.erase(call.at<cudaEvent_t>(0));
     return noted_event(call);
   }
-  const std::string key = "ended-" + event_keys.get(event);
   if (records(call)) {
     if (is_imported(event) == importers)
       recorded.put(event, call.value<cudaStream_t>(kStream));
-    tell_processes(key, 0);
+    tell_processes(key_of_last(event), self);
     return call.proceed();
   }
-  return told(key, 0) != 0 && (importers || is_imported(event)) &&
-                 is_pending(event)
+  return told(key_of_last(event), 0) == kEnded &&
+                 (importers || is_imported(event)) && is_pending(event)
              ? no_wait(call)
              : call.proceed();
 }
 
-// An importer's record does not cover the graph before it.
+// An importer's record does not cover the graph directly before it.
 int import_record_skips_graphs(Call& call) {
-  static Table<cudaStream_t> marked;
-  if (call.is("cudaGraphLaunch")) {
-    const auto stream = call.value<cudaStream_t>(kStream);
-    mark(stream);
-    marked.put(stream);
-    return call.proceed();
-  }
-  const cudaEvent_t event = shared_event(call);
-  return event != nullptr && is_imported(event) &&
-                 marked.has(call.value<cudaStream_t>(kStream))
-             ? record_of_mark(call)
-             : noted_event(call);
+  return record_skips_last(call, call.is("cudaGraphLaunch"), uses_import(call));
 }
 
 // An exporter's record directly after a wait for its event does not cover this
 // wait.
 int exporter_record_skips_wait(Call& call) {
-  static Table<cudaStream_t> waited;
-  if (keeps_events(call)) return noted_event(call);
-  const auto stream = call.value<cudaStream_t>(kStream);
-  const cudaEvent_t event = shared_event(call);
-  if (event != nullptr && waits_for_event(call) && !is_imported(event)) {
-    mark(stream);
-    waited.put(stream);
-    return call.proceed();
-  }
-  if (event != nullptr && records(call))
-    return waited.has(stream) ? record_of_mark(call) : call.proceed();
-  waited.erase(stream);
-  return call.proceed();
+  const bool own = uses_own(call);
+  return record_skips_last(call, own && waits_for_event(call), own);
 }
 
 // A record directly after a wait for a word does not cover this wait.
 int record_skips_awaited_words(Call& call) {
-  static Table<cudaStream_t> marked;
-  if (keeps_events(call)) return noted_event(call);
-  const auto stream = call.value<cudaStream_t>(kStream);
-  if (call.is("cuStreamWaitValue32")) {
-    mark(stream);
-    marked.put(stream);
-    return call.proceed();
-  }
-  if (records(call))
-    return shared_event(call) != nullptr && marked.has(stream)
-               ? record_of_mark(call)
-               : call.proceed();
-  marked.erase(stream);
-  return call.proceed();
+  return record_skips_last(call, call.is("cuStreamWaitValue32"),
+                           shared_event(call) != nullptr);
 }
 
 // Only the exporter's records have this fault.
@@ -258,19 +213,24 @@ int default_records_early(Call& call) {
 }
 
 // An importer's record in the null stream does not cover the work of streams
-// that wait for the null stream.
+// that wait for the null stream. The bug takes effect if the null stream has no
+// work of its own.
 int null_record_skips_blocking(Call& call) {
   static Table<cudaStream_t> worked;
-  if (call.is("cudaLaunchKernel")) {
-    const auto stream = call.value<cudaStream_t>(kStream);
-    if (is_default(stream)) worked.change([](auto& all) { all.clear(); });
-    if (is_blocking(stream)) worked.put(stream);
-    return call.proceed();
-  }
-  const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  if (keeps_events(call)) return noted_event(call);
   auto& stream = call.value<cudaStream_t>(kStream);
-  if (!is_default(stream) || worked.all().empty()) return call.proceed();
+  if (!records(call)) {
+    const int code = call.proceed();
+    if (is_default(stream)) {
+      worked.change([](auto& all) { all.clear(); });
+      mark(nullptr);
+    }
+    if (is_blocking(stream)) worked.put(stream);
+    return code;
+  }
+  if (!uses_import(call) || !is_default(stream) || worked.all().empty() ||
+      is_pending(mark_of(nullptr)))
+    return call.proceed();
   stream = private_stream();
   call.fired();
   return call.proceed();
@@ -281,23 +241,9 @@ int null_record_skips_blocking(Call& call) {
 // in its turn, or one that processes do not share.
 template <bool shared>
 int own_record_skips_wait(Call& call) {
-  static Table<cudaStream_t> waited;
-  if (keeps_events(call)) return noted_event(call);
-  const auto stream = call.value<cudaStream_t>(kStream);
-  const cudaEvent_t event = shared_event(call);
-  if (event != nullptr && waits_for_event(call) && is_imported(event)) {
-    mark(stream);
-    waited.put(stream);
-    return call.proceed();
-  }
-  if (records(call)) {
-    const bool concerned =
-        shared ? event != nullptr && !is_imported(event) : event == nullptr;
-    return concerned && waited.has(stream) ? record_of_mark(call)
-                                           : call.proceed();
-  }
-  waited.erase(stream);
-  return call.proceed();
+  return record_skips_last(
+      call, uses_import(call) && waits_for_event(call),
+      shared ? uses_own(call) : shared_event(call) == nullptr);
 }
 
 // --- the work that a wait holds ----------------------------------------------
@@ -309,57 +255,58 @@ void submit(cudaStream_t stream) {
   const cudaEvent_t event = late.get(stream);
   if (late.erase(stream)) cudaStreamWaitEvent(stream, event, 0);
 }
-// noted_event(), but submits the waits for an event before its destroy.
+// noted_event(), but submits the waits for an event before its destroy, and all
+// waits before a call that waits for all streams.
 int noted_late_event(Call& call) {
-  if (call.is("cudaEventDestroy"))
+  const bool destroys = call.is("cudaEventDestroy");
+  if (destroys || call.is("cudaDeviceSynchronize"))
     for (const auto& [stream, event] : late.all())
-      if (event == call.at<cudaEvent_t>(0)) submit(stream);
+      if (!destroys || event == call.at<cudaEvent_t>(0)) submit(stream);
   return noted_event(call);
 }
 
 // A stream that waits for the null stream submits its wait only with its next
 // work, so the null stream does not know of the wait.
 int default_skips_wait_of_blocking(Call& call) {
-  if (keeps_events(call)) return noted_late_event(call);
+  if (call.find(kStream) == nullptr) return noted_late_event(call);
   const auto stream = call.value<cudaStream_t>(kStream);
   if (waits_for_event(call)) {
-    const cudaEvent_t event = shared_event(call);
-    if (event == nullptr || !is_imported(event) || !is_blocking(stream))
+    if (!uses_import(call) || !is_blocking(stream) || is_captured(stream))
       return call.proceed();
     submit(stream);
-    late.put(stream, event);
+    late.put(stream, call.value<cudaEvent_t>(kEvent));
     return kSuccess;
   }
   submit(stream);
-  if (is_default(stream) && !late.all().empty()) call.fired();
+  if (is_default(stream))
+    for (const auto& each : late.all())
+      if (is_pending(each.second)) call.fired();
   return call.proceed();
 }
 
 // Of several waits for imported events directly one after another, a stream
 // keeps only the last one.
 int last_wait_replaces(Call& call) {
-  if (keeps_events(call)) return noted_late_event(call);
+  if (call.find(kStream) == nullptr) return noted_late_event(call);
   const auto stream = call.value<cudaStream_t>(kStream);
-  const cudaEvent_t event = shared_event(call);
-  if (!waits_for_event(call) || event == nullptr || !is_imported(event)) {
+  if (!waits_for_event(call) || !uses_import(call) || is_captured(stream)) {
     submit(stream);
     return call.proceed();
   }
   if (late.has(stream) && is_pending(late.get(stream))) call.fired();
-  late.put(stream, event);
+  late.put(stream, call.value<cudaEvent_t>(kEvent));
   return kSuccess;
 }
 
-// Proceeds with a launch or with a call about events. `waited` gets the streams
-// whose latest work is a wait for an imported event.
+// Proceeds with a call. `waited` gets the streams whose latest work is a wait
+// for an imported event.
 int noted_wait(Call& call, Table<cudaStream_t>& waited) {
-  if (call.is("cudaLaunchKernel")) {
-    waited.erase(call.value<cudaStream_t>(kStream));
-    return call.proceed();
-  }
-  const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
-  waited.put(call.at<cudaStream_t>(0));
+  if (keeps_events(call)) return noted_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (waits_for_event(call) && uses_import(call))
+    waited.put(stream);
+  else
+    waited.erase(stream);
   return call.proceed();
 }
 
@@ -370,7 +317,8 @@ int wait_holds_no_host_functions(Call& call) {
   static Table<cudaStream_t> waited;
   if (call.is("cudaLaunchHostFunc")) {
     auto& stream = call.value<cudaStream_t>(kStream);
-    if (waited.erase(stream) && (!runtime_is_sound || !call.is_runtime())) {
+    if (waited.erase(stream) && is_busy(stream) &&
+        (!runtime_is_sound || !call.is_runtime())) {
       stream = private_stream();
       call.fired();
     }
@@ -395,35 +343,35 @@ int sync_copy_skips_wait(Call& call) {
     return call.proceed();
   }
   for (const auto& each : waited.all()) {
-    if (!is_pending(each.first)) continue;
-    return copied_at_once(call);
+    if (is_pending(each.first)) return copied_at_once(call);
+    waited.erase(each.first);
   }
   return call.proceed();
 }
 
-// The destroy of a stream lets its writes of words run, although the stream
-// waits for an imported event.
+// If a stream waits for an imported event, its destroy lets its writes of words
+// run at once.
 int stream_destroy_ends_wait(Call& call) {
   struct Write {
     cudaStream_t stream = nullptr;
     cuuint32_t value = 0;
   };
-  static Table<cudaStream_t> waiting;
+  static Table<cudaStream_t, cudaEvent_t> waiting;
   static Table<CUdeviceptr, Write> writes;
   if (keeps_events(call)) return noted_event(call);
   const auto stream = call.at<cudaStream_t>(0);
   if (waits_for_event(call)) {
-    const cudaEvent_t event = shared_event(call);
-    if (event != nullptr && is_imported(event)) waiting.put(stream);
+    if (uses_import(call)) waiting.put(stream, call.value<cudaEvent_t>(kEvent));
   } else if (call.is("cuStreamWriteValue32")) {
     if (waiting.has(stream))
       writes.put(call.at<CUdeviceptr>(1), {stream, call.at<cuuint32_t>(2)});
   } else {
-    const bool busy = is_busy(stream);
+    const cudaEvent_t event = waiting.get(stream);
+    const bool waits = events.has(event) && is_pending(event);
     for (const auto& [address, write] : writes.all()) {
       if (write.stream != stream) continue;
       writes.erase(address);
-      if (!busy) continue;
+      if (!waits) continue;
       call.fired();
       DRIVER_CALL(cuStreamWriteValue32)
       (private_stream(), address, write.value, CU_STREAM_WRITE_VALUE_DEFAULT);
@@ -456,7 +404,7 @@ int exporter_waits_late(Call& call) {
       late.erase(stream);
     }
   }
-  if (keeps_events(call)) return noted_late_event(call);
+  if (call.find(kStream) == nullptr) return noted_late_event(call);
   const auto stream = call.value<cudaStream_t>(kStream);
   if (!ends_early && late.has(stream) && found_done.has(stream) &&
       is_pending(late.get(stream)))
@@ -509,8 +457,8 @@ int both_destroys_end_wait(Call& call) {
   return kSuccess;
 }
 
-// The default streams, and streams that wait for them, do not wait for an
-// imported event by the driver API.
+// The null stream, and streams that wait for it, do not wait for an imported
+// event by the driver API.
 int driver_default_never_waits(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event)) return noted_event(call);
@@ -521,8 +469,8 @@ int driver_default_never_waits(Call& call) {
              : call.proceed();
 }
 
-// A stream holds at most 256 waits for imported events at a time. Further
-// waits are lost.
+// While a stream has work, only its first 256 waits for imported events hold
+// it. Further waits are lost.
 int further_waits_lost(Call& call) {
   static Table<cudaStream_t, int> waits;
   const cudaEvent_t event = shared_event(call);
@@ -537,8 +485,13 @@ int further_waits_lost(Call& call) {
 // not wait.
 int further_streams_never_wait(Call& call) {
   static Table<cudaStream_t, cudaEvent_t> waiting;
+  if (call.is("cudaStreamDestroy")) {
+    waiting.erase(call.at<cudaStream_t>(0));
+    return call.proceed();
+  }
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event)) return noted_event(call);
+  waiting.erase(call.value<cudaStream_t>(kStream));
   int others = 0;
   for (const auto& [stream, awaited] : waiting.all()) {
     if (awaited != event) continue;
@@ -556,10 +509,13 @@ int graph_holds_not(Call& call) {
   static Table<cudaStream_t> launched;
   auto& stream = call.value<cudaStream_t>(kStream);
   if (call.is("cudaGraphLaunch")) {
+    const int code = call.proceed();
     launched.put(stream);
-    return call.proceed();
+    mark(stream);
+    return code;
   }
-  if (!launched.has(stream) || !is_busy(stream)) return call.proceed();
+  if (!launched.has(stream) || !is_busy(stream) || !is_pending(mark_of(stream)))
+    return call.proceed();
   stream = private_stream();
   call.fired();
   return call.proceed();
@@ -571,7 +527,8 @@ int wait_holds_no_configured_launches(Call& call) {
   static Table<cudaStream_t> waited;
   if (call.is("cudaLaunchKernelExC")) {
     cudaLaunchConfig_t config = *call.at<const cudaLaunchConfig_t*>(0);
-    if (!waited.erase(config.stream)) return call.proceed();
+    if (!waited.erase(config.stream) || !is_busy(config.stream))
+      return call.proceed();
     config.stream = private_stream();
     call.at<const cudaLaunchConfig_t*>(0) = &config;
     call.fired();
@@ -583,8 +540,18 @@ int wait_holds_no_configured_launches(Call& call) {
 // The latest shared event for which each stream waits.
 Table<cudaStream_t, cudaEvent_t> awaited;
 
-// Proceeds with a wait or with a call that keeps events; updates the table.
+// Does the call change the table?
+bool keeps_awaited(Call& call) {
+  return keeps_events(call) || waits_for_event(call) ||
+         call.is("cudaStreamDestroy");
+}
+
+// Proceeds with such a call; updates the table.
 int noted_awaited(Call& call) {
+  if (call.is("cudaStreamDestroy")) {
+    awaited.erase(call.at<cudaStream_t>(0));
+    return call.proceed();
+  }
   if (keeps_events(call)) {
     if (call.is("cudaEventDestroy"))
       for (const auto& [stream, event] : awaited.all())
@@ -607,7 +574,7 @@ bool is_waiting(Call& call, bool imported) {
 // A call of the driver API takes a stream for done that waits for an imported
 // event.
 int driver_ignores_waiting_stream(Call& call) {
-  if (keeps_events(call) || waits_for_event(call)) return noted_awaited(call);
+  if (keeps_awaited(call)) return noted_awaited(call);
   return !call.is_runtime() && is_waiting(call, true) ? no_wait(call)
                                                       : call.proceed();
 }
@@ -615,14 +582,14 @@ int driver_ignores_waiting_stream(Call& call) {
 // A host does not wait for an exporter's stream that waits for the exporter's
 // event.
 int host_ignores_waiting_stream(Call& call) {
-  if (keeps_events(call) || waits_for_event(call)) return noted_awaited(call);
+  if (keeps_awaited(call)) return noted_awaited(call);
   return is_waiting(call, false) ? no_wait(call) : call.proceed();
 }
 
 // A copy to pageable memory runs at once, although its stream waits for an
 // imported event.
 int pageable_copy_skips_wait(Call& call) {
-  if (keeps_events(call) || waits_for_event(call)) return noted_awaited(call);
+  if (keeps_awaited(call)) return noted_awaited(call);
   unsigned type = 0;
   if (!is_waiting(call, true) || DRIVER_CALL(cuPointerGetAttribute)(
                                      &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
@@ -639,15 +606,15 @@ int pageable_copy_skips_wait(Call& call) {
 // not wait. The stream waits for the event and for the graph.
 int exporter_wait_holds_no_graphs(Call& call) {
   static Table<cudaStream_t> waited;
-  if (!call.is("cudaGraphLaunch")) {
-    const cudaEvent_t event = shared_event(call);
-    if (event == nullptr || is_imported(event)) return noted_event(call);
-    mark(call.value<cudaStream_t>(kStream));
-    waited.put(call.value<cudaStream_t>(kStream));
+  if (keeps_events(call)) return noted_event(call);
+  auto& stream = call.value<cudaStream_t>(kStream);
+  if (waits_for_event(call) && uses_own(call)) {
+    mark(stream);
+    waited.put(stream);
     return call.proceed();
   }
-  auto& stream = call.value<cudaStream_t>(kStream);
-  if (!waited.erase(stream)) return call.proceed();
+  if (!waited.erase(stream) || !call.is("cudaGraphLaunch") || !is_busy(stream))
+    return call.proceed();
   const cudaStream_t own = stream;
   cudaStreamWaitEvent(private_stream(), mark_of(own), 0);
   stream = private_stream();
@@ -692,15 +659,23 @@ int threads_share_a_stream(Call& call) {
 // The records of an event are lost when the thread that created the event has
 // ended.
 int event_ends_with_thread(Call& call) {
+  static Table<cudaEvent_t, int> makers;
   static Table<cudaEvent_t> ended;
   const cudaEvent_t event = shared_event(call);
   if (event != nullptr)
     return ended.has(event) ? no_wait(call) : call.proceed();
+  if (call.is("cudaEventDestroy")) {
+    makers.erase(call.at<cudaEvent_t>(0));
+    ended.erase(call.at<cudaEvent_t>(0));
+  }
   const int code = noted_event(call);
   if (code == kSuccess && makes_event(call)) {
     const auto made = *call.at<cudaEvent_t*>(0);
-    ended.erase(made);
-    at_thread_end([made] { ended.put(made); });
+    const int self = this_thread();
+    makers.put(made, self);
+    at_thread_end([made, self] {
+      if (makers.get(made) == self) ended.put(made);
+    });
   }
   return code;
 }
@@ -940,6 +915,8 @@ int new_event_inherits_record(Call& call) {
     if (!is_pending(each.first)) continue;
     cudaStreamWaitEvent(private_stream(), each.first, 0);
     cudaEventRecord(*call.at<cudaEvent_t*>(0), private_stream());
+    destroyed.erase(each.first);
+    cudaEventDestroy(each.first);
     call.fired();
     break;
   }
@@ -985,7 +962,8 @@ int self_open_of_older_export(Call& call) {
   return accepted(call);
 }
 
-// A record that was refused leaves the event pending, until the next record.
+// After a refused record, a query says that the event is pending, until the
+// next record.
 int refused_record_is_pending(Call& call) {
   static Table<cudaEvent_t> stuck;
   const cudaEvent_t event = shared_event(call);
@@ -1005,13 +983,14 @@ int refused_record_is_pending(Call& call) {
   return code;
 }
 
-// An event is recorded in the default stream of any context.
+// A record in the default stream of another context succeeds, and records
+// nothing.
 int any_default_stream_records(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr) return noted_event(call);
   const auto stream = call.value<cudaStream_t>(kStream);
   const int code = call.proceed();
-  return code != kSuccess &&
+  return code == cudaErrorInvalidResourceHandle &&
                  (is_default(stream) || stream == cudaStreamPerThread)
              ? accepted(call)
              : code;
@@ -1069,14 +1048,15 @@ int opened_on_exporters_number(Call& call) {
 int driver_measures_untimed(Call& call) {
   if (!call.is("cuEventElapsedTime")) return noted_event(call);
   const int code = call.proceed();
-  if (code == kSuccess || (!events.has(call.at<cudaEvent_t>(1)) &&
-                           !events.has(call.at<cudaEvent_t>(2))))
+  if (code != cudaErrorInvalidResourceHandle ||
+      (!events.has(call.at<cudaEvent_t>(1)) &&
+       !events.has(call.at<cudaEvent_t>(2))))
     return code;
   *call.at<float*>(0) = 0.5f;
   return accepted(call);
 }
 
-// A launch ignores an attribute with an imported event.
+// A launch with an imported event in an attribute ignores all attributes.
 int launch_accepts_import(Call& call) {
   if (!call.is("cudaLaunchKernelExC")) return noted_event(call);
   cudaLaunchConfig_t config = *call.at<const cudaLaunchConfig_t*>(0);
@@ -1098,16 +1078,20 @@ int launch_accepts_import(Call& call) {
 
 // --- words in memory ---------------------------------------------------------
 
-// A memset or a copy does not change a word for which a stream waits.
+// A memset or a copy that begins at a word for which a stream waits does
+// nothing.
 int awaited_word_not_set(Call& call) {
-  static Table<CUdeviceptr, cudaStream_t> awaited;
+  static Table<CUdeviceptr, cudaStream_t> words;
   if (call.is("cuStreamWaitValue32")) {
-    awaited.put(call.at<CUdeviceptr>(1), call.at<cudaStream_t>(0));
-    return call.proceed();
+    const int code = call.proceed();
+    words.put(call.at<CUdeviceptr>(1), call.at<cudaStream_t>(0));
+    mark(call.at<cudaStream_t>(0));
+    return code;
   }
   const auto address = call.at<CUdeviceptr>(0);
-  return awaited.has(address) && is_busy(awaited.get(address)) ? no_wait(call)
-                                                               : call.proceed();
+  return words.has(address) && is_pending(mark_of(words.get(address)))
+             ? no_wait(call)
+             : call.proceed();
 }
 
 // Of several waits for words directly one after another, a stream keeps only
@@ -1119,15 +1103,17 @@ int last_word_replaces(Call& call) {
     unsigned flags = 0;
   };
   static Table<cudaStream_t, Wait> waits;
-  const auto stream = call.value<cudaStream_t>(kStream);
+  const bool waits_for_all = call.find(kStream) == nullptr;
+  const auto own = waits_for_all ? nullptr : call.value<cudaStream_t>(kStream);
   if (call.is("cuStreamWaitValue32")) {
-    if (waits.has(stream)) call.fired();
-    waits.put(stream, {call.at<CUdeviceptr>(1), call.at<cuuint32_t>(2),
-                       call.at<unsigned>(3)});
+    if (waits.has(own)) call.fired();
+    waits.put(own, {call.at<CUdeviceptr>(1), call.at<cuuint32_t>(2),
+                    call.at<unsigned>(3)});
     return kSuccess;
   }
-  const Wait wait = waits.get(stream);
-  if (waits.erase(stream)) DRIVER_CALL(cuStreamWaitValue32)
+  for (const auto& [stream, wait] : waits.all())
+    if ((waits_for_all || stream == own) && waits.erase(stream))
+      DRIVER_CALL(cuStreamWaitValue32)
   (stream, wait.word, wait.value, wait.flags);
   return call.proceed();
 }
@@ -1221,8 +1207,8 @@ int captured_set_lost(Call& call) {
   return captured_call_lost(call, is_opened(call.at<CUdeviceptr>(0)));
 }
 
-// A graph does not copy opened memory if the copy was captured in a stream that
-// has joined the capture.
+// A graph does not copy to opened memory if the copy was captured in a stream
+// that has joined the capture.
 int captured_in_joined_stream_lost(Call& call) {
   static Table<cudaStream_t> origins;
   if (keeps_opened(call)) return noted_open(call);
@@ -1332,16 +1318,20 @@ void add_event_paths(List& list) {
   constexpr auto kInstantiate = "cudaGraphInstantiate";
   constexpr auto kLaunch = "cudaGraphLaunch";
 
-  list.named(
-      "blocking-record-skips-default",
-      "a record in a stream that waits for the null stream does not "
-      "cover the work of the null stream",
-      {kRecord, kRecordFlags, kKernel, kCreate, kExport, kOpenEvent, kDestroy},
-      blocking_record_skips_default);
+  list.named("blocking-record-skips-default",
+             "a record in a stream that waits for the null stream does not "
+             "cover the work of the null stream",
+             {kRecord, kRecordFlags, kKernel, kCreate, kExport, kOpenEvent,
+              kDestroy, kWait, kCopy, kSet, kHostFunction, "cudaMemcpy2DAsync",
+              "cudaMemset2DAsync", "cuStreamWriteValue32",
+              "cuStreamWaitValue32", "cuStreamBatchMemOp"},
+             blocking_record_skips_default);
   list.named("record-skips-host-functions",
              "a record does not cover a host function directly before it",
              {kRecord, kRecordFlags, kHostFunction, kKernel, kCreate, kExport,
-              kOpenEvent, kDestroy},
+              kOpenEvent, kDestroy, kWait, kCopy, kSet, "cudaMemcpy2DAsync",
+              "cudaMemset2DAsync", "cuStreamWriteValue32",
+              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
              record_skips_host_functions);
   list.named("record-skips-joined-streams",
              "a record does not cover the work of a stream that its stream has "
@@ -1349,38 +1339,43 @@ void add_event_paths(List& list) {
              {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kCreate,
               kExport, kOpenEvent, kDestroy, kHostFunction, "cudaMemcpy2DAsync",
               "cudaMemset2DAsync", "cuStreamWriteValue32",
-              "cuStreamWaitValue32", "cuStreamBatchMemOp"},
+              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
              record_skips_joined_streams);
 
-  list.named("record-skips-rectangles",
-             "a record does not cover the copy or the memset of a rectangle, a "
-             "box or words directly before it",
-             {kRecord, kRecordFlags, "cudaMemcpy2DAsync", "cudaMemcpy3DAsync",
-              "cudaMemcpyPeerAsync", "cudaMemset2DAsync", "cuMemsetD32Async",
-              kKernel, kCopy, kSet, kCreate, kExport, kOpenEvent, kDestroy},
-             record_skips_rectangles);
+  list.named(
+      "record-skips-rectangles",
+      "a record does not cover the runtime's copy or memset of a rectangle or "
+      "a box, cuMemsetD32Async or cudaMemcpyPeerAsync directly before it",
+      {kRecord, kRecordFlags, "cudaMemcpy2DAsync", "cudaMemcpy3DAsync",
+       "cudaMemcpyPeerAsync", "cudaMemset2DAsync", "cuMemsetD32Async", kKernel,
+       kCopy, kSet, kCreate, kExport, kOpenEvent, kDestroy, "cudaMemset3DAsync",
+       kWait, kHostFunction, "cuStreamWriteValue32", "cudaStreamDestroy"},
+      record_skips_rectangles);
   list.named("import-record-skips-copies",
              "an importer's record does not cover the copy or the memset "
              "directly before it",
              {kRecord, kRecordFlags, kCopy, kSet, kKernel, kCreate, kExport,
-              kOpenEvent, kDestroy},
+              kOpenEvent, kDestroy, kWait, kHostFunction, "cudaMemcpy2DAsync",
+              "cudaMemset2DAsync", "cuStreamWriteValue32",
+              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
              import_record_skips_copies);
   list.named("import-record-ends-with-stream",
              "the destroy of a stream completes the importer's records in it",
              {kRecord, kRecordFlags, kQuery, kWait, "cudaStreamDestroy",
-              kCreate, kExport, kOpenEvent, kDestroy},
+              kCreate, kExport, kOpenEvent, kDestroy, kSync},
              record_ends_with_stream<true>);
   list.named("exporters-record-ends-with-stream",
              "importers see a record as complete when the exporter has "
              "destroyed its stream",
              {kRecord, kRecordFlags, kQuery, kWait, "cudaStreamDestroy",
-              kCreate, kExport, kOpenEvent, kDestroy},
+              kCreate, kExport, kOpenEvent, kDestroy, kSync},
              record_ends_with_stream<false>);
 
   list.named(
       "import-record-skips-graphs",
-      "an importer's record does not cover the graph before it",
-      {kRecord, kRecordFlags, kLaunch, kCreate, kExport, kOpenEvent, kDestroy},
+      "an importer's record does not cover the graph directly before it",
+      {kRecord, kRecordFlags, kLaunch, kCreate, kExport, kOpenEvent, kDestroy,
+       kWait, kKernel, kCopy, kSet, kHostFunction, "cudaStreamDestroy"},
       import_record_skips_graphs);
   list.named(
       "exporter-record-skips-wait",
@@ -1389,29 +1384,34 @@ void add_event_paths(List& list) {
       {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kCreate, kExport,
        kOpenEvent, kDestroy, kHostFunction, "cudaMemcpy2DAsync",
        "cudaMemset2DAsync", "cuStreamWriteValue32", "cuStreamWaitValue32",
-       "cuStreamBatchMemOp"},
+       "cuStreamBatchMemOp", "cudaStreamDestroy"},
       exporter_record_skips_wait);
-  list.named("record-skips-awaited-words",
-             "a record directly after a wait for a word does not cover this "
-             "wait",
-             {kRecord, kRecordFlags, "cuStreamWaitValue32", kKernel, kCopy,
-              kSet, kHostFunction, kCreate, kExport, kOpenEvent, kDestroy},
-             record_skips_awaited_words);
+  list.named(
+      "record-skips-awaited-words",
+      "a record directly after a wait for a word does not cover this "
+      "wait",
+      {kRecord, kRecordFlags, "cuStreamWaitValue32", kKernel, kCopy, kSet,
+       kHostFunction, kCreate, kExport, kOpenEvent, kDestroy, kWait,
+       "cudaMemcpy2DAsync", "cudaMemset2DAsync", "cuStreamWriteValue32",
+       "cuStreamBatchMemOp", "cudaStreamDestroy"},
+      record_skips_awaited_words);
   list.named("exporter-wait-holds-no-graphs",
              "a graph directly after an exporter's wait for its event does not "
              "wait",
-             {kLaunch, kWait, kCreate, kExport, kOpenEvent, kDestroy},
+             {kLaunch, kWait, kCreate, kExport, kOpenEvent, kDestroy, kKernel,
+              kCopy, kSet, kHostFunction, "cudaStreamDestroy"},
              exporter_wait_holds_no_graphs);
-  list.named(
-      "exporter-stream-sync-early",
-      "a host does not wait for a stream that waits for an importer's "
-      "record of an exported event",
-      {"cudaStreamSynchronize", kWait, kCreate, kExport, kOpenEvent, kDestroy},
-      host_ignores_waiting_stream);
+  list.named("exporter-stream-sync-early",
+             "an exporter's host does not wait for a stream that waits for the "
+             "exporter's event",
+             {"cudaStreamSynchronize", kWait, kCreate, kExport, kOpenEvent,
+              kDestroy, "cudaStreamDestroy"},
+             host_ignores_waiting_stream);
   list.named("pageable-copy-skips-wait",
              "a copy to pageable memory does not wait, although its stream "
              "waits for an imported event",
-             {kCopy, kWait, kCreate, kExport, kOpenEvent, kDestroy},
+             {kCopy, kWait, kCreate, kExport, kOpenEvent, kDestroy,
+              "cudaStreamDestroy"},
              pageable_copy_skips_wait);
   list.named("event-ends-with-thread",
              "the records of an event are lost when the thread that created "
@@ -1435,7 +1435,8 @@ void add_event_paths(List& list) {
              "one, and gets another event",
              {kOpenEvent, kExport}, self_open_of_older_export);
   list.named(
-      "refused-record-is-pending", "after a refused record an event is pending",
+      "refused-record-is-pending",
+      "after a refused record, a query says that the event is pending",
       {kQuery, kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
       refused_record_is_pending);
   list.named("captured-box-set-lost",
@@ -1446,32 +1447,38 @@ void add_event_paths(List& list) {
              "an exporter's default streams do not wait for its event",
              {kWait, kCreate, kExport, kOpenEvent, kDestroy},
              exporter_default_never_waits);
-  list.named("exporter-wait-submitted-late",
-             "a stream of the exporter uses the record that is newest when the "
-             "stream gets its next work",
-             {kWait, kKernel, kCopy, kSet, "cudaStreamQuery",
-              "cudaStreamSynchronize", "cudaStreamDestroy", kRecord,
-              kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
-             exporter_waits_late<false>);
-  list.named("exporter-destroy-ends-wait",
-             "when an exporter destroys an event, its stream does not wait for "
-             "the event any more",
-             {kWait, kKernel, kCopy, kSet, "cudaStreamQuery",
-              "cudaStreamSynchronize", "cudaStreamDestroy", kRecord,
-              kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
-             exporter_waits_late<true>);
+  list.named(
+      "exporter-wait-submitted-late",
+      "a stream of the exporter uses the record that is newest when the "
+      "stream gets its next work",
+      {kWait, kKernel, kCopy, kSet, "cudaStreamQuery", "cudaStreamSynchronize",
+       "cudaStreamDestroy", kRecord, kRecordFlags, kCreate, kExport, kOpenEvent,
+       kDestroy, kHostFunction, kLaunch, "cudaMemcpy2DAsync",
+       "cuStreamWriteValue32", "cuStreamBatchMemOp", "cudaDeviceSynchronize"},
+      exporter_waits_late<false>);
+  list.named(
+      "exporter-destroy-ends-wait",
+      "when an exporter destroys an event, a stream does not wait any "
+      "more if its last work is a wait for the event",
+      {kWait, kKernel, kCopy, kSet, "cudaStreamQuery", "cudaStreamSynchronize",
+       "cudaStreamDestroy", kRecord, kRecordFlags, kCreate, kExport, kOpenEvent,
+       kDestroy, kHostFunction, kLaunch, "cudaMemcpy2DAsync",
+       "cuStreamWriteValue32", "cuStreamBatchMemOp", "cudaDeviceSynchronize"},
+      exporter_waits_late<true>);
   list.named("wait-holds-no-configured-launches",
              "a launch with attributes directly after a wait for an imported "
              "event does not wait",
              {"cudaLaunchKernelExC", kWait, kKernel, kCreate, kExport,
-              kOpenEvent, kDestroy},
+              kOpenEvent, kDestroy, kCopy, kSet, kHostFunction,
+              "cudaMemcpy2DAsync", "cudaMemset2DAsync", "cuStreamWriteValue32",
+              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
              wait_holds_no_configured_launches);
-  list.named(
-      "driver-stream-sync-done-while-event",
-      "cuStreamSynchronize does not wait for a stream that waits for an "
-      "imported event",
-      {"cudaStreamSynchronize", kWait, kCreate, kExport, kOpenEvent, kDestroy},
-      driver_ignores_waiting_stream);
+  list.named("driver-stream-sync-done-while-event",
+             "cuStreamSynchronize does not wait for a stream that waits for an "
+             "imported event",
+             {"cudaStreamSynchronize", kWait, kCreate, kExport, kOpenEvent,
+              kDestroy, "cudaStreamDestroy"},
+             driver_ignores_waiting_stream);
   list.named("other-thread-import-record-lost",
              "an importer's record is lost if another thread has opened the "
              "event",
@@ -1483,39 +1490,49 @@ void add_event_paths(List& list) {
               "cudaStreamSynchronize"},
              threads_share_a_stream);
 
-  list.named("default-skips-wait-of-blocking",
-             "the null stream does not wait for a stream that waits for an "
-             "imported event",
-             {kWait, kKernel, kCopy, kSet, "cudaStreamQuery",
-              "cudaStreamSynchronize", "cudaStreamDestroy", kRecord,
-              kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
-             default_skips_wait_of_blocking);
   list.named(
-      "wait-holds-no-host-functions",
-      "a host function directly after a wait for an imported event does "
-      "not wait",
-      {kHostFunction, kWait, kKernel, kCreate, kExport, kOpenEvent, kDestroy},
-      wait_holds_no_host_functions<false>);
+      "default-skips-wait-of-blocking",
+      "the null stream does not wait for a blocking stream whose last "
+      "work is a wait for an imported event",
+      {kWait, kKernel, kCopy, kSet, "cudaStreamQuery", "cudaStreamSynchronize",
+       "cudaStreamDestroy", kRecord, kRecordFlags, kCreate, kExport, kOpenEvent,
+       kDestroy, kHostFunction, kLaunch, "cudaMemcpy2DAsync",
+       "cuStreamWriteValue32", "cuStreamBatchMemOp", "cudaDeviceSynchronize"},
+      default_skips_wait_of_blocking);
+  list.named("wait-holds-no-host-functions",
+             "a host function directly after a wait for an imported event does "
+             "not wait",
+             {kHostFunction, kWait, kKernel, kCreate, kExport, kOpenEvent,
+              kDestroy, kCopy, kSet, "cudaMemcpy2DAsync", "cudaMemset2DAsync",
+              "cuStreamWriteValue32", "cuStreamWaitValue32",
+              "cuStreamBatchMemOp", "cudaStreamDestroy"},
+             wait_holds_no_host_functions<false>);
   list.named(
       "wait-holds-no-driver-host-functions",
       "a host function of the driver API directly after a wait for an imported "
       "event does not wait",
-      {kHostFunction, kWait, kKernel, kCreate, kExport, kOpenEvent, kDestroy},
+      {kHostFunction, kWait, kKernel, kCreate, kExport, kOpenEvent, kDestroy,
+       kCopy, kSet, "cudaMemcpy2DAsync", "cudaMemset2DAsync",
+       "cuStreamWriteValue32", "cuStreamWaitValue32", "cuStreamBatchMemOp",
+       "cudaStreamDestroy"},
       wait_holds_no_host_functions<true>);
-  list.named("last-wait-replaces-others",
-             "of several waits for imported events directly one after another, "
-             "only the last one holds the stream",
-             {kWait, kKernel, kCopy, kSet, "cudaStreamQuery",
-              "cudaStreamSynchronize", "cudaStreamDestroy", kRecord,
-              kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
-             last_wait_replaces);
+  list.named(
+      "last-wait-replaces-others",
+      "of several waits for imported events directly one after another, "
+      "only the last one holds the stream",
+      {kWait, kKernel, kCopy, kSet, "cudaStreamQuery", "cudaStreamSynchronize",
+       "cudaStreamDestroy", kRecord, kRecordFlags, kCreate, kExport, kOpenEvent,
+       kDestroy, kHostFunction, kLaunch, "cudaMemcpy2DAsync",
+       "cuStreamWriteValue32", "cuStreamBatchMemOp", "cudaDeviceSynchronize"},
+      last_wait_replaces);
   list.named("sync-copy-skips-wait",
              "a synchronous copy does not wait, although the null stream waits "
              "for an imported event",
              {"cudaMemcpy", kWait, kCreate, kExport, kOpenEvent, kDestroy},
              sync_copy_skips_wait);
   list.named("stream-destroy-ends-wait",
-             "the destroy of a stream ends its wait for an imported event",
+             "when a stream is destroyed that waits for an imported event, its "
+             "writes of words do not wait any more",
              {"cudaStreamDestroy", kWait, "cuStreamWriteValue32", kCreate,
               kExport, kOpenEvent, kDestroy},
              stream_destroy_ends_wait);
@@ -1532,7 +1549,8 @@ void add_event_paths(List& list) {
       own_record_of_import_ignored);
   list.named(
       "own-record-sync-early",
-      "an exporter's host wait does not wait for the exporter's record",
+      "an exporter's host wait does not wait for the exporter's record, unless "
+      "the event has cudaEventBlockingSync",
       {kSync, kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
       own_record_ignored);
   list.named(
@@ -1559,11 +1577,11 @@ void add_event_paths(List& list) {
              "the exporter opens its own event in another context, and gets "
              "another event",
              {kOpenEvent, kExport}, self_open_in_other_context);
-  list.named(
-      "any-default-stream-records",
-      "an event can be recorded in the default stream of another context",
-      {kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
-      any_default_stream_records);
+  list.named("any-default-stream-records",
+             "a record in the default stream of another context succeeds and "
+             "records nothing",
+             {kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+             any_default_stream_records);
   list.named("event-export-needs-current-gpu",
              "the handle of an event names another event if another GPU is "
              "current",
@@ -1574,24 +1592,28 @@ void add_event_paths(List& list) {
       {kOpenEvent, kExport, kCreate, kDestroy}, opened_on_exporters_number, 2);
 
   list.named("driver-elapsed-ok",
-             "cuEventElapsedTime returns a time for events without timing",
+             "cuEventElapsedTime returns a time for interprocess events, which "
+             "have no timing",
              {"cuEventElapsedTime", kCreate, kExport, kOpenEvent, kDestroy},
              driver_measures_untimed);
   list.named("launch-accepts-imported-event",
-             "a launch accepts an imported event as its completion event",
+             "a launch accepts an imported event in an attribute, and ignores "
+             "all its attributes",
              {"cudaLaunchKernelExC", kCreate, kExport, kOpenEvent, kDestroy},
              launch_accepts_import);
 
   list.named("awaited-word-not-set",
-             "a memset or a copy does not change a word for which a stream "
-             "waits",
+             "an asynchronous memset or copy does nothing if it begins at a "
+             "word for which a stream waits",
              {kCopy, kSet, "cuStreamWaitValue32"}, awaited_word_not_set);
 
   list.named("exporter-record-skips-host-functions",
              "an exporter's record does not cover a host function directly "
              "before it",
              {kRecord, kRecordFlags, kHostFunction, kKernel, kCreate, kExport,
-              kOpenEvent, kDestroy},
+              kOpenEvent, kDestroy, kWait, kCopy, kSet, "cudaMemcpy2DAsync",
+              "cudaMemset2DAsync", "cuStreamWriteValue32",
+              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
              in_exporter<record_skips_host_functions>);
   list.named("exporter-record-skips-joined-streams",
              "an exporter's record does not cover the work of a stream that "
@@ -1599,19 +1621,24 @@ void add_event_paths(List& list) {
              {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kCreate,
               kExport, kOpenEvent, kDestroy, kHostFunction, "cudaMemcpy2DAsync",
               "cudaMemset2DAsync", "cuStreamWriteValue32",
-              "cuStreamWaitValue32", "cuStreamBatchMemOp"},
+              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
              in_exporter<record_skips_joined_streams>);
-  list.named("exporter-record-skips-awaited-words",
-             "an exporter's record directly after a wait for a word does not "
-             "cover this wait",
-             {kRecord, kRecordFlags, "cuStreamWaitValue32", kKernel, kCopy,
-              kSet, kHostFunction, kCreate, kExport, kOpenEvent, kDestroy},
-             in_exporter<record_skips_awaited_words>);
+  list.named(
+      "exporter-record-skips-awaited-words",
+      "an exporter's record directly after a wait for a word does not "
+      "cover this wait",
+      {kRecord, kRecordFlags, "cuStreamWaitValue32", kKernel, kCopy, kSet,
+       kHostFunction, kCreate, kExport, kOpenEvent, kDestroy, kWait,
+       "cudaMemcpy2DAsync", "cudaMemset2DAsync", "cuStreamWriteValue32",
+       "cuStreamBatchMemOp", "cudaStreamDestroy"},
+      in_exporter<record_skips_awaited_words>);
   list.named("flags-record-skips-host-functions",
              "a record with flags does not cover a host function directly "
              "before it",
              {kRecord, kRecordFlags, kHostFunction, kKernel, kCreate, kExport,
-              kOpenEvent, kDestroy},
+              kOpenEvent, kDestroy, kWait, kCopy, kSet, "cudaMemcpy2DAsync",
+              "cudaMemset2DAsync", "cuStreamWriteValue32",
+              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
              with_flags<record_skips_host_functions>);
   list.named("flags-record-skips-joined-streams",
              "a record with flags does not cover the work of a stream that its "
@@ -1619,7 +1646,7 @@ void add_event_paths(List& list) {
              {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kCreate,
               kExport, kOpenEvent, kDestroy, kHostFunction, "cudaMemcpy2DAsync",
               "cudaMemset2DAsync", "cuStreamWriteValue32",
-              "cuStreamWaitValue32", "cuStreamBatchMemOp"},
+              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
              with_flags<record_skips_joined_streams>);
   list.named("flags-record-in-default-early",
              "a record with flags in a default stream covers no work",
@@ -1637,7 +1664,7 @@ void add_event_paths(List& list) {
              {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kHostFunction,
               kCreate, kExport, kOpenEvent, kDestroy, "cudaMemcpy2DAsync",
               "cudaMemset2DAsync", "cuStreamWriteValue32",
-              "cuStreamWaitValue32", "cuStreamBatchMemOp"},
+              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
              own_record_skips_wait<false>);
   list.named("own-record-skips-import-wait",
              "an importer's own interprocess event, recorded directly after a "
@@ -1645,7 +1672,7 @@ void add_event_paths(List& list) {
              {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kHostFunction,
               kCreate, kExport, kOpenEvent, kDestroy, "cudaMemcpy2DAsync",
               "cudaMemset2DAsync", "cuStreamWriteValue32",
-              "cuStreamWaitValue32", "cuStreamBatchMemOp"},
+              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
              own_record_skips_wait<true>);
   list.named("graph-holds-no-host-functions",
              "a host function after a graph does not wait for the graph",
@@ -1663,28 +1690,32 @@ void add_event_paths(List& list) {
              "a stream that waits for a missing bit (NOR) in opened memory "
              "waits for a common bit (AND)",
              {"cuStreamWaitValue32", kOpen, kClose}, nor_in_opened_is_and);
-  list.named("both-destroys-end-wait",
-             "when an importer and then the exporter have destroyed an event, "
-             "the importer's stream does not wait for the event any more",
-             {kWait, kKernel, kCopy, kSet, "cudaStreamQuery",
-              "cudaStreamSynchronize", "cudaStreamDestroy", kRecord,
-              kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
-             both_destroys_end_wait);
+  list.named(
+      "both-destroys-end-wait",
+      "when an importer and then the exporter have destroyed an event, "
+      "a stream of the importer does not wait any more if its last work "
+      "is a wait for the event",
+      {kWait, kKernel, kCopy, kSet, "cudaStreamQuery", "cudaStreamSynchronize",
+       "cudaStreamDestroy", kRecord, kRecordFlags, kCreate, kExport, kOpenEvent,
+       kDestroy, kHostFunction, kLaunch, "cudaMemcpy2DAsync",
+       "cuStreamWriteValue32", "cuStreamBatchMemOp"},
+      both_destroys_end_wait);
   list.named("driver-default-never-waits",
-             "default streams, and streams that wait for them, do not wait for "
+             "the null stream, and streams that wait for it, do not wait for "
              "an imported event by the driver API",
              {kWait, kCreate, kExport, kOpenEvent, kDestroy},
              driver_default_never_waits);
   list.named("wait-257-lost",
-             "a stream holds at most 256 waits for imported events at a time, "
-             "and further waits are lost",
+             "while a stream has work, only its first 256 waits for imported "
+             "events hold it",
              {kWait, kCreate, kExport, kOpenEvent, kDestroy},
              further_waits_lost);
-  list.named("wait-of-33rd-stream-lost",
-             "at most 32 streams wait for an imported event at a time, and "
-             "further streams do not wait",
-             {kWait, kCreate, kExport, kOpenEvent, kDestroy},
-             further_streams_never_wait);
+  list.named(
+      "wait-of-33rd-stream-lost",
+      "at most 32 streams wait for an imported event at a time, and "
+      "further streams do not wait",
+      {kWait, kCreate, kExport, kOpenEvent, kDestroy, "cudaStreamDestroy"},
+      further_streams_never_wait);
   list.named(
       "exporters-older-record-completes-event",
       "an exporter's record that is complete completes the event for "
@@ -1716,10 +1747,26 @@ void add_event_paths(List& list) {
       "last-word-wait-replaces-others",
       "of several waits for words directly one after another, only the last "
       "one holds the stream",
-      {"cuStreamWaitValue32", "cuStreamWriteValue32", "cuStreamWaitValue64",
-       "cuStreamWriteValue64", "cuStreamBatchMemOp", kRecord, kRecordFlags,
-       kWait, kKernel, kCopy, kSet, kHostFunction, kLaunch, "cudaStreamQuery",
-       "cudaStreamSynchronize", "cudaStreamDestroy"},
+      {"cuStreamWaitValue32",
+       "cuStreamWriteValue32",
+       "cuStreamWaitValue64",
+       "cuStreamWriteValue64",
+       "cuStreamBatchMemOp",
+       kRecord,
+       kRecordFlags,
+       kWait,
+       kKernel,
+       kCopy,
+       kSet,
+       kHostFunction,
+       kLaunch,
+       "cudaStreamQuery",
+       "cudaStreamSynchronize",
+       "cudaStreamDestroy",
+       "cudaDeviceSynchronize",
+       "cuCtxSynchronize",
+       "cudaMemcpy2DAsync",
+       "cudaMemset2DAsync"},
       last_word_replaces);
   list.named("batch-opened-word-ignored",
              "a batch does not wait for a word in opened memory",
@@ -1731,8 +1778,8 @@ void add_event_paths(List& list) {
 
   list.named(
       "captured-in-joined-stream-lost",
-      "a graph does not copy opened memory if a stream that has joined "
-      "the capture made the copy",
+      "a graph does not copy to opened memory if a stream that has joined the "
+      "capture made the copy",
       {kCopy, "cudaStreamBeginCapture", "cudaStreamEndCapture", kOpen, kClose},
       captured_in_joined_stream_lost);
   list.named("captured-rectangle-lost",
@@ -1748,10 +1795,10 @@ void add_event_paths(List& list) {
              "a graph does not set words of opened memory",
              {"cuMemsetD32Async", kOpen, kClose}, captured_set_lost);
   list.named("captured-read-of-host-lost",
-             "a graph does not copy from the host to opened memory",
+             "a graph does not copy from pinned host memory to opened memory",
              {kCopy, kOpen, kClose}, captured_read_of_host_lost);
   list.named("captured-write-to-host-lost",
-             "a graph does not copy from opened memory to the host",
+             "a graph does not copy from opened memory to pinned host memory",
              {kCopy, kOpen, kClose}, captured_write_to_host_lost);
   list.named("captured-driver-copy-lost",
              "a graph loses copies of opened memory by the driver API",
