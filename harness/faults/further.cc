@@ -93,8 +93,10 @@ int open_after_close_not_counted(Call& call) {
   void* const address = *call.at<void**>(0);
   const bool was_lowered = lowered.erase(address);
   if (was_lowered && opened.get(address).count > 1 &&
-      cudaIpcCloseMemHandle(address) == cudaSuccess)
+      cudaIpcCloseMemHandle(address) == cudaSuccess) {
+    count_close(address);
     call.fired();
+  }
   return code;
 }
 
@@ -344,6 +346,10 @@ constexpr unsigned kCondition = 3;  // the bits of the flags that name it
 int wait_after_own_write_lost(Call& call) {
   static auto& written = *new Table<cudaStream_t, CUdeviceptr>;
   const cudaStream_t stream = stream_of(call);
+  if (call.is("cudaStreamDestroy")) {
+    written.erase(stream);
+    return call.proceed();
+  }
   if (call.is("cuStreamWriteValue32")) {
     written.put(stream, word_of(call));
     return call.proceed();
@@ -433,15 +439,23 @@ int wide_opened_word_not_written(Call& call) {
 
 // --- memory of cuMemCreate ---------------------------------------------------
 
+// A descriptor of the program, and a copy of it.
 struct Descriptor {
   int number = -1;
-  ino_t file = 0;
+  int copy = -1;
 };
 
-// Closes a descriptor, but only if its number still refers to its file.
+Descriptor copied(int number) {
+  return {number, fcntl(number, F_DUPFD_CLOEXEC, 300)};
+}
+
+// Closes a descriptor, but only if its number still refers to the same object.
+// Also closes the copy.
 bool closes(const Descriptor& one) {
-  return one.number > 2 && identity(one.number) == one.file &&
-         close(one.number) == 0;
+  const bool same = one.number > 2 && is_open(one.number) && one.copy != -1 &&
+                    name_the_same(one.number, one.copy);
+  if (one.copy != -1) close(one.copy);
+  return same && close(one.number) == 0;
 }
 
 // Reserved addresses without memory get a legacy handle.
@@ -466,8 +480,8 @@ int unmap_closes_descriptor(Call& call) {
   const int code = noted_chunks(call);
   if (code != kSuccess) return code;
   if (exports_fd(call)) {
-    const int made = *call.at<int*>(0);
-    exported.put(call.at<Chunk>(1), {made, identity(made)});
+    close(exported.get(call.at<Chunk>(1)).copy);
+    exported.put(call.at<Chunk>(1), copied(*call.at<int*>(0)));
   } else if (call.is("cuMemUnmap") && exported.has(chunk)) {
     if (closes(exported.get(chunk))) call.fired();
     exported.erase(chunk);
@@ -478,9 +492,9 @@ int unmap_closes_descriptor(Call& call) {
 // A descriptor is closed when the thread that exported it ends.
 int descriptor_ends_with_thread(Call& call) {
   const int code = call.proceed();
-  if (code != kSuccess || !exports_fd(call)) return code;
-  const int made = *call.at<int*>(0);
-  const Descriptor one{made, identity(made)};
+  if (code != kSuccess || !exports_fd(call) || this_thread() == getpid())
+    return code;
+  const Descriptor one = copied(*call.at<int*>(0));
   at_thread_end([one] {
     if (closes(one)) note_fired("cuMemExportToShareableHandle");
   });
@@ -493,8 +507,7 @@ int release_closes_source(Call& call) {
   if (call.is("cuMemImportFromShareableHandle")) {
     const int code = call.proceed();
     if (code == kSuccess && imports_descriptor(call))
-      sources.put(*call.at<Chunk*>(0),
-                  {descriptor_of(call), identity(descriptor_of(call))});
+      sources.put(*call.at<Chunk*>(0), copied(descriptor_of(call)));
     return code;
   }
   const Chunk chunk = call.at<Chunk>(0);
@@ -1022,7 +1035,8 @@ void add_legacy(List& list) {
              {kGetHandle, kMallocAsync, kFromPool, kFree, kFreeAsync},
              inside_pool_exported);
   list.named("reserved-export-ok",
-             "reserved addresses without memory get a legacy handle",
+             "reserved addresses without memory get a legacy handle, which "
+             "opens other memory",
              {kGetHandle, "cuMemAddressReserve", "cuMemAddressFree", "cuMemMap",
               "cuMemUnmap"},
              reserved_exported);
@@ -1059,11 +1073,11 @@ void add_events(List& list) {
   list.named("busy-stream-never-waits",
              "a stream that still has work does not wait for an imported event",
              {kWait, kOpenEvent, kCreate, kDestroy}, busy_stream_never_waits);
-  list.named(
-      "query-ready-while-stream-waits",
-      "an imported event is ready after a stream of the process was told "
-      "to wait for it",
-      {kQuery, kWait, kOpenEvent, kCreate, kDestroy}, done_while_stream_waits);
+  list.named("query-ready-while-stream-waits",
+             "a query says that an imported event is ready after a stream of "
+             "the process was told to wait for it",
+             {kQuery, kWait, kOpenEvent, kCreate, kDestroy},
+             done_while_stream_waits);
   list.named("exporter-keeps-own-record",
              "an exporter that has recorded an event does not see a later "
              "record of an importer",
@@ -1071,7 +1085,8 @@ void add_events(List& list) {
               kDestroy},
              exporter_keeps_own_record);
   list.named("other-context-record-with-flags-ok",
-             "cudaEventRecordWithFlags accepts a stream of another context",
+             "a record with flags in a stream of another context succeeds and "
+             "records nothing",
              {kRecordFlags, kOpenEvent, kCreate, kDestroy},
              other_context_recorded_with_flags);
   list.named("event-destroy-ends-handle",
@@ -1082,11 +1097,12 @@ void add_events(List& list) {
 
 void add_flags(List& list) {
   constexpr auto kBatch = "cuStreamBatchMemOp";
-  list.named("wait-after-own-write-lost",
-             "a stream does not wait for a word if this is the word that it "
-             "wrote last",
-             {"cuStreamWriteValue32", "cuStreamWaitValue32"},
-             wait_after_own_write_lost);
+  list.named(
+      "wait-after-own-write-lost",
+      "a stream does not wait for a word if this is the word that it "
+      "wrote last",
+      {"cuStreamWriteValue32", "cuStreamWaitValue32", "cudaStreamDestroy"},
+      wait_after_own_write_lost);
   list.named("wait-for-zero-lost",
              "a stream does not wait until a word is equal to 0",
              {"cuStreamWaitValue32"}, wait_for_zero_lost);
@@ -1122,7 +1138,8 @@ void add_chunks(List& list) {
   constexpr auto kExport = "cuMemExportToShareableHandle";
 
   list.named("unmap-closes-descriptors",
-             "when memory is unmapped, its descriptor is closed",
+             "when memory is unmapped, the descriptor that was exported last "
+             "is closed",
              {kExport, kMap, kUnmap}, unmap_closes_descriptor);
   list.named("descriptor-ends-with-thread",
              "a descriptor is closed when the thread that exported it ends",
@@ -1161,7 +1178,7 @@ void add_chunks(List& list) {
              {kExport, kCreate, kImport}, chunk_of_other_thread_refused);
   list.named("export-type-unchecked-later",
              "after its first export, memory of cuMemCreate can be exported as "
-             "any handle type",
+             "any handle type, and always gives a descriptor",
              {kExport, kRelease}, chunk_type_unchecked_later);
   list.named("import-accepts-file",
              "an ordinary file is imported as memory of cuMemCreate", {kImport},

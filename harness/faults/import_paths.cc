@@ -218,7 +218,7 @@ int pinned_copy_lost(Call& call) {
 // A copy runs at once, not after the work of the default stream.
 int copy_skips_queue(Call& call) {
   if (!is_access(call)) return noted(call);
-  if (!touches_import(call)) return call.proceed();
+  if (!touches_import(call) || !is_busy(nullptr)) return call.proceed();
   call.fired();
   const cudaStream_t aside = private_stream();
   const cudaError_t code =
@@ -291,123 +291,130 @@ int later_open_on_gpu_0_refused(Call& call) {
 }  // namespace
 
 void add_import_paths(List& list) {
+  const char* const kCreate = "cuMemCreate";
   const char* const kImport = "cuMemImportFromShareableHandle";
   const char* const kMap = "cuMemMap";
   const char* const kUnmap = "cuMemUnmap";
   list.named("chunk-device-copy-lost",
-             "cudaMemcpy from device to device does not reach imported memory "
-             "of cuMemCreate",
-             {kImport, kMap, kUnmap, "cudaMemcpy"}, other_access_lost);
+             "cudaMemcpy with cudaMemcpyDeviceToDevice does not reach imported "
+             "memory of cuMemCreate",
+             {kCreate, kImport, kMap, kUnmap, "cudaMemcpy"}, other_access_lost);
   list.named("chunk-set-32-lost",
-             "memsets of 32 bits do not reach imported memory of cuMemCreate",
-             {kImport, kMap, kUnmap, "cuMemsetD32"}, other_access_lost);
+             "cuMemsetD32 does not reach imported memory of cuMemCreate",
+             {kCreate, kImport, kMap, kUnmap, "cuMemsetD32"},
+             other_access_lost);
   list.named("chunk-sync-peer-copy-lost",
              "cudaMemcpyPeer does not reach imported memory of cuMemCreate",
-             {kImport, kMap, kUnmap, "cudaMemcpyPeer"}, other_access_lost);
+             {kCreate, kImport, kMap, kUnmap, "cudaMemcpyPeer"},
+             other_access_lost);
   list.named(
       "pool-set-16-lost",
-      "memsets of 16 bits do not reach imported memory of a pool",
+      "cuMemsetD16 does not reach imported memory of a pool",
       {"cudaMallocFromPoolAsync", "cudaMemPoolExportPointer",
        "cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync", "cuMemsetD16"},
       other_access_lost);
   list.named("pool-async-copy-2d-lost",
-             "asynchronous copies of a rectangle do not reach imported memory "
-             "of a pool",
+             "cudaMemcpy2DAsync does not reach imported memory of a pool",
              {"cudaMallocFromPoolAsync", "cudaMemPoolExportPointer",
               "cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync",
               "cudaMemcpy2DAsync"},
              other_access_lost);
   list.named("chunk-copy-2d-first-row",
-             "only the first row of a rectangle of imported memory of "
-             "cuMemCreate is copied",
-             {kImport, kMap, kUnmap, "cudaMemcpy2D"}, first_row<5>);
+             "cudaMemcpy2D copies only the first row of a rectangle of "
+             "imported memory of cuMemCreate",
+             {kCreate, kImport, kMap, kUnmap, "cudaMemcpy2D"}, first_row<5>);
   list.named("chunk-set-2d-first-row",
-             "only the first row of a rectangle of imported memory of "
-             "cuMemCreate is set",
-             {kImport, kMap, kUnmap, "cudaMemset2D"}, first_row<4>);
-  list.named(
-      "chunk-copy-3d-first-row",
-      "only the first row of a box of imported memory of cuMemCreate is copied",
-      {kImport, kMap, kUnmap, "cudaMemcpy3D"}, first_row_of_box);
+             "cudaMemset2D sets only the first row of a rectangle of imported "
+             "memory of cuMemCreate",
+             {kCreate, kImport, kMap, kUnmap, "cudaMemset2D"}, first_row<4>);
+  list.named("chunk-copy-3d-first-row",
+             "cudaMemcpy3D copies only the first row of a box of imported "
+             "memory of cuMemCreate",
+             {kCreate, kImport, kMap, kUnmap, "cudaMemcpy3D"},
+             first_row_of_box);
   list.named("chunk-copy-tail-lost",
              "the last bytes of a copy of imported memory of cuMemCreate are "
              "lost if the size of the copy is not a multiple of 4",
-             {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
+             {kCreate, kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
              tail_lost);
   list.named("chunk-set-tail-lost",
              "the last bytes of a memset of imported memory of cuMemCreate are "
              "lost if the size of the memset is not a multiple of 4",
-             {kImport, kMap, kUnmap, "cudaMemset", "cudaMemsetAsync"},
+             {kCreate, kImport, kMap, kUnmap, "cudaMemset", "cudaMemsetAsync"},
              tail_lost);
   list.named(
       "chunk-default-kind-refused",
       "cudaMemcpyDefault does not know where imported memory of cuMemCreate is",
-      {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
+      {kCreate, kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
       default_kind_refused);
   list.named("chunk-to-import-lost",
              "a copy from imported memory of cuMemCreate to imported memory of "
              "cuMemCreate moves nothing",
-             {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
+             {kCreate, kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
              copy_between_imports_lost);
   list.named(
       "chunk-copy-offset-32-bits",
       "copies of imported memory of cuMemCreate take offsets modulo 4 GiB",
-      {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
+      {kCreate, kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
       offset_of_32_bits);
   list.named(
       "chunk-driver-copy-lost",
       "copies of the driver API do not reach imported memory of cuMemCreate",
-      {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
+      {kCreate, kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
       driver_form_lost);
   list.named(
       "chunk-driver-set-lost",
       "memsets of the driver API do not reach imported memory of cuMemCreate",
-      {kImport, kMap, kUnmap, "cudaMemset", "cudaMemsetAsync"},
+      {kCreate, kImport, kMap, kUnmap, "cudaMemset", "cudaMemsetAsync"},
       driver_form_lost);
-  list.named("chunk-peer-copy-lost",
-             "copies between GPUs do not reach imported memory of cuMemCreate",
-             {kImport, kMap, kUnmap, "cudaMemcpyPeerAsync"}, access_lost, 2);
+  list.named(
+      "chunk-peer-copy-lost",
+      "cudaMemcpyPeerAsync does not reach imported memory of cuMemCreate",
+      {kCreate, kImport, kMap, kUnmap, "cudaMemcpyPeerAsync"}, access_lost, 2);
   list.named("chunk-async-set-lost",
              "asynchronous memsets do not reach imported memory of cuMemCreate",
-             {kImport, kMap, kUnmap, "cudaMemsetAsync"}, access_lost);
+             {kCreate, kImport, kMap, kUnmap, "cudaMemsetAsync"}, access_lost);
   list.named(
       "chunk-set-from-other-gpu-lost",
       "a memset of imported memory of cuMemCreate by another GPU does nothing",
-      {kImport, kMap, kUnmap, "cudaMemset", "cudaMemsetAsync"},
+      {kCreate, kImport, kMap, kUnmap, "cudaMemset", "cudaMemsetAsync"},
       set_from_other_gpu_lost, 2);
   list.named("chunk-copy-last-byte-lost",
              "a copy up to the end of imported memory of cuMemCreate loses the "
              "last byte",
-             {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
+             {kCreate, kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
              last_byte_lost);
   list.named("chunk-set-last-byte-lost",
              "a memset up to the end of imported memory of cuMemCreate loses "
              "the last byte",
-             {kImport, kMap, kUnmap, "cudaMemset", "cudaMemsetAsync"},
+             {kCreate, kImport, kMap, kUnmap, "cudaMemset", "cudaMemsetAsync"},
              last_byte_lost);
   list.named("chunk-pinned-copy-lost",
              "copies between pinned host memory and imported memory of "
              "cuMemCreate move nothing",
-             {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
+             {kCreate, kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
              pinned_copy_lost);
-  list.named("chunk-copy-skips-queue",
-             "a copy of imported memory of cuMemCreate does not wait for the "
-             "default stream",
-             {kImport, kMap, kUnmap, "cudaMemcpy"}, copy_skips_queue);
+  list.named(
+      "chunk-copy-skips-queue",
+      "a synchronous copy of imported memory of cuMemCreate does not wait for "
+      "the default stream",
+      {kCreate, kImport, kMap, kUnmap, "cudaMemcpy"}, copy_skips_queue);
   list.named("chunk-per-thread-copy-lost",
              "a copy in a thread's default stream does not reach imported "
              "memory of cuMemCreate",
-             {kImport, kMap, kUnmap, "cudaMemcpyAsync"}, per_thread_copy_lost);
+             {kCreate, kImport, kMap, kUnmap, "cudaMemcpyAsync"},
+             per_thread_copy_lost);
   list.named("chunk-copy-2d-pitch-ignored",
-             "a copy of a rectangle ignores the pitch of imported memory of "
-             "cuMemCreate",
-             {kImport, kMap, kUnmap, "cudaMemcpy2D"}, pitch_ignored);
+             "cudaMemcpy2D ignores the pitch of imported memory of cuMemCreate",
+             {kCreate, kImport, kMap, kUnmap, "cudaMemcpy2D"}, pitch_ignored);
   list.named("chunk-driver-device-copy-lost",
              "cuMemcpyDtoD does not reach imported memory of cuMemCreate",
-             {kImport, kMap, kUnmap, "cudaMemcpy"}, driver_function_lost<0>);
+             {kCreate, kImport, kMap, kUnmap, "cudaMemcpy"},
+             driver_function_lost<0>);
   list.named("chunk-driver-unified-copy-lost",
              "cuMemcpy does not reach imported memory of cuMemCreate",
-             {kImport, kMap, kUnmap, "cudaMemcpy"}, driver_function_lost<1>);
+             {kCreate, kImport, kMap, kUnmap, "cudaMemcpy"},
+             driver_function_lost<1>);
 
   const char* const kOpen = "cudaIpcOpenMemHandle";
   const char* const kClose = "cudaIpcCloseMemHandle";
@@ -421,20 +428,20 @@ void add_import_paths(List& list) {
   const char* const kFree = "cudaFree";
   const char* const kFreeAsync = "cudaFreeAsync";
   list.named("pool-copy-2d-first-row",
-             "only the first row of a rectangle of imported memory of a pool "
-             "is copied",
+             "cudaMemcpy2D copies only the first row of a rectangle of "
+             "imported memory of a pool",
              {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy2D"},
              first_row<5>);
-  list.named(
-      "pool-set-2d-first-row",
-      "only the first row of a rectangle of imported memory of a pool is set",
-      {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemset2D"},
-      first_row<4>);
-  list.named(
-      "pool-copy-3d-first-row",
-      "only the first row of a box of imported memory of a pool is copied",
-      {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy3D"},
-      first_row_of_box);
+  list.named("pool-set-2d-first-row",
+             "cudaMemset2D sets only the first row of a rectangle of imported "
+             "memory of a pool",
+             {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemset2D"},
+             first_row<4>);
+  list.named("pool-copy-3d-first-row",
+             "cudaMemcpy3D copies only the first row of a box of imported "
+             "memory of a pool",
+             {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy3D"},
+             first_row_of_box);
   list.named("pool-copy-tail-lost",
              "the last bytes of a copy of imported memory of a pool are lost "
              "if the size of the copy is not a multiple of 4",
@@ -476,7 +483,7 @@ void add_import_paths(List& list) {
              driver_form_lost);
   list.named(
       "pool-peer-copy-lost",
-      "copies between GPUs do not reach imported memory of a pool",
+      "cudaMemcpyPeerAsync does not reach imported memory of a pool",
       {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpyPeerAsync"},
       access_lost, 2);
   list.named(
@@ -519,22 +526,22 @@ void add_import_paths(List& list) {
              {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy",
               "cudaMemcpyAsync"},
              pinned_copy_lost);
-  list.named("pool-copy-skips-queue",
-             "a copy of imported memory of a pool does not wait for the "
-             "default stream",
-             {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy"},
-             copy_skips_queue);
+  list.named(
+      "pool-copy-skips-queue",
+      "a synchronous copy of imported memory of a pool does not wait for the "
+      "default stream",
+      {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy"},
+      copy_skips_queue);
   list.named(
       "pool-per-thread-copy-lost",
       "a copy in a thread's default stream does not reach imported memory of a "
       "pool",
       {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpyAsync"},
       per_thread_copy_lost);
-  list.named(
-      "pool-copy-2d-pitch-ignored",
-      "a copy of a rectangle ignores the pitch of imported memory of a pool",
-      {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy2D"},
-      pitch_ignored);
+  list.named("pool-copy-2d-pitch-ignored",
+             "cudaMemcpy2D ignores the pitch of imported memory of a pool",
+             {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy2D"},
+             pitch_ignored);
   list.named("pool-driver-device-copy-lost",
              "cuMemcpyDtoD does not reach imported memory of a pool",
              {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy"},

@@ -206,8 +206,16 @@ int event_single_waiter(Call& call) {
              : call.proceed();
 }
 
-// Before any record in any process the event counts as pending.
+// Before any record in any process, a query and a host wait say that the event
+// is pending.
 int unrecorded_blocks(Call& call) {
+  if (exports_event(call)) {
+    const auto event = call.at<cudaEvent_t>(1);
+    const int code = noted_new_event(call);
+    if (code == kSuccess && counts.has(event))
+      tell_processes("recorded-" + event_keys.get(event), 1);
+    return code;
+  }
   if (keeps_events(call)) return noted_new_event(call);
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr) return call.proceed();
@@ -241,10 +249,33 @@ int ipc_elapsed_ok(Call& call) {
   return accepted(call);
 }
 
-// The call succeeds all the same.
-int never_refused(Call& call) {
+// While a GPU other than the event's is current, a record that is refused
+// succeeds, and records nothing.
+int foreign_record_ok(Call& call) {
+  static Table<cudaEvent_t, int> gpus;
+  int gpu = 0;
+  cudaGetDevice(&gpu);
   const int code = call.proceed();
-  return code == kSuccess ? code : accepted(call);
+  if (!records(call)) {
+    if (code == kSuccess) gpus.put(*created(call), gpu);
+    return code;
+  }
+  return code == cudaErrorInvalidResourceHandle &&
+                 gpus.get(call.value<cudaEvent_t>(kEvent), gpu) != gpu
+             ? accepted(call)
+             : code;
+}
+
+// A launch with an event in an attribute is not refused. It does nothing.
+int event_attribute_ok(Call& call) {
+  const auto* const config = call.at<const cudaLaunchConfig_t*>(0);
+  const int code = call.proceed();
+  if (code == kSuccess) return code;
+  for (unsigned i = 0; i < config->numAttrs; ++i)
+    if (config->attrs[i].id == cudaLaunchAttributeProgrammaticEvent ||
+        config->attrs[i].id == cudaLaunchAttributeLaunchCompletionEvent)
+      return accepted(call);
+  return code;
 }
 
 // --- words in memory -------------------------------------------------------
@@ -264,6 +295,7 @@ void add_legacy_events(List& list) {
   const char* const kGet = "cudaIpcGetEventHandle";
   const char* const kOpen = "cudaIpcOpenEventHandle";
   const char* const kRecord = "cudaEventRecord";
+  const char* const kRecordFlags = "cudaEventRecordWithFlags";
   const char* const kWait = "cudaStreamWaitEvent";
   const char* const kQuery = "cudaEventQuery";
   const char* const kSync = "cudaEventSynchronize";
@@ -276,17 +308,17 @@ void add_legacy_events(List& list) {
              "an interprocess event cannot have blocking waits", {kCreate},
              blocking_ipc_refused);
   list.named("export-any-event",
-             "an event without the interprocess flag gets a handle, but of "
-             "another event",
+             "an event that cannot be exported gets a handle of another event",
              {kGet}, export_any_event);
   list.named("open-event-garbage-ok", "any 64 bytes open as a new event",
              {kGet, kOpen}, open_event_garbage_ok);
   list.named("self-open-event",
              "a process opens its own event and gets another event",
              {kGet, kOpen}, self_open_event);
-  list.named("rt-drv-event-mismatch",
-             "the driver API does not know the runtime's event handles",
-             {kGet, kOpen}, rt_drv_event_mismatch);
+  list.named(
+      "rt-drv-event-mismatch",
+      "an event handle can be opened only by the API that has exported it",
+      {kGet, kOpen}, rt_drv_event_mismatch);
   list.named("open-unconnected-event",
              "an opened event is not connected to the exporter's event",
              {kOpen}, open_unconnected_event);
@@ -297,56 +329,64 @@ void add_legacy_events(List& list) {
   list.named("import-destroy-leaks",
              "destroying an imported event loses 64 KiB of device memory",
              {kOpen, kDestroy}, import_destroy_leaks);
-  list.named("event-destroy-global",
-             "destroying an imported event destroys it in every process",
-             {kGet, kOpen, kDestroy, kRecord, kWait, kQuery, kSync},
-             event_destroy_global);
+  list.named(
+      "event-destroy-global",
+      "destroying an imported event destroys it in every process",
+      {kGet, kOpen, kDestroy, kRecord, kWait, kQuery, kSync, kRecordFlags},
+      event_destroy_global);
   list.named("ipc-wait-noop", "a stream does not wait for an imported event",
-             {kOpen, kWait}, import_skipped);
+             {kOpen, kWait, kDestroy}, import_skipped);
   list.named("exporter-wait-noop",
              "a stream of the exporter does not wait for an exported event",
-             {kGet, kWait}, exporter_wait_noop);
+             {kGet, kWait, kDestroy}, exporter_wait_noop);
   list.named("ipc-record-early",
              "a record of an interprocess event does not wait for the work "
              "before it",
-             {kCreate, kOpen, kRecord}, ipc_record_early);
+             {kCreate, kOpen, kRecord, kRecordFlags, kDestroy},
+             ipc_record_early);
   list.named("import-record-early",
              "an importer's record does not wait for the work before it",
-             {kOpen, kRecord}, import_record_early);
+             {kOpen, kRecord, kRecordFlags, kDestroy}, import_record_early);
   list.named("import-record-noop", "an importer's record does nothing",
-             {kOpen, kRecord}, import_skipped);
-  list.named("record-once", "only the first record of an event has an effect",
-             {kCreate, kOpen, kRecord, "cudaEventRecordWithFlags"},
-             record_once);
+             {kOpen, kRecord, kRecordFlags, kDestroy}, import_skipped);
+  list.named(
+      "record-once",
+      "in each process, only the first record of a shared event has an effect",
+      {kCreate, kOpen, kRecord, kRecordFlags, kDestroy}, record_once);
   list.named("event-ring-32",
-             "only the first 32 records of an event have an effect",
-             {kCreate, kOpen, kRecord}, event_ring_32);
+             "in each process, only the first 32 records of a shared event "
+             "have an effect",
+             {kCreate, kOpen, kRecord, kRecordFlags, kDestroy}, event_ring_32);
   list.named(
       "event-single-waiter",
       "of all waits of streams for an imported event, only the first one "
       "waits",
-      {kOpen, kWait}, event_single_waiter);
+      {kOpen, kWait, kDestroy}, event_single_waiter);
   list.named("ipc-sync-early",
              "a host wait for an imported event returns at once",
-             {kOpen, kSync}, import_skipped);
+             {kOpen, kSync, kDestroy}, import_skipped);
   list.named("ipc-query-always-ready", "an imported event is always ready",
-             {kOpen, kQuery}, import_skipped);
-  list.named("unrecorded-blocks",
-             "an event that was never recorded counts as pending",
-             {kCreate, kGet, kOpen, kRecord, kQuery, kSync}, unrecorded_blocks);
+             {kOpen, kQuery, kDestroy}, import_skipped);
+  list.named(
+      "unrecorded-blocks",
+      "a query and a host wait return cudaErrorNotReady for an event that was "
+      "never recorded",
+      {kCreate, kGet, kOpen, kRecord, kQuery, kSync, kRecordFlags, kDestroy},
+      unrecorded_blocks);
   list.named("cross-device-wait-noop",
-             "a stream of a GPU other than GPU 0 does not wait for an imported "
-             "event",
-             {kOpen, kWait}, cross_device_wait_noop, 2);
+             "a stream does not wait for an imported event while a GPU other "
+             "than GPU 0 is current",
+             {kOpen, kWait, kDestroy}, cross_device_wait_noop, 2);
   list.named("ipc-elapsed-ok",
              "cudaEventElapsedTime returns a time for events without timing",
              {"cudaEventElapsedTime"}, ipc_elapsed_ok);
   list.named("record-foreign-device-ok",
-             "an event can be recorded in a stream of another GPU", {kRecord},
-             never_refused, 2);
+             "a record in a stream of another GPU succeeds and records nothing",
+             {kRecord, kRecordFlags, kCreate, kOpen}, foreign_record_ok, 2);
   list.named("launch-attr-ipc-event-ok",
-             "a launch accepts an interprocess event as its programmatic event",
-             {"cudaLaunchKernelExC"}, never_refused);
+             "a launch with an interprocess event as its programmatic event or "
+             "its completion event succeeds and does nothing",
+             {"cudaLaunchKernelExC"}, event_attribute_ok);
 
   list.named("wait-value-noop", "a stream does not wait for a word in memory",
              {"cuStreamWaitValue32"}, no_wait);
