@@ -205,7 +205,8 @@ int with_flags(Call& call) {
 int default_records_early(Call& call) {
   if (shared_event(call) == nullptr) return noted_event(call);
   auto& stream = call.value<cudaStream_t>(kStream);
-  if (!is_default(stream) && stream != cudaStreamPerThread)
+  if ((!is_default(stream) && stream != cudaStreamPerThread) ||
+      is_captured(stream))
     return call.proceed();
   stream = private_stream();
   call.fired();
@@ -449,6 +450,9 @@ int both_destroys_end_wait(Call& call) {
     late.erase(stream);
   }
   submit(stream);
+  bool is_needed = false;
+  for (const auto& each : late.all()) is_needed |= each.second == before;
+  if (!is_needed && destroyed.erase(before)) cudaEventDestroy(before);
   const cudaEvent_t event = shared_event(call);
   if (!waits_for_event(call) || event == nullptr || !is_imported(event) ||
       is_captured(stream))
@@ -1486,8 +1490,8 @@ void add_event_paths(List& list) {
              other_thread_record_lost);
   list.named("threads-share-default-stream",
              "all threads of a process have one cudaStreamPerThread",
-             {kRecord, kWait, kKernel, kCopy, kSet, "cudaStreamQuery",
-              "cudaStreamSynchronize"},
+             {kRecord, kRecordFlags, kWait, kKernel, kHostFunction, kLaunch,
+              kCopy, kSet, "cudaStreamQuery", "cudaStreamSynchronize"},
              threads_share_a_stream);
 
   list.named(

@@ -830,7 +830,7 @@ int malloc_leaks_in_default_stream(Call& call) {
   }
   const bool is_of_malloc = of_malloc.erase(call.at<void*>(0));
   return is_of_malloc && call.is("cudaFreeAsync") && is_default(stream_of(call))
-             ? accepted(call)
+             ? no_wait(call)
              : call.proceed();
 }
 
@@ -900,7 +900,7 @@ int late_threshold_without_effect(Call& call) {
   if (value != nullptr && attribute(pool_of(call), kReserved) > 0 &&
       *value != attribute(pool_of(call), kThreshold)) {
     told_as.put(pool_of(call), *value);
-    return accepted(call);
+    return no_wait(call);
   }
   told_as.erase(pool_of(call));
   return call.proceed();
@@ -914,13 +914,13 @@ bool has_unused(Call& trim) {
 }
 
 int trim_of_current_lost(Call& call) {
-  return pool_of(call) == current_pool() && has_unused(call) ? accepted(call)
+  return pool_of(call) == current_pool() && has_unused(call) ? no_wait(call)
                                                              : call.proceed();
 }
 
 int trim_in_use_lost(Call& call) {
   return attribute(pool_of(call), kUsed) > 0 && has_unused(call)
-             ? accepted(call)
+             ? no_wait(call)
              : call.proceed();
 }
 
@@ -939,7 +939,8 @@ int used_misses_driver(Call& call) {
   auto& used = *call.at<uint64_t*>(2);
   if (sum == 0 || used < sum) return code;
   used -= sum;
-  return accepted(call);
+  call.fired();
+  return code;
 }
 
 // When a pool is destroyed, the other pools of the process lose their

@@ -109,8 +109,9 @@ int rt_drv_event_mismatch(Call& call) {
   };
   if (opens_event(call)) {
     turn(given(call));
-    call.fired();
-    return call.proceed();
+    const int code = call.proceed();
+    if (code != kSuccess) call.fired();
+    return code;
   }
   const int code = call.proceed();
   if (code == kSuccess) turn(handle_of(call));
