@@ -7,40 +7,16 @@
 #include <utility>
 #include <vector>
 
-#include "fault.h"
-#include "table.h"
+#include "legacy_calls.h"
 
 namespace ipclab::faults {
 namespace {
 
 constexpr size_t k4GiB = size_t{4} << 30;
 
-Table<void*> opened;  // by legacy handles
-
-int noted(Call& call) {
-  void* const closed =
-      call.is("cudaIpcCloseMemHandle") ? call.at<void*>(0) : nullptr;
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (closed != nullptr)
-    opened.erase(closed);
-  else if (call.is("cudaIpcOpenMemHandle"))
-    opened.put(*call.at<void**>(0));
-  return code;
-}
-
 // The beginning of the opened memory in which an address lies; null if none.
 char* opened_at(const void* address) {
-  for (const auto& [begin, unused] : opened.all()) {
-    CUdeviceptr base = 0;
-    size_t bytes = 0;
-    DRIVER_CALL(cuMemGetAddressRange)
-    (&base, &bytes, reinterpret_cast<CUdeviceptr>(begin));
-    const auto offset = reinterpret_cast<uintptr_t>(address) -
-                        reinterpret_cast<uintptr_t>(begin);
-    if (offset < bytes) return static_cast<char*>(begin);
-  }
-  return nullptr;
+  return static_cast<char*>(opened_around(address));
 }
 
 bool touches_import(Call& call) {
@@ -55,7 +31,7 @@ bool touches_import(Call& call) {
 template <size_t height>
 int first_row(Call& call) {
   if (call.find(kPointer) == nullptr || call.is("cudaIpcCloseMemHandle"))
-    return noted(call);
+    return noted_open(call);
   size_t& rows = call.at<size_t>(height);
   if (!touches_import(call) || rows < 2) return call.proceed();
   rows = 1;
@@ -64,7 +40,7 @@ int first_row(Call& call) {
 }
 
 int first_row_of_box(Call& call) {
-  if (!call.is("cudaMemcpy3D")) return noted(call);
+  if (!call.is("cudaMemcpy3D")) return noted_open(call);
   cudaMemcpy3DParms box = *call.at<const cudaMemcpy3DParms*>(0);
   if ((opened_at(box.dstPtr.ptr) == nullptr &&
        opened_at(box.srcPtr.ptr) == nullptr) ||
@@ -79,7 +55,7 @@ int first_row_of_box(Call& call) {
 // A call of the driver API does nothing with opened memory.
 int driver_form_lost(Call& call) {
   if (call.find(kPointer) == nullptr || call.is("cudaIpcCloseMemHandle"))
-    return noted(call);
+    return noted_open(call);
   if (call.is_runtime() || !touches_import(call)) return call.proceed();
   call.fired();
   return kSuccess;
@@ -87,7 +63,7 @@ int driver_form_lost(Call& call) {
 
 // Offsets into opened memory lose their upper 32 bits.
 int offset_of_32_bits(Call& call) {
-  if (!call.is("cudaMemcpy")) return noted(call);
+  if (!call.is("cudaMemcpy")) return noted_open(call);
   for (const Role role : {kPointer, kSource}) {
     auto& address = *static_cast<char**>(call.find(role)->place);
     char* const begin = opened_at(address);
@@ -101,7 +77,7 @@ int offset_of_32_bits(Call& call) {
 
 // If the size is not a multiple of 4, the last bytes are lost.
 int tail_lost(Call& call) {
-  if (call.find(kBytes) == nullptr) return noted(call);
+  if (call.find(kBytes) == nullptr) return noted_open(call);
   auto& bytes = call.value<size_t>(kBytes);
   if (bytes % 4 == 0 || !touches_import(call)) return call.proceed();
   bytes -= bytes % 4;
@@ -111,7 +87,7 @@ int tail_lost(Call& call) {
 
 // Addresses in opened memory are rounded down to multiples of 4.
 int aligned_down(Call& call) {
-  if (call.find(kBytes) == nullptr) return noted(call);
+  if (call.find(kBytes) == nullptr) return noted_open(call);
   for (const Role role : {kPointer, kSource}) {
     if (call.find(role) == nullptr) continue;
     auto& address = call.value<uintptr_t>(role);
@@ -125,7 +101,7 @@ int aligned_down(Call& call) {
 
 // Copies and memsets of opened memory end after 1 MiB.
 int first_mib_only(Call& call) {
-  if (call.find(kBytes) == nullptr) return noted(call);
+  if (call.find(kBytes) == nullptr) return noted_open(call);
   auto& bytes = call.value<size_t>(kBytes);
   if (bytes > 1 << 20 && touches_import(call)) {
     bytes = 1 << 20;
@@ -136,7 +112,8 @@ int first_mib_only(Call& call) {
 
 // The rows of a rectangle of opened memory are treated as adjacent.
 int pitch_ignored(Call& call) {
-  if (!call.is("cudaMemcpy2D")) return noted(call);
+  if (!call.is("cudaMemcpy2D")) return noted_open(call);
+  if (call.at<size_t>(5) < 2) return call.proceed();
   const size_t width = call.at<size_t>(4);
   for (const size_t side : {size_t{0}, size_t{2}}) {
     size_t& pitch = call.at<size_t>(side + 1);
@@ -148,7 +125,7 @@ int pitch_ignored(Call& call) {
 }
 
 int first_layer_of_box(Call& call) {
-  if (!call.is("cudaMemcpy3D")) return noted(call);
+  if (!call.is("cudaMemcpy3D")) return noted_open(call);
   cudaMemcpy3DParms box = *call.at<const cudaMemcpy3DParms*>(0);
   if ((opened_at(box.dstPtr.ptr) == nullptr &&
        opened_at(box.srcPtr.ptr) == nullptr) ||
@@ -168,7 +145,7 @@ bool is_pinned(const void* address) {
          type == CU_MEMORYTYPE_HOST;
 }
 int pinned_copy_lost(Call& call) {
-  if (call.find(kBytes) == nullptr) return noted(call);
+  if (call.find(kBytes) == nullptr) return noted_open(call);
   if (!touches_import(call) || (!is_pinned(call.value<void*>(kPointer)) &&
                                 !is_pinned(call.value<void*>(kSource))))
     return call.proceed();
@@ -178,17 +155,13 @@ int pinned_copy_lost(Call& call) {
 
 // A copy does not wait for the work of the default stream.
 int copy_skips_queue(Call& call) {
-  if (!call.is("cudaMemcpy")) return noted(call);
-  if (!touches_import(call)) return call.proceed();
-  call.fired();
-  const cudaError_t code = cudaMemcpyAsync(
-      call.value<void*>(kPointer), call.value<const void*>(kSource),
-      call.value<size_t>(kBytes), cudaMemcpyDefault, private_stream());
-  return code == cudaSuccess ? cudaStreamSynchronize(private_stream()) : code;
+  if (!call.is("cudaMemcpy")) return noted_open(call);
+  return touches_import(call) && is_busy(nullptr) ? copied_at_once(call)
+                                                  : call.proceed();
 }
 
 int per_thread_copy_lost(Call& call) {
-  if (call.find(kStream) == nullptr) return noted(call);
+  if (call.find(kStream) == nullptr) return noted_open(call);
   if (call.value<cudaStream_t>(kStream) != cudaStreamPerThread ||
       !touches_import(call))
     return call.proceed();
@@ -197,38 +170,38 @@ int per_thread_copy_lost(Call& call) {
 }
 
 // Bytes that were copied from opened memory once are copied again from a cache,
-// until this process itself launches a kernel or sets memory.
+// until this process itself launches a kernel, sets memory, or copies into
+// opened memory.
 int copies_from_cache(Call& call) {
   static Table<std::pair<void*, size_t>, std::vector<char>> cache;
-  if (!call.is("cudaMemcpy")) {
+  const auto forget = [] {
     for (const auto& one : cache.all()) cache.erase(one.first);
-    return call.find(kStream) == nullptr && call.find(kBytes) == nullptr
-               ? noted(call)
-               : call.proceed();
+  };
+  if (!call.is("cudaMemcpy")) {
+    forget();
+    return noted_open(call);
   }
+  void* const target = call.value<void*>(kPointer);
   const auto source = call.value<void*>(kSource);
   const auto bytes = call.value<size_t>(kBytes);
-  if (!opened_at(source) || opened_at(call.value<void*>(kPointer)))
-    return call.proceed();
+  if (opened_at(target)) forget();
+  if (!opened_at(source) || opened_at(target)) return call.proceed();
   const std::pair<void*, size_t> key(source, bytes);
-  if (cache.has(key)) {
-    const std::vector<char> cached = cache.get(key);
-    call.value<const void*>(kSource) = cached.data();
-    call.fired();
+  std::vector<char> present(bytes);
+  if (DRIVER_CALL(cuMemcpy)(number(present.data()), number(source), bytes) !=
+      CUDA_SUCCESS)
     return call.proceed();
-  }
-  std::vector<char> copy(bytes);
-  DRIVER_CALL(cuMemcpy)
-  (reinterpret_cast<CUdeviceptr>(copy.data()),
-   reinterpret_cast<CUdeviceptr>(source), bytes);
-  cache.put(key, copy);
-  return call.proceed();
+  if (!cache.has(key)) cache.put(key, present);
+  const std::vector<char> cached = cache.get(key);
+  if (cached == present) return call.proceed();
+  call.fired();
+  return cudaMemcpy(target, cached.data(), bytes, cudaMemcpyDefault);
 }
 
 // The attribute `wanted` of opened memory is reported as `value`.
 template <CUpointer_attribute wanted, class Value, int value>
 int attribute_of_import(Call& call) {
-  if (!call.is("cuPointerGetAttribute")) return noted(call);
+  if (!call.is("cuPointerGetAttribute")) return noted_open(call);
   const int code = call.proceed();
   if (code != kSuccess || call.at<CUpointer_attribute>(1) != wanted ||
       !opened_at(call.at<void*>(2)))
@@ -240,7 +213,7 @@ int attribute_of_import(Call& call) {
 
 // A copy or memset up to the end of opened memory leaves out the last byte.
 int last_byte_lost(Call& call) {
-  if (call.find(kBytes) == nullptr) return noted(call);
+  if (call.find(kBytes) == nullptr) return noted_open(call);
   auto& bytes = call.value<size_t>(kBytes);
   for (const Role role : {kPointer, kSource}) {
     if (call.find(role) == nullptr) continue;
@@ -260,14 +233,14 @@ int last_byte_lost(Call& call) {
 }
 
 int peer_copy_lost(Call& call) {
-  if (!call.is("cudaMemcpyPeerAsync")) return noted(call);
+  if (!call.is("cudaMemcpyPeerAsync")) return noted_open(call);
   if (!touches_import(call)) return call.proceed();
   call.fired();
   return kSuccess;
 }
 
 int default_kind_refused(Call& call) {
-  if (call.find(kBytes) == nullptr) return noted(call);
+  if (call.find(kBytes) == nullptr) return noted_open(call);
   if (!call.is_runtime() || call.at<int>(3) != cudaMemcpyDefault ||
       !touches_import(call))
     return call.proceed();
@@ -276,7 +249,7 @@ int default_kind_refused(Call& call) {
 }
 
 int copy_between_imports_lost(Call& call) {
-  if (call.find(kBytes) == nullptr) return noted(call);
+  if (call.find(kBytes) == nullptr) return noted_open(call);
   if (!opened_at(call.value<void*>(kPointer)) ||
       !opened_at(call.value<void*>(kSource)))
     return call.proceed();
@@ -286,7 +259,7 @@ int copy_between_imports_lost(Call& call) {
 
 // cudaPointerGetAttributes knows only the first address of opened memory.
 int attributes_at_begin_only(Call& call) {
-  if (!call.is("cudaPointerGetAttributes")) return noted(call);
+  if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
   void* const address = call.at<void*>(1);
   char* const begin = opened_at(address);
   const int code = call.proceed();
@@ -337,8 +310,8 @@ int even_words_only(Call& call) {
   return call.proceed();
 }
 
-// A wait for a value of 2^31 or more continues only at this value, although the
-// comparison is cyclic.
+// A wait for a value of 2^31 or more, or a greater one, continues only at this
+// value.
 int greater_is_not_cyclic(Call& call) {
   auto& flags = call.at<unsigned>(3);
   if (flags == CU_STREAM_WAIT_VALUE_GEQ && call.at<uint32_t>(2) > INT32_MAX) {
@@ -348,8 +321,8 @@ int greater_is_not_cyclic(Call& call) {
   return call.proceed();
 }
 
-// If a word is after the first 4 KiB of its memory, a stream looks for the word
-// in these 4 KiB.
+// A stream that waits for a word takes the word's offset in its memory modulo
+// 4 KiB.
 int first_page_only(Call& call) {
   auto& address = call.at<CUdeviceptr>(1);
   CUdeviceptr begin = 0;
@@ -362,15 +335,19 @@ int first_page_only(Call& call) {
   return call.proceed();
 }
 
-// Of several streams, only the first stream waits for a word.
+// Of several streams that wait for a word at the same time, only the first
+// stream waits.
 int second_stream_never_waits(Call& call) {
   static Table<CUdeviceptr, CUstream> first;
   const auto address = call.at<CUdeviceptr>(1);
   const auto stream = call.at<CUstream>(0);
-  if (!first.has(address)) first.put(address, stream);
-  if (first.get(address) == stream) return call.proceed();
-  call.fired();
-  return kSuccess;
+  const CUstream before = first.get(address, stream);
+  if (before != stream && is_pending(mark_of(before))) return no_wait(call);
+  const int code = call.proceed();
+  if (code != kSuccess || is_captured(stream)) return code;
+  first.put(address, stream);
+  DRIVER_CALL(cuEventRecord)(mark_of(stream), stream);
+  return code;
 }
 
 int default_stream_never_waits(Call& call) {
@@ -426,24 +403,27 @@ int greater_by_sign(Call& call) {
 void add_paths(List& list) {
   const char* const kOpen = "cudaIpcOpenMemHandle";
   const char* const kClose = "cudaIpcCloseMemHandle";
-  list.named("import-copy-2d-first-row",
-             "only the first row of a rectangle of opened memory is copied",
-             {kOpen, kClose, "cudaMemcpy2D"}, first_row<5>);
-  list.named("import-set-2d-first-row",
-             "only the first row of a rectangle of opened memory is set",
-             {kOpen, kClose, "cudaMemset2D"}, first_row<4>);
+  list.named(
+      "import-copy-2d-first-row",
+      "cudaMemcpy2D copies only the first row of a rectangle of opened memory",
+      {kOpen, kClose, "cudaMemcpy2D"}, first_row<5>);
+  list.named(
+      "import-set-2d-first-row",
+      "cudaMemset2D sets only the first row of a rectangle of opened memory",
+      {kOpen, kClose, "cudaMemset2D"}, first_row<4>);
   list.named("import-copy-3d-first-row",
-             "only the first row of a box of opened memory is copied",
+             "cudaMemcpy3D copies only the first row of a box of opened memory",
              {kOpen, kClose, "cudaMemcpy3D"}, first_row_of_box);
   list.named("import-driver-async-copy-lost",
-             "asynchronous copies of the driver API do not reach opened memory",
+             "cuMemcpyAsync and its forms for each direction do nothing with "
+             "opened memory",
              {kOpen, kClose, "cudaMemcpyAsync"}, driver_form_lost);
   list.named("import-driver-set-lost",
-             "memsets of the driver API do not reach opened memory",
+             "cuMemsetD8 and cuMemsetD8Async do nothing with opened memory",
              {kOpen, kClose, "cudaMemset", "cudaMemsetAsync"},
              driver_form_lost);
   list.named("import-copy-offset-32-bits",
-             "copies of opened memory take offsets modulo 4 GiB",
+             "synchronous copies of opened memory take offsets modulo 4 GiB",
              {kOpen, kClose, "cudaMemcpy"}, offset_of_32_bits);
   list.named("write-value-two-words",
              "a stream that writes a word also writes the next word",
@@ -455,11 +435,13 @@ void add_paths(List& list) {
       other_condition<CU_STREAM_WAIT_VALUE_EQ, CU_STREAM_WAIT_VALUE_GEQ>);
   list.named(
       "wait-bit-is-equal",
-      "a stream that waits for any of some bits waits for all of them",
+      "a stream that waits for any of some bits waits until the word has "
+      "exactly these bits",
       {"cuStreamWaitValue32"},
       other_condition<CU_STREAM_WAIT_VALUE_AND, CU_STREAM_WAIT_VALUE_EQ>);
   list.named("wait-greater-by-sign",
-             "a stream does not wait for a value with its upper bit set",
+             "a stream does not wait for a value with its upper bit set or a "
+             "greater one",
              {"cuStreamWaitValue32"}, greater_by_sign);
   list.named("import-copy-tail-lost",
              "the last bytes of a copy of opened memory are lost if the size "
@@ -490,8 +472,8 @@ void add_paths(List& list) {
       "cudaPointerGetAttributes knows only the first address of opened memory",
       {kOpen, kClose, "cudaPointerGetAttributes"}, attributes_at_begin_only);
   list.named("wait-greater-not-cyclic",
-             "a stream that waits for a value near 2^32 does not continue at a "
-             "small value",
+             "a stream that waits for a value of 2^31 or more, or a greater "
+             "one, continues only at this value",
              {"cuStreamWaitValue32"}, greater_is_not_cyclic);
   list.named("wait-16-bits",
              "a stream that waits for a word looks at the lower half of the "
@@ -514,24 +496,26 @@ void add_paths(List& list) {
              "a memset of opened memory ends after 1 MiB",
              {kOpen, kClose, "cudaMemset", "cudaMemsetAsync"}, first_mib_only);
   list.named("import-copy-2d-pitch-ignored",
-             "a copy of a rectangle ignores the pitch of opened memory",
+             "cudaMemcpy2D ignores the pitch of opened memory",
              {kOpen, kClose, "cudaMemcpy2D"}, pitch_ignored);
-  list.named("import-copy-3d-first-layer",
-             "only the first layer of a box of opened memory is copied",
-             {kOpen, kClose, "cudaMemcpy3D"}, first_layer_of_box);
+  list.named(
+      "import-copy-3d-first-layer",
+      "cudaMemcpy3D copies only the first layer of a box of opened memory",
+      {kOpen, kClose, "cudaMemcpy3D"}, first_layer_of_box);
   list.named("import-pinned-copy-lost",
              "copies between pinned host memory and opened memory move nothing",
              {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"},
              pinned_copy_lost);
   list.named("import-copy-skips-queue",
-             "a copy of opened memory does not wait for the default stream",
+             "a synchronous copy of opened memory does not wait for the "
+             "default stream",
              {kOpen, kClose, "cudaMemcpy"}, copy_skips_queue);
   list.named("import-copy-per-thread-lost",
              "a copy in a thread's default stream does not reach opened memory",
              {kOpen, kClose, "cudaMemcpyAsync"}, per_thread_copy_lost);
   list.named("import-copy-from-cache",
-             "the second copy from opened memory gives the bytes of the first "
-             "copy",
+             "a second synchronous copy of the same bytes of opened memory "
+             "gives what the first copy gave",
              {kOpen, kClose, "cudaMemcpy", "cudaMemset", "cudaLaunchKernel"},
              copies_from_cache);
   list.named("import-is-managed", "opened memory is reported as managed memory",
@@ -554,13 +538,15 @@ void add_paths(List& list) {
              "cudaMemcpyPeerAsync to or from opened memory is lost",
              {kOpen, kClose, "cudaMemcpyPeerAsync"}, peer_copy_lost, 2);
   list.named("wait-first-page",
-             "a stream looks for a word only in the first 4 KiB of its memory",
+             "a stream that waits for a word takes the word's offset in its "
+             "memory modulo 4 KiB",
              {"cuStreamWaitValue32"}, first_page_only);
   list.named("wait-value-first-stream-only",
-             "of several streams only the first one waits for a word",
+             "of several streams that wait for a word at the same time, only "
+             "the first one waits",
              {"cuStreamWaitValue32"}, second_stream_never_waits);
   list.named("wait-value-not-by-default-stream",
-             "the default stream does not wait for a word",
+             "the null stream does not wait for a word",
              {"cuStreamWaitValue32"}, default_stream_never_waits);
   list.named("write-value-16-bits",
              "a stream writes zeros for the upper half of a word's value",
