@@ -19,7 +19,8 @@ bool waits_for_event(Call& call) { return call.is("cudaStreamWaitEvent"); }
 // --- the work that an event stands for ---------------------------------------
 
 // The answer is about the whole stream in which this process recorded the event
-// last.
+// last: any shared event, or only an imported one.
+template <bool only_imports>
 int asks_stream(Call& call) {
   static Table<cudaEvent_t, cudaStream_t> recorded;
   if (keeps_events(call)) {
@@ -34,7 +35,9 @@ int asks_stream(Call& call) {
   }
   const cudaEvent_t event = shared_event(call);
   const int code = call.proceed();
-  if (code != kSuccess || event == nullptr) return code;
+  if (code != kSuccess || event == nullptr ||
+      (only_imports && !is_imported(event)))
+    return code;
   if (records(call)) {
     recorded.put(event, call.value<cudaStream_t>(kStream));
     return code;
@@ -45,27 +48,8 @@ int asks_stream(Call& call) {
   return DRIVER_CALL(cuStreamSynchronize)(recorded.get(event));
 }
 
-// The answer is about the whole stream in which this process recorded an
-// imported event.
-int import_asks_stream(Call& call) {
-  static Table<cudaEvent_t, cudaStream_t> recorded;
-  if (keeps_events(call)) {
-    if (call.is("cudaEventDestroy")) recorded.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
-  }
-  const cudaEvent_t event = shared_event(call);
-  const int code = call.proceed();
-  if (code != kSuccess || event == nullptr || !is_imported(event)) return code;
-  if (records(call)) {
-    recorded.put(event, call.value<cudaStream_t>(kStream));
-    return code;
-  }
-  if (!recorded.has(event) || !is_busy(recorded.get(event))) return code;
-  call.fired();
-  return cudaErrorNotReady;
-}
-
-// After a refused record of an event, the next record of this event is lost.
+// After a refused record of an event, the next record of this event that is not
+// refused stands for no work.
 int refused_record_costs(Call& call) {
   static Table<cudaEvent_t> unlucky;
   if (keeps_events(call)) {
@@ -73,14 +57,17 @@ int refused_record_costs(Call& call) {
     return noted_event(call);
   }
   const auto event = call.value<cudaEvent_t>(kEvent);
-  if (unlucky.erase(event) && shared_event(call) != nullptr)
-    return no_wait(call);
   const int code = call.proceed();
-  if (code != kSuccess) unlucky.put(event);
+  if (code != kSuccess)
+    unlucky.put(event);
+  else if (unlucky.erase(event) && shared_event(call) != nullptr &&
+           DRIVER_CALL(cuEventRecord)(event, private_stream()) == CUDA_SUCCESS)
+    call.fired();
   return code;
 }
 
-// A stream waits for the record before the latest record of this process.
+// A stream waits for the last but one record of this process, if this record is
+// done.
 int waits_for_previous(Call& call) {
   struct Marks {
     cudaEvent_t previous = nullptr;
@@ -144,6 +131,7 @@ int unrecorded_refused(Call& call) {
   if (event == nullptr) return call.proceed();
   if (records(call)) {
     const int code = call.proceed();
+    if (code != kSuccess) return code;
     recorded.put(event);
     if (event_keys.has(event)) tell(event);
     return code;
@@ -199,70 +187,88 @@ int priority_stream_never_waits(Call& call) {
 int legacy_constant_records_early(Call& call) {
   if (keeps_events(call)) return noted_event(call);
   if (shared_event(call) == nullptr ||
-      call.value<cudaStream_t>(kStream) != cudaStreamLegacy)
+      call.value<cudaStream_t>(kStream) != cudaStreamLegacy ||
+      !is_busy(cudaStreamLegacy))
     return call.proceed();
   call.value<cudaStream_t>(kStream) = private_stream();
   call.fired();
   return call.proceed();
 }
 
+bool waits_for_null_stream(cudaStream_t stream) {
+  unsigned flags = CU_STREAM_NON_BLOCKING;
+  if (!is_default(stream) && stream != cudaStreamPerThread)
+    DRIVER_CALL(cuStreamGetFlags)(stream, &flags);
+  return flags == CU_STREAM_DEFAULT;
+}
+
+// Streams that were told to wait, for a word or for an imported event, and
+// whether they wait for the null stream. Their marks come after the wait.
+Table<cudaStream_t, bool> told_to_wait;
+
+int noted_wait(Call& wait) {
+  const auto stream = wait.at<cudaStream_t>(0);
+  const int code = wait.proceed();
+  if (code != kSuccess || is_captured(stream)) return code;
+  DRIVER_CALL(cuEventRecord)(mark_of(stream), stream);
+  told_to_wait.put(stream, waits_for_null_stream(stream));
+  return code;
+}
+int noted_event_wait(Call& wait) {
+  const cudaEvent_t event = shared_event(wait);
+  return event != nullptr && is_imported(event) && is_pending(event)
+             ? noted_wait(wait)
+             : wait.proceed();
+}
+
+// Does the stream wait? It may be destroyed.
+bool waits(cudaStream_t stream) {
+  return told_to_wait.has(stream) && is_pending(mark_of(stream));
+}
+
+int noted_destroy(Call& destroy) {
+  told_to_wait.erase(destroy.at<cudaStream_t>(0));
+  return destroy.proceed();
+}
+
 // While a stream waits for an imported event, it counts as done.
-int idle_while_waiting(Call& call, const char* function) {
-  static Table<cudaStream_t, cudaEvent_t> waiting;
-  if (keeps_events(call)) {
-    if (call.is("cudaEventDestroy"))
-      for (const auto& [stream, event] : waiting.all())
-        if (event == call.at<cudaEvent_t>(0)) waiting.erase(stream);
-    return noted_event(call);
-  }
-  if (waits_for_event(call)) {
-    const cudaEvent_t event = shared_event(call);
-    if (event != nullptr && is_imported(event))
-      waiting.put(call.at<cudaStream_t>(0), event);
-    return call.proceed();
-  }
-  const auto stream = call.at<cudaStream_t>(0);
-  return call.is(function) && waiting.has(stream) &&
-                 is_pending(waiting.get(stream))
-             ? no_wait(call)
-             : call.proceed();
-}
-int query_while_event(Call& call) {
-  return idle_while_waiting(call, "cudaStreamQuery");
-}
-int sync_while_event(Call& call) {
-  return idle_while_waiting(call, "cudaStreamSynchronize");
+int idle_while_event(Call& call) {
+  if (keeps_events(call)) return noted_event(call);
+  if (waits_for_event(call)) return noted_event_wait(call);
+  if (call.is("cudaStreamDestroy")) return noted_destroy(call);
+  return waits(call.at<cudaStream_t>(0)) ? no_wait(call) : call.proceed();
 }
 
 int query_while_word(Call& call) {
-  static Table<cudaStream_t> waiting;
-  if (!call.is("cudaStreamQuery")) {
-    waiting.put(call.at<cudaStream_t>(0));
-    return call.proceed();
-  }
-  const int code = call.proceed();
-  if (code != cudaErrorNotReady || !waiting.has(call.at<cudaStream_t>(0)))
-    return code;
-  if (call.is_runtime()) cudaGetLastError();
-  call.fired();
-  return kSuccess;
+  if (call.is("cudaStreamDestroy")) return noted_destroy(call);
+  if (!call.is("cudaStreamQuery")) return noted_wait(call);
+  return waits(call.at<cudaStream_t>(0)) ? no_wait(call) : call.proceed();
 }
 
-// Does the event belong to another context of the same GPU?
-bool is_of_other_context(cudaEvent_t event, Table<cudaEvent_t, CUcontext>& of) {
-  const CUcontext now = current_context();
-  if (!of.has(event) || of.get(event) == now) return false;
-  int here = -1;
-  int there = -2;
-  cudaGetDevice(&here);
-  DRIVER_CALL(cuCtxPushCurrent)(of.get(event));
-  cudaGetDevice(&there);
-  CUcontext popped = nullptr;
-  DRIVER_CALL(cuCtxPopCurrent)(&popped);
-  return here == there;
+// The context of a stream; null if the driver does not know it.
+CUcontext context_of(cudaStream_t stream) {
+  CUcontext context = nullptr;
+  CUgreenCtx green = nullptr;
+  driver<decltype(cuStreamGetCtx_v2)>("cuStreamGetCtx")(stream, &context,
+                                                        &green);
+  return context;
 }
 
-int other_context(Call& call, bool waits) {
+// Do the event and the stream belong to two contexts of one GPU?
+bool are_of_two_contexts(CUcontext event, CUcontext stream) {
+  if (event == nullptr || stream == nullptr || event == stream) return false;
+  const auto gpu_of = [](CUcontext context) {
+    CUdevice gpu = -1;
+    CUcontext popped = nullptr;
+    if (DRIVER_CALL(cuCtxPushCurrent)(context) != CUDA_SUCCESS) return -1;
+    DRIVER_CALL(cuCtxGetDevice)(&gpu);
+    DRIVER_CALL(cuCtxPopCurrent)(&popped);
+    return gpu;
+  };
+  return gpu_of(event) == gpu_of(stream);
+}
+
+int other_context(Call& call, bool wait) {
   static Table<cudaEvent_t, CUcontext> contexts;
   if (keeps_events(call)) {
     const int code = noted_event(call);
@@ -272,10 +278,11 @@ int other_context(Call& call, bool waits) {
     return code;
   }
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || waits != waits_for_event(call) ||
-      !is_of_other_context(event, contexts))
+  if (event == nullptr || wait != waits_for_event(call) ||
+      !are_of_two_contexts(contexts.get(event),
+                           context_of(call.value<cudaStream_t>(kStream))))
     return call.proceed();
-  return waits ? refused(call, cudaErrorInvalidResourceHandle) : no_wait(call);
+  return wait ? refused(call, cudaErrorInvalidResourceHandle) : no_wait(call);
 }
 int other_context_waits_refused(Call& call) {
   return other_context(call, true);
@@ -315,7 +322,7 @@ int batch_waits_for_greater(Call& batch) {
   Operations all = operations_of(batch);
   bool changed = false;
   for (auto& one : all)
-    if (is_wait(one) && one.waitValue.flags != CU_STREAM_WAIT_VALUE_GEQ) {
+    if (is_wait(one) && one.waitValue.flags == CU_STREAM_WAIT_VALUE_EQ) {
       one.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
       changed = true;
     }
@@ -429,6 +436,7 @@ int word_in_priority_lost(Call& call) {
 // this process has exported.
 int exported_word_lost(Call& call, const char* function) {
   static Table<CUdeviceptr> exported;
+  if (call.is("cudaFree")) exported.erase(call.at<CUdeviceptr>(0));
   if (call.is("cudaIpcGetMemHandle")) {
     const int code = call.proceed();
     if (code == kSuccess) exported.put(begin_of(call.at<CUdeviceptr>(1)));
@@ -489,10 +497,19 @@ int launched_ahead(Call& launch) {
   return code;
 }
 
+// Does the call make a graph that can be launched? It may have the number of an
+// earlier graph.
+bool makes_graph(Call& call) { return call.is("cudaGraphInstantiate"); }
+
 // From its second launch on, a graph does not wait for the earlier work of its
 // stream.
 int replay_ahead_of_stream(Call& launch) {
   static Table<void*> launched;
+  if (makes_graph(launch)) {
+    const int code = launch.proceed();
+    if (code == kSuccess) launched.erase(*launch.at<void**>(0));
+    return code;
+  }
   const auto stream = launch.at<cudaStream_t>(1);
   if (launched.put(launch.at<void*>(0)) || is_captured(stream))
     return launch.proceed();
@@ -503,6 +520,11 @@ int replay_ahead_of_stream(Call& launch) {
 // for the earlier work of that stream.
 int launch_elsewhere_ahead(Call& launch) {
   static Table<void*, cudaStream_t> firsts;
+  if (makes_graph(launch)) {
+    const int code = launch.proceed();
+    if (code == kSuccess) firsts.erase(*launch.at<void**>(0));
+    return code;
+  }
   const auto stream = launch.at<cudaStream_t>(1);
   void* const graph = launch.at<void*>(0);
   if (is_captured(stream)) return launch.proceed();
@@ -525,72 +547,40 @@ int host_wait_of_one_process(Call& call) {
   return mine.has(key) ? call.proceed() : no_wait(call);
 }
 
-// cuCtxSynchronize does not wait for a stream that waits for an imported event.
+// cuCtxSynchronize does not wait while a stream waits for an imported event.
 int context_sync_while_event(Call& call) {
-  static Table<cudaEvent_t> waited;
-  if (keeps_events(call)) {
-    if (call.is("cudaEventDestroy")) waited.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
-  }
-  if (waits_for_event(call)) {
-    const cudaEvent_t event = shared_event(call);
-    if (event != nullptr && is_imported(event)) waited.put(event);
-    return call.proceed();
-  }
-  for (const auto& each : waited.all())
-    if (is_pending(each.first)) return no_wait(call);
+  if (keeps_events(call)) return noted_event(call);
+  if (waits_for_event(call)) return noted_event_wait(call);
+  for (const auto& each : told_to_wait.all())
+    if (waits(each.first)) return no_wait(call);
   return call.proceed();
-}
-
-// Streams that were told to wait for a word; their marks come after the wait.
-Table<cudaStream_t> told_to_wait;
-
-int noted_word_wait(Call& wait) {
-  const auto stream = wait.at<cudaStream_t>(0);
-  const int code = wait.proceed();
-  if (code != kSuccess || is_captured(stream)) return code;
-  cudaEventRecord(mark_of(stream), stream);
-  told_to_wait.put(stream);
-  return code;
-}
-
-bool waits_for_word(cudaStream_t stream) {
-  return told_to_wait.has(stream) && is_pending(mark_of(stream));
 }
 
 // The driver API says that a stream that waits for a word is done, and does not
 // wait for it.
 int driver_ignores_word(Call& call) {
-  if (call.is("cuStreamWaitValue32")) return noted_word_wait(call);
+  if (call.is("cuStreamWaitValue32")) return noted_wait(call);
+  if (call.is("cudaStreamDestroy")) return noted_destroy(call);
   if (call.is_runtime()) return call.proceed();
   const Argument* const stream = call.find(kStream);
   for (const auto& each : told_to_wait.all())
     if ((stream == nullptr || call.at<cudaStream_t>(0) == each.first) &&
-        waits_for_word(each.first))
+        waits(each.first))
       return no_wait(call);
   return call.proceed();
-}
-
-bool waits_for_null_stream(cudaStream_t stream) {
-  unsigned flags = CU_STREAM_NON_BLOCKING;
-  if (!is_default(stream) && stream != cudaStreamPerThread)
-    DRIVER_CALL(cuStreamGetFlags)(stream, &flags);
-  return flags == CU_STREAM_DEFAULT;
 }
 
 // A stream of one of these two kinds, blocking streams and the null stream,
 // does not wait for a stream of the other kind that waits for a word.
 template <bool of_default>
 int other_kind_skips_word(Call& call) {
-  if (call.is("cuStreamWaitValue32")) return noted_word_wait(call);
+  if (call.is("cuStreamWaitValue32")) return noted_wait(call);
   auto& stream = call.value<cudaStream_t>(kStream);
-  const auto is_kind = [](cudaStream_t one, bool null) {
-    return null ? is_default(one) : waits_for_null_stream(one);
-  };
-  if (is_captured(stream) || !is_kind(stream, !of_default))
+  if (is_captured(stream) ||
+      !(of_default ? waits_for_null_stream(stream) : is_default(stream)))
     return call.proceed();
-  for (const auto& each : told_to_wait.all())
-    if (is_kind(each.first, of_default) && waits_for_word(each.first)) {
+  for (const auto& [other, is_blocking] : told_to_wait.all())
+    if (waits(other) && (of_default ? is_default(other) : is_blocking)) {
       stream = private_stream();
       call.fired();
       break;
@@ -600,9 +590,9 @@ int other_kind_skips_word(Call& call) {
 
 // A synchronous copy runs at once, although the null stream waits for a word.
 int sync_copy_skips_word(Call& call) {
-  if (call.is("cuStreamWaitValue32")) return noted_word_wait(call);
+  if (call.is("cuStreamWaitValue32")) return noted_wait(call);
   for (const auto& each : told_to_wait.all()) {
-    if (!is_default(each.first) || !waits_for_word(each.first)) continue;
+    if (!is_default(each.first) || !waits(each.first)) continue;
     return copied_at_once(call);
   }
   return call.proceed();
@@ -637,18 +627,21 @@ void add_order(List& list) {
   constexpr auto kClose = "cudaIpcCloseMemHandle";
 
   list.named("query-asks-stream",
-             "an event is pending as long as its stream has later work",
+             "an event that this process has recorded is pending as long as "
+             "its stream has later work",
              {kQuery, kCreate, kExport, kOpenEvent, kDestroy, kRecord,
               kRecordFlags, "cudaStreamDestroy"},
-             asks_stream);
+             asks_stream<false>);
   list.named("sync-waits-for-stream",
-             "a host wait for an event also waits for later work of its stream",
+             "a host wait for an event that this process has recorded also "
+             "waits for later work of its stream",
              {kSync, kCreate, kExport, kOpenEvent, kDestroy, kRecord,
               kRecordFlags, "cudaStreamDestroy"},
-             asks_stream);
+             asks_stream<false>);
   list.named(
       "wait-for-previous-record",
-      "a stream waits for the record before the latest one",
+      "a stream waits for its process's last but one record, if this record "
+      "is done",
       {kWait, kCreate, kExport, kOpenEvent, kDestroy, kRecord, kRecordFlags},
       waits_for_previous);
   list.named("exporter-destroy-waits",
@@ -678,16 +671,17 @@ void add_order(List& list) {
              "opened",
              {kRecord, kCreate, kExport, kOpenEvent, kDestroy},
              runtime_refuses);
+  list.named("import-query-asks-stream",
+             "an importer's record is pending as long as its stream has later "
+             "work",
+             {kQuery, kCreate, kExport, kOpenEvent, kDestroy, kRecord,
+              kRecordFlags, "cudaStreamDestroy"},
+             asks_stream<true>);
   list.named(
-      "import-query-asks-stream",
-      "an importer's record is pending as long as its stream has later "
-      "work",
-      {kQuery, kCreate, kExport, kOpenEvent, kDestroy, kRecord, kRecordFlags},
-      import_asks_stream);
-  list.named("refused-record-costs-next",
-             "after a refused record of an event its next record is lost",
-             {kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
-             refused_record_costs);
+      "refused-record-costs-next",
+      "after a refused record of an event its next record stands for no work",
+      {kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+      refused_record_costs);
   list.named("batch-of-other-thread-lost",
              "a batch that a second thread submits is lost",
              {"cuStreamBatchMemOp"}, batch_of_thread_lost);
@@ -745,65 +739,75 @@ void add_order(List& list) {
              priority_stream_never_waits);
   list.named("query-done-while-event",
              "a stream that waits for an imported event is reported as done",
-             {"cudaStreamQuery", kWait, kCreate, kExport, kOpenEvent, kDestroy},
-             query_while_event);
-  list.named(
-      "sync-done-while-event",
-      "a host does not wait for a stream that waits for an imported "
-      "event",
-      {"cudaStreamSynchronize", kWait, kCreate, kExport, kOpenEvent, kDestroy},
-      sync_while_event);
+             {"cudaStreamQuery", kWait, kCreate, kExport, kOpenEvent, kDestroy,
+              "cudaStreamDestroy"},
+             idle_while_event);
+  list.named("sync-done-while-event",
+             "a host does not wait for a stream that waits for an imported "
+             "event",
+             {"cudaStreamSynchronize", kWait, kCreate, kExport, kOpenEvent,
+              kDestroy, "cudaStreamDestroy"},
+             idle_while_event);
   list.named("query-done-while-word",
              "a stream that waits for a word is reported as done",
-             {"cudaStreamQuery", "cuStreamWaitValue32", "cuStreamWaitValue64"},
+             {"cudaStreamQuery", "cuStreamWaitValue32", "cuStreamWaitValue64",
+              "cudaStreamDestroy"},
              query_while_word);
   list.named("other-context-wait-refused",
-             "a stream of a second context cannot wait for an imported event",
+             "a stream of a second context of the GPU cannot wait for an "
+             "imported event",
              {kWait, kCreate, kExport, kOpenEvent, kDestroy},
              other_context_waits_refused);
   list.named("other-context-record-ok",
-             "an event can be recorded in a stream of another context",
+             "a record in a stream of another context of the GPU succeeds and "
+             "does nothing",
              {kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
              other_context_records_ok);
   list.named("batch-never-waits", "a batch does not wait",
              {"cuStreamBatchMemOp"}, batch_never_waits);
   list.named("batch-waits-for-greater",
-             "each wait of a batch also ends at a greater value",
+             "a wait for equality in a batch also ends at a greater value",
              {"cuStreamBatchMemOp"}, batch_waits_for_greater);
   list.named("batch-of-256-ok", "a batch of 256 operations is accepted",
              {"cuStreamBatchMemOp"}, batch_of_256);
-  list.named("batch-of-managed-ok", "a batch accepts words in managed memory",
+  list.named("batch-of-managed-ok",
+             "a batch with a word in managed memory succeeds and does nothing",
              {"cuStreamBatchMemOp"}, batch_of_managed);
   list.named("wait64-not-cyclic",
-             "a stream that waits for a value near 2^64 does not continue at a "
-             "small value",
+             "a stream that waits for a 64-bit value of 2^63 or more, or a "
+             "greater one, continues only at this value",
              {"cuStreamWaitValue64"}, wait64_not_cyclic);
   list.named("wait64-bit-is-equal",
              "a stream that waits for any of several bits of a 64-bit word "
-             "waits for all of them",
+             "waits until the word has exactly these bits",
              {"cuStreamWaitValue64"}, wait64_all_bits);
   list.named(
       "write-exported-word-lost",
       "a stream does not write a word in memory that its process has exported",
-      {"cuStreamWriteValue32", "cudaIpcGetMemHandle"}, exported_word_unwritten);
+      {"cuStreamWriteValue32", "cudaIpcGetMemHandle", "cudaFree"},
+      exported_word_unwritten);
   list.named("wait-exported-word-ignored",
              "a stream does not wait for a word in memory that its process has "
              "exported",
-             {"cuStreamWaitValue32", "cudaIpcGetMemHandle"},
+             {"cuStreamWaitValue32", "cudaIpcGetMemHandle", "cudaFree"},
              exported_word_unwaited);
   list.named("captured-copy-reads-then",
-             "a graph copies what opened memory contained during the capture",
+             "a captured copy out of opened memory gives what the memory "
+             "contained during the capture",
              {"cudaMemcpyAsync", kOpen, kClose}, captured_copy_reads_then);
-  list.named("captured-import-set-lost", "a graph does not set opened memory",
+  list.named("captured-import-set-lost",
+             "a graph does not do a captured memset of bytes of opened memory",
              {"cudaMemsetAsync", kOpen, kClose}, captured_set_lost);
   list.named("replay-ahead-of-stream",
              "from its second launch on, a graph does not wait for the earlier "
              "work of its stream",
-             {"cudaGraphLaunch"}, replay_ahead_of_stream);
+             {"cudaGraphLaunch", "cudaGraphInstantiate"},
+             replay_ahead_of_stream);
   list.named("launch-elsewhere-ahead",
              "a graph that is launched in another stream than the first time "
              "does not wait for the earlier work of that stream",
-             {"cudaGraphLaunch"}, launch_elsewhere_ahead);
+             {"cudaGraphLaunch", "cudaGraphInstantiate"},
+             launch_elsewhere_ahead);
   constexpr auto kWaitWord = "cuStreamWaitValue32";
   list.named("host-wait-of-one-process",
              "only the hosts of one process wait for an imported event",
@@ -811,21 +815,22 @@ void add_order(List& list) {
              host_wait_of_one_process);
   list.named(
       "context-sync-done-while-event",
-      "cuCtxSynchronize does not wait for a stream that waits for an "
-      "imported event",
+      "cuCtxSynchronize does not wait while a stream waits for an imported "
+      "event",
       {"cuCtxSynchronize", kWait, kCreate, kExport, kOpenEvent, kDestroy},
       context_sync_while_event);
   list.named("context-sync-done-while-word",
-             "cuCtxSynchronize does not wait for a stream that waits for a "
-             "word",
+             "cuCtxSynchronize does not wait while a stream waits for a word",
              {"cuCtxSynchronize", kWaitWord}, driver_ignores_word);
   list.named("driver-stream-sync-done-while-word",
              "cuStreamSynchronize does not wait for a stream that waits for a "
              "word",
-             {"cudaStreamSynchronize", kWaitWord}, driver_ignores_word);
+             {"cudaStreamSynchronize", kWaitWord, "cudaStreamDestroy"},
+             driver_ignores_word);
   list.named("driver-stream-query-done-while-word",
              "cuStreamQuery reports a stream that waits for a word as done",
-             {"cudaStreamQuery", kWaitWord}, driver_ignores_word);
+             {"cudaStreamQuery", kWaitWord, "cudaStreamDestroy"},
+             driver_ignores_word);
   list.named(
       "default-skips-word-of-blocking",
       "the null stream does not wait for a blocking stream that waits "
