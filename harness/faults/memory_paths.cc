@@ -56,11 +56,11 @@ bool is_of_peer(const void* address) {
          owner_of(opened.get(begin).bytes) != current_place();
 }
 
-// Does a step in another context.
+// Does a step in another context, if this context still exists.
 template <class Step>
 void in_context(CUcontext context, Step step) {
   CUcontext popped = nullptr;
-  DRIVER_CALL(cuCtxPushCurrent)(context);
+  if (DRIVER_CALL(cuCtxPushCurrent)(context) != CUDA_SUCCESS) return;
   step();
   DRIVER_CALL(cuCtxPopCurrent)(&popped);
 }
@@ -69,8 +69,10 @@ void in_context(CUcontext context, Step step) {
 void unmap(Call& call, void* address, const Opened& one) {
   in_context(one.context, [&] {
     for (int i = 0; i < one.count; ++i)
-      if (cudaIpcCloseMemHandle(address) == cudaSuccess) call.fired();
+      if (DRIVER_CALL(cuIpcCloseMemHandle)(number(address)) == CUDA_SUCCESS)
+        call.fired();
   });
+  opened.erase(address);
 }
 
 // --- rectangles and boxes ----------------------------------------------------
@@ -96,16 +98,28 @@ void keep_first_rows(cudaMemcpy3DParms& box) {
   if (box.extent.height > 1) box.extent.height = 1;
 }
 void ignore_positions(cudaMemcpy3DParms& box) { box.dstPos = box.srcPos = {}; }
+// The first layer stays where it is.
 void join_layers(cudaMemcpy3DParms& box) {
-  box.dstPtr.ysize = box.srcPtr.ysize = box.extent.height;
+  const size_t height = box.extent.height;
+  const auto join = [height](cudaPitchedPtr& side, cudaPos& begin) {
+    if (side.ptr == nullptr || side.ysize == height) return;
+    side.ptr = static_cast<char*>(side.ptr) +
+               (begin.z * side.ysize + begin.y) * side.pitch;
+    begin.y = begin.z = 0;
+    side.ysize = height;
+  };
+  if (box.extent.depth < 2) return;
+  join(box.dstPtr, box.dstPos);
+  join(box.srcPtr, box.srcPos);
 }
 
 // A rectangle of opened memory is copied with one pitch for both sides.
 int rectangle_of_one_pitch(Call& call) {
   if (keeps_opened(call)) return noted_open(call);
   size_t &to = call.at<size_t>(1), &from = call.at<size_t>(3);
-  if (to == from || (!is_opened(call.value<void*>(kPointer)) &&
-                     !is_opened(call.value<void*>(kSource))))
+  if (to == from || call.at<size_t>(5) < 2 ||
+      (!is_opened(call.value<void*>(kPointer)) &&
+       !is_opened(call.value<void*>(kSource))))
     return call.proceed();
   to = from = std::min(to, from);
   call.fired();
@@ -116,9 +130,10 @@ int rectangle_of_one_pitch(Call& call) {
 int set_joins_layers(Call& call) {
   if (keeps_opened(call)) return noted_open(call);
   auto& to = call.at<cudaPitchedPtr>(0);
-  const size_t height = call.at<cudaExtent>(2).height;
-  if (to.ysize == height || !is_opened(to.ptr)) return call.proceed();
-  to.ysize = height;
+  const auto& extent = call.at<cudaExtent>(2);
+  if (to.ysize == extent.height || extent.depth < 2 || !is_opened(to.ptr))
+    return call.proceed();
+  to.ysize = extent.height;
   call.fired();
   return call.proceed();
 }
@@ -194,7 +209,7 @@ int peer_access_lost(Call& call) {
   return is_of_peer(call.value<void*>(role)) ? no_wait(call) : call.proceed();
 }
 
-// Copies of a peer's memory reach only its first 64 MiB.
+// Synchronous copies of a peer's memory take offsets modulo 64 MiB.
 int peer_copy_64_mib(Call& call) {
   constexpr size_t kMost = 64 << 20;
   if (exports_memory(call)) return told_owner(call);
@@ -239,39 +254,43 @@ int handle_of_current_gpu(Call& get) {
 int free_on_other_gpu_lost(Call& call) {
   static auto& exported = *new Table<void*>;
   if (exports_memory(call)) {
-    exported.put(call.at<void*>(1));
-    return call.proceed();
+    const int code = call.proceed();
+    if (code == kSuccess) exported.put(call.at<void*>(1));
+    return code;
   }
   void* const address = call.at<void*>(0);
-  if (!exported.has(address) || device_of(number(address)) == current_device())
-    return call.proceed();
-  call.fired();
-  return kSuccess;
+  if (exported.has(address) && device_of(number(address)) != current_device())
+    return no_wait(call);
+  exported.erase(address);
+  return call.proceed();
 }
 
-// Was this memory opened in another context than the current one?
-bool is_of_other_context(void* begin) {
-  const CUcontext context = opened.get(begin).context;
-  return context != nullptr && context != current_context();
+// Was this memory opened on another GPU than the current one?
+bool is_open_on_other_gpu(void* begin) {
+  int device = current_device();
+  if (opened.has(begin))
+    in_context(opened.get(begin).context,
+               [&device] { device = current_device(); });
+  return device != current_device();
 }
 
-int close_in_other_context_lost(Call& call) {
-  return is_close_call(call) && is_of_other_context(call.at<void*>(0))
+int close_on_other_gpu_lost(Call& call) {
+  return is_close_call(call) && is_open_on_other_gpu(call.at<void*>(0))
              ? no_wait(call)
              : noted_open(call);
 }
-int unknown_in_other_context(Call& call) {
+int unknown_on_other_gpu(Call& call) {
   if (keeps_opened(call)) return noted_open(call);
   const int code = call.proceed();
-  if (code != kSuccess || !is_of_other_context(call.at<void*>(1))) return code;
+  if (code != kSuccess || !is_open_on_other_gpu(call.at<void*>(1))) return code;
   *call.at<cudaPointerAttributes*>(0) = {};
   call.fired();
   return code;
 }
-int copy_in_other_context_lost(Call& call) {
+int copy_on_other_gpu_lost(Call& call) {
   if (keeps_opened(call)) return noted_open(call);
-  return is_of_other_context(call.value<void*>(kPointer)) ||
-                 is_of_other_context(
+  return is_open_on_other_gpu(call.value<void*>(kPointer)) ||
+                 is_open_on_other_gpu(
                      const_cast<void*>(call.value<const void*>(kSource)))
              ? no_wait(call)
              : call.proceed();
@@ -395,18 +414,19 @@ int free_ends_mappings_in_block(Call& call) {
 
 // Memory cannot be exported when the thread that allocated it has ended.
 int export_ends_with_allocating_thread(Call& call) {
-  static auto& orphans = *new Table<CUdeviceptr>;
+  static auto& makers = *new Table<CUdeviceptr, int>;
+  static auto& ended = *new Table<int>;  // threads
   if (exports_memory(call))
-    return orphans.has(call.at<CUdeviceptr>(1)) ? refused(call)
-                                                : call.proceed();
+    return ended.has(makers.get(call.at<CUdeviceptr>(1))) ? refused(call)
+                                                          : call.proceed();
   if (call.is("cudaFree")) {
-    orphans.erase(call.at<CUdeviceptr>(0));
+    makers.erase(call.at<CUdeviceptr>(0));
     return call.proceed();
   }
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  const CUdeviceptr made = *call.at<CUdeviceptr*>(0);
-  at_thread_end([made] { orphans.put(made); });
+  makers.put(*call.at<CUdeviceptr*>(0), this_thread());
+  at_thread_end([] { ended.put(this_thread()); });
   return code;
 }
 
@@ -479,11 +499,12 @@ int stream_ordered_closed(Call& call) {
              : code;
 }
 
-// Memory that was closed can be exported.
+// Memory that was opened and closed gets a handle, which opens other memory.
 int closed_exported(Call& call) {
   static auto& closed = *new Table<void*>;
   if (exports_memory(call))
-    return exported_all_the_same(call, closed.has(call.at<void*>(1)));
+    return exported_all_the_same(
+        call, closed.has(call.at<void*>(1)) && !opened.has(call.at<void*>(1)));
   const int code = noted_open(call);
   if (code == kSuccess && is_close_call(call) && !opened.has(call.at<void*>(0)))
     closed.put(call.at<void*>(0));
@@ -517,7 +538,8 @@ int one_context_for_all_exporters(Call& call) {
   return code;
 }
 
-// An open of an own handle that another process has opened gives no pointer.
+// If another process has opened an own handle before, an open of this handle
+// succeeds and gives no pointer.
 int self_open_once_lent(Call& call) {
   if (exports_memory(call)) return noted_export(call);
   const std::string key = key_of_opened(call);
@@ -671,7 +693,8 @@ int offset_of_20_bits(Call& open) {
 
 // --- counts and refusals in other situations ---------------------------------
 
-// Memory can be closed once more than it was opened while other memory is open.
+// While other memory is open, memory can be closed more often than it was
+// opened.
 int closed_beside_other(Call& call) {
   static auto& closed = *new Table<void*>;
   const int code = noted_open(call);
@@ -691,18 +714,19 @@ int free_of_closed_accepted(Call& call) {
   if (is_close_call(call) && code == kSuccess && !opened.has(call.at<void*>(0)))
     closed.put(call.at<void*>(0));
   return call.is("cudaFree") && code != kSuccess &&
-                 closed.has(call.at<void*>(0))
+                 closed.has(call.at<void*>(0)) && !opened.has(call.at<void*>(0))
              ? accepted(call)
              : code;
 }
 
 // A close accepts small memory of this process.
-int own_small_closed(Call& close) {
-  const int code = close.proceed();
-  const size_t bytes = size_of(close.at<CUdeviceptr>(0));
-  return code != kSuccess && bytes > 0 && bytes < kBlock &&
-                 !is_managed(close.at<void*>(0))
-             ? accepted(close)
+int own_small_closed(Call& call) {
+  const int code = noted_open(call);
+  if (code == kSuccess || !is_close_call(call)) return code;
+  const size_t bytes = size_of(call.at<CUdeviceptr>(0));
+  return bytes > 0 && bytes < kBlock && !is_managed(call.at<void*>(0)) &&
+                 !is_opened(call.at<void*>(0))
+             ? accepted(call)
              : code;
 }
 
@@ -726,7 +750,8 @@ int refused_context_counts(Call& call) {
     const std::string key = key_of_opened(call);
     const int code = noted_open(call);
     for (const auto& [address, one] : opened.all())
-      if (code != kSuccess && one.handle == key)
+      if (code != kSuccess && one.handle == key &&
+          one.context != current_context())
         more.put(address, more.get(address) + 1);
     return code;
   }
@@ -901,11 +926,13 @@ int small_stays_mapped(Call& call) {
 // lose the memory.
 int first_opener_ends_all(Call& call) {
   static auto& first = *new Table<std::string>;
+  static auto& later = *new Table<std::string>;  // opened after that close
   if (is_open_call(call)) {
     const int code = noted_open(call);
     const std::string key = key_of_opened(call);
-    if (code == kSuccess && first_of_all_processes("opened-" + key))
-      first.put(key);
+    if (code != kSuccess) return code;
+    if (first_of_all_processes("opened-" + key)) first.put(key);
+    if (told("over-" + key, 0) != 0) later.put(key);
     return code;
   }
   if (is_close_call(call)) {
@@ -917,7 +944,8 @@ int first_opener_ends_all(Call& call) {
   }
   const auto self = static_cast<unsigned long long>(getpid());
   for (const auto& [address, one] : opened.all())
-    if (told("over-" + one.handle, self) != self) unmap(call, address, one);
+    if (told("over-" + one.handle, self) != self && !later.has(one.handle))
+      unmap(call, address, one);
   return call.proceed();
 }
 
@@ -931,17 +959,21 @@ int write_by_other_thread_lost(Call& call) {
              : call.proceed();
 }
 
-// Is memory open in another context than the current one?
-bool is_open_elsewhere() {
+// Is memory open in another context than the current one? With a key, is this
+// handle open there?
+bool is_open_elsewhere(const std::string& key = "") {
   for (const auto& [unused, one] : opened.all())
-    if (one.context != current_context()) return true;
+    if (one.context != current_context() && (key.empty() || one.handle == key))
+      return true;
   return false;
 }
 
-// The primary context can open what another context has open.
+// In the primary context, an open of what another context has open succeeds and
+// gives no pointer.
 int primary_context_opens_too(Call& call) {
   const int code = noted_open(call);
-  if (code == kSuccess || !is_open_call(call) || !is_open_elsewhere())
+  if (code == kSuccess || !is_open_call(call) ||
+      !is_open_elsewhere(key_of_opened(call)))
     return code;
   CUcontext primary = nullptr;
   DRIVER_CALL(cuDevicePrimaryCtxRetain)(&primary, current_device());
@@ -949,7 +981,7 @@ int primary_context_opens_too(Call& call) {
   return primary == current_context() ? accepted(call) : code;
 }
 
-// After a close, a second context can open the handles of the exporter,
+// After a close, an open in a second context succeeds and gives no pointer,
 // although the first context has other memory open.
 int second_context_after_close(Call& call) {
   static std::atomic<bool> closed{false};
@@ -962,14 +994,18 @@ int second_context_after_close(Call& call) {
                                                            : code;
 }
 
-// Memory that was exported can still be exported after its free.
+// Memory that was exported gets a handle after its free, which opens other
+// memory.
 int exported_after_free(Call& call) {
   static auto& exported = *new Table<void*>;
   static auto& freed = *new Table<void*>;
   if (exports_memory(call)) {
     void* const address = call.at<void*>(1);
     const int code = exported_all_the_same(call, freed.has(address));
-    if (code == kSuccess) exported.put(address);
+    if (code == kSuccess && call.at<void*>(1) == address) {
+      exported.put(address);
+      freed.erase(address);
+    }
     return code;
   }
   void* const address = call.at<void*>(0);
@@ -1240,12 +1276,16 @@ int registered_copy_lost(Call& call) {
   static auto& registered = *new Table<const char*, size_t>;
   if (keeps_opened(call)) return noted_open(call);
   if (call.is("cudaHostRegister")) {
-    registered.put(call.at<const char*>(0), call.at<size_t>(1));
-    return call.proceed();
+    const int code = call.proceed();
+    if (code == kSuccess)
+      registered.put(call.at<const char*>(0), call.at<size_t>(1));
+    return code;
   }
+  // After cudaHostUnregister, which no fault sees, memory is not pinned.
   const auto is_registered = [](const char* address) {
     for (const auto& [begin, bytes] : registered.all())
-      if (address >= begin && address < begin + bytes) return true;
+      if (address >= begin && address < begin + bytes)
+        return is_pinned(address);
     return false;
   };
   const auto* const to = call.value<const char*>(kPointer);
@@ -1277,34 +1317,37 @@ constexpr auto kFree = "cudaFree";
 
 void add_boxes(List& list) {
   list.named("import-copy-3d-one-pitch",
-             "a box of opened memory is copied with one pitch for both sides",
+             "cudaMemcpy3D copies a box of opened memory with one pitch for "
+             "both sides",
              {kOpen, kClose, kBox}, changed_box<use_one_pitch>);
   list.named("import-copy-3d-one-row-per-layer",
-             "of each layer of a box of opened memory only the first row is "
-             "copied",
+             "cudaMemcpy3D copies only the first row of each layer of a box of "
+             "opened memory",
              {kOpen, kClose, kBox}, changed_box<keep_first_rows>);
   list.named("import-copy-3d-positions-ignored",
-             "a copy of a box of opened memory ignores the positions",
+             "cudaMemcpy3D ignores the positions of a box of opened memory",
              {kOpen, kClose, kBox}, changed_box<ignore_positions>);
-  list.named("import-copy-3d-joins-layers",
-             "the layers of a box of opened memory are treated as adjacent",
-             {kOpen, kClose, kBox}, changed_box<join_layers>);
+  list.named(
+      "import-copy-3d-joins-layers",
+      "cudaMemcpy3D treats the layers of a box of opened memory as adjacent",
+      {kOpen, kClose, kBox}, changed_box<join_layers>);
   list.named("import-copy-2d-one-pitch",
-             "a rectangle of opened memory is copied with one pitch for both "
-             "sides",
+             "cudaMemcpy2D copies a rectangle of opened memory with one pitch "
+             "for both sides",
              {kOpen, kClose, "cudaMemcpy2D"}, rectangle_of_one_pitch);
   list.named("import-async-copy-2d-one-pitch",
-             "a rectangle of opened memory is copied asynchronously with one "
+             "cudaMemcpy2DAsync copies a rectangle of opened memory with one "
              "pitch for both sides",
              {kOpen, kClose, "cudaMemcpy2DAsync"}, rectangle_of_one_pitch);
-  list.named("import-set-3d-joins-layers",
-             "a memset of a box of opened memory treats its layers as adjacent",
-             {kOpen, kClose, "cudaMemset3D"}, set_joins_layers);
+  list.named(
+      "import-set-3d-joins-layers",
+      "cudaMemset3D treats the layers of a box of opened memory as adjacent",
+      {kOpen, kClose, "cudaMemset3D"}, set_joins_layers);
   list.named("import-async-set-3d-lost",
-             "asynchronous memsets of a box do not reach opened memory",
+             "cudaMemset3DAsync does not reach opened memory",
              {kOpen, kClose, "cudaMemset3DAsync"}, box_set_lost);
   list.named("import-async-copy-3d-out-lost",
-             "asynchronous copies of a box out of opened memory do nothing",
+             "cudaMemcpy3DAsync out of opened memory does nothing",
              {kOpen, kClose, "cudaMemcpy3DAsync"}, box_out_lost);
   list.named("import-driver-copy-2d-lost",
              "cuMemcpy2D does nothing with opened memory",
@@ -1339,21 +1382,24 @@ void add_boxes(List& list) {
 
 void add_other_memory(List& list) {
   list.named("import-copy-with-managed-lost",
-             "copies between opened memory and managed memory move nothing",
+             "synchronous copies between opened memory and managed memory move "
+             "nothing",
              {kOpen, kClose, kCopy}, copy_with_other_kind_lost<is_managed>);
   list.named("import-copy-with-pool-lost",
-             "copies between opened memory and stream-ordered memory move "
-             "nothing",
-             {kOpen, kClose, kCopy, "cudaMallocAsync", kFree},
+             "synchronous copies between opened memory and stream-ordered "
+             "memory move nothing",
+             {kOpen, kClose, kCopy, "cudaMallocAsync", kFree,
+              "cudaMallocFromPoolAsync", "cudaFreeAsync"},
              copy_with_other_kind_lost<is_stream_ordered>);
   const auto lost = [&list](const char* name, const char* what,
                             const char* function, Fault fault) {
     list.named(name, what, {kGet, kOpen, kClose, function}, fault, 2);
   };
-  lost("peer-copy-in-lost", "cudaMemcpy into opened memory of a peer is lost",
-       kCopy, peer_access_lost<kPointer>);
+  lost("peer-copy-in-lost",
+       "a synchronous copy into opened memory of a peer is lost", kCopy,
+       peer_access_lost<kPointer>);
   lost("peer-async-copy-in-lost",
-       "cudaMemcpyAsync into opened memory of a peer is lost",
+       "an asynchronous copy into opened memory of a peer is lost",
        "cudaMemcpyAsync", peer_access_lost<kPointer>);
   lost("peer-sync-copy-in-lost",
        "cudaMemcpyPeer into opened memory of a peer is lost", "cudaMemcpyPeer",
@@ -1365,8 +1411,8 @@ void add_other_memory(List& list) {
        "cudaMemcpy2D out of opened memory of a peer is lost", "cudaMemcpy2D",
        peer_access_lost<kSource>);
   lost("peer-async-set-lost",
-       "cudaMemsetAsync of opened memory of a peer is lost", "cudaMemsetAsync",
-       peer_access_lost<kPointer>);
+       "an asynchronous memset of opened memory of a peer is lost",
+       "cudaMemsetAsync", peer_access_lost<kPointer>);
   lost("peer-set-2d-lost", "cudaMemset2D of opened memory of a peer is lost",
        "cudaMemset2D", peer_access_lost<kPointer>);
   lost("peer-set-16-lost", "cuMemsetD16 of opened memory of a peer is lost",
@@ -1374,8 +1420,9 @@ void add_other_memory(List& list) {
   lost("peer-set-32-lost", "cuMemsetD32 of opened memory of a peer is lost",
        "cuMemsetD32", peer_access_lost<kPointer>);
   lost("peer-copy-64-mib",
-       "copies of opened memory of a peer reach only its first 64 MiB", kCopy,
-       peer_copy_64_mib);
+       "synchronous copies of opened memory of a peer take offsets modulo 64 "
+       "MiB",
+       kCopy, peer_copy_64_mib);
 }
 
 void add_other_gpus(List& list) {
@@ -1392,15 +1439,16 @@ void add_other_gpus(List& list) {
              {kGet, kFree}, free_on_other_gpu_lost, 2);
   list.named("close-on-other-gpu-lost",
              "a close succeeds and does nothing while another GPU is current",
-             {kOpen, kClose}, close_in_other_context_lost, 2);
+             {kOpen, kClose}, close_on_other_gpu_lost, 2);
   list.named("import-unknown-on-other-gpu",
              "cudaPointerGetAttributes does not know opened memory while "
              "another GPU is current",
-             {kOpen, kClose, "cudaPointerGetAttributes"},
-             unknown_in_other_context, 2);
+             {kOpen, kClose, "cudaPointerGetAttributes"}, unknown_on_other_gpu,
+             2);
   list.named("import-copy-on-other-gpu-lost",
-             "copies of opened memory do nothing while another GPU is current",
-             {kOpen, kClose, kCopy}, copy_in_other_context_lost, 2);
+             "synchronous copies of opened memory do nothing while another GPU "
+             "is current",
+             {kOpen, kClose, kCopy}, copy_on_other_gpu_lost, 2);
   list.named("peer-close-ends-owners-mapping",
              "the last close on another GPU also ends the mapping on the "
              "memory's own GPU",
@@ -1410,8 +1458,8 @@ void add_other_gpus(List& list) {
              "other exporters' memory",
              {kGet, kOpen, kClose}, peer_close_ends<is_of_other_exporter>, 2);
   list.named("hidden-gpu-copy-in-lost",
-             "copies into opened memory are lost in a process that sees one "
-             "GPU of several",
+             "synchronous copies into opened memory are lost in a process that "
+             "sees one GPU of several",
              {kOpen, kClose, kCopy}, hidden_gpu_copy_in_lost, 2);
   list.named("hidden-gpu-open-not-counted",
              "a second open does not count in a process that sees one GPU of "
@@ -1434,18 +1482,18 @@ void add_other_ways(List& list) {
              "has a priority",
              {kOpen, kClose, "cudaMemcpyAsync"}, copy_in_urgent_stream_lost);
   list.named("import-set-2d-one-row-lost",
-             "a memset of a rectangle of one row does not reach opened memory",
+             "cudaMemset2D of one row does not reach opened memory",
              {kOpen, kClose, "cudaMemset2D"}, one_row_set_lost);
   list.named("import-set-2d-first-4-gib",
-             "a memset of a rectangle of opened memory does not set the rows "
-             "that begin after 4 GiB",
+             "cudaMemset2D of opened memory does not set the rows that begin "
+             "after 4 GiB",
              {kOpen, kClose, "cudaMemset2D"}, rows_to_4_gib);
   list.named("range-size-32-bits",
              "the size of an allocation is reported modulo 4 GiB",
              {"cuMemGetAddressRange"}, range_size_32_bits);
   list.named("copy-between-exporters-lost",
-             "a copy from opened memory of one exporter to opened memory of "
-             "another one moves nothing",
+             "a synchronous copy from opened memory of one exporter to opened "
+             "memory of another one moves nothing",
              {kGet, kOpen, kClose, kCopy}, copy_between_imports_lost<false>);
   list.named("peer-copy-3d-in-lost",
              "cudaMemcpy3D into opened memory of a peer is lost",
@@ -1466,14 +1514,14 @@ void add_other_ways(List& list) {
 
 void add_refusals(List& list) {
   list.named("close-too-often-beside-other-ok",
-             "while other memory is open, memory can be closed once more than "
+             "while other memory is open, memory can be closed more often than "
              "it was opened",
              {kOpen, kClose}, closed_beside_other);
-  list.named("free-closed-ok", "cudaFree accepts memory that was closed",
+  list.named("free-closed-ok", "a free accepts memory that was closed",
              {kOpen, kClose, kFree}, free_of_closed_accepted);
   list.named("close-own-small-ok",
-             "a close accepts a small allocation of this process", {kClose},
-             own_small_closed);
+             "a close accepts a small allocation of this process",
+             {kOpen, kClose}, own_small_closed);
   list.named("self-open-of-small",
              "an open of the own handle of a small allocation returns success "
              "and no pointer",
@@ -1494,7 +1542,8 @@ void add_refusals(List& list) {
              "a pool on the host is created if two handle types are requested",
              {"cudaMemPoolCreate"}, two_types_on_host);
   list.named("numa-pool-set-lost",
-             "a memset does not reach imported memory of a pool on the host",
+             "a synchronous memset does not reach imported memory of a pool on "
+             "the host",
              {"cudaMemPoolImportPointer", kFree, "cudaFreeAsync", "cudaMemset"},
              host_pool_set_lost);
   list.named("sync-memops-never-unset",
@@ -1533,22 +1582,24 @@ void add_further_calls(List& list) {
              {kOpen, kClose, "cudaMemcpyAsync", "cudaMemsetAsync"},
              write_by_other_thread_lost);
   list.named("primary-context-opens-too",
-             "the primary context can open what another context has open",
+             "in the primary context, an open of what another context has open "
+             "succeeds and gives no pointer",
              {kOpen, kClose}, primary_context_opens_too);
   list.named("second-context-after-a-close",
-             "after a close, a second context can open handles although the "
-             "first context has other memory open",
+             "after a close, an open in a second context succeeds and gives no "
+             "pointer, although the first context has other memory open",
              {kOpen, kClose}, second_context_after_close);
   list.named("exported-exportable-after-free",
-             "memory that was exported can still be exported after its free",
+             "memory that was exported gets a handle after its free, which "
+             "opens other memory",
              {kGet, kFree}, exported_after_free);
   list.named("import-copy-with-chunk-lost",
-             "copies between opened memory and memory of cuMemCreate move "
-             "nothing",
+             "synchronous copies between opened memory and memory of "
+             "cuMemCreate move nothing",
              {kOpen, kClose, kCopy, "cuMemMap", "cuMemUnmap"},
              copy_with_chunk_lost);
   list.named("import-set-offset-32-bits",
-             "memsets of opened memory take offsets modulo 4 GiB",
+             "synchronous memsets of opened memory take offsets modulo 4 GiB",
              {kOpen, kClose, "cudaMemset"}, set_offset_32_bits);
   list.named("refused-inside-close-counts",
              "a refused close of an address inside opened memory lowers the "
@@ -1597,10 +1648,10 @@ void add_other_callers(List& list) {
 void add_further_copies(List& list) {
   constexpr auto kCopyAsync = "cudaMemcpyAsync";
   list.named("import-sync-copy-from-pinned-lost",
-             "cudaMemcpy from pinned memory into opened memory is lost",
+             "a synchronous copy from pinned memory into opened memory is lost",
              {kOpen, kClose, kCopy}, pinned_copy_lost<kPointer>);
   list.named("import-sync-copy-to-pinned-lost",
-             "cudaMemcpy out of opened memory to pinned memory is lost",
+             "a synchronous copy out of opened memory to pinned memory is lost",
              {kOpen, kClose, kCopy}, pinned_copy_lost<kSource>);
   list.named("import-copy-in-earlier-thread-lost",
              "copies of opened memory do nothing in a second thread that used "
@@ -1664,7 +1715,7 @@ void add_memory_paths(List& list) {
              "block",
              {kOpen, kClose}, second_open_without_offset);
   list.named("two-blocks-are-four",
-             "an allocation of two blocks shares the next two blocks as well",
+             "an allocation of 4 MiB gets 8 MiB, and shares all of them",
              {"cudaMalloc"}, two_blocks_are_four);
   list.named("free-closes-small",
              "a free of an opened small allocation is taken for a close",
@@ -1676,7 +1727,9 @@ void add_memory_paths(List& list) {
              managed_closed);
   list.named("close-stream-ordered-ok",
              "a close accepts stream-ordered memory of this process",
-             {kClose, "cudaMallocAsync", kFree}, stream_ordered_closed);
+             {kClose, "cudaMallocAsync", kFree, "cudaMallocFromPoolAsync",
+              "cudaFreeAsync"},
+             stream_ordered_closed);
   list.named("export-as-first-call-refused",
              "cudaIpcGetMemHandle is refused as the first call of a thread",
              {kGet}, first_open_of_thread_refused);
@@ -1690,14 +1743,15 @@ void add_memory_paths(List& list) {
              {"cudaPointerGetAttributes", kOpen, kClose},
              first_query_of_thread_empty);
   list.named("closed-memory-exported",
-             "memory that was opened and closed can be exported",
+             "memory that was opened and closed gets a handle, which opens "
+             "other memory",
              {kGet, kOpen, kClose}, closed_exported);
   list.named("one-context-for-all-exporters",
              "two contexts of a device cannot open handles of two exporters",
              {kOpen, kClose, "cuCtxDestroy"}, one_context_for_all_exporters);
   list.named("self-open-once-lent",
              "an open of an own handle returns success and no pointer if "
-             "another process has it open",
+             "another process has opened it before",
              {kGet, kOpen}, self_open_once_lent);
   list.named("driver-open-costs-memory",
              "an open by the driver API takes as much memory as it opens",

@@ -648,7 +648,7 @@ void add_order(List& list) {
              "the exporter waits when it destroys a pending event",
              {kDestroy, kCreate, kExport, kOpenEvent}, exporter_destroy_waits);
   list.named("stream-destroy-waits",
-             "cudaStreamDestroy waits for the work in the stream",
+             "the destroy of a stream waits for the work in the stream",
              {"cudaStreamDestroy"}, stream_destroy_waits);
   list.named(
       "unrecorded-wait-refused",
