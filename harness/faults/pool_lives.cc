@@ -42,6 +42,28 @@ int current_gpu() {
   return gpu;
 }
 
+// The GPU of a stream; the current GPU for the default streams.
+int gpu_of_stream(cudaStream_t stream) {
+  CUcontext context = nullptr;
+  CUgreenCtx green = nullptr;
+  if (!is_default(stream) && stream != cudaStreamPerThread)
+    driver<decltype(cuStreamGetCtx_v2)>("cuStreamGetCtx")(stream, &context,
+                                                          &green);
+  if (context == nullptr ||
+      DRIVER_CALL(cuCtxPushCurrent)(context) != CUDA_SUCCESS)
+    return current_gpu();
+  const int gpu = current_gpu();
+  DRIVER_CALL(cuCtxPopCurrent)(&context);
+  return gpu;
+}
+
+// The current pool of the GPU of a stream.
+cudaMemPool_t current_pool_of(cudaStream_t stream) {
+  cudaMemPool_t pool = nullptr;
+  cudaDeviceGetMemPool(&pool, gpu_of_stream(stream));
+  return pool;
+}
+
 int count_of_gpus() {
   int gpus = 0;
   DRIVER_CALL(cuDeviceGetCount)(&gpus);
@@ -117,11 +139,11 @@ int late_free_counts_elsewhere(Call& call) {
     for (const auto& [address, block] : blocks.all())
       if (block.pool == pool_of(call) && !block.imported)
         orphans.put(address, block.bytes);
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
   if (frees(call) && own_pools.has(newest))
     too_few.put(newest, too_few.get(newest) + orphans.get(call.at<void*>(0)));
   if (frees(call)) orphans.erase(call.at<void*>(0));
-  const int code = noted_pools(call);
-  if (code != kSuccess) return code;
   if (creates(call)) newest = *call.at<cudaMemPool_t*>(0);
   if (destroys(call)) too_few.erase(pool_of(call));
   if (!gets(call) || attribute_of(call) != kUsed) return code;
@@ -216,9 +238,7 @@ int lower_threshold_without_effect(Call& call) {
 
 // Does the call reset a watermark?
 bool is_reset(Call& call) {
-  return sets(call) && number_of(call) == 0 &&
-         (attribute_of(call) == kUsedHigh ||
-          attribute_of(call) == kReservedHigh);
+  return sets(call) && is_watermark(attribute_of(call)) && number_of(call) == 0;
 }
 bool is_trim(Call& call) { return call.is("cudaMemPoolTrimTo"); }
 
@@ -252,10 +272,10 @@ int stream_keeps_pool(Call& call) {
   const auto stream = call.at<cudaStream_t>(2);
   if (is_default(stream) || stream == cudaStreamPerThread)
     return call.proceed();
-  if (!first.has(stream)) first.put(stream, current_pool());
-  return first.get(stream) != current_pool()
-             ? allocated_from(first.get(stream), call)
-             : call.proceed();
+  const auto now = current_pool_of(stream);
+  if (!first.has(stream)) first.put(stream, now);
+  return first.get(stream) != now ? allocated_from(first.get(stream), call)
+                                  : call.proceed();
 }
 
 // All allocations of a thread on one GPU come from the pool of its first
@@ -268,10 +288,12 @@ int thread_keeps_pool(Call& call) {
       if (pool == pool_of(call)) first.erase(key);
   if (!call.is("cudaMallocAsync") || gettid() == first_thread)
     return call.proceed();
-  const std::pair<int, int> key{gettid(), current_gpu()};
-  if (!first.has(key)) first.put(key, current_pool());
-  return first.get(key) != current_pool() ? allocated_from(first.get(key), call)
-                                          : call.proceed();
+  const auto stream = call.at<cudaStream_t>(2);
+  const auto now = current_pool_of(stream);
+  const std::pair<int, int> key{gettid(), gpu_of_stream(stream)};
+  if (!first.has(key)) first.put(key, now);
+  return first.get(key) != now ? allocated_from(first.get(key), call)
+                               : call.proceed();
 }
 
 // After the current pool was destroyed, the next new pool of this GPU becomes
@@ -393,8 +415,7 @@ int async_frees_first_of_malloc(Call& call) {
 int priority_free_at_once(Call& call) {
   auto& stream = call.value<cudaStream_t>(kStream);
   int priority = 0;
-  if (is_default(stream) || stream == cudaStreamPerThread ||
-      is_captured(stream) ||
+  if (is_default(stream) || stream == cudaStreamPerThread || !is_busy(stream) ||
       DRIVER_CALL(cuStreamGetPriority)(stream, &priority) != CUDA_SUCCESS ||
       priority == 0)
     return call.proceed();
@@ -406,7 +427,7 @@ int priority_free_at_once(Call& call) {
 }
 
 // The importer's free does not wait for its stream if this stream was created
-// without cudaStreamNonBlocking.
+// without cudaStreamNonBlocking. Work that comes too late meets other values.
 int import_free_in_blocking_stream(Call& call) {
   if (!call.is("cudaFreeAsync") || !is_import(call.at<void*>(0)))
     return noted_pools(call);
@@ -456,7 +477,7 @@ int event_hides_frees(Call& call) {
 // of this stream known.
 int per_thread_sync_hides_frees(Call& call) {
   if (call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0)) &&
-      is_per_thread(call)) {
+      is_per_thread(call) && !is_captured(cudaStreamPerThread)) {
     unknown.put(call.at<void*>(0), cudaStreamPerThread);
     blocks.erase(call.at<void*>(0));
     return kSuccess;
@@ -483,18 +504,11 @@ int named_stream_needs_context(Call& call) {
 int foreign_stream_refused(Call& call) {
   if (!call.is("cudaMallocFromPoolAsync")) return noted_pools(call);
   const auto stream = call.value<cudaStream_t>(kStream);
-  CUcontext context = nullptr;
-  if (gpu_of(call.at<cudaMemPool_t>(2)) < 0 || is_default(stream) ||
-      stream == cudaStreamPerThread)
-    return call.proceed();
-  CUgreenCtx green = nullptr;
-  driver<decltype(cuStreamGetCtx_v2)>("cuStreamGetCtx")(stream, &context,
-                                                        &green);
-  DRIVER_CALL(cuCtxPushCurrent)(context);
-  const int gpu = current_gpu();
-  DRIVER_CALL(cuCtxPopCurrent)(&context);
-  return gpu != gpu_of(call.at<cudaMemPool_t>(2)) ? refused(call)
-                                                  : call.proceed();
+  const int gpu = gpu_of(call.at<cudaMemPool_t>(2));
+  return gpu >= 0 && !is_default(stream) && stream != cudaStreamPerThread &&
+                 gpu_of_stream(stream) != gpu
+             ? refused(call)
+             : call.proceed();
 }
 
 // --- access ------------------------------------------------------------------
@@ -703,15 +717,13 @@ int import_flags_unchecked_later(Call& call) {
   static std::atomic<bool> imported{false};
   const auto flags =
       call.is_runtime() ? call.at<unsigned>(3) : call.at<unsigned long long>(3);
-  if (flags != 0 && imported) {
-    if (call.is_runtime())
-      call.at<unsigned>(3) = 0;
-    else
-      call.at<unsigned long long>(3) = 0;
-    call.fired();
-  }
+  const bool ignores = flags != 0 && imported;
+  if (ignores && call.is_runtime()) call.at<unsigned>(3) = 0;
+  if (ignores && !call.is_runtime()) call.at<unsigned long long>(3) = 0;
   const int code = call.proceed();
-  if (code == kSuccess) imported = true;
+  if (code != kSuccess) return code;
+  imported = true;
+  if (ignores) call.fired();
   return code;
 }
 
@@ -827,8 +839,9 @@ void add_current_pools(List& list) {
              "before it becomes current",
              {kCreate, kDestroy, kSetPool}, previous_pool_current);
   list.named("default-not-current-again",
-             "the default pool cannot be made current again", {kSetPool},
-             default_not_current_again);
+             "a call that makes the default pool current again succeeds and "
+             "does nothing",
+             {kSetPool}, default_not_current_again);
   list.named("location-pool-cached",
              "cudaMemGetMemPool always returns the pool that its first call "
              "for this location returned",
@@ -854,23 +867,25 @@ void add_frees(List& list) {
   list.named("priority-free-at-once",
              "a free in a stream with a priority does not wait for this stream",
              {kFreeAsync}, priority_free_at_once);
-  list.named("import-free-blocking-at-once",
-             "the importer's free does not wait for a stream that was created "
-             "without cudaStreamNonBlocking",
-             {kFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync},
-             import_free_in_blocking_stream);
-  list.named("event-sync-does-not-release",
-             "cudaEventSynchronize makes no free known to other streams",
-             {kFreeAsync, kMalloc, kFromPool, "cudaEventSynchronize",
-              "cudaStreamSynchronize", "cudaDeviceSynchronize",
-              "cudaStreamWaitEvent", kDestroy, "cudaStreamDestroy"},
-             event_hides_frees);
+  list.named(
+      "import-free-blocking-at-once",
+      "the importer's free in a stream that was created without "
+      "cudaStreamNonBlocking does not wait, and the memory gets other values",
+      {kFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync},
+      import_free_in_blocking_stream);
+  list.named(
+      "event-sync-does-not-release",
+      "cudaEventSynchronize makes no free known to other streams",
+      {kFreeAsync, kMalloc, kFromPool, "cudaEventSynchronize",
+       "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaStreamWaitEvent",
+       kDestroy, "cudaStreamDestroy", "cuCtxSynchronize"},
+      event_hides_frees);
   list.named("per-thread-sync-does-not-release",
              "cudaStreamSynchronize of a per-thread default stream does not "
              "make freed memory available to other streams",
              {kFreeAsync, kMalloc, kFromPool, "cudaEventSynchronize",
               "cudaStreamSynchronize", "cudaDeviceSynchronize",
-              "cudaStreamWaitEvent", kDestroy},
+              "cudaStreamWaitEvent", kDestroy, "cuCtxSynchronize"},
              per_thread_sync_hides_frees);
   list.named("async-named-stream-needs-context",
              "in a thread without a context, the driver API also refuses "
@@ -936,16 +951,16 @@ void add_sharing(List& list) {
              "allocation has",
              {kFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync},
              import_takes_memory);
-  list.named(
-      "pool-export-type-unchecked-later",
-      "after its first export, a pool can be exported as any handle type",
-      {kExport, kCreate, kDestroy}, type_unchecked_later);
+  list.named("pool-export-type-unchecked-later",
+             "after its first export, a pool is exported as a descriptor "
+             "whatever handle type is asked for",
+             {kExport, kCreate, kDestroy}, type_unchecked_later);
   list.named("pool-import-flags-unchecked-later",
              "after the first import of a pool, the flags are not checked",
              {kImport}, import_flags_unchecked_later);
   list.named("import-pool-allocates-in-default-stream",
-             "in the default stream, an allocation from an imported pool "
-             "succeeds",
+             "in the default stream, an allocation from an imported pool takes "
+             "memory of the default pool",
              {kFromPool, kImport, kDestroy},
              import_allocates_in_default_stream);
   list.named("import-destroy-other-thread-refused",
