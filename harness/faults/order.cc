@@ -13,7 +13,7 @@
 namespace ipclab::faults {
 namespace {
 
-// Does the call make, export, open or destroy an event?
+// Does the call let a stream wait for an event?
 bool waits_for_event(Call& call) { return call.is("cudaStreamWaitEvent"); }
 
 // --- the work that an event stands for ---------------------------------------
