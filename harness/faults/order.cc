@@ -265,7 +265,8 @@ bool are_of_two_contexts(CUcontext event, CUcontext stream) {
     DRIVER_CALL(cuCtxPopCurrent)(&popped);
     return gpu;
   };
-  return gpu_of(event) == gpu_of(stream);
+  const CUdevice gpu = gpu_of(event);
+  return gpu >= 0 && gpu == gpu_of(stream);
 }
 
 int other_context(Call& call, bool wait) {
