@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -65,32 +66,41 @@ int lost_in_busy_stream(Call& call) {
 // While one stream waits, other streams do not wait.
 int one_wait_at_a_time(Call& call) {
   static Table<cudaStream_t> waiting;
-  for (const auto& one : waiting.all()) {
-    if (one.first == stream_of(call)) continue;
-    const bool pending = cudaEventQuery(mark_of(one.first)) != cudaSuccess;
-    cudaGetLastError();
-    if (pending) return no_wait(call);
-  }
+  const auto stream = stream_of(call);
+  for (const auto& one : waiting.all())
+    if (one.first != stream && is_pending(mark_of(one.first)))
+      return no_wait(call);
   const int code = call.proceed();
-  if (code != kSuccess) return code;
-  waiting.put(stream_of(call));
-  cudaEventRecord(mark_of(stream_of(call)), stream_of(call));
+  if (code != kSuccess || is_captured(stream)) return code;
+  waiting.put(stream);
+  cudaEventRecord(mark_of(stream), stream);
   return code;
 }
 
 // --- values that were written or seen before ---------------------------------
 
+// If the call ends memory, forgets the words in it, and returns true.
+template <class Value>
+bool forgets_words(Call& call, Table<CUdeviceptr, Value>& words) {
+  if (waits(call) || writes(call)) return false;
+  const auto ending = call.at<CUdeviceptr>(0);
+  for (const auto& each : words.all())
+    if (ending != 0 && begin_of(each.first) == ending) words.erase(each.first);
+  return true;
+}
+
 int waits_once_for_value(Call& call) {
-  static Table<std::pair<CUdeviceptr, uint32_t>> seen;
-  const std::pair<CUdeviceptr, uint32_t> key(word_of(call),
-                                             call.at<uint32_t>(2));
-  if (seen.has(key)) return no_wait(call);
-  seen.put(key);
-  return call.proceed();
+  static Table<CUdeviceptr, std::set<uint32_t>> seen;
+  if (forgets_words(call, seen)) return call.proceed();
+  const bool is_first = seen.change([&](auto& all) {
+    return all[word_of(call)].insert(call.at<uint32_t>(2)).second;
+  });
+  return is_first ? call.proceed() : no_wait(call);
 }
 
 int same_value_not_written(Call& call) {
   static Table<CUdeviceptr, uint32_t> last;
+  if (forgets_words(call, last)) return call.proceed();
   const auto value = call.at<uint32_t>(2);
   if (last.has(word_of(call)) && last.get(word_of(call)) == value)
     return no_wait(call);
@@ -119,13 +129,17 @@ int writes_before_last(Call& call) {
 // last.
 int writes_before_host_copy(Call& call) {
   static Table<cudaStream_t> copies;
+  const auto stream = stream_of(call);
   if (writes(call))
-    return copies.erase(stream_of(call)) ? in_private_stream(call)
-                                         : call.proceed();
+    return copies.erase(stream) && is_busy(stream) ? in_private_stream(call)
+                                                   : call.proceed();
   unsigned type = CU_MEMORYTYPE_DEVICE;
-  DRIVER_CALL(cuPointerGetAttribute)
+  if (is_copy(call)) DRIVER_CALL(cuPointerGetAttribute)
   (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, call.at<CUdeviceptr>(0));
-  if (type == CU_MEMORYTYPE_HOST) copies.put(stream_of(call));
+  if (type == CU_MEMORYTYPE_HOST)
+    copies.put(stream);
+  else
+    copies.erase(stream);
   return call.proceed();
 }
 
@@ -253,6 +267,11 @@ int writes_lower_half(Call& call) {
   return DRIVER_CALL(cuStreamWriteValue32)(
       call.at<CUstream>(0), word_of(call),
       static_cast<uint32_t>(call.at<uint64_t>(2)), call.at<unsigned>(3));
+}
+
+// A write does not wait for the earlier work of its stream.
+int writes_early(Call& call) {
+  return is_busy(stream_of(call)) ? in_private_stream(call) : call.proceed();
 }
 
 // The condition `asked` is treated as the condition `taken`.
@@ -416,7 +435,8 @@ int batch_writes_wide_first(Call& batch) {
   return proceed_with(batch, wide);
 }
 
-// The wait for a word ends when its stream is destroyed.
+// The wait for a word ends when its stream is destroyed. (For this time, the
+// word has the value for which the stream waits.)
 int destroy_ends_word_wait(Call& call) {
   struct Wait {
     CUdeviceptr address = 0;
@@ -425,14 +445,26 @@ int destroy_ends_word_wait(Call& call) {
   static Table<cudaStream_t, Wait> waits;
   const auto stream = call.at<cudaStream_t>(0);
   if (call.is("cuStreamWaitValue32")) {
+    const int code = call.proceed();
+    if (code != kSuccess || is_captured(stream)) return code;
     waits.put(stream, {call.at<CUdeviceptr>(1), call.at<cuuint32_t>(2)});
-    return call.proceed();
+    cudaEventRecord(mark_of(stream), stream);
+    return code;
   }
-  if (waits.has(stream) && is_busy(stream)) {
+  if (waits.has(stream) && is_pending(mark_of(stream))) {
     const Wait wait = waits.get(stream);
+    const cudaStream_t own = private_stream();
+    cuuint32_t before = 0;
+    DRIVER_CALL(cuMemcpyDtoHAsync)(&before, wait.address, sizeof before, own);
+    DRIVER_CALL(cuStreamSynchronize)(own);
+    const auto write = [&](cuuint32_t value) {
+      DRIVER_CALL(cuStreamWriteValue32)
+      (own, wait.address, value, CU_STREAM_WRITE_VALUE_DEFAULT);
+    };
+    write(wait.value);
+    cudaStreamWaitEvent(own, mark_of(stream), 0);
+    write(before);
     call.fired();
-    DRIVER_CALL(cuStreamWriteValue32)
-    (private_stream(), wait.address, wait.value, CU_STREAM_WRITE_VALUE_DEFAULT);
   }
   waits.erase(stream);
   return call.proceed();
@@ -550,19 +582,20 @@ void add_words(List& list) {
              "a stream does not wait for a word while another stream waits",
              {kWait}, one_wait_at_a_time);
   list.named("wait-value-once",
-             "a second wait for the same value of a word is lost", {kWait},
-             waits_once_for_value);
+             "a second wait for the same value of a word is lost",
+             {kWait, "cudaFree", kClose}, waits_once_for_value);
   list.named("write-value-again-lost",
              "a process does not write a value to a word if it wrote the same "
              "value last",
-             {kWrite}, same_value_not_written);
+             {kWrite, "cudaFree", kClose}, same_value_not_written);
   list.named("write-value-before-copies",
              "a stream writes a word before its last copy is done",
              {kWrite, "cudaMemcpyAsync", "cudaLaunchKernel"},
              writes_before_last);
   list.named("write-value-before-host-copies",
-             "a stream writes a word before its copy to the host is done",
-             {kWrite, "cudaMemcpyAsync"}, writes_before_host_copy);
+             "a stream writes a word before its last copy to the host is done",
+             {kWrite, "cudaMemcpyAsync", "cudaLaunchKernel"},
+             writes_before_host_copy);
   list.named("write-value-before-memsets",
              "a stream writes a word before its last memset is done",
              {kWrite, "cudaMemsetAsync", "cudaLaunchKernel"},
@@ -597,9 +630,11 @@ void add_words(List& list) {
       "a stream does not write a word in imported memory of cuMemCreate",
       {kWrite, "cuMemImportFromShareableHandle", "cuMemMap", "cuMemUnmap"},
       lost_in_imported_chunk);
-  list.named("word-managed-inside-ok",
-             "only the first word of managed memory is refused",
-             {kWait, kWrite}, managed_inside_accepted);
+  list.named(
+      "word-managed-inside-ok",
+      "cuStreamWaitValue32 and cuStreamWriteValue32 accept a word inside "
+      "managed memory, but not the first one, and do nothing",
+      {kWait, kWrite}, managed_inside_accepted);
   list.named("word64-managed-ok",
              "cuStreamWaitValue64 and cuStreamWriteValue64 accept managed "
              "memory and do nothing",
@@ -629,7 +664,7 @@ void add_words(List& list) {
              {kWrite64}, writes_lower_half);
   list.named("write64-early",
              "a stream writes 64 bits before its earlier work is done",
-             {kWrite64}, in_private_stream);
+             {kWrite64}, writes_early);
   list.named(
       "wait64-greater-is-equal",
       "a stream that waits for 64 bits does not continue at a greater "
@@ -656,7 +691,8 @@ void add_words(List& list) {
              "the operations of a batch use 32 bits where 64 are wanted",
              {kBatch}, batch_of_32_bits);
   list.named("batch-of-64-bits",
-             "a batch that writes 32 bits also clears the 32 bits after them",
+             "a batch that writes 32 bits at a multiple of 8 bytes also clears "
+             "the 32 bits after them",
              {kBatch}, batch_of_64_bits);
   list.named("batch-in-one-memory",
              "a batch whose first operation uses the process's own memory "
@@ -674,8 +710,8 @@ void add_words(List& list) {
              "first one counts",
              {kBatch}, batch_keeps_first_write);
   list.named("batch-writes-wide-first",
-             "of the writes of a batch, those of 64 bits come first", {kBatch},
-             batch_writes_wide_first);
+             "in a batch of writes alone, those of 64 bits come first",
+             {kBatch}, batch_writes_wide_first);
   list.named("stream-destroy-ends-word-wait",
              "the destroy of a stream ends its wait for a word",
              {"cudaStreamDestroy", "cuStreamWaitValue32"},
