@@ -44,26 +44,30 @@ int in_private_stream(Call& call) {
 
 // --- words: work of one kind -------------------------------------------------
 
-// Is this the first call in its stream after a wait for a word?
+// Is this the first call in its stream after a wait for a word, which the
+// stream still waits for?
 bool is_next_after_wait(Call& call) {
   static Table<cudaStream_t> waiting;
+  const auto stream = stream_of(call);
   if (waits(call)) {
-    waiting.put(stream_of(call));
+    waiting.put(stream);
     return false;
   }
-  return waiting.erase(stream_of(call));
+  return waiting.erase(stream) && is_busy(stream);
 }
 
 // A host function directly after the wait for a word does not wait.
 int host_function_not_held(Call& call) {
-  return is_next_after_wait(call) ? in_private_stream(call) : call.proceed();
+  return is_next_after_wait(call) && call.is("cudaLaunchHostFunc")
+             ? in_private_stream(call)
+             : call.proceed();
 }
 
 // A copy of one direction directly after the wait for a word does not wait.
 template <cudaMemcpyKind kind>
 int copy_not_held(Call& call) {
-  return is_next_after_wait(call) && call.is_runtime() &&
-                 call.at<cudaMemcpyKind>(3) == kind
+  return is_next_after_wait(call) && call.is("cudaMemcpyAsync") &&
+                 call.is_runtime() && call.at<cudaMemcpyKind>(3) == kind
              ? in_private_stream(call)
              : call.proceed();
 }
@@ -71,7 +75,7 @@ int copy_not_held(Call& call) {
 // The record of an event for several processes, directly after the wait for a
 // word, does not wait.
 int shared_record_not_held(Call& call) {
-  if (!waits(call) && !records(call)) return noted_event(call);
+  if (keeps_events(call)) return noted_event(call);
   return is_next_after_wait(call) && shared_event(call) != nullptr
              ? in_private_stream(call)
              : call.proceed();
@@ -80,41 +84,56 @@ int shared_record_not_held(Call& call) {
 // A word is written before the host function that was submitted to its stream
 // last.
 int word_before_host_function(Call& call) {
-  static Table<cudaStream_t, bool> last_is_concerned;
+  static Table<cudaStream_t> concerned;
+  const auto stream = stream_of(call);
   if (call.is("cuStreamWriteValue32"))
-    return last_is_concerned.get(stream_of(call)) ? in_private_stream(call)
-                                                  : call.proceed();
-  last_is_concerned.put(stream_of(call), call.is("cudaLaunchHostFunc"));
+    return concerned.erase(stream) && is_busy(stream) ? in_private_stream(call)
+                                                      : call.proceed();
+  if (call.is("cudaLaunchHostFunc"))
+    concerned.put(stream);
+  else
+    concerned.erase(stream);
   return call.proceed();
 }
 
-// The streams that were told to wait for a word, and the events that were
-// recorded in them while they waited.
-Table<cudaStream_t> told_to_wait;
+// The streams that were told to wait for a word, with their contexts, and the
+// events that were recorded in them while they waited.
+Table<cudaStream_t, CUcontext> told_to_wait;
 Table<cudaEvent_t> behind_a_word;
 
-// Updates these tables. Returns false if the call does not concern them.
-bool note_wait(Call& call) {
-  if (waits(call)) {
-    told_to_wait.put(stream_of(call));
-  } else if (call.is("cudaStreamDestroy")) {
+// Does the stream wait for a word now?
+bool waits_for_word(cudaStream_t stream) {
+  return told_to_wait.has(stream) && is_pending(mark_of(stream));
+}
+
+// Does the call concern these tables?
+bool concerns_waits(Call& call) {
+  return waits(call) || call.is("cudaStreamDestroy") || records(call);
+}
+
+// Proceeds and updates these tables.
+int noted_wait(Call& call) {
+  if (call.is("cudaStreamDestroy")) {
     told_to_wait.erase(call.at<cudaStream_t>(0));
   } else if (records(call)) {
     const auto event = call.value<cudaEvent_t>(kEvent);
-    if (told_to_wait.has(stream_of(call)) && is_busy(stream_of(call)))
+    if (waits_for_word(stream_of(call)))
       behind_a_word.put(event);
     else
       behind_a_word.erase(event);
-  } else {
-    return false;
   }
-  return true;
+  const int code = call.proceed();
+  if (code == kSuccess && waits(call) && !is_captured(stream_of(call))) {
+    told_to_wait.put(stream_of(call), current_context());
+    cudaEventRecord(mark_of(stream_of(call)), stream_of(call));
+  }
+  return code;
 }
 
 // A stream does not wait for an event that was recorded after the wait for a
 // word.
 int event_behind_word_holds_nothing(Call& call) {
-  if (note_wait(call)) return call.proceed();
+  if (concerns_waits(call)) return noted_wait(call);
   const auto event = call.value<cudaEvent_t>(kEvent);
   return behind_a_word.has(event) && is_pending(event) ? no_wait(call)
                                                        : call.proceed();
@@ -122,21 +141,20 @@ int event_behind_word_holds_nothing(Call& call) {
 
 // A host does not wait for work that waits for a word.
 int host_does_not_wait(Call& call) {
-  if (note_wait(call)) return call.proceed();
+  if (concerns_waits(call)) return noted_wait(call);
   // A query needs a context, and a new thread has none yet.
   if (current_context() == nullptr) cudaFree(nullptr);
-  bool waits_for_word = false;
+  bool concerned = false;
   if (call.is("cudaStreamSynchronize")) {
-    waits_for_word =
-        told_to_wait.has(stream_of(call)) && is_busy(stream_of(call));
+    concerned = waits_for_word(stream_of(call));
   } else if (call.is("cudaEventSynchronize")) {
     const auto event = call.value<cudaEvent_t>(kEvent);
-    waits_for_word = behind_a_word.has(event) && is_pending(event);
+    concerned = behind_a_word.has(event) && is_pending(event);
   } else {
-    for (const auto& one : told_to_wait.all())
-      waits_for_word |= is_busy(one.first);
+    for (const auto& [stream, context] : told_to_wait.all())
+      concerned |= context == current_context() && waits_for_word(stream);
   }
-  return waits_for_word ? no_wait(call) : call.proceed();
+  return concerned ? no_wait(call) : call.proceed();
 }
 
 // --- words: numbers and batches ----------------------------------------------
@@ -158,10 +176,15 @@ int signed_comparison(Call& call) {
 
 // A wait for a greater value computes the difference the wrong way round: a
 // word that is half of all numbers away counts as greater.
+// (The fault looks at the word once, when the wait is queued.)
 int half_away_is_greater(Call& call) {
   uint32_t now = 0;
+  // A synchronous copy would wait for other streams.
   return call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_GEQ &&
-                 DRIVER_CALL(cuMemcpyDtoH)(&now, word_of(call), sizeof now) ==
+                 DRIVER_CALL(cuMemcpyDtoHAsync)(&now, word_of(call), sizeof now,
+                                                private_stream()) ==
+                     CUDA_SUCCESS &&
+                 DRIVER_CALL(cuStreamSynchronize)(private_stream()) ==
                      CUDA_SUCCESS &&
                  now - call.at<uint32_t>(2) == 0x80000000
              ? no_wait(call)
@@ -172,7 +195,10 @@ using Operations = std::vector<CUstreamBatchMemOpParams>;
 
 Operations operations_of(Call& batch) {
   const auto* const list = batch.at<CUstreamBatchMemOpParams*>(2);
-  return Operations(list, list + batch.at<unsigned>(1));
+  const auto count = batch.at<unsigned>(1);
+  // The driver has to refuse 256 operations and more.
+  return list == nullptr || count >= 256 ? Operations{}
+                                         : Operations(list, list + count);
 }
 int proceed_with(Call& batch, Operations& list) {
   batch.at<CUstreamBatchMemOpParams*>(2) = list.data();
@@ -256,8 +282,11 @@ int word_attached_to_host_accepted(Call& call) {
   if (!call.is("cudaMallocManaged"))
     return code != kSuccess && on_host.has(word_of(call)) ? accepted(call)
                                                           : code;
-  if (code == kSuccess && call.at<unsigned>(2) == cudaMemAttachHost)
+  if (code != kSuccess) return code;
+  if (call.at<unsigned>(2) == cudaMemAttachHost)
     on_host.put(*call.at<CUdeviceptr*>(0));
+  else
+    on_host.erase(*call.at<CUdeviceptr*>(0));
   return code;
 }
 
@@ -2225,24 +2254,37 @@ constexpr auto kImport = "cuMemImportFromShareableHandle";
 constexpr auto kExport = "cuMemExportToShareableHandle";
 
 void add_words_and_waits(List& list) {
+  // A wait, and all calls after which later work does not follow it directly.
+  const std::initializer_list<const char*> kAfterWait = {kWait,
+                                                         kWrite,
+                                                         kBatch,
+                                                         "cudaMemcpyAsync",
+                                                         "cudaMemcpy2DAsync",
+                                                         "cudaMemsetAsync",
+                                                         "cudaMemset2DAsync",
+                                                         "cudaLaunchKernel",
+                                                         "cudaLaunchHostFunc",
+                                                         "cudaGraphLaunch",
+                                                         "cudaEventRecord"};
   list.named("wait-value-holds-no-host-functions",
              "a host function directly after the wait for a word does not wait",
-             {kWait, "cudaLaunchHostFunc", "cudaLaunchKernel"},
-             host_function_not_held);
+             kAfterWait, host_function_not_held);
   list.named("wait-value-holds-no-uploads",
              "a copy from the host directly after the wait for a word does not "
              "wait",
-             {kWait, "cudaMemcpyAsync"}, copy_not_held<cudaMemcpyHostToDevice>);
+             kAfterWait, copy_not_held<cudaMemcpyHostToDevice>);
   list.named("wait-value-holds-no-downloads",
              "a copy to the host directly after the wait for a word does not "
              "wait",
-             {kWait, "cudaMemcpyAsync"}, copy_not_held<cudaMemcpyDeviceToHost>);
-  list.named("wait-value-holds-no-shared-records",
-             "the record of an event for several processes, directly after the "
-             "wait for a word, does not wait",
-             {kWait, "cudaEventRecord", "cudaEventCreateWithFlags",
-              "cudaEventDestroy"},
-             shared_record_not_held);
+             kAfterWait, copy_not_held<cudaMemcpyDeviceToHost>);
+  list.named(
+      "wait-value-holds-no-shared-records",
+      "the record of an event for several processes, directly after the "
+      "wait for a word, does not wait",
+      {kWait, kWrite, kBatch, "cudaMemcpyAsync", "cudaMemsetAsync",
+       "cudaLaunchKernel", "cudaLaunchHostFunc", "cudaGraphLaunch",
+       "cudaEventRecord", "cudaEventCreateWithFlags", "cudaEventDestroy"},
+      shared_record_not_held);
   list.named("write-value-before-host-functions",
              "a stream writes a word before its last host function is done",
              {kWrite, "cudaLaunchHostFunc", "cudaLaunchKernel"},
@@ -2267,16 +2309,20 @@ void add_words_and_waits(List& list) {
       {kWait, "cudaEventRecord", "cudaStreamDestroy", "cudaEventSynchronize"},
       host_does_not_wait);
   list.named("wait-greater-is-signed",
-             "a wait for a greater value compares signed numbers", {kWait},
-             signed_comparison<int32_t>);
+             "a wait for the largest signed number or a greater one ends only "
+             "at this number: it compares signed numbers",
+             {kWait}, signed_comparison<int32_t>);
   list.named("wait64-greater-is-signed",
-             "a wait for a greater value of 64 bits compares signed numbers",
+             "a wait of 64 bits for the largest signed number or a greater one "
+             "ends only at this number: it compares signed numbers",
              {"cuStreamWaitValue64"}, signed_comparison<int64_t>);
   list.named("wait-greater-half-away",
-             "a word that is half of all numbers away counts as greater",
+             "a wait for a greater value is lost if the word is then half of "
+             "all numbers away",
              {kWait}, half_away_is_greater);
   list.named("batch-greater-is-signed",
-             "in a batch, a wait for a greater value compares signed numbers",
+             "in a batch, a wait for the largest signed number or a greater "
+             "one ends only at this number: it compares signed numbers",
              {kBatch}, signed_comparison_in_batch);
   list.named("batch-waits-once", "a batch waits only once", {kBatch},
              batch_waits_once);
@@ -2294,8 +2340,9 @@ void add_words_and_waits(List& list) {
              "a stream waits only for the first word of pinned host memory",
              {kWait}, word_inside_host_memory_lost);
   list.named("word-attached-to-host-ok",
-             "a word in managed memory is accepted if this memory is attached "
-             "to the host",
+             "cuStreamWaitValue32 and cuStreamWriteValue32 accept the first "
+             "word of managed memory that is attached to the host, and do "
+             "nothing",
              {kWait, kWrite, "cudaMallocManaged"},
              word_attached_to_host_accepted);
   list.named("write-value-clears-word-before",
