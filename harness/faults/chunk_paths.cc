@@ -379,6 +379,11 @@ int same_memory_keeps_access(Call& call) {
       if (each.first - begin < call.at<size_t>(1)) former.erase(each.first);
     return code;
   }
+  if (call.is("cuMemCreate")) {  // with the number of earlier memory
+    for (const auto& each : former.all())
+      if (each.second.first == *call.at<Chunk*>(0)) former.erase(each.first);
+    return code;
+  }
   const auto before = former.get(begin);
   if (former.has(begin) && before.first == call.at<Chunk>(3) &&
       before.second != 0 &&
@@ -387,7 +392,7 @@ int same_memory_keeps_access(Call& call) {
   return code;
 }
 
-// Addresses where memory could only be read stay so for the next mapping.
+// Addresses where memory could only be read stay so for all later mappings.
 int addresses_stay_read_only(Call& call) {
   static auto& marked = *new Table<CUdeviceptr>;
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
@@ -408,10 +413,13 @@ int addresses_stay_read_only(Call& call) {
   return code;
 }
 
-// Of a list of two accesses, only the first one is checked.
+// Of a list of two accesses, only the first one is checked. If the second one
+// is wrong, it is left out.
 int second_access_unchecked(Call& set) {
   const int code = set.proceed();
-  return code != kSuccess && set.at<size_t>(3) == 2 ? accepted(set) : code;
+  if (code == kSuccess || set.at<size_t>(3) != 2) return code;
+  set.at<size_t>(3) = 1;
+  return set.proceed() == kSuccess ? accepted(set) : code;
 }
 
 // Access is accepted for the number after the last GPU.
@@ -443,18 +451,23 @@ int list_has_one_access(Call& set) {
 
 // --- addresses ---------------------------------------------------------------
 
-// All reservations with an alignment wider than a granule get the addresses of
-// the first of them.
+// Reservations of one size with an alignment wider than a granule get the
+// addresses of the first of them.
 int wide_alignments_overlap(Call& call) {
   static std::atomic<CUdeviceptr> shared{0};
+  static std::atomic<size_t> bytes{0};
   static std::atomic<int> users{0};
-  if (call.is("cuMemAddressFree"))
-    return call.at<CUdeviceptr>(0) == shared && --users > 0 ? no_wait(call)
-                                                            : call.proceed();
+  if (call.is("cuMemAddressFree")) {
+    if (call.at<CUdeviceptr>(0) != shared) return call.proceed();
+    if (--users > 0) return no_wait(call);
+    shared = 0;
+    return call.proceed();
+  }
   if (call.at<size_t>(2) <= kGranule ||
       call.at<size_t>(2) % (2 * kGranule) != 0)
     return call.proceed();
-  if (shared % call.at<size_t>(2) == 0 && shared != 0) {
+  if (shared % call.at<size_t>(2) == 0 && shared != 0 &&
+      call.at<size_t>(1) == bytes) {
     *call.at<CUdeviceptr*>(0) = shared;
     ++users;
     return no_wait(call);
@@ -462,6 +475,7 @@ int wide_alignments_overlap(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess && shared == 0) {
     shared = *call.at<CUdeviceptr*>(0);
+    bytes = call.at<size_t>(1);
     users = 1;
   }
   return code;
@@ -664,7 +678,8 @@ int unmap_ends_first_only(Call& call) {
 // After memory was created for descriptors, later memory without handle types
 // can be exported, too.
 int exported_like_earlier(Call& call) {
-  static Table<Chunk> plain;  // created after memory for descriptors
+  // The sizes of memory that was created after memory for descriptors.
+  static Table<Chunk, size_t> plain;
   static std::atomic<bool> shareable{false};
   const int code = call.proceed();
   if (call.is("cuMemCreate")) {
@@ -674,20 +689,21 @@ int exported_like_earlier(Call& call) {
         call.at<const CUmemAllocationProp*>(2)->requestedHandleTypes;
     if (types == kFd) shareable = true;
     if (types == CU_MEM_HANDLE_TYPE_NONE && shareable)
-      plain.put(*call.at<Chunk*>(0));
+      plain.put(*call.at<Chunk*>(0), call.at<size_t>(1));
     return code;
   }
   if (code == kSuccess || call.at<CUmemAllocationHandleType>(2) != kFd ||
       !plain.has(call.at<Chunk>(1)))
     return code;
-  const Chunk other = new_chunk(kGranule, on_gpu(0), kFd);
+  const Chunk other = new_chunk(plain.get(call.at<Chunk>(1)), on_gpu(0), kFd);
+  if (other == 0) return code;
   const CUresult exported = DRIVER_CALL(cuMemExportToShareableHandle)(
       call.at<void*>(0), other, kFd, 0);
   DRIVER_CALL(cuMemRelease)(other);
   return exported == CUDA_SUCCESS ? accepted(call) : code;
 }
 
-// A refused export keeps the memory for ever.
+// A refused export of mapped memory keeps this memory for ever.
 int refused_export_leaks(Call& call) {
   const int code = noted_chunks(call);
   if (!call.is("cuMemExportToShareableHandle") || code == kSuccess) return code;
@@ -696,7 +712,8 @@ int refused_export_leaks(Call& call) {
   return code;
 }
 
-// A refused import of a good descriptor keeps the memory for ever.
+// An import of a good descriptor with the type WIN32 is refused, but keeps the
+// memory for ever.
 int refused_import_leaks(Call& call) {
   const int code = call.proceed();
   Chunk kept = 0;
@@ -711,8 +728,10 @@ int refused_import_leaks(Call& call) {
 // Memory to which a second GPU had access is never given back.
 int second_gpu_keeps_memory(Call& call) {
   const int code = noted_chunks(call);
-  if (code != kSuccess || !call.is("cuMemSetAccess") ||
-      call.at<const CUmemAccessDesc*>(2)->location.id != 1)
+  if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
+  const auto& [location, flags] = *call.at<const CUmemAccessDesc*>(2);
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE || location.id != 1 ||
+      flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
     return code;
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   if (begin != 0 && retain(begin) != 0) call.fired();
@@ -725,6 +744,8 @@ Table<Chunk, CUcontext> import_contexts;
 void note_context(Call& call) {
   if (call.is("cuMemImportFromShareableHandle"))
     import_contexts.put(*call.at<Chunk*>(0), current_context());
+  else if (call.is("cuMemCreate"))  // with the number of an earlier import
+    import_contexts.erase(*call.at<Chunk*>(0));
 }
 
 // The end of a context unmaps the memory that was imported while it was
@@ -853,16 +874,26 @@ int node_gets_legacy_handle(Call& call) {
 
 // --- graphs ------------------------------------------------------------------
 
-// The driver API accepts a handle type for the memory of a graph's node.
+// The driver API accepts a handle type for the memory of a graph's node, but
+// adds no node.
 int node_with_handle_type(Call& call) {
   const int code = call.proceed();
-  return code != kSuccess && !call.is_runtime() ? accepted(call) : code;
+  return code != kSuccess && !call.is_runtime() &&
+                 call.at<CUDA_MEM_ALLOC_NODE_PARAMS*>(4)
+                         ->poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE
+             ? accepted(call)
+             : code;
 }
 
-// The call that adds a node of any type accepts a handle type.
+// The call that adds a node of any type accepts a handle type, but adds no
+// node.
 int any_node_with_handle_type(Call& call) {
   const int code = call.proceed();
-  return code != kSuccess ? accepted(call) : code;
+  const auto& wanted = *call.at<const CUgraphNodeParams*>(5);
+  return code != kSuccess && wanted.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+                 wanted.alloc.poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE
+             ? accepted(call)
+             : code;
 }
 
 // The export of a pointer accepts the memory of a graph's node.
@@ -2359,7 +2390,8 @@ void add_words_and_waits(List& list) {
 
 void add_access_and_addresses(List& list) {
   list.named("readonly-device-copy-ok",
-             "a copy from device to device writes memory that can only be read",
+             "cudaMemcpy from device to device writes memory that can only be "
+             "read",
              {"cudaMemcpy", kMap, kUnmap}, writes_without_access);
   list.named("readonly-rectangle-ok",
              "the memset of a rectangle writes memory that can only be read",
@@ -2374,30 +2406,32 @@ void add_access_and_addresses(List& list) {
              "a batch writes a word in memory that can only be read",
              {kBatch, kMap, kUnmap}, writes_without_access);
   list.named("readonly-not-copied",
-             "a copy from device to device moves nothing out of memory that "
-             "can only be read",
+             "cudaMemcpy from device to device moves nothing out of memory "
+             "that can only be read",
              {"cudaMemcpy", kMap, kUnmap}, read_only_not_copied);
   list.named("same-memory-keeps-access",
              "memory that is mapped again at its old address has its old "
              "access",
-             {kMap, kUnmap, kAddressFree}, same_memory_keeps_access);
+             {kMap, kUnmap, kAddressFree, kCreate}, same_memory_keeps_access);
   list.named("addresses-stay-read-only",
-             "addresses where memory could only be read stay so for the next "
-             "mapping",
+             "addresses where memory could only be read stay so for all later "
+             "mappings",
              {kMap, kUnmap, kAddressFree, kSetAccess},
              addresses_stay_read_only);
   list.named("setaccess-second-unchecked",
              "of a list of two accesses only the first one is checked",
              {kSetAccess}, second_access_unchecked);
   list.named("setaccess-after-last-gpu",
-             "access is accepted for the number after the last GPU",
+             "cuMemSetAccess for the number after the last GPU succeeds and "
+             "does nothing",
              {kSetAccess}, access_after_last_gpu);
   list.named("setaccess-list-raises-second",
              "a list with reading and writing for one GPU also lets the other "
              "GPU write, which may only read",
              {kSetAccess}, list_has_one_access, 2);
   list.named("reserve-wide-overlaps",
-             "reservations with a wide alignment get the same addresses",
+             "reservations of one size with a wide alignment get the same "
+             "addresses",
              {kReserve, kAddressFree}, wide_alignments_overlap);
   list.named("reserve-over-host-memory",
              "a wanted address is given although memory of the host is there",
@@ -2411,8 +2445,8 @@ void add_access_and_addresses(List& list) {
              {"cudaMemcpy", kMap, kUnmap},
              copy_ends_with_chunk<cudaMemcpyDeviceToDevice>);
   list.named("async-copy-ends-with-chunk",
-             "an asynchronous copy from device to device ends where the first "
-             "of several chunks ends",
+             "cudaMemcpyAsync from device to device ends where the first of "
+             "several chunks ends",
              {"cudaMemcpyAsync", kMap, kUnmap},
              copy_ends_with_chunk<cudaMemcpyDeviceToDevice>);
 }
@@ -2423,7 +2457,8 @@ void add_lives_and_places(List& list) {
              "import of the same memory",
              {kRetain, kImport, kRelease, kMap}, retain_gives_first_import);
   list.named("retained-release-clears",
-             "the release of a retained handle clears memory that is mapped",
+             "the second release of a handle that was retained clears memory "
+             "that is still mapped",
              {kRetain, kRelease, kImport, kCreate, kMap, kUnmap},
              retained_release_clears);
   list.named("imports-of-threads-mixed",
@@ -2433,11 +2468,11 @@ void add_lives_and_places(List& list) {
   list.named("node-memory-dies-with-exporter",
              "memory on a node of the host is cleared when its exporter unmaps "
              "it",
-             {kCreate, kExport, kMap, kUnmap}, exported_node_cleared);
+             {kCreate, kImport, kExport, kMap, kUnmap}, exported_node_cleared);
   list.named("first-mapping-clears",
-             "memory is cleared when its creator maps it for the first time "
-             "after the export",
-             {kCreate, kExport, kMap, kUnmap, kSetAccess},
+             "memory that was exported before its creator has mapped it is "
+             "cleared when the creator maps it",
+             {kCreate, kImport, kExport, kMap, kUnmap, kSetAccess},
              first_mapping_clears);
   list.named(
       "released-without-properties",
@@ -2450,14 +2485,15 @@ void add_lives_and_places(List& list) {
              "succeeds, and unmaps only the first one",
              {kMap, kUnmap}, unmap_ends_first_only);
   list.named("exported-like-earlier",
-             "after memory was created for descriptors, later memory without "
-             "handle types can be exported, too",
+             "after memory was created for descriptors, the export of later "
+             "memory without handle types gives a descriptor of other memory",
              {kCreate, kExport}, exported_like_earlier);
   list.named("refused-export-leaks",
-             "a refused export keeps the memory for ever",
+             "a refused export of mapped memory keeps this memory for ever",
              {kExport, kMap, kUnmap}, refused_export_leaks);
   list.named("refused-import-leaks",
-             "a refused import of a good descriptor keeps the memory for ever",
+             "an import of a good descriptor that is refused because of the "
+             "type WIN32 keeps the memory for ever",
              {kImport}, refused_import_leaks);
   list.named("second-gpu-keeps-memory",
              "memory to which a second GPU had access is never given back",
@@ -2465,11 +2501,13 @@ void add_lives_and_places(List& list) {
   list.named("context-end-unmaps-imports",
              "the end of a context unmaps the memory that was imported while "
              "it was current",
-             {"cuCtxDestroy", kImport, kMap, kUnmap}, context_end_unmaps);
+             {"cuCtxDestroy", kImport, kCreate, kMap, kUnmap},
+             context_end_unmaps);
   list.named("import-copied-in-own-context",
-             "a copy moves imported memory only in the context in which it was "
-             "imported",
-             {"cudaMemcpy", kImport, kMap, kUnmap}, copied_only_in_its_context);
+             "a synchronous copy moves imported memory only in the context in "
+             "which it was imported",
+             {"cudaMemcpy", kImport, kCreate, kMap, kUnmap},
+             copied_only_in_its_context);
   list.named("import-of-second-gpu-fresh",
              "an import of memory of the second GPU is new memory", {kImport},
              second_gpus_import_is_new, 2);
@@ -2483,10 +2521,12 @@ void add_lives_and_places(List& list) {
              {"cuMemGetAllocationPropertiesFromHandle", kImport},
              node_import_told_as_gpu);
   list.named("node-import-copy-lost",
-             "a copy does not reach imported memory on a node of the host",
+             "a synchronous copy does not reach imported memory on a node of "
+             "the host",
              {"cudaMemcpy", kImport, kMap, kUnmap}, node_import_not_reached);
   list.named("node-import-set-lost",
-             "a memset does not reach imported memory on a node of the host",
+             "a synchronous memset does not reach imported memory on a node of "
+             "the host",
              {"cudaMemset", kImport, kMap, kUnmap}, node_import_not_reached);
   list.named("node-usable-before-access",
              "the CPU can use mapped memory on a node of the host before it "
@@ -2498,11 +2538,12 @@ void add_lives_and_places(List& list) {
              "opens other memory",
              {"cudaIpcGetMemHandle", kMap, kUnmap}, node_gets_legacy_handle);
   list.named("graph-node-ipc-by-driver",
-             "the driver API accepts a handle type for the memory of a graph",
+             "cuGraphAddMemAllocNode with a handle type succeeds and adds no "
+             "node",
              {"cudaGraphAddMemAllocNode"}, node_with_handle_type);
   list.named("graph-node-ipc-of-any-type",
-             "the call that adds a node of any type accepts a handle type for "
-             "the memory of a graph",
+             "cudaGraphAddNode and cuGraphAddNode with a handle type for "
+             "memory succeed and add no node",
              {"cudaGraphAddNode"}, any_node_with_handle_type);
   list.named("graph-memory-exported",
              "the export of a pointer accepts the memory of a graph, and gives "
@@ -2617,8 +2658,8 @@ void add_neighbours_and_parts(List& list) {
              "mapping before",
              {kMap, kSetAccess, kAddressFree}, remap_keeps_second_gpu, 2);
   list.named("async-upload-ends-with-chunk",
-             "an asynchronous copy from the host to several chunks side by "
-             "side fills only the first one",
+             "cudaMemcpyAsync from the host to several chunks side by side "
+             "fills only the first one",
              {"cudaMemcpyAsync", kMap, kUnmap},
              copy_ends_with_chunk<cudaMemcpyHostToDevice>);
   list.named("read-only-async-copy-written",
@@ -2680,8 +2721,8 @@ void add_neighbours_and_parts(List& list) {
 
 void add_borders(List& list) {
   list.named("fresh-mapping-copied-to",
-             "a copy from device to device writes a mapping to which no access "
-             "was set",
+             "cudaMemcpy from device to device writes a mapping to which no "
+             "access was set",
              {"cudaMemcpy", kMap, kUnmap},
              writes_without_access<CU_MEM_ACCESS_FLAGS_PROT_NONE>);
   list.named("fresh-mapping-set",
