@@ -786,19 +786,33 @@ int copied_only_in_its_context(Call& call) {
 
 // --- the place of memory -----------------------------------------------------
 
-// An import of memory of the second GPU is new memory.
-int second_gpus_import_is_new(Call& call) {
+// Maps other memory instead. The table has the memory that the program named.
+int map_instead(Call& call, Chunk other) {
+  const Chunk own = std::exchange(call.at<Chunk>(3), other);
   const int code = call.proceed();
+  call.at<Chunk>(3) = own;
+  DRIVER_CALL(cuMemRelease)(other);
   if (code != kSuccess) return code;
-  auto& made = *call.at<Chunk*>(0);
-  const CUmemLocation place = properties_of(made).location;
-  if (place.type != CU_MEM_LOCATION_TYPE_DEVICE || place.id != 1) return code;
-  const Chunk other = new_chunk(kGranule, place);
-  if (other == 0) return code;
-  DRIVER_CALL(cuMemRelease)(made);
-  made = other;
+  note_chunks(call);
   call.fired();
   return code;
+}
+
+// Maps new memory of the same size and at the same place instead.
+int map_new_instead(Call& call) {
+  const Chunk other =
+      new_chunk(call.at<size_t>(1), properties_of(call.at<Chunk>(3)).location);
+  return other == 0 ? noted_chunks(call) : map_instead(call, other);
+}
+
+// Each mapping of an import of memory of the second GPU is new memory.
+int second_gpus_import_is_new(Call& call) {
+  if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)))
+    return noted_chunks(call);
+  const CUmemLocation place = properties_of(call.at<Chunk>(3)).location;
+  return place.type == CU_MEM_LOCATION_TYPE_DEVICE && place.id == 1
+             ? map_new_instead(call)
+             : noted_chunks(call);
 }
 
 // The GPU of imported memory is reported as the current GPU.
@@ -930,8 +944,8 @@ int second_fabric_handle_elsewhere(Call& call) {
   return call.proceed();
 }
 
-// Memory that was exported by a fabric handle is cleared when its exporter
-// unmaps it.
+// Memory that was exported and may have a fabric handle is cleared when its
+// exporter unmaps it.
 int exported_fabric_cleared(Call& call) {
   if (call.is("cuMemUnmap")) {
     const CUdeviceptr begin = call.at<CUdeviceptr>(0);
@@ -1121,13 +1135,16 @@ int copies_end_at_16(Call& batch) {
 
 // Only the flags of the first copy of a batch are checked.
 int second_copy_unchecked(Call& batch) {
-  const bool applies =
-      batch.at<size_t>(0) == 2 && batch.at<Copy*>(1)[1].flags != 0;
-  const int code = batch.proceed();
-  return code != kSuccess && applies ? accepted(batch) : code;
+  std::vector<Copy> list = copies_of(batch);
+  bool changed = false;
+  for (size_t i = 1; i < list.size(); ++i) {
+    changed |= list[i].flags != 0;
+    list[i].flags = 0;
+  }
+  return changed ? proceed_with(batch, list) : batch.proceed();
 }
 
-// The legacy default stream is accepted by its name.
+// The legacy default stream is accepted by its name, but does nothing.
 int legacy_stream_by_name(Call& batch) {
   const bool applies = stream_of(batch) == cudaStreamLegacy;
   const int code = batch.proceed();
@@ -1201,23 +1218,22 @@ int never_mapped_is_kept(Call& call) {
 }
 
 // After the creator has released its memory, a descriptor can be imported once.
-// A later import is new memory.
+// The mapping of a later import is new memory.
 int later_import_after_release_new(Call& call) {
   static std::atomic<int> so_far{0};
+  static auto& later = *new Table<Chunk>;
+  if (call.is("cuMemMap"))
+    return later.has(call.at<Chunk>(3)) ? map_new_instead(call)
+                                        : noted_chunks(call);
   const bool gives_up =
       call.is("cuMemRelease") && exports.has(call.at<Chunk>(0));
   const int code = noted_chunks(call);
   if (code != kSuccess) return code;
   if (gives_up) tell_processes("released", 1);
-  if (!call.is("cuMemImportFromShareableHandle") || told("released", 0) == 0 ||
-      ++so_far < 2)
-    return code;
-  auto& made = *call.at<Chunk*>(0);
-  const Chunk other = new_chunk(kGranule, properties_of(made).location);
-  if (other == 0) return code;
-  DRIVER_CALL(cuMemRelease)(made);
-  made = other;
-  call.fired();
+  const bool is_import = call.is("cuMemImportFromShareableHandle");
+  if (is_import || call.is("cuMemCreate")) later.erase(*call.at<Chunk*>(0));
+  if (is_import && told("released", 0) != 0 && ++so_far >= 2)
+    later.put(*call.at<Chunk*>(0));
   return code;
 }
 
@@ -1246,23 +1262,29 @@ int exported_has_no_types(Call& call) {
   return code;
 }
 
+// The size of the largest mapping of memory so far.
+Table<Chunk, size_t> largest;
+
+// Proceeds and updates this table.
+int noted_largest(Call& call) {
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  if (call.is("cuMemMap")) {
+    const auto chunk = call.at<Chunk>(3);
+    largest.put(chunk, std::max(largest.get(chunk), call.at<size_t>(1)));
+  } else if (!call.is("cuMemUnmap")) {  // memory is created or imported
+    largest.erase(*call.at<Chunk*>(0));
+  }
+  return code;
+}
+
 // The mapping of a part of an import is new memory. (The fault knows the size
 // of an import from an earlier mapping.)
 int mapped_part_is_new(Call& call) {
-  static auto& largest = *new Table<Chunk, size_t>;
-  if (!call.is("cuMemMap")) return noted_chunks(call);
-  auto& chunk = call.at<Chunk>(3);
-  const auto bytes = call.at<size_t>(1);
-  if (!imports.has(chunk) || bytes >= largest.get(chunk)) {
-    largest.put(chunk, bytes);
-    return noted_chunks(call);
-  }
-  const Chunk own = std::exchange(chunk, new_chunk(bytes, on_gpu(0)));
-  const int code = call.proceed();
-  if (code == kSuccess) call.fired();
-  if (chunk != 0) DRIVER_CALL(cuMemRelease)(chunk);
-  chunk = own;
-  return code;
+  return call.is("cuMemMap") && imports.has(call.at<Chunk>(3)) &&
+                 call.at<size_t>(1) < largest.get(call.at<Chunk>(3))
+             ? map_new_instead(call)
+             : noted_largest(call);
 }
 
 // When a range is unmapped, the mapping before it loses access.
@@ -1309,14 +1331,18 @@ int too_much_is_created(Call& call) {
   return call.proceed() == kSuccess ? accepted(call) : code;
 }
 
-// The descriptor of an import stands for new memory.
+// The descriptor of an import stands for new memory. (The creator tells its
+// size.)
 template <CUmemAllocationHandleType type>
 int exported_import_is_new(Call& call) {
+  constexpr auto kSize = "exported-size";
   if (!call.is("cuMemExportToShareableHandle")) return noted_chunks(call);
   auto& chunk = call.at<Chunk>(1);
+  if (created.has(chunk)) tell_processes(kSize, created.get(chunk));
   if (!imports.has(chunk) || call.at<CUmemAllocationHandleType>(2) != type)
     return noted_chunks(call);
-  const Chunk other = new_chunk(kGranule, properties_of(chunk).location, type);
+  const Chunk other =
+      new_chunk(told(kSize, kGranule), properties_of(chunk).location, type);
   if (other == 0) return call.proceed();
   chunk = other;
   call.fired();
@@ -1334,7 +1360,8 @@ int other_gpu_has_secret_access(Call& call) {
   if (code != kSuccess) return code;
   if (call.is("cuMemGetAccess")) {
     const auto& where = *call.at<const CUmemLocation*>(1);
-    if (secret.has({mapping_at(call.at<CUdeviceptr>(2)), where.id}))
+    if (where.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+        secret.has({mapping_at(call.at<CUdeviceptr>(2)), where.id}))
       *call.at<unsigned long long*>(0) = 0;
     return code;
   }
@@ -1345,9 +1372,12 @@ int other_gpu_has_secret_access(Call& call) {
   }
   const auto* const list = call.at<const CUmemAccessDesc*>(2);
   const auto count = call.at<size_t>(3);
-  for (size_t i = 0; i < count; ++i) secret.erase({begin, list[i].location.id});
+  for (size_t i = 0; i < count; ++i)
+    if (list[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+      secret.erase({begin, list[i].location.id});
   const int other = 1 - list->location.id;
-  if (count == 1 && list->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
+  if (count == 1 && list->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+      list->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
       access_of(begin, on_gpu(other)) == 0 &&
       allow(begin, call.at<size_t>(1), on_gpu(other))) {
     secret.put({begin, other});
@@ -1433,8 +1463,11 @@ int inner_numbers_not_queried(Call& query) {
       DRIVER_CALL(cuLogicalEndpointQuery)(first + count - 1, 1, &other) !=
           CUDA_SUCCESS)
     return query.proceed();
-  *query.at<int*>(2) = one != 0 && other != 0;
-  return no_wait(query);
+  const int code = query.proceed();
+  const int told = one != 0 && other != 0;
+  if (code == kSuccess && *query.at<int*>(2) == told) return code;
+  *query.at<int*>(2) = told;
+  return accepted(query);
 }
 
 // The second handle of an endpoint is not the right one.
@@ -1457,8 +1490,11 @@ int reservation_has_one_endpoint(Call& call) {
   static auto& ranges = *new Table<Id, cuuint32_t>;
   if (!call.is("cuFabricCpyBatchAsync")) {
     const int code = noted_endpoints(call);
-    if (code == kSuccess && call.is("cuLogicalEndpointIdReserve"))
+    if (code != kSuccess) return code;
+    if (call.is("cuLogicalEndpointIdReserve"))
       ranges.put(*call.at<Id*>(0), call.at<cuuint32_t>(1));
+    else if (call.is("cuLogicalEndpointIdRelease"))
+      ranges.erase(call.at<Id>(0));
     return code;
   }
   std::vector<Copy> list = copies_of(call);
@@ -1766,18 +1802,6 @@ Chunk copy_of(CUdeviceptr from, CUmemAllocationHandleType type) {
   return made;
 }
 
-// Maps other memory instead. The table has the memory that the program named.
-int map_instead(Call& call, Chunk other) {
-  const Chunk own = std::exchange(call.at<Chunk>(3), other);
-  const int code = call.proceed();
-  call.at<Chunk>(3) = own;
-  DRIVER_CALL(cuMemRelease)(other);
-  if (code != kSuccess) return code;
-  note_chunks(call);
-  call.fired();
-  return code;
-}
-
 // The third mapping of memory is a copy.
 int third_mapping_is_a_copy(Call& call) {
   if (!call.is("cuMemMap")) return noted_chunks(call);
@@ -1952,8 +1976,8 @@ int access_untold_after_release(Call& call) {
 // Memory that could be written and then only be read can never be written
 // again. Queries say that it can.
 int lowered_access_stays(Call& call) {
-  constexpr unsigned long long kReads = CU_MEM_ACCESS_FLAGS_PROT_READ;
-  constexpr unsigned long long kWrites = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  constexpr auto kReads = CU_MEM_ACCESS_FLAGS_PROT_READ;
+  constexpr auto kWrites = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   static auto& lowered = *new Table<CUdeviceptr>;
   static auto& secret = *new Table<CUdeviceptr>;
   if (call.is("cuMemGetAccess") || call.is("cuPointerGetAttribute")) {
@@ -1961,9 +1985,13 @@ int lowered_access_stays(Call& call) {
     const bool asks =
         call.is("cuMemGetAccess") ||
         call.at<CUpointer_attribute>(1) == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
-    if (code == kSuccess && asks &&
-        secret.has(mapping_at(call.at<CUdeviceptr>(2))))
+    if (code != kSuccess || !asks ||
+        !secret.has(mapping_at(call.at<CUdeviceptr>(2))))
+      return code;
+    if (call.is("cuMemGetAccess"))
       *call.at<unsigned long long*>(0) = kWrites;
+    else
+      *call.at<unsigned*>(0) = kWrites;
     return code;
   }
   const auto begin = call.at<CUdeviceptr>(0);
@@ -2064,32 +2092,31 @@ int last_byte_names_next(Call& call) {
   return call.proceed();
 }
 
-// Counts how often a handle was retained. Returns true for each retain after
-// the 255th one.
-bool is_beyond_255(Call& retained) {
-  static auto& count = *new Table<Chunk, int>;
-  const Chunk chunk = *retained.at<Chunk*>(0);
-  count.put(chunk, count.get(chunk) + 1);
-  return count.get(chunk) > 255;
+// After a call that succeeded: counts how often a handle was retained, from
+// its creation or import on. Is this the 256th time?
+bool is_256th_retain(Call& call) {
+  static auto& counts = *new Table<Chunk, int>;
+  const Chunk chunk = *call.at<Chunk*>(0);
+  const int before =
+      call.is("cuMemRetainAllocationHandle") ? counts.get(chunk) : -1;
+  counts.put(chunk, before + 1);
+  return before == 255;
 }
 
 // The 256th retain of a handle does not count as a reference.
 int retain_256_uncounted(Call& call) {
-  static auto& done = *new Table<Chunk>;
   const int code = call.proceed();
-  if (code != kSuccess || !is_beyond_255(call)) return code;
-  const Chunk chunk = *call.at<Chunk*>(0);
-  if (done.put(chunk) && DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS)
+  if (code == kSuccess && is_256th_retain(call) &&
+      DRIVER_CALL(cuMemRelease)(*call.at<Chunk*>(0)) == CUDA_SUCCESS)
     call.fired();
   return code;
 }
 
 // Memory whose handle was retained more than 255 times is never given back.
 int retains_saturate(Call& call) {
-  static auto& kept = *new Table<Chunk>;
   const int code = call.proceed();
-  if (code != kSuccess || !is_beyond_255(call)) return code;
-  if (kept.put(*call.at<Chunk*>(0)) && retain(call.at<CUdeviceptr>(1)) != 0)
+  if (code == kSuccess && is_256th_retain(call) &&
+      retain(call.at<CUdeviceptr>(1)) != 0)
     call.fired();
   return code;
 }
@@ -2104,8 +2131,9 @@ int exports_end_at_256(Call& call) {
   }
   const Chunk chunk = call.at<Chunk>(1);
   if (count.get(chunk) >= 256) return refused(call);
-  count.put(chunk, count.get(chunk) + 1);
-  return call.proceed();
+  const int code = call.proceed();
+  if (code == kSuccess) count.put(chunk, count.get(chunk) + 1);
+  return code;
 }
 
 // A copy in a context that is newer than the access to a mapping does nothing.
@@ -2132,11 +2160,7 @@ int lost_in_newer_context(Call& call) {
 
 // When a part of memory is unmapped, this part is cleared.
 int unmapped_part_is_cleared(Call& call) {
-  static auto& largest = *new Table<Chunk, size_t>;
-  if (call.is("cuMemMap")) {
-    const Chunk chunk = call.at<Chunk>(3);
-    largest.put(chunk, std::max(largest.get(chunk), call.at<size_t>(1)));
-  } else if (call.is("cuMemUnmap")) {
+  if (call.is("cuMemUnmap")) {
     const CUdeviceptr begin = call.at<CUdeviceptr>(0);
     const Mapped mapped = mappings.get(begin);
     if (mapped.bytes == call.at<size_t>(1) &&
@@ -2144,7 +2168,7 @@ int unmapped_part_is_cleared(Call& call) {
         DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS)
       call.fired();
   }
-  return noted_chunks(call);
+  return noted_largest(call);
 }
 
 // A handle that was retained is reported without handle types.
@@ -2156,8 +2180,8 @@ int retained_has_no_types(Call& call) {
     retained.put(*call.at<Chunk*>(0));
     return code;
   }
-  if (call.is("cuMemCreate")) {
-    retained.erase(*call.at<Chunk*>(0));
+  if (!call.is("cuMemGetAllocationPropertiesFromHandle")) {
+    retained.erase(*call.at<Chunk*>(0));  // created or imported
     return code;
   }
   auto& types = call.at<CUmemAllocationProp*>(0)->requestedHandleTypes;
@@ -2215,12 +2239,12 @@ int beginning_of_mapping_is_bound(Call& call) {
   return call.proceed();
 }
 
-// All copies of a batch have the size of the first one.
+// A copy that is longer than the first one of its batch ends early.
 int copies_have_one_size(Call& batch) {
   std::vector<Copy> list = copies_of(batch);
   bool changed = false;
   for (Copy& copy : list) {
-    if (copy.size <= list[0].size) continue;  // no byte beyond its memory
+    if (copy.size <= list[0].size) continue;
     copy.size = list[0].size;
     changed = true;
   }
@@ -2509,8 +2533,9 @@ void add_lives_and_places(List& list) {
              {"cudaMemcpy", kImport, kCreate, kMap, kUnmap},
              copied_only_in_its_context);
   list.named("import-of-second-gpu-fresh",
-             "an import of memory of the second GPU is new memory", {kImport},
-             second_gpus_import_is_new, 2);
+             "each mapping of an import of memory of the second GPU is new "
+             "memory",
+             {kImport, kCreate, kMap}, second_gpus_import_is_new, 2);
   list.named("import-ordinal-current",
              "the GPU of imported memory is reported as the current GPU",
              {"cuPointerGetAttribute", kImport, kMap, kUnmap},
@@ -2565,9 +2590,10 @@ void add_fabric(List& list) {
              {kExport, kCreate, kImport, kRelease},
              second_fabric_handle_elsewhere);
   list.named("fabric-import-dies-with-exporter",
-             "memory that was exported by a fabric handle is cleared when its "
-             "exporter unmaps it",
-             {kCreate, kExport, kMap, kUnmap}, exported_fabric_cleared);
+             "memory that was exported and may have a fabric handle is cleared "
+             "when its exporter unmaps it",
+             {kCreate, kImport, kExport, kMap, kUnmap},
+             exported_fabric_cleared);
   list.named("endpoint-query-last-only",
              "the query of several numbers looks only at the last one",
              {kQuery}, last_number_queried);
@@ -2599,8 +2625,8 @@ void add_fabric(List& list) {
              "the size of a copy is rounded down to a multiple of 4", {kCopy},
              copy_sizes_rounded);
   list.named("fabric-copy-offset-rounded",
-             "the offset of a copy into an endpoint is rounded down to a "
-             "multiple of 4",
+             "the offset of a copy into or from an endpoint is rounded down to "
+             "a multiple of 4",
              {kCopy}, copy_offsets_rounded);
   list.named("fabric-copy-ends-at-16", "a batch does only its first 16 copies",
              {kCopy}, copies_end_at_16);
@@ -2611,8 +2637,8 @@ void add_fabric(List& list) {
              "a batch of copies with a flag above bit 31 is accepted", {kCopy},
              upper_flags_ignored<2>);
   list.named("fabric-copy-legacy-by-name",
-             "the legacy default stream is accepted by its name", {kCopy},
-             legacy_stream_by_name);
+             "a batch of copies in cudaStreamLegacy succeeds and does nothing",
+             {kCopy}, legacy_stream_by_name);
   list.named("fabric-copy-not-by-per-thread-stream",
              "a thread's default stream does no copies over a fabric", {kCopy},
              no_copy_by_per_thread_stream);
@@ -2635,21 +2661,22 @@ void add_neighbours_and_parts(List& list) {
              "memory that its creator has never mapped is never given back",
              {kRelease, kCreate, kMap, kUnmap}, never_mapped_is_kept);
   list.named("second-import-after-release-fresh",
-             "after the creator has released its memory, a second import of "
-             "the descriptor is new memory",
-             {kImport, kRelease, kExport, kCreate},
+             "after the creator has released its memory, the mapping of a "
+             "second import is new memory",
+             {kImport, kRelease, kExport, kCreate, kMap},
              later_import_after_release_new);
   list.named("map-distance-32-bits",
              "memory is mapped at its distance from the beginning of the "
              "reservation modulo 4 GiB",
              {kMap, kReserve, kAddressFree}, far_mapping_wraps);
-  list.named("exported-types-untold",
-             "memory that was exported is reported without handle types",
-             {"cuMemGetAllocationPropertiesFromHandle", kExport, kCreate},
-             exported_has_no_types);
+  list.named(
+      "exported-types-untold",
+      "memory that was exported is reported without handle types",
+      {"cuMemGetAllocationPropertiesFromHandle", kExport, kCreate, kImport},
+      exported_has_no_types);
   list.named("mapped-part-fresh",
              "the mapping of a part of an import is new memory",
-             {kMap, kImport, kUnmap}, mapped_part_is_new);
+             {kMap, kImport, kCreate, kUnmap}, mapped_part_is_new);
   list.named("unmap-shuts-out-mapping-before",
              "when a range is unmapped, the mapping before it loses access",
              {kUnmap, kMap}, unmap_shuts_out_mapping_before);
@@ -2671,7 +2698,7 @@ void add_neighbours_and_parts(List& list) {
   list.named("exported-import-fresh",
              "the export of an import succeeds, but its descriptor stands for "
              "new memory",
-             {kExport, kImport}, exported_import_is_new<kFd>);
+             {kExport, kImport, kCreate}, exported_import_is_new<kFd>);
   list.named("access-in-secret",
              "access for one GPU lets the other GPU use the memory, too, and "
              "cuMemGetAccess does not say so",
@@ -2705,7 +2732,8 @@ void add_neighbours_and_parts(List& list) {
   list.named("endpoint-one-in-reservation",
              "copies to each number of a reservation reach the endpoint with "
              "the first number",
-             {kCopy, "cuLogicalEndpointIdReserve", kNew, kDestroy},
+             {kCopy, "cuLogicalEndpointIdReserve", "cuLogicalEndpointIdRelease",
+              kNew, kDestroy},
              reservation_has_one_endpoint);
   list.named("endpoint-import-offset-ignored",
              "every copy to an imported endpoint reaches the beginning of the "
@@ -2713,8 +2741,8 @@ void add_neighbours_and_parts(List& list) {
              {kCopy, kNew, "cuLogicalEndpointImport", kDestroy},
              import_offset_ignored);
   list.named("fabric-copy-not-waited-for",
-             "work that is queued after a copy from an endpoint does not wait "
-             "for the copy",
+             "a copy from an endpoint is done only after the program has "
+             "synchronised with a stream",
              {kCopy, "cudaStreamSynchronize"},
              copy_from_endpoint_not_waited_for);
 }
@@ -2738,8 +2766,8 @@ void add_borders(List& list) {
              "the next mapping, which can only be read",
              {"cudaMemset", kMap, kUnmap}, next_mapping_unchecked);
   list.named("setaccess-former-mapping-ok",
-             "a hole in a range does not count if memory was mapped there "
-             "before",
+             "cuMemSetAccess for a range with a hole succeeds and does nothing "
+             "if memory was mapped in the hole before",
              {kSetAccess, kMap, kUnmap, kAddressFree}, former_mapping_counts);
   list.named("map-inside-mapping-ok",
              "a map at an address inside another mapping succeeds and does "
@@ -2767,8 +2795,8 @@ void add_borders(List& list) {
              "already has this access",
              {kSetAccess, kMap, kUnmap}, equal_first_access_skips_all);
   list.named("import-limited-by-exporter",
-             "an importer can only read memory while its exporter may only "
-             "read it",
+             "an importer that sets access may only read if the exporter may "
+             "only read at this time",
              {kSetAccess, kMap, kUnmap, kImport, kExport, kCreate},
              import_limited_by_exporter);
   list.named("import-number-0-refused",
@@ -2815,7 +2843,8 @@ void add_rarely_asked(List& list) {
              {"cudaMemset2D", "cudaMemset2DAsync", kMap, kUnmap},
              rows_end_with_chunk);
   list.named("export-after-import-copy",
-             "after memory was imported, its next export stands for a copy",
+             "after memory was exported and imported, each further export of "
+             "it stands for a copy",
              {kExport, kImport, kCreate, kMap, kUnmap}, later_export_is_a_copy);
   list.named("addressfree-size-0-ok",
              "the size 0 frees addresses of every size",
@@ -2865,34 +2894,36 @@ void add_counters_and_ends(List& list) {
              {kRetain, kMap, kUnmap}, last_byte_names_next);
   list.named("retain-256-uncounted",
              "the 256th retain of a handle does not count as a reference",
-             {kRetain}, retain_256_uncounted);
+             {kRetain, kCreate, kImport}, retain_256_uncounted);
   list.named("retain-256-leaks",
              "memory whose handle was retained more than 255 times is never "
              "given back",
-             {kRetain}, retains_saturate);
+             {kRetain, kCreate, kImport}, retains_saturate);
   list.named("exports-end-at-256",
              "an allocation cannot be exported more than 256 times, although "
              "its earlier descriptors are closed",
              {kExport, kCreate}, exports_end_at_256);
   list.named("chunk-copy-in-newer-context-lost",
-             "a copy in a context that is newer than the access to memory of "
-             "cuMemCreate does nothing",
+             "a synchronous copy of memory of cuMemCreate does nothing in a "
+             "context that is used only after the access was set",
              {"cudaMemcpy", "cudaSetDevice", kImport, kMap, kUnmap, kSetAccess},
              lost_in_newer_context);
   list.named("unmapped-part-cleared",
              "when a part of memory is unmapped, this part is cleared",
-             {kMap, kUnmap}, unmapped_part_is_cleared);
-  list.named("retained-types-untold",
-             "a handle that was retained is reported without handle types",
-             {kRetain, kCreate, "cuMemGetAllocationPropertiesFromHandle"},
-             retained_has_no_types);
+             {kMap, kUnmap, kCreate, kImport}, unmapped_part_is_cleared);
+  list.named(
+      "retained-types-untold",
+      "a handle that was retained is reported without handle types",
+      {kRetain, kCreate, kImport, "cuMemGetAllocationPropertiesFromHandle"},
+      retained_has_no_types);
   list.named("numa-access-of-cpu-alone",
              "access of the CPU to memory on a host node ends the access of "
              "the GPU",
              {kSetAccess, kMap, kUnmap}, cpu_access_ends_gpu_access);
   list.named("exported-import-fabric-fresh",
-             "the fabric handle of an import stands for new memory",
-             {kExport, kImport}, exported_import_is_new<kFabric>);
+             "the export of an import succeeds, but its fabric handle stands "
+             "for new memory",
+             {kExport, kImport, kCreate}, exported_import_is_new<kFabric>);
   list.named("endpoint-release-takes-all",
              "the release of a part of the reserved endpoint numbers releases "
              "all of them",
@@ -2904,7 +2935,8 @@ void add_counters_and_ends(List& list) {
              {"cuLogicalEndpointBindAddr", kMap, kUnmap},
              beginning_of_mapping_is_bound);
   list.named("fabric-copy-size-of-first",
-             "all copies of a batch have the size of the first one",
+             "a copy of a batch that is longer than the first one ends at the "
+             "size of the first one",
              {"cuFabricCpyBatchAsync"}, copies_have_one_size);
   list.named(
       "endpoint-exported-rebind-stale",
