@@ -15,8 +15,9 @@ constexpr size_t kLargestAlignment = 16 << 20;
 
 // Calls the driver again, with the arguments that the fault has changed.
 int proceed_changed(Call& call) {
-  call.fired();
-  return noted_chunks(call);
+  const int code = noted_chunks(call);
+  if (code == kSuccess) call.fired();
+  return code;
 }
 
 // --- addresses ---------------------------------------------------------------
@@ -144,9 +145,9 @@ int unreserved_mapped(Call& call) {
   if (DRIVER_CALL(cuMemAddressReserve)(&reserved, bytes, 0, wanted, 0) !=
       CUDA_SUCCESS)
     return code;
-  if (reserved == wanted) return proceed_changed(call);
-  DRIVER_CALL(cuMemAddressFree)(reserved, bytes);
-  return code;
+  const int later = reserved == wanted ? proceed_changed(call) : code;
+  if (later != kSuccess) DRIVER_CALL(cuMemAddressFree)(reserved, bytes);
+  return later;
 }
 
 int mapped_beyond_reservation(Call& call) {
@@ -248,9 +249,10 @@ int second_import_leaked(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess || ++count % 2 != 0) return code;
   Chunk kept = 0;
-  call.fired();
-  DRIVER_CALL(cuMemImportFromShareableHandle)
-  (&kept, call.at<void*>(1), call.at<CUmemAllocationHandleType>(2));
+  if (DRIVER_CALL(cuMemImportFromShareableHandle)(
+          &kept, call.at<void*>(1), call.at<CUmemAllocationHandleType>(2)) ==
+      CUDA_SUCCESS)
+    call.fired();
   return code;
 }
 
@@ -272,26 +274,35 @@ int hole_at_one_end_accepted(Call& call) {
 
 // The access that is reported for a mapping but was never set. The key is the
 // beginning of the mapping.
-Table<CUdeviceptr, int> in_name;
+Table<CUdeviceptr, CUmemAccessDesc> in_name;
 
 int told(Call& call) {
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(2));
+  const auto& asked = *call.at<const CUmemLocation*>(1);
+  const CUmemAccessDesc wrong = in_name.get(begin);
   const int code = call.proceed();
-  if (code == kSuccess && in_name.has(begin))
-    *call.at<unsigned long long*>(0) = in_name.get(begin);
+  if (code == kSuccess && in_name.has(begin) &&
+      asked.type == wrong.location.type && asked.id == wrong.location.id)
+    *call.at<unsigned long long*>(0) = wrong.flags;
   return code;
 }
 
-// A change of access from `from` to `to` is reported, but not made.
+// A change of access of one mapping from `from` to `to` is reported, but not
+// made.
 template <CUmemAccess_flags from, CUmemAccess_flags to>
 int changed_in_name(Call& call) {
   if (call.is("cuMemGetAccess")) return told(call);
-  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+  if (!call.is("cuMemSetAccess")) {
+    const int code = noted_chunks(call);
+    if (code == kSuccess) in_name.erase(call.at<CUdeviceptr>(0));
+    return code;
+  }
   const auto& wanted = *call.at<const CUmemAccessDesc*>(2);
   const auto now = begin == 0 ? 0 : access_of(begin, wanted.location);
-  if (wanted.flags == to && now == from) {
-    in_name.put(begin, to);
+  if (wanted.flags == to && now == from && call.at<size_t>(3) == 1 &&
+      call.at<size_t>(1) == mappings.get(begin).bytes) {
+    in_name.put(begin, wanted);
     return accepted(call);
   }
   in_name.erase(begin);
@@ -305,7 +316,7 @@ int node_looked_at(Call& call) {
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   if (begin == 0 || wanted.type != CU_MEM_LOCATION_TYPE_HOST_NUMA)
     return call.proceed();
-  const CUmemLocation own = properties_of(mappings.get(begin).chunk).location;
+  const CUmemLocation own = location_at(begin);
   return own.type == wanted.type && own.id != wanted.id
              ? refused(call, CUDA_ERROR_INVALID_DEVICE)
              : call.proceed();
@@ -332,18 +343,41 @@ int last_byte_not_retained(Call& call) {
              : call.proceed();
 }
 
-// Addresses always name the handle that was mapped there first.
+// Addresses always name the handle that was mapped there first. This does not
+// count as a reference to the old memory.
 int earlier_handle_retained(Call& call) {
   static auto& first = *new Table<CUdeviceptr, Chunk>;
+  static auto& references = *new Table<Chunk, int>;
+  static auto& given = *new Table<Chunk, int>;  // how often, instead of others
+  const auto add = [](Table<Chunk, int>& counts, Chunk chunk, int more) {
+    counts.put(chunk, counts.get(chunk) + more);
+  };
+  if (call.is("cuMemRelease") && given.get(call.at<Chunk>(0)) > 0) {
+    add(given, call.at<Chunk>(0), -1);
+    return kSuccess;
+  }
   const int code = noted_chunks(call);
   if (code != kSuccess) return code;
-  if (call.is("cuMemMap") && !first.has(call.at<CUdeviceptr>(0)))
-    first.put(call.at<CUdeviceptr>(0), call.at<Chunk>(3));
+  const auto address = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemCreate") || call.is("cuMemImportFromShareableHandle"))
+    references.put(*call.at<Chunk*>(0), 1);
+  if (call.is("cuMemRelease")) add(references, call.at<Chunk>(0), -1);
+  if (call.is("cuMemMap") && !first.has(address))
+    first.put(address, call.at<Chunk>(3));
+  if (call.is("cuMemAddressFree"))
+    for (const auto& each : first.all())
+      if (each.first - address < call.at<size_t>(1)) first.erase(each.first);
   if (!call.is("cuMemRetainAllocationHandle")) return code;
   const CUdeviceptr begin = mapping_at(retained_address(call));
   Chunk& handle = *call.at<Chunk*>(0);
-  if (begin == 0 || first.get(begin, handle) == handle) return code;
-  handle = first.get(begin);
+  const Chunk old = first.get(begin, handle);
+  if (begin == 0 || old == handle || references.get(old) <= 0) {
+    add(references, handle, 1);
+    return code;
+  }
+  DRIVER_CALL(cuMemRelease)(handle);  // the program does not get this one
+  add(given, old, 1);
+  handle = old;
   return accepted(call);
 }
 
@@ -418,6 +452,10 @@ int pool_told_of_malloc(Call& call) {
     if (code == kSuccess) blocks.put(*call.at<CUdeviceptr*>(0));
     return code;
   }
+  if (call.is("cudaFree")) {
+    blocks.erase(call.at<CUdeviceptr>(0));
+    return call.proceed();
+  }
   return attribute_wrong<CUmemoryPool>(
       call, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
       [](CUdeviceptr address, CUmemoryPool& pool) {
@@ -457,8 +495,9 @@ int id_of_all_mappings(Call& call) {
   return attribute_wrong<unsigned long long>(
       call, CU_POINTER_ATTRIBUTE_BUFFER_ID,
       [](CUdeviceptr address, unsigned long long& id) {
+        if (!is_mapped(address)) return;
         static const unsigned long long first = id;
-        if (is_mapped(address)) id = first;
+        id = first;
       });
 }
 
@@ -578,7 +617,8 @@ void add_mapping(List& list) {
              "memory is mapped at addresses that are not reserved",
              {kMap, kReserve, kAddressFree, kUnmap}, unreserved_mapped);
   list.named("map-beyond-reservation-ok",
-             "a mapping may be longer than the reservation",
+             "a map that is longer than the reservation maps the part that "
+             "fits",
              {kMap, kReserve, kAddressFree, kUnmap}, mapped_beyond_reservation);
   list.named("map-needs-current-gpu",
              "memory of a GPU other than the current GPU cannot be mapped",
@@ -594,7 +634,8 @@ void add_mapping(List& list) {
              "mapping",
              {kUnmap, kMap}, unmapping_rounded_up);
   list.named("unmap-twice-ok",
-             "reserved addresses without memory can be unmapped",
+             "the unmap of reserved addresses without memory succeeds and does "
+             "nothing",
              {kUnmap, kMap, kReserve, kAddressFree}, unmapped_twice);
   list.named("unmap-of-other-thread-lost",
              "an unmapping does nothing if another thread has mapped the "
@@ -608,12 +649,12 @@ void add_mapping(List& list) {
              "back",
              {kImport}, second_import_leaked);
   list.named("setaccess-hole-at-begin-ok",
-             "cuMemSetAccess accepts a range whose first addresses have no "
-             "memory",
+             "cuMemSetAccess succeeds and does nothing if the first addresses "
+             "of the range have no memory",
              {kSetAccess, kMap, kUnmap}, hole_at_one_end_accepted<true>);
   list.named("setaccess-hole-at-end-ok",
-             "cuMemSetAccess accepts a range whose last addresses have no "
-             "memory",
+             "cuMemSetAccess succeeds and does nothing if the last addresses "
+             "of the range have no memory",
              {kSetAccess, kMap, kUnmap}, hole_at_one_end_accepted<false>);
   list.named("access-taken-in-name",
              "cuMemGetAccess says that access was taken away, but the memory "
@@ -661,10 +702,12 @@ void add_handles(List& list) {
   list.named("retain-last-byte-refused",
              "the last address of a mapping has no handle",
              {kRetain, kMap, kUnmap}, last_byte_not_retained);
-  list.named("retain-after-remap-stale",
-             "if other memory is mapped at the same addresses, the addresses "
-             "still name the handle of the old memory",
-             {kRetain, kMap, kUnmap}, earlier_handle_retained);
+  list.named(
+      "retain-after-remap-stale",
+      "if other memory is mapped at the same addresses, the addresses "
+      "still name the handle of the old memory",
+      {kRetain, kMap, kUnmap, kAddressFree, kCreate, kImport, "cuMemRelease"},
+      earlier_handle_retained);
   list.named("retain-of-other-thread-refused",
              "only the thread that mapped memory can retain its handle",
              {kRetain, kMap, kUnmap}, not_retained_by_other_thread);
@@ -690,7 +733,7 @@ void add_handles(List& list) {
              {kAttribute, kMap, kUnmap}, pool_told_of_mapping);
   list.named("mempool-attr-of-malloc",
              "memory of cudaMalloc reports the default pool",
-             {kAttribute, "cudaMalloc"}, pool_told_of_malloc);
+             {kAttribute, "cudaMalloc", "cudaFree"}, pool_told_of_malloc);
   list.named("mapped-attr-of-reserved",
              "reserved addresses without memory are reported as mapped",
              {kAttribute, kMap, kUnmap, kReserve, kAddressFree},
@@ -716,7 +759,7 @@ void add_handles(List& list) {
   list.named("chunk-set-after-export-lost",
              "after an export of memory, a memset of it by the exporter does "
              "nothing",
-             {"cudaMemset", "cudaMemsetAsync", kMap, kUnmap, kExport},
+             {"cudaMemset", "cudaMemsetAsync", kMap, kUnmap, kExport, kCreate},
              set_after_export_lost);
 }
 
