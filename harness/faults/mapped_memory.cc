@@ -236,11 +236,9 @@ int unmapping_of_other_thread_lost(Call& call) {
 int leaked_if_aliased(Call& call) {
   const CUdeviceptr first =
       call.is("cuMemMap") ? mapping_of(call.at<Chunk>(3)) : 0;
-  if (first != 0) {
-    call.fired();
-    retain(first);
-  }
-  return noted_chunks(call);
+  const int code = noted_chunks(call);
+  if (code == kSuccess && first != 0 && retain(first) != 0) call.fired();
+  return code;
 }
 
 // Every second import keeps a reference to its memory forever.
