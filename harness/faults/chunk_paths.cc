@@ -125,7 +125,7 @@ int noted_wait(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess && waits(call) && !is_captured(stream_of(call))) {
     told_to_wait.put(stream_of(call), current_context());
-    cudaEventRecord(mark_of(stream_of(call)), stream_of(call));
+    DRIVER_CALL(cuEventRecord)(mark_of(stream_of(call)), stream_of(call));
   }
   return code;
 }

@@ -73,7 +73,7 @@ int one_wait_at_a_time(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess || is_captured(stream)) return code;
   waiting.put(stream);
-  cudaEventRecord(mark_of(stream), stream);
+  DRIVER_CALL(cuEventRecord)(mark_of(stream), stream);
   return code;
 }
 
@@ -448,7 +448,7 @@ int destroy_ends_word_wait(Call& call) {
     const int code = call.proceed();
     if (code != kSuccess || is_captured(stream)) return code;
     waits.put(stream, {call.at<CUdeviceptr>(1), call.at<cuuint32_t>(2)});
-    cudaEventRecord(mark_of(stream), stream);
+    DRIVER_CALL(cuEventRecord)(mark_of(stream), stream);
     return code;
   }
   if (waits.has(stream) && is_pending(mark_of(stream))) {
@@ -528,7 +528,7 @@ int one_stream_released(Call& call) {
   if (code != kSuccess || is_captured(stream)) return code;
   if (!is_second) {
     waiting.put(word_of(call), stream);
-    cudaEventRecord(mark_of(stream), stream);
+    DRIVER_CALL(cuEventRecord)(mark_of(stream), stream);
     return code;
   }
   if (never == nullptr &&
