@@ -482,7 +482,7 @@ int wide_alignments_overlap(Call& call) {
 }
 
 // A wanted address is given although other memory is there: memory of the host,
-// or of cudaMalloc.
+// or of a GPU.
 template <bool of_device>
 int wanted_address_taken(Call& call) {
   static auto& given = *new Table<CUdeviceptr>;
@@ -1691,6 +1691,7 @@ int later_granules_unknown(Call& call) {
                                                         : call.proceed();
   const int code = noted_chunks(call);
   if (call.is("cuMemGetAccess") && code == kSuccess &&
+      *call.at<unsigned long long*>(0) != 0 &&
       is_in_later_granule(call.at<CUdeviceptr>(2))) {
     *call.at<unsigned long long*>(0) = 0;
     call.fired();
@@ -1966,7 +1967,7 @@ int access_untold_after_release(Call& call) {
   if (code != kSuccess) return code;
   if (gives_up) tell_processes(kReleased, 1);
   if (call.is("cuMemGetAccess") && is_import(call.at<CUdeviceptr>(2)) &&
-      told(kReleased, 0) != 0) {
+      *call.at<unsigned long long*>(0) != 0 && told(kReleased, 0) != 0) {
     *call.at<unsigned long long*>(0) = 0;
     call.fired();
   }
@@ -2379,8 +2380,8 @@ void add_words_and_waits(List& list) {
              "in a batch, a wait for the largest signed number or a greater "
              "one ends only at this number: it compares signed numbers",
              {kBatch}, signed_comparison_in_batch);
-  list.named("batch-waits-once", "a batch waits only once", {kBatch},
-             batch_waits_once);
+  list.named("batch-waits-once", "a batch does only the first of its waits",
+             {kBatch}, batch_waits_once);
   list.named("batch-has-one-condition",
              "all waits of a batch have the condition of the first", {kBatch},
              batch_has_one_condition);
@@ -2461,7 +2462,7 @@ void add_access_and_addresses(List& list) {
              "a wanted address is given although memory of the host is there",
              {kReserve, kAddressFree}, wanted_address_taken<false>);
   list.named("reserve-over-device-memory",
-             "a wanted address is given although memory of cudaMalloc is there",
+             "a wanted address is given although memory of a GPU is there",
              {kReserve, kAddressFree}, wanted_address_taken<true>);
   list.named("device-copy-ends-with-chunk",
              "cudaMemcpy from device to device ends where the first of several "
