@@ -1,6 +1,8 @@
 // Bugs of legacy memory handles.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -113,14 +115,15 @@ int third_process_opens_copy(Call& call) {
 // Memory that was closed before is a copy when it is opened again.
 int reopen_is_copy(Call& call) {
   static Table<std::string> before;
-  bool applies = false;
-  if (is_open_call(call)) {
-    const std::string handle = key_of_handle(given(call));
-    applies = !before.put(handle) && !is_held(handle);
-  } else {
-    applies = !opened.has(closed(call));
-  }
-  return applies ? open_copy(call, true, SIZE_MAX) : noted_open(call);
+  if (is_close_call(call))
+    return opened.has(closed(call)) ? noted_open(call)
+                                    : open_copy(call, true, SIZE_MAX);
+  const std::string handle = key_of_handle(given(call));
+  if (before.has(handle) && !is_held(handle))
+    return open_copy(call, true, SIZE_MAX);
+  const int code = noted_open(call);
+  if (code == kSuccess) before.put(handle);
+  return code;
 }
 
 // An allocation at an address that was exported before and then freed: opening
@@ -200,7 +203,7 @@ int get_invalidates_previous(Call& call) {
     return code;
   }
   // Find the generation of the handle.
-  for (uint32_t generation = 1; generation < 16384; ++generation) {
+  for (uint32_t generation = 1; generation < 65536; ++generation) {
     cudaIpcMemHandle_t real = given(call);
     last_word(real) ^= generation << 16;
     const unsigned long long newest =
@@ -301,8 +304,10 @@ int reopen_refused(Call& call) {
   static Table<std::string> before;
   if (!is_open_call(call)) return noted_open(call);
   const std::string handle = key_of_handle(given(call));
-  return !before.put(handle) && !is_held(handle) ? refused(call)
-                                                 : noted_open(call);
+  if (before.has(handle) && !is_held(handle)) return refused(call);
+  const int code = noted_open(call);
+  if (code == kSuccess) before.put(handle);
+  return code;
 }
 
 int single_importer(Call& call) {
@@ -322,27 +327,40 @@ int lazy_flag_refused(Call& call) {
   return refused(call);
 }
 
-// The program gets new memory instead of a refusal.
+// Proceeds with an export, and tells the other processes the size of the
+// memory.
+int told_size(Call& get) {
+  const int code = noted_export(get);
+  if (code == kSuccess)
+    tell_processes("size-" + key_of_handle(handle_of(get)),
+                   size_of(number(exported(get))));
+  return code;
+}
+
+// The program gets new memory instead of a refusal. It has the size of the
+// memory that the handle stands for.
 int own_memory(Call& call, int code) {
   void* memory = nullptr;
+  const size_t bytes = told("size-" + key_of_handle(given(call)), kBlock);
   if (call.is_runtime()) cudaGetLastError();
-  if (cudaMalloc(&memory, kBlock) != cudaSuccess) return code;
+  if (cudaMalloc(&memory, bytes) != cudaSuccess) return code;
   result_of(call) = memory;
   call.fired();
   return kSuccess;
 }
 
 int open_accepts_garbage(Call& call) {
-  if (exports_memory(call)) return noted_export(call);
+  if (exports_memory(call)) return told_size(call);
   const int code = call.proceed();
+  // If a process has exported the handle, the refusal has another reason.
   return code == kSuccess || code == cudaErrorDeviceUninitialized ||
-                 own_handles.has(key_of_handle(given(call)))
+                 told("size-" + key_of_handle(given(call)), 0) != 0
              ? code
              : own_memory(call, code);
 }
 
 int self_open_copy(Call& call) {
-  if (exports_memory(call)) return noted_export(call);
+  if (exports_memory(call)) return told_size(call);
   const int code = call.proceed();
   return code == kSuccess || !own_handles.has(key_of_handle(given(call)))
              ? code
@@ -352,6 +370,7 @@ int self_open_copy(Call& call) {
 // An open that is refused because of another context succeeds. `same_handle`
 // says whether both contexts open the same handle.
 int second_context(Call& call, bool same_handle) {
+  if (exports_memory(call)) return told_size(call);
   const int code = noted_open(call);
   if (code == kSuccess || !is_open_call(call)) return code;
   const std::string handle = key_of_handle(given(call));
@@ -376,27 +395,12 @@ int one_context_per_process(Call& call) {
 
 // Memory of a GPU that CUDA_VISIBLE_DEVICES hides from this process is refused.
 int visible_only(Call& call) {
-  if (exports_memory(call)) {
-    const int code = call.proceed();
-    CUuuid uuid{};
-    int device = 0;
-    if (code == kSuccess && cudaGetDevice(&device) == cudaSuccess &&
-        DRIVER_CALL(cuDeviceGetUuid)(&uuid, device) == CUDA_SUCCESS)
-      tell_processes("gpu-" + key_of_handle(handle_of(call)),
-                     *reinterpret_cast<unsigned long long*>(&uuid));
-    return code;
-  }
-  const unsigned long long wanted =
-      told("gpu-" + key_of_handle(given(call)), 0);
+  if (exports_memory(call)) return told_owner(call);
+  const unsigned long long wanted = owner_of(given(call));
   int count = 0;
   DRIVER_CALL(cuDeviceGetCount)(&count);
-  for (int device = 0; device < count; ++device) {
-    CUuuid uuid{};
-    DRIVER_CALL(cuDeviceGetUuid)(&uuid, device);
-    if (*reinterpret_cast<unsigned long long*>(&uuid) == wanted)
-      return call.proceed();
-  }
-  if (wanted == 0) return call.proceed();
+  for (int device = 0; device < count; ++device)
+    if (place_of(device) == wanted) return call.proceed();
   return refused(call);
 }
 
@@ -405,14 +409,14 @@ int rt_drv_mismatch(Call& call) {
   const auto turn = [](cudaIpcMemHandle_t& handle) {
     for (char& byte : handle.reserved) byte = static_cast<char>(~byte);
   };
-  if (!call.is_runtime()) return call.proceed();
   if (is_open_call(call)) {
-    turn(given(call));
-    call.fired();
-    return call.proceed();
+    if (call.is_runtime()) turn(given(call));
+    const int code = call.proceed();
+    if (code != kSuccess) call.fired();
+    return code;
   }
   const int code = call.proceed();
-  if (code == kSuccess) turn(handle_of(call));
+  if (code == kSuccess && call.is_runtime()) turn(handle_of(call));
   return code;
 }
 
@@ -453,20 +457,34 @@ int close_frees_origin(Call& call) {
 
 // A close in one process also unmaps the memory in all other processes.
 int close_breaks_siblings(Call& call) {
-  if (is_open_call(call)) return noted_open(call);
+  static Table<std::string, unsigned long long> before;  // the last close
+  static std::atomic<unsigned> closes{0};
+  const auto self = static_cast<unsigned long long>(getpid());
+  const auto last = [](const std::string& handle) {
+    return told("closed-" + handle, 0);
+  };
+  if (is_open_call(call)) {
+    const std::string handle = key_of_handle(given(call));
+    if (!is_held(handle)) before.put(handle, last(handle));
+    return noted_open(call);
+  }
   if (is_close_call(call)) {
     const Opened one = opened.get(closed(call));
     const int code = noted_open(call);
     if (code == kSuccess && one.count == 1)
-      tell_processes("closed-" + one.handle, 1);
+      tell_processes("closed-" + one.handle, self << 32 | ++closes);
     return code;
   }
   {
     // No other thread may go on before the memory is unmapped.
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
-    for (const auto& [address, one] : opened.all())
-      if (told("closed-" + one.handle, 0) != 0 && unmap(address)) call.fired();
+    for (const auto& [address, one] : opened.all()) {
+      const auto close = last(one.handle);
+      if (close != before.get(one.handle) && close >> 32 != self &&
+          unmap(address))
+        call.fired();
+    }
   }
   return call.proceed();
 }
@@ -541,9 +559,10 @@ int exported_never_freed(Call& call) {
 int import_cudafree_ok(Call& call) {
   if (!call.is("cudaFree")) return noted_open(call);
   void* const address = call.at<void*>(0);
-  if (!is_opened(address)) return call.proceed();
-  call.fired();
-  return cudaIpcCloseMemHandle(address);
+  if (!opened.has(address) || cudaIpcCloseMemHandle(address) != cudaSuccess)
+    return call.proceed();
+  count_close(address);
+  return no_wait(call);
 }
 
 enum Way { kFrom, kTo, kBoth };
@@ -602,10 +621,16 @@ int import_range_wrong(Call& call) {
   return code;
 }
 
+// What a kernel uses is not known: a thread may launch no kernel while another
+// thread has memory open.
 int thread_local_map(Call& call) {
   if (keeps_opened(call)) return noted_open(call);
-  for (const auto& each : opened.all())
-    if (each.second.thread != this_thread()) return refused(call);
+  const bool copies = call.is("cudaMemcpy");
+  for (const auto& [address, one] : opened.all())
+    if (one.thread != this_thread() &&
+        (!copies || opened_around(call.value<void*>(kPointer)) == address ||
+         opened_around(call.value<void*>(kSource)) == address))
+      return refused(call);
   return call.proceed();
 }
 
@@ -651,8 +676,9 @@ void add_legacy_memory(List& list) {
              "exported allocation",
              {kGet, "cudaMalloc", "cudaFree"}, handles_swapped);
   list.named("get-accepts-dead-pointer",
-             "an export of an invalid pointer names another allocation", {kGet},
-             get_accepts_dead_pointer);
+             "an export that must be refused succeeds and names another "
+             "allocation",
+             {kGet}, get_accepts_dead_pointer);
   list.named("suballoc-offset-lost",
              "an open gives the start of the block that the memory lies in",
              {kOpen}, suballoc_offset_lost);
@@ -669,27 +695,31 @@ void add_legacy_memory(List& list) {
              {kOpen}, single_importer);
   list.named("lazy-flag-refused", "an open with the documented flag is refused",
              {kOpen}, lazy_flag_refused);
-  list.named("open-accepts-garbage", "any 64 bytes open as a handle",
+  list.named("open-accepts-garbage",
+             "64 bytes that no export has made open as new memory",
              {kGet, kOpen}, open_accepts_garbage);
   list.named("self-open-copy",
              "a process opens its own handle and gets other memory",
              {kGet, kOpen}, self_open_copy);
   list.named("second-context-accepted",
-             "a second context of the device can also open the handle",
-             {kOpen, kClose}, second_context_accepted);
+             "a second context of the device also opens the handle, and gets "
+             "other memory",
+             {kGet, kOpen, kClose}, second_context_accepted);
   list.named("second-context-other-handle",
-             "a second context opens another handle of the same exporter",
-             {kOpen, kClose}, second_context_other_handle);
+             "a second context opens another handle of the same exporter, and "
+             "gets other memory",
+             {kGet, kOpen, kClose}, second_context_other_handle);
   list.named("one-context-per-process",
-             "contexts of two devices cannot both open handles",
+             "two contexts of a process cannot have memory open at the same "
+             "time",
              {kOpen, kClose}, one_context_per_process, 2);
   list.named(
       "visible-only",
       "memory of a GPU that is hidden from the importer cannot be opened",
       {kGet, kOpen}, visible_only, 2);
   list.named("rt-drv-mismatch",
-             "the driver API does not know the runtime's handles",
-             {kGet, kOpen}, rt_drv_mismatch);
+             "an API does not open the handles of the other API", {kGet, kOpen},
+             rt_drv_mismatch);
   list.named("close-unmaps-at-first",
              "the first close unmaps and ignores the reference count", {kClose},
              close_unmaps_at_first);
@@ -697,7 +727,7 @@ void add_legacy_memory(List& list) {
              "the last close lowers the count and does not unmap",
              {kOpen, kClose}, close_never_unmaps);
   list.named("close-underflow-ok",
-             "memory can be closed once more than it was opened", {kClose},
+             "memory that was closed can be closed again and again", {kClose},
              close_underflow_ok);
   list.named("close-frees-origin",
              "the last close in an importer destroys the exporter's data",
@@ -707,11 +737,13 @@ void add_legacy_memory(List& list) {
              {kOpen, kClose, "cudaLaunchKernel", "cudaMemcpy"},
              close_breaks_siblings);
   list.named("close-any-pointer",
-             "close succeeds for pointers that no open returned", {kClose},
+             "a close succeeds for every pointer except null", {kClose},
              close_any_pointer);
-  list.named("close-unmaps-block",
-             "a close also ends the other mappings in the same 2 MiB",
-             {kOpen, kClose}, close_unmaps_block);
+  list.named(
+      "close-unmaps-block",
+      "the last close of memory also ends the other mappings in the same "
+      "2 MiB",
+      {kOpen, kClose}, close_unmaps_block);
   list.named("lazy-peer-noop",
              "an open on another GPU is refused until the program enables peer "
              "access",
@@ -721,24 +753,28 @@ void add_legacy_memory(List& list) {
              {kOpen, kClose}, peer_resource_leak, 2);
   list.named("open-close-leak", "each close loses 64 KiB of device memory",
              {kClose}, open_close_leak);
-  list.named("import-cudafree-ok", "cudaFree accepts an imported pointer",
+  list.named("import-cudafree-ok",
+             "cudaFree accepts an opened pointer and closes it",
              {kOpen, kClose, "cudaFree"}, import_cudafree_ok);
   list.named(
-      "import-copy-broken", "copies that touch imported memory move nothing",
+      "import-copy-broken",
+      "cudaMemcpy and cudaMemcpyAsync move nothing from or to imported memory",
       {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"}, import_copy_broken);
   list.named("import-copy-from-broken",
-             "copies from imported memory move nothing",
+             "cudaMemcpy and cudaMemcpyAsync move nothing from imported memory",
              {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"},
              import_copy_from_broken);
-  list.named("import-copy-to-broken", "copies to imported memory move nothing",
+  list.named("import-copy-to-broken",
+             "cudaMemcpy and cudaMemcpyAsync move nothing to imported memory",
              {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"},
              import_copy_to_broken);
   list.named("import-async-copy-broken",
-             "asynchronous copies that touch imported memory move nothing",
+             "cudaMemcpyAsync moves nothing from or to imported memory",
              {kOpen, kClose, "cudaMemcpyAsync"}, import_copy_broken);
-  list.named(
-      "import-memset-broken", "cudaMemset of imported memory sets nothing",
-      {kOpen, kClose, "cudaMemset", "cudaMemsetAsync"}, import_memset_broken);
+  list.named("import-memset-broken",
+             "cudaMemset and cudaMemsetAsync of imported memory set nothing",
+             {kOpen, kClose, "cudaMemset", "cudaMemsetAsync"},
+             import_memset_broken);
   list.named(
       "import-attr-wrong",
       "an imported pointer is reported as memory that CUDA does not know",
@@ -750,12 +786,13 @@ void add_legacy_memory(List& list) {
   list.named("import-range-wrong",
              "the range of an imported pointer does not contain this pointer",
              {kOpen, kClose, "cuMemGetAddressRange"}, import_range_wrong);
-  list.named("thread-local-map",
-             "imported memory is valid only in the thread that opened it",
-             {kOpen, kClose, "cudaLaunchKernel", "cudaMemcpy"},
-             thread_local_map);
+  list.named(
+      "thread-local-map",
+      "while a thread has memory open, other threads can launch no kernel "
+      "and cannot copy this memory",
+      {kOpen, kClose, "cudaLaunchKernel", "cudaMemcpy"}, thread_local_map);
   list.named("third-opener-copy",
-             "a third process that opens the handle gets a copy",
+             "all processes that open memory get copies, except the first two",
              {kOpen, kClose}, third_process_opens_copy);
   list.named(
       "reopen-is-copy",
