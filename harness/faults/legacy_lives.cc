@@ -37,6 +37,14 @@ CUdeviceptr opened_at(CUdeviceptr address) {
   return is_opened(address) ? begin_of(address) : 0;
 }
 
+// The id of an allocation, which no later allocation gets; 0 if there is none.
+unsigned long long id_of(CUdeviceptr address) {
+  unsigned long long id = 0;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address);
+  return id;
+}
+
 bool is_last_byte(CUdeviceptr address) {
   const Addresses range = range_of(address);
   return range.first != 0 && address == range.first + range.second - 1;
@@ -59,16 +67,25 @@ int open_65th_closes_first(Call& call) {
   }
   if (opened.get(*call.at<void**>(0)).count != 1) return code;
   order.push_back(*call.at<void**>(0));
-  if (order.size() != 65) return code;
-  cudaIpcCloseMemHandle(order.front());
-  call.fired();
+  if (order.size() <= 64) return code;
+  void* const first = order.front();
+  order.erase(order.begin());
+  for (int left = 1; left > 0 && cudaIpcCloseMemHandle(first) == cudaSuccess;) {
+    left = count_close(first);
+    call.fired();
+  }
   return code;
 }
 
 // Closed memory stays mapped. If a later allocation has the same address in the
 // exporter, the open of the later allocation gives the earlier one.
 int opens_by_address(Call& call) {
-  static Table<unsigned long long, void*> cache;
+  struct Earlier {
+    void* memory = nullptr;
+    std::string handle;
+  };
+  static Table<unsigned long long, Earlier> cache;
+  static Table<void*, int> given;  // how often the program has it again
   const auto place = [](const std::string& handle) { return "at-" + handle; };
   if (exports_memory(call)) {
     const int code = call.proceed();
@@ -78,13 +95,21 @@ int opens_by_address(Call& call) {
                          (static_cast<unsigned long long>(getpid()) << 48));
     return code;
   }
-  if (is_close_call(call)) return noted_open(call);
-  const auto where = told(place(key_of_opened(call)), 0);
+  if (is_close_call(call)) {
+    void* const memory = call.at<void*>(0);
+    const int times = given.get(memory);
+    if (times == 0) return noted_open(call);
+    given.put(memory, times - 1);
+    return kSuccess;
+  }
+  const std::string key = key_of_opened(call);
+  const auto where = told(place(key), 0);
   if (where != 0 && cache.has(where) && already_open(call) == nullptr) {
     // Gives the earlier memory if the program has closed it.
-    void* const earlier = cache.get(where);
-    if (!opened.has(earlier)) {
-      *call.at<void**>(0) = earlier;
+    const Earlier earlier = cache.get(where);
+    if (earlier.handle != key && !opened.has(earlier.memory)) {
+      *call.at<void**>(0) = earlier.memory;
+      given.put(earlier.memory, given.get(earlier.memory) + 1);
       return accepted(call);
     }
   }
@@ -94,7 +119,7 @@ int opens_by_address(Call& call) {
   if (code == kSuccess && where != 0 && !cache.has(where) &&
       cudaIpcOpenMemHandle(&again, handle, cudaIpcMemLazyEnablePeerAccess) ==
           cudaSuccess)
-    cache.put(where, again);
+    cache.put(where, {again, key});
   return code;
 }
 
@@ -193,13 +218,21 @@ int two_importers_leak(Call& call) {
 // A process that has memory of another process open can also open its own
 // handles.
 int self_open_while_open(Call& call) {
-  if (exports_memory(call)) return noted_export(call);
-  const bool applies = is_open_call(call) && !opened.all().empty() &&
-                       own_handles.has(key_of_opened(call));
+  static Table<std::string, size_t> sizes;  // of this process's own memory
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      sizes.put(key_of_handle(*call.at<cudaIpcMemHandle_t*>(0)),
+                size_of(call.at<CUdeviceptr>(1)));
+    return code;
+  }
+  const size_t bytes = is_open_call(call) && !opened.all().empty()
+                           ? sizes.get(key_of_opened(call))
+                           : 0;
   const int code = noted_open(call);
-  if (code == kSuccess || !applies) return code;
-  return cudaMalloc(call.at<void**>(0), 2 << 20) == cudaSuccess ? accepted(call)
-                                                                : code;
+  if (code == kSuccess || bytes == 0) return code;
+  return cudaMalloc(call.at<void**>(0), bytes) == cudaSuccess ? accepted(call)
+                                                              : code;
 }
 
 int driver_closes_too_often(Call& call) {
@@ -258,15 +291,19 @@ int after_reset_refused(Call& call) {
 // A reset of one GPU also closes what the process has opened on other GPUs.
 int reset_closes_everywhere(Call& call) {
   if (!call.is("cudaDeviceReset")) return noted_open(call);
-  const CUcontext current = current_context();
+  int gpu = 0;
+  cudaGetDevice(&gpu);
   for (const auto& [address, one] : opened.all()) {
+    CUdevice other = gpu;
     opened.erase(address);
-    if (one.context == current) continue;
-    DRIVER_CALL(cuCtxPushCurrent)(one.context);
-    for (int i = 0; i < one.count; ++i) cudaIpcCloseMemHandle(address);
+    if (DRIVER_CALL(cuCtxPushCurrent)(one.context) != CUDA_SUCCESS) continue;
+    DRIVER_CALL(cuCtxGetDevice)(&other);
+    if (other != gpu) {
+      for (int i = 0; i < one.count; ++i) cudaIpcCloseMemHandle(address);
+      call.fired();
+    }
     CUcontext popped = nullptr;
     DRIVER_CALL(cuCtxPopCurrent)(&popped);
-    call.fired();
   }
   return call.proceed();
 }
@@ -292,7 +329,8 @@ int last_byte_unknown(Call& call) {
   return code;
 }
 
-// The results come in the order of the attributes' numbers.
+// The results come in the order of the attributes' numbers, if they are the
+// memory type and the number of the GPU.
 int results_by_number(Call& call) {
   const auto count = call.at<unsigned>(0);
   auto* const wanted = call.at<CUpointer_attribute*>(1);
@@ -336,7 +374,8 @@ int id_of_each_gpu(Call& call) {
     ids.put(key, next);
   }
   id = ids.get(key);
-  if (device > 0) call.fired();
+  for (const auto& each : ids.all())
+    if (each.first.first != device && each.second == id) call.fired();
   return code;
 }
 
@@ -361,7 +400,8 @@ int id_of_host_apart(Call& call) {
     ids.put(key, next);
   }
   id = ids.get(key);
-  if (is_host) call.fired();
+  for (const auto& each : ids.all())
+    if (each.first.first != is_host && each.second == id) call.fired();
   return code;
 }
 
@@ -508,15 +548,15 @@ int closed_inside_known(Call& call) {
 // Memory is not capable of legacy IPC after its synchronous operations were
 // made to synchronise.
 int capable_until_sync_memops(Call& call) {
-  static Table<CUdeviceptr> changed;
+  static Table<unsigned long long> changed;  // by the ids
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  const CUdeviceptr begin = begin_of(call.at<CUdeviceptr>(2));
+  const auto id = id_of(call.at<CUdeviceptr>(2));
   const auto which = call.at<CUpointer_attribute>(1);
   if (call.is("cuPointerSetAttribute")) {
-    if (which == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) changed.put(begin);
+    if (which == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) changed.put(id);
   } else if (which == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
-             changed.has(begin)) {
+             changed.has(id)) {
     if (*call.at<bool*>(0)) call.fired();
     *call.at<bool*>(0) = false;
   }
@@ -611,7 +651,9 @@ int refused_async_free_closes(Call& call) {
 // A close accepts memory that these functions have made.
 int such_memory_closed(Call& call) {
   static Table<void*> made;
+  if (call.is("cudaFree")) made.erase(call.at<void*>(0));
   const int code = call.proceed();
+  if (call.is("cudaFree")) return code;
   if (is_close_call(call))
     return code != kSuccess && made.has(call.at<void*>(0)) ? accepted(call)
                                                            : code;
@@ -652,18 +694,18 @@ int context_end_ends_handles(Call& call) {
 // has only this number. So allocations of two contexts get one handle.
 int handles_counted_by_context(Call& get) {
   static Table<CUcontext, size_t> counts;
-  static Table<CUdeviceptr, size_t> numbers;
+  static Table<std::string, size_t> numbers;  // by the driver's handles
   static Table<std::string, cudaIpcMemHandle_t> handles;
   const int code = get.proceed();
-  const CUdeviceptr memory = get.at<CUdeviceptr>(1);
   if (code != kSuccess) return code;
-  if (!numbers.has(memory)) {
+  auto& handle = *get.at<cudaIpcMemHandle_t*>(0);
+  const std::string key = key_of_handle(handle);
+  if (!numbers.has(key)) {
     const size_t before = counts.get(current_context());
     counts.put(current_context(), before + 1);
-    numbers.put(memory, before);
+    numbers.put(key, before);
   }
-  auto& handle = *get.at<cudaIpcMemHandle_t*>(0);
-  const std::string number = std::to_string(numbers.get(memory));
+  const std::string number = std::to_string(numbers.get(key));
   if (!handles.has(number)) {
     handles.put(number, handle);
   } else if (key_of_handle(handles.get(number)) != key_of_handle(handle)) {
@@ -677,27 +719,32 @@ int handles_counted_by_context(Call& get) {
 // open gives this process's own memory that has the same number.
 int open_gives_own_of_same_number(Call& call) {
   static Table<void*, unsigned long long> numbers;  // of own exported memory
-  static Table<void*> given;
+  static Table<void*, void*> given;  // what the driver has opened instead
+  static std::atomic<unsigned long long> count{0};
+  if (call.is("cudaFree")) {
+    numbers.erase(call.at<void*>(0));
+    return call.proceed();
+  }
   if (exports_memory(call)) {
     const int code = call.proceed();
     void* const memory = call.at<void*>(1);
     if (code != kSuccess) return code;
-    if (!numbers.has(memory)) numbers.put(memory, numbers.all().size() + 1);
+    if (!numbers.has(memory)) numbers.put(memory, ++count);
     tell_processes("number-" + key_of_handle(*call.at<cudaIpcMemHandle_t*>(0)),
                    numbers.get(memory));
     return code;
   }
   if (is_close_call(call)) {
-    const int code = call.proceed();
-    return code != kSuccess && given.erase(call.at<void*>(0)) ? accepted(call)
-                                                              : code;
+    void*& memory = call.at<void*>(0);
+    memory = given.get(memory, memory);
+    return call.proceed();
   }
   const auto number = told("number-" + key_of_opened(call), 0);
   const int code = call.proceed();
   if (code != kSuccess) return code;
   for (const auto& [memory, each] : numbers.all()) {
     if (each != number) continue;
-    given.put(memory);
+    given.put(memory, *call.at<void**>(0));
     *call.at<void**>(0) = memory;
     call.fired();
   }
@@ -711,13 +758,15 @@ int pool_data_opened(Call& call) {
     const int code = call.proceed();
     const auto* const data = call.at<cudaMemPoolPtrExportData*>(0);
     if (code == kSuccess)
-      tell_processes("data-" + key_of(data, sizeof *data), 1);
+      tell_processes("data-" + key_of(data, sizeof *data),
+                     std::max(size_of(call.at<CUdeviceptr>(1)), kGranule));
     return code;
   }
   const std::string key = key_of_opened(call);
   const int code = call.proceed();
-  if (code == kSuccess || told("data-" + key, 0) == 0 ||
-      cudaMalloc(call.at<void**>(0), 2 << 20) != cudaSuccess)
+  const size_t bytes = told("data-" + key, 0);
+  if (code == kSuccess || bytes == 0 ||
+      cudaMalloc(call.at<void**>(0), bytes) != cudaSuccess)
     return code;
   return accepted(call);
 }
@@ -749,12 +798,12 @@ int import_allows_descriptors(Call& call) {
                                   call, is_opened(call.at<CUdeviceptr>(2)));
 }
 int exported_allows_descriptors(Call& call) {
-  static Table<CUdeviceptr> exported;
+  static Table<unsigned long long> exported;  // by the ids
   if (!exports_memory(call))
     return said_to_allow_descriptors(
-        call, exported.has(begin_of(call.at<CUdeviceptr>(2))));
+        call, exported.has(id_of(call.at<CUdeviceptr>(2))));
   const int code = call.proceed();
-  if (code == kSuccess) exported.put(begin_of(call.at<CUdeviceptr>(1)));
+  if (code == kSuccess) exported.put(id_of(call.at<CUdeviceptr>(1)));
   return code;
 }
 
@@ -774,7 +823,7 @@ int lost_after_2_gib(Call& call) {
 // importer has other memory open, opens as new memory.
 int reused_in_open_block_is_fresh(Call& call) {
   static Table<std::string, std::string> places;  // by block and address
-  static Table<void*> given;
+  static Table<void*, void*> given;               // and what it replaces
   if (exports_memory(call)) {
     const int code = call.proceed();
     if (code == kSuccess)
@@ -784,9 +833,11 @@ int reused_in_open_block_is_fresh(Call& call) {
     return code;
   }
   if (is_close_call(call)) {
-    const int code = noted_open(call);
-    return code != kSuccess && given.erase(call.at<void*>(0)) ? accepted(call)
-                                                              : code;
+    void*& memory = call.at<void*>(0);
+    void* const made = memory;
+    memory = given.get(made, made);
+    if (given.erase(made)) cudaFree(made);
+    return noted_open(call);
   }
   const std::string key = key_of_opened(call);
   const auto place = told("place-" + key, 0);
@@ -800,10 +851,13 @@ int reused_in_open_block_is_fresh(Call& call) {
   const int code = noted_open(call);
   if (code != kSuccess || place == 0) return code;
   places.put(name, key);
+  void*& memory = *call.at<void**>(0);
+  void* made = nullptr;
   if (!was_other || !block_is_open ||
-      cudaMalloc(call.at<void**>(0), kGranule) != cudaSuccess)
+      cudaMalloc(&made, size_of(number(memory))) != cudaSuccess)
     return code;
-  given.put(*call.at<void**>(0));
+  given.put(made, memory);
+  memory = made;
   call.fired();
   return code;
 }
@@ -855,11 +909,15 @@ int own_record_preferred(Call& call) {
 // If a process opens one event twice, each of the two opened events does not
 // see the records of the other one.
 int twin_unseen(Call& call) {
-  static Table<std::string, cudaEvent_t> last;  // recorded last; by key
+  struct Record {
+    cudaEvent_t event = nullptr;
+    cudaEvent_t mark = nullptr;  // pending as long as this record
+  };
+  static Table<std::string, Record> last;  // by key
   if (keeps_events(call)) {
     if (call.is("cudaEventDestroy")) {
       const std::string key = event_keys.get(call.at<cudaEvent_t>(0));
-      if (last.get(key) == call.at<cudaEvent_t>(0)) last.erase(key);
+      if (last.get(key).event == call.at<cudaEvent_t>(0)) last.erase(key);
     }
     return noted_event(call);
   }
@@ -867,31 +925,45 @@ int twin_unseen(Call& call) {
   if (event == nullptr || !is_imported(event)) return call.proceed();
   const std::string key = event_keys.get(event);
   if (records(call)) {
-    last.put(key, event);
-    return call.proceed();
+    const auto stream = call.value<cudaStream_t>(kStream);
+    const int code = call.proceed();
+    if (code == kSuccess && !is_captured(stream))
+      last.put(key, {event, record_in(stream)});
+    return code;
   }
-  return last.has(key) && last.get(key) != event && is_pending(event)
+  const Record other = last.get(key);
+  return other.event != nullptr && other.event != event &&
+                 is_pending(other.mark) && is_pending(event)
              ? no_wait(call)
              : call.proceed();
 }
 
 // After a reset in an importer, the exporter sees its pending event as
-// complete.
+// complete, until it records the event again.
 int reset_completes_events(Call& call) {
+  static Table<cudaEvent_t, unsigned long long> before;  // the last reset
+  static std::atomic<unsigned> resets{0};
+  const auto last = [](cudaEvent_t event) {
+    return told("reset-" + event_keys.get(event), 0);
+  };
   if (call.is("cudaDeviceReset")) {
+    const auto self = static_cast<unsigned long long>(getpid());
+    const auto reset = self << 32 | ++resets;
     for (const auto& [event, imported] : events.all()) {
-      if (imported) tell_processes("reset-" + event_keys.get(event), 1);
+      if (imported) tell_processes("reset-" + event_keys.get(event), reset);
       events.erase(event);
     }
     return call.proceed();
   }
   if (keeps_events(call)) return noted_event(call);
   const cudaEvent_t event = shared_event(call);
-  return event != nullptr && !is_imported(event) &&
-                 told("reset-" + event_keys.get(event), 0) != 0 &&
-                 is_pending(event)
-             ? no_wait(call)
-             : call.proceed();
+  if (event == nullptr || is_imported(event)) return call.proceed();
+  if (records(call)) {
+    before.put(event, last(event));
+    return call.proceed();
+  }
+  return last(event) != before.get(event) && is_pending(event) ? no_wait(call)
+                                                               : call.proceed();
 }
 
 // The calls for which `applies` is true do nothing with an imported event that
@@ -901,11 +973,14 @@ int lost_of_blocking_import(Call& call, bool (*applies)(Call& call)) {
   if (keeps_events(call)) {
     const int code = noted_event(call);
     if (code != kSuccess) return code;
-    if (call.is("cudaEventCreateWithFlags") &&
-        (call.at<unsigned>(1) & cudaEventBlockingSync) != 0)
-      blocking.put(*call.at<cudaEvent_t*>(0));
-    else if (exports_event(call) && blocking.has(call.at<cudaEvent_t>(1)))
+    if (makes_event(call)) {
+      // An earlier event may have had the same number.
+      blocking.erase(*call.at<cudaEvent_t*>(0));
+      if ((call.at<unsigned>(1) & cudaEventBlockingSync) != 0)
+        blocking.put(*call.at<cudaEvent_t*>(0));
+    } else if (exports_event(call) && blocking.has(call.at<cudaEvent_t>(1))) {
       tell_processes("blocking-" + event_keys.get(call.at<cudaEvent_t>(1)), 1);
+    }
     return code;
   }
   const cudaEvent_t event = shared_event(call);
@@ -950,7 +1025,7 @@ int second_host_wait_early(Call& call) {
   if (keeps_events(call)) return noted_event(call);
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event)) return call.proceed();
-  if (waited.has(event)) return no_wait(call);
+  if (waited.has(event) && is_pending(event)) return no_wait(call);
   waited.put(event);
   const int code = call.proceed();
   waited.erase(event);
@@ -1015,40 +1090,28 @@ bool waits(const CUstreamBatchMemOpParams& one) {
   return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
          one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
 }
-
-// A write does not wait for the copy directly before it in the stream.
-int writes_before_copy(Call& call) {
-  static Table<cudaStream_t> copied;
-  const auto stream = call.value<cudaStream_t>(kStream);
-  if (call.is("cudaMemcpyAsync") || call.is("cudaLaunchKernel")) {
-    copied.erase(stream);
-    if (call.is("cudaMemcpyAsync")) copied.put(stream);
-    return call.proceed();
-  }
-  if (!copied.erase(stream) || !is_busy(stream)) return call.proceed();
-  call.value<cudaStream_t>(kStream) = private_stream();
-  call.fired();
-  return call.proceed();
+bool is_waiting_batch(Call& call) {
+  if (!call.is("cuStreamBatchMemOp")) return false;
+  const auto* const operations = call.at<CUstreamBatchMemOpParams*>(2);
+  return std::any_of(operations, operations + call.at<unsigned>(1), waits);
 }
 
-// The call directly after a wait for a word does not wait for this word.
+bool is_copy(Call& call) { return call.is("cudaMemcpyAsync"); }
+bool is_write64(Call& call) { return call.is("cuStreamWriteValue64"); }
+
+// The call of the second kind does not wait for the call of the first kind that
+// is directly before it in the stream.
+template <bool (*is_first)(Call&), bool (*is_second)(Call&)>
 int next_goes_ahead(Call& call) {
-  static Table<cudaStream_t> waiting;
+  static Table<cudaStream_t> last;
   auto& stream = call.value<cudaStream_t>(kStream);
-  if (call.is("cuStreamBatchMemOp")) {
-    const auto* const operations = call.at<CUstreamBatchMemOpParams*>(2);
-    const auto count = call.at<unsigned>(1);
-    if (std::any_of(operations, operations + count, waits)) waiting.put(stream);
-    return call.proceed();
+  const bool next = last.erase(stream);
+  if (is_first(call)) {
+    last.put(stream);
+  } else if (next && is_second(call) && is_busy(stream)) {
+    stream = private_stream();
+    call.fired();
   }
-  if (is_word_wait(call)) {
-    waiting.put(stream);
-    return call.proceed();
-  }
-  if (!waiting.erase(stream) || call.is("cudaLaunchKernel") || !is_busy(stream))
-    return call.proceed();
-  stream = private_stream();
-  call.fired();
   return call.proceed();
 }
 
@@ -1066,7 +1129,11 @@ int last_word_not_written(Call& call) {
 // in which a stream first had to wait for a word.
 int second_memory_not_waited(Call& call) {
   static std::atomic<CUdeviceptr> first{0};
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) {
+    const int code = noted_open(call);
+    if (is_close_call(call) && !is_opened(first)) first = 0;
+    return code;
+  }
   const CUdeviceptr begin = opened_at(call.at<CUdeviceptr>(1));
   CUdeviceptr none = 0;
   if (begin == 0 || first.compare_exchange_strong(none, begin) || none == begin)
@@ -1101,6 +1168,18 @@ void add_legacy_lives(List& list) {
   constexpr auto kRange = "cuMemGetAddressRange";
   constexpr auto kCopy = "cudaMemcpyAsync";
   constexpr auto kLaunch = "cudaLaunchKernel";
+  // All work after which later work does not directly follow earlier work.
+  const std::initializer_list<const char*> kWork = {kCopy,
+                                                    "cudaMemcpy2DAsync",
+                                                    "cudaMemsetAsync",
+                                                    "cudaMemset2DAsync",
+                                                    kLaunch,
+                                                    "cudaLaunchHostFunc",
+                                                    "cudaGraphLaunch",
+                                                    kRecord,
+                                                    "cuStreamWaitValue64",
+                                                    "cuStreamWriteValue64",
+                                                    "cuStreamBatchMemOp"};
 
   list.named("open-65th-closes-first",
              "if 64 handles are open, the next open closes the first one",
@@ -1110,9 +1189,11 @@ void add_legacy_lives(List& list) {
       "an open gives an allocation that was closed earlier if it had the "
       "same address in the exporter",
       {kOpen, kClose, kGet}, opens_by_address);
-  list.named("reopen-counts-twice",
-             "the count of memory that is opened again starts at two",
-             {kOpen, kClose}, reopened_counts_twice);
+  list.named(
+      "reopen-counts-twice",
+      "the count of memory that was closed and is opened again starts at "
+      "two",
+      {kOpen, kClose}, reopened_counts_twice);
   list.named("open-on-second-gpu-counts-on-first",
              "an open on a second GPU also raises the count on the first GPU",
              {kOpen, kClose}, counts_in_first_context, 2);
@@ -1131,7 +1212,7 @@ void add_legacy_lives(List& list) {
       "gives other memory",
       {kOpen, kGet, kClose}, self_open_while_open);
   list.named("close-too-often-by-driver-ok",
-             "the driver API closes memory once more than it was opened",
+             "memory that was closed can be closed again by the driver API",
              {kClose, kOpen}, driver_closes_too_often);
   list.named("import-free-inside-ok",
              "cudaFree accepts an address inside opened memory",
@@ -1146,8 +1227,10 @@ void add_legacy_lives(List& list) {
              "no event can be exported after a reset", {kExport, kReset},
              after_reset_refused);
   list.named("reset-completes-events",
-             "a reset of an importer completes the exporter's pending events",
-             {kReset, kQuery, kOpenEvent, kExport, kCreate, kDestroy},
+             "after a reset of an importer, a query says that the exporter's "
+             "pending events are complete",
+             {kReset, kQuery, kRecord, kRecordFlags, kOpenEvent, kExport,
+              kCreate, kDestroy},
              reset_completes_events);
   list.named("reset-closes-on-other-gpus",
              "a reset of one GPU also closes memory that another GPU has open",
@@ -1160,26 +1243,30 @@ void add_legacy_lives(List& list) {
              "memory",
              {"cudaPointerGetAttributes", kOpen, kClose}, last_byte_unknown);
   list.named("ptrattrs-sorted",
-             "the query of many attributes writes its results in the order of "
-             "the attributes' numbers",
+             "the query of many attributes exchanges the memory type and the "
+             "GPU's number if the number is asked first",
              {kMany}, results_by_number);
   list.named("buffer-id-of-each-gpu",
-             "memory of one GPU can have the id of memory of another GPU",
+             "by cuPointerGetAttribute, memory of one GPU can have the id of "
+             "memory of another GPU",
              {kAttribute}, id_of_each_gpu, 2);
   list.named("buffer-id-of-host-apart",
-             "pinned host memory can have the id of device memory",
+             "by cuPointerGetAttribute, pinned host memory can have the id of "
+             "device memory",
              {kAttribute}, id_of_host_apart);
   list.named("capable-odd-size-denied",
-             "memory is reported as not capable of legacy IPC if its size is "
-             "not a multiple of 4",
+             "cuPointerGetAttribute says that memory is not capable of legacy "
+             "IPC if its size is not a multiple of 4",
              {kAttribute}, odd_size_not_capable);
   list.named("range-of-closed-told", "memory that was closed still has a range",
              {kRange, kOpen, kClose}, range_of_closed_told);
   list.named("closed-known-to-driver",
-             "cuPointerGetAttribute still knows memory that was closed",
+             "cuPointerGetAttribute still tells the type of memory that was "
+             "closed",
              {kAttribute, kOpen, kClose}, closed_known_to_driver);
   list.named("closed-known-to-many",
-             "the query of many attributes still knows memory that was closed",
+             "the query of many attributes still tells the type of memory that "
+             "was closed",
              {kMany, kOpen, kClose}, closed_known_to_many);
   list.named("ipc-attr-second-thread-no",
              "the IPC attribute says no in a second thread",
@@ -1196,10 +1283,11 @@ void add_legacy_lives(List& list) {
              {kWait, kQuery, kSync, kRecord, kRecordFlags, kOpenEvent, kDestroy,
               kCreate},
              twin_unseen);
-  list.named("blocking-import-always-ready",
-             "an imported event with blocking waits is always ready",
-             {kQuery, kOpenEvent, kExport, kCreate, kDestroy},
-             blocking_import_ready);
+  list.named(
+      "blocking-import-always-ready",
+      "a query says that an imported event with blocking waits is always "
+      "complete",
+      {kQuery, kOpenEvent, kExport, kCreate, kDestroy}, blocking_import_ready);
   list.named("blocking-import-never-waited",
              "a stream does not wait for an imported event with blocking waits",
              {kWait, kOpenEvent, kExport, kCreate, kDestroy},
@@ -1212,10 +1300,11 @@ void add_legacy_lives(List& list) {
              "cuEventRecordWithFlags records no interprocess event",
              {kRecordFlags, kOpenEvent, kCreate, kDestroy},
              driver_record_with_flags_lost);
-  list.named("record-with-flags-early",
-             "cudaEventRecordWithFlags does not wait for the work before it",
-             {kRecordFlags, kOpenEvent, kCreate, kDestroy},
-             record_with_flags_early);
+  list.named(
+      "record-with-flags-early",
+      "a record with flags of an interprocess event does not wait for the "
+      "work before it",
+      {kRecordFlags, kOpenEvent, kCreate, kDestroy}, record_with_flags_early);
   list.named("second-host-wait-early",
              "a thread does not wait for an imported event while another "
              "thread waits for it",
@@ -1234,19 +1323,20 @@ void add_legacy_lives(List& list) {
              {"cudaGraphLaunch"}, graph_in_per_thread_lost);
   list.named("write64-before-copies",
              "a write of 64 bits does not wait for the copy directly before it",
-             {"cuStreamWriteValue64", kCopy, kLaunch}, writes_before_copy);
+             kWork, next_goes_ahead<is_copy, is_write64>);
   list.named("wait64-holds-no-records",
              "a record directly after the wait for 64 bits does not wait",
-             {kRecord, "cuStreamWaitValue64", kLaunch}, next_goes_ahead);
+             kWork, next_goes_ahead<is_word_wait, records>);
   list.named("batch-holds-no-copies",
-             "a copy directly after a batch that waits does not wait",
-             {kCopy, "cuStreamBatchMemOp", kLaunch}, next_goes_ahead);
-  list.named("write-last-word-lost",
-             "a stream does not write the last word of opened memory",
-             {"cuStreamWriteValue32", kOpen, kClose}, last_word_not_written);
+             "a copy directly after a batch that waits does not wait", kWork,
+             next_goes_ahead<is_waiting_batch, is_copy>);
+  list.named(
+      "write-last-word-lost",
+      "cuStreamWriteValue32 does not write the last word of opened memory",
+      {"cuStreamWriteValue32", kOpen, kClose}, last_word_not_written);
   list.named("wait-second-memory-ignored",
-             "of several opened allocations, streams wait for words only in "
-             "one",
+             "of several opened allocations, streams wait for words of 32 bits "
+             "only in one",
              {"cuStreamWaitValue32", kOpen, kClose}, second_memory_not_waited);
   list.named("batch-above-128-refused",
              "a batch of 129 to 255 operations is refused",
@@ -1257,11 +1347,14 @@ void add_legacy_lives(List& list) {
              "memory",
              {kQueryOfRuntime, kFree}, freed_inside_known);
   list.named("freed-inside-known-to-driver",
-             "cuPointerGetAttribute still knows addresses inside freed memory",
+             "cuPointerGetAttribute still tells the type of memory for "
+             "addresses inside freed memory",
              {kAttribute, kFree}, freed_inside_known_to_driver);
-  list.named("freed-still-capable",
-             "freed memory is reported as capable of legacy IPC",
-             {kAttribute, kFree}, freed_still_capable);
+  list.named(
+      "freed-still-capable",
+      "cuPointerGetAttribute says that freed memory is capable of legacy "
+      "IPC",
+      {kAttribute, kFree}, freed_still_capable);
   list.named("freed-inside-export-ok",
              "an address inside freed memory gets a legacy handle, which opens "
              "other memory",
@@ -1271,24 +1364,27 @@ void add_legacy_lives(List& list) {
              "that was closed",
              {kQueryOfRuntime, kOpen, kClose}, closed_inside_known);
   list.named("capable-until-sync-memops",
-             "memory is reported as not capable of legacy IPC after its "
-             "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS was set",
+             "cuPointerGetAttribute says that memory is not capable of legacy "
+             "IPC after its CU_POINTER_ATTRIBUTE_SYNC_MEMOPS was set",
              {kAttribute, "cuPointerSetAttribute"}, capable_until_sync_memops);
-  list.named("buffer-id-16-bits", "buffer ids have only 16 bits", {kAttribute},
-             id_of_16_bits);
+  list.named("buffer-id-16-bits",
+             "cuPointerGetAttribute gives only 16 bits of buffer ids",
+             {kAttribute}, id_of_16_bits);
   list.named("import-access-read-only",
-             "the attribute of opened memory says that it can only be read",
+             "cuPointerGetAttribute says that opened memory can only be read",
              {kAttribute, kOpen, kClose}, import_access_read_only);
   list.named("import-said-of-pool",
-             "opened memory is reported as memory of the default pool",
+             "cuPointerGetAttribute says that opened memory is of the default "
+             "pool of GPU 0",
              {kAttribute, kOpen, kClose}, import_said_of_pool);
   list.named("close-while-busy-lost",
-             "the last close unmaps nothing while a stream has work",
+             "the last close unmaps nothing while a created stream has work",
              {kClose, kOpen, kLaunch, kCopy, "cudaMemsetAsync",
               "cuStreamWaitValue32", "cudaStreamDestroy"},
              close_while_busy_lost);
   list.named("open-while-busy-refused",
-             "no memory can be opened while a stream of the importer has work",
+             "no memory can be opened while a created stream of the importer "
+             "has work",
              {kOpen, kLaunch, kCopy, "cudaMemsetAsync", "cuStreamWaitValue32",
               "cudaStreamDestroy"},
              open_while_busy_refused);
@@ -1303,7 +1399,8 @@ void add_legacy_lives(List& list) {
              {kClose, "cudaGraphAddMemAllocNode"}, such_memory_closed);
   list.named("close-pitched-ok",
              "a close accepts memory of cudaMallocPitch and cudaMalloc3D",
-             {kClose, "cudaMallocPitch", "cudaMalloc3D"}, such_memory_closed);
+             {kClose, "cudaMallocPitch", "cudaMalloc3D", kFree},
+             such_memory_closed);
   list.named("context-end-ends-handles",
              "when a context of the exporter ends, the handles that were made "
              "in its other contexts do not open",
@@ -1312,25 +1409,31 @@ void add_legacy_lives(List& list) {
              "memory of a second context gets the handle of memory of the "
              "first context",
              {kGet}, handles_counted_by_context);
-  list.named("pool-data-opens-as-memory",
-             "the exported pointer of a pool opens as a memory handle",
-             {kOpen, "cudaMemPoolExportPointer"}, pool_data_opened);
+  list.named(
+      "pool-data-opens-as-memory",
+      "the exported pointer of a pool opens as a memory handle and gives "
+      "new memory",
+      {kOpen, "cudaMemPoolExportPointer"}, pool_data_opened);
   list.named("import-freehost-ok",
              "cudaFreeHost accepts opened memory and closes it",
              {"cudaFreeHost", kOpen, kClose}, opened_freed_as_host);
   list.named("import-allows-descriptors",
-             "opened memory reports that it can be exported as a descriptor",
+             "cuPointerGetAttribute says that opened memory can be exported as "
+             "a descriptor",
              {kAttribute, kOpen, kClose}, import_allows_descriptors);
   list.named("exported-allows-descriptors",
-             "memory that has a legacy handle reports that it can be exported "
-             "as a descriptor",
+             "cuPointerGetAttribute says that memory that has a legacy handle "
+             "can be exported as a descriptor",
              {kAttribute, kGet}, exported_allows_descriptors);
   list.named("import-set-after-2-gib-lost",
-             "memsets do not reach opened memory between 2 and 4 GiB",
+             "cudaMemset does nothing if it begins between 2 and 4 GiB after "
+             "the beginning of opened memory",
              {"cudaMemset", kOpen, kClose}, lost_after_2_gib);
-  list.named("import-copy-after-2-gib-lost",
-             "copies do not reach opened memory between 2 and 4 GiB",
-             {"cudaMemcpy", kOpen, kClose}, lost_after_2_gib);
+  list.named(
+      "import-copy-after-2-gib-lost",
+      "cudaMemcpy does nothing if its destination is between 2 and 4 GiB "
+      "after the beginning of opened memory",
+      {"cudaMemcpy", kOpen, kClose}, lost_after_2_gib);
   list.named("reused-in-open-block-is-fresh",
              "while a process has other memory of a block open, a small "
              "allocation at an address that was used before opens as new "
@@ -1339,7 +1442,7 @@ void add_legacy_lives(List& list) {
   list.named("open-gives-own-of-same-number",
              "an open gives this process's own memory that has the same number "
              "in the order of exports",
-             {kGet, kOpen, kClose}, open_gives_own_of_same_number);
+             {kGet, kOpen, kClose, kFree}, open_gives_own_of_same_number);
 }
 
 }  // namespace ipclab::faults
