@@ -7,7 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <mutex>
 #include <utility>
@@ -39,6 +41,21 @@ int unconnected(Call& open) {
   cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
   open.fired();
   return kSuccess;
+}
+
+int current_device() {
+  int device = -1;
+  cudaGetDevice(&device);
+  return device;
+}
+int device_of(void* memory) {
+  int device = -1;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, number(memory));
+  return device;
+}
+bool is_on_current_device(void* memory) {
+  return device_of(memory) == current_device();
 }
 
 // Some device memory is never given back.
@@ -125,32 +142,34 @@ std::string import_key(Call& call) {
   return "import-" + std::to_string(identity(descriptor_of(call)));
 }
 
-// After an importer of a chunk has died, the chunk cannot be imported.
+// After an importer of memory of cuMemCreate has ended, no other process can
+// import such memory. (All descriptors of NVIDIA's driver have one identity.)
 int chunk_ends_with_importer(Call& import) {
+  static const std::string key = "importer-of-chunks";
   if (!imports_descriptor(import)) return import.proceed();
-  const std::string key = import_key(import);
   if (user_has_ended(key)) return refused(import);
   const int code = import.proceed();
   if (code == kSuccess) tell_processes(key, this_process());
   return code;
 }
 
-// After an importer of a pool has died, the pool cannot be imported.
+// After a process has died that had a pool imported, no pool can be imported.
 int pool_ends_with_importer(Call& call) {
-  static Table<cudaMemPool_t, std::string> keys;
+  static const std::string key = "importer-of-pools";
+  static Table<cudaMemPool_t> imported;
   if (call.is("cudaMemPoolDestroy")) {
     const auto pool = call.at<cudaMemPool_t>(0);
     const int code = call.proceed();
-    if (code == kSuccess && keys.has(pool)) tell_processes(keys.get(pool), 0);
+    if (code == kSuccess && imported.erase(pool) && imported.all().empty())
+      tell_processes(key, 0);
     return code;
   }
   if (!imports_descriptor(call)) return call.proceed();
-  const std::string key = import_key(call);
   if (user_has_ended(key)) return refused(call);
   const int code = call.proceed();
   if (code != kSuccess) return code;
   tell_processes(key, this_process());
-  keys.put(*call.at<cudaMemPool_t*>(0), key);
+  imported.put(*call.at<cudaMemPool_t*>(0));
   return code;
 }
 
@@ -160,8 +179,8 @@ int pointer_ends_with_importer(Call& call) {
   if (frees(call)) {
     void* const memory = call.at<void*>(0);
     const int code = call.proceed();
-    if (code == kSuccess && keys.has(memory))
-      tell_processes(keys.get(memory), 0);
+    const std::string key = keys.get(memory);
+    if (code == kSuccess && keys.erase(memory)) tell_processes(key, 0);
     return code;
   }
   const std::string key = "user-" + key_of_data(call.at<void*>(2));
@@ -287,25 +306,35 @@ int reset_unconnects_opens(Call& call) {
 int reset_unconnects_exports(Call& call) {
   if (resets(call)) return noted_reset(call);
   cudaEvent_t other = nullptr;
-  if (!was_reset || cudaEventCreateWithFlags(
-                        &other, cudaEventInterprocess |
-                                    cudaEventDisableTiming) != cudaSuccess)
-    return call.proceed();
+  const int code = call.proceed();
+  if (code != kSuccess || !was_reset ||
+      cudaEventCreateWithFlags(
+          &other, cudaEventInterprocess | cudaEventDisableTiming) !=
+          cudaSuccess)
+    return code;
   call.at<cudaEvent_t>(1) = other;
   call.fired();
   return call.proceed();
 }
 
+// An export gives the handle of new memory of the same size. A refusal stays a
+// refusal.
+int other_exported(Call& get) {
+  void* other = nullptr;
+  const int code = get.proceed();
+  const size_t bytes = size_of(number(get.at<void*>(1)));
+  if (code != kSuccess || bytes == 0 ||
+      cudaMalloc(&other, bytes) != cudaSuccess)
+    return code;
+  get.at<void*>(1) = other;
+  get.fired();
+  return get.proceed();
+}
+
 // The handle of memory that was allocated after a reset opens as other memory.
 int reset_confuses_exports(Call& call) {
   if (resets(call)) return noted_reset(call);
-  void* other = nullptr;
-  const size_t bytes = size_of(number(call.at<void*>(1)));
-  if (!was_reset || bytes == 0 || cudaMalloc(&other, bytes) != cudaSuccess)
-    return call.proceed();
-  call.at<void*>(1) = other;
-  call.fired();
-  return call.proceed();
+  return was_reset ? other_exported(call) : call.proceed();
 }
 
 // Memory that is opened after a reset is a copy.
@@ -320,7 +349,11 @@ int copy_after_reset(Call& call) {
 
 // Copies do not reach memory that was opened after a reset.
 int copy_after_reset_lost(Call& call) {
-  if (resets(call)) return noted_reset(call);
+  if (resets(call)) {
+    // These addresses may get other memory.
+    for (const auto& each : opened.all()) opened.erase(each.first);
+    return noted_reset(call);
+  }
   if (keeps_opened(call)) return noted_open(call);
   if (was_reset && (is_opened(call.value<void*>(kPointer)) ||
                     is_opened(call.value<void*>(kSource))))
@@ -364,12 +397,18 @@ int reset_keeps_exported(Call& call) {
     if (code == kSuccess) exported.put(memory, size_of(number(memory)));
     return code;
   }
-  const int code = call.proceed();
+  size_t kept = 0;
   for (const auto& [memory, bytes] : exported.all()) {
-    void* lost = nullptr;
-    if (cudaMalloc(&lost, bytes) == cudaSuccess) call.fired();
-    exported.erase(memory);
+    if (size_of(number(memory)) != bytes) {
+      exported.erase(memory);  // it was freed
+    } else if (is_on_current_device(memory)) {
+      exported.erase(memory);
+      kept += bytes;
+    }
   }
+  const int code = call.proceed();
+  void* lost = nullptr;
+  if (kept > 0 && cudaMalloc(&lost, kept) == cudaSuccess) call.fired();
   return code;
 }
 
@@ -397,22 +436,30 @@ int context_end_clears(Call& call) {
 }
 
 // After the end of a context of an importer, the exporter sees its pending
-// event as complete.
+// event as complete, until it records the event again.
 int context_end_completes(Call& call) {
+  static Table<cudaEvent_t, unsigned long long> before;  // the last end
+  static std::atomic<unsigned> ends{0};
+  const auto last = [](cudaEvent_t event) {
+    return told("over-" + event_keys.get(event), 0);
+  };
   if (ended_by(call) != nullptr) {
+    const auto end = this_process() << 32 | ++ends;
     for (const auto& [event, imported] : events.all()) {
-      if (imported) tell_processes("over-" + event_keys.get(event), 1);
+      if (imported) tell_processes("over-" + event_keys.get(event), end);
       events.erase(event);
     }
     return call.proceed();
   }
   if (keeps_events(call)) return noted_event(call);
   const cudaEvent_t event = shared_event(call);
-  return event != nullptr && !is_imported(event) &&
-                 told("over-" + event_keys.get(event), 0) != 0 &&
-                 is_pending(event)
-             ? no_wait(call)
-             : call.proceed();
+  if (event == nullptr || is_imported(event)) return call.proceed();
+  if (records(call)) {
+    before.put(event, last(event));
+    return call.proceed();
+  }
+  return last(event) != before.get(event) && is_pending(event) ? no_wait(call)
+                                                               : call.proceed();
 }
 
 // A release of the primary context clears what is open in it, although there is
@@ -429,9 +476,14 @@ int primary_release_clears(Call& call) {
 
 // The ids of allocations begin again after a reset, or in a second context.
 int ids_begin_again(Call& call) {
-  static std::atomic<unsigned long long> least{0}, shift{0};
+  static std::mutex mutex;
+  static unsigned long long least = 0, most = 0, shift = 0;
+  static bool begins = false;
   if (resets(call) || call.is("cuCtxDestroy")) {
-    shift = ~0ull;
+    {
+      const std::lock_guard lock(mutex);
+      begins = true;
+    }
     return call.proceed();
   }
   const int code = call.proceed();
@@ -439,20 +491,21 @@ int ids_begin_again(Call& call) {
       call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
     return code;
   auto& id = *call.at<unsigned long long*>(0);
+  const std::lock_guard lock(mutex);
   if (least == 0) least = id;
-  if (shift == ~0ull) shift = id - least;
-  if (shift != 0) call.fired();
+  // Earlier memory keeps its id.
+  if (begins && id > most) {
+    shift = id - least;
+    begins = false;
+  }
+  most = std::max(most, id);
+  if (shift == 0 || id < least + shift) return code;
+  call.fired();
   id -= shift;
   return code;
 }
 
 // --- resets and a second GPU -------------------------------------------------
-
-int current_device() {
-  int device = -1;
-  cudaGetDevice(&device);
-  return device;
-}
 
 // After the reset of a GPU, it cannot open memory of a peer: it takes the peer
 // access for enabled.
@@ -484,15 +537,6 @@ int noted_lent(Call& get) {
     lent.put(get.at<void*>(1), made_key<cudaIpcMemHandle_t>(get));
   return code;
 }
-int device_of(void* memory) {
-  int device = -1;
-  DRIVER_CALL(cuPointerGetAttribute)
-  (&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, number(memory));
-  return device;
-}
-bool is_on_current_device(void* memory) {
-  return device_of(memory) == current_device();
-}
 
 // A reset of one GPU ends the handles of memory of other GPUs.
 int reset_ends_other_handles(Call& call) {
@@ -510,9 +554,9 @@ int reset_ends_other_handles(Call& call) {
 int reset_clears_other_exports(Call& call) {
   if (exports_memory(call)) return noted_lent(call);
   for (const auto& [memory, handle] : lent.all()) {
-    if (is_on_current_device(memory)) continue;
-    const int current = current_device();
-    cudaSetDevice(device_of(memory));  // only this GPU can write the memory
+    const int current = current_device(), device = device_of(memory);
+    if (device < 0 || device == current) continue;
+    cudaSetDevice(device);  // only this GPU can write the memory
     if (cudaMemset(memory, 0, size_of(number(memory))) == cudaSuccess &&
         cudaDeviceSynchronize() == cudaSuccess)
       call.fired();
@@ -559,6 +603,7 @@ int reopen_costs_memory(Call& call) {
   if (code != kSuccess || !closed.has(given_key<cudaIpcMemHandle_t>(call)))
     return code;
   void* const memory = *call.at<void**>(0);
+  if (taken.has(memory)) return code;
   if (cudaMalloc(&more, size_of(number(memory))) != cudaSuccess) return code;
   taken.put(memory, more);
   call.fired();
@@ -643,13 +688,7 @@ int fork_completes_events(Call& call) {
 // After a fork, the handle of memory opens as other memory.
 int fork_confuses_exports(Call& call) {
   notes_forks();
-  void* other = nullptr;
-  const size_t bytes = size_of(number(call.at<void*>(1)));
-  if (!has_forked || bytes == 0 || cudaMalloc(&other, bytes) != cudaSuccess)
-    return call.proceed();
-  call.at<void*>(1) = other;
-  call.fired();
-  return call.proceed();
+  return has_forked ? other_exported(call) : call.proceed();
 }
 
 // When a child of fork exits, what its parent has open is cleared.
@@ -782,25 +821,32 @@ int copy_in_other_namespace(Call& call) {
 // second open as memory of the first, or as new memory.
 int exporters_known_by_number(Call& call) {
   static Table<unsigned long long, cudaIpcMemHandle_t> first;
+  static const auto began = static_cast<unsigned long long>(
+      std::chrono::steady_clock::now().time_since_epoch().count());
   if (exports_memory(call)) {
     const int code = call.proceed();
-    if (code == kSuccess)
-      tell_processes("number-" + made_key<cudaIpcMemHandle_t>(call),
-                     this_process());
+    if (code != kSuccess) return code;
+    const std::string key = made_key<cudaIpcMemHandle_t>(call);
+    tell_processes("number-" + key, this_process());
+    tell_processes("exporter-" + key, began);
     return code;
   }
   auto& handle = call.at<cudaIpcMemHandle_t>(1);
   const cudaIpcMemHandle_t wanted = handle;
   const auto exporter = told("number-" + key_of_handle(wanted), 0);
+  if (exporter == 0) return call.proceed();
   first.change([&](auto& all) { return all.emplace(exporter, wanted).second; });
+  const auto began_of = [](const cudaIpcMemHandle_t& one) {
+    return told("exporter-" + key_of_handle(one), 0);
+  };
+  // One exporter may lend several pieces of memory.
+  if (began_of(first.get(exporter)) == began_of(wanted)) return call.proceed();
   handle = first.get(exporter);
-  const bool applies =
-      exporter != 0 && std::memcmp(&handle, &wanted, sizeof wanted) != 0;
   const int code = call.proceed();
   handle = wanted;
-  if (applies && code == kSuccess) call.fired();
+  if (code == kSuccess) call.fired();
   // A driver may refuse all handles of other namespaces.
-  return applies && code != kSuccess &&
+  return code != kSuccess &&
                  cudaMalloc(call.at<void**>(0), kGranule) == cudaSuccess
              ? accepted(call)
              : code;
@@ -812,7 +858,8 @@ int exporters_known_by_number(Call& call) {
 int mps_import_ignored(Call& call) {
   if (keeps_events(call)) return noted_event(call);
   const cudaEvent_t event = shared_event(call);
-  return event != nullptr && is_imported(event) && is_mps_client()
+  return event != nullptr && is_imported(event) && is_mps_client() &&
+                 (records(call) || is_pending(event))
              ? no_wait(call)
              : call.proceed();
 }
@@ -865,7 +912,8 @@ int death_on_other_gpu_keeps_memory(Call& call) {
   const int code = noted_open(call);
   if (code != kSuccess) return code;
   if (far) tell_processes("far-" + handle, this_process());
-  if (!opens && told("far-" + handle, 0) == this_process())
+  if (!opens && !opened.has(call.at<void*>(0)) &&
+      told("far-" + handle, 0) == this_process())
     tell_processes("far-" + handle, 0);
   return code;
 }
@@ -928,7 +976,8 @@ int event_known_by_number(Call& call) {
   }
   const cudaEvent_t event = shared_event(call);
   return event != nullptr && is_imported(event) &&
-                 other.has(event_keys.get(event))
+                 other.has(event_keys.get(event)) &&
+                 (records(call) || is_pending(event))
              ? no_wait(call)
              : call.proceed();
 }
@@ -951,7 +1000,8 @@ int late_import_ignored(Call& call) {
     return code;
   }
   const cudaEvent_t event = shared_event(call);
-  return event != nullptr && is_imported(event) && late.has(event)
+  return event != nullptr && is_imported(event) && late.has(event) &&
+                 is_pending(event)
              ? no_wait(call)
              : call.proceed();
 }
@@ -1071,7 +1121,7 @@ int second_chunk_client_costs_memory(Call& call) {
   return code;
 }
 
-// The release of imported memory that is not mapped any more loses memory.
+// The release of imported memory that is not mapped loses memory.
 int import_unmapped_first_leaks(Call& call) {
   if (!call.is("cuMemRelease")) return noted_chunks(call);
   const Chunk chunk = call.at<Chunk>(0);
@@ -1099,8 +1149,10 @@ int wait_after_reset_ignored(Call& call) {
   if (resets(call)) return noted_reset(call);
   if (keeps_events(call)) return noted_event(call);
   const cudaEvent_t event = shared_event(call);
-  return was_reset && event != nullptr && is_imported(event) ? no_wait(call)
-                                                             : call.proceed();
+  return was_reset && event != nullptr && is_imported(event) &&
+                 is_pending(event)
+             ? no_wait(call)
+             : call.proceed();
 }
 
 // After a reset, no pool can be imported.
@@ -1118,8 +1170,15 @@ int host_ids_begin_again(Call& call) {
   return type == CU_MEMORYTYPE_HOST ? ids_begin_again(call) : call.proceed();
 }
 
-// The chunks that this process has imported, and the keys of their creators.
-Table<Chunk, std::string> creators;
+// The chunks that this process has imported, and the processes that had
+// exported them. (All descriptors of NVIDIA's driver have one key. Therefore
+// this is the last process that had exported a chunk when this process imported
+// it.)
+Table<Chunk, unsigned long long> creators;
+bool creator_has_ended(unsigned long long creator) {
+  return creator != 0 && creator != this_process() &&
+         has_ended(static_cast<pid_t>(creator));
+}
 std::string creator_key(int descriptor) {
   return "creator-" + std::to_string(identity(descriptor));
 }
@@ -1132,7 +1191,9 @@ int noted_creator(Call& call) {
     tell_processes("size-of-" + key, created.get(call.at<Chunk>(1)));
   }
   if (call.is("cuMemImportFromShareableHandle") && imports_descriptor(call))
-    creators.put(*call.at<Chunk*>(0), creator_key(descriptor_of(call)));
+    creators.put(*call.at<Chunk*>(0),
+                 told(creator_key(descriptor_of(call)), 0));
+  if (call.is("cuMemCreate")) creators.erase(*call.at<Chunk*>(0));
   return code;
 }
 
@@ -1140,8 +1201,9 @@ int noted_creator(Call& call) {
 int death_clears_rest(Call& call) {
   if (!is_use(call)) return noted_creator(call);
   for (const auto& [begin, mapped] : mappings.all()) {
-    const std::string creator = creators.get(mapped.chunk);
-    if (mapped.bytes <= kGranule || !user_has_ended(creator)) continue;
+    if (mapped.bytes <= kGranule ||
+        !creator_has_ended(creators.get(mapped.chunk)))
+      continue;
     creators.erase(mapped.chunk);
     DRIVER_CALL(cuMemsetD8)(begin + kGranule, 0, mapped.bytes - kGranule);
     call.fired();
@@ -1197,14 +1259,16 @@ int queued_work_ends_with_creator(Call& call) {
   struct Queued {
     void* before = nullptr;
     size_t bytes = 0;
-    std::string creator;
+    unsigned long long creator = 0;
     cudaStream_t stream = nullptr;
   };
   static Table<CUdeviceptr, Queued> queued;
   if (is_use(call)) {
     for (const auto& [place, one] : queued.all()) {
-      if (!user_has_ended(one.creator) || is_busy(one.stream)) continue;
+      const bool lost = creator_has_ended(one.creator);
+      if (is_busy(one.stream)) continue;
       queued.erase(place);
+      if (!lost) continue;  // the work was done before the end
       DRIVER_CALL(cuMemcpyDtoD)(place, number(one.before), one.bytes);
       cudaDeviceSynchronize();
       call.fired();
@@ -1217,7 +1281,7 @@ int queued_work_ends_with_creator(Call& call) {
   one.bytes = call.value<size_t>(kBytes);
   one.stream = call.value<cudaStream_t>(kStream);
   one.creator = creators.get(mappings.get(mapping_at(place)).chunk);
-  if (one.creator.empty() || user_has_ended(one.creator) ||
+  if (one.creator == 0 || creator_has_ended(one.creator) ||
       !is_busy(one.stream) || cudaMalloc(&one.before, one.bytes) != cudaSuccess)
     return call.proceed();
   DRIVER_CALL(cuMemcpyDtoDAsync)
@@ -1308,6 +1372,8 @@ int reset_ends_chunks_elsewhere(Call& call) {
     return call.proceed();
   }
   const int code = noted_chunks(call);
+  if (code == kSuccess && call.is("cuMemCreate"))
+    keys.erase(*call.at<Chunk*>(0));
   if (code != kSuccess || !call.is("cuMemImportFromShareableHandle") ||
       !imports_descriptor(call))
     return code;
@@ -1411,23 +1477,21 @@ int reported_as(Call& get, unsigned long long device) {
 
 // Imported memory of cuMemCreate has the exporter's number of the GPU.
 int chunk_on_exporters_number(Call& call) {
-  static Table<Chunk, unsigned long long> numbers;
+  const auto key = [](int gpu) {
+    return "number-of-" + std::to_string(place_of(gpu));
+  };
   if (call.is("cudaPointerGetAttributes")) {
-    const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
-    const Chunk chunk = mappings.get(begin).chunk;
-    return begin != 0 && numbers.has(chunk)
-               ? reported_as(call, numbers.get(chunk))
-               : call.proceed();
+    const CUdeviceptr memory = call.at<CUdeviceptr>(1);
+    if (!is_import(memory)) return call.proceed();
+    const int gpu = number_of_gpu(memory);
+    return reported_as(call, told(key(gpu), static_cast<unsigned>(gpu)));
   }
   const int code = noted_chunks(call);
-  if (code != kSuccess) return code;
-  if (call.is("cuMemExportToShareableHandle") && call.at<int>(2) == kFd)
-    tell_processes(
-        "number-" + creator_key(*call.at<int*>(0)),
-        static_cast<unsigned>(properties_of(call.at<Chunk>(1)).location.id));
-  if (call.is("cuMemImportFromShareableHandle") && imports_descriptor(call))
-    numbers.put(*call.at<Chunk*>(0),
-                told("number-" + creator_key(descriptor_of(call)), 0));
+  if (code == kSuccess && call.is("cuMemExportToShareableHandle")) {
+    const CUmemLocation place = properties_of(call.at<Chunk>(1)).location;
+    if (place.type == CU_MEM_LOCATION_TYPE_DEVICE)
+      tell_processes(key(place.id), static_cast<unsigned>(place.id));
+  }
   return code;
 }
 
@@ -1650,24 +1714,22 @@ int reset_ends_handles_for_others(Call& call) {
   return by != 0 && by != this_process() ? refused(call) : noted_open(call);
 }
 
-// When an exporter resets its device, its descriptors of memory cannot be
-// imported any more.
+// When a process that has exported memory resets its device, no other process
+// can import memory. (All descriptors of NVIDIA's driver have one identity.)
 int reset_ends_descriptors(Call& call) {
-  static Table<ino_t> exported;
+  static const std::string key = "reset-of-an-exporter";
+  static std::atomic<bool> exported{false};
   if (resets(call)) {
-    for (const auto& each : exported.all())
-      tell_processes("reset-" + std::to_string(each.first), this_process());
+    if (exported) tell_processes(key, this_process());
     return call.proceed();
   }
   if (call.is("cuMemExportToShareableHandle")) {
     const int code = call.proceed();
     if (code == kSuccess && call.at<CUmemAllocationHandleType>(2) == kFd)
-      exported.put(identity(*call.at<int*>(0)));
+      exported = true;
     return code;
   }
-  if (!imports_descriptor(call)) return call.proceed();
-  const auto by =
-      told("reset-" + std::to_string(identity(descriptor_of(call))), 0);
+  const auto by = imports_descriptor(call) ? told(key, 0) : 0;
   return by != 0 && by != this_process() ? refused(call) : call.proceed();
 }
 
@@ -1700,7 +1762,8 @@ int close_counts_on_other_gpu(Call& call) {
       count_close(address);
       call.fired();
     }
-    DRIVER_CALL(cuCtxPopCurrent)(nullptr);
+    CUcontext popped = nullptr;
+    DRIVER_CALL(cuCtxPopCurrent)(&popped);
   }
   return code;
 }
@@ -1768,54 +1831,69 @@ int opens_of_threads_mixed(Call& call) {
   return code;
 }
 
+// The objects that threads have made, and these threads; -1 instead of a thread
+// that has ended.
+template <class Object>
+class Made {
+ public:
+  void by_this_thread(Object made) {
+    threads_.put(made, this_thread());
+    at_thread_end([this, made] {
+      if (threads_.get(made) == this_thread()) threads_.put(made, -1);
+    });
+  }
+  void erase(Object gone) { threads_.erase(gone); }
+  bool by_ended_thread(Object object) { return threads_.get(object) == -1; }
+
+ private:
+  Table<Object, int> threads_;
+};
+
 // No pointer can be imported from a pool when the thread that imported the pool
 // has ended.
 int pool_import_ends_with_thread(Call& call) {
-  static Table<cudaMemPool_t> over;
+  static Made<cudaMemPool_t> pools;
   if (call.is("cudaMemPoolImportPointer"))
-    return over.has(call.at<cudaMemPool_t>(1)) ? refused(call) : call.proceed();
-  if (call.is("cudaMemPoolDestroy")) over.erase(call.at<cudaMemPool_t>(0));
+    return pools.by_ended_thread(call.at<cudaMemPool_t>(1)) ? refused(call)
+                                                            : call.proceed();
+  if (call.is("cudaMemPoolDestroy")) pools.erase(call.at<cudaMemPool_t>(0));
   const int code = call.proceed();
-  if (code != kSuccess || call.is("cudaMemPoolDestroy")) return code;
-  const auto made = *call.at<cudaMemPool_t*>(0);
-  over.erase(made);
-  at_thread_end([made] { over.put(made); });
+  if (code == kSuccess && !call.is("cudaMemPoolDestroy"))
+    pools.by_this_thread(*call.at<cudaMemPool_t*>(0));
   return code;
 }
 
 // Copies do not reach imported memory of a pool when the thread that imported
 // it has ended.
 int pool_pointer_ends_with_thread(Call& call) {
-  static Table<void*> over;
+  static Made<void*> pointers;
   if (is_use(call)) {
     for (const Role role : {kPointer, kSource})
-      if (over.has(call.value<void*>(role))) return no_wait(call);
+      if (pointers.by_ended_thread(call.value<void*>(role)))
+        return no_wait(call);
     return call.proceed();
   }
-  if (frees(call)) over.erase(call.at<void*>(0));
+  if (frees(call)) pointers.erase(call.at<void*>(0));
   const int code = call.proceed();
-  if (code != kSuccess || frees(call)) return code;
-  void* const made = *call.at<void**>(0);
-  over.erase(made);
-  at_thread_end([made] { over.put(made); });
+  if (code == kSuccess && !frees(call))
+    pointers.by_this_thread(*call.at<void**>(0));
   return code;
 }
 
 // Streams do not wait for an imported event when the thread that opened it has
 // ended.
 int imported_event_ends_with_thread(Call& call) {
-  static Table<cudaEvent_t> over;
+  static Made<cudaEvent_t> imported;
   if (call.is("cudaStreamWaitEvent")) {
     const auto event = call.at<cudaEvent_t>(1);
-    return over.has(event) && is_pending(event) ? no_wait(call)
-                                                : call.proceed();
+    return imported.by_ended_thread(event) && is_pending(event)
+               ? no_wait(call)
+               : call.proceed();
   }
-  if (call.is("cudaEventDestroy")) over.erase(call.at<cudaEvent_t>(0));
+  if (call.is("cudaEventDestroy")) imported.erase(call.at<cudaEvent_t>(0));
   const int code = call.proceed();
-  if (code != kSuccess || !opens_event(call)) return code;
-  const auto made = *call.at<cudaEvent_t*>(0);
-  over.erase(made);
-  at_thread_end([made] { over.put(made); });
+  if (code == kSuccess && opens_event(call))
+    imported.by_this_thread(*call.at<cudaEvent_t*>(0));
   return code;
 }
 
@@ -1969,7 +2047,8 @@ constexpr auto kPrimaryReset = "cuDevicePrimaryCtxReset";
 
 void add_ends(List& list) {
   list.named("exit-clears-exported-chunk",
-             "when the creator of memory of cuMemCreate exits, the memory is "
+             "when a process exits that has exported memory of "
+             "cuMemCreate mapped, all imported memory of cuMemCreate is "
              "cleared",
              {kCreate, kImport, kExport, kMap, kUnmap, kLaunch, kCopy},
              exit_clears_chunks<&exports, &imports>);
@@ -1979,18 +2058,19 @@ void add_ends(List& list) {
              {kReset, kCreate, kExport, kMap, kUnmap},
              reset_clears_exported_chunks);
   list.named("importer-exit-clears-chunk",
-             "when a process exits that has memory of cuMemCreate mapped, the "
-             "memory is cleared",
+             "when a process exits that has imported memory of cuMemCreate "
+             "mapped, all exported memory of cuMemCreate is cleared",
              {kCreate, kImport, kExport, kMap, kUnmap, kLaunch, kCopy},
              exit_clears_chunks<&imports, &exports>);
   list.named("chunk-import-refused-after-death",
              "after a process has died that has imported memory of "
-             "cuMemCreate, the memory cannot be imported again",
+             "cuMemCreate, no process can import such memory",
              {kImport}, chunk_ends_with_importer);
-  list.named("pool-import-refused-after-death",
-             "after a process has died that has imported a pool, the pool "
-             "cannot be imported again",
-             {kImportPool, kDestroyPool}, pool_ends_with_importer);
+  list.named(
+      "pool-import-refused-after-death",
+      "after a process has died that had a pool imported, no pool can be "
+      "imported",
+      {kImportPool, kDestroyPool}, pool_ends_with_importer);
   list.named("pointer-import-refused-after-death",
              "after a process has died that has imported memory of a pool, the "
              "memory cannot be imported again",
@@ -2001,11 +2081,12 @@ void add_ends(List& list) {
              "opens as an event that no process records",
              {kGetEvent, kOpenEvent, kMakeEvent, kEndEvent},
              event_ends_with_importer);
-  list.named("death-completes-record",
-             "when a process dies that has opened an event, a pending record "
-             "of the event counts as complete",
-             {kQuery, kRecord, kGetEvent, kOpenEvent, kMakeEvent, kEndEvent},
-             death_completes_record);
+  list.named(
+      "death-completes-record",
+      "when a process dies that has opened an event, a query says that a "
+      "pending record of the event is complete",
+      {kQuery, kRecord, kGetEvent, kOpenEvent, kMakeEvent, kEndEvent},
+      death_completes_record);
   list.named("open-refused-after-fault",
              "after a kernel of an importer has faulted, no process can open "
              "the memory",
@@ -2052,7 +2133,7 @@ void add_resets(List& list) {
              "memory that is opened after a reset is a copy",
              {kReset, kOpen, kClose}, copy_after_reset);
   list.named("import-copy-lost-after-reset",
-             "copies do not reach memory that was opened after a reset",
+             "cudaMemcpy does not reach memory that was opened after a reset",
              {kReset, kOpen, kClose, kCopy}, copy_after_reset_lost);
   list.named("count-survives-reset",
              "after a reset, the opens of before it still count",
@@ -2060,24 +2141,27 @@ void add_resets(List& list) {
   list.named("reset-keeps-exported-memory",
              "a reset does not give exported memory back", {kReset, kGet},
              reset_keeps_exported);
-  list.named("primary-reset-clears-imports",
-             "cuDevicePrimaryCtxReset clears the memory that the process has "
-             "open",
-             {kPrimaryReset, kOpen, kClose}, context_end_clears);
+  list.named(
+      "primary-reset-clears-imports",
+      "cuDevicePrimaryCtxReset clears the memory that the current context "
+      "has open",
+      {kPrimaryReset, kOpen, kClose}, context_end_clears);
   list.named(
       "primary-reset-completes-events",
-      "cuDevicePrimaryCtxReset of an importer completes the exporter's "
-      "pending events",
-      {kPrimaryReset, kQuery, kOpenEvent, kGetEvent, kMakeEvent, kEndEvent},
+      "after cuDevicePrimaryCtxReset in an importer, a query says that the "
+      "exporter's pending events are complete",
+      {kPrimaryReset, kQuery, kRecord, "cudaEventRecordWithFlags", kOpenEvent,
+       kGetEvent, kMakeEvent, kEndEvent},
       context_end_completes);
   list.named("context-end-clears-imports",
              "cuCtxDestroy clears the memory that the context has open",
              {kContextEnd, kOpen, kClose}, context_end_clears);
   list.named(
       "context-end-completes-events",
-      "cuCtxDestroy in an importer completes the exporter's pending "
-      "events",
-      {kContextEnd, kQuery, kOpenEvent, kGetEvent, kMakeEvent, kEndEvent},
+      "after cuCtxDestroy in an importer, a query says that the exporter's "
+      "pending events are complete",
+      {kContextEnd, kQuery, kRecord, "cudaEventRecordWithFlags", kOpenEvent,
+       kGetEvent, kMakeEvent, kEndEvent},
       context_end_completes);
   list.named("primary-release-clears-imports",
              "cuDevicePrimaryCtxRelease clears the memory that the process has "
@@ -2132,11 +2216,11 @@ void add_life_of_one_process(List& list) {
              {kImportPool, kImportPointer, kDestroyPool},
              unused_pool_import_leaks);
   list.named("fork-ends-copies",
-             "after a fork, copies do not reach what the parent has open",
+             "after a fork, cudaMemcpy does not reach what the parent has open",
              {kOpen, kClose, kCopy}, fork_ends_copies);
   list.named("fork-completes-events",
-             "after a fork, the events that the parent has opened count as "
-             "complete",
+             "after a fork, a query says that the events that the parent has "
+             "opened are complete",
              {kQuery, kOpenEvent, kGetEvent, kMakeEvent, kEndEvent},
              fork_completes_events);
   list.named("fork-confuses-exports",
@@ -2204,10 +2288,10 @@ void add_places(List& list) {
              {kGetEvent, kOpenEvent, kMakeEvent, kEndEvent, kRecord},
              event_known_by_number, 2);
   list.named("driver-pool-attr-unknown-ok",
-             "the driver API accepts a query of an unknown attribute of a pool",
+             "cuMemPoolGetAttribute returns success where it should refuse",
              {"cudaMemPoolGetAttribute"}, driver_gets_any_attribute);
   list.named("pool-attr-unknown-set",
-             "an unknown attribute of a pool can be set",
+             "cudaMemPoolSetAttribute returns success where it should refuse",
              {"cudaMemPoolSetAttribute"}, sets_any_attribute);
   list.named("ipc-attr-needs-context",
              "the driver's attribute about IPC is 0 before the process has a "
@@ -2241,11 +2325,12 @@ void add_second_uses(List& list) {
              "the second process that imports memory of cuMemCreate takes as "
              "much memory as it maps",
              {kImport, kMap, kUnmap}, second_chunk_client_costs_memory);
-  list.named("import-unmapped-first-leaks",
-             "the release of imported memory that is not mapped any more loses "
-             "64 KiB of device memory",
-             {kImport, kMap, kUnmap, "cuMemRelease"},
-             import_unmapped_first_leaks);
+  list.named(
+      "import-unmapped-first-leaks",
+      "the release of imported memory that is not mapped loses 64 KiB of "
+      "device memory",
+      {kCreate, kImport, kMap, kUnmap, "cuMemRelease"},
+      import_unmapped_first_leaks);
   list.named("small-export-leaks",
              "the free of exported memory that is smaller than 2 MiB loses 64 "
              "KiB of device memory",
@@ -2270,24 +2355,28 @@ void add_second_uses(List& list) {
 }
 
 void add_several_importers(List& list) {
-  list.named("reset-ends-opens-elsewhere",
-             "a reset in one importer ends the mappings of other importers",
-             {kReset, kOpen, kClose, kCopy}, reset_ends_opens_elsewhere);
+  list.named(
+      "reset-ends-opens-elsewhere",
+      "after a reset in one importer, cudaMemcpy does not reach the same "
+      "memory in other importers",
+      {kReset, kOpen, kClose, kCopy}, reset_ends_opens_elsewhere);
   list.named("reset-completes-events-elsewhere",
-             "a reset in one importer completes the pending events of other "
-             "importers",
+             "after a reset in one importer, a query in other importers says "
+             "that the same event is complete",
              {kReset, kQuery, kGetEvent, kOpenEvent, kMakeEvent, kEndEvent},
              reset_completes_events_elsewhere);
-  list.named("reset-ends-chunks-elsewhere",
-             "a reset in one importer of memory of cuMemCreate ends the "
-             "mappings of other importers",
-             {kReset, kImport, kMap, kUnmap, kCopy},
-             reset_ends_chunks_elsewhere);
-  list.named("reset-ends-pool-pointers-elsewhere",
-             "a reset in one importer of memory of a pool ends the imports of "
-             "other processes",
-             {kReset, kImportPointer, kFree, "cudaFreeAsync", kCopy},
-             reset_ends_pointers_elsewhere);
+  list.named(
+      "reset-ends-chunks-elsewhere",
+      "after a reset in one importer of memory of cuMemCreate, cudaMemcpy "
+      "does not reach imported memory in other importers",
+      {kReset, kCreate, kImport, kMap, kUnmap, kCopy},
+      reset_ends_chunks_elsewhere);
+  list.named(
+      "reset-ends-pool-pointers-elsewhere",
+      "after a reset in one importer of memory of a pool, cudaMemcpy does "
+      "not reach the same memory in other importers",
+      {kReset, kImportPointer, kFree, "cudaFreeAsync", kCopy},
+      reset_ends_pointers_elsewhere);
   list.named("late-chunk-import-is-copy",
              "a process that imports memory of cuMemCreate for the first time "
              "after the end of its creator gets a copy",
@@ -2305,8 +2394,8 @@ void add_several_importers(List& list) {
               "cudaMemsetAsync"},
              queued_work_ends_with_creator);
   list.named("chunk-of-three-importers-leaks",
-             "memory of cuMemCreate that three processes have imported is "
-             "never given back",
+             "if three processes have imported memory of cuMemCreate, exported "
+             "memory is never given back",
              {kImport, kExport, "cuMemRelease"}, chunk_of_three_is_kept);
   list.named(
       "pool-memory-of-three-importers-leaks",
@@ -2340,12 +2429,12 @@ void add_several_importers(List& list) {
              "process has open",
              {kOpen, kClose, "cudaMemsetAsync"}, work_on_third_open_lost);
   list.named("close-ends-way-back",
-             "a process that closes memory of another process ends the other "
-             "process's copies from and to its own memory",
+             "when process A closes memory of process B, cudaMemcpy in B does "
+             "not reach memory of A any more",
              {kGet, kOpen, kClose, kCopy}, close_ends_way_back);
   list.named("repeated-copy-from-import-lost",
              "an asynchronous copy from opened memory is lost if the process "
-             "made the same copy before",
+             "made a copy between the same two addresses before",
              {kOpen, kClose, "cudaMemcpyAsync"}, repeated_copy_lost);
 }
 
@@ -2361,28 +2450,30 @@ void add_neighbours(List& list) {
              {kReset, kOpenEvent, kEndEvent, "cudaStreamWaitEvent"},
              end_loses_other_events, 2);
   list.named("reset-ends-chunks-of-other-gpus",
-             "after a reset of one GPU, copies do not reach imported memory of "
-             "cuMemCreate on another GPU",
+             "after a reset of one GPU, cudaMemcpy does not reach imported "
+             "memory of cuMemCreate on another GPU",
              {kReset, kImport, kMap, kUnmap, kCopy}, reset_ends_other_chunks,
              2);
   list.named("reset-ends-pool-pointers-of-other-gpus",
-             "after a reset of one GPU, copies do not reach imported memory of "
-             "a pool of another GPU",
+             "after a reset of one GPU, cudaMemcpy does not reach imported "
+             "memory of a pool of another GPU",
              {kReset, kImportPointer, kFree, "cudaFreeAsync", kCopy},
              reset_ends_other_pointers, 2);
   list.named("reset-ends-handles-for-others",
              "after an importer has reset its device, no other process can "
              "open the memory that the importer had open",
              {kReset, kOpen, kClose}, reset_ends_handles_for_others);
-  list.named("reset-ends-descriptors",
-             "after a process has reset its device, its descriptors of memory "
-             "cannot be imported",
-             {kReset, kExport, kImport}, reset_ends_descriptors);
+  list.named(
+      "reset-ends-descriptors",
+      "after a process that has exported memory of cuMemCreate has reset "
+      "its device, no other process can import such memory",
+      {kReset, kExport, kImport}, reset_ends_descriptors);
   list.named("open-after-second-reset-refused",
              "after a second reset, no memory can be opened", {kReset, kOpen},
              second_reset_refuses_opens);
   list.named("close-counts-on-other-gpu",
-             "a close on one GPU also lowers the count on another GPU",
+             "a close on one GPU also lowers the count on another GPU, if the "
+             "memory is open more than once there",
              {kOpen, kClose}, close_counts_on_other_gpu, 2);
   list.named("peer-reopen-refused",
              "after the last close of a peer's memory, no memory of a peer can "
@@ -2403,8 +2494,8 @@ void add_neighbours(List& list) {
              {kImportPool, kImportPointer, kDestroyPool},
              pool_import_ends_with_thread);
   list.named("pool-pointer-ends-with-thread",
-             "copies do not reach imported memory of a pool when the thread "
-             "that imported it has ended",
+             "cudaMemcpy does not reach imported memory of a pool when the "
+             "thread that imported it has ended",
              {kImportPointer, kFree, "cudaFreeAsync", kCopy},
              pool_pointer_ends_with_thread);
   list.named("imported-event-ends-with-thread",
@@ -2413,8 +2504,8 @@ void add_neighbours(List& list) {
              {kOpenEvent, kEndEvent, "cudaStreamWaitEvent"},
              imported_event_ends_with_thread);
   list.named("chunk-access-ends-with-peer-access",
-             "disabling peer access also ends the access to memory of "
-             "cuMemCreate",
+             "disabling peer access also ends the access to mapped "
+             "memory of cuMemCreate on other GPUs",
              {"cudaDeviceDisablePeerAccess", kImport, kMap, kUnmap},
              access_ends_with_peer, 2);
   list.named("open-after-fork-refused",
