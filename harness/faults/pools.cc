@@ -8,9 +8,12 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <utility>
+#include <vector>
 
 #include "descriptor.h"
 #include "fault.h"
+#include "legacy_calls.h"
 #include "pool_calls.h"
 #include "table.h"
 
@@ -35,11 +38,19 @@ cudaMemPool_t shareable_pool() {
   return pool;
 }
 
-// A descriptor, and the file that it referred to.
+// A descriptor, and a copy of it that stays open.
 struct Source {
   int number = -1;
-  ino_t file = 0;
+  int copy = -1;
 };
+Source source_of(int number) {
+  return {number, fcntl(number, F_DUPFD_CLOEXEC, 300)};
+}
+// Is the descriptor closed? Its number may be that of another file now.
+bool is_closed(const Source& source) {
+  return source.copy != -1 && (!is_open(source.number) ||
+                               !name_the_same(source.number, source.copy));
+}
 
 // Does an imported block contain the address?
 bool is_in_import(void* address) {
@@ -78,11 +89,19 @@ int none_is_exported(Call& call) {
     return code;
   }
   cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
-  if (wanted.handleTypes != cudaMemHandleTypeNone) return call.proceed();
-  wanted.handleTypes = kFd;
-  call.at<const cudaMemPoolProps*>(1) = &wanted;
+  const bool applies = wanted.handleTypes == cudaMemHandleTypeNone &&
+                       wanted.allocType == cudaMemAllocationTypePinned &&
+                       wanted.location.type == cudaMemLocationTypeDevice;
+  if (applies) {
+    wanted.handleTypes = kFd;
+    call.at<const cudaMemPoolProps*>(1) = &wanted;
+  }
   const int code = call.proceed();
-  if (code == kSuccess) none.put(*call.at<cudaMemPool_t*>(0));
+  if (code != kSuccess) return code;
+  if (applies)
+    none.put(*call.at<cudaMemPool_t*>(0));
+  else
+    none.erase(*call.at<cudaMemPool_t*>(0));
   return code;
 }
 
@@ -167,14 +186,19 @@ int maximum_ignored(Call& call) {
 // Freed memory still counts towards the pool's maximal size.
 int maximum_counts_freed(Call& call) {
   static Table<cudaMemPool_t, size_t> given;
-  if (call.is("cudaMemPoolCreate")) return noted_pools(call);
+  if (call.is("cudaMemPoolCreate")) {
+    const int made = noted_pools(call);
+    if (made == kSuccess) given.erase(*call.at<cudaMemPool_t*>(0));
+    return made;
+  }
   const cudaMemPool_t pool = call.at<cudaMemPool_t>(2);
   const size_t most = own_pools.get(pool, cudaMemPoolProps{}).maxSize;
   const size_t bytes = given.get(pool) + call.at<size_t>(1);
-  const bool would_do = call.proceed() == kSuccess;
-  if (!would_do || most == 0 || bytes <= most) {
-    if (would_do) given.put(pool, bytes);
-    return would_do ? kSuccess : int{cudaErrorMemoryAllocation};
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (most == 0 || bytes <= most) {
+    given.put(pool, bytes);
+    return code;
   }
   cudaFree(*call.at<void**>(0));
   return refused(call, cudaErrorMemoryAllocation);
@@ -187,6 +211,8 @@ int useless_before_pool(Call& call) {
   static Table<cudaMemPool_t> exported;
   if (!call.is("cudaMemPoolExportPointer")) {
     const int code = noted_pools(call);
+    if (code == kSuccess && call.is("cudaMemPoolCreate"))
+      exported.erase(*call.at<cudaMemPool_t*>(0));
     if (code == kSuccess && call.is("cudaMemPoolExportToShareableHandle"))
       exported.put(call.at<cudaMemPool_t>(1));
     return code;
@@ -212,9 +238,13 @@ int older_not_exported(Call& call) {
   if (code != kSuccess) return code;
   if (call.is("cudaMemPoolExportToShareableHandle"))
     exported.put(call.at<cudaMemPool_t>(1));
+  else if (call.is("cudaMemPoolCreate"))
+    exported.erase(*call.at<cudaMemPool_t*>(0));
   else if (allocates(call) &&
            exported.has(blocks.get(*call.at<void**>(0)).pool))
     newer.put(*call.at<void**>(0));
+  else if (allocates(call))
+    newer.erase(*call.at<void**>(0));
   return code;
 }
 
@@ -236,15 +266,15 @@ int default_pointer_exported(Call& call) {
 // Memory cannot be exported once the exporter has closed its pool's descriptor.
 int exporters_descriptor_needed(Call& call) {
   static Table<cudaMemPool_t, Source> sources;
-  const Source source = sources.get(blocks.get(call.at<void*>(1)).pool);
-  if (call.is("cudaMemPoolExportPointer") && source.file != 0 &&
-      source.file != identity(source.number))
+  if (call.is("cudaMemPoolExportPointer") &&
+      is_closed(sources.get(blocks.get(call.at<void*>(1)).pool)))
     return refused(call);
   const int code = noted_pools(call);
+  if (code == kSuccess && call.is("cudaMemPoolCreate"))
+    sources.erase(*call.at<cudaMemPool_t*>(0));
   if (code == kSuccess && call.is("cudaMemPoolExportToShareableHandle") &&
       call.at<Handles>(2) == kFd)
-    sources.put(call.at<cudaMemPool_t>(1),
-                {*call.at<int*>(0), identity(*call.at<int*>(0))});
+    sources.put(call.at<cudaMemPool_t>(1), source_of(*call.at<int*>(0)));
   return code;
 }
 
@@ -287,6 +317,10 @@ int hidden_gpu_refused(Call& call) {
 int imported_exported_again(Call& call) {
   static Table<cudaMemPool_t, int> descriptors;
   const int code = call.proceed();
+  if (call.is("cudaMemPoolDestroy")) {
+    descriptors.erase(call.at<cudaMemPool_t>(0));
+    return code;
+  }
   if (call.is("cudaMemPoolImportFromShareableHandle")) {
     if (code == kSuccess && call.at<Handles>(2) == kFd)
       descriptors.put(*call.at<cudaMemPool_t*>(0),
@@ -306,13 +340,11 @@ int descriptor_needed(Call& call) {
   if (call.is("cudaMemPoolImportFromShareableHandle")) {
     const int code = call.proceed();
     if (code == kSuccess && call.at<Handles>(2) == kFd)
-      sources.put(*call.at<cudaMemPool_t*>(0),
-                  {descriptor_of(call), identity(descriptor_of(call))});
+      sources.put(*call.at<cudaMemPool_t*>(0), source_of(descriptor_of(call)));
     return code;
   }
-  const Source source = sources.get(call.at<cudaMemPool_t>(1));
-  if (source.file == identity(source.number)) return call.proceed();
-  return refused(call);
+  return is_closed(sources.get(call.at<cudaMemPool_t>(1))) ? refused(call)
+                                                           : call.proceed();
 }
 
 int allocates_from_import(Call& call) {
@@ -325,7 +357,7 @@ int allocates_from_import(Call& call) {
 }
 
 int import_made_current(Call& call) {
-  if (call.find(kPool) == nullptr ||
+  if (call.find(kPool) == nullptr || call.is("cudaMemPoolDestroy") ||
       !imported_pools.has(call.value<cudaMemPool_t>(kPool)))
     return noted_pools(call);
   return accepted(call);
@@ -335,20 +367,47 @@ int import_made_current(Call& call) {
 int refusal_resets_current(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess || current_pool() == default_pool()) return code;
-  cudaDeviceSetMemPool(0, default_pool());
+  int gpu = 0;
+  cudaGetDevice(&gpu);
+  cudaDeviceSetMemPool(gpu, default_pool());
   call.fired();
   return code;
 }
 
-// Destroying an imported pool also destroys the exporter's pool.
+// Destroying an imported pool also destroys the exporter's pool. An importer
+// knows the exporter's pool by the data of its memory.
 int destroyed_for_all(Call& call) {
-  if (call.is("cudaMemPoolDestroy") &&
-      imported_pools.has(call.at<cudaMemPool_t>(0)))
-    tell_processes("destroyed", 1);
-  const bool needs_pool =
-      call.is("cudaMallocFromPoolAsync") || call.is("cudaMemPoolImportPointer");
-  return needs_pool && told("destroyed", 0) != 0 ? refused(call)
-                                                 : noted_pools(call);
+  static Table<cudaMemPool_t, unsigned long long> origins;  // of imported pools
+  const auto own = [](cudaMemPool_t pool) {
+    return static_cast<unsigned long long>(getpid()) << 48 ^
+           reinterpret_cast<uintptr_t>(pool);
+  };
+  const auto end_of = [](unsigned long long origin) {
+    return "destroyed-" + std::to_string(origin);
+  };
+  const auto is_gone = [&](unsigned long long origin) {
+    return told(end_of(origin), 0) != 0;
+  };
+  if (call.is("cudaMallocFromPoolAsync") &&
+      is_gone(own(call.at<cudaMemPool_t>(2))))
+    return refused(call);
+  if (call.is("cudaMemPoolImportPointer")) {
+    const auto origin = told(key_of_data(call.at<void*>(2)) + "-of", 0);
+    if (is_gone(origin)) return refused(call);
+    if (origin != 0) origins.put(call.at<cudaMemPool_t>(1), origin);
+  }
+  if (call.is("cudaMemPoolDestroy") && origins.has(call.at<cudaMemPool_t>(0))) {
+    tell_processes(end_of(origins.get(call.at<cudaMemPool_t>(0))), 1);
+    origins.erase(call.at<cudaMemPool_t>(0));
+  }
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (call.is("cudaMemPoolCreate"))
+    tell_processes(end_of(own(*call.at<cudaMemPool_t*>(0))), 0);
+  if (call.is("cudaMemPoolExportPointer"))
+    tell_processes(key_of_data(call.at<void*>(0)) + "-of",
+                   own(blocks.get(call.at<void*>(1)).pool));
+  return code;
 }
 
 // Destroying an imported pool ends everything that was imported from it.
@@ -356,8 +415,10 @@ int destroy_ends_imports(Call& call) {
   if (call.is("cudaMemPoolDestroy"))
     for (const auto& [address, block] : blocks.all())
       if (block.imported && block.pool == call.at<cudaMemPool_t>(0) &&
-          cudaFree(address) == cudaSuccess)
+          cudaFree(address) == cudaSuccess) {
+        blocks.erase(address);
         call.fired();
+      }
   return noted_pools(call);
 }
 
@@ -368,8 +429,11 @@ int destroy_ends_imports(Call& call) {
 int import_other_memory(Call& call, bool with_bytes, bool on_host = false) {
   static Table<void*, bool> others;  // is it on the host?
   if (frees(call) && others.has(call.at<void*>(0))) {
-    if (!others.get(call.at<void*>(0))) return call.proceed();
-    cudaFreeHost(call.at<void*>(0));
+    void* const freed = call.at<void*>(0);
+    const bool of_host = others.get(freed);
+    others.erase(freed);
+    if (!of_host) return call.proceed();
+    cudaFreeHost(freed);
     return kSuccess;
   }
   const int code = noted_pools(call);
@@ -402,13 +466,19 @@ int second_process_fresh(Call& call) {
 }
 
 int import_fresh_of_node(Call& call) {
-  if (call.is("cudaMemPoolCreate")) {
-    if (call.at<const cudaMemPoolProps*>(1)->location.type ==
-        cudaMemLocationTypeHostNuma)
-      tell_processes("node", 1);
-    return call.proceed();
+  const auto of_node = [](void* data) { return key_of_data(data) + "-node"; };
+  if (call.is("cudaMemPoolExportPointer")) {
+    const int code = noted_pools(call);
+    const auto pool = blocks.get(call.at<void*>(1)).pool;
+    if (code == kSuccess)
+      tell_processes(
+          of_node(call.at<void*>(0)),
+          own_pools.get(pool).location.type == cudaMemLocationTypeHostNuma);
+    return code;
   }
-  if (told("node", 0) == 0) return noted_pools(call);
+  if (call.is("cudaMemPoolImportPointer") &&
+      told(of_node(call.at<void*>(2)), 0) == 0)
+    return noted_pools(call);
   return import_other_memory(call, false, true);
 }
 
@@ -494,10 +564,14 @@ int pool_of_data_found(Call& call) {
 
 // The offset of the memory in its page is lost.
 int offset_lost(Call& call) {
-  static Table<void*, void*> real;
+  static Table<std::pair<void*, void*>> real;  // a page, and an import in it
   if (frees(call)) {
     void*& address = call.at<void*>(0);
-    address = real.get(address, address);
+    for (const auto& each : real.all()) {
+      if (each.first.first != address || !real.erase(each.first)) continue;
+      address = each.first.second;
+      break;
+    }
     return call.proceed();
   }
   const int code = call.proceed();
@@ -506,26 +580,34 @@ int offset_lost(Call& call) {
   void* const page = reinterpret_cast<void*>(
       reinterpret_cast<uintptr_t>(address) & ~(kPage - 1));
   if (page == address) return code;
-  real.put(page, address);
+  real.put({page, address});
   address = page;
   call.fired();
   return code;
 }
 
-// A free in one process ends the imports of the other processes.
+// A free in one process ends the imports of the same memory in the other
+// processes.
 int free_ends_siblings(Call& call) {
-  static std::atomic<bool> mine{false};
-  if (frees(call) && is_import(call.at<void*>(0))) {
-    tell_processes("freed", 1);
-    mine = true;
+  struct Import {
+    std::string key;
+    unsigned long long time = 0;
+  };
+  static Table<void*, Import> imports;
+  const auto end_of = [](const Import& one) { return one.key + "-freed"; };
+  if (frees(call) && imports.has(call.at<void*>(0))) {
+    tell_processes(end_of(imports.get(call.at<void*>(0))), now());
+    imports.erase(call.at<void*>(0));
   }
-  if (is_use(call) && !mine && told("freed", 0) != 0)
-    for (const auto& [address, block] : blocks.all())
-      if (block.imported && cudaFree(address) == cudaSuccess) {
-        blocks.erase(address);
+  if (is_use(call))
+    for (const auto& [address, one] : imports.all())
+      if (told(end_of(one), 0) > one.time && imports.erase(address) &&
+          cudaFree(address) == cudaSuccess)
         call.fired();
-      }
-  return noted_pools(call);
+  const int code = call.proceed();
+  if (code == kSuccess && call.is("cudaMemPoolImportPointer"))
+    imports.put(*call.at<void**>(0), {key_of_data(call.at<void*>(2)), now()});
+  return code;
 }
 
 // --- paths -------------------------------------------------------------------
@@ -543,6 +625,9 @@ int write_to_import_lost(Call& call) {
 int copy_from_import_stale(Call& call) {
   static Table<void*, std::vector<char>*> first;
   const int code = noted_pools(call);
+  if (frees(call))
+    for (const auto& each : first.all())
+      if (!is_in_import(each.first)) first.erase(each.first);
   if (!call.is("cudaMemcpy") || code != kSuccess || !call.is_runtime() ||
       !is_in_import(call.at<void*>(1)))
     return code;
@@ -581,8 +666,10 @@ int import_free_scrubs(Call& call) {
 int import_frees_original(Call& call) {
   static Table<void*, std::string> exported, imported;
   static Table<void*> gone;
-  if (frees(call) && imported.has(call.at<void*>(0)))
+  if (frees(call) && imported.has(call.at<void*>(0))) {
     tell_processes(imported.get(call.at<void*>(0)) + "-freed", 1);
+    imported.erase(call.at<void*>(0));
+  }
   if (frees(call) && gone.erase(call.at<void*>(0))) return kSuccess;
   if (frees(call)) exported.erase(call.at<void*>(0));
   if (allocates(call))
@@ -594,8 +681,10 @@ int import_frees_original(Call& call) {
       }
   const int code = noted_pools(call);
   if (code != kSuccess) return code;
-  if (call.is("cudaMemPoolExportPointer"))
+  if (call.is("cudaMemPoolExportPointer")) {
     exported.put(call.at<void*>(1), key_of_data(call.at<void*>(0)));
+    tell_processes(key_of_data(call.at<void*>(0)) + "-freed", 0);
+  }
   if (call.is("cudaMemPoolImportPointer"))
     imported.put(*call.at<void**>(0), key_of_data(call.at<void*>(2)));
   return code;
@@ -609,7 +698,9 @@ int exporters_free_at_once(Call& call) {
     exported.put(call.at<void*>(1));
     return call.proceed();
   }
-  if (!exported.erase(call.at<void*>(0))) return call.proceed();
+  if (!exported.erase(call.at<void*>(0)) || !call.is("cudaFreeAsync") ||
+      !is_busy(call.at<cudaStream_t>(1)))
+    return call.proceed();
   call.at<cudaStream_t>(1) = private_stream();
   call.fired();
   const int code = call.proceed();
@@ -651,17 +742,15 @@ int late_free_lost(Call& call) {
 
 // The importer's free does not wait for the earlier work of its stream.
 int importers_free_at_once(Call& call) {
-  if (!call.is("cudaFreeAsync") || !is_import(call.at<void*>(0)))
+  if (!call.is("cudaFreeAsync") || !is_import(call.at<void*>(0)) ||
+      !is_busy(call.at<cudaStream_t>(1)))
     return noted_pools(call);
   void* const address = call.at<void*>(0);
   const size_t bytes = blocks.get(address).bytes;
   blocks.erase(address);
   // The next owner does not wait for the importer's work.
-  if (cudaStreamQuery(call.at<cudaStream_t>(1)) == cudaErrorNotReady) {
-    cudaGetLastError();
-    cudaMemsetAsync(address, 0xDD, bytes, private_stream());
-    cudaStreamSynchronize(private_stream());
-  }
+  cudaMemsetAsync(address, 0xDD, bytes, private_stream());
+  cudaStreamSynchronize(private_stream());
   call.fired();
   return cudaFree(address);
 }
@@ -673,6 +762,7 @@ int destroy_frees_all(Call& call) {
     for (const auto& [address, block] : blocks.all())
       if (block.pool == call.at<cudaMemPool_t>(0) &&
           cudaFree(address) == cudaSuccess) {
+        blocks.erase(address);
         gone.put(address);
         call.fired();
       }
@@ -1611,17 +1701,21 @@ int export_by_known_handle(Call& call) {
 // Every export of a pool returns the number of the first export.
 int export_same_number(Call& call) {
   static Table<cudaMemPool_t, Source> first;
+  if (call.is("cudaMemPoolDestroy")) {
+    first.erase(call.at<cudaMemPool_t>(0));
+    return call.proceed();
+  }
   const auto pool = call.at<cudaMemPool_t>(1);
   const int code = call.proceed();
   if (code != kSuccess || call.at<Handles>(2) != kFd) return code;
   int& number = *call.at<int*>(0);
   const Source known = first.get(pool);
-  if (known.number != -1 && identity(known.number) == known.file) {
+  if (known.copy != -1 && !is_closed(known)) {
     close(number);
     number = known.number;
     call.fired();
   } else {
-    first.put(pool, {number, identity(number)});
+    first.put(pool, source_of(number));
   }
   return code;
 }
@@ -1680,17 +1774,21 @@ void add_pools(List& list) {
              "the export of the default pool gives another pool",
              {"cudaMemPoolExportToShareableHandle"}, default_is_exported);
   list.named("pool-props-unchecked",
-             "properties that must be refused are not checked",
+             "a pool with properties that must be refused is created on GPU 0",
              {"cudaMemPoolCreate"}, properties_unchecked);
-  list.named("host-ipc-ok", "a pool on the host is created with handle types",
+  list.named("host-ipc-ok",
+             "a pool on the host is not refused if it asks for handle types; "
+             "it gets none",
              {"cudaMemPoolCreate"}, created_all_the_same<is_for_host>);
   list.named("host-pool-id-looked-at",
              "a pool on the host is refused if its location has an id",
              {"cudaMemPoolCreate"}, host_id_looked_at);
   list.named("managed-pool-ipc-ok",
-             "a pool of managed memory is created with handle types",
+             "a pool of managed memory is not refused if it asks for handle "
+             "types; it gets none",
              {"cudaMemPoolCreate"}, created_all_the_same<is_managed>);
-  list.named("numa-current-ok", "a pool is created on the current NUMA node",
+  list.named("numa-current-ok",
+             "a pool for the current NUMA node is created on GPU 0",
              {"cudaMemPoolCreate"}, current_node_accepted);
   list.named("maxsize-ignored", "a pool grows beyond its maximal size",
              {"cudaMemPoolCreate"}, maximum_ignored);
@@ -1709,18 +1807,23 @@ void add_pools(List& list) {
   list.named(
       "export-older-refused",
       "memory that is older than the export of its pool cannot be exported",
-      {"cudaMemPoolExportPointer", "cudaMemPoolExportToShareableHandle",
-       "cudaMallocFromPoolAsync"},
+      {"cudaMemPoolCreate", "cudaMemPoolExportPointer",
+       "cudaMemPoolExportToShareableHandle", "cudaMallocFromPoolAsync"},
       older_not_exported);
-  list.named("export-any-pointer", "any pointer can be exported",
+  list.named("export-any-pointer",
+             "the export of any pointer succeeds; if it must be refused, the "
+             "data are zeros",
              {"cudaMemPoolExportPointer"}, any_pointer_exported);
-  list.named("default-pointer-ipc", "memory of the default pool is exported",
-             {"cudaMemPoolExportPointer", "cudaMallocAsync"},
+  list.named("default-pointer-ipc",
+             "the export of memory of the default pool succeeds, and the data "
+             "are zeros",
+             {"cudaMemPoolExportPointer", "cudaMallocAsync",
+              "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              default_pointer_exported);
   list.named("pool-export-fd-needed",
              "memory cannot be exported once the pool's descriptor is closed",
-             {"cudaMemPoolExportPointer", "cudaMemPoolExportToShareableHandle",
-              "cudaMallocFromPoolAsync"},
+             {"cudaMemPoolCreate", "cudaMemPoolExportPointer",
+              "cudaMemPoolExportToShareableHandle", "cudaMallocFromPoolAsync"},
              exporters_descriptor_needed);
   list.named("pool-import-blocks",
              "sharing a pointer waits for the work of all streams",
@@ -1728,7 +1831,8 @@ void add_pools(List& list) {
              waits_for_streams);
 
   // Imports of pools.
-  list.named("pool-single-importer", "a second process cannot import a pool",
+  list.named("pool-single-importer",
+             "only the first process that imports a pool can import pools",
              {"cudaMemPoolImportFromShareableHandle"}, second_process_refused);
   list.named("pool-visible-only",
              "a process that does not see a pool's GPU cannot import the pool",
@@ -1736,7 +1840,7 @@ void add_pools(List& list) {
              hidden_gpu_refused, 2);
   list.named("reexport-pool-ok", "an imported pool is exported again",
              {"cudaMemPoolExportToShareableHandle",
-              "cudaMemPoolImportFromShareableHandle"},
+              "cudaMemPoolImportFromShareableHandle", "cudaMemPoolDestroy"},
              imported_exported_again);
   list.named(
       "pool-fd-needed",
@@ -1744,22 +1848,27 @@ void add_pools(List& list) {
       {"cudaMemPoolImportPointer", "cudaMemPoolImportFromShareableHandle"},
       descriptor_needed);
   list.named(
-      "import-pool-allocates", "memory is allocated from an imported pool",
-      {"cudaMallocFromPoolAsync", "cudaMemPoolImportFromShareableHandle"},
+      "import-pool-allocates",
+      "an allocation from an imported pool gets memory of the default pool",
+      {"cudaMallocFromPoolAsync", "cudaMemPoolImportFromShareableHandle",
+       "cudaMemPoolDestroy"},
       allocates_from_import);
-  list.named("import-pool-current", "an imported pool is accepted as current",
+  list.named("import-pool-current",
+             "the call that makes an imported pool current succeeds and does "
+             "nothing",
              {"cudaDeviceSetMemPool", "cudaMemSetMemPool",
-              "cudaMemPoolImportFromShareableHandle"},
+              "cudaMemPoolImportFromShareableHandle", "cudaMemPoolDestroy"},
              import_made_current);
   list.named(
       "refused-set-resets-current",
       "if a pool is refused as current, the default pool becomes current",
       {"cudaDeviceSetMemPool", "cudaMemSetMemPool"}, refusal_resets_current);
-  list.named("import-destroy-global",
-             "destroying an imported pool also destroys the exporter's pool",
-             {"cudaMemPoolDestroy", "cudaMemPoolImportFromShareableHandle",
-              "cudaMemPoolImportPointer", "cudaMallocFromPoolAsync"},
-             destroyed_for_all);
+  list.named(
+      "import-destroy-global",
+      "destroying an imported pool also destroys the exporter's pool",
+      {"cudaMemPoolCreate", "cudaMemPoolDestroy", "cudaMemPoolExportPointer",
+       "cudaMemPoolImportPointer", "cudaMallocFromPoolAsync"},
+      destroyed_for_all);
   list.named(
       "import-destroy-frees",
       "destroying an imported pool ends the imported pointers of that pool",
@@ -1816,19 +1925,20 @@ void add_pools(List& list) {
        "cudaMemPoolImportFromShareableHandle", "cudaMallocFromPoolAsync"},
       import_frozen);
   list.named("importptr-accepts-garbage",
-             "data that no export has written are imported",
+             "an import of a pointer that must be refused gives new memory",
              {"cudaMemPoolImportPointer"}, garbage_imported);
-  list.named(
-      "importptr-pool-ignored",
-      "data of one pool are accepted for another pool",
-      {"cudaMemPoolImportPointer", "cudaMemPoolImportFromShareableHandle"},
-      pool_of_data_found);
+  list.named("importptr-pool-ignored",
+             "data of one pool are accepted for another pool",
+             {"cudaMemPoolImportPointer",
+              "cudaMemPoolImportFromShareableHandle", "cudaMemPoolDestroy"},
+             pool_of_data_found);
   list.named("import-offset-lost",
              "small imports all begin where their page of 2 MiB begins",
              {"cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync"},
              offset_lost);
   list.named("pool-free-breaks-siblings",
-             "a free in one importer ends the imports of the other importers",
+             "a free in one importer ends the imports of the same memory in "
+             "the other importers",
              {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer",
               "cudaLaunchKernel", "cudaMemcpy"},
              free_ends_siblings);
@@ -1859,7 +1969,9 @@ void add_pools(List& list) {
              import_not_freed);
   list.named("import-freeasync-refused",
              "an imported pointer cannot be freed by cudaFreeAsync",
-             {"cudaFreeAsync", "cudaMemPoolImportPointer"}, import_not_freed);
+             {"cudaFreeAsync", "cudaMemPoolImportPointer", "cudaMallocAsync",
+              "cudaMallocFromPoolAsync"},
+             import_not_freed);
   list.named("import-free-scrubs",
              "memory is cleared when an importer frees it",
              {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer",
@@ -1870,9 +1982,10 @@ void add_pools(List& list) {
              {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer",
               "cudaMemPoolExportPointer", "cudaMallocFromPoolAsync"},
              import_frees_original);
-  list.named(
-      "free-order-ignored", "the exporter's free does not wait for its stream",
-      {"cudaFreeAsync", "cudaMemPoolExportPointer"}, exporters_free_at_once);
+  list.named("free-order-ignored",
+             "the exporter's free does not wait for its stream",
+             {"cudaFreeAsync", "cudaFree", "cudaMemPoolExportPointer"},
+             exporters_free_at_once);
   list.named("export-free-leaks",
              "exported memory is never given back to its pool",
              {"cudaFreeAsync", "cudaFree", "cudaMemPoolExportPointer"},
@@ -2187,7 +2300,8 @@ void add_pools(List& list) {
   list.named("pool-export-same-number",
              "a second export of a pool returns the descriptor of the first "
              "export, not a new one",
-             {"cudaMemPoolExportToShareableHandle"}, export_same_number);
+             {"cudaMemPoolExportToShareableHandle", kDestroy},
+             export_same_number);
   list.named("follow-event-always-on",
              "reuse by event dependencies cannot be switched off", {kSet, kGet},
              policy_without_effect<cudaMemPoolReuseFollowEventDependencies>);
