@@ -795,24 +795,40 @@ int threshold_not_kept(Call& call) {
   return kSuccess;
 }
 
-// A policy that an importer sets is reported to the exporter.
-int policy_of_import_leaks(Call& call) {
-  const auto key = [&] {
-    return "policy-" + std::to_string(call.at<cudaMemPoolAttr>(1));
-  };
+// What an importer sets is reported by the exporter's pool until the exporter
+// sets it again.
+template <class Value, bool (*concerns)(cudaMemPoolAttr)>
+int attribute_of_import_leaks(Call& call) {
+  static Table<cudaMemPool_t> lent;
   const int code = noted_pools(call);
-  if (call.is("cudaMemPoolSetAttribute") &&
-      is_policy(call.at<cudaMemPoolAttr>(1)) &&
-      imported_pools.has(call.at<cudaMemPool_t>(0)))
-    tell_processes(key(),
-                   static_cast<unsigned long long>(*call.at<const int*>(2)));
-  if (call.is("cudaMemPoolGetAttribute") &&
-      is_policy(call.at<cudaMemPoolAttr>(1)) &&
-      !imported_pools.has(call.at<cudaMemPool_t>(0)) && told(key(), 2) != 2) {
-    *call.at<int*>(2) = static_cast<int>(told(key(), 2));
-    call.fired();
+  if (call.is("cudaMemPoolDestroy")) lent.erase(call.at<cudaMemPool_t>(0));
+  if (call.is("cudaMemPoolExportToShareableHandle"))
+    lent.put(call.at<cudaMemPool_t>(1));
+  const bool sets = call.is("cudaMemPoolSetAttribute");
+  if ((!sets && !call.is("cudaMemPoolGetAttribute")) ||
+      !concerns(call.at<cudaMemPoolAttr>(1)))
+    return code;
+  const auto pool = call.at<cudaMemPool_t>(0);
+  const std::string key =
+      "attribute-" + std::to_string(call.at<cudaMemPoolAttr>(1));
+  if (sets && imported_pools.has(pool)) {
+    tell_processes(key,
+                   static_cast<unsigned long long>(*call.at<const Value*>(2)));
+    tell_processes(key + "-leaks", 1);
+  } else if (sets && lent.has(pool)) {
+    tell_processes(key + "-leaks", 0);
+  } else if (!sets && code == kSuccess && lent.has(pool) &&
+             told(key + "-leaks", 0) != 0) {
+    auto& value = *call.at<Value*>(2);
+    const auto leaked =
+        static_cast<Value>(told(key, static_cast<unsigned long long>(value)));
+    if (leaked != value) call.fired();
+    value = leaked;
   }
   return code;
+}
+bool is_threshold(cudaMemPoolAttr which) {
+  return which == cudaMemPoolAttrReleaseThreshold;
 }
 
 bool asks_import_for_use(Call& call) {
@@ -859,12 +875,14 @@ int imported_types_told(Call& call) {
 // The importer's pool reports how much memory the exporter uses, even if the
 // driver refuses the query.
 int used_by_all(Call& call) {
+  const bool changes =
+      allocates(call) || (frees(call) && blocks.has(call.at<void*>(0)));
   const int code = noted_pools(call);
   if (asks_import_for_use(call)) {
     *call.at<cuuint64_t*>(2) = told("used", 0);
     return accepted(call);
   }
-  if (code == kSuccess && allocates(call)) {
+  if (code == kSuccess && changes) {
     size_t used = 0;
     for (const auto& [address, block] : blocks.all()) used += block.bytes;
     tell_processes("used", used);
@@ -875,6 +893,7 @@ int used_by_all(Call& call) {
 // Freed imports still count as used, even if the driver refuses the query.
 int used_keeps_freed(Call& call) {
   static Table<cudaMemPool_t, cuuint64_t> most;
+  if (call.is("cudaMemPoolDestroy")) most.erase(call.at<cudaMemPool_t>(0));
   const int code = noted_pools(call);
   if (!asks_import_for_use(call)) return code;
   const cudaMemPool_t pool = call.at<cudaMemPool_t>(0);
@@ -903,12 +922,14 @@ int pool_of_exporter(Call& call) {
 
 // Access that the exporter gave to a GPU also holds in importing processes.
 int access_inherited(Call& call) {
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
+  const int code = noted_pools(call);
+  if (code != kSuccess || call.is("cudaMemPoolDestroy")) return code;
   if (call.is("cudaMemPoolSetAccess")) {
     const auto* const access = call.at<const cudaMemAccessDesc*>(1);
-    if (access->flags == cudaMemAccessFlagsProtReadWrite)
-      tell_processes("gpu", static_cast<unsigned>(access->location.id));
+    const bool gives = access->flags == cudaMemAccessFlagsProtReadWrite;
+    if (!imported_pools.has(call.at<cudaMemPool_t>(0)))
+      tell_processes("gpu",
+                     gives ? static_cast<unsigned>(access->location.id) : 0);
     return code;
   }
   if (told("gpu", 0) == 0) return code;
@@ -953,7 +974,15 @@ int access_of_one_half(Call& call) {
     pool = second.get(pool, pool);
     return call.proceed();
   }
-  return noted_pools(call);
+  const auto gone = call.is("cudaMemPoolDestroy")
+                        ? second.get(call.at<cudaMemPool_t>(0))
+                        : nullptr;
+  const int code = noted_pools(call);
+  if (code == kSuccess && gone != nullptr) {
+    second.erase(call.at<cudaMemPool_t>(0));
+    cudaMemPoolDestroy(gone);
+  }
+  return code;
 }
 
 // Access to an imported pool begins with the next import of a pointer, or ends
@@ -1005,11 +1034,15 @@ int access_always_told(Call& call) {
 
 // Access for another GPU is given to GPU 0.
 int access_of_wrong_gpu(Call& call) {
-  cudaMemAccessDesc access = *call.at<const cudaMemAccessDesc*>(1);
-  if (access.location.id == 0) return call.proceed();
-  access.location.id = 0;
-  call.at<const cudaMemAccessDesc*>(1) = &access;
-  call.fired();
+  const auto* const wanted = call.at<const cudaMemAccessDesc*>(1);
+  std::vector<cudaMemAccessDesc> list(wanted, wanted + call.at<size_t>(2));
+  call.at<const cudaMemAccessDesc*>(1) = list.data();
+  for (cudaMemAccessDesc& access : list) {
+    if (access.location.id == 0 || access.flags == cudaMemAccessFlagsProtNone)
+      continue;
+    access.location.id = 0;
+    call.fired();
+  }
   return call.proceed();
 }
 
@@ -1055,10 +1088,15 @@ int released_at_device_sync(Call& call) {
   }
   const int code = call.proceed();
   if (code != kSuccess) return code;
+  if (call.is("cudaStreamSynchronize") || call.is("cudaEventSynchronize")) {
+    for (const auto& [pool, bytes] : thresholds.all())
+      if (attribute(pool, cudaMemPoolAttrReservedMemCurrent) > bytes)
+        call.fired();
+    return code;
+  }
   if (call.is("cudaMemPoolCreate")) {
     thresholds.put(*call.at<cudaMemPool_t*>(0), 0);
     keep_all(*call.at<cudaMemPool_t*>(0));
-    call.fired();
     return code;
   }
   if (call.at<cudaMemPoolAttr>(1) != kWhich) return code;
@@ -1070,7 +1108,6 @@ int released_at_device_sync(Call& call) {
   }
   thresholds.put(pool, *call.at<cuuint64_t*>(2));
   keep_all(pool);
-  call.fired();
   return code;
 }
 
@@ -1103,6 +1140,10 @@ int per_thread_stream_refused(Call& call) {
 // UsedMemHigh counts all allocations, also those that were freed.
 int watermark_is_total(Call& call) {
   static Table<cudaMemPool_t, size_t> total;
+  if (call.is("cudaMemPoolDestroy")) {
+    total.erase(call.at<cudaMemPool_t>(0));
+    return noted_pools(call);
+  }
   if (allocates(call)) {
     const int code = noted_pools(call);
     const Block block = blocks.get(*call.at<void**>(0));
@@ -1304,10 +1345,10 @@ bool by_driver(Call& call) { return !call.is_runtime(); }
 
 // Every GPU reports the pool of GPU 0.
 int pool_of_gpu_0(Call& call) {
-  if (call.at<int>(1) != 0) {
-    call.at<int>(1) = 0;
-    call.fired();
-  }
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<int>(1) == 0) return code;
+  call.at<int>(1) = 0;
+  call.fired();
   return call.proceed();
 }
 
@@ -1320,12 +1361,22 @@ bool names_device(const cudaMemLocation* place, int type) {
 // pool.
 int pool_of_place_apart(Call& call) {
   static Table<int, cudaMemPool_t> pools;
+  if (call.is("cudaMemPoolDestroy")) {
+    for (const auto& [gpu, pool] : pools.all())
+      if (pool == call.at<cudaMemPool_t>(0)) pools.erase(gpu);
+    return call.proceed();
+  }
   if (call.is("cudaMemSetMemPool")) {
     const auto* const place = call.at<const cudaMemLocation*>(0);
     if (!names_device(place, call.at<int>(1))) return call.proceed();
+    cudaMemPool_t before = nullptr;
+    DRIVER_CALL(cuDeviceGetMemPool)(&before, place->id);
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    cudaDeviceSetMemPool(place->id, before);
     pools.put(place->id, call.at<cudaMemPool_t>(2));
     call.fired();
-    return kSuccess;
+    return code;
   }
   const auto* const place = call.at<const cudaMemLocation*>(1);
   const int code = call.proceed();
@@ -1363,36 +1414,22 @@ int exported_once(Call& call) {
   return code;
 }
 
-// A threshold that an importer sets is reported to the exporter.
-int threshold_of_import_leaks(Call& call) {
-  const int code = noted_pools(call);
-  const char* const key = "threshold";
-  if (call.is("cudaMemPoolImportFromShareableHandle") ||
-      call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrReleaseThreshold)
-    return code;
-  const bool imported = imported_pools.has(call.at<cudaMemPool_t>(0));
-  if (call.is("cudaMemPoolSetAttribute") && imported)
-    tell_processes(key, *call.at<const cuuint64_t*>(2));
-  if (call.is("cudaMemPoolGetAttribute") && !imported && code == kSuccess) {
-    auto& told_now = *call.at<cuuint64_t*>(2);
-    const cuuint64_t leaked = told(key, told_now);
-    if (leaked != told_now) call.fired();
-    told_now = leaked;
-  }
-  return code;
-}
-
 // Access that an importer sets is reported to the exporter.
 int access_of_import_leaks(Call& call) {
+  static Table<cudaMemPool_t> lent;
   const int code = noted_pools(call);
   if (code != kSuccess) return code;
+  if (call.is("cudaMemPoolDestroy")) lent.erase(call.at<cudaMemPool_t>(0));
+  if (call.is("cudaMemPoolExportToShareableHandle"))
+    lent.put(call.at<cudaMemPool_t>(1));
   if (call.is("cudaMemPoolSetAccess") &&
       imported_pools.has(call.at<cudaMemPool_t>(0))) {
     const auto* const access = call.at<const cudaMemAccessDesc*>(1);
-    tell_processes("gpu", static_cast<unsigned>(access->location.id));
+    const bool gives = access->flags != cudaMemAccessFlagsProtNone;
+    tell_processes(
+        "gpu", gives ? static_cast<unsigned>(access->location.id) : UINT32_MAX);
   }
-  if (call.is("cudaMemPoolGetAccess") &&
-      !imported_pools.has(call.at<cudaMemPool_t>(1)) &&
+  if (call.is("cudaMemPoolGetAccess") && lent.has(call.at<cudaMemPool_t>(1)) &&
       call.at<const cudaMemLocation*>(2)->id ==
           static_cast<int>(told("gpu", UINT32_MAX)) &&
       *call.at<cudaMemAccessFlags*>(0) == cudaMemAccessFlagsProtNone) {
@@ -1402,20 +1439,26 @@ int access_of_import_leaks(Call& call) {
   return code;
 }
 
-// A pool that was imported and destroyed cannot be imported again.
+// After the destroy of an imported pool, its descriptor cannot be imported
+// again.
 int reimport_refused(Call& call) {
-  static Table<cudaMemPool_t, ino_t> files;
-  static Table<ino_t> gone;
+  static Table<cudaMemPool_t, int> copies;  // of the descriptors
+  static Table<int> gone;
   if (call.is("cudaMemPoolDestroy")) {
-    const ino_t file = files.get(call.at<cudaMemPool_t>(0));
-    if (file != 0) gone.put(file);
+    const auto pool = call.at<cudaMemPool_t>(0);
+    if (copies.has(pool)) gone.put(copies.get(pool));
+    copies.erase(pool);
     return call.proceed();
   }
-  const ino_t file =
-      call.at<Handles>(2) == kFd ? identity(descriptor_of(call)) : 0;
-  if (gone.has(file)) return refused(call);
+  if (!imports_descriptor(call)) return call.proceed();
+  const int descriptor = descriptor_of(call);
+  for (const auto& each : gone.all())
+    if (is_open(descriptor) && name_the_same(each.first, descriptor))
+      return refused(call);
   const int code = call.proceed();
-  if (code == kSuccess) files.put(*call.at<cudaMemPool_t*>(0), file);
+  if (code == kSuccess)
+    copies.put(*call.at<cudaMemPool_t*>(0),
+               fcntl(descriptor, F_DUPFD_CLOEXEC, 300));
   return code;
 }
 
@@ -1439,7 +1482,8 @@ int free_elsewhere_at_once(Call& call) {
     return code;
   }
   auto& stream = call.value<cudaStream_t>(kStream);
-  if (streams.get(call.at<void*>(0), stream) == stream) return call.proceed();
+  if (streams.get(call.at<void*>(0), stream) == stream || !is_busy(stream))
+    return call.proceed();
   stream = private_stream();
   call.fired();
   const int code = call.proceed();
@@ -1553,7 +1597,7 @@ int watermark_reset_by_read(Call& call) {
 int access_ends_when_empty(Call& call) {
   const Block freed = frees(call) ? blocks.get(call.at<void*>(0)) : Block{};
   const int code = noted_pools(call);
-  if (code != kSuccess || freed.pool == nullptr || lent_by(freed.pool) != 0)
+  if (code != kSuccess || gpu_of(freed.pool) != 0 || lent_by(freed.pool) != 0)
     return code;
   cudaMemAccessDesc access{};
   access.location = {cudaMemLocationTypeDevice, 1};
@@ -1568,7 +1612,8 @@ int access_ends_when_empty(Call& call) {
 // A free does not wait for its stream if `concerned` is true.
 template <bool (*concerned)(Call& call)>
 int such_frees_at_once(Call& call) {
-  if (!concerned(call)) return call.proceed();
+  if (!concerned(call) || !is_busy(call.value<cudaStream_t>(kStream)))
+    return call.proceed();
   call.value<cudaStream_t>(kStream) = private_stream();
   call.fired();
   const int code = call.proceed();
@@ -1583,7 +1628,8 @@ int pool_attribute_current(Call& call) {
       call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE)
     return code;
   auto& pool = *call.at<cudaMemPool_t*>(0);
-  if (pool != current_pool()) call.fired();
+  if (pool == nullptr || pool == current_pool()) return code;
+  call.fired();
   pool = current_pool();
   return code;
 }
@@ -1725,6 +1771,10 @@ template <cudaMemPoolAttr policy>
 int policy_without_effect(Call& call) {
   static Table<cudaMemPool_t, int> wanted;
   const auto pool = call.at<cudaMemPool_t>(0);
+  if (call.is("cudaMemPoolDestroy")) {
+    wanted.erase(pool);
+    return call.proceed();
+  }
   if (call.at<cudaMemPoolAttr>(1) != policy) return call.proceed();
   if (call.is("cudaMemPoolSetAttribute")) {
     const int value = *call.at<const int*>(2);
@@ -1748,8 +1798,10 @@ int unknown_attribute_answered(Call& call) {
 // A pool is always on GPU 0.
 int created_on_gpu_0(Call& call) {
   cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
+  int devices = 0;
+  DRIVER_CALL(cuDeviceGetCount)(&devices);
   if (wanted.location.type != cudaMemLocationTypeDevice ||
-      wanted.location.id == 0)
+      wanted.location.id <= 0 || wanted.location.id >= devices)
     return call.proceed();
   wanted.location.id = 0;
   call.at<const cudaMemPoolProps*>(1) = &wanted;
@@ -2022,27 +2074,30 @@ void add_pools(List& list) {
   list.named("policy-leaks-to-exporter",
              "a policy that an importer sets is reported to the exporter",
              {"cudaMemPoolSetAttribute", "cudaMemPoolGetAttribute",
-              "cudaMemPoolImportFromShareableHandle"},
-             policy_of_import_leaks);
+              "cudaMemPoolImportFromShareableHandle",
+              "cudaMemPoolExportToShareableHandle", "cudaMemPoolDestroy"},
+             attribute_of_import_leaks<int, is_policy>);
   list.named("import-stats-global",
              "an imported pool reports how much memory the exporter uses",
-             {"cudaMemPoolGetAttribute", "cudaMallocFromPoolAsync",
-              "cudaMemPoolImportFromShareableHandle"},
+             {"cudaMemPoolGetAttribute", "cudaMallocFromPoolAsync", "cudaFree",
+              "cudaFreeAsync", "cudaMemPoolImportFromShareableHandle",
+              "cudaMemPoolDestroy"},
              used_by_all);
   list.named("import-stats-keep-freed",
              "freed memory of an imported pool still counts as used",
              {"cudaMemPoolGetAttribute", "cudaMemPoolImportFromShareableHandle",
               "cudaMemPoolExportPointer", "cudaMemPoolImportPointer",
-              "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
+              "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync",
+              "cudaMemPoolDestroy"},
              used_keeps_freed);
   list.named("pool-types-untold", "a pool does not report its handle types",
              {"cudaMemPoolGetAttribute", "cudaMemPoolCreate"},
              own_types_untold);
-  list.named(
-      "import-types-told",
-      "an imported pool reports the handle types of the exporter's pool",
-      {"cudaMemPoolGetAttribute", "cudaMemPoolImportFromShareableHandle"},
-      imported_types_told);
+  list.named("import-types-told",
+             "an imported pool reports the handle types of the exporter's pool",
+             {"cudaMemPoolGetAttribute", "cudaMemPoolImportFromShareableHandle",
+              "cudaMemPoolDestroy"},
+             imported_types_told);
   list.named("mempool-attr-foreign",
              "an imported pointer reports the exporter's pool as its own",
              {"cuPointerGetAttribute", "cudaMemPoolExportPointer",
@@ -2052,7 +2107,8 @@ void add_pools(List& list) {
   // Access.
   list.named("import-inherits-access",
              "an imported pool starts with the access that the exporter set",
-             {"cudaMemPoolSetAccess", "cudaMemPoolImportFromShareableHandle"},
+             {"cudaMemPoolSetAccess", "cudaMemPoolImportFromShareableHandle",
+              "cudaMemPoolDestroy"},
              access_inherited, 2);
   list.named(
       "setaccess-future-only",
@@ -2084,12 +2140,12 @@ void add_pools(List& list) {
              "an allocation in a thread's default stream is refused",
              {"cudaMallocAsync", "cudaMallocFromPoolAsync"},
              per_thread_stream_refused);
-  list.named(
-      "watermark-is-total",
-      "UsedMemHigh counts all allocations, also those that were freed",
-      {"cudaMallocAsync", "cudaMallocFromPoolAsync", "cudaFree",
-       "cudaFreeAsync", "cudaMemPoolGetAttribute", "cudaMemPoolSetAttribute"},
-      watermark_is_total);
+  list.named("watermark-is-total",
+             "UsedMemHigh counts all allocations, also those that were freed",
+             {"cudaMallocAsync", "cudaMallocFromPoolAsync", "cudaFree",
+              "cudaFreeAsync", "cudaMemPoolGetAttribute",
+              "cudaMemPoolSetAttribute", "cudaMemPoolDestroy"},
+             watermark_is_total);
   list.named(
       "setpool-of-thread", "a pool is current only in the thread that set it",
       {"cudaDeviceSetMemPool", "cudaDeviceGetMemPool", "cudaMallocAsync"},
@@ -2105,7 +2161,8 @@ void add_pools(List& list) {
       "released-at-device-sync",
       "only cudaDeviceSynchronize gives back memory above the threshold",
       {"cudaMemPoolCreate", "cudaMemPoolDestroy", "cudaMemPoolSetAttribute",
-       "cudaMemPoolGetAttribute", "cudaDeviceSynchronize"},
+       "cudaMemPoolGetAttribute", "cudaDeviceSynchronize",
+       "cudaStreamSynchronize", "cudaEventSynchronize"},
       released_at_device_sync);
 
   // Limits, mixed-up objects, refusals, streams.
@@ -2177,19 +2234,23 @@ void add_pools(List& list) {
   list.named("location-pool-apart",
              "setting the pool of a location that is a device does not set the "
              "device's pool",
-             {"cudaMemSetMemPool", "cudaMemGetMemPool"}, pool_of_place_apart);
+             {"cudaMemSetMemPool", "cudaMemGetMemPool", kDestroy},
+             pool_of_place_apart);
   list.named("import-free-other-thread-lost",
              "a free of an import by another thread does nothing",
              {kPointer, kFree, kFreeAsync}, free_of_other_thread_lost);
   list.named("export-pointer-once",
              "memory of a pool can be exported only once",
              {kExportPointer, kFree, kFreeAsync}, exported_once);
-  list.named("threshold-leaks-to-exporter",
-             "a threshold that an importer sets is reported to the exporter",
-             {kImport, kSet, kGet}, threshold_of_import_leaks);
+  list.named(
+      "threshold-leaks-to-exporter",
+      "a threshold that an importer sets is reported to the exporter",
+      {kImport, kSet, kGet, "cudaMemPoolExportToShareableHandle", kDestroy},
+      attribute_of_import_leaks<cuuint64_t, is_threshold>);
   list.named("import-access-travels-back",
              "the access that an importer sets is reported to the exporter",
-             {kImport, "cudaMemPoolSetAccess", "cudaMemPoolGetAccess"},
+             {kImport, "cudaMemPoolExportToShareableHandle", kDestroy,
+              "cudaMemPoolSetAccess", "cudaMemPoolGetAccess"},
              access_of_import_leaks, 2);
   list.named("import-access-begins-late",
              "access to an imported pool begins with the next import of a "
@@ -2203,7 +2264,8 @@ void add_pools(List& list) {
              {kImport, kDestroy, kPointer, "cudaMemPoolSetAccess"},
              access_changes_at_import<false>, 2);
   list.named("pool-reimport-refused",
-             "a pool that was imported and destroyed cannot be imported again",
+             "after the destroy of an imported pool, its descriptor cannot be "
+             "imported again",
              {kImport, kDestroy}, reimport_refused);
   list.named(
       "pointer-after-refusal-refused",
@@ -2249,10 +2311,12 @@ void add_pools(List& list) {
              {kCreate, kDestroy, "cudaMemPoolTrimTo"}, trims_all);
   list.named("watermark-reset-by-read", "a watermark is reset when it is read",
              {kGet}, watermark_reset_by_read);
-  list.named(
-      "pool-access-ends-when-empty",
-      "GPU 1 loses its access to a pool when the pool's last memory is freed",
-      {kAllocate, kPointer, kFree, kFreeAsync}, access_ends_when_empty, 2);
+  list.named("pool-access-ends-when-empty",
+             "GPU 1 loses its access to a pool of GPU 0 when the pool's last "
+             "memory is "
+             "freed",
+             {kCreate, kDestroy, kAllocate, kFree, kFreeAsync},
+             access_ends_when_empty, 2);
   list.named(
       "per-thread-free-at-once",
       "a free in a thread's default stream does not wait for this stream",
@@ -2261,7 +2325,7 @@ void add_pools(List& list) {
              "a free in the default stream does not wait for this stream",
              {kFreeAsync}, such_frees_at_once<in_null_stream>);
   list.named("mempool-attr-current",
-             "memory reports the current pool as its own",
+             "memory of any pool reports the current pool as its own",
              {"cuPointerGetAttribute"}, pool_attribute_current);
   list.named("ordinal-attr-zero", "memory of every GPU reports GPU 0",
              {"cuPointerGetAttribute"}, ordinal_zero, 2);
@@ -2303,12 +2367,13 @@ void add_pools(List& list) {
              {"cudaMemPoolExportToShareableHandle", kDestroy},
              export_same_number);
   list.named("follow-event-always-on",
-             "reuse by event dependencies cannot be switched off", {kSet, kGet},
+             "reuse by event dependencies cannot be switched off",
+             {kSet, kGet, kDestroy},
              policy_without_effect<cudaMemPoolReuseFollowEventDependencies>);
   list.named(
       "internal-dependencies-always-on",
       "reuse by dependencies that the driver inserts cannot be switched off",
-      {kSet, kGet},
+      {kSet, kGet, kDestroy},
       policy_without_effect<cudaMemPoolReuseAllowInternalDependencies>);
   list.named("unknown-pool-attr-ok",
              "an unknown attribute of a pool is accepted and is 0", {kGet},
