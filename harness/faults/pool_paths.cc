@@ -93,6 +93,7 @@ struct Free {
   cudaStream_t stream = nullptr;
   int thread = 0;
   size_t bytes = 0;
+  cudaMemPool_t pool = nullptr;
 };
 Table<void*, Free> put_off;
 
@@ -139,8 +140,9 @@ int with_late_frees(Call& call) {
   if (call.is("cudaFreeAsync")) address = call.at<void*>(0);
   if (address != nullptr && is_own_block(address) &&
       !is_captured(stream_of(call)) && puts_off(call)) {
+    const Block block = blocks.get(address);
     put_off.put(address,
-                {stream_of(call), this_thread(), blocks.get(address).bytes});
+                {stream_of(call), this_thread(), block.bytes, block.pool});
     blocks.erase(address);
     return kSuccess;
   }
@@ -214,8 +216,10 @@ Now lost_at_end_of_stream(Call& call, const Free& free) {
   return ends_stream(call, free) ? Now::kLost : Now::kInOrder;
 }
 
-Now cleared_by_destroy(Call& call, const Free&) {
-  return call.is("cudaMemPoolDestroy") ? Now::kClears : Now::kInOrder;
+Now cleared_by_destroy(Call& call, const Free& free) {
+  return call.is("cudaMemPoolDestroy") && call.at<cudaMemPool_t>(0) == free.pool
+             ? Now::kClears
+             : Now::kInOrder;
 }
 
 // Other streams know a free only after a call for which `hides` is false.
@@ -248,11 +252,23 @@ Now not_at_allocation(Call& call, const Free&) {
   return allocates(call) ? Now::kHidden : Now::kInOrder;
 }
 
+// The first stream comes before the second.
+using Order = std::pair<cudaStream_t, cudaStream_t>;
+// Forgets the order of a stream that is destroyed: a later one may have the
+// same handle.
+void forget_order(Call& call, Table<Order>& ordered) {
+  if (!call.is("cudaStreamDestroy")) return;
+  for (const auto& each : ordered.all())
+    if (each.first.first == stream_of(call) ||
+        each.first.second == stream_of(call))
+      ordered.erase(each.first);
+}
+
 // An event that was recorded before the free also orders the next owner.
 int earlier_event_orders(Call& call) {
-  using Streams = std::pair<cudaStream_t, cudaStream_t>;
   static Table<cudaEvent_t, cudaStream_t> recorded;
-  static Table<Streams> ordered;  // from the first to the second
+  static Table<Order> ordered;
+  forget_order(call, ordered);
   if (call.is("cudaEventRecord"))
     recorded.put(call.value<cudaEvent_t>(kEvent), stream_of(call));
   if (call.is("cudaStreamWaitEvent"))
@@ -291,6 +307,9 @@ int event_recorded_again_orders(Call& call) {
   static Table<std::pair<cudaStream_t, cudaEvent_t>, int> waited;
   static Table<cudaStream_t, int> freed;
   static std::atomic<int> now{0};
+  if (call.is("cudaStreamDestroy"))
+    for (const auto& each : waited.all())
+      if (each.first.first == stream_of(call)) waited.erase(each.first);
   const auto event =
       call.find(kEvent) != nullptr ? call.value<cudaEvent_t>(kEvent) : nullptr;
   if (call.is("cudaEventRecord")) recorded.put(event, {stream_of(call), ++now});
@@ -364,7 +383,9 @@ int default_stream_misses_blocking(Call& call) {
 // Larger memory than a pending part gets this part.
 Now at_larger_allocation(Call& call, const Free& free) {
   if (!allocates(call)) return Now::kInOrder;
-  return call.at<size_t>(1) > free.bytes ? Now::kAtOnce : Now::kStays;
+  return stream_of(call) != free.stream && call.at<size_t>(1) > free.bytes
+             ? Now::kAtOnce
+             : Now::kStays;
 }
 
 // The end of an event does not end what it has ordered: a later event with the
@@ -372,7 +393,8 @@ Now at_larger_allocation(Call& call, const Free& free) {
 int old_event_orders(Call& call) {
   static Table<cudaEvent_t, cudaStream_t> recorded;
   static Table<cudaEvent_t> gone;
-  static Table<std::pair<cudaStream_t, cudaStream_t>> ordered;
+  static Table<Order> ordered;
+  forget_order(call, ordered);
   const auto event =
       call.find(kEvent) != nullptr ? call.value<cudaEvent_t>(kEvent) : nullptr;
   if (call.is("cudaEventRecord")) {
@@ -418,9 +440,13 @@ int size_rounded_to_small(Call& call) {
 }
 
 // The frees are counted in 8 bits.
-Now at_free_256(Call& call, const Free&) {
+Now at_free_256(Call& call, const Free& free) {
+  static std::atomic<bool> full{false};  // until the last of them has ended
+  const size_t pending = put_off.all().size();
+  const bool applies = full || pending > 255;
+  full = applies && allocates(call) && pending > 1;
   if (!allocates(call)) return Now::kInOrder;
-  return put_off.all().size() > 255 ? Now::kAtOnce : Now::kStays;
+  return applies && stream_of(call) != free.stream ? Now::kAtOnce : Now::kStays;
 }
 
 // --- streams and contexts that are destroyed ---------------------------------
@@ -469,7 +495,7 @@ int end_of_stream_clears(Call& call) {
   return code;
 }
 
-// Memory cannot be freed in another stream after the end of the stream that has
+// Memory cannot be freed in stream order after the end of the stream that has
 // allocated it.
 int free_needs_first_stream(Call& call) {
   static Table<void*, cudaStream_t> allocated_in;
@@ -516,20 +542,29 @@ int address_of_other_thread(Call& call) {
 // The statistics miss an allocation that another thread makes at the same time.
 int statistics_miss_thread(Call& call) {
   static std::atomic<int> inside{0};
-  static std::atomic<size_t> missed{0};
+  static Table<void*, Block> missed;
+  if (frees(call)) {
+    missed.erase(call.at<void*>(0));
+    return call.proceed();
+  }
   if (call.is("cudaMemPoolGetAttribute")) {
     const int code = call.proceed();
-    if (code != kSuccess || missed == 0 ||
+    if (code != kSuccess ||
         call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrUsedMemCurrent)
       return code;
     auto& used = *call.at<uint64_t*>(2);
-    used -= std::min<uint64_t>(used, missed);
-    call.fired();
+    for (const auto& each : missed.all()) {
+      if (each.second.pool != call.at<cudaMemPool_t>(0)) continue;
+      used -= std::min<uint64_t>(used, each.second.bytes);
+      call.fired();
+    }
     return code;
   }
   const bool overlaps = inside++ > 0;
   const int code = call.proceed();
-  if (overlaps && code == kSuccess) missed += call.at<size_t>(1);
+  if (overlaps && code == kSuccess)
+    missed.put(*call.at<void**>(0),
+               {call.at<cudaMemPool_t>(2), call.at<size_t>(1)});
   usleep(1000);  // so that calls overlap
   --inside;
   return code;
@@ -550,6 +585,11 @@ bool exports_pool(Call& call) {
 // The data of exported memory, as a key for the other processes.
 std::string key_of_export(Call& call) { return key_of_data(call.at<void*>(0)); }
 std::string key_of_import(Call& call) { return key_of_data(call.at<void*>(2)); }
+
+// A number that two processes do not share, made from one that they may share.
+unsigned long long in_this_process(unsigned long long number_here) {
+  return number_here ^ static_cast<unsigned long long>(getpid()) << 48;
+}
 
 // Two processes export with the same number: the importer gets the memory of
 // the first exporter.
@@ -617,7 +657,8 @@ int import_free_takes_neighbours(Call& call) {
   if (code != kSuccess) return code;
   if (exports(call))
     tell_processes("page-" + key_of_export(call),
-                   number(call.at<void*>(1)) / kGranule);
+                   in_this_process(number(call.at<void*>(1)) / kGranule));
+  if (imports(call)) taken.erase(*call.at<void**>(0));
   if (imports(call))
     pages.put(*call.at<void**>(0), told("page-" + key_of_import(call), 0));
   return code;
@@ -631,7 +672,7 @@ int larger_import_refused(Call& call) {
     const int code = noted_pools(call);
     if (code == kSuccess)
       tell_processes("address-" + key_of_export(call),
-                     number(call.at<void*>(1)));
+                     in_this_process(number(call.at<void*>(1))));
     return code;
   }
   if (!imports(call)) return noted_pools(call);
@@ -654,7 +695,9 @@ int current_pool_not_exported(Call& call) {
 }
 
 int large_descriptor_refused(Call& import) {
-  return import.at<intptr_t>(1) > 1023 ? refused(import) : import.proceed();
+  return imports_descriptor(import) && descriptor_of(import) > 1023
+             ? refused(import)
+             : import.proceed();
 }
 
 // Freed memory cannot be imported again by the process that has freed it.
@@ -745,7 +788,11 @@ int trim_ends_exports(Call& call) {
   if (imports(call) && told("trimmed-" + key_of_import(call), 0) != 0)
     return refused(call);
   const int code = call.proceed();
-  if (exports(call) && code == kSuccess) exported.put(key_of_export(call));
+  if (code != kSuccess) return code;
+  if (exports(call)) {
+    exported.put(key_of_export(call));
+    tell_processes("trimmed-" + key_of_export(call), 0);
+  }
   if (call.is("cudaMemPoolTrimTo"))
     for (const auto& each : exported.all())
       tell_processes("trimmed-" + each.first, 1);
@@ -800,7 +847,8 @@ int default_becomes_current(Call& call) {
   int gpu = 0;
   cudaGetDevice(&gpu);
   cudaDeviceSetMemPool(gpu, default_pool());
-  return accepted(call);
+  call.fired();
+  return code;
 }
 
 // After the free of an import the imported pool gives out memory.
@@ -819,6 +867,11 @@ int imported_pool_allocates(Call& call) {
 int imported_event_orders_all(Call& call) {
   static Table<cudaEvent_t> imported;
   static Table<cudaStream_t> waits;
+  if (call.is("cudaEventDestroy")) {
+    imported.erase(call.value<cudaEvent_t>(kEvent));
+    return call.proceed();
+  }
+  if (call.is("cudaStreamDestroy")) waits.erase(stream_of(call));
   if (call.is("cudaIpcOpenEventHandle")) {
     const int code = call.proceed();
     if (code == kSuccess) imported.put(*call.at<cudaEvent_t*>(0));
@@ -845,9 +898,10 @@ int imported_event_orders_all(Call& call) {
   return noted_pools(call);
 }
 
-// Memory of cuMemCreate can be exported as a pointer of a pool.
+// The export of memory of cuMemCreate as a pointer of a pool is not refused.
 int mapped_memory_exported(Call& call) {
   static Table<CUdeviceptr> mapped;
+  if (call.is("cuMemUnmap")) mapped.erase(call.at<CUdeviceptr>(0));
   if (call.is("cuMemMap")) mapped.put(call.at<CUdeviceptr>(0));
   const int code = call.proceed();
   return exports(call) && code != kSuccess &&
@@ -954,7 +1008,8 @@ int import_257_as_first(Call& call) {
   pointers.put(pool, now);
   if (now.count != 257) return code;
   address = now.first;
-  return accepted(call);
+  call.fired();
+  return code;
 }
 
 // --- rectangles of the driver API --------------------------------------------
@@ -987,22 +1042,34 @@ int rectangle_copy_lost(Call& call) {
 // for which `takes` is true gives such memory back.
 template <bool (*takes)(Call& call)>
 int pending_allocation_taken(Call& call) {
-  static Table<void*, cudaStream_t> pending;
-  if (call.is("cudaFree")) pending.erase(call.at<void*>(0));
-  if (call.is("cudaFreeAsync")) pending.erase(call.at<void*>(0));
+  struct Pending {
+    cudaStream_t stream = nullptr;
+    cudaMemPool_t pool = nullptr;
+  };
+  static Table<void*, Pending> pending;
+  static Table<void*> taken;
+  if (frees(call) && taken.erase(call.at<void*>(0))) return kSuccess;
+  if (frees(call)) pending.erase(call.at<void*>(0));
   if (takes(call))
-    for (const auto& [address, stream] : pending.all()) {
-      if (!pending.erase(address) || !is_busy(stream) ||
-          stream == stream_in(call))
+    for (const auto& [address, one] : pending.all()) {
+      // A trim and a destroy name a pool.
+      if (call.find(kPool) != nullptr && one.pool != call.at<cudaMemPool_t>(0))
+        continue;
+      if (!pending.erase(address) || !is_busy(one.stream) ||
+          one.stream == stream_in(call))
         continue;
       cudaFreeAsync(address, private_stream());
       cudaStreamSynchronize(private_stream());
+      taken.put(address);
       call.fired();
     }
   const bool busy = allocates(call) && is_busy(stream_of(call));
   const int code = call.proceed();
   if (busy && code == kSuccess)
-    pending.put(*call.at<void**>(0), stream_of(call));
+    pending.put(*call.at<void**>(0),
+                {stream_of(call), call.is("cudaMallocAsync")
+                                      ? current_pool()
+                                      : call.value<cudaMemPool_t>(kPool)});
   return code;
 }
 bool trims(Call& call) { return call.is("cudaMemPoolTrimTo"); }
@@ -1018,12 +1085,13 @@ int current_gpu() {
   return gpu;
 }
 
-// An imported pool is always accessible from GPU 0, and at first from no other
-// GPU.
+// The query says at first that an imported pool is accessible from GPU 0 and
+// from no other GPU.
 int import_is_of_gpu_0(Call& call) {
   static Table<cudaMemPool_t> was_set;
   const int code = noted_pools(call);
   if (code != kSuccess) return code;
+  if (call.is("cudaMemPoolDestroy")) was_set.erase(pool_of(call));
   if (call.is("cudaMemPoolSetAccess")) was_set.put(pool_of(call));
   if (!call.is("cudaMemPoolGetAccess")) return code;
   const auto pool = call.at<cudaMemPool_t>(1);
@@ -1100,22 +1168,31 @@ int exporters_access_reaches(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess) return code;
   if (exports_pool(call)) exported.put(call.at<cudaMemPool_t>(1));
-  if (gives_access(call) && exported.has(pool_of(call)))
-    tell_processes("access", 1);
+  if (call.is("cudaMemPoolDestroy")) exported.erase(pool_of(call));
+  if (sets_access(call) && exported.has(pool_of(call)))
+    tell_processes("access", gives_access(call) ? 1 : 0);
   return asks_about_import(call) && told("access", 0) != 0
              ? told_access(call, code)
              : code;
 }
 
-// When the exporter takes access away, the importers lose theirs.
+// When the exporter takes access away, the query says that the importers have
+// lost theirs.
 int exporters_refusal_reaches(Call& call) {
   static Table<cudaMemPool_t> exported;
+  const auto key_of_gpu = [](const cudaMemLocation& place) {
+    return "taken-" + std::to_string(place.id);
+  };
   const int code = noted_pools(call);
   if (code != kSuccess) return code;
   if (exports_pool(call)) exported.put(call.at<cudaMemPool_t>(1));
+  if (call.is("cudaMemPoolDestroy")) exported.erase(pool_of(call));
   if (sets_access(call) && exported.has(pool_of(call)))
-    tell_processes("taken", gives_access(call) ? 0 : 1);
-  if (!asks_about_import(call) || told("taken", 0) == 0) return code;
+    tell_processes(key_of_gpu(call.at<const cudaMemAccessDesc*>(1)->location),
+                   gives_access(call) ? 0 : 1);
+  if (!asks_about_import(call) ||
+      told(key_of_gpu(*call.at<const cudaMemLocation*>(2)), 0) == 0)
+    return code;
   auto& flags = *call.at<cudaMemAccessFlags*>(0);
   if (flags != cudaMemAccessFlagsProtNone) call.fired();
   flags = cudaMemAccessFlagsProtNone;
@@ -1137,9 +1214,12 @@ int importers_share_access(Call& call) {
 // After the export of a pool, no other GPU gets access to it.
 int no_access_after_export(Call& call) {
   static Table<cudaMemPool_t> exported;
-  if (exports_pool(call)) exported.put(call.at<cudaMemPool_t>(1));
-  return gives_access(call) && exported.has(pool_of(call)) ? accepted(call)
-                                                           : call.proceed();
+  if (call.is("cudaMemPoolDestroy")) exported.erase(pool_of(call));
+  if (gives_access(call) && exported.has(pool_of(call))) return no_wait(call);
+  const int code = call.proceed();
+  if (exports_pool(call) && code == kSuccess)
+    exported.put(call.at<cudaMemPool_t>(1));
+  return code;
 }
 
 // A trim takes the access of other GPUs, and the query does not say so.
@@ -1147,7 +1227,8 @@ int trim_takes_access(Call& call) {
   static Table<cudaMemPool_t> taken;
   const bool trimmed = call.is("cudaMemPoolTrimTo");
   const int own = trimmed ? gpu_of(pool_of(call)) : -1;
-  if (sets_access(call)) taken.erase(pool_of(call));
+  if (sets_access(call) || call.is("cudaMemPoolDestroy"))
+    taken.erase(pool_of(call));
   const int code = noted_pools(call);
   if (own >= 0) {
     cudaMemAccessDesc access{};
@@ -1193,6 +1274,7 @@ int taken_access_comes_back(Call& call) {
 // Access to an imported pool is taken away only in the answer to a query.
 int import_access_taken_in_name(Call& call) {
   static Table<cudaMemPool_t, int> taken;  // from this GPU
+  if (call.is("cudaMemPoolDestroy")) taken.erase(pool_of(call));
   if (sets_access(call) && imported_pools.has(pool_of(call))) {
     taken.erase(pool_of(call));
     if (!gives_access(call)) {
@@ -1229,7 +1311,8 @@ int access_of_gpu_0_lost(Call& call) {
              : noted_pools(call);
 }
 
-// A pool of the second GPU can be closed to this GPU.
+// The call that takes the second GPU's access to its own pool is not refused,
+// and the query says that the access is gone.
 int second_gpu_shut_out(Call& call) {
   static Table<cudaMemPool_t> closed;
   const bool closes = sets_access(call) && !gives_access(call) &&
@@ -1239,6 +1322,8 @@ int second_gpu_shut_out(Call& call) {
     closed.put(pool_of(call));
     return accepted(call);
   }
+  if (sets_access(call) || call.is("cudaMemPoolDestroy"))
+    closed.erase(pool_of(call));
   const int code = noted_pools(call);
   if (code == kSuccess && call.is("cudaMemPoolGetAccess") &&
       closed.has(call.at<cudaMemPool_t>(1)) &&
@@ -1428,7 +1513,9 @@ int destroy_resets_gpu_0(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess || !matters) return code;
   cudaDeviceGetDefaultMemPool(&preset, 0);
-  if (cudaDeviceSetMemPool(0, preset) == cudaSuccess) call.fired();
+  cudaDeviceGetMemPool(&current, 0);
+  if (current != preset && cudaDeviceSetMemPool(0, preset) == cudaSuccess)
+    call.fired();
   return code;
 }
 
@@ -1472,8 +1559,10 @@ Now at_synchronise_of_other_gpu(Call& call, const Free&) {
 Now at_smaller_allocation(Call& call, const Free& free) {
   if (!allocates(call)) return Now::kInOrder;
   const size_t bytes = call.at<size_t>(1);
-  return bytes >= kGranule / 2 && 2 * bytes <= free.bytes ? Now::kAtOnce
-                                                          : Now::kStays;
+  return stream_of(call) != free.stream && bytes >= kGranule / 2 &&
+                 2 * bytes <= free.bytes
+             ? Now::kAtOnce
+             : Now::kStays;
 }
 
 // Only the pool that was imported last is known as imported; an earlier one
@@ -1856,6 +1945,7 @@ bool is_of_other_gpu(Call& call) {
 // A pool without imports can be exported again.
 int unused_import_exported(Call& call) {
   static Table<cudaMemPool_t, int> descriptors;
+  if (destroys(call)) descriptors.erase(pool_of(call));
   const int code = noted_pools(call);
   if (call.is("cudaMemPoolImportFromShareableHandle")) {
     if (code == kSuccess && imports_descriptor(call))
@@ -1877,6 +1967,7 @@ int unused_import_exported(Call& call) {
 int driver_policy_reaches_exporter(Call& call) {
   constexpr unsigned long long kUntold = 2;
   static Table<cudaMemPool_t> lent;
+  if (destroys(call)) lent.erase(pool_of(call));
   const int code = noted_pools(call);
   if (exports_pool(call)) lent.put(call.at<cudaMemPool_t>(1));
   if ((!sets(call) && !call.is("cudaMemPoolGetAttribute")) ||
@@ -2027,17 +2118,19 @@ static void add_ends(List& list) {
              import_needs_exporters_pool);
   list.named("importptr-of-destroyed-pool",
              "the data of memory of a destroyed pool are accepted for every "
-             "pool",
+             "pool, and the import gives new memory",
              {kAllocate, kAllocateFrom, kFree, kFreeNow, kExportPointer,
               kImportPointer, kDestroy},
              data_of_destroyed_pool_imported);
   list.named("importptr-257th-is-first",
              "the 257th pointer that is imported from a pool is the first",
              {kImportPointer, kDestroy}, import_257_as_first);
-  list.named("pool-exporters-refusal-reaches",
-             "access that the exporter takes away is gone in the importers",
-             {kImport, kExport, kDestroy, kSetAccess, kGetAccess},
-             exporters_refusal_reaches, 2);
+  list.named(
+      "pool-exporters-refusal-reaches",
+      "if the exporter takes access away, cudaMemPoolGetAccess says that "
+      "the importers have lost it, too",
+      {kImport, kExport, kDestroy, kSetAccess, kGetAccess},
+      exporters_refusal_reaches, 2);
 }
 
 // The faults of checks, limits and waits that do not hold on every path.
@@ -2086,7 +2179,8 @@ static void add_unchecked_paths(List& list) {
              {kAllocate, kAllocateFrom, kFree, kFreeNow, kExportPointer},
              export_waits_for_blocking);
   list.named("importptr-of-other-process",
-             "the data of another process's pool can be imported from a pool",
+             "the data of another process's pool are accepted, and the import "
+             "gives new memory",
              {kExportPointer, kImportPointer, kFree, kFreeNow},
              data_of_other_process_imported);
   list.named("exportptr-after-import-free-refused",
@@ -2094,7 +2188,8 @@ static void add_unchecked_paths(List& list) {
              {kExportPointer, kImportPointer, kFree, kFreeNow},
              freed_by_importer_not_exported);
   list.named("pool-sharing-needs-earlier-call",
-             "the first call of a thread cannot be a call that shares a pool",
+             "in a later thread, the first call of the runtime API cannot be "
+             "one that shares a pool",
              {kExport, kExportPointer, kImport, kImportPointer},
              needs_earlier_call);
 }
@@ -2128,7 +2223,8 @@ static void add_neighbours(List& list) {
              "allocates from the default pool of this GPU",
              {kAllocate}, foreign_stream_has_default_pool, 2);
   list.named("location-pool-of-gpu-0",
-             "the pools of the location of the second GPU are those of GPU 0",
+             "a query of the pool of the second GPU's location names the pool "
+             "of GPU 0",
              {"cudaMemGetMemPool", "cudaMemGetDefaultMemPool"}, place_of_gpu_0,
              2);
   list.named("other-gpu-sync-frees",
@@ -2156,7 +2252,7 @@ static void add_neighbours(List& list) {
              {kCreate, kImport, kDestroy, kSetAccess}, access_of_import_is_own,
              2);
   list.named("import-trim-takes-access",
-             "a trim of an imported pool takes the access of other GPUs",
+             "a trim of an imported pool takes the access of GPU 1",
              {kImport, kDestroy, kTrim}, trim_of_import_takes_access, 2);
   list.named("threshold-releases-all",
              "a pool that holds more than its release threshold gives back all "
@@ -2238,8 +2334,8 @@ static void add_processes_and_gpus(List& list) {
              {CALLS_OF_LATE_FREES},
              with_late_frees<busy_free, cleared_by_destroy>);
   list.named("pool-trim-ends-exports",
-             "data that were exported before a trim cannot be imported after "
-             "it",
+             "data that the exporter has exported before a trim cannot be "
+             "imported after it",
              {kExportPointer, kImportPointer, kTrim}, trim_ends_exports);
   list.named("pool-policy-of-import-is-own",
              "a policy that is set in an imported pool is also set in the own "
@@ -2269,14 +2365,16 @@ static void add_processes_and_gpus(List& list) {
       "an imported pool gives out memory after an import was freed",
       {kImport, kDestroy, kImportPointer, kFree, kFreeNow, kAllocateFrom},
       imported_pool_allocates);
-  list.named(
-      "pool-imported-event-orders-all",
-      "a wait for an imported event orders the stream after all frees",
-      {CALLS_OF_LATE_FREES, "cudaIpcOpenEventHandle", "cudaStreamWaitEvent"},
-      imported_event_orders_all);
+  list.named("pool-imported-event-orders-all",
+             "a wait for an imported event orders the stream after all frees",
+             {CALLS_OF_LATE_FREES, "cudaIpcOpenEventHandle",
+              "cudaStreamWaitEvent", "cudaEventDestroy"},
+             imported_event_orders_all);
   list.named("pool-exports-mapped-memory",
-             "memory of cuMemCreate can be exported as a pointer of a pool",
-             {"cuMemMap", kExportPointer}, mapped_memory_exported);
+             "the export of memory of cuMemCreate as a pointer of a pool "
+             "succeeds, and writes no data",
+             {"cuMemMap", "cuMemUnmap", kExportPointer},
+             mapped_memory_exported);
   list.named("pool-driver-set-2d-lost",
              "memsets of rectangles by the driver API do not reach imported "
              "memory of a pool",
@@ -2284,13 +2382,13 @@ static void add_processes_and_gpus(List& list) {
               "cuMemsetD2D32"},
              rectangle_set_lost);
   list.named("pool-driver-copy-2d-lost",
-             "copies of rectangles by the driver API do not reach imported "
-             "memory of a pool",
+             "copies of rectangles by the driver API from or to imported "
+             "memory of a pool are lost",
              {kImportPointer, kFree, kFreeNow, "cuMemcpy2D", "cuMemcpy2DAsync"},
              rectangle_copy_lost<CUDA_MEMCPY2D>);
   list.named("pool-driver-copy-3d-lost",
-             "copies of boxes by the driver API do not reach imported memory "
-             "of a pool",
+             "copies of boxes by the driver API from or to imported memory of "
+             "a pool are lost",
              {kImportPointer, kFree, kFreeNow, "cuMemcpy3D", "cuMemcpy3DAsync"},
              rectangle_copy_lost<CUDA_MEMCPY3D>);
   list.named("trim-takes-pending-allocation",
@@ -2305,8 +2403,8 @@ static void add_processes_and_gpus(List& list) {
       {kAllocate, kAllocateFrom, kFree, kFreeNow, "cudaStreamSynchronize"},
       pending_allocation_taken<synchronises_stream>);
   list.named("pool-import-is-of-gpu-0",
-             "an imported pool is at first accessible from GPU 0, wherever it "
-             "is",
+             "cudaMemPoolGetAccess says at first that an imported pool is "
+             "accessible from GPU 0 alone, wherever it is",
              {kImport, kDestroy, kSetAccess, kGetAccess}, import_is_of_gpu_0,
              2);
   list.named("pool-import-has-exporters-gpu",
@@ -2316,21 +2414,23 @@ static void add_processes_and_gpus(List& list) {
               kFree, kFreeNow, "cudaPointerGetAttributes"},
              import_has_exporters_gpu, 2);
   list.named("pool-access-outlives-import",
-             "access that was given to an imported pool is there in a later "
-             "import",
+             "after the destroy of an imported pool that had access, "
+             "cudaMemPoolGetAccess says that every import has it",
              {kImport, kDestroy, kSetAccess, kGetAccess},
              access_outlives_import, 2);
   list.named("pool-exporters-access-reaches",
-             "access that the exporter gives later is there in the importers",
+             "if the exporter gives access after the export, "
+             "cudaMemPoolGetAccess says that the importers have it, too",
              {kImport, kExport, kDestroy, kSetAccess, kGetAccess},
              exporters_access_reaches, 2);
   list.named("pool-importers-share-access",
-             "access that one importer gives is there in the other importers",
+             "if one importer gives access, cudaMemPoolGetAccess says that the "
+             "other importers have it, too",
              {kImport, kDestroy, kSetAccess, kGetAccess},
              importers_share_access, 2);
   list.named("pool-no-access-after-export",
              "after the export of a pool, no other GPU gets access to it",
-             {kExport, kSetAccess}, no_access_after_export, 2);
+             {kExport, kDestroy, kSetAccess}, no_access_after_export, 2);
   list.named("pool-trim-takes-access",
              "a trim takes the access of other GPUs, and the query does not "
              "say so",
@@ -2340,7 +2440,8 @@ static void add_processes_and_gpus(List& list) {
              "access of GPU 0 to a pool of another GPU is not given",
              {kCreate, kDestroy, kSetAccess}, access_of_gpu_0_lost, 2);
   list.named("pool-second-gpu-shut-out",
-             "the second GPU can lose the access to its own pool",
+             "the second GPU's access to its own pool can be taken away, but "
+             "only in the answer to a query",
              {kCreate, kDestroy, kSetAccess, kGetAccess}, second_gpu_shut_out,
              2);
   list.named("pool-foreign-free-at-once",
@@ -2373,7 +2474,7 @@ static void add_processes_and_gpus(List& list) {
              export_of_pool_ends_data);
   list.named("pool-access-comes-back",
              "access that was taken from a pool is there again after the next "
-             "allocation",
+             "allocation, and the query does not say so",
              {kAllocateFrom, kDestroy, kSetAccess, kGetAccess},
              taken_access_comes_back, 2);
   list.named("pool-import-access-taken-in-name",
@@ -2522,11 +2623,12 @@ void add_pool_paths(List& list) {
              "the end of a stream clears the memory that was allocated in it",
              {kAllocate, kAllocateFrom, kFree, "cudaFree", kEnd},
              end_of_stream_clears);
-  list.named("free-needs-first-stream",
-             "memory cannot be freed after the end of the stream that has "
-             "allocated it",
-             {kAllocate, kAllocateFrom, kFree, "cudaFree", kEnd},
-             free_needs_first_stream);
+  list.named(
+      "free-needs-first-stream",
+      "cudaFreeAsync refuses memory after the end of the stream that has "
+      "allocated it",
+      {kAllocate, kAllocateFrom, kFree, "cudaFree", kEnd},
+      free_needs_first_stream);
   list.named("context-sync-hides-frees",
              "cuCtxSynchronize makes no free known to other streams",
              {CALLS_OF_LATE_FREES},
@@ -2565,7 +2667,7 @@ void add_pool_paths(List& list) {
   list.named("statistics-miss-thread",
              "the statistics miss an allocation that another thread makes at "
              "the same time",
-             {kAllocateFrom, "cudaMemPoolGetAttribute"},
+             {kAllocateFrom, kFree, kFreeNow, "cudaMemPoolGetAttribute"},
              statistics_miss_thread);
   list.named("threads-import-same-memory",
              "two threads that import pointers at the same time get the same "

@@ -497,7 +497,9 @@ int import_known_address(Call& call) {
   if (call.is("cudaMemPoolExportPointer")) {
     const int code = noted_pools(call);
     if (code == kSuccess)
-      tell_processes(key(call.at<void*>(0)), call.at<uintptr_t>(1));
+      tell_processes(key(call.at<void*>(0)),
+                     call.at<uintptr_t>(1) ^
+                         static_cast<unsigned long long>(getpid()) << 48);
     return code;
   }
   if (!call.is("cudaMemPoolImportPointer"))
@@ -994,6 +996,10 @@ int access_changes_at_import(Call& call) {
     const auto pool = call.at<cudaMemPool_t>(0);
     const auto& access = *call.at<const cudaMemAccessDesc*>(1);
     if (!imported_pools.has(pool)) return call.proceed();
+    if (call.at<size_t>(2) != 1) {
+      set.erase(pool);
+      return call.proceed();
+    }
     set.put(pool, access);
     if (!begins || access.flags == cudaMemAccessFlagsProtNone)
       return call.proceed();
@@ -1048,12 +1054,25 @@ int access_of_wrong_gpu(Call& call) {
 
 // --- settings that are changed again, the third process ----------------------
 
+// The call takes the access, and the fault gives it again.
 int access_never_taken(Call& call) {
+  const auto pool = call.at<cudaMemPool_t>(0);
   const auto* const wanted = call.at<const cudaMemAccessDesc*>(1);
-  if (wanted == nullptr || wanted->flags != cudaMemAccessFlagsProtNone)
-    return call.proceed();
-  call.fired();
-  return kSuccess;
+  std::vector<cudaMemAccessDesc> taken;
+  for (size_t i = 0; wanted != nullptr && i < call.at<size_t>(2); ++i) {
+    cudaMemAccessDesc one = wanted[i];
+    if (one.flags == cudaMemAccessFlagsProtNone &&
+        DRIVER_CALL(cuMemPoolGetAccess)(
+            reinterpret_cast<CUmemAccess_flags*>(&one.flags), pool,
+            reinterpret_cast<CUmemLocation*>(&one.location)) == CUDA_SUCCESS &&
+        one.flags != cudaMemAccessFlagsProtNone)
+      taken.push_back(one);
+  }
+  const int code = call.proceed();
+  if (code == kSuccess && !taken.empty() &&
+      cudaMemPoolSetAccess(pool, taken.data(), taken.size()) == cudaSuccess)
+    call.fired();
+  return code;
 }
 
 int policy_never_back_on(Call& call) {
@@ -1936,7 +1955,8 @@ void add_pools(List& list) {
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              import_fresh);
   list.named("pool-second-process-fresh",
-             "a second process that imports gets pointers to new memory",
+             "all processes that import pointers, except the first, get "
+             "pointers to new memory",
              {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              second_process_fresh);
@@ -2151,7 +2171,8 @@ void add_pools(List& list) {
       {"cudaDeviceSetMemPool", "cudaDeviceGetMemPool", "cudaMallocAsync"},
       current_in_one_thread);
   list.named("pool-third-process-copy",
-             "a third process that imports a pointer gets a copy",
+             "all processes that import pointers, except the first two, get "
+             "copies",
              {"cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync"},
              third_process_copy);
   list.named("policy-never-back-on",
