@@ -184,6 +184,10 @@ Now at_synchronise_of_event(Call& call, const Free& free) {
 // The synchronise of an event ends the pending frees of the event's stream,
 // although the event is older than the frees.
 int older_event_ends_frees(Call& call) {
+  if (call.is("cudaEventDestroy")) {
+    recorded_in.erase(call.value<cudaEvent_t>(kEvent));
+    return call.proceed();
+  }
   if (!call.is("cudaEventRecord"))
     return with_late_frees<busy_free, at_synchronise_of_event>(call);
   recorded_in.put(call.value<cudaEvent_t>(kEvent), stream_of(call));
@@ -269,6 +273,10 @@ int earlier_event_orders(Call& call) {
   static Table<cudaEvent_t, cudaStream_t> recorded;
   static Table<Order> ordered;
   forget_order(call, ordered);
+  if (call.is("cudaEventDestroy")) {
+    recorded.erase(call.value<cudaEvent_t>(kEvent));
+    return call.proceed();
+  }
   if (call.is("cudaEventRecord"))
     recorded.put(call.value<cudaEvent_t>(kEvent), stream_of(call));
   if (call.is("cudaStreamWaitEvent"))
@@ -312,6 +320,11 @@ int event_recorded_again_orders(Call& call) {
       if (each.first.first == stream_of(call)) waited.erase(each.first);
   const auto event =
       call.find(kEvent) != nullptr ? call.value<cudaEvent_t>(kEvent) : nullptr;
+  if (call.is("cudaEventDestroy")) {
+    recorded.erase(event);
+    for (const auto& each : waited.all())
+      if (each.first.second == event) waited.erase(each.first);
+  }
   if (call.is("cudaEventRecord")) recorded.put(event, {stream_of(call), ++now});
   if (call.is("cudaStreamWaitEvent"))
     waited.put({stream_of(call), event}, ++now);
@@ -1708,7 +1721,11 @@ int limits_a_part(Call& call) {
     const size_t limit = std::exchange(wanted.maxSize, 0);
     call.at<const cudaMemPoolProps*>(1) = &wanted;
     const int code = call.proceed();
-    if (code == kSuccess) limits.put(*call.at<cudaMemPool_t*>(0), limit);
+    if (code != kSuccess) return code;
+    limits.put(*call.at<cudaMemPool_t*>(0), limit);
+    for (const auto& each : pieces.all())  // of an earlier pool
+      if (each.second.pool == *call.at<cudaMemPool_t*>(0))
+        pieces.erase(each.first);
     return code;
   }
   if (destroys(call)) shared_with_limit.erase(pool_of(call));
@@ -2059,7 +2076,8 @@ static void add_ends(List& list) {
   list.named("event-recorded-again-allows-reuse",
              "a stream that has waited for an event also gets memory that is "
              "freed before the next record of this event",
-             {CALLS_OF_LATE_FREES, "cudaEventRecord", "cudaStreamWaitEvent"},
+             {CALLS_OF_LATE_FREES, "cudaEventRecord", "cudaStreamWaitEvent",
+              "cudaEventDestroy"},
              event_recorded_again_orders);
   list.named("free-counts-in-first-stream",
              "the stream that has allocated memory gets it again although its "
@@ -2550,8 +2568,8 @@ static void add_imports(List& list) {
              {kImport, kExport, kDestroy, kSet, kGet},
              driver_policy_reaches_exporter);
   list.named("used-import-pool-current",
-             "an imported pool is accepted as current while the process has "
-             "an import of it",
+             "while the process has an import of an imported pool, the call "
+             "that makes this pool current succeeds and does nothing",
              {kImport, kImportPointer, kFree, kFreeNow, kDestroy,
               "cudaDeviceSetMemPool", "cudaMemSetMemPool"},
              used_import_made_current);
@@ -2593,7 +2611,8 @@ void add_pool_paths(List& list) {
   list.named("older-event-ends-frees",
              "the synchronise of an event ends later frees in the event's "
              "stream",
-             {CALLS_OF_LATE_FREES, "cudaEventRecord"}, older_event_ends_frees);
+             {CALLS_OF_LATE_FREES, "cudaEventRecord", "cudaEventDestroy"},
+             older_event_ends_frees);
   list.named("sync-of-other-stream-frees",
              "a synchronise of one stream ends the pending frees of all "
              "streams",
@@ -2625,8 +2644,8 @@ void add_pool_paths(List& list) {
              end_of_stream_clears);
   list.named(
       "free-needs-first-stream",
-      "cudaFreeAsync refuses memory after the end of the stream that has "
-      "allocated it",
+      "a free in stream order is refused after the end of the stream that "
+      "has allocated the memory",
       {kAllocate, kAllocateFrom, kFree, "cudaFree", kEnd},
       free_needs_first_stream);
   list.named("context-sync-hides-frees",
@@ -2659,7 +2678,8 @@ void add_pool_paths(List& list) {
   list.named("earlier-event-allows-reuse",
              "an event that was recorded before a free also allows the reuse "
              "of the memory",
-             {CALLS_OF_LATE_FREES, "cudaEventRecord", "cudaStreamWaitEvent"},
+             {CALLS_OF_LATE_FREES, "cudaEventRecord", "cudaStreamWaitEvent",
+              "cudaEventDestroy"},
              earlier_event_orders);
   list.named("threads-get-same-memory",
              "two threads that allocate at the same time get the same memory",

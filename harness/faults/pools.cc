@@ -862,7 +862,7 @@ int own_types_untold(Call& call) {
   return code;
 }
 
-// An imported pool reports the handle types of the exporter's pool.
+// An imported pool reports that it can be exported as a descriptor.
 int imported_types_told(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess || !call.is("cudaMemPoolGetAttribute") ||
@@ -1759,6 +1759,7 @@ int export_by_known_handle(Call& call) {
     call.fired();
   } else if (!copies.has(pool)) {
     copies.put(pool, fcntl(number, F_DUPFD_CLOEXEC, 300));
+    gone.erase(pool);
   }
   return code;
 }
@@ -2114,7 +2115,7 @@ void add_pools(List& list) {
              {"cudaMemPoolGetAttribute", "cudaMemPoolCreate"},
              own_types_untold);
   list.named("import-types-told",
-             "an imported pool reports the handle types of the exporter's pool",
+             "an imported pool reports that it can be exported as a descriptor",
              {"cudaMemPoolGetAttribute", "cudaMemPoolImportFromShareableHandle",
               "cudaMemPoolDestroy"},
              imported_types_told);
