@@ -38,7 +38,6 @@ struct Import {
 };
 Table<Chunk, Import> imported;
 Table<CUdeviceptr, std::pair<size_t, Import>> mapped;
-Table<std::string> imported_before;
 
 // Updates the tables above after a call that succeeded.
 void note_exporter(Call& call) {
@@ -51,7 +50,8 @@ void note_exporter(Call& call) {
     const std::string key = key_of_descriptor(descriptor_of(call));
     const auto exporter = told(key, 0);
     imported.put(*call.at<Chunk*>(0), {exporter, has_died(exporter)});
-    imported_before.put(key);
+  } else if (call.is("cuMemRelease")) {
+    imported.erase(call.at<Chunk>(0));
   } else if (call.is("cuMemMap")) {
     if (imported.has(call.at<Chunk>(3)))
       mapped.put(call.at<CUdeviceptr>(0),
@@ -92,12 +92,18 @@ int frozen_at_death(Call& call) {
 }
 
 int second_import_after_death_refused(Call& call) {
+  static Table<int> before;  // a duplicate of each descriptor that was imported
   if (!call.is("cuMemImportFromShareableHandle") || !imports_descriptor(call))
     return noted_exporter(call);
-  const std::string key = key_of_descriptor(descriptor_of(call));
-  return imported_before.has(key) && has_died(told(key, 0))
-             ? refused(call)
-             : noted_exporter(call);
+  const int descriptor = descriptor_of(call);
+  for (const auto& each : before.all())
+    if (name_the_same(each.first, descriptor))
+      return has_died(told(key_of_descriptor(descriptor), 0))
+                 ? refused(call)
+                 : noted_exporter(call);
+  const int code = noted_exporter(call);
+  if (code == kSuccess) before.put(fcntl(descriptor, F_DUPFD_CLOEXEC, 300));
+  return code;
 }
 
 // --- clients that die --------------------------------------------------------
@@ -146,6 +152,10 @@ int death_clears_memory(Call& call) {
       lent.put(call.at<void*>(1), key_of(call.at<void*>(0), 64));
     return code;
   }
+  if (call.is("cudaFree")) {
+    lent.erase(call.at<void*>(0));
+    return call.proceed();
+  }
   if (call.find(kBytes) == nullptr) return noted_client(call);
   for (const auto& [address, handle] : lent.all()) {
     if (!client_died(handle) || !first_of_all_processes("clear-" + handle))
@@ -160,15 +170,16 @@ int death_clears_memory(Call& call) {
   return call.proceed();
 }
 
-// If a process that has memory open dies, copies and memsets of other processes
-// do not reach this memory.
+// If a process that has memory open dies, synchronous copies and memsets of
+// other importers do not reach this memory.
 int death_ends_other_mappings(Call& call) {
   if (call.find(kBytes) == nullptr) return noted_client(call);
-  for (const auto& [address, one] : opened.all())
-    for (const Role role : {kPointer, kSource})
-      if (call.find(role) != nullptr && call.value<void*>(role) == address &&
-          client_died(one.handle))
-        return no_wait(call);
+  for (const Role role : {kPointer, kSource}) {
+    if (call.find(role) == nullptr) continue;
+    void* const begin = opened_around(call.value<void*>(role));
+    if (begin != nullptr && client_died(opened.get(begin).handle))
+      return no_wait(call);
+  }
   return call.proceed();
 }
 
@@ -266,6 +277,12 @@ int not_captured(Call& call) {
 
 int launches_to_32(Call& launch) {
   static Table<void*, int> launches;
+  if (launch.is("cudaGraphInstantiate")) {
+    const int code = launch.proceed();
+    // An earlier graph may have had the same address.
+    if (code == kSuccess) launches.erase(*launch.at<void**>(0));
+    return code;
+  }
   void* const graph = launch.at<void*>(0);
   launches.put(graph, launches.get(graph) + 1);
   return launches.get(graph) > 32 ? no_wait(launch) : launch.proceed();
@@ -323,14 +340,15 @@ int import_unknown_to_other_threads(Call& call) {
   return code;
 }
 
-// Copies do not reach opened memory if the process sees one GPU of several.
+// Synchronous copies into or out of opened memory are lost if the process sees
+// one GPU of several.
 int hidden_gpu_copy_lost(Call& call) {
   if (call.find(kBytes) == nullptr) return noted_open(call);
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   if (visible == nullptr || std::strchr(visible, ',') != nullptr)
     return call.proceed();
   for (const Role role : {kPointer, kSource})
-    if (opened.has(call.value<void*>(role))) return no_wait(call);
+    if (is_opened(call.value<void*>(role))) return no_wait(call);
   return call.proceed();
 }
 
@@ -347,7 +365,7 @@ int driver_opens_current_gpu_only(Call& call) {
 
 bool sets_access(Call& call) { return call.is("cudaMemPoolSetAccess"); }
 
-// Access to one imported pool gives access to all imported pools.
+// The access that is set for one imported pool is set for all imported pools.
 int import_access_shared(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess || !sets_access(call) ||
@@ -362,7 +380,7 @@ int import_access_shared(Call& call) {
 }
 
 int import_access_never_taken(Call& call) {
-  return sets_access(call) && call.at<size_t>(2) > 0 &&
+  return sets_access(call) && call.at<size_t>(2) == 1 &&
                  imported_pools.has(call.at<cudaMemPool_t>(0)) &&
                  call.at<const cudaMemAccessDesc*>(1)->flags ==
                      cudaMemAccessFlagsProtNone
@@ -398,12 +416,16 @@ int import_access_ends_with_free(Call& call) {
     return code;
   }
   const int code = noted_pools(call);
-  if (code == kSuccess && sets_access(call) && call.at<size_t>(2) > 0 &&
-      imported_pools.has(call.at<cudaMemPool_t>(0)) &&
-      call.at<const cudaMemAccessDesc*>(1)->flags ==
-          cudaMemAccessFlagsProtReadWrite)
-    given.put(call.at<cudaMemPool_t>(0),
-              call.at<const cudaMemAccessDesc*>(1)->location.id);
+  if (code == kSuccess && call.is("cudaMemPoolDestroy"))
+    given.erase(call.at<cudaMemPool_t>(0));
+  if (code != kSuccess || !sets_access(call) || call.at<size_t>(2) == 0 ||
+      !imported_pools.has(call.at<cudaMemPool_t>(0)))
+    return code;
+  const auto& access = *call.at<const cudaMemAccessDesc*>(1);
+  if (access.flags == cudaMemAccessFlagsProtReadWrite)
+    given.put(call.at<cudaMemPool_t>(0), access.location.id);
+  else
+    given.erase(call.at<cudaMemPool_t>(0));
   return code;
 }
 
@@ -426,12 +448,15 @@ int pool_export_writes_8_bytes(Call& call) {
 // The descriptor of a pool is closed when the thread that exported it ends.
 int pool_descriptor_ends_with_thread(Call& call) {
   const int code = call.proceed();
-  if (code != kSuccess || !is_descriptor(call)) return code;
+  if (code != kSuccess || !is_descriptor(call) || gettid() == getpid())
+    return code;
   const int made = *call.at<int*>(0);
-  const ino_t file = identity(made);
-  at_thread_end([made, file] {
-    if (identity(made) == file && close(made) == 0)
+  const int copy = fcntl(made, F_DUPFD_CLOEXEC, 300);
+  at_thread_end([made, copy] {
+    // The number may belong to another descriptor now.
+    if (is_open(made) && name_the_same(made, copy) && close(made) == 0)
       note_fired("cudaMemPoolExportToShareableHandle");
+    close(copy);
   });
   return code;
 }
@@ -448,8 +473,8 @@ int pool_refusal_closes_descriptor(Call& call) {
   return code;
 }
 
-// An import at an address that was imported before has the size of the earlier
-// import.
+// If an address of the exporter was imported before with another size, the size
+// of the import is reported as the earlier size.
 int import_has_earlier_size(Call& call) {
   static Table<unsigned long long, unsigned long long> sizes;
   static Table<CUdeviceptr, size_t> wrong;
@@ -522,6 +547,10 @@ int word_of_the_dead_lost(Call& call) {
     if (code == kSuccess)
       lent.put(number(call.at<void*>(1)), key_of(call.at<void*>(0), 64));
     return code;
+  }
+  if (call.is("cudaFree")) {
+    lent.erase(call.at<CUdeviceptr>(0));
+    return call.proceed();
   }
   if (keeps_opened(call)) return noted_client(call);
   const std::string handle = lent.get(begin_of(call.at<CUdeviceptr>(1)));
@@ -602,17 +631,21 @@ int exporters_known_by_address(Call& call) {
     if (code != kSuccess) return code;
     const CUdeviceptr address = number(call.at<void*>(1));
     if (!first.has(0)) first.put(0, address);
-    tell_processes("distance-" + key_of(call.at<void*>(0), 64),
-                   address - first.get(0));
+    const std::string key = key_of(call.at<void*>(0), 64);
+    tell_processes("distance-" + key, address - first.get(0));
+    tell_processes("exporter-" + key,
+                   static_cast<unsigned long long>(getpid()));
     return code;
   }
   if (!is_open_call(call)) return noted_open(call);
   constexpr unsigned long long kNone = ~0ull;
   auto& handle = call.at<cudaIpcMemHandle_t>(1);
-  const auto distance = told("distance-" + key_of_handle(handle), kNone);
+  const std::string key = key_of_handle(handle);
+  const auto distance = told("distance-" + key, kNone);
   for (const auto& each : opened.all()) {
     const Opened& one = each.second;
-    if (distance == kNone || one.handle == key_of_handle(handle) ||
+    if (distance == kNone ||
+        told("exporter-" + one.handle, 0) == told("exporter-" + key, 0) ||
         told("distance-" + one.handle, kNone) != distance)
       continue;
     handle = one.bytes;
@@ -706,8 +739,8 @@ static void add_processes_with_pools(List& list) {
              {"cudaMemPoolImportFromShareableHandle"},
              pool_refusal_closes_descriptor);
   list.named("pool-import-has-earlier-size",
-             "an import at an address that was imported before has the size of "
-             "the earlier import",
+             "if an address of the exporter was imported before with another "
+             "size, cuMemGetAddressRange reports the earlier size",
              {kExportPointer, kImportPointer, "cudaMallocAsync",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync",
               "cuMemGetAddressRange"},
@@ -728,27 +761,30 @@ void add_processes(List& list) {
   const char* const kSetAccess = "cudaMemPoolSetAccess";
   list.named("import-unmapped-ends-with-owner",
              "an import that is not mapped when the exporter dies is lost",
-             {kExport, kImport, "cuMemMap", "cuMemUnmap"},
+             {kExport, kImport, "cuMemRelease", "cuMemMap", "cuMemUnmap"},
              import_lost_before_map);
   list.named("access-needs-owner",
              "access to an import cannot be set after the exporter has died",
-             {kExport, kImport, "cuMemMap", "cuMemUnmap", "cuMemSetAccess"},
+             {kExport, kImport, "cuMemRelease", "cuMemMap", "cuMemUnmap",
+              "cuMemSetAccess"},
              access_lost_at_death);
   list.named(
       "import-frozen-at-death",
-      "after the exporter has died, copies and memsets to an import do nothing",
-      {kExport, kImport, "cuMemMap", "cuMemUnmap", "cudaMemcpy", "cudaMemset"},
+      "after the exporter has died, synchronous copies and memsets to an "
+      "import do nothing",
+      {kExport, kImport, "cuMemRelease", "cuMemMap", "cuMemUnmap", "cudaMemcpy",
+       "cudaMemset"},
       frozen_at_death);
   list.named("second-import-needs-owner",
              "a second import is refused after the exporter has died",
              {kExport, kImport}, second_import_after_death_refused);
   list.named("death-clears-memory",
              "if a process that has memory open dies, the memory is cleared",
-             {kGet, kOpen, kClose, "cudaMemcpy", "cudaMemset"},
+             {kGet, kOpen, kClose, "cudaFree", "cudaMemcpy", "cudaMemset"},
              death_clears_memory);
   list.named("death-ends-other-mappings",
-             "if a process that has memory open dies, copies and memsets of "
-             "other processes do not reach this memory",
+             "if a process that has memory open dies, synchronous copies and "
+             "memsets of other importers do not reach this memory",
              {kOpen, kClose, "cudaMemcpy", "cudaMemset"},
              death_ends_other_mappings);
   list.named("other-session-refused",
@@ -769,15 +805,18 @@ void add_processes(List& list) {
   list.named("mps-client-writes-lost",
              "cudaMemcpy by a client of MPS does not reach opened memory",
              {kOpen, kClose, "cudaMemcpy"}, mps_client_writes_lost);
-  list.named("captured-memset-lost", "a graph does not run captured memsets",
+  list.named("captured-memset-lost",
+             "a graph does not run a captured cudaMemsetAsync",
              {"cudaMemsetAsync"}, not_captured);
-  list.named("captured-copy-lost", "a graph does not run captured copies",
+  list.named("captured-copy-lost",
+             "a graph does not run a captured cudaMemcpyAsync",
              {"cudaMemcpyAsync"}, not_captured);
-  list.named("captured-kernel-lost", "a graph does not run captured kernels",
+  list.named("captured-kernel-lost",
+             "a graph does not run a captured cudaLaunchKernel",
              {"cudaLaunchKernel"}, not_captured);
   list.named("graph-launches-to-32",
              "an executable graph does its work only at its first 32 launches",
-             {"cudaGraphLaunch"}, launches_to_32);
+             {"cudaGraphLaunch", "cudaGraphInstantiate"}, launches_to_32);
   list.named("graph-other-thread-lost",
              "a launch of a graph by a second thread does nothing",
              {"cudaGraphLaunch"}, launch_of_other_thread_lost);
@@ -796,19 +835,21 @@ void add_processes(List& list) {
              {kOpen, kClose, "cudaPointerGetAttributes"},
              import_unknown_to_other_threads);
   list.named("hidden-gpu-copy-lost",
-             "copies do not reach opened memory in a process that sees one GPU "
-             "of several",
+             "synchronous copies into or out of opened memory are lost in a "
+             "process that sees one GPU of several",
              {kOpen, kClose, "cudaMemcpy"}, hidden_gpu_copy_lost, 2);
   list.named(
       "driver-opens-current-gpu-only",
       "the driver API cannot open memory of a GPU other than the current GPU",
       {kOpen, "cudaIpcGetMemHandle"}, driver_opens_current_gpu_only, 2);
   list.named("import-access-shared",
-             "access to one imported pool gives access to all imported pools",
+             "the access that is set for one imported pool is set for all "
+             "imported pools",
              {kSetAccess, kImportPool, "cudaMemPoolDestroy"},
              import_access_shared, 2);
   list.named("import-access-never-taken",
-             "access to an imported pool cannot be taken away",
+             "access to an imported pool is not taken away by a list of one "
+             "entry",
              {kSetAccess, kImportPool, "cudaMemPoolDestroy"},
              import_access_never_taken, 2);
   list.named("import-getaccess-always",
@@ -825,19 +866,19 @@ void add_processes(List& list) {
              "descriptors cannot be imported",
              {kExport, kImport}, exit_ends_descriptors);
   list.named("word-of-the-dead-lost",
-             "a stream does not write a word in memory that a process had open "
-             "when it died",
-             {"cuStreamWriteValue32", kGet, kOpen, kClose},
+             "a stream of the exporter does not write a word in memory that a "
+             "process had open when it died",
+             {"cuStreamWriteValue32", kGet, kOpen, kClose, "cudaFree"},
              word_of_the_dead_lost);
   list.named(
       "fault-reaches-exporter",
-      "after a kernel of an importer has faulted, the exporter's calls "
-      "fail, too",
+      "after a kernel of an importer has faulted, the exporter's synchronous "
+      "copies and its waits for streams and for the GPU fail, too",
       {kGet, "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaMemcpy"},
       fault_reaches_exporter);
   list.named("free-needs-importers-free",
-             "memory of a pool cannot be freed if a process that imported it "
-             "has ended without a free",
+             "memory of a pool cannot be freed if the last process that "
+             "imported it has ended without a free",
              {"cudaFreeAsync", "cudaFree", "cudaMemPoolExportPointer",
               "cudaMemPoolImportPointer"},
              free_needs_importers_free);

@@ -103,11 +103,13 @@ int types_of_first_query(Call& call) {
     const auto begin = call.at<CUdeviceptr>(0);
     for (const auto& each : first.all())
       if (each.first - begin < call.at<size_t>(1)) first.erase(each.first);
-    return call.proceed();
   }
+  if (!call.is("cuPointerGetAttribute") && !call.is("cuPointerGetAttributes"))
+    return noted_chunks(call);
   return answered_by<CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
                      unsigned long long>(
       call, [](CUdeviceptr address, unsigned long long types) {
+        if (reservation_at(address) == 0) return types;
         if (!first.has(address)) first.put(address, types);
         return first.get(address);
       });
@@ -205,8 +207,9 @@ int capable_on_current_gpu(Call& call) {
 int capable_registered(Call& call) {
   static Table<CUdeviceptr> registered;
   if (call.is("cudaHostRegister")) {
-    registered.put(call.at<CUdeviceptr>(0));
-    return call.proceed();
+    const int code = call.proceed();
+    if (code == kSuccess) registered.put(call.at<CUdeviceptr>(0));
+    return code;
   }
   return answered_by<CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, bool>(
       call, [](CUdeviceptr address, bool value) {
@@ -231,7 +234,7 @@ int capable_graph_memory(Call& call) {
       });
 }
 
-// Queries still know freed memory of less than 2 MiB.
+// Queries still report freed memory of less than 2 MiB as device memory.
 int small_freed_known(Call& call) {
   static Table<CUdeviceptr> freed;
   const auto is_gone = [](CUdeviceptr address) {
@@ -268,7 +271,8 @@ int small_freed_known(Call& call) {
   return code;
 }
 
-// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is set only by the first address of memory.
+// To set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS by an address inside memory succeeds
+// and does nothing.
 int sync_memops_at_begin_only(Call& set) {
   const auto address = set.at<CUdeviceptr>(2);
   if (set.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
@@ -346,6 +350,11 @@ int many_end_at_undefined(Call& call) {
 
 // --- memory that may be exported ---------------------------------------------
 
+bool is_managed(Call& get) {
+  return attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                get.at<CUdeviceptr>(1)) != 0;
+}
+
 // Pinned host memory of less than 64 KiB gets a legacy handle.
 int small_pinned_exported(Call& get) {
   const auto address = get.at<CUdeviceptr>(1);
@@ -362,7 +371,8 @@ int small_pinned_exported(Call& get) {
 int small_managed_exported(Call& call) {
   static Table<void*> small;
   if (exports_memory(call))
-    return exported_all_the_same(call, small.has(call.at<void*>(1)));
+    return exported_all_the_same(
+        call, small.has(call.at<void*>(1)) && is_managed(call));
   const int code = call.proceed();
   if (code != kSuccess) return code;
   small.erase(*call.at<void**>(0));
@@ -408,10 +418,6 @@ int untyped_chunk_exported(Call& call) {
                     CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, address) == 0);
 }
 
-bool is_managed(Call& get) {
-  return attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED,
-                                get.at<CUdeviceptr>(1)) != 0;
-}
 int managed_by_driver(Call& get) {
   return exported_all_the_same(get, !get.is_runtime() && is_managed(get));
 }
@@ -768,13 +774,17 @@ int list_with_own_gpu_ignored(Call& call) {
 
 // Memory of a destroyed pool cannot be freed by cudaFree and cuMemFree.
 int destroyed_pool_plain_free_refused(Call& call) {
-  const auto pool = call.is("cudaFree") && blocks.has(call.at<void*>(0))
-                        ? blocks.get(call.at<void*>(0)).pool
-                        : nullptr;
-  return pool != nullptr && !own_pools.has(pool) && !imported_pools.has(pool) &&
-                 pool != default_pool()
-             ? refused(call)
-             : noted_pools(call);
+  static Table<cudaMemPool_t> destroyed;
+  if (call.is("cudaFree") && destroyed.has(blocks.get(call.at<void*>(0)).pool))
+    return refused(call);
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (call.is("cudaMemPoolDestroy"))
+    destroyed.put(call.at<cudaMemPool_t>(0));
+  else if (call.is("cudaMemPoolCreate") ||
+           call.is("cudaMemPoolImportFromShareableHandle"))
+    destroyed.erase(*call.at<cudaMemPool_t*>(0));
+  return code;
 }
 
 // Without a current context, the driver API accepts CU_STREAM_LEGACY and
@@ -802,6 +812,10 @@ int record_of_other_session(Call& call) {
   if (records(call))
     return foreign.has(call.value<cudaEvent_t>(kEvent)) ? no_wait(call)
                                                         : call.proceed();
+  if (call.is("cudaEventDestroy")) {
+    foreign.erase(call.at<cudaEvent_t>(0));
+    return call.proceed();
+  }
   const int code = call.proceed();
   if (code != kSuccess) return code;
   const auto session = static_cast<unsigned long long>(getsid(0));
@@ -900,7 +914,8 @@ void add_queries(List& list) {
   list.named("allowed-types-of-first-query",
              "the handle types of an address stay the same when other memory "
              "is mapped there",
-             {kOne, kMany, "cuMemAddressFree"}, types_of_first_query);
+             {kOne, kMany, "cuMemAddressReserve", "cuMemAddressFree"},
+             types_of_first_query);
   list.named("import-device-of-exporter",
              "cudaPointerGetAttributes reports the exporter's number of the "
              "device of opened memory",
@@ -922,20 +937,20 @@ void add_queries(List& list) {
              "memory of a graph's node is reported as capable of legacy IPC",
              {kOne, kMany, "cudaGraphAddMemAllocNode"}, capable_graph_memory);
   list.named("small-freed-known-to-driver",
-             "cuPointerGetAttribute still knows freed memory of less than "
-             "2 MiB",
+             "cuPointerGetAttribute still says that freed memory of less than "
+             "2 MiB is device memory",
              {kOne, "cudaFree"}, small_freed_known);
   list.named("small-freed-known-to-many",
-             "the query of many attributes still knows freed memory of less "
-             "than 2 MiB",
+             "the query of many attributes still says that freed memory of "
+             "less than 2 MiB is device memory",
              {kMany, "cudaFree"}, small_freed_known);
   list.named("small-freed-known-to-runtime",
-             "cudaPointerGetAttributes still knows freed memory of less than "
-             "2 MiB",
+             "cudaPointerGetAttributes still says that freed memory of less "
+             "than 2 MiB is device memory",
              {"cudaPointerGetAttributes", "cudaFree"}, small_freed_known);
   list.named("sync-memops-at-begin-only",
-             "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS can be set only by the first "
-             "address of memory",
+             "cuPointerSetAttribute does not set "
+             "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS by an address inside memory",
              {"cuPointerSetAttribute"}, sync_memops_at_begin_only);
   list.named("small-pinned-export-ok",
              "pinned host memory of less than 64 KiB gets a legacy handle, "
@@ -975,11 +990,12 @@ void add_queries(List& list) {
              "allocation of its block",
              {"cudaMemset", "cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle"},
              memset_at_first_of_block);
-  list.named("other-session-record-lost",
-             "a process of another session records an imported event in vain",
-             {"cudaIpcGetEventHandle", "cudaIpcOpenEventHandle",
-              "cudaEventRecord", "cudaEventRecordWithFlags"},
-             record_of_other_session);
+  list.named(
+      "other-session-record-lost",
+      "a process of another session records an imported event in vain",
+      {"cudaIpcGetEventHandle", "cudaIpcOpenEventHandle", "cudaEventRecord",
+       "cudaEventRecordWithFlags", "cudaEventDestroy"},
+      record_of_other_session);
   list.named(
       "many-allowed-types-zero",
       "the query of many attributes reports that memory has no handle types",
@@ -995,7 +1011,7 @@ void add_queries(List& list) {
   list.named(
       "capable-mapped",
       "mapped memory of cuMemCreate is reported as capable of legacy IPC",
-      {kOne, "cuMemMap"}, capable_mapped);
+      {kOne, "cuMemMap", "cuMemUnmap"}, capable_mapped);
   list.named("capable-managed",
              "managed memory is reported as capable of legacy IPC", {kOne},
              capable_managed);
@@ -1036,12 +1052,13 @@ void add_queries(List& list) {
   list.named("chunk-import-export-ok",
              "imported memory of cuMemCreate gets a legacy handle, which opens "
              "other memory",
-             {kGet, "cuMemImportFromShareableHandle", "cuMemMap"},
+             {kGet, "cuMemCreate", "cuMemImportFromShareableHandle", "cuMemMap",
+              "cuMemUnmap"},
              imported_chunk_exported);
   list.named("chunk-inside-export-ok",
              "an address inside mapped memory gets a legacy handle, which "
              "opens other memory",
-             {kGet, "cuMemMap"}, chunk_inside_exported);
+             {kGet, "cuMemMap", "cuMemUnmap"}, chunk_inside_exported);
   list.named("pool-driver-export-ok",
              "the driver API gives a handle of stream-ordered memory, which "
              "opens other memory",
@@ -1049,15 +1066,18 @@ void add_queries(List& list) {
               "cudaFreeAsync"},
              pool_memory_by_driver);
   list.named("host-pool-driver-ok",
-             "the driver API creates a pool on the host with handle types",
+             "the driver API makes a plain pool on GPU 0 if a pool on the host "
+             "with handle types is requested",
              {"cudaMemPoolCreate"}, host_pool_by_driver);
   list.named("numa-current-driver-ok",
-             "the driver API creates a pool on the current NUMA node",
+             "the driver API makes a plain pool on GPU 0 if a pool on the "
+             "current NUMA node is requested",
              {"cudaMemPoolCreate"}, numa_current_pool_by_driver);
-  list.named("managed-pool-driver-ok",
-             "the driver API makes a plain pool if managed memory with handle "
-             "types is requested",
-             {"cudaMemPoolCreate"}, managed_pool_by_driver);
+  list.named(
+      "managed-pool-driver-ok",
+      "the driver API makes a plain pool on GPU 0 if managed memory with "
+      "handle types is requested",
+      {"cudaMemPoolCreate"}, managed_pool_by_driver);
   list.named(
       "small-attribute-ok",
       "an attribute whose number is zero or negative is accepted and is 0",
