@@ -3,6 +3,8 @@
 // does not cover, objects that are confused with earlier objects.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -52,7 +54,8 @@ bool is_borrowed(CUdeviceptr address) { return borrowed_at(address).bytes > 0; }
 bool keeps_borrowed(Call& call) {
   return is_open_call(call) || is_close_call(call) || frees(call) ||
          call.is("cudaMemPoolImportPointer") || call.is("cuMemMap") ||
-         call.is("cuMemUnmap") || call.is("cuMemImportFromShareableHandle");
+         call.is("cuMemUnmap") || call.is("cuMemCreate") ||
+         call.is("cuMemImportFromShareableHandle");
 }
 
 // Proceeds and updates the tables above.
@@ -196,8 +199,8 @@ int lost_in_default_stream(Call& call) {
              : call.proceed();
 }
 
-// A copy to or from borrowed memory uses the first borrowed memory of the same
-// size instead.
+// A copy to or from borrowed memory uses the borrowed memory of the same size
+// that has the lowest address.
 int equal_size_confused(Call& call) {
   if (keeps_borrowed(call)) return noted(call);
   for (const Role role : {kPointer, kSource}) {
@@ -292,10 +295,13 @@ int free_ends_other_handles(Call& call) {
   return code;
 }
 
-// Handles can be opened only in the order in which they were exported.
+// Handles of one exporter can be opened only in the order of their exports.
 int open_in_order_only(Call& call) {
   static std::atomic<unsigned long long> exports{0};
-  static std::atomic<unsigned long long> highest{0};
+  static Table<unsigned long long, unsigned long long> highest;  // by exporter
+  const auto exporter_of = [](unsigned long long number) {
+    return number >> 32;
+  };
   const auto number_of = [](const cudaIpcMemHandle_t& handle) {
     return "order-" + key_of_handle(handle);
   };
@@ -303,13 +309,15 @@ int open_in_order_only(Call& call) {
     const int code = call.proceed();
     if (code != kSuccess) return code;
     const std::string name = number_of(*call.at<cudaIpcMemHandle_t*>(0));
-    if (told(name, 0) == 0) tell_processes(name, ++exports);
+    const auto self = static_cast<unsigned long long>(getpid());
+    if (told(name, 0) == 0) tell_processes(name, self << 32 | ++exports);
     return code;
   }
   if (is_open_call(call) && already_open(call) == nullptr) {
     const auto number = told(number_of(call.at<cudaIpcMemHandle_t>(1)), 0);
-    if (number != 0 && number < highest) return refused(call);
-    highest = std::max<unsigned long long>(highest, number);
+    if (number != 0 && number < highest.get(exporter_of(number)))
+      return refused(call);
+    highest.put(exporter_of(number), number);
   }
   return noted_open(call);
 }
@@ -348,15 +356,19 @@ int begins_at(cudaEvent_t mark, Call& call) {
   return code;
 }
 
-// Work directly after a wait for an imported event, or for a word, begins
-// before the wait. With `kernels_end_it`, a kernel directly after the wait
-// waits, and so does the work after this kernel.
+// The first such work after a wait for an imported event, or for a word, begins
+// before the wait. With `kernels_end_it`, a kernel after the wait waits, and so
+// does the work after this kernel.
 template <bool kernels_end_it>
 int not_held(Call& call) {
   static Table<cudaStream_t> waited;
   if (keeps_events(call)) return noted_event(call);
   const bool waits = call.is("cudaStreamWaitEvent");
   const auto stream = call.value<cudaStream_t>(kStream);
+  if (call.is("cudaStreamDestroy")) {
+    waited.erase(stream);
+    return call.proceed();
+  }
   if (waits || waits_for_word(call)) {
     const cudaEvent_t event = waits ? shared_event(call) : nullptr;
     if ((waits && (event == nullptr || !is_imported(event))) ||
@@ -372,17 +384,19 @@ int not_held(Call& call) {
   return begins_at(mark_of(stream), call);
 }
 
-// A write waits for the work before a graph, but not for the graph itself.
+// The first write after a graph waits for the work before the graph, but not
+// for the graph itself.
 int not_held_by_graph(Call& call) {
   static Table<cudaStream_t> after_graph;
-  const bool launches = call.is("cudaGraphLaunch");
-  const auto stream =
-      launches ? call.at<cudaStream_t>(1) : call.value<cudaStream_t>(kStream);
-  if (launches && !is_captured(stream)) {
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (call.is("cudaGraphLaunch")) {
+    if (is_captured(stream)) return call.proceed();
     cudaEventRecord(mark_of(stream), stream);
     after_graph.put(stream);
+    return call.proceed();
   }
-  return !launches && after_graph.has(stream) && is_busy(stream)
+  return after_graph.erase(stream) && is_busy(stream) &&
+                 !call.is("cudaLaunchKernel") && !call.is("cudaStreamDestroy")
              ? begins_at(mark_of(stream), call)
              : call.proceed();
 }
@@ -530,8 +544,10 @@ int device_sync_while_event(Call& call) {
     return call.proceed();
   }
   // This is a call of the runtime, because a new thread has no context yet.
-  for (const auto& one : waiting.all())
-    if (cudaEventQuery(one.second) == cudaErrorNotReady) return no_wait(call);
+  for (const auto& [stream, event] : waiting.all()) {
+    if (cudaEventQuery(event) == cudaErrorNotReady) return no_wait(call);
+    waiting.erase(stream);
+  }
   return call.proceed();
 }
 
@@ -559,19 +575,21 @@ int device_sync_of_default_stream(Call& call) {
 struct Kind {
   const char* prefix;
   const char* memory;
-  const char* calls[3];
+  const char* calls[4];
 };
 constexpr Kind kKinds[] = {
     {"import-",
      "opened memory",
-     {"cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle",
+     {"cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle", "cudaIpcCloseMemHandle",
       "cudaIpcCloseMemHandle"}},
     {"chunk-",
      "imported memory of cuMemCreate",
-     {"cuMemImportFromShareableHandle", "cuMemMap", "cuMemUnmap"}},
+     {"cuMemImportFromShareableHandle", "cuMemCreate", "cuMemMap",
+      "cuMemUnmap"}},
     {"pool-",
      "imported memory of a pool",
-     {"cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync"}},
+     {"cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync",
+      "cudaFreeAsync"}},
 };
 
 // A bug of a call with borrowed memory; `what` ends before the memory's name.
@@ -626,7 +644,8 @@ constexpr Shape kShapes[] = {
      "an asynchronous copy in the default stream does not reach ",
      "cudaMemcpyAsync", lost_in_default_stream},
     {"copy-equal-size-confused",
-     "a copy uses the first of several equally large allocations of ",
+     "a copy uses the one with the lowest address of several equally large "
+     "allocations of ",
      "cudaMemcpy", equal_size_confused},
     {"set-32-counts-bytes",
      "a memset of 32 bits sets only a quarter of the words in ", "cuMemsetD32",
@@ -700,6 +719,7 @@ void add_regressions(List& list) {
   constexpr auto kOpen = "cudaIpcOpenMemHandle";
   constexpr auto kClose = "cudaIpcCloseMemHandle";
   constexpr auto kLaunch = "cudaLaunchKernel";
+  constexpr auto kStreamDestroy = "cudaStreamDestroy";
   constexpr auto kWord = "cuStreamWaitValue32";
   constexpr auto kWord64 = "cuStreamWaitValue64";
   constexpr auto kBatch = "cuStreamBatchMemOp";
@@ -709,7 +729,7 @@ void add_regressions(List& list) {
       list.named((kind.prefix + std::string(shape.suffix)).c_str(),
                  (shape.what + std::string(kind.memory)).c_str(),
                  {shape.function != nullptr ? shape.function : kind.calls[0],
-                  kind.calls[0], kind.calls[1], kind.calls[2]},
+                  kind.calls[0], kind.calls[1], kind.calls[2], kind.calls[3]},
                  shape.fault);
 
   list.named("close-counts-twice-above-two",
@@ -719,64 +739,69 @@ void add_regressions(List& list) {
              "when exported memory is freed the handles of other memory end",
              {kOpen, kGet, "cudaFree"}, free_ends_other_handles);
   list.named("open-in-order-only",
-             "handles can be opened only in the order of their exports",
+             "handles of one exporter can be opened only in the order of their "
+             "exports",
              {kOpen, kGet, kClose}, open_in_order_only);
   list.named("pool-create-sets-current", "a new pool becomes the current pool",
              {"cudaMemPoolCreate"}, create_sets_current);
 
-  // Work directly after a wait.
+  // The first work of a kind after a wait.
   const auto not_held_by_event = [&](const char* name, const char* what,
                                      const char* function) {
-    list.named(name, what, {function, kWait, kOpenEvent, kDestroy, kLaunch},
-               not_held<true>);
+    list.named(
+        name,
+        (what + std::string(" after the wait for an imported event does not "
+                            "wait, if no kernel was launched between them"))
+            .c_str(),
+        {function, kWait, kOpenEvent, kDestroy, kLaunch, kStreamDestroy},
+        not_held<true>);
   };
-  not_held_by_event("wait-holds-no-words",
-                    "the write of a word directly after the wait for an "
-                    "imported event does not wait",
+  not_held_by_event("wait-holds-no-words", "the first write of a word",
                     "cuStreamWriteValue32");
-  not_held_by_event("wait-holds-no-batches",
-                    "a batch does not wait for an imported event", kBatch);
-  not_held_by_event("wait-holds-no-frees",
-                    "a free does not wait for an imported event",
+  not_held_by_event("wait-holds-no-batches", "the first batch", kBatch);
+  not_held_by_event("wait-holds-no-frees", "the first cudaFreeAsync",
                     "cudaFreeAsync");
-  not_held_by_event("wait-holds-no-rectangles",
-                    "a copy of a rectangle does not wait for an imported event",
+  not_held_by_event("wait-holds-no-rectangles", "the first cudaMemcpy2DAsync",
                     "cudaMemcpy2DAsync");
   not_held_by_event("wait-holds-no-peer-copies",
-                    "a copy between GPUs does not wait for an imported event",
-                    "cudaMemcpyPeerAsync");
-  not_held_by_event("wait-holds-no-records",
-                    "the first record after the wait for an imported event "
-                    "does not wait, if no kernel was launched between them",
-                    kRecord);
+                    "the first cudaMemcpyPeerAsync", "cudaMemcpyPeerAsync");
+  not_held_by_event("wait-holds-no-records", "the first record", kRecord);
   const auto not_held_by_word = [&](const char* name, const char* what,
                                     const char* word, const char* function) {
-    list.named(name, what, {function, word, kLaunch}, not_held<true>);
+    list.named(name,
+               (what + std::string(" does not wait, if no kernel was launched "
+                                   "between them"))
+                   .c_str(),
+               {function, word, kLaunch, kStreamDestroy}, not_held<true>);
   };
   list.named("wait-value-holds-no-kernels",
-             "a kernel directly after the wait for a word does not wait",
-             {kLaunch, kWord}, not_held<false>);
+             "the first kernel after the wait for a word does not wait",
+             {kLaunch, kWord, kStreamDestroy}, not_held<false>);
   not_held_by_word("wait-value-holds-no-graphs",
-                   "a graph does not wait for a word", kWord,
+                   "the first graph after the wait for a word", kWord,
                    "cudaGraphLaunch");
   not_held_by_word("wait-value-holds-no-batches",
-                   "a batch directly after the wait for a word does not wait",
-                   kWord, kBatch);
+                   "the first batch after the wait for a word", kWord, kBatch);
   list.named("wait64-holds-no-kernels",
-             "a kernel directly after the wait for 64 bits does not wait",
-             {kLaunch, kWord64}, not_held<false>);
+             "the first kernel after the wait for 64 bits does not wait",
+             {kLaunch, kWord64, kStreamDestroy}, not_held<false>);
   not_held_by_word("wait64-holds-no-copies",
-                   "a copy does not wait for a word of 64 bits", kWord64,
+                   "the first copy after the wait for 64 bits", kWord64,
                    "cudaMemcpyAsync");
   not_held_by_word("wait64-holds-no-memsets",
-                   "a memset does not wait for a word of 64 bits", kWord64,
+                   "the first memset after the wait for 64 bits", kWord64,
                    "cudaMemsetAsync");
-  list.named("graph-holds-no-words",
-             "the write of a word does not wait for the graph before it",
-             {"cuStreamWriteValue32", "cudaGraphLaunch"}, not_held_by_graph);
+  list.named(
+      "graph-holds-no-words",
+      "the first write of a word after a graph does not wait for the "
+      "graph, if no kernel was launched between them",
+      {"cuStreamWriteValue32", "cudaGraphLaunch", kLaunch, kStreamDestroy},
+      not_held_by_graph);
   list.named("graph-holds-no-batches",
-             "a batch does not wait for the graph before it",
-             {kBatch, "cudaGraphLaunch"}, not_held_by_graph);
+             "the first batch after a graph does not wait for the graph, if no "
+             "kernel was launched between them",
+             {kBatch, "cudaGraphLaunch", kLaunch, kStreamDestroy},
+             not_held_by_graph);
   list.named("batch-early",
              "a batch does not wait for the earlier work of its stream",
              {kBatch}, batch_early);
@@ -835,15 +860,15 @@ void add_regressions(List& list) {
              {kRecord, kRecordFlags, kCreate, kOpenEvent, kDestroy},
              non_blocking_stream_records_early);
   list.named("device-sync-done-while-event",
-             "a host does not wait for its GPU while a stream waits for an "
+             "cudaDeviceSynchronize does not wait while a stream waits for an "
              "imported event",
              {"cudaDeviceSynchronize", kWait, kOpenEvent, kDestroy},
              device_sync_while_event);
-  list.named("device-sync-of-default-stream",
-             "a host that waits for its GPU waits for the default stream only",
-             {"cudaDeviceSynchronize", "cudaStreamCreateWithFlags",
-              "cudaStreamDestroy"},
-             device_sync_of_default_stream);
+  list.named(
+      "device-sync-of-default-stream",
+      "cudaDeviceSynchronize waits for the default stream only",
+      {"cudaDeviceSynchronize", "cudaStreamCreateWithFlags", kStreamDestroy},
+      device_sync_of_default_stream);
 }
 
 }  // namespace ipclab::faults

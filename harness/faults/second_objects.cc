@@ -9,6 +9,7 @@
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "chunk_calls.h"
 #include "descriptor.h"
@@ -19,12 +20,19 @@ namespace {
 
 // --- words -------------------------------------------------------------------
 
+// The operations of a batch. A fault changes a copy, not the program's array.
+std::vector<CUstreamBatchMemOpParams> operations_of(Call& batch) {
+  const auto* const first = batch.at<const CUstreamBatchMemOpParams*>(2);
+  return {first, first + batch.at<unsigned>(1)};
+}
+
 // A wait in a batch for a greater value, or for a common bit, waits for an
 // equal value.
 int batch_waits_for_equal(Call& batch) {
-  auto* const operations = batch.at<CUstreamBatchMemOpParams*>(2);
-  for (unsigned i = 0; i < batch.at<unsigned>(1); ++i) {
-    auto& wait = operations[i].waitValue;
+  auto operations = operations_of(batch);
+  batch.at<CUstreamBatchMemOpParams*>(2) = operations.data();
+  for (auto& operation : operations) {
+    auto& wait = operation.waitValue;
     if (wait.operation != CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
         (wait.flags != CU_STREAM_WAIT_VALUE_GEQ &&
          wait.flags != CU_STREAM_WAIT_VALUE_AND))
@@ -46,19 +54,20 @@ int blocking_stream_does_nothing(Call& call) {
   return kSuccess;
 }
 
-// A batch of two operations is checked only at its first operation.
+// A wrong batch of two operations does nothing and returns success.
 int second_operation_unchecked(Call& batch) {
   const int code = batch.proceed();
   return code != kSuccess && batch.at<unsigned>(1) == 2 ? accepted(batch)
                                                         : code;
 }
 
-// A stream does not write a word in registered host memory.
+// A stream does not write the first word of registered host memory.
 int registered_word_lost(Call& call) {
   static Table<CUdeviceptr> registered;
   if (call.is("cudaHostRegister")) {
-    registered.put(number(call.at<void*>(0)));
-    return call.proceed();
+    const int code = call.proceed();
+    if (code == kSuccess) registered.put(call.at<CUdeviceptr>(0));
+    return code;
   }
   if (!registered.has(call.at<CUdeviceptr>(1))) return call.proceed();
   call.fired();
@@ -70,11 +79,10 @@ int registered_word_lost(Call& call) {
 // A copy from opened memory to other opened memory moves nothing.
 int copy_between_imports_lost(Call& call) {
   if (keeps_opened(call)) return noted_open(call);
-  if (!opened.has(call.at<void*>(0)) ||
-      !opened.has(const_cast<void*>(call.at<const void*>(1))))
-    return call.proceed();
-  call.fired();
-  return kSuccess;
+  void* const to = opened_around(call.at<void*>(0));
+  void* const from = opened_around(call.at<void*>(1));
+  return to != nullptr && from != nullptr && to != from ? no_wait(call)
+                                                        : call.proceed();
 }
 
 // A close accepts memory of cuMemCreate.
@@ -110,13 +118,15 @@ int export_inside_pinned(Call& get) {
 
 // A second thread of the exporter opens the exporter's own event and gets
 // another event.
-int self_open_by_thread(Call& open) {
-  const int code = open.proceed();
-  if (code == kSuccess || this_thread() == getpid() ||
-      cudaEventCreateWithFlags(open.at<cudaEvent_t*>(0),
+int self_open_by_thread(Call& call) {
+  if (exports_event(call)) return noted_export(call);
+  const std::string key = key_of_handle(call.at<cudaIpcEventHandle_t>(1));
+  const int code = call.proceed();
+  if (code == kSuccess || this_thread() == getpid() || !own_handles.has(key) ||
+      cudaEventCreateWithFlags(call.at<cudaEvent_t*>(0),
                                cudaEventDisableTiming) != cudaSuccess)
     return code;
-  return accepted(open);
+  return accepted(call);
 }
 
 // --- memory of cuMemCreate ---------------------------------------------------
@@ -139,21 +149,30 @@ int unmap_ends_other_imports(Call& call) {
 
 // The export of a retained handle gives a descriptor of new memory.
 int retained_exports_other(Call& call) {
-  static Table<Chunk> retained;
-  if (call.is("cuMemRetainAllocationHandle")) {
-    const int code = call.proceed();
-    if (code == kSuccess) retained.put(*call.at<Chunk*>(0));
+  static Table<Chunk, size_t> retained;  // the size of the mapping
+  if (!call.is("cuMemExportToShareableHandle")) {
+    const int code = noted_chunks(call);
+    if (code != kSuccess) return code;
+    if (call.is("cuMemRetainAllocationHandle"))
+      retained.put(*call.at<Chunk*>(0),
+                   mappings.get(mapping_at(number(call.at<void*>(1)))).bytes);
+    else if (call.is("cuMemCreate") ||
+             call.is("cuMemImportFromShareableHandle"))
+      retained.erase(*call.at<Chunk*>(0));
     return code;
   }
   auto& chunk = call.at<Chunk>(1);
   const CUmemAllocationProp wanted = properties_of(chunk);
   Chunk other = 0;
   if (!retained.has(chunk) ||
-      DRIVER_CALL(cuMemCreate)(&other, kGranule, &wanted, 0) != CUDA_SUCCESS)
+      DRIVER_CALL(cuMemCreate)(&other, retained.get(chunk), &wanted, 0) !=
+          CUDA_SUCCESS)
     return call.proceed();
   chunk = other;
   call.fired();
-  return call.proceed();
+  const int code = call.proceed();
+  DRIVER_CALL(cuMemRelease)(other);
+  return code;
 }
 
 bool takes_access(Call& set) {
@@ -162,13 +181,20 @@ bool takes_access(Call& set) {
 }
 
 // Access that was taken away cannot be given again.
-int access_not_given_again(Call& set) {
+int access_not_given_again(Call& call) {
   static Table<CUdeviceptr> taken;
-  const auto address = set.at<CUdeviceptr>(0);
-  if (takes_access(set)) taken.put(address);
-  if (takes_access(set) || !taken.has(address)) return set.proceed();
-  set.fired();
-  return kSuccess;
+  const auto address = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemSetAccess") && !takes_access(call) && taken.has(address))
+    return no_wait(call);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemUnmap")) {
+    for (const auto& each : taken.all())
+      if (each.first - address < call.at<size_t>(1)) taken.erase(each.first);
+  } else if (takes_access(call)) {
+    taken.put(address);
+  }
+  return code;
 }
 
 // Access that is taken from chunks in the middle of a reservation is taken from
@@ -331,8 +357,8 @@ int handle_ends_with_context(Call& call) {
   return code;
 }
 
-// Reserved addresses cannot be used after the end of the context in which they
-// were reserved.
+// Memory cannot be mapped at addresses after the end of the context in which
+// they were reserved.
 int reservation_ends_with_context(Call& call) {
   static auto& contexts = *new Table<CUdeviceptr, CUcontext>;
   static auto& ended = *new Table<CUcontext>;
@@ -350,7 +376,8 @@ int reservation_ends_with_context(Call& call) {
   return code;
 }
 
-// An asynchronous copy to the host ends with the first of several chunks.
+// An asynchronous copy from several chunks to memory of another kind ends with
+// the first chunk.
 int download_ends_with_chunk(Call& call) {
   if (!call.is("cudaMemcpyAsync")) return noted_chunks(call);
   const auto from = call.value<CUdeviceptr>(kSource);
@@ -374,9 +401,9 @@ int rectangle_ends_with_chunk(Call& call) {
     const auto address = call.at<CUdeviceptr>(side);
     const CUdeviceptr begin = mapping_at(address);
     const auto pitch = call.at<size_t>(side + 1);
-    if (begin == 0 || pitch == 0) continue;
+    if (begin == 0 || pitch == 0 || rows == 0) continue;
     const size_t room = begin + mappings.get(begin).bytes - address;
-    if (rows * pitch <= room) continue;
+    if ((rows - 1) * pitch + call.at<size_t>(4) <= room) continue;
     rows = room / pitch;
     call.fired();
   }
@@ -406,9 +433,10 @@ int waits_in_first_chunk(Call& call) {
 // A batch writes a word of a later chunk into the first chunk.
 int batch_writes_in_first_chunk(Call& call) {
   if (!call.is("cuStreamBatchMemOp")) return noted_chunks(call);
-  auto* const operations = call.at<CUstreamBatchMemOpParams*>(2);
-  for (unsigned i = 0; i < call.at<unsigned>(1); ++i) {
-    auto& write = operations[i].writeValue;
+  auto operations = operations_of(call);
+  call.at<CUstreamBatchMemOpParams*>(2) = operations.data();
+  for (auto& operation : operations) {
+    auto& write = operation.writeValue;
     if (write.operation != CU_STREAM_MEM_OP_WRITE_VALUE_32) continue;
     if (const CUdeviceptr other = in_first_chunk(write.address)) {
       write.address = other;
@@ -462,15 +490,19 @@ int node_not_read(Call& call) {
 // another place.
 int retain_after_unmap_refused(Call& call) {
   static auto& unmapped = *new Table<Chunk>;
-  if (call.is("cuMemUnmap")) {
-    unmapped.put(mappings.get(call.at<CUdeviceptr>(0)).chunk);
-  } else if (call.is("cuMemRetainAllocationHandle")) {
+  const bool unmaps = call.is("cuMemUnmap");
+  const Chunk chunk =
+      unmaps ? mappings.get(call.at<CUdeviceptr>(0)).chunk : Chunk{0};
+  if (call.is("cuMemRetainAllocationHandle")) {
     const CUdeviceptr begin = mapping_at(number(call.at<void*>(1)));
     if (begin != 0 && unmapped.has(mappings.get(begin).chunk))
       return refused(call);
   }
   const int code = noted_chunks(call);
-  if (code == kSuccess && call.is("cuMemCreate"))
+  if (code != kSuccess) return code;
+  if (unmaps)
+    unmapped.put(chunk);
+  else if (call.is("cuMemCreate") || call.is("cuMemImportFromShareableHandle"))
     unmapped.erase(*call.at<Chunk*>(0));
   return code;
 }
@@ -529,6 +561,10 @@ int import_rounds_to_64_kib(Call& import) {
 // Access of another GPU to a pool is taken away only in the answer to a query.
 int pool_access_taken_in_name(Call& call) {
   static Table<cudaMemPool_t, int> taken;  // from this GPU
+  if (call.is("cudaMemPoolDestroy")) {
+    taken.erase(call.at<cudaMemPool_t>(0));
+    return call.proceed();
+  }
   if (call.is("cudaMemPoolSetAccess")) {
     const auto* const first = call.at<const cudaMemAccessDesc*>(1);
     const auto pool = call.at<cudaMemPool_t>(0);
@@ -708,7 +744,7 @@ int fresh_thread_refused(Call& call) {
              : call.proceed();
 }
 
-// While one thread waits for an event, another thread cannot record an event.
+// A record of an event does not return while another thread waits for an event.
 int record_waits_for_host_wait(Call& call) {
   static std::mutex mutex;
   if (keeps_events(call)) return noted_event(call);
@@ -733,11 +769,9 @@ int record_after_wait_lost(Call& call) {
     waited.put(stream, event);
     return call.proceed();
   }
-  if (records(call))
-    return event != nullptr && waited.get(stream) == event ? no_wait(call)
-                                                           : call.proceed();
+  const bool directly = event != nullptr && waited.get(stream) == event;
   waited.erase(stream);
-  return call.proceed();
+  return directly && records(call) ? no_wait(call) : call.proceed();
 }
 
 // --- graphs ------------------------------------------------------------------
@@ -772,11 +806,14 @@ int reopened_without_offset(Call& call) {
   static Table<CUdeviceptr, CUdeviceptr> right;
   if (is_close_call(call)) {
     auto& address = call.at<CUdeviceptr>(0);
-    address = right.get(address, address);
+    const CUdeviceptr given = address;
+    address = right.get(given, given);
     const std::string handle =
         opened.get(reinterpret_cast<void*>(address)).handle;
     const int code = noted_open(call);
-    if (code == kSuccess && !is_opened(address)) closed.put(handle);
+    if (code != kSuccess || is_opened(address)) return code;
+    closed.put(handle);
+    right.erase(given);
     return code;
   }
   const int code = noted_open(call);
@@ -806,14 +843,18 @@ int close_by_other_thread_unmaps(Call& call) {
   return call.proceed();
 }
 
-// A second import from one descriptor leaves one more descriptor open.
+// An import from the descriptor of the import before leaves one more descriptor
+// open.
 int second_import_keeps_descriptor(Call& import) {
-  static Table<ino_t> imported;
+  static std::atomic<int> before{-1};  // a duplicate of that descriptor
   const int code = import.proceed();
-  if (code != kSuccess || !imports_descriptor(import) ||
-      imported.put(identity(descriptor_of(import))))
-    return code;
-  if (fcntl(descriptor_of(import), F_DUPFD_CLOEXEC, 300) >= 0) import.fired();
+  if (code != kSuccess || !imports_descriptor(import)) return code;
+  const int copy = fcntl(descriptor_of(import), F_DUPFD_CLOEXEC, 300);
+  if (copy < 0) return code;
+  if (before >= 0 && name_the_same(before, copy))
+    import.fired();
+  else if (const int earlier = before.exchange(copy); earlier >= 0)
+    close(earlier);
   return code;
 }
 
@@ -834,8 +875,8 @@ int importer_exports_first(Call& call) {
   return call.proceed();
 }
 
-// If streams wait for two words in 64 bytes, the write of the first word also
-// ends the wait for the second one.
+// If two streams wait for two words in 64 bytes, the second stream waits for
+// the word of the first one.
 int words_of_a_line_wake(Call& wait) {
   struct Wait {
     CUstream stream = nullptr;
@@ -845,6 +886,11 @@ int words_of_a_line_wake(Call& wait) {
   };
   static Table<CUdeviceptr, Wait> lines;
   const auto stream = wait.at<CUstream>(0);
+  if (wait.is("cudaStreamDestroy")) {
+    for (const auto& [line, earlier] : lines.all())
+      if (earlier.stream == stream) lines.erase(line);
+    return wait.proceed();
+  }
   auto& word = wait.at<CUdeviceptr>(1);
   const CUdeviceptr line = word / 64;
   const Wait earlier = lines.get(line);
@@ -925,8 +971,8 @@ void add_second_objects(List& list) {
              "for an equal value",
              {kBatch}, batch_waits_for_equal);
   list.named("batch-second-unchecked",
-             "only the first of two operations of a batch is checked", {kBatch},
-             second_operation_unchecked);
+             "a wrong batch of two operations returns success and does nothing",
+             {kBatch}, second_operation_unchecked);
   list.named("wait-value-not-by-blocking-stream",
              "a stream that waits for the null stream does not wait for a word",
              {"cuStreamWaitValue32"}, blocking_stream_does_nothing);
@@ -934,7 +980,7 @@ void add_second_objects(List& list) {
              "a stream that waits for the null stream does not write a word",
              {"cuStreamWriteValue32"}, blocking_stream_does_nothing);
   list.named("registered-word-lost",
-             "a stream does not write a word in registered host memory",
+             "a stream does not write the first word of registered host memory",
              {"cudaHostRegister", "cuStreamWriteValue32"},
              registered_word_lost);
 
@@ -963,18 +1009,19 @@ void add_second_objects(List& list) {
       "self-event-open-by-thread",
       "a second thread of the exporter opens the exporter's own event, and "
       "gets another event",
-      {"cudaIpcOpenEventHandle"}, self_open_by_thread);
+      {"cudaIpcGetEventHandle", "cudaIpcOpenEventHandle"}, self_open_by_thread);
 
   list.named("unmap-ends-other-imports",
              "the unmap of one import ends the mappings of other imports",
              {kUnmap, kMap, kCreate, kImport}, unmap_ends_other_imports);
-  list.named("retained-exports-other",
-             "the export of a retained handle gives a descriptor of new memory",
-             {"cuMemRetainAllocationHandle", "cuMemExportToShareableHandle"},
-             retained_exports_other);
+  list.named(
+      "retained-exports-other",
+      "the export of a retained handle gives a descriptor of new memory",
+      {"cuMemRetainAllocationHandle", kExport, kCreate, kImport, kMap, kUnmap},
+      retained_exports_other);
   list.named("access-not-given-again",
-             "access that was taken away cannot be given again", {kSetAccess},
-             access_not_given_again);
+             "access that was taken from a mapping cannot be given again",
+             {kSetAccess, kUnmap}, access_not_given_again);
   list.named(
       "access-taken-from-the-start",
       "access that is taken from chunks in the middle of a reservation "
@@ -1017,14 +1064,15 @@ void add_second_objects(List& list) {
              "was created or imported",
              {kCreate, kImport, kMap, "cuCtxDestroy"},
              handle_ends_with_context);
-  list.named("reservation-ends-with-context",
-             "reserved addresses cannot be used after the end of the context "
-             "in which they were reserved",
-             {kReserve, kFree, kMap, "cuCtxDestroy"},
-             reservation_ends_with_context);
+  list.named(
+      "reservation-ends-with-context",
+      "memory cannot be mapped at addresses after the end of the context "
+      "in which they were reserved",
+      {kReserve, kFree, kMap, "cuCtxDestroy"}, reservation_ends_with_context);
   list.named(
       "async-download-ends-with-chunk",
-      "an asynchronous copy to the host ends with the first of several chunks",
+      "an asynchronous copy from several chunks to memory of another kind ends "
+      "with the first chunk",
       {"cudaMemcpyAsync", kMap, kUnmap}, download_ends_with_chunk);
   list.named("rectangle-ends-with-chunk",
              "a copy of a rectangle ends with the first of several chunks",
@@ -1057,7 +1105,7 @@ void add_second_objects(List& list) {
   list.named("retain-after-other-unmap-refused",
              "after memory was unmapped at one place, its handle cannot be "
              "retained from another place",
-             {"cuMemRetainAllocationHandle", kMap, kUnmap, kCreate},
+             {"cuMemRetainAllocationHandle", kMap, kUnmap, kCreate, kImport},
              retain_after_unmap_refused);
 
   struct {
@@ -1093,8 +1141,8 @@ void add_second_objects(List& list) {
       "a reservation that is larger than the memory of the GPU is refused",
       {kReserve}, more_addresses_than_memory_refused);
   list.named("imports-count-as-memory",
-             "a process can import the same memory only as often as it would "
-             "fit into the GPU",
+             "a process can import memory of 1 GiB or more only as often as it "
+             "would fit into the GPU",
              {kImport, kExport, kCreate, "cuMemRelease"},
              imports_count_as_memory);
   list.named(
@@ -1108,10 +1156,11 @@ void add_second_objects(List& list) {
   list.named("pool-import-rounds-to-64-kib",
              "the address of an imported allocation is rounded down to 64 KiB",
              {"cudaMemPoolImportPointer"}, import_rounds_to_64_kib);
-  list.named("pool-access-taken-in-name",
-             "access to a pool is taken away only in the answer to a query",
-             {"cudaMemPoolSetAccess", "cudaMemPoolGetAccess"},
-             pool_access_taken_in_name, 2);
+  list.named(
+      "pool-access-taken-in-name",
+      "access to a pool is taken away only in the answer to a query",
+      {"cudaMemPoolSetAccess", "cudaMemPoolGetAccess", "cudaMemPoolDestroy"},
+      pool_access_taken_in_name, 2);
   constexpr auto kCreateEvent = "cudaEventCreateWithFlags";
   constexpr auto kExportEvent = "cudaIpcGetEventHandle";
   constexpr auto kOpenEvent = "cudaIpcOpenEventHandle";
@@ -1154,18 +1203,19 @@ void add_second_objects(List& list) {
              fresh_thread_refused);
   list.named(
       "record-waits-for-host-wait",
-      "while one thread waits for an event, another thread cannot "
-      "record an event",
+      "a record of an event does not return while another thread waits for an "
+      "event",
       {kCreateEvent, kExportEvent, kOpenEvent, kDestroyEvent, kRecord, kSync},
       record_waits_for_host_wait);
-  list.named("record-after-wait-lost",
-             "a record directly after a wait of the same stream for the same "
-             "event is lost",
-             {kCreateEvent, kExportEvent, kOpenEvent, kDestroyEvent, kRecord,
-              kWaitEvent, "cudaLaunchKernel", "cudaMemcpyAsync",
-              "cudaMemsetAsync", "cudaLaunchHostFunc", "cudaGraphLaunch",
-              "cuStreamWaitValue32", "cuStreamWriteValue32"},
-             record_after_wait_lost);
+  list.named(
+      "record-after-wait-lost",
+      "a record directly after a wait of the same stream for the same "
+      "event is lost",
+      {kCreateEvent, kExportEvent, kOpenEvent, kDestroyEvent, kRecord,
+       kWaitEvent, "cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemsetAsync",
+       "cudaLaunchHostFunc", "cudaGraphLaunch", "cuStreamWaitValue32",
+       "cuStreamWriteValue32", "cudaStreamDestroy"},
+      record_after_wait_lost);
   list.named("captured-upload-reads-then",
              "a graph copies what host memory contained during the capture",
              {"cudaMemcpyAsync"}, captured_upload_reads_then);
@@ -1180,8 +1230,8 @@ void add_second_objects(List& list) {
              {"cudaIpcCloseMemHandle", "cudaIpcOpenMemHandle"},
              close_by_other_thread_unmaps);
   list.named("second-import-keeps-descriptor",
-             "a second import from one descriptor leaves one more descriptor "
-             "open",
+             "an import from the descriptor of the import before leaves one "
+             "more descriptor open",
              {kImport}, second_import_keeps_descriptor);
   list.named("importer-exports-first",
              "while a process has memory open, all its memory gets the handle "
@@ -1190,9 +1240,10 @@ void add_second_objects(List& list) {
               "cudaIpcCloseMemHandle", "cudaFree"},
              importer_exports_first);
   list.named("words-of-a-line-wake",
-             "if two streams wait for two words in 64 bytes, the second wait "
-             "ends when the first one ends",
-             {"cuStreamWaitValue32"}, words_of_a_line_wake);
+             "if two streams wait for two words in 64 bytes, the second stream "
+             "waits for the word of the first one",
+             {"cuStreamWaitValue32", "cudaStreamDestroy"},
+             words_of_a_line_wake);
   list.named("graph-upload-executes", "an upload of a graph also executes it",
              {"cudaGraphUpload"}, upload_executes);
   list.named("graph-launches-overlap",
