@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -57,13 +58,20 @@ int close_of_other_thread_lost(Call& call) {
   return kSuccess;
 }
 
-int mapping_ends_with_thread(Call& open) {
-  const int code = open.proceed();
-  if (code != kSuccess) return code;
-  void* const address = *open.at<void**>(0);
-  at_thread_end([address] {
-    if (cudaIpcCloseMemHandle(address) == cudaSuccess)
-      note_fired("cudaIpcOpenMemHandle");
+int mapping_ends_with_thread(Call& call) {
+  const int code = noted_open(call);
+  if (code != kSuccess || !is_open_call(call)) return code;
+  void* const address = *call.at<void**>(0);
+  at_thread_end([address, thread = this_thread()] {
+    const Opened one = opened.get(address);
+    if (one.count == 0 || one.thread != thread) return;
+    // This step does not run inside a call, so it must not call the wrapper.
+    static const auto close =
+        reinterpret_cast<decltype(cudaIpcCloseMemHandle)*>(
+            resolve_runtime("cudaIpcCloseMemHandle"));
+    if (close(address) != cudaSuccess) return;
+    count_close(address);
+    note_fired("cudaIpcOpenMemHandle");
   });
   return code;
 }
@@ -173,8 +181,10 @@ int refused_close_closes_another(Call& call) {
   for (const auto& one : opened.all()) {
     if (one.second.context != current_context()) continue;
     if (DRIVER_CALL(cuIpcCloseMemHandle)(
-            reinterpret_cast<CUdeviceptr>(one.first)) == CUDA_SUCCESS)
+            reinterpret_cast<CUdeviceptr>(one.first)) == CUDA_SUCCESS) {
+      count_close(one.first);
       call.fired();
+    }
     break;
   }
   return code;
@@ -211,6 +221,20 @@ int close_takes_last_opened(Call& call) {
 
 // --- events ------------------------------------------------------------------
 
+// Proceeds with a call about events. If the call destroys an event or a stream,
+// the table forgets it: a later one can have the same number.
+template <class Key, class Value>
+int noted_end(Call& call, Table<Key, Value>& table) {
+  if (call.is("cudaStreamDestroy")) {
+    if constexpr (std::is_same_v<Key, cudaStream_t>)
+      table.erase(call.at<cudaStream_t>(0));
+    return call.proceed();
+  }
+  if constexpr (std::is_same_v<Key, cudaEvent_t>)
+    if (call.is("cudaEventDestroy")) table.erase(call.at<cudaEvent_t>(0));
+  return noted_event(call);
+}
+
 int default_stream_records_early(Call& call) {
   if (shared_event(call) == nullptr || !is_default(call.at<cudaStream_t>(1)))
     return noted_event(call);
@@ -229,6 +253,13 @@ int default_stream_never_waits(Call& call) {
 
 int stream_waits_once(Call& call) {
   static Table<std::pair<cudaStream_t, cudaEvent_t>> waited;
+  const bool ends_stream = call.is("cudaStreamDestroy");
+  if (ends_stream || call.is("cudaEventDestroy")) {
+    void* const gone = call.at<void*>(0);
+    for (const auto& [key, unused] : waited.all())
+      if (key.first == gone || key.second == gone) waited.erase(key);
+    return ends_stream ? call.proceed() : noted_event(call);
+  }
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event)) return noted_event(call);
   const std::pair<cudaStream_t, cudaEvent_t> key(call.at<cudaStream_t>(0),
@@ -241,7 +272,7 @@ int stream_waits_once(Call& call) {
 int second_stream_never_waits(Call& call) {
   static Table<cudaEvent_t, cudaStream_t> first;
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_end(call, first);
   const auto stream = call.at<cudaStream_t>(0);
   if (first.get(event, stream) != stream) return no_wait(call);
   first.put(event, stream);
@@ -253,7 +284,7 @@ int second_stream_never_waits(Call& call) {
 int stays_ready(Call& call) {
   static Table<cudaEvent_t> ready;
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_end(call, ready);
   if (ready.has(event)) return no_wait(call);
   const int code = call.proceed();
   if (code == kSuccess) ready.put(event);
@@ -281,6 +312,10 @@ int third_process_unconnected(Call& call) {
 int second_export_of_other_event(Call& call) {
   static Table<cudaEvent_t> exported;
   static cudaEvent_t other = nullptr;
+  if (call.is("cudaEventDestroy")) {
+    exported.erase(call.at<cudaEvent_t>(0));
+    return call.proceed();
+  }
   cudaEvent_t& event = call.at<cudaEvent_t>(1);
   const bool again = exported.has(event);
   exported.put(event);
@@ -297,7 +332,7 @@ int second_export_of_other_event(Call& call) {
 int record_256_lost(Call& call) {
   static Table<cudaEvent_t, int> records;
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr) return noted_event(call);
+  if (event == nullptr) return noted_end(call, records);
   records.put(event, records.get(event) + 1);
   return records.get(event) % 256 == 0 ? no_wait(call) : call.proceed();
 }
@@ -373,7 +408,8 @@ int cancellable(Call& call, Note note, std::chrono::seconds most) {
   note(wait);
   int device = 0;
   cudaGetDevice(&device);
-  std::thread([wait, device, most] {
+  const char* const function = call.function().name;
+  std::thread([wait, device, most, function] {
     const auto query = reinterpret_cast<decltype(cudaEventQuery)*>(
         resolve_runtime("cudaEventQuery"));
     cudaSetDevice(device);
@@ -381,6 +417,8 @@ int cancellable(Call& call, Note note, std::chrono::seconds most) {
     while (!wait->cancelled && query(wait->reached) == cudaErrorNotReady &&
            std::chrono::steady_clock::now() < until)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (!wait->cancelled && query(wait->reached) == cudaErrorNotReady)
+      note_fired(function);
     const std::lock_guard lock(wait->turn.mutex);
     wait->turn.may_go = true;
     wait->turn.changed.notify_all();
@@ -415,7 +453,6 @@ int wait_ends_after_a_second(Call& call) {
   if (!call.is("cuStreamWaitValue32") &&
       (event == nullptr || !is_imported(event)))
     return noted_event(call);
-  call.fired();
   return cancellable(
       call, [](Cancellable*) {}, std::chrono::seconds(1));
 }
@@ -456,7 +493,7 @@ int record_with_flags_lost(Call& call) {
 int own_record_unseen(Call& call) {
   static Table<cudaEvent_t> recorded;
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_end(call, recorded);
   if (call.is("cudaEventRecord")) {
     recorded.put(event);
     return call.proceed();
@@ -467,7 +504,7 @@ int own_record_unseen(Call& call) {
 int second_event_never_waited(Call& call) {
   static Table<cudaStream_t, cudaEvent_t> first;
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_end(call, first);
   const auto stream = call.at<cudaStream_t>(0);
   if (first.get(stream, event) != event) return no_wait(call);
   first.put(stream, event);
@@ -530,7 +567,7 @@ int record_before_last_kernel(Call& call) {
   }
   return shared_event(call) != nullptr && marked.has(call.at<cudaStream_t>(1))
              ? record_of_mark(call)
-             : noted_event(call);
+             : noted_end(call, marked);
 }
 
 int record_skips_copies(Call& call) {
@@ -548,7 +585,7 @@ int record_skips_copies(Call& call) {
   }
   return shared_event(call) != nullptr && copied.has(call.at<cudaStream_t>(1))
              ? record_of_mark(call)
-             : noted_event(call);
+             : noted_end(call, copied);
 }
 
 // Work of a stream begins at the mark of the stream, in another stream,
@@ -569,14 +606,14 @@ int starts_at_mark(Call& call, cudaStream_t& stream) {
 // Marks a stream before it waits for an imported event.
 int marked_wait(Call& call, Table<cudaStream_t>& waited) {
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_end(call, waited);
   const auto stream = call.at<cudaStream_t>(0);
   cudaEventRecord(mark_of(stream), stream);
   waited.put(stream);
   return call.proceed();
 }
 
-// A copy or memset directly after a wait does not wait.
+// The copies or memsets between a wait and the next kernel do not wait.
 int wait_holds_kernels_only(Call& call) {
   static Table<cudaStream_t> waited;
   if (call.is("cudaLaunchKernel")) {
@@ -585,7 +622,8 @@ int wait_holds_kernels_only(Call& call) {
   }
   if (call.is("cudaMemcpyAsync") || call.is("cudaMemsetAsync")) {
     auto& stream = call.value<cudaStream_t>(kStream);
-    return waited.has(stream) ? starts_at_mark(call, stream) : call.proceed();
+    return waited.has(stream) && is_busy(stream) ? starts_at_mark(call, stream)
+                                                 : call.proceed();
   }
   return marked_wait(call, waited);
 }
@@ -595,7 +633,7 @@ int wait_holds_kernels_only(Call& call) {
 int exporter_sees_own_records_only(Call& call) {
   static Table<cudaEvent_t> recorded;
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || is_imported(event)) return noted_event(call);
+  if (event == nullptr || is_imported(event)) return noted_end(call, recorded);
   if (call.is("cudaEventRecord")) {
     recorded.put(event);
     return call.proceed();
@@ -632,12 +670,14 @@ int timing_accepted_with_blocking(Call& call) {
   return call.proceed();
 }
 
-// A graph that is launched directly after a wait does not wait for the event.
+// The first graph after a wait does not wait for the event.
 int wait_holds_no_graphs(Call& call) {
   static Table<cudaStream_t> waited;
   if (call.is("cudaGraphLaunch")) {
     auto& stream = call.value<cudaStream_t>(kStream);
-    return waited.erase(stream) ? starts_at_mark(call, stream) : call.proceed();
+    return waited.erase(stream) && is_busy(stream)
+               ? starts_at_mark(call, stream)
+               : call.proceed();
   }
   return marked_wait(call, waited);
 }
@@ -652,7 +692,7 @@ int record_skips_graphs(Call& call) {
   }
   return shared_event(call) != nullptr && marked.has(call.at<cudaStream_t>(1))
              ? record_of_mark(call)
-             : noted_event(call);
+             : noted_end(call, marked);
 }
 
 // --- virtual memory management -----------------------------------------------
@@ -700,12 +740,15 @@ int unmap_shuts_out_neighbours(Call& call) {
 }
 
 int access_ends_with_thread(Call& call) {
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
+  const int code = noted_chunks(call);
+  if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
   const auto begin = call.at<CUdeviceptr>(0);
   const auto bytes = call.at<size_t>(1);
+  const int order = mappings.get(begin).order;
   at_thread_end([=] {
-    if (shut_out(begin, bytes)) note_fired("cuMemSetAccess");
+    // Later there can be another mapping.
+    if (mappings.get(begin).order == order && shut_out(begin, bytes))
+      note_fired("cuMemSetAccess");
   });
   return code;
 }
@@ -788,6 +831,14 @@ bool was_freed_by_fault(Call& call) {
   return frees(call) && gone.erase(call.at<void*>(0));
 }
 
+// Proceeds and updates the tables. A new import can be where another one was.
+int noted_imports(Call& call) {
+  const int code = noted_pools(call);
+  if (code == kSuccess && call.is("cudaMemPoolImportPointer"))
+    gone.erase(*call.at<void**>(0));
+  return code;
+}
+
 void free_imports(Call& call, bool (*chosen)(cudaMemPool_t, cudaMemPool_t),
                   cudaMemPool_t pool) {
   cudaDeviceSynchronize();
@@ -803,7 +854,7 @@ void free_imports(Call& call, bool (*chosen)(cudaMemPool_t, cudaMemPool_t),
 int free_ends_other_imports(Call& call) {
   if (was_freed_by_fault(call)) return kSuccess;
   const Block one = frees(call) ? blocks.get(call.at<void*>(0)) : Block{};
-  const int code = noted_pools(call);
+  const int code = noted_imports(call);
   if (code == kSuccess && one.imported)
     free_imports(
         call, [](cudaMemPool_t a, cudaMemPool_t b) { return a == b; },
@@ -815,7 +866,7 @@ int destroy_ends_other_pools(Call& call) {
   if (was_freed_by_fault(call)) return kSuccess;
   const bool destroys = call.is("cudaMemPoolDestroy") &&
                         imported_pools.has(call.at<cudaMemPool_t>(0));
-  const int code = noted_pools(call);
+  const int code = noted_imports(call);
   if (code == kSuccess && destroys)
     free_imports(
         call, [](cudaMemPool_t a, cudaMemPool_t b) { return a != b; },
@@ -825,6 +876,10 @@ int destroy_ends_other_pools(Call& call) {
 
 int second_export_of_other_pool(Call& call) {
   static Table<cudaMemPool_t> exported;
+  if (call.is("cudaMemPoolDestroy")) {
+    exported.erase(call.at<cudaMemPool_t>(0));
+    return call.proceed();
+  }
   auto& pool = call.at<cudaMemPool_t>(1);
   if (call.at<cudaMemAllocationHandleType>(2) !=
       cudaMemHandleTypePosixFileDescriptor)
@@ -936,9 +991,10 @@ void add_state(List& list) {
   list.named("close-of-other-thread-lost",
              "a close does nothing if another thread has opened the memory",
              {kOpen, kClose}, close_of_other_thread_lost);
-  list.named("mapping-ends-with-thread",
-             "opened memory is closed when the thread that opened it ends",
-             {kOpen}, mapping_ends_with_thread);
+  list.named(
+      "mapping-ends-with-thread",
+      "opened memory is closed when the thread that opened it first ends",
+      {kOpen, kClose}, mapping_ends_with_thread);
   list.named("close-ends-all",
              "the last close of one handle also closes all other handles",
              {kOpen, kClose}, close_ends_others<are_of_one_context>);
@@ -958,6 +1014,7 @@ void add_state(List& list) {
   const char* const kOpenEvent = "cudaIpcOpenEventHandle";
   const char* const kRecord = "cudaEventRecord";
   const char* const kWait = "cudaStreamWaitEvent";
+  const char* const kStreamDestroy = "cudaStreamDestroy";
   list.named("default-stream-records-early",
              "a record in the default stream does not wait for the work of the "
              "stream",
@@ -968,7 +1025,7 @@ void add_state(List& list) {
              {kOpenEvent, kDestroy, kWait}, default_stream_never_waits);
   list.named("stream-waits-once",
              "a stream waits for an imported event only the first time",
-             {kOpenEvent, kDestroy, kWait}, stream_waits_once);
+             {kOpenEvent, kDestroy, kWait, kStreamDestroy}, stream_waits_once);
   list.named(
       "second-stream-never-waits",
       "of several streams, only the first stream waits for an imported event",
@@ -984,7 +1041,7 @@ void add_state(List& list) {
              {kOpenEvent, kDestroy}, third_process_unconnected);
   list.named("event-second-export-elsewhere",
              "the second handle of an event names another event",
-             {"cudaIpcGetEventHandle"}, second_export_of_other_event);
+             {"cudaIpcGetEventHandle", kDestroy}, second_export_of_other_event);
   list.named("record-256-lost", "each 256th record of an event is lost",
              {kCreate, kOpenEvent, kDestroy, kRecord}, record_256_lost);
   list.named(
@@ -998,14 +1055,16 @@ void add_state(List& list) {
              access_told_at_begin_only);
   list.named(
       "setaccess-of-aliases",
-      "access to one mapping gives access to all mappings of that memory",
+      "the access that is set for one mapping is set for all mappings of that "
+      "memory",
       {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"}, access_of_aliases);
   list.named("unmap-shuts-out-neighbours",
              "when a range is unmapped the mappings beside it lose access",
              {"cuMemMap", "cuMemUnmap"}, unmap_shuts_out_neighbours);
   list.named("access-ends-with-thread",
              "access ends when the thread that gave it ends",
-             {"cuMemSetAccess"}, access_ends_with_thread);
+             {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"},
+             access_ends_with_thread);
 
   list.named(
       "maxsize-of-each",
@@ -1031,7 +1090,7 @@ void add_state(List& list) {
              destroy_ends_other_pools);
   list.named("pool-second-export-elsewhere",
              "the second descriptor of a pool names another pool",
-             {"cudaMemPoolExportToShareableHandle"},
+             {"cudaMemPoolExportToShareableHandle", "cudaMemPoolDestroy"},
              second_export_of_other_pool);
   list.named("pool-third-importer-refused",
              "a third process cannot import a pool",
@@ -1110,7 +1169,8 @@ void add_state(List& list) {
       own_record_unseen);
   list.named("second-event-never-waited",
              "a stream waits only for the first of several imported events",
-             {kOpenEvent, kDestroy, kWait}, second_event_never_waited);
+             {kOpenEvent, kDestroy, kWait, kStreamDestroy},
+             second_event_never_waited);
   list.named("per-thread-stream-never-waits",
              "a thread's default stream does not wait for an imported event",
              {kOpenEvent, kDestroy, kWait},
@@ -1130,21 +1190,30 @@ void add_state(List& list) {
              {kOpenEvent, kDestroy, kWait},
              such_streams_never_wait<is_blocking>);
   list.named("record-before-last-kernel",
-             "a record does not cover the last kernel before it",
-             {kCreate, kOpenEvent, kDestroy, kRecord, "cudaLaunchKernel"},
+             "a record does not cover the last kernel before it, nor the work "
+             "after this kernel",
+             {kCreate, kOpenEvent, kDestroy, kRecord, "cudaLaunchKernel",
+              kStreamDestroy},
              record_before_last_kernel);
   list.named("record-skips-copies",
-             "a record does not cover the copies and memsets just before it",
+             "a record does not cover the copies and memsets after the last "
+             "kernel before it",
              {kCreate, kOpenEvent, kDestroy, kRecord, "cudaLaunchKernel",
-              "cudaMemcpyAsync", "cudaMemsetAsync"},
+              "cudaMemcpyAsync", "cudaMemsetAsync", kStreamDestroy},
              record_skips_copies);
   list.named(
-      "wait-holds-no-copies", "a copy does not wait for an imported event",
-      {kOpenEvent, kDestroy, kWait, "cudaLaunchKernel", "cudaMemcpyAsync"},
+      "wait-holds-no-copies",
+      "the copies between the wait for an imported event and the next kernel "
+      "do not wait",
+      {kOpenEvent, kDestroy, kWait, "cudaLaunchKernel", "cudaMemcpyAsync",
+       kStreamDestroy},
       wait_holds_kernels_only);
   list.named(
-      "wait-holds-no-memsets", "a memset does not wait for an imported event",
-      {kOpenEvent, kDestroy, kWait, "cudaLaunchKernel", "cudaMemsetAsync"},
+      "wait-holds-no-memsets",
+      "the memsets between the wait for an imported event and the next kernel "
+      "do not wait",
+      {kOpenEvent, kDestroy, kWait, "cudaLaunchKernel", "cudaMemsetAsync",
+       kStreamDestroy},
       wait_holds_kernels_only);
   list.named(
       "first-refusal-stays",
@@ -1170,11 +1239,15 @@ void add_state(List& list) {
              "blocking event",
              {kCreate}, timing_accepted_with_blocking);
   list.named(
-      "wait-holds-no-graphs", "a graph does not wait for an imported event",
-      {kOpenEvent, kDestroy, kWait, "cudaGraphLaunch"}, wait_holds_no_graphs);
+      "wait-holds-no-graphs",
+      "the first graph after the wait for an imported event does not wait",
+      {kOpenEvent, kDestroy, kWait, "cudaGraphLaunch", kStreamDestroy},
+      wait_holds_no_graphs);
   list.named("record-skips-graphs",
-             "a record does not cover the graph before it",
-             {kCreate, kOpenEvent, kDestroy, kRecord, "cudaGraphLaunch"},
+             "a record does not cover the last graph before it, nor the work "
+             "after this graph",
+             {kCreate, kOpenEvent, kDestroy, kRecord, "cudaGraphLaunch",
+              kStreamDestroy},
              record_skips_graphs);
 }
 
