@@ -287,10 +287,11 @@ int free_ends_other_handles(Call& call) {
     return refused(call);
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  if (call.is("cudaIpcGetMemHandle"))
-    exported.put(call.at<void*>(1),
-                 key_of_handle(*call.at<cudaIpcMemHandle_t*>(0)));
-  else if (call.is("cudaFree") && exported.erase(call.at<void*>(0)))
+  if (call.is("cudaIpcGetMemHandle")) {
+    const std::string key = key_of_handle(*call.at<cudaIpcMemHandle_t*>(0));
+    exported.put(call.at<void*>(1), key);
+    tell_processes(ended(key), 0);  // an earlier export gave the same bytes
+  } else if (call.is("cudaFree") && exported.erase(call.at<void*>(0)))
     for (const auto& one : exported.all()) tell_processes(ended(one.second), 1);
   return code;
 }

@@ -547,14 +547,31 @@ int imports_count_as_memory(Call& call) {
 // --- pools -------------------------------------------------------------------
 
 // The address of an imported allocation is rounded down to 64 KiB.
-int import_rounds_to_64_kib(Call& import) {
-  const int code = import.proceed();
+int import_rounds_to_64_kib(Call& call) {
+  // For each address that was rounded down: the real addresses.
+  static Table<CUdeviceptr, std::vector<CUdeviceptr>> rounded;
+  if (!call.is("cudaMemPoolImportPointer")) {
+    auto& freed = call.at<CUdeviceptr>(0);
+    freed = rounded.change([&](auto& all) {
+      const auto found = all.find(freed);
+      if (found == all.end() || found->second.empty()) return freed;
+      const CUdeviceptr real = found->second.back();
+      found->second.pop_back();
+      return real;
+    });
+    return call.proceed();
+  }
+  const int code = call.proceed();
   if (code != kSuccess) return code;
-  auto& address = *import.at<char**>(0);
-  const auto beyond = number(address) % (size_t{64} << 10);
-  if (beyond == 0) return code;
-  address -= beyond;
-  import.fired();
+  auto& address = *call.at<CUdeviceptr*>(0);
+  const CUdeviceptr real = address;
+  address -= real % (size_t{64} << 10);
+  if (address == real) return code;
+  rounded.change([&](auto& all) {
+    all[address].push_back(real);
+    return 0;
+  });
+  call.fired();
   return code;
 }
 
@@ -1155,7 +1172,8 @@ void add_second_objects(List& list) {
 
   list.named("pool-import-rounds-to-64-kib",
              "the address of an imported allocation is rounded down to 64 KiB",
-             {"cudaMemPoolImportPointer"}, import_rounds_to_64_kib);
+             {"cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync"},
+             import_rounds_to_64_kib);
   list.named(
       "pool-access-taken-in-name",
       "access to a pool is taken away only in the answer to a query",

@@ -86,6 +86,7 @@ int handle_ends_with_thread(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
   const std::string key = key_of_handle(*call.at<cudaIpcMemHandle_t*>(0));
+  tell_processes("ended-" + key, 0);  // an earlier export gave the same bytes
   at_thread_end([key] { tell_processes("ended-" + key, 1); });
   return code;
 }
@@ -1004,7 +1005,8 @@ void add_state(List& list) {
   list.named("handle-half-compared",
              "handles that agree in one half open the same memory",
              {kOpen, kClose}, found_by_half);
-  list.named("third-importer-refused", "a third process cannot open a handle",
+  list.named("third-importer-refused",
+             "only the first two processes that open memory can open it",
              {kOpen}, third_process_refused);
   list.named("open-changes-device", "an open makes GPU 0 the current device",
              {kOpen}, open_changes_device, 2);
@@ -1093,7 +1095,7 @@ void add_state(List& list) {
              {"cudaMemPoolExportToShareableHandle", "cudaMemPoolDestroy"},
              second_export_of_other_pool);
   list.named("pool-third-importer-refused",
-             "a third process cannot import a pool",
+             "only the first two processes that import pools can import them",
              {"cudaMemPoolImportFromShareableHandle"}, third_process_refused);
   list.named("setpool-resets-other-gpus",
              "setting the pool of one GPU resets the pools of the other GPUs",
