@@ -38,8 +38,11 @@ int threshold_signed(Call& call) {
 int threshold_begins_with_granule(Call& call) {
   static auto& set = *new Table<cudaMemPool_t>;
   if (call.is("cudaMemPoolSetAttribute")) {
-    set.put(pool_of(call));
-    return call.proceed();
+    const int done = call.proceed();
+    if (done == kSuccess &&
+        attribute_of(call) == cudaMemPoolAttrReleaseThreshold)
+      set.put(pool_of(call));
+    return done;
   }
   if (call.is("cudaMemPoolCreate") || call.is("cudaMemPoolDestroy")) {
     const int code = noted_pools(call);
@@ -103,9 +106,13 @@ int reserved_watermark_any_value(Call& call) {
 
 int watermark_resets_once(Call& call) {
   static auto& done = *new Table<cudaMemPool_t>;
-  if (attribute_of(call) != cudaMemPoolAttrReservedMemHigh &&
-      attribute_of(call) != cudaMemPoolAttrUsedMemHigh)
-    return call.proceed();
+  if (call.is("cudaMemPoolCreate")) {
+    const int code = call.proceed();
+    // The pool may have the handle of an earlier one.
+    if (code == kSuccess) done.erase(*call.at<cudaMemPool_t*>(0));
+    return code;
+  }
+  if (!is_watermark(attribute_of(call))) return call.proceed();
   if (done.has(pool_of(call)) && number_of(call) == 0) return accepted(call);
   const int code = call.proceed();
   if (code == kSuccess) done.put(pool_of(call));
@@ -293,8 +300,8 @@ int no_context_accepted(Call& call) {
   CUcontext context = nullptr;
   DRIVER_CALL(cuDevicePrimaryCtxRetain)(&context, 0);
   DRIVER_CALL(cuCtxPushCurrent)(context);
-  call.fired();
   const int now = call.proceed();
+  if (now == kSuccess) call.fired();
   DRIVER_CALL(cuCtxPopCurrent)(&context);
   return now;
 }
@@ -305,19 +312,24 @@ int no_context_accepted(Call& call) {
 int exported_as_first(Call& call) {
   static auto& first = *new Table<cudaMemPool_t, cudaMemPoolPtrExportData>;
   static auto& pointers = *new Table<cudaMemPool_t, void*>;
-  if (!call.is("cudaMemPoolExportPointer")) return noted_pools(call);
+  if (!call.is("cudaMemPoolExportPointer")) {
+    // After the free, other memory may get the address, and another pool the
+    // handle.
+    if (frees(call))
+      for (const auto& [pool, pointer] : pointers.all())
+        if (pointer == call.at<void*>(0)) pointers.erase(pool);
+    return noted_pools(call);
+  }
   const int code = call.proceed();
   void* const exported = call.at<void*>(1);
   if (code != kSuccess || !blocks.has(exported)) return code;
   const auto pool = blocks.get(exported).pool;
   auto& data = *call.at<cudaMemPoolPtrExportData*>(0);
-  if (!first.has(pool)) {
+  if (!pointers.has(pool)) {
     first.put(pool, data);
     pointers.put(pool, exported);
   }
-  // The first memory must still exist.
-  if (pointers.get(pool) == exported || !blocks.has(pointers.get(pool)))
-    return code;
+  if (pointers.get(pool) == exported) return code;
   data = first.get(pool);
   return accepted(call);
 }
@@ -567,8 +579,9 @@ int imported_in_order(Call& call) {
   if (place == 0) return call.proceed();
   if (latest_only ? place < told("exports", 0) : place < last)
     return refused(call);
-  last = place;
-  return call.proceed();
+  const int code = call.proceed();
+  if (code == kSuccess) last = place;
+  return code;
 }
 
 int range_of_import_too_short(Call& call) {
@@ -735,6 +748,15 @@ int watermark_comes_back(Call& call) {
   };
   static auto& resets =
       *new Table<std::pair<cudaMemPool_t, cudaMemPoolAttr>, Reset>;
+  if (call.is("cudaMemPoolCreate")) {
+    const int code = call.proceed();
+    // The pool may have the handle of an earlier one.
+    if (code == kSuccess)
+      for (const auto which :
+           {cudaMemPoolAttrReservedMemHigh, cudaMemPoolAttrUsedMemHigh})
+        resets.erase({*call.at<cudaMemPool_t*>(0), which});
+    return code;
+  }
   if (!is_watermark(attribute_of(call))) return call.proceed();
   const std::pair key{pool_of(call), attribute_of(call)};
   if (call.is("cudaMemPoolSetAttribute")) {
@@ -841,12 +863,12 @@ void add_pool_numbers(List& list) {
              "a new pool reports a release threshold of 2 MiB",
              {kGet, kSet, kCreate, kDestroy}, threshold_begins_with_granule);
   list.named("event-sync-keeps-memory",
-             "cudaEventSynchronize does not give back memory above the release "
-             "threshold",
+             "cudaEventSynchronize does not give back memory of created pools "
+             "above the release threshold",
              {"cudaEventSynchronize", kCreate, kDestroy}, memory_kept);
   list.named("stream-sync-keeps-memory",
-             "cudaStreamSynchronize does not give back memory above the "
-             "release threshold",
+             "cudaStreamSynchronize does not give back memory of created pools "
+             "above the release threshold",
              {"cudaStreamSynchronize", kCreate, kDestroy}, memory_kept);
   list.named("trim-large-refused",
              "trimming to more than a pool has reserved is refused", {kTrim},
@@ -856,11 +878,13 @@ void add_pool_numbers(List& list) {
       "the size that trimming keeps is rounded down to a multiple of 2 MiB",
       {kTrim}, trim_rounds_down);
   list.named("reserved-watermark-any-value",
-             "the watermark of reserved memory accepts any value", {kSet},
-             reserved_watermark_any_value);
+             "setting the watermark of reserved memory to another value than "
+             "zero succeeds and changes nothing",
+             {kSet}, reserved_watermark_any_value);
   list.named("watermark-resets-once",
-             "the watermarks of a pool can be reset only once", {kSet},
-             watermark_resets_once);
+             "after one watermark of a pool was reset, no watermark of this "
+             "pool can be reset",
+             {kSet, kCreate}, watermark_resets_once);
   list.named("reserved-watermark-of-use",
              "the watermark of reserved memory reports the watermark of memory "
              "in use",
@@ -888,7 +912,8 @@ void add_pool_places(List& list) {
              "setting the current pool of the host changes nothing",
              {"cudaMemSetMemPool"}, set_on_host_ignored);
   list.named("location-foreign-pool-ok",
-             "cudaMemSetMemPool accepts a pool of another GPU",
+             "cudaMemSetMemPool with a pool of another GPU succeeds and "
+             "changes nothing",
              {"cudaMemSetMemPool", kCreate, kDestroy}, foreign_pool_at_location,
              2);
   list.named("destroyed-stays-current-on-second-gpu",
@@ -916,7 +941,8 @@ void add_allocations(List& list) {
              {kFree, kFreeAsync, kMalloc, kFromPool},
              free_of_other_thread_lost);
   list.named("legacy-stream-refused",
-             "the calls of the allocator refuse cudaStreamLegacy",
+             "the allocator's calls of the runtime API refuse "
+             "cudaStreamLegacy",
              {kMalloc, kFromPool, kFreeAsync}, legacy_stream_refused);
   list.named("async-no-context-as-value",
              "in a thread without a context, the default stream is refused as "
@@ -924,14 +950,15 @@ void add_allocations(List& list) {
              {kMalloc, kFromPool, kFreeAsync}, no_context_as_value);
   list.named(
       "async-no-context-ok",
-      "in a thread without a context, the default stream allocates on GPU 0",
+      "in a thread without a context, the default stream allocates and frees "
+      "on GPU 0",
       {kMalloc, kFromPool, kFreeAsync}, no_context_accepted);
 }
 
 void add_shared_pools(List& list) {
   list.named("second-pointer-as-first",
-             "the second exported pointer of a pool gets the data of the first "
-             "pointer",
+             "while the first exported pointer of a pool is in use, every "
+             "other pointer of this pool gets the data of the first",
              {kExportPointer, kMalloc, kFromPool, kFree, kFreeAsync},
              exported_as_first);
   list.named("pool-import-consumes-fd",
@@ -941,11 +968,13 @@ void add_shared_pools(List& list) {
              "only the thread that has imported a pool can import its pointers",
              {kImport, kImportPointer}, pointer_of_other_thread_refused);
   list.named("pool-import-is-of-host",
-             "the driver API reports imported memory of a pool as host memory",
+             "cuPointerGetAttribute reports imported memory of a pool as host "
+             "memory",
              {kAttribute, kImportPointer, kFree, kFreeAsync},
              import_told_as_host);
   list.named("pool-import-is-managed",
-             "imported memory of a pool is reported as managed memory",
+             "cudaPointerGetAttributes reports imported memory of a pool as "
+             "managed memory",
              {"cudaPointerGetAttributes", kImportPointer, kFree, kFreeAsync},
              import_told_as_managed);
   list.named(
@@ -1146,25 +1175,28 @@ void add_policies_and_statistics(List& list) {
              {kMalloc, kFromPool, kCreate, kDestroy},
              policies_without_effect<is_shareable>);
   list.named("watermark-comes-back",
-             "after its reset, a watermark rises to its old value at once",
-             {kSet, kGet}, watermark_comes_back);
+             "the first rise of a watermark after its reset takes it to its "
+             "old value",
+             {kSet, kGet, kCreate}, watermark_comes_back);
   list.named("trim-beside-use-keeps-nothing",
              "while memory of a pool is in use, a trim gives back all memory "
              "that is not in use",
              {kTrim}, trim_beside_use_keeps_nothing);
   list.named("threshold-of-unused-memory",
-             "memory in use does not count towards the release threshold",
+             "in created pools, memory in use does not count towards the "
+             "release threshold",
              {kCreate, kDestroy, "cudaEventSynchronize",
               "cudaStreamSynchronize", "cudaDeviceSynchronize"},
              threshold_of_unused);
   list.named("synchronise-trims-all-pools",
-             "if one pool is above its release threshold, a synchronise takes "
-             "the unused memory of all pools",
+             "if one created pool is above its release threshold, a "
+             "synchronise takes the unused memory of all created pools",
              {kCreate, kDestroy, "cudaEventSynchronize",
               "cudaStreamSynchronize", "cudaDeviceSynchronize"},
              synchronise_trims_all);
   list.named("host-pool-current-on-gpu",
-             "a pool on the host is accepted as the current pool of a GPU",
+             "a call that makes a pool on the host the current pool of a GPU "
+             "succeeds and changes nothing",
              {"cudaDeviceSetMemPool", "cudaMemSetMemPool", kCreate, kDestroy},
              host_pool_for_gpu);
 }
