@@ -139,8 +139,8 @@ int close_waits_for_others(Call& call) {
   void* const address = call.at<void*>(0);
   if (opened.get(address).count == 1 && opened.all().size() > 1) {
     opened.erase(address);
-    kept.put(address);
-    return no_wait(call);
+    // If the memory was opened again, the mapping is kept already.
+    return kept.put(address) ? no_wait(call) : call.proceed();
   }
   const int code = noted_open(call);
   if (!opened.all().empty()) return code;
@@ -175,6 +175,7 @@ int noted_lent(Call& call) {
   const int code = noted_open(call);
   if (code == kSuccess && call.is("cudaIpcGetMemHandle"))
     lent.put(call.at<void*>(1), key_of_handle(exported_handle(call)));
+  if (code == kSuccess && call.is("cudaFree")) lent.erase(call.at<void*>(0));
   return code;
 }
 int free_ends_imports(Call& call) {
@@ -212,7 +213,10 @@ int driver_memory_not_exported(Call& call) {
                ? refused(call)
                : call.proceed();
   const int code = call.proceed();
-  if (code == kSuccess && !call.is_runtime())
+  if (code != kSuccess) return code;
+  if (call.is_runtime())
+    concerned.erase(*call.at<void**>(0));  // an earlier allocation had it
+  else
     concerned.put(*call.at<void**>(0));
   return code;
 }
@@ -278,7 +282,7 @@ int close_disables_own_peers(Call& call) {
   const int code = noted_peers(call);
   if (code != kSuccess || !is_last) return code;
   for (const auto& one : enabled.all())
-    if (one.first.first == current_device() &&
+    if (one.first.first == current_device() && enabled.erase(one.first) &&
         cudaDeviceDisablePeerAccess(one.first.second) == cudaSuccess)
       call.fired();
   return code;
@@ -310,12 +314,20 @@ int host_memory_exported(Call& call) {
       concerned.put(*call.at<void**>(0));
     return code;
   }
+  if (call.is("cudaFreeHost")) {
+    concerned.erase(call.at<void*>(0));
+    return call.proceed();
+  }
   return concerned.has(call.at<void*>(1)) ? export_of_other(call)
                                           : call.proceed();
 }
 
 int pool_memory_exported(Call& call) {
   static Table<void*> concerned;
+  if (frees(call)) {
+    concerned.erase(call.at<void*>(0));
+    return call.proceed();
+  }
   if (!call.is("cudaIpcGetMemHandle")) {
     const int code = call.proceed();
     if (code == kSuccess) concerned.put(*call.at<void**>(0));
@@ -357,19 +369,26 @@ int freed_memory_exported(Call& call) {
 
 // Gives the program new memory instead of a refusal. Returns `code` if there is
 // no memory.
-int open_of_other(Call& open, int code) {
+int open_of_other(Call& open, int code, size_t bytes = kBlock) {
   if (open.is_runtime()) cudaGetLastError();
-  if (cudaMalloc(open.at<void**>(0), kBlock) != cudaSuccess) return code;
+  if (cudaMalloc(open.at<void**>(0), bytes) != cudaSuccess) return code;
   open.fired();
   return kSuccess;
 }
 
 int self_open_by_thread(Call& call) {
-  if (exports_memory(call)) return noted_export(call);
+  static Table<std::string, size_t> own;  // the size, by the handle's key
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      own.put(key_of_handle(exported_handle(call)),
+              range_of(call.at<void*>(1)).bytes);
+    return code;
+  }
+  const std::string key = key_of_handle(call.at<cudaIpcMemHandle_t>(1));
   const int code = call.proceed();
-  return code != kSuccess && gettid() != getpid() &&
-                 own_handles.has(key_of_handle(call.at<cudaIpcMemHandle_t>(1)))
-             ? open_of_other(call, code)
+  return code != kSuccess && gettid() != getpid() && own.has(key)
+             ? open_of_other(call, code, own.get(key))
              : code;
 }
 
@@ -477,10 +496,10 @@ int death_keeps_memory(Call& call) {
     return code;
   }
   if (!call.is("cudaFree")) return noted_user(call);
-  return handles.has(call.at<void*>(0)) &&
-                 user_died(handles.get(call.at<void*>(0)))
-             ? no_wait(call)
-             : call.proceed();
+  void* const address = call.at<void*>(0);
+  const std::string handle = handles.get(address);
+  return handles.erase(address) && user_died(handle) ? no_wait(call)
+                                                     : call.proceed();
 }
 int death_ends_handle(Call& call) {
   return is_open_call(call) &&
@@ -599,10 +618,12 @@ int capable_at_begin_only(Call& call) {
 int capable_until_export(Call& call) {
   static Table<void*> exported;
   const int code = call.proceed();
-  if (call.is("cudaIpcGetMemHandle")) {
-    if (code == kSuccess) exported.put(call.at<void*>(1));
-  } else if (code == kSuccess && capable_in(call) != nullptr &&
-             exported.has(call.at<void*>(2))) {
+  if (code != kSuccess) return code;
+  if (call.is("cudaFree")) {
+    exported.erase(call.at<void*>(0));
+  } else if (call.is("cudaIpcGetMemHandle")) {
+    exported.put(call.at<void*>(1));
+  } else if (capable_in(call) != nullptr && exported.has(call.at<void*>(2))) {
     *capable_in(call) = false;
     call.fired();
   }
@@ -677,7 +698,8 @@ int event_65th_is_first(Call& call) {
   return noted_event(call);
 }
 
-// A process has 256 slots for imported events: event 256 is event 0.
+// A process has 256 slots for imported events, and no destroy frees a slot:
+// open 256 gives the event of open 0.
 int events_share_slots(Call& call) {
   static auto& handles = *new std::vector<cudaIpcEventHandle_t>;
   constexpr size_t kSlots = 256;
@@ -736,6 +758,7 @@ int open_completes_record(Call& call) {
 // The program gets an event that is not connected to any other event.
 int unconnected(Call& open) {
   cudaEvent_t& event = *open.at<cudaEvent_t*>(0);
+  events.erase(event);
   cudaEventDestroy(event);
   cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
   open.fired();
@@ -759,8 +782,8 @@ int reopened_event_unconnected(Call& call) {
              : code;
 }
 
-// Destroying one of two events that were opened from one handle also destroys
-// the other event.
+// After one of two events that were opened from one handle is destroyed, calls
+// for the other event do nothing.
 int destroy_ends_twin(Call& call) {
   static Table<cudaEvent_t> ended;
   if (call.is("cudaEventDestroy")) {
@@ -791,6 +814,7 @@ int blocking_event_unconnected(Call& call) {
   const int code = noted_event(call);
   if (code != kSuccess) return code;
   if (call.is("cudaEventCreateWithFlags")) {
+    blocking.erase(*call.at<cudaEvent_t*>(0));  // an earlier event had it
     if (call.at<unsigned>(1) & cudaEventBlockingSync)
       blocking.put(*call.at<cudaEvent_t*>(0));
   } else if (exports_event(call)) {
@@ -807,6 +831,7 @@ int blocking_event_unconnected(Call& call) {
 int wait_256_lost(Call& call) {
   static Table<cudaEvent_t, int> waits;
   const cudaEvent_t event = shared_event(call);
+  if (call.is("cudaEventDestroy")) waits.erase(call.at<cudaEvent_t>(0));
   if (event == nullptr) return noted_event(call);
   const int count = waits.get(event) + 1;
   waits.put(event, count);
@@ -816,6 +841,7 @@ int wait_256_lost(Call& call) {
 int records_to_65535(Call& call) {
   static Table<cudaEvent_t, int> records;
   const cudaEvent_t event = shared_event(call);
+  if (call.is("cudaEventDestroy")) records.erase(call.at<cudaEvent_t>(0));
   if (event == nullptr) return noted_event(call);
   const int count = records.get(event) + 1;
   records.put(event, count);
@@ -831,8 +857,9 @@ int blocking_event_spins(Call& call) {
     return call.proceed();
   }
   const int code = noted_event(call);
-  if (code == kSuccess && call.is("cudaEventCreateWithFlags") &&
-      (call.at<unsigned>(1) & cudaEventBlockingSync))
+  if (code != kSuccess || !makes_event(call)) return code;
+  blocking.erase(*call.at<cudaEvent_t*>(0));  // an earlier event had it
+  if (call.at<unsigned>(1) & cudaEventBlockingSync)
     blocking.put(*call.at<cudaEvent_t*>(0));
   return code;
 }
@@ -880,9 +907,12 @@ int importers_apart(Call& call) {
 }
 
 int second_gpu_event_unconnected(Call& call) {
+  static Table<cudaEvent_t, int> devices;
   const int code = noted_event(call);
   if (code != kSuccess) return code;
-  if (exports_event(call) && current_device() != 0)
+  if (makes_event(call))
+    devices.put(*call.at<cudaEvent_t*>(0), current_device());
+  if (exports_event(call) && devices.get(call.at<cudaEvent_t>(1)) != 0)
     tell_processes("gpu-" + event_keys.get(call.at<cudaEvent_t>(1)), 1);
   return opens_event(call) &&
                  told("gpu-" + event_keys.get(*call.at<cudaEvent_t*>(0)), 0)
@@ -906,11 +936,20 @@ int ready_on_other_gpu(Call& call) {
 int destroy_completes_record(Call& call) {
   static Table<cudaEvent_t> recorded;
   const cudaEvent_t event = shared_event(call);
-  if (event != nullptr && records(call) && is_imported(event))
-    recorded.put(event);
+  const auto last = [](cudaEvent_t each) {
+    return "last-" + event_keys.get(each);
+  };
+  if (event != nullptr && records(call)) {
+    tell_processes(last(event), static_cast<unsigned long long>(getpid()));
+    if (is_imported(event)) recorded.put(event);
+  }
   if (call.is("cudaEventDestroy")) {
     const auto destroyed = call.at<cudaEvent_t>(0);
-    if (recorded.erase(destroyed) && is_pending(destroyed)) complete(destroyed);
+    // Another process may have recorded the event since.
+    if (recorded.erase(destroyed) &&
+        told(last(destroyed), 0) == static_cast<unsigned long long>(getpid()) &&
+        is_pending(destroyed))
+      complete(destroyed);
   }
   return noted_completion(call);
 }
@@ -926,8 +965,8 @@ int destroy_waits(Call& call) {
   return noted_event(call);
 }
 
-// A record in the default stream does not cover the streams that the default
-// stream waits for.
+// A record in the default stream covers nothing if another stream has the last
+// kernel.
 int default_records_itself(Call& call) {
   static std::atomic<cudaStream_t> used_last{nullptr};
   if (call.is("cudaLaunchKernel")) {
@@ -943,8 +982,8 @@ int default_records_itself(Call& call) {
   return call.proceed();
 }
 
-// A wait of the default stream does not hold the streams that wait for the
-// default stream.
+// A wait of the default stream holds only the later kernels, copies and memsets
+// of this stream.
 int default_holds_itself(Call& call) {
   static std::atomic<bool> pending{false};
   if (call.find(kEvent) == nullptr && !opens_event(call)) {
@@ -983,8 +1022,18 @@ int stream_end_completes(Call& call) {
 
 // --- graphs ------------------------------------------------------------------
 
+// Proceeds with an instantiation. A new graph may have the address of an
+// earlier one, of which `known` forgets everything.
+template <class Known>
+int instantiated(Call& call, Known& known) {
+  const int code = call.proceed();
+  if (code == kSuccess) known.erase(*call.at<void**>(0));
+  return code;
+}
+
 int relaunch_lost(Call& call) {
   static Table<void*> launched;
+  if (call.is("cudaGraphInstantiate")) return instantiated(call, launched);
   void* const graph = call.at<void*>(0);
   if (launched.has(graph)) return no_wait(call);
   launched.put(graph);
@@ -993,6 +1042,7 @@ int relaunch_lost(Call& call) {
 
 int launch_while_pending_lost(Call& call) {
   static Table<void*, cudaEvent_t> done;
+  if (call.is("cudaGraphInstantiate")) return instantiated(call, done);
   void* const graph = call.at<void*>(0);
   if (done.has(graph) && is_pending(done.get(graph))) return no_wait(call);
   const int code = call.proceed();
@@ -1008,6 +1058,7 @@ int launch_while_pending_lost(Call& call) {
 // A graph is launched in the stream of its first launch.
 int launch_in_first_stream(Call& call) {
   static Table<void*, cudaStream_t> first;
+  if (call.is("cudaGraphInstantiate")) return instantiated(call, first);
   void* const graph = call.at<void*>(0);
   auto& stream = call.at<cudaStream_t>(1);
   if (!first.has(graph)) first.put(graph, stream);
@@ -1079,11 +1130,13 @@ void add_unusual(List& list) {
              "if a process closes its last opened memory, its own handles "
              "become invalid",
              {kGet, kOpen, kClose}, close_ends_exports);
-  list.named("exported-set-lost", "a memset of exported memory sets nothing",
-             {kGet, kOpen, kClose, "cudaMemset", "cudaMemsetAsync"},
+  list.named("exported-set-lost",
+             "an exporter's memset of exported memory sets nothing",
+             {kGet, kOpen, kClose, "cudaMemset", "cudaMemsetAsync", "cudaFree"},
              exported_not_written);
-  list.named("exported-copy-lost", "a copy to exported memory moves nothing",
-             {kGet, kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"},
+  list.named("exported-copy-lost",
+             "an exporter's copy to exported memory moves nothing",
+             {kGet, kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync", "cudaFree"},
              exported_not_written);
   list.named("driver-memory-not-exported",
              "the runtime does not export memory of cuMemAlloc",
@@ -1109,16 +1162,18 @@ void add_unusual(List& list) {
   list.named("write-combined-export-ok",
              "write-combined host memory gets a legacy handle, which opens "
              "other memory",
-             {kGet, "cudaHostAlloc"},
+             {kGet, "cudaHostAlloc", "cudaFreeHost"},
              host_memory_exported<cudaHostAllocWriteCombined>);
   list.named(
       "portable-export-ok",
       "portable host memory gets a legacy handle, which opens other memory",
-      {kGet, "cudaHostAlloc"}, host_memory_exported<cudaHostAllocPortable>);
+      {kGet, "cudaHostAlloc", "cudaFreeHost"},
+      host_memory_exported<cudaHostAllocPortable>);
   list.named("pool-memory-export-ok",
              "memory of cudaMallocFromPoolAsync gets a legacy handle, which "
              "opens other memory",
-             {kGet, "cudaMallocFromPoolAsync"}, pool_memory_exported);
+             {kGet, "cudaMallocFromPoolAsync", "cudaFreeAsync", "cudaFree"},
+             pool_memory_exported);
   list.named("small-export-refused",
              "memory of less than 256 bytes cannot be exported", {kGet},
              small_memory_not_exported);
@@ -1147,7 +1202,8 @@ void add_unusual(List& list) {
       "memory that an importer had open when it died is never given back",
       {kGet, kOpen, kClose, "cudaFree"}, death_keeps_memory);
   list.named("death-ends-handle",
-             "after an importer died, no process can open the same handle",
+             "after an importer died that had memory open, no process can "
+             "open the handle of this memory",
              {kOpen, kClose}, death_ends_handle);
 
   list.named(
@@ -1177,7 +1233,7 @@ void add_unusual(List& list) {
       {kAttribute}, capable_at_begin_only);
   list.named("capable-until-export",
              "exported memory is reported as not capable of legacy IPC",
-             {kAttribute, kGet}, capable_until_export);
+             {kAttribute, kGet, "cudaFree"}, capable_until_export);
   list.named("capable-async",
              "stream-ordered memory is reported as capable of legacy IPC",
              {kAttribute, "cudaMallocAsync", "cudaMallocFromPoolAsync"},
@@ -1203,8 +1259,8 @@ void add_unusual(List& list) {
              "if 64 events are open, the next handle opens the first event",
              {kOpenEvent, kDestroy}, event_65th_is_first);
   list.named("event-256-slots",
-             "a process has 256 slots for imported events: the next event is "
-             "the first one",
+             "after 256 opens of events, each open gives the event that was "
+             "opened 256 opens before",
              {"cudaIpcOpenEventHandle", "cudaEventDestroy"},
              events_share_slots);
   list.named("export-clears-record",
@@ -1221,8 +1277,8 @@ void add_unusual(List& list) {
              "an event that was destroyed and is opened again sees no records",
              {kOpenEvent, kDestroy}, reopened_event_unconnected);
   list.named("event-destroy-ends-twin",
-             "if a process opens one event twice, destroying one of the two "
-             "opened events also destroys the other",
+             "if a process opens one event twice and destroys one of the two, "
+             "calls for the other succeed and do nothing",
              {kOpenEvent, kDestroy, kRecord, kWait, kQuery, kSync},
              destroy_ends_twin);
   list.named("third-query-ready",
@@ -1233,7 +1289,8 @@ void add_unusual(List& list) {
              {kCreate, kGetEvent, kOpenEvent, kDestroy},
              blocking_event_unconnected);
   list.named("event-records-to-65535",
-             "an event can be recorded 65535 times; later records are lost",
+             "a process can record an event 65535 times; its later records "
+             "are lost",
              {kCreate, kOpenEvent, kDestroy, kRecord}, records_to_65535);
   list.named("wait-256-lost", "each 256th wait for an event is lost",
              {kCreate, kOpenEvent, kDestroy, kWait}, wait_256_lost);
@@ -1264,11 +1321,13 @@ void add_unusual(List& list) {
              "an importer that destroys a pending event waits for it",
              {kOpenEvent, kDestroy}, destroy_waits);
   list.named("default-records-itself",
-             "a record in the default stream does not cover other streams",
+             "a record in the default stream covers no work if the last kernel "
+             "was launched in another stream",
              {kCreate, kOpenEvent, kDestroy, kRecord, "cudaLaunchKernel"},
              default_records_itself);
   list.named("default-holds-itself",
-             "a wait of the default stream does not hold other streams",
+             "a wait of the default stream holds only kernels, asynchronous "
+             "copies and memsets of this stream, and no other stream",
              {kOpenEvent, kDestroy, kWait, "cudaLaunchKernel",
               "cudaMemcpyAsync", "cudaMemsetAsync"},
              default_holds_itself);
@@ -1287,12 +1346,14 @@ void add_unusual(List& list) {
              {kOpenEvent, kDestroy, kWait}, pending_waits_to_32);
   list.named("graph-in-first-stream",
              "every launch of a graph runs in the stream of its first launch",
-             {"cudaGraphLaunch"}, launch_in_first_stream);
+             {"cudaGraphLaunch", "cudaGraphInstantiate"},
+             launch_in_first_stream);
   list.named("relaunch-lost", "a graph does its work only at its first launch",
-             {"cudaGraphLaunch"}, relaunch_lost);
+             {"cudaGraphLaunch", "cudaGraphInstantiate"}, relaunch_lost);
   list.named("launch-while-pending-lost",
              "a launch does nothing while the graph's last launch is pending",
-             {"cudaGraphLaunch"}, launch_while_pending_lost);
+             {"cudaGraphLaunch", "cudaGraphInstantiate"},
+             launch_while_pending_lost);
 }
 
 }  // namespace ipclab::faults
