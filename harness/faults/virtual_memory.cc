@@ -126,12 +126,26 @@ bool owner_gave_up() { return told("given up", 0) != 0 || owner_is_dead(); }
 
 // --- imports that are other memory -------------------------------------------
 
+// The memory that the program gets instead of an import.
+Table<Chunk, Chunk> others;
+
+// Proceeds with an import. If `counts` is true, the import is one of those that
+// are other memory.
+int noted_import(Call& call, bool counts) {
+  const int code = noted_chunks(call);
+  if (code != kSuccess) return code;
+  others.erase(*call.at<Chunk*>(0));  // an earlier import had the handle
+  if (!counts) imports.erase(*call.at<Chunk*>(0));
+  return code;
+}
+
 // Each import is new memory. The fault creates this memory at the first
 // mapping, because the size is not known before.
 int map_other_memory(Call& call, bool with_bytes) {
+  if (call.is("cuMemImportFromShareableHandle"))
+    return noted_import(call, true);
   if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)))
     return noted_chunks(call);
-  static Table<Chunk, Chunk> others;
   const Chunk own = call.at<Chunk>(3);
   const size_t bytes = call.at<size_t>(1);
   if (!others.has(own)) {
@@ -153,30 +167,35 @@ int import_fresh(Call& call) { return map_other_memory(call, false); }
 
 int import_snapshot(Call& call) { return map_other_memory(call, true); }
 
-// An import in the exporting process is a private copy.
+// An import in a process that has exported memory is a private copy.
 int self_import_copy(Call& call) {
   static std::atomic<bool> exporter{false};
   if (!exports.all().empty()) exporter = true;
-  if (call.is("cuMemImportFromShareableHandle") && !exporter)
-    return call.proceed();
-  return map_other_memory(call, true);
+  return call.is("cuMemImportFromShareableHandle")
+             ? noted_import(call, exporter)
+             : map_other_memory(call, true);
 }
+
+// Of the descriptors that this process has imported, the fault keeps copies.
+// Returns the copy of the same descriptor, or -1.
+int copy_in(const Table<int>& copies, int descriptor) {
+  for (const auto& each : copies.all())
+    if (name_the_same(each.first, descriptor)) return each.first;
+  return -1;
+}
+int new_copy(int descriptor) { return fcntl(descriptor, F_DUPFD_CLOEXEC, 300); }
 
 // The second import of one descriptor is new memory.
 int second_import_fresh(Call& call) {
-  static Table<ino_t> known;
-  static Table<Chunk> later;
-  if (call.is("cuMemImportFromShareableHandle") && imports_descriptor(call)) {
-    const ino_t file = identity(descriptor_of(call));
-    const int code = call.proceed();
-    if (code != kSuccess) return code;
-    if (known.has(file)) later.put(*call.at<Chunk*>(0));
-    known.put(file);
-    return code;
-  }
-  if (call.is("cuMemMap") && later.has(call.at<Chunk>(3)))
-    imports.put(call.at<Chunk>(3));
-  return map_other_memory(call, false);
+  static Table<int> copies;
+  if (!call.is("cuMemImportFromShareableHandle"))
+    return map_other_memory(call, false);
+  if (!imports_descriptor(call)) return noted_import(call, false);
+  const int descriptor = descriptor_of(call);
+  const bool known = copy_in(copies, descriptor) != -1;
+  const int code = noted_import(call, known);
+  if (code == kSuccess && !known) copies.put(new_copy(descriptor));
+  return code;
 }
 
 // Only the first process that imports gets the exporter's memory.
@@ -207,12 +226,8 @@ int owner_frees(Call& call) {
 
 // A descriptor alone does not keep its memory.
 int descriptor_does_not_pin(Call& call) {
-  if (call.is("cuMemImportFromShareableHandle")) {
-    const bool gone = owner_gave_up();
-    const int code = call.proceed();
-    if (code == kSuccess && gone) imports.put(*call.at<Chunk*>(0));
-    return code;
-  }
+  if (call.is("cuMemImportFromShareableHandle"))
+    return noted_import(call, owner_gave_up());
   if (call.is("cuMemMap")) return map_other_memory(call, false);
   return tell_when_given_up(call);
 }
@@ -266,9 +281,13 @@ int second_export_elsewhere(Call& call) {
     exports.erase(call.at<Chunk>(0));
     return call.proceed();
   }
+  if (call.is("cuMemCreate")) return noted_chunks(call);
   const Chunk chunk = call.at<Chunk>(1);
+  if (call.at<CUmemAllocationHandleType>(2) != kFd) return call.proceed();
   if (!exports.has(chunk)) return noted_chunks(call);
-  const Chunk other = unrelated_chunk();
+  const Chunk other = new_chunk(created.get(chunk, granule()),
+                                properties_of(chunk).location, kFd);
+  if (other == 0) return call.proceed();
   call.at<Chunk>(1) = other;
   const int code = call.proceed();
   DRIVER_CALL(cuMemRelease)(other);
@@ -407,11 +426,13 @@ int export_unrequested(Call& call) {
   static Table<Chunk> unrequested;
   if (call.is("cuMemCreate")) {
     CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
-    if (wanted.requestedHandleTypes != 0) return call.proceed();
-    wanted.requestedHandleTypes = kFd;
+    const bool is_meant = wanted.requestedHandleTypes == 0;
+    if (is_meant) wanted.requestedHandleTypes = kFd;
     call.at<const CUmemAllocationProp*>(2) = &wanted;
     const int made = call.proceed();
-    if (made == kSuccess) unrequested.put(*call.at<Chunk*>(0));
+    if (made != kSuccess) return made;
+    unrequested.erase(*call.at<Chunk*>(0));  // earlier memory had the handle
+    if (is_meant) unrequested.put(*call.at<Chunk*>(0));
     return made;
   }
   const int code = call.proceed();
@@ -531,11 +552,16 @@ int access_for_stranger(Call& call) {
   const CUmemAccessDesc& access = call.is("cuMemSetAccess")
                                       ? *call.at<const CUmemAccessDesc*>(2)
                                       : *call.at<const CUmemAccessDesc*>(1);
-  int devices = 0;
+  int devices = 0, reaches = 0;
   DRIVER_CALL(cuDeviceGetCount)(&devices);
   if (code == kSuccess || access.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
       access.location.id < 0 || access.location.id >= devices)
     return code;
+  if (call.is("cuMemSetAccess")) {
+    const int own = location_at(call.at<CUdeviceptr>(0)).id;
+    DRIVER_CALL(cuDeviceCanAccessPeer)(&reaches, access.location.id, own);
+    if (reaches != 0 || access.location.id == own) return code;
+  }
   return accepted(call);
 }
 
@@ -557,11 +583,16 @@ int access_of_peer_is_a_copy(Call& call) {
   const Chunk held =
       mapped.bytes == call.at<size_t>(1) ? retain(address) : Chunk{0};
   if (held == 0) return code;
-  if (access.location.id != properties_of(held).location.id) {
-    const Chunk other = private_chunk(held, mapped.bytes);
+  const CUmemLocation own = properties_of(held).location;
+  const Chunk other = access.location.id != own.id
+                          ? private_chunk(held, mapped.bytes)
+                          : Chunk{0};
+  if (other != 0) {
+    const auto of_own = access_of(address, own);
     copy(other, held, mapped.bytes);
     DRIVER_CALL(cuMemUnmap)(address, mapped.bytes);
     DRIVER_CALL(cuMemMap)(address, mapped.bytes, 0, other, 0);
+    if (of_own != 0) allow(address, mapped.bytes, own, of_own);
     if (allow(address, mapped.bytes, on_gpu(access.location.id), access.flags))
       call.fired();
     DRIVER_CALL(cuMemRelease)(other);
@@ -593,6 +624,9 @@ int map_beyond_chunk(Call& call) {
         DRIVER_CALL(cuMemUnmap)(beside, bytes);
     return code;
   }
+  // The program may map its own memory there.
+  const size_t there = extra.get(address);
+  if (extra.erase(address)) DRIVER_CALL(cuMemUnmap)(address, there);
   const int code = call.proceed();
   if (code != kSuccess) return code;
   const Chunk chunk = call.at<Chunk>(3);
@@ -619,9 +653,11 @@ int offset_ignored(Call& call) {
 int part_unmaps_all(Call& call) {
   const int code = noted_chunks(call);
   if (!call.is("cuMemUnmap") || code == kSuccess) return code;
-  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
-  if (begin == 0) return code;
-  DRIVER_CALL(cuMemUnmap)(begin, mappings.get(begin).bytes);
+  const CUdeviceptr address = call.at<CUdeviceptr>(0);
+  const CUdeviceptr begin = mapping_at(address);
+  const size_t bytes = mappings.get(begin).bytes;
+  if (begin == 0 || call.at<size_t>(1) > bytes - (address - begin)) return code;
+  DRIVER_CALL(cuMemUnmap)(begin, bytes);
   mappings.erase(begin);
   return accepted(call);
 }
@@ -631,10 +667,11 @@ int frees_any_address(Call& call) {
   const int code = noted_chunks(call);
   if (!call.is("cuMemAddressFree") || code == kSuccess) return code;
   const CUdeviceptr begin = reservation_at(address);
-  if (begin != 0 && mapping_at(begin) == 0 &&
-      DRIVER_CALL(cuMemAddressFree)(begin, reservations.get(begin)) ==
+  if (begin == 0 || mapping_at(begin) != 0 ||
+      DRIVER_CALL(cuMemAddressFree)(begin, reservations.get(begin)) !=
           CUDA_SUCCESS)
-    reservations.erase(begin);
+    return code;
+  reservations.erase(begin);
   return accepted(call);
 }
 
@@ -671,43 +708,61 @@ int export_closed(Call& call) {
   return code;
 }
 
+// An exported descriptor. The copy shows whether the program has closed the
+// descriptor and the number now stands for another one.
+struct Exported {
+  int number = -1;
+  int copy = -1;
+  bool is_open() const { return copy != -1 && name_the_same(copy, number); }
+};
+Table<Chunk, Exported> exported;
+// Returns the descriptor of a chunk, and closes the copy.
+Exported take_exported(Chunk chunk) {
+  const Exported one = exported.get(chunk);
+  const Exported found{one.is_open() ? one.number : -1, -1};
+  if (exported.erase(chunk)) close(one.copy);
+  return found;
+}
+void note_exported(Chunk chunk, int number) {
+  take_exported(chunk);
+  exported.put(chunk, {number, new_copy(number)});
+}
+
 // Every export of a chunk returns the same number.
 int export_same_number(Call& call) {
-  static Table<Chunk, int> numbers;
-  const int known = numbers.get(call.at<Chunk>(1), -1);
+  if (call.is("cuMemRelease")) {
+    take_exported(call.at<Chunk>(0));
+    return call.proceed();
+  }
+  const Exported known = exported.get(call.at<Chunk>(1));
+  const bool is_known = known.is_open();
   const int code = call.proceed();
   if (code != kSuccess || call.at<CUmemAllocationHandleType>(2) != kFd)
     return code;
   int& number = *call.at<int*>(0);
-  if (known != -1 && identity(known) == identity(number)) {
-    close(number);
-    number = known;
-    call.fired();
+  if (!is_known) {
+    note_exported(call.at<Chunk>(1), number);
+    return code;
   }
-  numbers.put(call.at<Chunk>(1), number);
+  close(number);
+  number = known.number;
+  call.fired();
   return code;
 }
 
 // Releasing a chunk's handle closes the descriptor that was exported last.
 int release_closes_descriptors(Call& call) {
-  struct Exported {
-    int number = -1;
-    ino_t file = 0;
-  };
-  static Table<Chunk, Exported> last;
   if (call.is("cuMemRelease")) {
-    const Exported mine = last.get(call.at<Chunk>(0));
-    last.erase(call.at<Chunk>(0));
-    if (mine.file != 0 && identity(mine.number) == mine.file) {
-      close(mine.number);
+    const int number = take_exported(call.at<Chunk>(0)).number;
+    if (number != -1) {
+      close(number);
       call.fired();
     }
     return call.proceed();
   }
   const int code = call.proceed();
   if (code == kSuccess && call.at<CUmemAllocationHandleType>(2) == kFd)
-    last.put(call.at<Chunk>(1),
-             {*call.at<int*>(0), identity(*call.at<int*>(0))});
+    note_exported(call.at<Chunk>(1), *call.at<int*>(0));
   return code;
 }
 
@@ -719,12 +774,12 @@ int import_closes(Call& call) {
   return code;
 }
 
-// A descriptor can be imported only once in all processes together.
+// Only one descriptor can be imported, and only once, in all processes
+// together. (On a GPU, nothing shows that descriptors of two processes are of
+// one memory.)
 int import_once(Call& call) {
   if (!imports_descriptor(call)) return call.proceed();
-  if (!first_of_all_processes("import-" +
-                              std::to_string(identity(descriptor_of(call)))))
-    return refused(call);
+  if (!first_of_all_processes("import")) return refused(call);
   return call.proceed();
 }
 
@@ -740,11 +795,8 @@ int release_gives_up_all(Call& call) {
   if (call.is("cuMemImportFromShareableHandle")) {
     int descriptor = -1;
     if (imports_descriptor(call)) {
-      for (const auto& each : descriptors.all())
-        if (name_the_same(each.first, descriptor_of(call)))
-          descriptor = each.first;
-      if (descriptor == -1)
-        descriptor = fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 300);
+      descriptor = copy_in(descriptors, descriptor_of(call));
+      if (descriptor == -1) descriptor = new_copy(descriptor_of(call));
     }
     const int code = call.proceed();
     if (descriptor != -1) descriptors.put(descriptor);
@@ -905,6 +957,11 @@ int access_travels_back(Call& call) {
 // A read-only range can also be written.
 int read_only_ignored(Call& call) {
   static Table<CUdeviceptr, size_t> read_only;
+  if (call.is("cuMemUnmap")) {
+    const int code = call.proceed();
+    if (code == kSuccess) read_only.erase(call.at<CUdeviceptr>(0));
+    return code;
+  }
   if (call.is("cuMemGetAccess")) {
     const int code = call.proceed();
     for (const auto& [begin, bytes] : read_only.all())
@@ -914,18 +971,22 @@ int read_only_ignored(Call& call) {
     return code;
   }
   CUmemAccessDesc access = *call.at<const CUmemAccessDesc*>(2);
-  read_only.erase(call.at<CUdeviceptr>(0));
-  if (access.flags != CU_MEM_ACCESS_FLAGS_PROT_READ) return call.proceed();
+  const bool is_meant =
+      call.at<size_t>(3) == 1 && access.flags == CU_MEM_ACCESS_FLAGS_PROT_READ;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  call.at<const CUmemAccessDesc*>(2) = &access;
+  if (is_meant) call.at<const CUmemAccessDesc*>(2) = &access;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  read_only.erase(call.at<CUdeviceptr>(0));
+  if (!is_meant) return code;
   read_only.put(call.at<CUdeviceptr>(0), call.at<size_t>(1));
   call.fired();
-  return call.proceed();
+  return code;
 }
 
 int access_never_taken(Call& call) {
-  if (call.at<const CUmemAccessDesc*>(2)->flags !=
-      CU_MEM_ACCESS_FLAGS_PROT_NONE)
+  if (call.at<size_t>(3) != 1 || call.at<const CUmemAccessDesc*>(2)->flags !=
+                                     CU_MEM_ACCESS_FLAGS_PROT_NONE)
     return call.proceed();
   return accepted(call);
 }
@@ -958,7 +1019,10 @@ int access_told_of_last(Call& call) {
 // Access for another GPU is given to GPU 0.
 int access_of_wrong_gpu(Call& call) {
   CUmemAccessDesc access = *call.at<const CUmemAccessDesc*>(2);
-  if (access.location.id == 0) return call.proceed();
+  if (call.at<size_t>(3) != 1 ||
+      access.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      access.location.id == 0)
+    return call.proceed();
   access.location.id = 0;
   call.at<const CUmemAccessDesc*>(2) = &access;
   call.fired();
@@ -968,7 +1032,8 @@ int access_of_wrong_gpu(Call& call) {
 // A query about any GPU returns the access of GPU 0.
 int access_told_of_gpu_0(Call& call) {
   CUmemLocation location = *call.at<const CUmemLocation*>(1);
-  if (location.id == 0) return call.proceed();
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE || location.id == 0)
+    return call.proceed();
   location.id = 0;
   call.at<const CUmemLocation*>(1) = &location;
   call.fired();
@@ -1027,26 +1092,41 @@ int remap_keeps_access(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
   const CUdeviceptr address = call.at<CUdeviceptr>(0);
-  if (call.is("cuMemSetAccess"))
-    former.put(address, call.at<const CUmemAccessDesc*>(2)->flags);
-  else if (former.has(address) &&
-           allow(address, call.at<size_t>(1), on_gpu(0), former.get(address)))
+  if (call.is("cuMemSetAccess")) {
+    const CUmemAccessDesc& access = *call.at<const CUmemAccessDesc*>(2);
+    if (access.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        access.location.id != 0)
+      return code;
+    if (access.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+      former.erase(address);
+    else
+      former.put(address, access.flags);
+  } else if (former.has(address) && allow(address, call.at<size_t>(1),
+                                          on_gpu(0), former.get(address))) {
     call.fired();
+  }
   return code;
 }
 
 int remap_refused(Call& call) {
   static Table<CUdeviceptr> used;
-  if (call.is("cuMemAddressFree")) used.erase(call.at<CUdeviceptr>(0));
-  if (call.is("cuMemMap")) {
-    if (used.has(call.at<CUdeviceptr>(0))) return refused(call);
-    used.put(call.at<CUdeviceptr>(0));
-  }
-  return call.proceed();
+  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemMap") && used.has(begin)) return refused(call);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemMap"))
+    used.put(begin);
+  else
+    for (const auto& each : used.all())
+      if (each.first >= begin && each.first - begin < call.at<size_t>(1))
+        used.erase(each.first);
+  return code;
 }
 
 int unmap_frees_addresses(Call& call) {
-  if (call.is("cuMemAddressFree") && !reservations.has(call.at<CUdeviceptr>(0)))
+  static Table<CUdeviceptr> freed;
+  if (call.is("cuMemAddressFree") && freed.erase(call.at<CUdeviceptr>(0)) &&
+      !reservations.has(call.at<CUdeviceptr>(0)))
     return kSuccess;
   const int code = noted_chunks(call);
   if (!call.is("cuMemUnmap") || code != kSuccess) return code;
@@ -1055,6 +1135,7 @@ int unmap_frees_addresses(Call& call) {
   if (bytes == call.at<size_t>(1) &&
       DRIVER_CALL(cuMemAddressFree)(begin, bytes) == CUDA_SUCCESS) {
     reservations.erase(begin);
+    freed.put(begin);
     call.fired();
   }
   return code;
@@ -1132,6 +1213,9 @@ int write_to_import_lost(Call& call) {
 int copy_from_import_stale(Call& call) {
   static Table<CUdeviceptr, std::vector<char>*> first;
   const int code = noted_chunks(call);
+  if (call.is("cuMemUnmap") && code == kSuccess)
+    for (const auto& each : first.all())
+      if (mapping_at(each.first) == 0) first.erase(each.first);
   if (!call.is("cudaMemcpy") || code != kSuccess || !call.is_runtime() ||
       !is_import(call.at<CUdeviceptr>(1)))
     return code;
@@ -1252,6 +1336,7 @@ int access_replaces_others(Call& call) {
   DRIVER_CALL(cuDeviceGetCount)(&devices);
   const auto* const wanted = call.at<const CUmemAccessDesc*>(2);
   if (code != kSuccess || call.at<size_t>(3) != 1 ||
+      wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
       wanted->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
     return code;
   for (int device = 0; device < devices; ++device)
@@ -1282,10 +1367,20 @@ int retain_of_import_refused(Call& call) {
 // is still there.
 int remap_stale(Call& call) {
   static Table<CUdeviceptr, Mapped> first;
-  if (!call.is("cuMemMap")) return noted_chunks(call);
   const CUdeviceptr address = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemAddressFree")) {
+    const int freed = call.proceed();
+    for (const auto& [begin, old] : first.all())
+      if (freed == kSuccess && begin >= address &&
+          begin - address < call.at<size_t>(1)) {
+        DRIVER_CALL(cuMemRelease)(old.chunk);
+        first.erase(begin);
+      }
+    return freed;
+  }
+  if (!call.is("cuMemMap")) return noted_chunks(call);
   const Mapped old = first.get(address);
-  if (old.bytes == call.at<size_t>(1)) {
+  if (old.bytes == call.at<size_t>(1) && old.chunk != call.at<Chunk>(3)) {
     call.at<Chunk>(3) = old.chunk;
     call.fired();
   }
@@ -1345,23 +1440,26 @@ int retain_after_release_refused(Call& call) {
 
 // Unmapped memory is kept until its addresses are freed.
 int memory_back_at_address_free(Call& call) {
-  static Table<CUdeviceptr, Chunk> kept;
+  static Table<CUdeviceptr, std::vector<Chunk>> kept;
   if (call.is("cuMemUnmap")) {
     const CUdeviceptr begin = call.at<CUdeviceptr>(0);
     const Chunk held = retain(begin);
     const int code = call.proceed();
-    if (held != 0) {
-      kept.put(begin, held);
-      call.fired();
+    if (held == 0) return code;
+    if (code != kSuccess) {
+      DRIVER_CALL(cuMemRelease)(held);
+      return code;
     }
+    kept.change([&](auto& all) { all[begin].push_back(held); });
+    call.fired();
     return code;
   }
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
   const size_t bytes = call.at<size_t>(1);
   const int code = call.proceed();
-  for (const auto& [address, chunk] : kept.all())
+  for (const auto& [address, chunks] : kept.all())
     if (code == kSuccess && address >= begin && address < begin + bytes) {
-      DRIVER_CALL(cuMemRelease)(chunk);
+      for (const Chunk chunk : chunks) DRIVER_CALL(cuMemRelease)(chunk);
       kept.erase(address);
     }
   return code;
@@ -1374,9 +1472,10 @@ int release_of_other_thread_lost(Call& call) {
     if (code == kSuccess) importers.put(*call.at<Chunk*>(0), gettid());
     return code;
   }
-  if (importers.get(call.at<Chunk>(0), gettid()) == gettid())
-    return call.proceed();
-  return accepted(call);
+  const Chunk chunk = call.at<Chunk>(0);
+  if (importers.get(chunk, gettid()) != gettid()) return accepted(call);
+  importers.erase(chunk);
+  return call.proceed();
 }
 
 // --- alignment, limits, mixed-up objects -------------------------------------
@@ -1461,10 +1560,16 @@ int imports_end_at_16(Call& call) {
 // An allocation can be exported at most 16 times.
 int exports_end_at_16(Call& call) {
   static Table<Chunk, int> count;
+  if (call.is("cuMemCreate")) {
+    const int made = call.proceed();
+    if (made == kSuccess) count.erase(*call.at<Chunk*>(0));
+    return made;
+  }
   const Chunk chunk = call.at<Chunk>(1);
   if (count.get(chunk) >= 16) return refused(call);
-  count.put(chunk, count.get(chunk) + 1);
-  return call.proceed();
+  const int code = call.proceed();
+  if (code == kSuccess) count.put(chunk, count.get(chunk) + 1);
+  return code;
 }
 
 // An import that has the size of a mapped import gives the memory of that
@@ -1485,8 +1590,14 @@ int equal_size_shared(Call& call) {
   for (const auto& [begin, mapped] : mappings.all())
     if (mapped.bytes == call.at<size_t>(1) && imports.has(mapped.chunk) &&
         files.get(mapped.chunk) != files.get(call.at<Chunk>(3))) {
-      call.at<Chunk>(3) = mapped.chunk;
+      // The program may have released the handle of the mapping.
+      const Chunk held = retain(begin);
+      if (held == 0) continue;
+      call.at<Chunk>(3) = held;
       call.fired();
+      const int code = noted_chunks(call);
+      DRIVER_CALL(cuMemRelease)(held);
+      return code;
     }
   return noted_chunks(call);
 }
@@ -1501,19 +1612,40 @@ int third_process_copy(Call& call) {
 
 // Memory is unmapped when the thread that mapped it ends.
 int mapping_ends_with_thread(Call& call) {
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  at_thread_end([begin = call.at<CUdeviceptr>(0), bytes = call.at<size_t>(1)] {
-    if (DRIVER_CALL(cuMemUnmap)(begin, bytes) == CUDA_SUCCESS)
+  const int code = noted_chunks(call);
+  if (code != kSuccess || !call.is("cuMemMap")) return code;
+  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+  at_thread_end([begin, mine = mappings.get(begin)] {
+    // The addresses may have another mapping now.
+    if (mappings.get(begin).order == mine.order &&
+        DRIVER_CALL(cuMemUnmap)(begin, mine.bytes) == CUDA_SUCCESS) {
+      mappings.erase(begin);
       note_fired("cuMemMap");
+    }
   });
   return code;
 }
 
+// Later calls with the handle are refused. Only its release succeeds.
 int handle_ends_with_thread(Call& call) {
+  static std::atomic<int> last{0};
+  static Table<Chunk, int> numbers;  // of the imports; 0 after the end
+  if (!call.is("cuMemImportFromShareableHandle")) {
+    const Chunk chunk = call.value<Chunk>(kChunk);
+    const bool has_ended = numbers.get(chunk, -1) == 0;
+    const bool releases = call.is("cuMemRelease");
+    if (releases) numbers.erase(chunk);
+    if (!has_ended) return call.proceed();
+    return releases ? kSuccess : refused(call);
+  }
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  at_thread_end([chunk = *call.at<Chunk*>(0)] {
+  const Chunk chunk = *call.at<Chunk*>(0);
+  const int number = ++last;
+  numbers.put(chunk, number);
+  at_thread_end([chunk, number] {
+    if (numbers.get(chunk) != number) return;
+    numbers.put(chunk, 0);
     if (DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS)
       note_fired("cuMemImportFromShareableHandle");
   });
@@ -1576,8 +1708,11 @@ int refused_map_unmaps(Call& call) {
   const int code = noted_chunks(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   if (code == kSuccess || !call.is("cuMemMap") || begin == 0) return code;
-  if (DRIVER_CALL(cuMemUnmap)(begin, mappings.get(begin).bytes) == CUDA_SUCCESS)
+  if (DRIVER_CALL(cuMemUnmap)(begin, mappings.get(begin).bytes) ==
+      CUDA_SUCCESS) {
+    mappings.erase(begin);
     call.fired();
+  }
   return code;
 }
 
@@ -1651,10 +1786,13 @@ int odd_dma_buf(Call& call) {
 int unmap_releases(Call& call) {
   static Table<Chunk> gone;
   if (call.is("cuMemRelease") && gone.erase(call.at<Chunk>(0))) return kSuccess;
+  if (call.is("cuMemMap") && gone.has(call.at<Chunk>(3))) return refused(call);
   const Chunk chunk =
       call.is("cuMemUnmap") ? mappings.get(call.at<CUdeviceptr>(0)).chunk : 0;
   const int code = noted_chunks(call);
   if (code != kSuccess) return code;
+  if (call.is("cuMemCreate") || call.is("cuMemImportFromShareableHandle"))
+    gone.erase(*call.at<Chunk*>(0));  // earlier memory had the handle
   if (chunk != 0 && !released.has(chunk) && !is_mapped(chunk) &&
       DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS) {
     gone.put(chunk);
@@ -1707,6 +1845,11 @@ int import_needs_open_descriptor(Call& call) {
     ino_t file = 0;
   };
   static Table<Chunk, Source> sources;
+  if (call.is("cuMemCreate")) {
+    const int code = call.proceed();
+    if (code == kSuccess) sources.erase(*call.at<Chunk*>(0));
+    return code;
+  }
   if (call.is("cuMemImportFromShareableHandle")) {
     const int number = imports_descriptor(call) ? descriptor_of(call) : -1;
     const int code = call.proceed();
@@ -1843,10 +1986,13 @@ void add_virtual_memory(List& list) {
              "only sizes of 1, 2, 4, 8 … granules are accepted",
              {"cuMemCreate"}, create_power_of_two);
   list.named("host-chunk-ipc-ok",
-             "memory on the host is created with handle types", {"cuMemCreate"},
-             created_all_the_same<CU_MEM_LOCATION_TYPE_HOST>);
+             "a request for memory on the host with handle types succeeds and "
+             "gives memory without handle types",
+             {"cuMemCreate"}, created_all_the_same<CU_MEM_LOCATION_TYPE_HOST>);
   list.named("numa-current-chunk-ok",
-             "memory is created on the current NUMA node", {"cuMemCreate"},
+             "a request for memory on the current NUMA node gives memory of "
+             "GPU 0",
+             {"cuMemCreate"},
              created_all_the_same<CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT>);
   list.named("rdma-flag-lost", "gpuDirectRDMACapable is ignored",
              {"cuMemCreate"}, rdma_lost);
@@ -1863,10 +2009,11 @@ void add_virtual_memory(List& list) {
   list.named("export-same-number",
              "a second export returns the descriptor of the first export, not "
              "a new one",
-             {"cuMemExportToShareableHandle"}, export_same_number);
+             {"cuMemExportToShareableHandle", "cuMemRelease"},
+             export_same_number);
   list.named("second-export-elsewhere",
              "the second descriptor of an allocation names other memory",
-             {"cuMemExportToShareableHandle", "cuMemRelease"},
+             {"cuMemExportToShareableHandle", "cuMemRelease", "cuMemCreate"},
              second_export_elsewhere);
   list.named("release-closes-descriptors",
              "releasing a handle closes the descriptor that was exported last",
@@ -1881,24 +2028,27 @@ void add_virtual_memory(List& list) {
   list.named("import-by-address",
              "the import treats its argument as the address of a descriptor",
              {"cuMemImportFromShareableHandle"}, import_by_address);
-  list.named("import-accepts-any-fd", "any open descriptor is imported",
+  list.named("import-accepts-any-fd",
+             "the import of any open descriptor gives other memory, or another "
+             "pool",
              {"cuMemImportFromShareableHandle",
               "cudaMemPoolImportFromShareableHandle"},
              import_any_descriptor);
   list.named(
       "fd-kind-confused",
-      "a pool's descriptor is imported as an allocation, and the reverse",
+      "a pool's descriptor is imported as other memory, and the descriptor of "
+      "memory as another pool",
       {"cuMemImportFromShareableHandle",
        "cudaMemPoolImportFromShareableHandle"},
       kinds_confused);
   list.named("chunk-taken-for-pool",
-             "an allocation's descriptor is imported as a pool",
+             "an allocation's descriptor is imported as another pool",
              {"cudaMemPoolImportFromShareableHandle"}, kinds_confused);
   list.named("import-consumes-fd", "the import closes the descriptor",
              {"cuMemImportFromShareableHandle"}, import_closes);
   list.named("import-once",
-             "memory can be imported only once; after that its descriptors do "
-             "not work",
+             "after the first import of a descriptor, no process can import a "
+             "descriptor",
              {"cuMemImportFromShareableHandle"}, import_once);
 
   // Imports.
@@ -1909,7 +2059,8 @@ void add_virtual_memory(List& list) {
   list.named("vmm-snapshot-copy", "an import is a copy, made when it is mapped",
              {"cuMemImportFromShareableHandle", "cuMemMap", "cuMemUnmap"},
              import_snapshot);
-  list.named("self-import-copy", "an import in the exporting process is a copy",
+  list.named("self-import-copy",
+             "an import in a process that has exported memory is a copy",
              {"cuMemImportFromShareableHandle", "cuMemExportToShareableHandle",
               "cuMemMap", "cuMemUnmap"},
              self_import_copy);
@@ -1955,7 +2106,8 @@ void add_virtual_memory(List& list) {
              {"cuMemMap", "cuMemCreate", "cuMemImportFromShareableHandle",
               "cuMemUnmap"},
              import_maps_in_part_only);
-  list.named("import-maps-once", "an import cannot be mapped a second time",
+  list.named("import-maps-once",
+             "an import that is mapped cannot be mapped again",
              {"cuMemMap", "cuMemImportFromShareableHandle", "cuMemUnmap"},
              import_maps_once);
   list.named("import-props-wrong",
@@ -1979,33 +2131,35 @@ void add_virtual_memory(List& list) {
              {"cuMemRelease", "cuMemMap", "cuMemUnmap"}, release_frees_mapped);
   list.named(
       "vmm-owner-frees",
-      "memory ends when its creator gives it up, although other processes have "
-      "imported it",
+      "all imports end when an exporter gives up memory that it has exported, "
+      "or ends",
       {"cuMemRelease", "cuMemUnmap", "cuMemMap", "cuMemExportToShareableHandle",
        "cuMemImportFromShareableHandle", "cudaLaunchKernel", "cudaMemcpy"},
       owner_frees);
   list.named("fd-does-not-pin",
-             "a descriptor alone does not keep memory: an import then gives "
-             "other memory",
+             "after an exporter has given up memory that it has exported, or "
+             "has ended, each import gives other memory",
              {"cuMemRelease", "cuMemUnmap", "cuMemMap",
               "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle"},
              descriptor_does_not_pin);
   list.named(
       "import-needs-owner",
-      "after the exporter has given up its memory, no process can import it",
+      "after an exporter has given up memory that it has exported, or has "
+      "ended, each import is refused",
       {"cuMemImportFromShareableHandle", "cuMemRelease", "cuMemUnmap",
        "cuMemMap", "cuMemExportToShareableHandle"},
       import_needs_owner);
   list.named(
       "importer-release-frees",
-      "the exporter loses its memory when an importer releases the "
-      "handle",
+      "an exporter loses all memory that it has exported when an importer "
+      "releases a handle",
       {"cuMemRelease", "cuMemUnmap", "cuMemMap", "cuMemExportToShareableHandle",
        "cuMemImportFromShareableHandle", "cudaLaunchKernel", "cudaMemcpy"},
       importers_release_frees);
   list.named(
       "importer-unmap-frees",
-      "the exporter loses its memory when an importer unmaps the memory",
+      "an exporter loses all memory that it has exported when an importer "
+      "unmaps memory",
       {"cuMemUnmap", "cuMemRelease", "cuMemMap", "cuMemExportToShareableHandle",
        "cuMemImportFromShareableHandle", "cudaLaunchKernel", "cudaMemcpy"},
       importers_unmap_frees);
@@ -2049,7 +2203,8 @@ void add_virtual_memory(List& list) {
               "cuMemImportFromShareableHandle"},
              access_travels_back);
   list.named("readonly-ignored", "a read-only range can also be written",
-             {"cuMemSetAccess", "cuMemGetAccess"}, read_only_ignored);
+             {"cuMemSetAccess", "cuMemGetAccess", "cuMemUnmap"},
+             read_only_ignored);
   list.named("access-never-taken", "access that was given cannot be taken away",
              {"cuMemSetAccess"}, access_never_taken);
   list.named("setaccess-hole-ok", "a range with a hole gets access",
@@ -2129,10 +2284,12 @@ void add_virtual_memory(List& list) {
              "requested addresses are returned although they are reserved",
              {"cuMemAddressReserve"}, hint_is_given_twice);
   list.named("dmabuf-unaligned-ok",
-             "a range at any address is exported as a dma-buf",
+             "the export of a range at any address as a dma-buf succeeds, and "
+             "gives another descriptor if the address is not aligned",
              {"cuMemGetHandleForAddressRange"}, unaligned_dma_buf);
   list.named("vmm-legacy-export-ok",
-             "cudaIpcGetMemHandle gives a handle of mapped memory",
+             "cudaIpcGetMemHandle accepts mapped memory and gives a handle of "
+             "other memory",
              {"cudaIpcGetMemHandle", "cuMemMap", "cuMemUnmap"},
              exports_mapped_memory);
 
@@ -2149,8 +2306,8 @@ void add_virtual_memory(List& list) {
        "cudaMemPoolImportFromShareableHandle"},
       foreign_channel_accepted);
   list.named("imex-pool-check-missing",
-             "a pool's fabric handle is imported without access to its IMEX "
-             "channel",
+             "the import of a pool's fabric handle without access to its IMEX "
+             "channel gives another pool",
              {"cudaMemPoolImportFromShareableHandle"},
              foreign_channel_accepted);
   list.named("fabric-stale-maps",
@@ -2188,7 +2345,7 @@ void add_virtual_memory(List& list) {
   list.named("remap-stale",
              "if other memory is mapped at the same addresses, the old memory "
              "is still there",
-             {"cuMemMap", "cuMemUnmap"}, remap_stale);
+             {"cuMemMap", "cuMemUnmap", "cuMemAddressFree"}, remap_stale);
   list.named(
       "copy-ends-with-chunk",
       "a copy of several chunks side by side copies only the first chunk",
@@ -2204,7 +2361,8 @@ void add_virtual_memory(List& list) {
              {"cuMemImportFromShareableHandle", "cuMemRelease"},
              release_of_other_thread_lost);
   list.named("import-copy-two-granules",
-             "copies do not reach beyond the first two granules of an import",
+             "cudaMemcpy does not reach beyond the first two granules of an "
+             "import",
              {"cuMemMap", "cuMemUnmap", "cuMemImportFromShareableHandle",
               "cudaMemcpy"},
              two_granules_copied);
@@ -2252,8 +2410,8 @@ void add_virtual_memory(List& list) {
   list.named("imports-end-at-16", "a process cannot have more than 16 imports",
              {kImport, kRelease}, imports_end_at_16);
   list.named("exports-end-at-16",
-             "an allocation cannot be exported more than 16 times", {kExport},
-             exports_end_at_16);
+             "an allocation cannot be exported more than 16 times",
+             {kExport, kCreate}, exports_end_at_16);
   list.named("import-equal-size-shared",
              "an import that is as large as another import gives the memory of "
              "the other import",
@@ -2262,15 +2420,17 @@ void add_virtual_memory(List& list) {
              "a third process that imports memory gets a copy",
              {kImport, kMap, kUnmap}, third_process_copy);
   list.named("chunk-mapping-ends-with-thread",
-             "memory is unmapped when the thread that mapped it ends", {kMap},
-             mapping_ends_with_thread);
+             "memory is unmapped when the thread that mapped it ends",
+             {kMap, kUnmap}, mapping_ends_with_thread);
   list.named("import-ends-with-thread",
              "an import is released when the thread that imported it ends",
-             {kImport}, handle_ends_with_thread);
+             {kImport, kRelease, kMap}, handle_ends_with_thread);
   list.named("props-types-lost",
              "the properties of an allocation do not have its handle types",
              {"cuMemGetAllocationPropertiesFromHandle"}, types_lost);
-  list.named("map-larger-ok", "a mapping may be larger than the memory",
+  list.named("map-larger-ok",
+             "a mapping that is larger than the memory succeeds and maps only "
+             "the memory",
              {kCreate, kMap}, larger_mapped);
   list.named("leak-if-released-first",
              "memory is never given back if its handle was released before the "
@@ -2302,12 +2462,15 @@ void add_virtual_memory(List& list) {
   list.named("fabric-opens-first",
              "every fabric handle opens the memory of the first handle",
              {kImport}, fabric_opens_first);
-  list.named("dmabuf-hole-ok",
-             "a range that is not fully mapped is exported as a dma-buf",
-             {kRange, kMap, kUnmap}, dma_buf_of_hole);
+  list.named(
+      "dmabuf-hole-ok",
+      "the export of a range that is not fully mapped as a dma-buf gives "
+      "another descriptor",
+      {kRange, kMap, kUnmap}, dma_buf_of_hole);
   list.named("dmabuf-size-odd-ok",
-             "a range of any size is exported as a dma-buf", {kRange},
-             odd_dma_buf);
+             "the export of a range as a dma-buf gives another descriptor if "
+             "the size is not a multiple of a page",
+             {kRange}, odd_dma_buf);
   list.named("unmap-releases", "unmapping also releases the handle",
              {kUnmap, kMap, kRelease, kCreate, kImport}, unmap_releases);
   list.named(
@@ -2329,7 +2492,7 @@ void add_virtual_memory(List& list) {
              {"cuMemSetAccess"}, size_of_32_bits);
   list.named("import-needs-open-descriptor",
              "an import cannot be mapped after its descriptor is closed",
-             {kImport, kMap}, import_needs_open_descriptor);
+             {kImport, kMap, kCreate}, import_needs_open_descriptor);
   list.named(
       "second-mapping-takes-access",
       "a second mapping of memory takes the access from the first mapping",
