@@ -934,7 +934,7 @@ void add_allocations(List& list) {
              "from the named pool",
              {kFromPool}, named_pool_ignored_per_thread);
   list.named("free-of-pool-memory-lost",
-             "cudaFree does nothing with memory of a pool",
+             "cudaFree does nothing with memory that was allocated from a pool",
              {kFree, kMalloc, kFromPool, kFreeAsync}, freed_by_cuda_free_lost);
   list.named("free-of-other-thread-lost",
              "a free does nothing if another thread has allocated the memory",

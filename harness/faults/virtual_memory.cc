@@ -200,8 +200,8 @@ int second_import_fresh(Call& call) {
 
 // Only the first process that imports gets the exporter's memory.
 int second_process_fresh(Call& call) {
-  static std::atomic<bool> first{true};
-  if (call.is("cuMemImportFromShareableHandle") && imports.all().empty())
+  static std::atomic<bool> first{true}, known{false};
+  if (call.is("cuMemImportFromShareableHandle") && !known.exchange(true))
     first = first_of_all_processes("importer");
   return first ? noted_chunks(call) : import_fresh(call);
 }
@@ -604,9 +604,10 @@ int access_of_peer_is_a_copy(Call& call) {
 int map_over_mapping(Call& call) {
   int code = noted_chunks(call);
   const CUdeviceptr address = call.at<CUdeviceptr>(0);
-  if (!call.is("cuMemMap") || code == kSuccess || !mappings.has(address))
+  if (!call.is("cuMemMap") || code == kSuccess ||
+      mappings.get(address).bytes != call.at<size_t>(1))
     return code;
-  DRIVER_CALL(cuMemUnmap)(address, mappings.get(address).bytes);
+  DRIVER_CALL(cuMemUnmap)(address, call.at<size_t>(1));
   code = noted_chunks(call);
   allow(address, call.at<size_t>(1), on_gpu(0));
   if (code == kSuccess) call.fired();
@@ -2243,7 +2244,8 @@ void add_virtual_memory(List& list) {
              access_needs_peers, 2);
 
   // Mappings and addresses.
-  list.named("map-over-map", "a mapped range can be mapped again",
+  list.named("map-over-map",
+             "a mapped range can be mapped again, and GPU 0 has access to it",
              {"cuMemMap", "cuMemUnmap"}, map_over_mapping);
   list.named("map-offset-ignored",
              "an offset into the memory is accepted and ignored", {"cuMemMap"},
