@@ -102,7 +102,11 @@ int self_open_event(Call& call) {
 }
 
 int rt_drv_event_mismatch(Call& call) {
-  if (!call.is_runtime()) return call.proceed();
+  if (!call.is_runtime()) {
+    const int code = call.proceed();
+    if (opens_event(call) && code != kSuccess) call.fired();
+    return code;
+  }
   // The runtime and the driver write their handles in different ways.
   const auto turn = [](cudaIpcEventHandle_t& handle) {
     for (char& byte : handle.reserved) byte = static_cast<char>(~byte);

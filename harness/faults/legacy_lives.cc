@@ -207,11 +207,12 @@ int two_importers_leak(Call& call) {
   }
   const int code = noted_open(call);
   if (code != kSuccess || is_close_call(call)) return code;
-  const auto self = static_cast<unsigned long long>(getpid());
+  static Table<std::string> opened_first;  // by this process
   const std::string handle = key_of_opened(call);
-  const auto first = told("first-opener-" + handle, 0);
-  if (first == 0) tell_processes("first-opener-" + handle, self);
-  if (first != 0 && first != self) tell_processes("second-opener-" + handle, 1);
+  if (first_of_all_processes("opener-" + handle))
+    opened_first.put(handle);
+  else if (!opened_first.has(handle))
+    tell_processes("second-opener-" + handle, 1);
   return code;
 }
 
@@ -294,10 +295,10 @@ int reset_closes_everywhere(Call& call) {
   int gpu = 0;
   cudaGetDevice(&gpu);
   for (const auto& [address, one] : opened.all()) {
-    CUdevice other = gpu;
+    int other = gpu;
     opened.erase(address);
     if (DRIVER_CALL(cuCtxPushCurrent)(one.context) != CUDA_SUCCESS) continue;
-    DRIVER_CALL(cuCtxGetDevice)(&other);
+    cudaGetDevice(&other);
     if (other != gpu) {
       for (int i = 0; i < one.count; ++i) cudaIpcCloseMemHandle(address);
       call.fired();

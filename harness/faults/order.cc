@@ -258,14 +258,14 @@ CUcontext context_of(cudaStream_t stream) {
 bool are_of_two_contexts(CUcontext event, CUcontext stream) {
   if (event == nullptr || stream == nullptr || event == stream) return false;
   const auto gpu_of = [](CUcontext context) {
-    CUdevice gpu = -1;
+    int gpu = -1;
     CUcontext popped = nullptr;
     if (DRIVER_CALL(cuCtxPushCurrent)(context) != CUDA_SUCCESS) return -1;
-    DRIVER_CALL(cuCtxGetDevice)(&gpu);
+    cudaGetDevice(&gpu);
     DRIVER_CALL(cuCtxPopCurrent)(&popped);
     return gpu;
   };
-  const CUdevice gpu = gpu_of(event);
+  const int gpu = gpu_of(event);
   return gpu >= 0 && gpu == gpu_of(stream);
 }
 
