@@ -1130,6 +1130,11 @@ TEST(DeviceFlags, EveryStreamAndThreadWritesWords) {
       EXPECT_SUCCESS(write(last, kAwaited, writes));
       EXPECT_TRUE(passes(waits));
       EXPECT_EQ(value_at(last.data), kAwaited);
+      // Ends the wait if the write of a wrong driver has not ended it.
+      const uint32_t awaited = kAwaited;
+      CALL(cudaMemcpyAsync(last.data, &awaited, sizeof awaited,
+                           cudaMemcpyHostToDevice, writes));
+      ASSERT_TRUE(passes(waits));
       expect_any_writer_counts(last);
       expect_both_waits_hold(second, [](const auto& pair, cudaStream_t waits) {
         for (const Words& each : pair)
