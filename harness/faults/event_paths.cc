@@ -1321,6 +1321,26 @@ void add_event_paths(List& list) {
   constexpr auto kClose = "cudaIpcCloseMemHandle";
   constexpr auto kInstantiate = "cudaGraphInstantiate";
   constexpr auto kLaunch = "cudaGraphLaunch";
+  // For faults in which a record does not cover the call directly before it:
+  // records, and calls that can come directly before a record.
+  const std::initializer_list<const char*> kBeforeRecord = {
+      kCopy,
+      kCreate,
+      kDestroy,
+      kExport,
+      kHostFunction,
+      kKernel,
+      kOpenEvent,
+      kRecord,
+      kRecordFlags,
+      kSet,
+      kWait,
+      "cuStreamBatchMemOp",
+      "cuStreamWaitValue32",
+      "cuStreamWriteValue32",
+      "cudaMemcpy2DAsync",
+      "cudaMemset2DAsync",
+      "cudaStreamDestroy"};
 
   list.named("blocking-record-skips-default",
              "a record in a stream that waits for the null stream does not "
@@ -1332,19 +1352,11 @@ void add_event_paths(List& list) {
              blocking_record_skips_default);
   list.named("record-skips-host-functions",
              "a record does not cover a host function directly before it",
-             {kRecord, kRecordFlags, kHostFunction, kKernel, kCreate, kExport,
-              kOpenEvent, kDestroy, kWait, kCopy, kSet, "cudaMemcpy2DAsync",
-              "cudaMemset2DAsync", "cuStreamWriteValue32",
-              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
-             record_skips_host_functions);
+             kBeforeRecord, record_skips_host_functions);
   list.named("record-skips-joined-streams",
              "a record does not cover the work of a stream that its stream has "
              "joined directly before",
-             {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kCreate,
-              kExport, kOpenEvent, kDestroy, kHostFunction, "cudaMemcpy2DAsync",
-              "cudaMemset2DAsync", "cuStreamWriteValue32",
-              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
-             record_skips_joined_streams);
+             kBeforeRecord, record_skips_joined_streams);
 
   list.named(
       "record-skips-rectangles",
@@ -1358,11 +1370,7 @@ void add_event_paths(List& list) {
   list.named("import-record-skips-copies",
              "an importer's record does not cover the copy or the memset "
              "directly before it",
-             {kRecord, kRecordFlags, kCopy, kSet, kKernel, kCreate, kExport,
-              kOpenEvent, kDestroy, kWait, kHostFunction, "cudaMemcpy2DAsync",
-              "cudaMemset2DAsync", "cuStreamWriteValue32",
-              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
-             import_record_skips_copies);
+             kBeforeRecord, import_record_skips_copies);
   list.named("import-record-ends-with-stream",
              "the destroy of a stream completes the importer's records in it",
              {kRecord, kRecordFlags, kQuery, kWait, "cudaStreamDestroy",
@@ -1385,20 +1393,11 @@ void add_event_paths(List& list) {
       "exporter-record-skips-wait",
       "an exporter's record directly after a wait for its event does not "
       "cover this wait",
-      {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kCreate, kExport,
-       kOpenEvent, kDestroy, kHostFunction, "cudaMemcpy2DAsync",
-       "cudaMemset2DAsync", "cuStreamWriteValue32", "cuStreamWaitValue32",
-       "cuStreamBatchMemOp", "cudaStreamDestroy"},
-      exporter_record_skips_wait);
-  list.named(
-      "record-skips-awaited-words",
-      "a record directly after a wait for a word does not cover this "
-      "wait",
-      {kRecord, kRecordFlags, "cuStreamWaitValue32", kKernel, kCopy, kSet,
-       kHostFunction, kCreate, kExport, kOpenEvent, kDestroy, kWait,
-       "cudaMemcpy2DAsync", "cudaMemset2DAsync", "cuStreamWriteValue32",
-       "cuStreamBatchMemOp", "cudaStreamDestroy"},
-      record_skips_awaited_words);
+      kBeforeRecord, exporter_record_skips_wait);
+  list.named("record-skips-awaited-words",
+             "a record directly after a wait for a word does not cover this "
+             "wait",
+             kBeforeRecord, record_skips_awaited_words);
   list.named("exporter-wait-holds-no-graphs",
              "a graph directly after an exporter's wait for its event does not "
              "wait",
@@ -1614,44 +1613,23 @@ void add_event_paths(List& list) {
   list.named("exporter-record-skips-host-functions",
              "an exporter's record does not cover a host function directly "
              "before it",
-             {kRecord, kRecordFlags, kHostFunction, kKernel, kCreate, kExport,
-              kOpenEvent, kDestroy, kWait, kCopy, kSet, "cudaMemcpy2DAsync",
-              "cudaMemset2DAsync", "cuStreamWriteValue32",
-              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
-             in_exporter<record_skips_host_functions>);
+             kBeforeRecord, in_exporter<record_skips_host_functions>);
   list.named("exporter-record-skips-joined-streams",
              "an exporter's record does not cover the work of a stream that "
              "its stream has joined directly before",
-             {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kCreate,
-              kExport, kOpenEvent, kDestroy, kHostFunction, "cudaMemcpy2DAsync",
-              "cudaMemset2DAsync", "cuStreamWriteValue32",
-              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
-             in_exporter<record_skips_joined_streams>);
-  list.named(
-      "exporter-record-skips-awaited-words",
-      "an exporter's record directly after a wait for a word does not "
-      "cover this wait",
-      {kRecord, kRecordFlags, "cuStreamWaitValue32", kKernel, kCopy, kSet,
-       kHostFunction, kCreate, kExport, kOpenEvent, kDestroy, kWait,
-       "cudaMemcpy2DAsync", "cudaMemset2DAsync", "cuStreamWriteValue32",
-       "cuStreamBatchMemOp", "cudaStreamDestroy"},
-      in_exporter<record_skips_awaited_words>);
+             kBeforeRecord, in_exporter<record_skips_joined_streams>);
+  list.named("exporter-record-skips-awaited-words",
+             "an exporter's record directly after a wait for a word does not "
+             "cover this wait",
+             kBeforeRecord, in_exporter<record_skips_awaited_words>);
   list.named("flags-record-skips-host-functions",
              "a record with flags does not cover a host function directly "
              "before it",
-             {kRecord, kRecordFlags, kHostFunction, kKernel, kCreate, kExport,
-              kOpenEvent, kDestroy, kWait, kCopy, kSet, "cudaMemcpy2DAsync",
-              "cudaMemset2DAsync", "cuStreamWriteValue32",
-              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
-             with_flags<record_skips_host_functions>);
+             kBeforeRecord, with_flags<record_skips_host_functions>);
   list.named("flags-record-skips-joined-streams",
              "a record with flags does not cover the work of a stream that its "
              "stream has joined directly before",
-             {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kCreate,
-              kExport, kOpenEvent, kDestroy, kHostFunction, "cudaMemcpy2DAsync",
-              "cudaMemset2DAsync", "cuStreamWriteValue32",
-              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
-             with_flags<record_skips_joined_streams>);
+             kBeforeRecord, with_flags<record_skips_joined_streams>);
   list.named("flags-record-in-default-early",
              "a record with flags in a default stream covers no work",
              {kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
@@ -1665,19 +1643,11 @@ void add_event_paths(List& list) {
   list.named("plain-record-skips-import-wait",
              "an event that processes do not share, recorded directly after a "
              "wait for an imported event, does not cover this wait",
-             {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kHostFunction,
-              kCreate, kExport, kOpenEvent, kDestroy, "cudaMemcpy2DAsync",
-              "cudaMemset2DAsync", "cuStreamWriteValue32",
-              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
-             own_record_skips_wait<false>);
+             kBeforeRecord, own_record_skips_wait<false>);
   list.named("own-record-skips-import-wait",
              "an importer's own interprocess event, recorded directly after a "
              "wait for an imported event, does not cover this wait",
-             {kRecord, kRecordFlags, kWait, kKernel, kCopy, kSet, kHostFunction,
-              kCreate, kExport, kOpenEvent, kDestroy, "cudaMemcpy2DAsync",
-              "cudaMemset2DAsync", "cuStreamWriteValue32",
-              "cuStreamWaitValue32", "cuStreamBatchMemOp", "cudaStreamDestroy"},
-             own_record_skips_wait<true>);
+             kBeforeRecord, own_record_skips_wait<true>);
   list.named("graph-holds-no-host-functions",
              "a host function after a graph does not wait for the graph",
              {kLaunch, kHostFunction}, graph_holds_not);
