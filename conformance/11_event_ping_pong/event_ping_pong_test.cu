@@ -808,6 +808,7 @@ static void records_twice_in_a_stream(Role& me, Api api, cudaEvent_t event) {
   second.release();
   EXPECT_TRUE(passes(stream));
   EXPECT_SUCCESS(api.event_query(event));
+  me.signal("queried");
   me.wait("seen");
 }
 
@@ -835,6 +836,7 @@ static void waits_for_each_of_two(Role& me, Api api, cudaEvent_t event) {
   EXPECT_EQ(first.join(), cudaSuccess);
   EXPECT_EQ(second.join(), cudaSuccess);
   EXPECT_SUCCESS(api.event_query(event));
+  me.wait("queried");
   me.signal("seen");
 }
 
