@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "board.h"
+#include "delays.h"
 
 namespace ipclab {
 
@@ -23,6 +24,7 @@ void Board::note(Kind kind, const char* text, int64_t bytes) {
       kind == kCall && std::strncmp(before, text, sizeof before - 1) == 0;
   in_a_row = again ? in_a_row + 1 : 1;
   if (in_a_row > 2) return;
+  delay(kind);
   std::strncpy(before, kind == kCall ? text : "", sizeof before - 1);
   if (kind == kCall) learn_function(text);
 

@@ -199,6 +199,15 @@ def test_environment_of_a_test(build: Build) -> None:
     assert build.run("--seed", "7").only["notes"] == ["cuda", "7", "1", "None"]
 
 
+@pytest.mark.parametrize("options, value", [((), "None"), (("--delays",), "1")])
+def test_delays_are_asked_for(
+    build: Build, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], value: str
+) -> None:
+    monkeypatch.setenv("IPCLAB_DELAYS", "of the shell")
+    build.conformance("record(notes=[str(os.environ.get('IPCLAB_DELAYS'))])")
+    assert build.run(*options).only["notes"] == [value]
+
+
 def test_nothing_of_a_run_stays_in_tmp(build: Build, tmp_path: Path) -> None:
     build.conformance("record(notes=[os.environ['IPCLAB_RECORD']])")
     assert not Path(build.run().only["notes"][0]).parent.exists()

@@ -474,6 +474,15 @@ def test_a_filtered_run_is_not_verified(build: Build) -> None:
     assert f"{B}: no record of attempt 1, 2, 3" in wrong
 
 
+def test_a_run_with_delays_is_not_verified(build: Build) -> None:
+    suite(build)
+    build.run("--repeat", "3", "--delays")
+    assert verify(build) == (
+        1,
+        ["not a run of `ipclab qualify`: its roles paused at random (--delays)"],
+    )
+
+
 @pytest.mark.parametrize("fault", ["", "some-fault"])
 def test_a_report_says_that_a_fault_was_planted(
     build: Build, monkeypatch: pytest.MonkeyPatch, fault: str

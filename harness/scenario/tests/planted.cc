@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <thread>
 
 #include "harness/scenario/board.h"
 #include "harness/scenario/capabilities.h"
@@ -37,6 +38,26 @@ TEST(Planted, WrongValue) {
     expected_but_saw("2", std::to_string(seen));
     EXPECT_EQ(seen, 2);
     this_board()->note(Board::kCall, "cudaLater()");
+  });
+  scenario.run(10s);
+}
+
+// Right only if the exporter makes eight calls within 20 ms. The two roles
+// share the offset in a file.
+TEST(Planted, DependsOnSpeed) {
+  covers("PLANTED-01");
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const Descriptor file(memfd_create("offset", MFD_CLOEXEC));
+    me.send_descriptor("begins", file.get());
+    for (int i = 0; i < 8; ++i)
+      this_board()->note(Board::kCall, i % 2 ? "cudaOne()" : "cudaOther()");
+    lseek(file.get(), 1, SEEK_SET);
+  });
+  scenario.role("importer", [](Role& me) {
+    const Descriptor file = me.receive_descriptor("begins");
+    std::this_thread::sleep_for(20ms);
+    EXPECT_EQ(lseek(file.get(), 0, SEEK_CUR), 1);
   });
   scenario.run(10s);
 }

@@ -22,6 +22,7 @@ class Run:
 
     def __init__(self, folder: Path, name: str, **environment: str) -> None:
         record = folder / "record.jsonl"
+        record.unlink(missing_ok=True)
         began = time.monotonic()
         done = subprocess.run(
             [PROGRAM, f"--gtest_filter=Planted.{name}"],
@@ -60,6 +61,15 @@ def test_nothing_planted_conforms(run: Any) -> None:
 
 def test_seed_reaches_the_record(run: Any) -> None:
     assert run("Nothing", IPCLAB_SEED="77").record["seed"] == 77
+
+
+def test_delays_find_a_test_that_depends_on_speed(run: Any) -> None:
+    def ends(outcome: str, **environment: str) -> bool:
+        tries = (run("DependsOnSpeed", **environment) for _ in range(40))
+        return any(x.outcome == outcome for x in tries)
+
+    assert ends("conforms")
+    assert ends("violates", IPCLAB_DELAYS="1")
 
 
 def test_wrong_value(run: Any) -> None:

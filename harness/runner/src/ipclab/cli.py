@@ -222,6 +222,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         profile=options.profile,
         expect=options.expect,
         apart=options.apart,
+        delays=options.delays,
     )
 
 
@@ -382,6 +383,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="no test shares its processes with another test: this is slower, and the "
         "verdicts are the same",
+    )
+    run.add_argument(
+        "--delays",
+        action="store_true",
+        help="roles pause at random before their calls and steps; if the verdict of a "
+        "test changes, the test depends on the speed of a role (use with --repeat)",
     )
     for name in ("requirements", "deviations"):
         run.add_argument(

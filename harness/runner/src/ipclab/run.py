@@ -54,6 +54,7 @@ class Settings:
     profile: str | None = None  # which machine the model imitates
     expect: Path | None = None  # what this machine must be able to do
     apart: bool = False  # no test shares its processes with others
+    delays: bool = False  # roles pause at random
 
 
 @dataclass(frozen=True)
@@ -250,6 +251,9 @@ class Run:
             "TMPDIR": folder,  # a killed process leaves its files: they go with it
         }
         environment.pop("IPCLAB_EXCLUSIVE", None)
+        environment.pop("IPCLAB_DELAYS", None)
+        if self.settings.delays:
+            environment["IPCLAB_DELAYS"] = "1"
         if exclusive:
             environment["IPCLAB_EXCLUSIVE"] = "1"
             if self.on_model and self.settings.jobs > 1:

@@ -116,6 +116,8 @@ def _options(document: Document) -> Iterator[str]:
                 f"not a run of `ipclab qualify`: {name} is "
                 f"{settings.get(name)!r}, not {fixed!r}"
             )
+    if settings.get("delays"):  # runs of older versions do not have this option
+        yield "not a run of `ipclab qualify`: its roles paused at random (--delays)"
     if document["filtered"]:
         yield "the run was filtered: a part of the suite only"
     for name in fingerprint.PLANTED:
