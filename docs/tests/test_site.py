@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ipclab import explain
 Lessons = list[dict[str, Any]]
 # What newcomers ask, the pages with the answer, and a pattern in these pages.
 QUESTIONS = json.loads((Path(__file__).parent / "questions.json").read_text())
-WIDTHS = (PHONE, 820, 1280, 1440)
+WIDTHS = (1440, 1280, 820, PHONE)
 
 MENU = """
 return [...document.querySelectorAll("#menu a")].map(
@@ -155,12 +156,19 @@ def missing_in_menu(browser: Browser, site: Site, lessons: Lessons) -> list[str]
     return [] if found == wanted else [f"{found} instead of {wanted}"]
 
 
-def faults(browser: Browser, path: Path, width: int, dark: bool = False) -> list[str]:
-    """Console errors, boxes wider than the screen, columns too narrow for a word,
-    words that break inside."""
-    page = browser.open(path, width=width, dark=dark)
-    found = [*page.errors, *page.too_wide, *page.run(CLIPPED), *page.run(BROKEN)]
-    return [f"{path.name} at {width} pixels: {fault}" for fault in found]
+def faults(
+    browser: Browser, path: Path, widths: Sequence[int], dark: bool = False
+) -> list[str]:
+    """Console errors, and at each width boxes wider than the screen, columns too narrow
+    for a word, words that break inside. The page is loaded at the first width.
+    """
+    page = browser.open(path, width=widths[0], dark=dark)
+    found = [f"{path.name}: {error}" for error in page.errors]
+    for width in widths:
+        page.show(width, dark=dark)
+        wrong = [*page.too_wide, *page.run(CLIPPED), *page.run(BROKEN)]
+        found += [f"{path.name} at {width} pixels: {fault}" for fault in wrong]
+    return found
 
 
 def contrast(seen: dict[str, Any]) -> int:
@@ -198,15 +206,12 @@ def test_every_page_is_in_the_menu_or_below_one_that_is(
 
 def test_no_page_has_a_fault_on_a_phone(browser: Browser, site: Site) -> None:
     pages = site.some + site.slides[:1]
-    found = [x for page in pages for x in faults(browser, page, PHONE)]
+    found = [x for page in pages for x in faults(browser, page, [PHONE])]
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_no_page_has_a_fault_in_the_dark(
-    browser: Browser, site: Site, width: int
-) -> None:
-    found = [x for path in site.some for x in faults(browser, path, width, dark=True)]
+def test_no_page_has_a_fault_in_the_dark(browser: Browser, site: Site) -> None:
+    found = [x for path in site.some for x in faults(browser, path, WIDTHS, dark=True)]
     assert not found, "\n".join(found)
 
 
@@ -237,8 +242,9 @@ def test_a_diagram_is_there_by_day_by_night_and_on_paper(
 ) -> None:
     for lesson in lessons:
         path = site.folder / f"{page_of(lesson['lesson'])}.html"
+        page = browser.open(path)
         for view in ({}, {"dark": True}, {"printed": True, "dark": True}):
-            page = browser.open(path, **view)
+            page.show(**view)
             seen = page.run(PICTURE)
             assert seen, f"{path.name}: no diagram"
             if "printed" in view:
@@ -491,8 +497,10 @@ def test_a_fault_of_a_page_is_noticed(
     browser: Browser, copy: Site, planted: str, told: str
 ) -> None:
     copy.change("lesson_01.html", "<h1>", f"{planted}<h1>")
-    found = faults(browser, copy.folder / "lesson_01.html", PHONE)
-    assert found and told in "".join(found)
+    found = faults(browser, copy.folder / "lesson_01.html", WIDTHS)
+    at = ["1.html: "] if "script" in planted else [f"at {x} pixels" for x in WIDTHS]
+    for where in at:
+        assert any(where in x and told in x for x in found), found
 
 
 def test_a_diagram_without_colours_of_the_night_is_noticed(

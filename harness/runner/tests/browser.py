@@ -83,35 +83,20 @@ class Browser:
         next `open`.
         """
         address = where.resolve().as_uri() if isinstance(where, Path) else where
-        self._command(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < NARROW,
-        )
-        self._command(
-            "Emulation.setEmulatedMedia",
-            media="print" if printed else "",
-            features=[
-                {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-            ],
-        )
+        page = Page(self._driver)
+        page.show(width, height, dark, printed)
         self._driver.get("about:blank")  # then a changed fragment loads the page again
         _log(self._driver)
         self._driver.get(address)
-        return Page(self._driver, width)
-
-    def _command(self, name: str, **arguments: Any) -> None:
-        self._driver.execute_cdp_cmd(name, arguments)
+        return page
 
 
 class Page:
     """A page that was loaded and rendered."""
 
-    def __init__(self, driver: Chrome, width: int) -> None:
+    def __init__(self, driver: Chrome) -> None:
         self._driver = driver
-        self.width = width
+        self.width = 0
         self._errors: list[str] = []
 
     @property
@@ -164,6 +149,28 @@ class Page:
         """
         addresses: list[tuple[str, str]] = [tuple(x) for x in self.run(_ADDRESSES)]
         return [said for said, full in addresses if not self._leads(full)]
+
+    def show(
+        self,
+        width: int = 1100,
+        height: int = 800,
+        dark: bool = False,
+        printed: bool = False,
+    ) -> None:
+        """Show the page, which stays loaded, as a reader with another screen sees it.
+        The arguments are those of Browser.open.
+        """
+        self.width = width
+        screen = {"width": width, "height": height, "deviceScaleFactor": 1}
+        self._driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride", {**screen, "mobile": width < NARROW}
+        )
+        colours = {
+            "name": "prefers-color-scheme",
+            "value": "dark" if dark else "light",
+        }
+        media = {"media": "print" if printed else "", "features": [colours]}
+        self._driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
 
     def run(self, script: str, *arguments: Any) -> Any:
         """The value that a script returns; the script sees `arguments`."""
