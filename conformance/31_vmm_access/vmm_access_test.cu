@@ -134,8 +134,10 @@ std::array<char, 16> uuid_of(int device) {
 
 // --- access -----------------------------------------------------------------
 
-static const std::vector<std::string> kUses = {"flags",  "copy", "device copy",
-                                               "memset", "word", "kernel"};
+static const std::vector<std::string> kUses = {
+    "flags",         "copy",  "copy to other memory", "device copy",
+    "memset",        "word",  "device copy, taken",   "memset, taken",
+    "kernel, taken", "kernel"};
 
 // The code of a call of the driver API as a code of the runtime.
 static cudaError_t as_runtime(CUresult code) {
@@ -165,9 +167,10 @@ static void expect_no_write(Role& me, const std::string& way, uint32_t* data,
     store<<<1, 1>>>(data);
   else if (way == "copy")
     code = cudaMemcpy(data, &kLanded, sizeof kLanded, cudaMemcpyDefault);
-  else if (way == "device copy")
+  else if (way.rfind("device copy", 0) == 0)
     code = cudaMemcpy(data, own.data, bytes, cudaMemcpyDeviceToDevice);
-  else if (way == "memset" || way == "memset over a border")
+  else if (way == "memset" || way == "memset, taken" ||
+           way == "memset over a border")
     code = cudaMemset(data, 0x3C, bytes);
   else if (way == "copy in a stream")
     code =
@@ -190,8 +193,23 @@ static void expect_no_write(Role& me, const std::string& way, uint32_t* data,
   EXPECT_TRUE(code != cudaSuccess || end != cudaSuccess);
 }
 
-// An importer that makes each use with a fresh mapping, until its context is
-// lost.
+static void expect_no_read(Role& me, const std::string& way, CUdeviceptr from) {
+  uint32_t word = 0;
+  const DeviceBuffer own(granule());
+  const bool to_host = way == "copy";
+  cudaError_t code =
+      to_host ? NOTED(cudaMemcpy(&word, pointer_to(from), sizeof word,
+                                 cudaMemcpyDeviceToHost))
+              : NOTED(cudaMemcpy(own.data, pointer_to(from), own.bytes(),
+                                 cudaMemcpyDeviceToDevice));
+  if (!to_host && code == cudaSuccess) code = cudaDeviceSynchronize();
+  cudaGetLastError();
+  me.observe("a " + way + " without access: " + name_of(code));
+  EXPECT_NE(code, cudaSuccess);
+}
+
+// An importer that makes each use with a fresh mapping, or after its access was
+// taken, until its context is lost.
 static void uses_memory_without_access(Role& me) {
   const size_t bytes = granule();
   const Descriptor descriptor = me.receive_descriptor("descriptor");
@@ -206,18 +224,18 @@ static void uses_memory_without_access(Role& me) {
       const Chunk second = Chunk::import(descriptor);
       EXPECT_EQ(access_at(Mapped(second, bytes).address()), kNone)
           << "of the mapping of an earlier import";
-    } else if (kUses[*input] == "copy") {
-      uint32_t word = 0;
-      const cudaError_t code =
-          NOTED(cudaMemcpy(&word, pointer_to(mapped.address()), sizeof word,
-                           cudaMemcpyDeviceToHost));
-      cudaGetLastError();
-      me.observe("a copy without access: " + name_of(code));
-      EXPECT_NE(code, cudaSuccess);
+    } else if (kUses[*input].rfind("copy", 0) == 0) {
+      expect_no_read(me, kUses[*input], mapped.address());
     } else if (kUses[*input] == "kernel") {
       load<<<1, 1>>>(pointer_to(mapped.address()));
       expect_fault(me, "load<<<>>> without access");
     } else {
+      if (kUses[*input].find(", taken") != std::string::npos) {
+        allow(mapped.address(), bytes);
+        EXPECT_TRUE(kernel_reads(words_at(mapped.address(), bytes),
+                                 pattern("exporter")));
+        allow(mapped.address(), bytes, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+      }
       expect_no_write(me, kUses[*input], pointer_to(mapped.address()), bytes);
     }
     if (!context_is_usable()) return;
@@ -455,6 +473,7 @@ static const std::vector<std::string> kReadOnlyUses = {
     "copy in a stream",
     "copy of a rectangle",
     "memset over a border",
+    "device copy over a border",
     "kernel",
     "kernel that wrote before"};
 
@@ -501,7 +520,7 @@ static void uses_read_only_memory(Role& me) {
     if (use == "kernel that wrote before")
       writes_exporters_values(mapped.address(), bytes);
     if (!may_only_read(me, mapped.address(), bytes)) continue;
-    if (use == "memset over a border")
+    if (use.find("over a border") != std::string::npos)
       writes_over_a_border(me, use, chunk);
     else if (use == "read")
       reads_and_raises_access(mapped, bytes);
@@ -738,8 +757,8 @@ TEST(VmmAccess, AChunkIsMappedFromItsBeginning) {
     {
       const Mapped whole(chunk, 2 * bytes);  // offset 0, the whole memory
       allow(whole.address(), 2 * bytes);
-      EXPECT_TRUE(kernel_reads(words_at(whole.address(), 2 * bytes),
-                               pattern("exporter")));
+      const Words words = words_at(whole.address(), 2 * bytes);
+      EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
     }
     const Reservation range(2 * bytes);
     map_first_half(me, range, chunk);
@@ -2024,6 +2043,7 @@ static void expect_one_gpu_only_reads(const Mapped& mapped, size_t bytes) {
   CALL(code);
   EXPECT_EQ(access_at(mapped.address(), 0), 3u);
   EXPECT_EQ(access_at(mapped.address(), 1), 1u) << "GPU 1 may only read";
+  EXPECT_EQ(access_told(mapped.address()), 1u) << "GPU 1 is current";
   EXPECT_TRUE(
       kernel_reads(words_at(mapped.address(), bytes), pattern("by GPU 1")));
 }
@@ -2166,6 +2186,9 @@ TEST(VmmAccess, UnsuitableLocationsGetNoAccess) {
     allow(mapped.address(), bytes);
     const Words words = words_at(mapped.address(), bytes);
     words.fill(pattern("exporter"));
+    expect_refusal("memory with access", CU_MEM_LOCATION_TYPE_DEVICE,
+                   kNoSuchDevice);
+    EXPECT_EQ(access_at(mapped.address()), 3u) << "after the refusal";
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
   });
   scenario.run(20s);

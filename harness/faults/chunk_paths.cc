@@ -347,6 +347,60 @@ int writes_without_access(Call& call) {
   return code;
 }
 
+// Is this a copy from device to device, as the runtime says it?
+bool is_device_copy(Call& call) {
+  return call.is("cudaMemcpy") && call.is_runtime() &&
+         call.at<cudaMemcpyKind>(3) == cudaMemcpyDeviceToDevice;
+}
+
+// A call writes to memory whose access was taken away. (Of copies, only those
+// from device to device.)
+int writes_where_access_was_taken(Call& call) {
+  static Table<CUdeviceptr> given;
+  if (!call.is("cudaMemset") && !call.is("cudaMemcpy")) {
+    const int code = noted_chunks(call);
+    if (code != kSuccess || call.is("cuMemMap")) return code;
+    const auto begin = call.at<CUdeviceptr>(0);
+    if (call.is("cuMemUnmap"))
+      given.erase(begin);
+    else if (mappings.has(begin) && access_of(begin, on_gpu(0)) != 0)
+      given.put(begin);
+    return code;
+  }
+  if (call.is("cudaMemcpy") && !is_device_copy(call)) return call.proceed();
+  return given.has(mapping_at(call.value<CUdeviceptr>(kPointer)))
+             ? writes_without_access<CU_MEM_ACCESS_FLAGS_PROT_NONE>(call)
+             : call.proceed();
+}
+
+// A copy from device to device reads memory to which no access was set.
+int reads_without_access(Call& call) {
+  if (!call.is("cudaMemcpy")) return noted_chunks(call);
+  const CUdeviceptr begin =
+      is_device_copy(call) ? mapping_at(call.value<CUdeviceptr>(kSource)) : 0;
+  if (begin == 0) return call.proceed();
+  const CUmemLocation here = location_at(begin);
+  if (access_of(begin, here) != 0 ||
+      !allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READ))
+    return call.proceed();
+  const int code = call.proceed();
+  cudaDeviceSynchronize();
+  allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  call.fired();
+  return code;
+}
+
+// A refused setting of access takes the access that GPU 0 has.
+int refused_setting_takes_access(Call& call) {
+  const int code = noted_chunks(call);
+  if (!call.is("cuMemSetAccess") || code == kSuccess) return code;
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+  if (begin != 0 && access_of(begin, on_gpu(0)) != 0 &&
+      allow(begin, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_NONE))
+    call.fired();
+  return code;
+}
+
 // A copy from device to device moves nothing out of memory that can only be
 // read.
 int read_only_not_copied(Call& call) {
@@ -1556,10 +1610,12 @@ int copy_from_endpoint_not_waited_for(Call& call) {
 
 // --- borders, and what was there before --------------------------------------
 
-// A memset looks only at the access of its first mapping: it also writes the
-// next one, which can only be read.
+// A memset or a copy from device to device looks only at the access of its
+// first mapping: it also writes the next one, which can only be read.
 int next_mapping_unchecked(Call& call) {
-  if (!call.is("cudaMemset")) return noted_chunks(call);
+  if (!call.is("cudaMemset") && !call.is("cudaMemcpy"))
+    return noted_chunks(call);
+  if (call.is("cudaMemcpy") && !is_device_copy(call)) return call.proceed();
   const auto address = call.value<CUdeviceptr>(kPointer);
   const CUdeviceptr first = mapping_at(address);
   const CUdeviceptr last = mapping_at(address + call.value<size_t>(kBytes) - 1);
@@ -2766,6 +2822,26 @@ void add_borders(List& list) {
              "a memset that begins in memory that can be written also writes "
              "the next mapping, which can only be read",
              {"cudaMemset", kMap, kUnmap}, next_mapping_unchecked);
+  list.named("readonly-after-writable-copied-to",
+             "a copy from device to device that begins in memory that can be "
+             "written also writes the next mapping, which can only be read",
+             {"cudaMemcpy", kMap, kUnmap}, next_mapping_unchecked);
+  list.named("taken-mapping-set",
+             "a memset writes a mapping whose access was taken away",
+             {"cudaMemset", kSetAccess, kMap, kUnmap},
+             writes_where_access_was_taken);
+  list.named("taken-mapping-copied-to",
+             "cudaMemcpy from device to device writes a mapping whose access "
+             "was taken away",
+             {"cudaMemcpy", kSetAccess, kMap, kUnmap},
+             writes_where_access_was_taken);
+  list.named("fresh-mapping-copied-from",
+             "cudaMemcpy from device to device reads a mapping to which no "
+             "access was set",
+             {"cudaMemcpy", kMap, kUnmap}, reads_without_access);
+  list.named("refused-setaccess-takes-access",
+             "a refused setting of access takes the access that GPU 0 has",
+             {kSetAccess, kMap, kUnmap}, refused_setting_takes_access);
   list.named("setaccess-former-mapping-ok",
              "cuMemSetAccess for a range with a hole succeeds and does nothing "
              "if memory was mapped in the hole before",

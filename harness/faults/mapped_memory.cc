@@ -489,6 +489,15 @@ int access_told_as_full(Call& call) {
       });
 }
 
+int access_told_of_gpu_0(Call& call) {
+  return attribute_wrong<unsigned>(
+      call, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
+      [](CUdeviceptr address, unsigned& flags) {
+        if (is_mapped(address))
+          flags = static_cast<unsigned>(access_of(address, on_gpu(0)));
+      });
+}
+
 int id_of_all_mappings(Call& call) {
   return attribute_wrong<unsigned long long>(
       call, CU_POINTER_ATTRIBUTE_BUFFER_ID,
@@ -743,6 +752,10 @@ void add_handles(List& list) {
              "the attribute of each mapped address says that the memory can be "
              "written",
              {kAttribute, kMap, kUnmap}, access_told_as_full);
+  list.named("access-attr-of-gpu-0",
+             "the attribute of a mapped address says the access of GPU 0, also "
+             "if another GPU is current",
+             {kAttribute, kMap, kUnmap}, access_told_of_gpu_0, 2);
   list.named("buffer-id-of-mappings-same",
              "all mapped memory of cuMemCreate has the same id",
              {kAttribute, kMap, kUnmap}, id_of_all_mappings);
