@@ -944,8 +944,10 @@ TEST(HandleIdentity, ABufferIdIsNeverReused) {
 
     const DeviceBuffer buffer(kLarge);
     buffer.fill(pattern("exporter"));
-    EXPECT_EQ(id_of(Words(buffer.data + 1, kSmall)), id_of(buffer))
-        << "an allocation has two ids";
+    for (const size_t word : {size_t{1}, buffer.count / 2, buffer.count - 1})
+      EXPECT_EQ(id_of(Words(buffer.data + word, sizeof(uint32_t))),
+                id_of(buffer))
+          << "an allocation has two ids, word " << word;
     const DeviceBuffer second(kLarge);
     const auto id = id_of(buffer);
     me.send("id", id);

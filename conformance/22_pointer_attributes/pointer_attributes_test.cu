@@ -120,30 +120,42 @@ TEST(PointerAttributes, TheAttributeTellsWhatCanBeExported) {
   scenario.run(20s);
 }
 
-// Freed memory suits no export. The driver may refuse the query for one
-// attribute instead of returning 0.
+// Judges that freed memory suits no export. The driver may refuse the query for
+// one attribute instead of returning 0.
+static void expect_not_capable(const void* freed, size_t bytes) {
+  constexpr auto kCapable = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+  for (const size_t offset : {size_t{0}, bytes / 2, bytes - 1}) {
+    SCOPED_TRACE(std::to_string(bytes) + " bytes, offset " +
+                 std::to_string(offset));
+    const CUdeviceptr address =
+        address_of(static_cast<const char*>(freed) + offset);
+    unsigned alone = 0, among_others = 77;
+    if (NOTED(DRIVER(cuPointerGetAttribute)(&alone, kCapable, address)) ==
+        CUDA_SUCCESS)
+      EXPECT_EQ(alone & 0xff, 0u);
+    CUpointer_attribute which = kCapable;
+    void* values[] = {&among_others};
+    EXPECT_SUCCESS(DRIVER(cuPointerGetAttributes)(1, &which, values, address));
+    EXPECT_EQ(among_others & 0xff, 0u);
+  }
+}
+
 TEST(PointerAttributes, FreedMemoryIsNotCapable) {
   covers("LMEM-37");
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
-    constexpr auto kCapable = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
-    DeviceBuffer buffer(kBytes);
-    char* const gone = reinterpret_cast<char*>(buffer.data);
-    EXPECT_EQ(capable(gone), 1u);
-    buffer.legacy_handle();
-    buffer.free();
-    for (const size_t offset : {size_t{0}, kBytes / 2, kBytes - 1}) {
-      SCOPED_TRACE("offset " + std::to_string(offset));
-      unsigned alone = 0, among_others = 77;
-      if (NOTED(DRIVER(cuPointerGetAttribute)(
-              &alone, kCapable, address_of(gone + offset))) == CUDA_SUCCESS)
-        EXPECT_EQ(alone & 0xff, 0u);
-      CUpointer_attribute which = kCapable;
-      void* values[] = {&among_others};
-      EXPECT_SUCCESS(DRIVER(cuPointerGetAttributes)(1, &which, values,
-                                                    address_of(gone + offset)));
-      EXPECT_EQ(among_others & 0xff, 0u);
+    // The block of the small memory stays in use.
+    const DeviceBuffer before(kSmall);
+    DeviceBuffer buffer(kBytes), small(kSmall);
+    const DeviceBuffer after(kSmall);
+    for (DeviceBuffer* each : {&buffer, &small}) {
+      const void* const gone = each->data;
+      const size_t bytes = each->bytes();
+      EXPECT_EQ(capable(gone), 1u);
+      each->legacy_handle();
+      each->free();
+      expect_not_capable(gone, bytes);
     }
     EXPECT_TRUE(context_is_usable());
   });

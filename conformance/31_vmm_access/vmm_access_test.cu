@@ -342,6 +342,25 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
   scenario.run(20s);
 }
 
+// Both GPUs use memory of GPU 0, until the access of GPU 1 is taken away.
+static void takes_access_of_second_gpu(Role&) {
+  const size_t bytes = granule();
+  const Mapped mapped(
+      Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE)), bytes);
+  for (const int device : {0, 1})
+    CALL(set_access(mapped.address(), bytes, access_for(device)));
+  const Words words = words_at(mapped.address(), bytes);
+  CALL(cudaSetDevice(1));
+  words.fill(pattern("by GPU 1"));
+  EXPECT_SUCCESS(set_access(mapped.address(), bytes,
+                            access_for(1, CU_MEM_ACCESS_FLAGS_PROT_NONE)));
+  EXPECT_EQ(access_at(mapped.address(), 1), kNone);
+  CALL(cudaSetDevice(0));
+  EXPECT_TRUE(kernel_reads(words, pattern("by GPU 1")));
+  CALL(cudaSetDevice(1));
+  EXPECT_TRUE(kernel_faults(words)) << "access was taken away from GPU 1";
+}
+
 TEST(VmmAccess, OnlyTheNamedGpuGetsAccess) {
   covers("VMM-18");
   needs(gpus(2), vmm, peer_access);
@@ -364,6 +383,8 @@ TEST(VmmAccess, OnlyTheNamedGpuGetsAccess) {
             EXPECT_TRUE(kernel_faults(words)) << "GPU 0 has no access";
           })
       .in_new_process();  // at the end its context is lost
+  scenario.role("process that takes access", takes_access_of_second_gpu)
+      .in_new_process();  // for the same reason
   scenario.run(20s);
 }
 
@@ -2034,8 +2055,10 @@ TEST(VmmAccess, ADmaBufIsAnotherExport) {
 
 // --- other devices ----------------------------------------------------------
 
-// Access for reading only belongs to one GPU. GPU 1 is current.
-static void expect_one_gpu_only_reads(const Mapped& mapped, size_t bytes) {
+// Access for reading only belongs to one GPU. GPU 1 is current. A write of it
+// must fault, and its context is lost.
+static void expect_one_gpu_only_reads(Role& me, const Mapped& mapped,
+                                      size_t bytes) {
   const CUmemAccessDesc list[] = {access_for(0), access_for(1, kRead)};
   const CUresult code =
       NOTED(DRIVER(cuMemSetAccess)(mapped.address(), bytes, list, 2));
@@ -2046,6 +2069,10 @@ static void expect_one_gpu_only_reads(const Mapped& mapped, size_t bytes) {
   EXPECT_EQ(access_told(mapped.address()), 1u) << "GPU 1 is current";
   EXPECT_TRUE(
       kernel_reads(words_at(mapped.address(), bytes), pattern("by GPU 1")));
+  CALL(set_access(mapped.address(), bytes, access_for(1)));
+  CALL(set_access(mapped.address(), bytes, access_for(1, kRead)));
+  store<<<1, 1>>>(pointer_to(mapped.address()));
+  expect_fault(me, "store<<<>>> by GPU 1, which may only read");
 }
 
 TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
@@ -2100,7 +2127,7 @@ TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
     EXPECT_SUCCESS(DRIVER(cuMemSetAccess)(both.address(), bytes, unlike, 2));
     EXPECT_EQ(access_at(both.address(), 0), 3u);
     EXPECT_EQ(access_at(both.address(), 1), kNone) << "taken by the same list";
-    expect_one_gpu_only_reads(both, bytes);
+    expect_one_gpu_only_reads(me, both, bytes);
     me.signal("done");
   });
   scenario.run(20s);

@@ -350,6 +350,14 @@ static void destroys_the_current(Api api) {
   expect_from(default_pool(), AsyncBuffer(kBytes));
   EXPECT_TRUE(kernel_reads(older, pattern("older")));
   EXPECT_TRUE(copy_reads(older, pattern("older")));
+
+  Pool by_place;
+  EXPECT_SUCCESS(api.mem_set_mem_pool({cudaMemLocationTypeDevice, 0},
+                                      cudaMemAllocationTypePinned, by_place));
+  EXPECT_EQ(current_pool(), by_place);
+  EXPECT_SUCCESS(api.mem_pool_destroy(by_place.release()));
+  EXPECT_EQ(current_pool(), default_pool()) << "it was set by its location";
+  expect_from(default_pool(), AsyncBuffer(kBytes));
 }
 
 // Another thread destroys the current pool while a free is pending. A stream
@@ -394,6 +402,9 @@ TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
       by_both_apis([&](auto api) {
         Pool far(pool_properties(cudaMemHandleTypeNone, 0, device));
         CALL(cudaDeviceSetMemPool(device, far));
+        EXPECT_REFUSED(api.mem_pool_destroy(default_pool(device)),
+                       api.kInvalidValue);
+        EXPECT_EQ(current_pool(device), far) << device;
         EXPECT_SUCCESS(api.mem_pool_destroy(far.release()));
         EXPECT_EQ(current_pool(device), default_pool(device)) << device;
         EXPECT_EQ(current_pool(0), here);
@@ -406,6 +417,12 @@ TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
     by_both_apis([](auto api) {
       EXPECT_REFUSED(api.mem_pool_destroy(default_pool()), api.kInvalidValue);
       EXPECT_SUCCESS(api.mem_pool_destroy(created(api).release()));
+      const Pool own = created(api);
+      CALL(api.device_set_mem_pool(0, own));
+      EXPECT_REFUSED(api.mem_pool_destroy(default_pool()), api.kInvalidValue)
+          << "while another pool is current";
+      EXPECT_EQ(current_pool(), own);
+      CALL(api.device_set_mem_pool(0, default_pool()));
     });
     EXPECT_TRUE(context_is_usable());
     expect_from(default_pool(), AsyncBuffer(kBytes));
@@ -626,6 +643,7 @@ TEST(Pools, AccessIsForOlderAndNewerAllocations) {
     for (const auto flags : {kAll, kNone}) {
       EXPECT_SUCCESS(api.mem_pool_set_access(default_pool(0), 1, flags));
       EXPECT_EQ(access_of(1, default_pool(0)), flags) << "a default pool";
+      if (flags == kAll) expect_used_by_second_gpu(default_pool(0));
     }
     const AsyncBuffer newer(pool, kBytes);
     newer.fill(pattern("newer"));

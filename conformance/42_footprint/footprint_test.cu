@@ -654,6 +654,8 @@ static void expect_attributes_of(Api api, cudaMemPool_t pool, bool shareable) {
   }
   EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemHigh), before);
   EXPECT_EQ(attribute(pool, cudaMemPoolAttrReservedMemHigh), reserved(pool));
+  EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), UINT64_MAX)
+      << "the watermarks were reset";
   for (const cudaMemPoolAttr policy :
        {cudaMemPoolReuseFollowEventDependencies,
         cudaMemPoolReuseAllowOpportunistic,
@@ -662,6 +664,8 @@ static void expect_attributes_of(Api api, cudaMemPool_t pool, bool shareable) {
       EXPECT_SUCCESS(api.mem_pool_set_attribute(pool, policy, &on));
       EXPECT_EQ(attribute(pool, policy), static_cast<uint64_t>(on)) << policy;
     }
+  EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), UINT64_MAX)
+      << "the policies were set";
   if (!shareable) {
     EXPECT_GE(reserved(pool), before + kBlock) << "kept by its threshold";
     EXPECT_SUCCESS(api.mem_pool_trim_to(pool, 0));

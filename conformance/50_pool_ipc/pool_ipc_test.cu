@@ -192,6 +192,7 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
     borrow_in_every_way(me, buffer);
     EXPECT_TRUE(copy_waits_its_turn(buffer));
     expect_rectangles_of_the_driver(buffer);
+    expect_streams_reach(buffer);
     buffer.free();
     me.signal("freed");
   });

@@ -286,8 +286,8 @@ int told(Call& call) {
 }
 
 // A change of access of one mapping from `from` to `to` is reported, but not
-// made.
-template <CUmemAccess_flags from, CUmemAccess_flags to>
+// made. This concerns only the GPUs from number `first` on.
+template <CUmemAccess_flags from, CUmemAccess_flags to, int first = 0>
 int changed_in_name(Call& call) {
   if (call.is("cuMemGetAccess")) return told(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
@@ -299,6 +299,7 @@ int changed_in_name(Call& call) {
   const auto& wanted = *call.at<const CUmemAccessDesc*>(2);
   const auto now = begin == 0 ? 0 : access_of(begin, wanted.location);
   if (wanted.flags == to && now == from && call.at<size_t>(3) == 1 &&
+      wanted.location.id >= first &&
       call.at<size_t>(1) == mappings.get(begin).bytes) {
     in_name.put(begin, wanted);
     return accepted(call);
@@ -673,6 +674,16 @@ void add_mapping(List& list) {
              "still be written",
              {kSetAccess, kGetAccess, kMap, kUnmap},
              changed_in_name<kReadWrite, kRead>);
+  list.named("peer-access-taken-in-name",
+             "cuMemGetAccess says that the access of GPU 1 was taken away, but "
+             "GPU 1 can still use the memory",
+             {kSetAccess, kGetAccess, kMap, kUnmap},
+             changed_in_name<kReadWrite, kNone, 1>, 2);
+  list.named("peer-access-lowered-in-name",
+             "cuMemGetAccess says that GPU 1 can only read memory, but GPU 1 "
+             "can still write it",
+             {kSetAccess, kGetAccess, kMap, kUnmap},
+             changed_in_name<kReadWrite, kRead, 1>, 2);
   list.named("access-raised-in-name",
              "cuMemGetAccess says that memory can be written, but it can still "
              "only be read",

@@ -1308,6 +1308,99 @@ int default_kind_in_lost(Call& call) {
              : call.proceed();
 }
 
+// --- inside memory that is closed, freed or small ----------------------------
+
+// The id of memory counts the blocks of 2 MiB before the address.
+int id_of_each_block(Call& get) {
+  const int code = get.proceed();
+  const auto address = get.at<CUdeviceptr>(2);
+  if (code != kSuccess ||
+      get.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
+    return code;
+  const CUdeviceptr begin = begin_of(address);
+  const auto blocks = begin == 0 ? 0 : (address - begin) / kBlock;
+  if (blocks > 0) get.fired();
+  *get.at<unsigned long long*>(0) += blocks;
+  return code;
+}
+
+// The driver API still knows addresses inside memory that was closed. It does
+// not know the first address.
+int closed_inside_known_to_driver(Call& call) {
+  static auto& closed = *new Table<CUdeviceptr, size_t>;
+  if (keeps_opened(call)) {
+    const auto address = is_close_call(call) ? call.at<CUdeviceptr>(0) : 0;
+    const size_t bytes = size_of(address);
+    const int code = noted_open(call);
+    if (code != kSuccess) return code;
+    if (is_open_call(call))
+      closed.erase(*call.at<CUdeviceptr*>(0));
+    else if (!opened.has(call.at<void*>(0)))
+      closed.put(address, bytes);
+    return code;
+  }
+  const int code = call.proceed();
+  const bool asks_range = call.is("cuMemGetAddressRange");
+  if (code == kSuccess || (!asks_range && call.at<CUpointer_attribute>(1) !=
+                                              CU_POINTER_ATTRIBUTE_MEMORY_TYPE))
+    return code;
+  const auto address = call.at<CUdeviceptr>(2);
+  for (const auto& [begin, bytes] : closed.all()) {
+    if (address <= begin || address - begin >= bytes) continue;
+    if (!asks_range) {
+      *call.at<unsigned*>(0) = CU_MEMORYTYPE_DEVICE;
+      return accepted(call);
+    }
+    if (auto* const first = call.at<CUdeviceptr*>(0)) *first = begin;
+    if (auto* const size = call.at<size_t*>(1)) *size = bytes;
+    return accepted(call);
+  }
+  return code;
+}
+
+// Small memory is still capable of legacy IPC after its free.
+int small_freed_still_capable(Call& call) {
+  static auto& freed = *new Table<CUdeviceptr, size_t>;
+  if (call.is("cudaFree")) {
+    const auto address = call.at<CUdeviceptr>(0);
+    const size_t bytes = size_of(address);
+    const int code = call.proceed();
+    if (code == kSuccess && bytes > 0 && bytes < kBlock)
+      freed.put(address, bytes);
+    return code;
+  }
+  const int code = call.proceed();
+  const auto address = call.at<CUdeviceptr>(2);
+  if (call.at<CUpointer_attribute>(1) !=
+          CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE ||
+      size_of(address) > 0)  // later memory is there
+    return code;
+  for (const auto& [begin, bytes] : freed.all()) {
+    if (address < begin || address - begin >= bytes) continue;
+    *call.at<bool*>(0) = true;
+    return accepted(call);
+  }
+  return code;
+}
+
+// A close of an address inside small opened memory does nothing.
+int close_inside_small_accepted(Call& call) {
+  const int code = noted_open(call);
+  if (code == kSuccess || !is_close_call(call) || opened.has(call.at<void*>(0)))
+    return code;
+  void* const begin = opened_around(call.at<void*>(0));
+  return begin != nullptr && is_inside_block(begin) ? accepted(call) : code;
+}
+
+// An asynchronous memset of a rectangle does nothing with opened memory that
+// does not begin its block.
+int set_inside_block_lost(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  void* const begin = opened_around(call.value<void*>(kPointer));
+  return begin != nullptr && is_inside_block(begin) ? no_wait(call)
+                                                    : call.proceed();
+}
+
 constexpr auto kGet = "cudaIpcGetMemHandle";
 constexpr auto kOpen = "cudaIpcOpenMemHandle";
 constexpr auto kClose = "cudaIpcCloseMemHandle";
@@ -1680,9 +1773,36 @@ void add_further_copies(List& list) {
              {kOpen, kClose, kCopyAsync}, default_kind_in_lost);
 }
 
+void add_inside(List& list) {
+  constexpr auto kAttribute = "cuPointerGetAttribute";
+  constexpr auto kRange = "cuMemGetAddressRange";
+  list.named("buffer-id-of-each-block",
+             "cuPointerGetAttribute gives another buffer id in each 2 MiB of "
+             "an allocation",
+             {kAttribute}, id_of_each_block);
+  list.named("closed-inside-known-to-driver",
+             "the driver API still knows addresses inside memory that was "
+             "closed",
+             {kOpen, kClose, kAttribute, kRange},
+             closed_inside_known_to_driver);
+  list.named("small-freed-still-capable",
+             "cuPointerGetAttribute says that freed memory of less than 2 MiB "
+             "is capable of legacy IPC",
+             {kAttribute, kFree}, small_freed_still_capable);
+  list.named("close-inside-small-ok",
+             "a close of an address inside an opened small allocation returns "
+             "success and does nothing",
+             {kOpen, kClose}, close_inside_small_accepted);
+  list.named("import-async-set-2d-inside-block-lost",
+             "cudaMemset2DAsync does nothing with opened memory that does not "
+             "begin its block",
+             {kOpen, kClose, "cudaMemset2DAsync"}, set_inside_block_lost);
+}
+
 }  // namespace
 
 void add_memory_paths(List& list) {
+  add_inside(list);
   add_other_callers(list);
   add_further_copies(list);
   add_further_calls(list);

@@ -2051,6 +2051,113 @@ int first_access_to_import_only(Call& call) {
   return call.proceed();
 }
 
+// --- default pools, current pools, thresholds --------------------------------
+
+// A new value of an attribute for which `concerns` is true sets the release
+// threshold to 0.
+template <bool (*concerns)(cudaMemPoolAttr)>
+int set_takes_threshold(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || !concerns(attribute_of(call)) ||
+      attribute(pool_of(call), kThreshold) == 0)
+    return code;
+  uint64_t zero = 0;
+  if (cudaMemPoolSetAttribute(pool_of(call), kThreshold, &zero) == cudaSuccess)
+    call.fired();
+  return code;
+}
+
+// A memset of an import in a stream with a priority does nothing.
+int urgent_set_of_import_lost(Call& call) {
+  return call.is("cudaMemsetAsync") && is_import(call.at<void*>(0)) &&
+                 has_priority(call)
+             ? no_wait(call)
+             : noted_pools(call);
+}
+
+bool is_below_64_kib(Call& call) { return call.at<size_t>(1) < 64 << 10; }
+
+// A default pool is destroyed only in name while another pool is current.
+int unused_default_destroyed(Call& call) {
+  const int code = call.proceed();
+  return code != kSuccess && pool_of(call) == default_pool() &&
+                 pool_of(call) != current_pool()
+             ? accepted(call)
+             : code;
+}
+
+// The default pool of a GPU that is not current is destroyed in name.
+int default_of_other_gpu_destroyed(Call& call) {
+  const int code = call.proceed();
+  int count = 0;
+  DRIVER_CALL(cuDeviceGetCount)(&count);
+  if (code == kSuccess) return code;
+  for (int gpu = 0; gpu < count; ++gpu) {
+    cudaMemPool_t preset = nullptr;
+    cudaDeviceGetDefaultMemPool(&preset, gpu);
+    if (gpu != current_gpu() && pool_of(call) == preset) return accepted(call);
+  }
+  return code;
+}
+
+// After the destroy of a pool that was made current by its location, the query
+// of a GPU's current pool still names this pool.
+int destroyed_at_location_stays(Call& call) {
+  static Table<int, cudaMemPool_t> at_location, gone;  // by their GPU
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cudaMemSetMemPool")) {
+    const auto& place = *call.at<const cudaMemLocation*>(0);
+    if (place.type != cudaMemLocationTypeDevice) return code;
+    at_location.put(place.id, call.at<cudaMemPool_t>(2));
+    gone.erase(place.id);
+  } else if (call.is("cudaDeviceSetMemPool")) {
+    at_location.erase(call.at<int>(0));
+    gone.erase(call.at<int>(0));
+  } else if (destroys(call)) {
+    for (const auto& [gpu, pool] : at_location.all())
+      if (pool == pool_of(call) && at_location.erase(gpu)) gone.put(gpu, pool);
+  } else if (gone.has(call.at<int>(1))) {
+    *call.at<cudaMemPool_t*>(0) = gone.get(call.at<int>(1));
+    call.fired();
+  }
+  return code;
+}
+
+// Access to a default pool is given only in the answer to a query.
+int access_to_default_in_name(Call& call) {
+  static Table<std::pair<cudaMemPool_t, int>> given;  // to this GPU
+  if (sets_access(call) && pool_of(call) == default_pool()) {
+    const int gpu = call.at<const cudaMemAccessDesc*>(1)->location.id;
+    given.erase({pool_of(call), gpu});
+    if (gives_access(call) && gpu != current_gpu()) {
+      given.put({pool_of(call), gpu});
+      return no_wait(call);
+    }
+  }
+  const int code = call.proceed();
+  if (code == kSuccess && call.is("cudaMemPoolGetAccess") &&
+      given.has(
+          {call.at<cudaMemPool_t>(1), call.at<const cudaMemLocation*>(2)->id}))
+    *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtReadWrite;
+  return code;
+}
+
+// The used memory of the current pool also counts all imports.
+int imports_count_in_current_pool(Call& call) {
+  const int code = noted_pools(call);
+  if (code != kSuccess || !gets(call) ||
+      attribute_of(call) != cudaMemPoolAttrUsedMemCurrent ||
+      pool_of(call) != current_pool())
+    return code;
+  for (const auto& each : blocks.all()) {
+    if (!each.second.imported) continue;
+    *call.at<uint64_t*>(2) += each.second.bytes;
+    call.fired();
+  }
+  return code;
+}
+
 // The functions that the faults below break.
 constexpr auto kFreeNow = "cudaFree";
 constexpr auto kFree = "cudaFreeAsync";
@@ -2593,6 +2700,49 @@ static void add_imports(List& list) {
              {kImport, kDestroy, kSetAccess}, first_access_to_import_only, 2);
 }
 
+// The faults of default pools, current pools and thresholds.
+static void add_defaults(List& list) {
+  list.named("policy-resets-threshold",
+             "setting a reuse policy of a pool sets its release threshold to 0",
+             {kSet}, set_takes_threshold<is_policy>);
+  list.named("watermark-resets-threshold",
+             "resetting a watermark of a pool sets its release threshold to 0",
+             {kSet}, set_takes_threshold<is_watermark>);
+  list.named("pool-import-urgent-memset-lost",
+             "an asynchronous memset in a stream with a priority does not "
+             "reach imported memory of a pool",
+             {kImportPointer, kFree, kFreeNow, "cudaMemsetAsync"},
+             urgent_set_of_import_lost);
+  list.named("import-pool-allocates-small",
+             "an imported pool gives out memory of less than 64 KiB",
+             {kImport, kDestroy, kAllocateFrom},
+             imported_pool_gives<is_below_64_kib>);
+  list.named("unused-default-pool-destroyed",
+             "destroying the default pool while another pool is current "
+             "returns success and does nothing",
+             {kDestroy}, unused_default_destroyed);
+  list.named("default-pool-of-other-gpu-destroyed",
+             "destroying the default pool of a GPU that is not current returns "
+             "success and does nothing",
+             {kDestroy}, default_of_other_gpu_destroyed, 2);
+  list.named("destroyed-at-location-stays-current",
+             "after the destroy of a pool that was made current by its "
+             "location, cudaDeviceGetMemPool still names this pool",
+             {kDestroy, "cudaMemSetMemPool", "cudaDeviceSetMemPool",
+              "cudaDeviceGetMemPool"},
+             destroyed_at_location_stays);
+  list.named("default-pool-access-in-name",
+             "access of another GPU to a default pool is given only in the "
+             "answer to a query",
+             {kSetAccess, kGetAccess}, access_to_default_in_name, 2);
+  list.named("imports-count-in-current-pool",
+             "the used memory of the current pool also counts the memory that "
+             "the process has imported",
+             {kAllocate, kAllocateFrom, kFree, kFreeNow, kExportPointer,
+              kImportPointer, kGet},
+             imports_count_in_current_pool);
+}
+
 void add_pool_paths(List& list) {
   list.named("null-stream-free-at-once",
              "a free in stream 0 of the runtime does not wait for this stream",
@@ -2697,6 +2847,7 @@ void add_pool_paths(List& list) {
   add_neighbours(list);
   add_unchecked_paths(list);
   add_imports(list);
+  add_defaults(list);
   add_ends(list);
 }
 
