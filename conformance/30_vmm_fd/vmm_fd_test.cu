@@ -30,7 +30,7 @@ constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr rlim_t kRoomForDescriptors = 16;
 constexpr size_t kMostExports = 4096;
 constexpr size_t kFourGib = size_t{4} << 30;
-constexpr int kMany = 70;          // imports of one allocation
+constexpr int kMany = 70;          // imports, of one allocation or of many
 constexpr int kManyExports = 300;  // one after the other, of one allocation
 
 // An importer that reads the exporter's pattern.
@@ -808,6 +808,36 @@ TEST(VmmFd, TheDescriptorIsPassedByValue) {
 
 // --- what an import does to a descriptor ------------------------------------
 
+static std::string number(int i) { return "number " + std::to_string(i); }
+
+static void lends_many_chunks(Role& me) {
+  std::vector<Chunk> chunks;
+  std::deque<Mapping> mappings;
+  for (int i = 0; i < kMany; ++i) {
+    chunks.push_back(Chunk::create(granule()));
+    mappings.emplace_back(chunks.back(), granule());
+    Words(mappings.back().data, 4096).fill(pattern(number(i)));
+    me.send_descriptor(number(i), chunks.back().descriptor().get());
+  }
+  me.wait("closed");
+}
+
+// All imports are mapped at once.
+static void imports_many_chunks(Role& me) {
+  std::vector<Chunk> chunks;
+  std::deque<Mapping> mappings;
+  for (int i = 0; i < kMany; ++i) {
+    chunks.push_back(Chunk::import(me.receive_descriptor(number(i))));
+    mappings.emplace_back(chunks.back(), granule());
+  }
+  for (int i = 0; i < kMany; ++i)
+    EXPECT_TRUE(kernel_reads(Words(mappings[i].data, 4096), pattern(number(i))))
+        << number(i);
+  mappings.clear();
+  chunks.clear();
+  me.signal("closed");
+}
+
 TEST(VmmFd, ImportDoesNotConsumeTheDescriptor) {
   covers("VMM-13");
   needs(gpus(1), vmm_fd);
@@ -839,6 +869,8 @@ TEST(VmmFd, ImportDoesNotConsumeTheDescriptor) {
     me.signal("done");
   });
 
+  scenario.role("exporter of many", lends_many_chunks);
+  scenario.role("importer of many", imports_many_chunks);
   scenario.run(20s);
 }
 

@@ -14,6 +14,7 @@ using namespace ipclab;
 
 namespace {
 
+constexpr size_t kSmall = 4096;  // far less than a block of the driver
 constexpr size_t kBytes = 4 << 20;
 constexpr int kRounds = 1000;
 constexpr size_t kRoundBytes = 1024;
@@ -336,6 +337,26 @@ static void expect_free_in_default_stream(Api api, cudaStream_t preset) {
   EXPECT_GT(free_memory(), in_use + kMedium / 2) << "not given back";
 }
 
+// Small allocations may lie side by side in one block of the driver.
+template <class Api>
+static void expect_neighbours_stay(Api api) {
+  const DeviceBuffer before(kSmall);
+  void* small = nullptr;
+  CALL(cudaMalloc(&small, kSmall));
+  const DeviceBuffer after(kSmall);
+  before.fill(pattern("before"));
+  after.fill(pattern("after"));
+  const Stream stream;
+  EXPECT_SUCCESS(api.free_async(small, stream));
+  EXPECT_TRUE(passes(stream));
+  const DeviceBuffer next(kSmall), one_more(kSmall);
+  next.fill(pattern("next"));
+  one_more.fill(pattern("one more"));
+  EXPECT_TRUE(kernel_reads(before, pattern("before")));
+  EXPECT_TRUE(kernel_reads(after, pattern("after")));
+  EXPECT_TRUE(kernel_reads(next, pattern("next")));
+}
+
 TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
   covers("SOMA-05");
   needs(gpus(1), pools, alone);
@@ -371,6 +392,7 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
     for (const cudaStream_t preset :
          {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread})
       expect_free_in_default_stream(api, preset);
+    expect_neighbours_stay(api);
     EXPECT_TRUE(context_is_usable());
   };
   scenario.role("allocator", [=](Role&) { by_both_apis(frees); });

@@ -2,6 +2,8 @@
 // memory that has no handle.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <cstdint>
 #include <cstring>
 
 #include "fault.h"
@@ -89,6 +91,37 @@ int free_async_of_malloc_refused(Call& call) {
   return call.is("cudaFreeAsync") && of_malloc.has(call.at<void*>(0))
              ? refused(call)
              : noted_malloc(call);
+}
+
+// After cudaFreeAsync of small memory of cudaMalloc, the next small memory of
+// cudaMalloc lies where a neighbour of the freed memory still is.
+int free_async_of_small_frees_block(Call& call) {
+  constexpr uintptr_t kBlock = 2 << 20;
+  static std::atomic<uintptr_t> free_block{0};
+  static auto& lent = *new Table<void*>;
+  const auto block_of = [](void* at) {
+    return reinterpret_cast<uintptr_t>(at) / kBlock;
+  };
+  if (frees(call) && lent.erase(call.at<void*>(0))) return no_wait(call);
+  if (call.is("cudaFreeAsync") && of_malloc.has(call.at<void*>(0)) &&
+      of_malloc.get(call.at<void*>(0)) < kBlock)
+    free_block = block_of(call.at<void*>(0));
+  const int code = noted_malloc(call);
+  if (!call.is("cudaMalloc") || code != kSuccess || free_block == 0)
+    return code;
+  void*& memory = *call.at<void**>(0);
+  const size_t bytes = call.at<size_t>(1);
+  for (const auto& [neighbour, size] : of_malloc.all())
+    if (neighbour != memory && block_of(neighbour) == free_block &&
+        size >= bytes) {
+      free_block = 0;
+      cudaFree(memory);
+      of_malloc.erase(memory);
+      memory = neighbour;
+      lent.put(memory);
+      return accepted(call);
+    }
+  return code;
 }
 
 int free_async_of_malloc_leaks(Call& call) {
@@ -735,6 +768,11 @@ void add_allocator(List& list) {
              "cudaFreeAsync does not free memory of cudaMalloc",
              {"cudaFreeAsync", "cudaMalloc", "cudaFree"},
              free_async_of_malloc_leaks);
+  list.named("freeasync-small-takes-neighbour",
+             "after cudaFreeAsync of small memory of cudaMalloc, other memory "
+             "of its block of 2 MiB is given out again",
+             {"cudaFreeAsync", "cudaMalloc", "cudaFree"},
+             free_async_of_small_frees_block);
   list.named("freeasync-malloc-early",
              "cudaFreeAsync frees memory of cudaMalloc before its stream "
              "reaches the free",

@@ -106,9 +106,10 @@ int refusal_closes_descriptor(Call& call) {
   return code;
 }
 
-// If a process has eight imports, its next import is the memory of the first
+// If a process has `most` imports, its next import is the memory of the first
 // one.
-int ninth_import_is_first(Call& call) {
+template <size_t most>
+int further_import_is_first(Call& call) {
   static std::atomic<int> first{-1};
   static auto& there = *new Table<Chunk>;
   if (call.is("cuMemRelease")) {
@@ -125,7 +126,7 @@ int ninth_import_is_first(Call& call) {
     there.put(*call.at<Chunk*>(0));
     return code;
   }
-  if (there.all().size() >= 8 && is_open(descriptor_of(call)) &&
+  if (there.all().size() >= most && is_open(descriptor_of(call)) &&
       !name_the_same(first, descriptor_of(call))) {
     call.at<void*>(1) = reinterpret_cast<void*>(intptr_t{first});
     call.fired();
@@ -683,7 +684,11 @@ void add_descriptors(List& list) {
   list.named("ninth-import-is-first",
              "if a process has eight imports, its next import is the memory of "
              "the first import",
-             {kImport, kRelease}, ninth_import_is_first);
+             {kImport, kRelease}, further_import_is_first<8>);
+  list.named("import-65th-is-first",
+             "if a process has 64 imports, its next import is the memory of "
+             "the first import",
+             {kImport, kRelease}, further_import_is_first<64>);
   list.named("fabric-beside-fd-fresh",
              "the fabric handle of memory that was also created for "
              "descriptors opens other memory",
