@@ -161,9 +161,9 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
     me.send_descriptor("pool", pool.exported().get());
     const AsyncBuffer buffer(pool, kBytes);
     buffer.fill(pattern("A"));
-    me.send("pointer", buffer.exported());
     const uint64_t used = attribute(pool, cudaMemPoolAttrUsedMemCurrent);
     EXPECT_GE(used, kBytes);
+    me.send("pointer", buffer.exported());
 
     me.wait("B written");
     EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), used)
