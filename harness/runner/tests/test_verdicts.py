@@ -429,8 +429,9 @@ def test_deviation_of_a_range_of_drivers(
     [case] = [x for x in cases if x.suite == "conformance"]
     last_day = datetime.date(2026, 6, 30)
     here = deviations.Deviations([entry], "cuda", driver, ["NVIDIA H200 NVL"], last_day)
-    assert here.entry_for(case) == (entry if applies else None)
-    assert here.problems({"LMEM-01": "MUST"}, cases) == []
+    assert here.entry_for(case.test, case.requirement) == (entry if applies else None)
+    rows = {case.test: case.requirement}
+    assert here.problems({"LMEM-01": "MUST"}, rows) == []
 
 
 @pytest.mark.parametrize(
@@ -447,7 +448,7 @@ def test_deviation_of_one_runtime(
     day = datetime.date(2026, 6, 30)
     driver = entry["driver"]["from"]
     here = deviations.Deviations([entry], "cuda", driver, ["NVIDIA H200"], day, runtime)
-    assert here.entry_for(case) == (entry if applies else None)
+    assert here.entry_for(case.test, case.requirement) == (entry if applies else None)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from ipclab import (
     explain,
     faults,
     fleet_cli,
+    judge,
     matrix,
     model,
     mutants,
@@ -74,6 +75,10 @@ def _command(options: argparse.Namespace) -> int:
         return _qualify(options)
     if options.command == "verify":
         return verify.run(terminal.console(), options.results, options.held_to)
+    if options.command == "judge":
+        return judge.run(
+            terminal.console(), options.run, options.deviations, options.results
+        )
     if options.command == "sample":
         return sample.run(
             build, options.lesson, options.backend, options.profile, options.role
@@ -846,6 +851,23 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="also compare the run's programs, list of tests and catalogue with those "
         "of this build",
+    )
+    afterwards = commands.add_parser(
+        "judge",
+        help="judge a finished run again with another deviations.json, without a GPU",
+        description="Writes the run into a new folder with the verdicts that the "
+        "entries give it. Each test whose verdict changes is named.",
+        epilog="exit code: that of the run as it is judged now; 2 the run cannot be "
+        "judged again, 3 the file of deviations is wrong",
+    )
+    afterwards.add_argument("run", metavar="RUN", type=Path, help="a finished run")
+    afterwards.add_argument("deviations", metavar="DEVIATIONS", type=Path)
+    afterwards.add_argument(
+        "--results",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="the folder for the judged run",
     )
     fleet_cli.add(commands, BUILD)
     again = commands.add_parser("report", help="write the page of a run again")

@@ -11,17 +11,17 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ipclab import failures, schema
-from ipclab.ctest import Case
 from ipclab.errors import HarnessError
 
 Entry = dict[str, Any]
 UNJUDGED_KINDS = ("OBSERVE", "UNDEF", "ADVICE")
+NAME = "deviations.json"  # begins each message about an entry
 DERIVED = "DERIVED"  # a row that follows from other rows and is judged like them
 VERSION = re.compile(r"\d+\.\d+")  # a version of CUDA
 VENDORS = {"cuda": "nvidia", "model": "model"}  # the vendor of each backend
@@ -134,12 +134,12 @@ class Deviations:
     today: datetime.date
     runtime: int | None = None  # as cudaRuntimeGetVersion gives it: 13050
 
-    def entry_for(self, case: Case) -> Entry | None:
-        """The entry that applies to a test here and has not expired; None: no such
-        entry.
+    def entry_for(self, test: str | None, row: str | None) -> Entry | None:
+        """The entry that applies to a test of a row here and has not expired; None: no
+        such entry.
         """
         for entry in self.applicable:
-            if (entry["test"], entry["requirement"]) == (case.test, case.requirement):
+            if (entry["test"], entry["requirement"]) == (test, row):
                 return entry
         return None
 
@@ -153,26 +153,28 @@ class Deviations:
         ]
 
     def problems(
-        self, kinds: dict[str, str], cases: Sequence[Case], in_part: bool = False
+        self,
+        kinds: Mapping[str, str],
+        rows: Mapping[str, str | None],
+        in_part: bool = False,
     ) -> list[str]:
         """What is wrong with the entries, one line for each problem. Each problem fails
         the run.
 
-        `kinds` are the kinds of the catalogue's rows, `cases` the whole list of
-        tests. `in_part` says that less than the suite runs, so a part of the suite
-        need not be built.
+        `kinds` are the kinds of the catalogue's rows, `rows` the row of each
+        conformance test. `in_part` says that less than the suite runs, so a part of
+        the suite need not be built.
         """
-        rows = {x.test: x.requirement for x in cases if x.suite == "conformance"}
         built = {_suite(test) for test in rows}
         return [
-            f"deviations.json: {wrong}"
+            f"{NAME}: {wrong}"
             for entry in self.entries
             if not (in_part and _suite(entry["test"]) not in built)
             and (wrong := self._wrong(entry, kinds, rows))
         ]
 
     def _wrong(
-        self, entry: Entry, kinds: dict[str, str], rows: dict[str, str | None]
+        self, entry: Entry, kinds: Mapping[str, str], rows: Mapping[str, str | None]
     ) -> str | None:
         row, test = entry["requirement"], entry["test"]
         if row not in kinds:

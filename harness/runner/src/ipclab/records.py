@@ -132,9 +132,19 @@ def verdict(
         if deviations.excuses(entry, line):
             return "deviates", reason
         other = deviations.unknown_failure(entry, line)
-        first = f"the first failure: {reason}"
-        return outcome, f"deviations.json does not know: {other}; {first}"
+        return outcome, f"{_UNKNOWN}{other}{_FIRST}{reason}"
     return outcome, reason
+
+
+_UNKNOWN = f"{deviations.NAME} does not know: "
+_FIRST = "; the first failure: "
+
+
+def first_reason(reason: str) -> str:
+    """The reason that the test gave, without what `verdict` put before it."""
+    if not reason.startswith(_UNKNOWN):
+        return reason
+    return reason.partition(_FIRST)[2]
 
 
 @dataclass
@@ -165,6 +175,16 @@ def rows(records: Iterable[Record]) -> list[Row]:
             row.ctest,
         ),
     )
+
+
+def excused_in_vain(table: Iterable[Row]) -> list[str]:
+    """The entries of deviations.json whose tests conform, one line for each."""
+    return [
+        f"{deviations.NAME}: {row.record['requirement']} conforms after all "
+        f"({row.record['test']})"
+        for row in table
+        if row.verdict == "conforms" and row.record["deviation"]
+    ]
 
 
 def counts(table: Iterable[Row]) -> dict[str, int]:

@@ -77,6 +77,12 @@ class Results:
         data = append(self.lines, record)
         self._seal.add(data)
 
+    def append_all(self, found: list[records.Record]) -> None:
+        """Add records that are all known already, in one step."""
+        data = b"".join(_line(record) for record in found)
+        write(self.lines, data.decode())
+        self._seal.add(data)
+
     @property
     def seal(self) -> dict[str, Any]:
         """The seal of the records that were appended; the file itself is not read."""
@@ -115,7 +121,7 @@ def append(path: Path, line: dict[str, Any]) -> bytes:
 
     If that fails, removes the part that was written and raises HarnessError.
     """
-    data = (json.dumps(line, ensure_ascii=False) + "\n").encode()
+    data = _line(line)
     try:
         with path.open("ab", buffering=0) as stream:
             end = stream.tell()
@@ -131,6 +137,10 @@ def append(path: Path, line: dict[str, Any]) -> bytes:
     except OSError as error:
         raise _cannot(path, error) from None
     return data
+
+
+def _line(line: dict[str, Any]) -> bytes:
+    return (json.dumps(line, ensure_ascii=False) + "\n").encode()
 
 
 def write(path: Path, text: str) -> None:

@@ -277,7 +277,7 @@ class Run:
         """Make the run's record from the line of one test."""
         row = self.catalogue.get(case.requirement or "")
         kind = row["kind"] if row else None
-        entry = self.deviations.entry_for(case)
+        entry = self.deviations.entry_for(case.test, case.requirement)
         verdict, reason = records.verdict(line, kind, entry)
         if case.suite == "conformance" and row is None and verdict != "broken":
             verdict = "broken"
@@ -329,19 +329,17 @@ class Run:
     def problems(self) -> list[str]:
         """What fails the run besides the verdicts of its tests."""
         kinds = {name: row["kind"] for name, row in self.catalogue.items()}
+        tests = {
+            x.test: x.requirement for x in self.everything if x.suite == "conformance"
+        }
         found = [
             *self.findings,
-            *self.deviations.problems(kinds, self.everything, self.filtered),
+            *self.deviations.problems(kinds, tests, self.filtered),
         ]
         if self.error:
             found.append(self.error)
         table = self.rows
-        found += [
-            f"deviations.json: {row.record['requirement']} conforms after all "
-            f"({row.record['test']})"
-            for row in table
-            if row.verdict == "conforms" and row.record["deviation"]
-        ]
+        found += records.excused_in_vain(table)
         judged = {
             row.record["requirement"] for row in table if row.verdict in records.JUDGED
         }

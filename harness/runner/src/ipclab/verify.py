@@ -81,8 +81,8 @@ def problems(
     """
     if wrong := _wrong_document(document):
         return [f"{wrong}; was it made by another version of ipclab?"]
-    if document["digest"] != manifest.of_document(document):
-        return ["run.json: was edited after the run: its digest does not match"]
+    if edited := _edited(document):
+        return [edited]
     if document["state"] != "finished":
         return [_prefix(document, found)]
     return [
@@ -94,6 +94,20 @@ def problems(
         *_verdicts(document, found),
         *(f"the run itself reports: {x}" for x in document["problems"]),
     ]
+
+
+def edits(document: Document, seal: dict[str, Any]) -> Iterator[str]:
+    """What was edited or damaged since the run has finished, one line each."""
+    if edited := _edited(document):
+        yield edited
+    else:
+        yield from _seal(document, seal)
+
+
+def _edited(document: Document) -> str | None:
+    if document["digest"] != manifest.of_document(document):
+        return "run.json: was edited after the run: its digest does not match"
+    return None
 
 
 def _wrong_document(document: Document) -> str | None:
@@ -249,6 +263,8 @@ def _against_build(document: Document, build: Path) -> Iterator[str]:
 def _told(document: Document, found: list[Record]) -> str:
     counts = ", ".join(f"{n} {verdict}" for verdict, n in document["counts"].items())
     failed = "" if document["exit_code"] == 0 else "; the run failed nevertheless"
+    if judged := document.get("judged"):
+        failed += f"; judged again on {judged['at'][:10]}"
     return (
         f"{len(document['manifest']['tests'])} tests, {len(found)} records, "
         f"{document['machine']}: {counts}{failed}"
