@@ -23,7 +23,8 @@ constexpr uint64_t kAloneBudget = 32768;   // for a block that runs alone
 constexpr uint64_t kSharedBudget = 4096;   // if other blocks are resident
 constexpr unsigned kIdlePasses = 200;      // before a waiting kernel sleeps
 constexpr unsigned kBurst = 64;            // passes between two naps
-constexpr timespec kNap{0, 100'000};
+constexpr long kShortestNap = 100'000;     // nanoseconds
+constexpr long kLongestNap = 1'000'000;    // nanoseconds, after a long wait
 constexpr size_t kMaxResident = 256;
 constexpr size_t kKeptArena = 64u << 20;
 
@@ -213,12 +214,17 @@ class Worker {
   }
 
   /// Call this when all blocks poll. After many passes the thread sleeps most
-  /// of the time, so other work gets the processor. It does not sleep all the
-  /// time, because a kernel may count its polls.
+  /// of the time, so other work gets the processor; the longer it has waited,
+  /// the longer it sleeps. It does not sleep all the time, because a kernel may
+  /// count its polls.
   void wait() {
     if (++idle_passes_ <= kIdlePasses) return rest();
-    if (idle_passes_ % kBurst == 0) nanosleep(&kNap, nullptr);
     since_yield_ = 0;
+    if (idle_passes_ % kBurst != 0) return;
+    const long naps = idle_passes_ / kBurst;
+    const timespec nap{
+        0, std::min(naps * kShortestNap / 8 + kShortestNap, kLongestNap)};
+    nanosleep(&nap, nullptr);
     look();
   }
 

@@ -19,7 +19,10 @@ from ipclab.errors import HarnessError, UsageError
 from ipclab.records import Record, Row
 from ipclab.run import Run, Settings
 
-MOST_TOGETHER = 24  # tests in one start; not all, so that jobs stay balanced
+# Tests in one start; not all, so that jobs stay balanced. On a driver a start takes
+# longer than on the model.
+MOST_TOGETHER = 24
+MOST_TOGETHER_ON_MODEL = 6
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,8 @@ class Plugin:
             return True
         items = [item for item in session.items if isinstance(item, CTestItem)]
         self._items = {item.case.name: item for item in items}
-        starts = _starts([x.case for x in items], run.settings.apart)
+        most = MOST_TOGETHER_ON_MODEL if run.on_model else MOST_TOGETHER
+        starts = _starts([x.case for x in items], 1 if run.settings.apart else most)
         if run.settings.jobs > 1:
             starts.reverse()  # tests of the last chapters have the most processes
         # The jobs are in the order of attempts. So a repeated test runs beside other
@@ -241,9 +245,9 @@ def _name(job: Attempt) -> str:
     return f"{job.case.name} and {more} more" if more else job.case.name
 
 
-def _starts(cases: Sequence[Case], apart: bool) -> list[tuple[Case, ...]]:
-    """Which tests run in one start of their program, ordered by the first test of each
-    group. With `apart`, each test gets its own start.
+def _starts(cases: Sequence[Case], most: int) -> list[tuple[Case, ...]]:
+    """Which tests run in one start of their program, at most `most`, ordered by the
+    first test of each group.
     """
     starts: dict[tuple[object, ...], list[Case]] = {}
     for number, case in enumerate(cases):
@@ -253,12 +257,11 @@ def _starts(cases: Sequence[Case], apart: bool) -> list[tuple[Case, ...]]:
             case.visible_gpus,
             case.alone,
         )
-        together = case.shared and not apart
-        starts.setdefault(like if together else (number,), []).append(case)
+        starts.setdefault(like if case.shared else (number,), []).append(case)
     return [
-        tuple(group[at : at + MOST_TOGETHER])
+        tuple(group[at : at + most])
         for group in starts.values()
-        for at in range(0, len(group), MOST_TOGETHER)
+        for at in range(0, len(group), most)
     ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,15 @@ LINE: Schema = {
 }
 DEVIATION: Schema = RECORD["$defs"]["deviation"]
 
-_TYPES: dict[str, Any] = {
+# A check returns None, or the place of the first error inside the value and its text.
+Check = Callable[[Any], tuple[str, str] | None]
+# The checks of the schemas that were used, by identity. The schemas are kept, so that
+# no other schema gets the same identity.
+_checks: dict[int, tuple[Schema, Check]] = {}
+_TYPES: dict[str, type] = {
     "null": type(None),
     "string": str,
     "integer": int,
-    "number": (int, float),
     "boolean": bool,
     "array": list,
     "object": dict,
@@ -53,65 +58,142 @@ _TYPES: dict[str, Any] = {
 
 
 def error(value: Any, schema: Schema, where: str = "record") -> str | None:
-    """The first error in `value`, with the field's name; None if `value` is valid."""
+    """The first error in `value`, with the field's name; None if `value` is valid.
+
+    `value` is what json.loads returns.
+    """
+    wrong = _check(schema)(value)
+    return f"{where}{wrong[0]}: {wrong[1]}" if wrong else None
+
+
+def _check(schema: Schema) -> Check:
+    """The check of a schema. A record has more than a thousand values, so each schema
+    is read only once.
+    """
+    if id(schema) not in _checks:
+        _checks[id(schema)] = schema, _make(schema)
+    return _checks[id(schema)][1]
+
+
+def _make(schema: Schema) -> Check:
     if "$ref" in schema:
-        schema = RECORD["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+        named = RECORD["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+        return lambda value: _check(named)(value)  # it may contain itself
     if "anyOf" in schema:
-        errors = [error(value, option, where) for option in schema["anyOf"]]
-        return None if None in errors else errors[-1]
-    return (
-        _wrong_type(value, schema, where)
-        or _wrong_value(value, schema, where)
-        or _wrong_part(value, schema, where)
-    )
+        return _any_of([_check(option) for option in schema["anyOf"]])
+    checks = [
+        make(schema)
+        for make, words in (
+            (_type, {"type"}),
+            (_allowed, {"enum", "const"}),
+            (_bounds, {"minimum", "minLength", "pattern"}),
+            (_fields, {"properties", "additionalProperties", "required"}),
+            (_items, {"items"}),
+        )
+        if words & schema.keys()
+    ]
+    return checks[0] if len(checks) == 1 else _all_of(checks)
 
 
-def _wrong_type(value: Any, schema: Schema, where: str) -> str | None:
-    if "type" not in schema:
+def _any_of(options: list[Check]) -> Check:
+    def check(value: Any) -> tuple[str, str] | None:
+        wrong = None
+        for option in options:
+            if (wrong := option(value)) is None:
+                return None
+        return wrong
+
+    return check
+
+
+def _all_of(checks: list[Check]) -> Check:
+    def check(value: Any) -> tuple[str, str] | None:
+        for one in checks:
+            if wrong := one(value):
+                return wrong
         return None
+
+    return check
+
+
+def _type(schema: Schema) -> Check:
     names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    for name in names:
-        whole = name == "integer" and isinstance(value, float) and value.is_integer()
-        fits = isinstance(value, _TYPES[name])
-        if whole or (fits and isinstance(value, bool) == (name == "boolean")):
+    fitting = {_TYPES[name] for name in names if name != "number"}
+    if "number" in names:
+        fitting |= {int, float}
+    whole = "integer" in names  # 1.0 is an integer
+
+    def check(value: Any) -> tuple[str, str] | None:
+        if type(value) in fitting:
             return None
-    return f"{where}: {_short(value)} is not of type {' or '.join(names)}"
+        if whole and isinstance(value, float) and value.is_integer():
+            return None
+        return "", f"{_short(value)} is not of type {' or '.join(names)}"
+
+    return check
 
 
-def _wrong_value(value: Any, schema: Schema, where: str) -> str | None:
-    allowed = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    if allowed is not None and (isinstance(value, bool) or value not in allowed):
-        return f"{where}: {_short(value)} is none of {', '.join(map(str, allowed))}"
-    if "minimum" in schema and value < schema["minimum"]:
-        return f"{where}: {value} is below {schema['minimum']}"
-    if "minLength" in schema and len(value) < schema["minLength"]:
-        return f"{where}: is empty"
-    if "pattern" in schema and not re.search(schema["pattern"], value):
-        return f"{where}: {_short(value)} does not match {schema['pattern']}"
-    return None
+def _allowed(schema: Schema) -> Check:
+    allowed = schema["enum"] if "enum" in schema else [schema["const"]]
+
+    def check(value: Any) -> tuple[str, str] | None:
+        if isinstance(value, bool) or value not in allowed:
+            return "", f"{_short(value)} is none of {', '.join(map(str, allowed))}"
+        return None
+
+    return check
 
 
-def _wrong_part(value: Any, schema: Schema, where: str) -> str | None:
-    if isinstance(value, dict):
-        properties: dict[str, Schema] = schema.get("properties", {})
-        others: Schema | bool = schema.get("additionalProperties", True)
-        for name in schema.get("required", []):
+def _bounds(schema: Schema) -> Check:
+    least, shortest = schema.get("minimum"), schema.get("minLength")
+    pattern = re.compile(schema["pattern"]) if "pattern" in schema else None
+
+    def check(value: Any) -> tuple[str, str] | None:
+        if least is not None and value < least:
+            return "", f"{value} is below {least}"
+        if shortest is not None and len(value) < shortest:
+            return "", "is empty"
+        if pattern is not None and not pattern.search(value):
+            return "", f"{_short(value)} does not match {pattern.pattern}"
+        return None
+
+    return check
+
+
+def _fields(schema: Schema) -> Check:
+    required = schema.get("required", [])
+    parts = {name: _check(x) for name, x in schema.get("properties", {}).items()}
+    others = schema.get("additionalProperties", True)
+    of_others = _check(others) if isinstance(others, dict) else None
+
+    def check(value: Any) -> tuple[str, str] | None:
+        if not isinstance(value, dict):
+            return None
+        for name in required:
             if name not in value:
-                return f"{where}.{name}: is missing"
+                return f".{name}", "is missing"
         for name, part in value.items():
-            of_part = properties.get(name, others)
-            if of_part is False:
-                return f"{where}.{name}: there is no such field"
-            if of_part is True:
-                continue
-            assert isinstance(of_part, dict)
-            if wrong := error(part, of_part, f"{where}.{name}"):
-                return wrong
-    if isinstance(value, list) and "items" in schema:
-        for index, part in enumerate(value):
-            if wrong := error(part, schema["items"], f"{where}[{index}]"):
-                return wrong
-    return None
+            if (of_part := parts.get(name, of_others)) is None:
+                if others is False:
+                    return f".{name}", "there is no such field"
+            elif wrong := of_part(part):
+                return f".{name}{wrong[0]}", wrong[1]
+        return None
+
+    return check
+
+
+def _items(schema: Schema) -> Check:
+    item = _check(schema["items"])
+
+    def check(value: Any) -> tuple[str, str] | None:
+        if isinstance(value, list):
+            for index, part in enumerate(value):
+                if wrong := item(part):
+                    return f"[{index}]{wrong[0]}", wrong[1]
+        return None
+
+    return check
 
 
 def _short(value: Any) -> str:

@@ -221,19 +221,42 @@ def _family(leader: int, mark: str) -> list[psutil.Process]:
     Also reaps orphans that have ended.
     """
     family = []
-    for process in psutil.Process().children(recursive=True):
+    others = _leaders - {leader}
+    for pid in _descendants():
         with contextlib.suppress(psutil.Error, OSError):
-            ours = process.pid != leader and _belongs(process, leader, mark)
+            if os.getsid(pid) in others:
+                continue  # the thread of that leader looks after it
+            process = psutil.Process(pid)
+            ours = pid != leader and _belongs(process, leader, mark)
             # The status is read after the environment: a process that ends before
             # that has no environment any more, and is seen here as a zombie.
             if process.status() == psutil.STATUS_ZOMBIE:
                 # A zombie in our own session belongs to another thread, which reaps
                 # the zombie.
-                if os.getsid(process.pid) != os.getsid(0):
-                    _reap(process.pid)
+                if os.getsid(pid) != os.getsid(0):
+                    _reap(pid)
             elif ours:
                 family.append(process)
     return family
+
+
+def _descendants() -> list[int]:
+    """The children of this process, their children and so on, zombies too.
+
+    psutil makes an object for each and reads several files for it; with many tests at
+    once that takes longer than everything else here.
+    """
+    children: dict[int, list[int]] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it has ended
+                stat = Path(entry.path, "stat").read_bytes()
+                parent = int(stat[stat.rindex(b")") + 4 :].split(b" ", 1)[0])
+                children.setdefault(parent, []).append(int(entry.name))
+    found = children.get(os.getpid(), [])
+    for pid in found:  # grows in the loop
+        found.extend(children.get(pid, []))
+    return found
 
 
 def _wait_for(leader: int, mark: str, seconds: float) -> list[psutil.Process]:
@@ -337,8 +360,12 @@ class _DriverNames:
                 path.unlink()
 
     @staticmethod
-    def _all(pid: str = "[0-9a-f]*") -> Iterator[Path]:
-        return Path("/dev/shm").glob(f"cuda.shm.{os.geteuid()}.{pid}.*")
+    def _all(pid: str = "") -> Iterator[Path]:
+        start = f"cuda.shm.{os.geteuid()}." + (f"{pid}." if pid else "")
+        with os.scandir("/dev/shm") as names:
+            for name in names:
+                if name.name.startswith(start):
+                    yield Path(name.path)
 
 
 def _reap(pid: int) -> None:
