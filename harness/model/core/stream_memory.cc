@@ -4,6 +4,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <ctime>
 #include <type_traits>
 #include <utility>
@@ -16,9 +17,10 @@ namespace ipclab::model {
 namespace {
 
 // A waiting stream polls this often without a pause, because the write may come
-// soon.
+// soon. The longer it has waited, the longer are its pauses (nanoseconds).
 constexpr int kEagerLooks = 200;
-constexpr timespec kPause{0, 100000};
+constexpr long kShortestPause = 100'000;
+constexpr long kLongestPause = 1'000'000;
 
 // The condition of a wait, without the flag for the flush.
 unsigned condition_of(unsigned flags) {
@@ -105,7 +107,10 @@ void wait_for(const T* place, T value, unsigned condition, CUcontext context) {
     if (looks < kEagerLooks) {
       sched_yield();
     } else {
-      nanosleep(&kPause, nullptr);
+      const timespec pause{
+          0, std::min(kShortestPause + (looks - kEagerLooks) * 50'000L,
+                      kLongestPause)};
+      nanosleep(&pause, nullptr);
     }
   }
 }

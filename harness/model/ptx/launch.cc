@@ -221,9 +221,8 @@ class Worker {
     if (++idle_passes_ <= kIdlePasses) return rest();
     since_yield_ = 0;
     if (idle_passes_ % kBurst != 0) return;
-    const long naps = idle_passes_ / kBurst;
-    const timespec nap{
-        0, std::min(naps * kShortestNap / 8 + kShortestNap, kLongestNap)};
+    const long naps = (idle_passes_ - kIdlePasses) / kBurst;
+    const timespec nap{0, std::min(kShortestNap + naps * 50'000L, kLongestNap)};
     nanosleep(&nap, nullptr);
     look();
   }
