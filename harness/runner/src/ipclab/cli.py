@@ -861,7 +861,12 @@ def _parser() -> argparse.ArgumentParser:
         "judged again, 3 the file of deviations is wrong",
     )
     afterwards.add_argument("run", metavar="RUN", type=Path, help="a finished run")
-    afterwards.add_argument("deviations", metavar="DEVIATIONS", type=Path)
+    afterwards.add_argument(
+        "deviations",
+        metavar="DEVIATIONS",
+        type=Path,
+        help="the entries to apply, for example conformance/deviations.json",
+    )
     afterwards.add_argument(
         "--results",
         metavar="DIR",

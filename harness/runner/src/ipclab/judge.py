@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,11 @@ def run(out: Console, folder: Path, entries: Path, into: Path) -> int:
     """Write the run of `folder`, judged with the file `entries`, into `into`.
 
     Prints each test whose verdict changes. Returns the exit code of the judged run.
-    Raises UsageError if the run is not finished, is damaged or was edited, or if `into`
-    is not empty, and HarnessError if an entry is malformed.
+    Raises UsageError if there is no such file, if the run is not finished, is damaged
+    or was edited, or if `into` is not empty, and HarnessError if an entry is malformed.
     """
+    if not entries.is_file():
+        raise UsageError(f"{entries}: no such file")
     contents = results.read(folder)
     if contents.run["state"] != "finished" or (wrong := _edited(contents)):
         state = contents.run["state"]
@@ -38,10 +41,13 @@ def run(out: Console, folder: Path, entries: Path, into: Path) -> int:
         raise UsageError(f"{folder}: {reason}; only a finished run can be judged again")
     here = _here(contents.run, deviations.read_deviations(entries))
     judged = [_judged(record, here) for record in contents.records]
-    for was, now in zip(contents.records, judged, strict=True):
-        if was["verdict"] != now["verdict"]:
-            told = f"{now['ctest']}, attempt {now['attempt']}: "
-            out.print(Text(f"{told}{was['verdict']}, now {now['verdict']}"))
+    changes = Counter(
+        (now["ctest"], was["verdict"], now["verdict"])
+        for was, now in zip(contents.records, judged, strict=True)
+        if was["verdict"] != now["verdict"]
+    )
+    for (name, was, now), attempts in changes.items():
+        out.print(Text(f"{name}: {attempts} x {was}, now {now}"), soft_wrap=True)
     made = results.Results(into)
     made.append_all(judged)
     document = _document(contents.run, judged, here)
@@ -49,9 +55,9 @@ def run(out: Console, folder: Path, entries: Path, into: Path) -> int:
     document["manifest"]["records"] = made.seal
     made.write("run.json", json.dumps(manifest.sealed(document), indent=1) + "\n")
     counts = ", ".join(f"{n} {verdict}" for verdict, n in document["counts"].items())
-    out.print(Text(f"{into}: {counts}"))
+    out.print(Text(f"{into}: {counts}"), soft_wrap=True)
     for problem in document["problems"]:
-        out.print(Text(problem))
+        out.print(Text(problem), soft_wrap=True)
     return int(document["exit_code"])
 
 
