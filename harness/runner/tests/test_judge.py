@@ -170,6 +170,14 @@ def test_an_edited_or_unfinished_run_is_not_judged(build: Build) -> None:
     assert (code, "holds results already" in said) == (2, True)
 
 
+def test_a_file_that_changed_during_the_run_is_not_forgotten(build: Build) -> None:
+    change = "open('source/conformance/deviations.json', 'a').write(' ')"
+    qualified(build, f"import os; os.chdir({str(build.root)!r}); {change}; record()")
+    assert judge(build)[0] == 1
+    wrong = "deviations.json changed during the run"
+    assert read(build, "judged")[0]["problems"] == [wrong]
+
+
 def test_wrong_entries_are_one_clear_error(build: Build) -> None:
     qualified(build)
     done = build.ipclab("judge", "out", "nothing.json", "--results", "judged")

@@ -18,6 +18,13 @@ from ipclab import records, supervise
 from ipclab.ctest import Case
 
 
+def test_a_system_without_shared_memory_files_runs_programs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(supervise, "SHARED_MEMORY", tmp_path / "missing")
+    assert supervise.run(["true"], timeout=20).code == 0
+
+
 def test_a_program_that_no_signal_ends_is_told_and_left(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,7 @@ def run(out: Console, folder: Path, entries: Path, into: Path) -> int:
     for (name, was, now), attempts in changes.items():
         out.print(Text(f"{name}: {attempts} x {was}, now {now}"), soft_wrap=True)
     made = results.Results(into)
-    made.append_all(judged)
+    made.write_records(judged)
     document = _document(contents.run, judged, here)
     document["manifest"]["data"]["deviations.json"] = manifest.of_file(entries)
     document["manifest"]["records"] = made.seal
@@ -104,7 +104,8 @@ def _document(
     table = records.rows(judged)
     kinds = {name: row["kind"] for name, row in before["requirements"].items()}
     tests = {x["test"]: x["requirement"] for x in judged if x["suite"] == "conformance"}
-    problems = [x for x in before["problems"] if not x.startswith(deviations.NAME)]
+    about_entries = f"{deviations.NAME}: "
+    problems = [x for x in before["problems"] if not x.startswith(about_entries)]
     problems += here.problems(kinds, tests, before["filtered"])
     problems += records.excused_in_vain(table)
     failed = any(records.fails(x.verdict, before["settings"]["strict"]) for x in table)

@@ -77,8 +77,8 @@ class Results:
         data = append(self.lines, record)
         self._seal.add(data)
 
-    def append_all(self, found: list[records.Record]) -> None:
-        """Add records that are all known already, in one step."""
+    def write_records(self, found: list[records.Record]) -> None:
+        """Write all records of a new folder in one step."""
         data = b"".join(_line(record) for record in found)
         write(self.lines, data.decode())
         self._seal.add(data)

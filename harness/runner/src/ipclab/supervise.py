@@ -22,6 +22,7 @@ from pathlib import Path
 
 import psutil
 
+SHARED_MEMORY = Path("/dev/shm")
 MARK = "IPCLAB_SUPERVISED"  # a variable that even processes in another session inherit
 HEAD = TAIL = 64 * 1024  # bytes of output that are kept at each end
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
@@ -362,10 +363,8 @@ class _DriverNames:
     @staticmethod
     def _all(pid: str = "") -> Iterator[Path]:
         start = f"cuda.shm.{os.geteuid()}." + (f"{pid}." if pid else "")
-        with os.scandir("/dev/shm") as names:
-            for name in names:
-                if name.name.startswith(start):
-                    yield Path(name.path)
+        with contextlib.suppress(OSError):  # a container may have no such folder
+            yield from (x for x in SHARED_MEMORY.iterdir() if x.name.startswith(start))
 
 
 def _reap(pid: int) -> None:
