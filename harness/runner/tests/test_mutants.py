@@ -151,7 +151,19 @@ def test_what_noticed_others_of_its_kind_is_asked_first(model: Build) -> None:
         *("--like", "kills"),
     )
     assert set(results(model, "again/mutants.json").values()) == {"killed"}
-    assert len(journal(model, "again/faults.jsonl")) == 3 < first
+    trials = journal(model, "again/faults.jsonl")
+    assert len(trials) == 3 < first
+    # A test that took long is the first to start.
+    lines = (model.root / "again" / "faults.jsonl").read_text().splitlines()
+    last = {**trials[-1], "seconds": 20.0}
+    (model.root / "again" / "faults.jsonl").write_text(
+        "".join(x + "\n" for x in [*lines[:-1], json.dumps(last)])
+    )
+    model.ipclab(
+        *("mutants", "--build", "build", "-j", "1", "--results", "slow"),
+        *("--like", "again"),
+    )
+    assert journal(model, "slow/faults.jsonl")[0]["fault"] == last["fault"]
 
 
 def test_a_row_that_the_list_puts_first(model: Build) -> None:
@@ -187,6 +199,26 @@ def test_another_legal_answer_meets_all_tests(model: Build) -> None:
     mutants(model)
     assert results(model) == {"ok-good": "passed"}
     assert len(journal(model)) == 4
+
+
+def test_the_tests_of_another_legal_answer_do_not_wait_for_each_other(
+    model: Build,
+) -> None:
+    model.faults({"name": "ok-good", "rows": ["LMEM-01"]})
+    for mine, other in ("01", "10"):
+        model.conformance(
+            "import pathlib\n"
+            "if under('ok-good'):\n"
+            f"    pathlib.Path('begun{mine}').touch()\n"
+            "    end = time.monotonic() + 10\n"
+            f"    while not pathlib.Path('begun{other}').exists():\n"
+            "        if time.monotonic() > end: violates()\n"
+            "        time.sleep(0.01)\n"
+            "record()",
+            f"Suite.T{mine}",
+        )
+    mutants(model)
+    assert results(model) == {"ok-good": "passed"}
 
 
 def test_rows_without_a_kill_are_tried_with_further_operators(model: Build) -> None:

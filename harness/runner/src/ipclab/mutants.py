@@ -394,7 +394,8 @@ class Campaign:
 
         An operator has no rows, so it gets as many of all tests that reach its
         function. A row of which a test is running has to wait for its result, because
-        the results so far decide the order of the remaining tests.
+        the results so far decide the order of the remaining tests. Tests that take long
+        start first, so that the others end beside them.
         """
 
         def mixed(fault: Fault) -> int:
@@ -421,13 +422,18 @@ class Campaign:
                 ordered = self._experience.order(
                     fault, cases, self._sound[profile], self.rows
                 )
+                if fault.allowed:
+                    ranks = dict.fromkeys(ordered, 0)  # no result spares another test
+                else:
+                    ranks = {x: i for i, x in enumerate(ordered[: max(tried[row], 1)])}
                 ranked += [
-                    (rank, self._first(job), mixed(fault), job)
-                    for rank, case in enumerate(ordered[: max(tried[row], 1)])
+                    (rank, self._first(job), not slow, mixed(fault), job)
+                    for case, rank in ranks.items()
                     for job in [Job(fault, profile, case)]
+                    for slow in [self._experience.is_slow(fault, case.name)]
                 ]
-        ranked.sort(key=lambda entry: entry[:3])
-        return [entry[3] for entry in ranked]
+        ranked.sort(key=lambda entry: entry[:4])
+        return [entry[4] for entry in ranked]
 
     def _first(self, job: Job) -> tuple[bool, bool]:
         """The place of a job in an order; the smallest is the first."""
@@ -904,17 +910,17 @@ def _folder(wanted: Path | None) -> Path:
     return folder
 
 
-def _tests_of(folder: Path | None, suite: str) -> dict[str, set[str]]:
+def _tests_of(folder: Path | None, suite: str) -> dict[str, dict[str, float]]:
     """For each fault, the tests that noticed it in the matrix of a folder, which may be
-    incomplete. Empty without a folder.
+    incomplete, and how many seconds each of them took. Empty without a folder.
 
     UsageError if the folder has no matrix.
     """
-    found: dict[str, set[str]] = {}
+    found: dict[str, dict[str, float]] = {}
     if folder is not None:
         for trial in Journal.read(folder, matrix.JOURNALS[suite]).trials:
             if trial.effect in trials.NOTICED:
-                found.setdefault(trial.fault, set()).add(trial.ctest)
+                found.setdefault(trial.fault, {})[trial.ctest] = trial.seconds
     return found
 
 

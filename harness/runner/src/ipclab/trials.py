@@ -57,6 +57,7 @@ MEANING = {  # in the order in which they are counted
 WRONG = (SURVIVED, UNFIRED, UNJUDGED, FLAGGED, NOT_EQUIVALENT)
 WRONG_OF_LESSONS = (SURVIVED, UNJUDGED, FLAGGED)
 NOTICED = (KILLED, DENIED)
+SLOW_SECONDS = 10  # a test that took as long starts before the others
 # Kinds of rows that a driver can violate. A LIMIT conforms or is lifted.
 JUDGED_KINDS = ("MUST", "ERROR", "DERIVED")
 
@@ -162,11 +163,12 @@ class Experience:
 
     def __init__(
         self,
-        before: Mapping[str, Container[str]],
+        before: Mapping[str, Mapping[str, float]],
         first: Mapping[str, Container[str]],
     ) -> None:
-        """`before` maps a fault to the tests that noticed it in an earlier matrix.
-        `first` maps an operator to the rows whose tests run first.
+        """`before` maps a fault to the tests that noticed it in an earlier matrix, with
+        the seconds that each of them took. `first` maps an operator to the rows whose
+        tests run first.
         """
         self._before = before
         self._first = first
@@ -177,6 +179,10 @@ class Experience:
         if fault.kind == OPERATOR:
             self._alike[fault.operator or "", test] += 1
             self._alike[fault.function, test] += 1
+
+    def is_slow(self, fault: Fault, test: str) -> bool:
+        """Whether a test took long to notice a fault before."""
+        return self._before.get(fault.name, {}).get(test, 0) >= SLOW_SECONDS
 
     def order(
         self,
