@@ -15,10 +15,12 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -59,8 +61,9 @@ void close_in_child() {
 
 // ---- names
 
-uint64_t hash_of(std::string_view text) {
-  uint64_t hash = 14695981039346656037ull;  // FNV-1a
+// FNV-1a. With the hash of an earlier part, `text` continues this part.
+uint64_t hash_of(std::string_view text,
+                 uint64_t hash = 14695981039346656037ull) {
   for (const char c : text) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
   }
@@ -125,26 +128,41 @@ void set_lock(int descriptor, short type, uint64_t begin, uint64_t bytes) {
 }
 
 // The list of all locks of the host. The kernel returns at most 4 KiB of it in
-// one read: about 50 locks, 0.6 us for each.
+// one read: about 50 locks, 0.6 us for each. Only the lines that are asked for
+// are kept: the memory that a process uses must not depend on other machines'
+// locks, because tests compare it.
 struct Locks {
-  std::string text;
+  std::string lines;     ///< those with the wanted word
+  uint64_t hash = 0;     ///< of the whole list
   bool at_once = false;  ///< the first read returned the whole list
 };
 
 constexpr size_t kWholeRead = 4096, kLongestLine = 128;
 
-Locks read_locks(size_t first_read) {
+Locks read_locks(size_t first_read, const std::string& wanted) {
   Locks locks;
   const int file = open("/proc/locks", O_RDONLY | O_CLOEXEC);
   if (file < 0) return locks;
-  char part[kWholeRead];
-  size_t wanted = first_read;
-  for (ssize_t length; (length = read(file, part, wanted)) > 0;) {
-    locks.text.append(part, static_cast<size_t>(length));
-    wanted = kWholeRead;
+  char part[kLongestLine + kWholeRead];
+  size_t begun = 0;  // bytes of a line whose end is in the next read
+  size_t size = 0;
+  uint64_t hash = hash_of({});
+  for (ssize_t length; (length = read(file, part + begun,
+                                      size == 0 ? first_read : kWholeRead)) > 0;
+       size += static_cast<size_t>(length)) {
+    hash = hash_of({part + begun, static_cast<size_t>(length)}, hash);
+    std::string_view left(part, begun + static_cast<size_t>(length));
+    for (size_t end; (end = left.find('\n')) != std::string_view::npos;
+         left.remove_prefix(end + 1)) {
+      const std::string_view line = left.substr(0, end + 1);
+      if (line.find(wanted) != std::string_view::npos) locks.lines += line;
+    }
+    begun = left.size() <= kLongestLine ? left.size() : 0;
+    std::memmove(part, left.data(), begun);
   }
   close(file);
-  locks.at_once = locks.text.size() + kLongestLine < first_read;
+  locks.hash = hash;
+  locks.at_once = size + kLongestLine < first_read;
   return locks;
 }
 
@@ -152,11 +170,16 @@ Locks read_locks(size_t first_read) {
 // is sorted by the number, and each file is in it once.
 using Counted = std::vector<std::pair<uint64_t, uint64_t>>;
 
+// The word that the lines of locks have that begin at `begin`.
+std::string word_of(uint64_t begin) {
+  return " " + std::to_string(begin) + " ";
+}
+
 // Finds the locks that begin at `begin`. A line of /proc/locks has the form
 // "7: OFDLCK ADVISORY  READ -1 00:01:4077 first last". Here 4077 is the file's
 // inode number, and `first` and `last` are the first and last byte of the lock.
 Counted counted_in(const std::string& locks, uint64_t begin) {
-  const std::string wanted = " " + std::to_string(begin) + " ";
+  const std::string wanted = word_of(begin);
   Counted counted;
   for (size_t at = locks.find(wanted); at != std::string::npos;
        at = locks.find(wanted, at + wanted.size())) {
@@ -193,8 +216,8 @@ bool has_all(const Counted& counted, const Counted& other) {
 // If a lock disappears between two reads, another lock is skipped, because the
 // next read begins one line too far. With a shorter first read, the skipped
 // lock is a different one.
-Locks read_again(int turn) {
-  return read_locks(turn % 2 == 0 ? kWholeRead / 2 : kWholeRead);
+Locks read_again(int turn, const std::string& wanted) {
+  return read_locks(turn % 2 == 0 ? kWholeRead / 2 : kWholeRead, wanted);
 }
 
 // The bytes that the files count now. A list that needs several reads is
@@ -204,21 +227,21 @@ Locks read_again(int turn) {
 // several lists.
 Counted count_files(uint64_t begin) {
   static std::mutex mutex;
-  static std::string& known =
-      *new std::string;  // the list that was accepted last
+  static uint64_t known = 0;  // hash of the list that was accepted last
   static auto& last = *new std::map<uint64_t, Counted>;  // by `begin`
   constexpr int kTries = 8, kTriesForGone = 4;
   const std::lock_guard<std::mutex> lock(mutex);
-  Locks locks = read_locks(kWholeRead);
-  Counted counted = counted_in(locks.text, begin);
-  if (!locks.at_once && locks.text != known) {
-    std::string all = locks.text;
+  const std::string wanted = word_of(begin);
+  Locks locks = read_locks(kWholeRead, wanted);
+  Counted counted = counted_in(locks.lines, begin);
+  if (!locks.at_once && locks.hash != known) {
+    std::string all = locks.lines;
     for (int i = 0;; ++i) {
-      locks = read_again(i);
-      Counted again = counted_in(locks.text, begin);
+      locks = read_again(i, wanted);
+      Counted again = counted_in(locks.lines, begin);
       const bool same = again == counted;
       counted = std::move(again);
-      all += locks.text;
+      all += locks.lines;
       if (same) break;
       if (i == kTries) {
         counted = counted_in(all, begin);
@@ -226,10 +249,10 @@ Counted count_files(uint64_t begin) {
       }
     }
     for (int i = 0; i < kTriesForGone && !has_all(counted, last[begin]); ++i) {
-      locks = read_again(i);
-      unite(counted, counted_in(locks.text, begin));
+      locks = read_again(i, wanted);
+      unite(counted, counted_in(locks.lines, begin));
     }
-    known = std::move(locks.text);
+    known = locks.hash;
   }
   last[begin] = counted;
   return counted;

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <random>
 #include <thread>
 
@@ -469,6 +470,42 @@ TEST(Machine, CountsEachByteWhileLocksOfOthersComeAndGo) {
   EXPECT_EQ(wrong, 0) << "of " << 3 * kTurns;
   for (char* block : blocks) EXPECT_EQ(cudaFree(block), cudaSuccess);
   EXPECT_EQ(free_memory(), before);
+}
+
+// Takes locks, as many as it is told, and holds them until the end.
+ROLE(holds_locks) {
+  struct flock part {};
+  part.l_type = F_RDLCK;
+  part.l_whence = SEEK_SET;
+  part.l_len = 1;
+  const int file = memfd_create("of another program", MFD_CLOEXEC);
+  const int count = test.receive<int>();
+  for (int i = 0; i < count; ++i, part.l_start += 2)
+    EXPECT_EQ(fcntl(file, F_OFD_SETLK, &part), 0);
+  test.send(true);
+  test.receive<bool>();
+}
+
+long address_space() {
+  long pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+// A test that measures whether its own memory grows may run while other tests
+// begin.
+TEST(Machine, LocksOfOthersTakeNoMemoryHere) {
+  auto* const block = allocate<char>(4 * kMiB);
+  const size_t free = free_memory();
+  Peer others("holds_locks");
+  const long before = address_space();
+  others.channel().send(4000);
+  others.channel().receive<bool>();
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(free_memory(), free);
+  EXPECT_EQ(address_space(), before);
+  others.channel().send(true);
+  EXPECT_EQ(others.wait(), "exit 0");
+  EXPECT_EQ(cudaFree(block), cudaSuccess);
 }
 
 }  // namespace
