@@ -35,7 +35,7 @@ constexpr int kLaterRecords = 300;     // more than a byte can count
 constexpr int kManyRecords = 1 << 16;  // more than two bytes can count
 constexpr int kBulkRounds = 200;
 constexpr size_t kBulkBytesPerMultiprocessor = 512 << 10;
-constexpr unsigned kBulkKinds = 8;  // ways to write a round
+constexpr unsigned kBulkKinds = 9;  // ways to write a round
 constexpr size_t kRows = 4;
 
 struct Handles {
@@ -1030,7 +1030,7 @@ class Sources {
  public:
   explicit Sources(size_t bytes) : on_gpu_(bytes), on_host_(bytes) {}
   const Words& of_kind(unsigned kind) const {
-    return kind == 5 || kind == 6 ? static_cast<const Words&>(on_host_)
+    return kind >= 5 && kind <= 7 ? static_cast<const Words&>(on_host_)
                                   : on_gpu_;
   }
 
@@ -1066,6 +1066,7 @@ static void queue_round(int round, const Words& to, const Sources& sources,
       return CALL(DRIVER(cuMemsetD32Async)(address_of(to.data), word_of(round),
                                            to.count, stream));
     case 4:
+    case 7:
       return queue_copy(to, source, stream);
     case 5:
       return CALL(cudaMemcpy2DAsync(to.data, row, source.data, row, row, kRows,

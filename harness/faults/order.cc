@@ -48,24 +48,6 @@ int asks_stream(Call& call) {
   return DRIVER_CALL(cuStreamSynchronize)(recorded.get(event));
 }
 
-// After a refused record of an event, the next record of this event that is not
-// refused stands for no work.
-int refused_record_costs(Call& call) {
-  static Table<cudaEvent_t> unlucky;
-  if (keeps_events(call)) {
-    if (call.is("cudaEventDestroy")) unlucky.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
-  }
-  const auto event = call.value<cudaEvent_t>(kEvent);
-  const int code = call.proceed();
-  if (code != kSuccess)
-    unlucky.put(event);
-  else if (unlucky.erase(event) && shared_event(call) != nullptr &&
-           DRIVER_CALL(cuEventRecord)(event, private_stream()) == CUDA_SUCCESS)
-    call.fired();
-  return code;
-}
-
 // A stream waits for the last but one record of this process, if this record is
 // done.
 int waits_for_previous(Call& call) {
@@ -252,6 +234,29 @@ CUcontext context_of(cudaStream_t stream) {
   driver<decltype(cuStreamGetCtx_v2)>("cuStreamGetCtx")(stream, &context,
                                                         &green);
   return context;
+}
+
+// After a refused record of an event, the next record of this event that is not
+// refused is made in another stream, so it stands for no work.
+int refused_record_costs(Call& call) {
+  static Table<cudaEvent_t> unlucky;
+  if (keeps_events(call)) {
+    if (call.is("cudaEventDestroy")) unlucky.erase(call.at<cudaEvent_t>(0));
+    return noted_event(call);
+  }
+  const auto event = call.value<cudaEvent_t>(kEvent);
+  auto& stream = call.value<cudaStream_t>(kStream);
+  CUcontext current = nullptr;
+  DRIVER_CALL(cuCtxGetCurrent)(&current);
+  const bool costs = unlucky.has(event) && shared_event(call) != nullptr &&
+                     context_of(stream) == current && !is_captured(stream);
+  if (costs) stream = private_stream();
+  const int code = call.proceed();
+  if (code != kSuccess)
+    unlucky.put(event);
+  else if (unlucky.erase(event) && costs)
+    call.fired();
+  return code;
 }
 
 // Do the event and the stream belong to two contexts of one GPU?
