@@ -260,6 +260,7 @@ class Campaign:
         self._sound: dict[str | None, dict[str, Baseline]] = defaultdict(dict)
         for known in self._journal.baseline:
             self._sound[known.profile][known.ctest] = known
+        self._cases: dict[str | None, list[Case]] = {}
         self._plans: dict[tuple[str, int], list[Case]] = {}
         self._row_of = {x.name: trials.subject(x) for x in sound.everything}
         self._noticed: set[tuple[str, str | None]] = set()  # trials.settled()
@@ -326,7 +327,11 @@ class Campaign:
 
     def cases(self, profile: str | None) -> list[Case]:
         """The tests of the chosen suite that a profile has."""
-        return [x for x in self.machine(profile).cases if x.suite == self.suite]
+        if profile not in self._cases:
+            self._cases[profile] = [
+                x for x in self.machine(profile).cases if x.suite == self.suite
+            ]
+        return self._cases[profile]
 
     def concerned(self) -> list[Job]:
         """The tests that may run with a chosen fault, once for each profile, as jobs
@@ -394,14 +399,18 @@ class Campaign:
 
         An operator has no rows, so it gets as many of all tests that reach its
         function. A row of which a test is running has to wait for its result, because
-        the results so far decide the order of the remaining tests. Tests that take long
-        start first, so that the others end beside them.
+        the results so far decide the order of the remaining tests.
         """
 
-        def mixed(fault: Fault) -> int:
+        def mixed(job: Job) -> float:
             # Many neighbours in the alphabet make tests wait. If they are mixed with
-            # others, the waits and the work overlap.
-            return zlib.crc32(fault.name.encode())
+            # others, the waits and the work overlap. A test that took long starts in
+            # the first half, so that the others end beside it.
+            assert job.fault is not None
+            place = zlib.crc32(f"{job.fault.name} {job.case.name}".encode())
+            return place / (
+                2 if self._experience.is_slow(job.fault, job.case.name) else 1
+            )
 
         ranked = []
         for fault in list(self._unsettled):
@@ -427,13 +436,12 @@ class Campaign:
                 else:
                     ranks = {x: i for i, x in enumerate(ordered[: max(tried[row], 1)])}
                 ranked += [
-                    (rank, self._first(job), not slow, mixed(fault), job)
+                    (rank, self._first(job), mixed(job), job)
                     for case, rank in ranks.items()
                     for job in [Job(fault, profile, case)]
-                    for slow in [self._experience.is_slow(fault, case.name)]
                 ]
-        ranked.sort(key=lambda entry: entry[:4])
-        return [entry[4] for entry in ranked]
+        ranked.sort(key=lambda entry: entry[:3])
+        return [entry[3] for entry in ranked]
 
     def _first(self, job: Job) -> tuple[bool, bool]:
         """The place of a job in an order; the smallest is the first."""

@@ -57,7 +57,7 @@ MEANING = {  # in the order in which they are counted
 WRONG = (SURVIVED, UNFIRED, UNJUDGED, FLAGGED, NOT_EQUIVALENT)
 WRONG_OF_LESSONS = (SURVIVED, UNJUDGED, FLAGGED)
 NOTICED = (KILLED, DENIED)
-SLOW_SECONDS = 10  # a test that took as long starts before the others
+SLOW_SECONDS = 10  # a test that took as long starts early
 # Kinds of rows that a driver can violate. A LIMIT conforms or is lifted.
 JUDGED_KINDS = ("MUST", "ERROR", "DERIVED")
 
@@ -128,10 +128,9 @@ def subject(case: Case) -> str:
 
 def speaks_of(row: Mapping[str, Any], function: str) -> bool:
     """Whether a row of the catalogue names a function, with the name of either API."""
-    return any(
-        _name(function).search(str(row.get(field, "")))
-        for field in ("statement", "source", "scenario", "check", "functions")
-    )
+    fields = ("statement", "source", "scenario", "check", "functions")
+    words = "\n".join(str(row.get(field, "")) for field in fields)
+    return _name(function).search(words) is not None
 
 
 @functools.cache
