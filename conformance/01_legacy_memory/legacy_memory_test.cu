@@ -452,6 +452,76 @@ static void copies_between_contexts(const Words& mapping) {
     }
 }
 
+// Calls for the opened memory that work in the default stream. Each is made
+// while a kernel that writes the same memory waits in this stream, so in the
+// end the memory holds what the call writes.
+static void calls_wait_their_turn(const Words& mapping) {
+  const DeviceBuffer own(kBytes);
+  std::vector<uint32_t> host(mapping.count), seen(mapping.count);
+  for (size_t i = 0; i < host.size(); ++i) host[i] = pattern("host").at(i);
+  own.fill(pattern("host"));
+  const auto expect_after_the_kernel =
+      [&](const char* way, bool waits, const std::vector<uint32_t>& expected,
+          const std::function<cudaError_t()>& call) {
+        Latch latch;
+        latch.hold(nullptr);
+        mapping.queue_fill(pattern("queued"), nullptr);
+        HostWait caller(way, [&] {
+          const cudaError_t code = cudaSetDevice(0);  // the thread's context
+          return code != cudaSuccess ? code : call();
+        });
+        // The other calls may return at once, or wait until the release.
+        const bool waited = caller.is_held();
+        EXPECT_TRUE(waited || !waits) << way << " returns before the kernel";
+        latch.release();
+        EXPECT_SUCCESS(caller.join());
+        CALL(cudaDeviceSynchronize());
+        CALL(cudaMemcpy(seen.data(), mapping.data, kBytes, cudaMemcpyDefault));
+        EXPECT_TRUE(seen == expected) << way << " comes before the kernel";
+      };
+  const std::vector<uint32_t> set(mapping.count, 0x5A5A5A5A);
+  expect_after_the_kernel("cudaMemset", false, set, [&] {
+    return cudaMemset(mapping.data, 0x5A, kBytes);
+  });
+  expect_after_the_kernel("cudaMemcpy from the device", false, host, [&] {
+    return cudaMemcpy(mapping.data, own.data, kBytes, cudaMemcpyDeviceToDevice);
+  });
+  // A copy from pageable memory begins when the stream is done, and returns
+  // when the source was read.
+  expect_after_the_kernel("cudaMemcpy from the host", true, host, [&] {
+    return cudaMemcpy(mapping.data, host.data(), kBytes,
+                      cudaMemcpyHostToDevice);
+  });
+}
+
+// Calls for no bytes write nothing, and return what they return for memory of
+// this process.
+static void calls_for_no_bytes(const Words& mapping) {
+  const DeviceBuffer own(kBytes), other(kBytes);
+  const Stream stream;
+  mapping.fill(pattern("opened"));
+  own.fill(pattern("own"));
+  CALL(cudaDeviceSynchronize());
+  const auto expect_nothing = [&](const char* way, auto call) {
+    EXPECT_EQ(call(mapping.data), call(other.data)) << way;
+    cudaGetLastError();
+    CALL(cudaDeviceSynchronize());
+    EXPECT_TRUE(kernel_reads(mapping, pattern("opened"))) << way;
+  };
+  expect_nothing("cudaMemset",
+                 [&](void* to) { return NOTED(cudaMemset(to, 0x5A, 0)); });
+  expect_nothing("cudaMemsetAsync", [&](void* to) {
+    return NOTED(cudaMemsetAsync(to, 0x5A, 0, stream));
+  });
+  expect_nothing("cudaMemcpy", [&](void* to) {
+    return NOTED(cudaMemcpy(to, own.data, 0, cudaMemcpyDeviceToDevice));
+  });
+  expect_nothing("cudaMemcpyAsync", [&](void* to) {
+    return NOTED(
+        cudaMemcpyAsync(to, own.data, 0, cudaMemcpyDeviceToDevice, stream));
+  });
+}
+
 // An importer that uses its opened pointer like a pointer of cudaMalloc.
 static void uses_the_pointer_in_every_way(Role& me) {
   LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
@@ -532,6 +602,8 @@ static void uses_the_pointer_in_every_way(Role& me) {
   EXPECT_EQ(std::memcmp(pinned.data, host.data(), kBytes), 0)
       << "cudaMemcpyAsync to pinned memory";
   EXPECT_TRUE(copy_waits_its_turn(mapping));
+  calls_wait_their_turn(mapping);
+  calls_for_no_bytes(mapping);
   copies_to_other_kinds_of_memory(mapping);
   copies_to_host_memory(mapping);
   copies_to_a_variable(mapping);

@@ -160,6 +160,28 @@ void expect_copies_of_all(void* data, size_t bytes, Pattern pattern) {
   CALL(cudaFree(own));
 }
 
+// Sets the whole memory, whose size does not fit in 32 bits, to zero.
+void expect_sets_of_all(void* data, size_t bytes, Pattern pattern) {
+  const Probes probes = probes_of(bytes);
+  const DeviceBuffer result(kProbes);
+  for (const bool asynchronous : {false, true}) {
+    SCOPED_TRACE(asynchronous ? "cudaMemsetAsync" : "cudaMemset");
+    write_by_kernel(data, bytes, pattern);
+    CALL(asynchronous ? cudaMemsetAsync(data, 0, bytes)
+                      : cudaMemset(data, 0, bytes));
+    CALL(cudaDeviceSynchronize());
+    note_call("read_bytes<<<>>>");
+    read_bytes<<<1, probes.count>>>(
+        static_cast<const unsigned char*>(data), probes,
+        reinterpret_cast<unsigned char*>(result.data));
+    CALL(cudaGetLastError());
+    unsigned char seen[kProbes];
+    CALL(cudaMemcpy(seen, result.data, sizeof seen, cudaMemcpyDefault));
+    for (unsigned i = 0; i < probes.count; ++i)
+      EXPECT_EQ(seen[i], 0) << "byte " << probes.at[i];
+  }
+}
+
 // Sets and copies a rectangle whose last row begins after 4 GiB.
 void expect_far_rows(void* data) {
   constexpr size_t kPitch = (size_t{1} << 30) + 4096, kRows = 5;
@@ -325,6 +347,7 @@ TEST(HandleIdentity, AFurtherExportLeavesOpenMemoryAlone) {
       me.send("handle", handle_of(api, buffer));
       me.wait("opened");
       for_each_api([&](auto other) { handle_of(other, buffer); });
+      expect_known_to_the_end(buffer.data, kLarge);
       EXPECT_TRUE(kernel_reads(buffer, pattern("before")));
       exports_busy_memory(me, api, buffer, pattern("after"));
       me.wait("written");
@@ -706,6 +729,7 @@ TEST(HandleIdentity, TheWholeAllocationIsReachable) {
       if (i + 1 < kSizes.size()) {
         expect_copies_of_all(mapping.data, kSizes[i], pattern("exporter"));
       } else {
+        expect_sets_of_all(mapping.data, kSizes[i], pattern("exporter"));
         expect_far_rows(mapping.data);
         for (const size_t gib : {2, 4})
           expect_far_writes(mapping.data, gib << 30);

@@ -308,6 +308,17 @@ TEST(ReferenceCount, AKernelFaultsAfterTheLastClose) {
   scenario.run(20s);
 }
 
+// Judges that the close of memory that is not open any more is refused.
+static void expect_surplus_close_is_refused(void* closed) {
+  EXPECT_REFUSED(cudaIpcCloseMemHandle(closed), cudaErrorInvalidValue,
+                 cudaErrorMapBufferObjectFailed);
+  EXPECT_REFUSED(
+      DRIVER(cuIpcCloseMemHandle)(reinterpret_cast<CUdeviceptr>(closed)),
+      CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_CONTEXT,
+      CUDA_ERROR_MAP_FAILED, CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_TRUE(context_is_usable());
+}
+
 TEST(ReferenceCount, ACloseTooManyIsRefused) {
   covers("LMEM-11");
   needs(gpus(1), legacy_memory);
@@ -324,13 +335,7 @@ TEST(ReferenceCount, ACloseTooManyIsRefused) {
       void* opened = nullptr;
       for (int i = 0; i < opens; ++i) opened = open_handle(handle);
       for (int i = 0; i < opens; ++i) CALL(cudaIpcCloseMemHandle(opened));
-      EXPECT_REFUSED(cudaIpcCloseMemHandle(opened), cudaErrorInvalidValue,
-                     cudaErrorMapBufferObjectFailed);
-      EXPECT_REFUSED(
-          DRIVER(cuIpcCloseMemHandle)(reinterpret_cast<CUdeviceptr>(opened)),
-          CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_CONTEXT,
-          CUDA_ERROR_MAP_FAILED, CUDA_ERROR_INVALID_HANDLE);
-      EXPECT_TRUE(context_is_usable());
+      expect_surplus_close_is_refused(opened);
     };
     expect_no_close_is_left(1);
     expect_no_close_is_left(kOpens);
@@ -343,6 +348,39 @@ TEST(ReferenceCount, ACloseTooManyIsRefused) {
     LegacyMapping mapping(handle, kBytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+// The memory that stays open usually lies in the same block as the memory that
+// is closed once too often.
+TEST(ReferenceCount, ACloseTooManyLeavesTheNeighbourOpen) {
+  covers("LMEM-11");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer first(kSmall), second(kSmall);
+    first.fill(pattern("first"));
+    second.fill(pattern("second"));
+    me.send("first", first.legacy_handle());
+    me.send("second", second.legacy_handle());
+    me.wait("closed");
+    EXPECT_TRUE(kernel_reads(first, pattern("first")));
+    EXPECT_TRUE(kernel_reads(second, pattern("second")));
+  });
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping first(me.receive<Handle>("first"), kSmall);
+    LegacyMapping second(me.receive<Handle>("second"), kSmall);
+    void* const closed = first.data;
+    first.close();
+    expect_surplus_close_is_refused(closed);
+    cudaPointerAttributes attributes{};
+    CALL(cudaPointerGetAttributes(&attributes, second.data));
+    ASSERT_EQ(attributes.type, cudaMemoryTypeDevice) << "the neighbour";
+    EXPECT_TRUE(copy_reads(second, pattern("second")));
+    EXPECT_TRUE(kernel_reads(second, pattern("second")));
+    second.close();
     me.signal("closed");
   });
   scenario.run(20s);

@@ -234,7 +234,11 @@ TEST(ContextsAndApis, EachContextOfTheExporterLendsItsOwnMemory) {
       const SecondContext own;
       const DeviceBuffer second(kBytes);
       second.fill(pattern("second"));
+      CUcontext before = nullptr, after = nullptr;
+      CALL(DRIVER(cuCtxGetCurrent)(&before));
       const auto of_second = second.legacy_handle();
+      CALL(DRIVER(cuCtxGetCurrent)(&after));
+      EXPECT_EQ(after, before) << "an export changes the current context";
       EXPECT_NE(std::memcmp(&of_first, &of_second, sizeof of_first), 0)
           << "two allocations have one handle";
       me.send("second", of_second);

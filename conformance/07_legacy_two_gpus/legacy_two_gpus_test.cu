@@ -136,6 +136,10 @@ void expect_attributes(const Words& mapping, const uint32_t* at) {
   const auto alone = [at](auto value, CUpointer_attribute which) {
     return pointer_attribute<decltype(value)>(which, at);
   };
+  EXPECT_EQ(alone(context, CU_POINTER_ATTRIBUTE_CONTEXT), context);
+  EXPECT_EQ(
+      alone(capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) & 0xff,
+      capable & 0xff);
   EXPECT_EQ(type, unsigned{CU_MEMORYTYPE_DEVICE});
   EXPECT_EQ(alone(type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE), type);
   EXPECT_EQ(device_pointer, address);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -31,7 +32,7 @@ constexpr int kSiblingRounds = 20;
 // switches of the GPU. All rounds together take less than two seconds.
 constexpr int kRounds = 2048;
 constexpr int kHeldRounds = 64;        // queued before the first of them runs
-constexpr int kLaterRecords = 300;     // more than a byte can count
+constexpr int kLaterRecords = 600;     // more than 9 bits can count
 constexpr int kManyRecords = 1 << 16;  // more than two bytes can count
 constexpr int kBulkRounds = 200;
 constexpr size_t kBulkBytesPerMultiprocessor = 512 << 10;
@@ -301,6 +302,64 @@ TEST(EventPingPong, TheImportersGpusMayHaveAnotherOrder) {
   scenario.run(30s);
 }
 
+// Waits for a record of the other process by events of this process, which are
+// recorded after a wait, by host functions, and by hosts that wait for the
+// stream, for the context or for the whole GPU.
+template <class Api>
+static void waits_in_further_ways(Role& me, Api api, cudaEvent_t event) {
+  static std::atomic<int> called;  // by the functions of the host
+  called = 0;
+  const SharedEvent relayed, plain(cudaEventDisableTiming);
+  const Stream between, by_relayed, by_plain, calls;
+  const cudaStream_t all[] = {between, by_relayed, by_plain, calls};
+  me.wait("recorded");
+  EXPECT_SUCCESS(api.stream_wait_event(between, event));
+  EXPECT_SUCCESS(api.event_record(relayed, between));
+  EXPECT_SUCCESS(api.event_record(plain, between));
+  EXPECT_SUCCESS(api.stream_wait_event(by_relayed, relayed));
+  EXPECT_SUCCESS(api.stream_wait_event(by_plain, plain));
+  // Each function comes directly after a wait.
+  const auto count = [](void*) { ++called; };
+  EXPECT_SUCCESS(api.stream_wait_event(calls, event));
+  CALL(cudaLaunchHostFunc(calls, count, nullptr));
+  EXPECT_SUCCESS(api.stream_wait_event(calls, event));
+  CALL(DRIVER(cuLaunchHostFunc)(calls, count, nullptr));
+  EXPECT_SUCCESS(api.stream_wait_event(calls, event));
+  CALL(cudaStreamAddCallback(
+      calls, [](cudaStream_t, cudaError_t, void*) { ++called; }, nullptr, 0));
+  EXPECT_TRUE(is_held(by_relayed)) << "before the work was done";
+  for (int i = 0; i < 4; ++i) {
+    SCOPED_TRACE("stream " + std::to_string(i));
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(all[i]));
+    EXPECT_CODE(CUDA_ERROR_NOT_READY, DRIVER(cuStreamQuery)(all[i]));
+  }
+  HostWait for_relayed = api.host_wait(relayed);
+  HostWait for_plain = api.host_wait(plain);
+  HostWait for_gpu("cudaDeviceSynchronize",
+                   []() -> cudaError_t { return cudaDeviceSynchronize(); });
+  const auto in_a_context = [](auto call) {
+    const cudaError_t code = cudaSetDevice(0);  // the thread's context
+    return code != cudaSuccess ? code : static_cast<cudaError_t>(call());
+  };
+  HostWait for_context("cuCtxSynchronize",
+                       [&] { return in_a_context(synchronize_context); });
+  HostWait for_stream("cuStreamSynchronize", [&] {
+    return in_a_context([&] { return DRIVER(cuStreamSynchronize)(between); });
+  });
+  HostWait* const hosts[] = {&for_relayed, &for_plain, &for_gpu, &for_context,
+                             &for_stream};
+  EXPECT_TRUE(for_stream.is_held()) << "before the work was done";
+  for (int i = 0; i < 5; ++i)
+    EXPECT_FALSE(hosts[i]->returned())
+        << "host " << i << ", before the work was done";
+  EXPECT_EQ(called, 0) << "before the work was done";
+  me.signal("asked");
+  for (const cudaStream_t each : all) EXPECT_TRUE(passes(each));
+  for (HostWait* const each : hosts) EXPECT_EQ(each->join(), cudaSuccess);
+  EXPECT_EQ(called, 3) << "calls of the functions";
+  me.signal("seen");
+}
+
 namespace {
 
 /// Holds a stream by a host function, which waits on the CPU.
@@ -516,6 +575,46 @@ TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
   scenario.role("exporter", [](Role& me) { lends_an_event(me, 0, false); });
   scenario.role("importer", [](Role& me) { borrows_an_event(me, 0, true); });
   scenario.run(40s);
+}
+
+// One process records, and the other one waits in further ways.
+static void expect_further_waits(bool exporter_records) {
+  Scenario scenario(Scenario::kShared);
+  const auto takes_part = [](Role& me, auto api, cudaEvent_t event,
+                             bool records) {
+    if (!records) return waits_in_further_ways(me, api, event);
+    const Stream stream;
+    records_held_work(me, api, event, {stream, Before::kKernel}, false);
+  };
+  scenario.role("exporter", [=](Role& me) {
+    by_both_apis([&](auto api) {
+      const SharedEvent event;
+      me.send("handle", event.handle());
+      takes_part(me, api, event, exporter_records);
+      me.wait("closed");
+    });
+  });
+  scenario.role("importer", [=](Role& me) {
+    by_both_apis([&](auto api) {
+      SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+      takes_part(me, api, event, !exporter_records);
+      event.destroy();
+      me.signal("closed");
+    });
+  });
+  scenario.run(30s);
+}
+
+TEST(EventPingPong, TheImportersWaitsReachFurther) {
+  covers("LEVT-07");
+  needs(gpus(1), legacy_events);
+  expect_further_waits(true);
+}
+
+TEST(EventPingPong, TheExportersWaitsReachFurther) {
+  covers("LEVT-10");
+  needs(gpus(1), legacy_events);
+  expect_further_waits(false);
 }
 
 TEST(EventPingPong, TheImporterMayRecordOnALaterGpu) {

@@ -75,6 +75,17 @@ testing::AssertionResult driver_open_refused(const cudaIpcEventHandle_t& bytes,
   return answer ? no_event(event) : answer;
 }
 
+/// Makes a call that must not change which context is current.
+template <class Call>
+auto keeps_context(Call call) {
+  CUcontext before = nullptr, after = nullptr;
+  CALL(DRIVER(cuCtxGetCurrent)(&before));
+  const auto result = call();
+  CALL(DRIVER(cuCtxGetCurrent)(&after));
+  EXPECT_EQ(after, before) << "another context is current";
+  return result;
+}
+
 /// An exporter whose write and record are held by a latch until the importer
 /// has said "queued". Before the record it calls `misuses` with the event,
 /// which must leave it without a record that is pending.
@@ -91,7 +102,8 @@ std::function<void(Role&)> records_late(
     latch.hold(stream);
     buffer.queue_fill(pattern("exporter"), stream);
     CALL(cudaEventRecord(event, stream));
-    me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
+    const auto handle = keeps_context([&] { return event.handle(); });
+    me.send("handles", Handles{buffer.legacy_handle(), handle});
     me.wait("queued");
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     latch.release();
@@ -356,6 +368,19 @@ static void measures_nothing(cudaEvent_t event) {
     EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
                 DRIVER(cuEventElapsedTime)(ms.out(), from, to));
   }
+  // A refusal does not change a record that is pending. Which of two reasons
+  // for a refusal counts is not documented.
+  Latch further;
+  further.hold(stream);
+  CALL(cudaEventRecord(event, stream));
+  EXPECT_REFUSED(cudaEventElapsedTime(ms.out(), timed, event),
+                 cudaErrorInvalidResourceHandle, cudaErrorNotReady);
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event)) << "the runtime API";
+  EXPECT_REFUSED(DRIVER(cuEventElapsedTime)(ms.out(), timed, event),
+                 CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_READY);
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event)) << "the driver API";
+  further.release();
+  EXPECT_TRUE(passes(stream));
   EXPECT_SUCCESS(cudaEventQuery(event));
   EXPECT_TRUE(context_is_usable());
 }
@@ -464,7 +489,11 @@ TEST(EventRefusals, AStreamOfAnotherContextWaits) {
       by_both_apis([&](auto api) {
         EXPECT_SUCCESS(api.stream_wait_event(other, event));
       });
-      const SharedEvent opened_here(handles.event);
+      Sentinel<cudaEvent_t> out;
+      EXPECT_SUCCESS(keeps_context([&] {
+        return NOTED(cudaIpcOpenEventHandle(out.out(), handles.event));
+      }));
+      const cudaEvent_t opened_here = out.result();
       const Stream waits;
       EXPECT_SUCCESS(cudaStreamWaitEvent(waits, opened_here, 0));
       EXPECT_TRUE(is_held(other));
@@ -472,6 +501,7 @@ TEST(EventRefusals, AStreamOfAnotherContextWaits) {
       me.signal("queued");
       EXPECT_TRUE(passes(other));
       EXPECT_TRUE(passes(waits));
+      EXPECT_SUCCESS(cudaEventDestroy(opened_here));
     });
     EXPECT_SUCCESS(cudaEventQuery(event));
     event.destroy();
@@ -630,6 +660,11 @@ static void expect_no_launch_with(Role& me, cudaEvent_t event) {
   const auto judge = [&](cudaLaunchAttributeID id, uint32_t value) {
     EXPECT_SUCCESS(launch(id, plain, value));
     holds(value);
+    // The refusal must not change a record that is pending.
+    const Stream held;
+    Latch latch;
+    latch.hold(held);
+    CALL(cudaEventRecord(event, held));
     // No code is documented. Every refusal passes if the kernel does not run.
     const cudaError_t code = NOTED(launch(id, event, value + 1));
     cudaGetLastError();
@@ -637,6 +672,10 @@ static void expect_no_launch_with(Role& me, cudaEvent_t event) {
     me.observe("launch attribute " + std::to_string(id) +
                " with an interprocess event: " + name_of(code));
     holds(code == cudaSuccess ? value + 1 : value);
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event))
+        << "attribute " << id << " completes a record";
+    latch.release();
+    EXPECT_TRUE(passes(held));
   };
   judge(cudaLaunchAttributeLaunchCompletionEvent, 10);
   if (attribute(cudaDevAttrComputeCapabilityMajor) >= 9)

@@ -100,6 +100,19 @@ void expect_as_said(Role& me, const std::string& kind, void* pointer) {
   EXPECT_TRUE(context_is_usable());
 }
 
+// Judges that memory of a pool that cannot be shared is not exported: neither
+// as a pointer of a pool nor, where the GPU has them, by a legacy handle.
+void expect_not_exported(Role& me, const std::string& kind, void* memory) {
+  by_both_apis([&](auto api) {
+    Sentinel<cudaMemPoolPtrExportData> data;
+    EXPECT_CODE(api.kInvalidValue,
+                api.mem_pool_export_pointer(data.out(), memory))
+        << kind;
+  });
+  if (attribute(cudaDevAttrIpcEventSupport) == 1)
+    expect_no_handle(me, kind, memory);
+}
+
 // Judges that host and GPU can both use the memory: each reads what the other
 // one wrote.
 void expect_usable_on_both_sides(const Words& words) {
@@ -594,7 +607,7 @@ TEST(ManagedRejection, APoolOnTheHostCannotBeShared) {
   covers("MNGD-10");
   needs(gpus(1), host_pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", [](Role&) {
+  scenario.role("exporter", [](Role& me) {
     // The number of the location means nothing for the host.
     for (const int number : {0, 1 << 20, -1}) {
       SCOPED_TRACE("location " + std::to_string(number));
@@ -606,6 +619,7 @@ TEST(ManagedRejection, APoolOnTheHostCannotBeShared) {
         EXPECT_SUCCESS(api.mem_pool_create(made.out(), wanted));
         const Pool pool(made.result());
         const AsyncBuffer buffer = allocated_from(pool);
+        expect_not_exported(me, "a pool on the host", buffer.data);
         host_writes(buffer, pattern("host"));
         EXPECT_TRUE(copy_reads(buffer, pattern("host")));
       });
@@ -772,11 +786,14 @@ TEST(ManagedRejection, AManagedPoolCannotBeShared) {
     const auto code = api.mem_pool_create(pool.out(), wanted);
     cudaGetLastError();
     const bool exists = code == decltype(code){};
-    if (exists)
-      CALL(api.mem_pool_destroy(pool.result()));
-    else
+    if (exists) {
+      Pool made(pool.result());
+      expect_not_exported(me, "a managed pool", allocated_from(made).data);
+      CALL(api.mem_pool_destroy(made.release()));
+    } else {
       me.not_applicable(std::string("no managed pools: the ") + api.kName +
                         " gives " + name_of(code));
+    }
     for (const auto type : {cudaMemHandleTypePosixFileDescriptor,
                             cudaMemHandleTypeFabric, kFdAndFabric}) {
       SCOPED_TRACE("handle type " + std::to_string(type));

@@ -144,8 +144,27 @@ static void expect_word_and_memset_arrive(const Words& words) {
   EXPECT_EQ(seen[1], 0xEEEEEEEEu) << "a word that the memset sets";
 }
 
-// The size does not fit in 32 bits. The test uses only the first and the last
-// part of the memory.
+// A memset reaches the last word of memory whose size does not fit in 32 bits.
+static void expect_set_to_the_end(const Words& memory) {
+  const Stream stream;
+  for (const bool asynchronous : {false, true}) {
+    SCOPED_TRACE(asynchronous ? "cudaMemsetAsync" : "cudaMemset");
+    uint32_t first = 7, last = 7;
+    uint32_t* const end = memory.data + memory.count - 1;
+    for (uint32_t* word : {memory.data, end})
+      CALL(cudaMemcpy(word, &first, sizeof first, cudaMemcpyDefault));
+    CALL(asynchronous ? cudaMemsetAsync(memory.data, 0, memory.bytes(), stream)
+                      : cudaMemset(memory.data, 0, memory.bytes()));
+    CALL(cudaDeviceSynchronize());
+    CALL(cudaMemcpy(&first, memory.data, sizeof first, cudaMemcpyDefault));
+    CALL(cudaMemcpy(&last, end, sizeof last, cudaMemcpyDefault));
+    EXPECT_EQ(first, 0u) << "the first word";
+    EXPECT_EQ(last, 0u) << "the last word";
+  }
+}
+
+// The size does not fit in 32 bits. Apart from two memsets, the test uses only
+// the first and the last part of the memory.
 TEST(VmmFd, MoreThanFourGibibytesAreSharedWhole) {
   covers("VMM-06");
   needs(gpus(1), vmm_fd);
@@ -165,7 +184,7 @@ TEST(VmmFd, MoreThanFourGibibytesAreSharedWhole) {
     last(mapping).fill(pattern("last"));
     me.send_descriptor("descriptor", chunk.descriptor().get());
     me.wait("done");
-    EXPECT_TRUE(kernel_reads(first(mapping), pattern("first")));
+    EXPECT_TRUE(kernel_reads(first(mapping), pattern("first of the importer")));
     EXPECT_TRUE(kernel_reads(last(mapping), pattern("last of the importer")));
   });
 
@@ -176,11 +195,86 @@ TEST(VmmFd, MoreThanFourGibibytesAreSharedWhole) {
     EXPECT_TRUE(kernel_reads(last(mapping), pattern("last")));
     EXPECT_TRUE(copy_reads(last(mapping), pattern("last")));
     expect_word_and_memset_arrive(last(mapping));
+    expect_set_to_the_end(mapping);
+    first(mapping).fill(pattern("first of the importer"));
     last(mapping).fill(pattern("last of the importer"));
     me.signal("done");
   });
 
   scenario.run(30s);
+}
+
+// Two peers lend memory of one size to each other and to a third process.
+TEST(VmmFd, MemoryOfTwoExportersIsKeptApart) {
+  covers("VMM-06");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario(Scenario::kShared);
+  const auto of = [](int peer) { return "peer " + std::to_string(peer); };
+  scenario.roles("peer", 2, [=](Role& me) {
+    const std::string mine = of(me.index()), other = of(1 - me.index());
+    const Chunk chunk = Chunk::create(granule());
+    const Mapping own(chunk, granule());
+    own.fill(pattern(mine));
+    for (int i = 0; i < 2; ++i)
+      me.send_descriptor(mine, chunk.descriptor().get());
+    const Mapping theirs(Chunk::import(me.receive_descriptor(other)),
+                         granule());
+    EXPECT_TRUE(kernel_reads(theirs, pattern(other)));
+    EXPECT_TRUE(copy_reads(theirs, pattern(other)));
+    EXPECT_TRUE(kernel_reads(own, pattern(mine)));
+    me.signal("read by " + mine);
+    me.wait("read by " + other);
+    me.wait("read by the third");
+  });
+  scenario.role("third", [=](Role& me) {
+    const Mapping first(Chunk::import(me.receive_descriptor(of(0))), granule());
+    const Mapping second(Chunk::import(me.receive_descriptor(of(1))),
+                         granule());
+    EXPECT_TRUE(kernel_reads(first, pattern(of(0))));
+    EXPECT_TRUE(kernel_reads(second, pattern(of(1))));
+    me.signal("read by the third");
+  });
+  scenario.run(20s);
+}
+
+// Rectangles and boxes that the driver API copies reach imported memory.
+static void expect_driver_copies_rectangles(const Words& memory) {
+  constexpr size_t kPitch = 4096, kWidth = 100, kHeight = 3;
+  const DeviceBuffer own(kPitch * kHeight);
+  CUDA_MEMCPY2D flat{};
+  flat.srcMemoryType = flat.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  flat.srcDevice = address_of(own.data);
+  flat.dstDevice = address_of(memory.data);
+  flat.srcPitch = flat.dstPitch = kPitch;
+  flat.WidthInBytes = kWidth;
+  flat.Height = kHeight;
+  CUDA_MEMCPY3D deep{};
+  deep.srcMemoryType = deep.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  deep.srcDevice = flat.srcDevice;
+  deep.dstDevice = flat.dstDevice;
+  deep.srcPitch = deep.dstPitch = kPitch;
+  deep.srcHeight = deep.dstHeight = deep.Height = kHeight;
+  deep.WidthInBytes = kWidth;
+  deep.Depth = 1;
+  const auto expect_copied = [&](const char* way, auto copy) {
+    memory.poison();
+    own.fill(pattern(way));
+    EXPECT_SUCCESS(copy());
+    CALL(cudaDeviceSynchronize());
+    constexpr size_t kLastRow = (kHeight - 1) * kPitch / sizeof(uint32_t);
+    const size_t last = kWidth / sizeof(uint32_t) - 1;
+    std::vector<uint32_t> seen(last + 2);
+    CALL(cudaMemcpy(seen.data(), memory.data + kLastRow,
+                    seen.size() * sizeof seen[0], cudaMemcpyDefault));
+    EXPECT_EQ(seen[last], pattern(way).at(kLastRow + last)) << way;
+    EXPECT_EQ(seen[last + 1], 0xEEEEEEEEu) << way << ", after the row";
+  };
+  expect_copied("cuMemcpy2D", [&] { return DRIVER(cuMemcpy2D)(&flat); });
+  expect_copied("cuMemcpy2DAsync",
+                [&] { return DRIVER(cuMemcpy2DAsync)(&flat, nullptr); });
+  expect_copied("cuMemcpy3D", [&] { return DRIVER(cuMemcpy3D)(&deep); });
+  expect_copied("cuMemcpy3DAsync",
+                [&] { return DRIVER(cuMemcpy3DAsync)(&deep, nullptr); });
 }
 
 TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
@@ -234,6 +328,7 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
     borrow_in_every_way(me, mapping);
     EXPECT_TRUE(copy_waits_its_turn(mapping));
     EXPECT_TRUE(set_waits_its_turn(mapping));
+    expect_driver_copies_rectangles(mapping);
     expect_streams_reach(mapping);
   });
 

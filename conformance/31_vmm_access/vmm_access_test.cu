@@ -11,7 +11,9 @@
 #include <cstddef>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/scenario/cuda.h"
@@ -538,6 +540,9 @@ static void uses_read_only_memory(Role& me) {
     const std::string& use = kReadOnlyUses[*input];
     const Chunk chunk = Chunk::import(descriptor);
     const Mapped mapped(chunk, bytes);
+    // Another mapping of the same handle, which may be written.
+    std::optional<Mapping> alias;
+    if (*input % 2 != 0) alias.emplace(chunk, bytes);
     if (use == "kernel that wrote before")
       writes_exporters_values(mapped.address(), bytes);
     if (!may_only_read(me, mapped.address(), bytes)) continue;
@@ -902,6 +907,39 @@ TEST(VmmAccess, UnmapTakesWhatWasMapped) {
   scenario.run(20s);
 }
 
+TEST(VmmAccess, UnmapTakesAWholeImport) {
+  covers("VMM-24");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = 2 * granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("whole"));
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait("unmapped");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("by the importer")));
+  });
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    Mapping mapping(Chunk::import(me.receive_descriptor("descriptor")),
+                    2 * bytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("whole")));
+    for (const size_t offset : {size_t{0}, bytes})
+      EXPECT_REFUSED(DRIVER(cuMemUnmap)(mapping.address() + offset, bytes),
+                     CUDA_ERROR_INVALID_VALUE)
+          << "one half of two, at byte " << offset;
+    for (const size_t offset : {size_t{0}, bytes})
+      EXPECT_TRUE(has_memory(mapping.address() + offset)) << offset;
+    EXPECT_TRUE(kernel_reads(mapping, pattern("whole")));
+    mapping.fill(pattern("by the importer"));
+    mapping.unmap();
+    EXPECT_TRUE(context_is_usable());
+    me.signal("unmapped");
+  });
+  scenario.run(20s);
+}
+
 // Judges that a range whose halves were mapped and unmapped can be mapped as a
 // whole.
 static void expect_remap_in_one_piece(const Reservation& range) {
@@ -1028,6 +1066,9 @@ TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
   scenario.run(20s);
 }
 
+static const std::vector<std::string> kUsesOfUnmapped = {
+    "copy", "copy to other memory", "device copy", "memset", "word", "kernel"};
+
 // A handle still holds the memory, but no address shows it.
 TEST(VmmAccess, AnUnmappedRangeMayNotBeUsed) {
   covers("VMM-25");
@@ -1035,22 +1076,32 @@ TEST(VmmAccess, AnUnmappedRangeMayNotBeUsed) {
   Scenario scenario(Scenario::kShared);
   scenario
       .role("exporter",
-            [](Role&) {
+            [](Role& me) {
               const size_t bytes = granule();
               const Chunk chunk =
                   Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
-              const Reservation range(bytes);
-              const Words words = words_at(range.at(0), bytes);
-              range.map(0, bytes, chunk);
-              allow(range.at(0), bytes);
-              words.fill(pattern("exporter"));
-              EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
-              range.unmap(0, bytes);
-              EXPECT_FALSE(has_memory(range.at(0)));
-              EXPECT_TRUE(kernel_faults(words)) << "after it was unmapped";
+              while (const auto input = me.next_input()) {
+                const std::string& use = kUsesOfUnmapped[*input];
+                const Reservation range(bytes);
+                const Words words = words_at(range.at(0), bytes);
+                range.map(0, bytes, chunk);
+                allow(range.at(0), bytes);
+                words.fill(pattern("exporter"));
+                EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+                range.unmap(0, bytes);
+                EXPECT_FALSE(has_memory(range.at(0)));
+                if (use == "kernel")
+                  EXPECT_TRUE(kernel_faults(words)) << "after it was unmapped";
+                else if (use.rfind("copy", 0) == 0)
+                  expect_no_read(me, use, range.at(0));
+                else
+                  expect_no_write(me, use, words.data, bytes);
+                if (!context_is_usable()) return;
+              }
             })
-      .in_new_process();  // at the end its context is lost
-  scenario.run(20s);
+      .may_end_by(SIGSEGV)  // cudaMemcpy may see a host address
+      .in_new_process();    // at the end its context is lost
+  scenario.run_inputs("exporter", kUsesOfUnmapped, 20s);
 }
 
 TEST(VmmAccess, ANewMappingGivesNoGpuAccess) {
@@ -1198,12 +1249,21 @@ TEST(VmmAccess, TheWantedAddressIsAHint) {
     void* const host =
         pointer_to((address_of(room) + bytes - 1) / bytes * bytes);
     *static_cast<uint32_t*>(host) = kLanded;
-    for (const void* const used : {host, static_cast<void*>(device.data)}) {
-      SCOPED_TRACE(used == host ? "memory of the host" : "cudaMalloc");
+    std::vector<std::pair<const char*, const void*>> in_use = {
+        {"memory of the host", host}, {"cudaMalloc", device.data}};
+    void* pooled = nullptr;
+    if (attribute(cudaDevAttrMemoryPoolsSupported) != 0) {
+      CALL(cudaMallocAsync(&pooled, 2 * bytes, nullptr));
+      CALL(cudaStreamSynchronize(nullptr));
+      in_use.emplace_back("memory of a pool", pooled);
+    }
+    for (const auto& [kind, used] : in_use) {
+      SCOPED_TRACE(kind);
       const CUdeviceptr elsewhere = reserve_at(address_of(used));
       expect_apart(address_of(used), elsewhere);
       free(elsewhere);
     }
+    if (pooled != nullptr) CALL(cudaFree(pooled));
     EXPECT_EQ(*static_cast<uint32_t*>(host), kLanded);
     munmap(room, 2 * bytes);
     EXPECT_TRUE(context_is_usable());
@@ -1581,6 +1641,41 @@ TEST(VmmAccess, ChunksOfUnequalSizesLieSideBySide) {
     whole.fill(pattern("importer"));
     me.signal("done");
     for_each_size([&](size_t at, size_t bytes) { range.unmap(at, bytes); });
+  });
+  scenario.run(20s);
+}
+
+// One call gives both GPUs access to memory of both, side by side.
+TEST(VmmAccess, ImportsOfTwoGpusAreOneRange) {
+  covers("VMM-35");
+  needs(gpus(2), vmm_fd, peer_access);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const Chunk chunks[] = {Chunk::create(granule(), chunk_of(0)),
+                            Chunk::create(granule(), chunk_of(1))};
+    for (const Chunk& chunk : chunks)
+      me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait("done");
+  });
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    const Reservation range(2 * bytes);
+    for (const size_t at : {size_t{0}, bytes})
+      range.map(at, bytes, Chunk::import(me.receive_descriptor("descriptor")));
+    const CUmemAccessDesc list[] = {access_for(0), access_for(1)};
+    EXPECT_SUCCESS(DRIVER(cuMemSetAccess)(range.at(0), range.bytes(), list, 2));
+    const Words whole = words_at(range.at(0), range.bytes());
+    for (const int gpu : {0, 1}) {
+      SCOPED_TRACE("GPU " + std::to_string(gpu));
+      for (const size_t at : {size_t{0}, bytes})
+        ASSERT_EQ(access_at(range.at(at), gpu), 3u) << "at byte " << at;
+      CALL(cudaSetDevice(gpu));
+      whole.fill(pattern("GPU " + std::to_string(gpu)));
+      EXPECT_TRUE(kernel_reads(whole, pattern("GPU " + std::to_string(gpu))));
+    }
+    CALL(cudaSetDevice(0));
+    for (const size_t at : {size_t{0}, bytes}) range.unmap(at, bytes);
+    me.signal("done");
   });
   scenario.run(20s);
 }

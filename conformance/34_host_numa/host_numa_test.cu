@@ -64,6 +64,21 @@ void expect_both_have_access(const Mapping& mapping, CUmemLocation node) {
   EXPECT_EQ(access_at(mapping.address()), 3u);
 }
 
+// Judges that the CPU cannot read the memory after its access was taken, while
+// the GPU keeps its access, and that the CPU can have access again.
+void expect_access_is_taken(const Mapping& mapping, CUmemLocation node,
+                            Pattern written) {
+  const CUmemAccessDesc none{node, CU_MEM_ACCESS_FLAGS_PROT_NONE};
+  EXPECT_SUCCESS(
+      DRIVER(cuMemSetAccess)(mapping.address(), mapping.bytes(), &none, 1));
+  EXPECT_EQ(cpu_access(mapping, node), 0u) << "access of the CPU was taken";
+  EXPECT_FALSE(cpu_may_read(mapping)) << "access of the CPU was taken";
+  EXPECT_EQ(access_at(mapping.address()), 3u) << "access of the GPU";
+  EXPECT_TRUE(kernel_reads(mapping, written)) << "access of the GPU";
+  allow_cpu(mapping, node);
+  EXPECT_TRUE(host_reads(mapping, written)) << "given again";
+}
+
 void expect_location(const Chunk& chunk, CUmemLocation wanted) {
   const CUmemAllocationProp found = chunk.properties();
   EXPECT_EQ(found.type, CU_MEM_ALLOCATION_TYPE_PINNED);
@@ -158,6 +173,7 @@ static void uses_memory_of_a_node(Role& me) {
   me.wait("given up");
   EXPECT_TRUE(host_reads(mapping, pattern("exporter's CPU"))) << "alone";
   EXPECT_TRUE(kernel_reads(mapping, pattern("exporter's CPU"))) << "alone";
+  expect_access_is_taken(mapping, node, pattern("exporter's CPU"));
   me.signal("done");
 }
 

@@ -60,6 +60,12 @@ void expect_from_and_free(cudaMemPool_t pool, AsyncBuffer buffer) {
   CALL(cudaDeviceSynchronize());
 }
 
+// The same for memory that each of the two APIs allocates.
+void expect_both_allocate_from(cudaMemPool_t pool) {
+  for_each_api(
+      [=](auto api) { expect_from_and_free(pool, allocated(api, kBytes)); });
+}
+
 // Attributes of CUDA 13.2, which older headers lack.
 constexpr int kAllocationType = 9, kExportHandleTypes = 10, kLocationId = 11,
               kLocationType = 12, kMaxPoolSize = 13;
@@ -115,7 +121,7 @@ TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
       EXPECT_EQ(current_pool(), own) << "set " << time + 1 << " times";
     }
     EXPECT_NE(default_pool(), own);
-    expect_from_and_free(own, allocated(api, kBytes));
+    expect_both_allocate_from(own);
     expect_from_and_free(own, allocated(api, kBytes, cudaStreamPerThread));
     expect_from_and_free(own, allocated(api, kBytes, stream));
     for (const cudaStream_t preset :
@@ -125,14 +131,14 @@ TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
     }
     CALL(in_a_thread([&] {
       EXPECT_EQ(current_pool(), own) << "in another thread";
-      expect_from_and_free(own, allocated(api, kBytes));
+      expect_both_allocate_from(own);
       EXPECT_SUCCESS(api.device_set_mem_pool(0, default_pool()));
-      expect_from_and_free(default_pool(), allocated(api, kBytes));
+      expect_both_allocate_from(default_pool());
       EXPECT_SUCCESS(api.device_set_mem_pool(0, own));
       return cudaSuccess;
     }));
     EXPECT_EQ(current_pool(), own) << "after the end of the thread that set it";
-    expect_from_and_free(own, allocated(api, kBytes));
+    expect_both_allocate_from(own);
     {
       const SecondContext second;
       EXPECT_EQ(current_pool(), own) << "in another context of this GPU";
@@ -482,6 +488,7 @@ TEST(Pools, ThePoolsOwnDeviceCannotBeShutOut) {
     const AsyncBuffer older(pool, kBytes);
     older.fill(pattern("older"));
     EXPECT_EQ(access_of(0, pool), cudaMemAccessFlagsProtReadWrite);
+    set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
 
     const auto code =
         api.mem_pool_set_access(pool, 0, cudaMemAccessFlagsProtNone);
@@ -491,6 +498,13 @@ TEST(Pools, ThePoolsOwnDeviceCannotBeShutOut) {
     EXPECT_TRUE(kernel_reads(older, pattern("older")));
     EXPECT_TRUE(copy_reads(older, pattern("older")));
     expect_from(pool, AsyncBuffer(pool, kBytes));
+
+    // Access that the device has already may be given again.
+    EXPECT_SUCCESS(
+        api.mem_pool_set_access(pool, 0, cudaMemAccessFlagsProtReadWrite));
+    EXPECT_EQ(access_of(0, pool), cudaMemAccessFlagsProtReadWrite);
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), UINT64_MAX)
+        << "access is no threshold";
   };
   scenario.role("owner", [=](Role& me) {
     by_both_apis([&](auto api) { takes_access(me, api); });
@@ -577,27 +591,34 @@ static void expect_used_by_second_gpu(cudaMemPool_t pool) {
   CALL(cudaSetDevice(0));
 }
 
-// Judges a list that gives access to GPU 1. The other entry of the list names
-// the pool's own GPU; it is the first entry or the last.
+// Judges lists that give access to GPU 1 and take it away. The other entry of
+// each list lets the pool's own GPU read and write; it is the first entry or
+// the last.
 static void gives_access_by_a_list(cudaMemPool_t pool) {
-  for (const int first : {1, 0}) {
-    SCOPED_TRACE("GPU " + std::to_string(first) + " is the first");
-    cudaMemAccessDesc list[2]{};
-    CUmemAccessDesc same[2]{};
-    for (const int entry : {0, 1}) {
-      const int gpu = entry == 0 ? first : 1 - first;
-      list[entry] = {{cudaMemLocationTypeDevice, gpu},
-                     cudaMemAccessFlagsProtReadWrite};
-      same[entry] = {{CU_MEM_LOCATION_TYPE_DEVICE, gpu},
-                     CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  constexpr auto kAll = cudaMemAccessFlagsProtReadWrite;
+  for (const int first : {1, 0})
+    for (const auto flags : {kAll, cudaMemAccessFlagsProtNone}) {
+      SCOPED_TRACE("GPU " + std::to_string(first) + " is the first, flags " +
+                   std::to_string(flags));
+      cudaMemAccessDesc list[2]{};
+      CUmemAccessDesc same[2]{};
+      for (const int entry : {0, 1}) {
+        const int gpu = entry == 0 ? first : 1 - first;
+        const auto wanted = gpu == 1 ? flags : kAll;
+        list[entry] = {{cudaMemLocationTypeDevice, gpu}, wanted};
+        same[entry] = {{CU_MEM_LOCATION_TYPE_DEVICE, gpu},
+                       static_cast<CUmemAccess_flags>(wanted)};
+      }
+      // Before each list, the access of GPU 1 is the opposite.
+      const auto before = flags == kAll ? cudaMemAccessFlagsProtNone : kAll;
+      CALL(give_access(1, pool, before));
+      EXPECT_SUCCESS(DRIVER(cuMemPoolSetAccess)(pool, same, 2));
+      EXPECT_EQ(access_of(1, pool), flags);
+      CALL(give_access(1, pool, before));
+      EXPECT_SUCCESS(cudaMemPoolSetAccess(pool, list, 2));
+      EXPECT_EQ(access_of(1, pool), flags);
+      EXPECT_EQ(access_of(0, pool), kAll) << "the pool's own GPU";
     }
-    EXPECT_SUCCESS(DRIVER(cuMemPoolSetAccess)(pool, same, 2));
-    EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
-    CALL(give_access(1, pool, cudaMemAccessFlagsProtNone));
-    EXPECT_SUCCESS(cudaMemPoolSetAccess(pool, list, 2));
-    EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
-    CALL(give_access(1, pool, cudaMemAccessFlagsProtNone));
-  }
 }
 
 // Access that was taken away stays away for what is allocated afterwards.
@@ -761,6 +782,7 @@ static void asks_for_pools_by_place(Role& me, Api api) {
     EXPECT_EQ(current_pool(), next);
     EXPECT_EQ(current_here(), next);
     EXPECT_EQ(default_here(), default_pool());
+    expect_both_allocate_from(next);
   }
   EXPECT_SUCCESS(api.device_set_mem_pool(0, own));
   EXPECT_EQ(current_here(), own);

@@ -526,11 +526,17 @@ TEST(Footprint, AWatermarkTakesOnlyZero) {
       EXPECT_EQ(attribute(pool, mark.high), attribute(pool, mark.current));
     }
     expect_rise_from_reset(pool);
-    // After the reset a watermark rises again, and a trim does not reset the
-    // watermark.
+    // After the reset a watermark rises again. A trim, a policy or an access
+    // does not reset it, and the pool keeps it when it becomes current.
     allocate_and_free(pool, kLarge, nullptr);
     CALL(cudaDeviceSynchronize());
     EXPECT_SUCCESS(api.mem_pool_trim_to(pool, 0));
+    int off = 0;
+    EXPECT_SUCCESS(api.mem_pool_set_attribute(
+        pool, cudaMemPoolReuseAllowOpportunistic, &off));
+    EXPECT_SUCCESS(
+        api.mem_pool_set_access(pool, 0, cudaMemAccessFlagsProtReadWrite));
+    EXPECT_SUCCESS(api.device_set_mem_pool(0, pool));
     for (const cudaMemPoolAttr high :
          {cudaMemPoolAttrUsedMemHigh, cudaMemPoolAttrReservedMemHigh})
       EXPECT_GE(attribute(pool, high), kBlock + kLarge) << high;

@@ -178,6 +178,8 @@ TEST(ReusePolicies, EachIsOnAndCanBeSwitched) {
     CALL(api.device_set_mem_pool(0, pool));
     for (const cudaMemPoolAttr policy : kPolicies)
       EXPECT_EQ(attribute(pool, policy), 0u) << policy << " of a current pool";
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), UINT64_MAX)
+        << "of a current pool";
   };
   scenario.role("owner", [=](Role&) { by_both_apis(switches); });
   scenario.run(20s);

@@ -466,8 +466,8 @@ TEST(ImportLimits, OneAllocationImportedTwice) {
 
 // --- the end of an imported pool --------------------------------------------
 
-// An importer that destroys its pool, imports the pool again and destroys it
-// again.
+// An importer that destroys its pool after a refused allocation, imports the
+// pool again and destroys it again.
 template <class Api>
 static void destroys_an_imported_pool(Role& me, Api api) {
   const Descriptor shared = me.receive_descriptor("pool" + by_the(api));
@@ -476,6 +476,7 @@ static void destroys_an_imported_pool(Role& me, Api api) {
       imported(api, pool, me.receive<PointerData>("first"), kBytes);
   expect_used_and_freed(&buffer, pattern("first"));
   CALL(cudaDeviceSynchronize());
+  expect_no_allocation(me, pool, nullptr, kBytes);
   EXPECT_SUCCESS(api.mem_pool_destroy(pool.release()));
   EXPECT_TRUE(context_is_usable());
   me.signal("destroyed");

@@ -172,6 +172,27 @@ void expect_work_waits_for_the_graph(const Replay& held, Latch& latch) {
   }
 }
 
+// Memory that is freed directly after a graph goes to no other stream before
+// the graph is done. `held` is held inside by `latch`.
+void expect_free_waits_for_the_graph(const Replay& held, Latch& latch) {
+  const Pool pool;
+  // The other stream could wait for the free, and get the memory then.
+  set_attribute(pool, cudaMemPoolReuseAllowInternalDependencies, 0);
+  set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
+  const Stream stream, other;
+  AsyncBuffer leaving(pool, kBytes, stream);
+  const void* const left = leaving.data;
+  CALL(cudaStreamSynchronize(stream));
+  held.launch_in(stream);
+  leaving.free_async(stream);
+  const AsyncBuffer next(pool, kBytes, other);
+  EXPECT_TRUE(is_held(stream)) << "the graph is held inside";
+  EXPECT_NE(next.data, left) << "memory that is freed after the graph";
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(passes(other));
+}
+
 // In each round the exporter's graph copies new values into the shared memory,
 // and the importer's graph copies them out. The exporter queues the next values
 // while the GPU works; only the events keep the order. `judge` gets the number
@@ -245,6 +266,12 @@ void rounds(Events events, Judge judge) {
         const Replay held(stream, copy, shared, events, written, taken,
                           &inside);
         expect_work_waits_for_the_graph(held, inside);
+        if (attribute(cudaDevAttrMemoryPoolsSupported) == 1) {
+          Latch once_more;
+          const Replay again(stream, copy, shared, events, written, taken,
+                             &once_more);
+          expect_free_waits_for_the_graph(again, once_more);
+        }
       }
     }
     judge(me, wrong.so_far());

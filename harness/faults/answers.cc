@@ -1,11 +1,14 @@
 // Wrong answers about shared memory and events: attributes of pointers and
-// devices, last errors, and refusals.
+// devices, last errors, and refusals. Also pools that are current for some
+// calls only, and what a pool forgets.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "legacy_calls.h"
+#include "pool_calls.h"
 
 namespace ipclab::faults {
 namespace {
@@ -348,6 +351,196 @@ int elapsed_import_ok(Call& call) {
   return accepted(call);
 }
 
+// --- pools -------------------------------------------------------------------
+
+cudaMemPool_t default_of(int gpu) {
+  cudaMemPool_t pool = nullptr;
+  cudaDeviceGetDefaultMemPool(&pool, gpu);
+  return pool;
+}
+
+// Allocates from the given pool, if that is not the current pool.
+int allocated_from(cudaMemPool_t pool, cudaMemPool_t current, Call& call) {
+  if (pool == current) return call.proceed();
+  call.fired();
+  return cudaMallocFromPoolAsync(
+      call.at<void**>(0), call.at<size_t>(1), pool,
+      is_per_thread(call) ? cudaStreamPerThread : call.at<cudaStream_t>(2));
+}
+
+// Memory comes from the pool that cudaDeviceSetMemPool has set last. Other ways
+// to set a pool change only what queries name. With `both` this is also true
+// for allocations by the driver API, and cuDeviceSetMemPool sets a pool, too.
+template <bool both>
+int from_pool_of_device_call(Call& call) {
+  static auto& pools = *new Table<int, cudaMemPool_t>;  // of each GPU
+  if (call.is("cudaMallocAsync") && (both || call.is_runtime())) {
+    int gpu = 0;
+    cudaMemPool_t current = nullptr;
+    DRIVER_CALL(cuStreamGetDevice)(call.at<cudaStream_t>(2), &gpu);
+    cudaDeviceGetMemPool(&current, gpu);
+    const auto preset = default_of(gpu);
+    return allocated_from(pools.get(gpu, preset), current, call);
+  }
+  if (call.is("cudaMemPoolDestroy"))
+    for (const auto& [gpu, pool] : pools.all())
+      if (pool == call.at<cudaMemPool_t>(0)) pools.erase(gpu);
+  const int code = call.proceed();
+  if (code == kSuccess && call.is("cudaDeviceSetMemPool") &&
+      (both || call.is_runtime()))
+    pools.put(call.at<int>(0), call.at<cudaMemPool_t>(1));
+  return code;
+}
+
+int driver_pool_of_thread(Call& call) {
+  static std::atomic<int> setter{0};
+  if (call.is("cudaDeviceSetMemPool")) {
+    const int code = call.proceed();
+    if (code == kSuccess) setter = call.is_runtime() ? 0 : this_thread();
+    return code;
+  }
+  if (!call.is_runtime() || setter == 0 || setter == this_thread())
+    return call.proceed();
+  return allocated_from(default_pool(), current_pool(), call);
+}
+
+// The call sets an attribute of its pool to 0. Of the calls that set an
+// attribute, only those for a policy do so.
+template <cudaMemPoolAttr lost>
+int loses(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || (call.is("cudaMemPoolSetAttribute") &&
+                           !is_policy(call.at<cudaMemPoolAttr>(1))))
+    return code;
+  const auto pool = call.value<cudaMemPool_t>(kPool);
+  const uint64_t before = attribute(pool, lost);
+  uint64_t zero = 0;
+  cudaMemPoolSetAttribute(pool, lost, &zero);
+  if (attribute(pool, lost) != before) call.fired();
+  return code;
+}
+
+// All entries of a list of accesses have the flags of the first entry.
+int access_of_first_entry(Call& call) {
+  auto& list = call.at<const cudaMemAccessDesc*>(1);
+  std::vector<cudaMemAccessDesc> changed(list, list + call.at<size_t>(2));
+  for (cudaMemAccessDesc& each : changed) {
+    if (each.flags != changed[0].flags) call.fired();
+    each.flags = changed[0].flags;
+  }
+  list = changed.data();
+  return call.proceed();
+}
+
+bool is_managed(cudaMemPool_t pool) {
+  return own_pools.get(pool).allocType == cudaMemAllocationTypeManaged;
+}
+
+// The export of memory of such pools succeeds, and what it gives is zeros.
+template <bool (*is_such)(cudaMemPool_t), class Exported>
+int exported_as_zeros(Call& call) {
+  if (!exports_memory(call) && !call.is("cudaMemPoolExportPointer"))
+    return noted_pools(call);
+  const int code = call.proceed();
+  const cudaMemPool_t pool = blocks.get(call.at<void*>(1)).pool;
+  if (code == kSuccess || !is_such(pool)) return code;
+  *call.at<Exported*>(0) = Exported{};
+  return accepted(call);
+}
+
+// A free that is queued after a graph does not wait for it.
+int free_before_graph(Call& call) {
+  static auto& launched = *new Table<cudaStream_t>;  // a graph, while idle
+  const auto stream = call.value<cudaStream_t>(kStream);
+  const bool idle = DRIVER_CALL(cuStreamQuery)(stream) == CUDA_SUCCESS;
+  if (call.is("cudaGraphLaunch") && idle) launched.put(stream);
+  if (!call.is("cudaFreeAsync")) {
+    if (!idle || call.is("cudaStreamDestroy")) launched.erase(stream);
+    return call.proceed();
+  }
+  if (idle || !launched.has(stream)) return call.proceed();
+  call.fired();
+  call.at<cudaStream_t>(1) = private_stream();
+  const int code = call.proceed();
+  DRIVER_CALL(cuStreamSynchronize)(private_stream());
+  return code;
+}
+
+// The faults of pools.
+void add_of_pools(List& list) {
+  constexpr auto kSetPool = "cudaDeviceSetMemPool";
+  constexpr auto kSetByPlace = "cudaMemSetMemPool";
+  constexpr auto kDestroy = "cudaMemPoolDestroy";
+  constexpr auto kSet = "cudaMemPoolSetAttribute";
+  constexpr auto kSetAccess = "cudaMemPoolSetAccess";
+  constexpr auto kAllocate = "cudaMallocAsync";
+  constexpr auto kAllocateFrom = "cudaMallocFromPoolAsync";
+  constexpr auto kCreate = "cudaMemPoolCreate";
+  constexpr auto kHandle = "cudaIpcGetMemHandle";
+  constexpr auto kPointer = "cudaMemPoolExportPointer";
+
+  list.named("mallocasync-of-runtime-setpool",
+             "cudaMallocAsync uses only a pool that cudaDeviceSetMemPool has "
+             "set; the other calls change only what queries name",
+             {kAllocate, kSetPool, kDestroy}, from_pool_of_device_call<false>);
+  list.named("location-setpool-without-effect",
+             "a pool that is set by its location is reported as current, but "
+             "no memory comes from it",
+             {kAllocate, kSetPool, kDestroy}, from_pool_of_device_call<true>);
+  list.named("driver-setpool-of-thread",
+             "a pool that the driver API has made current is current for the "
+             "runtime's allocations only in the same thread",
+             {kAllocate, kSetPool}, driver_pool_of_thread);
+  list.named("setpool-resets-threshold",
+             "the release threshold of a pool that becomes current is set to 0",
+             {kSetPool, kSetByPlace}, loses<cudaMemPoolAttrReleaseThreshold>);
+  list.named("pool-setaccess-resets-threshold",
+             "setting an access to a pool sets its release threshold to 0",
+             {kSetAccess}, loses<cudaMemPoolAttrReleaseThreshold>);
+  list.named("policy-resets-watermark",
+             "setting a reuse policy resets the watermark of memory in use",
+             {kSet}, loses<cudaMemPoolAttrUsedMemHigh>);
+  list.named("setpool-resets-watermark",
+             "the watermark of reserved memory of a pool that becomes current "
+             "is reset",
+             {kSetPool, kSetByPlace}, loses<cudaMemPoolAttrReservedMemHigh>);
+  list.named("pool-setaccess-resets-watermark",
+             "setting an access to a pool resets its watermark of memory in "
+             "use",
+             {kSetAccess}, loses<cudaMemPoolAttrUsedMemHigh>);
+  list.named("pool-setaccess-flags-of-first",
+             "all entries of a list of accesses to a pool have the flags of "
+             "the first entry",
+             {kSetAccess}, access_of_first_entry, 2);
+  list.named("host-pool-legacy-export-ok",
+             "memory of a pool on the host has a legacy handle",
+             {kHandle, kAllocate, kAllocateFrom, kCreate, kDestroy, "cudaFree",
+              "cudaFreeAsync"},
+             exported_as_zeros<is_on_host, cudaIpcMemHandle_t>);
+  list.named("managed-pool-legacy-export-ok",
+             "memory of a managed pool has a legacy handle",
+             {kHandle, kAllocate, kAllocateFrom, kCreate, kDestroy, "cudaFree",
+              "cudaFreeAsync"},
+             exported_as_zeros<is_managed, cudaIpcMemHandle_t>);
+  list.named("host-pool-pointer-export-ok",
+             "the export of memory of a pool on the host succeeds, and the "
+             "data are zeros",
+             {kPointer, kAllocate, kAllocateFrom, kCreate, kDestroy, "cudaFree",
+              "cudaFreeAsync"},
+             exported_as_zeros<is_on_host, cudaMemPoolPtrExportData>);
+  list.named("managed-pool-pointer-export-ok",
+             "the export of memory of a managed pool succeeds, and the data "
+             "are zeros",
+             {kPointer, kAllocate, kAllocateFrom, kCreate, kDestroy, "cudaFree",
+              "cudaFreeAsync"},
+             exported_as_zeros<is_managed, cudaMemPoolPtrExportData>);
+  list.named("free-before-graph",
+             "cudaFreeAsync does not wait for a graph that was launched before "
+             "it in its stream",
+             {"cudaGraphLaunch", "cudaFreeAsync", "cudaStreamDestroy"},
+             free_before_graph);
+}
+
 }  // namespace
 
 void add_answers(List& list) {
@@ -449,6 +642,7 @@ void add_answers(List& list) {
       {"cudaEventElapsedTime", "cudaEventCreateWithFlags",
        "cudaIpcGetEventHandle", "cudaIpcOpenEventHandle", "cudaEventDestroy"},
       elapsed_import_ok);
+  add_of_pools(list);
 }
 
 }  // namespace ipclab::faults

@@ -1,10 +1,12 @@
 // Bugs of less common ways to access imported memory of cuMemCreate, of pools
 // and of peers: rectangles, boxes, odd sizes, far offsets, copies between
-// imports and between GPUs, calls of the driver API.
+// imports and between GPUs, calls of the driver API. And of less common ways to
+// give it back: a part of it, once too often, after a refusal.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "chunk_calls.h"
 #include "legacy_calls.h"
@@ -148,6 +150,19 @@ int offset_of_32_bits(Call& call) {
   return call.proceed();
 }
 
+// A memset of imported or opened memory takes its size modulo 4 GiB.
+int set_size_of_32_bits(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  if (!is_access(call)) return noted(call);
+  auto& bytes = call.value<size_t>(kBytes);
+  if (bytes < k4GiB ||
+      (!touches_import(call) && !is_opened(call.value<void*>(kPointer))))
+    return call.proceed();
+  bytes %= k4GiB;
+  call.fired();
+  return bytes == 0 ? kSuccess : call.proceed();
+}
+
 // A call of the driver API does nothing with imported memory.
 int driver_form_lost(Call& call) {
   if (!is_access(call)) return noted(call);
@@ -288,6 +303,238 @@ int later_open_on_gpu_0_refused(Call& call) {
   return noted_open(call);
 }
 
+// The mappings that have ended, by their first address.
+Table<CUdeviceptr, size_t> unmapped;
+
+// Copies and memsets that use memory that was unmapped succeed and do nothing.
+int unmapped_use_ignored(Call& call) {
+  if (is_access(call)) {
+    for (const Role role : {kPointer, kSource}) {
+      if (call.find(role) == nullptr) continue;
+      const auto address = call.value<CUdeviceptr>(role);
+      for (const auto& [begin, bytes] : unmapped.all()) {
+        if (address < begin || address - begin >= bytes) continue;
+        call.fired();
+        return kSuccess;
+      }
+    }
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+  const size_t bytes = call.at<size_t>(1);
+  if (call.is("cuMemUnmap")) {
+    unmapped.put(begin, bytes);
+    return code;
+  }
+  for (const auto& each : unmapped.all())  // mapped again, or not reserved
+    if (each.first < begin + bytes && begin < each.first + each.second)
+      unmapped.erase(each.first);
+  return code;
+}
+
+// The unmap of a part of an imported mapping succeeds and does nothing.
+int part_of_import_unmapped(Call& call) {
+  if (!call.is("cuMemUnmap")) return noted(call);
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+  if (!is_import(begin) || call.at<size_t>(1) >= mappings.get(begin).bytes)
+    return noted(call);
+  call.fired();
+  return kSuccess;
+}
+
+// In a process that has exported memory of its own, an import of the same size
+// shows this memory.
+int import_is_own_export(Call& call) {
+  if (call.is("cuMemMap") && imports.has(call.at<Chunk>(3)))
+    for (const auto& each : exports.all()) {
+      if (released.has(each.first) ||
+          created.get(each.first) != call.at<size_t>(1))
+        continue;
+      call.at<Chunk>(3) = each.first;
+      call.fired();
+      break;
+    }
+  return noted_chunks(call);
+}
+
+// The access that a program wanted, where the fault has given more; by the
+// first address of the mapping.
+Table<CUdeviceptr, unsigned long long> wanted_access;
+
+// A mapping keeps read and write access while another mapping of the same
+// handle has it; the query reports what was wanted.
+int access_of_other_mapping_counts(Call& call) {
+  if (call.is("cuMemGetAccess")) {
+    const int code = call.proceed();
+    const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(2));
+    if (code == kSuccess && wanted_access.has(begin))
+      *call.at<unsigned long long*>(0) = wanted_access.get(begin);
+    return code;
+  }
+  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
+  constexpr auto kAll = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+  auto& list = call.at<const CUmemAccessDesc*>(2);
+  wanted_access.erase(begin);
+  if (begin == 0 || list == nullptr || call.at<size_t>(3) != 1 ||
+      list->flags == kAll)
+    return call.proceed();
+  for (const auto& [other, mapped] : mappings.all()) {
+    if (other == begin || mapped.chunk != mappings.get(begin).chunk ||
+        access_of(other, list->location) != kAll)
+      continue;
+    wanted_access.put(begin, list->flags);
+    CUmemAccessDesc more = *list;
+    more.flags = kAll;
+    list = &more;
+    call.fired();
+    return call.proceed();
+  }
+  return call.proceed();
+}
+
+// Access to a range reaches only the memory of the GPU whose memory is first.
+int access_to_first_gpus_memory(Call& call) {
+  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
+  const CUdeviceptr from = call.at<CUdeviceptr>(0);
+  const CUdeviceptr to = from + call.at<size_t>(1);
+  const int first = location_at(from).id;
+  std::vector<CUdeviceptr> reached;
+  bool all = true;
+  for (const auto& each : mappings.all()) {
+    if (each.first < from || each.first >= to) continue;
+    if (location_at(each.first).id == first)
+      reached.push_back(each.first);
+    else
+      all = false;
+  }
+  if (all) return call.proceed();
+  call.fired();
+  for (const CUdeviceptr begin : reached) DRIVER_CALL(cuMemSetAccess)
+  (begin, mappings.get(begin).bytes, call.at<const CUmemAccessDesc*>(2),
+   call.at<size_t>(3));
+  return kSuccess;
+}
+
+// The addresses of pool memory that were reserved once more.
+Table<CUdeviceptr> reserved_twice;
+
+// A reservation gets the addresses that it wants, also if memory of a pool is
+// there.
+int pool_memory_reserved(Call& call) {
+  if (call.is("cuMemAddressFree") &&
+      reserved_twice.erase(call.at<CUdeviceptr>(0)))
+    return kSuccess;
+  if (!call.is("cuMemAddressReserve")) return noted(call);
+  const CUdeviceptr hint = call.at<CUdeviceptr>(3);
+  for (const auto& [place, block] : blocks.all()) {
+    if (hint < number(place) || hint - number(place) >= block.bytes) continue;
+    *call.at<CUdeviceptr*>(0) = hint;
+    reserved_twice.put(hint);
+    call.fired();
+    return kSuccess;
+  }
+  return call.proceed();
+}
+
+// Rectangles that the driver API copies do not reach imported memory.
+template <class Box>
+int rectangle_of_driver_lost(Call& call) {
+  if (call.function().roles[0] != kOther) return noted(call);
+  const Box& box = *call.at<const Box*>(0);
+  const auto is_imported = [](CUmemorytype type, CUdeviceptr address) {
+    return type == CU_MEMORYTYPE_DEVICE && is_import(address);
+  };
+  if (!is_imported(box.dstMemoryType, box.dstDevice) &&
+      !is_imported(box.srcMemoryType, box.srcDevice))
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// The first addresses of all memory that was exported.
+Table<CUdeviceptr> exported_memory;
+
+// The exporter's query does not know memory that was exported.
+int exported_memory_unknown(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (exports_memory(call)) {
+    exported_memory.put(begin_of(number(call.at<void*>(1))));
+  } else if (exported_memory.has(begin_of(number(call.at<void*>(1))))) {
+    call.at<cudaPointerAttributes*>(0)->type = cudaMemoryTypeUnregistered;
+    call.fired();
+  }
+  return code;
+}
+
+// The query for many attributes of opened memory does not tell the context.
+int context_missing_in_list(Call& call) {
+  if (!call.is("cuPointerGetAttributes")) return noted_open(call);
+  const int code = call.proceed();
+  if (code != kSuccess || !is_opened(call.at<CUdeviceptr>(3))) return code;
+  const auto* const wanted = call.at<const CUpointer_attribute*>(1);
+  for (unsigned i = 0; i < call.at<unsigned>(0); ++i) {
+    auto* const answer = static_cast<CUcontext*>(call.at<void**>(2)[i]);
+    if (wanted[i] != CU_POINTER_ATTRIBUTE_CONTEXT || *answer == nullptr)
+      continue;
+    *answer = nullptr;
+    call.fired();
+  }
+  return code;
+}
+
+// A CPU keeps the access that is taken from it.
+int cpu_keeps_access(Call& call) {
+  auto& wanted = call.at<const CUmemAccessDesc*>(2);
+  const size_t count = call.at<size_t>(3);
+  std::vector<CUmemAccessDesc> kept;
+  for (size_t i = 0; wanted != nullptr && i < count; ++i)
+    if (wanted[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE ||
+        wanted[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+      kept.push_back(wanted[i]);
+  if (kept.size() == count) return call.proceed();
+  call.fired();
+  if (kept.empty()) return kSuccess;
+  wanted = kept.data();
+  call.at<size_t>(3) = kept.size();
+  return call.proceed();
+}
+
+// A close of memory that is not open any more closes other memory of the same
+// block of 2 MiB.
+int surplus_close_takes_neighbour(Call& call) {
+  if (!is_close_call(call) || opened.has(call.at<void*>(0)))
+    return noted_open(call);
+  const auto block = [](const void* address) { return number(address) >> 21; };
+  for (const auto& each : opened.all()) {
+    if (block(each.first) != block(call.at<void*>(0))) continue;
+    call.at<void*>(0) = each.first;
+    call.fired();
+    break;
+  }
+  return noted_open(call);
+}
+
+// The imported pools from which an allocation was refused.
+Table<cudaMemPool_t> refused_pools;
+
+// An imported pool from which an allocation was refused cannot be destroyed.
+int destroy_after_refusal_refused(Call& call) {
+  if (call.is("cudaMallocFromPoolAsync")) {
+    const auto pool = call.at<cudaMemPool_t>(2);
+    const int code = call.proceed();
+    if (code != kSuccess && imported_pools.has(pool)) refused_pools.put(pool);
+    return code;
+  }
+  if (call.is("cudaMemPoolDestroy") &&
+      refused_pools.erase(call.at<cudaMemPool_t>(0)))
+    return refused(call, cudaErrorInvalidValue);
+  return noted(call);
+}
+
 }  // namespace
 
 void add_import_paths(List& list) {
@@ -357,6 +604,66 @@ void add_import_paths(List& list) {
       "copies of imported memory of cuMemCreate take offsets modulo 4 GiB",
       {kCreate, kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
       offset_of_32_bits);
+  list.named("chunk-set-size-32-bits",
+             "a memset of imported memory of cuMemCreate takes its size modulo "
+             "4 GiB",
+             {kCreate, kImport, kMap, kUnmap, "cudaMemset", "cudaMemsetAsync"},
+             set_size_of_32_bits);
+  list.named("unmapped-copy-ignored",
+             "copies from and to memory that was unmapped succeed and do "
+             "nothing",
+             {kMap, kUnmap, "cuMemAddressFree", "cudaMemcpy"},
+             unmapped_use_ignored);
+  list.named("unmapped-set-ignored",
+             "memsets of memory that was unmapped succeed and do nothing",
+             {kMap, kUnmap, "cuMemAddressFree", "cudaMemset"},
+             unmapped_use_ignored);
+  list.named("unmap-part-of-import-ok",
+             "cuMemUnmap of a part of an imported mapping succeeds and does "
+             "nothing",
+             {kCreate, kImport, kMap, kUnmap}, part_of_import_unmapped);
+  list.named("import-is-own-export",
+             "in a process that has exported memory of cuMemCreate, an import "
+             "of the same size shows this memory",
+             {kCreate, kImport, "cuMemExportToShareableHandle", "cuMemRelease",
+              kMap, kUnmap},
+             import_is_own_export);
+  list.named(
+      "read-only-beside-writable-is-written",
+      "a mapping that may only be read can be written while another "
+      "mapping of the same handle may be written",
+      {kCreate, kImport, kMap, kUnmap, "cuMemSetAccess", "cuMemGetAccess"},
+      access_of_other_mapping_counts);
+  list.named("setaccess-first-gpus-memory-only",
+             "cuMemSetAccess of a range reaches only the memory of the GPU "
+             "whose memory is first in the range",
+             {kCreate, kImport, kMap, kUnmap, "cuMemSetAccess"},
+             access_to_first_gpus_memory, 2);
+  list.named("reserve-over-pool-memory",
+             "a reservation gets the wanted addresses, also if memory of a "
+             "pool is there",
+             {"cuMemAddressReserve", "cuMemAddressFree", "cudaMallocAsync",
+              "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
+             pool_memory_reserved);
+  list.named("chunk-driver-copy-2d-lost",
+             "cuMemcpy2D does not reach imported memory of cuMemCreate",
+             {kCreate, kImport, kMap, kUnmap, "cuMemcpy2D"},
+             rectangle_of_driver_lost<CUDA_MEMCPY2D>);
+  list.named("chunk-driver-async-copy-2d-lost",
+             "cuMemcpy2DAsync does not reach imported memory of cuMemCreate",
+             {kCreate, kImport, kMap, kUnmap, "cuMemcpy2DAsync"},
+             rectangle_of_driver_lost<CUDA_MEMCPY2D>);
+  list.named("chunk-driver-copy-3d-lost",
+             "cuMemcpy3D does not reach imported memory of cuMemCreate",
+             {kCreate, kImport, kMap, kUnmap, "cuMemcpy3D"},
+             rectangle_of_driver_lost<CUDA_MEMCPY3D>);
+  list.named("chunk-driver-async-copy-3d-lost",
+             "cuMemcpy3DAsync does not reach imported memory of cuMemCreate",
+             {kCreate, kImport, kMap, kUnmap, "cuMemcpy3DAsync"},
+             rectangle_of_driver_lost<CUDA_MEMCPY3D>);
+  list.named("cpu-keeps-access",
+             "cuMemSetAccess does not take the access of a CPU away",
+             {"cuMemSetAccess"}, cpu_keeps_access);
   list.named(
       "chunk-driver-copy-lost",
       "copies of the driver API do not reach imported memory of cuMemCreate",
@@ -421,12 +728,36 @@ void add_import_paths(List& list) {
   list.named("open-on-gpu-0-not-second",
              "a handle that is open on another GPU cannot be opened on GPU 0",
              {kOpen, kClose}, later_open_on_gpu_0_refused, 2);
+  list.named("open-set-size-32-bits",
+             "a memset of opened memory takes its size modulo 4 GiB",
+             {kOpen, kClose, "cudaMemset", "cudaMemsetAsync"},
+             set_size_of_32_bits);
+  const char* const kGet = "cudaIpcGetMemHandle";
+  list.named("exported-memory-unknown",
+             "cudaPointerGetAttributes in the exporter does not know memory "
+             "that was exported",
+             {kGet, "cudaPointerGetAttributes"}, exported_memory_unknown);
+  list.named("attributes-without-context",
+             "cuPointerGetAttributes does not tell the context of opened "
+             "memory, but cuPointerGetAttribute does",
+             {kOpen, kClose, "cuPointerGetAttributes"},
+             context_missing_in_list);
+  list.named("close-too-often-closes-neighbour",
+             "a close of memory that is not open any more closes other memory "
+             "of the same block of 2 MiB",
+             {kOpen, kClose}, surplus_close_takes_neighbour);
 
   const char* const kAllocate = "cudaMallocFromPoolAsync";
   const char* const kExport = "cudaMemPoolExportPointer";
   const char* const kPointer = "cudaMemPoolImportPointer";
   const char* const kFree = "cudaFree";
   const char* const kFreeAsync = "cudaFreeAsync";
+  list.named(
+      "import-destroy-after-refusal-refused",
+      "an imported pool from which an allocation was refused cannot be "
+      "destroyed",
+      {"cudaMemPoolImportFromShareableHandle", "cudaMemPoolDestroy", kAllocate},
+      destroy_after_refusal_refused);
   list.named("pool-copy-2d-first-row",
              "cudaMemcpy2D copies only the first row of a rectangle of "
              "imported memory of a pool",

@@ -1,10 +1,14 @@
-// Wrong order: events, streams, words in memory and graphs that do not wait, or
-// wait for more than they should.
+// Wrong order: events, streams, words in memory, graphs and calls for opened
+// memory that do not wait, or wait for more than they should. Also calls that
+// change more than they should.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -562,18 +566,140 @@ int context_sync_while_event(Call& call) {
   return call.proceed();
 }
 
-// The driver API says that a stream that waits for a word is done, and does not
-// wait for it.
-int driver_ignores_word(Call& call) {
-  if (call.is("cuStreamWaitValue32")) return noted_wait(call);
-  if (call.is("cudaStreamDestroy")) return noted_destroy(call);
-  if (call.is_runtime()) return call.proceed();
+// Asks about a stream that waits, or about all streams: the answer is that
+// nothing waits.
+int ignores_waiting(Call& call) {
   const Argument* const stream = call.find(kStream);
   for (const auto& each : told_to_wait.all())
     if ((stream == nullptr || call.at<cudaStream_t>(0) == each.first) &&
         waits(each.first))
       return no_wait(call);
   return call.proceed();
+}
+
+// The driver API says that a stream that waits for a word is done, and does not
+// wait for it.
+int driver_ignores_word(Call& call) {
+  if (call.is("cuStreamWaitValue32")) return noted_wait(call);
+  if (call.is("cudaStreamDestroy")) return noted_destroy(call);
+  return call.is_runtime() ? call.proceed() : ignores_waiting(call);
+}
+
+// Whose event a stream waits for.
+enum class Whose { kAny, kExporters };
+
+// Proceeds with a call. Notes the streams that wait for a record of another
+// process.
+int noted_foreign_wait(Call& call, Whose whose) {
+  static Table<cudaEvent_t> recorded_here;
+  if (call.is("cudaStreamDestroy")) return noted_destroy(call);
+  if (keeps_events(call)) {
+    if (call.is("cudaEventDestroy"))
+      recorded_here.erase(call.at<cudaEvent_t>(0));
+    return noted_event(call);
+  }
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || (whose == Whose::kExporters && is_imported(event)))
+    return call.proceed();
+  if (records(call)) recorded_here.put(event);
+  return waits_for_event(call) && !recorded_here.has(event) && is_pending(event)
+             ? noted_wait(call)
+             : call.proceed();
+}
+
+// A call of `function` does not wait for an event that this process has
+// recorded after a wait for another process's record: for an event that
+// processes share, or for another one.
+int chained_wait_lost(Call& call, const char* function, bool shared) {
+  static Table<cudaEvent_t> chained;
+  if (call.is("cudaEventDestroy")) chained.erase(call.at<cudaEvent_t>(0));
+  if (call.find(kEvent) != nullptr) {
+    const auto event = call.value<cudaEvent_t>(kEvent);
+    if (records(call)) {
+      chained.erase(event);
+      if ((shared_event(call) != nullptr) == shared &&
+          waits(call.value<cudaStream_t>(kStream)))
+        chained.put(event);
+    } else if (call.is(function) && chained.has(event) && is_pending(event)) {
+      return no_wait(call);
+    }
+  }
+  return noted_foreign_wait(call, Whose::kAny);
+}
+template <bool shared>
+int chained_stream_wait_lost(Call& call) {
+  return chained_wait_lost(call, "cudaStreamWaitEvent", shared);
+}
+template <bool shared>
+int chained_host_wait_lost(Call& call) {
+  return chained_wait_lost(call, "cudaEventSynchronize", shared);
+}
+
+// In the exporter, a host function after a wait for an importer's record runs
+// at once. If the runtime is sound, only those of the driver API do so.
+template <bool runtime_is_sound>
+int exporters_host_function_ahead(Call& call) {
+  if (!call.is("cudaLaunchHostFunc"))
+    return noted_foreign_wait(call, Whose::kExporters);
+  auto& stream = call.value<cudaStream_t>(kStream);
+  if (waits(stream) && (!runtime_is_sound || !call.is_runtime())) {
+    stream = private_stream();
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// In the exporter, a call does not know of a stream that waits for an
+// importer's record. Of the calls for one stream, only those of the driver API
+// are broken.
+int exporter_ignores_wait(Call& call) {
+  const bool asks =
+      call.is("cudaDeviceSynchronize") || call.is("cuCtxSynchronize") ||
+      call.is("cudaStreamSynchronize") || call.is("cudaStreamQuery");
+  if (!asks) return noted_foreign_wait(call, Whose::kExporters);
+  return call.is_runtime() && call.find(kStream) != nullptr
+             ? call.proceed()
+             : ignores_waiting(call);
+}
+
+// A stream's wait for an imported event ends when the event was recorded 512
+// times since the call.
+int wait_ends_after_many_records(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) return noted_event(call);
+  const std::string key = "records-" + event_keys.get(event);
+  if (records(call)) {
+    tell_processes(key, told(key, 0) + 1);
+    return call.proceed();
+  }
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (!is_imported(event) || is_captured(stream) || !is_pending(event))
+    return call.proceed();
+  // Another stream makes the wait, and a thread looks at both reasons to go on.
+  const auto before = told(key, 0);
+  const CUcontext context = current_context();
+  cudaStream_t same = nullptr;
+  void* word = nullptr;
+  if (cudaStreamCreateWithFlags(&same, cudaStreamNonBlocking) != cudaSuccess ||
+      cudaHostAlloc(&word, 4, cudaHostAllocMapped) != cudaSuccess)
+    return call.proceed();
+  std::memset(word, 0, 4);
+  call.at<cudaStream_t>(0) = same;
+  const int code = call.proceed();
+  std::thread([=] {
+    DRIVER_CALL(cuCtxSetCurrent)(context);
+    while (is_busy(same)) {
+      if (told(key, 0) - before >= 512) {
+        note_fired("cudaStreamWaitEvent");
+        break;
+      }
+      poll(nullptr, 0, 1);
+    }
+    *static_cast<volatile uint32_t*>(word) = 1;
+  }).detach();
+  driver<decltype(cuStreamWaitValue32)>("cuStreamWaitValue32")(
+      stream, number(word), 1, CU_STREAM_WAIT_VALUE_EQ);
+  return code;
 }
 
 // A stream of one of these two kinds, blocking streams and the null stream,
@@ -615,6 +741,128 @@ int record_submitted_late(Call& call) {
   late.put(call.value<cudaEvent_t>(kEvent), stream);
   call.fired();
   return kSuccess;
+}
+
+// --- opened memory in the default stream -------------------------------------
+
+// Is this memory of a GPU?
+bool is_device_memory(CUdeviceptr address) {
+  CUmemorytype kind{};
+  return DRIVER_CALL(cuPointerGetAttribute)(&kind,
+                                            CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                            address) == CUDA_SUCCESS &&
+         kind == CU_MEMORYTYPE_DEVICE;
+}
+
+// A memset of opened memory runs at once, whatever the default stream still has
+// to do.
+int import_set_ahead(Call& call) {
+  if (!call.is("cudaMemset")) return noted_open(call);
+  if (!is_opened(call.at<CUdeviceptr>(0)) || !is_busy(nullptr))
+    return call.proceed();
+  call.fired();
+  const cudaStream_t stream = private_stream();
+  const cudaError_t code = cudaMemsetAsync(call.at<void*>(0), call.at<int>(1),
+                                           call.at<size_t>(2), stream);
+  if (code != cudaSuccess) return code;
+  return DRIVER_CALL(cuStreamSynchronize)(stream);
+}
+
+// Is this a copy into opened memory while the default stream has work?
+bool copies_to_import_meanwhile(Call& call, bool from_device) {
+  return call.is("cudaMemcpy") && is_opened(call.at<CUdeviceptr>(0)) &&
+         is_device_memory(call.at<CUdeviceptr>(1)) == from_device &&
+         is_busy(nullptr);
+}
+
+// A synchronous copy into opened memory runs at once.
+template <bool from_device>
+int import_copy_ahead(Call& call) {
+  return copies_to_import_meanwhile(call, from_device) ? copied_at_once(call)
+                                                       : noted_open(call);
+}
+
+// A synchronous copy from the host into opened memory returns at once. The
+// stream reads the source later.
+int import_copy_reads_late(Call& call) {
+  if (!copies_to_import_meanwhile(call, false)) return noted_open(call);
+  struct Late {
+    void* staging;
+    const void* source;
+    size_t bytes;
+  };
+  auto* const late =
+      new Late{nullptr, call.at<const void*>(1), call.at<size_t>(2)};
+  if (cudaHostAlloc(&late->staging, late->bytes, cudaHostAllocDefault) !=
+      cudaSuccess)
+    return call.proceed();
+  const auto read = [](void* given) {
+    const auto* const now = static_cast<const Late*>(given);
+    std::memcpy(now->staging, now->source, now->bytes);
+  };
+  call.fired();
+  cudaLaunchHostFunc(nullptr, read, late);
+  return cudaMemcpyAsync(call.at<void*>(0), late->staging, late->bytes,
+                         cudaMemcpyHostToDevice, nullptr);
+}
+
+// A call for no bytes of opened memory writes a word.
+int nothing_is_a_word(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  auto& bytes = call.value<size_t>(kBytes);
+  if (bytes == 0 && is_opened(call.at<CUdeviceptr>(0))) {
+    bytes = 4;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// --- what a call changes beside its result -----------------------------------
+
+// A record that is pending is lost: the event counts as complete.
+void lose_record(Call& call, cudaEvent_t event) {
+  if (!events.has(event) || !is_pending(event)) return;
+  cudaEventRecord(event, private_stream());
+  cudaEventSynchronize(event);
+  call.fired();
+}
+
+// A refused question for the time between two events completes their records.
+int refused_elapsed_completes(Call& call) {
+  if (keeps_events(call)) return noted_event(call);
+  const int code = call.proceed();
+  if (code != kSuccess)
+    for (const size_t each : {1, 2})
+      lose_record(call, call.at<cudaEvent_t>(each));
+  return code;
+}
+
+// A refused launch with an event as an attribute completes the event's record.
+int refused_launch_completes(Call& call) {
+  if (!call.is("cudaLaunchKernelExC")) return noted_event(call);
+  const auto& config = *call.at<const cudaLaunchConfig_t*>(0);
+  const int code = call.proceed();
+  if (code == kSuccess) return code;
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    const cudaLaunchAttribute& each = config.attrs[i];
+    if (each.id == cudaLaunchAttributeLaunchCompletionEvent)
+      lose_record(call, each.val.launchCompletionEvent.event);
+    else if (each.id == cudaLaunchAttributeProgrammaticEvent)
+      lose_record(call, each.val.programmaticEvent.event);
+  }
+  return code;
+}
+
+// After the call, the primary context of the GPU is current.
+int makes_primary_current(Call& call) {
+  const CUcontext before = current_context();
+  const int code = call.proceed();
+  int device = 0;
+  if (code != kSuccess || cudaGetDevice(&device) != cudaSuccess ||
+      cudaSetDevice(device) != cudaSuccess)
+    return code;
+  if (current_context() != before) call.fired();
+  return code;
 }
 
 }  // namespace
@@ -860,6 +1108,120 @@ void add_order(List& list) {
               "cudaStreamDestroy", "cudaDeviceSynchronize", "cudaLaunchKernel",
               "cudaMemcpyAsync", "cudaMemsetAsync", kWaitWord},
              record_submitted_late);
+  constexpr auto kStreamDestroy = "cudaStreamDestroy";
+  list.named("wait-for-chained-record-lost",
+             "a stream does not wait for an interprocess event that its "
+             "process has recorded after a wait for another process's record",
+             {kWait, kRecord, kRecordFlags, kCreate, kExport, kOpenEvent,
+              kDestroy, kStreamDestroy},
+             chained_stream_wait_lost<true>);
+  list.named("wait-for-chained-plain-record-lost",
+             "a stream does not wait for an event of its process alone that "
+             "was recorded after a wait for another process's record",
+             {kWait, kRecord, kRecordFlags, kCreate, kExport, kOpenEvent,
+              kDestroy, kStreamDestroy},
+             chained_stream_wait_lost<false>);
+  list.named("host-wait-for-chained-record-lost",
+             "a host does not wait for an interprocess event that its process "
+             "has recorded after a wait for another process's record",
+             {kSync, kWait, kRecord, kRecordFlags, kCreate, kExport, kOpenEvent,
+              kDestroy, kStreamDestroy},
+             chained_host_wait_lost<true>);
+  list.named("host-wait-for-chained-plain-record-lost",
+             "a host does not wait for an event of its process alone that was "
+             "recorded after a wait for another process's record",
+             {kSync, kWait, kRecord, kRecordFlags, kCreate, kExport, kOpenEvent,
+              kDestroy, kStreamDestroy},
+             chained_host_wait_lost<false>);
+  list.named("exporter-wait-holds-no-host-functions",
+             "in the exporter, a host function after a wait for an importer's "
+             "record does not wait",
+             {"cudaLaunchHostFunc", kWait, kRecord, kRecordFlags, kCreate,
+              kExport, kOpenEvent, kDestroy, kStreamDestroy},
+             exporters_host_function_ahead<false>);
+  list.named("exporter-wait-holds-no-driver-host-functions",
+             "in the exporter, a host function of the driver API after a wait "
+             "for an importer's record does not wait",
+             {"cudaLaunchHostFunc", kWait, kRecord, kRecordFlags, kCreate,
+              kExport, kOpenEvent, kDestroy, kStreamDestroy},
+             exporters_host_function_ahead<true>);
+  list.named("exporter-device-sync-ignores-wait",
+             "in the exporter, cudaDeviceSynchronize does not wait for a "
+             "stream that waits for an importer's record",
+             {"cudaDeviceSynchronize", kWait, kRecord, kRecordFlags, kCreate,
+              kExport, kOpenEvent, kDestroy, kStreamDestroy},
+             exporter_ignores_wait);
+  list.named("exporter-context-sync-ignores-wait",
+             "in the exporter, cuCtxSynchronize does not wait for a stream "
+             "that waits for an importer's record",
+             {"cuCtxSynchronize", kWait, kRecord, kRecordFlags, kCreate,
+              kExport, kOpenEvent, kDestroy, kStreamDestroy},
+             exporter_ignores_wait);
+  list.named("exporter-driver-stream-sync-ignores-wait",
+             "in the exporter, cuStreamSynchronize does not wait for a stream "
+             "that waits for an importer's record",
+             {"cudaStreamSynchronize", kWait, kRecord, kRecordFlags, kCreate,
+              kExport, kOpenEvent, kDestroy, kStreamDestroy},
+             exporter_ignores_wait);
+  list.named("exporter-driver-stream-query-ignores-wait",
+             "in the exporter, cuStreamQuery reports a stream that waits for "
+             "an importer's record as done",
+             {"cudaStreamQuery", kWait, kRecord, kRecordFlags, kCreate, kExport,
+              kOpenEvent, kDestroy, kStreamDestroy},
+             exporter_ignores_wait);
+  list.named(
+      "wait-ends-after-512-records",
+      "a stream's wait for an imported event ends when the event was recorded "
+      "512 times since the call",
+      {kWait, kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+      wait_ends_after_many_records);
+  list.named("import-set-ahead-of-default",
+             "cudaMemset of opened memory does not wait for the earlier work "
+             "in the default stream",
+             {"cudaMemset", kOpen, kClose}, import_set_ahead);
+  list.named("import-copy-from-host-ahead",
+             "a synchronous copy from the host into opened memory does not "
+             "wait for the earlier work in the default stream",
+             {"cudaMemcpy", kOpen, kClose}, import_copy_ahead<false>);
+  list.named("import-copy-from-device-ahead",
+             "a synchronous copy from memory of a GPU into opened memory does "
+             "not wait for the earlier work in the default stream",
+             {"cudaMemcpy", kOpen, kClose}, import_copy_ahead<true>);
+  list.named("import-copy-reads-late",
+             "a synchronous copy from the host into opened memory returns "
+             "before it has read its source, if the default stream has work",
+             {"cudaMemcpy", kOpen, kClose}, import_copy_reads_late);
+  list.named("import-set-of-nothing-sets-word",
+             "a memset of 0 bytes of opened memory sets 4 bytes",
+             {"cudaMemset", "cudaMemsetAsync", kOpen, kClose},
+             nothing_is_a_word);
+  list.named("import-copy-of-nothing-copies-word",
+             "a copy of 0 bytes into opened memory copies 4 bytes",
+             {"cudaMemcpy", "cudaMemcpyAsync", kOpen, kClose},
+             nothing_is_a_word);
+  list.named("refused-elapsed-completes",
+             "a refused question for the time between two events completes a "
+             "record that is pending",
+             {"cudaEventElapsedTime", "cuEventElapsedTime", kCreate, kExport,
+              kOpenEvent, kDestroy},
+             refused_elapsed_completes);
+  list.named("refused-launch-completes",
+             "a refused launch with an event as an attribute completes the "
+             "pending record of the event",
+             {"cudaLaunchKernelExC", kCreate, kExport, kOpenEvent, kDestroy},
+             refused_launch_completes);
+  list.named("memory-export-makes-primary-current",
+             "after the export of memory, the primary context of the GPU is "
+             "current",
+             {"cudaIpcGetMemHandle"}, makes_primary_current);
+  list.named("event-export-makes-primary-current",
+             "after the export of an event, the primary context of the GPU is "
+             "current",
+             {kExport}, makes_primary_current);
+  list.named("event-open-makes-primary-current",
+             "after the open of an event, the primary context of the GPU is "
+             "current",
+             {kOpenEvent}, makes_primary_current);
 }
 
 }  // namespace ipclab::faults

@@ -2,6 +2,8 @@
 // Copies, and calls that set memory.
 #include "core/copy.h"
 
+#include <sys/mman.h>
+
 #include <cstring>
 #include <functional>
 #include <string>
@@ -109,11 +111,32 @@ void copy_now(Contexts contexts, const Region& to, const Region& from,
   copy_rows(target.bytes, to, source.bytes, from, extent);
 }
 
+// Sets bytes to zero. Whole pages of much memory go back to the system, so that
+// zeros take no memory of this machine.
+void set_zeros(char* begin, uint64_t bytes) {
+  constexpr uint64_t kPage = 4096, kMuch = uint64_t{64} << 20;
+  char* const end = begin + bytes;
+  if (bytes >= kMuch) {
+    const uint64_t before = -reinterpret_cast<uintptr_t>(begin) % kPage;
+    const uint64_t whole = (bytes - before) / kPage * kPage;
+    // Fails for memory that is not shared, which is set below.
+    if (madvise(begin + before, whole, MADV_REMOVE) == 0) {
+      std::memset(begin, 0, before);
+      begin += before + whole;
+    }
+  }
+  std::memset(begin, 0, static_cast<size_t>(end - begin));
+}
+
 void set_rows(char* to, const Region& layout, uint32_t value, unsigned element,
               const Extent& extent) {
   for (uint64_t z = 0; z < extent.depth; ++z) {
     for (uint64_t y = 0; y < extent.height; ++y) {
       char* row = to + z * layout.slice + y * layout.pitch;
+      if (value == 0) {
+        set_zeros(row, extent.width);
+        continue;
+      }
       if (element == 1) {
         std::memset(row, static_cast<int>(value & 0xff), extent.width);
         continue;

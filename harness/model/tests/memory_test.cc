@@ -2,6 +2,8 @@
 // Allocation, pointers and copies.
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 #include "gpu.h"
 #include "peer.h"
@@ -259,6 +261,37 @@ void expect_poisoned(Channel& test) {
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
   EXPECT_EQ(cudaMalloc(&pointer, 4), cudaSuccess);
   test.send(1);
+}
+
+// The memory of this machine that the process uses for shared pages, in MiB.
+long shared_mib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("RssShmem:", 0) == 0) return std::stol(line.substr(9)) >> 10;
+  }
+  return -1;
+}
+
+// So a test can set some GiB on a machine with less memory.
+TEST(Memory, ZerosTakeNoMemoryOfThisMachine) {
+  constexpr size_t kBytes = size_t{128} << 20;
+  const long before = shared_mib();
+  ASSERT_GE(before, 0);
+  char* data = allocate<char>(kBytes + 6);
+  ASSERT_EQ(cudaMemset(data, 7, kBytes + 6), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_GE(shared_mib() - before, 128);
+  ASSERT_EQ(cudaMemset(data + 3, 0, kBytes), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_LT(shared_mib() - before, 4);
+  for (const size_t place : {size_t{0}, size_t{2}, size_t{3}, size_t{4096},
+                             kBytes / 2, kBytes + 2, kBytes + 3, kBytes + 5}) {
+    char seen = 1;
+    ASSERT_EQ(cudaMemcpy(&seen, data + place, 1, cudaMemcpyDefault),
+              cudaSuccess);
+    EXPECT_EQ(seen, place < 3 || place >= kBytes + 3 ? 7 : 0) << place;
+  }
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
 }
 
 ROLE(touch_freed) {
