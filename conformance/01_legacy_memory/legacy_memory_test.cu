@@ -460,38 +460,44 @@ static void calls_wait_their_turn(const Words& mapping) {
   std::vector<uint32_t> host(mapping.count), seen(mapping.count);
   for (size_t i = 0; i < host.size(); ++i) host[i] = pattern("host").at(i);
   own.fill(pattern("host"));
-  const auto expect_after_the_kernel =
-      [&](const char* way, bool waits, const std::vector<uint32_t>& expected,
-          const std::function<cudaError_t()>& call) {
-        Latch latch;
-        latch.hold(nullptr);
-        mapping.queue_fill(pattern("queued"), nullptr);
-        HostWait caller(way, [&] {
-          const cudaError_t code = cudaSetDevice(0);  // the thread's context
-          return code != cudaSuccess ? code : call();
-        });
-        // The other calls may return at once, or wait until the release.
-        const bool waited = caller.is_held();
-        EXPECT_TRUE(waited || !waits) << way << " returns before the kernel";
-        latch.release();
-        EXPECT_SUCCESS(caller.join());
-        CALL(cudaDeviceSynchronize());
-        CALL(cudaMemcpy(seen.data(), mapping.data, kBytes, cudaMemcpyDefault));
-        EXPECT_TRUE(seen == expected) << way << " comes before the kernel";
-      };
+  // Judges that the call comes after the kernel. Returns whether it waited for
+  // the kernel; otherwise it returned at once.
+  const auto comes_after_the_kernel = [&](const char* way, const Words& to,
+                                          const std::vector<uint32_t>& expected,
+                                          auto call) {
+    Latch latch;
+    latch.hold(nullptr);
+    to.queue_fill(pattern("queued"), nullptr);
+    HostWait caller(way, [&] {
+      const cudaError_t code = cudaSetDevice(0);  // the thread's context
+      return code != cudaSuccess ? code : call(to);
+    });
+    const bool waited = caller.is_held();
+    latch.release();
+    EXPECT_SUCCESS(caller.join());
+    CALL(cudaDeviceSynchronize());
+    CALL(cudaMemcpy(seen.data(), to.data, kBytes, cudaMemcpyDefault));
+    EXPECT_TRUE(seen == expected) << way << " comes before the kernel";
+    return waited;
+  };
   const std::vector<uint32_t> set(mapping.count, 0x5A5A5A5A);
-  expect_after_the_kernel("cudaMemset", false, set, [&] {
-    return cudaMemset(mapping.data, 0x5A, kBytes);
+  comes_after_the_kernel("cudaMemset", mapping, set, [](const Words& to) {
+    return cudaMemset(to.data, 0x5A, kBytes);
   });
-  expect_after_the_kernel("cudaMemcpy from the device", false, host, [&] {
-    return cudaMemcpy(mapping.data, own.data, kBytes, cudaMemcpyDeviceToDevice);
-  });
-  // A copy from pageable memory begins when the stream is done, and returns
-  // when the source was read.
-  expect_after_the_kernel("cudaMemcpy from the host", true, host, [&] {
-    return cudaMemcpy(mapping.data, host.data(), kBytes,
-                      cudaMemcpyHostToDevice);
-  });
+  comes_after_the_kernel(
+      "cudaMemcpy from the device", mapping, host, [&](const Words& to) {
+        return cudaMemcpy(to.data, own.data, kBytes, cudaMemcpyDeviceToDevice);
+      });
+  // If a copy from pageable memory waits for memory of this process, it also
+  // waits for opened memory.
+  const auto copy_from_host = [&](const Words& to) {
+    return cudaMemcpy(to.data, host.data(), kBytes, cudaMemcpyHostToDevice);
+  };
+  const bool waits = comes_after_the_kernel("cudaMemcpy from the host", own,
+                                            host, copy_from_host);
+  EXPECT_EQ(comes_after_the_kernel("cudaMemcpy from the host to opened memory",
+                                   mapping, host, copy_from_host),
+            waits);
 }
 
 // Calls for no bytes write nothing, and return what they return for memory of

@@ -153,6 +153,7 @@ static void expect_set_to_the_end(const Words& memory) {
     uint32_t* const end = memory.data + memory.count - 1;
     for (uint32_t* word : {memory.data, end})
       CALL(cudaMemcpy(word, &first, sizeof first, cudaMemcpyDefault));
+    CALL(cudaDeviceSynchronize());
     CALL(asynchronous ? cudaMemsetAsync(memory.data, 0, memory.bytes(), stream)
                       : cudaMemset(memory.data, 0, memory.bytes()));
     CALL(cudaDeviceSynchronize());
@@ -239,20 +240,25 @@ TEST(VmmFd, MemoryOfTwoExportersIsKeptApart) {
 
 // Rectangles and boxes that the driver API copies reach imported memory.
 static void expect_driver_copies_rectangles(const Words& memory) {
-  constexpr size_t kPitch = 4096, kWidth = 100, kHeight = 3;
-  const DeviceBuffer own(kPitch * kHeight);
+  constexpr size_t kWidth = 100, kHeight = 3;
+  // cuMemcpy2D may refuse any other pitch.
+  CUdeviceptr rows = 0;
+  size_t pitch = 0;
+  CALL(DRIVER(cuMemAllocPitch)(&rows, &pitch, kWidth, kHeight, 4));
+  CALL(DRIVER(cuMemFree)(rows));
+  const DeviceBuffer own(pitch * kHeight);
   CUDA_MEMCPY2D flat{};
   flat.srcMemoryType = flat.dstMemoryType = CU_MEMORYTYPE_DEVICE;
   flat.srcDevice = address_of(own.data);
   flat.dstDevice = address_of(memory.data);
-  flat.srcPitch = flat.dstPitch = kPitch;
+  flat.srcPitch = flat.dstPitch = pitch;
   flat.WidthInBytes = kWidth;
   flat.Height = kHeight;
   CUDA_MEMCPY3D deep{};
   deep.srcMemoryType = deep.dstMemoryType = CU_MEMORYTYPE_DEVICE;
   deep.srcDevice = flat.srcDevice;
   deep.dstDevice = flat.dstDevice;
-  deep.srcPitch = deep.dstPitch = kPitch;
+  deep.srcPitch = deep.dstPitch = pitch;
   deep.srcHeight = deep.dstHeight = deep.Height = kHeight;
   deep.WidthInBytes = kWidth;
   deep.Depth = 1;
@@ -261,12 +267,12 @@ static void expect_driver_copies_rectangles(const Words& memory) {
     own.fill(pattern(way));
     EXPECT_SUCCESS(copy());
     CALL(cudaDeviceSynchronize());
-    constexpr size_t kLastRow = (kHeight - 1) * kPitch / sizeof(uint32_t);
+    const size_t last_row = (kHeight - 1) * pitch / sizeof(uint32_t);
     const size_t last = kWidth / sizeof(uint32_t) - 1;
     std::vector<uint32_t> seen(last + 2);
-    CALL(cudaMemcpy(seen.data(), memory.data + kLastRow,
+    CALL(cudaMemcpy(seen.data(), memory.data + last_row,
                     seen.size() * sizeof seen[0], cudaMemcpyDefault));
-    EXPECT_EQ(seen[last], pattern(way).at(kLastRow + last)) << way;
+    EXPECT_EQ(seen[last], pattern(way).at(last_row + last)) << way;
     EXPECT_EQ(seen[last + 1], 0xEEEEEEEEu) << way << ", after the row";
   };
   expect_copied("cuMemcpy2D", [&] { return DRIVER(cuMemcpy2D)(&flat); });

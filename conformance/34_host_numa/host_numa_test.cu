@@ -76,6 +76,7 @@ void expect_access_is_taken(const Mapping& mapping, CUmemLocation node,
   EXPECT_EQ(access_at(mapping.address()), 3u) << "access of the GPU";
   EXPECT_TRUE(kernel_reads(mapping, written)) << "access of the GPU";
   allow_cpu(mapping, node);
+  ASSERT_TRUE(cpu_may_read(mapping)) << "given again";
   EXPECT_TRUE(host_reads(mapping, written)) << "given again";
 }
 
