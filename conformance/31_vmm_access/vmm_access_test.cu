@@ -1211,65 +1211,73 @@ static void expect_no_part_is_reserved_twice() {
   }
 }
 
+// Reserves one granule of addresses, at these addresses if that is possible.
+static CUdeviceptr reserve_at(CUdeviceptr hint) {
+  Sentinel<CUdeviceptr> address;
+  EXPECT_SUCCESS(
+      DRIVER(cuMemAddressReserve)(address.out(), granule(), 0, hint, 0));
+  return address.result();
+}
+
+static void free_addresses(CUdeviceptr address) {
+  EXPECT_SUCCESS(DRIVER(cuMemAddressFree)(address, granule()));
+}
+
+static void expect_apart(CUdeviceptr one, CUdeviceptr other) {
+  EXPECT_TRUE(one + granule() <= other || other + granule() <= one)
+      << "the same addresses are reserved twice";
+}
+
+// Judges that no reservation begins where memory is in use.
+static void expect_no_reservation_of_memory() {
+  const size_t bytes = granule();
+  const DeviceBuffer device(bytes);
+  void* const room = mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(room, MAP_FAILED);
+  void* const host = pointer_to((address_of(room) + bytes - 1) / bytes * bytes);
+  *static_cast<uint32_t*>(host) = kLanded;
+  std::vector<std::pair<const char*, const void*>> in_use = {
+      {"memory of the host", host}, {"cudaMalloc", device.data}};
+  void* pooled = nullptr;
+  if (attribute(cudaDevAttrMemoryPoolsSupported) != 0) {
+    CALL(cudaMallocAsync(&pooled, 2 * bytes, nullptr));
+    CALL(cudaStreamSynchronize(nullptr));
+    in_use.emplace_back(
+        "memory of a pool",
+        pointer_to((address_of(pooled) + bytes - 1) / bytes * bytes));
+  }
+  for (const auto& [kind, used] : in_use) {
+    SCOPED_TRACE(kind);
+    const CUdeviceptr elsewhere = reserve_at(address_of(used));
+    expect_apart(address_of(used), elsewhere);
+    free_addresses(elsewhere);
+  }
+  if (pooled != nullptr) CALL(cudaFreeAsync(pooled, nullptr));
+  CALL(cudaDeviceSynchronize());
+  EXPECT_EQ(*static_cast<uint32_t*>(host), kLanded);
+  munmap(room, 2 * bytes);
+}
+
 TEST(VmmAccess, TheWantedAddressIsAHint) {
   covers("VMM-44");
   needs(gpus(1), vmm);
   Scenario scenario(Scenario::kShared);
   scenario.role("owner", [](Role& me) {
     CALL(cudaFree(nullptr));
-    const size_t bytes = granule();
-    const auto reserve_at = [&](CUdeviceptr hint) {
-      Sentinel<CUdeviceptr> address;
-      EXPECT_SUCCESS(
-          DRIVER(cuMemAddressReserve)(address.out(), bytes, 0, hint, 0));
-      return address.result();
-    };
-    const auto free = [&](CUdeviceptr address) {
-      EXPECT_SUCCESS(DRIVER(cuMemAddressFree)(address, bytes));
-    };
-    const auto expect_apart = [&](CUdeviceptr one, CUdeviceptr other) {
-      EXPECT_TRUE(one + bytes <= other || other + bytes <= one)
-          << "the same addresses are reserved twice";
-    };
     const CUdeviceptr first = reserve_at(0);
     const CUdeviceptr second = reserve_at(first);
     expect_apart(first, second);
-    free(first);
+    free_addresses(first);
     const CUdeviceptr third = reserve_at(first);
     expect_apart(second, third);
     me.observe(std::string("where the wanted addresses are free: ") +
                (third == first ? "these" : "others"));
-    free(second);
-    free(third);
+    free_addresses(second);
+    free_addresses(third);
     expect_no_part_is_reserved_twice();
 
-    const DeviceBuffer device(bytes);
-    void* const room = mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ASSERT_NE(room, MAP_FAILED);
-    void* const host =
-        pointer_to((address_of(room) + bytes - 1) / bytes * bytes);
-    *static_cast<uint32_t*>(host) = kLanded;
-    std::vector<std::pair<const char*, const void*>> in_use = {
-        {"memory of the host", host}, {"cudaMalloc", device.data}};
-    void* pooled = nullptr;
-    if (attribute(cudaDevAttrMemoryPoolsSupported) != 0) {
-      CALL(cudaMallocAsync(&pooled, 2 * bytes, nullptr));
-      CALL(cudaStreamSynchronize(nullptr));
-      in_use.emplace_back(
-          "memory of a pool",
-          pointer_to((address_of(pooled) + bytes - 1) / bytes * bytes));
-    }
-    for (const auto& [kind, used] : in_use) {
-      SCOPED_TRACE(kind);
-      const CUdeviceptr elsewhere = reserve_at(address_of(used));
-      expect_apart(address_of(used), elsewhere);
-      free(elsewhere);
-    }
-    if (pooled != nullptr) CALL(cudaFreeAsync(pooled, nullptr));
-    CALL(cudaDeviceSynchronize());
-    EXPECT_EQ(*static_cast<uint32_t*>(host), kLanded);
-    munmap(room, 2 * bytes);
+    expect_no_reservation_of_memory();
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);
