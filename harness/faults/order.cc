@@ -819,36 +819,46 @@ int nothing_is_a_word(Call& call) {
 
 // --- what a call changes beside its result -----------------------------------
 
-// A record that is pending is lost: the event counts as complete.
-void lose_record(Call& call, cudaEvent_t event) {
-  if (!events.has(event) || !is_pending(event)) return;
-  cudaEventRecord(event, private_stream());
-  cudaEventSynchronize(event);
+// The events whose pending record was lost: until the next record they count as
+// complete. (A second record cannot complete them: some drivers let it wait for
+// the pending record.)
+Table<cudaEvent_t> lost_records;
+
+void lose_record(cudaEvent_t event) {
+  if (events.has(event) && is_pending(event)) lost_records.put(event);
+}
+
+int answered_for_lost(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) return noted_event(call);
+  if (records(call)) lost_records.erase(event);
+  if (!call.is("cudaEventQuery") || !lost_records.has(event))
+    return call.proceed();
   call.fired();
+  return kSuccess;
 }
 
 // A refused question for the time between two events completes their records.
 int refused_elapsed_completes(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (!call.is("cudaEventElapsedTime")) return answered_for_lost(call);
   const int code = call.proceed();
   if (code != kSuccess)
-    for (const size_t each : {1, 2})
-      lose_record(call, call.at<cudaEvent_t>(each));
+    for (const size_t each : {1, 2}) lose_record(call.at<cudaEvent_t>(each));
   return code;
 }
 
 // A refused launch with an event as an attribute completes the event's record.
 int refused_launch_completes(Call& call) {
-  if (!call.is("cudaLaunchKernelExC")) return noted_event(call);
+  if (!call.is("cudaLaunchKernelExC")) return answered_for_lost(call);
   const auto& config = *call.at<const cudaLaunchConfig_t*>(0);
   const int code = call.proceed();
   if (code == kSuccess) return code;
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     const cudaLaunchAttribute& each = config.attrs[i];
     if (each.id == cudaLaunchAttributeLaunchCompletionEvent)
-      lose_record(call, each.val.launchCompletionEvent.event);
+      lose_record(each.val.launchCompletionEvent.event);
     else if (each.id == cudaLaunchAttributeProgrammaticEvent)
-      lose_record(call, each.val.programmaticEvent.event);
+      lose_record(each.val.programmaticEvent.event);
   }
   return code;
 }
@@ -1202,13 +1212,14 @@ void add_order(List& list) {
   list.named("refused-elapsed-completes",
              "a refused question for the time between two events completes a "
              "record that is pending",
-             {"cudaEventElapsedTime", "cuEventElapsedTime", kCreate, kExport,
-              kOpenEvent, kDestroy},
+             {"cudaEventElapsedTime", "cuEventElapsedTime", "cudaEventQuery",
+              kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
              refused_elapsed_completes);
   list.named("refused-launch-completes",
              "a refused launch with an event as an attribute completes the "
              "pending record of the event",
-             {"cudaLaunchKernelExC", kCreate, kExport, kOpenEvent, kDestroy},
+             {"cudaLaunchKernelExC", "cudaEventQuery", kRecord, kRecordFlags,
+              kCreate, kExport, kOpenEvent, kDestroy},
              refused_launch_completes);
   list.named("memory-export-makes-primary-current",
              "after the export of memory, the primary context of the GPU is "

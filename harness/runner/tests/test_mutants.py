@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -267,6 +268,49 @@ def test_each_row_of_a_named_fault_has_to_notice(model: Build) -> None:
     assert cells(model, "seen") == {"LMEM-01": "killed", "OBS-01": "observed"}
     assert cells(model, "open") == {"LMEM-01": "killed", "LMEM-99": "no test"}
     assert "one: is wrong (not noticed by LMEM-02 survived)" in done.stdout
+
+
+def test_a_fault_that_is_not_noticed_meets_its_tests_once_more_and_alone(
+    model: Build,
+) -> None:
+    model.faults(
+        {"name": "hidden", "rows": ["LMEM-01", "LMEM-02"]},
+        {"name": "lost", "rows": ["LMEM-01"]},
+        {"name": "ok-good", "rows": ["LMEM-01"]},
+    )
+    # A test that meets a fault for the second time must have no neighbour.
+    model.conformance(
+        """
+        from pathlib import Path
+        name = os.environ.get("IPCLAB_FAULT", "none")
+        tries = Path("tries"); tries.mkdir(exist_ok=True)
+        before = len(list(tries.glob(f"{name}-*")))
+        running = tries / "running"
+        if under("hidden", "lost", "ok-good") and before:
+            running.touch(exist_ok=False)
+            time.sleep(0.1)
+            running.unlink()
+        (tries / f"{name}-{before}").touch()
+        violates() if under("hidden") and before else record()
+        """
+    )
+    model.conformance(
+        "violates() if under('hidden') else record()", "Suite.Second", "LMEM-02"
+    )
+    done = mutants(model)
+    assert done.returncode == 1
+    assert results(model) == {
+        "hidden": "killed",
+        "lost": "survived",
+        "ok-good": "passed",
+    }
+    assert "2 faults were not noticed: 2 tests run once more, one at a time" in (
+        done.stdout
+    )
+    assert len(journal(model)) == 6
+    again = mutants(model, "--resume", "kills")  # there is no third time
+    assert "once more" not in again.stdout
+    assert len(journal(model)) == 6
 
 
 def test_a_fault_without_a_test_that_works_here_leaves_the_matrix_whole(
@@ -813,7 +857,8 @@ def test_only_a_changed_test_runs_again(model: Build, folder: str) -> None:
     assert results(model) == {"a": "killed", "b": "survived"}
     kept = [x for x in before if other in x["ctest"]]
     assert journal(model)[: len(kept)] == kept
-    assert len(journal(model)) == len(before)
+    tried_again = 1  # the fault that is not noticed any more
+    assert len(journal(model)) == len(before) + tried_again
     lines = (model.root / "kills/faults.jsonl").read_text().splitlines()
     assert sum('"baseline"' in x for x in lines) == 2
 
@@ -833,7 +878,7 @@ def test_only_the_faults_of_a_changed_file_run_again(model: Build) -> None:
     assert results(model) == {"a": "killed", "b": "killed", "c": "never fired"}
     kept = [x for x in before if x["fault"] == "b"]
     assert [x for x in journal(model) if x["fault"] == "b"] == kept
-    assert len(journal(model)) == 3
+    assert Counter(x["fault"] for x in journal(model)) == {"a": 1, "b": 1, "c": 2}
     # A part of the faults stays the same part.
     assert mutants(model, "--faults", "b", "--results", "part").returncode == 0
     a_source(model, "harness/faults/other.cc", "two")

@@ -447,6 +447,33 @@ class Campaign:
         """The place of a job in an order; the smallest is the first."""
         return schedule.first(job.case, len(self._uuids(job.profile)))
 
+    def _again(self) -> list[Job]:
+        """The tests that did not notice a named fault that they must notice, and have
+        run only once, beside others.
+
+        On a busy machine a wrong driver can look right, because wrong steps come late
+        enough to do no harm, or can stop a test before its fault takes effect.
+        """
+        if self._request.jobs == 1:
+            return []
+        runs = Counter((x.fault, x.ctest) for x in self._journal.trials)
+        missed = [
+            fault
+            for fault in self.chosen
+            if fault.kind != OPERATOR
+            and not fault.allowed
+            and self._of_fault(fault, ())["wrong"]
+        ]
+        return [
+            job
+            for fault in missed
+            for case in self.planned(fault)
+            if runs[fault.name, case.name] == 1
+            and self._done[fault.name, case.name].effect not in trials.NOTICED
+            for job in [Job(fault, self.profile(fault), case)]
+            if self._wanted(job)
+        ]
+
     def _proofs(self) -> list[Job]:
         """Jobs with operators, for the rows that no fault has made fail yet."""
         reached = Counter(
@@ -531,6 +558,13 @@ class Campaign:
         self._say(f"{faults_left} faults are not settled: {len(jobs)} tests next")
         if not self._run(jobs, self._wanted, deadline, more=self._jobs):
             return False
+        if again := self._again():
+            self._say(
+                f"{len({job.fault for job in again})} faults were not noticed: "
+                f"{len(again)} tests run once more, one at a time"
+            )
+            if not self._run(again, self._wanted, deadline, at_once=1):
+                return False
         whole = self.suite == CONFORMANCE and not self._journal.head["partial"]
         if not whole or not (proofs := self._proofs()):
             return True
@@ -578,12 +612,13 @@ class Campaign:
         deadline: float | None,
         told: Callable[[Job, Trial], None] = lambda _job, _trial: None,
         more: Callable[[], Sequence[Job]] = lambda: (),
+        at_once: int | None = None,
     ) -> bool:
         if not jobs:
             return True
         apart = self.backend == "model"  # each test has its own machine
         uuids = [] if apart else self._uuids(None)
-        at_once = self._request.jobs
+        at_once = at_once or self._request.jobs
         shown = Counted(self._out, len(jobs))
 
         def still_wanted(job: Job) -> bool:
