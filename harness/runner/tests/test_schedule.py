@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from conftest import PROBE, Build, machine
-from ipclab import schedule
+from ipclab import schedule, supervise
 from ipclab.ctest import Case
 from ipclab.schedule import Allocator
 
@@ -132,6 +134,35 @@ def test_further_jobs_come_when_no_job_waits(parallel: int) -> None:
     )
     assert sorted(ended) == ([8, 9, 10, 11] if parallel == 1 else [8, 9, 10, 11, 12])
     assert (ended.index(9) < ended.index(10)) == (parallel == 1)
+
+
+@pytest.mark.parametrize("seconds", [None, 60.0])
+def test_a_signal_that_ends_no_wait_stops_the_run(
+    monkeypatch: pytest.MonkeyPatch, seconds: float | None
+) -> None:
+    """The signal comes in the job's thread, so it does not end the wait of the main
+    thread. This is also what a signal does that comes just before the wait.
+    """
+    stopped = threading.Event()
+    monkeypatch.setattr(supervise, "stop_all", stopped.set)
+
+    def execute(_job: Numbered, _visible: str | None, _exclusive: bool) -> bool:
+        time.sleep(0.2)  # until the main thread waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        return stopped.wait(20)
+
+    ended: list[bool] = []
+    assert not schedule.run(
+        [Numbered(1)],
+        1,
+        Allocator([], 1),
+        execute,
+        lambda _job: None,
+        lambda _job, result: ended.append(result),
+        deadline=seconds and time.monotonic() + seconds,
+    )
+    assert stopped.is_set()
+    assert not ended
 
 
 @pytest.mark.parametrize("gpus", [1, 2])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import signal
 import threading
@@ -26,6 +27,7 @@ class Job(Protocol):
 
 J = TypeVar("J", bound=Job)
 R = TypeVar("R")
+SIGNALS_EVERY = 0.5  # seconds until a signal counts, at the latest
 
 
 def first(case: Case, gpus: int) -> tuple[bool, bool]:
@@ -160,12 +162,15 @@ def run(
         waiting[:index] = kept
 
     def next_done() -> Any:
-        if deadline is None:
-            return done.get()
-        try:
-            return done.get(timeout=max(deadline - time.monotonic(), 0))
-        except queue.Empty:
-            return None
+        # A signal that comes just before a wait does not end this wait, and its handler
+        # runs only after the wait. So each wait is short.
+        while True:
+            left = math.inf if deadline is None else deadline - time.monotonic()
+            try:
+                return done.get(timeout=max(min(left, SIGNALS_EVERY), 0))
+            except queue.Empty:
+                if left <= SIGNALS_EVERY:
+                    return None
 
     with _signals_into(done):
         try:
