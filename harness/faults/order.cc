@@ -840,7 +840,8 @@ int answered_for_lost(Call& call) {
 
 // A refused question for the time between two events completes their records.
 int refused_elapsed_completes(Call& call) {
-  if (!call.is("cudaEventElapsedTime")) return answered_for_lost(call);
+  if (!call.is("cudaEventElapsedTime") && !call.is("cuEventElapsedTime"))
+    return answered_for_lost(call);
   const int code = call.proceed();
   if (code != kSuccess)
     for (const size_t each : {1, 2}) lose_record(call.at<cudaEvent_t>(each));

@@ -147,7 +147,7 @@ def test_a_signal_that_ends_no_wait_stops_the_run(
     monkeypatch.setattr(supervise, "stop_all", stopped.set)
 
     def execute(_job: Numbered, _visible: str | None, _exclusive: bool) -> bool:
-        time.sleep(0.2)  # until the main thread waits
+        time.sleep(0.2)  # the main thread should wait by now; if not, the test passes
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
         return stopped.wait(20)
 
