@@ -56,6 +56,14 @@ def test_a_sample_that_no_signal_ends_is_broken_not_hung(build: Build) -> None:
     assert "process 7 cannot be ended: state D, in nv_wait" in record["reason"]
 
 
+def test_a_program_has_a_group_of_its_own_in_the_session_of_the_run() -> None:
+    """Ctrl-C does not reach it, and Linux schedules it as an equal of all others."""
+    program = "import os; print(os.getpid(), os.getpgid(0), os.getsid(0))"
+    ended = supervise.run([sys.executable, "-c", program], timeout=20)
+    pid, group, session = map(int, ended.output.split())
+    assert (group, session) == (pid, os.getsid(0))
+
+
 @pytest.mark.parametrize("megabytes", [0, 512])
 def test_nothing_of_a_program_outlives_it(megabytes: int) -> None:
     """Even a grandchild in its own session that ignores SIGTERM does not survive. If

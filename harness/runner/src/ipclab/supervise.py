@@ -1,8 +1,9 @@
 """Run one program and make sure that none of its processes outlives the call.
 
-The program leads its own session. The runner's process is a subreaper: every process
-that the program leaves behind becomes a child of the runner. The runner finds, names
-and ends these children. Only a process that hangs in the driver can outlive the call.
+The program leads its own process group. The runner's process is a subreaper: every
+process that the program leaves behind becomes a child of the runner. The runner finds,
+names and ends these children. Only a process that hangs in the driver can outlive the
+call.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -23,7 +24,7 @@ from pathlib import Path
 import psutil
 
 SHARED_MEMORY = Path("/dev/shm")
-MARK = "IPCLAB_SUPERVISED"  # a variable that even processes in another session inherit
+MARK = "IPCLAB_SUPERVISED"  # a variable that even processes in another group inherit
 HEAD = TAIL = 64 * 1024  # bytes of output that are kept at each end
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 LINGER = 2.0  # seconds in which the last children may end by themselves
@@ -128,7 +129,10 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            # No session of its own: Linux shares the processors between sessions
+            # ("autogroup" in sched(7)). With 20 at work, Linux 6.18 let one of them
+            # keep both processors for up to 4.6 s; a test that waits 5 s failed.
+            process_group=0,
         )
         _leaders.add(program.pid)
     reader = threading.Thread(target=_read, args=(program, capture, live), daemon=True)
@@ -225,16 +229,16 @@ def _family(leader: int, mark: str) -> list[psutil.Process]:
     others = _leaders - {leader}
     for pid in _descendants():
         with contextlib.suppress(psutil.Error, OSError):
-            if os.getsid(pid) in others:
+            if os.getpgid(pid) in others:
                 continue  # the thread of that leader looks after it
             process = psutil.Process(pid)
             ours = pid != leader and _belongs(process, leader, mark)
             # The status is read after the environment: a process that ends before
             # that has no environment any more, and is seen here as a zombie.
             if process.status() == psutil.STATUS_ZOMBIE:
-                # A zombie in our own session belongs to another thread, which reaps
-                # the zombie.
-                if os.getsid(pid) != os.getsid(0):
+                # A zombie in our own group belongs to another thread, which reaps the
+                # zombie.
+                if os.getpgid(pid) != os.getpgid(0):
                     _reap(pid)
             elif ours:
                 family.append(process)
@@ -287,7 +291,8 @@ def _reap_killed(processes: Sequence[psutil.Process]) -> None:
 
 def _belongs(process: psutil.Process, leader: int, mark: str) -> bool:
     with contextlib.suppress(psutil.Error, OSError):
-        return os.getsid(process.pid) == leader or process.environ().get(MARK) == mark
+        group = os.getpgid(process.pid)
+        return group == leader or process.environ().get(MARK) == mark
     return False
 
 
