@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -136,6 +137,14 @@ def test_further_jobs_come_when_no_job_waits(parallel: int) -> None:
     assert (ended.index(9) < ended.index(10)) == (parallel == 1)
 
 
+def place_of_main_thread() -> tuple[str, int]:
+    """The function in which the main thread is, and the place of its instruction."""
+    main = threading.main_thread().ident
+    assert main is not None
+    frame = sys._current_frames()[main]
+    return frame.f_code.co_name, frame.f_lasti
+
+
 @pytest.mark.parametrize("seconds", [None, 60.0])
 def test_a_signal_that_ends_no_wait_stops_the_run(
     monkeypatch: pytest.MonkeyPatch, seconds: float | None
@@ -147,7 +156,12 @@ def test_a_signal_that_ends_no_wait_stops_the_run(
     monkeypatch.setattr(supervise, "stop_all", stopped.set)
 
     def execute(_job: Numbered, _visible: str | None, _exclusive: bool) -> bool:
-        time.sleep(0.2)  # the main thread should wait by now; if not, the test passes
+        place, before = place_of_main_thread(), None
+        until = time.monotonic() + 20
+        while place[0] != "next_done" or place != before:  # it does not wait yet
+            assert time.monotonic() < until, place
+            stopped.wait(0.01)
+            place, before = place_of_main_thread(), place
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
         return stopped.wait(20)
 

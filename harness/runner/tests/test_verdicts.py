@@ -128,11 +128,15 @@ def test_sample_that_ignores_sigterm_is_hung_and_gone(build: Build) -> None:
     assert not psutil.pid_exists(int(record["roles"][0]["output"]))
 
 
-@pytest.mark.parametrize("session", [False, True], ids=["group", "own-session"])
-def test_process_left_behind_is_named_and_gone(build: Build, session: bool) -> None:
+@pytest.mark.parametrize(
+    "option",
+    ["", "process_group=0", "start_new_session=True"],
+    ids=["group", "own-group", "own-session"],
+)
+def test_process_left_behind_is_named_and_gone(build: Build, option: str) -> None:
     build.conformance(
         f"""
-        left = subprocess.Popen(["sleep", "61"], start_new_session={session})
+        left = subprocess.Popen(["sleep", "61"], {option})
         record(notes=[str(left.pid)])
         """
     )

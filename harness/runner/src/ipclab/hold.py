@@ -86,8 +86,8 @@ class Holder:
             process.wait(GOODBYE)
 
     def _start(self, how: str) -> subprocess.Popen[bytes]:
-        # The process gets its own session, so that Ctrl-C does not reach it: the run
-        # must end first.
+        # The process gets its own group, so that Ctrl-C does not reach it: the run must
+        # end first.
         return subprocess.Popen(
             [*self._probe.command, how],
             cwd=self._probe.folder,
@@ -95,5 +95,5 @@ class Holder:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            process_group=0,
         )
