@@ -185,9 +185,11 @@ int death_ends_other_mappings(Call& call) {
 
 // --- processes of another session --------------------------------------------
 
+// A session may be 0: its leader is then outside this PID namespace, as in a
+// container.
 bool is_of_other_session(const std::string& key) {
-  const auto session = told("session-" + key, 0);
-  return session != 0 && session != static_cast<unsigned long long>(getsid(0));
+  const auto own = static_cast<unsigned long long>(getsid(0));
+  return told("session-" + key, own) != own;
 }
 void tell_session(const std::string& key) {
   tell_processes("session-" + key, static_cast<unsigned long long>(getsid(0)));
