@@ -177,6 +177,8 @@ def _mutants(options: argparse.Namespace) -> int:
             ("functions", "function"),
             ("kind", "operators" if options.kind == faults.OPERATOR else "named"),
             ("shard", "shard"),
+            ("changed", "changed"),
+            ("sample", "sample"),
             ("results", "results"),
         )
         if getattr(options, name)
@@ -198,6 +200,8 @@ def _mutants(options: argparse.Namespace) -> int:
             functions=tuple(options.functions),
             kind=options.kind,
             shard=options.shard,
+            changed=options.changed,
+            sample=options.sample,
             lessons=options.lessons,
             seconds=options.limit,
             baseline=options.baseline,
@@ -673,6 +677,19 @@ def _parser() -> argparse.ArgumentParser:
         type=_shard,
         default=None,
         help="run only part K of N equal parts",
+    )
+    kill.add_argument(
+        "--changed",
+        metavar="COMMIT",
+        default=None,
+        help="only faults whose rows, tests or source changed since this commit",
+    )
+    kill.add_argument(
+        "--sample",
+        metavar="N",
+        type=_positive,
+        default=None,
+        help="only N faults, always the same ones; with --changed in addition to those",
     )
     kill.add_argument(
         "--lessons",

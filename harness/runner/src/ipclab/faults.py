@@ -127,6 +127,7 @@ class Catalogue:
     """All faults, and what was decided about them."""
 
     library: Path
+    source: Path  # the source tree
     faults: tuple[Fault, ...]  # sorted by name
     equivalent: Mapping[str, str]  # name: why no documented row forbids it
     unfired: Mapping[tuple[str, str], str]  # (name, backend): why it cannot fire
@@ -174,6 +175,7 @@ def read(build: Path) -> Catalogue:
     there = {x.name for x in faults}
     return Catalogue(
         library=library,
+        source=source,
         faults=tuple(sorted(faults, key=lambda x: x.name)),
         equivalent={x["fault"]: x["why"] for x in decided["equivalent"]},
         unfired=_somewhere(decided["expected_unfired"]),

@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ipclab import (
+    changed,
     ctest,
     faults,
     manifest,
@@ -70,6 +71,8 @@ NEED_QUEUES = (
     "12_event_refusals",
     "13_device_flags",
 )
+# A change of the whole suite concerns all faults; this many of them run, then.
+MOST_OF_CHANGE = 300
 STOPPED = 3  # exit code
 EVERYBODY_PASSES = 0o711
 UNKNOWN = "ipclab faults: no fault '"  # the library prints it and exits
@@ -88,6 +91,8 @@ class Request:
     functions: tuple[str, ...] = ()  # only faults of these functions; empty: all
     kind: str | None = None  # OPERATOR: only operators; NAMED: no operators; None: all
     shard: tuple[int, int] | None = None  # only part K of N parts
+    changed: str | None = None  # only what concerns a change since this revision
+    sample: int | None = None  # and this many of the other faults, always the same ones
     lessons: str | None = None  # run the samples instead of the suite: CENTRAL or EVERY
     seconds: float | None = None  # stop after this time
     baseline: Path | None = None  # a run without the library, to compare with
@@ -176,6 +181,18 @@ def choose(
         why.append(f"only those of {', '.join(request.functions)}")
     if request.kind:
         why.append("only the operators" if request.kind == OPERATOR else "no operators")
+    if request.changed or request.sample:
+        of_change, number = (
+            changed.concerned(catalogue.source, request.changed, chosen, MOST_OF_CHANGE)
+            if request.changed
+            else ([], 0)
+        )
+        others = [x for x in chosen if x not in of_change]
+        more = changed.sample(others, request.sample or 0)
+        chosen = sorted([*of_change, *more], key=lambda x: x.name)
+        if request.changed:
+            why.append(f"{len(of_change)} of {number} that concern a change")
+        why.append(f"a fixed sample of {len(more)} others")
     if request.shard:
         part, count = request.shard
         chosen = chosen[part - 1 :: count]
@@ -229,10 +246,10 @@ class Campaign:
             if self._journal.head["partial"]:
                 begun = self._journal.head["faults"]
                 names = [x for x in begun if x in all_faults]
-            changed = self._journal.keep(tests, {x: all_faults[x] for x in names})
-            if any(changed):
+            again = self._journal.keep(tests, {x: all_faults[x] for x in names})
+            if any(again):
                 self._say(
-                    f"{len(changed[0])} tests and {len(changed[1])} faults are not the "
+                    f"{len(again[0])} tests and {len(again[1])} faults are not the "
                     "same any more; their results are dropped, and they run again"
                 )
         else:
