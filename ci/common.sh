@@ -59,6 +59,15 @@ sys.exit(any(importlib.util.find_spec(m) is None for m in sys.argv[1:]) or sys.v
   return 1
 }
 
+# Prints the newest commit that is a day older than the commit $1, or the first commit.
+day_before() {
+  local day base
+  day=$(($(git log -1 --format=%ct "$1") - 86400))
+  base=$(git rev-list -1 --before="$day" "$1")
+  [[ $base ]] || base=$(git rev-list --max-parents=0 "$1" | tail -n 1)
+  echo "$base"
+}
+
 # [target=NAMES] build PRESET [OPTION...]: configures and builds the preset. On a terminal
 # it shows ninja's progress. Elsewhere it prints something only if something is wrong.
 build() {

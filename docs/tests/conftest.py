@@ -52,9 +52,9 @@ class Site:
     def some(self) -> list[Path]:
         """Every page that has no kind in ALIKE, and some pages of each kind.
 
-        With IPCLAB_ALL_PAGES=1 these are all pages. Then the tests need half an hour.
+        With IPCLAB_NIGHTLY=1 these are all pages. Then the tests need half an hour.
         """
-        if os.environ.get("IPCLAB_ALL_PAGES") == "1":
+        if os.environ.get("IPCLAB_NIGHTLY") == "1":
             return self.pages
         shown = []
         alike: dict[str, int] = {}

@@ -42,9 +42,9 @@ def axe() -> str:
 def violations(
     browser: Browser, axe: str, path: Path, width: int = 1280, dark: bool = False
 ) -> list[str]:
-    """What axe-core finds wrong with a page (all of it with IPCLAB_ALL_PAGES=1)."""
+    """What axe-core finds wrong with a page (all of it with IPCLAB_NIGHTLY=1)."""
     page = browser.open(path, width=width, dark=dark)
-    if os.environ.get("IPCLAB_ALL_PAGES") != "1":
+    if os.environ.get("IPCLAB_NIGHTLY") != "1":
         page.run(SHORTEN)
     page.run(axe)
     return [f"{path.name}: {x}" for x in page.run(RUN, COLOURS if dark else RULES)]
@@ -68,7 +68,7 @@ def test_no_page_does_in_the_dark_or_on_a_phone(
     # axe-core is slow, and all pages have one style: half of them in the dark, the
     # others on a phone.
     pages = whole(site)
-    if os.environ.get("IPCLAB_ALL_PAGES") != "1":
+    if os.environ.get("IPCLAB_NIGHTLY") != "1":
         pages = pages[int(dark) :: 2]
     found = [x for p in pages for x in violations(browser, axe, p, width, dark)]
     assert not found, "\n".join(found)

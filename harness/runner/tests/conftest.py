@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ipclab.cli import main
+from nightly import pytest_collection_modifyitems, pytest_configure  # noqa: F401
 
 if TYPE_CHECKING:
     from browser import Browser

@@ -693,6 +693,7 @@ def test_the_development_container_starts_what_there_is() -> None:
 
 
 @needs_build
+@pytest.mark.nightly(8, "name")
 @pytest.mark.parametrize(("name", "variant"), CASES)
 def test_a_variant_is_judged_as_it_has_to_be(
     name: str,

@@ -68,6 +68,7 @@ def traced_lesson(lesson: str, program: Path, folder: Path) -> Traced:
     return traced
 
 
+@pytest.mark.nightly(6, "lesson")
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_nothing_is_left_at_the_end(lesson: str, tmp_path: Path) -> None:
     program = BUILD / "samples" / lesson / lesson.partition("_")[2]
@@ -101,6 +102,7 @@ def test_a_fault_is_in_the_trace_however_it_shows(tmp_path: Path) -> None:
     assert (traced.code, traced.document["findings"]) == (0, []), traced.output
 
 
+@pytest.mark.nightly(6, "kind")
 @pytest.mark.parametrize(
     ("lesson", "line", "kind"), REMOVED, ids=[x[2].replace(" ", "-") for x in REMOVED]
 )

@@ -17,8 +17,15 @@ Traces = dict[tuple[str, str], "Future[Traced]"]
 
 
 @pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
-    """All programs, traced side by side."""
+def traces(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Traces:
+    """All requested programs, traced side by side."""
+    asked = {
+        str(item.callspec.params["name"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and "traces" in item.fixturenames
+    }
     top: Path = tmp_path_factory.mktemp("traces")
     with ThreadPoolExecutor(max(2, min(8, os.cpu_count() or 2))) as pool:
         return {
@@ -26,10 +33,12 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
                 trace, top / f"{name}.{which}", [PROGRAMS, name, which]
             )
             for name in CASES
+            if name in asked
             for which in ("right", "wrong")
         }
 
 
+@pytest.mark.nightly(6, "name")
 @pytest.mark.parametrize("name", CASES)
 def test_the_mistake_is_found(traces: Traces, name: str) -> None:
     traced = traces[name, "wrong"].result()
@@ -37,6 +46,7 @@ def test_the_mistake_is_found(traces: Traces, name: str) -> None:
     assert traced.rules == {name.partition(".")[0]}, traced.output
 
 
+@pytest.mark.nightly(6, "name")
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_is_found_in_its_twin(traces: Traces, name: str) -> None:
     traced = traces[name, "right"].result()
