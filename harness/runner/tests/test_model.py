@@ -198,7 +198,7 @@ def test_cuda_core_shares_a_buffer_and_compiles(real: Path) -> None:
     """NVIDIA's Python package, from wheels: IPC pool, IPC event, NVRTC."""
     wheels = TOP / ".venv" / "foreign"
     if not (wheels / "cuda").is_dir():
-        pytest.skip("no cuda.core: ci/setup --test brings it")
+        pytest.skip("no cuda.core: ci/setup --nightly brings it")
     program = TOP / "harness" / "model" / "foreign" / "shared_buffer.py"
     done = on_model(real, sys.executable, str(program), packages=wheels)
     assert done.returncode == 0, done.stderr
