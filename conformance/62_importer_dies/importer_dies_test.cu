@@ -98,7 +98,7 @@ static void dies_with_all_open(Role& me, const std::string& death) {
   auto& pool =
       abandoned<Pool>(me.receive_descriptor("pool for one that " + death));
   const Words seen(open_handle(memory), kBytes);
-  const auto& event = abandoned<SharedEvent>(
+  auto& event = abandoned<SharedEvent>(
       me.receive<cudaIpcEventHandle_t>("event for one that " + death));
   auto& pooled = abandoned<AsyncBuffer>(
       pool, me.receive<PointerData>("pointer for one that " + death), kBytes);
@@ -158,7 +158,7 @@ TEST(ImporterDies, AnImporterOfADescriptorDiesAndTheMemoryStays) {
     scenario
         .role("importer that " + death,
               [&](Role& me) {
-                const auto& mapping = abandoned<Mapping>(
+                auto& mapping = abandoned<Mapping>(
                     abandoned<Chunk>(Chunk::import(me.receive_descriptor(
                         "descriptor for one that " + death))),
                     granule());
@@ -628,7 +628,7 @@ static void leaves_all_open(Role& me, const Handle& handle,
 
   for (int opens = 0; opens < 2; ++opens) opened = open_handle(handle);
   const Words words(opened, kBytes);
-  const auto& event = abandoned<SharedEvent>(event_handle);
+  auto& event = abandoned<SharedEvent>(event_handle);
   lends_what_is_new(me, end);
   me.wait("recorded before the " + end);
   EXPECT_TRUE(kernel_reads(words, pattern("before the " + end)));
@@ -952,10 +952,9 @@ TEST(ImporterDies, AnImporterOfDescriptorsResetsItsDevice) {
   auto& importer = scenario.role("importer", [](Role& me) {
     // A reset may end the imports, so nothing here gives them back after it.
     const Descriptor descriptor = me.receive_descriptor("chunk");
-    const auto& mapping =
-        abandoned<Mapping>(Chunk::import(descriptor), granule());
-    const auto& pool = abandoned<Pool>(me.receive_descriptor("pool"));
-    const auto& pooled = abandoned<AsyncBuffer>(
+    auto& mapping = abandoned<Mapping>(Chunk::import(descriptor), granule());
+    auto& pool = abandoned<Pool>(me.receive_descriptor("pool"));
+    auto& pooled = abandoned<AsyncBuffer>(
         pool, me.receive<PointerData>("pointer"), kBytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("chunk")));
     EXPECT_TRUE(kernel_reads(pooled, pattern("pool")));
@@ -964,8 +963,7 @@ TEST(ImporterDies, AnImporterOfDescriptorsResetsItsDevice) {
     me.signal("reset");
     EXPECT_TRUE(context_is_usable());
     // "Any subsequent API call to this device will reinitialize the device."
-    const auto& again =
-        abandoned<Mapping>(Chunk::import(descriptor), granule());
+    auto& again = abandoned<Mapping>(Chunk::import(descriptor), granule());
     EXPECT_TRUE(kernel_reads(again, pattern("chunk")));
     EXPECT_TRUE(copy_reads(again, pattern("chunk")));
   });

@@ -225,7 +225,7 @@ TEST(Pipeline, AKilledConsumerStopsNobody) {
     auto& victim = scenario.role("consumer 1", [after](Role& me) {
       load_kernels();
       WrongWords& wrong = *new WrongWords;
-      const auto& own = abandoned<DeviceBuffer>(kItemBytes);
+      auto& own = abandoned<DeviceBuffer>(kItemBytes);
       auto& borrowed = *new Legacy::Borrowed(me);
       const Ring ring = ring_in(borrowed);
       const Stream& stream = *new Stream;
