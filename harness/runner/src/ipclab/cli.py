@@ -70,7 +70,9 @@ class _Grouped(argparse.HelpFormatter):
         for title, names in GROUPS.items():
             text += f"{'':{self._current_indent}}{title}\n"
             self._indent()
-            text += "".join(super(_Grouped, self)._format_action(told[x]) for x in names)
+            text += "".join(
+                super(_Grouped, self)._format_action(told[x]) for x in names
+            )
             self._dedent()
         return text
 

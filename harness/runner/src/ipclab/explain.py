@@ -82,9 +82,7 @@ def run(name: str | None, columns: int | None = None) -> int:
 def _list(columns: int) -> list[str]:
     told = []
     if columns >= WIDE:
-        rows = [
-            (f"{x.number:6}", x.code, x.driver or "-", x.cause) for x in read()
-        ]
+        rows = [(f"{x.number:6}", x.code, x.driver or "-", x.cause) for x in read()]
         told = lines.table(rows, columns, ("number", "runtime", "driver", "cause"))
     else:  # a small terminal has no room for four columns
         for entry in read():

@@ -220,7 +220,9 @@ def of_rows(build: Path, source: Path) -> tuple[Fault, ...]:
     """
     if (build / LIBRARY).is_file() and (build / LISTER).is_file():
         return read(build, source).faults
-    named = _decided(source / DECISIONS)["named"] if (source / DECISIONS).exists() else []
+    named = (
+        _decided(source / DECISIONS)["named"] if (source / DECISIONS).exists() else []
+    )
     return (
         *(Fault(x["name"], NAMED, "", None, "", rows=tuple(x["rows"])) for x in named),
         *hooks(source),

@@ -36,12 +36,14 @@ def table(
     every = [head, *rows] if head else list(rows)
     if not every:
         return []
-    fixed = [max(map(len, cells)) for cells in zip(*(x[:-1] for x in every))]
+    fixed = [
+        max(map(len, cells)) for cells in zip(*(x[:-1] for x in every), strict=True)
+    ]
     left = sum(fixed) + len(GAP) * len(fixed)
     room = max(columns - left, LEAST)
     lines = []
     for row in every:
-        cells = [f"{cell:{size}}" for cell, size in zip(row, fixed)]
+        cells = [f"{cell:{size}}" for cell, size in zip(row[:-1], fixed, strict=True)]
         first, *rest = wrap(row[-1], room)
         if row is head:
             lines.append(bold(GAP.join([*cells, first]).rstrip()))

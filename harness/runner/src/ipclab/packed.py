@@ -56,11 +56,13 @@ def command() -> str:
     return "ipclab" if (SUITE / LIST).is_file() else "ci/ipclab"
 
 
-def remedy(build: Path) -> str:
-    """What to do if a program of a build or of a packed suite is missing."""
+def remedy(build: Path, target: str | None = None) -> str:
+    """What to do if a file of a build or of a packed suite is missing."""
     if source(build) is not None:
         return "install the wheel again"
-    return f"build it with: cmake --build {build}"
+    return f"build it with: cmake --build {build}" + (
+        f" --target {target}" if target else ""
+    )
 
 
 def tests(build: Path) -> list[dict[str, Any]] | None:

@@ -46,9 +46,7 @@ def run(build: Path | None, name: str | None, folder: Path | None) -> int:
         told = _list(columns, catalogue, tests, wrong, verdicts)
     elif (row := catalogue.get(name.upper())) is not None:
         cited = documented.cited(documented.read(sentences, catalogue))
-        told = _explain(
-            columns, row, cited.get(row["id"], []), tests, wrong, verdicts
-        )
+        told = _explain(columns, row, cited.get(row["id"], []), tests, wrong, verdicts)
     else:
         raise UsageError(f"no row '{name}'; `ipclab rules` lists them")
     print("\n".join(told))

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from ipclab import ctest
 from ipclab.errors import UsageError
-from ipclab.learn import ACTIONS, exercises, paths, picture, progress, report
+from ipclab.learn import exercises, paths, picture, progress, report
 from ipclab.learn.check import UNANSWERED, Verdict, judge
 from ipclab.learn.exercises import AS, KINDS, LEVELS, Exercise
 from ipclab.learn.progress import Folder
