@@ -45,12 +45,12 @@ nvcc_release() {
 }
 
 # Prints the path of a Python 3.11 or newer that has these modules: the Python of .venv,
-# or the Python of the system. Fails if neither has them.
+# or a Python of the system. Fails if none has them.
 find_python() {
   local candidate
-  for candidate in "$top/.venv/bin/python" python3; do
+  for candidate in "$top/.venv/bin/python" python3 python3.{14,13,12,11}; do
     command -v "$candidate" >/dev/null || continue
-    if "$candidate" - "$@" <<<'import importlib.util, sys
+    if "$candidate" -P - "$@" 2>/dev/null <<<'import importlib.util, sys
 sys.exit(any(importlib.util.find_spec(m) is None for m in sys.argv[1:]) or sys.version_info < (3, 11))'; then
       command -v "$candidate"
       return
@@ -71,9 +71,15 @@ day_before() {
 # [target=NAMES] build PRESET [OPTION...]: configures and builds the preset. On a terminal
 # it shows ninja's progress. Elsewhere it prints something only if something is wrong.
 build() {
-  local preset=$1 log=build/$1.log
+  local preset=$1 log=build/$1.log made
   shift
   mkdir -p build
+  # CMake refuses a build folder that was copied or moved with its checkout.
+  made=$(sed -n 's/^CMAKE_CACHEFILE_DIR:[A-Z]*=//p' "build/$preset/CMakeCache.txt" 2>/dev/null || true)
+  if [[ $made && ! $made -ef build/$preset ]]; then
+    echo "build/$preset was built as $made; it is removed and built again"
+    rm -rf "build/$preset"
+  fi
   cmake --preset "$preset" -DIPCLAB_PYTHON="$(find_python pytest psutil)" "$@" >"$log" 2>&1 || {
     cat "$log" >&2
     die "CMake failed"

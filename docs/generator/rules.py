@@ -17,6 +17,7 @@ from generator.text import facts, lines, plain, spelled, table
 from ipclab import matrix, trials
 from ipclab.catalogue import Entry
 from ipclab.faults import Fault
+from ipclab.rules import read_tests
 
 Row = dict[str, Any]
 NOT_COVERED = """@section rules_not_covered What is left out
@@ -86,7 +87,6 @@ GROUPS = {
     "SERV": "Servers and clients",
     "GRPH": "Graphs",
 }
-TEST = re.compile(r'^TEST\((\w+), (\w+)\) \{\s*covers\("([A-Z]+-\d+)"\);', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,8 @@ class Evidence:
 def tests(conformance: Path) -> dict[str, list[str]]:
     """Row -> `Suite.Name` of its tests, read from the sources in conformance/."""
     found: dict[str, list[str]] = {}
-    for source in sorted(conformance.glob("[0-9]*/*_test.cu")):
-        for suite, name, row in TEST.findall(source.read_text()):
-            found.setdefault(row, []).append(f"{suite}.{name}")
+    for test, row in read_tests(conformance):
+        found.setdefault(row, []).append(test.split(".", 2)[2])
     return found
 
 

@@ -215,7 +215,7 @@ def record(lesson: Mapping[str, Any], build: Path, into: Path) -> str:
         for number, options in enumerate(attempts):
             folder = Path(temporary) / str(number)
             command = [
-                sys.executable, "-m", "ipclab", "trace", "--build", build,
+                sys.executable, "-P", "-m", "ipclab", "trace", "--build", build,
                 "--out", folder, *options, "--", program,
             ]  # fmt: skip
             ended = subprocess.run(

@@ -1,7 +1,6 @@
 """@pytest.mark.nightly(n, name): of all values of the test's parameter `name`, ci/test
 runs a fixed part, one in n, and those that name a changed folder (IPCLAB_CHANGED,
-separated by spaces). With IPCLAB_NIGHTLY=1 all run. The conftest.py of a folder of tests
-imports these hooks.
+separated by spaces). With IPCLAB_NIGHTLY=1 all run. A conftest.py imports these hooks.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -16,7 +15,7 @@ import pytest
 def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known to pytest (a hook of pytest)."""
     config.addinivalue_line(
-        "markers", "nightly(n, name): one in n of the values of a parameter runs in ci/test"
+        "markers", "nightly(n, name): ci/test runs one in n of the values"
     )
 
 

@@ -448,7 +448,7 @@ def test_reader_that_goes_away(build: Build, command: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
     process = subprocess.Popen(
-        [sys.executable, "-m", "ipclab", *command, "--build", "build"],
+        [sys.executable, "-P", "-m", "ipclab", *command, "--build", "build"],
         cwd=build.root,
         env=build.environment(),
         stdout=write,
@@ -526,7 +526,17 @@ def test_a_pipe_gets_the_result_and_no_progress(build: Build) -> None:
     """Progress goes to standard error, so standard output is only one screen."""
     build.conformance("record()", name="Suite.Name7")
     run = subprocess.run(
-        [sys.executable, "-m", "ipclab", "run", "--build", "build", "--results", "out"],
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "ipclab",
+            "run",
+            "--build",
+            "build",
+            "--results",
+            "out",
+        ],
         cwd=build.root,
         env=build.environment(),
         capture_output=True,

@@ -5,14 +5,12 @@ by any of its names."""
 from __future__ import annotations
 
 import ctypes
-import io
 import json
 import os
 import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from conftest import Build
 from ipclab import explain
@@ -151,25 +149,32 @@ def test_all_entries_without_a_name(build: Build) -> None:
     assert all(" ".join(pain["what"].split()[:2]) in text for pain in PAINS)
 
 
-def all_at(width: int) -> list[str]:
+def all_at(columns: int, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The lines of `ipclab explain` on a terminal with this number of columns."""
-    out = Console(width=width, file=io.StringIO(), highlight=False)
-    assert explain.run(out, None) == 0
-    assert isinstance(out.file, io.StringIO)
-    return [line.rstrip() for line in out.file.getvalue().splitlines()]
+    assert explain.run(None, columns) == 0
+    return capsys.readouterr().out.splitlines()
 
 
-def test_a_small_terminal_has_room_for_all_entries() -> None:
+def test_a_small_terminal_has_room_for_all_entries(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """In an earlier version a column was one letter wide: the list had 2745 lines."""
-    lines = all_at(80)
+    lines = all_at(80, capsys)
     assert max(map(len, lines)) <= 80
     assert len(lines) < 250
-    assert len(all_at(140)) < 150
+    assert len(all_at(140, capsys)) < 150
 
 
-def test_a_table_without_room_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_without_room_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(explain, "WIDE", 10)
-    assert len(all_at(80)) > 250
+    assert max(map(len, all_at(80, capsys))) > 80
+
+
+def test_no_line_ends_with_spaces(capsys: pytest.CaptureFixture[str]) -> None:
+    for columns in (80, 160):
+        assert all(line == line.rstrip() for line in all_at(columns, capsys))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,6 @@ from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
 from ipclab.probe import Probe
 
-CHOICES = ("auto", "cuda", "model")
-
 
 @dataclass(frozen=True)
 class Backend:
@@ -28,7 +26,7 @@ def choose(
 ) -> Backend:
     """The backend of a run: a GPU if there is one, otherwise the reference model.
 
-    `wanted` is one of CHOICES; if there is a `profile` (which machine the model
+    `wanted` is one of model.BACKENDS; if there is a `profile` (which machine the model
     imitates), the backend is the model. Without a GPU, the backend is `none` if
     `wanted` is "cuda" or the model is not built. Raises UsageError if the model was
     requested and is not built, and HarnessError if the probe fails or the programs do

@@ -16,15 +16,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from ipclab import deviations, documentation, results, schema
 from ipclab.documentation import Documentation, Sentence
 from ipclab.errors import HarnessError, UsageError
+
+if TYPE_CHECKING:  # `ipclab rules` reads the entries without this package
+    from rich.console import Console
 
 ALIKE = 0.6  # from this similarity on, a sentence is a changed form of another
 
@@ -324,6 +323,8 @@ def run(
 
     Returns 1 if there is such a sentence or any difference, 0 otherwise.
     """
+    from rich.text import Text
+
     rows = deviations.read_requirements(source / "conformance" / "requirements.json")
     ledger = read(source / "conformance" / "sentences.json", rows)
     now = documentation.read(headers)
@@ -351,6 +352,8 @@ def run(
 
 
 def _tell(out: Console, finding: Finding) -> None:
+    from rich.text import Text
+
     rows = ", ".join(finding.rows) or ("no row" if finding.what != "new" else "")
     out.print(Text(f"{finding.what}  {finding.topic}  {rows}".rstrip(), style="bold"))
     for label, text in (("old", finding.old), ("new", finding.new)):
@@ -366,6 +369,8 @@ def _tell(out: Console, finding: Finding) -> None:
 def _sentences(
     out: Console, ledger: Ledger, found: Mapping[str, list[tuple[Entry, str]]]
 ) -> None:
+    from rich.text import Text
+
     for topic, told in found.items():
         out.print(Text(topic, style="bold"))
         for entry, cover in told:
@@ -380,6 +385,8 @@ def _summary(
     kinds: Mapping[str, str],
     now: Documentation,
 ) -> None:
+    from rich.table import Table
+
     counted = counts(coverage(ledger, kinds, now.toolkit))
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(justify="right")

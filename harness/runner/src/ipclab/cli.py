@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import signal
 import sys
@@ -11,49 +12,40 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-import pytest
-from rich.console import Console
-
-from ipclab import (
-    __version__,
-    backend,
-    catalogue,
-    compare,
-    ctest,
-    doctor,
-    explain,
-    faults,
-    fleet_cli,
-    judge,
-    matrix,
-    model,
-    mutants,
-    packed,
-    report,
-    results,
-    rules,
-    sample,
-    terminal,
-    verify,
-)
+from ipclab import __version__, explain, faults, fleet_cli, model, packed, rules
 from ipclab.errors import HarnessError, UsageError
-from ipclab.learn import command as learn
-from ipclab.learn import progress
-from ipclab.plugin import Plugin
-from ipclab.run import Run, Settings
-from ipclab.trace import command as trace
+from ipclab.learn import ACTIONS, progress
 
 BUILD = packed.default_build()
+GROUPS = {  # of --help
+    "learn": ("sample", "learn"),
+    "my program fails": ("explain", "doctor", "trace", "model"),
+    "test a driver": (
+        *("run", "rules", "compare", "report"),
+        *("qualify", "verify", "judge", "fleet", "node"),
+    ),
+    "test the suite itself": ("mutants", "catalogue"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code (`--help` of a command explains it)."""
     words, rest = fleet_cli.split(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(words)
+    parser = _parser()
+    if wrong := _mistyped(words):
+        parser.error(wrong)
+    options = parser.parse_args(words)
     options.run_options = rest
     before = signal.signal(signal.SIGTERM, _as_interrupt)
     try:
-        return _command(options)
+        if options.command == "explain":
+            return explain.run(options.code)
+        if options.command == "rules":
+            return rules.run(options.build, options.row, options.results)
+        # Only here, because the two commands above need Python and no package.
+        from ipclab import commands
+
+        return commands.run(options)
     except UsageError as error:
         return _say(error, 2)
     except HarnessError as error:
@@ -67,281 +59,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
-def _command(options: argparse.Namespace) -> int:
-    build = options.build if "build" in options else BUILD
-    if options.command == "run":
-        return _run(_settings(options), _is_latest(options), options.verbose)
-    if options.command == "qualify":
-        return _qualify(options)
-    if options.command == "verify":
-        return verify.run(terminal.console(), options.results, options.held_to)
-    if options.command == "judge":
-        return judge.run(
-            terminal.console(), options.run, options.deviations, options.results
-        )
-    if options.command == "sample":
-        return sample.run(
-            build, options.lesson, options.backend, options.profile, options.role
-        )
-    if options.command == "mutants":
-        return _mutants(options)
-    if options.command == "doctor":
-        return doctor.run(
-            terminal.console(),
-            doctor.Request(
-                build=build,
-                backend=options.backend,
-                profile=options.profile,
-                pid=options.pid,
-                record=options.machine,
-                json=options.json,
-                expect=options.write_expect,
-            ),
-        )
-    if options.command in fleet_cli.COMMANDS:
-        return fleet_cli.run(terminal.console(), options)
-    if options.command == "model":
-        model.become(build, _program(options), options.profile)
-    if options.command == "trace" and options.variables:
-        return trace.print_variables(_trace(options))
-    if options.command == "trace":
-        return trace.run(terminal.console(), _trace(options))
-    if options.command == "learn":
-        return learn.run(
-            terminal.console(),
-            learn.Request(
-                build=build,
-                folder=options.folder,
-                action=options.action,
-                exercise=options.exercise,
-                backend=options.backend,
-                once=options.once,
-                show=options.show,
-                verify=options.verify,
-                report=options.report,
-                path=options.path,
-            ),
-        )
-    if options.command == "explain":
-        return explain.run(terminal.console(), options.code)
-    if options.command == "rules":
-        return rules.run(terminal.console(), build, options.row, options.results)
-    if options.command == "catalogue":
-        return catalogue.run(
-            terminal.console(),
-            ctest.source_folder(build),
-            options.headers,
-            options.old,
-            options.coverage,
-            options.runs,
-        )
-    if options.command == "compare":
-        return compare.run(
-            terminal.console(),
-            options.old,
-            options.new,
-            compare.Request(
-                options.json, options.html, options.any_catalogue, options.fidelity
-            ),
-        )
-    return _report(options.results)
+class _Grouped(argparse.HelpFormatter):
+    """Lists the commands by GROUPS."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if not isinstance(action, argparse._SubParsersAction):
+            return super()._format_action(action)
+        told = {entry.dest: entry for entry in action._choices_actions}
+        text = ""
+        for title, names in GROUPS.items():
+            text += f"{'':{self._current_indent}}{title}\n"
+            self._indent()
+            text += "".join(
+                super(_Grouped, self)._format_action(told[x]) for x in names
+            )
+            self._dedent()
+        return text
 
 
-def _program(options: argparse.Namespace) -> list[str]:
-    words: list[str] = options.program
-    return words[1:] if words[:1] == ["--"] else words
-
-
-def _trace(options: argparse.Namespace) -> trace.Request:
-    program = _program(options)
-    if sum(map(bool, (program, options.read, options.variables))) != 1:
-        raise UsageError(
-            "trace what? ipclab trace -- PROGRAM ARGS…, --read DIR or --variables"
-        )
-    return trace.Request(
-        build=options.build,
-        command=program,
-        folder=options.read or options.out,
-        backend=options.backend,
-        profile=options.profile,
-        check=options.check,
-        suppressions=options.suppress,
-    )
-
-
-def _mutants(options: argparse.Namespace) -> int:
-    asked = [
-        option
-        for name, option in (
-            ("faults", "faults"),
-            ("functions", "function"),
-            ("kind", "operators" if options.kind == faults.OPERATOR else "named"),
-            ("shard", "shard"),
-            ("changed", "changed"),
-            ("sample", "sample"),
-            ("results", "results"),
-        )
-        if getattr(options, name)
-    ]
-    if options.resume and asked:
-        raise UsageError(
-            f"--resume keeps the options of the first call: leave out --{asked[0]}"
-        )
-    folder = options.resume or options.results
-    code = mutants.run(
-        terminal.console(),
-        mutants.Request(
-            build=options.build,
-            backend=options.backend,
-            jobs=options.jobs,
-            results=folder,
-            resume=options.resume is not None,
-            names=tuple(options.faults),
-            functions=tuple(options.functions),
-            kind=options.kind,
-            shard=options.shard,
-            changed=options.changed,
-            sample=options.sample,
-            lessons=options.lessons,
-            seconds=options.limit,
-            baseline=options.baseline,
-            like=options.like,
-        ),
-    )
-    if folder and (folder / "run.json").exists():
-        results.write(folder / "report.html", _page(folder))
-    return code
-
-
-def _settings(options: argparse.Namespace) -> Settings:
-    return Settings(
-        build=options.build,
-        results=options.resume or options.results or results.default_folder(),
-        resume=options.resume is not None,
-        expression=options.expression,
-        jobs=options.jobs,
-        gpus=options.gpus,
-        repeat=options.repeat,
-        seed=options.seed,
-        strict=options.strict,
-        require=options.require,
-        requirements=options.requirements,
-        deviations=options.deviations,
-        backend=options.backend,
-        profile=options.profile,
-        expect=options.expect,
-        apart=options.apart,
-        delays=options.delays,
-    )
-
-
-def _qualify(options: argparse.Namespace) -> int:
-    """Make a run with fixed options, and verify it at its end."""
-    settings = Settings(
-        build=options.build,
-        results=options.resume or options.results or results.default_folder(),
-        resume=options.resume is not None,
-        jobs=options.jobs,
-        backend=options.backend,
-        profile=options.profile,
-        expect=options.expect,
-        **verify.FIXED,
-    )
-    assert settings.results is not None
-    code = _run(settings, _is_latest(options), options.verbose)
-    verified = verify.run(terminal.console(), settings.results, options.build)
-    return code or verified
-
-
-def _is_latest(options: argparse.Namespace) -> bool:
-    """Whether results/latest shall point to the results of this run."""
-    return options.results is None and options.resume is None
-
-
-def _run(settings: Settings, latest: bool, verbose: bool) -> int:
-    """Run the tests; show and keep the results.
-
-    With `latest`, results/latest points to them.
-    """
-    out = terminal.console()
-    run = Run(settings)
-    assert run.results is not None
-    try:
-        terminal.first_line(out, run)
-        code = _pytest(run, out)
-    finally:
-        if run.state == "running":  # pytest's session has not begun
-            run.close("interrupted")
-    try:
-        if latest:
-            run.results.link_latest()
-        run.results.write("report.html", _page(run.results.folder))
-    except HarnessError as error:
-        run.error = run.error or str(error)
-    terminal.final(out, run, verbose)
-    return code or run.exit_code
-
-
-def _pytest(run: Run, out: Console) -> int:
-    """Let pytest run the tests.
-
-    Returns 2 or 3 if pytest could not do its work; otherwise 0, even if tests failed.
-    """
-    assert run.results is not None
-    os.environ.pop("PYTEST_ADDOPTS", None)
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    arguments = [
-        f"-c{os.devnull}",  # ignore a pytest.ini in the current folder
-        f"--rootdir={run.settings.build}",
-        "--noconftest",
-        f"--junitxml={run.results.folder / 'junit.xml'}",
-        "--override-ini=junit_family=xunit1",  # xunit2 does not allow properties
-        "--override-ini=junit_suite_name=ipclab",
-        f"-k={run.settings.expression}",
-        "-s",
-        *(f"-pno:{name}" for name in ("terminal", "cacheprovider", "faulthandler")),
-    ]
-    try:
-        code = pytest.main(arguments, plugins=[Plugin(run, terminal.Live(out))])
-    except OSError as error:  # junit.xml cannot be written, as on a full disk
-        run.error = run.error or f"{run.results.folder}: {error.strerror}"
-        run.close("broken")
-        return 3
-    if run.state == "running":  # pytest ended before its session began
-        run.close("broken")
-        return 2 if code == pytest.ExitCode.USAGE_ERROR else 3
-    return 2 if code == pytest.ExitCode.USAGE_ERROR else 0
-
-
-def _report(folder: Path) -> int:
-    contents = results.read(folder)
-    path = folder / "report.html"
-    results.write(path, _page_of(contents, folder))
-    if (state := contents.run["state"]) != "finished":
-        number = len(contents.records)
-        print(f"{folder}: the run is {state}, {number} records", flush=True)
-    if contents.wrong:
-        print(f"{folder}: {contents.wrong}", flush=True)
-    print(path, flush=True)
-    return 0
-
-
-def _page(folder: Path) -> str:
-    return _page_of(results.read(folder), folder)
-
-
-def _page_of(contents: results.Contents, folder: Path) -> str:
-    kills = matrix.read(folder)
-    return report.page(contents.run, contents.records, contents.wrong, kills)
+def _mistyped(words: Sequence[str]) -> str | None:
+    """What is wrong with the command's name; None if it is right or missing."""
+    known = [name for names in GROUPS.values() for name in names]
+    if not words or words[0].startswith("-") or words[0] in known:
+        return None
+    close = difflib.get_close_matches(words[0], known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"the commands: {', '.join(known)}"
+    return f"no command '{words[0]}'; {hint}"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ipclab",
+        formatter_class=_Grouped,
         description="CUDA interprocess communication: run, judge, report.",
     )
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", title="commands", required=True
+    )
     run = commands.add_parser(
         "run",
         help="the suite: samples and conformance",
@@ -472,12 +227,12 @@ def _parser() -> argparse.ArgumentParser:
         description="Puts the next exercise into your folder. Builds and checks it "
         "each time you save it, and says what was expected and what was seen.",
         epilog="ACTION is one of: "
-        + "; ".join(f"{name}: {what}" for name, what in learn.ACTIONS.items())
+        + "; ".join(f"{name}: {what}" for name, what in ACTIONS.items())
         + ". Exit code: 0 success; 1 an exercise that was checked does not pass; "
         "2 usage; 3 the harness is broken",
     )
     mend.add_argument(
-        "action", metavar="ACTION", nargs="?", choices=learn.ACTIONS, default="next"
+        "action", metavar="ACTION", nargs="?", choices=ACTIONS, default="next"
     )
     mend.add_argument(
         "exercise",
@@ -518,7 +273,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     mend.add_argument(
         "--backend",
-        choices=backend.CHOICES,
+        choices=model.BACKENDS,
         default="auto",
         help="a GPU or the reference model; auto: a GPU if there is one, and the model "
         "for exercises that the GPU cannot run",
@@ -622,7 +377,7 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command.add_argument(
             "--backend",
-            choices=backend.CHOICES,
+            choices=model.BACKENDS,
             default=default,
             help="a GPU or the reference model; auto: a GPU if there is one "
             f"(default: {default})",
@@ -694,8 +449,8 @@ def _parser() -> argparse.ArgumentParser:
     kill.add_argument(
         "--lessons",
         nargs="?",
-        choices=(mutants.CENTRAL, mutants.EVERY),
-        const=mutants.CENTRAL,
+        choices=(faults.CENTRAL, faults.EVERY),
+        const=faults.CENTRAL,
         default=None,
         help="run the lessons: does the check of each lesson notice the faults that "
         "break its central statement? With 'all': which faults does each check notice?",
@@ -807,7 +562,14 @@ def _parser() -> argparse.ArgumentParser:
         help="also list the sentences whose function no test of their rows called "
         "in these runs",
     )
-    for command in (run, whole, one, kill, look, law, seen, guest, mend, documents):
+    law.add_argument(
+        "--build",
+        metavar="DIR",
+        type=Path,
+        default=None,
+        help="build folder or packed suite (default: the source tree of this command)",
+    )
+    for command in (run, whole, one, kill, look, seen, guest, mend, documents):
         command.add_argument(
             "--build",
             metavar="DIR",

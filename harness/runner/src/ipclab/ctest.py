@@ -67,6 +67,7 @@ def read(build: Path) -> list[Case]:
         return [_case(build, test) for test in listed]
     if not (build / "CTestTestfile.cmake").is_file():
         raise _no_build(build)
+    _refuse_moved(build)
     if shutil.which("ctest") is None:
         raise UsageError("ctest is not in PATH; install CMake 3.25 or newer")
     try:
@@ -143,10 +144,50 @@ def source_folder(build: Path) -> Path:
     cache = build / "CMakeCache.txt"
     if not cache.is_file():
         raise _no_build(build)
-    for line in cache.read_text(errors="replace").splitlines():
-        if line.startswith("CMAKE_HOME_DIRECTORY:"):
-            return Path(line.partition("=")[2])
+    _refuse_moved(build)
+    if source := _cached(build, "CMAKE_HOME_DIRECTORY"):
+        return Path(source)
     raise HarnessError(f"{cache}: does not contain the path of the source tree")
+
+
+def incomplete(build: Path, cases: Sequence[Case]) -> str | None:
+    """What is wrong if programs of these tests are not built; None if all are there."""
+    missing = [case.name for case in cases if not case.command]
+    if not missing:
+        return None
+    return (
+        f"{build}: the build is not complete: {len(missing)} of {len(cases)} tests and "
+        f"lists of tests have no program (first: {missing[0]}); "
+        f"{packed.remedy(build)}"
+    )
+
+
+def _refuse_moved(build: Path) -> None:
+    """Raise UsageError if the build folder was made at another path.
+
+    Its files contain the old path. If that path leads to the same folder, as a mount
+    may do, everything works.
+    """
+    made = _cached(build, "CMAKE_CACHEFILE_DIR")
+    if made is None or os.path.realpath(made) == os.path.realpath(build):
+        return
+    with contextlib.suppress(OSError):
+        if Path(made).samefile(build):
+            return
+    raise UsageError(
+        f"{build}: was built as {made}, and a build cannot be moved: remove it, and "
+        "build again"
+    )
+
+
+def _cached(build: Path, name: str) -> str | None:
+    """The value of a variable in CMakeCache.txt; None if it is not there."""
+    try:
+        text = (build / "CMakeCache.txt").read_text(errors="replace")
+    except OSError:
+        return None
+    found = re.search(rf"^{name}:\w+=(.+)$", text, re.MULTILINE)
+    return found[1] if found else None
 
 
 def _no_build(build: Path) -> UsageError:

@@ -306,7 +306,7 @@ def unprint(folder: Path, name: str, log: str) -> None:
 
 def _node_command(request: Request) -> list[str]:
     return [
-        *(sys.executable, "-m", "ipclab", "node", str(request.folder.resolve())),
+        *(sys.executable, "-P", "-m", "ipclab", "node", str(request.folder.resolve())),
         *("--build", str(request.build.resolve()), "--", *request.run_options),
     ]
 

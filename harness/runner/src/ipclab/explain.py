@@ -9,18 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
+from ipclab import lines
 from ipclab.errors import UsageError
 
 FILE = Path(__file__).parent / "errors.json"
 PAINS = Path(__file__).parent / "pains.json"
-
-
-WIDE = 120  # with this many columns there is room for the tables
+WIDE = 120  # with this many columns there is room for the table of all codes
 
 
 @dataclass(frozen=True)
@@ -76,53 +70,40 @@ def find(name: str) -> Entry:
     )
 
 
-def run(out: Console, name: str | None) -> int:
-    """Print one entry, or all codes and the frequent complaints."""
-    if name is None:
-        _list(out)
-    else:
-        _explain(out, find(name))
+def run(name: str | None, columns: int | None = None) -> int:
+    """Print one entry, or all codes and the frequent complaints, in lines of at most
+    `columns` columns (default: as wide as standard output).
+    """
+    columns = columns or lines.width()
+    print("\n".join(_list(columns) if name is None else _entry(find(name), columns)))
     return 0
 
 
-def _list(out: Console) -> None:
-    if out.width < WIDE:
-        _narrow(out)
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("number", justify="right")
-    for column in ("runtime", "driver", "cause"):
-        table.add_column(column, overflow="fold", no_wrap=column != "cause")
-    for entry in read():
-        table.add_row(str(entry.number), entry.code, entry.driver or "-", entry.cause)
-    out.print(table)
-    out.print()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("symptom", "doctor", "lessons", "errors"):
-        table.add_column(column, overflow="fold")
+def _list(columns: int) -> list[str]:
+    told = []
+    if columns >= WIDE:
+        rows = [(f"{x.number:6}", x.code, x.driver or "-", x.cause) for x in read()]
+        told = lines.table(rows, columns, ("number", "runtime", "driver", "cause"))
+    else:  # a small terminal has no room for four columns
+        for entry in read():
+            told += _block(f"{entry.number} {entry.code}", entry.cause, columns)
+    told.append("")
     for pain in pains():
-        parts = (", ".join(pain[x]) for x in ("checks", "lessons", "errors"))
-        table.add_row(pain["what"], *parts)
-    out.print(table)
+        where = ", ".join([*pain["checks"], *pain["lessons"], *pain["errors"]])
+        told += _block(pain["what"], where, columns)
+    return told
 
 
-def _narrow(out: Console) -> None:
-    """The same list for a small terminal, which has no room for four columns."""
-    for entry in read():
-        out.print(Text.assemble((f"{entry.number} {entry.code}", "bold")))
-        out.print(Padding(Text(entry.cause), (0, 0, 0, 2)))
-    out.print()
-    for pain in pains():
-        out.print(Text(pain["what"], "bold"))
-        told = ", ".join([*pain["checks"], *pain["lessons"], *pain["errors"]])
-        out.print(Padding(Text(told), (0, 0, 0, 2)))
+def _block(title: str, text: str, columns: int) -> list[str]:
+    """A title, and under it a text that is indented."""
+    return [
+        *(lines.bold(line) for line in lines.wrap(title, columns)),
+        *(f"  {line}" for line in lines.wrap(text, columns - 2)),
+    ]
 
 
-def _explain(out: Console, entry: Entry) -> None:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row(str(entry.number), Text(" = ".join(entry.names)))
+def _entry(entry: Entry, columns: int) -> list[str]:
+    rows = [(str(entry.number), " = ".join(entry.names))]
     for label, texts in (
         ("says", [entry.says]),
         ("appears", entry.appears),
@@ -132,6 +113,6 @@ def _explain(out: Console, entry: Entry) -> None:
         ("lessons", [", ".join(entry.lessons)]),
         ("rows", [", ".join(entry.rows)]),
     ):
-        for index, text in enumerate(x for x in texts if x):
-            table.add_row("" if index else label, Text(text))
-    out.print(table)
+        found = [text for text in texts if text]
+        rows += [("" if index else label, text) for index, text in enumerate(found)]
+    return lines.table(rows, columns)

@@ -23,6 +23,9 @@ LISTER = Path("faults/ipclab_faults")
 DECISIONS = Path("harness/faults/faults.json")  # in the source tree
 HOOKS = Path("harness/model/choices.json")
 NAMED, OPERATOR, HOOK = "named", "operator", "hook"
+# A lesson runs with the faults that faults.json lists for it (CENTRAL), or also with
+# all faults of the functions that it calls, without the operators (EVERY).
+CENTRAL, EVERY = "central", "all"
 
 _LISTED: schema.Schema = {
     "type": "object",
@@ -139,8 +142,8 @@ class Catalogue:
     problems: tuple[str, ...]  # where faults.json and the library's list disagree
 
 
-def read(build: Path) -> Catalogue:
-    """All faults of a build.
+def read(build: Path, source: Path | None = None) -> Catalogue:
+    """All faults of a build, with the decisions of its source tree or of `source`.
 
     UsageError if the library is not built, HarnessError if a list is malformed.
     """
@@ -149,7 +152,7 @@ def read(build: Path) -> Catalogue:
         raise UsageError(
             f"{library}: no faults here; build them with: cmake --build {build}"
         )
-    source = ctest.source_folder(build)
+    source = source or ctest.source_folder(build)
     decided = _decided(source / DECISIONS)
     by_name = {x["name"]: x for x in decided["named"]}
     faults = [
@@ -209,6 +212,23 @@ def known(build: Path) -> tuple[Fault, ...]:
     if (build / LIBRARY).is_file():
         return read(build).faults
     return tuple(hooks(ctest.source_folder(build)))
+
+
+def of_rows(build: Path, source: Path) -> tuple[Fault, ...]:
+    """The faults for which a person has named rows.
+
+    Without a fault library in the build, nobody says what a named fault does: `what` is
+    empty.
+    """
+    if (build / LIBRARY).is_file() and (build / LISTER).is_file():
+        return read(build, source).faults
+    named = (
+        _decided(source / DECISIONS)["named"] if (source / DECISIONS).exists() else []
+    )
+    return (
+        *(Fault(x["name"], NAMED, "", None, "", rows=tuple(x["rows"])) for x in named),
+        *hooks(source),
+    )
 
 
 def hooks(source: Path) -> list[Fault]:

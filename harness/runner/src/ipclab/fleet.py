@@ -171,7 +171,7 @@ def run_node(folder: Path, build: Path, options: Sequence[str]) -> int:
     if whole.exists():
         raise UsageError(f"{whole}: this node has its results already")
     shutil.rmtree(part, ignore_errors=True)
-    command = [sys.executable, "-m", "ipclab", "run", "--build", str(build)]
+    command = [sys.executable, "-P", "-m", "ipclab", "run", "--build", str(build)]
     done = subprocess.run(
         [*command, "--results", str(part), *options],
         stdout=subprocess.PIPE,

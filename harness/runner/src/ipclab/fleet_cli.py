@@ -7,15 +7,15 @@ import argparse
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.text import Text
-
-from ipclab import engines, fleet, results
 from ipclab.errors import UsageError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 COMMANDS = ("fleet", "node")
+ENGINES = ("slurm", "mpi", "kubernetes")  # ipclab.engines has what they do
 
 
 def add(commands: Any, build: Path) -> None:
@@ -35,7 +35,7 @@ def add(commands: Any, build: Path) -> None:
         epilog="exit code: 0 all nodes answered and nothing fails, 1 something fails "
         "or a node did not answer, 2 usage, 3 the engine or the harness is broken",
     )
-    for name in engines.ENGINES:
+    for name in ENGINES:
         many.add_argument(
             f"--{name}",
             dest="engine",
@@ -127,6 +127,10 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def run(out: Console, options: argparse.Namespace) -> int:
     """Run either command; returns its exit code."""
+    from rich.text import Text
+
+    from ipclab import engines, fleet, results
+
     if options.command == "node":
         return _node(options)
     if options.engine is None:
@@ -149,6 +153,8 @@ def run(out: Console, options: argparse.Namespace) -> int:
 
 
 def _node(options: argparse.Namespace) -> int:
+    from ipclab import engines, fleet
+
     if not options.printed:
         folder = Path(options.folder)
         return fleet.run_node(folder, options.build, options.run_options)

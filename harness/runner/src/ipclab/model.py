@@ -16,6 +16,7 @@ from typing import NoReturn
 from ipclab.errors import UsageError
 
 MACHINE = "IPCLAB_MODEL_MACHINE"  # harness/model/README.md
+BACKENDS = ("auto", "cuda", "model")  # what a command may run on
 RUNTIME, DRIVER, COMPILER = "libcudart.so.13", "libcuda.so.1", "libnvrtc.so.13"
 
 

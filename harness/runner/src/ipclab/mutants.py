@@ -41,7 +41,7 @@ from ipclab import (
 from ipclab.ctest import Case
 from ipclab.deviations import UNJUDGED_KINDS
 from ipclab.errors import HarnessError, UsageError
-from ipclab.faults import HOOK, OPERATOR, Fault
+from ipclab.faults import CENTRAL, EVERY, HOOK, OPERATOR, Fault
 from ipclab.journal import Journal
 from ipclab.run import Planted, Run, Settings
 from ipclab.terminal import Counted
@@ -49,9 +49,6 @@ from ipclab.trials import Baseline, Trial
 
 CONFORMANCE, LESSONS = "conformance", "sample"
 ON_MODEL = ("model", "trace")  # folders of harness/ that no test on a GPU uses
-# A lesson runs with the faults that faults.json lists for it (CENTRAL), or also with
-# all faults of the functions that it calls, without the operators (EVERY).
-CENTRAL, EVERY = "central", "all"
 # If no fault has made a row fail, there are up to this many further trials: a test of
 # the row with an operator.
 PROOFS = 60

@@ -39,7 +39,7 @@ TREE = Path(__file__).resolve().parent.joinpath(*[".."] * 4).resolve()
 
 
 def default_build() -> Path:
-    """The suite of the wheel, if this is a wheel; otherwise a build of ci/conformance.
+    """The suite of the wheel, if this is a wheel; otherwise a build of the source tree.
 
     This is build/run in the current folder. If the current folder has no build/run, and
     build/run in the source tree of this command is built, it is that one.
@@ -49,6 +49,20 @@ def default_build() -> Path:
     here = Path("build/run")
     built = (TREE / here / "CTestTestfile.cmake").is_file()
     return TREE / here if built and not here.is_dir() else here
+
+
+def command() -> str:
+    """The name of the command `ipclab`, as a person types it here."""
+    return "ipclab" if (SUITE / LIST).is_file() else "ci/ipclab"
+
+
+def remedy(build: Path, target: str | None = None) -> str:
+    """What to do if a file of a build or of a packed suite is missing."""
+    if source(build) is not None:
+        return "install the wheel again"
+    return f"build it with: cmake --build {build}" + (
+        f" --target {target}" if target else ""
+    )
 
 
 def tests(build: Path) -> list[dict[str, Any]] | None:

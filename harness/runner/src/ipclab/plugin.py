@@ -122,6 +122,10 @@ class Plugin:
         session.config.hook.pytest_collection_finish(session=session)
         session.testscollected = len(session.items)
         self.run.selected = len(session.items)
+        selected = [x.case for x in session.items if isinstance(x, CTestItem)]
+        if wrong := ctest.incomplete(self.run.settings.build, selected):
+            self.run.error = wrong
+            pytest.exit(wrong, returncode=2)
         return True
 
     @pytest.hookimpl(tryfirst=True)

@@ -36,9 +36,9 @@ def ask(cases: Sequence[Case], environment: Mapping[str, str] | None = None) -> 
                 **(environment or {}),
             },
         )
-    except (OSError, IndexError):
+    except (OSError, IndexError) as error:
         raise HarnessError(
-            "probe: cannot be started; ci/conformance builds all"
+            f"probe: cannot be started, the build is not complete ({error})"
         ) from None
     if ended.code != 0:
         raise HarnessError(f"probe: {ended.how}; it said: {_last_line(ended.output)}")

@@ -7,11 +7,13 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipclab import deviations, failures, schema
 from ipclab.ctest import Case
-from ipclab.supervise import Ended
+
+if TYPE_CHECKING:
+    from ipclab.supervise import Ended
 
 Record = dict[str, Any]
 
@@ -101,6 +103,8 @@ def of_tests(
 
 def not_started(case: Case, why: str, seed: int) -> Record:
     """The line of a program that the system could not start."""
+    from ipclab.supervise import Ended  # needs psutil, which a reader may lack
+
     ended = Ended(0, 127, False, "", (), 0.0)
     reason = f"the program cannot be started; is it built? ({why})"
     line = _line(case, ended, seed, "broken", reason)
@@ -110,6 +114,8 @@ def not_started(case: Case, why: str, seed: int) -> Record:
 
 def not_judged(case: Case, why: str, seed: int) -> Record:
     """The line of a test that was not started because its row does not apply here."""
+    from ipclab.supervise import Ended
+
     ended = Ended(0, 0, False, "", (), 0.0)
     line = _line(case, ended, seed, "not applicable", why)
     line["roles"] = []

@@ -1,51 +1,71 @@
-"""`ipclab rules`: the catalogue's rows, and what proves each of them."""
+"""`ipclab rules`: the catalogue's rows, and what proves each of them.
+
+The command needs Python and no package, and no build: it reads the tests of a source
+tree from their sources. A packed suite has a list of its tests.
+"""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from ipclab import catalogue as documented
-from ipclab import ctest, deviations, faults, records, results
-from ipclab.ctest import Case
+from ipclab import ctest, deviations, faults, lines, packed, records, results
 from ipclab.deviations import Entry
 from ipclab.errors import UsageError
 from ipclab.faults import Fault
-from ipclab.terminal import COLOURS
 
 LATEST = Path("results/latest")
+TEST = re.compile(r'^TEST\((\w+), (\w+)\) \{\s*covers\("([A-Z]+-\d+)"\);', re.MULTILINE)
 
 
-def run(out: Console, build: Path, name: str | None, folder: Path | None) -> int:
+def run(build: Path | None, name: str | None, folder: Path | None) -> int:
     """Print all rows, or explain one row. The verdicts come from the results in
     `folder`.
 
-    Without a folder they come from results/latest, if there is such a run. Raises
-    UsageError if there is no such row.
+    The rows are those of `build`; without it, those of the source tree of this command,
+    or of the suite of the wheel. Without a folder the verdicts come from
+    results/latest, if there is such a run. Raises UsageError if there is no such row.
     """
-    source = ctest.source_folder(build)
+    chosen = build or packed.default_build()
+    source = packed.source(chosen) or (
+        ctest.source_folder(chosen) if build else packed.TREE
+    )
     rows, sentences = (
         source / "conformance" / name
         for name in ("requirements.json", "sentences.json")
     )
     catalogue = deviations.read_requirements(rows)
-    cases = ctest.read(build)
-    wrong = faults.known(build)
+    tests = _of_packed(chosen) or dict(read_tests(source / "conformance"))
+    wrong = faults.of_rows(chosen, source)
     verdicts = _verdicts(folder)
+    columns = lines.width()
     if name is None:
-        _list(out, catalogue, cases, wrong, verdicts)
-        return 0
-    if name.upper() not in catalogue:
+        told = _list(columns, catalogue, tests, wrong, verdicts)
+    elif (row := catalogue.get(name.upper())) is not None:
+        cited = documented.cited(documented.read(sentences, catalogue))
+        told = _explain(columns, row, cited.get(row["id"], []), tests, wrong, verdicts)
+    else:
         raise UsageError(f"no row '{name}'; `ipclab rules` lists them")
-    row = catalogue[name.upper()]
-    cited = documented.cited(documented.read(sentences, catalogue))
-    _explain(out, row, cited.get(row["id"], []), cases, wrong, verdicts)
+    print("\n".join(told))
     return 0
+
+
+def read_tests(conformance: Path) -> Iterator[tuple[str, str]]:
+    """CTest's name and the row of each test, read from the sources in conformance/."""
+    for source in sorted(conformance.glob("[0-9]*/*_test.cu")):
+        prefix = f"conformance.{source.parent.name}"
+        for suite, name, row in TEST.findall(source.read_text(encoding="utf-8")):
+            yield f"{prefix}.{suite}.{name}", row
+
+
+def _of_packed(suite: Path) -> dict[str, str]:
+    """The same of a packed suite; empty for another folder."""
+    if packed.source(suite) is None:
+        return {}
+    return {x.name: x.requirement for x in ctest.read(suite) if x.requirement}
 
 
 def _verdicts(folder: Path | None) -> dict[str, str]:
@@ -59,62 +79,55 @@ def _verdicts(folder: Path | None) -> dict[str, str]:
 
 
 def _list(
-    out: Console,
+    columns: int,
     catalogue: dict[str, Entry],
-    cases: list[Case],
+    tests: Mapping[str, str],
     wrong: Sequence[Fault],
     verdicts: dict[str, str],
-) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("row", "kind", "tests", "faults", "last", "statement"):
-        table.add_column(column, overflow="fold", no_wrap=column != "statement")
+) -> list[str]:
+    rows = []
     for name, row in catalogue.items():
-        tests = [case.name for case in cases if case.requirement == name]
-        last = list(dict.fromkeys(verdicts[x] for x in tests if x in verdicts))
-        table.add_row(
-            name,
-            row["kind"],
-            str(len(tests)),
-            str(sum(name in fault.rows for fault in wrong)),
-            Text(", ".join(last), style=COLOURS.get(last[0], "") if last else ""),
-            row["statement"],
-        )
-    out.print(table)
+        mine = [test for test, covered in tests.items() if covered == name]
+        last = dict.fromkeys(verdicts[x] for x in mine if x in verdicts)
+        noticed = sum(name in fault.rows for fault in wrong)
+        cells = (name, row["kind"], f"{len(mine):5}", f"{noticed:6}", ", ".join(last))
+        rows.append((*cells, row["statement"]))
+    head = ("row", "kind", "tests", "faults", "last", "statement")
+    return lines.table(rows, columns, head)
 
 
 def _explain(
-    out: Console,
+    columns: int,
     row: Entry,
     cited: list[documented.Entry],
-    cases: list[Case],
+    tests: Mapping[str, str],
     wrong: Sequence[Fault],
     verdicts: dict[str, str],
-) -> None:
+) -> list[str]:
     name = row["id"]
-    lines = [(f"{name}  {row['kind']}", row["statement"])]
-    lines += [
+    told = [(f"{name}  {row['kind']}", str(row["statement"]))]
+    told += [
         (field, str(row[field]))
         for field in ("source", "since", "until", "scenario", "check")
         if row.get(field)
     ]
-    lines += [("sentence", f"{x.topic}: {x.says}") for x in cited]
-    lines += [("follows from", origin) for origin in row.get("follows_from", [])]
-    lines += [("lesson", lesson) for lesson in row.get("lessons", [])]
-    lines += [
-        ("test", f"{case.name}  {verdicts.get(case.name, 'not in the last run')}")
-        for case in cases
-        if case.requirement == name
+    told += [("sentence", f"{x.topic}: {x.says}") for x in cited]
+    told += [("follows from", origin) for origin in row.get("follows_from", [])]
+    told += [("lesson", lesson) for lesson in row.get("lessons", [])]
+    told += [
+        ("test", f"{test}  {verdicts.get(test, 'not in the last run')}")
+        for test, covered in tests.items()
+        if covered == name
     ]
-    lines += [
-        ("fault", f"{fault.name}: {fault.what}")
+    # Only the library of a build knows what a fault does.
+    told += [
+        ("fault", f"{fault.name}: {fault.what}" if fault.what else fault.name)
         for fault in wrong
         if name in fault.rows
     ]
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
     before = ""
-    for label, text in lines:
-        table.add_row(label if label != before else "", Text(text))
+    rows = []
+    for label, text in told:
+        rows.append((label if label != before else "", text))
         before = label
-    out.print(table)
+    return lines.table(rows, columns)

@@ -50,7 +50,7 @@ class Settings:
     require: Path | None = None
     requirements: Path | None = None  # instead of the file in the source tree
     deviations: Path | None = None
-    backend: str = "auto"  # one of backend.CHOICES
+    backend: str = "auto"  # one of model.BACKENDS
     profile: str | None = None  # which machine the model imitates
     expect: Path | None = None  # what this machine must be able to do
     apart: bool = False  # no test shares its processes with others
@@ -89,6 +89,10 @@ class Run:
             if case.suite in ("sample", "conformance")
             and (settings.gpus is None or case.gpus <= settings.gpus)
         ]
+        # With -k, the plugin knows the selection. The caller of mutants selects, too.
+        whole = settings.results is not None and not settings.expression
+        if whole and (wrong := ctest.incomplete(settings.build, self.cases)):
+            raise UsageError(wrong)
         rows, entries = _data_files(settings)
         self._data = {"requirements.json": rows, "deviations.json": entries}
         self.catalogue = deviations.read_requirements(rows)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from ipclab import backend, ctest, model, probe, supervise
+from ipclab import backend, ctest, model, packed, probe, supervise
 from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
 
@@ -42,7 +42,7 @@ def run(
     chosen = backend.choose(build, cases, choice, profile)
     print(f"on: {probe.first_line(chosen.probe)}\n", flush=True)
     if role is not None:
-        become(case, role, chosen.environment)
+        become(build, case, role, chosen.environment)
     try:
         ended = supervise.run(
             case.command,
@@ -53,7 +53,7 @@ def run(
         )
     except (OSError, IndexError) as error:
         raise HarnessError(
-            f"{case.name}: cannot be started; ci/conformance builds it ({error})"
+            f"{case.name}: cannot be started; {packed.remedy(build)} ({error})"
         ) from None
     print(f"\n{meaning(case, ended)}", flush=True)
     if ended.timed_out or ended.survivors:
@@ -61,7 +61,9 @@ def run(
     return ended.code if ended.code >= 0 else 128 - ended.code
 
 
-def become(case: Case, role: tuple[str, str], environment: dict[str, str]) -> NoReturn:
+def become(
+    build: Path, case: Case, role: tuple[str, str], environment: dict[str, str]
+) -> NoReturn:
     """Replace this process by one role of the lesson."""
     machine = {model.MACHINE: os.environ.get(model.MACHINE) or BY_HAND}
     try:
@@ -72,7 +74,7 @@ def become(case: Case, role: tuple[str, str], environment: dict[str, str]) -> No
         )
     except (OSError, IndexError) as error:
         raise HarnessError(
-            f"{case.name}: cannot be started; ci/conformance builds it ({error})"
+            f"{case.name}: cannot be started; {packed.remedy(build)} ({error})"
         ) from None
 
 

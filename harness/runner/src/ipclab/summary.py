@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ipclab import pages, records
+from ipclab import packed, pages, records
 from ipclab.records import Row
 
 # The words after a count: singular and plural.
@@ -94,9 +94,9 @@ def chapters(table: Sequence[Row]) -> dict[str, list[Row]]:
 def next_step(row: Row) -> str:
     """What to type to learn more about a row that did not pass."""
     test = row.record["test"]
-    again = f"ci/ipclab run -v -k {test.partition('.')[2] or test}"
+    again = f"{packed.command()} run -v -k {test.partition('.')[2] or test}"
     rule = row.record["requirement"]
-    return f"ci/ipclab rules {rule}; {again}" if rule else again
+    return f"{packed.command()} rules {rule}; {again}" if rule else again
 
 
 def _number(count: int, what: str) -> str:

@@ -17,7 +17,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import expect, failures, probe, records, summary
+from ipclab import expect, failures, packed, probe, records, summary
 from ipclab.deviations import DERIVED, UNJUDGED_KINDS
 from ipclab.records import Record, Row
 from ipclab.run import Run
@@ -264,7 +264,8 @@ def _worth_knowing(out: Console, order: list[Row], strict: bool) -> None:
         names = dict.fromkeys(str(row.record["requirement"]) for row in deviating)
         known = f"known deviations of this driver: {', '.join(names)}"
         out.print(Text(known, style=COLOURS["deviates"]))
-        out.print(Text("  why: ci/ipclab rules ROW, or the page", style="dim"))
+        why = f"  why: {packed.command()} rules ROW, or the page"
+        out.print(Text(why, style="dim"))
 
 
 def _every_row(out: Console, order: list[Row]) -> None:

@@ -28,15 +28,6 @@ from ipclab.learn.progress import Folder
 from ipclab.learn.toolbox import Toolbox
 
 LOOK = 0.2  # seconds between two checks of the file that is watched
-ACTIONS = {
-    "next": "hand out the next exercise, or the one you name; check it at each save",
-    "check": "check an exercise once; exit code 0 if it passes",
-    "hint": "one more hint",
-    "solution": "the solutions, if the exercise has passed, or with --show",
-    "reset": "hand an exercise out again; your copy is kept beside it",
-    "list": "all exercises and your progress",
-    "open": "show where the page of the exercise's lesson is; on a desktop, open it",
-}
 KEYS = "h hint   n next   s solution   o page   l list   r run again   q quit"
 ALONE = "self_study"  # the path if the student has chosen none
 

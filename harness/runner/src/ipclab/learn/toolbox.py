@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ipclab import faults, model, supervise
+from ipclab import faults, model, packed, supervise
 from ipclab.errors import HarnessError, UsageError
 from ipclab.faults import Fault
 from ipclab.trace import files, recording
@@ -69,10 +69,7 @@ class Toolbox:
             needed.append(self._build / "model/libcuda.so.1")
         for file in needed:
             if not file.is_file():
-                raise UsageError(
-                    f"{file} is missing; this command builds it: cmake --build {build} "
-                    "--target learn (ci/learn does this, too)"
-                )
+                raise UsageError(f"{file} is missing; {packed.remedy(build, 'learn')}")
         commands: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         self._compile = placed(commands["compile"], self._build)
         self._link = placed(commands["link"], self._build)
