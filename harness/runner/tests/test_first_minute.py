@@ -5,7 +5,6 @@ command builds, and what it says about a build that is moved or not complete."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
