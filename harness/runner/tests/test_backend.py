@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pytest
-
 from conftest import NO_GPU, PROBE, Build, machine
 from ipclab import model
 

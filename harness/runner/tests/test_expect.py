@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from conftest import NO_GPU, PROBE, Build
 from ipclab import expect
 

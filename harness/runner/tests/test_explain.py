@@ -11,7 +11,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from conftest import Build
 from ipclab import explain
 from ipclab.explain import Entry

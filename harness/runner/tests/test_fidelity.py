@@ -8,7 +8,6 @@ import subprocess
 from typing import Any
 
 import pytest
-
 from conftest import PROBE, Build
 
 BAD = "violates(reason='zeros')"

@@ -5,7 +5,6 @@ command builds, and what it says about a build that is moved or not complete."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -13,7 +12,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from conftest import SOURCE, Build
 from ipclab import cli, engines, fleet_cli, packed, rules, summary
 from ipclab.records import Row
@@ -66,7 +64,7 @@ def test_the_sources_have_every_test_with_its_row() -> None:
 
 
 def test_rules_of_a_build_are_those_of_its_source(build: Build) -> None:
-    build.conformance("record()")
+    build.written()
     told = build.ipclab("rules", "--build", "build", "LMEM-01").stdout
     assert "conformance.01_legacy_memory.Suite.Name  not in the last run" in told
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
-
 from conftest import Build
 from ipclab import engines, fingerprint, fleet, manifest, records, results
 from ipclab.errors import HarnessError, UsageError
@@ -397,7 +396,7 @@ def test_mpi_runs_each_node_once(
         import os, subprocess, sys
         words = sys.argv[1:]
         hosts = words[words.index("--host") + 1].split(",")
-        command = words[words.index("-m") - 1:]
+        command = words[words.index("-P") - 1:]
         for host in hosts:
             if host != "c":
                 subprocess.run(command, env={**os.environ, "IPCLAB_NODE": host})

@@ -8,7 +8,6 @@ import shutil
 from typing import Any
 
 import pytest
-
 from conftest import Build
 
 

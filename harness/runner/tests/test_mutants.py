@@ -17,7 +17,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-
 from conftest import NO_GPU, PROBE, Build, machine
 from ipclab import matrix
 
@@ -1104,6 +1103,7 @@ def test_a_damaged_matrix_is_told(
 
 def test_rules_name_what_proves_a_row(model: Build) -> None:
     noticed(model)
+    model.written()
     assert model.run().code == 0
     done = model.ipclab("rules", "--build", "build")
     (line,) = (x for x in done.stdout.splitlines() if x.startswith("LMEM-01"))

@@ -8,7 +8,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-
 from conftest import LINE, Build
 from ipclab import schema
 

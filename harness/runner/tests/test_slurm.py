@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from conftest import PROBE, Build
 
 TOOLS = ("munged", "slurmctld", "slurmd", "sinfo", "srun", "scontrol")

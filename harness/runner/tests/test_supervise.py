@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from conftest import Build
 from ipclab import records, supervise
 from ipclab.ctest import Case

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from conftest import PROBE, Build
 from ipclab import fingerprint, manifest, results
 
