@@ -35,6 +35,17 @@ class Run:
         """A row for each test and lesson."""
         return rows(self.records)
 
+    @functools.cached_property
+    def kills_of(self) -> dict[str, dict[str, str]]:
+        """For each row, the result of each fault in the tests of the row."""
+        found: dict[str, dict[str, str]] = {}
+        for fault in (self.kills or {"faults": []})["faults"]:
+            for cell in fault["cells"]:
+                found.setdefault(cell["row"], {}).setdefault(
+                    fault["name"], str(cell["result"])
+                )
+        return found
+
     @property
     def real(self) -> bool:
         """Says whether the run used a driver, not the reference model."""

@@ -236,7 +236,7 @@ def _noticed(row: str, faults: list[Fault], runs: list[Run]) -> str:
                 [
                     f"`{x.name}`",
                     plain(x.what),
-                    *(_result(y, x.name, row) for y in shown),
+                    *(y.kills_of.get(row, {}).get(x.name, "not run") for y in shown),
                 ]
                 for x in faults
             ),
@@ -244,7 +244,7 @@ def _noticed(row: str, faults: list[Fault], runs: list[Run]) -> str:
         if not shown:
             text += "No recorded machine has a kill matrix yet.\n\n"
     for run in shown:
-        results = [_result(run, x["name"], row) for x in (run.kills or {})["faults"]]
+        results = run.kills_of.get(row, {}).values()
         seen = sum(x in trials.NOTICED for x in results)
         text += (
             f"- On {run.machine} the tests of this rule noticed {seen or 'no'} "
@@ -252,18 +252,6 @@ def _noticed(row: str, faults: list[Fault], runs: list[Run]) -> str:
             f'<a href="machines/{run.name}/{matrix.PAGE}">kill matrix</a>.\n'
         )
     return text + "\n" * bool(shown)
-
-
-def _result(run: Run, fault: str, row: str) -> str:
-    """The result of a fault in the tests of a row, as in the matrix, or 'not run'."""
-    found = [
-        cell["result"]
-        for x in (run.kills or {})["faults"]
-        if x["name"] == fault
-        for cell in x["cells"]
-        if cell["row"] == row
-    ]
-    return str(found[0]) if found else "not run"
 
 
 def origin(row: Row) -> str:

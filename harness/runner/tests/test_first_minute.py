@@ -65,7 +65,7 @@ def test_the_sources_have_every_test_with_its_row() -> None:
 
 
 def test_rules_of_a_build_are_those_of_its_source(build: Build) -> None:
-    build.conformance("record()")
+    build.written()
     told = build.ipclab("rules", "--build", "build", "LMEM-01").stdout
     assert "conformance.01_legacy_memory.Suite.Name  not in the last run" in told
 

@@ -397,7 +397,7 @@ def test_mpi_runs_each_node_once(
         import os, subprocess, sys
         words = sys.argv[1:]
         hosts = words[words.index("--host") + 1].split(",")
-        command = words[words.index("-m") - 1:]
+        command = words[words.index("-P") - 1:]
         for host in hosts:
             if host != "c":
                 subprocess.run(command, env={**os.environ, "IPCLAB_NODE": host})

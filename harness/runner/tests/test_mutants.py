@@ -1104,6 +1104,7 @@ def test_a_damaged_matrix_is_told(
 
 def test_rules_name_what_proves_a_row(model: Build) -> None:
     noticed(model)
+    model.written()
     assert model.run().code == 0
     done = model.ipclab("rules", "--build", "build")
     (line,) = (x for x in done.stdout.splitlines() if x.startswith("LMEM-01"))

@@ -168,16 +168,19 @@ def test_output_that_is_no_text(build: Build) -> None:
 
 
 def test_program_that_is_not_there(build: Build) -> None:
-    build.conformance("record()")
+    gone = build.root / "gone"
+    gone.write_text("#!/bin/sh\n")
+    gone.chmod(0o755)
+    build.sample(f"import os; os.unlink({str(gone)!r})")  # runs first
     build.raw(
-        "add_test(sample.02_gone /nowhere/gone)\n"
+        f"add_test(sample.02_gone {gone})\n"
         "set_tests_properties(sample.02_gone PROPERTIES "
         'LABELS "sample;02_gone;gpu1" TIMEOUT 5)\n'
     )
     outcome = build.run()
-    gone = next(x for x in outcome.records if x["ctest"] == "sample.02_gone")
-    assert gone["verdict"] == "broken"
-    assert "is it built?" in gone["reason"]
+    [record] = (x for x in outcome.records if x["ctest"] == "sample.02_gone")
+    assert record["verdict"] == "broken"
+    assert "is it built?" in record["reason"]
 
 
 def test_unknown_row_fails_the_run(build: Build) -> None:
