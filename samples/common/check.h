@@ -53,13 +53,18 @@ inline void print_role(FILE* out) {
 /// not have it. The runtime finds the address: a program that is linked
 /// with libcuda.so.1 does not start without a driver and cannot skip.
 inline void* driver_entry(const char* name) {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION < 12050  // the runtime chooses the version
+  const cudaError_t code =
+      cudaGetDriverEntryPoint(name, &entry, cudaEnableDefault, &found);
+#else
   int version = 0;  // no driver accepts a version newer than its own
   cudaDriverGetVersion(&version);
   if (version > CUDART_VERSION) version = CUDART_VERSION;
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult found;
   const cudaError_t code = cudaGetDriverEntryPointByVersion(
       name, &entry, version, cudaEnableDefault, &found);
+#endif
   return code == cudaSuccess ? entry : nullptr;
 }
 
