@@ -19,7 +19,6 @@
 #include "harness/scenario/both_apis.h"
 #include "harness/scenario/leaks.h"
 #include "harness/scenario/vmm.h"
-#include "harness/toolkit/newer_runtime.h"
 
 using namespace ipclab;
 
