@@ -45,7 +45,11 @@ find_package(Threads REQUIRED)
 set(CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR})
 # After an installation (the wheel of ci/package) the programs are in ipclab/suite/bin of
 # a site-packages folder. The wheel of the runtime is in the same folder.
-set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../nvidia/cu13/lib")
+if(CUDAToolkit_VERSION VERSION_LESS 13)
+  set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../nvidia/cuda_runtime/lib")
+else()
+  set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../nvidia/cu13/lib")
+endif()
 
 # MPI, for the lessons that can also run as MPI ranks; nothing else needs MPI.
 set(MPI_CXX_SKIP_MPICXX TRUE)

@@ -10,6 +10,8 @@
 
 #include <cstddef>
 
+#include "samples/common/toolkit.h"
+
 #define IPCLAB_NEWER_ATTRIBUTE(name, number) \
   constexpr auto name = static_cast<CUdevice_attribute>(number)
 
@@ -18,18 +20,17 @@
 #define cuGraphAddNode cuGraphAddNode_v2
 #endif
 
+#if CUDA_VERSION < 12040
+using CUgreenCtx = struct CUgreenCtx_st*;
+#endif
+
 #if CUDA_VERSION < 12050
 extern "C" CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context,
-                                      struct CUgreenCtx_st** green);
+                                      CUgreenCtx* green);
 #endif
 
 #if CUDA_VERSION < 12080
 extern "C" CUresult cuStreamGetDevice(CUstream stream, CUdevice* device);
-#endif
-
-#if CUDA_VERSION < 12090
-IPCLAB_NEWER_ATTRIBUTE(
-    CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 141);
 #endif
 
 #if CUDA_VERSION < 13000
@@ -166,8 +167,6 @@ CUresult cuFabricCpyBatchAsync(size_t count, CUDA_FABRIC_COPY_BATCH_OP* list,
 #endif
 #undef IPCLAB_NEWER_ATTRIBUTE
 
-static_assert(CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ==
-              141);
 static_assert(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED == 144);
 static_assert(CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ==
               145);

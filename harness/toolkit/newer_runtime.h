@@ -6,6 +6,8 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include "samples/common/toolkit.h"
+
 /// Has the runtime of this build functions that find a pool by a location?
 constexpr bool kPoolsOfLocations = CUDART_VERSION >= 13000;
 /// Has the toolkit of this build the function that adds a node of any type to a
@@ -15,6 +17,13 @@ constexpr bool kPoolsOfLocations = CUDART_VERSION >= 13000;
 #if CUDART_VERSION >= 12030 && CUDART_VERSION < 13000
 // The form that CUDA 13 declares.
 #define cudaGraphAddNode cudaGraphAddNode_v2
+#endif
+
+#if CUDART_VERSION < 12030
+constexpr auto cudaLaunchAttributeLaunchCompletionEvent =
+    static_cast<cudaLaunchAttributeID>(12);
+// This field of cudaLaunchAttributeValue begins like the older field.
+#define launchCompletionEvent programmaticEvent
 #endif
 
 #if CUDART_VERSION < 12090

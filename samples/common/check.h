@@ -14,6 +14,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "toolkit.h"
+
 /// roles.h sets this name. It is null in a lesson with one process.
 inline const char*& role_name() {
   static const char* name = nullptr;
