@@ -675,7 +675,7 @@ static void right_calls_work(const cudaIpcMemHandle_t& lent, void* own) {
 static void opens_in_a_second_context(const cudaIpcMemHandle_t& lent) {
   CUcontext first = nullptr, second = nullptr;
   CALL(DRIVER(cuCtxGetCurrent)(&first));
-  CALL(DRIVER(cuCtxCreate)(&second, nullptr, 0, 0));
+  CALL(create_context(&second, 0));
   void* pointer = nullptr;
   EXPECT_TRUE(is_told_once("cudaIpcOpenMemHandle in a second context",
                            NOTED(cudaIpcOpenMemHandle(&pointer, lent, kLazy))));

@@ -56,7 +56,7 @@ class SecondContext {
   SecondContext() {
     CUdevice device = 0;
     CALL(DRIVER(cuDeviceGet)(&device, 0));
-    CALL(DRIVER(cuCtxCreate)(&context_, nullptr, 0, device));
+    CALL(create_context(&context_, device));
   }
   SecondContext(const SecondContext&) = delete;
   ~SecondContext() {
@@ -346,7 +346,7 @@ TEST(ContextsAndApis, TheRuntimeOpensInTheCurrentContext) {
               const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
               CALL(cudaSetDevice(0));
               CUcontext own = nullptr;
-              CALL(DRIVER(cuCtxCreate)(&own, nullptr, 0, 1));
+              CALL(create_context(&own, 1));
               for (const Api api : kApis) {
                 SCOPED_TRACE(kNames[api]);
                 void* const pointer = open_by(api, handle);

@@ -249,7 +249,7 @@ static void in_a_second_context(const std::function<void(cudaStream_t)>& body) {
   CUcontext second = nullptr;
   CUdevice device = 0;
   CALL(DRIVER(cuDeviceGet)(&device, 0));
-  CALL(DRIVER(cuCtxCreate)(&second, nullptr, 0, device));
+  CALL(create_context(&second, device));
   {
     const Stream stream;
     body(stream);

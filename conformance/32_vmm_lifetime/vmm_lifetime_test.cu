@@ -257,7 +257,7 @@ static void expect_set_arrives(const Mapping& mapping) {
 // A context that is newer than the access to the memory can also use it.
 static void expect_reads_in_newer_context(const Mapping& mapping) {
   CUcontext newer = nullptr;
-  CALL(DRIVER(cuCtxCreate)(&newer, nullptr, 0, 0));  // now it is current
+  CALL(create_context(&newer, 0));  // now it is current
   EXPECT_TRUE(copy_reads(mapping, pattern("exporter"))) << "in a newer context";
   EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")))
       << "in a newer context";
@@ -296,7 +296,7 @@ TEST(VmmLifetime, AnImportBelongsToNoContext) {
     const Descriptor descriptor = me.receive_descriptor("descriptor");
     CALL(cudaSetDevice(0));  // makes the primary context
     CUcontext other = nullptr;
-    CALL(DRIVER(cuCtxCreate)(&other, nullptr, 0, 0));
+    CALL(create_context(&other, 0));
     const Chunk chunk = Chunk::import(descriptor);
     const Mapping mapping(chunk, granule());
     const Reservation reserved(granule());

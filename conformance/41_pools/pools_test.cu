@@ -94,7 +94,7 @@ int64_t told(cudaMemPool_t pool, int which) {
 // A second context on GPU 0. It is current while this object exists.
 class SecondContext {
  public:
-  SecondContext() { CALL(DRIVER(cuCtxCreate)(&context_, nullptr, 0, 0)); }
+  SecondContext() { CALL(create_context(&context_, 0)); }
   SecondContext(const SecondContext&) = delete;
   ~SecondContext() {
     DRIVER(cuCtxDestroy)(context_);
@@ -214,9 +214,12 @@ TEST(Pools, ANamedPoolServesOneCall) {
       };
       EXPECT_SUCCESS(api.device_set_mem_pool(0, first));
       expect_own(first);
-      EXPECT_SUCCESS(api.mem_set_mem_pool({cudaMemLocationTypeDevice, 0},
-                                          cudaMemAllocationTypePinned, second));
-      expect_own(second);
+      if (kPoolsOfLocations) {
+        EXPECT_SUCCESS(
+            api.mem_set_mem_pool({cudaMemLocationTypeDevice, 0},
+                                 cudaMemAllocationTypePinned, second));
+        expect_own(second);
+      }
       EXPECT_SUCCESS(api.device_set_mem_pool(0, default_pool()));
     });
   });
@@ -322,10 +325,12 @@ TEST(Pools, APoolOfTheHostIsNeverCurrentOnAGpu) {
     EXPECT_REFUSED(DriverApi::device_set_mem_pool(0, host),
                    CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(current_pool(), default_pool());
-    EXPECT_REFUSED(
-        api.mem_set_mem_pool(here, cudaMemAllocationTypePinned, host),
-        api.kInvalidValue);
-    EXPECT_EQ(current_pool(), default_pool());
+    if (kPoolsOfLocations) {
+      EXPECT_REFUSED(
+          api.mem_set_mem_pool(here, cudaMemAllocationTypePinned, host),
+          api.kInvalidValue);
+      EXPECT_EQ(current_pool(), default_pool());
+    }
     EXPECT_TRUE(context_is_usable());
     expect_from(default_pool(), allocated(api, kBytes));
     EXPECT_TRUE(kernel_reads(older, pattern("older")));
@@ -357,6 +362,7 @@ static void destroys_the_current(Api api) {
   EXPECT_TRUE(kernel_reads(older, pattern("older")));
   EXPECT_TRUE(copy_reads(older, pattern("older")));
 
+  if (!kPoolsOfLocations) return;
   Pool by_place;
   EXPECT_SUCCESS(api.mem_set_mem_pool({cudaMemLocationTypeDevice, 0},
                                       cudaMemAllocationTypePinned, by_place));
@@ -840,6 +846,8 @@ TEST(Pools, APlaceAndAKindOfMemoryNameAPool) {
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
   scenario.role("asker", [](Role& me) {
+    if (!kPoolsOfLocations)
+      return me.not_applicable(not_in_this_build("cudaMemGetMemPool", "13.0"));
     by_both_apis([&](auto api) { asks_for_pools_by_place(me, api); });
   });
   scenario.run(20s);
@@ -879,7 +887,11 @@ TEST(Pools, APlaceNamesThePoolOfItsGpu) {
     EXPECT_EQ(current_pool(1), on_1);
     EXPECT_TRUE(context_is_usable());
   };
-  scenario.role("asker", [=](Role&) { by_both_apis(asks_for_both_gpus); });
+  scenario.role("asker", [=](Role& me) {
+    if (!kPoolsOfLocations)
+      return me.not_applicable(not_in_this_build("cudaMemGetMemPool", "13.0"));
+    by_both_apis(asks_for_both_gpus);
+  });
   scenario.run(20s);
 }
 

@@ -774,7 +774,7 @@ TEST(ReusePolicies, MemoryOutlivesItsContext) {
     };
     const uint64_t before = used(preset);
     CUcontext context = nullptr;
-    CALL(DRIVER(cuCtxCreate)(&context, nullptr, 0, 0));  // now it is current
+    CALL(create_context(&context, 0));  // now it is current
     AsyncBuffer of_pool = allocated(api, pool, kBytes);
     AsyncBuffer of_preset = allocated(api, kBytes);
     EXPECT_SUCCESS(synchronize_context());

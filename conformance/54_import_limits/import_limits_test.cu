@@ -193,6 +193,7 @@ TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
         EXPECT_REFUSED(DriverApi::device_set_mem_pool(0, pool),
                        CUDA_ERROR_INVALID_VALUE);
         by_both_apis([&](auto api) {
+          if (!kPoolsOfLocations) return;
           EXPECT_CODE(api.kInvalidValue,
                       api.mem_set_mem_pool({cudaMemLocationTypeDevice, 0},
                                            cudaMemAllocationTypePinned, pool));

@@ -685,7 +685,7 @@ TEST(ImporterDies, AnImporterResetsItsDevice) {
               SharedEvent of_primary(event);
               const Stream stream;
               CUcontext own = nullptr;
-              CALL(DRIVER(cuCtxCreate)(&own, nullptr, 0, 0));
+              CALL(create_context(&own, 0));
               leaves_all_open(me, handle, event, "end of a context");
               EXPECT_SUCCESS(DRIVER(cuCtxDestroy)(own));
               CALL(cudaSetDevice(0));
@@ -723,7 +723,7 @@ TEST(ImporterDies, AResetInAnotherContextEndsNothingOfTheDriver) {
               const DeviceBuffer of_primary(kBytes);
               of_primary.fill(pattern("primary"));
               CUcontext own = nullptr;
-              CALL(DRIVER(cuCtxCreate)(&own, nullptr, 0, 0));
+              CALL(create_context(&own, 0));
               Sentinel<void*> opened;
               EXPECT_SUCCESS(DriverApi::ipc_open_mem_handle(
                   opened.out(), me.receive<Handle>("handle")));
@@ -841,7 +841,7 @@ TEST(ImporterDies, AResetBeginsNoNewIds) {
             CALL(cudaDeviceReset());
             allocate_three();
             CUcontext second = nullptr;
-            CALL(DRIVER(cuCtxCreate)(&second, nullptr, 0, 0));
+            CALL(create_context(&second, 0));
             allocate_three();
             CALL(DRIVER(cuCtxDestroy)(second));
             CALL(cudaSetDevice(0));
@@ -859,7 +859,7 @@ static void ends_a_context_with_memory() {
   const size_t before = free_memory();
   CUcontext own = nullptr;
   CUdeviceptr memory = 0;
-  CALL(DRIVER(cuCtxCreate)(&own, nullptr, 0, 0));
+  CALL(create_context(&own, 0));
   CALL(DRIVER(cuMemAlloc)(&memory, kLarge));
   CALL(DRIVER(cuCtxDestroy)(own));
   CALL(cudaSetDevice(0));

@@ -15,7 +15,7 @@ endif()
 include(CheckLanguage)
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
-  message(FATAL_ERROR "no nvcc: run ci/setup, or put the nvcc of a CUDA Toolkit 13 on PATH "
+  message(FATAL_ERROR "no nvcc: run ci/setup, or put the nvcc of a CUDA Toolkit 12 or 13 on PATH "
                       "(or set CUDACXX to it)")
 endif()
 
@@ -34,7 +34,10 @@ set(code "--generate-code=arch=compute_75,code=[${code}]")
 # Programs use the shared runtime, because the reference model must be able to replace it.
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 enable_language(CUDA)
-find_package(CUDAToolkit 13 REQUIRED)
+find_package(CUDAToolkit REQUIRED)
+if(CUDAToolkit_VERSION VERSION_LESS 12)
+  message(FATAL_ERROR "CUDA ${CUDAToolkit_VERSION} is too old: run ci/setup, or put the nvcc of CUDA 12.0 or newer on PATH")
+endif()
 find_file(IPCLAB_CUDA_HEADER cuda.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
 find_package(Threads REQUIRED)
 # The loader does not always search the toolkit's folder. It searches LD_LIBRARY_PATH,
@@ -42,7 +45,11 @@ find_package(Threads REQUIRED)
 set(CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR})
 # After an installation (the wheel of ci/package) the programs are in ipclab/suite/bin of
 # a site-packages folder. The wheel of the runtime is in the same folder.
-set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../nvidia/cu13/lib")
+if(CUDAToolkit_VERSION VERSION_LESS 13)
+  set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../nvidia/cuda_runtime/lib")
+else()
+  set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../nvidia/cu13/lib")
+endif()
 
 # MPI, for the lessons that can also run as MPI ranks; nothing else needs MPI.
 set(MPI_CXX_SKIP_MPICXX TRUE)

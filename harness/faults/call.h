@@ -15,6 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "harness/toolkit/newer.h"
+#include "harness/toolkit/newer_runtime.h"
+
 namespace ipclab::faults {
 
 /// Which API a function belongs to.

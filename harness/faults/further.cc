@@ -750,11 +750,11 @@ int process_dies(Call& call) {
 
 int shared_pool_without_limit(Call& call) {
   const auto* const wanted = call.at<const cudaMemPoolProps*>(1);
-  if (wanted == nullptr || wanted->maxSize == 0 ||
+  if (wanted == nullptr || max_size(*wanted) == 0 ||
       wanted->handleTypes == cudaMemHandleTypeNone)
     return call.proceed();
   auto props = *wanted;
-  props.maxSize = 0;
+  max_size(props) = 0;
   call.at<const cudaMemPoolProps*>(1) = &props;
   const int code = call.proceed();
   call.at<const cudaMemPoolProps*>(1) = wanted;

@@ -46,6 +46,10 @@ Function* of_name(const char* name) {
 void hand_out(const char* name, int version, void** entry) {
   if (entry == nullptr || *entry == nullptr) return;
   if (version / 1000 < CUDA_VERSION / 1000) return;
+  if (std::strcmp(name, "cuGetProcAddress") == 0) {
+    *entry = reinterpret_cast<void*>(&cuGetProcAddress_v2);
+    return;
+  }
   Function* const function = of_name(name);
   if (function == nullptr || *entry == function->wrapper) return;
   function->real = *entry;
@@ -53,7 +57,8 @@ void hand_out(const char* name, int version, void** entry) {
 }
 
 const char* library_of(Face face) {
-  return face == Face::kDriver ? "libcuda.so.1" : "libcudart.so.13";
+  if (face == Face::kDriver) return "libcuda.so.1";
+  return CUDART_VERSION < 13000 ? "libcudart.so.12" : "libcudart.so.13";
 }
 
 }  // namespace
@@ -115,18 +120,24 @@ bool is_of_cuda(const void* caller) {
 }
 
 void* resolve_driver(const char* name) {
-  static const auto entry =
-      reinterpret_cast<decltype(&cudaGetDriverEntryPointByVersion)>(
-          next(Face::kRuntime, "cudaGetDriverEntryPointByVersion"));
-  constexpr unsigned kNewest = 13050;  // for harness/toolkit/newer.h
-  if (entry == nullptr) return nullptr;
-  for (const unsigned version : {unsigned{CUDART_VERSION}, kNewest}) {
+  using ByVersion =
+      cudaError_t(const char*, void**, unsigned, unsigned long long,
+                  cudaDriverEntryPointQueryResult*);
+  static const auto entry = reinterpret_cast<ByVersion*>(
+      next(Face::kRuntime, "cudaGetDriverEntryPointByVersion"));
+  // A runtime before CUDA 12.5 does not have that function.
+  static const auto get = reinterpret_cast<decltype(&cuGetProcAddress_v2)>(
+      next(Face::kDriver, "cuGetProcAddress_v2"));
+  constexpr int kNewest = 13050;  // for harness/toolkit/newer.h
+  for (const int version : {int{CUDART_VERSION}, kNewest}) {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result;
-    if (entry(name, &found, version, cudaEnableDefault, &result) ==
-            cudaSuccess &&
-        found != nullptr)
-      return found;
+    if (entry != nullptr)
+      entry(name, &found, static_cast<unsigned>(version), cudaEnableDefault,
+            &result);
+    else if (get != nullptr)
+      get(name, &found, version, CU_GET_PROC_ADDRESS_DEFAULT, nullptr);
+    if (found != nullptr) return found;
   }
   return nullptr;
 }

@@ -364,9 +364,9 @@ int pool_of_location_cached(Call& call) {
 
 int maxsize_rounded_down(Call& call) {
   auto props = *call.at<const cudaMemPoolProps*>(1);
-  if (props.maxSize < kGranule || props.maxSize % kGranule == 0)
+  if (max_size(props) < kGranule || max_size(props) % kGranule == 0)
     return call.proceed();
-  props.maxSize -= props.maxSize % kGranule;
+  max_size(props) -= max_size(props) % kGranule;
   call.at<const cudaMemPoolProps*>(1) = &props;
   call.fired();
   return call.proceed();
@@ -375,7 +375,7 @@ int maxsize_rounded_down(Call& call) {
 int maxsize_not_of_current_pool(Call& call) {
   const int code = noted_pools(call);
   if (code != cudaErrorMemoryAllocation || !call.is("cudaMallocAsync") ||
-      own_pools.get(current_pool()).maxSize == 0)
+      max_size(own_pools.get(current_pool())) == 0)
     return code;
   if (call.is_runtime()) cudaGetLastError();
   return allocated_from(default_pool(), call);

@@ -839,12 +839,12 @@ int trim_of_import_is_own(Call& call) {
 // All pools with a maximal size share one budget.
 int maximal_size_for_all(Call& call) {
   if (!call.is("cudaMallocFromPoolAsync")) return noted_pools(call);
-  const auto most = own_pools.get(call.at<cudaMemPool_t>(2)).maxSize;
+  const auto most = max_size(own_pools.get(call.at<cudaMemPool_t>(2)));
   size_t used = call.at<size_t>(1);
   bool others = false;
   for (const auto& each : blocks.all()) {
     const cudaMemPool_t pool = each.second.pool;
-    if (own_pools.get(pool).maxSize == 0) continue;
+    if (max_size(own_pools.get(pool)) == 0) continue;
     used += each.second.bytes;
     others = others || pool != call.at<cudaMemPool_t>(2);
   }
@@ -1631,9 +1631,9 @@ int trim_of_import_takes_access(Call& call) {
 
 int private_pool_without_limit(Call& call) {
   cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
-  if (wanted.maxSize == 0 || wanted.handleTypes != cudaMemHandleTypeNone)
+  if (max_size(wanted) == 0 || wanted.handleTypes != cudaMemHandleTypeNone)
     return call.proceed();
-  wanted.maxSize = 0;
+  max_size(wanted) = 0;
   call.at<const cudaMemPoolProps*>(1) = &wanted;
   call.fired();
   return call.proceed();
@@ -1718,7 +1718,7 @@ int limits_a_part(Call& call) {
   static Table<void*, Piece> pieces;
   if (call.is("cudaMemPoolCreate")) {
     cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
-    const size_t limit = std::exchange(wanted.maxSize, 0);
+    const size_t limit = std::exchange(max_size(wanted), 0);
     call.at<const cudaMemPoolProps*>(1) = &wanted;
     const int code = call.proceed();
     if (code != kSuccess) return code;

@@ -176,8 +176,8 @@ int host_id_looked_at(Call& call) {
 
 int maximum_ignored(Call& call) {
   cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
-  if (wanted.maxSize == 0) return call.proceed();
-  wanted.maxSize = 0;
+  if (max_size(wanted) == 0) return call.proceed();
+  max_size(wanted) = 0;
   call.at<const cudaMemPoolProps*>(1) = &wanted;
   call.fired();
   return call.proceed();
@@ -192,7 +192,7 @@ int maximum_counts_freed(Call& call) {
     return made;
   }
   const cudaMemPool_t pool = call.at<cudaMemPool_t>(2);
-  const size_t most = own_pools.get(pool, cudaMemPoolProps{}).maxSize;
+  const size_t most = max_size(own_pools.get(pool, cudaMemPoolProps{}));
   const size_t bytes = given.get(pool) + call.at<size_t>(1);
   const int code = call.proceed();
   if (code != kSuccess) return code;
@@ -1279,8 +1279,8 @@ int threshold_of_32_bits(Call& call) {
 
 int maximum_of_32_bits(Call& call) {
   cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
-  if (wanted.maxSize <= UINT32_MAX) return call.proceed();
-  wanted.maxSize = static_cast<uint32_t>(wanted.maxSize);
+  if (max_size(wanted) <= UINT32_MAX) return call.proceed();
+  max_size(wanted) = static_cast<uint32_t>(max_size(wanted));
   call.at<const cudaMemPoolProps*>(1) = &wanted;
   call.fired();
   return call.proceed();
@@ -1300,7 +1300,7 @@ int maximum_refused_as_value(Call& call) {
   if (call.is("cudaMemPoolCreate")) return noted_pools(call);
   const int code = call.proceed();
   return code == cudaErrorMemoryAllocation &&
-                 own_pools.get(call.at<cudaMemPool_t>(2)).maxSize != 0
+                 max_size(own_pools.get(call.at<cudaMemPool_t>(2))) != 0
              ? refused(call)
              : code;
 }
@@ -1317,7 +1317,7 @@ int maximum_counts_refused(Call& call) {
   }
   const auto pool = call.at<cudaMemPool_t>(2);
   const size_t bytes = call.at<size_t>(1);
-  const size_t most = own_pools.get(pool).maxSize;
+  const size_t most = max_size(own_pools.get(pool));
   if (most != 0 && lent_by(pool) + beyond.get(pool) + bytes > most &&
       lent_by(pool) + bytes <= most)
     return refused(call, cudaErrorMemoryAllocation);

@@ -762,8 +762,8 @@ int maximum_of_each_allocation(Call& call) {
   static Table<cudaMemPool_t, size_t> most;
   if (call.is("cudaMemPoolCreate")) {
     cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
-    const size_t size = wanted.maxSize;
-    wanted.maxSize = 0;
+    const size_t size = max_size(wanted);
+    max_size(wanted) = 0;
     call.at<const cudaMemPoolProps*>(1) = &wanted;
     const int code = call.proceed();
     if (code == kSuccess) most.put(*call.at<cudaMemPool_t*>(0), size);

@@ -158,7 +158,7 @@ int full_size_refused(Call& call) {
   const auto pool = call.is("cudaMallocFromPoolAsync")
                         ? call.at<cudaMemPool_t>(2)
                         : current_pool();
-  const size_t most = own_pools.get(pool).maxSize;
+  const size_t most = max_size(own_pools.get(pool));
   return most != 0 && call.at<size_t>(1) == most
              ? refused(call, cudaErrorMemoryAllocation)
              : noted_pools(call);

@@ -3,8 +3,6 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "call.h"
-#include "harness/toolkit/newer.h"
-#include "harness/toolkit/newer_runtime.h"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 

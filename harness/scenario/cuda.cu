@@ -263,6 +263,12 @@ bool observe_check(Role& me, const std::string& what,
   return good;
 }
 
+std::string not_in_this_build(const char* function, const char* version) {
+  return "built with CUDA " + std::to_string(CUDART_VERSION / 1000) + "." +
+         std::to_string(CUDART_VERSION % 1000 / 10) + "; " + function +
+         " came with CUDA " + version;
+}
+
 CUresult synchronize_context() {
   static const auto function = reinterpret_cast<decltype(&cuCtxSynchronize)>(
       dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuCtxSynchronize"));

@@ -21,6 +21,8 @@
 
 #include "harness/scenario/capabilities.h"
 #include "harness/scenario/scenario.h"
+#include "harness/toolkit/newer.h"
+#include "harness/toolkit/newer_runtime.h"
 #include "samples/common/check.h"
 
 namespace ipclab {
@@ -86,6 +88,10 @@ Outcome outcome_of(Code code, const std::vector<Code>& documented);
 
 /// Judges that an outcome is a refusal with a documented code.
 void expect_documented(const Outcome& outcome, const std::string& what);
+
+/// Why a test does not apply if the toolkit of this build is too old: the
+/// toolkit lacks `function`, which came with CUDA `version`.
+std::string not_in_this_build(const char* function, const char* version);
 
 /// Calls cuCtxSynchronize by the name that the library exports. Programs that
 /// ask cuGetProcAddress of CUDA 13 get another version, which takes an

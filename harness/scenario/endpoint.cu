@@ -7,7 +7,7 @@
 namespace ipclab {
 namespace {
 
-constexpr unsigned kCuda135 = 13050;
+constexpr int kCuda135 = 13050;
 constexpr auto kFabricHandle = CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC;
 
 // Makes another device the current device as long as this object exists.
@@ -27,14 +27,8 @@ class OtherDevice {
 }  // namespace
 
 void* newer_entry(const char* name) {
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult found;
-  if (cudaGetDriverEntryPointByVersion(
-          name, &entry, kCuda135, cudaEnableDefault, &found) != cudaSuccess ||
-      found != cudaDriverEntryPointSuccess) {
-    cudaGetLastError();
-    return nullptr;
-  }
+  void* const entry = driver_entry(name, kCuda135);
+  cudaGetLastError();
   return entry;
 }
 

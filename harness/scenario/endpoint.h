@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "harness/scenario/vmm.h"
-#include "harness/toolkit/newer.h"
 
 namespace ipclab {
 

@@ -26,7 +26,7 @@ cudaMemPoolProps pool_properties(cudaMemAllocationHandleType types,
   wanted.allocType = cudaMemAllocationTypePinned;
   wanted.handleTypes = types;
   wanted.location = {cudaMemLocationTypeDevice, device};
-  wanted.maxSize = max_size;
+  ::max_size(wanted) = max_size;
   return wanted;
 }
 

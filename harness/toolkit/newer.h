@@ -1,5 +1,5 @@
-// Declarations from cuda.h of CUDA 13.5 that the suite needs, for a build with
-// an older toolkit: a program that was built with CUDA 13.0 may look up these
+// Declarations from cuda.h of CUDA 12.1 to 13.5 that the suite needs, for a
+// build with an older toolkit, from CUDA 12.0 on: a program may look up these
 // functions by name in a newer driver. With a toolkit that has the functions,
 // this header declares nothing. The assertions below hold for this header and
 // for the toolkit.
@@ -10,9 +10,46 @@
 
 #include <cstddef>
 
-#if CUDA_VERSION < 13050
+#include "samples/common/toolkit.h"
+
 #define IPCLAB_NEWER_ATTRIBUTE(name, number) \
   constexpr auto name = static_cast<CUdevice_attribute>(number)
+
+#if CUDA_VERSION >= 12030 && CUDA_VERSION < 13000
+// A look-up by name returns this form, which CUDA 13 also declares.
+#define cuGraphAddNode cuGraphAddNode_v2
+#endif
+
+#if CUDA_VERSION < 12040
+using CUgreenCtx = struct CUgreenCtx_st*;
+#endif
+
+#if CUDA_VERSION < 12050
+extern "C" CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context,
+                                      CUgreenCtx* green);
+#endif
+
+#if CUDA_VERSION < 12080
+extern "C" CUresult cuStreamGetDevice(CUstream stream, CUdevice* device);
+#endif
+
+#if CUDA_VERSION < 13000
+IPCLAB_NEWER_ATTRIBUTE(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED, 144);
+IPCLAB_NEWER_ATTRIBUTE(
+    CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 145);
+constexpr auto CU_MEM_ALLOCATION_TYPE_MANAGED =
+    static_cast<CUmemAllocationType>(2);
+extern "C" {
+CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* place,
+                                CUmemAllocationType type);
+CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* place,
+                         CUmemAllocationType type);
+CUresult cuMemSetMemPool(CUmemLocation* place, CUmemAllocationType type,
+                         CUmemoryPool pool);
+}
+#endif
+
+#if CUDA_VERSION < 13050
 IPCLAB_NEWER_ATTRIBUTE(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_SUPPORTED,
                        153);
 IPCLAB_NEWER_ATTRIBUTE(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED,
@@ -22,7 +59,6 @@ IPCLAB_NEWER_ATTRIBUTE(
     156);
 IPCLAB_NEWER_ATTRIBUTE(
     CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_SUPPORTED_HANDLE_TYPES, 158);
-#undef IPCLAB_NEWER_ATTRIBUTE
 
 // Cliques of a fabric (CUDA 13.4).
 enum CUcliqueType {
@@ -129,7 +165,12 @@ CUresult cuFabricCpyBatchAsync(size_t count, CUDA_FABRIC_COPY_BATCH_OP* list,
                                unsigned long long flags, CUstream stream);
 }
 #endif
+#undef IPCLAB_NEWER_ATTRIBUTE
 
+static_assert(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED == 144);
+static_assert(CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ==
+              145);
+static_assert(CU_MEM_ALLOCATION_TYPE_MANAGED == 2);
 static_assert(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_SUPPORTED == 153);
 static_assert(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED == 154);
 static_assert(

@@ -48,7 +48,7 @@ bool is_refused_in_second_context(const cudaIpcMemHandle_t& handle) {
   CUdevice device = 0;
   CUcontext second = nullptr;
   CU_CHECK(DRIVER(cuDeviceGet)(&device, 0));
-  CU_CHECK(DRIVER(cuCtxCreate)(&second, nullptr, 0, device));
+  CU_CHECK(create_context(&second, device));
 
   void* data = nullptr;  // cuCtxCreate made the second context current
   const cudaError_t code = cudaIpcOpenMemHandle(

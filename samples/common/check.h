@@ -14,6 +14,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "toolkit.h"
+
 /// roles.h sets this name. It is null in a lesson with one process.
 inline const char*& role_name() {
   static const char* name = nullptr;
@@ -49,18 +51,34 @@ inline void print_role(FILE* out) {
   std::exit(EXIT_FAILURE);
 }
 
-/// Returns the address of a driver function, or null if the driver does
-/// not have it. The runtime finds the address: a program that is linked
-/// with libcuda.so.1 does not start without a driver and cannot skip.
-inline void* driver_entry(const char* name) {
-  int version = 0;  // no driver accepts a version newer than its own
-  cudaDriverGetVersion(&version);
-  if (version > CUDART_VERSION) version = CUDART_VERSION;
+/// Returns the address of a driver function in the form of a version of
+/// CUDA, or null if the driver does not have it. The runtime finds the
+/// address: a program that is linked with libcuda.so.1 does not start
+/// without a driver and cannot skip.
+inline void* driver_entry(const char* name,
+                          int version = CUDART_VERSION) {
+  int newest = 0;  // no driver accepts a version newer than its own
+  cudaDriverGetVersion(&newest);
+  if (version > newest) version = newest;
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found;
-  const cudaError_t code = cudaGetDriverEntryPointByVersion(
-      name, &entry, version, cudaEnableDefault, &found);
-  return code == cudaSuccess ? entry : nullptr;
+#if CUDART_VERSION >= 12050
+  const bool good =
+      cudaGetDriverEntryPointByVersion(name, &entry, version,
+                                       cudaEnableDefault,
+                                       &found) == cudaSuccess;
+#else  // this runtime finds only the form of its own version
+  void* get = nullptr;
+  const bool good =
+      cudaGetDriverEntryPoint("cuGetProcAddress", &get,
+                              cudaEnableDefault,
+                              &found) == cudaSuccess &&
+      get != nullptr &&
+      reinterpret_cast<decltype(&cuGetProcAddress)>(get)(
+          name, &entry, version, CU_GET_PROC_ADDRESS_DEFAULT,
+          nullptr) == CUDA_SUCCESS;
+#endif
+  return good ? entry : nullptr;
 }
 
 /// Returns a driver function. Ends the process if there is none.
@@ -77,6 +95,14 @@ Function driver_function(const char* name) {
 
 /// DRIVER(cuMemCreate)(&handle, ...) calls a driver API function.
 #define DRIVER(function) driver_function<decltype(&function)>(#function)
+
+/// Makes a context and makes it current. Each version of CUDA has its
+/// own form of cuCtxCreate; all drivers have the form of CUDA 3.2.
+inline CUresult create_context(CUcontext* context, CUdevice device) {
+  using Create = CUresult (*)(CUcontext*, unsigned, CUdevice);
+  return reinterpret_cast<Create>(driver_entry("cuCtxCreate", 3020))(
+      context, 0, device);
+}
 
 /// Returns the name of a driver code, its text if `describe`, or "?".
 inline const char* driver_error(CUresult code, bool describe = false) {

@@ -16,7 +16,7 @@ inline cudaMemPool_t create_pool(
   wanted.allocType = cudaMemAllocationTypePinned;
   wanted.location = {cudaMemLocationTypeDevice, device};
   wanted.handleTypes = type;
-  wanted.maxSize = max_bytes;
+  max_size(wanted) = max_bytes;
   cudaMemPool_t pool = nullptr;
   CUDA_CHECK(cudaMemPoolCreate(&pool, &wanted));
   return pool;

@@ -27,8 +27,7 @@ void opens_in_two_contexts(Channel& channel, bool wrong) {
   void* data = open_handle(handle);
   if (wrong) {
     CUcontext other = nullptr;
-    CUctxCreateParams none{};
-    CU_CHECK(DRIVER(cuCtxCreate)(&other, &none, 0, 0));
+    CU_CHECK(create_context(&other, 0));
     CUdeviceptr again = 0;
     CUipcMemHandle bytes;
     std::memcpy(&bytes, &handle, sizeof bytes);
