@@ -109,6 +109,18 @@ bool endpoint_attribute(int attribute, int* value) {
   }
 }
 
+// Attributes are numbered in the order in which they came: how many the driver
+// knows, which is CU_DEVICE_ATTRIBUTE_MAX of its version of cuda.h.
+int attributes_of_driver() {
+  const int driver = profile().driver_version;
+  return driver >= 13000   ? static_cast<int>(CU_DEVICE_ATTRIBUTE_MAX)
+         : driver >= 12080 ? 144
+         : driver >= 12050 ? 136
+         : driver >= 12020 ? 135
+         : driver >= 12010 ? 133
+                           : 130;
+}
+
 }  // namespace
 
 CUresult device_attribute(int* value, int attribute, int gpu) {
@@ -117,7 +129,7 @@ CUresult device_attribute(int* value, int attribute, int gpu) {
       endpoint_attribute(attribute, value)) {
     return CUDA_SUCCESS;
   }
-  if (attribute < 1 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) {
+  if (attribute < 1 || attribute >= attributes_of_driver()) {
     *value = 0;
     return CUDA_ERROR_INVALID_VALUE;
   }

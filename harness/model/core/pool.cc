@@ -18,6 +18,11 @@ namespace {
 
 // For pools, the model's host has one NUMA node.
 bool exists(CUmemLocation location) {
+  constexpr int kKnowsHostLocations = 12020;
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE &&
+      profile().driver_version < kKnowsHostLocations) {
+    return false;
+  }
   switch (location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
       return is_device(location.id);
@@ -167,8 +172,10 @@ CUresult check_pool_properties(const CUmemPoolProps& wanted) {
   switch (wanted.allocType) {
     case CU_MEM_ALLOCATION_TYPE_PINNED:
       break;
-    case CU_MEM_ALLOCATION_TYPE_MANAGED:
-      if (shared) return CUDA_ERROR_INVALID_VALUE;
+    case CU_MEM_ALLOCATION_TYPE_MANAGED:  // came with CUDA 13.0
+      if (shared || profile().driver_version < 13000) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
       if (wanted.location.type == CU_MEM_LOCATION_TYPE_NONE) {
         return CUDA_SUCCESS;
       }

@@ -13,7 +13,10 @@ namespace {
 
 constexpr int kCuda13 = 13000;
 constexpr int kCuda135 = 13050;
-constexpr int kCuda12 = 12080;
+constexpr int kCuda120 = 12000;
+constexpr int kCuda122 = 12020;
+constexpr int kCuda124 = 12040;
+constexpr int kCuda128 = 12080;
 constexpr int kBuilt = 0;  // the runtime has the version of its headers
 
 constexpr int kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -52,8 +55,14 @@ constexpr Profile kProfiles[] = {
      "a GPU without the stream-ordered allocator and virtual memory management"},
     {"newer-runtime",1, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13,  kCuda135, 16,
      "a runtime of CUDA 13.5 with a driver of CUDA 13.0"},
-    {"old-driver",   1, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda12,  kBuilt,   16,
-     "a driver that is older than the runtime"},
+    {"driver-525",   2, true,  8, true,  true,  false, true, kDescriptor, true, kDescriptor, false, false, false, kCuda120, kBuilt,  16,
+     "two GPUs with a driver of CUDA 12.0"},
+    {"driver-535",   2, true,  8, true,  true,  false, true, kDescriptor, true, kDescriptor, false, false, false, kCuda122, kBuilt,  16,
+     "two GPUs with a driver of CUDA 12.2"},
+    {"driver-550",   2, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda124, kBuilt,   16,
+     "two GPUs with a driver of CUDA 12.4"},
+    {"driver-570",   2, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda128, kBuilt,   16,
+     "two GPUs with a driver of CUDA 12.8"},
 };
 // clang-format on
 

@@ -9,6 +9,7 @@
 #include "core/device.h"
 #include "core/module.h"
 #include "core/stream.h"
+#include "newer_names.h"
 
 /// The library exports the functions of the driver API and nothing else.
 #define IPCLAB_DRIVER_API extern "C" __attribute__((visibility("default")))

@@ -34,72 +34,44 @@ const Error* find_error(CUresult code) {
   return nullptr;
 }
 
-// Functions whose newest form does not have the highest suffix, or that
-// programs may request in an older form. `version` is the first CUDA version
-// with the symbol.
-struct Version {
+// One form of a function: the name that programs request, the first version of
+// CUDA with this form, and its symbol. The newest form comes first.
+struct Form {
   const char* name;
   int version;
   const char* symbol;
 };
-constexpr Version kVersions[] = {
-    {"cuCtxCreate", 12050, "cuCtxCreate_v4"},
-    {"cuCtxCreate", 11040, "cuCtxCreate_v3"},
-    {"cuCtxCreate", 3020, "cuCtxCreate_v2"},
-    {"cuCtxGetDevice", 13000, "cuCtxGetDevice_v2"},
-    {"cuCtxGetDevice", 2000, "cuCtxGetDevice"},
-    {"cuCtxSynchronize", 13000, "cuCtxSynchronize_v2"},
-    {"cuCtxSynchronize", 2000, "cuCtxSynchronize"},
+constexpr Form kForms[] = {
+    // The one form whose name is not the name of the function with a suffix.
     {"cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags"},
-    {"cuGraphInstantiate", 11000, "cuGraphInstantiate_v2"},
-    {"cuStreamGetCtx", 12050, "cuStreamGetCtx_v2"},
-    {"cuStreamGetCtx", 9020, "cuStreamGetCtx"},
-    {"cuDeviceGetUuid", 9020, "cuDeviceGetUuid_v2"},
+#define IPCLAB_ENTRY(name, version, symbol) {name, version, symbol},
+#include "entry_points.inc"
+#undef IPCLAB_ENTRY
 };
 
-// Functions that the drivers of some profiles do not have: the beginning of
-// their names, and the first CUDA version with them. A model that is built with
-// a newer toolkit exports all of them; those that it does not implement return
-// "not supported".
+// The functions that toolkit/newer.h declares: the beginning of their names,
+// and the first CUDA version with them.
 struct Newer {
   const char* names;
   int version;
 };
 constexpr Newer kNewer[] = {
-    {"cuGraphExecGetId", 13010},
-    {"cuGraphGetId", 13010},
-    {"cuGraphNodeGetContainingGraph", 13010},
-    {"cuGraphNodeGetLocalId", 13010},
-    {"cuGraphNodeGetToolsId", 13010},
-    {"cuStreamBeginCaptureToCig", 13010},
-    {"cuStreamEndCaptureToCig", 13010},
-    {"cuStreamGetDevResource", 13010},
-    {"cuCoredumpDeregister", 13020},
-    {"cuCoredumpRegister", 13020},
-    {"cuFuncGetParamCount", 13020},
-    {"cuGraphNodeGetParams", 13020},
-    {"cuKernelGetParamCount", 13020},
-    {"cuMemcpy3DWithAttributesAsync", 13020},
-    {"cuMemcpyWithAttributesAsync", 13020},
     {"cuLogicalEndpoint", 13030},
-    {"cuStreamBeginRecaptureToGraph", 13030},
-    {"cuCheckpointOperationComplete", 13040},
     {"cuDeviceGetFabricClusterUuid", 13040},
     {"cuDeviceGetClique", 13040},
-    {"cuMemGetLocationInfo", 13040},
     {"cuFabricCpyBatchAsync", 13050},
-    {"cuTensorMapSetAllocationClass", 13050},
 };
 
-// Is a function of this name newer than the driver that the model simulates, or
-// than the version that the program requests?
-bool is_too_new(const std::string& name, int version) {
-  for (const Newer& newer : kNewer) {
-    if (name.rfind(newer.names, 0) == 0) {
-      return std::min(version, profile().driver_version) < newer.version;
-    }
+// The first version of CUDA with a symbol that kForms does not find by its
+// name.
+int version_of(const std::string& symbol) {
+  for (const Form& form : kForms) {
+    if (symbol == form.symbol) return form.version;
   }
-  return false;
+  for (const Newer& newer : kNewer) {
+    if (symbol.rfind(newer.names, 0) == 0) return newer.version;
+  }
+  return 0;
 }
 
 void* own_symbol(const std::string& name) {
@@ -112,21 +84,28 @@ void* own_symbol(const std::string& name) {
   return self == nullptr ? nullptr : dlsym(self, name.c_str());
 }
 
-// The function that has a base name in a version of CUDA; null if there is
-// none.
-void* entry_point(const std::string& name, int version) {
-  if (is_too_new(name, version)) return nullptr;
+// The function that has a name in a version of CUDA; null if there is none.
+void* entry_point(const std::string& name, int version,
+                  CUdriverProcAddressQueryResult* status) {
+  const int driver = profile().driver_version;
+  const int newest = std::min(version, driver);
+  *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   bool listed = false;
-  for (const Version& candidate : kVersions) {
-    if (name != candidate.name) continue;
+  void* found = nullptr;
+  for (const Form& form : kForms) {
+    if (name != form.name) continue;
     listed = true;
-    if (version >= candidate.version) return own_symbol(candidate.symbol);
+    if (form.version <= newest) {
+      found = own_symbol(form.symbol);
+      break;
+    }
+    if (form.version <= driver) {
+      *status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+    }
   }
-  if (listed) return nullptr;
-  for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
-    if (void* found = own_symbol(name + suffix)) return found;
-  }
-  return nullptr;
+  if (!listed && version_of(name) <= newest) found = own_symbol(name);
+  if (found != nullptr) *status = CU_GET_PROC_ADDRESS_SUCCESS;
+  return found;
 }
 
 }  // namespace
@@ -165,11 +144,9 @@ cuGetProcAddress_v2(const char* name, void** function, int version,
     if (status != nullptr) *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     return CUDA_ERROR_NOT_FOUND;
   }
-  *function = entry_point(name, version);
-  if (status != nullptr) {
-    *status = *function != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS
-                                   : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-  }
+  CUdriverProcAddressQueryResult found;
+  *function = entry_point(name, version, &found);
+  if (status != nullptr) *status = found;
   return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 

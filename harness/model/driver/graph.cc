@@ -422,3 +422,53 @@ IPCLAB_DRIVER_API CUresult cuGraphExecDestroy(CUgraphExec executable) {
   if (CUresult error = enter()) return error;
   return graph_destroy(executable);
 }
+
+// Forms of older versions, which programs of CUDA 12 call.
+namespace {
+// The older parameters are the first members of the newer ones.
+CUDA_KERNEL_NODE_PARAMS newer(const CUDA_KERNEL_NODE_PARAMS_v1& older) {
+  CUDA_KERNEL_NODE_PARAMS same{};
+  std::memcpy(&same, &older, sizeof older);
+  return same;
+}
+}  // namespace
+
+#undef cuGraphAddKernelNode
+IPCLAB_DRIVER_API CUresult
+cuGraphAddKernelNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
+                     size_t count, const CUDA_KERNEL_NODE_PARAMS_v1* wanted) {
+  if (wanted == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUDA_KERNEL_NODE_PARAMS same = newer(*wanted);
+  return cuGraphAddKernelNode_v2(node, graph, after, count, &same);
+}
+
+#undef cuGraphExecKernelNodeSetParams
+IPCLAB_DRIVER_API CUresult
+cuGraphExecKernelNodeSetParams(CUgraphExec executable, CUgraphNode node,
+                               const CUDA_KERNEL_NODE_PARAMS_v1* wanted) {
+  if (wanted == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUDA_KERNEL_NODE_PARAMS same = newer(*wanted);
+  return cuGraphExecKernelNodeSetParams_v2(executable, node, &same);
+}
+
+#undef cuGraphAddDependencies
+IPCLAB_DRIVER_API CUresult cuGraphAddDependencies(CUgraph graph,
+                                                  const CUgraphNode* from,
+                                                  const CUgraphNode* to,
+                                                  size_t count) {
+  return cuGraphAddDependencies_v2(graph, from, to, nullptr, count);
+}
+
+// This form came with CUDA 12.2, so newer.cc has the name without the prefix.
+IPCLAB_DRIVER_API CUresult ipclab_cuGraphAddNode(CUgraphNode* node,
+                                                 CUgraph graph,
+                                                 const CUgraphNode* after,
+                                                 size_t count,
+                                                 CUgraphNodeParams* wanted) {
+  return cuGraphAddNode_v2(node, graph, after, nullptr, count, wanted);
+}
+
+#undef cuStreamBeginCapture
+IPCLAB_DRIVER_API CUresult cuStreamBeginCapture(CUstream stream) {
+  return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}

@@ -196,3 +196,27 @@ IPCLAB_DRIVER_API CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size,
                            advice == CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
   return no_location ? CUDA_SUCCESS : check_location(location);
 }
+
+// Forms of older versions, which programs of CUDA 12 call.
+namespace {
+CUmemLocation location_of(CUdevice device) {
+  CUmemLocation location{};
+  location.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST
+                                          : CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = device == CU_DEVICE_CPU ? 0 : device;
+  return location;
+}
+}  // namespace
+
+#undef cuMemPrefetchAsync
+IPCLAB_DRIVER_API CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t size,
+                                              CUdevice device,
+                                              CUstream stream) {
+  return cuMemPrefetchAsync_v2(address, size, location_of(device), 0, stream);
+}
+
+#undef cuMemAdvise
+IPCLAB_DRIVER_API CUresult cuMemAdvise(CUdeviceptr address, size_t size,
+                                       CUmem_advise advice, CUdevice device) {
+  return cuMemAdvise_v2(address, size, advice, location_of(device));
+}

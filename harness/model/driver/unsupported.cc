@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/log.h"
+#include "newer_names.h"
 
 #define IPCLAB_UNSUPPORTED(name)                                       \
   extern "C" __attribute__((weak, visibility("default"))) int name() { \

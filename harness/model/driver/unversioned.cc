@@ -2,6 +2,8 @@
 // The driver API: function names without the version that cuda.h adds. Programs
 // use these names if they look up a function themselves. On a 64-bit host, the
 // first version has the same arguments as the second version.
+#include "newer_names.h"
+
 #if defined(__x86_64__)
 #define IPCLAB_JUMP(to) "jmp " to "@PLT"
 #elif defined(__aarch64__)
@@ -10,9 +12,12 @@
 #error "no jump instruction is known for this processor"
 #endif
 
+#define IPCLAB_TEXT(name) #name
+#define IPCLAB_TEXT_OF(name) IPCLAB_TEXT(name)
 #define IPCLAB_UNVERSIONED(name)                                        \
   __asm__(".text\n.globl " #name "\n.type " #name ", @function\n" #name \
-          ":\n" IPCLAB_JUMP(#name "_v2") "\n.size " #name ", .-" #name)
+          ":\n" IPCLAB_JUMP(IPCLAB_TEXT_OF(name##_v2)) "\n.size " #name \
+                                                       ", .-" #name)
 
 // clang-format off
 IPCLAB_UNVERSIONED(cuCtxCreate);
@@ -25,6 +30,9 @@ IPCLAB_UNVERSIONED(cuDevicePrimaryCtxSetFlags);
 IPCLAB_UNVERSIONED(cuDeviceTotalMem);
 IPCLAB_UNVERSIONED(cuEventDestroy);
 IPCLAB_UNVERSIONED(cuEventElapsedTime);
+IPCLAB_UNVERSIONED(cuLinkAddData);
+IPCLAB_UNVERSIONED(cuLinkAddFile);
+IPCLAB_UNVERSIONED(cuLinkCreate);
 IPCLAB_UNVERSIONED(cuMemAlloc);
 IPCLAB_UNVERSIONED(cuMemAllocHost);
 IPCLAB_UNVERSIONED(cuMemAllocPitch);

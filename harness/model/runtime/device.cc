@@ -45,8 +45,8 @@ IPCLAB_RUNTIME_API cudaError_t cudaDeviceGetAttribute(int* value,
       value, static_cast<CUdevice_attribute>(attribute), device));
 }
 
-IPCLAB_RUNTIME_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p,
-                                                       int device) {
+cudaError_t ipclab::runtime::device_properties(DeviceProperties* p,
+                                               int device) {
   if (cudaError_t error = start()) return error;
   if (p == nullptr) return remember(cudaErrorInvalidValue);
   std::memset(p, 0, sizeof *p);
@@ -115,15 +115,28 @@ IPCLAB_RUNTIME_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p,
   p->memoryPoolSupportedHandleTypes =
       get(cudaDevAttrMemoryPoolSupportedHandleTypes);
   p->ipcEventSupported = get(cudaDevAttrIpcEventSupport);
+#if IPCLAB_CUDART == 12
+  p->clockRate = get(cudaDevAttrClockRate);
+  p->deviceOverlap = get(cudaDevAttrGpuOverlap);
+  p->memoryClockRate = get(cudaDevAttrMemoryClockRate);
+  p->singleToDoublePrecisionPerfRatio =
+      get(cudaDevAttrSingleToDoublePrecisionPerfRatio);
+#else
   p->deviceNumaId = get(cudaDevAttrNumaId);
+#endif
   return cudaSuccess;
 }
 
-// Programs that were compiled with older headers call the function by this
-// name.
-IPCLAB_RUNTIME_API cudaError_t cudaGetDeviceProperties_v2(cudaDeviceProp* p,
+#if IPCLAB_CUDART != 12
+IPCLAB_RUNTIME_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p,
+                                                       int device) {
+  return device_properties(p, device);
+}
+#endif
+
+IPCLAB_RUNTIME_API cudaError_t cudaGetDeviceProperties_v2(DeviceProperties* p,
                                                           int device) {
-  return cudaGetDeviceProperties(p, device);
+  return device_properties(p, device);
 }
 
 IPCLAB_RUNTIME_API cudaError_t cudaChooseDevice(int* device,

@@ -2,6 +2,7 @@
 // The runtime API: names of errors, versions and entry points of the driver.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <string>
 
 #include "runtime/runtime.h"
@@ -73,6 +74,9 @@ IPCLAB_RUNTIME_API cudaError_t cudaGetDriverEntryPointByVersion(
 IPCLAB_RUNTIME_API cudaError_t cudaGetDriverEntryPoint(
     const char* name, void** function, unsigned long long flags,
     cudaDriverEntryPointQueryResult* status) {
-  return cudaGetDriverEntryPointByVersion(name, function, CUDART_VERSION, flags,
-                                          status);
+  int driver = 0;
+  cuDriverGetVersion(&driver);
+  return cudaGetDriverEntryPointByVersion(
+      name, function, std::min(ipclab::runtime::version(), driver), flags,
+      status);
 }

@@ -157,9 +157,16 @@ IPCLAB_RUNTIME_API cudaError_t cudaGraphAddMemFreeNode(
       node, graph, after, count, reinterpret_cast<CUdeviceptr>(pointer)));
 }
 
-IPCLAB_RUNTIME_API cudaError_t cudaGraphAddNode(
-    cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
-    const cudaGraphEdgeData* edges, size_t count, cudaGraphNodeParams* wanted) {
+// cuGraphAddNode of CUDA 12.2.
+extern "C" CUresult ipclab_old_cuGraphAddNode(
+    CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
+    CUgraphNodeParams* wanted) __asm__("cuGraphAddNode");
+
+cudaError_t ipclab::runtime::add_node(cudaGraphNode_t* node, cudaGraph_t graph,
+                                      const cudaGraphNode_t* after,
+                                      size_t count, cudaGraphNodeParams* wanted,
+                                      bool edges,
+                                      const cudaGraphEdgeData* data) {
   IPCLAB_BIND();
   if (wanted == nullptr) return remember(cudaErrorInvalidValue);
   CUgraphNodeParams same{};  // has the same layout, but for kernels and copies
@@ -182,13 +189,21 @@ IPCLAB_RUNTIME_API cudaError_t cudaGraphAddNode(
   } else {
     std::memcpy(&same, wanted, sizeof same);
   }
-  const CUresult code = cuGraphAddNode(
-      node, graph, after, reinterpret_cast<const CUgraphEdgeData*>(edges),
-      count, &same);
+  const CUresult code =
+      edges ? cuGraphAddNode(node, graph, after,
+                             reinterpret_cast<const CUgraphEdgeData*>(data),
+                             count, &same)
+            : ipclab_old_cuGraphAddNode(node, graph, after, count, &same);
   if (wanted->type == cudaGraphNodeTypeMemAlloc) {
     wanted->alloc.dptr = reinterpret_cast<void*>(same.alloc.dptr);
   }
   return remember(code);
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphAddNode(
+    cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
+    const cudaGraphEdgeData* edges, size_t count, cudaGraphNodeParams* wanted) {
+  return add_node(node, graph, after, count, wanted, true, edges);
 }
 
 IPCLAB_RUNTIME_API cudaError_t cudaDeviceGetGraphMemAttribute(

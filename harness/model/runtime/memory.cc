@@ -139,7 +139,7 @@ IPCLAB_RUNTIME_API cudaError_t cudaPointerGetAttributes(
     cudaPointerAttributes* attributes, const void* pointer) {
   IPCLAB_BIND();
   if (attributes == nullptr) return remember(cudaErrorInvalidValue);
-  std::memset(attributes, 0, sizeof *attributes);
+  std::memset(static_cast<void*>(attributes), 0, kPointerAttributesBytes);
   unsigned type = 0;
   unsigned managed = 0;
   int ordinal = cudaInvalidDeviceId;

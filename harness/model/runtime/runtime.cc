@@ -47,7 +47,7 @@ cudaError_t remember(cudaError_t error) {
 
 int version() {
   const int wanted = model::profile().runtime_version;
-  return wanted != 0 ? wanted : CUDART_VERSION;
+  return wanted / 1000 == kBuiltVersion / 1000 ? wanted : kBuiltVersion;
 }
 
 cudaError_t start() {

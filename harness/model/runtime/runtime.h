@@ -7,6 +7,18 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+
+#if IPCLAB_CUDART == 12
+#include "runtime/major12.h"
+#else
+namespace ipclab::runtime {
+using DeviceProperties = cudaDeviceProp;
+constexpr size_t kPointerAttributesBytes = sizeof(cudaPointerAttributes);
+constexpr int kBuiltVersion = CUDART_VERSION;
+}  // namespace ipclab::runtime
+#endif
+
 #define IPCLAB_RUNTIME_API extern "C" __attribute__((visibility("default")))
 
 namespace ipclab::runtime {
@@ -27,13 +39,24 @@ cudaError_t start();
 cudaError_t bind();
 
 /// The answer of cudaRuntimeGetVersion: the version that the profile names,
-/// otherwise the version of the headers.
+/// if it is one of this library's major version, otherwise the version of the
+/// headers, or 12.9 for libcudart.so.12.
 int version();
 
 /// The device that this thread uses.
 int current_device();
 cudaError_t set_device(int device);
 cudaError_t reset_device();
+
+/// What cudaGetDeviceProperties does.
+cudaError_t device_properties(DeviceProperties* properties, int device);
+
+/// What cudaGraphAddNode does. `edges` says which form of the driver's function
+/// it calls: the newer form has an argument for the edges.
+cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph,
+                     const cudaGraphNode_t* after, size_t count,
+                     cudaGraphNodeParams* wanted, bool edges,
+                     const cudaGraphEdgeData* data = nullptr);
 
 /// Translates a copy of a cuboid into the driver's form. Returns
 /// cudaErrorNotSupported for arrays.

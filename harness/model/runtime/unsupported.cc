@@ -17,4 +17,8 @@ extern "C" int ipclab_runtime_refuse(const char* name, std::atomic<bool>* said);
     return ipclab_runtime_refuse(#name, &said);                        \
   }
 
+#if IPCLAB_CUDART == 12
+#include "runtime12_unsupported.inc"
+#else
 #include "runtime_unsupported.inc"
+#endif

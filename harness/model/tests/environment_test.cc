@@ -76,7 +76,7 @@ TEST(Profile, EachOneIsWhatItsRowSays) {
     EXPECT_EQ(seen.create_event, row.create_event);
     EXPECT_STREQ(seen.name, "ipclab reference model");
   }
-  EXPECT_EQ(describe({{"IPCLAB_PROFILE", "old-driver"}}).start,
+  EXPECT_EQ(describe({{"IPCLAB_PROFILE", "driver-570"}}).start,
             cudaErrorInsufficientDriver);
 }
 

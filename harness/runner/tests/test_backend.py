@@ -69,7 +69,7 @@ def test_each_run_has_a_simulated_machine_of_its_own(
 def test_a_profile_without_gpus_is_the_model_all_the_same(build: Build) -> None:
     machine(build, PROBE, backend="none", gpus=[])
     build.sample("print('SKIP: old driver'); sys.exit(77)")
-    assert build.run("--profile", "old-driver").only["backend"] == "model"
+    assert build.run("--profile", "driver-570").only["backend"] == "model"
 
 
 def test_cuda_alone_can_be_asked_for(build: Build) -> None:

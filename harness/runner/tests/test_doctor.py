@@ -538,7 +538,7 @@ def model(build: Build) -> Build:
         ("tegra", {"imex": "blocks", "tegra": "blocks", "attempts": "blocks"}),
         ("no-ipc", {"imex": "blocks", "offered": "blocks"}),
         ("no-pools", {"imex": "blocks", "offered": "blocks"}),
-        ("old-driver", {"gpu": "blocks", "driver": "blocks"}),
+        ("driver-570", {"gpu": "blocks", "driver": "blocks"}),
     ],
 )
 def test_a_profile(model: Build, profile: str, expected: dict[str, str]) -> None:

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runtime API of CUDA 12: functions that CUDA 13 does not have, or has with
+// other arguments. The headers of CUDA 13 declare some of these names with
+// their new arguments, so each function here has another name in C++.
+#include <cstring>
+
+#include "runtime/runtime.h"
+
+using namespace ipclab::runtime;
+
+#define IPCLAB_OLD_API(name, ...)                            \
+  extern "C" __attribute__((visibility("default")))          \
+  cudaError_t ipclab_old_##name(__VA_ARGS__) __asm__(#name); \
+  cudaError_t ipclab_old_##name(__VA_ARGS__)
+
+// The forms of the driver that are as old as these functions.
+extern "C" {
+CUresult ipclab_old_cuGraphAddDependencies(
+    CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+    size_t count) __asm__("cuGraphAddDependencies");
+CUresult ipclab_old_cuMemAdvise(CUdeviceptr address, size_t size,
+                                CUmem_advise advice,
+                                CUdevice device) __asm__("cuMemAdvise");
+CUresult ipclab_old_cuMemPrefetchAsync(
+    CUdeviceptr address, size_t size, CUdevice device,
+    CUstream stream) __asm__("cuMemPrefetchAsync");
+}
+
+// The structure of CUDA 11 is the first part of the structure of CUDA 12.
+IPCLAB_OLD_API(cudaGetDeviceProperties, void* properties, int device) {
+  constexpr size_t kBytes = offsetof(DeviceProperties, hostRegisterSupported);
+  static_assert(kBytes == 728);
+  if (properties == nullptr) return remember(cudaErrorInvalidValue);
+  DeviceProperties newer;
+  if (cudaError_t error = device_properties(&newer, device)) return error;
+  std::memcpy(properties, &newer, kBytes);
+  return cudaSuccess;
+}
+
+IPCLAB_OLD_API(cudaEventElapsedTime_v2, float* milliseconds, cudaEvent_t start,
+               cudaEvent_t end) {
+  IPCLAB_BIND();
+  return remember(cuEventElapsedTime_v2(milliseconds, start, end));
+}
+
+IPCLAB_OLD_API(cudaMemAdvise, const void* pointer, size_t size,
+               cudaMemoryAdvise advice, int device) {
+  IPCLAB_BIND();
+  return remember(
+      ipclab_old_cuMemAdvise(reinterpret_cast<CUdeviceptr>(pointer), size,
+                             static_cast<CUmem_advise>(advice), device));
+}
+
+IPCLAB_OLD_API(cudaMemPrefetchAsync, const void* pointer, size_t size,
+               int device, cudaStream_t stream) {
+  IPCLAB_BIND();
+  return remember(ipclab_old_cuMemPrefetchAsync(
+      reinterpret_cast<CUdeviceptr>(pointer), size, device, stream));
+}
+
+IPCLAB_OLD_API(cudaGraphAddDependencies, cudaGraph_t graph,
+               const cudaGraphNode_t* from, const cudaGraphNode_t* to,
+               size_t count) {
+  IPCLAB_BIND();
+  return remember(ipclab_old_cuGraphAddDependencies(graph, from, to, count));
+}
+
+IPCLAB_OLD_API(cudaGraphAddNode, cudaGraphNode_t* node, cudaGraph_t graph,
+               const cudaGraphNode_t* after, size_t count,
+               cudaGraphNodeParams* wanted) {
+  return add_node(node, graph, after, count, wanted, false);
+}
+
+// These names come from CUDA 1 to 3.
+IPCLAB_OLD_API(cudaThreadExit) { return cudaDeviceReset(); }
+
+IPCLAB_OLD_API(cudaThreadSynchronize) { return cudaDeviceSynchronize(); }
+
+IPCLAB_OLD_API(cudaThreadSetLimit, cudaLimit limit, size_t value) {
+  return cudaDeviceSetLimit(limit, value);
+}
+
+IPCLAB_OLD_API(cudaThreadGetLimit, size_t* value, cudaLimit limit) {
+  return cudaDeviceGetLimit(value, limit);
+}
+
+IPCLAB_OLD_API(cudaThreadSetCacheConfig, cudaFuncCache config) {
+  return cudaDeviceSetCacheConfig(config);
+}
+
+IPCLAB_OLD_API(cudaThreadGetCacheConfig, cudaFuncCache* config) {
+  return cudaDeviceGetCacheConfig(config);
+}
+
+// Every GPU since compute capability 1.3 has doubles.
+IPCLAB_OLD_API(cudaSetDoubleForDevice, double*) { return bind(); }
+
+IPCLAB_OLD_API(cudaSetDoubleForHost, double*) { return bind(); }
