@@ -19,7 +19,7 @@ die() {
 # Is the version $1 at least $2?
 at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]; }
 
-# Puts onto PATH what ci/setup has installed, and a CUDA Toolkit 13 or newer: the toolkit
+# Puts onto PATH what ci/setup has installed, and a CUDA Toolkit 12.0 or newer: the toolkit
 # on PATH, the toolkit in the usual folder, or the toolkit from the wheels. (If ci/setup
 # has installed CMake, the machine has no CMake or an old CMake.)
 use_tools() {
@@ -29,7 +29,7 @@ use_tools() {
     [[ -d $folder ]] && PATH=$folder:$PATH
   done
   for nvcc in "$(command -v nvcc)" /usr/local/cuda/bin/nvcc "$top"/.venv/lib/python3*/site-packages/nvidia/cu13/bin/nvcc; do
-    if (($(nvcc_release "$nvcc") >= 13)); then
+    if (($(nvcc_release "$nvcc") >= 12)); then
       PATH=$(dirname "$nvcc"):$PATH
       break
     fi

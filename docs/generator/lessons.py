@@ -50,8 +50,8 @@ def facts(top: Path, lesson: Lesson, rows: int) -> str:
     run = f"`{command}`"
     if lesson["toolkit"]:
         need += f", CUDA Toolkit {lesson['toolkit']} and a driver that knows it"
-        command += " --build build/newest"
-        run = f"`ci/newest -k {lesson['lesson']}` once, to build it, then `{command}`"
+        command += " --build build/13.5"
+        run = f"`ci/toolkit 13.5 -k {lesson['lesson']}` once, to build it, then `{command}`"
     if lesson["profile"] != "one-gpu":
         run += (
             " or, on a machine that the model simulates, "

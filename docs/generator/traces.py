@@ -207,7 +207,7 @@ def record(lesson: Mapping[str, Any], build: Path, into: Path) -> str:
     name = lesson["lesson"]
     program = build / "samples" / name / name.partition("_")[2]
     if not program.exists():
-        raise Missing(f"{name}: there is no {program}: build it: ci/newest")
+        raise Missing(f"{name}: there is no {program}: build it: ci/toolkit 13.5")
     gpu = _gpus()
     with tempfile.TemporaryDirectory(prefix="ipclab-trace-") as temporary:
         attempts = [["--backend", "cuda"]] if gpu else []

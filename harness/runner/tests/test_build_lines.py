@@ -1,7 +1,7 @@
 """How a lesson is built with the line of its header, and what a lesson says if its
 toolkit or its driver is too old. test_try_it.py builds all lessons.
 
-If ci/newest has installed the newest toolkit and this machine has no driver, these
+If ci/toolkit has installed the newest toolkit and this machine has no driver, these
 tests use the nvcc of that toolkit. On a machine with a driver they do not use it,
 because the driver may be too old for it. The build of all lessons by CMake uses the
 oldest toolkit.
@@ -121,7 +121,7 @@ def test_with_an_older_driver_a_lesson_says_which_it_needs(
     lesson: str, tmp_path: Path
 ) -> None:
     if not has_toolkit(lesson, with_nvcc()):
-        pytest.skip(f"no nvcc of CUDA {toolkit(lesson)} here: ci/setup --newest")
+        pytest.skip(f"no nvcc of CUDA {toolkit(lesson)} here: ci/setup --toolkit 13.5")
     program = tmp_path / "a.out"
     build(lesson, program, with_nvcc())
     folder = Path(os.environ["IPCLAB_MODEL"])

@@ -145,7 +145,7 @@ def programs(
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_the_lesson_prints_what_its_page_shows(lesson: str, programs: Programs) -> None:
     if (built := programs.get(lesson)) is None:
-        pytest.skip(f"no nvcc of CUDA {toolkit(lesson)} here: ci/setup --newest")
+        pytest.skip(f"no nvcc of CUDA {toolkit(lesson)} here: ci/setup --toolkit 13.5")
     number = {"IPCLAB_CHANGE": str(len(changes(lesson)))}
     ran = test_build_lines.run(built.result(), number)
     if ran.returncode == 77:  # this machine cannot run the lesson, which must say why
@@ -180,7 +180,7 @@ def test_what_the_page_promises_happens(
     lesson: str, number: int, programs: Programs
 ) -> None:
     if (built := programs.get(lesson)) is None:
-        pytest.skip(f"no nvcc of CUDA {toolkit(lesson)} here: ci/setup --newest")
+        pytest.skip(f"no nvcc of CUDA {toolkit(lesson)} here: ci/setup --toolkit 13.5")
     change = changes(lesson)[number]
     code, printed = run(lesson, built.result(), number)
     if code == 77 and "IPCLAB_MODEL" not in os.environ:
