@@ -50,13 +50,20 @@ int version() {
   return wanted / 1000 == kBuiltVersion / 1000 ? wanted : kBuiltVersion;
 }
 
+namespace {
+bool is_driver_too_old() {
+  static const bool answer = [] {
+    int driver = 0;
+    cuDriverGetVersion(&driver);
+    return driver / 1000 < version() / 1000;
+  }();
+  return answer;
+}
+}  // namespace
+
 cudaError_t start() {
-  int driver = 0;
-  cuDriverGetVersion(&driver);
-  if (driver / 1000 < version() / 1000) {
-    return remember(cudaErrorInsufficientDriver);
-  }
-  return remember(cuInit(0));
+  return remember(is_driver_too_old() ? cudaErrorInsufficientDriver
+                                      : static_cast<cudaError_t>(cuInit(0)));
 }
 
 namespace {
@@ -80,6 +87,7 @@ CUresult state_of_context() {
 }  // namespace
 
 cudaError_t bind() {
+  if (is_driver_too_old()) return remember(cudaErrorInsufficientDriver);
   CUcontext context = nullptr;
   const CUresult current = cuCtxGetCurrent(&context);
   if (current == CUDA_ERROR_NOT_INITIALIZED) {

@@ -529,6 +529,24 @@ def model(build: Build) -> Build:
 
 
 @pytest.mark.parametrize(
+    ("backend", "driver", "version", "found", "programs"),
+    [
+        ("cuda", "580.65.06", 13000, "driver R580, CUDA 13.0", "12 and 13"),
+        ("cuda", "550.54.15", 12040, "driver R550, CUDA 12.4", "11 and 12"),
+        ("model", None, 12000, "driver CUDA 12.0", "11 and 12"),
+    ],
+)
+def test_the_drivers_branch_and_its_programs(
+    backend: str, driver: str | None, version: int, found: str, programs: str
+) -> None:
+    facts = {"backend": backend, "driver": driver, "driver_version": version}
+    told = verdicts(changed({"probe": facts}))["driver"].found
+    assert told == (
+        f"{found}, runtime CUDA 13.0; the driver runs programs of CUDA {programs}"
+    )
+
+
+@pytest.mark.parametrize(
     ("profile", "expected"),
     [
         ("two-gpus", {"imex": "blocks"}),

@@ -89,8 +89,8 @@ int main() {
 
   int count = 1024;
   void* arguments[] = {&in, &count};
-  CHECK(cudaLaunchCooperativeKernel(two_phases, dim3(4), dim3(256), arguments,
-                                    0, nullptr));
+  CHECK(cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(two_phases),
+                                    dim3(4), dim3(256), arguments, 0, nullptr));
   CHECK(
       cudaMemcpy(host.data(), in, count * sizeof(int), cudaMemcpyDeviceToHost));
   for (int i = 0; i < count; ++i) {

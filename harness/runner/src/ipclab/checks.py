@@ -150,7 +150,7 @@ def _what_to_do(reason: str) -> str:
 def _driver(m: Machine) -> Verdict:
     driver = int(m.probe.get("driver_version") or 0)
     runtime = int(m.probe.get("runtime_version") or 0)
-    found = f"driver {_cuda(driver)}, runtime {_cuda(runtime)}"
+    found = f"driver {_branch(m)}{_cuda(driver)}, runtime {_cuda(runtime)}"
     if driver == 0:
         return blocks(
             found,
@@ -159,6 +159,7 @@ def _driver(m: Machine) -> Verdict:
             "install the driver; for a container, install it on the host, and start "
             "the container with --gpus all",
         )
+    found += f"; the driver runs {_programs(driver)}"
     if driver >= runtime:
         return fine(found)
     advice = (
@@ -176,8 +177,25 @@ def _driver(m: Machine) -> Verdict:
         found,
         TRANSPORTS,
         "the driver is older than the runtime: the runtime's first call fails",
-        advice,
+        f"{advice}; or use programs of CUDA {driver // 1000}",
     )
+
+
+def _branch(m: Machine) -> str:
+    """The name of NVIDIA's branch, such as 'R580, '; '' on the model."""
+    known = "" if m.probe["backend"] == "model" else str(m.probe.get("driver") or "")
+    return f"R{known.split('.')[0]}, " if known else ""
+
+
+def _programs(driver: int) -> str:
+    """Which programs a driver runs.
+
+    It runs the programs of all older versions of CUDA, and those of newer minor
+    versions as far as they call nothing that is newer than the driver (CUDA
+    Compatibility).
+    """
+    major = driver // 1000
+    return f"programs of CUDA {major - 1} and {major}"
 
 
 def _cuda(version: int) -> str:

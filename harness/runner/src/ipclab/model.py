@@ -17,7 +17,8 @@ from ipclab.errors import UsageError
 
 MACHINE = "IPCLAB_MODEL_MACHINE"  # harness/model/README.md
 BACKENDS = ("auto", "cuda", "model")  # what a command may run on
-RUNTIME, DRIVER, COMPILER = "libcudart.so.13", "libcuda.so.1", "libnvrtc.so.13"
+RUNTIMES = ("libcudart.so.13", "libcudart.so.12")
+DRIVER, COMPILER = "libcuda.so.1", "libnvrtc.so.13"
 
 
 def folder(build: Path) -> Path:
@@ -26,7 +27,7 @@ def folder(build: Path) -> Path:
     Raises UsageError if they are not there.
     """
     path = (build / "model").resolve()
-    if not (path / RUNTIME).is_file():
+    if not (path / RUNTIMES[0]).is_file():
         raise UsageError(
             f"{path}: no reference model here; build it with: cmake --build {build}"
         )
@@ -55,13 +56,14 @@ def for_program(libraries: Path, program: str, profile: str | None) -> dict[str,
 
     These are the variables of `environment()`, with the folders of NVML and NVRTC. If
     the program would find another runtime (an RPATH), or loads CUDA only later (a
-    script), LD_PRELOAD names the model's runtime and NVRTC.
+    script), LD_PRELOAD names the model's runtimes and NVRTC.
     """
     variables = environment(libraries, profile)
     if (libraries / "nvml").is_dir():
         variables["LD_LIBRARY_PATH"] += f":{libraries / 'nvml'}"
     loads = _loads(program, libraries, {**os.environ, **variables})
-    early = [] if loads else [libraries / RUNTIME]
+    runtimes = [libraries / x for x in RUNTIMES if (libraries / x).is_file()]
+    early = [] if loads else runtimes
     compiler = libraries / "nvrtc" / COMPILER
     if compiler.is_file():
         path = variables["LD_LIBRARY_PATH"]
@@ -126,6 +128,6 @@ def _loads(program: str, libraries: Path, variables: dict[str, str]) -> bool:
         ).stdout
     except OSError:
         return False
-    names = "|".join(re.escape(name) for name in (RUNTIME, DRIVER))
+    names = "|".join(re.escape(name) for name in (*RUNTIMES, DRIVER))
     found = re.findall(rf"(?:{names}) => (\S+)", listed)
     return bool(found) and all(libraries in Path(x).resolve().parents for x in found)
