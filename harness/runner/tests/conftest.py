@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from ipclab.cli import main
 
 if TYPE_CHECKING:

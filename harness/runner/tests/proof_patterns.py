@@ -34,6 +34,7 @@ from typing import Any
 
 import psutil
 import pytest
+
 from ipclab import model
 from test_build_lines import build_line
 from test_repository import TOP, source

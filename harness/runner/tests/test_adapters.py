@@ -15,6 +15,7 @@ from typing import Any
 import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml  # type: ignore[import-untyped]
+
 from conftest import SOURCE, Build
 
 ADAPTERS = SOURCE.parents[2] / "ci/adapters"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+
 from conftest import NO_GPU, PROBE, Build, machine
 from ipclab import model
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import markupsafe
 import pytest
+from selenium.webdriver.common.keys import Keys
+
 from browser import PHONE, Browser, Page
 from conftest import PROBE, Build
 from ipclab import matrix, pages, results, trials
 from ipclab import report as ipclab_report
 from ipclab.report import page as report_page
 from ipclab.trace import pictures
-from selenium.webdriver.common.keys import Keys
 
 HEAD = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>t</title>'

@@ -16,6 +16,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from ipclab import model
 from test_repository import LESSONS, TOP, source, topic
 

@@ -14,12 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
 from conftest import Build
 from ipclab import catalogue, deviations, documentation
 from ipclab.catalogue import Finding, Ledger
 from ipclab.documentation import Documentation
 from ipclab.errors import HarnessError, UsageError
-from rich.console import Console
 
 TOP = Path(__file__).parents[3]
 FILE = TOP / "conformance" / "sentences.json"

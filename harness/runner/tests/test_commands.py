@@ -14,9 +14,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
 from conftest import PROBE, Build
 from ipclab import ctest, packed, records, results, terminal
-from rich.console import Console
 
 CONFORMANCE = "source/conformance"
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+
 from conftest import NO_GPU, PROBE, Build
 from ipclab import checks, explain, machine
 from ipclab.checks import CHECKS, STATES, TRANSPORTS, Verdict

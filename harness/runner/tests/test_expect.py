@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import NO_GPU, PROBE, Build
 from ipclab import expect
 

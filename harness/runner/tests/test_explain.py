@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from conftest import Build
 from ipclab import explain
 from ipclab.explain import Entry

@@ -8,6 +8,7 @@ import subprocess
 from typing import Any
 
 import pytest
+
 from conftest import PROBE, Build
 
 BAD = "violates(reason='zeros')"

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from conftest import SOURCE, Build
 from ipclab import cli, engines, fleet_cli, packed, rules, summary
 from ipclab.records import Row

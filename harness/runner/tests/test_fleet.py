@@ -19,6 +19,7 @@ from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
+
 from conftest import Build
 from ipclab import engines, fingerprint, fleet, manifest, records, results
 from ipclab.errors import HarnessError, UsageError

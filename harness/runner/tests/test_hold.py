@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from ipclab.ctest import Case
 from ipclab.hold import Holder
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from conftest import LINE, Build, Outcome
 from ipclab import records
 from ipclab.errors import HarnessError

@@ -8,6 +8,7 @@ import shutil
 from typing import Any
 
 import pytest
+
 from conftest import Build
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ipclab.cli import main
 from ipclab.errors import HarnessError
 from ipclab.hold import Holder

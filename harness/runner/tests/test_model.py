@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from conftest import PROBE, Build, machine
 from ipclab import model
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+
 from ipclab import supervise
 from ipclab.supervise import Ended
 

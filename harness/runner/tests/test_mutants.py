@@ -17,6 +17,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+
 from conftest import NO_GPU, PROBE, Build, machine
 from ipclab import matrix
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from conftest import SOURCE, Build
 from ipclab import packed
 from ipclab.errors import HarnessError, UsageError

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from test_repository import TOP
 from test_unrelated import program
 

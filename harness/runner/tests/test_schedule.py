@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from conftest import PROBE, Build, machine
 from ipclab import schedule, supervise
 from ipclab.ctest import Case

@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+
 from conftest import LINE, Build
 from ipclab import schema
 

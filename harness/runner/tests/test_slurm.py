@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from conftest import PROBE, Build
 
 TOOLS = ("munged", "slurmctld", "slurmd", "sinfo", "srun", "scontrol")

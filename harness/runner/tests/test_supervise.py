@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from conftest import Build
 from ipclab import records, supervise
 from ipclab.ctest import Case

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 import test_build_lines
 from ipclab import model, supervise
 from test_build_lines import build_line, has_toolkit, profile, toolkit, with_nvcc

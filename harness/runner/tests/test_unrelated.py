@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
 from test_repository import TOP, topic
 
 CLIENTS = min(32, 8 * (os.cpu_count() or 1))  # each has 10 s to be served

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from conftest import FAILURE, PROBE, Build
 from ipclab import ctest, deviations, failures, results, summary
 

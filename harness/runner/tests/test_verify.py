@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import PROBE, Build
 from ipclab import fingerprint, manifest, results
 
