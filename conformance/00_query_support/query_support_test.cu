@@ -981,8 +981,8 @@ TEST(QuerySupport, Mps) {
     std::string all = "cudaDevAttrMpsEnabled " +
                       std::to_string(attribute(cudaDevAttrMpsEnabled));
 #if CUDART_VERSION >= 13000
-    all += ", cudaDeviceProp.mpsEnabled " +
-           std::to_string(properties.mpsEnabled);
+    all +=
+        ", cudaDeviceProp.mpsEnabled " + std::to_string(properties.mpsEnabled);
 #endif
     me.observe(all);
   });

@@ -215,9 +215,9 @@ TEST(Pools, ANamedPoolServesOneCall) {
       EXPECT_SUCCESS(api.device_set_mem_pool(0, first));
       expect_own(first);
       if (kPoolsOfLocations) {
-        EXPECT_SUCCESS(
-            api.mem_set_mem_pool({cudaMemLocationTypeDevice, 0},
-                                 cudaMemAllocationTypePinned, second));
+        EXPECT_SUCCESS(api.mem_set_mem_pool({cudaMemLocationTypeDevice, 0},
+                                            cudaMemAllocationTypePinned,
+                                            second));
         expect_own(second);
       }
       EXPECT_SUCCESS(api.device_set_mem_pool(0, default_pool()));

@@ -362,11 +362,15 @@ TEST(PoolRefusals, FieldsThatMustBeZeroAreLookedAt) {
   scenario.role("exporter", [](Role& me) {
     CALL(cudaFree(nullptr));  // the driver API needs a context
     const auto refuses = refuses_by_both_apis(me);
-    // Since CUDA 13.4 the driver API has a hint in the byte after `usage`.
+    // The first reserved bytes got a meaning: two in CUDA 12.6, for `usage`,
+    // and the next in 13.4, for a hint. An older toolkit does not know this.
     Sentinel<int> driver;
     CALL(cudaDriverGetVersion(driver.out()));
-    const size_t first = offsetof(cudaMemPoolProps, reserved) +
-                         (driver.result() < 13040 ? 0 : 1);
+    const size_t of_usage =
+        offsetof(cudaMemPoolProps, maxSize) + sizeof(size_t);
+    const size_t first = of_usage + (driver.result() < 12060   ? 0
+                                     : driver.result() < 13040 ? 2
+                                                               : 3);
     for (size_t byte = first; byte < sizeof(cudaMemPoolProps) - 1; ++byte)
       refuses(("reserved byte " + std::to_string(byte)).c_str(),
               [byte](cudaMemPoolProps& wanted) {

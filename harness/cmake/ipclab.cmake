@@ -29,7 +29,7 @@ endfunction()
 #   GPUS       how many GPUs the lesson needs (1)
 #   NEEDS      what else the lesson needs, in words for its reader
 #   TOOLKIT    the oldest CUDA Toolkit that has the lesson's functions, if it is newer
-#              than 13.0; if the lesson is built with an older toolkit, it only skips
+#              than 12.0; if the lesson is built with an older toolkit, it only skips
 #   PROFILE    the machine that the reference model must imitate for the lesson, if
 #              the number of GPUs does not say enough
 #   BUILDS_ON  lessons that a reader should know before this lesson

@@ -162,7 +162,11 @@ using ipclab::faults::Wrapper;
 #define SYMBOL(count, name, roles) \
   EXPORT(count, name, name, "symbol " #name, roles, #name, Face::kDriver)
 
-// The function that <<<>>> calls. Its declaration is in a header for nvcc only.
+// The function that <<<>>> calls in programs of CUDA 13. Its declaration is in
+// a header for nvcc only.
+#if CUDART_VERSION < 12010
+using cudaKernel_t = struct CUkern_st*;
+#endif
 extern "C" cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**,
                                           size_t, cudaStream_t);
 

@@ -19,6 +19,20 @@ constexpr bool kPoolsOfLocations = CUDART_VERSION >= 13000;
 #define cudaGraphAddNode cudaGraphAddNode_v2
 #endif
 
+#if CUDART_VERSION < 12020
+// The forms that take a place. In the older forms the place is a device.
+inline cudaError_t cudaMemAdvise(const void* memory, size_t bytes,
+                                 cudaMemoryAdvise advice,
+                                 cudaMemLocation place) {
+  return cudaMemAdvise(memory, bytes, advice, place.id);
+}
+inline cudaError_t cudaMemPrefetchAsync(const void* memory, size_t bytes,
+                                        cudaMemLocation place, unsigned,
+                                        cudaStream_t stream) {
+  return cudaMemPrefetchAsync(memory, bytes, place.id, stream);
+}
+#endif
+
 #if CUDART_VERSION < 12030
 constexpr auto cudaLaunchAttributeLaunchCompletionEvent =
     static_cast<cudaLaunchAttributeID>(12);

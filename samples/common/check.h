@@ -63,10 +63,9 @@ inline void* driver_entry(const char* name,
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found;
 #if CUDART_VERSION >= 12050
-  const bool good =
-      cudaGetDriverEntryPointByVersion(name, &entry, version,
-                                       cudaEnableDefault,
-                                       &found) == cudaSuccess;
+  const bool good = cudaGetDriverEntryPointByVersion(
+                        name, &entry, version, cudaEnableDefault,
+                        &found) == cudaSuccess;
 #else  // this runtime finds only the form of its own version
   void* get = nullptr;
   const bool good =

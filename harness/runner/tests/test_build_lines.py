@@ -38,7 +38,7 @@ def profile(lesson: str) -> str:
 
 
 def toolkit(lesson: str) -> str:
-    """The oldest toolkit that has the lesson's functions; empty for 13.0."""
+    """The oldest toolkit that has the lesson's functions; empty for 12.0."""
     call = (TOP / "samples" / lesson / "CMakeLists.txt").read_text()
     named = re.search(r"\bTOOLKIT ([\d.]+)", call)
     return named[1] if named else ""
@@ -59,7 +59,7 @@ def has_toolkit(lesson: str, environment: dict[str, str]) -> bool:
     )
     release = re.search(r"release (\d+)\.(\d+)", told.stdout)
     assert release, told.stdout
-    wanted = tuple(map(int, (toolkit(lesson) or "13.0").split(".")))
+    wanted = tuple(map(int, (toolkit(lesson) or "12.0").split(".")))
     return tuple(map(int, release.groups())) >= wanted
 
 

@@ -161,10 +161,11 @@ def test_common_headers_stay_small() -> None:
         "pool",
         "require",
         "roles",
+        "toolkit",
         "vmm",
     ]
     assert [h.name for h in headers] == [f"{name}.h" for name in names]
-    assert sum(len(h.read_text().splitlines()) for h in headers) <= 910
+    assert sum(len(h.read_text().splitlines()) for h in headers) <= 1020
 
 
 def test_every_test_judges_a_row() -> None:
