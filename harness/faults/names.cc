@@ -63,8 +63,8 @@ const char* library_of(Face face) {
 
 }  // namespace
 
-void* real_dlsym(void* library, const char* name) {
-  using Dlsym = void*(void*, const char*);
+void* real_dlsym(void* library, const char* name) noexcept {
+  using Dlsym = void*(void*, const char*) noexcept;
   static const auto dlsym_of_libc = [] {
     for (const char* version : {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"})
       if (void* found = dlvsym(RTLD_NEXT, "dlsym", version))
@@ -149,9 +149,9 @@ void* resolve_runtime(const char* name) { return next(Face::kRuntime, name); }
 using namespace ipclab::faults;
 
 // RTLD_NEXT depends on the caller's library, which glibc finds by the return
-// address. So the last line must be compiled to a jump, as it is at -O2.
-EXPORTED __attribute__((optimize("O2", "no-stack-protector"))) void* dlsym(
-    void* library, const char* name) noexcept {
+// address. So the last line must be compiled to a jump. This needs the options
+// of this file in CMakeLists.txt, and that no function called last can throw.
+EXPORTED void* dlsym(void* library, const char* name) noexcept {
   if (library != RTLD_NEXT && name[0] == 'c' && name[1] == 'u' &&
       !is_of_cuda(__builtin_return_address(0))) {
     if (void* const wrapper = wrapper_of(library, name)) return wrapper;

@@ -6,7 +6,7 @@
 namespace ipclab::faults {
 
 /// glibc's dlsym, which this library replaces.
-void* real_dlsym(void* library, const char* name);
+void* real_dlsym(void* library, const char* name) noexcept;
 
 /// Does this code belong to one of CUDA's own libraries? A call that such a
 /// library makes is not a call of the program.

@@ -411,7 +411,8 @@ int import_access_ends_with_free(Call& call) {
     if (code != kSuccess || !block.imported || !given.has(block.pool))
       return code;
     cudaMemAccessDesc none{};
-    none.location = {cudaMemLocationTypeDevice, {given.get(block.pool)}};
+    none.location.type = cudaMemLocationTypeDevice;
+    none.location.id = given.get(block.pool);
     none.flags = cudaMemAccessFlagsProtNone;
     if (cudaMemPoolSetAccess(block.pool, &none, 1) == cudaSuccess) call.fired();
     given.erase(block.pool);
