@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the PTX that nvcc embeds. fatbinary_section.h documents the wrapper.
 // The container to which the wrapper points is not documented: its layout was
-// observed with CUDA 13.0.
+// observed with CUDA 12.4 and 13.0.
 #include <dlfcn.h>
 
 #include <cctype>
@@ -16,6 +16,7 @@ namespace {
 constexpr uint32_t kWrapperMagic = 0x466243b1;
 constexpr uint32_t kContainerMagic = 0xba55ed50;
 constexpr uint32_t kZstdMagic = 0xfd2fb528;
+constexpr uint64_t kLz4 = 0x2000;  // in the flags of an entry
 constexpr uint16_t kKindPtx = 1;
 constexpr uint32_t kNewestArchitecture = 100;
 
@@ -55,6 +56,46 @@ T read(const void* from) {
   return value;
 }
 
+[[noreturn]] void damaged() {
+  throw std::runtime_error(
+      "the compressed PTX in this binary is damaged: build it again");
+}
+
+// CUDA 12 compresses with LZ4: a block as LZ4's description of the block format
+// says, without a frame.
+std::string decompress_lz4(const char* data, const EntryHeader& entry) {
+  const auto* at = reinterpret_cast<const unsigned char*>(data);
+  const unsigned char* const end = at + entry.compressed_bytes;
+  std::string text;
+  text.reserve(entry.uncompressed_bytes);
+  const auto next = [&] { return at < end ? *at++ : (damaged(), *at); };
+  // 15 in the token says that more bytes follow; the last one is not 255.
+  const auto length = [&](unsigned bits) {
+    size_t value = bits;
+    unsigned char more = 255;
+    while (bits == 15 && more == 255) value += more = next();
+    return value;
+  };
+  while (text.size() < entry.uncompressed_bytes) {
+    const unsigned token = next();
+    const size_t literals = length(token >> 4);
+    if (literals > static_cast<size_t>(end - at)) damaged();
+    text.append(reinterpret_cast<const char*>(at), literals);
+    at += literals;
+    if (at == end) break;  // the last sequence has only literals
+    const size_t low = next();
+    const size_t back = low | static_cast<size_t>(next()) << 8;
+    size_t repeat = length(token & 15) + 4;
+    if (back == 0 || back > text.size() ||
+        repeat > entry.uncompressed_bytes - text.size()) {
+      damaged();
+    }
+    while (repeat-- > 0) text.push_back(text[text.size() - back]);
+  }
+  if (text.size() != entry.uncompressed_bytes) damaged();
+  return text;
+}
+
 std::string decompress(const char* data, const EntryHeader& entry) {
   using Decompress = size_t (*)(void*, size_t, const void*, size_t);
   static const auto zstd = [] {
@@ -63,6 +104,7 @@ std::string decompress(const char* data, const EntryHeader& entry) {
                               : reinterpret_cast<Decompress>(
                                     dlsym(library, "ZSTD_decompress"));
   }();
+  if ((entry.flags & kLz4) != 0) return decompress_lz4(data, entry);
   if (entry.compressed_bytes < 4 || read<uint32_t>(data) != kZstdMagic)
     throw std::runtime_error(
         "the PTX in this binary is compressed in an unknown way: build it with "
@@ -74,9 +116,7 @@ std::string decompress(const char* data, const EntryHeader& entry) {
   std::string text(entry.uncompressed_bytes, '\0');
   const size_t bytes =
       zstd(text.data(), text.size(), data, entry.compressed_bytes);
-  if (bytes != text.size())
-    throw std::runtime_error(
-        "the compressed PTX in this binary is damaged: build it again");
+  if (bytes != text.size()) damaged();
   return text;
 }
 
@@ -95,7 +135,7 @@ std::string ptx_of_container(const char* container) {
             static_cast<uint64_t>(end - at) - entry.header_bytes)
       throw std::runtime_error(
           "the fatbinary in this binary has an unknown layout: it was built "
-          "by a toolkit other than CUDA 13");
+          "by a toolkit other than CUDA 12 or 13");
     if (entry.kind == kKindPtx && entry.architecture <= kNewestArchitecture &&
         entry.architecture >= newest) {
       newest = entry.architecture;

@@ -47,6 +47,33 @@ TEST(Fatbin, PtxText) {
   EXPECT_EQ(ptx_of_image(text.c_str()), std::vector<std::string>{text});
 }
 
+// A container of CUDA 12 with one entry of PTX for sm_75, as an LZ4 block.
+template <class T>
+void append(std::string* to, T value) {
+  to->append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+std::string lz4_container(const std::string& block, uint64_t text_bytes) {
+  std::string made;
+  append<uint32_t>(&made, 0xba55ed50);
+  append<uint16_t>(&made, 1);
+  append<uint16_t>(&made, 16);  // bytes of this header
+  append<uint64_t>(&made, 72 + block.size());
+  append<uint16_t>(&made, 1);  // PTX
+  append<uint16_t>(&made, 0x101);
+  append<uint32_t>(&made, 72);  // bytes of this header
+  append<uint64_t>(&made, block.size());
+  append<uint32_t>(&made, static_cast<uint32_t>(block.size()));
+  append<uint32_t>(&made, 0);
+  append<uint32_t>(&made, 0);
+  append<uint32_t>(&made, 75);
+  append<uint64_t>(&made, 0);
+  append<uint64_t>(&made, 0x2000);
+  append<uint64_t>(&made, 0);
+  append<uint64_t>(&made, text_bytes);
+  append<uint64_t>(&made, 0);
+  return made + block;
+}
+
 std::string error_of(const void* image) {
   try {
     ptx_of_image(image);
@@ -54,6 +81,26 @@ std::string error_of(const void* image) {
     return error.what();
   }
   return "";
+}
+
+TEST(Fatbin, Lz4) {
+  using namespace std::string_literals;
+  // One literal, which is repeated 4 + 15 + 255 + 2 times; then 15 literals.
+  const std::string block =
+      "\x1f/\x01\x00\xff\x02"s + "\xf0\x00\n.version 8.4\n\n"s;
+  const std::string text = std::string(277, '/') + "\n.version 8.4\n\n";
+  EXPECT_EQ(ptx_of_image(lz4_container(block, text.size()).data()),
+            std::vector<std::string>{text});
+  // A reference in front of the text, a reference beyond its end, a block that
+  // ends early, and one that is too short.
+  std::string far = block;
+  far[2] = 9;
+  for (const std::string& damaged :
+       {lz4_container(far, text.size()), lz4_container(block, 100),
+        lz4_container(block.substr(0, 5), text.size()),
+        lz4_container(block, text.size() + 1)}) {
+    EXPECT_NE(error_of(damaged.data()).find("damaged"), std::string::npos);
+  }
 }
 
 TEST(Fatbin, SaysWhatToDo) {
