@@ -51,7 +51,8 @@ def facts(top: Path, lesson: Lesson, rows: int) -> str:
     if lesson["toolkit"]:
         need += f", CUDA Toolkit {lesson['toolkit']} and a driver that knows it"
         command += " --build build/13.5"
-        run = f"`ci/toolkit 13.5 -k {lesson['lesson']}` once, to build it, then `{command}`"
+        build = f"ci/toolkit 13.5 -k {lesson['lesson']}"
+        run = f"`{build}` once, to build it, then `{command}`"
     if lesson["profile"] != "one-gpu":
         run += (
             " or, on a machine that the model simulates, "

@@ -15,7 +15,26 @@
 #define IPCLAB_NEWER_ATTRIBUTE(name, number) \
   constexpr auto name = static_cast<CUdevice_attribute>(number)
 
-#if CUDA_VERSION >= 12030 && CUDA_VERSION < 13000
+#if CUDA_VERSION < 12020
+using CUgraphNodeParams = struct CUgraphNodeParams_st {
+  CUgraphNodeType type;
+  int reserved0[3];
+  union {
+    long long reserved1[29];
+    CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+  };
+  long long reserved2;
+};
+#endif
+
+#if CUDA_VERSION < 12030
+extern "C" CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph,
+                                      const CUgraphNode* before,
+                                      const struct CUgraphEdgeData_st* edges,
+                                      size_t count,
+                                      struct CUgraphNodeParams_st* wanted);
+#endif
+#if CUDA_VERSION < 13000
 // A look-up by name returns this form, which CUDA 13 also declares.
 #define cuGraphAddNode cuGraphAddNode_v2
 #endif

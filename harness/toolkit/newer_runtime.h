@@ -14,7 +14,13 @@ constexpr bool kPoolsOfLocations = CUDART_VERSION >= 13000;
 /// graph, in the form that also takes the data of the edges?
 #define IPCLAB_NODES_OF_ANY_TYPE (CUDART_VERSION >= 12030)
 
-#if CUDART_VERSION >= 12030 && CUDART_VERSION < 13000
+#if CUDART_VERSION < 12030
+extern "C" cudaError_t cudaGraphAddNode_v2(
+    cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* before,
+    const struct cudaGraphEdgeData* edges, size_t count,
+    struct cudaGraphNodeParams* wanted);
+#endif
+#if CUDART_VERSION < 13000
 // The form that CUDA 13 declares.
 #define cudaGraphAddNode cudaGraphAddNode_v2
 #endif
