@@ -64,6 +64,13 @@ int main(int argc, char** argv) {
       code = allocate_in_stream_order(way == "async_runtime");
       continue;
     }
+    if (way == "next") {  // after this program comes the library of faults
+      using Malloc = cudaError_t(void**, size_t);
+      void* memory = nullptr;
+      code = reinterpret_cast<Malloc*>(dlsym(RTLD_NEXT, "cudaMalloc"))(&memory,
+                                                                       4096);
+      continue;
+    }
     CUdeviceptr memory = 0;
     Allocate* const allocate = way == "dlsym"          ? by_dlsym()
                                : way == "proc_address" ? by_proc_address()

@@ -26,7 +26,7 @@ ALL = {
         ).stdout
     )
 }
-WAYS = ("linked", "dlsym", "proc_address", "entry_point")
+WAYS = ("linked", "next", "dlsym", "proc_address", "entry_point")
 
 
 def run(way: str, fault: str | None, **more: str) -> subprocess.CompletedProcess[str]:
