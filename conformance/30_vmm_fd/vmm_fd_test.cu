@@ -1068,12 +1068,14 @@ TEST(VmmFd, ScmRightsNeedsNoPrivilegeWherePidfdGetfdDoes) {
     ASSERT_NE(process.get(), -1);
 
     const auto fetch = [&](const char* when) {
-      const Descriptor fetched(
-          static_cast<int>(syscall(SYS_pidfd_getfd, process.get(), number, 0)));
+      const Descriptor fetched(static_cast<int>(
+          syscall(__NR_pidfd_getfd, process.get(), number, 0)));
       const int error = errno;
       me.observe(std::string("pidfd_getfd ") + when + ", ptrace_scope " +
                  ptrace_scope() + ": " +
-                 (fetched ? "success" : strerrorname_np(error)));
+                 (fetched          ? "success"
+                  : error == EPERM ? "EPERM"
+                                   : "errno " + std::to_string(error)));
       if (!fetched) return;
       const Mapping mapping(Chunk::import(fetched), bytes);
       EXPECT_TRUE(kernel_reads(mapping, pattern("exporter"))) << when;

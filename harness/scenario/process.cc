@@ -78,9 +78,46 @@ void wait_for_next_role(Process& self) {
 }  // namespace
 
 std::string signal_name(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name == nullptr ? "signal " + std::to_string(signal)
-                         : std::string("SIG") + name;
+  // (glibc has a function for this only from 2.32 on.)
+  switch (signal) {
+#define NAMED(name) \
+  case name:        \
+    return #name
+    NAMED(SIGHUP);
+    NAMED(SIGINT);
+    NAMED(SIGQUIT);
+    NAMED(SIGILL);
+    NAMED(SIGTRAP);
+    NAMED(SIGABRT);
+    NAMED(SIGBUS);
+    NAMED(SIGFPE);
+    NAMED(SIGKILL);
+    NAMED(SIGUSR1);
+    NAMED(SIGSEGV);
+    NAMED(SIGUSR2);
+    NAMED(SIGPIPE);
+    NAMED(SIGALRM);
+    NAMED(SIGTERM);
+    NAMED(SIGSTKFLT);
+    NAMED(SIGCHLD);
+    NAMED(SIGCONT);
+    NAMED(SIGSTOP);
+    NAMED(SIGTSTP);
+    NAMED(SIGTTIN);
+    NAMED(SIGTTOU);
+    NAMED(SIGURG);
+    NAMED(SIGXCPU);
+    NAMED(SIGXFSZ);
+    NAMED(SIGVTALRM);
+    NAMED(SIGPROF);
+    NAMED(SIGWINCH);
+    NAMED(SIGPOLL);
+    NAMED(SIGPWR);
+    NAMED(SIGSYS);
+#undef NAMED
+    default:
+      return "signal " + std::to_string(signal);
+  }
 }
 
 std::string RolePlace::text() const {

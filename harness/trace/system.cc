@@ -306,7 +306,7 @@ EXPORTED void _exit(int code) {
 EXPORTED void _Exit(int code) { _exit(code); }
 
 // Older C libraries have no function for pidfd_getfd. PyTorch calls pidfd_getfd
-// by its number.
+// by its number. (glibc has the name SYS_pidfd_getfd only from 2.32 on.)
 EXPORTED long syscall(long number, ...) {
   static const auto real = next<long(long, ...)>("syscall");
   va_list list;
@@ -315,7 +315,7 @@ EXPORTED long syscall(long number, ...) {
   for (long& argument : a) argument = va_arg(list, long);
   va_end(list);
   const long result = real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-  if (number == SYS_pidfd_getfd && result >= 0 && tracing() && own_process()) {
+  if (number == __NR_pidfd_getfd && result >= 0 && tracing() && own_process()) {
     const int error = errno;
     Line line;
     begin_event(line, "takes");
