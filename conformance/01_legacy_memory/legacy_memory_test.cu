@@ -104,7 +104,8 @@ TEST(LegacyMemory, EachSideSeesTheOthersLaterWrites) {
 
     me.wait("C read");
     std::vector<uint32_t> values(buffer.count);
-    for (size_t i = 0; i < values.size(); ++i) values[i] = pattern("D").at(i);
+    const Pattern written = pattern("D");
+    for (size_t i = 0; i < values.size(); ++i) values[i] = written.at(i);
     CALL(cudaMemcpy(buffer.data, values.data(), kBytes, cudaMemcpyDefault));
     me.signal("D written");
 
@@ -458,7 +459,8 @@ static void copies_between_contexts(const Words& mapping) {
 static void calls_wait_their_turn(const Words& mapping) {
   const DeviceBuffer own(kBytes);
   std::vector<uint32_t> host(mapping.count), seen(mapping.count);
-  for (size_t i = 0; i < host.size(); ++i) host[i] = pattern("host").at(i);
+  const Pattern written = pattern("host");
+  for (size_t i = 0; i < host.size(); ++i) host[i] = written.at(i);
   own.fill(pattern("host"));
   // Judges that the call comes after the kernel. Returns whether it waited for
   // the kernel; otherwise it returned at once.
@@ -1014,7 +1016,8 @@ static void writes_to_a_peer(Role& me, const Words& mapping) {
   const Stream stream;
   constexpr size_t kRow = kBytes / 4;
   const auto expect_written = [&](const char* way, auto write) {
-    for (size_t i = 0; i < host.size(); ++i) host[i] = pattern(way).at(i);
+    const Pattern of_way = pattern(way);
+    for (size_t i = 0; i < host.size(); ++i) host[i] = of_way.at(i);
     own.fill(pattern(way));
     me.send_bytes("way", way);
     me.wait("poisoned");

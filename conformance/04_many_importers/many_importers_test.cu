@@ -270,12 +270,13 @@ static void opens_thousands_of_handles(Role& me) {
   CALL(cudaMemcpy(wrong.data(), counters.data, counters.bytes(),
                   cudaMemcpyDeviceToHost));
   std::vector<uint32_t> copied(kWords);
+  const Pattern written = pattern("exporter");
   for (unsigned i = 0; i < kAllocations; ++i) {
     ASSERT_EQ(wrong[i], 0u) << "words of allocation " << i << ", by kernel";
     CALL(cudaMemcpy(copied.data(), pointers[i], mappings[i]->bytes(),
                     cudaMemcpyDefault));
     for (unsigned word = 0; word < kWords; ++word)
-      ASSERT_EQ(copied[word], pattern("exporter").at(i * kWords + word))
+      ASSERT_EQ(copied[word], written.at(i * kWords + word))
           << "allocation " << i << ", word " << word << ", by copy";
   }
   mappings.clear();

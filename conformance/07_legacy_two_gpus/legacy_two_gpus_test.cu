@@ -664,8 +664,8 @@ static void borrows_from_a_hidden_gpu(Role& me) {
   // A kernel writes the first half and a copy the second half.
   const size_t half = mapping.count / 2;
   std::vector<uint32_t> values(half);
-  for (size_t i = 0; i < half; ++i)
-    values[i] = pattern("importer").at(half + i);
+  const Pattern written = pattern("importer");
+  for (size_t i = 0; i < half; ++i) values[i] = written.at(half + i);
   Words(mapping.data, kBytes / 2).fill(pattern("importer"));
   CALL(cudaMemcpy(mapping.data + half, values.data(), kBytes / 2,
                   cudaMemcpyHostToDevice));
