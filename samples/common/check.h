@@ -98,9 +98,10 @@ Function driver_function(const char* name) {
 /// Makes a context and makes it current. Each version of CUDA has its
 /// own form of cuCtxCreate; all drivers have the form of CUDA 3.2.
 inline CUresult create_context(CUcontext* context, CUdevice device) {
-  using Create = CUresult (*)(CUcontext*, unsigned, CUdevice);
-  return reinterpret_cast<Create>(driver_entry("cuCtxCreate", 3020))(
-      context, 0, device);
+  using Form = CUresult (*)(CUcontext*, unsigned, CUdevice);
+  const auto cuCtxCreate =
+      reinterpret_cast<Form>(driver_entry("cuCtxCreate", 3020));
+  return cuCtxCreate(context, 0, device);
 }
 
 /// Returns the name of a driver code, its text if `describe`, or "?".
