@@ -41,6 +41,7 @@ def recorded(folder: Path, command: list[str | Path]) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.nightly(4, "number")
 @pytest.mark.parametrize("number", range(KILLS))
 def test_a_trace_survives_sigkill(tmp_path: Path, number: int) -> None:
     """Every call that has returned is in the trace."""

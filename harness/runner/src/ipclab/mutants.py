@@ -69,7 +69,7 @@ NEED_QUEUES = (
     "13_device_flags",
 )
 # A change of the whole suite concerns all faults; this many of them run, then.
-MOST_OF_CHANGE = 300
+MOST_OF_CHANGE = 200
 STOPPED = 3  # exit code
 EVERYBODY_PASSES = 0o711
 UNKNOWN = "ipclab faults: no fault '"  # the library prints it and exits
