@@ -188,7 +188,7 @@ TEST(Pools, ANamedPoolServesOneCall) {
   covers("SOMA-08");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("allocator", [](Role&) {
+  scenario.role("allocator", [](Role& me) {
     const Pool own;
     expect_from(own, AsyncBuffer(own, kBytes));
     EXPECT_EQ(current_pool(), default_pool());
@@ -214,7 +214,7 @@ TEST(Pools, ANamedPoolServesOneCall) {
       };
       EXPECT_SUCCESS(api.device_set_mem_pool(0, first));
       expect_own(first);
-      if (kPoolsOfLocations) {
+      if (has_pools_of_locations(me)) {
         EXPECT_SUCCESS(api.mem_set_mem_pool({cudaMemLocationTypeDevice, 0},
                                             cudaMemAllocationTypePinned,
                                             second));
@@ -325,7 +325,7 @@ TEST(Pools, APoolOfTheHostIsNeverCurrentOnAGpu) {
     EXPECT_REFUSED(DriverApi::device_set_mem_pool(0, host),
                    CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(current_pool(), default_pool());
-    if (kPoolsOfLocations) {
+    if (has_pools_of_locations(me)) {
       EXPECT_REFUSED(
           api.mem_set_mem_pool(here, cudaMemAllocationTypePinned, host),
           api.kInvalidValue);
@@ -342,7 +342,7 @@ TEST(Pools, APoolOfTheHostIsNeverCurrentOnAGpu) {
 }
 
 template <class Api>
-static void destroys_the_current(Api api) {
+static void destroys_the_current(Role& me, Api api) {
   const Pool before;
   Pool earlier, own;
   CALL(cudaDeviceSetMemPool(0, earlier));
@@ -362,7 +362,7 @@ static void destroys_the_current(Api api) {
   EXPECT_TRUE(kernel_reads(older, pattern("older")));
   EXPECT_TRUE(copy_reads(older, pattern("older")));
 
-  if (!kPoolsOfLocations) return;
+  if (!has_pools_of_locations(me)) return;
   Pool by_place;
   EXPECT_SUCCESS(api.mem_set_mem_pool({cudaMemLocationTypeDevice, 0},
                                       cudaMemAllocationTypePinned, by_place));
@@ -399,12 +399,12 @@ TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
   covers("SOMA-10");
   needs(gpus(1), second_gpu, pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("by runtime", [](Role&) {
-    destroys_the_current(RuntimeApi{});
+  scenario.role("by runtime", [](Role& me) {
+    destroys_the_current(me, RuntimeApi{});
     destroys_the_current_before_a_free(RuntimeApi{});
   });
-  scenario.role("by driver", [](Role&) {
-    destroys_the_current(DriverApi{});
+  scenario.role("by driver", [](Role& me) {
+    destroys_the_current(me, DriverApi{});
     destroys_the_current_before_a_free(DriverApi{});
   });
   scenario.role("on another GPU", [](Role&) {

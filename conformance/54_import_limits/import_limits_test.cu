@@ -183,7 +183,7 @@ TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
   scenario.role("exporter", lends_by_both_apis(pattern("exporter"), kBytes));
   scenario.role("exporter of an older pool", lends_an_older_pool);
   scenario.role(
-      "importer", borrows_after([](Role&, cudaMemPool_t pool) {
+      "importer", borrows_after([](Role& me, cudaMemPool_t pool) {
         const Pool mine;
         CALL(cudaDeviceSetMemPool(0, mine));
         EXPECT_REFUSED(RuntimeApi::device_set_mem_pool(0, pool),
@@ -193,7 +193,7 @@ TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
         EXPECT_REFUSED(DriverApi::device_set_mem_pool(0, pool),
                        CUDA_ERROR_INVALID_VALUE);
         by_both_apis([&](auto api) {
-          if (!kPoolsOfLocations) return;
+          if (!has_pools_of_locations(me)) return;
           EXPECT_CODE(api.kInvalidValue,
                       api.mem_set_mem_pool({cudaMemLocationTypeDevice, 0},
                                            cudaMemAllocationTypePinned, pool));

@@ -269,6 +269,13 @@ std::string not_in_this_build(const char* function, const char* version) {
          " came with CUDA " + version;
 }
 
+bool has_pools_of_locations(Role& me) {
+  if (!kPoolsOfLocations)
+    me.observe("left out: checks of pools by location; " +
+               not_in_this_build("cudaMemSetMemPool", "13.0"));
+  return kPoolsOfLocations;
+}
+
 CUresult synchronize_context() {
   static const auto function = reinterpret_cast<decltype(&cuCtxSynchronize)>(
       dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuCtxSynchronize"));

@@ -93,6 +93,10 @@ void expect_documented(const Outcome& outcome, const std::string& what);
 /// toolkit lacks `function`, which came with CUDA `version`.
 std::string not_in_this_build(const char* function, const char* version);
 
+/// Has the runtime of this build functions that find a pool by a location? If
+/// not, the report says which checks of the test are left out, and why.
+bool has_pools_of_locations(Role& me);
+
 /// Calls cuCtxSynchronize by the name that the library exports. Programs that
 /// ask cuGetProcAddress of CUDA 13 get another version, which takes an
 /// argument. Returns CUDA_ERROR_NOT_FOUND if the library does not export the

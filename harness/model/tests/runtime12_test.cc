@@ -27,7 +27,7 @@ int call(const char* name, Arguments... arguments) {
   return function == nullptr ? -1 : function(arguments...);
 }
 
-// Room for a structure, with bytes behind it that must stay as they are.
+// Room for a structure, followed by bytes that no call may change.
 template <size_t Bytes>
 struct Guarded {
   Guarded() { std::memset(bytes, 0x5a, sizeof bytes); }
