@@ -37,6 +37,11 @@ use_tools() {
   export PATH
 }
 
+# Puts the toolkit that `ci/setup --toolkit $1` has installed onto PATH.
+use_toolkit() {
+  export PATH=$top/.venv/cuda-$1/bin:$PATH CUDAToolkit_ROOT=$top/.venv/cuda-$1
+}
+
 # Prints the first number of an nvcc's release, such as 13; 0 if there is no nvcc.
 nvcc_release() {
   local release

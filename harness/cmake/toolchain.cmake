@@ -19,18 +19,7 @@ if(NOT CMAKE_CUDA_COMPILER)
                       "(or set CUDACXX to it)")
 endif()
 
-# Embeds PTX for every GPU, also for future ones and for the reference model, and machine
-# code for the GPUs that are named here. All machine code is made from one PTX, so nvcc
-# compiles the device code of a file to PTX only once.
-set(IPCLAB_GPU_CODE "90" CACHE STRING
-  "compute capabilities to make machine code for, in addition to PTX: 80;90;100")
-set(CMAKE_CUDA_ARCHITECTURES OFF)
-set(code compute_75)
-foreach(capability IN LISTS IPCLAB_GPU_CODE)
-  list(APPEND code sm_${capability})
-endforeach()
-list(JOIN code "," code)
-set(code "--generate-code=arch=compute_75,code=[${code}]")
+set(CMAKE_CUDA_ARCHITECTURES OFF)  # see IPCLAB_GPU_CODE
 # Programs use the shared runtime, because the reference model must be able to replace it.
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 enable_language(CUDA)
@@ -38,6 +27,22 @@ find_package(CUDAToolkit REQUIRED)
 if(CUDAToolkit_VERSION VERSION_LESS 12)
   message(FATAL_ERROR "CUDA ${CUDAToolkit_VERSION} is too old: run ci/setup, or put the nvcc of CUDA 12.0 or newer on PATH")
 endif()
+# Embeds PTX for every GPU that the toolkit's drivers know, also for future ones and for the
+# reference model, and machine code for the GPUs that are named here. All machine code is
+# made from one PTX, so nvcc compiles the device code of a file to PTX only once.
+set(IPCLAB_GPU_CODE "90" CACHE STRING
+  "compute capabilities to make machine code for, in addition to PTX: 80;90;100")
+if(CUDAToolkit_VERSION VERSION_LESS 13)  # CUDA 13 dropped Volta
+  set(ptx compute_70)
+else()
+  set(ptx compute_75)
+endif()
+set(code ${ptx})
+foreach(capability IN LISTS IPCLAB_GPU_CODE)
+  list(APPEND code sm_${capability})
+endforeach()
+list(JOIN code "," code)
+set(code "--generate-code=arch=${ptx},code=[${code}]")
 find_file(IPCLAB_CUDA_HEADER cuda.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
 find_package(Threads REQUIRED)
 # The loader does not always search the toolkit's folder. It searches LD_LIBRARY_PATH,

@@ -19,6 +19,9 @@
 namespace ipclab::trace {
 namespace {
 
+constexpr const char* kCupti =
+    CUDA_VERSION >= 13000 ? "libcupti.so.13" : "libcupti.so.12";
+
 // The index in our table of the call with this CUPTI identifier; -1 if the
 // table does not have the call.
 int index_of(uint32_t identifier) {
@@ -98,7 +101,7 @@ void CUPTIAPI on_call(void*, CUpti_CallbackDomain domain,
 // Null if there is none.
 void* open_cupti() {
   const char* named = std::getenv("IPCLAB_CUPTI");
-  for (const char* path : {named, "libcupti.so.13", IPCLAB_CUPTI_LIBRARY}) {
+  for (const char* path : {named, kCupti, IPCLAB_CUPTI_LIBRARY}) {
     if (path == nullptr) continue;
     if (void* library = dlopen(path, RTLD_LAZY)) return library;
   }
@@ -112,7 +115,9 @@ Function* find(void* library, const char* name) {
 
 std::string subscribe() {
   void* library = open_cupti();
-  if (library == nullptr) return "no libcupti.so.13: name it in IPCLAB_CUPTI";
+  if (library == nullptr) {
+    return "no " + std::string(kCupti) + ": name it in IPCLAB_CUPTI";
+  }
   const auto begin = find<decltype(cuptiSubscribe)>(library, "cuptiSubscribe");
   const auto enable =
       find<decltype(cuptiEnableCallback)>(library, "cuptiEnableCallback");

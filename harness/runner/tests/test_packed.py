@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import shutil
@@ -157,3 +158,75 @@ def test_nothing_to_pack(tmp_path: Path, build: Build) -> None:
     done = pack(build.folder, tmp_path)
     assert done.returncode == 1
     assert "probe" in done.stderr and "is missing" in done.stderr
+
+
+DRIVERS = {  # what cuDriverGetVersion says, and which programs then run
+    12000: "suite12",
+    12080: "suite12",
+    13000: "suite",
+    13010: "suite",
+    None: "suite",  # no driver: the model runs all programs
+}
+
+
+@pytest.fixture
+def wheel(suite: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The packed suite, in a wheel that also has programs of CUDA 12."""
+    older = suite.with_name("suite12")
+    older.mkdir()
+    for name in ("bin", packed.LIST, packed.SOURCES):
+        path = suite / name
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, older / name)
+    monkeypatch.setattr(packed, "SUITE", suite)
+    monkeypatch.setattr(packed, "OLDER", older)
+    return suite
+
+
+@pytest.mark.parametrize("version", DRIVERS)
+def test_the_newest_programs_that_the_driver_can_run(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int | None
+) -> None:
+    if version is not None:
+        driver = tmp_path / "libcuda.so.1"
+        text = f"int cuDriverGetVersion(int* v) {{ *v = {version}; return 0; }}"
+        subprocess.run(
+            ["cc", "-shared", "-x", "c", "-", "-o", driver],
+            input=text.encode(),
+            check=True,
+        )
+        load = ctypes.CDLL
+        monkeypatch.setattr(ctypes, "CDLL", lambda _: load(str(driver)))
+    else:
+        monkeypatch.setattr(ctypes, "CDLL", _no_library)
+    assert packed.driver_version() == (version or 0)
+    assert packed.default_build().name == DRIVERS[version]
+
+
+def _no_library(name: str) -> None:
+    raise OSError(f"{name}: cannot open shared object file")
+
+
+def test_the_programs_of_an_older_runtime_share_the_rest(
+    wheel: Path, build: Build
+) -> None:
+    older = packed.of_runtime("12")
+    assert packed.of_runtime("13") == wheel
+    assert packed.source(older) == wheel / "source"
+    assert packed.part(older, "model") == wheel / "model"
+    assert packed.part(older, "bin") == older / "bin"
+    done = build.ipclab("run", "--build", str(older), "--results", "out")
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("major", "message"),
+    [("11", "CUDA 12 and 13"), ("12", "only the wheel"), ("x", "CUDA 12 and 13")],
+)
+def test_a_runtime_that_is_not_there(major: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        packed.of_runtime(major)
+
+
+def test_the_command_takes_a_runtime(build: Build) -> None:
+    done = build.ipclab("run", "--runtime", "12")
+    assert done.returncode == 2 and "only the wheel" in done.stdout

@@ -77,6 +77,34 @@ class _Grouped(argparse.HelpFormatter):
         return text
 
 
+def _programs(command: argparse.ArgumentParser) -> None:
+    """Add the options that say which programs a command uses."""
+    which = command.add_mutually_exclusive_group()
+    which.add_argument(
+        "--build",
+        metavar="DIR",
+        type=Path,
+        default=BUILD,
+        help=f"build folder or packed suite (default: {BUILD})",
+    )
+    which.add_argument(
+        "--runtime",
+        dest="build",
+        metavar="N",
+        type=_runtime,
+        default=BUILD,
+        help="of an installed wheel: the programs of CUDA 12 or of CUDA 13 (default: "
+        "the newest that the driver can run)",
+    )
+
+
+def _runtime(major: str) -> Path:
+    try:
+        return packed.of_runtime(major)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _mistyped(words: Sequence[str]) -> str | None:
     """What is wrong with the command's name; None if it is right or missing."""
     known = [name for names in GROUPS.values() for name in names]
@@ -570,13 +598,7 @@ def _parser() -> argparse.ArgumentParser:
         help="build folder or packed suite (default: the source tree of this command)",
     )
     for command in (run, whole, one, kill, look, seen, guest, mend, documents):
-        command.add_argument(
-            "--build",
-            metavar="DIR",
-            type=Path,
-            default=BUILD,
-            help=f"build folder or packed suite (default: {BUILD})",
-        )
+        _programs(command)
     two = commands.add_parser(
         "compare",
         help="how the results of two runs differ",
@@ -653,7 +675,8 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         help="the folder for the judged run",
     )
-    fleet_cli.add(commands, BUILD)
+    for command in fleet_cli.add(commands):
+        _programs(command)
     again = commands.add_parser("report", help="write the page of a run again")
     again.add_argument("results", metavar="RESULTS", type=Path)
     return parser

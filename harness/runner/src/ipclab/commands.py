@@ -79,7 +79,8 @@ def run(options: argparse.Namespace) -> int:
         return learn.run(
             terminal.console(),
             learn.Request(
-                build=build,
+                # Exercises are of CUDA 13. With an older driver they run on the model.
+                build=packed.part(build, "exercises").parent,
                 folder=options.folder,
                 action=options.action,
                 exercise=options.exercise,

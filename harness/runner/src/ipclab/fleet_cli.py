@@ -18,8 +18,8 @@ COMMANDS = ("fleet", "node")
 ENGINES = ("slurm", "mpi", "kubernetes")  # ipclab.engines has what they do
 
 
-def add(commands: Any, build: Path) -> None:
-    """Add both commands to the parser."""
+def add(commands: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """Add both commands to the parser, and return them."""
     many = commands.add_parser(
         "fleet",
         help="the suite on many machines: start, gather, merge",
@@ -104,14 +104,7 @@ def add(commands: Any, build: Path) -> None:
         action="store_true",
         help="FOLDER is the fleet's id; print the results instead of keeping them",
     )
-    for command in (many, one):
-        command.add_argument(
-            "--build",
-            metavar="DIR",
-            type=Path,
-            default=build,
-            help=f"build folder or packed suite (default: {build})",
-        )
+    return many, one
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ipclab import ctest
+from ipclab import ctest, packed
 from ipclab.ctest import Case
 
 _known: dict[tuple[str, int, int, int, int], str] = {}
@@ -44,7 +44,8 @@ def of_programs(
     Every word of a test's command that is a file in the build or source folder counts
     as a program. Interpreters and libraries of the system have no digest here.
     """
-    roots = [build.resolve(), ctest.source_folder(build).resolve()]
+    model = packed.part(build, "model").resolve()
+    roots = [build.resolve(), model.parent, ctest.source_folder(build).resolve()]
     found: dict[str, Path] = {}
     for path in _files(build, cases, backend):
         for root in roots:
@@ -95,4 +96,4 @@ def _files(build: Path, cases: Iterable[Case], backend: str) -> Iterable[Path]:
             if path.is_file():
                 yield path.resolve()
     if backend == "model":
-        yield from (x.resolve() for x in (build / "model").rglob("lib*.so*"))
+        yield from (x.resolve() for x in packed.part(build, "model").rglob("lib*.so*"))

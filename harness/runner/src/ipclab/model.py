@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from ipclab import packed
 from ipclab.errors import UsageError
 
 MACHINE = "IPCLAB_MODEL_MACHINE"  # harness/model/README.md
@@ -26,7 +27,7 @@ def folder(build: Path) -> Path:
 
     Raises UsageError if they are not there.
     """
-    path = (build / "model").resolve()
+    path = packed.part(build, "model").resolve()
     if not (path / RUNTIMES[0]).is_file():
         raise UsageError(
             f"{path}: no reference model here; build it with: cmake --build {build}"

@@ -10,7 +10,10 @@
     tests.json   CTest's list, with commands relative to this folder
     sources.json the digests of the sources from which the programs were built
 
-The wheel has a packed suite in `ipclab/suite`. Every command that takes a build folder
+The wheel has a packed suite in `ipclab/suite`, with programs of CUDA 13. In
+`ipclab/suite12` it has a second one, with programs of CUDA 12 for older drivers. The
+second suite has only what is built with a toolkit: bin, faults, trace, and the two
+lists. The rest it takes from the first. Every command that takes a build folder
 (`--build`) also takes a packed suite, which needs no CTest and no source tree.
 `ci/package` makes the suite: with `python3 -m ipclab.packed BUILD SUITE` it writes
 tests.json, sources.json and how to build the exercises.
@@ -19,6 +22,7 @@ tests.json, sources.json and how to build the exercises.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 from collections.abc import Iterable
@@ -34,21 +38,64 @@ LIST = "tests.json"
 SOURCES = "sources.json"
 PACKED = ("sample", "conformance", "probe")  # suites whose programs are packed
 SUITE = Path(__file__).parent / "suite"
+OLDER = SUITE.with_name("suite12")
 # The source tree. In an installed wheel, TREE is some other folder, perhaps `/`.
 TREE = Path(__file__).resolve().parent.joinpath(*[".."] * 4).resolve()
 
 
 def default_build() -> Path:
-    """The suite of the wheel, if this is a wheel; otherwise a build of the source tree.
+    """A suite of the wheel, if this is a wheel; otherwise a build of the source tree.
 
-    This is build/run in the current folder. If the current folder has no build/run, and
-    build/run in the source tree of this command is built, it is that one.
+    Of the suites it is the newest whose programs this machine's driver can run; the
+    newest of all if there is no driver. Of the builds it is build/run in the current
+    folder. If the current folder has no build/run, and build/run in the source tree of
+    this command is built, it is that one.
     """
     if (SUITE / LIST).is_file():
-        return SUITE
+        too_old = (OLDER / LIST).is_file() and 0 < driver_version() < 13000
+        return OLDER if too_old else SUITE
     here = Path("build/run")
     built = (TREE / here / "CTestTestfile.cmake").is_file()
     return TREE / here if built and not here.is_dir() else here
+
+
+def of_runtime(major: str) -> Path:
+    """The suite of the wheel whose programs have this major version of CUDA's runtime:
+    "12" or "13".
+
+    Raises UsageError if it is not there.
+    """
+    suite = {"12": OLDER, "13": SUITE}.get(major)
+    if suite is None:
+        raise UsageError(f"--runtime {major}: there are programs of CUDA 12 and 13")
+    if not (suite / LIST).is_file():
+        raise UsageError(
+            f"--runtime {major}: only the wheel has programs of several runtimes; "
+            "from source, build with another toolkit and name that build by --build"
+        )
+    return suite
+
+
+def driver_version() -> int:
+    """The newest version of CUDA that this machine's driver knows, such as 12020 for
+    CUDA 12.2 (cuDriverGetVersion); 0 if there is no driver.
+    """
+    version = ctypes.c_int(0)
+    try:
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return 0
+    return 0 if failed else version.value
+
+
+def part(build: Path, name: str) -> Path:
+    """The folder `name` of a build or of a packed suite; if a suite of older programs
+    does not have it, that of the suite beside it.
+    """
+    path = build / name
+    if path.exists() or not (build / LIST).is_file():
+        return path
+    return build.with_name(SUITE.name) / name
 
 
 def command() -> str:
@@ -87,7 +134,7 @@ def tests(build: Path) -> list[dict[str, Any]] | None:
 
 def source(build: Path) -> Path | None:
     """Where a packed suite has the source tree's files; None for another folder."""
-    return build / "source" if (build / LIST).is_file() else None
+    return part(build, "source") if (build / LIST).is_file() else None
 
 
 def sources(build: Path) -> dict[str, str | None] | None:
