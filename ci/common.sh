@@ -74,7 +74,8 @@ day_before() {
 }
 
 # [target=NAMES] build PRESET [OPTION...]: configures and builds the preset. On a terminal
-# it shows ninja's progress. Elsewhere it prints something only if something is wrong.
+# it shows ninja's progress. Elsewhere it prints something only if it fails: the first
+# error.
 build() {
   local preset=$1 log=build/$1.log made
   shift
@@ -89,9 +90,18 @@ build() {
     cat "$log" >&2
     die "CMake failed"
   }
-  local quiet=()
-  [[ -t 1 ]] || quiet=(-- --quiet)
-  cmake --build --preset "$preset" ${target:+--target $target} "${quiet[@]}" || die "the build failed"
+  local command=(cmake --build --preset "$preset" ${target:+--target $target})
+  if [[ -t 1 ]]; then
+    "${command[@]}" || die "the build failed"
+  elif ! "${command[@]}" -- --quiet >"$log" 2>&1; then
+    first_error "$log" >&2
+    die "the build failed; its whole output: $log"
+  fi
+}
+
+# Prints the first error of a compiler or linker in a log; its last lines if there is none.
+first_error() {
+  grep -m 1 -A 6 -E '(error|Error)( #[0-9]+(-D)?)?: |undefined reference|^ninja: error|cannot find -l' "$1" || tail -n 20 "$1"
 }
 
 use_tools

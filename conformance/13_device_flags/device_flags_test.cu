@@ -607,8 +607,7 @@ TEST(DeviceFlags, ManagedMemoryIsRefused) {
     }
     if (attribute(cudaDevAttrConcurrentManagedAccess) == 1) {
       SCOPED_TRACE("moved to the GPU");
-      const cudaMemLocation gpu{cudaMemLocationTypeDevice, 0};
-      CALL(cudaMemPrefetchAsync(memory, kWordBytes, gpu, 0, nullptr));
+      CALL(move_to_gpu(memory, kWordBytes, 0));
       CALL(cudaStreamSynchronize(nullptr));
       expect_managed_word_refused(word.data, stream);
     }

@@ -167,10 +167,7 @@ TEST(ManagedRejection, ManagedMemoryHasNoHandle) {
     expect_usable_on_both_sides(Words(memory, kBytes));
     expect_no_handle(me, "managed memory that was used", memory);
     if (attribute(cudaDevAttrConcurrentManagedAccess) == 1) {
-      const cudaMemLocation gpu{cudaMemLocationTypeDevice, 0};
-      CALL(cudaMemAdvise(memory, kBytes, cudaMemAdviseSetPreferredLocation,
-                         gpu));
-      CALL(cudaMemPrefetchAsync(memory, kBytes, gpu, 0, nullptr));
+      CALL(move_to_gpu(memory, kBytes, 0));
       CALL(cudaStreamSynchronize(nullptr));
       expect_no_handle(me, "managed memory on the GPU", memory);
     }

@@ -1121,10 +1121,29 @@ cudaError_t HostWait::join() {
   return code_;
 }
 
+namespace {
+
+// The value of an attribute, of which a query returned `code`. A driver that is
+// older than the toolkit of this program may not know the attribute.
+template <class Code>
+int known(Code code, const Sentinel<int>& value, const char* query) {
+  int driver = 0;
+  if (static_cast<int>(code) == cudaErrorInvalidValue) {
+    CALL(cudaDriverGetVersion(&driver));
+    cudaGetLastError();
+    if (driver < CUDART_VERSION) return 0;
+  }
+  require_success(code, query, __FILE__, __LINE__);
+  return value.result();
+}
+
+}  // namespace
+
 int attribute(cudaDeviceAttr which, int device) {
   Sentinel<int> value;
-  CALL(cudaDeviceGetAttribute(value.out(), which, device));
-  return value.result();
+  note_call("cudaDeviceGetAttribute");
+  return known(cudaDeviceGetAttribute(value.out(), which, device), value,
+               "cudaDeviceGetAttribute");
 }
 
 int attribute(CUdevice_attribute which, int device) {
@@ -1132,8 +1151,9 @@ int attribute(CUdevice_attribute which, int device) {
   Sentinel<int> value;
   CALL(cudaFree(nullptr));  // initialises the driver API
   CALL(DRIVER(cuDeviceGet)(&gpu, device));
-  CALL(DRIVER(cuDeviceGetAttribute)(value.out(), which, gpu));
-  return value.result();
+  note_call("cuDeviceGetAttribute");
+  return known(DRIVER(cuDeviceGetAttribute)(value.out(), which, gpu), value,
+               "cuDeviceGetAttribute");
 }
 
 // For main(): a role of another test may begin in this process only if this

@@ -477,7 +477,8 @@ class HostWait {
 
 // --- the machine ------------------------------------------------------------
 
-/// An attribute of a GPU.
+/// An attribute of a GPU; 0 if the driver is older than the toolkit and does
+/// not know it.
 int attribute(cudaDeviceAttr which, int device = 0);
 /// An attribute of a GPU that only the driver API knows.
 int attribute(CUdevice_attribute which, int device = 0);

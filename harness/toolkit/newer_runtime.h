@@ -25,19 +25,25 @@ extern "C" cudaError_t cudaGraphAddNode_v2(
 #define cudaGraphAddNode cudaGraphAddNode_v2
 #endif
 
-#if CUDART_VERSION < 12020
-// The forms that take a place. In the older forms the place is a device.
-inline cudaError_t cudaMemAdvise(const void* memory, size_t bytes,
-                                 cudaMemoryAdvise advice,
-                                 cudaMemLocation place) {
-  return cudaMemAdvise(memory, bytes, advice, place.id);
-}
-inline cudaError_t cudaMemPrefetchAsync(const void* memory, size_t bytes,
-                                        cudaMemLocation place, unsigned,
-                                        cudaStream_t stream) {
-  return cudaMemPrefetchAsync(memory, bytes, place.id, stream);
-}
+/// Moves managed memory to a GPU, which becomes its preferred place. In CUDA 12
+/// by the functions that take a device: a driver before 12.2 does not know the
+/// functions that take a place.
+inline cudaError_t move_to_gpu(void* memory, size_t bytes, int device) {
+#if CUDART_VERSION < 13000
+  const int place = device;
+  const auto prefetch = [&] {
+    return cudaMemPrefetchAsync(memory, bytes, place, cudaStream_t{});
+  };
+#else
+  const cudaMemLocation place{cudaMemLocationTypeDevice, device};
+  const auto prefetch = [&] {
+    return cudaMemPrefetchAsync(memory, bytes, place, 0, cudaStream_t{});
+  };
 #endif
+  const cudaError_t code =
+      cudaMemAdvise(memory, bytes, cudaMemAdviseSetPreferredLocation, place);
+  return code == cudaSuccess ? prefetch() : code;
+}
 
 #if CUDART_VERSION < 12030
 constexpr auto cudaLaunchAttributeLaunchCompletionEvent =

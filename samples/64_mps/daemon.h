@@ -104,9 +104,13 @@ inline std::string start_mps(const std::string& folder) {
 }
 //! [start]
 
-/// Returns true if this process is a client of MPS.
+/// Returns true if this process is a client of MPS. A driver before
+/// CUDA 12.3 cannot tell.
 inline bool is_mps_client() {
   int value = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&value, cudaDevAttrMpsEnabled, 0));
+  const cudaError_t code =
+      cudaDeviceGetAttribute(&value, cudaDevAttrMpsEnabled, 0);
+  if (code != cudaErrorInvalidValue) CUDA_CHECK(code);
+  cudaGetLastError();
   return value != 0;
 }

@@ -33,17 +33,20 @@ inline void require_gpus(int wanted) {
          found);
 }
 
-/// Skips if the attribute of device 0 is 0. `what` names the feature.
+/// Skips if the attribute of device 0 is 0, or if the driver is too old
+/// to know the attribute. `what` names the feature.
 inline void require(cudaDeviceAttr attribute, const char* what) {
   int value = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, 0));
+  const auto code = cudaDeviceGetAttribute(&value, attribute, 0);
+  if (code != cudaErrorInvalidValue) CUDA_CHECK(code);
   if (value == 0) skip("device 0 does not support %s", what);
 }
 
 /// The same for an attribute of the driver API.
 inline void require(CUdevice_attribute attribute, const char* what) {
   int value = 0;
-  CU_CHECK(DRIVER(cuDeviceGetAttribute)(&value, attribute, 0));
+  const auto code = DRIVER(cuDeviceGetAttribute)(&value, attribute, 0);
+  if (code != CUDA_ERROR_INVALID_VALUE) CU_CHECK(code);
   if (value == 0) skip("device 0 does not support %s", what);
 }
 

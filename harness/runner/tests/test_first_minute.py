@@ -209,7 +209,7 @@ CMAKE = """\
 #!/bin/sh
 echo "$*" >>"$LOG"
 [ "$1" = --build ] || exit 0
-[ -z "$FAILS" ] || { echo "a.cc:1: error: no such thing"; exit 1; }
+[ -z "$FAILS" ] || { echo FAILED: a.o; echo "a.cc:1: error: no such thing"; exit 1; }
 mkdir -p build/run/harness/scenario
 cd build/run/harness/scenario
 printf '#!/bin/sh\\necho {\\\\"backend\\\\":\\\\"none\\\\"}\\n' >probe
@@ -331,8 +331,12 @@ def test_the_first_build_is_quick_and_a_whole_build_stays_as_it_is(
 def test_a_build_that_fails_ends_the_command(clone: Clone) -> None:
     done = clone.ipclab("sample", "01", FAILS="yes")
     assert done.returncode == 3
-    assert "a.cc:1: error: no such thing" in done.stderr
-    assert done.stderr.endswith("the build failed\n")
+    told = done.stderr.splitlines()
+    assert told[-2:] == [
+        "a.cc:1: error: no such thing",
+        "ipclab: the build failed; its whole output: build/run.log",
+    ]
+    assert "FAILED" not in done.stderr  # it is in the log
     assert done.stdout == ""
 
 
