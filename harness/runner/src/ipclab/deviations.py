@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,13 @@ UNJUDGED_KINDS = ("OBSERVE", "UNDEF", "ADVICE")
 NAME = "deviations.json"  # begins each message about an entry
 DERIVED = "DERIVED"  # a row that follows from other rows and is judged like them
 VERSION = re.compile(r"\d+\.\d+")  # a version of CUDA
+SEVERITIES = (  # of an entry, the worst first
+    "crash",
+    "wrong data or disclosure",
+    "hidden wait",
+    "wrong number",
+    "wrong code",
+)
 VENDORS = {"cuda": "nvidia", "model": "model"}  # the vendor of each backend
 
 
@@ -192,19 +199,24 @@ class Deviations:
     def _applies(self, entry: Entry) -> bool:
         if VENDORS.get(self.backend) != entry["vendor"]:
             return False
-        if entry["gpus"] and not any(x in y for x in entry["gpus"] for y in self.gpus):
-            return False
         if (wanted := entry.get("runtime")) and (
             self.runtime is None
             or wanted != f"{self.runtime // 1000}.{self.runtime % 1000 // 10}"
         ):
             return False
-        span = entry["driver"]
-        if span is None:
-            return True
-        return self.driver is not None and (
-            _version(span["from"]) <= _version(self.driver) <= _version(span["to"])
-        )
+        return measured_on(entry, self.driver, self.gpus)
+
+
+def measured_on(entry: Entry, driver: str | None, gpus: Iterable[str]) -> bool:
+    """Whether an entry's drivers and GPUs include this driver and one of these GPUs."""
+    if entry["gpus"] and not any(x in y for x in entry["gpus"] for y in gpus):
+        return False
+    span = entry["driver"]
+    if span is None:
+        return True
+    return driver is not None and (
+        _version(span["from"]) <= _version(driver) <= _version(span["to"])
+    )
 
 
 def _suite(test: str) -> str:
@@ -223,6 +235,8 @@ def _unmeasured(entry: Entry) -> str | None:
         return f"{entry['requirement']}: name the drivers and GPUs that were measured"
     if not entry["failures"]:
         return f"{entry['requirement']}: name the checks that failed and what they saw"
+    if "severity" not in entry:  # records of older runs have none
+        return f"{entry['requirement']}: has no 'severity'"
     return None
 
 
