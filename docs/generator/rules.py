@@ -296,16 +296,26 @@ def coloured(run: Run, row: str) -> str:
     return f'<span class="verdict {style}">{shown}</span>'
 
 
-def departure(entry: Row) -> str:
-    """An entry of deviations.json in words."""
+def where(entry: Row) -> str:
+    """The drivers and GPUs of an entry of deviations.json."""
     driver = entry["driver"]
     if not driver:
-        where = "any driver"
-    elif driver["from"] == driver["to"]:
-        where = f"driver {driver['from']}"
-    else:
-        where = f"drivers {driver['from']} to {driver['to']}"
+        return "any driver"
+    gpus = " and ".join(entry.get("gpus", []))
+    end = f" on {gpus}" if gpus else ""
+    if driver["from"] == driver["to"]:
+        return f"driver {driver['from']}{end}"
+    return f"drivers {driver['from']} to {driver['to']}{end}"
+
+
+def departure(entry: Row) -> str:
+    """An entry of deviations.json in words."""
+    finding = (
+        f"@ref finding_{entry['finding']:02}, {entry['severity']}. "
+        if "finding" in entry
+        else ""
+    )
     return (
-        f"{plain(entry['evidence'])} (Known for {where}; to be looked at again by "
-        f"{entry['expires']}.)"
+        f"{finding}{plain(entry['evidence'])} (Known for {where(entry)}; to be looked "
+        f"at again by {entry['expires']}.)"
     )

@@ -223,6 +223,7 @@ class Build:
         entry = {
             "requirement": "LMEM-01",
             "test": "Suite.Name",
+            "severity": "wrong code",
             "failures": [{"check": FAILURE["call"], "seen": [FAILURE["seen"]]}],
             "vendor": "nvidia",
             "driver": {"from": "580.0", "to": "580.9"},
