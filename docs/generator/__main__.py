@@ -34,6 +34,7 @@ from generator import (
     recorded,
     rules,
     sharing,
+    sources,
     symptoms,
     traces,
     verdicts,
@@ -63,9 +64,7 @@ def main() -> int:
     parser.add_argument("output", type=Path)
     args = parser.parse_args()
     try:
-        write(
-            args.lessons, args.cuda, args.results, args.output, args.with_security
-        )
+        write(args.lessons, args.cuda, args.results, args.output, args.with_security)
     except (recorded.Missing, traces.Missing, HarnessError, UsageError) as error:
         print(f"generator: {error}", file=sys.stderr)
         return 1
@@ -96,6 +95,7 @@ def write(
         json.loads((TOP / "conformance/deviations.json").read_text())["deviations"],
         [run for run in runs if run.real],
         documented.cited(ledger),
+        sources.places(TOP / "conformance"),
     )
     found = known_findings.read(TOP)
     shown = findings.parts(found, with_security)
@@ -146,7 +146,13 @@ def write(
     for lesson in known:
         source = TOP / lesson_page.source(lesson["lesson"])
         files[source.name] = source.read_text()
-    for folder, made in (("parts", parts), ("pages", pages), ("files", files)):
+    proofs = sources.pages(TOP / "conformance")
+    for folder, made in (
+        ("parts", parts),
+        ("pages", pages),
+        ("files", files),
+        (f"files/{sources.FOLDER}", proofs),
+    ):
         (output / folder).mkdir(parents=True, exist_ok=True)
         for name, text in made.items():
             (output / folder / name).write_text(text)

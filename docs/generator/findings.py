@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from generator.recorded import Run
-from generator.rules import GROUPS, Evidence, link_to, where
+from generator.rules import GROUPS, Evidence, link_to, on_model_only, where
 from generator.text import facts, lines, plain, table
-from ipclab import deviations, records, summary
+from ipclab import summary
 from ipclab.findings import Finding
 
 DEPARTED = ("deviates", "violates", "crashed", "hung")
@@ -22,8 +22,9 @@ MARKED = (
     "defined, and whoever has a handle can open the memory. The program and its output "
     "are in no release until the vendor has been told: see @ref security."
 )
-CLAIMS = """- A finding says what the named drivers did on the named GPUs, and how often. It says
-  nothing about other drivers: run `ci/ipclab findings --run --all` there.
+CLAIMS = """- A finding says what the named drivers did on the named GPUs, and how
+  often. It says nothing about other drivers: there, run
+  `ci/ipclab findings --run --all`.
 - A finding says that the answer contradicts a sentence. It does not say why the driver
   gives this answer. Where the sentence may be at fault, the page says so.
 - Nothing here was tested on Windows, on Tegra, under a hypervisor, with MIG or with a
@@ -66,11 +67,10 @@ def pages(
         ]
         for x in found
     ]
-    verdicts = judged(evidence.runs)
     text = (
         "/**\n@page findings Findings\n"
-        "@brief Where a real driver contradicts its documentation, with a program of at "
-        "most 40 lines for each finding.\n\n"
+        "@brief Where a real driver contradicts its documentation, with a program of "
+        "at most 40 lines for each finding.\n\n"
         "The list begins with the findings that do most harm. "
         "`ci/ipclab findings` lists those of this machine's driver; "
         "`ci/ipclab findings --run` runs their programs.\n\n"
@@ -81,10 +81,10 @@ def pages(
         "@ref errata lists lines of published listings that do not compile or do not "
         "work, each with a form that does.\n\n"
         "@section findings_right What was tested and is right\n\n"
-        + _right(catalogue["rows"], verdicts)
+        + _right(catalogue["rows"], evidence.runs)
         + "@section findings_claims What is not claimed\n\n"
         + CLAIMS
-        + _unjudged(catalogue["rows"], verdicts)
+        + _unjudged(catalogue["rows"], evidence.runs)
         + "*/\n"
     )
     names = set(included)
@@ -99,7 +99,11 @@ def page(finding: Finding, runs: list[Run], included: set[str]) -> str:
     name, about = label(finding), finding.about
     program, output = f"{name}.cu", f"{name}.out"
     hidden = finding.security and program not in included
-    shown = [x for x in finding.entries if not (hidden and x.get("security"))]
+    measured = [
+        plain(x["evidence"])
+        for x in finding.entries
+        if not (hidden and x.get("security"))
+    ]
     told = facts(
         [
             ("Severity", finding.severity),
@@ -122,7 +126,7 @@ def page(finding: Finding, runs: list[Run], included: set[str]) -> str:
         f"> {plain(sentence['topic'])}, CUDA {TOOLKIT}\n\n"
         + (f"{plain(about['note'])}\n\n" if "note" in about else "")
         + f"{told}@section {name}_seen What was measured\n\n"
-        + "".join(f"- {plain(x)}\n" for x in dict.fromkeys(y["evidence"] for y in shown))
+        + "".join(f"- {x}\n" for x in dict.fromkeys(measured))
         + "\n"
         + _counted(finding, runs)
         + f"@section {name}_program The program\n\n"
@@ -177,20 +181,10 @@ def _lifted(runs: list[Run]) -> str:
     )
 
 
-def judged(runs: list[Run]) -> dict[str, set[str]]:
-    """For each row the verdicts of recorded machines that could judge it."""
-    found: dict[str, set[str]] = {}
-    for run in runs:
-        for test in summary.tests(run.rows):
-            if test.verdict in (*records.JUDGED, *records.FAILING):
-                found.setdefault(test.record["requirement"], set()).add(test.verdict)
-    return found
-
-
-def _right(rows: list[dict[str, Any]], verdicts: dict[str, set[str]]) -> str:
+def _right(rows: list[dict[str, Any]], runs: list[Run]) -> str:
     counts: dict[str, list[int]] = {}
     for row in rows:
-        seen = verdicts.get(row["id"], set())
+        seen = set().union(*(run.judged.get(row["id"], set()) for run in runs))
         count = counts.setdefault(row["id"].split("-")[0], [0, 0])
         count[0] += seen == {"conforms"}
         count[1] += bool(seen)
@@ -209,13 +203,9 @@ def _right(rows: list[dict[str, Any]], verdicts: dict[str, set[str]]) -> str:
     )
 
 
-def _unjudged(rows: list[dict[str, Any]], verdicts: dict[str, set[str]]) -> str:
+def _unjudged(rows: list[dict[str, Any]], runs: list[Run]) -> str:
     """The rows that only the reference model has judged so far."""
-    names = [
-        x["id"]
-        for x in rows
-        if x["kind"] not in deviations.UNJUDGED_KINDS and x["id"] not in verdicts
-    ]
+    names = [x["id"] for x in rows if on_model_only(x, runs)]
     if not names:
         return "\n"
     return (

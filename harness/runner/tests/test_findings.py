@@ -22,7 +22,9 @@ from ipclab.findings import Finding
 
 TOP = Path(__file__).resolve().parents[3]
 FOUND = findings.read(TOP)
-BUILD = Path(os.environ["IPCLAB_MODEL"]).parent if "IPCLAB_MODEL" in os.environ else None
+BUILD = (
+    Path(os.environ["IPCLAB_MODEL"]).parent if "IPCLAB_MODEL" in os.environ else None
+)
 MOST = 40  # lines of a program, without its comments and empty lines
 NAMES = [x.name for x in FOUND]
 

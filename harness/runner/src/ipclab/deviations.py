@@ -23,6 +23,16 @@ Entry = dict[str, Any]
 UNJUDGED_KINDS = ("OBSERVE", "UNDEF", "ADVICE")
 NAME = "deviations.json"  # begins each message about an entry
 DERIVED = "DERIVED"  # a row that follows from other rows and is judged like them
+# What the documentation says about the answer that a test expects, by kind of the row.
+BASIS = {
+    "MUST": "documented: a sentence promises it",
+    "ERROR": "inferred: the call must be refused, but no sentence names the code",
+    DERIVED: "inferred from other rows",
+    "LIMIT": "documented: a sentence describes this limit",
+    "OBSERVE": "not documented: recorded, not judged",
+    "UNDEF": "documented as undefined: recorded, not judged",
+    "ADVICE": "documented as advice to programs: recorded, not judged",
+}
 VERSION = re.compile(r"\d+\.\d+")  # a version of CUDA
 SEVERITIES = (  # of an entry, the worst first
     "crash",
@@ -52,6 +62,10 @@ def read_requirements(path: Path) -> dict[str, Entry]:
                 f"{path}: {name}: a row of kind {DERIVED} needs 'follows_from', "
                 "the rows that it follows from; no other row may have it"
             )
+        if "code" in row and (row["kind"], row["code"]) != ("ERROR", "documented"):
+            raise HarnessError(
+                f"{path}: {name}: 'code' is 'documented', in rows of kind ERROR only"
+            )
         for field in ("since", "until"):
             if field in row and not VERSION.fullmatch(str(row[field])):
                 raise HarnessError(
@@ -62,6 +76,15 @@ def read_requirements(path: Path) -> dict[str, Entry]:
             if origin not in known or origin == name:
                 raise HarnessError(f"{path}: {name} follows from {origin}: no such row")
     return known
+
+
+def basis(row: Entry) -> str:
+    """What the documentation says about the answer that a row's tests expect."""
+    if row.get("code") == "documented":
+        return "documented: a sentence names the code"
+    if origins := row.get("follows_from"):
+        return f"inferred from {', '.join(origins)}"
+    return BASIS.get(row["kind"], "unknown")
 
 
 def does_not_hold(row: Entry, driver: str | None) -> str | None:

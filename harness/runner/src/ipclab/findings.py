@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipclab import ctest, deviations, lines, model, packed, schema
+from ipclab import deviations, lines, model, packed, schema
 from ipclab.errors import HarnessError, UsageError
 from ipclab.fingerprint import kernel_module
 
