@@ -799,3 +799,28 @@ TEST(Teardown, ThreadsRaceForTheFirstOpen) {
   if (scenario.ended("importer").signal != 0)
     observe("a process ends by SIGSEGV at first opens in threads");
 }
+
+TEST(Teardown, EveryFirstOpenInThreadsSucceeds) {
+  covers("LIFE-16");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    me.wait_until_done("importer");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  });
+  scenario
+      .role("importer",
+            [](Role& me) {
+              const auto handle = me.receive<Handle>("handle");
+              const unsigned refused =
+                  race_for_the_first_open(handle, pattern("exporter"));
+              EXPECT_TRUE(refused == 0) << refused << " opens are refused";
+            })
+      .may_end_by(SIGSEGV)
+      .in_new_process();  // its state at the end is unknown
+  scenario.run(30s);
+  EXPECT_TRUE(scenario.ended("importer").signal == 0) << "a signal ends it";
+}

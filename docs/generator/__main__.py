@@ -25,6 +25,7 @@ from generator import (
     diagrams,
     dictionary,
     documents,
+    findings,
     lesson_page,
     lessons,
     links,
@@ -33,6 +34,7 @@ from generator import (
     recorded,
     rules,
     sharing,
+    sources,
     symptoms,
     traces,
     verdicts,
@@ -41,6 +43,7 @@ from generator import (
 from generator.chapters import page_of
 from ipclab import catalogue as documented
 from ipclab import faults
+from ipclab import findings as known_findings
 from ipclab.errors import HarnessError, UsageError
 
 TOP = Path(__file__).resolve().parents[2]
@@ -53,17 +56,28 @@ def main() -> int:
         "--cuda", type=Path, required=True, help="CUDA's include folder"
     )
     parser.add_argument("--results", type=Path, action="append", default=[])
+    parser.add_argument(
+        "--with-security",
+        action="store_true",
+        help="also show programs that are matters of security (docs/SECURITY.md)",
+    )
     parser.add_argument("output", type=Path)
     args = parser.parse_args()
     try:
-        write(args.lessons, args.cuda, args.results, args.output)
+        write(args.lessons, args.cuda, args.results, args.output, args.with_security)
     except (recorded.Missing, traces.Missing, HarnessError, UsageError) as error:
         print(f"generator: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> None:
+def write(
+    lesson_list: Path,
+    cuda: Path,
+    folders: list[Path],
+    output: Path,
+    with_security: bool = False,
+) -> None:
     """Make all parts and pages from the build, the headers and the records."""
     catalogue = json.loads((TOP / "conformance/requirements.json").read_text())
     by_id = {row["id"]: row for row in catalogue["rows"]}
@@ -81,8 +95,12 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         json.loads((TOP / "conformance/deviations.json").read_text())["deviations"],
         [run for run in runs if run.real],
         documented.cited(ledger),
+        sources.places(TOP / "conformance"),
     )
+    found = known_findings.read(TOP)
+    shown = findings.parts(found, with_security)
     parts = {
+        **shown,
         **lessons.parts(TOP, known, catalogue, evidence.tests),
         "costs.md": costs.part(
             json.loads((TOP / "docs/results/costs.json").read_text())
@@ -117,6 +135,7 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         "calls.dox": calls.page(TOP, known, catalogue["rows"], references),
         "runner.dox": documents.runner(),
         **rules.pages(catalogue, evidence),
+        **findings.pages(found, catalogue, evidence, shown),
         **coverage.pages(ledger, kinds),
         **documents.pages(TOP / "docs"),
         **workshop.pages(TOP),
@@ -127,7 +146,13 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
     for lesson in known:
         source = TOP / lesson_page.source(lesson["lesson"])
         files[source.name] = source.read_text()
-    for folder, made in (("parts", parts), ("pages", pages), ("files", files)):
+    proofs = sources.pages(TOP / "conformance")
+    for folder, made in (
+        ("parts", parts),
+        ("pages", pages),
+        ("files", files),
+        (f"files/{sources.FOLDER}", proofs),
+    ):
         (output / folder).mkdir(parents=True, exist_ok=True)
         for name, text in made.items():
             (output / folder / name).write_text(text)

@@ -18,6 +18,7 @@ from ipclab.trace.findings import RULES
 PAGES = {
     "CONTRIBUTING.md": "contributing",
     "errata.md": "errata",
+    "SECURITY.md": "security",
     "CHANGELOG.md": "changes",
 }
 LINK = re.compile(r"\[([^]]+)\]\((?!https?://)([^)#]+)\)")

@@ -25,7 +25,7 @@ WORKSHOP = (
     "path_two_days",
     "path_self_study",
 )
-WORK = ("contributing", "errata", "changes", "lesson_words", "test_words")
+WORK = ("contributing", "security", "errata", "changes", "lesson_words", "test_words")
 # Doxygen's own name of a page -> its name in the lists above.
 ALIASES = {"group__lesson__words": "lesson_words", "group__test__words": "test_words"}
 # Pages of one function or class: their lists link to them, and they are in no menu.
@@ -48,7 +48,7 @@ class Book:
     parts: list[Part]
     titles: Mapping[str, str]
     lessons: list[str]  # pages
-    under: dict[str, str]  # page of a rule -> page of its group
+    under: dict[str, str]  # page of a rule or finding -> page of its group
 
     @property
     def order(self) -> list[str]:
@@ -99,9 +99,10 @@ def book(titles: Mapping[str, str], lessons: list[dict[str, Any]]) -> Book:
     groups = [f"rules_{group}" for group in GROUPS]
     parts.append(Part("Rules", _there(["rules", *groups, *SENTENCES], known)))
     results = [x for x in titles if x.startswith("result")]
-    parts.append(Part("Results", sorted(results, key=lambda x: (x != "results", x))))
+    results.sort(key=lambda x: (x != "results", x))
+    parts.append(Part("Results", _there(["findings", *results], known)))
     placed = {page for part in parts for page in part.pages} | set(WORK)
-    under = {page: f"rules_{page.split('_')[1]}" for page in titles if _is_rule(page)}
+    under = {page: _group(page) for page in titles if _group(page)}
     rest = [
         page
         for page in titles
@@ -123,5 +124,8 @@ def _there(pages: Iterable[str], known: set[str]) -> list[str]:
     return [page for page in pages if page in known]
 
 
-def _is_rule(page: str) -> bool:
-    return page.startswith("rule_") and page.count("_") == 2
+def _group(page: str) -> str:
+    """The page above the page of a rule or of a finding; empty for other pages."""
+    if page.startswith("rule_") and page.count("_") == 2:
+        return f"rules_{page.split('_')[1]}"
+    return "findings" if page.startswith("finding_") else ""

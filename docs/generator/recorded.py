@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ipclab import matrix, results
-from ipclab.records import Record, Row, rows
+from ipclab.records import FAILING, JUDGED, Record, Row, rows
 
 TOP = Path(__file__).resolve().parents[2]
 
@@ -43,6 +43,17 @@ class Run:
             for cell in fault["cells"]:
                 found.setdefault(cell["row"], {}).setdefault(
                     fault["name"], str(cell["result"])
+                )
+        return found
+
+    @functools.cached_property
+    def judged(self) -> dict[str, set[str]]:
+        """For each row that the run could judge, the verdicts of its tests."""
+        found: dict[str, set[str]] = {}
+        for test in self.rows:
+            if test.verdict in (*JUDGED, *FAILING):
+                found.setdefault(test.record["requirement"] or "", set()).add(
+                    test.verdict
                 )
         return found
 

@@ -14,7 +14,7 @@ from typing import Any
 from generator.chapters import page_of
 from generator.recorded import Run
 from generator.text import facts, lines, plain, spelled, table
-from ipclab import matrix, trials
+from ipclab import deviations, matrix, trials
 from ipclab.catalogue import Entry
 from ipclab.faults import Fault
 from ipclab.rules import read_tests
@@ -54,6 +54,12 @@ ORIGINS = {
     "OBSERVE": "not promised by the documentation; see",
     "UNDEF": "documented as undefined, our wording of",
 }
+# What a row says that no recorded machine has judged.
+UNSEEN = "judged on the reference model only"
+ON_MODEL = (
+    "No recorded machine has judged this rule: so far it is "
+    f"{UNSEEN}, which says nothing about a driver.\n\n"
+)
 LONGEST_TITLE = 70
 # A title that is cut does not end with one of these words.
 DANGLING = re.compile(
@@ -99,6 +105,7 @@ class Evidence:
     deviations: list[Row]  # deviations.json
     runs: list[Run]  # of drivers
     sentences: dict[str, list[Entry]] = field(default_factory=dict)  # of each row
+    places: dict[str, str] = field(default_factory=dict)  # test -> its source
 
 
 def tests(conformance: Path) -> dict[str, list[str]]:
@@ -160,7 +167,8 @@ def group_page(group: str, rows: list[Row], evidence: Evidence) -> str:
     lines_of = [
         [
             f"**{link(row)}**",
-            plain(row["statement"]),
+            plain(row["statement"])
+            + (f" ({UNSEEN})" if on_model_only(row, evidence.runs) else ""),
             row["kind"],
             *(coloured(run, row["id"]) for run in evidence.runs),
         ]
@@ -200,11 +208,16 @@ def rule_page(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
         [
             ("Scenario", plain(row.get("scenario", ""))),
             ("Check", plain(row.get("check", ""))),
-            ("Tests", lines(f"`{x}`" for x in evidence.tests.get(name, []))),
+            ("Expected answer", plain(deviations.basis(row))),
+            (
+                "Tests",
+                lines(_test(x, evidence.places) for x in evidence.tests.get(name, [])),
+            ),
         ]
     )
     if evidence.runs:
         text += f"@section {page}_answers What recorded machines answered\n\n"
+        text += ON_MODEL if on_model_only(row, evidence.runs) else ""
         text += facts((run.machine, coloured(run, name)) for run in evidence.runs)
     known = dict.fromkeys(
         departure(entry)
@@ -218,6 +231,20 @@ def rule_page(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
     if noticed:
         text += f"@section {page}_faults Faults that its tests notice\n\n{noticed}"
     return text + "*/\n"
+
+
+def _test(name: str, places: dict[str, str]) -> str:
+    """The name of a test, linked to its source if the site has it."""
+    if name not in places:
+        return f"`{name}`"
+    return f'<a href="{places[name]}"><code>{name}</code></a>'
+
+
+def on_model_only(row: Row, runs: list[Run]) -> bool:
+    """Whether a row is judged, and no recorded machine has judged it."""
+    return row["kind"] not in deviations.UNJUDGED_KINDS and not any(
+        row["id"] in run.judged for run in runs
+    )
 
 
 def _noticed(row: str, faults: list[Fault], runs: list[Run]) -> str:
@@ -296,16 +323,26 @@ def coloured(run: Run, row: str) -> str:
     return f'<span class="verdict {style}">{shown}</span>'
 
 
-def departure(entry: Row) -> str:
-    """An entry of deviations.json in words."""
+def where(entry: Row) -> str:
+    """The drivers and GPUs of an entry of deviations.json."""
     driver = entry["driver"]
     if not driver:
-        where = "any driver"
-    elif driver["from"] == driver["to"]:
-        where = f"driver {driver['from']}"
-    else:
-        where = f"drivers {driver['from']} to {driver['to']}"
+        return "any driver"
+    gpus = " and ".join(entry.get("gpus", []))
+    end = f" on {gpus}" if gpus else ""
+    if driver["from"] == driver["to"]:
+        return f"driver {driver['from']}{end}"
+    return f"drivers {driver['from']} to {driver['to']}{end}"
+
+
+def departure(entry: Row) -> str:
+    """An entry of deviations.json in words."""
+    finding = (
+        f"@ref finding_{entry['finding']:02}, {entry['severity']}. "
+        if "finding" in entry
+        else ""
+    )
     return (
-        f"{plain(entry['evidence'])} (Known for {where}; to be looked at again by "
-        f"{entry['expires']}.)"
+        f"{finding}{plain(entry['evidence'])} (Known for {where(entry)}; to be looked "
+        f"at again by {entry['expires']}.)"
     )

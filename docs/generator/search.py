@@ -27,6 +27,7 @@ WEIGHT = {
     "glossary": 1.1,
     "calls": 1.1,
     "doctor": 1.2,
+    "finding": 1.1,
     "rule": 0.8,
     "rules": 0.5,
     "results": 0.6,
@@ -38,7 +39,7 @@ OTHER = 0.6
 # Sections that name many things, or ask a question that another section answers.
 ASIDE, LESS = ("_code", "_out", "_proof", "_test", "_predict", "_points"), 0.6
 APART = ("errors", "calls", "runner", "results", "changes")  # pages of many things
-WHOLE = ("rule", "class", "struct")  # pages about one thing
+WHOLE = ("rule", "finding", "class", "struct")  # pages about one thing
 
 
 def index(book: Book, pages: Mapping[str, Page], keywords: Mapping[str, str]) -> str:

@@ -133,6 +133,29 @@ function(ipc_add_conformance)
   ipc_discover(${topic}_test conformance.${folder}. "conformance;${folder}" ${arg_TIMEOUT})
 endfunction()
 
+# ipc_add_finding(source)
+#
+# The reproducer NN_name/name.cu of a finding: target name, and part of the target
+# `findings`. It is no test of CTest, because on a driver with the fault it exits with 1.
+# A build for users (IPCLAB_TESTS=OFF) makes it only with the target `findings`.
+function(ipc_add_finding source)
+  get_filename_component(name ${source} NAME_WE)
+  if(NOT source MATCHES "^[0-9][0-9]_${name}/")
+    message(FATAL_ERROR "${source}: a finding must be called NN_name/name.cu")
+  endif()
+  ipc_straight_to_cxx(${source})
+  add_executable(${name} ${source})
+  target_link_libraries(${name} PRIVATE CUDA::cudart CUDA::cuda_driver Threads::Threads)
+  # They name only the first fields of a structure, so that they stay short.
+  target_compile_options(${name} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-missing-field-initializers>")
+  add_dependencies(findings ${name})
+  if(NOT IPCLAB_TESTS)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)
+  endif()
+endfunction()
+
 # ipc_straight_to_cxx(file...): compiles a .cu with the C++ compiler if the file contains no
 # kernel and includes no lesson's header. Such a file is plain C++. The C++ compiler needs
 # a quarter of nvcc's time, because nvcc parses such a file three times.

@@ -30,7 +30,8 @@ class Recorder : public testing::EmptyTestEventListener {
 
   void OnTestPartResult(const testing::TestPartResult& result) override {
     Record& record = Record::current();
-    if (result.failed() && record.outcome() < Record::kViolates) {
+    const bool told = std::exchange(record.told, false);
+    if (result.failed() && !told) {
       Failure failure;
       failure.message = result.message();
       failure.file = result.file_name() == nullptr ? "" : result.file_name();

@@ -69,6 +69,7 @@ class Record {
   bool alone = false;       // whether no other test may use the GPUs
   bool shared = false;      // whether its processes may also run other tests
   bool second_gpu = false;  // whether it sees a second GPU if there is one
+  bool told = false;  // whether the failure that GoogleTest hears next is here
   std::vector<std::string> notes;
   std::vector<TabulatedOutcome> outcomes;
   std::vector<Failure> failures;

@@ -483,6 +483,7 @@ void Referee::fail(const Player* player, Record::Outcome outcome,
   failure.message = text;
   Record::current().fail(failure);
   Record::current().outcome(outcome, text);
+  Record::current().told = true;
   ADD_FAILURE() << text;
 }
 
@@ -513,6 +514,7 @@ void Referee::fail_check(Player& player,
   }
   Record::current().fail(failure);
   Record::current().outcome(Record::kViolates, text + ": " + failure.message);
+  Record::current().told = true;
   ADD_FAILURE_AT(failure.file.c_str(), failure.line) << text << "\n"
                                                      << failure.message;
 }

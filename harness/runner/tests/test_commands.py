@@ -496,7 +496,12 @@ def test_a_run_ends_in_one_screen(build: Build) -> None:
     assert chapter.split()[-2:] == ["25", "1"]
     at = lines.index("violates LMEM-02 Suite.Wrong")
     assert lines[at + 1] == "  zeros were read"
-    assert lines[at + 2] == (
+    assert lines[at + 2 : at + 4] == [
+        "  rule: The sentence of LMEM-02.",
+        "  expected answer: inferred: the call must be refused, but no sentence names "
+        "the code",
+    ]
+    assert lines[at + 4] == (
         "  next: ci/ipclab rules LMEM-02; ci/ipclab run -v -k Wrong"
     )
     assert lines[-2].endswith("report.html")
@@ -515,7 +520,8 @@ def test_failures_leave_room_on_a_terminal_of_80_columns(build: Build) -> None:
         build.conformance(f"violates(reason={'long ' * 60!r})", name=name)
     found = results.read(build.run("-j", "4").folder).records
     out = Console(width=80, file=io.StringIO(), highlight=False)
-    terminal._worth_knowing(out, records.rows(found), strict=False)
+    row = {"statement": "long " * 60, "kind": "MUST"}
+    terminal._worth_knowing(out, records.rows(found), False, {"LMEM-01": row})
     assert isinstance(out.file, io.StringIO)
     lines = out.file.getvalue().splitlines()
     assert sum(-(-len(line) // 80) for line in lines) <= 24, lines

@@ -15,7 +15,14 @@ REAL = (
     "ci/release",
     "ci/common.sh",
     "CMakeLists.txt",
+    "conformance/deviations.json",
     "harness/runner/src/ipclab/__init__.py",
+)
+# The program of the second one is a matter of security.
+FINDINGS = (
+    "docs/findings/03_refused_pool_export/refused_pool_export.cu",
+    "docs/findings/04_stale_handle/stale_handle.cu",
+    "docs/findings/04_stale_handle/stale_handle.json",
 )
 STUBS = {
     # The site of a release names the new version.
@@ -41,7 +48,9 @@ def repository(tmp_path: Path) -> Path:
     for name, line in STUBS.items():
         (folder / name).write_text(f"#!/usr/bin/env bash\n{line}\n")
         (folder / name).chmod(0o755)
-    (folder / "docs").mkdir()
+    for name in FINDINGS:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(TOP / name, folder / name)
     text = "# What changed\n\n## 7.8.9, not released\n\n- A thing.\n"
     (folder / "docs" / "CHANGELOG.md").write_text(text)
     (folder / ".gitignore").write_text("/build/\n/dist/\n/no_wheel\n")
@@ -80,6 +89,17 @@ def test_a_release(repository: Path) -> None:
         3,
         "release: v7.8.9 is released already\n",
     )
+
+
+@pytest.mark.parametrize("option", [(), ("--with-security",)])
+def test_what_is_a_matter_of_security_is_held_back(
+    repository: Path, option: tuple[str, ...]
+) -> None:
+    done = call(repository, "ci/release", "7.8.9", *option)
+    assert done.returncode == 0, done.stderr
+    packed = call(repository, "tar", "tf", "dist/ipclab-7.8.9.tar.gz").stdout
+    kept = [name in packed for name in FINDINGS]
+    assert kept == [True, bool(option), True]
 
 
 @pytest.mark.parametrize(
@@ -121,8 +141,8 @@ def test_the_versions_agree() -> None:
         assert match, f"{file}: no {expression}"
         return match
 
-    version = found(r'^__version__ = "(.*)"', REAL[3])
-    project = found(r"^project\(ipclab VERSION (\S+)", REAL[2])
+    version = found(r'^__version__ = "(.*)"', "harness/runner/src/ipclab/__init__.py")
+    project = found(r"^project\(ipclab VERSION (\S+)", "CMakeLists.txt")
     first = found(r"^## (\S+), (.*)$", "docs/CHANGELOG.md")
     assert version[1] == project[1]
 

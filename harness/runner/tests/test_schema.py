@@ -47,6 +47,7 @@ RECEIVE = {
 DEVIATION = {
     "requirement": "LMEM-01",
     "test": "Suite.Name",
+    "severity": "wrong code",
     "failures": [{"check": "cudaFree(data)", "seen": ["cudaSuccess"], "steps": ["a"]}],
     "vendor": "nvidia",
     "driver": {"from": "580.0", "to": "580.999"},

@@ -247,6 +247,48 @@ def test_deviation_is_shown_and_fails_only_if_strict(build: Build) -> None:
     assert build.ipclab("run", "--build", "build", "--strict").returncode == 1
 
 
+def test_a_row_may_have_two_entries(build: Build) -> None:
+    """The page tells them apart, and shows how much harm each of them does."""
+    for name in ("A", "B"):
+        build.conformance(
+            f"record(test='Suite.{name}', outcome='violates', failures=[FAILURE])\n"
+            "sys.exit(1)",
+            name=f"Suite.{name}",
+        )
+        build.deviation(test=f"Suite.{name}", severity="hidden wait")
+    outcome = build.run()
+    assert "known deviations of this driver: hidden wait: LMEM-01\n" in outcome.text
+    page = (outcome.folder / "report.html").read_text()
+    ids = re.findall(r' id="([^"]*)"', page)
+    assert len(ids) == len(set(ids))
+    assert {"deviation-Suite.A", "deviation-Suite.B"} <= set(ids)
+    assert 'href="#deviation-Suite.A">Deviation</a>, hidden wait: seen' in page
+
+
+def test_a_failing_test_says_what_it_rests_on_and_where_it_was_checked(
+    build: Build,
+) -> None:
+    build.conformance("violates()", row="LMEM-02")
+    outcome = build.run()
+    expected = "inferred: the call must be refused, but no sentence names the code"
+    assert f"  expected answer: {expected}; checked at a_test.cu:7\n" in outcome.text
+    page = (outcome.folder / "report.html").read_text()
+    assert f"Expected answer: {expected}. Checked at <code>a_test.cu:7</code>." in page
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"kind": "ERROR", "code": "documented"}, "documented: a sentence names"),
+        ({"kind": "ERROR"}, "inferred: the call must be refused"),
+        ({"kind": "DERIVED", "follows_from": ["A-1", "A-2"]}, "inferred from A-1, A-2"),
+        ({"kind": "MUST"}, "documented: a sentence promises it"),
+    ],
+)
+def test_what_an_expected_answer_rests_on(row: dict[str, str], told: str) -> None:
+    assert deviations.basis(row).startswith(told)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -42,6 +42,19 @@ TEST(Planted, WrongValue) {
   scenario.run(10s);
 }
 
+// A role and the referee find two wrong values each.
+TEST(Planted, FourWrongValues) {
+  covers("PLANTED-01");
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    EXPECT_EQ(1, 2);
+    EXPECT_EQ(3, 4);
+  });
+  scenario.run(10s);
+  EXPECT_EQ(5, 6);
+  EXPECT_EQ(7, 8);
+}
+
 // Right only if the exporter makes eight calls within 20 ms. The two roles
 // share the offset in a file.
 TEST(Planted, DependsOnSpeed) {

@@ -5,6 +5,7 @@ SPDX-License-Identifier: Apache-2.0
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -84,6 +85,17 @@ def test_wrong_value(run: Any) -> None:
         assert word in seen.reason and word in seen.text
     assert "harness/scenario/tests/planted.cc" in record["failures"][0]["file"]
     assert [e["kind"] for e in record["timeline"]].count("failure") == 1
+
+
+def test_every_failure_is_recorded_once(run: Any) -> None:
+    failures = run("FourWrongValues").record["failures"]
+    assert [x["role"] for x in failures] == ["exporter", "exporter", None, None]
+    assert [re.findall(r"\d", x["message"]) for x in failures] == [
+        ["1", "2"],
+        ["3", "4"],
+        ["5", "6"],
+        ["7", "8"],
+    ]
 
 
 def test_wrong_size(run: Any) -> None:

@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from ipclab import __version__, explain, faults, fleet_cli, model, packed, rules
+from ipclab import (
+    __version__,
+    explain,
+    faults,
+    findings,
+    fleet_cli,
+    model,
+    packed,
+    rules,
+)
 from ipclab.errors import HarnessError, UsageError
 from ipclab.learn import ACTIONS, progress
 
@@ -21,7 +30,7 @@ GROUPS = {  # of --help
     "learn": ("sample", "learn"),
     "my program fails": ("explain", "doctor", "trace", "model"),
     "test a driver": (
-        *("run", "rules", "compare", "report"),
+        *("run", "rules", "findings", "compare", "report"),
         *("qualify", "verify", "judge", "fleet", "node"),
     ),
     "test the suite itself": ("mutants", "catalogue"),
@@ -42,7 +51,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return explain.run(options.code)
         if options.command == "rules":
             return rules.run(options.build, options.row, options.results)
-        # Only here, because the two commands above need Python and no package.
+        if options.command == "findings":
+            return findings.run(
+                findings.Request(
+                    options.build,
+                    tuple(options.names),
+                    options.all,
+                    options.run,
+                    options.record,
+                    options.backend,
+                )
+            )
+        # Only here, because the commands above need Python and no package.
         from ipclab import commands
 
         return commands.run(options)
@@ -551,6 +571,36 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="verdicts of this run (default: results/latest)",
     )
+    shown = commands.add_parser(
+        "findings",
+        help="where this driver contradicts its documentation",
+        description="Lists the findings that were measured on this machine's driver. "
+        "With --run it runs the small program of each of them.",
+        epilog="exit code: 0 listed, or no program shows its fault, 1 a program shows "
+        "its fault, 2 usage, 3 a program ended in another way",
+    )
+    shown.add_argument(
+        "names",
+        metavar="FINDING",
+        nargs="*",
+        help="only these, by number or name: 9, trim_to_largest",
+    )
+    shown.add_argument(
+        "--all", action="store_true", help="also the findings of other drivers"
+    )
+    shown.add_argument("--run", action="store_true", help="run their programs")
+    shown.add_argument(
+        "--record",
+        action="store_true",
+        help="with --run: write what each program printed into docs/findings",
+    )
+    shown.add_argument(
+        "--backend",
+        choices=model.BACKENDS,
+        default="auto",
+        help="where the programs run: a GPU or the reference model; auto: a GPU if "
+        "there is a driver (default: auto)",
+    )
     documents = commands.add_parser(
         "catalogue",
         help="does a toolkit's documentation still say what the rows are based on?",
@@ -590,13 +640,15 @@ def _parser() -> argparse.ArgumentParser:
         help="also list the sentences whose function no test of their rows called "
         "in these runs",
     )
-    law.add_argument(
-        "--build",
-        metavar="DIR",
-        type=Path,
-        default=None,
-        help="build folder or packed suite (default: the source tree of this command)",
-    )
+    for command in (law, shown):
+        command.add_argument(
+            "--build",
+            metavar="DIR",
+            type=Path,
+            default=None,
+            help="build folder or packed suite (default: the source tree of this "
+            "command)",
+        )
     for command in (run, whole, one, kill, look, seen, guest, mend, documents):
         _programs(command)
     two = commands.add_parser(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,24 @@ Entry = dict[str, Any]
 UNJUDGED_KINDS = ("OBSERVE", "UNDEF", "ADVICE")
 NAME = "deviations.json"  # begins each message about an entry
 DERIVED = "DERIVED"  # a row that follows from other rows and is judged like them
+# What the documentation says about the answer that a test expects, by kind of the row.
+BASIS = {
+    "MUST": "documented: a sentence promises it",
+    "ERROR": "inferred: the call must be refused, but no sentence names the code",
+    DERIVED: "inferred from other rows",
+    "LIMIT": "documented: a sentence describes this limit",
+    "OBSERVE": "not documented: recorded, not judged",
+    "UNDEF": "documented as undefined: recorded, not judged",
+    "ADVICE": "documented as advice to programs: recorded, not judged",
+}
 VERSION = re.compile(r"\d+\.\d+")  # a version of CUDA
+SEVERITIES = (  # of an entry, the worst first
+    "crash",
+    "wrong data or disclosure",
+    "hidden wait",
+    "wrong number",
+    "wrong code",
+)
 VENDORS = {"cuda": "nvidia", "model": "model"}  # the vendor of each backend
 
 
@@ -45,6 +62,10 @@ def read_requirements(path: Path) -> dict[str, Entry]:
                 f"{path}: {name}: a row of kind {DERIVED} needs 'follows_from', "
                 "the rows that it follows from; no other row may have it"
             )
+        if "code" in row and (row["kind"], row["code"]) != ("ERROR", "documented"):
+            raise HarnessError(
+                f"{path}: {name}: 'code' is 'documented', in rows of kind ERROR only"
+            )
         for field in ("since", "until"):
             if field in row and not VERSION.fullmatch(str(row[field])):
                 raise HarnessError(
@@ -55,6 +76,15 @@ def read_requirements(path: Path) -> dict[str, Entry]:
             if origin not in known or origin == name:
                 raise HarnessError(f"{path}: {name} follows from {origin}: no such row")
     return known
+
+
+def basis(row: Entry) -> str:
+    """What the documentation says about the answer that a row's tests expect."""
+    if row.get("code") == "documented":
+        return "documented: a sentence names the code"
+    if origins := row.get("follows_from"):
+        return f"inferred from {', '.join(origins)}"
+    return BASIS.get(row["kind"], "unknown")
 
 
 def does_not_hold(row: Entry, driver: str | None) -> str | None:
@@ -192,19 +222,24 @@ class Deviations:
     def _applies(self, entry: Entry) -> bool:
         if VENDORS.get(self.backend) != entry["vendor"]:
             return False
-        if entry["gpus"] and not any(x in y for x in entry["gpus"] for y in self.gpus):
-            return False
         if (wanted := entry.get("runtime")) and (
             self.runtime is None
             or wanted != f"{self.runtime // 1000}.{self.runtime % 1000 // 10}"
         ):
             return False
-        span = entry["driver"]
-        if span is None:
-            return True
-        return self.driver is not None and (
-            _version(span["from"]) <= _version(self.driver) <= _version(span["to"])
-        )
+        return measured_on(entry, self.driver, self.gpus)
+
+
+def measured_on(entry: Entry, driver: str | None, gpus: Iterable[str]) -> bool:
+    """Whether an entry's drivers and GPUs include this driver and one of these GPUs."""
+    if entry["gpus"] and not any(x in y for x in entry["gpus"] for y in gpus):
+        return False
+    span = entry["driver"]
+    if span is None:
+        return True
+    return driver is not None and (
+        _version(span["from"]) <= _version(driver) <= _version(span["to"])
+    )
 
 
 def _suite(test: str) -> str:
@@ -223,6 +258,8 @@ def _unmeasured(entry: Entry) -> str | None:
         return f"{entry['requirement']}: name the drivers and GPUs that were measured"
     if not entry["failures"]:
         return f"{entry['requirement']}: name the checks that failed and what they saw"
+    if "severity" not in entry:  # records of older runs have none
+        return f"{entry['requirement']}: has no 'severity'"
     return None
 
 

@@ -153,6 +153,14 @@ def first_reason(reason: str) -> str:
     return reason.partition(_FIRST)[2]
 
 
+def place(record: Record) -> str:
+    """The source and the line of the first check that failed; empty if none did."""
+    for failure in record["failures"]:
+        if failure["file"]:
+            return f"{failure['file']}:{failure['line']}"
+    return ""
+
+
 @dataclass
 class Row:
     """All attempts of one test as a reader sees them."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from ipclab import fingerprint, matrix, pages, records, summary, timeline
+from ipclab import deviations, fingerprint, matrix, pages, records, summary, timeline
 from ipclab.records import Record, Row
 
 AT_ONCE = 8  # failing tests that are unfolded, with their pictures
@@ -75,6 +75,8 @@ def page(
         headline=summary.headline(table, state),
         chapters=chapters,
         quiet=_quiet,
+        basis=deviations.basis,
+        place=records.place,
         next_step=summary.next_step,
         plain=_plain,
         made_by=_made_by(run),

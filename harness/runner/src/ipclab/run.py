@@ -427,7 +427,7 @@ class Run:
                     **(
                         {
                             x: row[x]
-                            for x in ("follows_from", "since", "until")
+                            for x in ("follows_from", "since", "until", "code")
                             if x in row
                         }
                     ),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from typing import Self
 
 from rich.console import Console
@@ -17,8 +18,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import expect, failures, packed, probe, records, summary
-from ipclab.deviations import DERIVED, UNJUDGED_KINDS
+from ipclab import expect, failures, packed, pages, probe, records, summary
+from ipclab.deviations import DERIVED, SEVERITIES, UNJUDGED_KINDS, Entry, basis
 from ipclab.records import Record, Row
 from ipclab.run import Run
 
@@ -37,7 +38,7 @@ COLOURS = {
 
 
 MANY = 20  # with more results than this, each chapter gets its own line
-MOST_TOLD = 5  # failing tests that are printed in full; more would not fit a screen
+MOST_TOLD = 3  # failing tests that are printed in full; more would not fit a screen
 
 
 class Output(Console):
@@ -190,7 +191,7 @@ def final(out: Console, run: Run, verbose: bool = False) -> None:
         _by_chapter(out, order)
         if verbose:
             _slowest(out, [attempt for row in order for attempt in row.attempts])
-    _worth_knowing(out, order, run.settings.strict)
+    _worth_knowing(out, order, run.settings.strict, run.catalogue)
     for problem in run.problems:
         out.print(Text(problem, style="bold red"), soft_wrap=True)
     if run.start_ms is not None:
@@ -245,7 +246,9 @@ def _by_chapter(out: Console, order: list[Row]) -> None:
     out.print(table)
 
 
-def _worth_knowing(out: Console, order: list[Row], strict: bool) -> None:
+def _worth_knowing(
+    out: Console, order: list[Row], strict: bool, catalogue: Mapping[str, Entry]
+) -> None:
     """Print the first failing tests in full, and the rows with a known deviation."""
     failing = [row for row in order if records.fails(row.verdict, strict)]
     deviating = [row for row in order if row.verdict == "deviates" and not strict]
@@ -257,15 +260,41 @@ def _worth_knowing(out: Console, order: list[Row], strict: bool) -> None:
         out.print(line, soft_wrap=True)
         reason = _short(row.reason, min(200, 2 * out.width - 6))  # two lines
         out.print(Text(f"  {reason}", style="default"), soft_wrap=True)
+        for told in _about(row.record, catalogue, out.width - 8):
+            out.print(Text(f"  {told}", "dim"), soft_wrap=True)
         out.print(Text(f"  next: {summary.next_step(row)}", "dim"), soft_wrap=True)
     if len(failing) > MOST_TOLD:
         out.print(f"and {len(failing) - MOST_TOLD} more that fail: see the page, or -v")
     if deviating:
-        names = dict.fromkeys(str(row.record["requirement"]) for row in deviating)
-        known = f"known deviations of this driver: {', '.join(names)}"
+        by_harm = pages.grouped((_severity(row), row) for row in deviating)
+        worst = (x for x in (*SEVERITIES, "") if x in by_harm)
+        known = "; ".join(
+            f"{harm or 'of unknown severity'}: "
+            + ", ".join(dict.fromkeys(x.record["requirement"] for x in by_harm[harm]))
+            for harm in worst
+        )
+        known = f"known deviations of this driver: {known}"
         out.print(Text(known, style=COLOURS["deviates"]))
         why = f"  why: {packed.command()} rules ROW, or the page"
         out.print(Text(why, style="dim"))
+
+
+def _about(record: Record, catalogue: Mapping[str, Entry], room: int) -> Iterator[str]:
+    """What a driver's engineer asks about a failing test: the sentence, whether it is
+    documented, and where it was checked.
+    """
+    where = records.place(record)
+    checked = f"checked at {where}" if where else ""
+    if row := catalogue.get(record["requirement"] or ""):
+        yield f"rule: {_short(row['statement'], min(200, room))}"
+        checked = f"expected answer: {basis(row)}{'; ' if where else ''}{checked}"
+    if checked:
+        yield checked
+
+
+def _severity(row: Row) -> str:
+    """The harm of a known deviation; empty if the run did not record it."""
+    return str(row.record["deviation"].get("severity", ""))
 
 
 def _every_row(out: Console, order: list[Row]) -> None:

@@ -1,0 +1,47 @@
+// cudaMemPoolDestroy refuses an imported pool of which a pointer is imported.
+//
+// nvcc -cudart shared destroy_import.cu
+//
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cuda_runtime.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
+int skip() { return std::puts("SKIP: the preparation failed"), 77; }
+
+int importer(int fd, int pipe) {
+  cudaMemPool_t pool;
+  cudaMemPoolPtrExportData data;
+  void* memory;
+  if (cudaMemPoolImportFromShareableHandle(&pool, (void*)(intptr_t)fd, kFd, 0) ||
+      read(pipe, &data, sizeof data) < 0 || cudaMemPoolImportPointer(&memory, pool, &data))
+    return skip();
+  const cudaError_t code = cudaMemPoolDestroy(pool);
+  std::printf("cudaMemPoolDestroy: %s\n", cudaGetErrorName(code));
+  return code != cudaSuccess;
+}
+
+int main(int argc, char** argv) {
+  alarm(argc > 1 ? 30 : 60);  // the deadline of every wait
+  if (argc > 1) return importer(std::stoi(argv[1]), std::stoi(argv[2]));
+  int ends[2], fd = -1;
+  cudaMemPoolProps props{cudaMemAllocationTypePinned, kFd, {cudaMemLocationTypeDevice, 0}};
+  cudaMemPool_t pool;
+  cudaMemPoolPtrExportData data;
+  void* memory;
+  if (pipe(ends) || cudaMemPoolCreate(&pool, &props) ||
+      cudaMemPoolExportToShareableHandle(&fd, pool, kFd, 0) ||
+      cudaMallocFromPoolAsync(&memory, 4 << 20, pool, nullptr) || cudaDeviceSynchronize() ||
+      cudaMemPoolExportPointer(&data, memory) || write(ends[1], &data, sizeof data) < 0)
+    return skip();
+  const auto start = "exec '" + std::string(argv[0]) + "' " + std::to_string(dup(fd)) + " " +
+                     std::to_string(ends[0]);
+  const int ended = std::system(start.c_str());
+  return WIFEXITED(ended) ? WEXITSTATUS(ended) : 2;
+}

@@ -1,0 +1,56 @@
+"""The sources of the tests as pages whose lines a rule can link to.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+from ipclab.rules import TEST
+
+FOLDER = "tests"  # of the site
+STYLE = (
+    "body{margin:1rem;font:14px/1.5 monospace;color-scheme:light dark}"
+    "pre{margin:0}pre span:target{background:Mark;color:MarkText}"
+)
+
+
+def places(conformance: Path) -> dict[str, str]:
+    """`Suite.Name` of each test -> the address of its first line on the site."""
+    found = {}
+    for source in _sources(conformance):
+        text = source.read_text()
+        for test in TEST.finditer(text):
+            line = text.count("\n", 0, test.start()) + 1
+            address = f"{FOLDER}/{source.parent.name}.html#L{line}"
+            found[f"{test[1]}.{test[2]}"] = address
+    return found
+
+
+def pages(conformance: Path) -> dict[str, str]:
+    """File name -> HTML: the tests of each lesson."""
+    return {
+        f"{source.parent.name}.html": page(source.name, source.read_text())
+        for source in _sources(conformance)
+    }
+
+
+def page(name: str, text: str) -> str:
+    """A source whose lines have the ids L1, L2 …"""
+    lines = "\n".join(
+        f'<span id="L{number}">{escape(line, quote=False)}</span>'
+        for number, line in enumerate(text.splitlines(), 1)
+    )
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(name)}</title>"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{STYLE}</style></head>\n<body><main><h1>{escape(name)}</h1>\n"
+        f"<pre>{lines}</pre>\n</main></body></html>\n"
+    )
+
+
+def _sources(conformance: Path) -> list[Path]:
+    return sorted(conformance.glob("[0-9]*/*_test.cu"))
