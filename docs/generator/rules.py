@@ -48,6 +48,7 @@ ABOUT = (
 ORIGINS = {
     "MUST": "our wording of",
     "ERROR": "our wording of",
+    "PRECONDITION": "our wording of",
     "LIMIT": "our wording of",
     "ADVICE": "our wording of",
     "DERIVED": "our conclusion from",

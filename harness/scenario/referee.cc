@@ -215,6 +215,7 @@ std::map<std::string, Ended> Referee::run(std::chrono::milliseconds deadline) {
         WIFEXITED(player->status) ? WEXITSTATUS(player->status) : -1;
     end.hung = player->hung;
     end.last_step = player->last_step;
+    end.last_call = player->process.board->last(Board::kCall);
     end.last_input = player->last_input;
     end.output = player->printed;
   }

@@ -82,6 +82,7 @@ struct Ended {
   int exit_code = -1;        ///< -1: by a signal
   bool hung = false;         ///< the referee had to end it
   std::string last_step;     ///< empty: none
+  std::string last_call;     ///< of CUDA; empty: none
   /// The number of the last input that it tried; see Scenario::run_inputs().
   std::optional<size_t> last_input;
   std::string output;  ///< what it printed, capped

@@ -128,8 +128,7 @@ PLANTED = {  # faults of harness/faults that look like the finding
     "17_descriptor_zero": "import-number-0-refused",
     "18_foreign_descriptor": "import-accepts-any-fd",
     "19_chunk_as_pool": "chunk-taken-for-pool",
-    "20_security_attributes": "pool-props-unchecked",
-    "21_pool_of_no_place": "location-pool-unchecked",
+    "20_pool_of_no_place": "location-pool-unchecked",
 }
 
 
