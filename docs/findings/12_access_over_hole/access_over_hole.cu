@@ -16,7 +16,7 @@ int main() {
   alarm(60);  // the deadline of every wait
   CUmemAllocationProp wanted{};
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
   size_t granule = 0;
   CUmemGenericAllocationHandle memory;
   CUdeviceptr range;

@@ -164,8 +164,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
         program.write_text(f"#!/bin/sh\n{line}\n")
         program.chmod(0o755)
         monkeypatch.setattr(findings, "read", lambda _source: [made])
-        monkeypatch.setattr(findings, "kernel_module", lambda: "580.159.04")
-        monkeypatch.setattr(findings, "installed_gpus", lambda: ["NVIDIA H200"])
+        here = ("580.159.04", ["NVIDIA H200"])
+        monkeypatch.setattr(findings, "installed", lambda: here)
         return folder
 
     return make

@@ -162,7 +162,7 @@ def run(request: Request) -> int:
     every = read(source)
     if not every:
         raise UsageError(f"{source / FOLDER}: no findings here")
-    driver, gpus = kernel_module(), installed_gpus()
+    driver, gpus = installed()
     on_model = request.backend == "model" or (request.backend == "auto" and not driver)
     if request.record and (on_model or not driver):
         raise UsageError("--record needs a driver: the model shows no fault")
@@ -216,14 +216,20 @@ def concerns(finding: Finding, driver: str, gpus: Sequence[str]) -> bool:
     return any(deviations.measured_on(x, driver, gpus) for x in finding.entries)
 
 
-def installed_gpus() -> list[str]:
-    """The names of this machine's GPUs, as NVIDIA's kernel module tells them."""
-    found = []
-    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        with contextlib.suppress(OSError):
-            told = re.search(r"^Model:\s*(.+)$", path.read_text(), re.MULTILINE)
-            found += [told[1].strip()] if told else []
-    return found
+def installed() -> tuple[str | None, list[str]]:
+    """The version of this machine's driver, such as 580.65.06, and the names of its
+    GPUs; None and no names if there is no driver. NVIDIA's kernel module and nvidia-smi
+    tell them; a container may lack one of them.
+    """
+    query = ["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return kernel_module(), []
+    told = [x.split(", ", 1) for x in done.stdout.splitlines() if ", " in x]
+    if done.returncode or not told:
+        return kernel_module(), []
+    return told[0][0], [name for _, name in told]
 
 
 def left_out(finding: Finding) -> bool:
