@@ -204,7 +204,6 @@ std::map<std::string, Ended> Referee::run(std::chrono::milliseconds deadline) {
   end_all();
   report_leaks();
   collect();
-  if (failed_) end_idle_processes();  // their state is unknown
 
   std::map<std::string, Ended> ended;
   for (const auto& player : players_) {
@@ -219,6 +218,7 @@ std::map<std::string, Ended> Referee::run(std::chrono::milliseconds deadline) {
     end.last_input = player->last_input;
     end.output = player->printed;
   }
+  if (failed_) end_idle_processes();  // their state is unknown
   return ended;
 }
 
