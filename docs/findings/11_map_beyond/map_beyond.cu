@@ -1,4 +1,4 @@
-// cuMemMap maps memory beyond the end of the reserved addresses.
+// cuMemMap maps memory beyond the end of a reservation, into the next one.
 //
 // nvcc -cudart shared map_beyond.cu -lcuda
 //
@@ -19,11 +19,13 @@ int main() {
   wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
   size_t granule = 0;
   CUmemGenericAllocationHandle memory;
-  CUdeviceptr narrow;
+  CUdeviceptr narrow, next, both;
   if (cudaFree(nullptr) ||
       cuMemGetAllocationGranularity(&granule, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM) ||
       cuMemCreate(&memory, 2 * granule, &wanted, 0) ||
-      cuMemAddressReserve(&narrow, granule, 0, 0, 0))
+      cuMemAddressReserve(&both, 2 * granule, 0, 0, 0) || cuMemAddressFree(both, 2 * granule) ||
+      cuMemAddressReserve(&narrow, granule, 0, both, 0) ||
+      cuMemAddressReserve(&next, granule, 0, both + granule, 0) || next != narrow + granule)
     return skip();
   const CUresult code = cuMemMap(narrow, 2 * granule, 0, memory, 0);
   std::printf("cuMemMap of %zu bytes at %zu reserved bytes: %d\n", 2 * granule, granule, code);
