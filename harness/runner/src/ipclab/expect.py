@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ipclab import schema
+from ipclab import reader, schema
 from ipclab.errors import HarnessError, UsageError
 from ipclab.probe import Probe
 
@@ -59,17 +59,8 @@ def of_probe(probe: Probe) -> Expected:
 
 def read(path: Path) -> Expected:
     """Read the file; UsageError if it is not valid."""
-    try:
-        document: Expected = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise UsageError(f"{path}: is not JSON") from None
-    if wrong := schema.error(document, SCHEMA, "expect"):
-        raise UsageError(
-            f"{path}: {wrong}; `ipclab doctor --write-expect FILE` writes one"
-        )
-    return document
+    hint = "; `ipclab doctor --write-expect FILE` writes one"
+    return reader.document(path, SCHEMA, "expect", hint)
 
 
 def write(path: Path, probe: Probe) -> None:

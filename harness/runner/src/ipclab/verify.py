@@ -30,7 +30,6 @@ from ipclab import (
     matrix,
     records,
     results,
-    schema,
 )
 from ipclab.records import Record
 
@@ -55,14 +54,13 @@ def run(out: Console, folder: Path, build: Path | None) -> int:
     With a build folder, also compare the programs and the catalogue with it. Raises
     UsageError if the results cannot be read at all.
     """
-    contents = results.read_unchecked(folder)
+    contents = results.read(folder)
     document, found = contents.run, contents.records
     wrongs = [contents.wrong] if contents.wrong else []
     wrongs += problems(document, found, contents.seal)
-    if not _wrong_document(document):
-        wrongs += _kill_matrix(document, matrix.read(folder))
-        if build is not None:
-            wrongs += _against_build(document, build)
+    wrongs += _kill_matrix(document, matrix.read(folder))
+    if build is not None:
+        wrongs += _against_build(document, build)
     for problem in wrongs:
         out.print(Text(f"not verified: {problem}"), soft_wrap=True)
     if not wrongs:
@@ -76,11 +74,9 @@ def problems(
     """What is wrong with run.json and the records, one line each.
 
     `seal` is the seal of records.jsonl, `found` are its valid records. If only the
-    first records exist, or if run.json cannot be trusted, the answer is only one line,
-    which says this.
+    first records exist, or if run.json was edited, the answer is only one line, which
+    says this.
     """
-    if wrong := _wrong_document(document):
-        return [f"{wrong}; was it made by another version of ipclab?"]
     if edited := _edited(document):
         return [edited]
     if document["state"] != "finished":
@@ -108,10 +104,6 @@ def _edited(document: Document) -> str | None:
     if document["digest"] != manifest.of_document(document):
         return "run.json: was edited after the run: its digest does not match"
     return None
-
-
-def _wrong_document(document: Document) -> str | None:
-    return schema.error(document, schema.RUN, "run.json")
 
 
 def _prefix(document: Document, found: list[Record]) -> str:
