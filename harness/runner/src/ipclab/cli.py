@@ -24,7 +24,7 @@ GROUPS = {  # of --help
     "my program fails": ("explain", "doctor", "trace", "model"),
     "test a driver": (
         *("run", "rules", "compare", "report"),
-        *("qualify", "verify", "judge", "fleet", "node"),
+        *("qualify", "sign", "verify", "judge", "fleet", "node"),
     ),
     "test the suite itself": ("mutants", "catalogue"),
 }
@@ -661,8 +661,8 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser(
         "verify",
         help="is a submitted run complete and unedited?",
-        description="Checks a run of `ipclab qualify` against its own digests. Digests "
-        "show accidents and edits; they are not a signature.",
+        description="Checks a run of `ipclab qualify` against its own digests, and "
+        "with --key its signature. Says what this proves and what not.",
         epilog="exit code: 0 verified, 1 not, 2 the results cannot be read",
     )
     check.add_argument("results", metavar="RESULTS", type=Path)
@@ -674,6 +674,30 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="also compare the run's programs, list of tests and catalogue with those "
         "of this build",
+    )
+    check.add_argument(
+        "--key",
+        metavar="FILE",
+        type=Path,
+        default=None,
+        help="the results must be signed by a key of this file: public SSH keys, or "
+        "allowed signers as in ssh-keygen(1)",
+    )
+    own = commands.add_parser(
+        "sign",
+        help="sign a finished run with your SSH key",
+        description="Writes run.sig into the folder, so that `ipclab verify --key` can "
+        "tell whose results these are. Needs ssh-keygen.",
+        epilog="exit code: 0 signed, 2 the run is not finished or was edited, or the "
+        "key cannot sign, 3 the tool failed",
+    )
+    own.add_argument("results", metavar="RESULTS", type=Path)
+    own.add_argument(
+        "--key",
+        metavar="KEY",
+        type=Path,
+        required=True,
+        help="your private key, or your public key if an agent has the private one",
     )
     afterwards = commands.add_parser(
         "judge",

@@ -28,6 +28,7 @@ from ipclab import (
     report,
     results,
     sample,
+    sign,
     terminal,
     verify,
 )
@@ -46,7 +47,11 @@ def run(options: argparse.Namespace) -> int:
     if options.command == "qualify":
         return _qualify(options)
     if options.command == "verify":
-        return verify.run(terminal.console(), options.results, options.held_to)
+        return verify.run(
+            terminal.console(), options.results, options.held_to, options.key
+        )
+    if options.command == "sign":
+        return sign.sign(terminal.console(), options.results, options.key)
     if options.command == "judge":
         return judge.run(
             terminal.console(), options.run, options.deviations, options.results
@@ -256,7 +261,8 @@ def _run(settings: Settings, latest: bool, verbose: bool) -> int:
         document = manifest.sealed(run.document())
         page = report.page(document, run.records, None, kills)
         run.results.write("report.html", page)
-    except HarnessError as error:
+        (run.results.folder / "junit.xml").chmod(0o600)  # pytest has written it
+    except (HarnessError, OSError) as error:
         run.error = run.error or str(error)
     terminal.final(out, run, verbose)
     return code or run.exit_code
@@ -268,7 +274,8 @@ def _pytest(run: Run, out: Console) -> int:
     Returns 2 or 3 if pytest could not do its work; otherwise 0, even if tests failed.
     """
     assert run.results is not None
-    os.environ.pop("PYTEST_ADDOPTS", None)
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+        os.environ.pop(name, None)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     arguments = [
         f"-c{os.devnull}",  # ignore a pytest.ini in the current folder

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import backend, checks, ctest, expect, machine, probe, reader
+from ipclab import backend, checks, ctest, expect, machine, probe, reader, results
 from ipclab.checks import Finding
-from ipclab.errors import HarnessError, UsageError
+from ipclab.errors import UsageError
 from ipclab.machine import Machine
 
 COLOURS = {"blocks": "bold red", "limits": "yellow", "unknown": "blue", "fine": "green"}
@@ -97,10 +97,7 @@ def _write(out: Console, path: Path, document: dict[str, Any]) -> None:
     if path == Path("-"):
         out.file.write(text)
         return
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise HarnessError(f"{path}: {error.strerror}") from None
+    results.write_into(path, text)
 
 
 def _show(

@@ -12,8 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ipclab import reader, schema
-from ipclab.errors import HarnessError, UsageError
+from ipclab import reader, results, schema
+from ipclab.errors import UsageError
 from ipclab.probe import Probe
 
 Expected = dict[str, Any]  # checked against SCHEMA
@@ -68,10 +68,7 @@ def write(path: Path, probe: Probe) -> None:
     UsageError if the machine has no GPU.
     """
     text = json.dumps(of_probe(probe), indent=1, ensure_ascii=False) + "\n"
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise HarnessError(f"{path}: {error.strerror}") from None
+    results.write_into(path, text)
 
 
 def findings(expected: Expected, probe: Probe) -> list[str]:

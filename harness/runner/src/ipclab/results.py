@@ -134,7 +134,8 @@ def append(path: Path, line: dict[str, Any]) -> bytes:
     """
     data = _line(line)
     try:
-        with path.open("ab", buffering=0) as stream:
+        descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "ab", buffering=0) as stream:
             end = stream.tell()
             try:
                 rest = memoryview(data)
@@ -152,6 +153,20 @@ def append(path: Path, line: dict[str, Any]) -> bytes:
 
 def _line(line: dict[str, Any]) -> bytes:
     return (json.dumps(line, ensure_ascii=False) + "\n").encode()
+
+
+def write_into(path: Path, text: str) -> None:
+    """Write a file that a person has named, such as a page or /dev/stdout. If it is
+    new, only its owner may read it.
+
+    Raises HarnessError if that fails.
+    """
+    try:
+        how = os.O_CREAT | os.O_TRUNC | os.O_WRONLY
+        with os.fdopen(os.open(path, how, 0o600), "w", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise HarnessError(f"{path}: {error.strerror}") from None
 
 
 def write(path: Path, text: str) -> None:

@@ -88,6 +88,7 @@ def _wait_for_all(folder: Path, main: int, tell: Callable[[str], None]) -> int:
     own = 0
     over = threading.Event()
     threading.Thread(target=_tell, args=(folder, tell, over), daemon=True).start()
+    (folder / TRACER).touch(0o600)
     with (folder / TRACER).open("a", encoding="utf-8") as file:
         while True:
             try:
