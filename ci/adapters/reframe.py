@@ -3,7 +3,9 @@
     reframe -c ci/adapters/reframe.py -r
     reframe -c ci/adapters/reframe.py -r --distribute=idle   on all idle nodes
     … -S options="-k LMEM -j 2"                              options of `ipclab run`
+    … -S backend=model                                       judge the reference model
 
+A node without a working driver fails, unless the model is asked for.
 The check needs `ipclab` on PATH (the wheel) or -S executable=/path/to/ci/ipclab.
 Records and pages are kept in ReFrame's output folder. `ipclab fleet` makes one page of
 many nodes.
@@ -27,6 +29,7 @@ class IpclabSuite(rfm.RunOnlyRegressionTest):
     valid_prog_environs = ["*"]  # noqa: RUF012
     executable = "ipclab"
     options = variable(str, value="")
+    backend = variable(str, value="cuda")
     time_limit = "30m"
     exclusive_access = True
     keep_files = ["results"]  # noqa: RUF012
@@ -34,7 +37,9 @@ class IpclabSuite(rfm.RunOnlyRegressionTest):
     @run_before("run")
     def set_options(self):
         """Passes the value of `-S options=…` to `ipclab run`."""
-        self.executable_opts = ["run", "--results", "results", self.options]
+        self.executable_opts = [
+            *("run", "--backend", self.backend, "--results", "results", self.options)
+        ]
 
     @sanity_function
     def passes(self):
@@ -48,7 +53,7 @@ class IpclabSuite(rfm.RunOnlyRegressionTest):
         state, code = document["state"], document["exit_code"]
         why = "; ".join(document["problems"]) or f"see {path.with_name('report.html')}"
         return sn.assert_eq(
-            (state, code),
-            ("finished", 0),
+            (document["backend"], state, code),
+            (self.backend, "finished", 0),
             msg=f"ipclab: {state}, exit code {code}: {counts}: {why}",
         )

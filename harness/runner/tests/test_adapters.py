@@ -16,7 +16,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from conftest import SOURCE, Build
+from conftest import NO_GPU, SOURCE, Build
 
 ADAPTERS = SOURCE.parents[2] / "ci/adapters"
 
@@ -85,6 +85,14 @@ def test_reframe_passes_options_on(build: Build, command: Path) -> None:
     assert code == 0, text
 
 
+def test_reframe_judges_drivers(build: Build, command: Path) -> None:
+    build.probe(NO_GPU)
+    build.conformance("record(outcome='not applicable', reason='no GPU')")
+    code, text, _ = reframe(build, command)
+    assert code == 1
+    assert "no working driver: no GPU: cudaErrorNoDevice (100)" in text
+
+
 def test_reframe_takes_no_run_for_a_pass(build: Build, command: Path) -> None:
     command.write_text("#!/bin/sh\nexit 0\n")
     code, text, _ = reframe(build, command)
@@ -128,7 +136,12 @@ def worker(folder: Path, path: str) -> Path:
     folder.mkdir()
     done = subprocess.run(
         plugin()["spec"]["command"],
-        env={**os.environ, "PATH": path, "RESULTS_DIR": str(folder)},
+        env={
+            **os.environ,
+            "PATH": path,
+            "RESULTS_DIR": str(folder),
+            "IPCLAB_BACKEND": "cuda",
+        },
         capture_output=True,
         text=True,
         timeout=120,
@@ -137,23 +150,52 @@ def worker(folder: Path, path: str) -> Path:
     return Path((folder / "done").read_text())
 
 
+def archive(named: Path) -> dict[str, bytes]:
+    """The files that the plugin hands over."""
+    with tarfile.open(named) as packed:
+        return {
+            x.name: stream.read() for x in packed if (stream := packed.extractfile(x))
+        }
+
+
 def test_the_plugin_hands_over_results(build: Build, command: Path) -> None:
     build.conformance("violates()")
-    named = worker(build.root / "out", f"{command.parent}:{os.environ['PATH']}")
-    with tarfile.open(named) as archive:
-        names = archive.getnames()
-        junit = archive.extractfile("run/junit.xml")
-        assert junit is not None
-        tree = xml.parse(junit)
-    assert {"run/run.json", "run/records.jsonl"} <= set(names)
-    assert len(tree.findall(".//failure")) == 1
+    files = archive(
+        worker(build.root / "out", f"{command.parent}:{os.environ['PATH']}")
+    )
+    assert {"run/run.json", "run/records.jsonl", "run/log.txt"} <= files.keys()
+    for name in ("junit.xml", "exit.xml"):
+        assert len(xml.fromstring(files[f"run/{name}"]).findall(".//failure")) == 1
+
+
+def test_the_plugin_passes_with_the_run(build: Build, command: Path) -> None:
+    build.conformance("record()")
+    files = archive(
+        worker(build.root / "out", f"{command.parent}:{os.environ['PATH']}")
+    )
+    for name in ("junit.xml", "exit.xml"):
+        tree = xml.fromstring(files[f"run/{name}"])
+        assert tree.findall(".//testcase") and not tree.findall(".//failure")
+
+
+def test_a_node_without_a_driver_fails(build: Build, command: Path) -> None:
+    """All tests are skipped, so the exit code of the run is what fails."""
+    build.probe(NO_GPU)
+    build.conformance("record(outcome='not applicable', reason='no GPU')")
+    files = archive(
+        worker(build.root / "out", f"{command.parent}:{os.environ['PATH']}")
+    )
+    assert not xml.fromstring(files["run/junit.xml"]).findall(".//failure")
+    [failure] = xml.fromstring(files["run/exit.xml"]).findall(".//failure")
+    assert failure.attrib["message"] == (
+        "exit code 1: no working driver: no GPU: cudaErrorNoDevice (100)"
+    )
 
 
 def test_the_plugin_says_that_there_is_no_result(build: Build, command: Path) -> None:
-    command.write_text("#!/bin/sh\nexit 3\n")
-    named = worker(build.root / "out", f"{command.parent}:{os.environ['PATH']}")
-    with tarfile.open(named) as archive:
-        junit = archive.extractfile("junit.xml")
-        assert junit is not None
-        tree = xml.parse(junit)
-    assert len(tree.findall(".//error")) == 1
+    command.write_text("#!/bin/sh\necho 'a <b> & \"c\"'\nexit 3\n")
+    files = archive(
+        worker(build.root / "out", f"{command.parent}:{os.environ['PATH']}")
+    )
+    [failure] = xml.fromstring(files["run/exit.xml"]).findall(".//failure")
+    assert failure.attrib["message"] == 'exit code 3: a <b> & "c"'

@@ -4,8 +4,10 @@ differ."""
 
 from __future__ import annotations
 
+import base64
 import datetime
 import functools
+import gzip
 import json
 import os
 import random
@@ -21,8 +23,18 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 
 from conftest import Build
-from ipclab import engines, fingerprint, fleet, manifest, records, results
-from ipclab.errors import HarnessError, UsageError
+from ipclab import (
+    engines,
+    fingerprint,
+    fleet,
+    fleet_node,
+    manifest,
+    records,
+    results,
+)
+from ipclab.errors import UsageError
+
+Document = dict[str, Any]
 
 RECORDED = Path(__file__).parents[3] / "docs" / "results" / "h200-580.159"
 
@@ -32,8 +44,8 @@ def recorded() -> tuple[list[records.Record], dict[str, Any]]:
     """The first attempts of the recorded run, without what its roles did, and
     run.json. Nobody may change them.
     """
-    lines, _ = results.read_lines(RECORDED)
-    found = [{**x, "timeline": [], "roles": []} for x in map(json.loads, lines)]
+    lines = map(json.loads, results.record_lines(RECORDED))
+    found = [{**x, "timeline": [], "roles": []} for x in lines]
     return (
         [x for x in found if x["attempt"] == 1],
         json.loads((RECORDED / "run.json").read_text()),
@@ -51,13 +63,15 @@ class Fleet:
         self.started = fleet.now() - datetime.timedelta(minutes=10)
         ran = self.document["manifest"]
         self.fleet: dict[str, Any] = {
-            "version": 1,
+            "version": 2,
             "id": "f1",
             "engine": "slurm",
+            "backend": "cuda",
             "started": self.started.isoformat(timespec="seconds"),
             "ended": fleet.now().isoformat(timespec="seconds"),
-            "out_of_time": False,
             "expected": dict.fromkeys(self.names),
+            "said": {},
+            "late": [],
             "suite": {x: ran[x] for x in ("tests", "programs", "data")},
         }
         self.save()
@@ -71,10 +85,10 @@ class Fleet:
         name: str,
         change: Callable[[dict[str, Any]], None] | None = None,
         verdicts: dict[str, str] | None = None,
-        alter: Callable[[list[records.Record]], None] | None = None,
+        alter: Callable[[Document], None] | None = None,
         **facts: Any,
     ) -> Path:
-        """Add a node. `change` edits run.json, `alter` the records, before the seal."""
+        """Add a node. `change` edits run.json, `alter` node.json, before the seal."""
         folder = self.folder / "nodes" / name
         folder.mkdir()
         changed = [
@@ -87,13 +101,13 @@ class Fleet:
         machine["id"] = fingerprint.identity(machine)
         changed = [{**x, "fingerprint": machine["id"]} for x in changed]
         counts = records.counts(records.rows(changed))
-        if alter:
-            alter(changed)
         data = b"".join(json.dumps(x).encode() + b"\n" for x in changed)
-        (folder / "records.jsonl").write_bytes(data)
+        packed = gzip.compress(data, 1)
+        (folder / "records.jsonl.gz").write_bytes(packed)
         document = json.loads(json.dumps(self.document))
         document |= {"fingerprint": machine, "counts": counts}
-        _, document["manifest"]["records"] = results.read_lines(folder)
+        answers = fleet_node.of_records(folder)
+        document["manifest"]["records"] = {**answers["records"]}
         for i, field in enumerate(("started", "finished"), 1):
             time = self.started + datetime.timedelta(minutes=i)
             document[field] = time.isoformat(timespec="seconds")
@@ -101,7 +115,10 @@ class Fleet:
             change(document)
         document.pop("digest")
         (folder / "run.json").write_text(json.dumps(manifest.sealed(document)))
-        (folder / "node.json").write_text(json.dumps({"node": name, "fleet": "f1"}))
+        node = {"node": name, "fleet": "f1", **answers}
+        if alter:
+            alter(node)
+        (folder / "node.json").write_text(json.dumps(manifest.sealed(node)))
         return folder
 
     def merged(self, baseline: Path | None = None) -> fleet.Merged:
@@ -145,17 +162,23 @@ def test_another_answer_is_told_by_what_differs_in_the_machines(four: Fleet) -> 
 
 def test_missing_cut_off_and_late(four: Fleet) -> None:
     assert four.merged().why == {"n4": "nothing came back"}
-    assert four.merged().exit_code == 1
+    assert four.merged().exit_code == 3
     part = four.node("n4").rename(four.folder / "nodes" / "n4.part")
-    lines = (part / "records.jsonl").read_bytes().splitlines(keepends=True)
+    packed = part / "records.jsonl.gz"
+    lines = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)
+    packed.unlink()
     (part / "records.jsonl").write_bytes(b"".join(lines[:10]) + b'{"half')
     merged = four.merged()
     assert merged.nodes["cut off"] == ["n4"]
-    assert merged.why["n4"] == f"10 of {len(four.records)} tests had ended"
-    four.fleet["out_of_time"] = True
+    told = f"10 of {four.document['selected']} tests had ended"
+    assert merged.why["n4"] == told
+    four.fleet["late"] = ["n4"]
+    four.fleet["said"] = {"n4": "slurm says: cancelled"}
     four.save()
     assert four.merged().nodes["late"] == ["n4"]
+    assert four.merged().why["n4"] == f"{told}; slurm says: cancelled"
     shutil.rmtree(part)
+    assert four.merged().why == {"n4": "slurm says: cancelled"}
     four.fleet["expected"]["n4"] = "Slurm says drained: a fan"
     four.save()
     assert four.merged().nodes["missing"] == ["n4"]
@@ -217,65 +240,75 @@ def test_a_lie_is_refused(
     merged = four.merged()
     assert merged.nodes["refused"] == ["n4"]
     assert why in merged.why["n4"]
-    assert merged.exit_code == 1
+    assert merged.exit_code == 3
 
 
-def fewer(lines: list[records.Record]) -> None:
-    """Leave out a record."""
-    lines.pop()
+def fewer(node: Document) -> None:
+    """Leave out an answer."""
+    node["answers"].pop()
 
 
-def foreign(lines: list[records.Record]) -> None:
-    lines[0]["fingerprint"] = "another"
+def twice(node: Document) -> None:
+    node["answers"][0] = node["answers"][1]
 
 
-def unknown(lines: list[records.Record]) -> None:
-    lines[0]["verdict"] = "perfect"
-
-
-def other_verdict(lines: list[records.Record]) -> None:
-    good = next(x for x in lines if x["verdict"] == "conforms")
+def other_verdict(node: Document) -> None:
+    good = next(x for x in node["answers"] if x["verdict"] == "conforms")
     good["verdict"] = "observed"
 
 
-def other_row(lines: list[records.Record]) -> None:
-    next(x for x in lines if x["requirement"])["requirement"] = "LMEM-99"
+def other_row(node: Document) -> None:
+    next(x for x in node["answers"] if x["requirement"])["requirement"] = "LMEM-99"
 
 
-def other_test(lines: list[records.Record]) -> None:
-    lines[0]["ctest"] = "conformance.nothing"
+def other_test(node: Document) -> None:
+    node["answers"][0]["ctest"] = "conformance.nothing"
 
 
-def no_text(lines: list[records.Record]) -> None:
-    del lines[0]["reason"]
+def unknown(node: Document) -> None:
+    node["answers"][0]["verdict"] = "perfect"
+
+
+def no_text(node: Document) -> None:
+    del node["answers"][0]["reason"]
+
+
+def other_seal(node: Document) -> None:
+    node["records"]["count"] += 1
+
+
+def other_packed(node: Document) -> None:
+    node["packed"] = "0" * 64
 
 
 @pytest.mark.parametrize(
     ("alter", "why"),
     [
-        (fewer, "{all} tests were selected, {left} have a record"),
-        (foreign, "a record of another machine"),
-        (unknown, "perfect is not a verdict"),
-        (other_verdict, "the records give"),
-        (other_row, "a record of another row"),
+        (fewer, "{all} tests were selected, {left} have an answer"),
+        (twice, "{all} tests were selected, {left} have an answer"),
+        (other_verdict, "the answers give"),
+        (other_row, "an answer of another row"),
         (other_test, "a test that is not in the list"),
-        (no_text, "records.jsonl holds something else"),
+        (unknown, 'node.json.answers[0].verdict: "perfect" is none of'),
+        (no_text, "node.json.answers[0].reason: is missing"),
+        (other_seal, "records.jsonl was edited or damaged"),
+        (other_packed, "records.jsonl was edited or damaged"),
     ],
 )
-def test_a_lie_in_the_records_is_refused(
-    four: Fleet, alter: Callable[[list[records.Record]], None], why: str
+def test_a_lie_in_the_answers_is_refused(
+    four: Fleet, alter: Callable[[Document], None], why: str
 ) -> None:
-    """The node has sealed false results, so the digests are right."""
+    """The node has sealed false answers, so the digests are right."""
     four.node("n4", alter=alter)
-    count = len(four.records)
+    count = four.document["selected"]
     assert why.format(all=count, left=count - 1) in four.merged().why["n4"]
-    assert four.merged().exit_code == 1
+    assert four.merged().exit_code == 3
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "why"),
     [
-        ("records.jsonl", '"conforms"', '"violates"', "records.jsonl was edited"),
+        ("node.json", '"conforms"', '"violates"', "node.json was edited"),
         ("run.json", '"conforms": ', '"conforms": 1', "run.json was edited"),
         ("node.json", '"f1"', '"f2"', "of another fleet"),
         ("node.json", '"n4"', '"n1"', "are of n1"),
@@ -288,11 +321,78 @@ def test_an_edit_is_refused(
     assert why in four.merged().why["n4"]
 
 
+def test_a_damaged_record_is_refused(four: Fleet) -> None:
+    path = four.node("n4") / "records.jsonl.gz"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert four.merged().why == {"n4": "records.jsonl was edited or damaged"}
+
+
 def test_one_run_handed_in_twice_is_refused(four: Fleet) -> None:
     copy = four.folder / "nodes" / "n4"
     shutil.copytree(four.folder / "nodes" / "n1", copy)
-    edit(copy / "node.json", '"n1"', '"n4"')
+    node = json.loads((copy / "node.json").read_text()) | {"node": "n4"}
+    (copy / "node.json").write_text(json.dumps(manifest.sealed(node)))
     assert four.merged().why == {"n4": "handed in the results of n1"}
+
+
+def no_driver(document: Document) -> None:
+    reason = {"name": "gpus", "available": False, "reason": "cudaErrorNoDevice (100)"}
+    probe = {**document["probe"], "backend": "none", "gpus": []}
+    document |= {"backend": "none", "probe": {**probe, "capabilities": [reason]}}
+
+
+def on_model(document: Document) -> None:
+    document["backend"] = "model"
+
+
+def test_no_gpu_is_never_green(four: Fleet) -> None:
+    four.node("n4", no_driver)
+    merged = four.merged()
+    assert merged.nodes["no driver"] == ["n4"]
+    assert merged.why["n4"] == "no GPU: cudaErrorNoDevice (100)"
+    assert merged.exit_code == 3
+    shutil.rmtree(four.folder / "nodes" / "n4")
+    four.node("n4", on_model)
+    merged = four.merged()
+    assert merged.why == {"n4": "its run used model, not cuda"}
+    assert merged.exit_code == 3
+
+
+def test_a_fleet_on_the_model_says_so(four: Fleet) -> None:
+    shutil.rmtree(four.folder / "nodes")
+    (four.folder / "nodes").mkdir()
+    for name in four.names:
+        four.node(name, on_model)
+    four.fleet["backend"] = "model"
+    four.save()
+    merged = four.merged()
+    assert merged.exit_code == 0
+    assert [group.backend for group in merged.groups] == ["model"]
+    assert "it says nothing about a driver" in fleet.page(merged)
+
+
+def problem(document: Document) -> None:
+    document["problems"] = ["LMEM-01 had to be judged here and was not"]
+
+
+def test_what_fails_a_run_besides_its_tests_fails_the_fleet(four: Fleet) -> None:
+    four.node("n4", problem)
+    merged = four.merged()
+    assert [group.problems for group in merged.groups] == [
+        [],
+        ["LMEM-01 had to be judged here and was not"],
+    ]
+    assert merged.exit_code == 1
+    assert "LMEM-01 had to be judged" in fleet.page(merged)
+
+
+def test_nodes_that_differ_do_not_agree(four: Fleet) -> None:
+    test = next(x["ctest"] for x in four.records if x["verdict"] == "conforms")
+    four.node("n4", verdicts={test: "not applicable"})
+    assert four.merged().exit_code == 1
+    assert four.merged(RECORDED).nodes == {"judged": four.names}
 
 
 def test_only_regressions_fail_with_a_baseline(four: Fleet, tmp_path: Path) -> None:
@@ -334,7 +434,7 @@ def test_the_command_merges_what_is_there(four: Fleet, build: Build) -> None:
     four.node("n4", verdicts={})
     done = build.ipclab("fleet", str(four.folder), "--json", "merged.json")
     assert done.returncode == 0, done.stdout
-    assert "4 nodes: 4 judged" in done.stdout
+    assert "4 nodes, judging the driver: 4 judged" in done.stdout
     document = json.loads((build.root / "merged.json").read_text())
     assert document["nodes"] == {"judged": ["n1", "n2", "n3", "n4"]}
     assert (four.folder / "merged.html").read_text().startswith("<!DOCTYPE html>")
@@ -378,41 +478,90 @@ def request_of(build: Build, engine: str, **changes: Any) -> engines.Request:
         "engine": engine,
         "folder": build.root / "fleet",
         "build": build.folder,
+        "backend": "cuda",
         "nodes": None,
         "limit": 60,
+        "queue": 60,
         **changes,
     }
     return engines.Request(**values)
 
 
-def test_mpi_runs_each_node_once(
-    build: Build, tools: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fake mpirun starts the command for each host except one, which seems dead."""
-    build.conformance("record()")
-    tool(
-        tools,
-        "mpirun",
-        """\
-        import os, subprocess, sys
-        words = sys.argv[1:]
-        hosts = words[words.index("--host") + 1].split(",")
-        command = words[words.index("-P") - 1:]
-        for host in hosts:
-            if host != "c":
-                subprocess.run(command, env={**os.environ, "IPCLAB_NODE": host})
-        """,
-    )
+MPIRUN = """\
+import os, subprocess, sys
+words = sys.argv[1:]
+host = words[words.index("--host") + 1]
+command = words[words.index("-P") - 1:]
+if host == "c":  # a line in a frame, then a general remark
+    sys.exit("-" * 60 + "\\nno route to host c\\n" + "-" * 60 + "\\nmpirun ended")
+if host == "d":
+    import time
+    time.sleep(60)
+process = subprocess.Popen(command, env={**os.environ, "HOST": host})
+import signal
+signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+sys.exit(process.wait())
+"""
+
+
+@pytest.fixture
+def mpirun(build: Build, tools: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
+    """A fake mpirun for hosts that do what their name says."""
     for name, value in build.environment().items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    tool(tools, "mpirun", MPIRUN)
+    return build
+
+
+def test_mpi_runs_each_node_once(mpirun: Build) -> None:
+    """One host cannot be reached."""
+    mpirun.conformance("record()")
     said: list[str] = []
-    request = request_of(build, "mpi", nodes="a,b,c")
+    request = request_of(mpirun, "mpi", nodes="a,b,c")
     engines.run(request, said.append)
     merged = fleet.merge(*fleet.gather(request.folder))
     assert said[0] == "mpi: starts on 3 of 3 nodes"
-    assert merged.nodes == {"missing": ["c"], "judged": ["a", "b"]}
+    assert merged.nodes == {"missing": ["c"], "judged": ["a", "b"]}, merged.why
+    assert merged.why["c"] == "mpi says: no route to host c"
     [group] = merged.groups
     assert group.counts == {"conforms": 1}
+    node = request.folder / "nodes" / "a"
+    assert (node / "records.jsonl.gz").is_file()
+    assert not (node / "records.jsonl").exists()
+    assert stat.S_IMODE(node.stat().st_mode) == 0o700
+    assert mpirun.ipclab("report", str(node)).returncode == 0
+
+
+def test_a_node_in_the_queue_is_added_later(mpirun: Build) -> None:
+    mpirun.conformance("record()")
+    request = request_of(mpirun, "mpi", nodes="a,d", queue=5)
+    engines.run(request, print)
+    merged = fleet.merge(*fleet.gather(request.folder))
+    assert merged.nodes == {"missing": ["d"], "judged": ["a"]}
+    assert merged.why["d"].startswith("not begun after 5 s: ")
+    # Now it has its turn.
+    path = next(x for x in os.environ["PATH"].split(":") if "tools" in x)
+    tool(Path(path), "mpirun", MPIRUN.replace('host == "d"', 'host == "x"'))
+    said: list[str] = []
+    engines.run(request, said.append)
+    assert said[0] == "mpi: starts on 1 of 2 nodes"
+    merged = fleet.merge(*fleet.gather(request.folder))
+    assert merged.nodes == {"judged": ["a", "d"]}, merged.why
+    assert merged.exit_code == 0
+
+
+def test_a_late_node_is_stopped_and_does_not_touch_the_others(mpirun: Build) -> None:
+    mpirun.conformance("record()", "Suite.A")
+    mpirun.conformance(
+        "if os.environ['HOST'] == 'e': time.sleep(60)\nrecord()", "Suite.B", timeout=60
+    )
+    request = request_of(mpirun, "mpi", nodes="a,e", limit=4)
+    engines.run(request, print)
+    merged = fleet.merge(*fleet.gather(request.folder))
+    assert merged.nodes == {"late": ["e"], "judged": ["a"]}, merged.why
+    assert "of 2 tests had ended; not ended after 4 s: " in merged.why["e"]
+    assert merged.exit_code == 3
 
 
 def test_an_engine_that_is_not_there(
@@ -447,20 +596,14 @@ def test_slurm_tells_why_a_node_is_not_asked(build: Build, tools: Path) -> None:
 
 def test_no_node_to_ask(build: Build) -> None:
     with pytest.raises(UsageError, match="no node can run: n1 drained"):
-        fleet.begin(build.root / "fleet", build.folder, "slurm", {"n1": "drained"})
-
-
-def test_an_engine_that_refuses_is_an_error(build: Build, tools: Path) -> None:
-    tool(tools, "mpirun", "import sys; sys.exit('no such host')")
-    with pytest.raises(HarnessError, match="mpirun ended with 1: no such host"):
-        engines.run(request_of(build, "mpi", nodes="a"), print)
+        folder = build.root / "fleet"
+        fleet.begin(folder, build.folder, "slurm", "cuda", {"n1": "drained"})
 
 
 def test_results_survive_the_log_of_a_pod(
-    four: Fleet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    four: Fleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("IPCLAB_NODE", "n1")
-    engines.print_node(four.folder)
+    engines.print_node(four.folder / "nodes" / "n1")
     log = "something else\n" + capsys.readouterr().out
     shutil.rmtree(four.folder / "nodes" / "n1")
     engines.unprint(four.folder, "../n1", log)
@@ -473,14 +616,10 @@ def test_results_survive_the_log_of_a_pod(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_damaged_results_are_never_taken_for_whole(
-    seed: int,
-    four: Fleet,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    seed: int, four: Fleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One letter of the log is another one: the archive's checksum must notice it."""
-    monkeypatch.setenv("IPCLAB_NODE", "n1")
-    engines.print_node(four.folder)
+    engines.print_node(four.folder / "nodes" / "n1")
     log = capsys.readouterr().out
     shutil.rmtree(four.folder / "nodes" / "n1")
     chance = random.Random(seed)
@@ -492,45 +631,119 @@ def test_damaged_results_are_never_taken_for_whole(
     assert (four.folder / "nodes" / "n1.part").is_dir()
 
 
-def test_kubernetes_from_nodes_to_results(build: Build, tools: Path) -> None:
-    """The fake kubectl knows three nodes. Node c is cordoned, the log of the pod on a
-    is cut off, and b has no pod.
+def test_a_log_that_unpacks_to_more_than_any_results(four: Fleet) -> None:
+    bomb = base64.encodebytes(gzip.compress(bytes(engines.PRINTED + 1))).decode()
+    engines.unprint(four.folder, "n4", f"{engines.BEGIN}\n{bomb}{engines.END}\n")
+    assert four.merged().nodes["cut off"] == ["n4"]
+
+
+def test_kubernetes_from_nodes_to_results(
+    build: Build, tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fake kubectl knows six nodes. The log of the pod on a is cut off, b's pod is
+    out of time, c's waits for an image, d has no pod, e's is killed, f is cordoned.
     """
+    monkeypatch.setattr(engines, "POLL_SECONDS", 0.1)
     tool(
         tools,
         "kubectl",
         """\
-        import json, sys
+        import json, pathlib, sys
         words = sys.argv[1:]
+        created = pathlib.Path(__file__).with_name("created.json")
         def node(name, **spec):
             return {"metadata": {"name": name}, "spec": spec, "status": {
                 "allocatable": {"nvidia.com/gpu": "1"},
                 "conditions": [{"type": "Ready", "status": "True"}]}}
+        def pod(name, phase, **status):
+            return {"metadata": {"name": f"p-{name}",
+                                 "annotations": {"ipclab/node": name}},
+                    "spec": {"nodeName": name}, "status": {"phase": phase, **status}}
         if words[:2] == ["get", "nodes"]:
-            print(json.dumps({"items": [node("a"), node("b"),
-                                        node("c", unschedulable=True)]}))
-        elif words[:2] == ["get", "job"]:
-            print(json.dumps({"status": {"failed": 2, "conditions": [
-                {"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]}}))
+            print(json.dumps({"items": [*map(node, "abcde"),
+                                        node("f", unschedulable=True)]}))
+        elif words[0] == "create":
+            created.write_text(sys.stdin.read())
         elif words[:2] == ["get", "pods"]:
+            def container(**state):
+                return {"containerStatuses": [{"state": state}]}
+            waiting = {"reason": "ImagePullBackOff", "message": "not found"}
+            killed = {"reason": "OOMKilled", "exitCode": 137}
             print(json.dumps({"items": [
-                {"metadata": {"name": "p"}, "spec": {"nodeName": "a"}}]}))
-        elif words[0] == "logs":
+                pod("a", "Failed"), pod("b", "Failed", reason="DeadlineExceeded"),
+                pod("c", "Pending", **container(waiting=waiting)),
+                pod("e", "Failed", **container(terminated=killed)),
+            ]}))
+        elif words[:2] == ["logs", "p-a"]:
             print("-----BEGIN IPCLAB NODE-----\\nabc")
+        elif words[0] == "delete":
+            created.with_name("deleted").touch()
         """,
     )
-    request = request_of(build, "kubernetes", image="example/ipclab:0")
+    request = request_of(build, "kubernetes", image="example/ipclab:0", queue=1)
     engines.run(request, print)
     merged = fleet.merge(*fleet.gather(request.folder))
-    assert merged.nodes == {"late": ["a"], "missing": ["b", "c"]}
-    assert merged.why["c"] == "Kubernetes says unschedulable"
+    assert merged.nodes == {"cut off": ["a"], "missing": ["b", "c", "d", "e", "f"]}
+    assert merged.why["f"] == "Kubernetes says unschedulable"
+    assert "DeadlineExceeded" in merged.why["b"]
+    assert merged.why["c"] == (
+        "not begun after 1 s: Kubernetes says ImagePullBackOff: not found"
+    )
+    assert merged.why["d"] == "not begun after 1 s: no pod was made"
+    assert "OOMKilled" in merged.why["e"]
+    jobs = json.loads((tools / "created.json").read_text())["items"]
+    assert [x["metadata"]["annotations"]["ipclab/node"] for x in jobs] == [*"abcde"]
+    assert (tools / "deleted").exists()
 
 
-def test_the_job_runs_once_on_each_node(build: Build) -> None:
-    job = engines.job(request_of(build, "kubernetes", image="i"), ["a", "b"], "f1")
-    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
-    kubernetes_validate.validate(job, "1.31", strict=True)
-    [container] = job["spec"]["template"]["spec"]["containers"]
-    assert container["args"][:3] == ["node", "--print", "f1"]
+def test_each_node_has_its_own_job(build: Build) -> None:
+    made = engines.jobs(request_of(build, "kubernetes", image="i"), ["a", "b"], "f1")
+    for name, job in zip("ab", made["items"], strict=True):
+        kubernetes_validate.validate(job, "1.31", strict=True)
+        pod = job["spec"]["template"]["spec"]
+        assert pod["activeDeadlineSeconds"] == 60  # begins when the pod has its node
+        assert "activeDeadlineSeconds" not in job["spec"]
+        [container] = pod["containers"]
+        assert container["args"][:7] == [
+            *("node", "--print", "f1", "--name", name, "--backend", "cuda")
+        ]
     with pytest.raises(UsageError, match="--image"):
-        engines.job(request_of(build, "kubernetes"), ["a"], "f1")
+        engines.jobs(request_of(build, "kubernetes"), ["a"], "f1")
+
+
+@pytest.mark.parametrize("option", ["--backend", "--results=x"])
+def test_what_the_fleet_decides_is_no_option_of_its_runs(
+    build: Build, option: str
+) -> None:
+    done = build.ipclab("fleet", "--mpi", "--build", "build", "--", option, "model")
+    assert done.returncode == 2
+    assert "is an option of `ipclab fleet`" in done.stdout
+
+
+def test_a_fault_of_the_tool_is_no_failing_test(
+    four: Fleet, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(fleet, "merge", fail)
+    assert build.ipclab("fleet", str(four.folder)).returncode == 4
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "srun: job 5 queued\nsrun: error: Task launch failed on n2\nx",
+            "srun: error: Task launch failed on n2",
+        ),
+        (
+            "-----\nmpirun has detected an attempt to run as root.\n-----\n",
+            "mpirun has detected an attempt to run as root.",
+        ),
+        ("all well\n", "all well"),
+        ("----\n\x1b\n", ""),
+    ],
+)
+def test_the_reason_of_an_engine(said: str, reason: str) -> None:
+    assert engines.reason_of(said) == reason

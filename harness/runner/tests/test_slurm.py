@@ -1,4 +1,4 @@
-"""`ipclab fleet --slurm` with its own Slurm: five nodes on this host.
+"""`ipclab fleet --slurm` with its own Slurm: seven nodes on this host.
 
 The test needs Debian's slurm-wlm. It also needs root, because slurmd has to run as
 root. Otherwise it is skipped.
@@ -13,6 +13,8 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from conftest import PROBE, Build
 
 TOOLS = ("munged", "slurmctld", "slurmd", "sinfo", "srun", "scontrol")
 LACKING = [x for x in TOOLS if shutil.which(x) is None]
-NODES = 5
+NODES = 7
 SECONDS = 60
 
 CONFIGURATION = """\
@@ -64,7 +66,9 @@ record(outcome={"n1": "not applicable", "n2": "violates"}.get(node, "conforms"))
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Start a Slurm that knows n1 to n5; return its folder."""
+    """Start a Slurm that knows n1 to n7, and end the daemon of n6 again, so that
+    Slurm does not know yet that n6 is dead; return its folder.
+    """
     if LACKING:
         pytest.skip(f"no {', '.join(LACKING)} (Debian: slurm-wlm)")
     if os.geteuid() != 0:
@@ -110,14 +114,37 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             )
             stack.callback(process.wait, SECONDS)
             stack.callback(process.terminate)
+            if command[-1] == "n6":
+                dies = process
         # Slurm itself waits for its nodes: a step on all of them, with a deadline.
         subprocess.run(
             ["timeout", str(SECONDS), "srun", f"--nodes={NODES}", "true"], check=True
         )
+        dies.kill()
+        dies.wait(SECONDS)
         yield folder
 
 
-def test_five_nodes_and_what_became_of_each(slurm: Path, build: Build) -> None:
+@contextlib.contextmanager
+def busy(node: str) -> Iterator[None]:
+    """Another job has this node."""
+    with subprocess.Popen(
+        ["srun", f"--nodelist={node}", "--exclusive", "sleep", "600"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as other:
+        try:
+            end = time.monotonic() + SECONDS
+            ask = ["sinfo", "--noheader", f"--nodes={node}", "--format=%t"]
+            while "alloc" not in subprocess.check_output(ask, text=True):
+                assert time.monotonic() < end
+            yield
+        finally:
+            other.terminate()
+
+
+def test_seven_nodes_and_what_became_of_each(slurm: Path, build: Build) -> None:
+    """n3 is drained, n4 dies in the middle, n6 before its launch, n7 is busy."""
     other = {**PROBE, "driver": "590.1"}
     build.probe(
         f"""import os
@@ -128,21 +155,34 @@ print({json.dumps(other)!r} if other else {json.dumps(PROBE)!r})"""
     build.sample("pass")
     drain = ["scontrol", "update", "nodename=n3", "state=drain", "reason=broken fan"]
     subprocess.run(drain, check=True, timeout=SECONDS)
-    with build.start(
-        "fleet", "--slurm", "--build", "build", "--limit", "120", "fleet"
-    ) as done:
-        text = done.communicate(timeout=180)[0]
+    fleet = ("fleet", "--slurm", "--build", "build", "--limit", "120", "fleet")
+    with busy("n7"), build.start(*fleet, "--queue", "30") as done:
+        text = done.communicate(timeout=300)[0]
     assert done.returncode == 1, text
     merged = json.loads((build.root / "fleet" / "merged.json").read_text())
     assert merged["nodes"] == {
         "cut off": ["n4"],
-        "missing": ["n3"],
+        "missing": ["n3", "n6", "n7"],
         "judged": ["n1", "n2", "n5"],
-    }
+    }, text
     assert merged["why"]["n3"].endswith("broken fan")
+    assert "slurm says: srun: error" in merged["why"]["n6"]
+    assert merged["why"]["n7"].startswith("not begun after 30 s: slurm says: srun: job")
     answers = {group["nodes"][0]: group for group in merged["groups"]}
     assert answers["n1"]["counts"] == {"conforms": 1, "not applicable": 1}
     assert answers["n2"]["failing"] == ["conformance.01_legacy_memory.Suite.Name"]
     assert answers["n5"]["counts"] == {"conforms": 2}
     facts = dict(x[:2] for x in answers["n1"]["machines"] or answers["n5"]["machines"])
     assert "driver" in facts
+    # The other job has ended: n7 is added, in an allocation this time.
+    added = [sys.executable, "-P", "-m", "ipclab", *fleet, "--nodes", "n7"]
+    ran = subprocess.run(
+        ["salloc", "--nodelist=n7", *added],
+        cwd=build.root,
+        env=build.environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    merged = json.loads((build.root / "fleet" / "merged.json").read_text())
+    assert merged["nodes"]["judged"] == ["n1", "n2", "n5", "n7"], ran.stdout

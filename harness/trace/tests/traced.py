@@ -49,7 +49,7 @@ def trace(
 ) -> Traced:
     """Trace a program into an empty folder."""
     arguments = [
-        sys.executable, "-m", "ipclab", "trace", "--build", BUILD, "--out", folder,
+        sys.executable, "-P", "-m", "ipclab", "trace", "--build", BUILD, "--out", folder,
         *options, "--", *command,
     ]  # fmt: skip
     source = ROOT / "harness" / "runner" / "src"

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -31,7 +33,7 @@ GROUPS = {  # of --help
     "my program fails": ("explain", "doctor", "trace", "model"),
     "test a driver": (
         *("run", "rules", "findings", "compare", "report"),
-        *("qualify", "verify", "judge", "fleet", "node"),
+        *("qualify", "sign", "verify", "judge", "fleet", "node"),
     ),
     "test the suite itself": ("mutants", "catalogue"),
 }
@@ -45,7 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(wrong)
     options = parser.parse_args(words)
     options.run_options = rest
-    before = signal.signal(signal.SIGTERM, _as_interrupt)
+    broken = 4 if options.command in fleet_cli.COMMANDS else 3
+    if isinstance(sys.stdout, io.TextIOWrapper):  # for names of files that are no text
+        sys.stdout.reconfigure(errors="backslashreplace")
+    # What `nohup` makes us ignore stays ignored.
+    before = {
+        number: signal.signal(number, _as_interrupt)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         if options.command == "explain":
             return explain.run(options.code)
@@ -69,14 +79,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         return _say(error, 2)
     except HarnessError as error:
-        return _say(error, 3)
+        return _say(error, broken)
     except KeyboardInterrupt:
-        return _say("interrupted", 3)
+        return _say("interrupted", broken)
     except BrokenPipeError:  # the reader of our output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 3
+        return broken
+    except Exception:  # a fault of ours is no failing test: not Python's exit code 1
+        traceback.print_exc()
+        return broken
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Grouped(argparse.HelpFormatter):
@@ -248,16 +262,17 @@ def _parser() -> argparse.ArgumentParser:
             metavar="DIR",
             type=Path,
             default=None,
-            help="the folder for the results (default: results/<UTC time>; then "
-            "results/latest points to it)",
+            help="the folder for the results (default: "
+            "results/<UTC time>-<host>-<process id>; then results/latest points to it)",
         )
         where.add_argument(
             "--resume",
             metavar="DIR",
             type=Path,
             default=None,
-            help="continue the run in this folder, which was stopped: give the same "
-            "options again; machine, build and catalogue must be the same",
+            help="continue the run in this folder, which was stopped, with its "
+            "options: give only -j, -v or --build again; machine, build and catalogue "
+            "must be the same",
         )
     one = commands.add_parser("sample", help="one lesson, narrated")
     one.add_argument("lesson", help="01, 1, 01_legacy_memory or legacy_memory")
@@ -368,15 +383,16 @@ def _parser() -> argparse.ArgumentParser:
         help="what a program and its children do with CUDA IPC, and what is wrong",
         description="Runs PROGRAM, records what it and its children do with CUDA IPC, "
         "draws this and checks the rules. On a driver the recorder uses CUPTI.",
-        epilog="exit code: that of PROGRAM; with --check 1 if a rule is broken or "
-        "PROGRAM failed; 2 usage, 3 the trace could not be written",
+        epilog="exit code: that of PROGRAM; with --check 1 if a rule is broken, "
+        "PROGRAM failed or a part of the trace is missing; 2 usage, 3 the trace could "
+        "not be written",
     )
     seen.add_argument(
         "--out",
         metavar="DIR",
         type=Path,
         default=None,
-        help="an empty folder for the trace (default: traces/<UTC time>)",
+        help="an empty folder for the trace (default: a new folder in traces/)",
     )
     seen.add_argument(
         "--read",
@@ -419,7 +435,6 @@ def _parser() -> argparse.ArgumentParser:
     for command, default in (
         (run, "auto"),
         (seen, "auto"),
-        (whole, "auto"),
         (one, "auto"),
         (look, "cuda"),
     ):
@@ -430,6 +445,13 @@ def _parser() -> argparse.ArgumentParser:
             help="a GPU or the reference model; auto: a GPU if there is one "
             f"(default: {default})",
         )
+    whole.add_argument(
+        "--backend",
+        choices=("cuda", "model"),
+        default="cuda",
+        help="the driver, or the reference model; without a working driver nothing is "
+        "judged (default: cuda)",
+    )
     for command in (run, seen, whole, one, look, guest):
         command.add_argument(
             "--profile",
@@ -524,7 +546,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=None,
         help="the folder for the matrix; if it has the results of a run, the page of "
-        "the run shows the matrix (default: results/<UTC time>-mutants)",
+        "the run shows the matrix (default: a new folder in results/)",
     )
     kill.add_argument(
         "--resume",
@@ -691,8 +713,8 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser(
         "verify",
         help="is a submitted run complete and unedited?",
-        description="Checks a run of `ipclab qualify` against its own digests. Digests "
-        "show accidents and edits; they are not a signature.",
+        description="Checks a run of `ipclab qualify` against its own digests, and "
+        "with --key its signature. Says what this proves and what not.",
         epilog="exit code: 0 verified, 1 not, 2 the results cannot be read",
     )
     check.add_argument("results", metavar="RESULTS", type=Path)
@@ -704,6 +726,30 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="also compare the run's programs, list of tests and catalogue with those "
         "of this build",
+    )
+    check.add_argument(
+        "--key",
+        metavar="FILE",
+        type=Path,
+        default=None,
+        help="the results must be signed by a key of this file: public SSH keys, or "
+        "allowed signers as in ssh-keygen(1)",
+    )
+    own = commands.add_parser(
+        "sign",
+        help="sign a finished run with your SSH key",
+        description="Writes run.sig into the folder, so that `ipclab verify --key` can "
+        "tell whose results these are. Needs ssh-keygen.",
+        epilog="exit code: 0 signed, 2 the run is not finished or was edited, or the "
+        "key cannot sign, 3 the tool failed",
+    )
+    own.add_argument("results", metavar="RESULTS", type=Path)
+    own.add_argument(
+        "--key",
+        metavar="KEY",
+        type=Path,
+        required=True,
+        help="your private key, or your public key if an agent has the private one",
     )
     afterwards = commands.add_parser(
         "judge",

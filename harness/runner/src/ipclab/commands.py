@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -18,6 +20,7 @@ from ipclab import (
     faults,
     fleet_cli,
     judge,
+    manifest,
     matrix,
     model,
     mutants,
@@ -25,6 +28,7 @@ from ipclab import (
     report,
     results,
     sample,
+    sign,
     terminal,
     verify,
 )
@@ -39,11 +43,15 @@ def run(options: argparse.Namespace) -> int:
     """Run the command that `options` has; return its exit code."""
     build = options.build if "build" in options else packed.default_build()
     if options.command == "run":
-        return _run(_settings(options), _is_latest(options), options.verbose)
+        return _run(_settings(options, {}), _is_latest(options), options.verbose)
     if options.command == "qualify":
         return _qualify(options)
     if options.command == "verify":
-        return verify.run(terminal.console(), options.results, options.held_to)
+        return verify.run(
+            terminal.console(), options.results, options.held_to, options.key
+        )
+    if options.command == "sign":
+        return sign.sign(terminal.console(), options.results, options.key)
     if options.command == "judge":
         return judge.run(
             terminal.console(), options.run, options.deviations, options.results
@@ -150,9 +158,7 @@ def _mutants(options: argparse.Namespace) -> int:
         if getattr(options, name)
     ]
     if options.resume and asked:
-        raise UsageError(
-            f"--resume keeps the options of the first call: leave out --{asked[0]}"
-        )
+        raise _leave_out(asked[0])
     folder = options.resume or options.results
     code = mutants.run(
         terminal.console(),
@@ -179,40 +185,50 @@ def _mutants(options: argparse.Namespace) -> int:
     return code
 
 
-def _settings(options: argparse.Namespace) -> Settings:
+def _settings(options: argparse.Namespace, fixed: dict[str, Any]) -> Settings:
+    """What was requested, or with --resume what the first call requested. `fixed` are
+    the settings that are no options of this command.
+    """
+    names = [x.name for x in dataclasses.fields(Settings) if x.name not in CHANGEABLE]
+    asked = {x: getattr(options, x, getattr(Settings, x)) for x in names} | fixed
+    if options.resume is not None:
+        usual = {x: getattr(Settings, x) for x in names} | fixed
+        if options.command == "qualify":
+            usual["backend"] = "cuda"
+        for name in names:
+            if asked[name] != usual[name]:
+                raise _leave_out("k" if name == "expression" else name)
+        begun = results.read_run(options.resume)["settings"]
+        for name, value in fixed.items():
+            if begun.get(name) != value:
+                raise UsageError(f"{options.resume}: `ipclab qualify` did not begin it")
+        asked = {x: begun.get(x, getattr(Settings, x)) for x in names}
+        for name in ("require", "requirements", "deviations", "expect"):
+            asked[name] = asked[name] and Path(asked[name])
+    if asked["backend"] == "cuda" and asked["profile"] is not None:
+        raise UsageError("--profile is of the reference model: add --backend model")
     return Settings(
         build=options.build,
         results=options.resume or options.results or results.default_folder(),
         resume=options.resume is not None,
-        expression=options.expression,
         jobs=options.jobs,
-        gpus=options.gpus,
-        repeat=options.repeat,
-        seed=options.seed,
-        strict=options.strict,
-        require=options.require,
-        requirements=options.requirements,
-        deviations=options.deviations,
-        backend=options.backend,
-        profile=options.profile,
-        expect=options.expect,
-        apart=options.apart,
-        delays=options.delays,
+        **asked,
+    )
+
+
+CHANGEABLE = ("build", "results", "resume", "jobs")  # settings of one call only
+
+
+def _leave_out(name: str) -> UsageError:
+    option = f"--{name}" if len(name) > 1 else f"-{name}"
+    return UsageError(
+        f"--resume keeps the options of the first call: leave out {option}"
     )
 
 
 def _qualify(options: argparse.Namespace) -> int:
     """Make a run with fixed options, and verify it at its end."""
-    settings = Settings(
-        build=options.build,
-        results=options.resume or options.results or results.default_folder(),
-        resume=options.resume is not None,
-        jobs=options.jobs,
-        backend=options.backend,
-        profile=options.profile,
-        expect=options.expect,
-        **verify.FIXED,
-    )
+    settings = _settings(options, verify.FIXED)
     assert settings.results is not None
     code = _run(settings, _is_latest(options), options.verbose)
     verified = verify.run(terminal.console(), settings.results, options.build)
@@ -241,8 +257,12 @@ def _run(settings: Settings, latest: bool, verbose: bool) -> int:
     try:
         if latest:
             run.results.link_latest()
-        run.results.write("report.html", _page(run.results.folder))
-    except HarnessError as error:
+        kills = matrix.read(run.results.folder)
+        document = manifest.sealed(run.document())
+        page = report.page(document, run.records, None, kills)
+        run.results.write("report.html", page)
+        (run.results.folder / "junit.xml").chmod(0o600)  # pytest has written it
+    except (HarnessError, OSError) as error:
         run.error = run.error or str(error)
     terminal.final(out, run, verbose)
     return code or run.exit_code
@@ -254,7 +274,8 @@ def _pytest(run: Run, out: Console) -> int:
     Returns 2 or 3 if pytest could not do its work; otherwise 0, even if tests failed.
     """
     assert run.results is not None
-    os.environ.pop("PYTEST_ADDOPTS", None)
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+        os.environ.pop(name, None)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     arguments = [
         f"-c{os.devnull}",  # ignore a pytest.ini in the current folder

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ipclab import pages, records, results
-from ipclab.errors import HarnessError, UsageError
+from ipclab.errors import UsageError
 from ipclab.failures import readable
 from ipclab.records import Row
 
@@ -146,10 +146,10 @@ def run(out: Console, old: Path, new: Path, request: Request) -> int:
             _same_catalogue(before[0], after[0])
         found = difference(before, after)
     if request.json is not None:
-        _write(request.json, json.dumps(asdict(found), indent=1) + "\n")
+        results.write_into(request.json, json.dumps(asdict(found), indent=1) + "\n")
     if request.html is not None:
         runs = dict(zip(labels, (before[0], after[0]), strict=True))
-        _write(request.html, page(runs, found))
+        results.write_into(request.html, page(runs, found))
     _show(out, labels, (before[0], after[0]), found)
     return 1 if found.worse else 0
 
@@ -197,13 +197,6 @@ def _counts(found: Difference) -> dict[str, int]:
     """The number of tests for each word, without words that have none."""
     number = Counter(change.what for change in found.changes)
     return {what: number[what] for what in MEANING if number[what]}
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise HarnessError(f"{path}: {error.strerror}") from None
 
 
 def difference(old: Read, new: Read, judge: Judge | None = None) -> Difference:

@@ -9,15 +9,14 @@ same test fails in any other way, the verdict is `violates`.
 from __future__ import annotations
 
 import datetime
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipclab import failures, schema
-from ipclab.errors import HarnessError
+from ipclab import failures, reader, schema
+from ipclab.errors import HarnessError, UsageError
 
 Entry = dict[str, Any]
 UNJUDGED_KINDS = ("OBSERVE", "UNDEF", "ADVICE")
@@ -270,11 +269,17 @@ def _version(text: str) -> tuple[int, ...]:
 
 def _read(path: Path, key: str) -> list[Any]:
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))[key]
-    except OSError as error:
-        raise HarnessError(f"{path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
-        raise HarnessError(f"{path}: is not a JSON object with '{key}'") from None
-    if not isinstance(rows, list):
-        raise HarnessError(f"{path}: '{key}' is not a list")
+        rows: list[Any] = reader.document(path, _LIST[key])[key]
+    except UsageError as error:
+        raise HarnessError(str(error)) from None
     return rows
+
+
+_LIST: dict[str, schema.Schema] = {
+    key: {
+        "type": "object",
+        "properties": {key: {"type": "array", "items": {"type": "object"}}},
+        "required": [key],
+    }
+    for key in ("rows", "deviations")
+}

@@ -13,12 +13,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import backend, checks, ctest, expect, machine, probe
+from ipclab import backend, checks, ctest, expect, machine, probe, reader, results
 from ipclab.checks import Finding
-from ipclab.errors import HarnessError, UsageError
+from ipclab.errors import UsageError
 from ipclab.machine import Machine
 
 COLOURS = {"blocks": "bold red", "limits": "yellow", "unknown": "blue", "fine": "green"}
+
+
+RECORDED = {
+    "type": "object",
+    "properties": {"machine": machine.SCHEMA},
+    "required": ["machine"],
+}
 
 
 @dataclass(frozen=True)
@@ -66,14 +73,9 @@ def _recorded(request: Request) -> Machine:
     assert path is not None
     if request.pid is not None or request.profile is not None:
         raise UsageError("--machine cannot be combined with --with or --profile")
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except ValueError:
-        raise UsageError(f"{path}: no JSON") from None
-    if not isinstance(document, dict) or "machine" not in document:
-        raise UsageError(f"{path}: `ipclab doctor --json` did not write this file")
+    document = reader.document(
+        path, RECORDED, hint="; `ipclab doctor --json` did not write this file"
+    )
     return machine.from_json(document["machine"])
 
 
@@ -95,10 +97,7 @@ def _write(out: Console, path: Path, document: dict[str, Any]) -> None:
     if path == Path("-"):
         out.file.write(text)
         return
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise HarnessError(f"{path}: {error.strerror}") from None
+    results.write_into(path, text)
 
 
 def _show(

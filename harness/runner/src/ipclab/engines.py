@@ -1,35 +1,41 @@
 """How a fleet starts one run on each node: by Slurm, MPI or Kubernetes.
 
-An engine says which nodes there are, starts `ipclab node FOLDER` on each node and
-waits. Queues, limits and retries belong to the engine; this module has no daemon and no
-scheduler. With Slurm and MPI all nodes write into one shared folder. With Kubernetes
-the log of each pod has the results.
+An engine says which nodes there are and starts `ipclab node FOLDER` on each node. Each
+node has a launch of its own, so a node that cannot start, dies or waits in the queue
+does not touch the others. Queues and retries belong to the engine; this module has no
+daemon and no scheduler. With Slurm and MPI all nodes write into one shared folder. With
+Kubernetes the log of each pod has the results.
 """
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
 import base64
-import gzip
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ipclab import fleet
+from ipclab import fleet, reader
 from ipclab.errors import HarnessError, UsageError
 
 ASK_SECONDS = 60  # time limit of a query to the engine
 GRACE_SECONDS = 60  # the time that the engine has to end after the limit of the runs
+LOOK_SECONDS = 0.2  # between two looks at the launches
+POLL_SECONDS = 5.0  # between two questions to Kubernetes
+AT_ONCE = 500  # launches that one host keeps
+PRINTED = 16 * reader.MIB  # the results of a node in the log of its pod
 SLURM_USABLE = ("idle", "mixed", "allocated", "completing", "planned")
 BEGIN, END = "-----BEGIN IPCLAB NODE-----", "-----END IPCLAB NODE-----"
 
@@ -41,32 +47,58 @@ class Request:
     engine: str  # a key of ENGINES
     folder: Path
     build: Path
+    backend: str  # cuda or model
     nodes: str | None  # as the engine writes nodes; None: all (MPI: this host)
-    limit: int  # seconds
+    limit: int  # seconds for one run
+    queue: int  # seconds until a run has begun
     engine_options: tuple[str, ...] = ()  # such as --partition=gpu
     image: str | None = None  # Kubernetes: a container with the wheel
     run_options: tuple[str, ...] = ()  # of `ipclab run`
+
+
+@dataclass
+class Told:
+    """What the engine says about the nodes: fields of fleet.json."""
+
+    said: dict[str, str] = field(default_factory=dict)  # about nodes that failed
+    late: list[str] = field(default_factory=list)
 
 
 Say = Callable[[str], None]
 
 
 def run(request: Request, say: Say) -> None:
-    """Start the runs, wait for them, and leave FOLDER ready for `fleet.finish`.
+    """Start the runs, wait for them, and leave FOLDER ready for `fleet.finish`. Nodes
+    that have their results already are not started again.
 
     Raises UsageError if the engine is not installed or no node can run, and
-    HarnessError if the engine refuses. A node that fails is not an error here; its
-    results show the failure.
+    HarnessError if the engine does not answer. A node that fails is not an error here;
+    its results show the failure.
     """
     expected, start = ENGINES[request.engine]
     nodes = expected(request)
-    document = fleet.begin(request.folder, request.build, request.engine, nodes)
-    asked = [name for name, why in nodes.items() if why is None]
+    document = fleet.begin(
+        request.folder, request.build, request.engine, request.backend, nodes
+    )
+    asked = [
+        name
+        for name, why in nodes.items()
+        if why is None and not (request.folder / "nodes" / name).exists()
+    ]
+    told = Told(
+        {x: y for x, y in document["said"].items() if x not in asked},
+        [x for x in document["late"] if x not in asked],
+    )
     say(f"{request.engine}: starts on {len(asked)} of {len(nodes)} nodes")
     try:
-        document["out_of_time"] = start(request, asked, say)
+        if asked:
+            start(request, asked, told, say)
     finally:
-        document["ended"] = fleet.now().isoformat(timespec="seconds")
+        document |= {
+            "ended": fleet.now().isoformat(timespec="seconds"),
+            "said": told.said,
+            "late": told.late,
+        }
         fleet.save(request.folder, document)
 
 
@@ -74,8 +106,11 @@ def run(request: Request, say: Say) -> None:
 
 
 def slurm_nodes(request: Request) -> dict[str, str | None]:
-    """The requested nodes, each with None, or with Slurm's reason if it cannot run."""
-    which = [f"--nodes={request.nodes}"] if request.nodes else []
+    """The requested nodes, those of this allocation, or all; each with None, or with
+    Slurm's reason if it cannot run.
+    """
+    names = request.nodes or os.environ.get("SLURM_JOB_NODELIST")
+    which = [f"--nodes={names}"] if names else []
     partition = [x for x in request.engine_options if x.startswith("--partition")]
     form = "--Format=nodelist:.256,statelong:.64,reason:.256"
     lines = _ask(["sinfo", "--noheader", "--Node", form, *which, *partition])
@@ -88,26 +123,21 @@ def slurm_nodes(request: Request) -> dict[str, str | None]:
     return found
 
 
-def start_slurm(request: Request, nodes: list[str], say: Say) -> bool:
-    """Start one srun step with one task on each node. If one node fails, the tasks on
-    the other nodes continue. Returns True if the time ran out.
-    """
-    command = [
-        "srun",
-        "--job-name=ipclab",
-        f"--nodes={len(nodes)}",
-        f"--nodelist={','.join(nodes)}",
-        "--ntasks-per-node=1",
-        "--exclusive",
-        "--no-kill",
-        "--kill-on-bad-exit=0",
-        "--wait=0",
-        f"--time={-(-request.limit // 60)}",
-        "--export=ALL",
-        *request.engine_options,
-        *_node_command(request),
-    ]
-    return _wait(request, command, len(nodes), say)
+def start_slurm(request: Request, nodes: list[str], told: Told, say: Say) -> None:
+    """Start one srun for each node: a step of this allocation, or a job of its own."""
+    inside = "SLURM_JOB_ID" in os.environ
+
+    def command(node: str) -> list[str]:
+        return [
+            *("srun", "--job-name=ipclab", "--nodes=1", "--ntasks=1"),
+            *(f"--nodelist={node}", "--kill-on-bad-exit=0", "--export=ALL"),
+            "--overlap" if inside else "--exclusive",
+            f"--time={-(-(request.limit + GRACE_SECONDS) // 60)}",
+            *request.engine_options,
+            *_node_command(request, node),
+        ]
+
+    _launch_each(request, nodes, command, told, say)
 
 
 # --- MPI ----------------------------------------------------------------------
@@ -119,15 +149,17 @@ def mpi_nodes(request: Request) -> dict[str, str | None]:
     return {name: None for name in names if name}
 
 
-def start_mpi(request: Request, nodes: list[str], say: Say) -> bool:
-    """Start mpirun with one rank on each host. Returns True if the time ran out."""
-    command = [
-        "mpirun",
-        *("--host", ",".join(nodes), "--map-by", "ppr:1:node"),
-        *request.engine_options,
-        *_node_command(request),
-    ]
-    return _wait(request, command, len(nodes), say)
+def start_mpi(request: Request, nodes: list[str], told: Told, say: Say) -> None:
+    """Start one mpirun with one rank for each host."""
+
+    def command(node: str) -> list[str]:
+        return [
+            *("mpirun", "--host", node, "-np", "1"),
+            *request.engine_options,
+            *_node_command(request, node),
+        ]
+
+    _launch_each(request, nodes, command, told, say)
 
 
 # --- Kubernetes ---------------------------------------------------------------
@@ -154,56 +186,40 @@ def kubernetes_nodes(request: Request) -> dict[str, str | None]:
     return found
 
 
-def job(request: Request, nodes: list[str], identity: str) -> dict[str, Any]:
-    """The Indexed Job: one pod on each of these nodes, and never two on one node.
+def jobs(request: Request, nodes: list[str], identity: str) -> dict[str, Any]:
+    """A list of Jobs, one for each node. A pod's time begins when it has its node.
 
     Raises UsageError without an image.
     """
     if request.image is None:
         raise UsageError("--kubernetes needs --image, a container with the wheel")
-    name = f"ipclab-{identity}"
+    items = [
+        _job(request, node, f"ipclab-{identity}-{number}", identity)
+        for number, node in enumerate(nodes)
+    ]
+    return {"apiVersion": "v1", "kind": "List", "items": items}
+
+
+def _job(request: Request, node: str, name: str, identity: str) -> dict[str, Any]:
     labels = {"app.kubernetes.io/name": "ipclab", "ipclab/fleet": identity}
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     pod = {
         "restartPolicy": "Never",
+        "activeDeadlineSeconds": request.limit,
         "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [
-                        {
-                            "matchFields": [
-                                {
-                                    "key": "metadata.name",
-                                    "operator": "In",
-                                    "values": [node],
-                                }
-                            ]
-                        }
-                        for node in nodes
-                    ]
-                }
-            },
-            "podAntiAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": [
-                    {
-                        "topologyKey": "kubernetes.io/hostname",
-                        "labelSelector": {"matchLabels": labels},
-                    }
-                ]
-            },
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}
         },
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
         "containers": [
             {
                 "name": "ipclab",
                 "image": request.image,
-                "args": ["node", "--print", identity, "--", *request.run_options],
-                "env": [
-                    {
-                        "name": "IPCLAB_NODE",
-                        "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}},
-                    },
-                    {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+                "args": [
+                    *("node", "--print", identity, "--name", node),
+                    *("--backend", request.backend, "--", *request.run_options),
                 ],
+                "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
                 "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
             }
         ],
@@ -212,64 +228,106 @@ def job(request: Request, nodes: list[str], identity: str) -> dict[str, Any]:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name, "labels": labels},
+        "metadata": {"name": name, "labels": labels, "annotations": {NODE: node}},
         "spec": {
-            "completionMode": "Indexed",
-            "completions": len(nodes),
-            "parallelism": len(nodes),
-            "backoffLimitPerIndex": 0,
-            "maxFailedIndexes": len(nodes),
-            "activeDeadlineSeconds": request.limit,
-            "template": {"metadata": {"labels": labels}, "spec": pod},
+            "backoffLimit": 0,
+            "template": {
+                "metadata": {"labels": labels, "annotations": {NODE: node}},
+                "spec": pod,
+            },
         },
     }
 
 
-def start_kubernetes(request: Request, nodes: list[str], say: Say) -> bool:
-    """Create the Job, wait, take the results out of the pods' logs, delete the Job.
-    Returns True if the time ran out.
-    """
+NODE = "ipclab/node"  # the annotation that says for which node a pod is
+
+
+def start_kubernetes(request: Request, nodes: list[str], told: Told, say: Say) -> None:
+    """Create the Jobs, wait, take results out of the pods' logs, delete the Jobs."""
     identity = str(fleet.read_fleet(request.folder)["id"])
-    manifest = job(request, nodes, identity)
-    name = manifest["metadata"]["name"]
     select = ["--selector", f"ipclab/fleet={identity}"]
-    _ask(["kubectl", "create", "--filename=-"], json.dumps(manifest))
+    _ask(
+        ["kubectl", "create", "--filename=-"],
+        json.dumps(jobs(request, nodes, identity)),
+    )
+    pods = ["kubectl", "get", "pods", "--output=json", *select]
+    waits, asked = dict.fromkeys(nodes, "no pod was made"), time.monotonic()
+    began: dict[str, float] = {}
+    progress = _Progress(len(nodes), say)
     try:
-        begin, told = time.monotonic(), -1
-        while True:
-            status = json.loads(_ask(["kubectl", "get", "job", name, "--output=json"]))[
-                "status"
-            ]
-            done = int(status.get("succeeded", 0)) + int(status.get("failed", 0))
-            if done != told:
-                say(f"{done} of {len(nodes)} nodes have ended")
-                told = done
-            ended = any(
-                x["type"] in ("Complete", "Failed") and x["status"] == "True"
-                for x in status.get("conditions", [])
-            )
-            late = time.monotonic() - begin > request.limit + GRACE_SECONDS
-            if ended or late:
-                break
-            # This returns when the Job is complete, or after 10 s.
-            wait = ["kubectl", "wait", "--for=condition=Complete", "--timeout=10s"]
-            _ask([*wait, f"job/{name}"], must=False)
-        pods = json.loads(_ask(["kubectl", "get", "pods", "--output=json", *select]))
-        for pod in pods["items"]:
-            log = _ask(["kubectl", "logs", pod["metadata"]["name"]], must=False)
-            unprint(request.folder, pod["spec"].get("nodeName", ""), log)
-        reasons = [x.get("reason") for x in status.get("conditions", [])]
-        return late or "DeadlineExceeded" in reasons
+        while waits:
+            text = _ask(pods, must=False)  # one lost answer is no reason to stop
+            for pod in json.loads(text)["items"] if text else []:
+                name = pod["metadata"].get("annotations", {}).get(NODE)
+                if name not in waits:
+                    continue
+                phase = pod["status"].get("phase", "Pending")
+                if phase == "Pending":
+                    waits[name] = _why_pending(pod)
+                else:
+                    began.setdefault(name, time.monotonic())
+                if phase in ("Succeeded", "Failed"):
+                    del waits[name]
+                    _fetch(request.folder, name, pod, told)
+            now = time.monotonic()
+            for name, why in list(waits.items()):
+                if name in began:
+                    if now > began[name] + request.limit + GRACE_SECONDS:
+                        told.late.append(name)
+                        del waits[name]
+                elif now > asked + request.queue:
+                    told.said[name] = f"not begun after {request.queue} s: {why}"
+                    del waits[name]
+            progress.tell(len(nodes) - len(waits), len(began))
+            if waits:
+                threading.Event().wait(POLL_SECONDS)
     finally:
-        _ask(["kubectl", "delete", "job", name, "--wait=false"], must=False)
+        _ask(["kubectl", "delete", "jobs", *select, "--wait=false"], must=False)
+
+
+def _fetch(folder: Path, name: str, pod: dict[str, Any], told: Told) -> None:
+    """Take the results of a pod that has ended, or the reason why there are none."""
+    log = _ask(["kubectl", "logs", pod["metadata"]["name"]], must=False)
+    unprint(folder, name, log)
+    if (folder / "nodes" / name).exists():
+        return
+    status = pod["status"]
+    if status.get("reason") == "DeadlineExceeded":
+        told.late.append(name)
+    states = [x.get("state", {}) for x in status.get("containerStatuses", [])]
+    ends = [x["terminated"] for x in states if "terminated" in x]
+    reasons = [str(x.get("reason")) for x in ends if x.get("reason") != "Completed"]
+    reasons += [str(status[x]) for x in ("reason", "message") if status.get(x)]
+    last = reader.plain(log.strip().rpartition("\n")[2][:300])
+    told.said[name] = (
+        f"Kubernetes says {': '.join(reasons) or 'ended'}; it said: {last}"
+    )
+
+
+def _why_pending(pod: dict[str, Any]) -> str:
+    """Why Kubernetes does not start a pod."""
+    states = pod["status"].get("containerStatuses", [])
+    waiting = [x["state"]["waiting"] for x in states if "waiting" in x.get("state", {})]
+    conditions = pod["status"].get("conditions", [])
+    parts = [*waiting, *(x for x in conditions if x.get("status") == "False")]
+    told = [
+        ": ".join(str(x[y]) for y in ("reason", "message") if y in x) for x in parts
+    ]
+    return f"Kubernetes says {next((x for x in told if x), 'Pending')}"
+
+
+FILES = ("node.json", "output.txt", "records.jsonl.gz", "run.json")
 
 
 def print_node(folder: Path) -> None:
-    """Print the results of this node; `unprint` takes them out of the log."""
+    """Print the results of this node; `unprint` takes them out of the log. The pages
+    can be made again from them.
+    """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for path in sorted((folder / "nodes" / fleet.node_name()).iterdir()):
-            archive.add(path, path.name)
+        for name in FILES:
+            if (folder / name).is_file():
+                archive.add(folder / name, name)
     print(BEGIN, base64.encodebytes(packed.getvalue()).decode(), END, sep="\n")
 
 
@@ -284,15 +342,19 @@ def unprint(folder: Path, name: str, log: str) -> None:
         return
     data, ended, _ = rest.partition(END)
     part, whole = folder / "nodes" / f"{name}.part", folder / "nodes" / name
-    part.mkdir()
+    shutil.rmtree(part, ignore_errors=True)  # of an earlier attempt
+    part.mkdir(mode=0o700)
     if not ended:
         return
     try:
         # All at once: tarfile would stop before the checksum, which is at the end.
-        packed = io.BytesIO(gzip.decompress(base64.b64decode(data)))
-        with tarfile.open(fileobj=packed, mode="r:") as archive:
+        unpack = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        packed = unpack.decompress(base64.b64decode(data), PRINTED)
+        if not unpack.eof:
+            return
+        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:
             for member in archive:
-                if member.isfile() and Path(member.name).name == member.name:
+                if member.isfile() and member.name in FILES:
                     data_of = archive.extractfile(member)
                     assert data_of is not None
                     (part / member.name).write_bytes(data_of.read())
@@ -304,63 +366,148 @@ def unprint(folder: Path, name: str, log: str) -> None:
 # --- what the engines share ---------------------------------------------------
 
 
-def _node_command(request: Request) -> list[str]:
+def _node_command(request: Request, node: str) -> list[str]:
     return [
         *(sys.executable, "-P", "-m", "ipclab", "node", str(request.folder.resolve())),
-        *("--build", str(request.build.resolve()), "--", *request.run_options),
+        *("--name", node, "--build", str(request.build.resolve())),
+        *("--", *request.run_options),
     ]
 
 
-def _wait(request: Request, command: Sequence[str], nodes: int, say: Say) -> bool:
-    """Run the engine's command and print the progress. Returns True if the time ran
-    out.
+class _Progress:
+    """A line whenever the numbers have changed, but not more often than SAY_SECONDS."""
 
-    Raises HarnessError if the command failed and no node has begun.
+    def __init__(self, nodes: int, say: Say) -> None:
+        self._nodes, self._say = nodes, say
+        self._told, self._last = 0.0, (0, 0)
+
+    def tell(self, ended: int, began: int) -> None:
+        """Say how many nodes have ended and how many have begun."""
+        now = time.monotonic()
+        if (ended, began) == self._last or now < self._told + fleet.SAY_SECONDS:
+            return
+        self._told, self._last = now, (ended, began)
+        waiting = self._nodes - max(began, ended)
+        queue = f", {waiting} have not begun" if waiting else ""
+        self._say(f"{ended} of {self._nodes} nodes have ended{queue}")
+
+
+class _Launch:
+    """The engine's command for one node."""
+
+    def __init__(self, request: Request, node: str, command: Sequence[str]) -> None:
+        """Start it. Raises UsageError if the command is not there."""
+        self.node = node
+        self._request = request
+        self._log = request.folder / "engine" / f"{node}.log"
+        self._whole = request.folder / "nodes" / node
+        self._part = self._whole.with_name(f"{node}.part")
+        shutil.rmtree(self._part, ignore_errors=True)  # of an earlier attempt
+        self._asked = time.monotonic()
+        self._began: float | None = None
+        self._stopped: float | None = None  # when, and why
+        self._why = ""
+        with self._log.open("wb") as stream:
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=stream,
+                    process_group=0,  # Ctrl-C comes to us, and we stop the launch
+                )
+            except OSError as error:
+                raise UsageError(f"{command[0]}: {error.strerror}") from None
+
+    @property
+    def began(self) -> bool:
+        """Whether the node has begun its run."""
+        return self._began is not None
+
+    def ended(self, told: Told) -> bool:
+        """Whether the command has ended; if so, `told` gets what is to be said about a
+        node without results. A command that is out of time is stopped.
+        """
+        now = time.monotonic()
+        if self._began is None and (self._part.exists() or self._whole.exists()):
+            self._began = now
+        if self._process.poll() is not None:
+            self._tell(told)
+            return True
+        request = self._request
+        if self._stopped is not None:
+            if now > self._stopped + GRACE_SECONDS:
+                self._process.kill()
+        elif self._began is None and now > self._asked + request.queue:
+            self.stop(f"not begun after {request.queue} s: ")
+        elif self._began is not None and now > self._began + request.limit:
+            told.late.append(self.node)
+            self.stop(f"not ended after {request.limit} s: ")
+        return False
+
+    def stop(self, why: str) -> None:
+        """Tell the command to end."""
+        if self._stopped is None:
+            self._stopped, self._why = time.monotonic(), why
+            self._process.terminate()
+
+    def _tell(self, told: Told) -> None:
+        if not self._whole.exists():
+            said = self._log.read_text(encoding="utf-8", errors="replace")
+            name, code = self._request.engine, self._process.returncode
+            reason = reason_of(said) or f"it ended with {code} and said nothing"
+            told.said[self.node] = f"{self._why}{name} says: {reason}"
+
+
+def reason_of(said: str) -> str:
+    """The line of an engine's output that says why it failed; empty if there is none.
+
+    Engines draw frames of dashes, say several things, and repeat the most general one
+    at the end.
     """
-    log = request.folder / "engine.log"
-    with log.open("wb") as stream:
-        try:
-            process = subprocess.Popen(command, stdout=stream, stderr=stream)
-        except OSError as error:
-            raise UsageError(f"{command[0]}: {error.strerror}") from None
-        end = time.monotonic() + request.limit
-        told = -1
-        try:
-            while process.poll() is None:
-                left = end + GRACE_SECONDS - time.monotonic()
-                if left < 0:
-                    break
-                try:
-                    process.wait(min(left, 2.0))
-                except subprocess.TimeoutExpired:
-                    done = _whole(request.folder)
-                    if done != told:
-                        say(f"{done} of {nodes} nodes have ended")
-                        told = done
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(GRACE_SECONDS)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-    late = time.monotonic() >= end
-    if (
-        not late
-        and process.returncode
-        and not any((request.folder / "nodes").iterdir())
-    ):
-        said = log.read_text(errors="replace").strip().splitlines()
-        raise HarnessError(
-            f"{command[0]} ended with {process.returncode}: "
-            f"{said[-1] if said else 'it said nothing'}"
-        )
-    return late
+    lines = [x.strip() for x in said.splitlines() if re.search(r"\w", x)]
+    telling = re.compile(
+        r"error|fail|denied|cannot|could not|unable|refused|attempt|no ", re.I
+    )
+    found = [x for x in lines if telling.search(x)] or lines[-1:]
+    return reader.plain(found[0])[:300] if found else ""
 
 
-def _whole(folder: Path) -> int:
-    return sum(x.suffix != ".part" for x in (folder / "nodes").iterdir())
+def _launch_each(
+    request: Request,
+    nodes: list[str],
+    command: Callable[[str], Sequence[str]],
+    told: Told,
+    say: Say,
+) -> None:
+    """Start a command for each node and wait until all have ended or are out of time.
+
+    An interrupt stops them all. Raises UsageError if the command is not there.
+    """
+    (request.folder / "engine").mkdir(exist_ok=True)
+    left, running = nodes[::-1], list[_Launch]()
+    ended = begun = 0
+    progress = _Progress(len(nodes), say)
+    try:
+        while left or running:
+            while left and len(running) < AT_ONCE:
+                node = left.pop()
+                running.append(_Launch(request, node, command(node)))
+            over = [x for x in running if x.ended(told)]
+            running = [x for x in running if x not in over]
+            ended += len(over)
+            begun += sum(x.began for x in over)
+            progress.tell(ended, begun + sum(x.began for x in running))
+            if running:
+                threading.Event().wait(LOOK_SECONDS)
+    except BaseException:
+        for launch in running:
+            launch.stop("interrupted: ")
+        while running:
+            running = [x for x in running if not x.ended(told)]
+            threading.Event().wait(LOOK_SECONDS)
+        told.said.update(dict.fromkeys(left, "interrupted before it was started"))
+        raise
 
 
 def _ask(command: Sequence[str], text: str | None = None, must: bool = True) -> str:
@@ -379,7 +526,7 @@ def _ask(command: Sequence[str], text: str | None = None, must: bool = True) -> 
 
 
 Nodes = Callable[[Request], dict[str, str | None]]
-Start = Callable[[Request, list[str], Say], bool]
+Start = Callable[[Request, list[str], Told, Say], None]
 ENGINES: dict[str, tuple[Nodes, Start]] = {
     "slurm": (slurm_nodes, start_slurm),
     "mpi": (mpi_nodes, start_mpi),

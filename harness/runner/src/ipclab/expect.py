@@ -12,8 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ipclab import schema
-from ipclab.errors import HarnessError, UsageError
+from ipclab import reader, results, schema
+from ipclab.errors import UsageError
 from ipclab.probe import Probe
 
 Expected = dict[str, Any]  # checked against SCHEMA
@@ -59,17 +59,8 @@ def of_probe(probe: Probe) -> Expected:
 
 def read(path: Path) -> Expected:
     """Read the file; UsageError if it is not valid."""
-    try:
-        document: Expected = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise UsageError(f"{path}: is not JSON") from None
-    if wrong := schema.error(document, SCHEMA, "expect"):
-        raise UsageError(
-            f"{path}: {wrong}; `ipclab doctor --write-expect FILE` writes one"
-        )
-    return document
+    hint = "; `ipclab doctor --write-expect FILE` writes one"
+    return reader.document(path, SCHEMA, "expect", hint)
 
 
 def write(path: Path, probe: Probe) -> None:
@@ -77,10 +68,7 @@ def write(path: Path, probe: Probe) -> None:
     UsageError if the machine has no GPU.
     """
     text = json.dumps(of_probe(probe), indent=1, ensure_ascii=False) + "\n"
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise HarnessError(f"{path}: {error.strerror}") from None
+    results.write_into(path, text)
 
 
 def findings(expected: Expected, probe: Probe) -> list[str]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 COMMANDS = ("fleet", "node")
+# The fleet sets these options of `ipclab run`.
+DECIDED = ("--backend", "--build", "--runtime", "--results", "--resume")
 ENGINES = ("slurm", "mpi", "kubernetes")  # ipclab.engines has what they do
 
 
@@ -30,10 +32,13 @@ def add(commands: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser
         "other nodes are listed with the differences between their machines. A node "
         "without valid results is listed with the reason. Without --slurm, --mpi or "
         "--kubernetes the command starts nothing and only merges the results that "
-        "FOLDER has. Slurm and MPI need FOLDER and ipclab at the same path on all "
-        "nodes.",
-        epilog="exit code: 0 all nodes answered and nothing fails, 1 something fails "
-        "or a node did not answer, 2 usage, 3 the engine or the harness is broken",
+        "FOLDER has. With an engine and a FOLDER that is a fleet already, it starts "
+        "the nodes that have no results yet. Slurm and MPI need FOLDER and ipclab at "
+        "the same path on all nodes. Inside an allocation of Slurm, the nodes of the "
+        "allocation run; outside, each node gets a job of its own.",
+        epilog="exit code: 0 all nodes answered, agree and pass; 1 a test fails, or "
+        "nodes answer differently; 2 usage; 3 a node did not answer or could not be "
+        "read; 4 the tool failed or was interrupted",
     )
     for name in ENGINES:
         many.add_argument(
@@ -49,7 +54,7 @@ def add(commands: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser
         type=Path,
         nargs="?",
         default=None,
-        help="where the results are (default with an engine: results/<UTC time>-fleet)",
+        help="where the results are (default with an engine: a new folder in results/)",
     )
     many.add_argument(
         "--nodes",
@@ -63,7 +68,16 @@ def add(commands: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser
         metavar="SECONDS",
         type=int,
         default=1800,
-        help="a node whose run has not ended after this time is late (default: 1800)",
+        help="a node whose run has not ended after this time is late; the time in the "
+        "engine's queue does not count (default: 1800)",
+    )
+    many.add_argument(
+        "--queue",
+        metavar="SECONDS",
+        type=int,
+        default=3600,
+        help="a node whose run has not begun after this time is missing; it can be "
+        "added later (default: 3600)",
     )
     many.add_argument(
         "--engine-option",
@@ -85,7 +99,7 @@ def add(commands: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser
         type=Path,
         default=None,
         help="fail only if a test that passed in this run fails now, or if a node does "
-        "not answer",
+        "not answer; nodes may answer differently",
     )
     many.add_argument(
         "--json",
@@ -99,11 +113,26 @@ def add(commands: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser
     )
     one.add_argument("folder", metavar="FOLDER", help="the folder of the fleet")
     one.add_argument(
+        "--name",
+        metavar="NODE",
+        default=None,
+        help="the engine's name of this node (default: $IPCLAB_NODE, or Slurm's name)",
+    )
+    one.add_argument(
         "--print",
         dest="printed",
         action="store_true",
         help="FOLDER is the fleet's id; print the results instead of keeping them",
     )
+    for command in (many, one):
+        command.add_argument(
+            "--backend",
+            choices=("cuda", "model"),
+            default="cuda",
+            help="what is judged: the driver of each node, or the reference model; a "
+            "node without a working driver has no answer (default: cuda; `node` takes "
+            "it from FOLDER, except with --print)",
+        )
     return many, one
 
 
@@ -124,6 +153,10 @@ def run(out: Console, options: argparse.Namespace) -> int:
 
     from ipclab import engines, fleet, results
 
+    for word in options.run_options:
+        name = word.partition("=")[0]
+        if name in DECIDED:
+            raise UsageError(f"{name} is an option of `ipclab fleet`, not of its runs")
     if options.command == "node":
         return _node(options)
     if options.engine is None:
@@ -135,8 +168,10 @@ def run(out: Console, options: argparse.Namespace) -> int:
         engine=options.engine,
         folder=folder,
         build=options.build,
+        backend=options.backend,
         nodes=options.nodes,
         limit=options.limit,
+        queue=options.queue,
         engine_options=tuple(options.engine_option),
         image=options.image,
         run_options=tuple(options.run_options),
@@ -146,16 +181,17 @@ def run(out: Console, options: argparse.Namespace) -> int:
 
 
 def _node(options: argparse.Namespace) -> int:
-    from ipclab import engines, fleet
+    from ipclab import engines, fleet, fleet_node
 
+    name = options.name or fleet_node.name_here()
+    arguments = (options.build, options.run_options)
     if not options.printed:
         folder = Path(options.folder)
-        return fleet.run_node(folder, options.build, options.run_options)
+        return fleet_node.run(fleet.read_fleet(folder), folder, name, *arguments)
     with tempfile.TemporaryDirectory(prefix="ipclab-node-") as scratch:
         folder = Path(scratch)
-        document = {"id": options.folder, "expected": {}, "suite": {}}
         (folder / "nodes").mkdir()
-        fleet.save(folder, document)
-        code = fleet.run_node(folder, options.build, options.run_options)
-        engines.print_node(folder)
+        document = fleet.create(options.folder, "kubernetes", options.backend, {}, {})
+        code = fleet_node.run(document, folder, name, *arguments)
+        engines.print_node(folder / "nodes" / name)
     return code

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ipclab import results, schema
+from ipclab import reader, results, schema
 from ipclab.errors import UsageError
 from ipclab.trials import Baseline, Trial
 
@@ -110,7 +110,7 @@ class Journal:
 
         UsageError if there is no such file, or if it is not the file of a matrix.
         """
-        return cls._of(path, results.whole_lines(path).splitlines())
+        return cls._of(path, results.whole_lines(path))
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Journal:
@@ -119,8 +119,7 @@ class Journal:
 
         UsageError if there is no such file, or if it is not the file of a matrix.
         """
-        with results.opened(folder, name) as stream:
-            lines = [x for x in stream.lines() if x.endswith(b"\n")]
+        lines = [x for x in results.record_lines(folder, name) if x.endswith(b"\n")]
         return cls._of(folder / name, lines)
 
     @classmethod
@@ -193,6 +192,6 @@ def _line(entry: Baseline | Trial) -> dict[str, Any]:
 def _entries(path: Path, lines: Sequence[bytes]) -> Iterator[Any]:
     for number, text in enumerate(lines, 1):
         try:
-            yield json.loads(text)
-        except (ValueError, RecursionError):
-            raise UsageError(f"{path}: line {number} is not JSON") from None
+            yield reader.parse(text)
+        except ValueError as error:
+            raise UsageError(f"{path}: line {number} {error}") from None

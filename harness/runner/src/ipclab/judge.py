@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ipclab import deviations, manifest, probe, records, results, verify
+from ipclab import deviations, manifest, probe, records, results
 from ipclab.errors import UsageError
 from ipclab.records import Record
 
@@ -65,7 +65,7 @@ def _edited(contents: results.Contents) -> str | None:
     """What of the run is damaged or was edited."""
     if contents.wrong:
         return contents.wrong
-    return next(verify.edits(contents.run, contents.seal), None)
+    return next(manifest.edits(contents.run, contents.seal), None)
 
 
 def _here(document: Document, entries: list[deviations.Entry]) -> deviations.Deviations:

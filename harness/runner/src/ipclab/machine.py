@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ipclab import fingerprint, probe
+from ipclab import fingerprint, probe, schema
 from ipclab.errors import UsageError
 from ipclab.probe import Probe
 
@@ -144,26 +144,35 @@ def to_json(machine: Machine) -> dict[str, Any]:
 
 
 def from_json(data: Any) -> Machine:
-    """Read a machine from its facts; UsageError if they are not valid."""
-    try:
-        machine = Machine(
-            **{
-                **data,
-                "process": Process(**data["process"]),
-                "shared_memory": SharedMemory(**data["shared_memory"]),
-                "cgroup": Cgroup(**data["cgroup"]),
-                "driver": Driver(**data["driver"]),
-                "smi": data["smi"] and Smi(**data["smi"]),
-                "other": data["other"] and Other(**data["other"]),
-            }
-        )
-    except (TypeError, KeyError) as error:
-        raise UsageError(
-            f"`ipclab doctor --json` did not write this file: {error}"
-        ) from None
+    """Read a machine from its facts, which keep to SCHEMA; UsageError if they are not
+    valid.
+    """
+    machine = Machine(
+        **{
+            **data,
+            "process": Process(**data["process"]),
+            "shared_memory": SharedMemory(**data["shared_memory"]),
+            "cgroup": Cgroup(**data["cgroup"]),
+            "driver": Driver(**data["driver"]),
+            "smi": data["smi"] and Smi(**data["smi"]),
+            "other": data["other"] and Other(**data["other"]),
+        }
+    )
     if wrong := probe.wrong(machine.probe):
         raise UsageError(f"its probe has no valid '{wrong}'")
     return machine
+
+
+_FINGERPRINT: schema.Schema = {
+    **schema.RUN["properties"]["fingerprint"],
+    "required": [
+        *("variables", "wsl", "container", "namespaces", "ptrace_scope", "limits"),
+        "dev_shm_bytes",
+    ],
+}
+SCHEMA = schema.of_class(
+    Machine, probe=schema.RUN["properties"]["probe"], fingerprint=_FINGERPRINT
+)
 
 
 def may_take_descriptors(pid: int) -> str:

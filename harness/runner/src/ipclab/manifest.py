@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,27 @@ def of_document(document: dict[str, Any]) -> str:
     rest = {name: value for name, value in document.items() if name != "digest"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     return of_bytes(text.encode())
+
+
+def edits(document: dict[str, Any], seal: dict[str, Any]) -> Iterator[str]:
+    """What of a run was edited or damaged since it has finished, one line each. `seal`
+    is that of its records now.
+    """
+    if document["digest"] != of_document(document):
+        yield "run.json: was edited after the run: its digest does not match"
+        return
+    written = document["manifest"]["records"]
+    if document["state"] == "finished" and written is None:
+        yield "run.json: finished, but without the digest of the records"
+    elif written is not None and seal != written:
+        yield (
+            f"records.jsonl: was edited or damaged after the run: {_told(seal)}; "
+            f"written were {_told(written)}"
+        )
+
+
+def _told(seal: dict[str, Any]) -> str:
+    return f"{seal['count']} records, {seal['bytes']} bytes, {seal['sha256'][:12]}…"
 
 
 def of_bytes(data: bytes) -> str:

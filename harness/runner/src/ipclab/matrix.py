@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ipclab import pages, schema
+from ipclab import pages, reader, schema
 from ipclab.errors import UsageError
 from ipclab.faults import OPERATOR
 from ipclab.trials import (  # the words of the results
@@ -50,16 +50,12 @@ def read(folder: Path) -> Document | None:
     cannot be read or is not valid.
     """
     path = folder / NAME
-    try:
-        document: Document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise UsageError(f"{path}: is not JSON; remove it or make it again") from None
+    hint = "; remove it or make it again"
+    document: Document = reader.document(path, SCHEMA, hint=hint)
     if wrong := _wrong(document):
-        raise UsageError(f"{path}: {wrong}; remove it or make it again")
+        raise UsageError(f"{path}: {wrong}{hint}")
     return document
 
 

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ipclab import deviations, failures, schema
+from ipclab import deviations, failures, reader, schema
 from ipclab.ctest import Case
 
 if TYPE_CHECKING:
@@ -219,17 +218,13 @@ def parse_lines(lines: Iterable[bytes]) -> tuple[list[Record], str | None]:
         if not text.endswith(b"\n"):
             return records, "the last line is cut off and is left out"
         try:
-            record = json.loads(text)
-        except (ValueError, RecursionError):
-            return (
-                records,
-                f"line {number} is not JSON; this line and all after it are left out",
-            )
-        if wrong := schema.error(record, schema.RECORD):
-            return (
-                records,
-                f"line {number}: {wrong}; this line and all after it are left out",
-            )
+            record = reader.parse(text)
+        except ValueError as error:
+            wrong: str | None = f"line {number} {error}"
+        else:
+            wrong = schema.error(record, schema.RECORD, f"line {number}: record")
+        if wrong:
+            return records, f"{wrong}; this line and all after it are left out"
         records.append(record)
     return records, None
 
@@ -268,9 +263,9 @@ def _read_line(case: Case, ended: Ended, written: bytes) -> tuple[Record | None,
     if len(lines) != 1:
         return None, f"the program wrote {len(lines)} records for one test"
     try:
-        line = json.loads(lines[0])
-    except ValueError:
-        return None, f"the program's record is not JSON ({ended.how})"
+        line = reader.parse(lines[0])
+    except ValueError as error:
+        return None, f"the program's record {error} ({ended.how})"
     if wrong := schema.error(line, schema.LINE):
         return None, f"the program's record: {wrong}"
     return line, _contradiction(case, ended, line)

@@ -9,34 +9,47 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import gzip
-import hashlib
 import json
 import os
-import zlib
-from collections.abc import Iterator
+import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
-from ipclab import records, schema
+from ipclab import reader, records, schema
 from ipclab.errors import HarnessError, UsageError
 
-# The records of a whole suite with three attempts have 10 MiB, their longest line has
-# 100 KiB.
-LARGEST = 256 * 2**20  # bytes
-LONGEST_LINE = 16 * 2**20
-MOST_LINES = 10**6
 
+def default_folder(what: str = "", top: str = "results") -> Path:
+    """A new name: results/<UTC time>-<host>-<process id><what>.
 
-def default_folder(what: str = "") -> Path:
-    """results/<UTC timestamp><what>, a name that is not taken yet."""
+    Two nodes that share a folder, or two processes, never get the same name. Whoever
+    makes the folder makes it exclusively.
+    """
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder, number = Path("results") / f"{stamp}{what}", 1
+    host = re.sub(r"[^A-Za-z0-9.-]", "_", platform.node()) or "host"
+    folder, number = Path(top) / f"{stamp}-{host}-{os.getpid()}{what}", 1
     while folder.exists():
         number += 1
-        folder = Path("results") / f"{stamp}{what}-{number}"
+        folder = Path(top) / f"{stamp}-{host}-{os.getpid()}{what}-{number}"
     return folder
+
+
+def make_folder(folder: Path, hint: str = "name another folder") -> None:
+    """Make an empty folder that only its owner may read, because results have names,
+    addresses and paths of a machine.
+
+    A folder that exists keeps its mode. Raises UsageError if the folder is not empty or
+    cannot be made.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UsageError(f"{folder}: is not empty; {hint}")
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}") from None
 
 
 class Results:
@@ -51,19 +64,16 @@ class Results:
         """
         self.folder = folder
         self.lines = folder / "records.jsonl"
-        self._seal = Seal()
+        self._seal = reader.Seal()
         if resume:
-            self._seal.add(whole_lines(self.lines))
+            self._seal.add(b"".join(whole_lines(self.lines)))
             return
+        make_folder(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()):
-                raise UsageError(
-                    f"{folder}: holds results already; name another folder"
-                )
-            self.lines.touch()
+            # Of two runs that begin with the same folder, one makes this file.
+            os.close(os.open(self.lines, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except OSError as error:
-            raise UsageError(f"{folder}: {error.strerror}") from None
+            raise UsageError(f"{self.lines}: {error.strerror}") from None
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file of this folder."""
@@ -100,20 +110,21 @@ class Results:
             raise _cannot(self.folder.with_name("latest"), error) from None
 
 
-def whole_lines(path: Path) -> bytes:
-    """The bytes of a file of lines; an incomplete last line is removed from the file.
+def whole_lines(path: Path) -> list[bytes]:
+    """The lines of our own file; an incomplete last line is removed from the file.
 
     Raises UsageError if the file cannot be read or changed.
     """
     try:
-        data = path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if whole != data:
-            with path.open("r+b") as stream:
-                stream.truncate(len(whole))
+        lines = list(reader.Lines(path, memory=None))
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()
+            os.truncate(path, sum(map(len, lines)))
+    except UsageError as error:
+        raise UsageError(f"{error}; nothing to resume") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; nothing to resume") from None
-    return whole
+    return lines
 
 
 def append(path: Path, line: dict[str, Any]) -> bytes:
@@ -123,7 +134,8 @@ def append(path: Path, line: dict[str, Any]) -> bytes:
     """
     data = _line(line)
     try:
-        with path.open("ab", buffering=0) as stream:
+        descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "ab", buffering=0) as stream:
             end = stream.tell()
             try:
                 rest = memoryview(data)
@@ -143,15 +155,32 @@ def _line(line: dict[str, Any]) -> bytes:
     return (json.dumps(line, ensure_ascii=False) + "\n").encode()
 
 
+def write_into(path: Path, text: str) -> None:
+    """Write a file that a person has named, such as a page or /dev/stdout. If it is
+    new, only its owner may read it.
+
+    Raises HarnessError if that fails.
+    """
+    try:
+        how = os.O_CREAT | os.O_TRUNC | os.O_WRONLY
+        with os.fdopen(os.open(path, how, 0o600), "w", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise HarnessError(f"{path}: {error.strerror}") from None
+
+
 def write(path: Path, text: str) -> None:
-    """Write a whole file: write a temporary file, call fsync, rename the file.
+    """Write a whole file that only its owner may read: write a temporary file, call
+    fsync, rename the file.
 
     Raises HarnessError if one of these fails.
     """
     draft = path.with_name(f".{path.name}.draft")
     try:
-        draft.unlink(missing_ok=True)  # "x" does not follow an existing link
-        with draft.open("x", encoding="utf-8") as stream:
+        draft.unlink(missing_ok=True)
+        # O_EXCL does not follow an existing link.
+        descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
@@ -173,135 +202,32 @@ class Contents:
     seal: dict[str, Any]  # of records.jsonl, as in `Results.seal`
 
 
-def read(folder: Path) -> Contents:
-    """A results folder; it may come from another machine.
+def read(folder: Path, memory: int | None = reader.MEMORY) -> Contents:
+    """A results folder; it may come from another machine. `memory` limits what the
+    records may take; None: the run is our own.
 
     Raises UsageError if this is not a results folder of this version.
     """
-    if wrong := schema.error(_run(folder), schema.RUN, "run.json"):
-        raise UsageError(
-            f"{folder}: {wrong}; was it made by another version of ipclab?"
-        )
-    return read_unchecked(folder)
+    run = read_run(folder)
+    lines = record_lines(folder, memory=memory)
+    found, wrong = records.parse_lines(lines)
+    seal = lines.drain() if wrong else lines.seal.document
+    return Contents(run, found, wrong and f"records.jsonl: {wrong}", seal)
 
 
-def read_unchecked(folder: Path) -> Contents:
-    """The contents of a results folder without a check of run.json, for callers that
-    make this check themselves.
-    """
-    run = _run(folder)
-    with opened(folder) as stream:
-        found, wrong = records.parse_lines(stream.lines())
-        stream.finish()
-    wrong = wrong and f"records.jsonl: {wrong}"
-    return Contents(run, found, wrong, stream.seal.document)
-
-
-def _run(folder: Path) -> dict[str, Any]:
+def read_run(folder: Path) -> dict[str, Any]:
+    """run.json of a results folder; UsageError if it cannot be read or is not valid."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder")
-    path = folder / "run.json"
-    try:
-        if path.stat().st_size > LARGEST:
-            raise UsageError(f"{path}: larger than any result of ipclab")
-        run = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(
-            f"{path}: {error.strerror}; the results cannot be read"
-        ) from None
-    except (ValueError, RecursionError):
-        raise UsageError(f"{path}: is not JSON") from None
-    if not isinstance(run, dict):
-        raise UsageError(f"{path}: is not an object")
-    return run
+    hint = "; was it made by another version of ipclab?"
+    return reader.document(folder / "run.json", schema.RUN, hint=hint)
 
 
-def read_lines(folder: Path) -> tuple[list[bytes], dict[str, Any]]:
-    """The lines of records.jsonl and their seal; the content of the lines is not
-    checked.
-
-    Raises UsageError if there is no such file, or if it is larger than that of any run.
-    """
-    with opened(folder) as stream:
-        lines = list(stream.lines())
-    return lines, stream.seal.document
-
-
-class Seal:
-    """The digest, the size and the number of lines that are added one by one."""
-
-    def __init__(self) -> None:
-        self._digest, self.bytes, self._count = hashlib.sha256(), 0, 0
-
-    def add(self, data: bytes) -> None:
-        """Add bytes to the digest."""
-        self._digest.update(data)
-        self.bytes += len(data)
-        self._count += data.count(b"\n")
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The value of `manifest.records` in run.json."""
-        return {
-            "count": self._count,
-            "bytes": self.bytes,
-            "sha256": self._digest.hexdigest(),
-        }
-
-
-class _Stream:
-    """records.jsonl, unpacked; UsageError if it is larger than that of any run."""
-
-    def __init__(self, path: Path, stream: BinaryIO) -> None:
-        self.path = path
-        self.seal = Seal()
-        self._stream = stream
-
-    def lines(self) -> Iterator[bytes]:
-        """The lines, each with its newline."""
-        count = 0
-        while line := self._stream.readline(LONGEST_LINE + 1):
-            count += 1
-            if len(line) > LONGEST_LINE or count > MOST_LINES:
-                raise self._too_large()
-            self._add(line)
-            yield line
-
-    def finish(self) -> None:
-        """Read the rest, only for the seal."""
-        while data := self._stream.read(2**20):
-            self._add(data)
-
-    def _add(self, data: bytes) -> None:
-        self.seal.add(data)
-        if self.seal.bytes > LARGEST:
-            raise self._too_large()
-
-    def _too_large(self) -> UsageError:
-        return UsageError(f"{self.path}: larger than any result of ipclab")
-
-
-@contextlib.contextmanager
-def opened(folder: Path, name: str = "records.jsonl") -> Iterator[_Stream]:
-    """Open the file `name`, or `name`.gz as unpacked bytes.
-
-    Raises UsageError if neither file or both files exist, or if a file is damaged.
-    """
-    plain, packed = folder / name, folder / f"{name}.gz"
-    if plain.exists() and packed.exists():
-        raise UsageError(f"{folder}: {plain.name} and {packed.name}; remove one")
-    path = packed if packed.exists() else plain
-    try:
-        with path.open("rb") as stream:
-            if path == plain:
-                yield _Stream(path, stream)
-            else:
-                with gzip.open(stream) as unpacked:
-                    yield _Stream(path, cast(BinaryIO, unpacked))
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise UsageError(f"{path}: is not a complete gzip file") from None
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
+def record_lines(
+    folder: Path, name: str = "records.jsonl", memory: int | None = reader.MEMORY
+) -> reader.Lines:
+    """The lines of the file `name`, or of `name`.gz."""
+    return reader.Lines(reader.packed_or_not(folder / name), memory)
 
 
 def _keep_names(folder: Path) -> None:

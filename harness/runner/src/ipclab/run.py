@@ -24,6 +24,7 @@ from ipclab import (
     manifest,
     model,
     probe,
+    reader,
     records,
     results,
     supervise,
@@ -31,7 +32,7 @@ from ipclab import (
 from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
 from ipclab.records import Record, Row
-from ipclab.results import Contents, Results
+from ipclab.results import Results
 
 
 @dataclass(frozen=True)
@@ -146,12 +147,12 @@ class Run:
         if folder is None:
             return None
         if resume and (
-            wrong := _cannot_continue(results.read(folder), self.document())
+            wrong := _cannot_continue(results.read_run(folder), self.document())
         ):
             raise UsageError(f"{folder}: {wrong}; start again without --resume")
         opened = Results(folder, resume)
         if resume:
-            contents = results.read(folder)
+            contents = results.read(folder, memory=None)
             if contents.wrong:
                 raise UsageError(f"{folder}: {contents.wrong}")
             self.records = contents.records
@@ -353,6 +354,8 @@ class Run:
             if name not in judged
         ]
         found += self._exchanged
+        if self.settings.backend == "cuda" and self.probe["backend"] == "none":
+            found.append(f"no working driver: {probe.first_line(self.probe)}")
         if self.state != "running" and not any(
             row.verdict in records.JUDGED + records.FAILING for row in table
         ):
@@ -453,9 +456,8 @@ class Run:
         }
 
 
-def _cannot_continue(earlier: Contents, now: dict[str, Any]) -> str | None:
+def _cannot_continue(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     """Why the run `now` is another run than the stopped run; None if it is the same."""
-    before = earlier.run
     if before["state"] == "finished":
         return "this run is finished"
     for name, value in now["settings"].items():
@@ -489,10 +491,7 @@ def _read_required(path: Path | None, known: set[str]) -> list[str]:
     """
     if path is None:
         return []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeError) as error:
-        raise UsageError(f"{path}: {error}") from None
+    lines = reader.text(path).splitlines()
     names = [name for line in lines if (name := line.partition("#")[0].strip())]
     for name in names:
         if name not in known:

@@ -195,7 +195,7 @@ def run(
 
 @contextmanager
 def _signals_into(done: queue.SimpleQueue[Any]) -> Iterator[None]:
-    """Inside this context SIGINT and SIGTERM become entries of the queue.
+    """Inside this context SIGINT, SIGTERM and SIGHUP become entries of the queue.
 
     The reason is that an exception from a signal handler could interrupt a write.
     """
@@ -203,7 +203,11 @@ def _signals_into(done: queue.SimpleQueue[Any]) -> Iterator[None]:
     def handle(_number: int, _frame: FrameType | None) -> None:
         done.put(None)
 
-    before = {x: signal.signal(x, handle) for x in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        x: signal.signal(x, handle)
+        for x in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if x != signal.SIGHUP or signal.getsignal(x) != signal.SIG_IGN  # nohup
+    }
     try:
         yield
     finally:

@@ -7,8 +7,12 @@ compare its answers with those of the package jsonschema.
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import json
 import re
+import types
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,6 +70,32 @@ def error(value: Any, schema: Schema, where: str = "record") -> str | None:
     return f"{where}{wrong[0]}: {wrong[1]}" if wrong else None
 
 
+def of_class(kind: Any, **fields: Schema) -> Schema:
+    """The schema of what dataclasses.asdict makes of a class; `fields` are those whose
+    schema the class does not give.
+    """
+    if kind is Any:
+        return {}
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return {
+            "type": "object",
+            "properties": {x: fields.get(x) or of_class(y) for x, y in hints.items()},
+            "required": list(hints),
+            "additionalProperties": False,
+        }
+    parts = typing.get_args(kind)
+    match typing.get_origin(kind) or kind:
+        case types.UnionType:
+            return {"anyOf": [of_class(part) for part in parts]}
+        case builtin if builtin is list:
+            return {"type": "array", "items": of_class(parts[0])}
+        case builtin if builtin is dict:
+            return {"type": "object", "additionalProperties": of_class(parts[1])}
+    name = next(name for name, builtin in _TYPES.items() if builtin is kind)
+    return {"type": name}
+
+
 def _check(schema: Schema) -> Check:
     """The check of a schema. A record has more than a thousand values, so each schema
     is read only once.
@@ -87,6 +117,7 @@ def _make(schema: Schema) -> Check:
             (_type, {"type"}),
             (_allowed, {"enum", "const"}),
             (_bounds, {"minimum", "minLength", "pattern"}),
+            (_time, {"format"}),
             (_fields, {"properties", "additionalProperties", "required"}),
             (_items, {"items"}),
         )
@@ -146,15 +177,40 @@ def _allowed(schema: Schema) -> Check:
 
 def _bounds(schema: Schema) -> Check:
     least, shortest = schema.get("minimum"), schema.get("minLength")
-    pattern = re.compile(schema["pattern"]) if "pattern" in schema else None
+    # In a schema, $ is only the end; in Python, a newline may follow.
+    pattern = re.sub(r"\$$", r"\\Z", schema.get("pattern", ""))
 
     def check(value: Any) -> tuple[str, str] | None:
         if least is not None and value < least:
             return "", f"{value} is below {least}"
         if shortest is not None and len(value) < shortest:
             return "", "is empty"
-        if pattern is not None and not pattern.search(value):
-            return "", f"{_short(value)} does not match {pattern.pattern}"
+        if pattern and not re.search(pattern, value):
+            return "", f"{_short(value)} does not match {schema['pattern']}"
+        return None
+
+    return check
+
+
+_MOMENT = re.compile(
+    r"[12]\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d([.]\d{1,6})?([+-]\d\d:\d\d|Z)\Z", re.ASCII
+)
+
+
+def _time(schema: Schema) -> Check:
+    assert schema["format"] == "date-time"
+
+    def check(value: Any) -> tuple[str, str] | None:
+        try:
+            if isinstance(value, str) and not _MOMENT.match(value):
+                raise ValueError
+            if isinstance(value, str):
+                datetime.datetime.fromisoformat(value)
+        except ValueError:
+            return (
+                "",
+                f"{_short(value)} is not a time such as 2026-11-23T05:32:48+00:00",
+            )
         return None
 
     return check
@@ -197,5 +253,7 @@ def _items(schema: Schema) -> Check:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list | dict) and value:
+        return "a list" if isinstance(value, list) else "an object"
+    text = json.dumps(value)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -200,8 +200,8 @@ def final(out: Console, run: Run, verbose: bool = False) -> None:
         out.print(Text(f"results: {run.results.folder}"), soft_wrap=True)
         if run.state == "interrupted":
             line = (
-                "to continue: the same command, with --resume "
-                f"{run.results.folder} instead of --results"
+                "to continue: the same command with --resume "
+                f"{run.results.folder} and no other option"
             )
             out.print(Text(line), soft_wrap=True)
         out.print(Text(f"page: {run.results.folder / 'report.html'}"), soft_wrap=True)

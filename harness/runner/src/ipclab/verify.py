@@ -3,9 +3,10 @@ options of `ipclab qualify`?
 
 The digests show if a record or a setting was edited, lost or added after the run, or if
 a file was damaged. With a build they also show if another program or catalogue ran.
-They do not show who made the run. There is no signature. If somebody edits records and
-computes all digests again, or submits the records of another day, nobody can notice
-this. So digests reveal accidents and careless edits, but they do not stop a forger.
+They do not show who made the run. If somebody edits records and computes all digests
+again, or submits the records of another day, the digests match. So they reveal
+accidents and careless edits, but they do not stop a forger. With --key a signature ties
+the results to whoever has this key (sign.py); it does not make them true.
 
 A verified run may have failed: a driver that violates a row is a result. But if the
 harness could not judge (broken), or if attempts disagree (flaky), there is no result.
@@ -26,11 +27,13 @@ from ipclab import (
     ctest,
     deviations,
     fingerprint,
+    fleet_node,
     manifest,
     matrix,
+    reader,
     records,
     results,
-    schema,
+    sign,
 )
 from ipclab.records import Record
 
@@ -49,25 +52,44 @@ FIXED: dict[str, Any] = {
 Document = dict[str, Any]
 
 
-def run(out: Console, folder: Path, build: Path | None) -> int:
+def run(out: Console, folder: Path, build: Path | None, key: Path | None = None) -> int:
     """Print each problem in one line, or that there is none; return 1 or 0.
 
-    With a build folder, also compare the programs and the catalogue with it. Raises
-    UsageError if the results cannot be read at all.
+    With a build folder, also compare the programs and the catalogue with it. With a
+    key, the results must have its signature. Raises UsageError if the results cannot be
+    read at all.
     """
-    contents = results.read_unchecked(folder)
+    contents = results.read(folder)
     document, found = contents.run, contents.records
     wrongs = [contents.wrong] if contents.wrong else []
     wrongs += problems(document, found, contents.seal)
-    if not _wrong_document(document):
-        wrongs += _kill_matrix(document, matrix.read(folder))
-        if build is not None:
-            wrongs += _against_build(document, build)
+    wrongs += _kill_matrix(document, matrix.read(folder))
+    wrongs += _node(folder)
+    signed = None
+    if build is not None:
+        wrongs += _against_build(document, build)
+    if key is not None:
+        wrong, signed = sign.check(folder, document["digest"], key)
+        wrongs += [wrong] if wrong else []
     for problem in wrongs:
-        out.print(Text(f"not verified: {problem}"), soft_wrap=True)
+        line = f"not verified: {reader.plain(problem)}"
+        out.print(Text(line), soft_wrap=True)
     if not wrongs:
-        out.print(Text(f"verified: {_told(document, found)}"), soft_wrap=True)
+        out.print(Text(_proved(signed)), soft_wrap=True)
+        line = f"verified: {reader.plain(_told(document, found))}"
+        out.print(Text(line), soft_wrap=True)
     return 1 if wrongs else 0
+
+
+def _proved(signed: str | None) -> str:
+    """What a verified run proves and what not, in one line."""
+    proves = "the results are complete and agree with their digests"
+    proves += f", and this key signed them: {signed}" if signed else ""
+    who = "" if signed else "who made them (--key), "
+    return (
+        f"proves: {proves}. Does not prove: {who}that the tests ran on this machine, "
+        "or when"
+    )
 
 
 def problems(
@@ -76,42 +98,23 @@ def problems(
     """What is wrong with run.json and the records, one line each.
 
     `seal` is the seal of records.jsonl, `found` are its valid records. If only the
-    first records exist, or if run.json cannot be trusted, the answer is only one line,
-    which says this.
+    first records exist, or if run.json was edited, the answer is only one line, which
+    says this.
     """
-    if wrong := _wrong_document(document):
-        return [f"{wrong}; was it made by another version of ipclab?"]
-    if edited := _edited(document):
-        return [edited]
+    edited = list(manifest.edits(document, seal))
+    if document["digest"] != manifest.of_document(document):
+        return edited
     if document["state"] != "finished":
         return [_prefix(document, found)]
     return [
         *_options(document),
-        *_seal(document, seal),
+        *edited,
         *_attempts(document, found),
         *_rows(document, found),
         *_machine(document, found),
         *_verdicts(document, found),
         *(f"the run itself reports: {x}" for x in document["problems"]),
     ]
-
-
-def edits(document: Document, seal: dict[str, Any]) -> Iterator[str]:
-    """What was edited or damaged since the run has finished, one line each."""
-    if edited := _edited(document):
-        yield edited
-    else:
-        yield from _seal(document, seal)
-
-
-def _edited(document: Document) -> str | None:
-    if document["digest"] != manifest.of_document(document):
-        return "run.json: was edited after the run: its digest does not match"
-    return None
-
-
-def _wrong_document(document: Document) -> str | None:
-    return schema.error(document, schema.RUN, "run.json")
 
 
 def _prefix(document: Document, found: list[Record]) -> str:
@@ -137,21 +140,6 @@ def _options(document: Document) -> Iterator[str]:
     for name in fingerprint.PLANTED:
         if name in document["fingerprint"].get("variables", {}):
             yield f"made with a fault planted on purpose: {name} was set"
-
-
-def _seal(document: Document, now: dict[str, Any]) -> Iterator[str]:
-    written = document["manifest"]["records"]
-    if written is None:
-        yield "run.json: finished, but without the digest of the records"
-    elif now != written:
-        yield (
-            f"records.jsonl: was edited or damaged after the run: {_seal_text(now)}; "
-            f"written were {_seal_text(written)}"
-        )
-
-
-def _seal_text(seal: dict[str, Any]) -> str:
-    return f"{seal['count']} records, {seal['bytes']} bytes, {seal['sha256'][:12]}…"
 
 
 def _attempts(document: Document, found: list[Record]) -> Iterator[str]:
@@ -238,6 +226,16 @@ def _kill_matrix(document: Document, kills: matrix.Document | None) -> Iterator[
         part = f"{left} faults not run"
     if part:
         yield f"{matrix.NAME}: not whole: {part}"
+
+
+def _node(folder: Path) -> Iterator[str]:
+    """Check that what a node of a fleet handed in follows from its records."""
+    if not (folder / fleet_node.NODE).exists():
+        return
+    node = reader.document(folder / fleet_node.NODE, fleet_node.SCHEMA)
+    for name, value in fleet_node.of_records(folder).items():
+        if node[name] != value:
+            yield f"{fleet_node.NODE}: {name} does not follow from the records"
 
 
 def _against_build(document: Document, build: Path) -> Iterator[str]:

@@ -6,12 +6,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
-from ipclab import model
+from ipclab import model, reader, results
 from ipclab.errors import HarnessError, UsageError
 from ipclab.trace import files, findings, page, perfetto, recording
 from ipclab.trace.findings import Finding
@@ -38,17 +37,36 @@ def run(out: Console, request: Request) -> int:
     the program failed. Raises UsageError or HarnessError if there is no trace.
     """
     silenced = [x for path in request.suppressions for x in findings.suppressions(path)]
-    folder = request.folder or Path("traces") / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    code = 0
+    folder = request.folder or results.default_folder(top="traces")
     if request.command:
         code = _record(out, request, folder)
-    story = replay(files.read(folder))
+        found = _judge(out, request, folder, silenced, None)
+        return 1 if found or (request.check and code) else code
+    try:
+        # A call takes five times what the reader estimates for its line.
+        return _judge(out, request, folder, silenced, reader.MEMORY // 5)
+    except (UsageError, HarnessError):
+        raise
+    except Exception as error:  # calls that no program can make
+        reason = f"its calls cannot be replayed ({type(error).__name__})"
+        raise UsageError(f"{folder}: {reason}; is it damaged?") from None
+
+
+def _judge(
+    out: Console,
+    request: Request,
+    folder: Path,
+    silenced: list[findings.Suppression],
+    memory: int | None,
+) -> int:
+    """Replay a trace, draw it and say what was found. With --check, returns 1 if
+    something was found or a part of the trace is missing.
+    """
+    story = replay(files.read(folder, memory))
     counted, covered = findings.split(story.findings, silenced)
     _draw(folder, story, counted)
     _say(out, folder, story, counted, covered)
-    if request.check and (counted or code):
-        return 1
-    return code
+    return int(request.check and bool(counted or story.trace.incomplete))
 
 
 def print_variables(request: Request) -> int:
@@ -59,7 +77,7 @@ def print_variables(request: Request) -> int:
     """
     if request.folder is None:
         raise UsageError("name a folder for the trace with --out")
-    recording.make_folder(request.folder)
+    results.make_folder(request.folder, "name another folder with --out")
     on_model, environment = _backend(request)
     libraries = recording.libraries(request.build)
     wanted = recording.Request([], request.folder, libraries, environment, on_model)
@@ -104,11 +122,8 @@ def _backend(request: Request) -> tuple[bool, dict[str, str]]:
 
 
 def _draw(folder: Path, story: Story, counted: list[Finding]) -> None:
-    try:
-        page.write(folder, story, counted)
-        perfetto.write(folder / "trace.perfetto.json", story, counted)
-    except OSError as error:
-        raise HarnessError(f"{folder}: {error.strerror}") from None
+    page.write(folder, story, counted)
+    perfetto.write(folder / "trace.perfetto.json", story, counted)
 
 
 def _say(
@@ -147,7 +162,11 @@ def _say(
         )
         out.print(f"  {finding.text}", markup=False, highlight=False)
         out.print(f"  {finding.advice}", markup=False, highlight=False, style="dim")
-    told = f"{len(counted)} findings" if counted else "nothing found"
+    missing = story.trace.incomplete
+    for line in missing:
+        out.print(f"not complete: {reader.plain(line)}", markup=False, highlight=False)
+    nothing = "nothing found in what is there" if missing else "nothing found"
+    told = f"{len(counted)} findings" if counted else nothing
     if covered:
         told += f", {len(covered)} suppressed"
     out.print(f"{told}: {folder / 'trace.html'}", highlight=False, markup=False)

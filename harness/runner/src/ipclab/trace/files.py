@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import gzip
 import itertools
-import json
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ipclab import reader
 from ipclab.errors import UsageError
 
 FORMAT = 1
@@ -108,6 +107,7 @@ class Trace:
 
     processes: list[Process]
     entries: list[Entry]
+    incomplete: list[str] = field(default_factory=list)  # what is missing, in words
 
 
 def when(entry: Entry) -> int:
@@ -148,8 +148,10 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def read(folder: Path) -> Trace:
-    """Read a folder of files that `ipclab trace` wrote, perhaps packed by gzip.
+def read(folder: Path, memory: int | None = None) -> Trace:
+    """Read a folder of files that `ipclab trace` wrote, perhaps packed by gzip. Lines
+    that are damaged are left out; `Trace.incomplete` tells of them. `memory` limits
+    what one file may take; None: the trace is our own.
 
     Raises UsageError if there is no trace, or one of another format.
     """
@@ -158,70 +160,78 @@ def read(folder: Path) -> Trace:
         raise UsageError(f"{folder}: no trace here (no file *.trace)")
     processes: list[Process] = []
     entries: list[Entry] = []
+    incomplete: list[str] = []
     with without_collector():
         for path in paths:
-            process, own = _file(path)
-            if process is not None:
+            process, own, torn = _file(path, memory)
+            if process is None:
+                # A process that is killed early leaves a file of zeros.
+                incomplete += [f"{path.name}: {torn} damaged lines"] if torn else []
+            else:
                 processes.append(process)
                 entries += own
     processes.sort(key=lambda process: process.began)
     _ends(processes, entries, _tracer(folder))
     entries.sort(key=when)
     _names(processes, entries)
-    return Trace(processes, entries)
+    for process in processes:
+        name = f"{process.name} {process.number}"
+        if process.torn > 1 or (process.torn and not process.died):
+            incomplete.append(f"{name}: {process.torn} damaged lines")
+        if process.exit_code is None and not process.signal:
+            incomplete.append(f"{name}: {process.how}")
+    return Trace(processes, entries, incomplete)
 
 
-def _file(path: Path) -> tuple[Process | None, list[Entry]]:
-    """The process and the entries of one file. The process is None if it was killed
-    before it had written its first line.
+def _file(path: Path, memory: int | None) -> tuple[Process | None, list[Entry], int]:
+    """The process and the entries of one file, and the number of damaged lines. The
+    process is None if it was killed before it had written its first line.
     """
     process: Process | None = None
     declared: dict[int, list[str]] = {}
     entries: list[Entry] = []
     torn = 0
-    for line in _lines(path):
+    for line in _lines(path, memory):
         try:
-            document = json.loads(line)
-        except ValueError:
-            torn += 1
-            continue
-        if isinstance(document, list):
-            if process is not None:
+            document = reader.parse(line)
+            if isinstance(document, list):
+                if process is None:
+                    raise ValueError
                 entries.append(_call(process, declared, document))
-            continue
-        what = document.pop("what")
-        if what == "process":
-            process = _process(path, document)
-        elif process is None:
+                continue
+            what = document.pop("what")
+            if what == "process":
+                process = _process(path, document)
+            elif process is None:
+                raise ValueError
+            elif what == "calls":
+                declared.update(enumerate(document["calls"], start=document["first"]))
+            elif what == "kernel":
+                process.kernels[document["number"]] = document["name"]
+            elif what == "context":
+                process.contexts[document["number"]] = document["pointer"]
+            elif what == "source":
+                process.recorder = document["name"]
+            elif what == "problem":
+                process.problem = str(document["text"])
+            else:
+                if what == "waits":
+                    document["call"] = declared[document["call"]][0]
+                at = process.began + document.pop("t")
+                entries.append(Event(process, what, at, document))
+        except (ValueError, KeyError, TypeError, AttributeError):
             torn += 1
-        elif what == "calls":
-            declared.update(enumerate(document["calls"], start=document["first"]))
-        elif what == "kernel":
-            process.kernels[document["number"]] = document["name"]
-        elif what == "context":
-            process.contexts[document["number"]] = document["pointer"]
-        elif what == "source":
-            process.recorder = document["name"]
-        elif what == "problem":
-            process.problem = document["text"]
-        else:
-            if what == "waits":
-                document["call"] = declared[document["call"]][0]
-            at = process.began + document.pop("t")
-            entries.append(Event(process, what, at, document))
     if process is not None:
         process.torn = torn
         process.ended = max((when(entry) for entry in entries), default=process.began)
-    return process, entries
+    return process, entries, torn
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _lines(path: Path, memory: int | None) -> Iterator[bytes]:
     """The lines, without zero bytes in front of them. If the process died while it
     wrote a line, the first byte of that line is zero, so the rest is not JSON."""
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                return  # zeros: prepared space that was never written
+    for line in reader.Lines(path, memory):
+        if line.endswith(b"\n") or line.strip(b"\0"):
             yield line[line.rfind(b"\0") + 1 :] if b"\0" in line else line
 
 
@@ -231,11 +241,11 @@ def _process(path: Path, head: dict[str, Any]) -> Process:
             f"{path}: format {head['format']} of a trace; this ipclab reads {FORMAT}"
         )
     return Process(
-        number=head["process"],
-        parent=head["parent"],
-        began=head["began"],
-        command=head["command"],
-        forked=head["forked"],
+        number=int(head["process"]),
+        parent=int(head["parent"]),
+        began=int(head["began"]),
+        command=[str(word) for word in head["command"]],
+        forked=bool(head["forked"]),
         path=path,
     )
 
@@ -243,6 +253,8 @@ def _process(path: Path, head: dict[str, Any]) -> Process:
 def _call(process: Process, declared: dict[int, list[str]], line: list[Any]) -> Call:
     began, duration, thread, context, number, result, *arguments = line
     name, *names = declared[number]
+    if not all(isinstance(x, int) for x in line[:6]):
+        raise ValueError
     start = process.began + began
     return Call(
         process,
@@ -259,7 +271,11 @@ def _tracer(folder: Path) -> list[dict[str, Any]]:
     path = folder / TRACER
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    try:
+        ends = [reader.parse(line) for line in reader.Lines(path)]
+        return [{x: int(end[x]) for x in ("process", "status", "at")} for end in ends]
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{path}: `ipclab trace` did not write this") from None
 
 
 def _ends(

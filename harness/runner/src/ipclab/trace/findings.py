@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ipclab import reader
 from ipclab.errors import UsageError
 from ipclab.trace.files import Entry, Process
 
@@ -150,12 +151,8 @@ def suppressions(path: Path) -> list[Suppression]:
 
     Raises UsageError if it cannot be read or names a rule that does not exist.
     """
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
     found = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(reader.text(path).splitlines(), start=1):
         text = line.partition("#")[0].strip()
         if not text:
             continue

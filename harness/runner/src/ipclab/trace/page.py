@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ipclab import pages
+from ipclab import pages, results
 from ipclab.trace import pictures
 from ipclab.trace.files import Call, Process
 from ipclab.trace.findings import Finding
@@ -20,7 +20,10 @@ MOST = 3000  # steps of a page; a page with more steps would be slow
 
 
 def write(folder: Path, story: Story, found: Sequence[Finding]) -> None:
-    """Write trace.html, sequence.svg, memory.svg and trace.json. Raises OSError."""
+    """Write trace.html, sequence.svg, memory.svg and trace.json.
+
+    Raises HarnessError if that fails.
+    """
     drawn = steps(story, found)
     title = _title(story)
     style = f"<style>{STYLE.read_text('utf-8')}</style>"
@@ -29,13 +32,10 @@ def write(folder: Path, story: Story, found: Sequence[Finding]) -> None:
     memory = pictures.memory(story, f"Memory of {title}")
     for name, picture in (("sequence", sequence), ("memory", memory)):
         alone = picture.replace("<title>", f"{style}<title>", 1)
-        (folder / f"{name}.svg").write_text(alone, encoding="utf-8")
-    (folder / "trace.json").write_text(
-        json.dumps(document(story, drawn, found), indent=1) + "\n", encoding="utf-8"
-    )
-    (folder / "trace.html").write_text(
-        html(story, drawn, found, sequence, memory), encoding="utf-8"
-    )
+        results.write(folder / f"{name}.svg", alone)
+    text = json.dumps(document(story, drawn, found), indent=1) + "\n"
+    results.write(folder / "trace.json", text)
+    results.write(folder / "trace.html", html(story, drawn, found, sequence, memory))
 
 
 def html(

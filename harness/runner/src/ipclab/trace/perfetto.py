@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ipclab import results
 from ipclab.trace.files import Call
 from ipclab.trace.findings import Finding
 from ipclab.trace.sequence import result_name
@@ -18,8 +19,8 @@ MOST = 200_000  # if there are more calls, only the calls that concern IPC are w
 
 def write(path: Path, story: Story, found: Iterable[Finding]) -> None:
     """Write the file: a row for each thread, an arrow from each export to its
-    imports and from each message to its receiver. Raises OSError."""
-    path.write_text(json.dumps(document(story, found)), encoding="utf-8")
+    imports and from each message to its receiver. Raises HarnessError."""
+    results.write(path, json.dumps(document(story, found)))
 
 
 def document(story: Story, found: Iterable[Finding]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ipclab import results
 from ipclab.errors import HarnessError, UsageError
 from ipclab.trace.files import TRACER
 
@@ -66,7 +67,7 @@ def record(request: Request, tell: Callable[[str], None]) -> int:
     line of progress every two seconds. Raises UsageError if the folder cannot be used
     or the program cannot be started.
     """
-    make_folder(request.folder)
+    results.make_folder(request.folder, "name another folder with --out")
     # Children whose parent ends become our children, so we see how they end.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -87,6 +88,7 @@ def _wait_for_all(folder: Path, main: int, tell: Callable[[str], None]) -> int:
     own = 0
     over = threading.Event()
     threading.Thread(target=_tell, args=(folder, tell, over), daemon=True).start()
+    (folder / TRACER).touch(0o600)
     with (folder / TRACER).open("a", encoding="utf-8") as file:
         while True:
             try:
@@ -109,19 +111,6 @@ def _tell(folder: Path, tell: Callable[[str], None], over: threading.Event) -> N
     while not over.wait(2):
         used = sum(path.stat().st_blocks * 512 for path in folder.iterdir())
         tell(f"{time.monotonic() - began:.0f} s, {used / 1e6:.0f} MB")
-
-
-def make_folder(folder: Path) -> None:
-    """Make an empty folder.
-
-    Raises UsageError if the folder is not empty or cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise UsageError(f"{folder}: is not empty; name another folder with --out")
-    except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror}") from None
 
 
 def _trim(folder: Path) -> None:
