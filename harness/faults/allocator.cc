@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <cstring>
 
-#include "fault.h"
-#include "legacy_calls.h"
-#include "pool_calls.h"
-#include "table.h"
+#include "harness/faults/engine/fault.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
+#include "harness/faults/engine/table.h"
 
 namespace ipclab::faults {
 namespace {
@@ -28,7 +28,7 @@ int waits_for_own_stream(Call& call) {
 // Serves a call from the current pool of the current device. Ignores the device
 // of its stream, or a pool of another device that it names.
 int from_current_device(Call& call) {
-  if (call.is("cudaMemPoolCreate")) return noted_pools(call);
+  if (call.is("cudaMemPoolCreate")) return call.proceed();
   if (call.is("cudaMallocFromPoolAsync")) {
     int device = 0;
     cudaGetDevice(&device);
@@ -151,7 +151,7 @@ int free_waits(Call& call) {
     call.fired();
     cudaDeviceSynchronize();
   }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // A stream waits only for imported events.
@@ -176,7 +176,7 @@ int orphaned_by_reset(Call& call) {
   if (call.is("cudaDeviceReset"))
     for (const auto& [address, block] : blocks.all()) orphans.put(address);
   if (frees(call) && orphans.has(call.at<void*>(0))) return refused(call);
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess && allocates(call)) orphans.erase(*call.at<void**>(0));
   return code;
 }
@@ -198,7 +198,7 @@ bool has_policy(void* address, cudaMemPoolAttr policy) {
 // The free does not wait for its stream, so another allocation gets memory that
 // is still in use.
 int free_now(Call& call) {
-  if (!is_busy(call.at<cudaStream_t>(1))) return noted_pools(call);
+  if (!is_busy(call.at<cudaStream_t>(1))) return call.proceed();
   blocks.erase(call.at<void*>(0));
   call.at<cudaStream_t>(1) = private_stream();
   call.fired();
@@ -210,7 +210,7 @@ int free_now(Call& call) {
 int reused_while_live(Call& call) {
   return call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0))
              ? free_now(call)
-             : noted_pools(call);
+             : call.proceed();
 }
 
 int reused_without_event(Call& call) {
@@ -218,7 +218,7 @@ int reused_without_event(Call& call) {
                  has_policy(call.at<void*>(0),
                             cudaMemPoolReuseFollowEventDependencies)
              ? free_now(call)
-             : noted_pools(call);
+             : call.proceed();
 }
 
 // Frees that put_free_off() delays until a call for which `due` is true, or
@@ -240,7 +240,7 @@ int put_free_off(Call& call, bool due, bool of_any_stream) {
         cudaFreeAsync(address, stream);
         put_off.erase(address);
       }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 int free_seen_after_synchronise(Call& call) {
@@ -314,7 +314,7 @@ int default_destroyed(Call& call) {
 }
 
 int foreign_pool_current(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   return call.is("cudaDeviceSetMemPool") && code != kSuccess &&
                  gpu_of(call.at<cudaMemPool_t>(1)) != -1
              ? accepted(call)
@@ -340,7 +340,7 @@ int own_device_shut_out(Call& call) {
            location.id == gpu_of(pool);
   };
   if (call.is("cudaMemPoolCreate")) {
-    const int code = noted_pools(call);
+    const int code = call.proceed();
     if (code == kSuccess) shut.erase(*call.at<cudaMemPool_t*>(0));
     return code;
   }
@@ -373,7 +373,7 @@ bool set_access(cudaMemPool_t pool, int device, unsigned flags) {
 // other GPUs.
 template <cudaMemAccessFlags flags>
 int pools_follow_peers(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || call.is("cudaMemPoolCreate") ||
       call.is("cudaMemPoolDestroy"))
     return code;
@@ -388,7 +388,7 @@ int pools_follow_peers(Call& call) {
 
 // Access to one pool changes as the access to all pools of the process.
 int access_to_all_pools(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cudaMemPoolSetAccess")) return code;
   for (const auto& [pool, wanted] : own_pools.all())
     if (pool != call.at<cudaMemPool_t>(0) &&
@@ -475,7 +475,7 @@ int trim_takes_pending(Call& call) {
     blocks.erase(address);
     put_off.erase(address);
   }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // One attribute reports the value of another attribute.
@@ -569,7 +569,7 @@ bool can_be_set(cudaMemPoolAttr attribute) {
 
 // An attribute that is set on one pool is set on all pools.
 int attribute_of_all_pools(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cudaMemPoolSetAttribute") ||
       !can_be_set(call.at<cudaMemPoolAttr>(1)))
     return code;
@@ -610,7 +610,7 @@ int attribute_of_last_pool(Call& call) {
 // Stream-ordered memory reports `value`.
 template <class T>
 int pointer_says(Call& call, CUpointer_attribute which, T value) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (!call.is("cuPointerGetAttribute") || code != kSuccess ||
       call.at<CUpointer_attribute>(1) != which ||
       !blocks.has(call.at<void*>(2)) || *call.at<T*>(0) == value)
@@ -660,7 +660,7 @@ int allows(Call& call) {
 // --- memory without a legacy handle ------------------------------------------
 
 int stream_ordered_has_handle(Call& call) {
-  if (!call.is("cudaIpcGetMemHandle")) return noted_pools(call);
+  if (!call.is("cudaIpcGetMemHandle")) return call.proceed();
   const int code = call.proceed();
   if (code == kSuccess || !blocks.has(call.at<void*>(1))) return code;
   static void* const other = [] {

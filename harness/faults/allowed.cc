@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "fault.h"
+#include "harness/faults/engine/fault.h"
 
 namespace ipclab::faults {
 namespace {

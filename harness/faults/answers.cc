@@ -7,8 +7,8 @@
 #include <cstring>
 #include <vector>
 
-#include "legacy_calls.h"
-#include "pool_calls.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
 
 namespace ipclab::faults {
 namespace {
@@ -25,7 +25,7 @@ using Change = void (*)(cudaPointerAttributes& attributes);
 
 // Changes the runtime's answer about memory for which `applies` is true.
 int retold(Call& call, bool (*applies)(const void* pointer), Change change) {
-  if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
+  if (!call.is("cudaPointerGetAttributes")) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || !applies(call.at<void*>(1))) return code;
   change(*call.at<cudaPointerAttributes*>(0));
@@ -117,7 +117,7 @@ T& answer(Call& ask) {
 }
 
 int host_pointer_by_driver(Call& call) {
-  if (!asks(call, CU_POINTER_ATTRIBUTE_HOST_POINTER)) return noted_open(call);
+  if (!asks(call, CU_POINTER_ATTRIBUTE_HOST_POINTER)) return call.proceed();
   const int code = call.proceed();
   if (code == kSuccess || !is_opened(asked(call))) return code;
   answer<void*>(call) = asked(call);
@@ -125,7 +125,7 @@ int host_pointer_by_driver(Call& call) {
 }
 
 int mapped_denied(Call& call) {
-  if (!asks(call, CU_POINTER_ATTRIBUTE_MAPPED)) return noted_open(call);
+  if (!asks(call, CU_POINTER_ATTRIBUTE_MAPPED)) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || !is_opened(asked(call))) return code;
   answer<bool>(call) = false;
@@ -181,7 +181,7 @@ int one_id(Call& call, bool applies) {
 }
 
 int import_ids_equal(Call& call) {
-  if (!asks(call, CU_POINTER_ATTRIBUTE_BUFFER_ID)) return noted_open(call);
+  if (!asks(call, CU_POINTER_ATTRIBUTE_BUFFER_ID)) return call.proceed();
   return one_id(call, is_opened(asked(call)));
 }
 
@@ -304,7 +304,7 @@ int close_inside_ok(Call& call) {
       call.at<void*>(0) = around;
       call.fired();
     }
-  return noted_open(call);
+  return call.proceed();
 }
 
 int close_exported_ok(Call& call) {
@@ -322,7 +322,7 @@ int close_exported_ok(Call& call) {
 
 // cuMemFree of opened memory closes it.
 int driver_free_ok(Call& call) {
-  if (is_open_call(call) || is_close_call(call)) return noted_open(call);
+  if (is_open_call(call) || is_close_call(call)) return call.proceed();
   void* const pointer = call.at<void*>(0);
   if (call.is_runtime() || !opened.has(pointer)) return call.proceed();
   count_close(pointer);
@@ -341,7 +341,7 @@ int driver_timing_ok(Call& call) {
 }
 
 int elapsed_import_ok(Call& call) {
-  if (!call.is("cudaEventElapsedTime")) return noted_event(call);
+  if (!call.is("cudaEventElapsedTime")) return call.proceed();
   const int code = call.proceed();
   const auto imported = [](cudaEvent_t event) {
     return events.has(event) && is_imported(event);
@@ -440,7 +440,7 @@ bool is_managed(cudaMemPool_t pool) {
 template <bool (*is_such)(cudaMemPool_t), class Exported>
 int exported_as_zeros(Call& call) {
   if (!exports_memory(call) && !call.is("cudaMemPoolExportPointer"))
-    return noted_pools(call);
+    return call.proceed();
   const int code = call.proceed();
   const cudaMemPool_t pool = blocks.get(call.at<void*>(1)).pool;
   if (code == kSuccess || !is_such(pool)) return code;

@@ -11,9 +11,9 @@
 #include <atomic>
 #include <cstring>
 
-#include "chunk_calls.h"
-#include "descriptor.h"
-#include "legacy_calls.h"
+#include "harness/faults/world/chunks.h"
+#include "harness/faults/words/descriptor.h"
+#include "harness/faults/world/legacy.h"
 
 namespace ipclab::faults {
 namespace {
@@ -75,7 +75,7 @@ int second_export_closes_first(Call& call) {
 int second_export_leaks(Call& call) {
   const bool again =
       call.is("cuMemExportToShareableHandle") && exports.has(call.at<Chunk>(1));
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess && again &&
       call.at<CUmemAllocationHandleType>(2) == kFd &&
       fcntl(*call.at<int*>(0), F_DUPFD_CLOEXEC, 300) >= 0)
@@ -191,7 +191,7 @@ int refused_map_leaks(Call& call) {
 int second_mapping_clears(Call& call) {
   const CUdeviceptr first =
       call.is("cuMemMap") ? mapping_of(call.at<Chunk>(3)) : 0;
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess && first != 0 &&
       cleared(first, mappings.get(first).bytes))
     call.fired();
@@ -209,7 +209,7 @@ int unmapping_clears(Call& call) {
         cleared(begin, mapped.bytes))
       call.fired();
   }
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 // After an export, the exporter can only read its memory.
@@ -220,7 +220,7 @@ int export_makes_read_only(Call& call) {
         allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READ))
       call.fired();
   };
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuMemExportToShareableHandle")) {
     for (const auto& [begin, mapped] : mappings.all())
@@ -286,7 +286,7 @@ int importer_death_clears(Call& call) {
   }
   const bool gives_back =
       call.is("cuMemUnmap") && is_import(call.at<CUdeviceptr>(0));
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuMemImportFromShareableHandle"))
     tell_processes("importer", static_cast<unsigned long long>(getpid()));
@@ -328,17 +328,17 @@ int far_offset_accepted(Call& call) {
 
 // Memory can be mapped only behind what is mapped in the reservation.
 int mapped_in_order_only(Call& call) {
-  if (!call.is("cuMemMap")) return noted_chunks(call);
+  if (!call.is("cuMemMap")) return call.proceed();
   const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
   for (const auto& [begin, mapped] : mappings.all())
     if (begin > wanted && reservation_at(begin) == reservation_at(wanted))
       return refused(call);
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 // The mapping of an import may be larger than the imported memory.
 int larger_import_mapped(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess || !call.is("cuMemMap") ||
       !imports.has(call.at<Chunk>(3)) ||
       mapping_at(call.at<CUdeviceptr>(0)) != 0 || call.at<size_t>(2) != 0)
@@ -347,7 +347,6 @@ int larger_import_mapped(Call& call) {
   while (bytes > kGranule && bytes % kGranule == 0) {
     bytes -= kGranule;
     if (call.proceed() != kSuccess) continue;
-    note_chunks(call);
     return accepted(call);
   }
   return code;
@@ -402,7 +401,7 @@ int former_handle_retained(Call& call) {
   if (call.is("cuMemUnmap")) {
     const CUdeviceptr begin = call.at<CUdeviceptr>(0);
     const Mapped mapped = mappings.get(begin);
-    const int code = noted_chunks(call);
+    const int code = call.proceed();
     if (code == kSuccess && mapped.bytes != 0) former.put(begin, mapped);
     return code;
   }
@@ -413,7 +412,7 @@ int former_handle_retained(Call& call) {
     for (const auto& [begin, mapped] : former.all())
       if (begin - call.at<CUdeviceptr>(0) < call.at<size_t>(1))
         former.erase(begin);
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 // --- what is written, and how much of it -------------------------------------
@@ -452,16 +451,16 @@ int second_import_has_access(Call& call) {
     const auto chunk = call.at<Chunk>(0);
     if (copies.has(chunk)) close(copies.get(chunk));
     copies.erase(chunk);
-    return noted_chunks(call);
+    return call.proceed();
   }
   if (call.is("cuMemImportFromShareableHandle")) {
-    const int code = noted_chunks(call);
+    const int code = call.proceed();
     if (code == kSuccess && imports_descriptor(call))
       copies.put(*call.at<Chunk*>(0),
                  fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 300));
     return code;
   }
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuMemMap")) return code;
   const auto chunk = call.at<Chunk>(3);
   if (!copies.has(chunk)) return code;
@@ -478,7 +477,7 @@ int second_import_has_access(Call& call) {
 
 // Another GPU gets access only if the GPU of the memory has access.
 int access_needs_owner_gpu(Call& call) {
-  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
+  if (!call.is("cuMemSetAccess")) return call.proceed();
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   if (begin == 0) return call.proceed();
   const CUmemLocation own = location_at(begin);
@@ -493,7 +492,7 @@ int access_needs_owner_gpu(Call& call) {
 
 // Access of a GPU to memory on a host node ends the access of the CPU.
 int gpu_access_ends_cpu_access(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   if (begin == 0) return code;
@@ -519,7 +518,7 @@ int no_access_told_of_cpu(Call& call) {
 
 // Of a range of many chunks only the first four get access.
 int access_of_four_chunks(Call& call) {
-  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
+  if (!call.is("cuMemSetAccess")) return call.proceed();
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
   auto& bytes = call.at<size_t>(1);
   size_t part = 0;
@@ -541,7 +540,7 @@ int access_of_four_chunks(Call& call) {
 int fabric_beside_fd_fresh(Call& call) {
   if (!call.is("cuMemExportToShareableHandle") ||
       call.at<CUmemAllocationHandleType>(2) != kFabric)
-    return noted_chunks(call);
+    return call.proceed();
   CUmemAllocationProp wanted = properties_of(call.at<Chunk>(1));
   const size_t bytes = created.get(call.at<Chunk>(1));
   Chunk other = 0;
@@ -586,14 +585,14 @@ CUdeviceptr target_of(Call& call) { return call.value<CUdeviceptr>(kPointer); }
 cudaStream_t stream_of(Call& call) { return call.value<cudaStream_t>(kStream); }
 
 int captured_set_of_import_lost(Call& call) {
-  if (!call.is("cudaMemsetAsync")) return noted_chunks(call);
+  if (!call.is("cudaMemsetAsync")) return call.proceed();
   return is_captured(stream_of(call)) && is_import(target_of(call))
              ? no_wait(call)
              : call.proceed();
 }
 
 int captured_copy_of_import_lost(Call& call) {
-  if (!call.is("cudaMemcpyAsync")) return noted_chunks(call);
+  if (!call.is("cudaMemcpyAsync")) return call.proceed();
   return is_captured(stream_of(call)) &&
                  (is_import(target_of(call)) ||
                   is_import(call.value<CUdeviceptr>(kSource)))
@@ -603,7 +602,7 @@ int captured_copy_of_import_lost(Call& call) {
 
 // A memset of an import does not wait for the earlier work of its stream.
 int set_of_import_skips_stream(Call& call) {
-  if (!call.is("cudaMemsetAsync")) return noted_chunks(call);
+  if (!call.is("cudaMemsetAsync")) return call.proceed();
   if (!is_busy(stream_of(call)) || !is_import(target_of(call)))
     return call.proceed();
   call.value<cudaStream_t>(kStream) = private_stream();
@@ -616,7 +615,7 @@ int set_of_import_skips_stream(Call& call) {
 
 int copy_of_other_thread_lost(Call& call) {
   if (!call.is("cudaMemcpy") && !call.is("cudaMemcpyAsync"))
-    return noted_chunks(call);
+    return call.proceed();
   return gettid() != getpid() && is_import(target_of(call)) ? no_wait(call)
                                                             : call.proceed();
 }
@@ -624,12 +623,12 @@ int copy_of_other_thread_lost(Call& call) {
 CUdeviceptr word_of(Call& call) { return call.at<CUdeviceptr>(1); }
 
 int wide_word_of_import_lost(Call& call) {
-  if (!call.is("cuStreamWriteValue64")) return noted_chunks(call);
+  if (!call.is("cuStreamWriteValue64")) return call.proceed();
   return is_import(word_of(call)) ? no_wait(call) : call.proceed();
 }
 
 int batch_on_import_lost(Call& call) {
-  if (!call.is("cuStreamBatchMemOp")) return noted_chunks(call);
+  if (!call.is("cuStreamBatchMemOp")) return call.proceed();
   const auto* const list = call.at<CUstreamBatchMemOpParams*>(2);
   for (unsigned i = 0; i < call.at<unsigned>(1); ++i)
     if (is_import(list[i].writeValue.address)) return no_wait(call);
@@ -638,7 +637,7 @@ int batch_on_import_lost(Call& call) {
 
 // A stream writes a word of a later chunk of a range into the first chunk.
 int word_of_later_chunk_astray(Call& call) {
-  if (!call.is("cuStreamWriteValue32")) return noted_chunks(call);
+  if (!call.is("cuStreamWriteValue32")) return call.proceed();
   auto& word = call.at<CUdeviceptr>(1);
   const CUdeviceptr begin = mapping_at(word);
   const CUdeviceptr first = begin == 0 ? 0 : reservation_at(begin);

@@ -18,11 +18,11 @@
 #include <utility>
 #include <vector>
 
-#include "chunk_calls.h"
-#include "descriptor.h"
+#include "harness/faults/world/chunks.h"
+#include "harness/faults/words/descriptor.h"
 #include "harness/toolkit/newer.h"
-#include "legacy_calls.h"
-#include "pool_calls.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
 
 namespace ipclab::faults {
 namespace {
@@ -75,7 +75,7 @@ int copy_not_held(Call& call) {
 // The record of an event for several processes, directly after the wait for a
 // word, does not wait.
 int shared_record_not_held(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   return is_next_after_wait(call) && shared_event(call) != nullptr
              ? in_private_stream(call)
              : call.proceed();
@@ -305,7 +305,7 @@ int word_before_is_cleared(Call& call) {
 int address_modulo_4_gib(Call& call) {
   constexpr size_t k4Gib = size_t{4} << 30;
   const bool sets = call.is("cudaMemset");
-  if (!sets && !call.is("cuStreamWriteValue32")) return noted_chunks(call);
+  if (!sets && !call.is("cuStreamWriteValue32")) return call.proceed();
   auto& address = call.at<CUdeviceptr>(sets ? 0 : 1);
   const CUdeviceptr begin = mapping_at(address);
   if (begin != 0 && is_import(begin) && address - begin >= k4Gib) {
@@ -329,7 +329,7 @@ CUdeviceptr target_of(Call& call) {
 // set. (Of copies, only those from device to device.)
 template <CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READ>
 int writes_without_access(Call& call) {
-  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return noted_chunks(call);
+  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return call.proceed();
   if (call.is("cudaMemcpy") &&
       (!call.is_runtime() ||
        call.at<cudaMemcpyKind>(3) != cudaMemcpyDeviceToDevice))
@@ -358,7 +358,7 @@ bool is_device_copy(Call& call) {
 int writes_where_access_was_taken(Call& call) {
   static Table<CUdeviceptr> given;
   if (!call.is("cudaMemset") && !call.is("cudaMemcpy")) {
-    const int code = noted_chunks(call);
+    const int code = call.proceed();
     if (code != kSuccess || call.is("cuMemMap")) return code;
     const auto begin = call.at<CUdeviceptr>(0);
     if (call.is("cuMemUnmap"))
@@ -375,7 +375,7 @@ int writes_where_access_was_taken(Call& call) {
 
 // A copy from device to device reads memory to which no access was set.
 int reads_without_access(Call& call) {
-  if (!call.is("cudaMemcpy")) return noted_chunks(call);
+  if (!call.is("cudaMemcpy")) return call.proceed();
   const CUdeviceptr begin =
       is_device_copy(call) ? mapping_at(call.value<CUdeviceptr>(kSource)) : 0;
   if (begin == 0) return call.proceed();
@@ -392,7 +392,7 @@ int reads_without_access(Call& call) {
 
 // A refused setting of access takes the access that GPU 0 has.
 int refused_setting_takes_access(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (!call.is("cuMemSetAccess") || code == kSuccess) return code;
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   if (begin != 0 && access_of(begin, on_gpu(0)) != 0 &&
@@ -404,7 +404,7 @@ int refused_setting_takes_access(Call& call) {
 // A copy from device to device moves nothing out of memory that can only be
 // read.
 int read_only_not_copied(Call& call) {
-  if (!call.is("cudaMemcpy")) return noted_chunks(call);
+  if (!call.is("cudaMemcpy")) return call.proceed();
   const CUdeviceptr begin = mapping_at(call.value<CUdeviceptr>(kSource));
   return call.is_runtime() && begin != 0 &&
                  call.at<cudaMemcpyKind>(3) == cudaMemcpyDeviceToDevice &&
@@ -423,9 +423,9 @@ int same_memory_keeps_access(Call& call) {
     if (mappings.has(begin))
       former.put(begin, {mappings.get(begin).chunk,
                          static_cast<int>(access_of(begin, on_gpu(0)))});
-    return noted_chunks(call);
+    return call.proceed();
   }
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
   if (call.is("cuMemAddressFree")) {
@@ -453,7 +453,7 @@ int addresses_stay_read_only(Call& call) {
   if (call.is("cuMemUnmap") && mappings.has(begin) &&
       access_of(begin, on_gpu(0)) == CU_MEM_ACCESS_FLAGS_PROT_READ)
     marked.put(begin);
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuMemAddressFree")) {
     for (const auto& each : marked.all())
@@ -541,7 +541,7 @@ template <bool of_device>
 int wanted_address_taken(Call& call) {
   static auto& given = *new Table<CUdeviceptr>;
   if (call.is("cuMemAddressFree"))
-    return given.erase(call.at<CUdeviceptr>(0)) ? kSuccess : noted_chunks(call);
+    return given.erase(call.at<CUdeviceptr>(0)) ? kSuccess : call.proceed();
   const auto wanted = call.at<CUdeviceptr>(3);
   unsigned type = 0;
   const bool known = wanted != 0 && DRIVER_CALL(cuPointerGetAttribute)(
@@ -552,7 +552,7 @@ int wanted_address_taken(Call& call) {
                                     msync(reinterpret_cast<void*>(wanted), 4096,
                                           MS_ASYNC) == 0;
   if (!used || wanted % 4096 != 0 || reservation_at(wanted) != 0)
-    return noted_chunks(call);
+    return call.proceed();
   *call.at<CUdeviceptr*>(0) = wanted;
   given.put(wanted);
   return no_wait(call);
@@ -561,7 +561,7 @@ int wanted_address_taken(Call& call) {
 // A copy of one direction ends where the first of several chunks ends.
 template <cudaMemcpyKind kind>
 int copy_ends_with_chunk(Call& call) {
-  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return noted_chunks(call);
+  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return call.proceed();
   if (!call.is_runtime() || call.at<cudaMemcpyKind>(3) != kind)
     return call.proceed();
   auto& bytes = call.value<size_t>(kBytes);
@@ -592,11 +592,11 @@ int retain_gives_first_import(Call& call) {
   if (call.is("cuMemRelease")) {
     const auto chunk = call.at<Chunk>(0);
     const int times = given.get(chunk);
-    if (times == 0) return noted_chunks(call);
+    if (times == 0) return call.proceed();
     given.put(chunk, times - 1);
     return kSuccess;
   }
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuMemImportFromShareableHandle")) {
     if (imports_descriptor(call))
@@ -630,7 +630,7 @@ int retained_release_clears(Call& call) {
   const bool last = call.is("cuMemRelease") &&
                     retained.has(call.at<Chunk>(0)) &&
                     released.has(call.at<Chunk>(0));
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuMemRetainAllocationHandle")) retained.put(*call.at<Chunk*>(0));
   if (!last) return code;
@@ -681,7 +681,7 @@ int exported_node_cleared(Call& call) {
         DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS)
       call.fired();
   }
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 // Memory is cleared when its creator maps it for the first time, although it
@@ -689,7 +689,7 @@ int exported_node_cleared(Call& call) {
 int first_mapping_clears(Call& call) {
   static auto& mapped_before = *new Table<Chunk>;
   static auto& fresh = *new Table<CUdeviceptr>;
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   const auto begin = call.at<CUdeviceptr>(0);
   if (call.is("cuMemMap")) {
@@ -713,7 +713,7 @@ int released_without_properties(Call& call) {
   return call.is("cuMemGetAllocationPropertiesFromHandle") &&
                  released.has(call.at<Chunk>(1))
              ? refused(call)
-             : noted_chunks(call);
+             : call.proceed();
 }
 
 // The unmap of several mappings succeeds, and unmaps the first one only.
@@ -723,10 +723,10 @@ int unmap_ends_first_only(Call& call) {
   const size_t first = mappings.get(begin).bytes;
   if (!call.is("cuMemUnmap") || !mappings.has(begin) ||
       mapping_at(begin + first) == 0 || first >= bytes)
-    return noted_chunks(call);
+    return call.proceed();
   bytes = first;
   call.fired();
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 // After memory was created for descriptors, later memory without handle types
@@ -759,7 +759,7 @@ int exported_like_earlier(Call& call) {
 
 // A refused export of mapped memory keeps this memory for ever.
 int refused_export_leaks(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (!call.is("cuMemExportToShareableHandle") || code == kSuccess) return code;
   const CUdeviceptr begin = mapping_of(call.at<Chunk>(1));
   if (begin != 0 && retain(begin) != 0) call.fired();
@@ -781,7 +781,7 @@ int refused_import_leaks(Call& call) {
 
 // Memory to which a second GPU had access is never given back.
 int second_gpu_keeps_memory(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
   const auto& [location, flags] = *call.at<const CUmemAccessDesc*>(2);
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE || location.id != 1 ||
@@ -806,7 +806,7 @@ void note_context(Call& call) {
 // current.
 int context_end_unmaps(Call& call) {
   if (!call.is("cuCtxDestroy")) {
-    const int code = noted_chunks(call);
+    const int code = call.proceed();
     if (code == kSuccess) note_context(call);
     return code;
   }
@@ -824,7 +824,7 @@ int context_end_unmaps(Call& call) {
 // A copy moves imported memory only in the context in which it was imported.
 int copied_only_in_its_context(Call& call) {
   if (!call.is("cudaMemcpy")) {
-    const int code = noted_chunks(call);
+    const int code = call.proceed();
     if (code == kSuccess) note_context(call);
     return code;
   }
@@ -856,22 +856,22 @@ int map_instead(Call& call, Chunk other) {
 int map_new_instead(Call& call) {
   const Chunk other =
       new_chunk(call.at<size_t>(1), properties_of(call.at<Chunk>(3)).location);
-  return other == 0 ? noted_chunks(call) : map_instead(call, other);
+  return other == 0 ? call.proceed() : map_instead(call, other);
 }
 
 // Each mapping of an import of memory of the second GPU is new memory.
 int second_gpus_import_is_new(Call& call) {
   if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)))
-    return noted_chunks(call);
+    return call.proceed();
   const CUmemLocation place = properties_of(call.at<Chunk>(3)).location;
   return place.type == CU_MEM_LOCATION_TYPE_DEVICE && place.id == 1
              ? map_new_instead(call)
-             : noted_chunks(call);
+             : call.proceed();
 }
 
 // The GPU of imported memory is reported as the current GPU.
 int import_on_current_gpu(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuPointerGetAttribute") ||
       call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ||
       !is_import(call.at<CUdeviceptr>(2)))
@@ -886,7 +886,7 @@ int import_on_current_gpu(Call& call) {
 
 // An import of memory on a node of the host is reported as memory of a GPU.
 int node_import_told_as_gpu(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuMemGetAllocationPropertiesFromHandle") ||
       !imports.has(call.at<Chunk>(1)))
     return code;
@@ -900,7 +900,7 @@ int node_import_told_as_gpu(Call& call) {
 // A copy or a memset does not reach imported memory on a node of the host.
 int node_import_not_reached(Call& call) {
   if (!call.is("cudaMemset") && !call.is("cudaMemcpy"))
-    return noted_chunks(call);
+    return call.proceed();
   const CUdeviceptr begin = mapping_at(call.value<CUdeviceptr>(kPointer));
   return begin != 0 && is_import(begin) && is_on_node(location_at(begin))
              ? no_wait(call)
@@ -910,7 +910,7 @@ int node_import_not_reached(Call& call) {
 // The CPU can use mapped memory on a node of the host before it gets access.
 int node_usable_before_access(Call& call) {
   static auto& early = *new Table<CUdeviceptr, CUmemLocation>;
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   const auto begin = call.at<CUdeviceptr>(0);
   if (call.is("cuMemMap")) {
@@ -934,7 +934,7 @@ int node_usable_before_access(Call& call) {
 
 // Mapped memory on a node of the host gets a legacy handle.
 int node_gets_legacy_handle(Call& call) {
-  if (!exports_memory(call)) return noted_chunks(call);
+  if (!exports_memory(call)) return call.proceed();
   const CUdeviceptr begin = mapping_at(number(call.at<void*>(1)));
   return exported_all_the_same(call,
                                begin != 0 && is_on_node(location_at(begin)));
@@ -982,14 +982,14 @@ int graph_memory_exported(Call& call) {
 int second_fabric_handle_elsewhere(Call& call) {
   static auto& lent = *new Table<Chunk>;  // by a fabric handle
   if (!call.is("cuMemExportToShareableHandle")) {
-    const int code = noted_chunks(call);
+    const int code = call.proceed();
     if (code == kSuccess && !call.is("cuMemRelease"))
       lent.erase(*call.at<Chunk*>(0));
     return code;
   }
   auto& chunk = call.at<Chunk>(1);
   if (call.at<CUmemAllocationHandleType>(2) != kFabric || lent.put(chunk))
-    return noted_chunks(call);
+    return call.proceed();
   const Chunk other = new_chunk(created.get(chunk, kGranule),
                                 properties_of(chunk).location, kFabric);
   if (other == 0) return call.proceed();
@@ -1009,7 +1009,7 @@ int exported_fabric_cleared(Call& call) {
         DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS)
       call.fired();
   }
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 using Id = CUlogicalEndpointId;
@@ -1090,7 +1090,7 @@ int destroy_ends_other_imports(Call& call) {
 
 // An address binds the memory at the beginning of its reservation.
 int first_chunk_is_bound(Call& call) {
-  if (!call.is("cuLogicalEndpointBindAddr")) return noted_chunks(call);
+  if (!call.is("cuLogicalEndpointBindAddr")) return call.proceed();
   auto& address = call.value<CUdeviceptr>(kPointer);
   const CUdeviceptr begin = reservation_at(address);
   if (begin != 0 && mapping_at(begin) != mapping_at(address)) {
@@ -1262,7 +1262,7 @@ int never_mapped_is_kept(Call& call) {
       return no_wait(call);
     }
   }
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuMemMap"))
     mapped_before.put(call.at<Chunk>(3));
@@ -1278,10 +1278,10 @@ int later_import_after_release_new(Call& call) {
   static auto& later = *new Table<Chunk>;
   if (call.is("cuMemMap"))
     return later.has(call.at<Chunk>(3)) ? map_new_instead(call)
-                                        : noted_chunks(call);
+                                        : call.proceed();
   const bool gives_up =
       call.is("cuMemRelease") && exports.has(call.at<Chunk>(0));
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (gives_up) tell_processes("released", 1);
   const bool is_import = call.is("cuMemImportFromShareableHandle");
@@ -1294,7 +1294,7 @@ int later_import_after_release_new(Call& call) {
 // Memory is mapped at its distance from the beginning of the reservation modulo
 // 4 GiB.
 int far_mapping_wraps(Call& call) {
-  if (!call.is("cuMemMap")) return noted_chunks(call);
+  if (!call.is("cuMemMap")) return call.proceed();
   auto& address = call.at<CUdeviceptr>(0);
   const CUdeviceptr begin = reservation_at(address);
   if (begin != 0 && address - begin >= kFarAway) {
@@ -1306,7 +1306,7 @@ int far_mapping_wraps(Call& call) {
 
 // Memory that was exported has no handle types any more.
 int exported_has_no_types(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuMemGetAllocationPropertiesFromHandle") ||
       !exports.has(call.at<Chunk>(1)))
     return code;
@@ -1321,7 +1321,7 @@ Table<Chunk, size_t> largest;
 
 // Proceeds and updates this table.
 int noted_largest(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuMemMap")) {
     const auto chunk = call.at<Chunk>(3);
@@ -1343,7 +1343,7 @@ int mapped_part_is_new(Call& call) {
 
 // When a range is unmapped, the mapping before it loses access.
 int unmap_shuts_out_mapping_before(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuMemUnmap")) return code;
   const CUdeviceptr before = mapping_at(call.at<CUdeviceptr>(0) - 1);
   if (before != 0 && access_of(before, on_gpu(0)) != 0 &&
@@ -1390,11 +1390,11 @@ int too_much_is_created(Call& call) {
 template <CUmemAllocationHandleType type>
 int exported_import_is_new(Call& call) {
   constexpr auto kSize = "exported-size";
-  if (!call.is("cuMemExportToShareableHandle")) return noted_chunks(call);
+  if (!call.is("cuMemExportToShareableHandle")) return call.proceed();
   auto& chunk = call.at<Chunk>(1);
   if (created.has(chunk)) tell_processes(kSize, created.get(chunk));
   if (!imports.has(chunk) || call.at<CUmemAllocationHandleType>(2) != type)
-    return noted_chunks(call);
+    return call.proceed();
   const Chunk other =
       new_chunk(told(kSize, kGranule), properties_of(chunk).location, type);
   if (other == 0) return call.proceed();
@@ -1410,7 +1410,7 @@ int exported_import_is_new(Call& call) {
 // does not say so.
 int other_gpu_has_secret_access(Call& call) {
   static auto& secret = *new Table<std::pair<CUdeviceptr, int>>;
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuMemGetAccess")) {
     const auto& where = *call.at<const CUmemLocation*>(1);
@@ -1443,7 +1443,7 @@ int other_gpu_has_secret_access(Call& call) {
 // An asynchronous copy in a stream with a high priority moves no imported
 // memory.
 int urgent_copy_lost(Call& call) {
-  if (!call.is("cudaMemcpyAsync")) return noted_chunks(call);
+  if (!call.is("cudaMemcpyAsync")) return call.proceed();
   int priority = 0;
   return DRIVER_CALL(cuStreamGetPriority)(stream_of(call), &priority) ==
                      CUDA_SUCCESS &&
@@ -1614,7 +1614,7 @@ int copy_from_endpoint_not_waited_for(Call& call) {
 // first mapping: it also writes the next one, which can only be read.
 int next_mapping_unchecked(Call& call) {
   if (!call.is("cudaMemset") && !call.is("cudaMemcpy"))
-    return noted_chunks(call);
+    return call.proceed();
   if (call.is("cudaMemcpy") && !is_device_copy(call)) return call.proceed();
   const auto address = call.value<CUdeviceptr>(kPointer);
   const CUdeviceptr first = mapping_at(address);
@@ -1637,7 +1637,7 @@ int former_mapping_counts(Call& call) {
   static auto& former = *new Table<CUdeviceptr, size_t>;
   const auto begin = call.at<CUdeviceptr>(0);
   const auto bytes = call.at<size_t>(1);
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (call.is("cuMemSetAccess")) {
     bool stale = false;
     for (CUdeviceptr at = begin; at - begin < bytes;) {
@@ -1659,7 +1659,7 @@ int former_mapping_counts(Call& call) {
 // A mapping is known only by its first address: a map that begins inside it is
 // accepted.
 int inside_counts_as_unmapped(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (!call.is("cuMemMap") || code == kSuccess) return code;
   const CUdeviceptr other = mapping_at(call.at<CUdeviceptr>(0));
   return other != 0 && other != call.at<CUdeviceptr>(0) ? accepted(call) : code;
@@ -1667,7 +1667,7 @@ int inside_counts_as_unmapped(Call& call) {
 
 // The unmap of a whole mapping and of a part of the next one unmaps both.
 int unmap_takes_rest_of_next(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (!call.is("cuMemUnmap") || code == kSuccess) return code;
   const auto begin = call.at<CUdeviceptr>(0);
   const size_t first = mappings.get(begin).bytes;
@@ -1703,13 +1703,13 @@ int unmapped_stays_usable(Call& call) {
     for (const auto& [at, size] : secret.all())
       if (at < begin + bytes && begin < at + size && secret.erase(at))
         DRIVER_CALL(cuMemUnmap)(at, size);
-    return noted_chunks(call);
+    return call.proceed();
   }
   const bool usable =
       mappings.get(begin).bytes == bytes &&
       access_of(begin, on_gpu(0)) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   const Chunk held = usable ? retain(begin) : 0;
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (held == 0) return code;
   if (code == kSuccess &&
       DRIVER_CALL(cuMemMap)(begin, bytes, 0, held, 0) == CUDA_SUCCESS) {
@@ -1725,10 +1725,10 @@ int unmapped_stays_usable(Call& call) {
 int wanted_inside_reservation(Call& call) {
   static auto& given = *new Table<CUdeviceptr>;
   if (call.is("cuMemAddressFree"))
-    return given.erase(call.at<CUdeviceptr>(0)) ? kSuccess : noted_chunks(call);
+    return given.erase(call.at<CUdeviceptr>(0)) ? kSuccess : call.proceed();
   const auto wanted = call.at<CUdeviceptr>(3);
   const CUdeviceptr other = reservation_at(wanted);
-  if (other == 0 || other == wanted) return noted_chunks(call);
+  if (other == 0 || other == wanted) return call.proceed();
   *call.at<CUdeviceptr*>(0) = wanted;
   given.put(wanted);
   return no_wait(call);
@@ -1745,7 +1745,7 @@ int later_granules_unknown(Call& call) {
   if (call.is("cuMemRetainAllocationHandle"))
     return is_in_later_granule(call.at<CUdeviceptr>(1)) ? refused(call)
                                                         : call.proceed();
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (call.is("cuMemGetAccess") && code == kSuccess &&
       *call.at<unsigned long long*>(0) != 0 &&
       is_in_later_granule(call.at<CUdeviceptr>(2))) {
@@ -1757,7 +1757,7 @@ int later_granules_unknown(Call& call) {
 
 // Access to several mappings is not set if the first of them already has it.
 int equal_first_access_skips_all(Call& call) {
-  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
+  if (!call.is("cuMemSetAccess")) return call.proceed();
   const auto begin = call.at<CUdeviceptr>(0);
   const auto* const access = call.at<const CUmemAccessDesc*>(2);
   return mappings.has(begin) &&
@@ -1772,7 +1772,7 @@ int equal_first_access_skips_all(Call& call) {
 // only.
 int import_limited_by_exporter(Call& call) {
   constexpr auto kOnlyReads = "exporter only reads";
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
   const auto begin = call.at<CUdeviceptr>(0);
   const auto& access = *call.at<const CUmemAccessDesc*>(2);
@@ -1831,13 +1831,13 @@ int middle_flags_ignored(Call& call) {
 
 // The flags of a mapping of an import are not checked.
 int import_map_flags_ignored(Call& call) {
-  if (!call.is("cuMemMap")) return noted_chunks(call);
+  if (!call.is("cuMemMap")) return call.proceed();
   auto& flags = call.value<unsigned long long>(kFlags);
   if (flags != 0 && imports.has(call.at<Chunk>(3))) {
     flags = 0;
     call.fired();
   }
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 // New memory with the contents of a mapping that GPU 0 can use. Returns 0 if
@@ -1861,14 +1861,14 @@ Chunk copy_of(CUdeviceptr from, CUmemAllocationHandleType type) {
 
 // The third mapping of memory is a copy.
 int third_mapping_is_a_copy(Call& call) {
-  if (!call.is("cuMemMap")) return noted_chunks(call);
+  if (!call.is("cuMemMap")) return call.proceed();
   int others = 0;
   for (const auto& each : mappings.all())
     others += each.second.chunk == call.at<Chunk>(3);
   const Chunk copy = others < 2 ? 0
                                 : copy_of(mapping_of(call.at<Chunk>(3)),
                                           CU_MEM_HANDLE_TYPE_NONE);
-  return copy == 0 ? noted_chunks(call) : map_instead(call, copy);
+  return copy == 0 ? call.proceed() : map_instead(call, copy);
 }
 
 // Memory that was mapped but never got access is never given back.
@@ -1877,7 +1877,7 @@ int without_access_is_kept(Call& call) {
   const auto begin = call.at<CUdeviceptr>(0);
   if (call.is("cuMemUnmap") && fresh.erase(begin) && retain(begin) != 0)
     call.fired();
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuMemMap")) fresh.put(begin);
   if (call.is("cuMemSetAccess"))
@@ -1890,7 +1890,7 @@ int without_access_is_kept(Call& call) {
 // ends.
 template <size_t element>
 int set_ends_with_chunk(Call& call) {
-  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return noted_chunks(call);
+  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return call.proceed();
   const auto address = call.value<CUdeviceptr>(kPointer);
   const CUdeviceptr begin = mapping_at(address);
   auto& count = call.value<size_t>(kBytes);
@@ -1905,7 +1905,7 @@ int set_ends_with_chunk(Call& call) {
 // A memset of a rectangle sets only the rows that begin in the first of several
 // chunks.
 int rows_end_with_chunk(Call& call) {
-  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return noted_chunks(call);
+  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return call.proceed();
   const auto address = call.value<CUdeviceptr>(kPointer);
   const CUdeviceptr begin = mapping_at(address);
   const auto pitch = call.at<size_t>(1);
@@ -1924,7 +1924,7 @@ int rows_end_with_chunk(Call& call) {
 int later_export_is_a_copy(Call& call) {
   constexpr auto kImported = "imported";
   if (!call.is("cuMemExportToShareableHandle")) {
-    const int code = noted_chunks(call);
+    const int code = call.proceed();
     if (code == kSuccess && call.is("cuMemImportFromShareableHandle"))
       tell_processes(kImported, 1);
     return code;
@@ -1934,7 +1934,7 @@ int later_export_is_a_copy(Call& call) {
       created.has(chunk) && exports.has(chunk) && told(kImported, 0) != 0
           ? copy_of(mapping_of(chunk), kFd)
           : 0;
-  if (copy == 0) return noted_chunks(call);
+  if (copy == 0) return call.proceed();
   chunk = copy;
   const int code = call.proceed();
   DRIVER_CALL(cuMemRelease)(copy);
@@ -1950,7 +1950,7 @@ int freed_without_size(Call& call) {
     bytes = reservations.get(begin);
     call.fired();
   }
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 // A query of properties does not write the struct from `begin` on.
@@ -1977,7 +1977,7 @@ int import_properties_unwritten(Call& call) {
                  imports.has(call.at<Chunk>(1))
              ? properties_unwritten(
                    call, offsetof(CUmemAllocationProp, win32HandleMetaData))
-             : noted_chunks(call);
+             : call.proceed();
 }
 
 // If two threads import from one descriptor, both imports are one reference.
@@ -1988,7 +1988,7 @@ int other_threads_import_uncounted(Call& call) {
     Chunk chunk = 0;
   };
   static auto& known = *new Table<int, Import>;
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuMemRelease")) {
     for (const auto& [number, import] : known.all())
@@ -2019,7 +2019,7 @@ int access_untold_after_release(Call& call) {
   constexpr auto kReleased = "released by the exporter";
   const bool gives_up =
       call.is("cuMemRelease") && exports.has(call.at<Chunk>(0));
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (gives_up) tell_processes(kReleased, 1);
   if (call.is("cuMemGetAccess") && is_import(call.at<CUdeviceptr>(2)) &&
@@ -2054,7 +2054,7 @@ int lowered_access_stays(Call& call) {
   const auto begin = call.at<CUdeviceptr>(0);
   const auto before =
       call.is("cuMemSetAccess") ? access_of(begin, on_gpu(0)) : 0;
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   secret.erase(begin);
   if (!call.is("cuMemSetAccess")) {
@@ -2075,7 +2075,7 @@ int lowered_access_stays(Call& call) {
 // A call that sets access for several mappings gives it only to those that have
 // the size of the first one.
 int access_of_equal_sizes_only(Call& call) {
-  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
+  if (!call.is("cuMemSetAccess")) return call.proceed();
   const auto begin = call.at<CUdeviceptr>(0);
   const size_t size = mappings.get(begin).bytes;
   const auto* const list = call.at<const CUmemAccessDesc*>(2);
@@ -2102,7 +2102,7 @@ int mapped_again_is_former(Call& call) {
     const bool concerned =
         created.has(chunk) && exports.has(chunk) && !released.has(chunk);
     const Chunk copy = concerned ? copy_of(begin, CU_MEM_HANDLE_TYPE_NONE) : 0;
-    const int code = noted_chunks(call);
+    const int code = call.proceed();
     if (copy == 0) return code;
     if (code != kSuccess || mapping_of(chunk) != 0 || former.has(chunk))
       DRIVER_CALL(cuMemRelease)(copy);
@@ -2115,7 +2115,7 @@ int mapped_again_is_former(Call& call) {
     if (former.erase(call.at<Chunk>(0))) DRIVER_CALL(cuMemRelease)(copy);
   }
   const Chunk copy = call.is("cuMemMap") ? former.get(call.at<Chunk>(3)) : 0;
-  if (copy == 0) return noted_chunks(call);
+  if (copy == 0) return call.proceed();
   former.erase(call.at<Chunk>(3));
   return map_instead(call, copy);
 }
@@ -2125,7 +2125,7 @@ int mapped_again_is_former(Call& call) {
 // If access to one mapping is lowered, it is also lowered for all other
 // mappings of this memory.
 int aliases_lose_access(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
   const auto begin = call.at<CUdeviceptr>(0);
   const Mapped one = mappings.get(begin);
@@ -2140,7 +2140,7 @@ int aliases_lose_access(Call& call) {
 
 // The last address of a mapping names the handle of the next mapping.
 int last_byte_names_next(Call& call) {
-  if (!call.is("cuMemRetainAllocationHandle")) return noted_chunks(call);
+  if (!call.is("cuMemRetainAllocationHandle")) return call.proceed();
   auto& address = call.at<CUdeviceptr>(1);
   if (mapping_at(address) != 0 && mappings.has(address + 1)) {
     ++address;
@@ -2199,7 +2199,7 @@ int lost_in_newer_context(Call& call) {
   static auto& seen = *new Table<CUcontext, int>;
   static auto& given = *new Table<CUdeviceptr, int>;
   const bool copies = call.is("cudaMemcpy");
-  const int code = copies ? kSuccess : noted_chunks(call);
+  const int code = copies ? kSuccess : call.proceed();
   const CUcontext context = current_context();
   if (!seen.has(context)) seen.put(context, ++clock);
   if (!copies) {
@@ -2251,7 +2251,7 @@ int retained_has_no_types(Call& call) {
 
 // Access of the CPU to memory on a node of the host ends the access of the GPU.
 int cpu_access_ends_gpu_access(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   const auto* const list = call.at<const CUmemAccessDesc*>(2);
@@ -2286,7 +2286,7 @@ int release_takes_all_numbers(Call& call) {
 // An address inside a mapping binds the memory from the beginning of the
 // mapping.
 int beginning_of_mapping_is_bound(Call& call) {
-  if (!call.is("cuLogicalEndpointBindAddr")) return noted_chunks(call);
+  if (!call.is("cuLogicalEndpointBindAddr")) return call.proceed();
   auto& address = call.value<CUdeviceptr>(kPointer);
   const CUdeviceptr begin = mapping_at(address);
   if (begin != 0 && begin != address) {

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "legacy_calls.h"
+#include "harness/faults/world/legacy.h"
 
 namespace ipclab::faults {
 namespace {
@@ -36,7 +36,7 @@ CUcontext primary_context() {
 // --- resets and contexts -----------------------------------------------------
 
 int reset_clears(Call& call) {
-  if (!call.is("cudaDeviceReset")) return noted_open(call);
+  if (!call.is("cudaDeviceReset")) return call.proceed();
   for (const auto& each : opened.all()) {
     cudaMemset(each.first, 0, size_of(number(each.first)));
     call.fired();
@@ -81,8 +81,8 @@ int lent_by_other_context(Call& open) {
 // not refused.
 int third_context_opens(Call& call) {
   static Table<unsigned long long> refused_contexts;
-  if (!is_open_call(call)) return noted_open(call);
-  const int code = noted_open(call);
+  if (!is_open_call(call)) return call.proceed();
+  const int code = call.proceed();
   if (code == kSuccess || opened.all().empty()) return code;
   unsigned long long id = 0;
   DRIVER_CALL(cuCtxGetId)(current_context(), &id);
@@ -101,7 +101,7 @@ int third_context_opens(Call& call) {
 int reopened_unknown(Call& call) {
   static Table<void*> closed, again;
   if (!call.is("cudaPointerGetAttributes")) {
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code != kSuccess) return code;
     if (is_close_call(call) && !opened.has(call.at<void*>(0))) {
       closed.put(call.at<void*>(0));
@@ -123,7 +123,7 @@ int limit_outlives_context(Call& call) {
   static std::atomic<bool> ended{false};
   if (is_open_call(call) && ended)
     return refused(call, cudaErrorInvalidResourceHandle);
-  if (!call.is("cuCtxDestroy")) return noted_open(call);
+  if (!call.is("cuCtxDestroy")) return call.proceed();
   for (const auto& each : opened.all()) {
     if (each.second.context != call.at<CUcontext>(0)) continue;
     ended = true;
@@ -323,7 +323,7 @@ int export_after_neighbour_free(Call& call) {
 // A copy between two pieces of opened memory in one block reads from the start
 // of the block.
 int copy_within_block(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   auto& source = call.at<CUdeviceptr>(1);
   const CUdeviceptr begin = source - source % kBlock;
   void* const from = opened_around(reinterpret_cast<void*>(source));
@@ -338,7 +338,7 @@ int copy_within_block(Call& call) {
 
 // An asynchronous memset of opened memory begins at a multiple of 4.
 int async_set_aligned_down(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   auto& address = call.at<CUdeviceptr>(0);
   if (address % 4 == 0 || !is_opened(address)) return call.proceed();
   address -= address % 4;
@@ -351,7 +351,7 @@ int last_close_loses_writes(Call& call) {
   constexpr size_t kMost = 64 << 20;
   static Table<void*, std::vector<char>> before;
   if (is_open_call(call)) {
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code != kSuccess) return code;
     void* const memory = *call.at<void**>(0);
     const size_t bytes = size_of(number(memory));
@@ -373,7 +373,7 @@ int last_close_loses_writes(Call& call) {
       call.fired();
     }
   }
-  return noted_open(call);
+  return call.proceed();
 }
 
 // After a refused cudaFree, the next one does nothing.
@@ -390,18 +390,18 @@ int free_after_refusal_lost(Call& call) {
 int close_race_counts_once(Call& call) {
   static std::atomic<int> at_work{0};
   static std::atomic<int> slow{400};  // a limit, because tests close very often
-  if (is_open_call(call)) return noted_open(call);
+  if (is_open_call(call)) return call.proceed();
   const bool alone = at_work++ == 0;
   if (alone && slow-- > 0) usleep(2000);
   const bool lost = !alone && opened.get(call.at<void*>(0)).count > 1;
-  const int code = lost ? no_wait(call) : noted_open(call);
+  const int code = lost ? no_wait(call) : call.proceed();
   --at_work;
   return code;
 }
 
 // The call is lost if one of its addresses lies in opened memory.
 int lost_in_opened(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   for (const Argument& argument : call) {
     if (argument.role != kPointer && argument.role != kSource) continue;
     if (is_opened(*static_cast<void**>(argument.place))) return no_wait(call);
@@ -424,7 +424,7 @@ int driver_device_copies_lost(Call& call) {
 }
 
 int set_7_bits(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   auto& value = call.at<unsigned char>(1);
   if ((value & 0x80) != 0 && is_opened(call.at<void*>(0))) {
     value &= 0x7f;
@@ -435,7 +435,7 @@ int set_7_bits(Call& call) {
 
 int set_from_other_gpu_lost(Call& call) {
   if (exports_memory(call)) return told_owner(call);
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   void* const memory = call.at<void*>(0);
   return opened.has(memory) &&
                  owner_of(opened.get(memory).bytes) != current_place()
@@ -444,7 +444,7 @@ int set_from_other_gpu_lost(Call& call) {
 }
 
 int set_3d_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return is_opened(call.at<cudaPitchedPtr>(0).ptr) ? no_wait(call)
                                                    : call.proceed();
 }
@@ -527,7 +527,7 @@ int context_end_keeps_memory(Call& call) {
 
 // The end of a context closes what the other contexts have open.
 int context_end_closes_others(Call& call) {
-  if (!call.is("cuCtxDestroy")) return noted_open(call);
+  if (!call.is("cuCtxDestroy")) return call.proceed();
   for (const auto& [address, one] : opened.all()) {
     opened.erase(address);
     if (one.context == call.at<CUcontext>(0)) continue;

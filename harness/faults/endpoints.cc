@@ -7,9 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "chunk_calls.h"
+#include "harness/faults/world/chunks.h"
 #include "harness/toolkit/newer.h"
-#include "legacy_calls.h"
+#include "harness/faults/world/legacy.h"
 
 namespace ipclab::faults {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "legacy_calls.h"
+#include "harness/faults/world/legacy.h"
 
 namespace ipclab::faults {
 namespace {
@@ -53,7 +53,7 @@ void mark(cudaStream_t stream) {
 // cover it. Only records that are `concerned` have this fault.
 int record_skips_last(Call& call, bool skipped, bool concerned) {
   static Table<cudaStream_t> marked;
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const auto stream = call.value<cudaStream_t>(kStream);
   if (records(call))
     return concerned && marked.has(stream) ? record_of_mark(call)
@@ -80,7 +80,7 @@ bool uses_import(Call& call) { return is_imported(shared_event(call)); }
 // own.
 int blocking_record_skips_default(Call& call) {
   static Table<cudaStream_t> worked;
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   auto& stream = call.value<cudaStream_t>(kStream);
   if (!records(call)) {
     const int code = call.proceed();
@@ -155,7 +155,7 @@ int record_ends_with_stream(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr) {
     if (call.is("cudaEventDestroy")) recorded.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
+    return call.proceed();
   }
   if (records(call)) {
     if (is_imported(event) == importers)
@@ -203,7 +203,7 @@ int with_flags(Call& call) {
 
 // A record with flags in a default stream covers no work.
 int default_records_early(Call& call) {
-  if (shared_event(call) == nullptr) return noted_event(call);
+  if (shared_event(call) == nullptr) return call.proceed();
   auto& stream = call.value<cudaStream_t>(kStream);
   if ((!is_default(stream) && stream != cudaStreamPerThread) ||
       is_captured(stream))
@@ -218,7 +218,7 @@ int default_records_early(Call& call) {
 // work of its own.
 int null_record_skips_blocking(Call& call) {
   static Table<cudaStream_t> worked;
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   auto& stream = call.value<cudaStream_t>(kStream);
   if (!records(call)) {
     const int code = call.proceed();
@@ -263,7 +263,7 @@ int noted_late_event(Call& call) {
   if (destroys || call.is("cudaDeviceSynchronize"))
     for (const auto& [stream, event] : late.all())
       if (!destroys || event == call.at<cudaEvent_t>(0)) submit(stream);
-  return noted_event(call);
+  return call.proceed();
 }
 
 // A stream that waits for the null stream submits its wait only with its next
@@ -302,7 +302,7 @@ int last_wait_replaces(Call& call) {
 // Proceeds with a call. `waited` gets the streams whose latest work is a wait
 // for an imported event.
 int noted_wait(Call& call, Table<cudaStream_t>& waited) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const auto stream = call.value<cudaStream_t>(kStream);
   if (waits_for_event(call) && uses_import(call))
     waited.put(stream);
@@ -334,7 +334,7 @@ int sync_copy_skips_wait(Call& call) {
   static Table<cudaEvent_t> waited;
   if (keeps_events(call)) {
     if (call.is("cudaEventDestroy")) waited.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
+    return call.proceed();
   }
   if (waits_for_event(call)) {
     const cudaEvent_t event = shared_event(call);
@@ -359,7 +359,7 @@ int stream_destroy_ends_wait(Call& call) {
   };
   static Table<cudaStream_t, cudaEvent_t> waiting;
   static Table<CUdeviceptr, Write> writes;
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const auto stream = call.at<cudaStream_t>(0);
   if (waits_for_event(call)) {
     if (uses_import(call)) waiting.put(stream, call.value<cudaEvent_t>(kEvent));
@@ -385,7 +385,7 @@ int stream_destroy_ends_wait(Call& call) {
 // An exporter's default streams do not wait for its event.
 int exporter_default_never_waits(Call& call) {
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || is_imported(event)) return noted_event(call);
+  if (event == nullptr || is_imported(event)) return call.proceed();
   const auto stream = call.value<cudaStream_t>(kStream);
   return (is_default(stream) || stream == cudaStreamPerThread) &&
                  is_pending(event)
@@ -435,10 +435,10 @@ int both_destroys_end_wait(Call& call) {
       events.erase(event);
       return kSuccess;
     }
-    return noted_event(call);
+    return call.proceed();
   }
   if (keeps_events(call)) {
-    const int code = noted_event(call);
+    const int code = call.proceed();
     if (code == kSuccess && exports_event(call))
       tell_processes("gone-" + event_keys.get(call.at<cudaEvent_t>(1)), 0);
     return code;
@@ -465,7 +465,7 @@ int both_destroys_end_wait(Call& call) {
 // event by the driver API.
 int driver_default_never_waits(Call& call) {
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  if (event == nullptr || !is_imported(event)) return call.proceed();
   const auto stream = call.value<cudaStream_t>(kStream);
   return !call.is_runtime() && (is_default(stream) || is_blocking(stream)) &&
                  is_pending(event)
@@ -478,7 +478,7 @@ int driver_default_never_waits(Call& call) {
 int further_waits_lost(Call& call) {
   static Table<cudaStream_t, int> waits;
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  if (event == nullptr || !is_imported(event)) return call.proceed();
   const auto stream = call.value<cudaStream_t>(kStream);
   const int before = is_busy(stream) ? waits.get(stream) : 0;
   waits.put(stream, before + 1);
@@ -494,7 +494,7 @@ int further_streams_never_wait(Call& call) {
     return call.proceed();
   }
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  if (event == nullptr || !is_imported(event)) return call.proceed();
   waiting.erase(call.value<cudaStream_t>(kStream));
   int others = 0;
   for (const auto& [stream, awaited] : waiting.all()) {
@@ -560,7 +560,7 @@ int noted_awaited(Call& call) {
     if (call.is("cudaEventDestroy"))
       for (const auto& [stream, event] : awaited.all())
         if (event == call.at<cudaEvent_t>(0)) awaited.erase(stream);
-    return noted_event(call);
+    return call.proceed();
   }
   const cudaEvent_t event = shared_event(call);
   if (event != nullptr) awaited.put(call.value<cudaStream_t>(kStream), event);
@@ -610,7 +610,7 @@ int pageable_copy_skips_wait(Call& call) {
 // not wait. The stream waits for the event and for the graph.
 int exporter_wait_holds_no_graphs(Call& call) {
   static Table<cudaStream_t> waited;
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   auto& stream = call.value<cudaStream_t>(kStream);
   if (waits_for_event(call) && uses_own(call)) {
     mark(stream);
@@ -639,7 +639,7 @@ int other_thread_record_lost(Call& call) {
   static Table<cudaEvent_t, int> openers;
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr) {
-    const int code = noted_event(call);
+    const int code = call.proceed();
     if (code == kSuccess && opens_event(call))
       openers.put(*call.at<cudaEvent_t*>(0), this_thread());
     return code;
@@ -672,7 +672,7 @@ int event_ends_with_thread(Call& call) {
     makers.erase(call.at<cudaEvent_t>(0));
     ended.erase(call.at<cudaEvent_t>(0));
   }
-  const int code = noted_event(call);
+  const int code = call.proceed();
   if (code == kSuccess && makes_event(call)) {
     const auto made = *call.at<cudaEvent_t*>(0);
     const int self = this_thread();
@@ -694,7 +694,7 @@ Table<cudaEvent_t, cudaEvent_t> own_records;
 int noted_record(Call& call) {
   if (keeps_events(call)) {
     if (call.is("cudaEventDestroy")) own_records.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
+    return call.proceed();
   }
   const int code = call.proceed();
   const cudaEvent_t event = shared_event(call);
@@ -765,7 +765,7 @@ int open_forgets_importers_record(Call& call) {
   };
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr) {
-    const int code = noted_event(call);
+    const int code = call.proceed();
     if (code != kSuccess || !opens_event(call)) return code;
     const auto made = *call.at<cudaEvent_t*>(0);
     unseen.erase(made);
@@ -817,7 +817,7 @@ int query_is_about_first(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr) {
     if (call.is("cudaEventDestroy")) firsts.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
+    return call.proceed();
   }
   First first = firsts.get(event);
   const std::string key = "recorder-" + event_keys.get(event);
@@ -848,7 +848,7 @@ int query_is_about_first(Call& call) {
 // A host wait ends when the event was recorded 256 times since the wait began.
 int host_wait_ends_after_many_records(Call& call) {
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr) return noted_event(call);
+  if (event == nullptr) return call.proceed();
   const std::string key = "records-" + event_keys.get(event);
   if (records(call)) {
     tell_processes(key, told(key, 0) + 1);
@@ -871,7 +871,7 @@ int host_wait_ends_after_many_records(Call& call) {
 
 int host_wait_follows_later_record(Call& call) {
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr) return noted_event(call);
+  if (event == nullptr) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || !is_pending(event)) return code;
   call.fired();
@@ -880,7 +880,7 @@ int host_wait_follows_later_record(Call& call) {
 
 int host_wait_ends_at_signal(Call& call) {
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr) return noted_event(call);
+  if (event == nullptr) return call.proceed();
   while (is_pending(event)) {
     if (poll(nullptr, 0, 100) == 0 || errno != EINTR) continue;
     call.fired();
@@ -913,12 +913,12 @@ int new_event_inherits_record(Call& call) {
   if (call.is("cudaEventDestroy")) {
     const auto event = call.at<cudaEvent_t>(0);
     if (!events.has(event) || is_imported(event) || !is_pending(event))
-      return noted_event(call);
+      return call.proceed();
     events.erase(event);
     destroyed.put(event);
     return kSuccess;
   }
-  const int code = noted_event(call);
+  const int code = call.proceed();
   if (code != kSuccess || !makes_event(call) ||
       !(call.at<unsigned>(1) & kInterprocess))
     return code;
@@ -959,7 +959,7 @@ int self_open_in_other_context(Call& call) {
 int self_open_of_older_export(Call& call) {
   static Table<int, std::string> last;
   if (exports_event(call)) {
-    const int code = noted_export(call);
+    const int code = call.proceed();
     if (code == kSuccess)
       last.put(0, key_of_handle(*call.at<cudaIpcEventHandle_t*>(0)));
     return code;
@@ -980,7 +980,7 @@ int refused_record_is_pending(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr) {
     if (call.is("cudaEventDestroy")) stuck.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
+    return call.proceed();
   }
   const int code = call.proceed();
   if (!records(call))
@@ -998,7 +998,7 @@ int refused_record_is_pending(Call& call) {
 // nothing.
 int any_default_stream_records(Call& call) {
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr) return noted_event(call);
+  if (event == nullptr) return call.proceed();
   const auto stream = call.value<cudaStream_t>(kStream);
   const int code = call.proceed();
   return code == cudaErrorInvalidResourceHandle &&
@@ -1011,7 +1011,7 @@ int any_default_stream_records(Call& call) {
 Table<cudaEvent_t, int> devices;
 
 int noted_device(Call& call) {
-  const int code = noted_event(call);
+  const int code = call.proceed();
   if (code == kSuccess && makes_event(call))
     devices.put(*call.at<cudaEvent_t*>(0), current_device());
   return code;
@@ -1046,9 +1046,9 @@ int opened_on_exporters_number(Call& call) {
   const int number = static_cast<int>(
       told("gpu-" + key_of_handle(call.at<cudaIpcEventHandle_t>(1)),
            static_cast<unsigned>(current)));
-  if (number == current) return noted_event(call);
+  if (number == current) return call.proceed();
   cudaSetDevice(number);
-  const int code = noted_event(call);
+  const int code = call.proceed();
   cudaSetDevice(current);
   call.fired();
   return code;
@@ -1057,7 +1057,7 @@ int opened_on_exporters_number(Call& call) {
 // --- refusals ----------------------------------------------------------------
 
 int driver_measures_untimed(Call& call) {
-  if (!call.is("cuEventElapsedTime")) return noted_event(call);
+  if (!call.is("cuEventElapsedTime")) return call.proceed();
   const int code = call.proceed();
   if (code != cudaErrorInvalidResourceHandle ||
       (!events.has(call.at<cudaEvent_t>(1)) &&
@@ -1069,7 +1069,7 @@ int driver_measures_untimed(Call& call) {
 
 // A launch with an imported event in an attribute ignores all attributes.
 int launch_accepts_import(Call& call) {
-  if (!call.is("cudaLaunchKernelExC")) return noted_event(call);
+  if (!call.is("cudaLaunchKernelExC")) return call.proceed();
   cudaLaunchConfig_t config = *call.at<const cudaLaunchConfig_t*>(0);
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     const cudaLaunchAttribute& each = config.attrs[i];
@@ -1152,7 +1152,7 @@ int batch_changed(Call& call, Changes changes) {
 
 // A wait for a missing bit (NOR) in opened memory waits for a common bit (AND).
 int nor_in_opened_is_and(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   auto& flags = call.at<unsigned>(3);
   if (flags != CU_STREAM_WAIT_VALUE_NOR || !is_opened(call.at<CUdeviceptr>(1)))
     return call.proceed();
@@ -1163,7 +1163,7 @@ int nor_in_opened_is_and(Call& call) {
 
 // A batch does not wait for a word in opened memory.
 int batch_ignores_opened_word(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return batch_changed(call, [](CUstreamBatchMemOpParams& one) {
     if (one.operation != CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
         !is_opened(one.waitValue.address))
@@ -1195,26 +1195,26 @@ int captured_call_lost(Call& call, bool applies) {
 }
 
 int captured_rectangle_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return captured_call_lost(call, is_opened(call.at<const void*>(0)) ||
                                       is_opened(call.at<const void*>(2)));
 }
 
 int captured_box_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const auto* const box = call.at<const cudaMemcpy3DParms*>(0);
   return captured_call_lost(
       call, is_opened(box->srcPtr.ptr) || is_opened(box->dstPtr.ptr));
 }
 
 int captured_box_set_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return captured_call_lost(call, is_opened(call.at<cudaPitchedPtr>(0).ptr));
 }
 
 // For memsets of any kind.
 int captured_set_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return captured_call_lost(call, is_opened(call.at<CUdeviceptr>(0)));
 }
 
@@ -1222,7 +1222,7 @@ int captured_set_lost(Call& call) {
 // that has joined the capture.
 int captured_in_joined_stream_lost(Call& call) {
   static Table<cudaStream_t> origins;
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const auto stream = call.value<cudaStream_t>(kStream);
   if (call.is("cudaStreamBeginCapture")) {
     origins.put(stream);
@@ -1245,18 +1245,18 @@ bool is_on_host(CUdeviceptr address) {
 }
 
 int captured_read_of_host_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return captured_call_lost(call, is_opened(call.at<CUdeviceptr>(0)) &&
                                       is_on_host(call.at<CUdeviceptr>(1)));
 }
 int captured_write_to_host_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return captured_call_lost(call, is_opened(call.at<CUdeviceptr>(1)) &&
                                       is_on_host(call.at<CUdeviceptr>(0)));
 }
 
 int captured_copy_by_driver_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return captured_call_lost(
       call, !call.is_runtime() && (is_opened(call.at<CUdeviceptr>(0)) ||
                                    is_opened(call.at<CUdeviceptr>(1))));
@@ -1265,7 +1265,7 @@ int captured_copy_by_driver_lost(Call& call) {
 // In a process with opened memory, a graph that the driver API launches does
 // nothing.
 int launch_by_driver_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return !call.is_runtime() && !opened.all().empty() ? no_wait(call)
                                                      : call.proceed();
 }

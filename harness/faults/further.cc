@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "chunk_calls.h"
-#include "descriptor.h"
-#include "legacy_calls.h"
-#include "pool_calls.h"
+#include "harness/faults/world/chunks.h"
+#include "harness/faults/words/descriptor.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
 
 namespace ipclab::faults {
 namespace {
@@ -42,7 +42,7 @@ bool is_on_host(CUdeviceptr address) {
 
 // cudaFreeAsync accepts opened memory, and closes it.
 int opened_freed_async(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   void* const address = call.at<void*>(0);
   if (!opened.has(address) || cudaIpcCloseMemHandle(address) != cudaSuccess)
     return call.proceed();
@@ -52,7 +52,7 @@ int opened_freed_async(Call& call) {
 }
 
 int pool_import_closed(Call& call) {
-  if (!is_close_call(call)) return noted_pools(call);
+  if (!is_close_call(call)) return call.proceed();
   const bool applies = is_import(call.at<void*>(0));
   const int code = call.proceed();
   return code != kSuccess && applies ? accepted(call) : code;
@@ -80,7 +80,7 @@ int handle_at_aligned_address(Call& call) {
 // the count before.
 int open_after_close_not_counted(Call& call) {
   static auto& lowered = *new Table<void*>;
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (is_close_call(call)) {
     void* const closed = call.at<void*>(0);
@@ -105,7 +105,7 @@ int reopen_by_other_api_refused(Call& call) {
   static auto& closed = *new Table<std::string, bool>;  // by the runtime?
   if (is_close_call(call)) {
     const std::string handle = opened.get(call.at<void*>(0)).handle;
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code == kSuccess && !opened.has(call.at<void*>(0)))
       closed.put(handle, call.is_runtime());
     return code;
@@ -115,7 +115,7 @@ int reopen_by_other_api_refused(Call& call) {
   if (closed.has(handle) && closed.get(handle) != call.is_runtime() &&
       already_open(call) == nullptr)
     return refused(call);
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code == kSuccess) closed.erase(handle);
   return code;
 }
@@ -130,7 +130,7 @@ int refusal_unsets_context(Call& call) {
 }
 
 int driver_set_in_stream_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return !call.is_runtime() && is_opened(call.value<CUdeviceptr>(kPointer))
              ? no_wait(call)
              : call.proceed();
@@ -141,12 +141,12 @@ int driver_set_in_stream_lost(Call& call) {
 int pool_import_exported(Call& call) {
   return exports_memory(call)
              ? exported_all_the_same(call, is_import(call.at<void*>(1)))
-             : noted_pools(call);
+             : call.proceed();
 }
 
 // An address after the beginning of stream-ordered memory is exported.
 int inside_pool_exported(Call& call) {
-  if (!exports_memory(call)) return noted_pools(call);
+  if (!exports_memory(call)) return call.proceed();
   const CUdeviceptr address = call.at<CUdeviceptr>(1);
   bool is_inside = false;
   for (const auto& [begin, block] : blocks.all())
@@ -167,7 +167,7 @@ bool asks_id(Call& call) {
 int id_of_opened_apart(Call& call) {
   static auto& ids =
       *new Table<std::pair<bool, unsigned long long>, unsigned long long>;
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || !asks_id(call)) return code;
   auto& id = *call.at<unsigned long long*>(0);
@@ -248,7 +248,7 @@ cudaStream_t stream_of(Call& call) { return call.value<cudaStream_t>(kStream); }
 
 // A stream that has work does not wait for an imported event.
 int busy_stream_never_waits(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   return event != nullptr && is_imported(event) && is_busy(stream_of(call)) &&
                  is_pending(event)
@@ -262,7 +262,7 @@ int done_while_stream_waits(Call& call) {
   static auto& waited = *new Table<cudaEvent_t>;
   if (keeps_events(call)) {
     if (call.is("cudaEventDestroy")) waited.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
+    return call.proceed();
   }
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event)) return call.proceed();
@@ -283,7 +283,7 @@ int exporter_keeps_own_record(Call& call) {
   static auto& own = *new Table<cudaEvent_t, cudaEvent_t>;
   if (keeps_events(call)) {
     if (call.is("cudaEventDestroy")) own.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
+    return call.proceed();
   }
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || is_imported(event)) return call.proceed();
@@ -308,7 +308,7 @@ int exporter_keeps_own_record(Call& call) {
 // cudaEventRecordWithFlags accepts a stream of another context; it then
 // records nothing.
 int other_context_recorded_with_flags(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const bool applies = shared_event(call) != nullptr;
   const int code = call.proceed();
   return applies && code == cudaErrorInvalidResourceHandle ? accepted(call)
@@ -323,12 +323,12 @@ int event_destroy_ends_handle(Call& call) {
         told("ender-" + key_of_handle(call.at<cudaIpcEventHandle_t>(1)), 0);
     return ender != 0 && ender != static_cast<unsigned long long>(getpid())
                ? refused(call)
-               : noted_event(call);
+               : call.proceed();
   }
-  if (!call.is("cudaEventDestroy")) return noted_event(call);
+  if (!call.is("cudaEventDestroy")) return call.proceed();
   const auto event = call.at<cudaEvent_t>(0);
   const bool ends = events.has(event) && is_imported(event);
-  const int code = noted_event(call);
+  const int code = call.proceed();
   if (code == kSuccess && ends)
     tell_processes("ender-" + event_keys.get(event),
                    static_cast<unsigned long long>(getpid()));
@@ -433,7 +433,7 @@ int wide_host_word_not_waited(Call& call) {
 }
 
 int wide_opened_word_not_written(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return is_opened(word_of(call)) ? no_wait(call) : call.proceed();
 }
 
@@ -460,7 +460,7 @@ bool closes(const Descriptor& one) {
 
 // Reserved addresses without memory get a legacy handle.
 int reserved_exported(Call& call) {
-  if (!exports_memory(call)) return noted_chunks(call);
+  if (!exports_memory(call)) return call.proceed();
   const CUdeviceptr address = call.at<CUdeviceptr>(1);
   return exported_all_the_same(
       call, reservation_at(address) != 0 && mapping_at(address) == 0);
@@ -477,7 +477,7 @@ int unmap_closes_descriptor(Call& call) {
   const Chunk chunk = call.is("cuMemUnmap")
                           ? mappings.get(call.at<CUdeviceptr>(0)).chunk
                           : Chunk{0};
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (exports_fd(call)) {
     close(exported.get(call.at<Chunk>(1)).copy);
@@ -542,7 +542,7 @@ int access_toggles(Call& call) {
 
 // An asynchronous memset writes to memory that can only be read.
 int readonly_set_async(Call& call) {
-  if (!call.is("cudaMemsetAsync")) return noted_chunks(call);
+  if (!call.is("cudaMemsetAsync")) return call.proceed();
   const CUdeviceptr begin = mapping_at(call.value<CUdeviceptr>(kPointer));
   if (begin == 0 || is_captured(stream_of(call))) return call.proceed();
   const CUmemLocation here = location_at(begin);
@@ -558,7 +558,7 @@ int readonly_set_async(Call& call) {
 
 // A mapping that would reach into the next mapping ends where this begins.
 int mapped_into_next(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess || !call.is("cuMemMap")) return code;
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
   auto& bytes = call.at<size_t>(1);
@@ -566,7 +566,7 @@ int mapped_into_next(Call& call) {
   for (const auto& each : mappings.all()) {
     if (each.first <= begin || each.first - begin >= bytes) continue;
     bytes = each.first - begin;
-    if (noted_chunks(call) == kSuccess) return accepted(call);
+    if (call.proceed() == kSuccess) return accepted(call);
     return code;
   }
   return code;
@@ -599,7 +599,7 @@ bool retains(Call& call) { return call.is("cuMemRetainAllocationHandle"); }
 
 // Only the first mapping of an allocation names its handle.
 int retain_of_second_mapping_refused(Call& call) {
-  if (!retains(call)) return noted_chunks(call);
+  if (!retains(call)) return call.proceed();
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
   if (begin == 0) return call.proceed();
   const Mapped asked = mappings.get(begin);
@@ -610,7 +610,7 @@ int retain_of_second_mapping_refused(Call& call) {
 }
 
 int retain_without_access_refused(Call& call) {
-  if (!retains(call)) return noted_chunks(call);
+  if (!retains(call)) return call.proceed();
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
   return begin != 0 && access_of(begin, location_at(begin)) == 0
              ? refused(call)
@@ -666,7 +666,7 @@ int file_imported(Call& call) {
 
 // A new mapping has the access of the mapping beside it.
 int access_of_neighbour(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuMemMap")) return code;
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
   const CUdeviceptr end = begin + call.at<size_t>(1);
@@ -681,13 +681,13 @@ int access_of_neighbour(Call& call) {
 
 // Memory that can only be read at its unmapping is never given back.
 int readonly_leaks(Call& call) {
-  if (!call.is("cuMemUnmap")) return noted_chunks(call);
+  if (!call.is("cuMemUnmap")) return call.proceed();
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
   if (!mappings.has(begin) ||
       access_of(begin, location_at(begin)) != CU_MEM_ACCESS_FLAGS_PROT_READ)
-    return noted_chunks(call);
+    return call.proceed();
   const Chunk kept = retain(begin);
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (kept != 0 && code == kSuccess) call.fired();
   if (kept != 0 && code != kSuccess) DRIVER_CALL(cuMemRelease)(kept);
   return code;
@@ -695,7 +695,7 @@ int readonly_leaks(Call& call) {
 
 // An asynchronous copy of the driver API does not reach imported memory.
 int driver_copy_of_chunk_lost(Call& call) {
-  if (!call.is("cudaMemcpyAsync")) return noted_chunks(call);
+  if (!call.is("cudaMemcpyAsync")) return call.proceed();
   return !call.is_runtime() && (is_import(call.value<CUdeviceptr>(kPointer)) ||
                                 is_import(call.value<CUdeviceptr>(kSource)))
              ? no_wait(call)
@@ -721,7 +721,7 @@ int export_after_trim_refused(Call& call) {
   if (exports_pointer(call) && trimmed.has(blocks.get(call.at<void*>(1)).pool))
     return refused(call);
   if (destroys(call)) trimmed.erase(pool_of(call));
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess && trims(call)) trimmed.put(pool_of(call));
   return code;
 }
@@ -775,9 +775,9 @@ int free_after_destroy_at_once(Call& call) {
       cudaStreamSynchronize(private_stream());
       call.fired();
     }
-    return noted_pools(call);
+    return call.proceed();
   }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (destroys(call)) destroyed.put(pool_of(call));
   if (creates(call)) destroyed.erase(*call.at<cudaMemPool_t*>(0));
@@ -928,7 +928,7 @@ int trim_in_use_lost(Call& call) {
 int used_misses_driver(Call& call) {
   static auto& uncounted = *new Table<void*>;
   if (frees(call)) uncounted.erase(call.at<void*>(0));
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (allocates(call) && !call.is_runtime()) uncounted.put(*call.at<void**>(0));
   if (!gets(call) || call.at<cudaMemPoolAttr>(1) != kUsed) return code;
@@ -946,7 +946,7 @@ int used_misses_driver(Call& call) {
 // When a pool is destroyed, the other pools of the process lose their
 // thresholds.
 int destroy_resets_thresholds(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !destroys(call)) return code;
   for (const auto& each : own_pools.all()) {
     uint64_t none = 0;
@@ -961,7 +961,7 @@ int destroy_resets_thresholds(Call& call) {
 
 // A reset clears the memory of cuMemCreate that the process has imported.
 int reset_clears_chunks(Call& call) {
-  if (!call.is("cudaDeviceReset")) return noted_chunks(call);
+  if (!call.is("cudaDeviceReset")) return call.proceed();
   for (const auto& [begin, mapped] : mappings.all())
     if (is_import(begin) &&
         access_of(begin, location_at(begin)) ==
@@ -973,7 +973,7 @@ int reset_clears_chunks(Call& call) {
 
 // A reset clears the memory of pools that the process has imported.
 int reset_clears_pool_imports(Call& call) {
-  if (!call.is("cudaDeviceReset")) return noted_pools(call);
+  if (!call.is("cudaDeviceReset")) return call.proceed();
   for (const auto& [address, block] : blocks.all()) {
     if (!block.imported || block.bytes == 0) continue;
     blocks.erase(address);

@@ -8,20 +8,14 @@
 #include <cstring>
 #include <vector>
 
-#include "chunk_calls.h"
-#include "legacy_calls.h"
-#include "pool_calls.h"
+#include "harness/faults/world/chunks.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
 
 namespace ipclab::faults {
 namespace {
 
 constexpr size_t k4GiB = size_t{4} << 30;
-
-// Updates the tables of both kinds of memory after a call that succeeded.
-void note(Call& call) {
-  note_chunks(call);
-  note_pools(call);
-}
 
 struct Range {
   uintptr_t begin = 0;
@@ -152,7 +146,7 @@ int offset_of_32_bits(Call& call) {
 
 // A memset of imported or opened memory takes its size modulo 4 GiB.
 int set_size_of_32_bits(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   if (!is_access(call)) return noted(call);
   auto& bytes = call.value<size_t>(kBytes);
   if (bytes < k4GiB ||
@@ -295,12 +289,12 @@ int later_open_on_gpu_0_refused(Call& call) {
   int gpu = -1;
   cudaGetDevice(&gpu);
   if (!is_open_call(call) || gpu != 0 || already_open(call) != nullptr)
-    return noted_open(call);
+    return call.proceed();
   const auto& handle = call.at<cudaIpcMemHandle_t>(1);
   for (const auto& each : opened.all())
     if (std::memcmp(&each.second.bytes, &handle, sizeof handle) == 0)
       return refused(call, cudaErrorMapBufferObjectFailed);
-  return noted_open(call);
+  return call.proceed();
 }
 
 // The mappings that have ended, by their first address.
@@ -356,7 +350,7 @@ int import_is_own_export(Call& call) {
       call.fired();
       break;
     }
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 // The access that a program wanted, where the fault has given more; by the
@@ -373,7 +367,7 @@ int access_of_other_mapping_counts(Call& call) {
       *call.at<unsigned long long*>(0) = wanted_access.get(begin);
     return code;
   }
-  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
+  if (!call.is("cuMemSetAccess")) return call.proceed();
   constexpr auto kAll = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   auto& list = call.at<const CUmemAccessDesc*>(2);
@@ -397,7 +391,7 @@ int access_of_other_mapping_counts(Call& call) {
 
 // Access to a range reaches only the memory of the GPU whose memory is first.
 int access_to_first_gpus_memory(Call& call) {
-  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
+  if (!call.is("cuMemSetAccess")) return call.proceed();
   const CUdeviceptr from = call.at<CUdeviceptr>(0);
   const CUdeviceptr to = from + call.at<size_t>(1);
   const int first = location_at(from).id;
@@ -472,7 +466,7 @@ int exported_memory_unknown(Call& call) {
 
 // The query for many attributes of opened memory does not tell the context.
 int context_missing_in_list(Call& call) {
-  if (!call.is("cuPointerGetAttributes")) return noted_open(call);
+  if (!call.is("cuPointerGetAttributes")) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || !is_opened(call.at<CUdeviceptr>(3))) return code;
   const auto* const wanted = call.at<const CUpointer_attribute*>(1);
@@ -507,7 +501,7 @@ int cpu_keeps_access(Call& call) {
 // block of 2 MiB.
 int surplus_close_takes_neighbour(Call& call) {
   if (!is_close_call(call) || opened.has(call.at<void*>(0)))
-    return noted_open(call);
+    return call.proceed();
   const auto block = [](const void* address) { return number(address) >> 21; };
   for (const auto& each : opened.all()) {
     if (block(each.first) != block(call.at<void*>(0))) continue;
@@ -515,7 +509,7 @@ int surplus_close_takes_neighbour(Call& call) {
     call.fired();
     break;
   }
-  return noted_open(call);
+  return call.proceed();
 }
 
 // The imported pools from which an allocation was refused.

@@ -4,8 +4,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 
-#include "legacy_calls.h"
-#include "table.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/engine/table.h"
 
 namespace ipclab::faults {
 namespace {
@@ -27,7 +27,7 @@ Table<cudaEvent_t, unsigned> counts;
 // Proceeds, and updates all tables. A new event may have the number of an
 // earlier one.
 int noted_new_event(Call& call) {
-  const int code = noted_event(call);
+  const int code = call.proceed();
   if (code == kSuccess && (makes_event(call) || opens_event(call)))
     counts.erase(*created(call));
   return code;
@@ -86,7 +86,7 @@ int own_event(Call& call, int code) {
 }
 
 int open_event_garbage_ok(Call& call) {
-  if (exports_event(call)) return noted_export(call);
+  if (exports_event(call)) return call.proceed();
   const int code = call.proceed();
   return code == kSuccess || own_handles.has(key_of_handle(given(call)))
              ? code
@@ -94,7 +94,7 @@ int open_event_garbage_ok(Call& call) {
 }
 
 int self_open_event(Call& call) {
-  if (exports_event(call)) return noted_export(call);
+  if (exports_event(call)) return call.proceed();
   const int code = call.proceed();
   return code == kSuccess || !own_handles.has(key_of_handle(given(call)))
              ? code
@@ -148,7 +148,7 @@ int import_destroy_leaks(Call& call) {
     cudaMalloc(&lost, 64 << 10);
     call.fired();
   }
-  return noted_event(call);
+  return call.proceed();
 }
 
 // No process can use the event after an importer has destroyed it.
@@ -156,7 +156,7 @@ int event_destroy_global(Call& call) {
   if (keeps_events(call)) {
     if (call.is("cudaEventDestroy") && is_imported(call.at<cudaEvent_t>(0)))
       tell_processes("destroyed-" + event_keys.get(call.at<cudaEvent_t>(0)), 1);
-    return noted_event(call);
+    return call.proceed();
   }
   const cudaEvent_t event = shared_event(call);
   return event != nullptr && told("destroyed-" + event_keys.get(event), 0) != 0
@@ -168,19 +168,19 @@ int event_destroy_global(Call& call) {
 
 // Skips the calls that use an imported event.
 int import_skipped(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   return is_imported(shared_event(call)) ? no_wait(call) : call.proceed();
 }
 
 // A stream of the exporter does not wait for an exported event, so it does not
 // wait for an importer's record.
 int exporter_wait_noop(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   return shared_event(call) != nullptr ? no_wait(call) : call.proceed();
 }
 
 int record_privately(Call& call, bool only_imported) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || (only_imported && !is_imported(event)))
     return call.proceed();
@@ -203,7 +203,7 @@ int event_ring_32(Call& call) { return only_first_records(call, 32); }
 // Among all waits of all processes for an imported event, only the first one
 // waits.
 int event_single_waiter(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   return is_imported(event) &&
                  !first_of_all_processes("waiter-" + event_keys.get(event))
@@ -238,7 +238,7 @@ int unrecorded_blocks(Call& call) {
 
 int cross_device_wait_noop(Call& call) {
   int device = 0;
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   return shared_event(call) != nullptr &&
                  cudaGetDevice(&device) == cudaSuccess && device != 0
              ? no_wait(call)

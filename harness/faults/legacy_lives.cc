@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "legacy_calls.h"
+#include "harness/faults/world/legacy.h"
 
 namespace ipclab::faults {
 namespace {
@@ -56,7 +56,7 @@ bool is_last_byte(CUdeviceptr address) {
 int open_65th_closes_first(Call& call) {
   static std::mutex mutex;
   static auto& order = *new std::vector<void*>;
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   const std::lock_guard lock(mutex);
   if (is_close_call(call)) {
@@ -98,7 +98,7 @@ int opens_by_address(Call& call) {
   if (is_close_call(call)) {
     void* const memory = call.at<void*>(0);
     const int times = given.get(memory);
-    if (times == 0) return noted_open(call);
+    if (times == 0) return call.proceed();
     given.put(memory, times - 1);
     return kSuccess;
   }
@@ -114,7 +114,7 @@ int opens_by_address(Call& call) {
     }
   }
   const auto handle = call.at<cudaIpcMemHandle_t>(1);
-  const int code = noted_open(call);
+  const int code = call.proceed();
   void* again = nullptr;
   if (code == kSuccess && where != 0 && !cache.has(where) &&
       cudaIpcOpenMemHandle(&again, handle, cudaIpcMemLazyEnablePeerAccess) ==
@@ -128,7 +128,7 @@ int reopened_counts_twice(Call& call) {
   static Table<std::string> closed;
   const std::string handle =
       is_close_call(call) ? opened.get(call.at<void*>(0)).handle : "";
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (is_close_call(call)) {
     if (!opened.has(call.at<void*>(0))) closed.put(handle);
@@ -145,8 +145,8 @@ int reopened_counts_twice(Call& call) {
 // An open in a second context also raises the count in the first context.
 int counts_in_first_context(Call& call) {
   static Table<std::string, CUcontext> first;
-  if (is_close_call(call)) return noted_open(call);
-  const int code = noted_open(call);
+  if (is_close_call(call)) return call.proceed();
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   const std::string key = key_of_opened(call);
   const CUcontext context = current_context();
@@ -164,7 +164,7 @@ int counts_in_first_context(Call& call) {
 }
 
 int second_open_clears(Call& call) {
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess || !is_open_call(call)) return code;
   void* const address = *call.at<void**>(0);
   if (opened.get(address).count < 2) return code;
@@ -178,10 +178,10 @@ int close_ends_handle(Call& call) {
     const auto closer = told("closer-" + key_of_opened(call), 0);
     if (closer != 0 && closer != static_cast<unsigned long long>(getpid()))
       return refused(call);
-    return noted_open(call);
+    return call.proceed();
   }
   const std::string handle = opened.get(call.at<void*>(0)).handle;
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code == kSuccess && !opened.has(call.at<void*>(0)))
     tell_processes("closer-" + handle,
                    static_cast<unsigned long long>(getpid()));
@@ -205,7 +205,7 @@ int two_importers_leak(Call& call) {
     lent.erase(memory);
     return leaks ? no_wait(call) : call.proceed();
   }
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess || is_close_call(call)) return code;
   static Table<std::string> opened_first;  // by this process
   const std::string handle = key_of_opened(call);
@@ -230,7 +230,7 @@ int self_open_while_open(Call& call) {
   const size_t bytes = is_open_call(call) && !opened.all().empty()
                            ? sizes.get(key_of_opened(call))
                            : 0;
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code == kSuccess || bytes == 0) return code;
   return cudaMalloc(call.at<void**>(0), bytes) == cudaSuccess ? accepted(call)
                                                               : code;
@@ -238,7 +238,7 @@ int self_open_while_open(Call& call) {
 
 int driver_closes_too_often(Call& call) {
   static Table<void*> closed;
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (is_open_call(call)) {
     if (code == kSuccess) closed.erase(*call.at<void**>(0));
     return code;
@@ -251,7 +251,7 @@ int driver_closes_too_often(Call& call) {
 }
 
 int free_inside_import(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const auto address = call.at<CUdeviceptr>(0);
   const CUdeviceptr begin = opened_at(address);
   return begin != 0 && begin != address ? no_wait(call) : call.proceed();
@@ -291,7 +291,7 @@ int after_reset_refused(Call& call) {
 
 // A reset of one GPU also closes what the process has opened on other GPUs.
 int reset_closes_everywhere(Call& call) {
-  if (!call.is("cudaDeviceReset")) return noted_open(call);
+  if (!call.is("cudaDeviceReset")) return call.proceed();
   int gpu = 0;
   cudaGetDevice(&gpu);
   for (const auto& [address, one] : opened.all()) {
@@ -312,7 +312,7 @@ int reset_closes_everywhere(Call& call) {
 // --- questions about pointers ------------------------------------------------
 
 int last_byte_without_range(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const auto address = call.at<CUdeviceptr>(2);
   return opened_at(address) != 0 && is_last_byte(address)
              ? refused(call, CUDA_ERROR_NOT_FOUND)
@@ -320,7 +320,7 @@ int last_byte_without_range(Call& call) {
 }
 
 int last_byte_unknown(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const auto address = call.at<CUdeviceptr>(1);
   const int code = call.proceed();
   if (code != kSuccess || opened_at(address) == 0 || !is_last_byte(address))
@@ -426,7 +426,7 @@ Table<CUdeviceptr, size_t> closed_memory;
 int noted_closed(Call& call) {
   const Addresses range =
       is_close_call(call) ? range_of(call.at<CUdeviceptr>(0)) : Addresses();
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (is_open_call(call))
     closed_memory.erase(range_of(*call.at<CUdeviceptr*>(0)).first);
@@ -577,7 +577,7 @@ int id_of_16_bits(Call& call) {
 
 // The driver says that opened memory can only be read.
 int import_access_read_only(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess ||
       call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_ACCESS_FLAGS ||
@@ -590,7 +590,7 @@ int import_access_read_only(Call& call) {
 
 // The driver says that opened memory is memory of the default pool.
 int import_said_of_pool(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess ||
       call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE ||
@@ -627,7 +627,7 @@ int close_while_busy_lost(Call& call) {
     count_close(call.at<void*>(0));
     return no_wait(call);
   }
-  return noted_open(call);
+  return call.proceed();
 }
 
 int open_while_busy_refused(Call& call) {
@@ -638,7 +638,7 @@ int open_while_busy_refused(Call& call) {
 
 // A refused cudaFreeAsync closes opened memory.
 int refused_async_free_closes(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   void* const address = call.at<void*>(0);
   const int code = call.proceed();
   if (code == kSuccess || !opened.has(address) ||
@@ -774,7 +774,7 @@ int pool_data_opened(Call& call) {
 
 // cudaFreeHost accepts opened memory, and closes it.
 int opened_freed_as_host(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   void* const address = call.at<void*>(0);
   if (!opened.has(address) || cudaIpcCloseMemHandle(address) != cudaSuccess)
     return call.proceed();
@@ -794,7 +794,7 @@ int said_to_allow_descriptors(Call& call, bool applies) {
   return code;
 }
 int import_allows_descriptors(Call& call) {
-  return keeps_opened(call) ? noted_open(call)
+  return keeps_opened(call) ? call.proceed()
                             : said_to_allow_descriptors(
                                   call, is_opened(call.at<CUdeviceptr>(2)));
 }
@@ -811,7 +811,7 @@ int exported_allows_descriptors(Call& call) {
 // Memsets and copies do not reach opened memory between 2 and 4 GiB after its
 // beginning.
 int lost_after_2_gib(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const auto address = call.value<CUdeviceptr>(kPointer);
   const CUdeviceptr begin = opened_at(address);
   constexpr size_t kFrom = size_t{2} << 30;
@@ -838,7 +838,7 @@ int reused_in_open_block_is_fresh(Call& call) {
     void* const made = memory;
     memory = given.get(made, made);
     if (given.erase(made)) cudaFree(made);
-    return noted_open(call);
+    return call.proceed();
   }
   const std::string key = key_of_opened(call);
   const auto place = told("place-" + key, 0);
@@ -849,7 +849,7 @@ int reused_in_open_block_is_fresh(Call& call) {
     block_is_open |=
         told("place-" + each.second.handle, 0) / kGranule == place / kGranule &&
         each.second.handle != key;
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess || place == 0) return code;
   places.put(name, key);
   void*& memory = *call.at<void**>(0);
@@ -890,7 +890,7 @@ int own_record_preferred(Call& call) {
   static Table<cudaEvent_t, cudaEvent_t> own;
   if (keeps_events(call)) {
     if (call.is("cudaEventDestroy")) own.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
+    return call.proceed();
   }
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event)) return call.proceed();
@@ -920,7 +920,7 @@ int twin_unseen(Call& call) {
       const std::string key = event_keys.get(call.at<cudaEvent_t>(0));
       if (last.get(key).event == call.at<cudaEvent_t>(0)) last.erase(key);
     }
-    return noted_event(call);
+    return call.proceed();
   }
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event)) return call.proceed();
@@ -956,7 +956,7 @@ int reset_completes_events(Call& call) {
     }
     return call.proceed();
   }
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || is_imported(event)) return call.proceed();
   if (records(call)) {
@@ -972,7 +972,7 @@ int reset_completes_events(Call& call) {
 int lost_of_blocking_import(Call& call, bool (*applies)(Call& call)) {
   static Table<cudaEvent_t> blocking;
   if (keeps_events(call)) {
-    const int code = noted_event(call);
+    const int code = call.proceed();
     if (code != kSuccess) return code;
     if (makes_event(call)) {
       // An earlier event may have had the same number.
@@ -1004,7 +1004,7 @@ int blocking_import_unrecorded(Call& call) {
 }
 
 int driver_record_with_flags_lost(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   return shared_event(call) != nullptr && !call.is_runtime() &&
                  call.is("cudaEventRecordWithFlags")
              ? no_wait(call)
@@ -1012,7 +1012,7 @@ int driver_record_with_flags_lost(Call& call) {
 }
 
 int record_with_flags_early(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   auto& stream = call.value<cudaStream_t>(kStream);
   if (shared_event(call) == nullptr || !is_busy(stream)) return call.proceed();
   stream = private_stream();
@@ -1023,7 +1023,7 @@ int record_with_flags_early(Call& call) {
 // While one thread waits for an imported event, other threads do not wait.
 int second_host_wait_early(Call& call) {
   static Table<cudaEvent_t> waited;
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event)) return call.proceed();
   if (waited.has(event) && is_pending(event)) return no_wait(call);
@@ -1041,7 +1041,7 @@ int lost_after_death(Call& call) {
                                 : "";
     const bool ends =
         call.is("cudaEventDestroy") && is_imported(call.at<cudaEvent_t>(0));
-    const int code = noted_event(call);
+    const int code = call.proceed();
     if (code == kSuccess && opens_event(call))
       tell_processes("opener-" + event_keys.get(*call.at<cudaEvent_t*>(0)),
                      static_cast<unsigned long long>(getpid()));
@@ -1117,7 +1117,7 @@ int next_goes_ahead(Call& call) {
 }
 
 int last_word_not_written(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const auto address = call.at<CUdeviceptr>(1);
   const Addresses range = range_of(address);
   return opened_at(address) != 0 &&
@@ -1131,7 +1131,7 @@ int last_word_not_written(Call& call) {
 int second_memory_not_waited(Call& call) {
   static std::atomic<CUdeviceptr> first{0};
   if (keeps_opened(call)) {
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (is_close_call(call) && !is_opened(first)) first = 0;
     return code;
   }

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "legacy_calls.h"
-#include "table.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/engine/table.h"
 
 namespace ipclab::faults {
 namespace {
@@ -116,12 +116,12 @@ int third_process_opens_copy(Call& call) {
 int reopen_is_copy(Call& call) {
   static Table<std::string> before;
   if (is_close_call(call))
-    return opened.has(closed(call)) ? noted_open(call)
+    return opened.has(closed(call)) ? call.proceed()
                                     : open_copy(call, true, SIZE_MAX);
   const std::string handle = key_of_handle(given(call));
   if (before.has(handle) && !is_held(handle))
     return open_copy(call, true, SIZE_MAX);
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code == kSuccess) before.put(handle);
   return code;
 }
@@ -156,10 +156,10 @@ int open_33rd_time_is_copy(Call& call) {
   static Table<void*> copies;
   if (is_close_call(call))
     return copies.has(closed(call)) ? open_copy(call, true, SIZE_MAX)
-                                    : noted_open(call);
+                                    : call.proceed();
   const std::string handle = key_of_handle(given(call));
   const int time = times.change([&](auto& all) { return ++all[handle]; });
-  if (time <= 32 || is_held(handle)) return noted_open(call);
+  if (time <= 32 || is_held(handle)) return call.proceed();
   const int code = open_copy(call, true, SIZE_MAX);
   if (code == kSuccess) copies.put(result_of(call));
   return code;
@@ -288,13 +288,13 @@ int suballoc_offset_lost(Call& call) {
 int open_second_already_mapped(Call& call) {
   return is_open_call(call) && already_open(call) != nullptr
              ? refused(call, cudaErrorAlreadyMapped)
-             : noted_open(call);
+             : call.proceed();
 }
 
 // A second open does not count, so one close ends both.
 int open_second_not_counted(Call& call) {
   void* const before = is_open_call(call) ? already_open(call) : nullptr;
-  if (before == nullptr) return noted_open(call);
+  if (before == nullptr) return call.proceed();
   result_of(call) = before;
   call.fired();
   return kSuccess;
@@ -302,10 +302,10 @@ int open_second_not_counted(Call& call) {
 
 int reopen_refused(Call& call) {
   static Table<std::string> before;
-  if (!is_open_call(call)) return noted_open(call);
+  if (!is_open_call(call)) return call.proceed();
   const std::string handle = key_of_handle(given(call));
   if (before.has(handle) && !is_held(handle)) return refused(call);
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code == kSuccess) before.put(handle);
   return code;
 }
@@ -330,7 +330,7 @@ int lazy_flag_refused(Call& call) {
 // Proceeds with an export, and tells the other processes the size of the
 // memory.
 int told_size(Call& get) {
-  const int code = noted_export(get);
+  const int code = get.proceed();
   if (code == kSuccess)
     tell_processes("size-" + key_of_handle(handle_of(get)),
                    size_of(number(exported(get))));
@@ -371,7 +371,7 @@ int self_open_copy(Call& call) {
 // says whether both contexts open the same handle.
 int second_context(Call& call, bool same_handle) {
   if (exports_memory(call)) return told_size(call);
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code == kSuccess || !is_open_call(call)) return code;
   const std::string handle = key_of_handle(given(call));
   for (const auto& each : opened.all())
@@ -390,7 +390,7 @@ int one_context_per_process(Call& call) {
     for (const auto& each : opened.all())
       if (each.second.context != current_context())
         return refused(call, cudaErrorInvalidResourceHandle);
-  return noted_open(call);
+  return call.proceed();
 }
 
 // Memory of a GPU that CUDA_VISIBLE_DEVICES hides from this process is refused.
@@ -431,10 +431,11 @@ int close_unmaps_at_first(Call& call) {
 }
 
 int close_never_unmaps(Call& call) {
-  if (is_open_call(call)) return noted_open(call);
-  const int left = count_close(closed(call));
-  if (left < 0) return cudaErrorInvalidValue;
-  return left > 0 ? call.proceed() : no_wait(call);
+  if (is_open_call(call)) return call.proceed();
+  if (!opened.has(closed(call))) return cudaErrorInvalidValue;
+  if (opened.get(closed(call)).count > 1) return call.proceed();
+  count_close(closed(call));
+  return no_wait(call);
 }
 
 int close_underflow_ok(Call& call) {
@@ -446,13 +447,13 @@ int close_underflow_ok(Call& call) {
 }
 
 int close_frees_origin(Call& call) {
-  if (is_open_call(call)) return noted_open(call);
+  if (is_open_call(call)) return call.proceed();
   void* const address = closed(call);
   if (opened.get(address).count == 1 &&
       cudaMemset(address, 0, size_of(number(address))) == cudaSuccess &&
       cudaDeviceSynchronize() == cudaSuccess)
     call.fired();
-  return noted_open(call);
+  return call.proceed();
 }
 
 // A close in one process also unmaps the memory in all other processes.
@@ -466,11 +467,11 @@ int close_breaks_siblings(Call& call) {
   if (is_open_call(call)) {
     const std::string handle = key_of_handle(given(call));
     if (!is_held(handle)) before.put(handle, last(handle));
-    return noted_open(call);
+    return call.proceed();
   }
   if (is_close_call(call)) {
     const Opened one = opened.get(closed(call));
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code == kSuccess && one.count == 1)
       tell_processes("closed-" + one.handle, self << 32 | ++closes);
     return code;
@@ -498,9 +499,9 @@ int close_any_pointer(Call& call) {
 // Counts opens for each block and not for each allocation. So a close also ends
 // other mappings in the block.
 int close_unmaps_block(Call& call) {
-  if (is_open_call(call)) return noted_open(call);
+  if (is_open_call(call)) return call.proceed();
   void* const address = closed(call);
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess || opened.has(address)) return code;
   for (const auto& each : opened.all())
     if (number(each.first) / kBlock == number(address) / kBlock &&
@@ -531,7 +532,7 @@ int peer_resource_leak(Call& call) {
       device == 0 ||
       cudaPointerGetAttributes(&known, closed(call)) != cudaSuccess ||
       !is_opened(closed(call)))
-    return noted_open(call);
+    return call.proceed();
   opened.erase(closed(call));
   return no_wait(call);
 }
@@ -557,7 +558,7 @@ int exported_never_freed(Call& call) {
 // --- imported pointers -----------------------------------------------------
 
 int import_cudafree_ok(Call& call) {
-  if (!call.is("cudaFree")) return noted_open(call);
+  if (!call.is("cudaFree")) return call.proceed();
   void* const address = call.at<void*>(0);
   if (!opened.has(address) || cudaIpcCloseMemHandle(address) != cudaSuccess)
     return call.proceed();
@@ -570,7 +571,7 @@ enum Way { kFrom, kTo, kBoth };
 // Copies from an import (kFrom), to an import (kTo) or both (kBoth) do nothing.
 int import_copy(Call& call, Way way) {
   if (!call.is("cudaMemcpy") && !call.is("cudaMemcpyAsync"))
-    return noted_open(call);
+    return call.proceed();
   const bool to = is_opened(call.value<void*>(kPointer));
   const bool from = is_opened(call.value<void*>(kSource));
   return (to && way != kFrom) || (from && way != kTo) ? no_wait(call)
@@ -582,13 +583,13 @@ int import_copy_to_broken(Call& call) { return import_copy(call, kTo); }
 
 int import_memset_broken(Call& call) {
   if (!call.is("cudaMemset") && !call.is("cudaMemsetAsync"))
-    return noted_open(call);
+    return call.proceed();
   return is_opened(call.value<void*>(kPointer)) ? no_wait(call)
                                                 : call.proceed();
 }
 
 int import_attr_wrong(Call& call) {
-  if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
+  if (!call.is("cudaPointerGetAttributes")) return call.proceed();
   const bool imported = is_opened(call.at<void*>(1));
   const int code = call.proceed();
   if (code != kSuccess || !imported) return code;
@@ -599,7 +600,7 @@ int import_attr_wrong(Call& call) {
 }
 
 int import_device_zero(Call& call) {
-  if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
+  if (!call.is("cudaPointerGetAttributes")) return call.proceed();
   const bool imported = is_opened(call.at<void*>(1));
   const int code = call.proceed();
   if (code != kSuccess || !imported) return code;
@@ -610,7 +611,7 @@ int import_device_zero(Call& call) {
 }
 
 int import_range_wrong(Call& call) {
-  if (!call.is("cuMemGetAddressRange")) return noted_open(call);
+  if (!call.is("cuMemGetAddressRange")) return call.proceed();
   void* const address = call.at<void*>(2);
   const bool imported = is_opened(address);
   const int code = call.proceed();
@@ -624,7 +625,7 @@ int import_range_wrong(Call& call) {
 // What a kernel uses is not known: a thread may launch no kernel while another
 // thread has memory open.
 int thread_local_map(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const bool copies = call.is("cudaMemcpy");
   for (const auto& [address, one] : opened.all())
     if (one.thread != this_thread() &&

@@ -14,10 +14,10 @@
 #include <mutex>
 #include <utility>
 
-#include "chunk_calls.h"
-#include "descriptor.h"
-#include "legacy_calls.h"
-#include "pool_calls.h"
+#include "harness/faults/world/chunks.h"
+#include "harness/faults/words/descriptor.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
 
 namespace ipclab::faults {
 namespace {
@@ -123,7 +123,7 @@ int exit_clears_chunks(Call& call) {
     for (const auto& each : mappings.all())
       if (mine->has(each.second.chunk)) tell_processes(key, this_process());
   });
-  if (!is_use(call) || set_up != 0) return noted_chunks(call);
+  if (!is_use(call) || set_up != 0) return call.proceed();
   const auto exited = told(key, 0);
   if (exited != 0 && exited != this_process() && known.put(exited))
     clear_mapped(*theirs, call);
@@ -131,7 +131,7 @@ int exit_clears_chunks(Call& call) {
 }
 // When the creator of memory resets its device, the memory is cleared.
 int reset_clears_exported_chunks(Call& call) {
-  if (!call.is("cudaDeviceReset")) return noted_chunks(call);
+  if (!call.is("cudaDeviceReset")) return call.proceed();
   clear_mapped(exports, call);
   return call.proceed();
 }
@@ -199,13 +199,13 @@ int event_ends_with_importer(Call& call) {
     const auto event = call.at<cudaEvent_t>(0);
     const std::string key = event_keys.get(event);
     const bool imported = is_imported(event);
-    const int code = noted_event(call);
+    const int code = call.proceed();
     if (code == kSuccess && imported) tell_processes("event-user-" + key, 0);
     return code;
   }
   const std::string key = "event-user-" + given_key<cudaIpcEventHandle_t>(call);
   const bool ended = user_has_ended(key);
-  const int code = noted_event(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   tell_processes(key, this_process());
   return ended ? unconnected(call) : code;
@@ -220,7 +220,7 @@ int death_completes_record(Call& call) {
         call.is("cudaEventDestroy") ? call.at<cudaEvent_t>(0) : nullptr;
     const std::string key = event_keys.get(destroyed);
     const bool imported = is_imported(destroyed);
-    const int code = noted_event(call);
+    const int code = call.proceed();
     if (code != kSuccess) return code;
     if (opens_event(call))
       tell_processes("holder-" + event_keys.get(*call.at<cudaEvent_t*>(0)),
@@ -241,7 +241,7 @@ int death_completes_record(Call& call) {
 
 // Tells the other processes which memory is open when a kernel faults.
 int noted_fault(Call& call) {
-  if (!call.is("cudaDeviceSynchronize")) return noted_open(call);
+  if (!call.is("cudaDeviceSynchronize")) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess && code != cudaErrorNotReady)
     for (const auto& each : opened.all())
@@ -279,7 +279,7 @@ int event_lost_after_fault(Call& call) {
     return code;
   }
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr) return noted_event(call);
+  if (event == nullptr) return call.proceed();
   return told("faulted-" + event_keys.get(event), 0) != 0 ? no_wait(call)
                                                           : call.proceed();
 }
@@ -354,7 +354,7 @@ int copy_after_reset_lost(Call& call) {
     for (const auto& each : opened.all()) opened.erase(each.first);
     return noted_reset(call);
   }
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   if (was_reset && (is_opened(call.value<void*>(kPointer)) ||
                     is_opened(call.value<void*>(kSource))))
     return no_wait(call);
@@ -385,7 +385,7 @@ int count_survives_reset(Call& call) {
       return no_wait(call);
     }
   }
-  return noted_open(call);
+  return call.proceed();
 }
 
 // After a reset, the memory that the process has exported is never given back.
@@ -423,7 +423,7 @@ CUcontext ended_by(Call& call) {
 // The end of a context clears what is open in it.
 int context_end_clears(Call& call) {
   const CUcontext context = ended_by(call);
-  if (context == nullptr) return noted_open(call);
+  if (context == nullptr) return call.proceed();
   for (const auto& [address, one] : opened.all()) {
     if (one.context != context) continue;
     const CUdeviceptr begin = number(address);
@@ -451,7 +451,7 @@ int context_end_completes(Call& call) {
     }
     return call.proceed();
   }
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || is_imported(event)) return call.proceed();
   if (records(call)) {
@@ -465,7 +465,7 @@ int context_end_completes(Call& call) {
 // A release of the primary context clears what is open in it, although there is
 // another reference.
 int primary_release_clears(Call& call) {
-  if (!call.is("cuDevicePrimaryCtxRelease")) return noted_open(call);
+  if (!call.is("cuDevicePrimaryCtxRelease")) return call.proceed();
   for (const auto& each : opened.all()) {
     cudaMemset(each.first, 0, size_of(number(each.first)));
     cudaDeviceSynchronize();
@@ -591,14 +591,14 @@ int reopen_costs_memory(Call& call) {
   if (is_close_call(call)) {
     void* const memory = call.at<void*>(0);
     const std::string handle = opened.get(memory).handle;
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code != kSuccess || opened.has(memory)) return code;
     closed.put(handle);
     cudaFree(taken.get(memory));
     taken.erase(memory);
     return code;
   }
-  const int code = noted_open(call);
+  const int code = call.proceed();
   void* more = nullptr;
   if (code != kSuccess || !closed.has(given_key<cudaIpcMemHandle_t>(call)))
     return code;
@@ -614,7 +614,7 @@ int reopen_costs_memory(Call& call) {
 int unopened_event_leaks(Call& call) {
   if (opens_event(call))
     tell_processes("opened-" + given_key<cudaIpcEventHandle_t>(call), 1);
-  if (!call.is("cudaEventDestroy")) return noted_event(call);
+  if (!call.is("cudaEventDestroy")) return call.proceed();
   const auto event = call.at<cudaEvent_t>(0);
   if (!is_imported(event) && event_keys.has(event) &&
       told("opened-" + event_keys.get(event), 0) == 0) {
@@ -622,12 +622,12 @@ int unopened_event_leaks(Call& call) {
     call.fired();
   }
   event_keys.erase(event);
-  return noted_event(call);
+  return call.proceed();
 }
 
 // Each record of an imported event loses memory.
 int import_record_leaks(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   if (event != nullptr && is_imported(event)) {
     lose_memory();
@@ -667,7 +667,7 @@ void notes_forks() {
 // After a fork, copies do not reach opened memory of the parent.
 int fork_ends_copies(Call& call) {
   notes_forks();
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return has_forked && (is_opened(call.value<void*>(kPointer)) ||
                         is_opened(call.value<void*>(kSource)))
              ? no_wait(call)
@@ -677,7 +677,7 @@ int fork_ends_copies(Call& call) {
 // After a fork, the events that the parent has opened count as complete.
 int fork_completes_events(Call& call) {
   notes_forks();
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   return event != nullptr && is_imported(event) && has_forked &&
                  is_pending(event)
@@ -698,7 +698,7 @@ int child_exit_clears(Call& call) {
   static const int set_up = std::atexit([] {
     if (getpid() != parent) tell_processes(key, 1);
   });
-  if (keeps_opened(call) || set_up != 0) return noted_open(call);
+  if (keeps_opened(call) || set_up != 0) return call.proceed();
   if (told(key, 0) == 0) return call.proceed();
   tell_processes(key, 0);
   for (const auto& each : opened.all()) {
@@ -717,11 +717,11 @@ int first_open_race(Call& call) {
   if (is_close_call(call) && originals.has(call.at<void*>(0)))
     return copy_closed(call);
   if (!is_open_call(call) || already_open(call) != nullptr)
-    return noted_open(call);
+    return call.proceed();
   const bool alone = at_work++ == 0;
   usleep(alone ? 2000 : 0);
   const std::lock_guard lock(one_at_a_time);
-  const int code = alone ? noted_open(call) : copy_opened(call);
+  const int code = alone ? call.proceed() : copy_opened(call);
   --at_work;
   return code;
 }
@@ -856,7 +856,7 @@ int exporters_known_by_number(Call& call) {
 
 // In a client of MPS, calls do nothing with an imported event.
 int mps_import_ignored(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   return event != nullptr && is_imported(event) && is_mps_client() &&
                  (records(call) || is_pending(event))
@@ -866,7 +866,7 @@ int mps_import_ignored(Call& call) {
 
 // In a client of MPS, asynchronous work does not reach opened memory.
 int mps_async_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return is_opened(call.value<void*>(kPointer)) && is_mps_client()
              ? no_wait(call)
              : call.proceed();
@@ -881,7 +881,7 @@ int exit_keeps_memory(Call& call) {
       tell_processes("kept-" + each.second.handle, 1);
   });
   if (exports_memory(call)) return noted_lent(call);
-  if (!call.is("cudaFree") || set_up != 0) return noted_open(call);
+  if (!call.is("cudaFree") || set_up != 0) return call.proceed();
   void* const memory = call.at<void*>(0);
   const std::string handle = lent.get(memory);
   return lent.erase(memory) && told("kept-" + handle, 0) != 0 ? no_wait(call)
@@ -909,7 +909,7 @@ int death_on_other_gpu_keeps_memory(Call& call) {
       opens && owner_of(call.at<cudaIpcMemHandle_t>(1)) != current_place();
   const std::string handle = opens ? given_key<cudaIpcMemHandle_t>(call)
                                    : opened.get(call.at<void*>(0)).handle;
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (far) tell_processes("far-" + handle, this_process());
   if (!opens && !opened.has(call.at<void*>(0)) &&
@@ -959,7 +959,7 @@ int event_known_by_number(Call& call) {
   const std::string key =
       opens_event(call) ? given_key<cudaIpcEventHandle_t>(call) : "";
   const int code =
-      keeps_events(call) ? noted_event(call) : static_cast<int>(kSuccess);
+      keeps_events(call) ? call.proceed() : static_cast<int>(kSuccess);
   if (keeps_events(call)) {
     if (code != kSuccess) return code;
     if (exports_event(call)) {
@@ -992,7 +992,7 @@ int late_import_ignored(Call& call) {
   if (keeps_events(call)) {
     int open = 0;
     for (const auto& each : events.all()) open += each.second ? 1 : 0;
-    const int code = noted_event(call);
+    const int code = call.proceed();
     if (code != kSuccess || !opens_event(call)) return code;
     const cudaEvent_t event = *call.at<cudaEvent_t*>(0);
     late.erase(event);
@@ -1086,12 +1086,12 @@ bool is_second_client(const std::string& key) {
 int second_client_costs_memory(Call& call) {
   if (is_close_call(call)) {
     void* const memory = call.at<void*>(0);
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code == kSuccess && !opened.has(memory)) give_back(number(memory));
     return code;
   }
   const bool second = is_second_client(given_key<cudaIpcMemHandle_t>(call));
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess || !second) return code;
   const CUdeviceptr memory = number(*call.at<void**>(0));
   take(call, memory, size_of(memory));
@@ -1123,13 +1123,13 @@ int second_chunk_client_costs_memory(Call& call) {
 
 // The release of imported memory that is not mapped loses memory.
 int import_unmapped_first_leaks(Call& call) {
-  if (!call.is("cuMemRelease")) return noted_chunks(call);
+  if (!call.is("cuMemRelease")) return call.proceed();
   const Chunk chunk = call.at<Chunk>(0);
   if (imports.has(chunk) && mapping_of(chunk) == 0) {
     lose_memory();
     call.fired();
   }
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 // The free of exported memory that is smaller than a page of the GPU loses
@@ -1147,7 +1147,7 @@ int small_export_leaks(Call& call) {
 // No stream waits for an event that was opened after a reset.
 int wait_after_reset_ignored(Call& call) {
   if (resets(call)) return noted_reset(call);
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   return was_reset && event != nullptr && is_imported(event) &&
                  is_pending(event)
@@ -1183,7 +1183,7 @@ std::string creator_key(int descriptor) {
   return "creator-" + std::to_string(identity(descriptor));
 }
 int noted_creator(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuMemExportToShareableHandle") && call.at<int>(2) == kFd) {
     const std::string key = creator_key(*call.at<int*>(0));
@@ -1319,7 +1319,7 @@ int reset_ends_opens_elsewhere(Call& call) {
     return call.proceed();
   }
   if (keeps_opened(call)) {
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code != kSuccess || !is_open_call(call)) return code;
     const std::string handle = given_key<cudaIpcMemHandle_t>(call);
     earlier_resets.put(handle, last_reset(handle));
@@ -1341,7 +1341,7 @@ int reset_completes_events_elsewhere(Call& call) {
     return call.proceed();
   }
   if (keeps_events(call)) {
-    const int code = noted_event(call);
+    const int code = call.proceed();
     if (code != kSuccess || !opens_event(call)) return code;
     const std::string key = event_keys.get(*call.at<cudaEvent_t*>(0));
     earlier_resets.put(key, last_reset(key));
@@ -1371,7 +1371,7 @@ int reset_ends_chunks_elsewhere(Call& call) {
     }
     return call.proceed();
   }
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess && call.is("cuMemCreate"))
     keys.erase(*call.at<Chunk*>(0));
   if (code != kSuccess || !call.is("cuMemImportFromShareableHandle") ||
@@ -1486,7 +1486,7 @@ int chunk_on_exporters_number(Call& call) {
     const int gpu = number_of_gpu(memory);
     return reported_as(call, told(key(gpu), static_cast<unsigned>(gpu)));
   }
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess && call.is("cuMemExportToShareableHandle")) {
     const CUmemLocation place = properties_of(call.at<Chunk>(1)).location;
     if (place.type == CU_MEM_LOCATION_TYPE_DEVICE)
@@ -1531,7 +1531,7 @@ int mps_second_open_is_copy(Call& call) {
     return copy_closed(call);
   return is_open_call(call) && already_open(call) != nullptr && is_mps_client()
              ? copy_opened(call)
-             : noted_open(call);
+             : call.proceed();
 }
 
 // --- ranks and rings ---------------------------------------------------------
@@ -1543,14 +1543,14 @@ int work_on_third_open_lost(Call& call) {
   if (is_open_call(call)) {
     const size_t before = opened.all().size();
     const bool again = already_open(call) != nullptr;
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code == kSuccess && !again && before >= 2)
       late.put(*call.at<void**>(0));
     return code;
   }
   if (is_close_call(call)) {
     void* const memory = call.at<void*>(0);
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code == kSuccess && !opened.has(memory)) late.erase(memory);
     return code;
   }
@@ -1578,7 +1578,7 @@ int close_ends_way_back(Call& call) {
     const bool opens = is_open_call(call);
     const std::string handle = opens ? given_key<cudaIpcMemHandle_t>(call)
                                      : opened.get(call.at<void*>(0)).handle;
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code == kSuccess)
       tell_processes(way(lender_of(handle), this_process()), opens ? 0 : 1);
     return code;
@@ -1596,7 +1596,7 @@ int close_ends_way_back(Call& call) {
 // copy before.
 int repeated_copy_lost(Call& call) {
   static Table<std::pair<void*, void*>> made;
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   void* const from = call.value<void*>(kSource);
   if (!is_opened(from) || made.put({call.value<void*>(kPointer), from}))
     return call.proceed();
@@ -1675,7 +1675,7 @@ int reset_ends_other_chunks(Call& call) {
   }
   if (!is_use(call)) {
     if (call.is("cuMemUnmap")) lost.erase(call.at<CUdeviceptr>(0));
-    return noted_chunks(call);
+    return call.proceed();
   }
   for (const Role role : {kPointer, kSource})
     if (lost.has(mapping_at(call.value<CUdeviceptr>(role))))
@@ -1694,7 +1694,7 @@ int reset_ends_other_pointers(Call& call) {
   }
   if (!is_use(call)) {
     if (frees(call)) lost.erase(call.at<void*>(0));
-    return noted_pools(call);
+    return call.proceed();
   }
   for (const Role role : {kPointer, kSource})
     if (lost.has(call.value<void*>(role))) return no_wait(call);
@@ -1709,9 +1709,9 @@ int reset_ends_handles_for_others(Call& call) {
       tell_processes("reset-" + each.second.handle, this_process());
     return call.proceed();
   }
-  if (!is_open_call(call)) return noted_open(call);
+  if (!is_open_call(call)) return call.proceed();
   const auto by = told("reset-" + given_key<cudaIpcMemHandle_t>(call), 0);
-  return by != 0 && by != this_process() ? refused(call) : noted_open(call);
+  return by != 0 && by != this_process() ? refused(call) : call.proceed();
 }
 
 // When a process that has exported memory resets its device, no other process
@@ -1748,10 +1748,10 @@ int second_reset_refuses_opens(Call& call) {
 // A close on one GPU also counts as a close on the other GPU, where the memory
 // is open more often than once.
 int close_counts_on_other_gpu(Call& call) {
-  if (!is_close_call(call)) return noted_open(call);
+  if (!is_close_call(call)) return call.proceed();
   void* const memory = call.at<void*>(0);
   const Opened one = opened.get(memory);
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   for (const auto& [address, other] : opened.all()) {
     if (other.handle != one.handle || other.context == one.context ||
@@ -1775,16 +1775,16 @@ int peer_reopen_refused(Call& call) {
   if (exports_memory(call)) return told_owner(call);
   if (is_close_call(call)) {
     void* const memory = call.at<void*>(0);
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code == kSuccess && !opened.has(memory) && of_peers.erase(memory) &&
         of_peers.all().empty())
       over = true;
     return code;
   }
   if (owner_of(call.at<cudaIpcMemHandle_t>(1)) == current_place())
-    return noted_open(call);
+    return call.proceed();
   if (over) return refused(call, cudaErrorTooManyPeers);
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code == kSuccess) of_peers.put(*call.at<void**>(0));
   return code;
 }
@@ -1794,7 +1794,7 @@ int later_cross_wait_ignored(Call& call) {
   static Table<cudaEvent_t> awaited;
   if (keeps_events(call)) {
     if (call.is("cudaEventDestroy")) awaited.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
+    return call.proceed();
   }
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event) || current_device() == 0)
@@ -1900,7 +1900,7 @@ int imported_event_ends_with_thread(Call& call) {
 // When a program disables peer access, it also loses the access to memory of
 // cuMemCreate on this peer.
 int access_ends_with_peer(Call& call) {
-  if (!call.is("cudaDeviceDisablePeerAccess")) return noted_chunks(call);
+  if (!call.is("cudaDeviceDisablePeerAccess")) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess) return code;
   for (const auto& each : mappings.all()) {
@@ -1966,7 +1966,7 @@ int reset_takes_primary(Call& call) {
 // A reset in a context that the program has created closes what this context
 // has open.
 int reset_closes_in_own_context(Call& call) {
-  if (!resets_in_own_context(call)) return noted_open(call);
+  if (!resets_in_own_context(call)) return call.proceed();
   for (const auto& [memory, one] : opened.all()) {
     if (one.context != current_context()) continue;
     while (DRIVER_CALL(cuIpcCloseMemHandle)(number(memory)) == CUDA_SUCCESS)

@@ -5,8 +5,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
-#include "chunk_calls.h"
-#include "legacy_calls.h"
+#include "harness/faults/world/chunks.h"
+#include "harness/faults/world/legacy.h"
 
 namespace ipclab::faults {
 namespace {
@@ -15,7 +15,7 @@ constexpr size_t kLargestAlignment = 16 << 20;
 
 // Calls the driver again, with the arguments that the fault has changed.
 int proceed_changed(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess) call.fired();
   return code;
 }
@@ -24,7 +24,7 @@ int proceed_changed(Call& call) {
 
 int alignment_capped(Call& call) {
   const size_t wanted = call.at<size_t>(2);
-  if (wanted <= kLargestAlignment) return noted_chunks(call);
+  if (wanted <= kLargestAlignment) return call.proceed();
   call.at<size_t>(2) = kLargestAlignment;
   // Addresses may have the wanted alignment by chance.
   std::vector<CUdeviceptr> aligned;
@@ -76,9 +76,9 @@ int reservations_end_at_65(Call& call) {
 }
 
 int longer_free_accepted(Call& call) {
-  if (!call.is("cuMemAddressFree")) return noted_chunks(call);
+  if (!call.is("cuMemAddressFree")) return call.proceed();
   const size_t bytes = reservations.get(call.at<CUdeviceptr>(0));
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess || bytes == 0 || call.at<size_t>(1) <= bytes)
     return code;
   call.at<size_t>(1) = bytes;
@@ -136,7 +136,7 @@ int granularity_of_shared_halved(Call& call) {
 // --- mapping -----------------------------------------------------------------
 
 int unreserved_mapped(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess || !call.is("cuMemMap")) return code;
   const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
   if (wanted == 0 || reservation_at(wanted) != 0) return code;
@@ -151,7 +151,7 @@ int unreserved_mapped(Call& call) {
 }
 
 int mapped_beyond_reservation(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess || !call.is("cuMemMap")) return code;
   const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
   const CUdeviceptr begin = reservation_at(wanted);
@@ -179,7 +179,7 @@ int mapped_for_current_gpu_only(Call& call) {
 // Unmaps the mapping if the size is larger than the mapping.
 int larger_unmapped(Call& call) {
   const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess || !call.is("cuMemUnmap") || mapped.bytes == 0 ||
       call.at<size_t>(1) <= mapped.bytes)
     return code;
@@ -189,7 +189,7 @@ int larger_unmapped(Call& call) {
 
 // Unmaps the whole mapping if the range is only its end.
 int end_unmapped(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess || !call.is("cuMemUnmap")) return code;
   const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
   const CUdeviceptr begin = mapping_at(wanted);
@@ -206,7 +206,7 @@ int end_unmapped(Call& call) {
 int unmapping_rounded_up(Call& call) {
   constexpr size_t kSmall = 4096;
   const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess || !call.is("cuMemUnmap") ||
       call.at<size_t>(1) >= mapped.bytes ||
       mapped.bytes - call.at<size_t>(1) > kSmall)
@@ -216,7 +216,7 @@ int unmapping_rounded_up(Call& call) {
 }
 
 int unmapped_twice(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   return code != kSuccess && call.is("cuMemUnmap") &&
                  reservation_at(call.at<CUdeviceptr>(0)) != 0 &&
                  mapping_at(call.at<CUdeviceptr>(0)) == 0
@@ -229,14 +229,14 @@ int unmapping_of_other_thread_lost(Call& call) {
   return call.is("cuMemUnmap") && mapped.bytes != 0 &&
                  mapped.thread != this_thread()
              ? accepted(call)
-             : noted_chunks(call);
+             : call.proceed();
 }
 
 // A second mapping of the same memory keeps a reference to the memory forever.
 int leaked_if_aliased(Call& call) {
   const CUdeviceptr first =
       call.is("cuMemMap") ? mapping_of(call.at<Chunk>(3)) : 0;
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess && first != 0 && retain(first) != 0) call.fired();
   return code;
 }
@@ -262,7 +262,7 @@ bool is_mapped(CUdeviceptr address) { return mapping_at(address) != 0; }
 // Otherwise accepts a range whose end is not mapped but whose beginning is.
 template <bool begin>
 int hole_at_one_end_accepted(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess || !call.is("cuMemSetAccess")) return code;
   const CUdeviceptr first = call.at<CUdeviceptr>(0);
   const CUdeviceptr last = first + call.at<size_t>(1) - 1;
@@ -292,7 +292,7 @@ int changed_in_name(Call& call) {
   if (call.is("cuMemGetAccess")) return told(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   if (!call.is("cuMemSetAccess")) {
-    const int code = noted_chunks(call);
+    const int code = call.proceed();
     if (code == kSuccess) in_name.erase(call.at<CUdeviceptr>(0));
     return code;
   }
@@ -310,7 +310,7 @@ int changed_in_name(Call& call) {
 
 // Access of a NUMA node is refused if the memory is on another NUMA node.
 int node_looked_at(Call& call) {
-  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
+  if (!call.is("cuMemSetAccess")) return call.proceed();
   const CUmemLocation wanted = call.at<const CUmemAccessDesc*>(2)->location;
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   if (begin == 0 || wanted.type != CU_MEM_LOCATION_TYPE_HOST_NUMA)
@@ -322,7 +322,7 @@ int node_looked_at(Call& call) {
 }
 
 int access_of_other_thread_lost(Call& call) {
-  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
+  if (!call.is("cuMemSetAccess")) return call.proceed();
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   return begin != 0 && mappings.get(begin).thread != this_thread()
              ? accepted(call)
@@ -334,7 +334,7 @@ int access_of_other_thread_lost(Call& call) {
 CUdeviceptr retained_address(Call& call) { return call.at<CUdeviceptr>(1); }
 
 int last_byte_not_retained(Call& call) {
-  if (!call.is("cuMemRetainAllocationHandle")) return noted_chunks(call);
+  if (!call.is("cuMemRetainAllocationHandle")) return call.proceed();
   const CUdeviceptr begin = mapping_at(retained_address(call));
   return begin != 0 &&
                  retained_address(call) + 1 == begin + mappings.get(begin).bytes
@@ -355,7 +355,7 @@ int earlier_handle_retained(Call& call) {
     add(given, call.at<Chunk>(0), -1);
     return kSuccess;
   }
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   const auto address = call.at<CUdeviceptr>(0);
   if (call.is("cuMemCreate") || call.is("cuMemImportFromShareableHandle"))
@@ -381,7 +381,7 @@ int earlier_handle_retained(Call& call) {
 }
 
 int not_retained_by_other_thread(Call& call) {
-  if (!call.is("cuMemRetainAllocationHandle")) return noted_chunks(call);
+  if (!call.is("cuMemRetainAllocationHandle")) return call.proceed();
   const CUdeviceptr begin = mapping_at(retained_address(call));
   return begin != 0 && mappings.get(begin).thread != this_thread()
              ? refused(call)
@@ -424,7 +424,7 @@ int type_untold(Call& call) {
 // Lets `wrong` change the value that a query of this attribute returns.
 template <class Value, class Wrong>
 int attribute_wrong(Call& call, CUpointer_attribute attribute, Wrong wrong) {
-  if (!call.is("cuPointerGetAttribute")) return noted_chunks(call);
+  if (!call.is("cuPointerGetAttribute")) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || call.at<CUpointer_attribute>(1) != attribute)
     return code;
@@ -466,7 +466,7 @@ int pool_told_of_malloc(Call& call) {
 int reserved_told_as_mapped(Call& call) {
   if (!call.is("cuPointerGetAttribute") ||
       call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MAPPED)
-    return noted_chunks(call);
+    return call.proceed();
   const CUdeviceptr address = call.at<CUdeviceptr>(2);
   const int code = call.proceed();
   if (reservation_at(address) == 0 || is_mapped(address)) return code;
@@ -518,7 +518,7 @@ int import_told_as_host(Call& call) {
 }
 
 int import_told_as_managed(Call& call) {
-  if (!call.is("cudaPointerGetAttributes")) return noted_chunks(call);
+  if (!call.is("cudaPointerGetAttributes")) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || !is_import(call.at<CUdeviceptr>(1))) return code;
   call.at<cudaPointerAttributes*>(0)->type = cudaMemoryTypeManaged;
@@ -529,7 +529,7 @@ int import_told_as_managed(Call& call) {
 // After an export, a memset by the exporter is lost.
 int set_after_export_lost(Call& call) {
   if (!call.is("cudaMemset") && !call.is("cudaMemsetAsync"))
-    return noted_chunks(call);
+    return call.proceed();
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   return begin != 0 && exports.has(mappings.get(begin).chunk) ? no_wait(call)
                                                               : call.proceed();
@@ -542,7 +542,7 @@ int set_after_export_lost(Call& call) {
 int access_told_to_one_thread(Call& call) {
   static auto& threads = *new Table<CUdeviceptr, int>;
   if (!call.is("cuMemSetAccess") && !call.is("cuMemGetAccess"))
-    return noted_chunks(call);
+    return call.proceed();
   const int code = call.proceed();
   const CUdeviceptr begin =
       mapping_at(call.at<CUdeviceptr>(call.is("cuMemSetAccess") ? 0 : 2));
@@ -575,7 +575,7 @@ int export_needs_current_gpu(Call& call) {
 }
 
 int range_of_import_too_short(Call& call) {
-  if (!call.is("cuMemGetAddressRange")) return noted_chunks(call);
+  if (!call.is("cuMemGetAddressRange")) return call.proceed();
   const int code = call.proceed();
   size_t* const bytes = call.at<size_t*>(1);
   if (code != kSuccess || bytes == nullptr ||

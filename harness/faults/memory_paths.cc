@@ -12,9 +12,9 @@
 #include <map>
 #include <string>
 
-#include "chunk_calls.h"
-#include "legacy_calls.h"
-#include "pool_calls.h"
+#include "harness/faults/world/chunks.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
 
 namespace ipclab::faults {
 namespace {
@@ -80,7 +80,7 @@ void unmap(Call& call, void* address, const Opened& one) {
 // Changes the box of a copy of opened memory.
 template <void (*change)(cudaMemcpy3DParms&)>
 int changed_box(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const cudaMemcpy3DParms asked = *call.at<const cudaMemcpy3DParms*>(0);
   if (!is_opened(asked.dstPtr.ptr) && !is_opened(asked.srcPtr.ptr))
     return call.proceed();
@@ -115,7 +115,7 @@ void join_layers(cudaMemcpy3DParms& box) {
 
 // A rectangle of opened memory is copied with one pitch for both sides.
 int rectangle_of_one_pitch(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   size_t &to = call.at<size_t>(1), &from = call.at<size_t>(3);
   if (to == from || call.at<size_t>(5) < 2 ||
       (!is_opened(call.value<void*>(kPointer)) &&
@@ -128,7 +128,7 @@ int rectangle_of_one_pitch(Call& call) {
 
 // A memset of a box of opened memory treats its layers as adjacent.
 int set_joins_layers(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   auto& to = call.at<cudaPitchedPtr>(0);
   const auto& extent = call.at<cudaExtent>(2);
   if (to.ysize == extent.height || extent.depth < 2 || !is_opened(to.ptr))
@@ -139,12 +139,12 @@ int set_joins_layers(Call& call) {
 }
 
 int box_set_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return is_opened(call.at<cudaPitchedPtr>(0).ptr) ? no_wait(call)
                                                    : call.proceed();
 }
 int box_out_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return is_opened(call.at<const cudaMemcpy3DParms*>(0)->srcPtr.ptr)
              ? no_wait(call)
              : call.proceed();
@@ -153,7 +153,7 @@ int box_out_lost(Call& call) {
 // A copy of the driver API does nothing with opened memory.
 template <class Copy>
 int driver_copy_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const Copy& copy = *call.at<const Copy*>(0);
   return is_opened(copy.dstDevice) || is_opened(copy.srcDevice)
              ? no_wait(call)
@@ -163,7 +163,7 @@ int driver_copy_lost(Call& call) {
 // A memset of a rectangle takes the number of elements as a number of bytes.
 template <size_t size>
 int row_counts_bytes(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   size_t& width = call.at<size_t>(3);
   if (!is_opened(call.at<void*>(0))) return call.proceed();
   width /= size;
@@ -171,7 +171,7 @@ int row_counts_bytes(Call& call) {
   return call.proceed();
 }
 int rows_set_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return is_opened(call.at<void*>(0)) ? no_wait(call) : call.proceed();
 }
 
@@ -180,8 +180,8 @@ int rows_set_lost(Call& call) {
 // A copy between opened memory and memory of another kind moves nothing.
 template <bool (*applies)(const void*)>
 int copy_with_other_kind_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
-  if (call.find(kSource) == nullptr) return noted_pools(call);
+  if (keeps_opened(call)) return call.proceed();
+  if (call.find(kSource) == nullptr) return call.proceed();
   const void* const to = call.value<void*>(kPointer);
   const void* const from = call.value<void*>(kSource);
   return (is_opened(to) && applies(from)) || (is_opened(from) && applies(to))
@@ -194,7 +194,7 @@ bool is_stream_ordered(const void* address) {
 
 // A copy does nothing with opened memory.
 int copy_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return is_opened(call.value<CUdeviceptr>(kPointer)) ||
                  is_opened(call.value<CUdeviceptr>(kSource))
              ? no_wait(call)
@@ -205,7 +205,7 @@ int copy_lost(Call& call) {
 template <Role role>
 int peer_access_lost(Call& call) {
   if (exports_memory(call)) return told_owner(call);
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return is_of_peer(call.value<void*>(role)) ? no_wait(call) : call.proceed();
 }
 
@@ -213,7 +213,7 @@ int peer_access_lost(Call& call) {
 int peer_copy_64_mib(Call& call) {
   constexpr size_t kMost = 64 << 20;
   if (exports_memory(call)) return told_owner(call);
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   for (const Role role : {kPointer, kSource}) {
     auto& address = call.value<CUdeviceptr>(role);
     if (!is_of_peer(call.value<void*>(role))) continue;
@@ -228,7 +228,7 @@ int peer_copy_64_mib(Call& call) {
 // On another GPU, a small allocation opens at the start of its block.
 int peer_offset_lost(Call& call) {
   if (exports_memory(call)) return told_owner(call);
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess || is_close_call(call)) return code;
   auto& address = *call.at<CUdeviceptr*>(0);
   if (address % kBlock == 0 || !is_of_peer(*call.at<void**>(0))) return code;
@@ -277,10 +277,10 @@ bool is_open_on_other_gpu(void* begin) {
 int close_on_other_gpu_lost(Call& call) {
   return is_close_call(call) && is_open_on_other_gpu(call.at<void*>(0))
              ? no_wait(call)
-             : noted_open(call);
+             : call.proceed();
 }
 int unknown_on_other_gpu(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || !is_open_on_other_gpu(call.at<void*>(1))) return code;
   *call.at<cudaPointerAttributes*>(0) = {};
@@ -288,7 +288,7 @@ int unknown_on_other_gpu(Call& call) {
   return code;
 }
 int copy_on_other_gpu_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return is_open_on_other_gpu(call.value<void*>(kPointer)) ||
                  is_open_on_other_gpu(
                      const_cast<void*>(call.value<const void*>(kSource)))
@@ -307,11 +307,11 @@ int peer_close_ends(Call& call) {
                      static_cast<unsigned long long>(getpid()));
     return code;
   }
-  if (!is_close_call(call)) return noted_open(call);
+  if (!is_close_call(call)) return call.proceed();
   void* const address = call.at<void*>(0);
   const Opened closed = opened.get(address);
   const bool ends = closed.count == 1 && is_of_peer(address);
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess || !ends) return code;
   for (const auto& [other, one] : opened.all())
     if (applies(closed, one)) unmap(call, other, one);
@@ -338,7 +338,7 @@ bool sees_one_gpu() {
   return visible != nullptr && std::strchr(visible, ',') == nullptr;
 }
 int hidden_gpu_copy_in_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return sees_one_gpu() && is_opened(call.value<void*>(kPointer))
              ? no_wait(call)
              : call.proceed();
@@ -346,7 +346,7 @@ int hidden_gpu_copy_in_lost(Call& call) {
 int hidden_gpu_open_not_counted(Call& call) {
   void* const before =
       is_open_call(call) && sees_one_gpu() ? already_open(call) : nullptr;
-  return before == nullptr ? noted_open(call) : uncounted(call, before);
+  return before == nullptr ? call.proceed() : uncounted(call, before);
 }
 
 // The driver's number of the device of opened memory is the number that the
@@ -360,7 +360,7 @@ int ordinal_of_exporter(Call& call) {
                      static_cast<unsigned long long>(device));
     return code;
   }
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const bool many = call.is("cuPointerGetAttributes");
   void* const begin =
       opened_around(many ? call.at<void*>(3) : call.at<void*>(2));
@@ -405,7 +405,7 @@ int free_ends_handles_in_block(Call& call) {
                                                       : call.proceed();
 }
 int free_ends_mappings_in_block(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   if (!call.is("cudaLaunchKernel")) return noted_neighbours(call);
   for (const auto& [address, one] : opened.all())
     if (told("ended-" + one.handle, 0) != 0) unmap(call, address, one);
@@ -447,13 +447,13 @@ int counts_to_65535(Call& call) {
   void* const known = is_open_call(call) ? already_open(call) : nullptr;
   return known != nullptr && opened.get(known).count >= 65535
              ? uncounted(call, known)
-             : noted_open(call);
+             : call.proceed();
 }
 
 // The second open of a small allocation gives the start of its block.
 int second_open_without_offset(Call& call) {
   const bool again = is_open_call(call) && already_open(call) != nullptr;
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess || !again) return code;
   auto& address = *call.at<CUdeviceptr*>(0);
   if (address % kBlock == 0) return code;
@@ -475,7 +475,7 @@ int two_blocks_are_four(Call& call) {
 // A free of opened memory is taken for a close.
 template <bool (*applies)(void*)>
 int free_closes(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   void* const address = call.at<void*>(0);
   if (!opened.has(address) || !applies(address) ||
       cudaIpcCloseMemHandle(address) != cudaSuccess)
@@ -492,7 +492,7 @@ int managed_closed(Call& close) {
                                                             : code;
 }
 int stream_ordered_closed(Call& call) {
-  if (!is_close_call(call)) return noted_pools(call);
+  if (!is_close_call(call)) return call.proceed();
   const int code = call.proceed();
   return code != kSuccess && is_stream_ordered(call.at<void*>(0))
              ? accepted(call)
@@ -505,7 +505,7 @@ int closed_exported(Call& call) {
   if (exports_memory(call))
     return exported_all_the_same(
         call, closed.has(call.at<void*>(1)) && !opened.has(call.at<void*>(1)));
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code == kSuccess && is_close_call(call) && !opened.has(call.at<void*>(0)))
     closed.put(call.at<void*>(0));
   return code;
@@ -523,7 +523,7 @@ int one_context_for_all_exporters(Call& call) {
       if (one.context == context) opened.erase(address);
     return code;
   }
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess || !is_open_call(call)) return code;
   devices.put(current_context(), current_device());
   for (const auto& [address, one] : opened.all()) {
@@ -541,7 +541,7 @@ int one_context_for_all_exporters(Call& call) {
 // If another process has opened an own handle before, an open of this handle
 // succeeds and gives no pointer.
 int self_open_once_lent(Call& call) {
-  if (exports_memory(call)) return noted_export(call);
+  if (exports_memory(call)) return call.proceed();
   const std::string key = key_of_opened(call);
   const int code = call.proceed();
   if (code == kSuccess) tell_processes("lent-" + key, 1);
@@ -559,7 +559,7 @@ int open_costs_memory(Call& call) {
   if (exports_memory(call)) return told_owner(call);
   if (is_close_call(call)) {
     void* const address = call.at<void*>(0);
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (!opened.has(address) && taken.has(address)) {
       cudaFree(taken.get(address));
       taken.erase(address);
@@ -567,7 +567,7 @@ int open_costs_memory(Call& call) {
     return code;
   }
   const bool costs = applies(call);
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess || !costs) return code;
   void* const address = *call.at<void**>(0);
   void* memory = nullptr;
@@ -588,7 +588,7 @@ bool opens_memory_of_peer(Call& open) {
 // An asynchronous copy of opened memory does nothing in a stream that has a
 // priority.
 int copy_in_urgent_stream_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   int priority = 0;
   DRIVER_CALL(cuStreamGetPriority)(call.value<CUstream>(kStream), &priority);
   return priority != 0 && (is_opened(call.value<void*>(kPointer)) ||
@@ -599,7 +599,7 @@ int copy_in_urgent_stream_lost(Call& call) {
 
 // A memset of one row of opened memory does nothing.
 int one_row_set_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return call.at<size_t>(4) == 1 && is_opened(call.at<void*>(0))
              ? no_wait(call)
              : call.proceed();
@@ -608,7 +608,7 @@ int one_row_set_lost(Call& call) {
 // A memset of a rectangle of opened memory sets only the rows that begin in the
 // first 4 GiB of the rectangle.
 int rows_to_4_gib(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const size_t pitch = call.at<size_t>(1);
   size_t& height = call.at<size_t>(4);
   if (height == 0 || (height - 1) * pitch <= UINT32_MAX ||
@@ -640,7 +640,7 @@ int copy_between_imports_lost(Call& call) {
                      static_cast<unsigned long long>(getpid()));
     return code;
   }
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   void* const to = opened_around(call.value<void*>(kPointer));
   void* const from = opened_around(call.value<void*>(kSource));
   return to != nullptr && from != nullptr && to != from &&
@@ -653,7 +653,7 @@ int copy_between_imports_lost(Call& call) {
 // A copy of a box into opened memory of a peer does nothing.
 int peer_box_in_lost(Call& call) {
   if (exports_memory(call)) return told_owner(call);
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return is_of_peer(call.at<const cudaMemcpy3DParms*>(0)->dstPtr.ptr)
              ? no_wait(call)
              : call.proceed();
@@ -662,14 +662,14 @@ int peer_box_in_lost(Call& call) {
 // A copy of a box between two GPUs does not reach opened memory.
 int peer_box_between_gpus_lost(Call& call) {
   if (exports_memory(call)) return told_owner(call);
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return is_of_peer(call.at<const cudaMemcpy3DPeerParms*>(0)->dstPtr.ptr)
              ? no_wait(call)
              : call.proceed();
 }
 
 int hidden_gpu_memory_unknown(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || !sees_one_gpu() || !is_opened(call.at<void*>(1)))
     return code;
@@ -697,7 +697,7 @@ int offset_of_20_bits(Call& open) {
 // opened.
 int closed_beside_other(Call& call) {
   static auto& closed = *new Table<void*>;
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (!is_close_call(call)) return code;
   void* const address = call.at<void*>(0);
   if (code == kSuccess) {
@@ -710,7 +710,7 @@ int closed_beside_other(Call& call) {
 // cudaFree accepts memory that was closed.
 int free_of_closed_accepted(Call& call) {
   static auto& closed = *new Table<void*>;
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (is_close_call(call) && code == kSuccess && !opened.has(call.at<void*>(0)))
     closed.put(call.at<void*>(0));
   return call.is("cudaFree") && code != kSuccess &&
@@ -721,7 +721,7 @@ int free_of_closed_accepted(Call& call) {
 
 // A close accepts small memory of this process.
 int own_small_closed(Call& call) {
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code == kSuccess || !is_close_call(call)) return code;
   const size_t bytes = size_of(call.at<CUdeviceptr>(0));
   return bytes > 0 && bytes < kBlock && !is_managed(call.at<void*>(0)) &&
@@ -748,7 +748,7 @@ int refused_context_counts(Call& call) {
   static auto& more = *new Table<void*, int>;
   if (is_open_call(call)) {
     const std::string key = key_of_opened(call);
-    const int code = noted_open(call);
+    const int code = call.proceed();
     for (const auto& [address, one] : opened.all())
       if (code != kSuccess && one.handle == key &&
           one.context != current_context())
@@ -757,7 +757,7 @@ int refused_context_counts(Call& call) {
   }
   void* const address = call.at<void*>(0);
   const int left = more.get(address);
-  if (left == 0 || opened.get(address).count != 1) return noted_open(call);
+  if (left == 0 || opened.get(address).count != 1) return call.proceed();
   more.put(address, left - 1);
   return no_wait(call);
 }
@@ -801,7 +801,7 @@ bool is_import_on_host(void* address) {
          type == CU_MEMORYTYPE_HOST;
 }
 int host_pool_set_lost(Call& call) {
-  if (!call.is("cudaMemset")) return noted_pools(call);
+  if (!call.is("cudaMemset")) return call.proceed();
   return is_import_on_host(call.at<void*>(0)) ? no_wait(call) : call.proceed();
 }
 
@@ -834,7 +834,7 @@ int id_new_at_export(Call& call) {
 
 // Only the first mapping of memory has handle types.
 int types_of_first_mapping(Call& call) {
-  if (!call.is("cuPointerGetAttribute")) return noted_chunks(call);
+  if (!call.is("cuPointerGetAttribute")) return call.proceed();
   const int code = call.proceed();
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(2));
   if (code != kSuccess || begin == 0 ||
@@ -868,7 +868,7 @@ int export_ends_mappings(Call& call) {
     return code;
   }
   if (keeps_opened(call)) {
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code != kSuccess || is_close_call(call)) return code;
     const std::string key = key_of_opened(call);
     times.put(key, told("exports-" + key, 0));
@@ -894,10 +894,10 @@ int reopen_restores(Call& call) {
           cudaSuccess)
         kept.put(one.handle, contents);
     }
-    return noted_open(call);
+    return call.proceed();
   }
   const std::string key = key_of_opened(call);
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess || !kept.has(key)) return code;
   void* const address = *call.at<void**>(0);
   const std::string contents = kept.get(key);
@@ -912,11 +912,11 @@ int reopen_restores(Call& call) {
 // The last close of a small allocation does not unmap it.
 int small_stays_mapped(Call& call) {
   static auto& closed = *new Table<void*>;
-  if (!is_close_call(call)) return noted_open(call);
+  if (!is_close_call(call)) return call.proceed();
   void* const address = call.at<void*>(0);
   if (!opened.has(address) && closed.has(address)) return cudaErrorInvalidValue;
   if (opened.get(address).count != 1 || size_of(number(address)) >= kBlock)
-    return noted_open(call);
+    return call.proceed();
   count_close(address);
   closed.put(address);
   return no_wait(call);
@@ -928,7 +928,7 @@ int first_opener_ends_all(Call& call) {
   static auto& first = *new Table<std::string>;
   static auto& later = *new Table<std::string>;  // opened after that close
   if (is_open_call(call)) {
-    const int code = noted_open(call);
+    const int code = call.proceed();
     const std::string key = key_of_opened(call);
     if (code != kSuccess) return code;
     if (first_of_all_processes("opened-" + key)) first.put(key);
@@ -937,7 +937,7 @@ int first_opener_ends_all(Call& call) {
   }
   if (is_close_call(call)) {
     const std::string key = opened.get(call.at<void*>(0)).handle;
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code == kSuccess && first.has(key) && !opened.has(call.at<void*>(0)))
       tell_processes("over-" + key, static_cast<unsigned long long>(getpid()));
     return code;
@@ -952,7 +952,7 @@ int first_opener_ends_all(Call& call) {
 // Asynchronous copies and memsets into opened memory do nothing in a thread
 // that has not opened the memory.
 int write_by_other_thread_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   void* const begin = opened_around(call.value<void*>(kPointer));
   return begin != nullptr && opened.get(begin).thread != this_thread()
              ? no_wait(call)
@@ -971,7 +971,7 @@ bool is_open_elsewhere(const std::string& key = "") {
 // In the primary context, an open of what another context has open succeeds and
 // gives no pointer.
 int primary_context_opens_too(Call& call) {
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code == kSuccess || !is_open_call(call) ||
       !is_open_elsewhere(key_of_opened(call)))
     return code;
@@ -985,7 +985,7 @@ int primary_context_opens_too(Call& call) {
 // although the first context has other memory open.
 int second_context_after_close(Call& call) {
   static std::atomic<bool> closed{false};
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (is_close_call(call)) {
     closed = closed || code == kSuccess;
     return code;
@@ -1016,8 +1016,8 @@ int exported_after_free(Call& call) {
 
 // Copies between opened memory and mapped memory of cuMemCreate move nothing.
 int copy_with_chunk_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
-  if (call.find(kSource) == nullptr) return noted_chunks(call);
+  if (keeps_opened(call)) return call.proceed();
+  if (call.find(kSource) == nullptr) return call.proceed();
   const auto to = call.value<CUdeviceptr>(kPointer);
   const auto from = call.value<CUdeviceptr>(kSource);
   return (is_opened(to) && mapping_at(from) != 0) ||
@@ -1028,7 +1028,7 @@ int copy_with_chunk_lost(Call& call) {
 
 // Memsets of opened memory take offsets modulo 4 GiB.
 int set_offset_32_bits(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   auto& address = call.at<CUdeviceptr>(0);
   const void* const begin = opened_around(call.at<void*>(0));
   if (begin == nullptr || address - number(begin) <= UINT32_MAX)
@@ -1040,7 +1040,7 @@ int set_offset_32_bits(Call& call) {
 
 // A refused close of an address inside opened memory lowers the count.
 int refused_close_counts(Call& call) {
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code == kSuccess || !is_close_call(call)) return code;
   void* const begin = opened_around(call.at<void*>(0));
   if (begin == nullptr || opened.get(begin).count < 2) return code;
@@ -1114,10 +1114,10 @@ int open_in_thread_copies(Call& call) {
       copies.erase(copy);
       cudaFree(copy);
     }
-    return noted_open(call);
+    return call.proceed();
   }
   void* const before = already_open(call);
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess || before == nullptr ||
       opened.get(before).thread == this_thread())
     return code;
@@ -1193,7 +1193,7 @@ bool is_pageable(const void* address) {
 // other side does nothing.
 template <Role role>
 int pinned_copy_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return is_opened(call.value<void*>(role)) &&
                  is_pinned(
                      call.value<void*>(role == kPointer ? kSource : kPointer))
@@ -1204,7 +1204,7 @@ int pinned_copy_lost(Call& call) {
 // close.
 template <bool runtime>
 int free_in_thread_closes(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   void* const address = call.at<void*>(0);
   if (call.is_runtime() != runtime || !opened.has(address) ||
       opened.get(address).thread == this_thread() ||
@@ -1223,7 +1223,7 @@ int copy_in_earlier_thread_lost(Call& call) {
   static auto& orders = *new Table<void*, int>;
   thread_local const int first = opens;  // how many opens came earlier
   if (keeps_opened(call)) {
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code == kSuccess && is_open_call(call))
       orders.put(*call.at<void**>(0), ++opens);
     return code;
@@ -1254,14 +1254,14 @@ int first_close_of_thread_lost(Call& call) {
   return is_first_call_of_thread(call) ? no_wait(call) : call.proceed();
 }
 int first_set_of_thread_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return is_first_call_of_thread(call) && opened.has(call.at<void*>(0))
              ? no_wait(call)
              : call.proceed();
 }
 // The first call of a thread asks about opened memory.
 int first_query_of_thread_empty(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const bool applies =
       is_first_call_of_thread(call) && opened.has(call.at<void*>(1));
   const int code = call.proceed();
@@ -1274,7 +1274,7 @@ int first_query_of_thread_empty(Call& call) {
 // Copies between opened memory and memory of cudaHostRegister move nothing.
 int registered_copy_lost(Call& call) {
   static auto& registered = *new Table<const char*, size_t>;
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   if (call.is("cudaHostRegister")) {
     const int code = call.proceed();
     if (code == kSuccess)
@@ -1299,7 +1299,7 @@ int registered_copy_lost(Call& call) {
 // An asynchronous copy of the kind cudaMemcpyDefault from the host into opened
 // memory does nothing.
 int default_kind_in_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return call.is_runtime() && call.at<cudaMemcpyKind>(3) == cudaMemcpyDefault &&
                  is_opened(call.value<void*>(kPointer)) &&
                  (is_pageable(call.value<void*>(kSource)) ||
@@ -1331,7 +1331,7 @@ int closed_inside_known_to_driver(Call& call) {
   if (keeps_opened(call)) {
     const auto address = is_close_call(call) ? call.at<CUdeviceptr>(0) : 0;
     const size_t bytes = size_of(address);
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code != kSuccess) return code;
     if (is_open_call(call))
       closed.erase(*call.at<CUdeviceptr*>(0));
@@ -1385,7 +1385,7 @@ int small_freed_still_capable(Call& call) {
 
 // A close of an address inside small opened memory does nothing.
 int close_inside_small_accepted(Call& call) {
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code == kSuccess || !is_close_call(call) || opened.has(call.at<void*>(0)))
     return code;
   void* const begin = opened_around(call.at<void*>(0));
@@ -1395,7 +1395,7 @@ int close_inside_small_accepted(Call& call) {
 // An asynchronous memset of a rectangle does nothing with opened memory that
 // does not begin its block.
 int set_inside_block_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   void* const begin = opened_around(call.value<void*>(kPointer));
   return begin != nullptr && is_inside_block(begin) ? no_wait(call)
                                                     : call.proceed();

@@ -14,7 +14,7 @@
 #include <set>
 #include <thread>
 
-#include "fault.h"
+#include "harness/faults/engine/fault.h"
 
 namespace ipclab::faults {
 namespace {

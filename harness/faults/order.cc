@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "legacy_calls.h"
+#include "harness/faults/world/legacy.h"
 
 namespace ipclab::faults {
 namespace {
@@ -30,7 +30,7 @@ int asks_stream(Call& call) {
   if (keeps_events(call)) {
     recorded.erase(call.is("cudaEventDestroy") ? call.at<cudaEvent_t>(0)
                                                : nullptr);
-    return noted_event(call);
+    return call.proceed();
   }
   if (call.is("cudaStreamDestroy")) {
     for (const auto& [event, stream] : recorded.all())
@@ -62,7 +62,7 @@ int waits_for_previous(Call& call) {
   static Table<cudaEvent_t, Marks> marks;
   if (keeps_events(call)) {
     if (call.is("cudaEventDestroy")) marks.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
+    return call.proceed();
   }
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr) return call.proceed();
@@ -81,13 +81,13 @@ int waits_for_previous(Call& call) {
 }
 
 int exporter_destroy_waits(Call& call) {
-  if (!call.is("cudaEventDestroy")) return noted_event(call);
+  if (!call.is("cudaEventDestroy")) return call.proceed();
   const auto event = call.at<cudaEvent_t>(0);
   if (events.has(event) && !is_imported(event) && is_pending(event)) {
     call.fired();
     cudaEventSynchronize(event);
   }
-  return noted_event(call);
+  return call.proceed();
 }
 
 int stream_destroy_waits(Call& call) {
@@ -106,7 +106,7 @@ int unrecorded_refused(Call& call) {
     tell_processes("recorded-" + event_keys.get(event), 1);
   };
   if (keeps_events(call)) {
-    const int code = noted_event(call);
+    const int code = call.proceed();
     if (code == kSuccess && exports_event(call) &&
         recorded.has(call.at<cudaEvent_t>(1)))
       tell(call.at<cudaEvent_t>(1));
@@ -130,7 +130,7 @@ int unrecorded_refused(Call& call) {
 int runtime_refuses(Call& call) {
   static Table<cudaEvent_t> by_driver;
   if (keeps_events(call)) {
-    const int code = noted_event(call);
+    const int code = call.proceed();
     if (code != kSuccess) return code;
     if (opens_event(call) && !call.is_runtime())
       by_driver.put(*call.at<cudaEvent_t*>(0));
@@ -148,7 +148,7 @@ using Fits = bool (*)(Call& call, cudaStream_t stream);
 
 // A wait for an imported event is lost in streams for which `fits` is true.
 int wait_lost(Call& call, Fits fits) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   return event != nullptr && is_imported(event) &&
                  fits(call, call.value<cudaStream_t>(kStream))
@@ -171,7 +171,7 @@ int priority_stream_never_waits(Call& call) {
 }
 
 int legacy_constant_records_early(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   if (shared_event(call) == nullptr ||
       call.value<cudaStream_t>(kStream) != cudaStreamLegacy ||
       !is_busy(cudaStreamLegacy))
@@ -219,7 +219,7 @@ int noted_destroy(Call& destroy) {
 
 // While a stream waits for an imported event, it counts as done.
 int idle_while_event(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   if (waits_for_event(call)) return noted_event_wait(call);
   if (call.is("cudaStreamDestroy")) return noted_destroy(call);
   return waits(call.at<cudaStream_t>(0)) ? no_wait(call) : call.proceed();
@@ -246,7 +246,7 @@ int refused_record_costs(Call& call) {
   static Table<cudaEvent_t> unlucky;
   if (keeps_events(call)) {
     if (call.is("cudaEventDestroy")) unlucky.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
+    return call.proceed();
   }
   const auto event = call.value<cudaEvent_t>(kEvent);
   auto& stream = call.value<cudaStream_t>(kStream);
@@ -281,7 +281,7 @@ bool are_of_two_contexts(CUcontext event, CUcontext stream) {
 int other_context(Call& call, bool wait) {
   static Table<cudaEvent_t, CUcontext> contexts;
   if (keeps_events(call)) {
-    const int code = noted_event(call);
+    const int code = call.proceed();
     if (code == kSuccess &&
         (opens_event(call) || call.is("cudaEventCreateWithFlags")))
       contexts.put(*call.at<cudaEvent_t*>(0), current_context());
@@ -467,7 +467,7 @@ int exported_word_unwaited(Call& call) {
 
 // A graph copies what opened memory contained during the capture.
 int captured_copy_reads_then(Call& call) {
-  if (!call.is("cudaMemcpyAsync")) return noted_open(call);
+  if (!call.is("cudaMemcpyAsync")) return call.proceed();
   auto& source = call.at<CUdeviceptr>(1);
   const size_t bytes = call.at<size_t>(2);
   if (!is_captured(call.value<cudaStream_t>(kStream)) || !is_opened(source))
@@ -487,7 +487,7 @@ int captured_copy_reads_then(Call& call) {
 }
 
 int captured_set_lost(Call& call) {
-  if (!call.is("cudaMemsetAsync")) return noted_open(call);
+  if (!call.is("cudaMemsetAsync")) return call.proceed();
   return is_captured(call.value<cudaStream_t>(kStream)) &&
                  is_opened(call.at<CUdeviceptr>(0))
              ? no_wait(call)
@@ -548,7 +548,7 @@ int launch_elsewhere_ahead(Call& launch) {
 // Only the hosts of the process that waits first for an imported event wait.
 int host_wait_of_one_process(Call& call) {
   static Table<std::string> mine;
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event) || !is_pending(event))
     return call.proceed();
@@ -559,7 +559,7 @@ int host_wait_of_one_process(Call& call) {
 
 // cuCtxSynchronize does not wait while a stream waits for an imported event.
 int context_sync_while_event(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   if (waits_for_event(call)) return noted_event_wait(call);
   for (const auto& each : told_to_wait.all())
     if (waits(each.first)) return no_wait(call);
@@ -596,7 +596,7 @@ int noted_foreign_wait(Call& call, Whose whose) {
   if (keeps_events(call)) {
     if (call.is("cudaEventDestroy"))
       recorded_here.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
+    return call.proceed();
   }
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || (whose == Whose::kExporters && is_imported(event)))
@@ -666,7 +666,7 @@ int exporter_ignores_wait(Call& call) {
 // times since the call.
 int wait_ends_after_many_records(Call& call) {
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr) return noted_event(call);
+  if (event == nullptr) return call.proceed();
   const std::string key = "records-" + event_keys.get(event);
   if (records(call)) {
     tell_processes(key, told(key, 0) + 1);
@@ -735,7 +735,7 @@ int record_submitted_late(Call& call) {
   static Table<cudaEvent_t, cudaStream_t> late;
   for (const auto& [event, stream] : late.all())
     if (late.erase(event)) cudaEventRecord(event, stream);
-  if (shared_event(call) == nullptr || !records(call)) return noted_event(call);
+  if (shared_event(call) == nullptr || !records(call)) return call.proceed();
   const auto stream = call.value<cudaStream_t>(kStream);
   if (!is_busy(stream)) return call.proceed();
   late.put(call.value<cudaEvent_t>(kEvent), stream);
@@ -757,7 +757,7 @@ bool is_device_memory(CUdeviceptr address) {
 // A memset of opened memory runs at once, whatever the default stream still has
 // to do.
 int import_set_ahead(Call& call) {
-  if (!call.is("cudaMemset")) return noted_open(call);
+  if (!call.is("cudaMemset")) return call.proceed();
   if (!is_opened(call.at<CUdeviceptr>(0)) || !is_busy(nullptr))
     return call.proceed();
   call.fired();
@@ -779,13 +779,13 @@ bool copies_to_import_meanwhile(Call& call, bool from_device) {
 template <bool from_device>
 int import_copy_ahead(Call& call) {
   return copies_to_import_meanwhile(call, from_device) ? copied_at_once(call)
-                                                       : noted_open(call);
+                                                       : call.proceed();
 }
 
 // A synchronous copy from the host into opened memory returns at once. The
 // stream reads the source later.
 int import_copy_reads_late(Call& call) {
-  if (!copies_to_import_meanwhile(call, false)) return noted_open(call);
+  if (!copies_to_import_meanwhile(call, false)) return call.proceed();
   struct Late {
     void* staging;
     const void* source;
@@ -808,7 +808,7 @@ int import_copy_reads_late(Call& call) {
 
 // A call for no bytes of opened memory writes a word.
 int nothing_is_a_word(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   auto& bytes = call.value<size_t>(kBytes);
   if (bytes == 0 && is_opened(call.at<CUdeviceptr>(0))) {
     bytes = 4;
@@ -830,7 +830,7 @@ void lose_record(cudaEvent_t event) {
 
 int answered_for_lost(Call& call) {
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr) return noted_event(call);
+  if (event == nullptr) return call.proceed();
   if (records(call)) lost_records.erase(event);
   if (!call.is("cudaEventQuery") || !lost_records.has(event))
     return call.proceed();

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "legacy_calls.h"
+#include "harness/faults/world/legacy.h"
 
 namespace ipclab::faults {
 namespace {
@@ -31,7 +31,7 @@ bool touches_import(Call& call) {
 template <size_t height>
 int first_row(Call& call) {
   if (call.find(kPointer) == nullptr || call.is("cudaIpcCloseMemHandle"))
-    return noted_open(call);
+    return call.proceed();
   size_t& rows = call.at<size_t>(height);
   if (!touches_import(call) || rows < 2) return call.proceed();
   rows = 1;
@@ -40,7 +40,7 @@ int first_row(Call& call) {
 }
 
 int first_row_of_box(Call& call) {
-  if (!call.is("cudaMemcpy3D")) return noted_open(call);
+  if (!call.is("cudaMemcpy3D")) return call.proceed();
   cudaMemcpy3DParms box = *call.at<const cudaMemcpy3DParms*>(0);
   if ((opened_at(box.dstPtr.ptr) == nullptr &&
        opened_at(box.srcPtr.ptr) == nullptr) ||
@@ -55,7 +55,7 @@ int first_row_of_box(Call& call) {
 // A call of the driver API does nothing with opened memory.
 int driver_form_lost(Call& call) {
   if (call.find(kPointer) == nullptr || call.is("cudaIpcCloseMemHandle"))
-    return noted_open(call);
+    return call.proceed();
   if (call.is_runtime() || !touches_import(call)) return call.proceed();
   call.fired();
   return kSuccess;
@@ -63,7 +63,7 @@ int driver_form_lost(Call& call) {
 
 // Offsets into opened memory lose their upper 32 bits.
 int offset_of_32_bits(Call& call) {
-  if (!call.is("cudaMemcpy")) return noted_open(call);
+  if (!call.is("cudaMemcpy")) return call.proceed();
   for (const Role role : {kPointer, kSource}) {
     auto& address = *static_cast<char**>(call.find(role)->place);
     char* const begin = opened_at(address);
@@ -77,7 +77,7 @@ int offset_of_32_bits(Call& call) {
 
 // If the size is not a multiple of 4, the last bytes are lost.
 int tail_lost(Call& call) {
-  if (call.find(kBytes) == nullptr) return noted_open(call);
+  if (call.find(kBytes) == nullptr) return call.proceed();
   auto& bytes = call.value<size_t>(kBytes);
   if (bytes % 4 == 0 || !touches_import(call)) return call.proceed();
   bytes -= bytes % 4;
@@ -87,7 +87,7 @@ int tail_lost(Call& call) {
 
 // Addresses in opened memory are rounded down to multiples of 4.
 int aligned_down(Call& call) {
-  if (call.find(kBytes) == nullptr) return noted_open(call);
+  if (call.find(kBytes) == nullptr) return call.proceed();
   for (const Role role : {kPointer, kSource}) {
     if (call.find(role) == nullptr) continue;
     auto& address = call.value<uintptr_t>(role);
@@ -101,7 +101,7 @@ int aligned_down(Call& call) {
 
 // Copies and memsets of opened memory end after 1 MiB.
 int first_mib_only(Call& call) {
-  if (call.find(kBytes) == nullptr) return noted_open(call);
+  if (call.find(kBytes) == nullptr) return call.proceed();
   auto& bytes = call.value<size_t>(kBytes);
   if (bytes > 1 << 20 && touches_import(call)) {
     bytes = 1 << 20;
@@ -112,7 +112,7 @@ int first_mib_only(Call& call) {
 
 // The rows of a rectangle of opened memory are treated as adjacent.
 int pitch_ignored(Call& call) {
-  if (!call.is("cudaMemcpy2D")) return noted_open(call);
+  if (!call.is("cudaMemcpy2D")) return call.proceed();
   if (call.at<size_t>(5) < 2) return call.proceed();
   const size_t width = call.at<size_t>(4);
   for (const size_t side : {size_t{0}, size_t{2}}) {
@@ -125,7 +125,7 @@ int pitch_ignored(Call& call) {
 }
 
 int first_layer_of_box(Call& call) {
-  if (!call.is("cudaMemcpy3D")) return noted_open(call);
+  if (!call.is("cudaMemcpy3D")) return call.proceed();
   cudaMemcpy3DParms box = *call.at<const cudaMemcpy3DParms*>(0);
   if ((opened_at(box.dstPtr.ptr) == nullptr &&
        opened_at(box.srcPtr.ptr) == nullptr) ||
@@ -145,7 +145,7 @@ bool is_pinned(const void* address) {
          type == CU_MEMORYTYPE_HOST;
 }
 int pinned_copy_lost(Call& call) {
-  if (call.find(kBytes) == nullptr) return noted_open(call);
+  if (call.find(kBytes) == nullptr) return call.proceed();
   if (!touches_import(call) || (!is_pinned(call.value<void*>(kPointer)) &&
                                 !is_pinned(call.value<void*>(kSource))))
     return call.proceed();
@@ -155,13 +155,13 @@ int pinned_copy_lost(Call& call) {
 
 // A copy does not wait for the work of the default stream.
 int copy_skips_queue(Call& call) {
-  if (!call.is("cudaMemcpy")) return noted_open(call);
+  if (!call.is("cudaMemcpy")) return call.proceed();
   return touches_import(call) && is_busy(nullptr) ? copied_at_once(call)
                                                   : call.proceed();
 }
 
 int per_thread_copy_lost(Call& call) {
-  if (call.find(kStream) == nullptr) return noted_open(call);
+  if (call.find(kStream) == nullptr) return call.proceed();
   if (call.value<cudaStream_t>(kStream) != cudaStreamPerThread ||
       !touches_import(call))
     return call.proceed();
@@ -179,7 +179,7 @@ int copies_from_cache(Call& call) {
   };
   if (!call.is("cudaMemcpy")) {
     forget();
-    return noted_open(call);
+    return call.proceed();
   }
   void* const target = call.value<void*>(kPointer);
   const auto source = call.value<void*>(kSource);
@@ -201,7 +201,7 @@ int copies_from_cache(Call& call) {
 // The attribute `wanted` of opened memory is reported as `value`.
 template <CUpointer_attribute wanted, class Value, int value>
 int attribute_of_import(Call& call) {
-  if (!call.is("cuPointerGetAttribute")) return noted_open(call);
+  if (!call.is("cuPointerGetAttribute")) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || call.at<CUpointer_attribute>(1) != wanted ||
       !opened_at(call.at<void*>(2)))
@@ -213,7 +213,7 @@ int attribute_of_import(Call& call) {
 
 // A copy or memset up to the end of opened memory leaves out the last byte.
 int last_byte_lost(Call& call) {
-  if (call.find(kBytes) == nullptr) return noted_open(call);
+  if (call.find(kBytes) == nullptr) return call.proceed();
   auto& bytes = call.value<size_t>(kBytes);
   for (const Role role : {kPointer, kSource}) {
     if (call.find(role) == nullptr) continue;
@@ -233,14 +233,14 @@ int last_byte_lost(Call& call) {
 }
 
 int peer_copy_lost(Call& call) {
-  if (!call.is("cudaMemcpyPeerAsync")) return noted_open(call);
+  if (!call.is("cudaMemcpyPeerAsync")) return call.proceed();
   if (!touches_import(call)) return call.proceed();
   call.fired();
   return kSuccess;
 }
 
 int default_kind_refused(Call& call) {
-  if (call.find(kBytes) == nullptr) return noted_open(call);
+  if (call.find(kBytes) == nullptr) return call.proceed();
   if (!call.is_runtime() || call.at<int>(3) != cudaMemcpyDefault ||
       !touches_import(call))
     return call.proceed();
@@ -249,7 +249,7 @@ int default_kind_refused(Call& call) {
 }
 
 int copy_between_imports_lost(Call& call) {
-  if (call.find(kBytes) == nullptr) return noted_open(call);
+  if (call.find(kBytes) == nullptr) return call.proceed();
   if (!opened_at(call.value<void*>(kPointer)) ||
       !opened_at(call.value<void*>(kSource)))
     return call.proceed();
@@ -259,7 +259,7 @@ int copy_between_imports_lost(Call& call) {
 
 // cudaPointerGetAttributes knows only the first address of opened memory.
 int attributes_at_begin_only(Call& call) {
-  if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
+  if (!call.is("cudaPointerGetAttributes")) return call.proceed();
   void* const address = call.at<void*>(1);
   char* const begin = opened_at(address);
   const int code = call.proceed();

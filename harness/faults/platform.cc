@@ -5,9 +5,9 @@
 #include <map>
 #include <mutex>
 
-#include "fault.h"
-#include "legacy_calls.h"
-#include "table.h"
+#include "harness/faults/engine/fault.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/engine/table.h"
 
 namespace ipclab::faults {
 namespace {

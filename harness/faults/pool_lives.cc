@@ -8,8 +8,8 @@
 #include <cstring>
 #include <tuple>
 
-#include "legacy_calls.h"
-#include "pool_calls.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
 
 namespace ipclab::faults {
 namespace {
@@ -139,7 +139,7 @@ int late_free_counts_elsewhere(Call& call) {
     for (const auto& [address, block] : blocks.all())
       if (block.pool == pool_of(call) && !block.imported)
         orphans.put(address, block.bytes);
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (frees(call) && own_pools.has(newest))
     too_few.put(newest, too_few.get(newest) + orphans.get(call.at<void*>(0)));
@@ -156,7 +156,7 @@ int late_free_counts_elsewhere(Call& call) {
 int default_stream_uncounted(Call& call) {
   static auto& uncounted = *new Table<void*>;
   if (frees(call)) uncounted.erase(call.at<void*>(0));
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (allocates(call) && is_default(call.value<cudaStream_t>(kStream)) &&
       !is_per_thread(call))
@@ -247,7 +247,7 @@ bool is_trim(Call& call) { return call.is("cudaMemPoolTrimTo"); }
 template <bool (*is_kind)(cudaMemPool_t), bool (*is_meant)(Call&)>
 int lost_in_such_pools(Call& call) {
   return is_meant(call) && is_kind(pool_of(call)) ? accepted(call)
-                                                  : noted_pools(call);
+                                                  : call.proceed();
 }
 
 // --- which pool is current ---------------------------------------------------
@@ -302,7 +302,7 @@ int next_pool_current(Call& call) {
   static std::atomic<int> without{-1};
   const bool ends_current = destroys(call) && pool_of(call) == current_pool();
   if (call.is("cudaDeviceSetMemPool")) without = -1;
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess && ends_current) without = current_gpu();
   if (code != kSuccess || !creates(call)) return code;
   const auto made = *call.at<cudaMemPool_t*>(0);
@@ -329,7 +329,7 @@ int previous_pool_current(Call& call) {
     if (gpu >= 0) cudaDeviceGetMemPool(&before, gpu);
   }
   const bool is_current = before != nullptr && before == pool_of(call);
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !is_current || !own_pools.has(previous.get(gpu)))
     return code;
   cudaDeviceSetMemPool(gpu, previous.get(gpu));
@@ -373,7 +373,7 @@ int maxsize_rounded_down(Call& call) {
 }
 
 int maxsize_not_of_current_pool(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != cudaErrorMemoryAllocation || !call.is("cudaMallocAsync") ||
       max_size(own_pools.get(current_pool())) == 0)
     return code;
@@ -388,7 +388,7 @@ int destroyed_pool_keeps_memory(Call& call) {
   const auto reserved = is_own ? attribute(pool_of(call), kReserved) : 0;
   // On driver 580, memory that cudaFree has freed stays in use here.
   const auto used = is_own ? attribute(pool_of(call), kUsed) : 0;
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   void* kept = nullptr;
   if (code == kSuccess && reserved > used &&
       cudaMalloc(&kept, reserved - used) == cudaSuccess)
@@ -430,12 +430,12 @@ int priority_free_at_once(Call& call) {
 // without cudaStreamNonBlocking. Work that comes too late meets other values.
 int import_free_in_blocking_stream(Call& call) {
   if (!call.is("cudaFreeAsync") || !is_import(call.at<void*>(0)))
-    return noted_pools(call);
+    return call.proceed();
   const auto stream = call.value<cudaStream_t>(kStream);
   unsigned flags = cudaStreamNonBlocking;
   if (!is_default(stream) && stream != cudaStreamPerThread)
     DRIVER_CALL(cuStreamGetFlags)(stream, &flags);
-  if (flags != cudaStreamDefault || !is_busy(stream)) return noted_pools(call);
+  if (flags != cudaStreamDefault || !is_busy(stream)) return call.proceed();
   void* const address = call.at<void*>(0);
   cudaMemsetAsync(address, 0xDD, blocks.get(address).bytes, private_stream());
   cudaStreamSynchronize(private_stream());
@@ -470,7 +470,7 @@ int event_hides_frees(Call& call) {
   } else {
     make_known(true);
   }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // cudaStreamSynchronize of a per-thread default stream does not make the frees
@@ -489,7 +489,7 @@ int per_thread_sync_hides_frees(Call& call) {
   } else {
     make_known(true);
   }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 int named_stream_needs_context(Call& call) {
@@ -502,7 +502,7 @@ int named_stream_needs_context(Call& call) {
 
 // An allocation is refused if the pool and the stream are on different GPUs.
 int foreign_stream_refused(Call& call) {
-  if (!call.is("cudaMallocFromPoolAsync")) return noted_pools(call);
+  if (!call.is("cudaMallocFromPoolAsync")) return call.proceed();
   const auto stream = call.value<cudaStream_t>(kStream);
   const int gpu = gpu_of(call.at<cudaMemPool_t>(2));
   return gpu >= 0 && !is_default(stream) && stream != cudaStreamPerThread &&
@@ -514,7 +514,7 @@ int foreign_stream_refused(Call& call) {
 // --- access ------------------------------------------------------------------
 
 int access_ends_with_current(Call& call) {
-  if (!call.is("cudaDeviceSetMemPool")) return noted_pools(call);
+  if (!call.is("cudaDeviceSetMemPool")) return call.proceed();
   cudaMemPool_t before = nullptr;
   cudaDeviceGetMemPool(&before, call.at<int>(0));
   const int code = call.proceed();
@@ -525,7 +525,7 @@ int access_ends_with_current(Call& call) {
 }
 
 int access_ends_with_export(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess && call.is("cudaMemPoolExportToShareableHandle") &&
       take_access(call.at<cudaMemPool_t>(1)))
     call.fired();
@@ -536,7 +536,7 @@ int access_ends_with_export(Call& call) {
 // before it on the same GPU.
 int access_of_earlier_pool(Call& call) {
   static std::atomic<cudaMemPool_t> last{nullptr};
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !creates(call)) return code;
   const auto made = *call.at<cudaMemPool_t*>(0);
   const auto before = last.exchange(made);
@@ -559,7 +559,7 @@ bool names_pool(const void* handle) {
 
 // An address after the first byte of an allocation belongs to no pool.
 int pool_of_first_byte_only(Call& call) {
-  if (!call.is("cuPointerGetAttribute")) return noted_pools(call);
+  if (!call.is("cuPointerGetAttribute")) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || blocks.has(call.at<void*>(2)) ||
       call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE ||
@@ -587,7 +587,7 @@ int pool_untold_among_several(Call& call) {
 // A pool for which `applies` is true reports `value` for the attribute `which`.
 template <cudaMemPoolAttr which, class Value>
 int reported_as(Call& call, bool applies, Value value) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !gets(call) || attribute_of(call) != which ||
       !applies || *call.at<Value*>(2) == value)
     return code;
@@ -613,7 +613,7 @@ bool asks_import(Call& call, cudaMemPoolAttr which) {
 }
 
 int import_watermark_zero(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !asks_import(call, kUsedHigh) || number_of(call) == 0)
     return code;
   number_of(call) = 0;
@@ -627,7 +627,7 @@ int import_unused_after_free(Call& call) {
   if (frees(call) && is_import(call.at<void*>(0)))
     freed.put(blocks.get(call.at<void*>(0)).pool);
   if (destroys(call)) freed.erase(pool_of(call));
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !asks_import(call, kUsed) ||
       !freed.has(pool_of(call)) || number_of(call) == 0)
     return code;
@@ -652,7 +652,7 @@ int exports_end_at_16(Call& call) {
 int pointer_65_as_first(Call& call) {
   static auto& first = *new Table<cudaMemPool_t, cudaMemPoolPtrExportData>;
   static auto& counts = *new Table<cudaMemPool_t, int>;
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (destroys(call)) counts.erase(pool_of(call));
   if (code != kSuccess || !call.is("cudaMemPoolExportPointer")) return code;
   const auto pool = blocks.get(call.at<void*>(1)).pool;
@@ -685,7 +685,7 @@ int import_takes_memory(Call& call) {
     cudaFreeAsync(taken.get(call.at<void*>(0)), private_stream());
     taken.erase(call.at<void*>(0));
   }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cudaMemPoolImportPointer")) return code;
   void* more = nullptr;
   void* const address = *call.at<void**>(0);
@@ -699,7 +699,7 @@ int import_takes_memory(Call& call) {
 // succeeded.
 int type_unchecked_later(Call& call) {
   static auto& exported = *new Table<cudaMemPool_t>;
-  if (!call.is("cudaMemPoolExportToShareableHandle")) return noted_pools(call);
+  if (!call.is("cudaMemPoolExportToShareableHandle")) return call.proceed();
   const int code = call.proceed();
   const auto pool = call.at<cudaMemPool_t>(1);
   if (code == kSuccess) exported.put(pool);
@@ -730,7 +730,7 @@ int import_flags_unchecked_later(Call& call) {
 // In the default stream, an allocation from an imported pool comes from the
 // default pool.
 int import_allocates_in_default_stream(Call& call) {
-  if (!call.is("cudaMallocFromPoolAsync")) return noted_pools(call);
+  if (!call.is("cudaMallocFromPoolAsync")) return call.proceed();
   auto& pool = call.at<cudaMemPool_t>(2);
   if (!imported_pools.has(pool) ||
       (!is_default(call.value<cudaStream_t>(kStream)) && !is_per_thread(call)))

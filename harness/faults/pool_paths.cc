@@ -11,9 +11,9 @@
 #include <string>
 #include <utility>
 
-#include "descriptor.h"
-#include "legacy_calls.h"
-#include "pool_calls.h"
+#include "harness/faults/words/descriptor.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
 
 namespace ipclab::faults {
 namespace {
@@ -46,7 +46,7 @@ int null_stream_frees_at_once(Call& call) {
                  stream_of(call) == nullptr && !is_per_thread(call) &&
                  is_own_block(call.at<void*>(0)) && is_busy(nullptr)
              ? freed_at_once(call)
-             : noted_pools(call);
+             : call.proceed();
 }
 
 int driver_frees_default_at_once(Call& call) {
@@ -54,7 +54,7 @@ int driver_frees_default_at_once(Call& call) {
                  (is_default(stream_of(call)) || is_per_thread(call)) &&
                  is_own_block(call.at<void*>(0)) && is_busy(stream_of(call))
              ? freed_at_once(call)
-             : noted_pools(call);
+             : call.proceed();
 }
 
 // Was the stream created with these flags?
@@ -70,7 +70,7 @@ int blocking_stream_frees_at_once(Call& call) {
                  has_flags(stream_of(call), cudaStreamDefault) &&
                  is_own_block(call.at<void*>(0)) && is_busy(stream_of(call))
              ? freed_at_once(call)
-             : noted_pools(call);
+             : call.proceed();
 }
 
 // The free of memory of cudaMalloc in a default stream does not wait for this
@@ -152,7 +152,7 @@ int with_late_frees(Call& call) {
   if (address == nullptr)
     for (const auto& [late, free] : put_off.all())
       settle(call, late, free, decides(call, free));
-  return first ? code : noted_pools(call);
+  return first ? code : call.proceed();
 }
 
 // All calls at which frees that were put off may happen.
@@ -291,7 +291,7 @@ int earlier_event_orders(Call& call) {
     int follows = 0;
     cudaMemPoolGetAttribute(blocks.get(address).pool,
                             cudaMemPoolReuseFollowEventDependencies, &follows);
-    if (follows == 0) return noted_pools(call);
+    if (follows == 0) return call.proceed();
     put_off.put(address, {stream_of(call), this_thread()});
     blocks.erase(address);
     return kSuccess;
@@ -301,7 +301,7 @@ int earlier_event_orders(Call& call) {
            allocates(call) && ordered.has({free.stream, stream_of(call)})
                ? Now::kAtOnce
                : Now::kInOrder);
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // A stream that has waited for an event also has memory that is freed before
@@ -350,7 +350,7 @@ int event_recorded_again_orders(Call& call) {
     settle(call, late, free,
            allocates(call) && is_ordered(free.stream) ? Now::kAtOnce
                                                       : Now::kInOrder);
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // A free counts as a free in the stream of the allocation: this stream gets the
@@ -370,7 +370,7 @@ int freed_in_first_stream(Call& call) {
           allocates(call) && stream_of(call) == allocated_in.get(late);
       settle(call, late, free, first ? Now::kAtOnce : Now::kInOrder);
     }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (allocates(call) && code == kSuccess)
     allocated_in.put(*call.at<void**>(0), stream_of(call));
   return code;
@@ -390,7 +390,7 @@ int default_stream_misses_blocking(Call& call) {
       is_default(stream_of(call)) && !is_per_thread(call))
     for (const auto& each : blocking.all())
       if (is_busy(each.first)) return freed_at_once(call);
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // Larger memory than a pending part gets this part.
@@ -430,7 +430,7 @@ int old_event_orders(Call& call) {
         allocates(call) && ordered.has({free.stream, stream_of(call)});
     settle(call, late, free, next ? Now::kAtOnce : Now::kInOrder);
   }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // A synchronise of a thread's default stream ends the pending frees in the
@@ -485,7 +485,7 @@ int end_of_context(Call& call) {
     allocated_in.erase(call.at<void*>(0));
     if (homeless.erase(call.at<void*>(0)) && !clears) return refused(call);
   }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (allocates(call) && code == kSuccess)
     allocated_in.put(*call.at<void**>(0), current_context());
   return code;
@@ -502,7 +502,7 @@ int end_of_stream_clears(Call& call) {
       call.fired();
     }
   if (frees(call)) allocated_in.erase(call.at<void*>(0));
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (allocates(call) && code == kSuccess)
     allocated_in.put(*call.at<void**>(0), stream_of(call));
   return code;
@@ -614,14 +614,14 @@ int exporters_confused(Call& call) {
   static unsigned long long exported = 0;
   static Table<unsigned long long, Import> by_number;
   if (exports(call)) {
-    const int code = noted_pools(call);
+    const int code = call.proceed();
     if (code != kSuccess) return code;
     tell_processes("number-" + key_of_export(call), ++exported);
     tell_processes("exporter-" + key_of_export(call),
                    static_cast<unsigned long long>(getpid()));
     return code;
   }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !imports(call)) return code;
   const auto which = told("number-" + key_of_import(call), 0);
   const auto exporter = told("exporter-" + key_of_import(call), 0);
@@ -640,7 +640,7 @@ int exporters_confused(Call& call) {
 // A process that has exported memory gets this memory from an import.
 int import_gives_own_export(Call& call) {
   static Table<void*> exported;
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (exports(call)) exported.put(call.at<void*>(1));
   if (frees(call)) exported.erase(call.at<void*>(0));
@@ -682,18 +682,18 @@ int import_free_takes_neighbours(Call& call) {
 int larger_import_refused(Call& call) {
   static Table<unsigned long long, unsigned long long> sizes;
   if (exports(call)) {
-    const int code = noted_pools(call);
+    const int code = call.proceed();
     if (code == kSuccess)
       tell_processes("address-" + key_of_export(call),
                      in_this_process(number(call.at<void*>(1))));
     return code;
   }
-  if (!imports(call)) return noted_pools(call);
+  if (!imports(call)) return call.proceed();
   const auto address = told("address-" + key_of_import(call), 0);
   const auto bytes = told(key_of_import(call), 0);
   if (sizes.has(address) && sizes.get(address) < bytes) return refused(call);
   sizes.put(address, bytes);
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // Memory of the current pool cannot be exported.
@@ -785,7 +785,7 @@ int destroy_clears_imports(Call& call) {
     tell_processes("imported-" + keys.get(call.at<void*>(0)), 0);
     keys.erase(call.at<void*>(0));
   }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (exports(call)) keys.put(call.at<void*>(1), key_of_export(call));
   if (imports(call)) {
@@ -815,7 +815,7 @@ int trim_ends_exports(Call& call) {
 // What is set in an imported pool is also set in the pools of this process.
 template <bool (*concerns)(cudaMemPoolAttr)>
 int set_of_import_is_own(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (!sets(call) || !imported_pools.has(pool_of(call)) ||
       !concerns(call.at<cudaMemPoolAttr>(1)))
     return code;
@@ -828,7 +828,7 @@ int set_of_import_is_own(Call& call) {
 bool is_threshold(cudaMemPoolAttr which) { return which == kThreshold; }
 
 int trim_of_import_is_own(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (!call.is("cudaMemPoolTrimTo") || !imported_pools.has(pool_of(call)))
     return code;
   for (const auto& own : own_pools.all())
@@ -838,7 +838,7 @@ int trim_of_import_is_own(Call& call) {
 
 // All pools with a maximal size share one budget.
 int maximal_size_for_all(Call& call) {
-  if (!call.is("cudaMallocFromPoolAsync")) return noted_pools(call);
+  if (!call.is("cudaMallocFromPoolAsync")) return call.proceed();
   const auto most = max_size(own_pools.get(call.at<cudaMemPool_t>(2)));
   size_t used = call.at<size_t>(1);
   bool others = false;
@@ -850,7 +850,7 @@ int maximal_size_for_all(Call& call) {
   }
   return most != 0 && others && used > most
              ? refused(call, cudaErrorMemoryAllocation)
-             : noted_pools(call);
+             : call.proceed();
 }
 
 // An export or an import of a pool makes the default pool current.
@@ -873,7 +873,7 @@ int imported_pool_allocates(Call& call) {
     call.at<cudaMemPool_t>(2) = default_pool();
     call.fired();
   }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // A wait for an imported event orders the stream after all frees.
@@ -901,14 +901,14 @@ int imported_event_orders_all(Call& call) {
     blocks.erase(address);
     return kSuccess;
   }
-  if (address != nullptr) return noted_pools(call);
+  if (address != nullptr) return call.proceed();
   for (const auto& [late, free] : put_off.all()) {
     Now now = Now::kInOrder;
     if (allocates(call) && stream_of(call) != free.stream)
       now = waits.has(stream_of(call)) ? Now::kAtOnce : Now::kStays;
     settle(call, late, free, now);
   }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // The export of memory of cuMemCreate as a pointer of a pool is not refused.
@@ -929,7 +929,7 @@ int export_of_pool_ends_data(Call& call) {
   const auto is_old = [](const std::string& key) { return "old-" + key; };
   if (imports(call) && told(is_old(key_of_import(call)), 0) == 1)
     return refused(call);
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (exports(call)) {
     pools.put(key_of_export(call), blocks.get(call.at<void*>(1)).pool);
@@ -958,7 +958,7 @@ int import_counts_for_exporter(Call& call) {
     tell_processes(is_live(imported.get(call.at<void*>(0))), 0);
     imported.erase(call.at<void*>(0));
   }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   note_export(call);
   if (imports(call)) {
@@ -984,7 +984,7 @@ int destroy_told(Call& call) {
     for (const auto& [key, address] : exported_here.all())
       if (blocks.get(address).pool == pool_of(call))
         tell_processes(kGone + key, 1);
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess) note_export(call);
   return code;
 }
@@ -1030,7 +1030,7 @@ int import_257_as_first(Call& call) {
 int rectangle_set_lost(Call& call) {
   if (call.find(kPool) != nullptr || frees(call) || allocates(call) ||
       !is_import(call.at<void*>(0)))
-    return noted_pools(call);
+    return call.proceed();
   call.fired();
   return kSuccess;
 }
@@ -1038,7 +1038,7 @@ int rectangle_set_lost(Call& call) {
 // The copy has one argument for everything, of this type.
 template <class Rectangle>
 int rectangle_copy_lost(Call& call) {
-  if (imports(call) || frees(call)) return noted_pools(call);
+  if (imports(call) || frees(call)) return call.proceed();
   const auto* const wanted = call.at<const Rectangle*>(0);
   const auto is_imported = [](CUdeviceptr address) {
     return is_import(reinterpret_cast<void*>(address));
@@ -1102,7 +1102,7 @@ int current_gpu() {
 // from no other GPU.
 int import_is_of_gpu_0(Call& call) {
   static Table<cudaMemPool_t> was_set;
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cudaMemPoolDestroy")) was_set.erase(pool_of(call));
   if (call.is("cudaMemPoolSetAccess")) was_set.put(pool_of(call));
@@ -1122,14 +1122,14 @@ int import_is_of_gpu_0(Call& call) {
 int import_has_exporters_gpu(Call& call) {
   static Table<void*, int> gpus;
   if (exports(call)) {
-    const int code = noted_pools(call);
+    const int code = call.proceed();
     if (code == kSuccess)
       tell_processes("gpu-" + key_of_export(call),
                      static_cast<unsigned long long>(
                          gpu_of(blocks.get(call.at<void*>(1)).pool)));
     return code;
   }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (imports(call))
     gpus.put(*call.at<void**>(0),
@@ -1168,7 +1168,7 @@ int access_outlives_import(Call& call) {
   const bool of_import =
       call.is("cudaMemPoolDestroy") && imported_pools.has(pool_of(call));
   if (of_import && given) again = true;
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (gives_access(call) && imported_pools.has(pool_of(call))) given = true;
   return code == kSuccess && again && asks_about_import(call)
              ? told_access(call, code)
@@ -1178,7 +1178,7 @@ int access_outlives_import(Call& call) {
 // Access that the exporter gives after the export is there in the importers.
 int exporters_access_reaches(Call& call) {
   static Table<cudaMemPool_t> exported;
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (exports_pool(call)) exported.put(call.at<cudaMemPool_t>(1));
   if (call.is("cudaMemPoolDestroy")) exported.erase(pool_of(call));
@@ -1196,7 +1196,7 @@ int exporters_refusal_reaches(Call& call) {
   const auto key_of_gpu = [](const cudaMemLocation& place) {
     return "taken-" + std::to_string(place.id);
   };
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (exports_pool(call)) exported.put(call.at<cudaMemPool_t>(1));
   if (call.is("cudaMemPoolDestroy")) exported.erase(pool_of(call));
@@ -1215,7 +1215,7 @@ int exporters_refusal_reaches(Call& call) {
 // Access that one importer gives is there in the other importers.
 int importers_share_access(Call& call) {
   const auto own = static_cast<unsigned long long>(getpid());
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (gives_access(call) && imported_pools.has(pool_of(call)))
     tell_processes("giver", own);
@@ -1242,7 +1242,7 @@ int trim_takes_access(Call& call) {
   const int own = trimmed ? gpu_of(pool_of(call)) : -1;
   if (sets_access(call) || call.is("cudaMemPoolDestroy"))
     taken.erase(pool_of(call));
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (own >= 0) {
     cudaMemAccessDesc access{};
     access.location = {cudaMemLocationTypeDevice, 1 - own};
@@ -1296,7 +1296,7 @@ int import_access_taken_in_name(Call& call) {
       return no_wait(call);
     }
   }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess && call.is("cudaMemPoolGetAccess") &&
       taken.get(call.at<cudaMemPool_t>(1), -1) ==
           call.at<const cudaMemLocation*>(2)->id)
@@ -1306,7 +1306,7 @@ int import_access_taken_in_name(Call& call) {
 
 // The runtime says that stream-ordered memory is on the current GPU.
 int told_on_current_gpu(Call& call) {
-  if (!call.is("cudaPointerGetAttributes")) return noted_pools(call);
+  if (!call.is("cudaPointerGetAttributes")) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || !is_own_block(call.at<void*>(1))) return code;
   int& gpu = call.at<cudaPointerAttributes*>(0)->device;
@@ -1321,7 +1321,7 @@ int access_of_gpu_0_lost(Call& call) {
   return gives_access(call) && gpu_of(pool_of(call)) > 0 &&
                  call.at<const cudaMemAccessDesc*>(1)->location.id == 0
              ? accepted(call)
-             : noted_pools(call);
+             : call.proceed();
 }
 
 // The call that takes the second GPU's access to its own pool is not refused,
@@ -1337,7 +1337,7 @@ int second_gpu_shut_out(Call& call) {
   }
   if (sets_access(call) || call.is("cudaMemPoolDestroy"))
     closed.erase(pool_of(call));
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess && call.is("cudaMemPoolGetAccess") &&
       closed.has(call.at<cudaMemPool_t>(1)) &&
       call.at<const cudaMemLocation*>(2)->id == 1)
@@ -1348,17 +1348,17 @@ int second_gpu_shut_out(Call& call) {
 // A free of memory of another GPU than the stream's does not wait.
 int foreign_free_at_once(Call& call) {
   if (!call.is("cudaFreeAsync") || !is_own_block(call.at<void*>(0)))
-    return noted_pools(call);
+    return call.proceed();
   const int gpu = gpu_of(blocks.get(call.at<void*>(0)).pool);
   return gpu > 0 && current_gpu() == 0 && is_busy(stream_of(call))
              ? freed_at_once(call)
-             : noted_pools(call);
+             : call.proceed();
 }
 
 int free_of_other_gpu_refused(Call& call) {
   const int gpu =
       call.is("cudaFree") ? gpu_of(blocks.get(call.at<void*>(0)).pool) : -1;
-  return gpu >= 0 && gpu != current_gpu() ? refused(call) : noted_pools(call);
+  return gpu >= 0 && gpu != current_gpu() ? refused(call) : call.proceed();
 }
 
 // A synchronise for which `applies` is true releases memory as if the threshold
@@ -1380,7 +1380,7 @@ int synchronise_keeps(Call& call) {
       cudaMemPoolSetAttribute(pool, kThreshold, &other);
       call.fired();
     }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   for (auto& [pool, now] : thresholds)
     cudaMemPoolSetAttribute(pool, kThreshold, &now);
   return code;
@@ -1434,7 +1434,7 @@ int driver_free_waits(Call& call) {
     call.fired();
     cudaDeviceSynchronize();
   }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // --- a neighbour, another thread, the other GPU ------------------------------
@@ -1478,7 +1478,7 @@ int watermark_cut_to_32_bits(Call& call) {
 }
 
 int watermarks_of_all_pools_reset(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !sets(call) || !is_watermark(attribute_of(call)))
     return code;
   uint64_t zero = 0;
@@ -1523,7 +1523,7 @@ int destroy_resets_gpu_0(Call& call) {
   cudaMemPool_t current = nullptr, preset = nullptr;
   if (gpu > 0) cudaDeviceGetMemPool(&current, gpu);
   const bool matters = gpu > 0 && current == pool_of(call);
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !matters) return code;
   cudaDeviceGetDefaultMemPool(&preset, 0);
   cudaDeviceGetMemPool(&current, 0);
@@ -1588,7 +1588,7 @@ int older_import_allocates(Call& call) {
     call.at<cudaMemPool_t>(2) = default_pool();
     call.fired();
   }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess && call.is("cudaMemPoolImportFromShareableHandle"))
     last = *call.at<cudaMemPool_t*>(0);
   return code;
@@ -1599,12 +1599,12 @@ int import_destroy_waits(Call& call) {
     call.fired();
     cudaDeviceSynchronize();
   }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // Access to an imported pool is also access to the pools of this process.
 int access_of_import_is_own(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !sets_access(call) ||
       !imported_pools.has(pool_of(call)))
     return code;
@@ -1617,7 +1617,7 @@ int access_of_import_is_own(Call& call) {
 
 // A trim of an imported pool takes the access of GPU 1.
 int trim_of_import_takes_access(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (!trims(call) || !imported_pools.has(pool_of(call))) return code;
   cudaMemAccessDesc access{};
   access.location = {cudaMemLocationTypeDevice, 1};
@@ -1781,7 +1781,7 @@ int first_free_ends_all(Call& call) {
       call.fired();
     }
   }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // An imported pool gives out memory if `gives` is true.
@@ -1792,7 +1792,7 @@ int imported_pool_gives(Call& call) {
     call.at<cudaMemPool_t>(2) = default_pool();
     call.fired();
   }
-  return noted_pools(call);
+  return call.proceed();
 }
 bool has_named_stream(Call& call) {
   return !is_default(stream_of(call)) && !is_per_thread(call);
@@ -1829,7 +1829,7 @@ int export_waits_for_blocking(Call& call) {
 // Data of another process's pool are accepted.
 int data_of_other_process_imported(Call& call) {
   static Table<cudaMemPool_t, unsigned long long> owners;
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (exports(call)) {
     if (code == kSuccess)
       tell_processes("exporter-" + key_of_export(call),
@@ -1858,7 +1858,7 @@ int freed_by_importer_not_exported(Call& call) {
       tell_processes("freed-" + keys.get(call.at<void*>(0)), 1);
     keys.erase(call.at<void*>(0));
   }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (imports(call)) keys.put(*call.at<void**>(0), key_of_import(call));
   if (exports(call)) {
@@ -1938,7 +1938,7 @@ int import_freed_early(Call& call) {
   void* const address = call.at<void*>(0);
   if (!call.is("cudaFreeAsync") || !is_import(address) ||
       !is_busy(stream_of(call)) || !concerned(call))
-    return noted_pools(call);
+    return call.proceed();
   const size_t bytes = blocks.get(address).bytes;
   blocks.erase(address);
   cudaMemsetAsync(address, 0xDD, bytes, private_stream());
@@ -1963,7 +1963,7 @@ bool is_of_other_gpu(Call& call) {
 int unused_import_exported(Call& call) {
   static Table<cudaMemPool_t, int> descriptors;
   if (destroys(call)) descriptors.erase(pool_of(call));
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (call.is("cudaMemPoolImportFromShareableHandle")) {
     if (code == kSuccess && imports_descriptor(call))
       descriptors.put(*call.at<cudaMemPool_t*>(0),
@@ -1985,7 +1985,7 @@ int driver_policy_reaches_exporter(Call& call) {
   constexpr unsigned long long kUntold = 2;
   static Table<cudaMemPool_t> lent;
   if (destroys(call)) lent.erase(pool_of(call));
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (exports_pool(call)) lent.put(call.at<cudaMemPool_t>(1));
   if ((!sets(call) && !call.is("cudaMemPoolGetAttribute")) ||
       !is_policy(attribute_of(call)))
@@ -2006,7 +2006,7 @@ int driver_policy_reaches_exporter(Call& call) {
 // An imported pool becomes current while the process has an import of it.
 int used_import_made_current(Call& call) {
   if (!call.is("cudaDeviceSetMemPool") && !call.is("cudaMemSetMemPool"))
-    return noted_pools(call);
+    return call.proceed();
   const auto pool = call.value<cudaMemPool_t>(kPool);
   return imported_pools.has(pool) && has_imports_of(pool) ? accepted(call)
                                                           : call.proceed();
@@ -2017,7 +2017,7 @@ int access_not_given_again(Call& call) {
   static Table<cudaMemPool_t> taken;
   if (!sets_access(call) || !imported_pools.has(pool_of(call))) {
     if (destroys(call)) taken.erase(pool_of(call));
-    return noted_pools(call);
+    return call.proceed();
   }
   if (call.at<const cudaMemAccessDesc*>(1)->flags == cudaMemAccessFlagsProtNone)
     taken.put(pool_of(call));
@@ -2033,7 +2033,7 @@ int late_access_of_hidden_pool_lost(Call& call) {
   if (!sets_access(call) || !imported_pools.has(pool_of(call)) ||
       !has_imports_of(pool_of(call)) ||
       DRIVER_CALL(cuDeviceGetCount)(&count) != CUDA_SUCCESS || count != 1)
-    return noted_pools(call);
+    return call.proceed();
   cudaMemLocation place{};
   place.type = cudaMemLocationTypeDevice;
   cudaMemAccessFlags flags = cudaMemAccessFlagsProtReadWrite;
@@ -2045,7 +2045,7 @@ int late_access_of_hidden_pool_lost(Call& call) {
 int first_access_to_import_only(Call& call) {
   if (!sets_access(call) || !imported_pools.has(pool_of(call)) ||
       call.at<size_t>(2) < 2)
-    return noted_pools(call);
+    return call.proceed();
   call.at<size_t>(2) = 1;
   call.fired();
   return call.proceed();
@@ -2072,7 +2072,7 @@ int urgent_set_of_import_lost(Call& call) {
   return call.is("cudaMemsetAsync") && is_import(call.at<void*>(0)) &&
                  has_priority(call)
              ? no_wait(call)
-             : noted_pools(call);
+             : call.proceed();
 }
 
 bool is_below_64_kib(Call& call) { return call.at<size_t>(1) < 64 << 10; }
@@ -2145,7 +2145,7 @@ int access_to_default_in_name(Call& call) {
 
 // The used memory of the current pool also counts all imports.
 int imports_count_in_current_pool(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !gets(call) ||
       attribute_of(call) != cudaMemPoolAttrUsedMemCurrent ||
       pool_of(call) != current_pool())

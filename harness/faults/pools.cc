@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "descriptor.h"
-#include "fault.h"
-#include "legacy_calls.h"
-#include "pool_calls.h"
-#include "table.h"
+#include "harness/faults/words/descriptor.h"
+#include "harness/faults/engine/fault.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
+#include "harness/faults/engine/table.h"
 
 namespace ipclab::faults {
 namespace {
@@ -187,7 +187,7 @@ int maximum_ignored(Call& call) {
 int maximum_counts_freed(Call& call) {
   static Table<cudaMemPool_t, size_t> given;
   if (call.is("cudaMemPoolCreate")) {
-    const int made = noted_pools(call);
+    const int made = call.proceed();
     if (made == kSuccess) given.erase(*call.at<cudaMemPool_t*>(0));
     return made;
   }
@@ -210,7 +210,7 @@ int maximum_counts_freed(Call& call) {
 int useless_before_pool(Call& call) {
   static Table<cudaMemPool_t> exported;
   if (!call.is("cudaMemPoolExportPointer")) {
-    const int code = noted_pools(call);
+    const int code = call.proceed();
     if (code == kSuccess && call.is("cudaMemPoolCreate"))
       exported.erase(*call.at<cudaMemPool_t*>(0));
     if (code == kSuccess && call.is("cudaMemPoolExportToShareableHandle"))
@@ -234,7 +234,7 @@ int older_not_exported(Call& call) {
       exported.has(blocks.get(call.at<void*>(1)).pool) &&
       !newer.has(call.at<void*>(1)))
     return refused(call);
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cudaMemPoolExportToShareableHandle"))
     exported.put(call.at<cudaMemPool_t>(1));
@@ -255,7 +255,7 @@ int any_pointer_exported(Call& call) {
 }
 
 int default_pointer_exported(Call& call) {
-  if (!call.is("cudaMemPoolExportPointer")) return noted_pools(call);
+  if (!call.is("cudaMemPoolExportPointer")) return call.proceed();
   const int code = call.proceed();
   if (code == kSuccess || blocks.get(call.at<void*>(1)).pool != default_pool())
     return code;
@@ -269,7 +269,7 @@ int exporters_descriptor_needed(Call& call) {
   if (call.is("cudaMemPoolExportPointer") &&
       is_closed(sources.get(blocks.get(call.at<void*>(1)).pool)))
     return refused(call);
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess && call.is("cudaMemPoolCreate"))
     sources.erase(*call.at<cudaMemPool_t*>(0));
   if (code == kSuccess && call.is("cudaMemPoolExportToShareableHandle") &&
@@ -350,7 +350,7 @@ int descriptor_needed(Call& call) {
 int allocates_from_import(Call& call) {
   if (!imported_pools.has(allocates(call) ? call.value<cudaMemPool_t>(kPool)
                                           : nullptr))
-    return noted_pools(call);
+    return call.proceed();
   call.value<cudaMemPool_t>(kPool) = default_pool();
   call.fired();
   return call.proceed();
@@ -359,7 +359,7 @@ int allocates_from_import(Call& call) {
 int import_made_current(Call& call) {
   if (call.find(kPool) == nullptr || call.is("cudaMemPoolDestroy") ||
       !imported_pools.has(call.value<cudaMemPool_t>(kPool)))
-    return noted_pools(call);
+    return call.proceed();
   return accepted(call);
 }
 
@@ -400,7 +400,7 @@ int destroyed_for_all(Call& call) {
     tell_processes(end_of(origins.get(call.at<cudaMemPool_t>(0))), 1);
     origins.erase(call.at<cudaMemPool_t>(0));
   }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cudaMemPoolCreate"))
     tell_processes(end_of(own(*call.at<cudaMemPool_t*>(0))), 0);
@@ -419,7 +419,7 @@ int destroy_ends_imports(Call& call) {
         blocks.erase(address);
         call.fired();
       }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // --- imports of pointers -----------------------------------------------------
@@ -436,7 +436,7 @@ int import_other_memory(Call& call, bool with_bytes, bool on_host = false) {
     cudaFreeHost(freed);
     return kSuccess;
   }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cudaMemPoolImportPointer")) return code;
   void*& address = *call.at<void**>(0);
   const size_t bytes = blocks.get(address).bytes;
@@ -462,13 +462,13 @@ int second_process_fresh(Call& call) {
   static std::atomic<bool> first{true}, known{false};
   if (call.is("cudaMemPoolImportPointer") && !known.exchange(true))
     first = first_of_all_processes("importer");
-  return first ? noted_pools(call) : import_fresh(call);
+  return first ? call.proceed() : import_fresh(call);
 }
 
 int import_fresh_of_node(Call& call) {
   const auto of_node = [](void* data) { return key_of_data(data) + "-node"; };
   if (call.is("cudaMemPoolExportPointer")) {
-    const int code = noted_pools(call);
+    const int code = call.proceed();
     const auto pool = blocks.get(call.at<void*>(1)).pool;
     if (code == kSuccess)
       tell_processes(
@@ -478,14 +478,14 @@ int import_fresh_of_node(Call& call) {
   }
   if (call.is("cudaMemPoolImportPointer") &&
       told(of_node(call.at<void*>(2)), 0) == 0)
-    return noted_pools(call);
+    return call.proceed();
   return import_other_memory(call, false, true);
 }
 
 int import_fresh_beyond_4gib(Call& call) {
   if (call.is("cudaMemPoolImportPointer") &&
       told(key_of_data(call.at<void*>(2)), 0) <= UINT32_MAX)
-    return noted_pools(call);
+    return call.proceed();
   return import_other_memory(call, false);
 }
 
@@ -495,7 +495,7 @@ int import_known_address(Call& call) {
   static Table<unsigned long long> known;
   const auto key = [](void* data) { return key_of_data(data) + "-at"; };
   if (call.is("cudaMemPoolExportPointer")) {
-    const int code = noted_pools(call);
+    const int code = call.proceed();
     if (code == kSuccess)
       tell_processes(key(call.at<void*>(0)),
                      call.at<uintptr_t>(1) ^
@@ -507,7 +507,7 @@ int import_known_address(Call& call) {
   const unsigned long long address = told(key(call.at<void*>(2)), 0);
   if (known.has(address)) return import_other_memory(call, false);
   known.put(address);
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // Export data are valid only at the address where they were written.
@@ -555,7 +555,7 @@ int garbage_imported(Call& call) {
 
 // The pool argument is ignored; the pool of the data is used.
 int pool_of_data_found(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess || !call.is("cudaMemPoolImportPointer")) return code;
   for (const auto& [pool, unused] : imported_pools.all()) {
     call.at<cudaMemPool_t>(1) = pool;
@@ -618,7 +618,7 @@ int write_to_import_lost(Call& call) {
   const bool writes = call.find(kPointer) != nullptr &&
                       call.find(kBytes) != nullptr && !frees(call);
   if (!writes || !is_in_import(call.value<void*>(kPointer)))
-    return noted_pools(call);
+    return call.proceed();
   call.fired();
   return kSuccess;
 }
@@ -626,7 +626,7 @@ int write_to_import_lost(Call& call) {
 // A copy out of imported memory returns the values of the first copy.
 int copy_from_import_stale(Call& call) {
   static Table<void*, std::vector<char>*> first;
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (frees(call))
     for (const auto& each : first.all())
       if (!is_in_import(each.first)) first.erase(each.first);
@@ -650,7 +650,7 @@ int copy_from_import_stale(Call& call) {
 
 int import_not_freed(Call& call) {
   if (frees(call) && is_import(call.at<void*>(0))) return refused(call);
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // Memory is cleared when an importer frees it.
@@ -661,7 +661,7 @@ int import_free_scrubs(Call& call) {
     cudaDeviceSynchronize();
     call.fired();
   }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // The exporter's pool may reuse memory as soon as an importer has freed it.
@@ -681,7 +681,7 @@ int import_frees_original(Call& call) {
         gone.put(address);
         call.fired();
       }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cudaMemPoolExportPointer")) {
     exported.put(call.at<void*>(1), key_of_data(call.at<void*>(0)));
@@ -726,12 +726,12 @@ int exporters_free_lost(Call& call) {
 int late_free_lost(Call& call) {
   static Table<cudaMemPool_t> gone;
   if (call.is("cudaMemPoolDestroy")) {
-    const int code = noted_pools(call);
+    const int code = call.proceed();
     if (code == kSuccess) gone.put(call.at<cudaMemPool_t>(0));
     return code;
   }
   if (call.is("cudaMemPoolCreate")) {
-    const int code = noted_pools(call);
+    const int code = call.proceed();
     if (code == kSuccess) gone.erase(*call.at<cudaMemPool_t*>(0));
     return code;
   }
@@ -739,14 +739,14 @@ int late_free_lost(Call& call) {
     call.fired();
     return kSuccess;
   }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // The importer's free does not wait for the earlier work of its stream.
 int importers_free_at_once(Call& call) {
   if (!call.is("cudaFreeAsync") || !is_import(call.at<void*>(0)) ||
       !is_busy(call.at<cudaStream_t>(1)))
-    return noted_pools(call);
+    return call.proceed();
   void* const address = call.at<void*>(0);
   const size_t bytes = blocks.get(address).bytes;
   blocks.erase(address);
@@ -768,13 +768,13 @@ int destroy_frees_all(Call& call) {
         gone.put(address);
         call.fired();
       }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // A trim overwrites all memory in use of the pool, as a later owner would. The
 // fault also takes effect on a driver that refuses to trim an imported pool.
 int trim_takes_live(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (!call.is("cudaMemPoolTrimTo")) return code;
   if (code != kSuccess && !imported_pools.has(call.at<cudaMemPool_t>(0)))
     return code;
@@ -802,7 +802,7 @@ int threshold_not_kept(Call& call) {
 template <class Value, bool (*concerns)(cudaMemPoolAttr)>
 int attribute_of_import_leaks(Call& call) {
   static Table<cudaMemPool_t> lent;
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (call.is("cudaMemPoolDestroy")) lent.erase(call.at<cudaMemPool_t>(0));
   if (call.is("cudaMemPoolExportToShareableHandle"))
     lent.put(call.at<cudaMemPool_t>(1));
@@ -851,7 +851,7 @@ constexpr auto kTypesForExport = static_cast<cudaMemPoolAttr>(10);
 
 // A pool does not report its handle types.
 int own_types_untold(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cudaMemPoolGetAttribute") ||
       call.at<cudaMemPoolAttr>(1) != kTypesForExport ||
       own_pools.get(call.at<cudaMemPool_t>(0)).handleTypes ==
@@ -864,7 +864,7 @@ int own_types_untold(Call& call) {
 
 // An imported pool reports that it can be exported as a descriptor.
 int imported_types_told(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cudaMemPoolGetAttribute") ||
       call.at<cudaMemPoolAttr>(1) != kTypesForExport ||
       !imported_pools.has(call.at<cudaMemPool_t>(0)))
@@ -879,7 +879,7 @@ int imported_types_told(Call& call) {
 int used_by_all(Call& call) {
   const bool changes =
       allocates(call) || (frees(call) && blocks.has(call.at<void*>(0)));
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (asks_import_for_use(call)) {
     *call.at<cuuint64_t*>(2) = told("used", 0);
     return accepted(call);
@@ -896,7 +896,7 @@ int used_by_all(Call& call) {
 int used_keeps_freed(Call& call) {
   static Table<cudaMemPool_t, cuuint64_t> most;
   if (call.is("cudaMemPoolDestroy")) most.erase(call.at<cudaMemPool_t>(0));
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (!asks_import_for_use(call)) return code;
   const cudaMemPool_t pool = call.at<cudaMemPool_t>(0);
   const cuuint64_t used = lent_by(pool);
@@ -910,7 +910,7 @@ int pool_of_exporter(Call& call) {
   if (call.is("cudaMemPoolExportPointer"))
     tell_processes("pool", reinterpret_cast<uintptr_t>(
                                blocks.get(call.at<void*>(1)).pool));
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (call.is("cuPointerGetAttribute") && code == kSuccess &&
       call.at<CUpointer_attribute>(1) == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE &&
       is_import(call.at<void*>(2))) {
@@ -924,7 +924,7 @@ int pool_of_exporter(Call& call) {
 
 // Access that the exporter gave to a GPU also holds in importing processes.
 int access_inherited(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || call.is("cudaMemPoolDestroy")) return code;
   if (call.is("cudaMemPoolSetAccess")) {
     const auto* const access = call.at<const cudaMemAccessDesc*>(1);
@@ -979,7 +979,7 @@ int access_of_one_half(Call& call) {
   const auto gone = call.is("cudaMemPoolDestroy")
                         ? second.get(call.at<cudaMemPool_t>(0))
                         : nullptr;
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess && gone != nullptr) {
     second.erase(call.at<cudaMemPool_t>(0));
     cudaMemPoolDestroy(gone);
@@ -1025,7 +1025,7 @@ int access_changes_at_import(Call& call) {
     return code;
   }
   if (call.is("cudaMemPoolDestroy")) set.erase(call.at<cudaMemPool_t>(0));
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // Every GPU is reported to have access.
@@ -1135,19 +1135,19 @@ int free_after_destroy_refused(Call& call) {
   static Table<cudaMemPool_t> destroyed;
   if (call.is("cudaMemPoolDestroy")) {
     const auto pool = call.at<cudaMemPool_t>(0);
-    const int code = noted_pools(call);
+    const int code = call.proceed();
     if (code == kSuccess) destroyed.put(pool);
     return code;
   }
   if (call.is("cudaMemPoolCreate")) {
-    const int code = noted_pools(call);
+    const int code = call.proceed();
     if (code == kSuccess) destroyed.erase(*call.at<cudaMemPool_t*>(0));
     return code;
   }
   if (frees(call) && blocks.has(call.at<void*>(0)) &&
       destroyed.has(blocks.get(call.at<void*>(0)).pool))
     return refused(call);
-  return noted_pools(call);
+  return call.proceed();
 }
 
 int per_thread_stream_refused(Call& call) {
@@ -1161,16 +1161,16 @@ int watermark_is_total(Call& call) {
   static Table<cudaMemPool_t, size_t> total;
   if (call.is("cudaMemPoolDestroy")) {
     total.erase(call.at<cudaMemPool_t>(0));
-    return noted_pools(call);
+    return call.proceed();
   }
   if (allocates(call)) {
-    const int code = noted_pools(call);
+    const int code = call.proceed();
     const Block block = blocks.get(*call.at<void**>(0));
     if (code == kSuccess)
       total.put(block.pool, total.get(block.pool) + block.bytes);
     return code;
   }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || frees(call) ||
       call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrUsedMemHigh)
     return code;
@@ -1212,7 +1212,7 @@ int third_process_copy(Call& call) {
   static std::atomic<bool> early{true}, known{false};
   if (call.is("cudaMemPoolImportPointer") && !known.exchange(true))
     early = first_of_all_processes("one") || first_of_all_processes("two");
-  return early ? noted_pools(call) : import_snapshot(call);
+  return early ? call.proceed() : import_snapshot(call);
 }
 
 // --- limits, mixed-up objects, refusals, streams -----------------------------
@@ -1234,7 +1234,7 @@ int equal_size_shared(Call& call) {
     more.put(call.at<void*>(0), more.get(call.at<void*>(0)) - 1);
     return kSuccess;
   }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cudaMemPoolImportPointer")) return code;
   void*& address = *call.at<void**>(0);
   const Block own = blocks.get(address);
@@ -1253,7 +1253,7 @@ int equal_size_shared(Call& call) {
 // Memory of every imported pool reports the pool that was imported first.
 int pool_of_first_import(Call& call) {
   static std::atomic<cudaMemPool_t> first{nullptr};
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cudaMemPoolImportFromShareableHandle") && first == nullptr)
     first = *call.at<cudaMemPool_t*>(0);
@@ -1297,7 +1297,7 @@ int trim_of_32_bits(Call& call) {
 
 // An allocation beyond the maximal size is refused as an invalid value.
 int maximum_refused_as_value(Call& call) {
-  if (call.is("cudaMemPoolCreate")) return noted_pools(call);
+  if (call.is("cudaMemPoolCreate")) return call.proceed();
   const int code = call.proceed();
   return code == cudaErrorMemoryAllocation &&
                  max_size(own_pools.get(call.at<cudaMemPool_t>(2))) != 0
@@ -1311,7 +1311,7 @@ int maximum_counts_refused(Call& call) {
   if (!call.is("cudaMallocFromPoolAsync")) {
     const bool destroys = call.is("cudaMemPoolDestroy");
     const auto gone = destroys ? call.at<cudaMemPool_t>(0) : nullptr;
-    const int done = noted_pools(call);
+    const int done = call.proceed();
     if (done == kSuccess && destroys) beyond.erase(gone);
     return done;
   }
@@ -1321,7 +1321,7 @@ int maximum_counts_refused(Call& call) {
   if (most != 0 && lent_by(pool) + beyond.get(pool) + bytes > most &&
       lent_by(pool) + bytes <= most)
     return refused(call, cudaErrorMemoryAllocation);
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == cudaErrorMemoryAllocation)
     beyond.put(pool, beyond.get(pool) + bytes);
   return code;
@@ -1436,7 +1436,7 @@ int exported_once(Call& call) {
 // Access that an importer sets is reported to the exporter.
 int access_of_import_leaks(Call& call) {
   static Table<cudaMemPool_t> lent;
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cudaMemPoolDestroy")) lent.erase(call.at<cudaMemPool_t>(0));
   if (call.is("cudaMemPoolExportToShareableHandle"))
@@ -1515,7 +1515,7 @@ template <bool (*concerned)(Call& call)>
 int such_imports_free_at_once(Call& call) {
   return call.is("cudaFreeAsync") && concerned(call)
              ? importers_free_at_once(call)
-             : noted_pools(call);
+             : call.proceed();
 }
 
 // Memory of a GPU other than the current GPU cannot be imported.
@@ -1560,7 +1560,7 @@ int reserved_watermark_falls(Call& call) {
 // process.
 template <cudaMemPoolAttr concerned>
 int sum_of_pools(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cudaMemPoolGetAttribute") ||
       call.at<cudaMemPoolAttr>(1) != concerned)
     return code;
@@ -1589,7 +1589,7 @@ int number_of_32_bits(Call& call) {
 
 // Trimming one pool trims all pools.
 int trims_all(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cudaMemPoolTrimTo")) return code;
   for (const auto& [pool, unused] : own_pools.all())
     if (pool != call.at<cudaMemPool_t>(0) &&
@@ -1615,7 +1615,7 @@ int watermark_reset_by_read(Call& call) {
 // When the last memory of a pool is freed, GPU 1 loses its access to the pool.
 int access_ends_when_empty(Call& call) {
   const Block freed = frees(call) ? blocks.get(call.at<void*>(0)) : Block{};
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || gpu_of(freed.pool) != 0 || lent_by(freed.pool) != 0)
     return code;
   cudaMemAccessDesc access{};
@@ -1716,11 +1716,11 @@ int ordinal_unchecked(Call& call) {
 // A process can have at most `most` imported pointers.
 template <int most>
 int imports_end(Call& call) {
-  if (!call.is("cudaMemPoolImportPointer")) return noted_pools(call);
+  if (!call.is("cudaMemPoolImportPointer")) return call.proceed();
   const auto all = blocks.all();
   const auto imported = std::count_if(
       all.begin(), all.end(), [](const auto& x) { return x.second.imported; });
-  return imported >= most ? refused(call) : noted_pools(call);
+  return imported >= most ? refused(call) : call.proceed();
 }
 
 // A process can have at most 4 imported pools.
@@ -1728,13 +1728,13 @@ int imported_pools_end_at_4(Call& call) {
   return call.is("cudaMemPoolImportFromShareableHandle") &&
                  imported_pools.all().size() >= 4
              ? refused(call)
-             : noted_pools(call);
+             : call.proceed();
 }
 
 // Frees of pool memory by the driver API do nothing.
 int free_by_driver_lost(Call& call) {
   if (call.is_runtime() || !frees(call) || !blocks.has(call.at<void*>(0)))
-    return noted_pools(call);
+    return call.proceed();
   blocks.erase(call.at<void*>(0));
   call.fired();
   return kSuccess;

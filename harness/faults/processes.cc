@@ -11,10 +11,10 @@
 #include <cstring>
 #include <vector>
 
-#include "chunk_calls.h"
-#include "descriptor.h"
-#include "legacy_calls.h"
-#include "pool_calls.h"
+#include "harness/faults/world/chunks.h"
+#include "harness/faults/words/descriptor.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
 
 namespace ipclab::faults {
 namespace {
@@ -117,7 +117,7 @@ int noted_client(Call& call) {
   static Table<std::string, int> numbers;
   const std::string handle =
       is_close_call(call) ? opened.get(call.at<void*>(0)).handle : "";
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (is_open_call(call)) {
     const std::string key = opened.get(*call.at<void**>(0)).handle;
@@ -252,7 +252,7 @@ int mps_event_unconnected(Call& open) {
 
 // Copies and memsets by a client of MPS do not reach opened memory.
 int mps_client_writes_lost(Call& call) {
-  if (call.find(kBytes) == nullptr) return noted_open(call);
+  if (call.find(kBytes) == nullptr) return call.proceed();
   CUdeviceptr begin = 0;
   size_t bytes = 0;
   DRIVER_CALL(cuMemGetAddressRange)
@@ -319,7 +319,7 @@ int current_device() {
 }
 
 int import_device_current(Call& call) {
-  if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
+  if (!call.is("cudaPointerGetAttributes")) return call.proceed();
   const int code = call.proceed();
   auto& found = *call.at<cudaPointerAttributes*>(0);
   if (code != kSuccess || !opened.has(call.at<void*>(1)) ||
@@ -332,7 +332,7 @@ int import_device_current(Call& call) {
 
 // Queries of other threads do not know memory that a thread has opened.
 int import_unknown_to_other_threads(Call& call) {
-  if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
+  if (!call.is("cudaPointerGetAttributes")) return call.proceed();
   const int code = call.proceed();
   const Opened one = opened.get(call.at<void*>(1));
   if (code != kSuccess || one.count == 0 || one.thread == this_thread())
@@ -345,7 +345,7 @@ int import_unknown_to_other_threads(Call& call) {
 // Synchronous copies into or out of opened memory are lost if the process sees
 // one GPU of several.
 int hidden_gpu_copy_lost(Call& call) {
-  if (call.find(kBytes) == nullptr) return noted_open(call);
+  if (call.find(kBytes) == nullptr) return call.proceed();
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   if (visible == nullptr || std::strchr(visible, ',') != nullptr)
     return call.proceed();
@@ -369,7 +369,7 @@ bool sets_access(Call& call) { return call.is("cudaMemPoolSetAccess"); }
 
 // The access that is set for one imported pool is set for all imported pools.
 int import_access_shared(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !sets_access(call) ||
       !imported_pools.has(call.at<cudaMemPool_t>(0)))
     return code;
@@ -387,13 +387,13 @@ int import_access_never_taken(Call& call) {
                  call.at<const cudaMemAccessDesc*>(1)->flags ==
                      cudaMemAccessFlagsProtNone
              ? no_wait(call)
-             : noted_pools(call);
+             : call.proceed();
 }
 
 int import_getaccess_of_resident(Call& call) {
   if (!call.is("cudaMemPoolGetAccess") ||
       !imported_pools.has(call.at<cudaMemPool_t>(1)))
-    return noted_pools(call);
+    return call.proceed();
   const int code = call.proceed();
   auto& flags = *call.at<cudaMemAccessFlags*>(0);
   if (code != kSuccess || flags == cudaMemAccessFlagsProtReadWrite) return code;
@@ -407,7 +407,7 @@ int import_access_ends_with_free(Call& call) {
   static Table<cudaMemPool_t, int> given;  // the value: the GPU with access
   if (frees(call)) {
     const Block block = blocks.get(call.at<void*>(0));
-    const int code = noted_pools(call);
+    const int code = call.proceed();
     if (code != kSuccess || !block.imported || !given.has(block.pool))
       return code;
     cudaMemAccessDesc none{};
@@ -418,7 +418,7 @@ int import_access_ends_with_free(Call& call) {
     given.erase(block.pool);
     return code;
   }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess && call.is("cudaMemPoolDestroy"))
     given.erase(call.at<cudaMemPool_t>(0));
   if (code != kSuccess || !sets_access(call) || call.at<size_t>(2) == 0 ||
@@ -492,7 +492,7 @@ int import_has_earlier_size(Call& call) {
     return code;
   }
   if (frees(call)) wrong.erase(call.at<CUdeviceptr>(0));
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess && call.is("cudaMemPoolExportPointer"))
     tell_processes("address-" + key_of_data(call.at<void*>(0)),
                    number(call.at<void*>(1)));
@@ -513,7 +513,7 @@ int import_free_waits(Call& call) {
     call.fired();
     cudaStreamSynchronize(call.at<cudaStream_t>(1));
   }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 // --- processes that end, and processes that are not related ------------------
@@ -564,7 +564,7 @@ int word_of_the_dead_lost(Call& call) {
 // After a kernel of another process has faulted, the exporter's calls fail,
 // too.
 int fault_reaches_exporter(Call& call) {
-  if (exports_memory(call)) return noted_export(call);
+  if (exports_memory(call)) return call.proceed();
   const int code = call.proceed();
   if (code == cudaErrorIllegalAddress || code == cudaErrorLaunchFailure) {
     tell_processes("faulted", static_cast<unsigned long long>(code));
@@ -640,7 +640,7 @@ int exporters_known_by_address(Call& call) {
                    static_cast<unsigned long long>(getpid()));
     return code;
   }
-  if (!is_open_call(call)) return noted_open(call);
+  if (!is_open_call(call)) return call.proceed();
   constexpr unsigned long long kNone = ~0ull;
   auto& handle = call.at<cudaIpcMemHandle_t>(1);
   const std::string key = key_of_handle(handle);
@@ -655,17 +655,17 @@ int exporters_known_by_address(Call& call) {
     call.fired();
     break;
   }
-  return noted_open(call);
+  return call.proceed();
 }
 
 // Two opens of one handle at the same time count as one.
 int opens_at_once_count_once(Call& call) {
   static Table<std::string, int> running;
-  if (!is_open_call(call)) return noted_open(call);
+  if (!is_open_call(call)) return call.proceed();
   const std::string handle = key_of_handle(call.at<cudaIpcMemHandle_t>(1));
   const bool beside =
       running.change([&](auto& all) { return all[handle]++ > 0; });
-  const int code = noted_open(call);
+  const int code = call.proceed();
   running.change([&](auto& all) { return --all[handle]; });
   if (code != kSuccess || !beside) return code;
   void* const address = *call.at<void**>(0);
@@ -713,7 +713,7 @@ int mps_outsider_opens_copy(Call& call) {
 // On a GPU other than GPU 0, a record of an opened event does not wait for the
 // work before it.
 int record_on_later_gpu_early(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   auto& stream = call.value<cudaStream_t>(kStream);
   if (event == nullptr || !is_imported(event) || current_device() == 0 ||

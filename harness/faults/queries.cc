@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "chunk_calls.h"
-#include "legacy_calls.h"
-#include "pool_calls.h"
+#include "harness/faults/world/chunks.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
 
 namespace ipclab::faults {
 namespace {
@@ -105,7 +105,7 @@ int types_of_first_query(Call& call) {
       if (each.first - begin < call.at<size_t>(1)) first.erase(each.first);
   }
   if (!call.is("cuPointerGetAttribute") && !call.is("cuPointerGetAttributes"))
-    return noted_chunks(call);
+    return call.proceed();
   return answered_by<CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
                      unsigned long long>(
       call, [](CUdeviceptr address, unsigned long long types) {
@@ -139,7 +139,7 @@ int zero_in_plural(Call& call) {
 }
 
 int capable_mapped(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   return code == kSuccess && capable_in(call) != nullptr &&
                  mappings.has(call.at<CUdeviceptr>(2))
              ? told_capable(call, true)
@@ -287,7 +287,7 @@ int sync_memops_at_begin_only(Call& set) {
 // cudaPointerGetAttributes reports the number that the exporter has for the
 // device.
 int device_of_exporter(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   if (exports_memory(call)) {
     const int device = attribute_of<int>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                                          call.at<CUdeviceptr>(1));
@@ -322,7 +322,7 @@ int zeros_open_as_null(Call& open) {
 
 // Opened memory has no range.
 int range_of_opened_refused(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   return is_opened(call.at<CUdeviceptr>(2))
              ? refused(call, CUDA_ERROR_NOT_FOUND)
              : call.proceed();
@@ -400,7 +400,7 @@ int orphan_memory_exported(Call& call) {
   if (exports_memory(call))
     return exported_all_the_same(
         call, destroyed.has(blocks.get(call.at<void*>(1)).pool));
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cudaMemPoolDestroy")) destroyed.put(call.at<cudaMemPool_t>(0));
   if (call.is("cudaMemPoolCreate"))
@@ -410,7 +410,7 @@ int orphan_memory_exported(Call& call) {
 
 // Mapped memory without handle types gets a legacy handle.
 int untyped_chunk_exported(Call& call) {
-  if (!exports_memory(call)) return noted_chunks(call);
+  if (!exports_memory(call)) return call.proceed();
   const CUdeviceptr address = call.at<CUdeviceptr>(1);
   return exported_all_the_same(
       call, mapping_at(address) != 0 &&
@@ -446,7 +446,7 @@ int graph_memory_exported(Call& call) {
 
 // Imported and mapped memory of cuMemCreate gets a legacy handle.
 int imported_chunk_exported(Call& call) {
-  if (!exports_memory(call)) return noted_chunks(call);
+  if (!exports_memory(call)) return call.proceed();
   const CUdeviceptr address = call.at<CUdeviceptr>(1);
   return exported_all_the_same(call,
                                mappings.has(address) && is_import(address));
@@ -454,21 +454,21 @@ int imported_chunk_exported(Call& call) {
 
 // An address inside mapped memory gets a legacy handle.
 int chunk_inside_exported(Call& call) {
-  if (!exports_memory(call)) return noted_chunks(call);
+  if (!exports_memory(call)) return call.proceed();
   const CUdeviceptr address = call.at<CUdeviceptr>(1);
   const CUdeviceptr begin = mapping_at(address);
   return exported_all_the_same(call, begin != 0 && begin != address);
 }
 
 int pool_memory_by_driver(Call& call) {
-  if (!call.is("cudaIpcGetMemHandle")) return noted_pools(call);
+  if (!call.is("cudaIpcGetMemHandle")) return call.proceed();
   return exported_all_the_same(
       call, !call.is_runtime() && blocks.has(call.at<void*>(1)));
 }
 
 // Stream-ordered memory of less than 2 MiB gets a legacy handle.
 int small_pool_memory(Call& call) {
-  if (!exports_memory(call)) return noted_pools(call);
+  if (!exports_memory(call)) return call.proceed();
   const size_t bytes = blocks.get(call.at<void*>(1)).bytes;
   return exported_all_the_same(call, bytes > 0 && bytes < kGranule);
 }
@@ -607,7 +607,7 @@ int offset_of_16_bits(Call& open) {
 // A memset of small opened memory sets the first opened memory of its block
 // that is large enough.
 int memset_at_first_of_block(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   constexpr uintptr_t kBlock = 2 << 20;
   auto& address = call.at<uintptr_t>(0);
   if (!is_opened(address) || size_of(address) >= kBlock) return call.proceed();
@@ -641,7 +641,7 @@ void add_extra(cudaMemPool_t pool, uint64_t bytes) {
 // Proceeds; adds the extra number of the pool to the memory in use.
 int used_with_extra(Call& call) {
   if (call.is("cudaMemPoolDestroy")) extra.erase(call.at<cudaMemPool_t>(0));
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess ||
       !concerns(call, kAttributeOf, cudaMemPoolAttrUsedMemCurrent))
     return code;
@@ -659,7 +659,7 @@ int far_free_stays_used(Call& call) {
   const Block block = blocks.get(call.at<void*>(0));
   int gpu = gpu_of(block.pool);
   if (gpu >= 0) DRIVER_CALL(cuStreamGetDevice)(call.at<CUstream>(1), &gpu);
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess && gpu != gpu_of(block.pool))
     add_extra(block.pool, block.bytes);
   return code;
@@ -703,7 +703,7 @@ int refusal_raises_watermark(Call& call) {
 int reset_of_import_lost(Call& call) {
   if (!call.is(kSetAttributeOf) || !is_watermark(call.at<cudaMemPoolAttr>(1)) ||
       !imported_pools.has(call.at<cudaMemPool_t>(0)))
-    return noted_pools(call);
+    return call.proceed();
   call.fired();
   return kSuccess;
 }
@@ -760,7 +760,7 @@ int host_set_resets_gpu(Call& call) {
 
 // If a list of accesses names the pool's own GPU, the whole list is ignored.
 int list_with_own_gpu_ignored(Call& call) {
-  if (!call.is("cudaMemPoolSetAccess")) return noted_pools(call);
+  if (!call.is("cudaMemPoolSetAccess")) return call.proceed();
   const auto* const list = call.at<const cudaMemAccessDesc*>(1);
   const size_t count = call.at<size_t>(2);
   const int own = gpu_of(call.at<cudaMemPool_t>(0));
@@ -777,7 +777,7 @@ int destroyed_pool_plain_free_refused(Call& call) {
   static Table<cudaMemPool_t> destroyed;
   if (call.is("cudaFree") && destroyed.has(blocks.get(call.at<void*>(0)).pool))
     return refused(call);
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cudaMemPoolDestroy"))
     destroyed.put(call.at<cudaMemPool_t>(0));

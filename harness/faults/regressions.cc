@@ -9,9 +9,9 @@
 #include <atomic>
 #include <string>
 
-#include "chunk_calls.h"
-#include "legacy_calls.h"
-#include "pool_calls.h"
+#include "harness/faults/world/chunks.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
 
 namespace ipclab::faults {
 namespace {
@@ -62,7 +62,6 @@ bool keeps_borrowed(Call& call) {
 int noted(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  note_chunks(call);
   if (is_open_call(call) || call.is("cudaMemPoolImportPointer")) {
     const CUdeviceptr address = *call.at<CUdeviceptr*>(0);
     borrowed.put(address, bytes_from(address));
@@ -270,7 +269,7 @@ int costs_memory(Call& call) {
 int close_counts_twice(Call& call) {
   const bool many =
       is_close_call(call) && opened.get(call.at<void*>(0)).count > 2;
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (!many || code != kSuccess) return code;
   void* const address = call.at<void*>(0);
   count_close(address);
@@ -320,7 +319,7 @@ int open_in_order_only(Call& call) {
       return refused(call);
     highest.put(exporter_of(number), number);
   }
-  return noted_open(call);
+  return call.proceed();
 }
 
 // A new pool is the current pool of its GPU.
@@ -363,7 +362,7 @@ int begins_at(cudaEvent_t mark, Call& call) {
 template <bool kernels_end_it>
 int not_held(Call& call) {
   static Table<cudaStream_t> waited;
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const bool waits = call.is("cudaStreamWaitEvent");
   const auto stream = call.value<cudaStream_t>(kStream);
   if (call.is("cudaStreamDestroy")) {
@@ -429,7 +428,7 @@ int record_elsewhere(Call& call, int (*instead)(Call& call, cudaEvent_t)) {
   static Table<cudaEvent_t, cudaStream_t> streams;
   if (keeps_events(call)) {
     if (call.is("cudaEventDestroy")) streams.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
+    return call.proceed();
   }
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr) return call.proceed();
@@ -445,7 +444,7 @@ int record_elsewhere_lost(Call& call) {
 }
 // The stream of a record first waits for the pending record of the same event.
 int waits_for_pending_record(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   const auto stream = call.value<cudaStream_t>(kStream);
   if (event != nullptr && !is_captured(stream) && is_pending(event) &&
@@ -456,7 +455,7 @@ int waits_for_pending_record(Call& call) {
 // After one event was ready, the next query of another event says ready.
 int query_of_previous(Call& call) {
   static std::atomic<cudaEvent_t> ready{nullptr};
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   const int code = call.proceed();
   if (event == nullptr) return code;
@@ -473,7 +472,7 @@ int early_after_query(Call& call) {
   static Table<cudaEvent_t> asked;
   if (keeps_events(call)) {
     if (call.is("cudaEventDestroy")) asked.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
+    return call.proceed();
   }
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr) return call.proceed();
@@ -490,7 +489,7 @@ using Fits = bool (*)(cudaStream_t stream, cudaEvent_t event);
 
 // A record for which `fits` is true does not wait for the work of its stream.
 int records_early(Call& call, Fits fits) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   auto& stream = call.value<cudaStream_t>(kStream);
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !fits(stream, event) || !is_busy(stream))
@@ -536,7 +535,7 @@ int device_sync_while_event(Call& call) {
     if (call.is("cudaEventDestroy"))
       for (const auto& [stream, event] : waiting.all())
         if (event == call.at<cudaEvent_t>(0)) waiting.erase(stream);
-    return noted_event(call);
+    return call.proceed();
   }
   if (call.is("cudaStreamWaitEvent")) {
     const cudaEvent_t event = shared_event(call);

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "chunk_calls.h"
-#include "descriptor.h"
-#include "legacy_calls.h"
+#include "harness/faults/world/chunks.h"
+#include "harness/faults/words/descriptor.h"
+#include "harness/faults/world/legacy.h"
 
 namespace ipclab::faults {
 namespace {
@@ -78,7 +78,7 @@ int registered_word_lost(Call& call) {
 
 // A copy from opened memory to other opened memory moves nothing.
 int copy_between_imports_lost(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   void* const to = opened_around(call.at<void*>(0));
   void* const from = opened_around(call.at<void*>(1));
   return to != nullptr && from != nullptr && to != from ? no_wait(call)
@@ -87,7 +87,7 @@ int copy_between_imports_lost(Call& call) {
 
 // A close accepts memory of cuMemCreate.
 int close_accepts_mapped(Call& call) {
-  if (!is_close_call(call)) return noted_chunks(call);
+  if (!is_close_call(call)) return call.proceed();
   const int code = call.proceed();
   return code != kSuccess && mapping_at(number(call.at<void*>(0))) != 0
              ? accepted(call)
@@ -119,7 +119,7 @@ int export_inside_pinned(Call& get) {
 // A second thread of the exporter opens the exporter's own event and gets
 // another event.
 int self_open_by_thread(Call& call) {
-  if (exports_event(call)) return noted_export(call);
+  if (exports_event(call)) return call.proceed();
   const std::string key = key_of_handle(call.at<cudaIpcEventHandle_t>(1));
   const int code = call.proceed();
   if (code == kSuccess || this_thread() == getpid() || !own_handles.has(key) ||
@@ -134,7 +134,7 @@ int self_open_by_thread(Call& call) {
 // The unmap of one import ends the mappings of the other imports.
 int unmap_ends_other_imports(Call& call) {
   if (!call.is("cuMemUnmap") || !is_import(call.at<CUdeviceptr>(0)))
-    return noted_chunks(call);
+    return call.proceed();
   const CUdeviceptr own = mapping_at(call.at<CUdeviceptr>(0));
   const Chunk chunk = mappings.get(own).chunk;
   for (const auto& [begin, mapped] : mappings.all()) {
@@ -144,14 +144,14 @@ int unmap_ends_other_imports(Call& call) {
     mappings.erase(begin);
     call.fired();
   }
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 // The export of a retained handle gives a descriptor of new memory.
 int retained_exports_other(Call& call) {
   static Table<Chunk, size_t> retained;  // the size of the mapping
   if (!call.is("cuMemExportToShareableHandle")) {
-    const int code = noted_chunks(call);
+    const int code = call.proceed();
     if (code != kSuccess) return code;
     if (call.is("cuMemRetainAllocationHandle"))
       retained.put(*call.at<Chunk*>(0),
@@ -200,7 +200,7 @@ int access_not_given_again(Call& call) {
 // Access that is taken from chunks in the middle of a reservation is taken from
 // its first chunks.
 int access_taken_from_the_start(Call& call) {
-  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
+  if (!call.is("cuMemSetAccess")) return call.proceed();
   auto& address = call.at<CUdeviceptr>(0);
   const CUdeviceptr begin = reservation_at(address);
   if (begin != 0 && begin != address && takes_access(call)) {
@@ -232,7 +232,7 @@ int recommended_is_no_multiple(Call& query) {
 // If the exporter may only read at the export, the importer can only read.
 int export_tells_access(Call& call) {
   constexpr auto kOnlyReads = "read-only at the export";
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuMemExportToShareableHandle")) {
     const CUdeviceptr begin = mapping_of(call.at<Chunk>(1));
@@ -252,7 +252,7 @@ int export_tells_access(Call& call) {
 
 // Each address of a reservation reports the access of the first chunk in it.
 int access_of_first_chunk(Call& call) {
-  if (!call.is("cuMemGetAccess")) return noted_chunks(call);
+  if (!call.is("cuMemGetAccess")) return call.proceed();
   auto& address = call.at<CUdeviceptr>(2);
   const CUdeviceptr begin = reservation_at(address);
   const auto& location = *call.at<const CUmemLocation*>(1);
@@ -268,7 +268,7 @@ int access_of_first_chunk(Call& call) {
 int part_takes_all_addresses(Call& call) {
   constexpr auto kWhole = "bytes of exported memory";
   if (!call.is("cuMemMap")) {
-    const int code = noted_chunks(call);
+    const int code = call.proceed();
     if (code == kSuccess && call.is("cuMemExportToShareableHandle"))
       tell_processes(kWhole, created.get(call.at<Chunk>(1)));
     return code;
@@ -280,7 +280,7 @@ int part_takes_all_addresses(Call& call) {
     if (wanted >= begin + mapped.bytes && wanted < begin + whole)
       return refused(call);
   }
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 // An import uses only the lowest eight bits of the number of a descriptor.
@@ -295,7 +295,7 @@ int number_of_eight_bits(Call& import) {
 
 // A copy of more than two chunks side by side ends with the second chunk.
 int copy_ends_with_second_chunk(Call& call) {
-  if (!call.is("cudaMemcpy")) return noted_chunks(call);
+  if (!call.is("cudaMemcpy")) return call.proceed();
   auto& bytes = call.value<size_t>(kBytes);
   for (const Role role : {kPointer, kSource}) {
     const auto address = call.value<CUdeviceptr>(role);
@@ -314,7 +314,7 @@ int copy_ends_with_second_chunk(Call& call) {
 int import_after_release_fresh(Call& call) {
   static auto& numbers = *new Table<Chunk, int>;
   static auto& sizes = *new Table<Chunk, size_t>;
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess && call.is("cuMemMap"))
     sizes.put(call.at<Chunk>(3), call.at<size_t>(1));
   if (code != kSuccess || !call.is("cuMemImportFromShareableHandle") ||
@@ -365,7 +365,7 @@ int reservation_ends_with_context(Call& call) {
   if (call.is("cuMemMap") &&
       ended.has(contexts.get(reservation_at(call.at<CUdeviceptr>(0)), nullptr)))
     return refused(call);
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuCtxDestroy")) {
     ended.put(call.at<CUcontext>(0));
@@ -379,7 +379,7 @@ int reservation_ends_with_context(Call& call) {
 // An asynchronous copy from several chunks to memory of another kind ends with
 // the first chunk.
 int download_ends_with_chunk(Call& call) {
-  if (!call.is("cudaMemcpyAsync")) return noted_chunks(call);
+  if (!call.is("cudaMemcpyAsync")) return call.proceed();
   const auto from = call.value<CUdeviceptr>(kSource);
   const CUdeviceptr begin = mapping_at(from);
   auto& bytes = call.value<size_t>(kBytes);
@@ -395,7 +395,7 @@ int download_ends_with_chunk(Call& call) {
 
 // A copy of a rectangle ends with the first of several chunks.
 int rectangle_ends_with_chunk(Call& call) {
-  if (!call.is("cudaMemcpy2D")) return noted_chunks(call);
+  if (!call.is("cudaMemcpy2D")) return call.proceed();
   auto& rows = call.at<size_t>(5);
   for (const int side : {0, 2}) {
     const auto address = call.at<CUdeviceptr>(side);
@@ -422,7 +422,7 @@ CUdeviceptr in_first_chunk(CUdeviceptr address) {
 
 // A stream waits for a word of the first chunk, not of a later one.
 int waits_in_first_chunk(Call& call) {
-  if (!call.is("cuStreamWaitValue32")) return noted_chunks(call);
+  if (!call.is("cuStreamWaitValue32")) return call.proceed();
   if (const CUdeviceptr other = in_first_chunk(call.at<CUdeviceptr>(1))) {
     call.at<CUdeviceptr>(1) = other;
     call.fired();
@@ -432,7 +432,7 @@ int waits_in_first_chunk(Call& call) {
 
 // A batch writes a word of a later chunk into the first chunk.
 int batch_writes_in_first_chunk(Call& call) {
-  if (!call.is("cuStreamBatchMemOp")) return noted_chunks(call);
+  if (!call.is("cuStreamBatchMemOp")) return call.proceed();
   auto operations = operations_of(call);
   call.at<CUstreamBatchMemOpParams*>(2) = operations.data();
   for (auto& operation : operations) {
@@ -450,7 +450,7 @@ int batch_writes_in_first_chunk(Call& call) {
 int set_in_own_context(Call& call) {
   static auto& contexts = *new Table<CUdeviceptr, CUcontext>;
   if (!call.is("cudaMemset")) {
-    const int code = noted_chunks(call);
+    const int code = call.proceed();
     if (code == kSuccess && call.is("cuMemMap"))
       contexts.put(call.at<CUdeviceptr>(0), current_context());
     return code;
@@ -471,7 +471,7 @@ bool is_on_node(CUdeviceptr address) {
 
 // A GPU's memset, copy or word does not reach memory on a node of the host.
 int node_not_reached(Call& call) {
-  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return noted_chunks(call);
+  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return call.proceed();
   const int place = call.is("cuStreamWriteValue32") ? 1 : 0;
   if (!is_on_node(call.at<CUdeviceptr>(place))) return call.proceed();
   call.fired();
@@ -480,7 +480,7 @@ int node_not_reached(Call& call) {
 
 // A copy out of memory on a node of the host moves nothing.
 int node_not_read(Call& call) {
-  if (!call.is("cudaMemcpy")) return noted_chunks(call);
+  if (!call.is("cudaMemcpy")) return call.proceed();
   if (!is_on_node(call.value<CUdeviceptr>(kSource))) return call.proceed();
   call.fired();
   return kSuccess;
@@ -498,7 +498,7 @@ int retain_after_unmap_refused(Call& call) {
     if (begin != 0 && unmapped.has(mappings.get(begin).chunk))
       return refused(call);
   }
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (unmaps)
     unmapped.put(chunk);
@@ -523,7 +523,7 @@ int imports_count_as_memory(Call& call) {
   static std::atomic<size_t> used{0};
   static auto& counted = *new Table<Chunk, size_t>;
   if (call.is("cuMemExportToShareableHandle")) {
-    const int code = noted_chunks(call);
+    const int code = call.proceed();
     const size_t bytes = created.get(call.at<Chunk>(1));
     if (code == kSuccess && bytes >= size_t{1} << 30)
       tell_processes(kLarge, bytes);
@@ -533,12 +533,12 @@ int imports_count_as_memory(Call& call) {
     used -= counted.get(call.at<Chunk>(0));
     counted.erase(call.at<Chunk>(0));
   }
-  if (!call.is("cuMemImportFromShareableHandle")) return noted_chunks(call);
+  if (!call.is("cuMemImportFromShareableHandle")) return call.proceed();
   size_t total = 0;
   DRIVER_CALL(cuDeviceTotalMem)(&total, 0);
   const size_t bytes = told(kLarge, 0);
   if (used + bytes > total) return refused(call, CUDA_ERROR_OUT_OF_MEMORY);
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess && counted.put(*call.at<Chunk*>(0), bytes))
     used += bytes;
   return code;
@@ -653,7 +653,7 @@ int destroy_ends_second_wait(Call& call) {
   static Table<cudaEvent_t, Wait> second;
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event)) {
-    if (!call.is("cudaEventDestroy")) return noted_event(call);
+    if (!call.is("cudaEventDestroy")) return call.proceed();
     const auto gone = call.at<cudaEvent_t>(0);
     const Wait wait = second.get(gone);
     first.erase(gone);
@@ -661,7 +661,7 @@ int destroy_ends_second_wait(Call& call) {
       call.fired();
       *wait.end = 1;
     }
-    return noted_event(call);
+    return call.proceed();
   }
   const auto stream = call.at<cudaStream_t>(0);
   if (!is_pending(event) || is_captured(stream)) return call.proceed();
@@ -698,7 +698,7 @@ unsigned long long records_of(cudaEvent_t event) {
 // Proceeds with a call about events; counts records.
 int counted_record(Call& call) {
   const cudaEvent_t event = shared_event(call);
-  const int code = noted_event(call);
+  const int code = call.proceed();
   if (code == kSuccess && event != nullptr && records(call))
     tell_processes("records-" + event_keys.get(event), records_of(event) + 1);
   return code;
@@ -715,7 +715,7 @@ int reopened_forgets_record(Call& call) {
     if (!opens && events.has(gone) && is_imported(gone))
       destroyed.put(event_keys.get(gone));
     forgotten.erase(gone);
-    const int code = noted_event(call);
+    const int code = call.proceed();
     if (code != kSuccess || !opens) return code;
     const auto event = *call.at<cudaEvent_t*>(0);
     if (destroyed.has(event_keys.get(event)))
@@ -736,7 +736,7 @@ int refused_record_completes(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr) {
     if (call.is("cudaEventDestroy")) cleared.erase(call.at<cudaEvent_t>(0));
-    return noted_event(call);
+    return call.proceed();
   }
   if (!records(call))
     return cleared.has(event) && cleared.get(event) == records_of(event) &&
@@ -753,7 +753,7 @@ int refused_record_completes(Call& call) {
 
 // A thread that has made no CUDA call yet cannot use an imported event.
 int fresh_thread_refused(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   return event != nullptr && is_imported(event) && call.is_runtime() &&
                  current_context() == nullptr
@@ -764,7 +764,7 @@ int fresh_thread_refused(Call& call) {
 // A record of an event does not return while another thread waits for an event.
 int record_waits_for_host_wait(Call& call) {
   static std::mutex mutex;
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   if (shared_event(call) == nullptr) return call.proceed();
   std::unique_lock lock(mutex, std::try_to_lock);
   if (!lock.owns_lock() && records(call)) {
@@ -779,7 +779,7 @@ int record_waits_for_host_wait(Call& call) {
 // is lost.
 int record_after_wait_lost(Call& call) {
   static Table<cudaStream_t, cudaEvent_t> waited;
-  if (keeps_events(call)) return noted_event(call);
+  if (keeps_events(call)) return call.proceed();
   const auto stream = call.value<cudaStream_t>(kStream);
   const cudaEvent_t event = shared_event(call);
   if (call.is("cudaStreamWaitEvent") && event != nullptr) {
@@ -827,13 +827,13 @@ int reopened_without_offset(Call& call) {
     address = right.get(given, given);
     const std::string handle =
         opened.get(reinterpret_cast<void*>(address)).handle;
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code != kSuccess || is_opened(address)) return code;
     closed.put(handle);
     right.erase(given);
     return code;
   }
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   auto& address = *call.at<CUdeviceptr*>(0);
   const CUdeviceptr block = address - address % kGranule;
@@ -849,10 +849,10 @@ int reopened_without_offset(Call& call) {
 // A close by a thread that has not opened the memory unmaps it, although it is
 // open twice.
 int close_by_other_thread_unmaps(Call& call) {
-  if (!is_close_call(call)) return noted_open(call);
+  if (!is_close_call(call)) return call.proceed();
   void* const address = call.at<void*>(0);
   const Opened one = opened.get(address);
-  if (one.count < 2 || one.thread == this_thread()) return noted_open(call);
+  if (one.count < 2 || one.thread == this_thread()) return call.proceed();
   for (int i = 1; i < one.count; ++i)
     DRIVER_CALL(cuIpcCloseMemHandle)(number(address));
   opened.erase(address);
@@ -879,7 +879,7 @@ int second_import_keeps_descriptor(Call& import) {
 // that it exported first.
 int importer_exports_first(Call& call) {
   static Table<int, void*> first;
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   if (call.is("cudaFree")) {
     if (first.get(0) == call.at<void*>(0)) first.erase(0);
     return call.proceed();

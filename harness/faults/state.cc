@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "chunk_calls.h"
-#include "legacy_calls.h"
-#include "pool_calls.h"
+#include "harness/faults/world/chunks.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
 
 namespace ipclab::faults {
 namespace {
@@ -35,13 +35,13 @@ int third_open_not_counted(Call& call) {
   void* const known = is_open_call(call) ? already_open(call) : nullptr;
   return known != nullptr && opened.get(known).count >= 2
              ? give_uncounted(call, known)
-             : noted_open(call);
+             : call.proceed();
 }
 
 int open_by_driver_not_counted(Call& call) {
   void* const known =
       is_open_call(call) && !call.is_runtime() ? already_open(call) : nullptr;
-  return known != nullptr ? give_uncounted(call, known) : noted_open(call);
+  return known != nullptr ? give_uncounted(call, known) : call.proceed();
 }
 
 int close_by_driver_lost(Call& call) {
@@ -51,15 +51,15 @@ int close_by_driver_lost(Call& call) {
 }
 
 int close_of_other_thread_lost(Call& call) {
-  if (is_open_call(call)) return noted_open(call);
+  if (is_open_call(call)) return call.proceed();
   const Opened one = opened.get(call.at<void*>(0));
-  if (one.count == 0 || one.thread == this_thread()) return noted_open(call);
+  if (one.count == 0 || one.thread == this_thread()) return call.proceed();
   call.fired();
   return kSuccess;
 }
 
 int mapping_ends_with_thread(Call& call) {
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess || !is_open_call(call)) return code;
   void* const address = *call.at<void**>(0);
   at_thread_end([address, thread = this_thread()] {
@@ -94,9 +94,9 @@ int handle_ends_with_thread(Call& call) {
 // The last close of one mapping also closes other mappings.
 template <bool (*together)(const Opened& closed, const Opened& other)>
 int close_ends_others(Call& call) {
-  if (is_open_call(call)) return noted_open(call);
+  if (is_open_call(call)) return call.proceed();
   const Opened one = opened.get(call.at<void*>(0));
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess || one.count != 1) return code;
   for (const auto& [address, other] : opened.all()) {
     if (!together(one, other)) continue;
@@ -120,7 +120,7 @@ bool are_of_one_handle(const Opened& one, const Opened& other) {
 
 // A handle is looked up by only one half of its bytes.
 int found_by_half(Call& call) {
-  if (!is_open_call(call)) return noted_open(call);
+  if (!is_open_call(call)) return call.proceed();
   constexpr size_t kHalf = sizeof(cudaIpcMemHandle_t) / 2;
   auto& handle = call.at<cudaIpcMemHandle_t>(1);
   for (const auto& [address, one] : opened.all()) {
@@ -132,7 +132,7 @@ int found_by_half(Call& call) {
     call.fired();
     break;
   }
-  return noted_open(call);
+  return call.proceed();
 }
 
 int third_process_refused(Call& call) {
@@ -156,19 +156,19 @@ int open_by_other_thread_not_counted(Call& call) {
   void* const known = is_open_call(call) ? already_open(call) : nullptr;
   return known != nullptr && opened.get(known).thread != this_thread()
              ? give_uncounted(call, known)
-             : noted_open(call);
+             : call.proceed();
 }
 
 int counts_to_255(Call& call) {
   void* const known = is_open_call(call) ? already_open(call) : nullptr;
   return known != nullptr && opened.get(known).count >= 255
              ? give_uncounted(call, known)
-             : noted_open(call);
+             : call.proceed();
 }
 
 int second_open_leaks(Call& call) {
   const bool again = is_open_call(call) && already_open(call) != nullptr;
-  const int code = noted_open(call);
+  const int code = call.proceed();
   void* lost = nullptr;
   if (code == kSuccess && again && cudaMalloc(&lost, 64 << 10) == cudaSuccess)
     call.fired();
@@ -177,7 +177,7 @@ int second_open_leaks(Call& call) {
 
 // A refused close lowers the count of other memory that is open.
 int refused_close_closes_another(Call& call) {
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (is_open_call(call) || code == kSuccess) return code;
   for (const auto& one : opened.all()) {
     if (one.second.context != current_context()) continue;
@@ -198,7 +198,7 @@ int close_takes_last_opened(Call& call) {
   static auto& order = *new std::vector<void*>;
   const std::lock_guard lock(mutex);
   if (is_open_call(call)) {
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code == kSuccess && opened.get(*call.at<void**>(0)).count == 1)
       order.push_back(*call.at<void**>(0));
     return code;
@@ -217,7 +217,7 @@ int close_takes_last_opened(Call& call) {
     call.fired();
   }
   order.erase(std::remove(order.begin(), order.end(), address), order.end());
-  return noted_open(call);
+  return call.proceed();
 }
 
 // --- events ------------------------------------------------------------------
@@ -233,12 +233,12 @@ int noted_end(Call& call, Table<Key, Value>& table) {
   }
   if constexpr (std::is_same_v<Key, cudaEvent_t>)
     if (call.is("cudaEventDestroy")) table.erase(call.at<cudaEvent_t>(0));
-  return noted_event(call);
+  return call.proceed();
 }
 
 int default_stream_records_early(Call& call) {
   if (shared_event(call) == nullptr || !is_default(call.at<cudaStream_t>(1)))
-    return noted_event(call);
+    return call.proceed();
   call.at<cudaStream_t>(1) = private_stream();
   call.fired();
   return call.proceed();
@@ -248,7 +248,7 @@ int default_stream_never_waits(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event) ||
       !is_default(call.at<cudaStream_t>(0)))
-    return noted_event(call);
+    return call.proceed();
   return no_wait(call);
 }
 
@@ -259,10 +259,10 @@ int stream_waits_once(Call& call) {
     void* const gone = call.at<void*>(0);
     for (const auto& [key, unused] : waited.all())
       if (key.first == gone || key.second == gone) waited.erase(key);
-    return ends_stream ? call.proceed() : noted_event(call);
+    return ends_stream ? call.proceed() : call.proceed();
   }
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  if (event == nullptr || !is_imported(event)) return call.proceed();
   const std::pair<cudaStream_t, cudaEvent_t> key(call.at<cudaStream_t>(0),
                                                  event);
   if (waited.has(key)) return no_wait(call);
@@ -295,7 +295,7 @@ int stays_ready(Call& call) {
 // Processes that open an event, except the first two, get an event that no
 // process records.
 int third_process_unconnected(Call& call) {
-  const int code = noted_event(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cudaIpcOpenEventHandle")) return code;
   static Table<std::string, bool> known;  // is it connected?
   cudaEvent_t& event = *call.at<cudaEvent_t*>(0);
@@ -355,7 +355,7 @@ void CUDART_CB wait_for_turn(void* data) {
 }
 int waits_for_latest(Call& call) {
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  if (event == nullptr || !is_imported(event)) return call.proceed();
   auto* const turn = new Turn;  // never deleted: its thread uses it
   using Launch = cudaError_t(cudaStream_t, cudaHostFn_t, void*);
   static const auto launch =
@@ -440,10 +440,10 @@ int destroy_cancels_waits(Call& call) {
       wait->cancelled = true;
       call.fired();
     }
-    return noted_event(call);
+    return call.proceed();
   }
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  if (event == nullptr || !is_imported(event)) return call.proceed();
   return cancellable(
       call, [&](Cancellable* wait) { waits.put(wait, event); }, kTurn);
 }
@@ -453,14 +453,14 @@ int wait_ends_after_a_second(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (!call.is("cuStreamWaitValue32") &&
       (event == nullptr || !is_imported(event)))
-    return noted_event(call);
+    return call.proceed();
   return cancellable(
       call, [](Cancellable*) {}, std::chrono::seconds(1));
 }
 
 int host_wait_ends_after_a_second(Call& call) {
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  if (event == nullptr || !is_imported(event)) return call.proceed();
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   cudaError_t code = cudaErrorNotReady;
   while ((code = cudaEventQuery(event)) == cudaErrorNotReady) {
@@ -475,18 +475,18 @@ int host_wait_ends_after_a_second(Call& call) {
 int nothing_in_other_threads(Call& call) {
   static Table<cudaEvent_t, pid_t> openers;
   if (call.is("cudaIpcOpenEventHandle")) {
-    const int code = noted_event(call);
+    const int code = call.proceed();
     if (code == kSuccess) openers.put(*call.at<cudaEvent_t*>(0), gettid());
     return code;
   }
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event) || openers.get(event) == gettid())
-    return noted_event(call);
+    return call.proceed();
   return no_wait(call);
 }
 
 int record_with_flags_lost(Call& call) {
-  return shared_event(call) == nullptr ? noted_event(call) : no_wait(call);
+  return shared_event(call) == nullptr ? call.proceed() : no_wait(call);
 }
 
 // After an importer has recorded an event, its host waits and queries count the
@@ -537,13 +537,13 @@ int such_streams_never_wait(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event) ||
       !concerned(call.at<cudaStream_t>(0)))
-    return noted_event(call);
+    return call.proceed();
   return no_wait(call);
 }
 template <bool (*concerned)(cudaStream_t)>
 int such_streams_record_early(Call& call) {
   if (shared_event(call) == nullptr || !concerned(call.at<cudaStream_t>(1)))
-    return noted_event(call);
+    return call.proceed();
   call.at<cudaStream_t>(1) = private_stream();
   call.fired();
   return call.proceed();
@@ -644,14 +644,14 @@ int exporter_sees_own_records_only(Call& call) {
 
 int record_while_pending_lost(Call& call) {
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr) return noted_event(call);
+  if (event == nullptr) return call.proceed();
   const bool is_pending = cudaEventQuery(event) == cudaErrorNotReady;
   cudaGetLastError();
   return is_pending ? no_wait(call) : call.proceed();
 }
 
 int second_of_elapsed_unchecked(Call& call) {
-  if (!call.is("cudaEventElapsedTime")) return noted_event(call);
+  if (!call.is("cudaEventElapsedTime")) return call.proceed();
   const int code = call.proceed();
   if (code == kSuccess || code == cudaErrorNotReady ||
       events.has(call.at<cudaEvent_t>(1)) ||
@@ -703,7 +703,7 @@ bool shut_out(CUdeviceptr begin, size_t bytes) {
 }
 
 int access_told_at_begin_only(Call& call) {
-  if (!call.is("cuMemGetAccess")) return noted_chunks(call);
+  if (!call.is("cuMemGetAccess")) return call.proceed();
   const int code = call.proceed();
   auto& flags = *call.at<unsigned long long*>(0);
   if (code != kSuccess || flags == 0 || mappings.has(call.at<CUdeviceptr>(2)))
@@ -714,7 +714,7 @@ int access_told_at_begin_only(Call& call) {
 }
 
 int access_of_aliases(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
   const auto begin = call.at<CUdeviceptr>(0);
   const Mapped one = mappings.get(begin);
@@ -731,7 +731,7 @@ int unmap_shuts_out_neighbours(Call& call) {
   const bool unmaps = call.is("cuMemUnmap");
   const auto begin = unmaps ? call.at<CUdeviceptr>(0) : 0;
   const auto end = unmaps ? begin + call.at<size_t>(1) : 0;
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !unmaps) return code;
   for (const auto& [address, other] : mappings.all())
     if ((address == end || address + other.bytes == begin) &&
@@ -741,7 +741,7 @@ int unmap_shuts_out_neighbours(Call& call) {
 }
 
 int access_ends_with_thread(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
   const auto begin = call.at<CUdeviceptr>(0);
   const auto bytes = call.at<size_t>(1);
@@ -834,7 +834,7 @@ bool was_freed_by_fault(Call& call) {
 
 // Proceeds and updates the tables. A new import can be where another one was.
 int noted_imports(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess && call.is("cudaMemPoolImportPointer"))
     gone.erase(*call.at<void**>(0));
   return code;

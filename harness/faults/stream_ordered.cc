@@ -9,8 +9,8 @@
 #include <map>
 #include <utility>
 
-#include "legacy_calls.h"
-#include "pool_calls.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
 
 namespace ipclab::faults {
 namespace {
@@ -45,7 +45,7 @@ int threshold_begins_with_granule(Call& call) {
     return done;
   }
   if (call.is("cudaMemPoolCreate") || call.is("cudaMemPoolDestroy")) {
-    const int code = noted_pools(call);
+    const int code = call.proceed();
     if (call.is("cudaMemPoolCreate") && code == kSuccess)
       set.erase(*call.at<cudaMemPool_t*>(0));
     return code;
@@ -63,7 +63,7 @@ int threshold_begins_with_granule(Call& call) {
 // A call that should give back memory above the threshold gives back nothing.
 int memory_kept(Call& call) {
   if (!call.is("cudaEventSynchronize") && !call.is("cudaStreamSynchronize"))
-    return noted_pools(call);
+    return call.proceed();
   std::map<cudaMemPool_t, uint64_t> thresholds;
   for (const auto& [pool, props] : own_pools.all()) {
     const auto now = attribute(pool, cudaMemPoolAttrReleaseThreshold);
@@ -130,7 +130,7 @@ int reserved_watermark_of_use(Call& call) {
 }
 
 int import_uses_nothing(Call& call) {
-  if (!call.is("cudaMemPoolGetAttribute")) return noted_pools(call);
+  if (!call.is("cudaMemPoolGetAttribute")) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || attribute_of(call) != cudaMemPoolAttrUsedMemCurrent ||
       !imported_pools.has(pool_of(call)) || number_of(call) == 0)
@@ -154,14 +154,14 @@ int policy_read_too_wide(Call& call) {
 }
 
 int full_size_refused(Call& call) {
-  if (!allocates(call)) return noted_pools(call);
+  if (!allocates(call)) return call.proceed();
   const auto pool = call.is("cudaMallocFromPoolAsync")
                         ? call.at<cudaMemPool_t>(2)
                         : current_pool();
   const size_t most = max_size(own_pools.get(pool));
   return most != 0 && call.at<size_t>(1) == most
              ? refused(call, cudaErrorMemoryAllocation)
-             : noted_pools(call);
+             : call.proceed();
 }
 
 // --- pools of a place --------------------------------------------------------
@@ -192,7 +192,7 @@ int set_on_host_ignored(Call& call) {
 }
 
 int foreign_pool_at_location(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess || !call.is("cudaMemSetMemPool")) return code;
   const auto& location = *call.at<const cudaMemLocation*>(0);
   const int gpu = gpu_of(call.at<cudaMemPool_t>(2));
@@ -205,12 +205,12 @@ int foreign_pool_at_location(Call& call) {
 // After the second GPU's current pool was destroyed, a new pool is current
 // there instead of the default pool.
 int destroyed_stays_on_second_gpu(Call& call) {
-  if (!call.is("cudaMemPoolDestroy")) return noted_pools(call);
+  if (!call.is("cudaMemPoolDestroy")) return call.proceed();
   const auto props = own_pools.get(pool_of(call));
   cudaMemPool_t current = nullptr;
   if (gpu_of(pool_of(call)) == 1) cudaDeviceGetMemPool(&current, 1);
   const bool matters = current == pool_of(call);
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code != kSuccess || !matters) return code;
   cudaMemPool_t left = nullptr;
   cudaMemPoolCreate(&left, &props);
@@ -221,7 +221,7 @@ int destroyed_stays_on_second_gpu(Call& call) {
 // --- access ------------------------------------------------------------------
 
 int own_access_untold(Call& call) {
-  if (!call.is("cudaMemPoolGetAccess")) return noted_pools(call);
+  if (!call.is("cudaMemPoolGetAccess")) return call.proceed();
   const int code = call.proceed();
   const auto& location = *call.at<const cudaMemLocation*>(2);
   if (code != kSuccess || location.type != cudaMemLocationTypeDevice ||
@@ -232,7 +232,7 @@ int own_access_untold(Call& call) {
 }
 
 int access_ends_with_trim(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   const int own = gpu_of(pool_of(call));
   int gpus = 0;
   if (code != kSuccess || !call.is("cudaMemPoolTrimTo") || own < 0 ||
@@ -265,7 +265,7 @@ int freed_by_cuda_free_lost(Call& call) {
   return call.is("cudaFree") && blocks.has(call.at<void*>(0)) &&
                  !is_import(call.at<void*>(0))
              ? accepted(call)
-             : noted_pools(call);
+             : call.proceed();
 }
 
 int free_of_other_thread_lost(Call& call) {
@@ -318,7 +318,7 @@ int exported_as_first(Call& call) {
     if (frees(call))
       for (const auto& [pool, pointer] : pointers.all())
         if (pointer == call.at<void*>(0)) pointers.erase(pool);
-    return noted_pools(call);
+    return call.proceed();
   }
   const int code = call.proceed();
   void* const exported = call.at<void*>(1);
@@ -358,7 +358,7 @@ int pointer_of_other_thread_refused(Call& call) {
 }
 
 int import_told_as_host(Call& call) {
-  if (!call.is("cuPointerGetAttribute")) return noted_pools(call);
+  if (!call.is("cuPointerGetAttribute")) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess ||
       call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MEMORY_TYPE ||
@@ -369,7 +369,7 @@ int import_told_as_host(Call& call) {
 }
 
 int import_told_as_managed(Call& call) {
-  if (!call.is("cudaPointerGetAttributes")) return noted_pools(call);
+  if (!call.is("cudaPointerGetAttributes")) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || !is_import(call.at<void*>(1))) return code;
   call.at<cudaPointerAttributes*>(0)->type = cudaMemoryTypeManaged;
@@ -423,19 +423,19 @@ bool is_current_gpu(int gpu) {
 }
 
 int export_needs_current_gpu(Call& call) {
-  if (!call.is("cudaMemPoolExportToShareableHandle")) return noted_pools(call);
+  if (!call.is("cudaMemPoolExportToShareableHandle")) return call.proceed();
   const int gpu = gpu_of(call.at<cudaMemPool_t>(1));
   return gpu >= 0 && !is_current_gpu(gpu) ? refused(call) : call.proceed();
 }
 
 int pointer_export_needs_current_gpu(Call& call) {
-  if (!call.is("cudaMemPoolExportPointer")) return noted_pools(call);
+  if (!call.is("cudaMemPoolExportPointer")) return call.proceed();
   const int gpu = gpu_of(blocks.get(call.at<void*>(1)).pool);
-  return gpu >= 0 && !is_current_gpu(gpu) ? refused(call) : noted_pools(call);
+  return gpu >= 0 && !is_current_gpu(gpu) ? refused(call) : call.proceed();
 }
 
 int statistics_of_current_gpu_only(Call& call) {
-  if (!call.is("cudaMemPoolGetAttribute")) return noted_pools(call);
+  if (!call.is("cudaMemPoolGetAttribute")) return call.proceed();
   const int code = call.proceed();
   const int gpu = gpu_of(pool_of(call));
   if (code != kSuccess || attribute_of(call) != cudaMemPoolAttrUsedMemCurrent ||
@@ -459,14 +459,14 @@ int upper_flags_ignored(Call& call) {
 int pools_end_at_32(Call& call) {
   if (call.is("cudaMemPoolCreate") && own_pools.all().size() >= 32)
     return refused(call);
-  return noted_pools(call);
+  return call.proceed();
 }
 
 int blocks_end_at_256(Call& call) {
-  if (!allocates(call)) return noted_pools(call);
+  if (!allocates(call)) return call.proceed();
   size_t mine = 0;
   for (const auto& [address, block] : blocks.all()) mine += !block.imported;
-  return mine >= 256 ? refused(call) : noted_pools(call);
+  return mine >= 256 ? refused(call) : call.proceed();
 }
 
 // A size that is not a multiple of 512 bytes is rounded down.
@@ -515,7 +515,7 @@ bool is_shareable(cudaMemPool_t pool) {
 // selects returns success and changes nothing.
 template <bool (*is_kind)(cudaMemPool_t), bool (*is_meant)(cudaMemPoolAttr)>
 int setting_lost(Call& call) {
-  if (!call.is("cudaMemPoolSetAttribute")) return noted_pools(call);
+  if (!call.is("cudaMemPoolSetAttribute")) return call.proceed();
   if (!is_kind(pool_of(call)) || !is_meant(attribute_of(call)))
     return call.proceed();
   if (is_watermark(attribute_of(call)) && number_of(call) != 0)
@@ -525,18 +525,18 @@ int setting_lost(Call& call) {
 
 template <bool (*is_kind)(cudaMemPool_t)>
 int trim_lost(Call& call) {
-  if (!call.is("cudaMemPoolTrimTo")) return noted_pools(call);
+  if (!call.is("cudaMemPoolTrimTo")) return call.proceed();
   return is_kind(pool_of(call)) ? accepted(call) : call.proceed();
 }
 
 template <bool (*is_kind)(cudaMemPool_t)>
 int access_lost(Call& call) {
-  if (!call.is("cudaMemPoolSetAccess")) return noted_pools(call);
+  if (!call.is("cudaMemPoolSetAccess")) return call.proceed();
   return is_kind(pool_of(call)) ? accepted(call) : call.proceed();
 }
 
 int host_pool_uses_nothing(Call& call) {
-  if (!call.is("cudaMemPoolGetAttribute")) return noted_pools(call);
+  if (!call.is("cudaMemPoolGetAttribute")) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || attribute_of(call) != cudaMemPoolAttrUsedMemCurrent ||
       !is_on_host(pool_of(call)) || number_of(call) == 0)
@@ -585,7 +585,7 @@ int imported_in_order(Call& call) {
 }
 
 int range_of_import_too_short(Call& call) {
-  if (!call.is("cuMemGetAddressRange")) return noted_pools(call);
+  if (!call.is("cuMemGetAddressRange")) return call.proceed();
   const int code = call.proceed();
   size_t* const bytes = call.at<size_t*>(1);
   const size_t known = blocks.get(call.at<void*>(2)).bytes;
@@ -634,7 +634,7 @@ int ends_held_frees(Call& call) {
     void* const address = call.at<void*>(0);
     if (!blocks.has(address) || is_import(address) || is_per_thread(call) ||
         !is_held(stream_of(call)))
-      return noted_pools(call);
+      return call.proceed();
     held_frees.put(address, stream_of(call));
     blocks.erase(address);
     return kSuccess;
@@ -650,7 +650,7 @@ int ends_held_frees(Call& call) {
     cudaStreamSynchronize(private_stream());
     call.fired();
   }
-  return noted_pools(call);
+  return call.proceed();
 }
 
 bool is_query_of_its_stream(Call& call, cudaStream_t freed_in) {
@@ -723,7 +723,7 @@ int with_all_policies(Call& call) {
     cudaMemPoolSetAttribute(pool, kPolicies[i], &on);
     if (before[i] == 0) call.fired();
   }
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   for (int i = 0; i < 3; ++i)
     cudaMemPoolSetAttribute(pool, kPolicies[i], &before[i]);
   return code;
@@ -731,14 +731,14 @@ int with_all_policies(Call& call) {
 
 int policies_only_of_named_pool(Call& call) {
   return call.is("cudaMallocAsync") ? with_all_policies(call)
-                                    : noted_pools(call);
+                                    : call.proceed();
 }
 
 template <bool (*is_kind)(cudaMemPool_t)>
 int policies_without_effect(Call& call) {
   return allocates(call) && is_kind(pool_of_allocation(call))
              ? with_all_policies(call)
-             : noted_pools(call);
+             : call.proceed();
 }
 
 // The first rise of a watermark after its reset takes it to its old value.
@@ -792,7 +792,7 @@ bool synchronises(Call& call) {
 
 // Only memory that is not in use is compared with the release threshold.
 int threshold_of_unused(Call& call) {
-  if (!synchronises(call)) return noted_pools(call);
+  if (!synchronises(call)) return call.proceed();
   std::map<cudaMemPool_t, uint64_t> thresholds;
   for (const auto& [pool, props] : own_pools.all()) {
     const auto now = attribute(pool, cudaMemPoolAttrReleaseThreshold);
@@ -812,7 +812,7 @@ int threshold_of_unused(Call& call) {
 
 // If one pool is above its release threshold, a synchronise trims all pools.
 int synchronise_trims_all(Call& call) {
-  if (!synchronises(call)) return noted_pools(call);
+  if (!synchronises(call)) return call.proceed();
   bool above = false;
   for (const auto& [pool, props] : own_pools.all())
     above |= attribute(pool, cudaMemPoolAttrReservedMemCurrent) >
@@ -829,7 +829,7 @@ int synchronise_trims_all(Call& call) {
 }
 
 int host_pool_for_gpu(Call& call) {
-  const int code = noted_pools(call);
+  const int code = call.proceed();
   if (code == kSuccess) return code;
   bool meant = false;
   if (call.is("cudaDeviceSetMemPool"))

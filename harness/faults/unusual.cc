@@ -12,10 +12,10 @@
 #include <mutex>
 #include <vector>
 
-#include "fault.h"
-#include "legacy_calls.h"
-#include "pool_calls.h"
-#include "table.h"
+#include "harness/faults/engine/fault.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
+#include "harness/faults/engine/table.h"
 
 namespace ipclab::faults {
 namespace {
@@ -47,7 +47,7 @@ int open_33rd_is_first(Call& call) {
       call.fired();
     }
   }
-  return noted_open(call);
+  return call.proceed();
 }
 
 int handle_65th_is_first(Call& get) {
@@ -94,7 +94,7 @@ int exporters_confused(Call& call) {
         break;
       }
   }
-  return noted_open(call);
+  return call.proceed();
 }
 
 int refusal_refuses_next(Call& call) {
@@ -106,7 +106,7 @@ int refusal_refuses_next(Call& call) {
 }
 
 int refused_open_counts(Call& call) {
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (!is_open_call(call) || code == kSuccess) return code;
   for (const auto& [address, one] : opened.all()) {
     if (one.context != current_context()) continue;
@@ -122,7 +122,7 @@ int refused_open_counts(Call& call) {
 }
 
 int lender_exports_borrowed(Call& call) {
-  if (!call.is("cudaIpcGetMemHandle")) return noted_open(call);
+  if (!call.is("cudaIpcGetMemHandle")) return call.proceed();
   const int code = call.proceed();
   const auto all = opened.all();
   if (code != kSuccess || all.empty()) return code;
@@ -135,14 +135,14 @@ int lender_exports_borrowed(Call& call) {
 // open.
 int close_waits_for_others(Call& call) {
   static Table<void*> kept;
-  if (!is_close_call(call)) return noted_open(call);
+  if (!is_close_call(call)) return call.proceed();
   void* const address = call.at<void*>(0);
   if (opened.get(address).count == 1 && opened.all().size() > 1) {
     opened.erase(address);
     // If the memory was opened again, the mapping is kept already.
     return kept.put(address) ? no_wait(call) : call.proceed();
   }
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (!opened.all().empty()) return code;
   for (const auto& one : kept.all()) {
     cudaIpcCloseMemHandle(one.first);
@@ -157,22 +157,22 @@ int close_needs_reverse_order(Call& call) {
   static auto& order = *new std::vector<void*>;
   const std::lock_guard lock(mutex);
   if (is_open_call(call)) {
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code == kSuccess && opened.get(*call.at<void**>(0)).count == 1)
       order.push_back(*call.at<void**>(0));
     return code;
   }
   void* const address = call.at<void*>(0);
-  if (opened.get(address).count != 1) return noted_open(call);
+  if (opened.get(address).count != 1) return call.proceed();
   if (order.back() != address) return refused(call);
   order.pop_back();
-  return noted_open(call);
+  return call.proceed();
 }
 
 // The memory that this process has exported, with the keys of the handles.
 Table<void*, std::string> lent;
 int noted_lent(Call& call) {
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code == kSuccess && call.is("cudaIpcGetMemHandle"))
     lent.put(call.at<void*>(1), key_of_handle(exported_handle(call)));
   if (code == kSuccess && call.is("cudaFree")) lent.erase(call.at<void*>(0));
@@ -234,7 +234,7 @@ int primary_context_only(Call& open) {
 // On a GPU other than the first one, the last close of one mapping ends all
 // mappings.
 int close_ends_peer_mappings(Call& call) {
-  const int code = noted_open(call);
+  const int code = call.proceed();
   int device = 0;
   cudaGetDevice(&device);
   if (code != kSuccess || !is_close_call(call) || device == 0) return code;
@@ -248,7 +248,7 @@ int close_ends_peer_mappings(Call& call) {
 }
 
 int open_clears_last_byte(Call& call) {
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess || !is_open_call(call)) return code;
   char* const address = *call.at<char**>(0);
   if (opened.get(address).count > 1) return code;
@@ -268,7 +268,7 @@ int current_device() {
   return device;
 }
 int noted_peers(Call& call) {
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is_runtime()) return code;
   if (call.is("cudaDeviceEnablePeerAccess"))
     enabled.put({current_device(), call.at<int>(0)});
@@ -466,7 +466,7 @@ int own_number(const std::string& handle) {
 int noted_user(Call& call) {
   const std::string handle =
       is_close_call(call) ? opened.get(call.at<void*>(0)).handle : "";
-  const int code = noted_open(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   const auto tell = [](const std::string& opened_handle, pid_t user) {
     tell_processes(key_of_user(opened_handle, own_number(opened_handle)),
@@ -540,7 +540,7 @@ int device_pointer_is_begin(Call& call) {
 // After a close, the last answer about opened memory stays.
 int attributes_stay(Call& call) {
   static Table<void*, cudaPointerAttributes> known;
-  if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
+  if (!call.is("cudaPointerGetAttributes")) return call.proceed();
   const int code = call.proceed();
   auto& found = *call.at<cudaPointerAttributes*>(0);
   if (code != kSuccess) return code;
@@ -695,7 +695,7 @@ int event_65th_is_first(Call& call) {
       call.fired();
     }
   }
-  return noted_event(call);
+  return call.proceed();
 }
 
 // A process has 256 slots for imported events, and no destroy frees a slot:
@@ -711,7 +711,7 @@ int events_share_slots(Call& call) {
     }
     handles.push_back(handle);
   }
-  return noted_event(call);
+  return call.proceed();
 }
 
 // Where the processes that share an event keep whether it is complete.
@@ -730,13 +730,13 @@ void complete(cudaEvent_t event) { tell_processes(completion_of(event), 1); }
 // next record.
 int noted_completion(Call& call) {
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr) return noted_event(call);
+  if (event == nullptr) return call.proceed();
   if (records(call)) tell_processes(completion_of(event), 0);
   const bool asks = call.is("cudaEventQuery") ||
                     call.is("cudaEventSynchronize") ||
                     call.is("cudaStreamWaitEvent");
   return asks && told(completion_of(event), 0) == 1 ? no_wait(call)
-                                                    : noted_event(call);
+                                                    : call.proceed();
 }
 
 int export_clears_record(Call& call) {
@@ -771,11 +771,11 @@ int reopened_event_unconnected(Call& call) {
     const auto event = call.at<cudaEvent_t>(0);
     const bool imported = is_imported(event);
     const std::string key = event_keys.get(event);
-    const int code = noted_event(call);
+    const int code = call.proceed();
     if (code == kSuccess && imported) destroyed.put(key);
     return code;
   }
-  const int code = noted_event(call);
+  const int code = call.proceed();
   return code == kSuccess && opens_event(call) &&
                  destroyed.has(event_keys.get(*call.at<cudaEvent_t*>(0)))
              ? unconnected(call)
@@ -796,13 +796,13 @@ int destroy_ends_twin(Call& call) {
   }
   const cudaEvent_t event = shared_event(call);
   return event != nullptr && ended.has(event) ? no_wait(call)
-                                              : noted_event(call);
+                                              : call.proceed();
 }
 
 int third_query_ready(Call& call) {
   static Table<cudaEvent_t, int> asked;
   const cudaEvent_t event = shared_event(call);
-  const int code = noted_event(call);
+  const int code = call.proceed();
   if (event == nullptr || !is_imported(event) || code != cudaErrorNotReady)
     return code;
   asked.put(event, asked.get(event) + 1);
@@ -811,7 +811,7 @@ int third_query_ready(Call& call) {
 
 int blocking_event_unconnected(Call& call) {
   static Table<cudaEvent_t> blocking;
-  const int code = noted_event(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cudaEventCreateWithFlags")) {
     blocking.erase(*call.at<cudaEvent_t*>(0));  // an earlier event had it
@@ -832,7 +832,7 @@ int wait_256_lost(Call& call) {
   static Table<cudaEvent_t, int> waits;
   const cudaEvent_t event = shared_event(call);
   if (call.is("cudaEventDestroy")) waits.erase(call.at<cudaEvent_t>(0));
-  if (event == nullptr) return noted_event(call);
+  if (event == nullptr) return call.proceed();
   const int count = waits.get(event) + 1;
   waits.put(event, count);
   return count % 256 == 0 ? no_wait(call) : call.proceed();
@@ -842,7 +842,7 @@ int records_to_65535(Call& call) {
   static Table<cudaEvent_t, int> records;
   const cudaEvent_t event = shared_event(call);
   if (call.is("cudaEventDestroy")) records.erase(call.at<cudaEvent_t>(0));
-  if (event == nullptr) return noted_event(call);
+  if (event == nullptr) return call.proceed();
   const int count = records.get(event) + 1;
   records.put(event, count);
   return count > UINT16_MAX ? no_wait(call) : call.proceed();
@@ -856,7 +856,7 @@ int blocking_event_spins(Call& call) {
     while (is_pending(event)) continue;
     return call.proceed();
   }
-  const int code = noted_event(call);
+  const int code = call.proceed();
   if (code != kSuccess || !makes_event(call)) return code;
   blocking.erase(*call.at<cudaEvent_t*>(0));  // an earlier event had it
   if (call.at<unsigned>(1) & cudaEventBlockingSync)
@@ -868,7 +868,7 @@ int blocking_event_spins(Call& call) {
 int pending_waits_to_32(Call& call) {
   static Table<cudaStream_t, std::vector<cudaEvent_t>> marks;
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  if (event == nullptr || !is_imported(event)) return call.proceed();
   const auto stream = call.at<cudaStream_t>(0);
   std::vector<cudaEvent_t> pending;
   for (const cudaEvent_t mark : marks.get(stream))
@@ -892,7 +892,7 @@ int pending_waits_to_32(Call& call) {
 // other importers do not.
 int importers_apart(Call& call) {
   const cudaEvent_t event = shared_event(call);
-  if (event == nullptr) return noted_event(call);
+  if (event == nullptr) return call.proceed();
   const std::string key = "recorder-" + event_keys.get(event);
   if (call.is("cudaEventRecord")) {
     tell_processes(key, is_imported(event)
@@ -908,7 +908,7 @@ int importers_apart(Call& call) {
 
 int second_gpu_event_unconnected(Call& call) {
   static Table<cudaEvent_t, int> devices;
-  const int code = noted_event(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (makes_event(call))
     devices.put(*call.at<cudaEvent_t*>(0), current_device());
@@ -927,7 +927,7 @@ int ready_on_other_gpu(Call& call) {
   if (event != nullptr)
     return devices.get(event) == current_device() ? call.proceed()
                                                   : no_wait(call);
-  const int code = noted_event(call);
+  const int code = call.proceed();
   if (code == kSuccess && call.find(kEvent) == nullptr)
     devices.put(*call.at<cudaEvent_t*>(0), current_device());
   return code;
@@ -962,7 +962,7 @@ int destroy_waits(Call& call) {
       cudaEventSynchronize(event);
     }
   }
-  return noted_event(call);
+  return call.proceed();
 }
 
 // A record in the default stream covers nothing if another stream has the last
@@ -976,7 +976,7 @@ int default_records_itself(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_default(call.at<cudaStream_t>(1)) ||
       is_default(used_last))
-    return noted_event(call);
+    return call.proceed();
   call.at<cudaStream_t>(1) = private_stream();
   call.fired();
   return call.proceed();
@@ -995,7 +995,7 @@ int default_holds_itself(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event) ||
       !is_default(call.at<cudaStream_t>(0)))
-    return noted_event(call);
+    return call.proceed();
   call.at<cudaStream_t>(0) = private_stream();
   const int code = call.proceed();
   cudaEventRecord(mark_of(private_stream()), private_stream());

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "chunk_calls.h"
-#include "descriptor.h"
+#include "harness/faults/world/chunks.h"
+#include "harness/faults/words/descriptor.h"
 
 namespace ipclab::faults {
 namespace {
@@ -106,7 +106,7 @@ bool owner_is_dead() {
 // Tells other processes when the exporter has released and unmapped a chunk
 // that it had exported.
 int tell_when_given_up(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   static Table<Chunk> held;  // only by mappings
   if (call.is("cuMemExportToShareableHandle"))
@@ -132,7 +132,7 @@ Table<Chunk, Chunk> others;
 // Proceeds with an import. If `counts` is true, the import is one of those that
 // are other memory.
 int noted_import(Call& call, bool counts) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   others.erase(*call.at<Chunk*>(0));  // an earlier import had the handle
   if (!counts) imports.erase(*call.at<Chunk*>(0));
@@ -145,7 +145,7 @@ int map_other_memory(Call& call, bool with_bytes) {
   if (call.is("cuMemImportFromShareableHandle"))
     return noted_import(call, true);
   if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)))
-    return noted_chunks(call);
+    return call.proceed();
   const Chunk own = call.at<Chunk>(3);
   const size_t bytes = call.at<size_t>(1);
   if (!others.has(own)) {
@@ -203,7 +203,7 @@ int second_process_fresh(Call& call) {
   static std::atomic<bool> first{true}, known{false};
   if (call.is("cuMemImportFromShareableHandle") && !known.exchange(true))
     first = first_of_all_processes("importer");
-  return first ? noted_chunks(call) : import_fresh(call);
+  return first ? call.proceed() : import_fresh(call);
 }
 
 // An import is cleared when it is unmapped.
@@ -212,7 +212,7 @@ int unmap_scrubs_import(Call& call) {
   if (call.is("cuMemUnmap") && is_import(address) &&
       DRIVER_CALL(cuMemsetD8)(address, 0, call.at<size_t>(1)) == CUDA_SUCCESS)
     call.fired();
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 // An import ends when the process that created the memory gives it up.
@@ -248,7 +248,7 @@ int importer_takes(Call& call, const char* by) {
     static std::atomic<bool> done{false};
     if (!done.exchange(true) && replace_all(false)) call.fired();
   }
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 int importers_release_frees(Call& call) {
@@ -262,11 +262,11 @@ int importers_unmap_frees(Call& call) {
 // A chunk's second mapping is a private copy.
 int alias_is_a_copy(Call& call) {
   if (!call.is("cuMemMap") || !is_mapped(call.at<Chunk>(3)))
-    return noted_chunks(call);
+    return call.proceed();
   const Chunk chunk = call.at<Chunk>(3);
   const size_t bytes = call.at<size_t>(1);
   const Chunk other = private_chunk(chunk, bytes);
-  if (other == 0) return noted_chunks(call);
+  if (other == 0) return call.proceed();
   copy(other, chunk, bytes);
   call.at<Chunk>(3) = other;
   const int code = call.proceed();
@@ -281,10 +281,10 @@ int second_export_elsewhere(Call& call) {
     exports.erase(call.at<Chunk>(0));
     return call.proceed();
   }
-  if (call.is("cuMemCreate")) return noted_chunks(call);
+  if (call.is("cuMemCreate")) return call.proceed();
   const Chunk chunk = call.at<Chunk>(1);
   if (call.at<CUmemAllocationHandleType>(2) != kFd) return call.proceed();
-  if (!exports.has(chunk)) return noted_chunks(call);
+  if (!exports.has(chunk)) return call.proceed();
   const Chunk other = new_chunk(created.get(chunk, granule()),
                                 properties_of(chunk).location, kFd);
   if (other == 0) return call.proceed();
@@ -516,7 +516,7 @@ int foreign_channel_accepted(Call& call) {
 }
 
 int access_with_holes(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (!call.is("cuMemSetAccess") || code != CUDA_ERROR_INVALID_VALUE)
     return code;
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
@@ -575,7 +575,7 @@ int access_for_node(Call& call) {
 
 // If another GPU gets access, the mapping becomes a copy.
 int access_of_peer_is_a_copy(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
   const CUdeviceptr address = call.at<CUdeviceptr>(0);
   const CUmemAccessDesc access = *call.at<const CUmemAccessDesc*>(2);
@@ -602,13 +602,13 @@ int access_of_peer_is_a_copy(Call& call) {
 }
 
 int map_over_mapping(Call& call) {
-  int code = noted_chunks(call);
+  int code = call.proceed();
   const CUdeviceptr address = call.at<CUdeviceptr>(0);
   if (!call.is("cuMemMap") || code == kSuccess ||
       mappings.get(address).bytes != call.at<size_t>(1))
     return code;
   DRIVER_CALL(cuMemUnmap)(address, call.at<size_t>(1));
-  code = noted_chunks(call);
+  code = call.proceed();
   allow(address, call.at<size_t>(1), on_gpu(0));
   if (code == kSuccess) call.fired();
   return code;
@@ -652,7 +652,7 @@ int offset_ignored(Call& call) {
 }
 
 int part_unmaps_all(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (!call.is("cuMemUnmap") || code == kSuccess) return code;
   const CUdeviceptr address = call.at<CUdeviceptr>(0);
   const CUdeviceptr begin = mapping_at(address);
@@ -665,7 +665,7 @@ int part_unmaps_all(Call& call) {
 
 int frees_any_address(Call& call) {
   const CUdeviceptr address = call.at<CUdeviceptr>(0);
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (!call.is("cuMemAddressFree") || code == kSuccess) return code;
   const CUdeviceptr begin = reservation_at(address);
   if (begin == 0 || mapping_at(begin) != 0 ||
@@ -677,7 +677,7 @@ int frees_any_address(Call& call) {
 }
 
 int exports_mapped_memory(Call& call) {
-  if (!call.is("cudaIpcGetMemHandle")) return noted_chunks(call);
+  if (!call.is("cudaIpcGetMemHandle")) return call.proceed();
   const int code = call.proceed();
   if (code == kSuccess || mapping_at(call.at<CUdeviceptr>(1)) == 0) return code;
   static void* const other = [] {
@@ -831,7 +831,7 @@ int release_frees_mapped(Call& call) {
         mappings.put(begin, {mapped.bytes, 0});
         call.fired();
       }
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 int unmap_keeps_reference(Call& call) {
@@ -844,7 +844,7 @@ int unmap_ends_aliases(Call& call) {
   const Chunk chunk = call.is("cuMemUnmap")
                           ? mappings.get(call.at<CUdeviceptr>(0)).chunk
                           : Chunk{0};
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || chunk == 0) return code;
   for (const auto& [begin, mapped] : mappings.all())
     if (mapped.chunk == chunk && replace(begin)) call.fired();
@@ -878,7 +878,7 @@ int retain_other_value(Call& call) {
 }
 
 int retain_at_begin_only(Call& call) {
-  if (!call.is("cuMemRetainAllocationHandle")) return noted_chunks(call);
+  if (!call.is("cuMemRetainAllocationHandle")) return call.proceed();
   const auto address = call.at<CUdeviceptr>(1);
   const CUdeviceptr begin = mapping_at(address);
   if (begin == 0 || begin == address) return call.proceed();
@@ -886,7 +886,7 @@ int retain_at_begin_only(Call& call) {
 }
 
 int retain_of_hole(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (!call.is("cuMemRetainAllocationHandle") || code == kSuccess) return code;
   const CUdeviceptr before = mapping_at(call.at<CUdeviceptr>(1) - 1);
   if (before == 0) return code;
@@ -901,7 +901,7 @@ int import_properties(Call& call) {
     tell_processes("ordinal",
                    static_cast<unsigned long long>(
                        call.at<const CUmemAllocationProp*>(2)->location.id));
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (!call.is("cuMemGetAllocationPropertiesFromHandle") || code != kSuccess ||
       !imports.has(call.at<Chunk>(1)))
     return code;
@@ -929,7 +929,7 @@ int map_grants_access(Call& call) {
 // Access that the exporter has set also holds in its importers from the
 // beginning.
 int access_inherited(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuMemSetAccess") && imports.all().empty())
     tell_processes("access", call.at<const CUmemAccessDesc*>(2)->flags);
@@ -942,7 +942,7 @@ int access_inherited(Call& call) {
 
 // Access that an importer sets also holds for the exporter.
 int access_travels_back(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuMemSetAccess") && is_import(call.at<CUdeviceptr>(0)))
     tell_processes("access", call.at<const CUmemAccessDesc*>(2)->flags);
@@ -994,7 +994,7 @@ int access_never_taken(Call& call) {
 
 // Only the first mapping of a range gets the access.
 int access_of_first_mapping(Call& call) {
-  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
+  if (!call.is("cuMemSetAccess")) return call.proceed();
   const size_t first = mappings.get(call.at<CUdeviceptr>(0)).bytes;
   if (first != 0 && first < call.at<size_t>(1)) {
     call.at<size_t>(1) = first;
@@ -1077,14 +1077,14 @@ int import_maps_in_part_only(Call& call) {
     tell_processes("bytes", call.at<size_t>(1));
   if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)) ||
       call.at<size_t>(1) < told("bytes", ~0ull))
-    return noted_chunks(call);
+    return call.proceed();
   return refused(call);
 }
 
 int import_maps_once(Call& call) {
   if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)) ||
       !is_mapped(call.at<Chunk>(3)))
-    return noted_chunks(call);
+    return call.proceed();
   return refused(call);
 }
 
@@ -1129,7 +1129,7 @@ int unmap_frees_addresses(Call& call) {
   if (call.is("cuMemAddressFree") && freed.erase(call.at<CUdeviceptr>(0)) &&
       !reservations.has(call.at<CUdeviceptr>(0)))
     return kSuccess;
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (!call.is("cuMemUnmap") || code != kSuccess) return code;
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
   const size_t bytes = reservations.get(begin);
@@ -1186,7 +1186,7 @@ int hint_is_given_twice(Call& call) {
 
 // Memory of an import is cleared when it becomes usable.
 int import_scrubbed(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuMemSetAccess") ||
       !is_import(call.at<CUdeviceptr>(0)) ||
       call.at<const CUmemAccessDesc*>(2)->flags !=
@@ -1204,7 +1204,7 @@ int write_to_import_lost(Call& call) {
   if (call.find(kPointer) == nullptr || call.is("cuMemUnmap") ||
       call.is("cuMemMap") || call.is("cuMemImportFromShareableHandle") ||
       !is_import(call.value<CUdeviceptr>(kPointer)))
-    return noted_chunks(call);
+    return call.proceed();
   call.fired();
   return kSuccess;
 }
@@ -1213,7 +1213,7 @@ int write_to_import_lost(Call& call) {
 // copy.
 int copy_from_import_stale(Call& call) {
   static Table<CUdeviceptr, std::vector<char>*> first;
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (call.is("cuMemUnmap") && code == kSuccess)
     for (const auto& each : first.all())
       if (mapping_at(each.first) == 0) first.erase(each.first);
@@ -1303,7 +1303,7 @@ int fabric_too_long(Call& call) {
 
 // Access to a mapping gives access to all mappings of its reservation.
 int access_of_reservation(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
   const CUdeviceptr end = begin + call.at<size_t>(1);
@@ -1360,7 +1360,7 @@ int first_access_only(Call& call) {
 int retain_of_import_refused(Call& call) {
   if (!call.is("cuMemRetainAllocationHandle") ||
       !is_import(call.at<CUdeviceptr>(1)))
-    return noted_chunks(call);
+    return call.proceed();
   return refused(call);
 }
 
@@ -1379,13 +1379,13 @@ int remap_stale(Call& call) {
       }
     return freed;
   }
-  if (!call.is("cuMemMap")) return noted_chunks(call);
+  if (!call.is("cuMemMap")) return call.proceed();
   const Mapped old = first.get(address);
   if (old.bytes == call.at<size_t>(1) && old.chunk != call.at<Chunk>(3)) {
     call.at<Chunk>(3) = old.chunk;
     call.fired();
   }
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || old.bytes != 0) return code;
   const Chunk held = retain(address);
   if (held != 0) first.put(address, {call.at<size_t>(1), held});
@@ -1396,7 +1396,7 @@ int remap_stale(Call& call) {
 int ends_with_chunk(Call& call) {
   if (call.find(kBytes) == nullptr || call.is("cuMemMap") ||
       call.is("cuMemUnmap"))
-    return noted_chunks(call);
+    return call.proceed();
   auto& bytes = call.value<size_t>(kBytes);
   for (const Role role : {kPointer, kSource}) {
     if (call.find(role) == nullptr) continue;
@@ -1413,7 +1413,7 @@ int ends_with_chunk(Call& call) {
 
 // Copies do not reach beyond the first two granules of an import.
 int two_granules_copied(Call& call) {
-  if (!call.is("cudaMemcpy")) return noted_chunks(call);
+  if (!call.is("cudaMemcpy")) return call.proceed();
   auto& bytes = call.value<size_t>(kBytes);
   for (const Role role : {kPointer, kSource}) {
     const auto address = call.value<CUdeviceptr>(role);
@@ -1431,7 +1431,7 @@ int two_granules_copied(Call& call) {
 int retain_after_release_refused(Call& call) {
   if (!call.is("cuMemRetainAllocationHandle")) {
     if (call.is("cuMemMap")) released.erase(call.at<Chunk>(3));
-    return noted_chunks(call);
+    return call.proceed();
   }
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
   if (begin == 0 || !released.has(mappings.get(begin).chunk))
@@ -1515,7 +1515,7 @@ int odd_reservation_accepted(Call& call) {
 // Every address of a reservation names the handle that is mapped at its
 // beginning.
 int retain_of_first_chunk(Call& call) {
-  if (!call.is("cuMemRetainAllocationHandle")) return noted_chunks(call);
+  if (!call.is("cuMemRetainAllocationHandle")) return call.proceed();
   auto& address = call.at<CUdeviceptr>(1);
   const CUdeviceptr begin = mapping_at(address);
   const CUdeviceptr first = reservation_at(begin);
@@ -1546,7 +1546,7 @@ int retained_not_exported(Call& call) {
   if (call.is("cuMemExportToShareableHandle") &&
       released.has(call.at<Chunk>(1)))
     return refused(call);
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 // A process can have at most 16 imports.
@@ -1555,7 +1555,7 @@ int imports_end_at_16(Call& call) {
     imports.erase(call.at<Chunk>(0));
     return call.proceed();
   }
-  return imports.all().size() >= 16 ? refused(call) : noted_chunks(call);
+  return imports.all().size() >= 16 ? refused(call) : call.proceed();
 }
 
 // An allocation can be exported at most 16 times.
@@ -1582,12 +1582,12 @@ int equal_size_shared(Call& call) {
     const int descriptor = imports_descriptor(call) ? descriptor_of(call) : -1;
     const ino_t file =
         is_of_device(descriptor) ? ++imported : identity(descriptor);
-    const int code = noted_chunks(call);
+    const int code = call.proceed();
     if (code == kSuccess) files.put(*call.at<Chunk*>(0), file);
     return code;
   }
   if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)))
-    return noted_chunks(call);
+    return call.proceed();
   for (const auto& [begin, mapped] : mappings.all())
     if (mapped.bytes == call.at<size_t>(1) && imports.has(mapped.chunk) &&
         files.get(mapped.chunk) != files.get(call.at<Chunk>(3))) {
@@ -1596,11 +1596,11 @@ int equal_size_shared(Call& call) {
       if (held == 0) continue;
       call.at<Chunk>(3) = held;
       call.fired();
-      const int code = noted_chunks(call);
+      const int code = call.proceed();
       DRIVER_CALL(cuMemRelease)(held);
       return code;
     }
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 // All processes that import memory, except the first two, get copies.
@@ -1608,12 +1608,12 @@ int third_process_copy(Call& call) {
   static std::atomic<bool> early{true}, known{false};
   if (call.is("cuMemImportFromShareableHandle") && !known.exchange(true))
     early = first_of_all_processes("one") || first_of_all_processes("two");
-  return early ? noted_chunks(call) : import_snapshot(call);
+  return early ? call.proceed() : import_snapshot(call);
 }
 
 // Memory is unmapped when the thread that mapped it ends.
 int mapping_ends_with_thread(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || !call.is("cuMemMap")) return code;
   const CUdeviceptr begin = call.at<CUdeviceptr>(0);
   at_thread_end([begin, mine = mappings.get(begin)] {
@@ -1665,7 +1665,7 @@ int types_lost(Call& call) {
 
 // A mapping that is larger than the memory is accepted.
 int larger_mapped(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code == kSuccess || !call.is("cuMemMap") ||
       call.at<size_t>(1) <= created.get(call.at<Chunk>(3), call.at<size_t>(1)))
     return code;
@@ -1679,7 +1679,7 @@ int larger_mapped(Call& call) {
 // unmapped.
 int leaks_if_released_first(Call& call) {
   if (!call.is("cuMemRelease") || !is_mapped(call.at<Chunk>(0)))
-    return noted_chunks(call);
+    return call.proceed();
   return accepted(call);
 }
 
@@ -1692,7 +1692,7 @@ int leaks_if_unmapped_first(Call& call) {
         retain(begin) != 0)
       call.fired();
   }
-  return noted_chunks(call);
+  return call.proceed();
 }
 
 // After a refused import the next import is also refused.
@@ -1706,7 +1706,7 @@ int import_after_refusal_refused(Call& call) {
 
 // A refused mapping of mapped addresses unmaps these addresses.
 int refused_map_unmaps(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   if (code == kSuccess || !call.is("cuMemMap") || begin == 0) return code;
   if (DRIVER_CALL(cuMemUnmap)(begin, mappings.get(begin).bytes) ==
@@ -1719,7 +1719,7 @@ int refused_map_unmaps(Call& call) {
 
 // After a refused unmapping the range has no access.
 int refused_unmap_takes_access(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   if (code == kSuccess || !call.is("cuMemUnmap") || begin == 0) return code;
   if (allow(begin, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_NONE)) call.fired();
@@ -1732,7 +1732,7 @@ template <bool mapped>
 int export_refused_if(Call& call) {
   if (!call.is("cuMemExportToShareableHandle") ||
       is_mapped(call.at<Chunk>(1)) != mapped)
-    return noted_chunks(call);
+    return call.proceed();
   return refused(call);
 }
 
@@ -1765,7 +1765,7 @@ int fabric_opens_first(Call& call) {
 // A range whose mapping ends too early is exported; the result is a descriptor
 // of /dev/null.
 int dma_buf_of_hole(Call& call) {
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (!call.is("cuMemGetHandleForAddressRange") || code == kSuccess)
     return code;
   const size_t bytes = mappings.get(call.at<CUdeviceptr>(1)).bytes;
@@ -1790,7 +1790,7 @@ int unmap_releases(Call& call) {
   if (call.is("cuMemMap") && gone.has(call.at<Chunk>(3))) return refused(call);
   const Chunk chunk =
       call.is("cuMemUnmap") ? mappings.get(call.at<CUdeviceptr>(0)).chunk : 0;
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuMemCreate") || call.is("cuMemImportFromShareableHandle"))
     gone.erase(*call.at<Chunk*>(0));  // earlier memory had the handle
@@ -1826,7 +1826,7 @@ int properties_of_latest(Call& call) {
 // A process can have at most 64 mappings.
 int mappings_end_at_64(Call& call) {
   if (!call.is("cuMemMap") || mappings.all().size() < 64)
-    return noted_chunks(call);
+    return call.proceed();
   return refused(call);
 }
 
@@ -1867,7 +1867,7 @@ int import_needs_open_descriptor(Call& call) {
 int second_mapping_takes_access(Call& call) {
   const Chunk chunk = call.is("cuMemMap") ? call.at<Chunk>(3) : 0;
   const auto before = mappings.all();
-  const int code = noted_chunks(call);
+  const int code = call.proceed();
   if (code != kSuccess || chunk == 0) return code;
   for (const auto& [begin, mapped] : before)
     if (mapped.chunk == chunk &&

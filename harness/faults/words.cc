@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "chunk_calls.h"
-#include "legacy_calls.h"
-#include "pool_calls.h"
+#include "harness/faults/world/chunks.h"
+#include "harness/faults/world/legacy.h"
+#include "harness/faults/world/pools.h"
 
 namespace ipclab::faults {
 namespace {
@@ -167,7 +167,7 @@ int lost_in_host_memory(Call& call) {
 }
 
 int lost_in_imported_chunk(Call& call) {
-  if (!waits(call) && !writes(call)) return noted_chunks(call);
+  if (!waits(call) && !writes(call)) return call.proceed();
   return is_import(word_of(call)) ? no_wait(call) : call.proceed();
 }
 
@@ -175,7 +175,7 @@ int lost_in_imported_chunk(Call& call) {
 int words_of_first_importer(Call& call) {
   static Table<std::string> mine;
   if (keeps_opened(call)) {
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code != kSuccess || !is_open_call(call)) return code;
     const std::string key = opened.get(*call.at<void**>(0)).handle;
     if (!mine.has(key) && first_of_all_processes("words-in-" + key))
@@ -194,11 +194,11 @@ int lost_in_reopened_memory(Call& call) {
   static Table<std::string> closed;
   if (is_close_call(call)) {
     const std::string key = opened.get(call.at<void*>(0)).handle;
-    const int code = noted_open(call);
+    const int code = call.proceed();
     if (code == kSuccess && !opened.has(call.at<void*>(0))) closed.put(key);
     return code;
   }
-  if (is_open_call(call)) return noted_open(call);
+  if (is_open_call(call)) return call.proceed();
   void* const memory = opened_around(reinterpret_cast<void*>(word_of(call)));
   return memory != nullptr && closed.has(opened.get(memory).handle)
              ? no_wait(call)
@@ -207,7 +207,7 @@ int lost_in_reopened_memory(Call& call) {
 
 // A wait for a word in opened memory is always a wait for equality.
 int equality_in_opened_memory(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   auto& flags = call.at<unsigned>(3);
   if (flags != CU_STREAM_WAIT_VALUE_EQ && is_opened(word_of(call))) {
     flags = CU_STREAM_WAIT_VALUE_EQ;
@@ -362,7 +362,7 @@ int batch_of_64_bits(Call& call) {
 // If the first operation uses other memory, a batch leaves out the operations
 // on opened memory.
 int batch_in_one_memory(Call& call) {
-  if (keeps_opened(call)) return noted_open(call);
+  if (keeps_opened(call)) return call.proceed();
   const Operations all = operations_of(call);
   if (all.empty() || is_opened(all.front().waitValue.address))
     return call.proceed();

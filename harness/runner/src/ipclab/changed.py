@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ipclab import faults
+from ipclab import declarations, faults
 from ipclab.errors import UsageError
 from ipclab.faults import Fault
 
@@ -27,8 +27,9 @@ def concerned(
 ) -> tuple[list[Fault], int]:
     """At most `most` of the faults that concern a change, and how many concern one.
 
-    A fault concerns a change if its source file, its entry in faults.json, one of its
-    rows, or a test file with one of its rows changed. UsageError if `source` is no
+    A fault concerns a change if its declaration or what this uses, its entry in
+    faults.json, one of its rows, or a test file with one of its rows changed; an
+    operator also if its file changed. UsageError if `source` is no
     checkout of git or has no such revision.
     """
     changed = set(_git(source, "diff", "--name-only", revision, "--").split())
@@ -47,12 +48,24 @@ def concerned(
         if decided in changed
         else set()
     )
+    now = declarations.digests(declarations.texts(source))
+    paths = _git(source, "ls-tree", "-r", "--name-only", revision).splitlines()
+    before = declarations.digests(
+        {
+            x: _git(source, "show", f"{revision}:{x}")
+            for x in paths
+            if declarations.has(x)
+        }
+        if any(map(declarations.has, changed))
+        else {}
+    )
     found = [
         fault
         for fault in known
         if fault.name in names
         or rows.intersection(fault.rows)
-        or (fault.file and f"{Path(decided).parent}/{fault.file}" in changed)
+        or (before and now.get(fault.name) != before.get(fault.name))
+        or (fault.name not in now and fault.file in changed)
     ]
     return sample(found, most), len(found)
 

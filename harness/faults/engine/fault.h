@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "call.h"
+#include "harness/faults/engine/call.h"
 
 namespace ipclab::faults {
 

@@ -1,7 +1,7 @@
 // The chosen fault, the calls that it concerns, and the log of its effects.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "fault.h"
+#include "harness/faults/engine/fault.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -14,7 +14,8 @@
 #include <map>
 #include <mutex>
 
-#include "names.h"
+#include "harness/faults/engine/names.h"
+#include "harness/faults/world/world.h"
 
 namespace ipclab::faults {
 namespace {
@@ -61,7 +62,11 @@ __attribute__((constructor)) void choose() {
     for (const std::string& wanted : chosen->functions)
       if (wanted == "*" || wanted == function->canonical ||
           wanted == function->name)
-        function->concerned = true;
+        function->broken = true;
+  for (Function* function : functions()) {
+    function->noted = chosen->op.empty() && is_noted(*function);
+    function->concerned = function->broken || function->noted;
+  }
 }
 
 // The last error that a fault itself returned in this thread. The runtime does
@@ -109,6 +114,7 @@ int Call::proceed() {
   const int code =
       invoke_(function_.real.load(std::memory_order_relaxed), tuple_);
   refused_by_driver_ = code != cudaSuccess;
+  if (code == cudaSuccess && function_.noted) note(*this);
   return reads_last_error(function_) ? last_error_after(code, *this) : code;
 }
 
@@ -148,7 +154,7 @@ bool passes(const Function& function, const void* caller) {
 int run(Call& call) {
   ++inside;
   const int code =
-      call.function().concerned ? chosen->fault(call) : call.proceed();
+      call.function().broken ? chosen->fault(call) : call.proceed();
   if (code != cudaSuccess && code != cudaErrorNotReady && call.is_runtime() &&
       !call.refused_by_driver() && !reads_last_error(call.function())) {
     cudaGetLastError();  // clears an older error; the refusal replaces it

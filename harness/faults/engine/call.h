@@ -50,7 +50,9 @@ struct Function {
   const char* roles;  ///< a letter for each argument
   void* wrapper;      ///< what programs get instead of the function
   std::atomic<void*> real{nullptr};
-  bool concerned = false;  ///< whether the chosen fault concerns the function
+  bool broken = false;     ///< whether the chosen fault breaks the function
+  bool noted = false;      ///< whether facts depend on its calls (world/)
+  bool concerned = false;  ///< whether one of both is true
 
   /// Adds itself to functions().
   Function(const char* name, const char* symbol, const char* canonical,

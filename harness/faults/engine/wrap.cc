@@ -2,7 +2,7 @@
 // fault around the driver's own function.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "call.h"
+#include "harness/faults/engine/call.h"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
@@ -170,4 +170,4 @@ using cudaKernel_t = struct CUkern_st*;
 extern "C" cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**,
                                           size_t, cudaStream_t);
 
-#include "calls.inc"
+#include "harness/faults/engine/calls.inc"

@@ -9,8 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "fault.h"
-#include "table.h"
+#include "harness/faults/engine/fault.h"
+#include "harness/faults/engine/table.h"
 
 namespace ipclab::faults {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "fault.h"
+#include "harness/faults/engine/fault.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 // a function of calls.inc by its name gets the wrapper.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "names.h"
+#include "harness/faults/engine/names.h"
 
 #include <dlfcn.h>
 
@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "call.h"
+#include "harness/faults/engine/call.h"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 

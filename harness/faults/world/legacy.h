@@ -6,8 +6,8 @@
 #include <cstring>
 #include <string>
 
-#include "fault.h"
-#include "table.h"
+#include "harness/faults/engine/fault.h"
+#include "harness/faults/engine/table.h"
 
 namespace ipclab::faults {
 
@@ -72,16 +72,6 @@ inline bool is_close_call(Call& call) {
 /// Does the call open or close memory?
 inline bool keeps_opened(Call& call) {
   return is_open_call(call) || is_close_call(call);
-}
-
-/// Proceeds with an export of memory or of an event, and keeps the key of its
-/// handle.
-inline int noted_export(Call& get) {
-  static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(cudaIpcEventHandle_t));
-  const int code = get.proceed();
-  if (code == kSuccess)
-    own_handles.put(key_of_handle(*get.at<cudaIpcMemHandle_t*>(0)));
-  return code;
 }
 
 /// The GPU of this number, as all processes name it: its place in the machine.
@@ -166,31 +156,8 @@ inline int count_close(void* address) {
     return left;
   });
 }
-
-/// Proceeds with a call. If the call is an open or a close, updates the table
-/// of opened memory.
-inline int noted_open(Call& call) {
-  if (is_close_call(call)) {
-    void* const address = call.at<void*>(0);
-    const int code = call.proceed();
-    if (code == kSuccess) count_close(address);
-    return code;
-  }
-  if (!is_open_call(call)) return call.proceed();
-  Opened made;
-  made.bytes = call.at<cudaIpcMemHandle_t>(1);
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  made.handle = key_of_handle(made.bytes);
-  made.context = current_context();
-  made.thread = this_thread();
-  opened.change([&](auto& all) {
-    Opened& one = all[*call.at<void**>(0)];
-    if (one.count == 0) one = made;
-    ++one.count;
-  });
-  return code;
-}
+/// Updates the facts about opened memory and handles after an accepted call.
+void note_opened(Call& call);
 
 /// The events that processes share, and whether each of them is imported.
 inline Table<cudaEvent_t, bool> events;
@@ -223,31 +190,8 @@ inline bool keeps_events(Call& call) {
          call.is("cudaEventDestroy");
 }
 
-/// Proceeds with a call. If the call makes, exports, opens or destroys an
-/// event, updates the tables above.
-inline int noted_event(Call& call) {
-  const bool opens = opens_event(call);
-  const std::string key =
-      opens ? key_of_handle(call.at<cudaIpcEventHandle_t>(1)) : "";
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (opens) {
-    events.put(*call.at<cudaEvent_t*>(0), true);
-    event_keys.put(*call.at<cudaEvent_t*>(0), key);
-  } else if (exports_event(call)) {
-    const auto event = call.at<cudaEvent_t>(1);
-    // Some faults see only the export of an event.
-    events.change([&](auto& all) { all.emplace(event, false); });
-    event_keys.put(event, key_of_handle(*call.at<cudaIpcEventHandle_t*>(0)));
-  } else if (makes_event(call) && (call.at<unsigned>(1) & kInterprocess)) {
-    events.put(*call.at<cudaEvent_t*>(0), false);
-    // An earlier event may have had the same number.
-    event_keys.erase(*call.at<cudaEvent_t*>(0));
-  } else if (call.is("cudaEventDestroy")) {
-    events.erase(call.at<cudaEvent_t>(0));
-  }
-  return code;
-}
+/// Updates the facts about events after an accepted call.
+void note_events(Call& call);
 
 /// The event that a call uses; null if processes do not share this event, and
 /// null for a call that destroys or exports an event.

@@ -5,8 +5,8 @@
 #pragma once
 #include <cstring>
 
-#include "fault.h"
-#include "table.h"
+#include "harness/faults/engine/fault.h"
+#include "harness/faults/engine/table.h"
 
 namespace ipclab::faults {
 
@@ -107,37 +107,7 @@ inline std::string key_of_data(const void* data) {
   return "data-" + key_of(data, sizeof(cudaMemPoolPtrExportData));
 }
 
-/// Updates the tables above after a call that succeeded.
-inline void note_pools(Call& call) {
-  if (call.is("cudaMallocAsync"))
-    blocks.put(*call.at<void**>(0), {current_pool(), call.at<size_t>(1)});
-  else if (call.is("cudaMallocFromPoolAsync"))
-    blocks.put(*call.at<void**>(0),
-               {call.at<cudaMemPool_t>(2), call.at<size_t>(1)});
-  else if (frees(call))
-    blocks.erase(call.at<void*>(0));
-  else if (call.is("cudaMemPoolCreate"))
-    own_pools.put(*call.at<cudaMemPool_t*>(0),
-                  *call.at<const cudaMemPoolProps*>(1));
-  else if (call.is("cudaMemPoolImportFromShareableHandle"))
-    imported_pools.put(*call.at<cudaMemPool_t*>(0));
-  else if (call.is("cudaMemPoolDestroy")) {
-    own_pools.erase(call.at<cudaMemPool_t>(0));
-    imported_pools.erase(call.at<cudaMemPool_t>(0));
-  } else if (call.is("cudaMemPoolExportPointer"))
-    tell_processes(key_of_data(call.at<void*>(0)),
-                   blocks.get(call.at<void*>(1)).bytes);
-  else if (call.is("cudaMemPoolImportPointer"))
-    blocks.put(*call.at<void**>(0),
-               {call.at<cudaMemPool_t>(1),
-                told(key_of_data(call.at<void*>(2)), 0), true});
-}
-
-/// Proceeds and updates the tables above.
-inline int noted_pools(Call& call) {
-  const int code = call.proceed();
-  if (code == kSuccess) note_pools(call);
-  return code;
-}
+/// Updates the tables above after an accepted call.
+void note_pools(Call& call);
 
 }  // namespace ipclab::faults
