@@ -327,7 +327,7 @@ int sticky(Call& call) {
     return cudaErrorIllegalAddress;
   }
   const int code = call.proceed();
-  const std::string& chosen = chosen_function();
+  const std::string chosen = chosen_function();
   if (code != kSuccess && code != cudaErrorNotReady &&
       (call.is(chosen.c_str()) || chosen == call.function().name))
     poisoned = true;
@@ -820,9 +820,7 @@ int gpus_for(const Function& function, const Operator& one) {
   return two ? 2 : one.gpus;
 }
 
-}  // namespace
-
-void add_operators(List& list) {
+FAULTS(list) {
   const auto add = [&list](const Function& function, const char* name) {
     if (is_one_of(function, kTools)) return;
     for (const Operator& one : kOperators)
@@ -841,4 +839,5 @@ void add_operators(List& list) {
   }
 }
 
+}  // namespace
 }  // namespace ipclab::faults

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <string_view>
 
 #include "harness/faults/engine/names.h"
 #include "harness/faults/world/world.h"
@@ -58,12 +59,8 @@ __attribute__((constructor)) void choose() {
         "ipclab faults: no fault '%s'; see harness/faults/faults.json\n", name);
     _exit(127);
   }
-  for (Function* function : functions())
-    for (const std::string& wanted : chosen->functions)
-      if (wanted == "*" || wanted == function->canonical ||
-          wanted == function->name)
-        function->broken = true;
   for (Function* function : functions()) {
+    function->broken = chosen->breaks(*function);
     function->noted = chosen->op.empty() && is_noted(*function);
     function->concerned = function->broken || function->noted;
   }
@@ -153,8 +150,7 @@ bool passes(const Function& function, const void* caller) {
 
 int run(Call& call) {
   ++inside;
-  const int code =
-      call.function().broken ? chosen->fault(call) : call.proceed();
+  const int code = call.function().broken ? chosen->run(call) : call.proceed();
   if (code != cudaSuccess && code != cudaErrorNotReady && call.is_runtime() &&
       !call.refused_by_driver() && !reads_last_error(call.function())) {
     cudaGetLastError();  // clears an older error; the refusal replaces it
@@ -164,32 +160,118 @@ int run(Call& call) {
   return code;
 }
 
-static std::string name_of_file(const std::string& path) {
-  return path.substr(path.rfind('/') + 1);
+// The path of a source file in the source tree.
+static std::string in_tree(const std::string& path) {
+  for (const char* const top : {"/harness/faults/", "/conformance/"})
+    if (const size_t at = path.rfind(top); at != std::string::npos)
+      return path.substr(at + 1);
+  return path;
 }
 
-void List::named(const char* name, const char* what,
-                 std::initializer_list<const char*> functions, Fault fault,
-                 int gpus, const char* file) {
-  entries_.push_back({name,
-                      what,
-                      {functions.begin(), functions.end()},
-                      "",
-                      gpus,
-                      fault,
-                      name_of_file(file)});
+Entry& Entry::add(Rule::Moment moment,
+                  std::initializer_list<Functions> functions, When when,
+                  Does does) {
+  std::vector<const char*> names;
+  for (const Functions& each : functions)
+    names.insert(names.end(), each.begin(), each.end());
+  rules.push_back({moment, std::move(names), std::move(when), std::move(does)});
+  return *this;
+}
+Entry& Entry::on(std::initializer_list<Functions> functions, When when,
+                 Does does) {
+  return add(Rule::kOn, functions, std::move(when), std::move(does));
+}
+Entry& Entry::on(std::initializer_list<Functions> functions, Does does) {
+  return add(Rule::kOn, functions, nullptr, std::move(does));
+}
+Entry& Entry::before(std::initializer_list<Functions> functions, When when,
+                     Does does) {
+  return add(Rule::kBefore, functions, std::move(when), std::move(does));
+}
+Entry& Entry::before(std::initializer_list<Functions> functions, Does does) {
+  return add(Rule::kBefore, functions, nullptr, std::move(does));
+}
+Entry& Entry::after(std::initializer_list<Functions> functions, When when,
+                    Does does) {
+  return add(Rule::kAfter, functions, std::move(when), std::move(does));
+}
+Entry& Entry::after(std::initializer_list<Functions> functions, Does does) {
+  return add(Rule::kAfter, functions, nullptr, std::move(does));
+}
+Entry& Entry::on_refusal(std::initializer_list<Functions> functions, When when,
+                         Does does) {
+  return add(Rule::kOnRefusal, functions, std::move(when), std::move(does));
+}
+Entry& Entry::on_refusal(std::initializer_list<Functions> functions,
+                         Does does) {
+  return add(Rule::kOnRefusal, functions, nullptr, std::move(does));
+}
+Entry& Entry::with_gpus(int count) {
+  gpus = count;
+  return *this;
+}
+Entry& Entry::on_machine(const char* wanted) {
+  profile = wanted;
+  return *this;
 }
 
-void List::combine(const std::string& function, const char* op,
-                   std::string what, Fault fault, int gpus, bool everywhere,
-                   const char* file) {
-  Entry entry{function + "." + op, std::move(what), {function}, op, gpus, fault,
-              name_of_file(file)};
-  if (everywhere) entry.functions.push_back("*");
-  entries_.push_back(std::move(entry));
+static bool looks_at(const Rule& rule, const Function& function) {
+  for (const std::string_view wanted : rule.functions)
+    if (wanted == "*" || wanted == function.canonical ||
+        wanted == function.name)
+      return true;
+  return false;
 }
 
-const std::string& chosen_function() { return chosen->functions.front(); }
+bool Entry::breaks(const Function& function) const {
+  for (const Rule& rule : rules)
+    if (looks_at(rule, function)) return true;
+  return false;
+}
+
+int Entry::run(Call& call) const {
+  const auto fitting = [&](Rule::Moment moment) -> const Rule* {
+    for (const Rule& rule : rules)
+      if (rule.moment == moment && looks_at(rule, call.function()) &&
+          (!rule.when || rule.when(call)))
+        return &rule;
+    return nullptr;
+  };
+  if (const Rule* const rule = fitting(Rule::kBefore))
+    rule->does(call, kSuccess);
+  if (const Rule* const rule = fitting(Rule::kOn))
+    return rule->does(call, kSuccess);
+  const int code = call.proceed();
+  const Rule* const rule =
+      fitting(code == kSuccess ? Rule::kAfter : Rule::kOnRefusal);
+  return rule != nullptr ? rule->does(call, code) : code;
+}
+
+Entry& List::fault(const char* name, const char* what,
+                   std::initializer_list<const char*> rows, const char* file) {
+  Entry& made = entries_.emplace_back();
+  made.name = name;
+  made.what = what;
+  made.rows = rows;
+  made.file = in_tree(file);
+  return made;
+}
+
+void List::combine(const char* function, const char* op, std::string what,
+                   Fault fault, int gpus, bool everywhere, const char* file) {
+  Entry& made = entries_.emplace_back();
+  made.name = std::string(function) + "." + op;
+  made.what = std::move(what);
+  made.op = op;
+  made.file = in_tree(file);
+  made.with_gpus(gpus);
+  if (everywhere)
+    made.on({function, "*"}, fault);
+  else
+    made.on({function}, fault);
+}
+
+std::string chosen_function() { return chosen->function(); }
 
 const Entry* List::find(const std::string& name) const {
   for (const Entry& entry : entries_)
@@ -197,41 +279,17 @@ const Entry* List::find(const std::string& name) const {
   return nullptr;
 }
 
+static std::vector<void (*)(List& list)>& rooms() {
+  static auto& all = *new std::vector<void (*)(List & list)>;
+  return all;
+}
+
+Room::Room(void (*declare)(List& list)) { rooms().push_back(declare); }
+
 const List& all_faults() {
   static const List& list = *[] {
     auto* const made = new List;
-    add_legacy_memory(*made);
-    add_legacy_events(*made);
-    add_virtual_memory(*made);
-    add_pools(*made);
-    add_allocator(*made);
-    add_endpoints(*made);
-    add_platform(*made);
-    add_state(*made);
-    add_paths(*made);
-    add_import_paths(*made);
-    add_unusual(*made);
-    add_words(*made);
-    add_queries(*made);
-    add_processes(*made);
-    add_mapped_memory(*made);
-    add_stream_ordered(*made);
-    add_answers(*made);
-    add_order(*made);
-    add_contexts(*made);
-    add_regressions(*made);
-    add_second_objects(*made);
-    add_pool_lives(*made);
-    add_chunk_lives(*made);
-    add_legacy_lives(*made);
-    add_further(*made);
-    add_event_paths(*made);
-    add_memory_paths(*made);
-    add_chunk_paths(*made);
-    add_pool_paths(*made);
-    add_life_paths(*made);
-    add_allowed(*made);
-    add_operators(*made);
+    for (const auto declare : rooms()) declare(*made);
     return made;
   }();
   return list;
@@ -240,6 +298,11 @@ const List& all_faults() {
 int refused(Call& call, int code) {
   call.fired();
   return code;
+}
+
+int lost(Call& call) {
+  call.fired();
+  return kSuccess;
 }
 
 int accepted(Call& call) {

@@ -1,11 +1,13 @@
-// A fault is a function that replaces one or several CUDA functions in a
-// program that runs with IPCLAB_FAULT=<name of the fault>. A process has at
-// most one fault, so the state of a fault may be static.
+// A fault is one declaration: its name, the bug in one sentence, the rows that
+// must notice it, and rules of the form "on this call, when that holds, do
+// this". A process has at most one fault, so the state of a fault may be
+// static.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <sys/types.h>
 
+#include <deque>
 #include <functional>
 #include <initializer_list>
 #include <string>
@@ -16,82 +18,146 @@
 namespace ipclab::faults {
 
 /// This runs instead of the driver's function; it returns the code that the
-/// program gets. CUDA calls that a fault makes itself go straight to the
-/// driver. A comment above a fault states the bug: how the broken driver
-/// behaves.
+/// program gets. CUDA calls that it makes itself go straight to the driver.
 using Fault = int (*)(Call& call);
+/// A condition of a rule: a function of the call that returns bool.
+using When = std::function<bool(Call& call)>;
+/// WHEN(expression of `call`) is a condition.
+#define WHEN(...) \
+  []([[maybe_unused]] Call& call) -> bool { return __VA_ARGS__; }
+
+/// An effect of a rule: a function of the call. It returns the code that the
+/// program gets, or nothing; then the code stays as it is.
+class Does {
+ public:
+  template <class Effect>
+  Does(Effect effect) {
+    if constexpr (std::is_void_v<std::invoke_result_t<Effect, Call&>>)
+      run_ = [effect](Call& call, int code) {
+        effect(call);
+        return code;
+      };
+    else
+      run_ = [effect](Call& call, int) -> int { return effect(call); };
+  }
+  /// Runs it; `code` is the code of the call so far.
+  int operator()(Call& call, int code) const { return run_(call, code); }
+
+ private:
+  std::function<int(Call& call, int code)> run_;
+};
+
+/// One or several functions, by their canonical names or by names of the driver
+/// API alone; "*" is all functions.
+class Functions {
+ public:
+  template <class... Names>
+  constexpr Functions(const char* first, Names... more)
+      : names_{first, more...} {}
+
+  constexpr const char* const* begin() const { return names_; }
+  constexpr const char* const* end() const {
+    const char* const* end = names_;
+    while (*end != nullptr) ++end;
+    return end;
+  }
+
+ private:
+  const char* names_[24] = {};  // a null follows the last one
+};
+
+/// A part of a fault.
+struct Rule {
+  /// When the rule looks at a call: kBefore, the call proceeds afterwards; kOn,
+  /// instead of the call; otherwise kAfter, when the driver has accepted it, or
+  /// kOnRefusal, when it has refused it. The program gets the code that the
+  /// effect returns, except from kBefore.
+  enum Moment { kBefore, kOn, kAfter, kOnRefusal };
+
+  Moment moment;
+  std::vector<const char*> functions;
+  When when;  ///< none: always
+  Does does;
+};
 
 /// One fault of the list.
-struct Entry {
+class Entry {
+ public:
   std::string name;
-  std::string what;  ///< the bug in one plain sentence
-  /// canonical names, or names of the driver API alone; "*" is all functions
-  std::vector<std::string> functions;
+  std::string what;               ///< the bug in one plain sentence
+  std::vector<const char*> rows;  ///< each of them must notice the fault
+  std::string profile;  ///< the model's machine for the fault; empty: any
   std::string op;  ///< how a systematic fault breaks its function; or empty
-  int gpus;        ///< number of GPUs that the fault needs to take effect
-  Fault fault;
-  std::string file;  ///< the source file that has the fault
+  int gpus = 1;    ///< number of GPUs that the fault needs to take effect
+  std::vector<Rule> rules;
+  std::string file;  ///< the file that declares the fault
+
+  /// Adds a rule for calls of these functions. Of several rules for one call
+  /// and moment, the first applies whose condition holds. The words of
+  /// conditions and effects are in words/.
+  Entry& on(std::initializer_list<Functions> functions, When when, Does does);
+  Entry& on(std::initializer_list<Functions> functions, Does does);
+  Entry& before(std::initializer_list<Functions> functions, When when,
+                Does does);
+  Entry& before(std::initializer_list<Functions> functions, Does does);
+  Entry& after(std::initializer_list<Functions> functions, When when,
+               Does does);
+  Entry& after(std::initializer_list<Functions> functions, Does does);
+  Entry& on_refusal(std::initializer_list<Functions> functions, When when,
+                    Does does);
+  Entry& on_refusal(std::initializer_list<Functions> functions, Does does);
+  /// The fault takes effect only if the machine has so many GPUs.
+  Entry& with_gpus(int count);
+  /// The model imitates this machine for the fault (harness/model/profiles).
+  Entry& on_machine(const char* profile);
+
+  /// The function that the fault is mainly about: the first of its first rule.
+  std::string function() const { return rules.front().functions.front(); }
+  /// Does a rule look at calls of the function?
+  bool breaks(const Function& function) const;
+  /// Runs the rules around a call.
+  int run(Call& call) const;
+
+ private:
+  Entry& add(Rule::Moment moment, std::initializer_list<Functions> functions,
+             When when, Does does);
 };
 
 /// All faults, in the order in which they were added.
 class List {
  public:
   /// Adds a bug that a driver could really have, or a legal answer (ok-…).
-  void named(const char* name, const char* what,
-             std::initializer_list<const char*> functions, Fault fault,
-             int gpus = 1, const char* file = __builtin_FILE());
+  Entry& fault(const char* name, const char* what,
+               std::initializer_list<const char*> rows,
+               const char* file = __builtin_FILE());
   /// Adds a systematic fault: it breaks one function in the way `op`. With
   /// `everywhere`, the fault also runs for the calls of all other functions.
-  void combine(const std::string& function, const char* op, std::string what,
+  void combine(const char* function, const char* op, std::string what,
                Fault fault, int gpus, bool everywhere = false,
                const char* file = __builtin_FILE());
 
   /// All faults that were added.
-  const std::vector<Entry>& entries() const { return entries_; }
+  const std::deque<Entry>& entries() const { return entries_; }
   /// The fault of that name; null if there is none.
   const Entry* find(const std::string& name) const;
 
  private:
-  std::vector<Entry> entries_;
+  std::deque<Entry> entries_;
 };
 
 /// Every fault that this library knows.
 const List& all_faults();
 
-// Each group is a file. A fault uses nothing of the files of other groups: only
-// the faults of a file run again after it was changed.
-void add_operators(List& list);
-void add_legacy_memory(List& list);
-void add_legacy_events(List& list);
-void add_virtual_memory(List& list);
-void add_pools(List& list);
-void add_allocator(List& list);
-void add_platform(List& list);
-void add_endpoints(List& list);
-void add_state(List& list);
-void add_paths(List& list);
-void add_import_paths(List& list);
-void add_unusual(List& list);
-void add_words(List& list);
-void add_queries(List& list);
-void add_processes(List& list);
-void add_mapped_memory(List& list);
-void add_stream_ordered(List& list);
-void add_answers(List& list);
-void add_order(List& list);
-void add_contexts(List& list);
-void add_regressions(List& list);
-void add_second_objects(List& list);
-void add_pool_lives(List& list);
-void add_chunk_lives(List& list);
-void add_legacy_lives(List& list);
-void add_further(List& list);
-void add_event_paths(List& list);
-void add_memory_paths(List& list);
-void add_chunk_paths(List& list);
-void add_pool_paths(List& list);
-void add_life_paths(List& list);
-void add_allowed(List& list);
+/// A function that declares faults. FAULTS(list) { list.fault(…)…; } defines
+/// it.
+struct Room {
+  explicit Room(void (*declare)(List& list));
+};
+// init_priority: before the library looks for the chosen fault.
+#define FAULTS(list)                                                    \
+  static void declare_faults(List& list);                               \
+  __attribute__((init_priority(1000))) const Room room{declare_faults}; \
+  static void declare_faults(List& list)
 
 // --- functions that several faults need ------------------------------------
 
@@ -103,17 +169,23 @@ bool is_chosen(const char* name);
 /// Does the same as Call::fired(), for code that has no Call.
 void note_fired(const char* function);
 /// The function that the chosen fault is about.
-const std::string& chosen_function();
+std::string chosen_function();
 
 /// The granularity: sizes of memory of cuMemCreate and of pools are multiples
 /// of it.
 constexpr size_t kGranule = 2 << 20;
 
-/// Returns the code of a refusal, which both APIs share.
+/// Effect: the driver never sees the call; the program gets a refusal. Both
+/// APIs have the same codes.
 int refused(Call& call, int code = cudaErrorInvalidValue);
-/// Returns success instead of a refusal. Also clears the refusal from the
-/// runtime's last error.
+inline auto refuses(int code = cudaErrorInvalidValue) {
+  return [code](Call& call) { return refused(call, code); };
+}
+/// Effect: the program gets success instead of a refusal, and the runtime's
+/// last error is not the refusal.
 int accepted(Call& call);
+/// Effect: the driver never sees the call, and the program gets success.
+int lost(Call& call);
 
 /// Does the call use memory? At such a call, faults take memory away or clear
 /// it.

@@ -233,12 +233,6 @@ inline bool is_busy(cudaStream_t stream) {
          DRIVER_CALL(cuStreamQuery)(stream) == CUDA_ERROR_NOT_READY;
 }
 
-/// The fault: the call does nothing, and succeeds.
-inline int no_wait(Call& call) {
-  call.fired();
-  return kSuccess;
-}
-
 /// An event of this process with which faults mark a place in this stream.
 inline cudaEvent_t mark_of(cudaStream_t stream) {
   static Table<cudaStream_t, cudaEvent_t> marks;

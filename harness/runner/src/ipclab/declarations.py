@@ -34,7 +34,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.MULTILINE | re.DOTALL,
 )
 _OPEN, _CLOSE = "({[", ")}]"
-_DECLARES = ("fault", "named")  # the members of List that declare a fault
+_NO_BODY = ("=", "struct", "class", "enum", "union", "using")
+_DECLARES = "fault"  # the member of List that declares a fault
 _NO_NAMES = frozenset(
     [
         "alignas",
@@ -150,6 +151,35 @@ def digests(found: Mapping[str, str]) -> dict[str, str]:
                 names = own | {x.name: [x] for x in constants}
                 known = _Known(names, shared)
                 result |= {name: known.digest(x) for name, x in declared}
+    return result
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a declaration says of its fault."""
+
+    name: str
+    what: str
+    rows: tuple[str, ...]
+
+
+def declared(found: Mapping[str, str]) -> list[Declared]:
+    """The named faults of a source tree; `found` are its texts()."""
+    result: list[Declared] = []
+    for path, text in found.items():
+        if Path(path).parent.name in SHARED:
+            continue
+        for item in definitions(text):
+            for name, one in _declared(item)[0]:
+                words = [x for x in one.tokens if x.text not in (_DECLARES, ".")]
+                start = next(i for i, x in enumerate(words) if x.kind == "text")
+                end = next(i for i, x in enumerate(words) if x.text == "}")
+                strings = [
+                    x.text[1:-1].replace('\\"', '"')
+                    for x in words[start:end]
+                    if x.kind == "text"
+                ]
+                result.append(Declared(name, strings[1], tuple(strings[2:])))
     return result
 
 
@@ -274,7 +304,7 @@ def _name_of_fault(statement: list[Token]) -> str | None:
     for dot, verb, bracket, name in zip(
         *(statement[i:] for i in range(4)), strict=False
     ):
-        if dot.text == "." and verb.text in _DECLARES and bracket.text == "(":
+        if dot.text == "." and verb.text == _DECLARES and bracket.text == "(":
             return name.text[1:-1] if name.kind == "text" else None
     return None
 
@@ -292,16 +322,16 @@ def _is_body(current: list[Token]) -> bool:
     """Whether the `}` at the end closes the body of a function, and not a list or a
     class, after which a `;` follows.
     """
-    depth = 0
+    depth = angle = 0
     for i, token in enumerate(current):
-        if depth == 0 and token.text in ("=", "struct", "class", "enum", "union"):
+        if depth == 0 and token.text in ("<", ">"):
+            angle += 1 if token.text == "<" else -1
+        elif depth == angle == 0 and token.text in _NO_BODY:
             return False
-        if token.text in _OPEN:
+        elif token.text in _OPEN:
             if depth == 0 and token.text == "{":
-                return i > 0 and (
-                    current[i - 1].text in (")", "const", "noexcept", "override")
-                    or "->" in [x.text for x in current[:i]]
-                )
+                before = [x.text for x in current[:i]]
+                return before[-1:] in ([")"], ["const"], ["noexcept"]) or "->" in before
             depth += 1
         elif token.text in _CLOSE:
             depth -= 1

@@ -303,7 +303,8 @@ class _Twins:
         for line in self._path.read_text().splitlines() if self._path.exists() else ():
             entry = json.loads(line)
             if "key" in entry:
-                self._known[entry.pop("key")] = Result(**entry)
+                key = entry.pop("key")
+                self._known[key] = Result(**entry)
             else:
                 place = entry["profile"], entry["ctest"]
                 self._baseline[place] = entry["usable"], entry["seconds"]

@@ -1,0 +1,1362 @@
+// Bugs of a driver against the rules of this folder (harness/faults/README.md).
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "harness/faults/words/words.h"
+
+namespace ipclab::faults {
+namespace {
+
+enum Way { kFrom, kTo, kBoth };
+
+// Copies from an import (kFrom), to an import (kTo) or both (kBoth) do nothing.
+int import_copy(Call& call, Way way) {
+  if (!call.is("cudaMemcpy") && !call.is("cudaMemcpyAsync"))
+    return call.proceed();
+  const bool to = is_opened(call.value<void*>(kPointer));
+  const bool from = is_opened(call.value<void*>(kSource));
+  return (to && way != kFrom) || (from && way != kTo) ? lost(call)
+                                                      : call.proceed();
+}
+
+int import_copy_broken(Call& call) { return import_copy(call, kBoth); }
+
+bool touches_import_of_path(Call& call) {
+  const Argument* const to = call.find(kPointer);
+  const Argument* const from = call.find(kSource);
+  return (to != nullptr && opened_at(*static_cast<void**>(to->place))) ||
+         (from != nullptr && opened_at(*static_cast<void**>(from->place)));
+}
+
+// Only the first row of a rectangle is copied or set; `height` is the index of
+// the argument with the number of rows.
+template <size_t height>
+int first_row_of_path(Call& call) {
+  if (call.find(kPointer) == nullptr || call.is("cudaIpcCloseMemHandle"))
+    return call.proceed();
+  size_t& rows = call.at<size_t>(height);
+  if (!touches_import_of_path(call) || rows < 2) return call.proceed();
+  rows = 1;
+  call.fired();
+  return call.proceed();
+}
+
+// A call of the driver API does nothing with opened memory.
+int driver_form_lost_of_path(Call& call) {
+  if (call.find(kPointer) == nullptr || call.is("cudaIpcCloseMemHandle"))
+    return call.proceed();
+  if (call.is_runtime() || !touches_import_of_path(call)) return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// If the size is not a multiple of 4, the last bytes are lost.
+int tail_lost_of_path(Call& call) {
+  if (call.find(kBytes) == nullptr) return call.proceed();
+  auto& bytes = call.value<size_t>(kBytes);
+  if (bytes % 4 == 0 || !touches_import_of_path(call)) return call.proceed();
+  bytes -= bytes % 4;
+  call.fired();
+  return bytes == 0 ? kSuccess : call.proceed();
+}
+
+// Addresses in opened memory are rounded down to multiples of 4.
+int aligned_down(Call& call) {
+  if (call.find(kBytes) == nullptr) return call.proceed();
+  for (const Role role : {kPointer, kSource}) {
+    if (call.find(role) == nullptr) continue;
+    auto& address = call.value<uintptr_t>(role);
+    if (address % 4 == 0 || !opened_at(reinterpret_cast<void*>(address)))
+      continue;
+    address -= address % 4;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// Copies and memsets of opened memory end after 1 MiB.
+int first_mib_only(Call& call) {
+  if (call.find(kBytes) == nullptr) return call.proceed();
+  auto& bytes = call.value<size_t>(kBytes);
+  if (bytes > 1 << 20 && touches_import_of_path(call)) {
+    bytes = 1 << 20;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+bool is_pinned(const void* address) {
+  unsigned type = 0;
+  return DRIVER_CALL(cuPointerGetAttribute)(
+             &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+             reinterpret_cast<CUdeviceptr>(address)) == CUDA_SUCCESS &&
+         type == CU_MEMORYTYPE_HOST;
+}
+
+int copies_from_cache(Call& call) {
+  static Table<std::pair<void*, size_t>, std::vector<char>> cache;
+  const auto forget = [] {
+    for (const auto& one : cache.all()) cache.erase(one.first);
+  };
+  if (!call.is("cudaMemcpy")) {
+    forget();
+    return call.proceed();
+  }
+  void* const target = call.value<void*>(kPointer);
+  const auto source = call.value<void*>(kSource);
+  const auto bytes = call.value<size_t>(kBytes);
+  if (opened_at(target)) forget();
+  if (!opened_at(source) || opened_at(target)) return call.proceed();
+  const std::pair<void*, size_t> key(source, bytes);
+  std::vector<char> present(bytes);
+  if (DRIVER_CALL(cuMemcpy)(number(present.data()), number(source), bytes) !=
+      CUDA_SUCCESS)
+    return call.proceed();
+  if (!cache.has(key)) cache.put(key, present);
+  const std::vector<char> cached = cache.get(key);
+  if (cached == present) return call.proceed();
+  call.fired();
+  return cudaMemcpy(target, cached.data(), bytes, cudaMemcpyDefault);
+}
+
+// A copy or memset up to the end of opened memory leaves out the last byte.
+int last_byte_lost_of_path(Call& call) {
+  if (call.find(kBytes) == nullptr) return call.proceed();
+  auto& bytes = call.value<size_t>(kBytes);
+  for (const Role role : {kPointer, kSource}) {
+    if (call.find(role) == nullptr) continue;
+    char* const address = call.value<char*>(role);
+    char* const begin = opened_at(address);
+    if (begin == nullptr) continue;
+    CUdeviceptr base = 0;
+    size_t all = 0;
+    DRIVER_CALL(cuMemGetAddressRange)
+    (&base, &all, reinterpret_cast<CUdeviceptr>(begin));
+    if (address + bytes != begin + all) continue;
+    --bytes;
+    call.fired();
+    break;
+  }
+  return bytes == 0 ? kSuccess : call.proceed();
+}
+
+int exported_not_written(Call& call) {
+  if (call.find(kBytes) == nullptr) return noted_lent(call);
+  const CUdeviceptr begin = range_of(call.value<void*>(kPointer)).begin;
+  return lent.has(reinterpret_cast<void*>(begin)) ? lost(call) : call.proceed();
+}
+
+// Is this memory of a GPU?
+bool is_device_memory(CUdeviceptr address) {
+  CUmemorytype kind{};
+  return DRIVER_CALL(cuPointerGetAttribute)(&kind,
+                                            CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                            address) == CUDA_SUCCESS &&
+         kind == CU_MEMORYTYPE_DEVICE;
+}
+
+// Is this a copy into opened memory while the default stream has work?
+bool copies_to_import_meanwhile(Call& call, bool from_device) {
+  return call.is("cudaMemcpy") && is_opened(call.at<CUdeviceptr>(0)) &&
+         is_device_memory(call.at<CUdeviceptr>(1)) == from_device &&
+         is_busy(nullptr);
+}
+
+// A synchronous copy into opened memory runs at once.
+template <bool from_device>
+int import_copy_ahead(Call& call) {
+  return copies_to_import_meanwhile(call, from_device) ? copied_at_once(call)
+                                                       : call.proceed();
+}
+
+int import_copy_reads_late(Call& call) {
+  if (!copies_to_import_meanwhile(call, false)) return call.proceed();
+  struct Late {
+    void* staging;
+    const void* source;
+    size_t bytes;
+  };
+  auto* const late =
+      new Late{nullptr, call.at<const void*>(1), call.at<size_t>(2)};
+  if (cudaHostAlloc(&late->staging, late->bytes, cudaHostAllocDefault) !=
+      cudaSuccess)
+    return call.proceed();
+  const auto read = [](void* given) {
+    const auto* const now = static_cast<const Late*>(given);
+    std::memcpy(now->staging, now->source, now->bytes);
+  };
+  call.fired();
+  cudaLaunchHostFunc(nullptr, read, late);
+  return cudaMemcpyAsync(call.at<void*>(0), late->staging, late->bytes,
+                         cudaMemcpyHostToDevice, nullptr);
+}
+
+// A call for no bytes of opened memory writes a word.
+int nothing_is_a_word(Call& call) {
+  if (keeps_opened(call)) return call.proceed();
+  auto& bytes = call.value<size_t>(kBytes);
+  if (bytes == 0 && is_opened(call.at<CUdeviceptr>(0))) {
+    bytes = 4;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// The call is lost if one of its addresses lies in opened memory.
+int lost_in_opened(Call& call) {
+  if (keeps_opened(call)) return call.proceed();
+  for (const Argument& argument : call) {
+    if (argument.role != kPointer && argument.role != kSource) continue;
+    if (is_opened(*static_cast<void**>(argument.place))) return lost(call);
+  }
+  return call.proceed();
+}
+
+bool is_named(Call& call, const char* name) {
+  return std::strcmp(call.function().name, name) == 0;
+}
+
+int reopen_by_other_api_refused(Call& call) {
+  static auto& closed = *new Table<std::string, bool>;  // by the runtime?
+  if (is_close_call(call)) {
+    const std::string handle = opened.get(call.at<void*>(0)).handle;
+    const int code = call.proceed();
+    if (code == kSuccess && !opened.has(call.at<void*>(0)))
+      closed.put(handle, call.is_runtime());
+    return code;
+  }
+  const auto& bytes = call.at<cudaIpcMemHandle_t>(1);
+  const std::string handle = key_of_handle(bytes);
+  if (closed.has(handle) && closed.get(handle) != call.is_runtime() &&
+      already_open(call) == nullptr)
+    return refused(call);
+  const int code = call.proceed();
+  if (code == kSuccess) closed.erase(handle);
+  return code;
+}
+
+// Changes the box of a copy of opened memory.
+template <void (*change)(cudaMemcpy3DParms&)>
+int changed_box(Call& call) {
+  if (keeps_opened(call)) return call.proceed();
+  const cudaMemcpy3DParms asked = *call.at<const cudaMemcpy3DParms*>(0);
+  if (!is_opened(asked.dstPtr.ptr) && !is_opened(asked.srcPtr.ptr))
+    return call.proceed();
+  cudaMemcpy3DParms box = asked;
+  change(box);
+  if (std::memcmp(&box, &asked, sizeof box) != 0) call.fired();
+  call.at<const cudaMemcpy3DParms*>(0) = &box;
+  return call.proceed();
+}
+
+void use_one_pitch(cudaMemcpy3DParms& box) {
+  box.dstPtr.pitch = box.srcPtr.pitch =
+      std::min(box.dstPtr.pitch, box.srcPtr.pitch);
+}
+
+void keep_first_rows(cudaMemcpy3DParms& box) {
+  if (box.extent.height > 1) box.extent.height = 1;
+}
+
+void ignore_positions(cudaMemcpy3DParms& box) { box.dstPos = box.srcPos = {}; }
+
+// The first layer stays where it is.
+void join_layers(cudaMemcpy3DParms& box) {
+  const size_t height = box.extent.height;
+  const auto join = [height](cudaPitchedPtr& side, cudaPos& begin) {
+    if (side.ptr == nullptr || side.ysize == height) return;
+    side.ptr = static_cast<char*>(side.ptr) +
+               (begin.z * side.ysize + begin.y) * side.pitch;
+    begin.y = begin.z = 0;
+    side.ysize = height;
+  };
+  if (box.extent.depth < 2) return;
+  join(box.dstPtr, box.dstPos);
+  join(box.srcPtr, box.srcPos);
+}
+
+// A rectangle of opened memory is copied with one pitch for both sides.
+int rectangle_of_one_pitch(Call& call) {
+  if (keeps_opened(call)) return call.proceed();
+  size_t &to = call.at<size_t>(1), &from = call.at<size_t>(3);
+  if (to == from || call.at<size_t>(5) < 2 ||
+      (!is_opened(call.value<void*>(kPointer)) &&
+       !is_opened(call.value<void*>(kSource))))
+    return call.proceed();
+  to = from = std::min(to, from);
+  call.fired();
+  return call.proceed();
+}
+
+// A copy of the driver API does nothing with opened memory.
+template <class Copy>
+int driver_copy_lost(Call& call) {
+  if (keeps_opened(call)) return call.proceed();
+  const Copy& copy = *call.at<const Copy*>(0);
+  return is_opened(copy.dstDevice) || is_opened(copy.srcDevice)
+             ? lost(call)
+             : call.proceed();
+}
+
+// A memset of a rectangle takes the number of elements as a number of bytes.
+template <size_t size>
+int row_counts_bytes(Call& call) {
+  if (keeps_opened(call)) return call.proceed();
+  size_t& width = call.at<size_t>(3);
+  if (!is_opened(call.at<void*>(0))) return call.proceed();
+  width /= size;
+  call.fired();
+  return call.proceed();
+}
+
+// A copy between opened memory and memory of another kind moves nothing.
+template <bool (*applies)(const void*)>
+int copy_with_other_kind_lost(Call& call) {
+  if (keeps_opened(call)) return call.proceed();
+  if (call.find(kSource) == nullptr) return call.proceed();
+  const void* const to = call.value<void*>(kPointer);
+  const void* const from = call.value<void*>(kSource);
+  return (is_opened(to) && applies(from)) || (is_opened(from) && applies(to))
+             ? lost(call)
+             : call.proceed();
+}
+
+// A copy does nothing with opened memory.
+int copy_lost(Call& call) {
+  if (keeps_opened(call)) return call.proceed();
+  return is_opened(call.value<CUdeviceptr>(kPointer)) ||
+                 is_opened(call.value<CUdeviceptr>(kSource))
+             ? lost(call)
+             : call.proceed();
+}
+
+// A call with an address of this role does nothing with memory of a peer.
+template <Role role>
+int peer_access_lost(Call& call) {
+  if (exports_memory(call)) return told_owner(call);
+  if (keeps_opened(call)) return call.proceed();
+  return is_of_peer(call.value<void*>(role)) ? lost(call) : call.proceed();
+}
+
+// Copies between two opened allocations move nothing: those of one exporter, or
+// those of two exporters.
+template <bool of_one>
+int copy_between_imports_lost_of_opened(Call& call) {
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_processes("exporter-" + key_of_exported(call),
+                     static_cast<unsigned long long>(getpid()));
+    return code;
+  }
+  if (keeps_opened(call)) return call.proceed();
+  void* const to = opened_around(call.value<void*>(kPointer));
+  void* const from = opened_around(call.value<void*>(kSource));
+  return to != nullptr && from != nullptr && to != from &&
+                 is_of_other_exporter(opened.get(to), opened.get(from)) !=
+                     of_one
+             ? lost(call)
+             : call.proceed();
+}
+
+int reopen_restores(Call& call) {
+  constexpr size_t kMost = 64 << 20;
+  static auto& kept = *new Table<std::string, std::string>;
+  if (is_close_call(call)) {
+    void* const address = call.at<void*>(0);
+    const Opened one = opened.get(address);
+    const size_t bytes = size_of(number(address));
+    if (one.count == 1 && bytes <= kMost) {
+      std::string contents(bytes, 0);
+      if (cudaMemcpy(contents.data(), address, bytes, cudaMemcpyDefault) ==
+          cudaSuccess)
+        kept.put(one.handle, contents);
+    }
+    return call.proceed();
+  }
+  const std::string key = key_of_opened(call);
+  const int code = call.proceed();
+  if (code != kSuccess || !kept.has(key)) return code;
+  void* const address = *call.at<void**>(0);
+  const std::string contents = kept.get(key);
+  std::string present(contents.size(), 0);
+  cudaMemcpy(present.data(), address, present.size(), cudaMemcpyDefault);
+  if (opened.get(address).count > 1 || present == contents) return code;
+  cudaMemcpy(address, contents.data(), contents.size(), cudaMemcpyDefault);
+  call.fired();
+  return code;
+}
+
+// The kinds of host memory of a copy: pinned and pageable.
+bool is_pinned_of_opened(const void* address) {
+  unsigned type = 0;
+  return DRIVER_CALL(cuPointerGetAttribute)(&type,
+                                            CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                            number(address)) == CUDA_SUCCESS &&
+         type == CU_MEMORYTYPE_HOST && !is_managed(address);
+}
+
+bool is_pageable(const void* address) {
+  unsigned type = 0;
+  return DRIVER_CALL(cuPointerGetAttribute)(&type,
+                                            CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                            number(address)) != CUDA_SUCCESS;
+}
+
+// A copy that has opened memory on the side `role` and pinned memory on the
+// other side does nothing.
+template <Role role>
+int pinned_copy_lost_of_opened(Call& call) {
+  if (keeps_opened(call)) return call.proceed();
+  return is_opened(call.value<void*>(role)) &&
+                 is_pinned_of_opened(
+                     call.value<void*>(role == kPointer ? kSource : kPointer))
+             ? lost(call)
+             : call.proceed();
+}
+
+int registered_copy_lost(Call& call) {
+  static auto& registered = *new Table<const char*, size_t>;
+  if (keeps_opened(call)) return call.proceed();
+  if (call.is("cudaHostRegister")) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      registered.put(call.at<const char*>(0), call.at<size_t>(1));
+    return code;
+  }
+  // After cudaHostUnregister, which no fault sees, memory is not pinned.
+  const auto is_registered = [](const char* address) {
+    for (const auto& [begin, bytes] : registered.all())
+      if (address >= begin && address < begin + bytes)
+        return is_pinned_of_opened(address);
+    return false;
+  };
+  const auto* const to = call.value<const char*>(kPointer);
+  const auto* const from = call.value<const char*>(kSource);
+  return (is_opened(to) && is_registered(from)) ||
+                 (is_opened(from) && is_registered(to))
+             ? lost(call)
+             : call.proceed();
+}
+
+constexpr size_t kStaged = 64 << 10;
+
+int ok_pageable_copy_returns_early(Call& call) {
+  const size_t bytes = call.value<size_t>(kBytes);
+  const void* const source = call.value<const void*>(kSource);
+  const auto target = call.value<CUdeviceptr>(kPointer);
+  CUmemorytype kind{};
+  const auto is_known = [&kind](const void* address) {
+    return DRIVER_CALL(cuPointerGetAttribute)(
+               &kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+               reinterpret_cast<CUdeviceptr>(address)) == CUDA_SUCCESS;
+  };
+  if (bytes > kStaged || is_known(source) ||
+      !is_known(reinterpret_cast<void*>(target)) ||
+      kind != CU_MEMORYTYPE_DEVICE)
+    return call.proceed();
+  auto* const staging =
+      new std::string(static_cast<const char*>(source), bytes);
+  const auto later = [](void*) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  };
+  const auto give_back = [](void* done) {
+    delete static_cast<std::string*>(done);
+  };
+  int code = DRIVER_CALL(cuStreamSynchronize)(CU_STREAM_LEGACY);
+  if (code == kSuccess)
+    code = DRIVER_CALL(cuLaunchHostFunc)(CU_STREAM_LEGACY, later, nullptr);
+  if (code == kSuccess)
+    code = DRIVER_CALL(cuMemcpyHtoDAsync)(target, staging->data(), bytes,
+                                          CU_STREAM_LEGACY);
+  if (code == kSuccess)
+    code = DRIVER_CALL(cuLaunchHostFunc)(CU_STREAM_LEGACY, give_back, staging);
+  call.fired();
+  return code;
+}
+
+FAULTS(list) {
+  list.fault(
+          "open-fresh-memory",
+          "an open gives new, zeroed memory instead of the exporter's memory",
+          {"LMEM-01", "CACH-02", "CACH-03"})
+      .on({kOpen, kClose},
+          [](Call& call) { return open_copy(call, false, SIZE_MAX); });
+
+  list.fault("open-snapshot-copy",
+             "an open gives a copy of the contents at that moment",
+             {"LMEM-02", "FLAG-04", "SERV-01", "ARED-01", "TENS-01", "COST-01",
+              "RANK-01"})
+      .on({kOpen, kClose},
+          [](Call& call) { return open_copy(call, true, SIZE_MAX); });
+
+  list.fault("reopen-refused",
+             "a process cannot open a handle again after its last close",
+             {"LMEM-04", "LMEM-14", "CACH-01"})
+      .on({kOpen, kClose}, [](Call& call) {
+        static Table<std::string> before;
+        if (!is_open_call(call)) return call.proceed();
+        const std::string handle = key_of_handle(given(call));
+        if (before.has(handle) && !is_held(handle)) return refused(call);
+        const int code = call.proceed();
+        if (code == kSuccess) before.put(handle);
+        return code;
+      });
+
+  list.fault("lazy-flag-refused", "an open with the documented flag is refused",
+             {"LMEM-19"})
+      .on({kOpen}, WHEN(call.at<unsigned>(2) == cudaIpcMemLazyEnablePeerAccess),
+          refuses());
+
+  list.fault("import-copy-broken",
+             "cudaMemcpy and cudaMemcpyAsync move nothing from or to imported "
+             "memory",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kCopy, kCopyAsync}, import_copy_broken);
+
+  list.fault("import-copy-from-broken",
+             "cudaMemcpy and cudaMemcpyAsync move nothing from imported memory",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kCopy, kCopyAsync},
+          [](Call& call) { return import_copy(call, kFrom); });
+
+  list.fault("import-copy-to-broken",
+             "cudaMemcpy and cudaMemcpyAsync move nothing to imported memory",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kCopy, kCopyAsync},
+          [](Call& call) { return import_copy(call, kTo); });
+
+  list.fault("import-async-copy-broken",
+             "cudaMemcpyAsync moves nothing from or to imported memory",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kCopyAsync}, import_copy_broken);
+
+  list.fault("import-memset-broken",
+             "cudaMemset and cudaMemsetAsync of imported memory set nothing",
+             {"LMEM-35"})
+      .on({kSet, kSetAsync}, WHEN(is_opened(call.value<void*>(kPointer))),
+          lost);
+
+  list.fault("reopen-is-copy",
+             "memory that was closed and is opened again is a copy of the "
+             "contents",
+             {"LMEM-14"})
+      .on({kOpen, kClose}, [](Call& call) -> int {
+        static Table<std::string> before;
+        if (is_close_call(call))
+          return opened.has(closed(call)) ? call.proceed()
+                                          : open_copy(call, true, SIZE_MAX);
+        const std::string handle = key_of_handle(given(call));
+        if (before.has(handle) && !is_held(handle))
+          return open_copy(call, true, SIZE_MAX);
+        const int code = call.proceed();
+        if (code == kSuccess) before.put(handle);
+        return code;
+      });
+
+  list.fault("open-33rd-time-is-copy",
+             "from the 33rd open of a handle on, a process gets copies",
+             {"LMEM-14"})
+      .on({kOpen, kClose}, [](Call& call) -> int {
+        static Table<std::string, int> times;
+        static Table<void*> copies;
+        if (is_close_call(call))
+          return copies.has(closed(call)) ? open_copy(call, true, SIZE_MAX)
+                                          : call.proceed();
+        const std::string handle = key_of_handle(given(call));
+        const int time = times.change([&](auto& all) { return ++all[handle]; });
+        if (time <= 32 || is_held(handle)) return call.proceed();
+        const int code = open_copy(call, true, SIZE_MAX);
+        if (code == kSuccess) copies.put(result_of(call));
+        return code;
+      });
+
+  list.fault("import-copy-2d-first-row",
+             "cudaMemcpy2D copies only the first row of a rectangle of opened "
+             "memory",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kCopy2D}, first_row_of_path<5>);
+
+  list.fault("import-set-2d-first-row",
+             "cudaMemset2D sets only the first row of a rectangle of opened "
+             "memory",
+             {"LMEM-35"})
+      .on({kOpen, kClose, "cudaMemset2D"}, first_row_of_path<4>);
+
+  list.fault("import-copy-3d-first-row",
+             "cudaMemcpy3D copies only the first row of a box of opened memory",
+             {"LMEM-35"})
+      .on({"cudaMemcpy3D"}, [](Call& call) {
+        cudaMemcpy3DParms box = *call.at<const cudaMemcpy3DParms*>(0);
+        if ((opened_at(box.dstPtr.ptr) == nullptr &&
+             opened_at(box.srcPtr.ptr) == nullptr) ||
+            (box.extent.height < 2 && box.extent.depth < 2))
+          return call.proceed();
+        box.extent.height = box.extent.depth = 1;
+        call.at<const cudaMemcpy3DParms*>(0) = &box;
+        call.fired();
+        return call.proceed();
+      });
+
+  list.fault("import-driver-async-copy-lost",
+             "cuMemcpyAsync and its forms for each direction do nothing with "
+             "opened memory",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kCopyAsync}, driver_form_lost_of_path);
+
+  list.fault("import-driver-set-lost",
+             "cuMemsetD8 and cuMemsetD8Async do nothing with opened memory",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kSet, kSetAsync}, driver_form_lost_of_path);
+
+  list.fault("import-copy-tail-lost",
+             "the last bytes of a copy of opened memory are lost if the size "
+             "of the copy is not a multiple of 4",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kCopy, kCopyAsync}, tail_lost_of_path);
+
+  list.fault("import-set-tail-lost",
+             "the last bytes of a memset of opened memory are lost if the size "
+             "of the memset is not a multiple of 4",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kSet, kSetAsync}, tail_lost_of_path);
+
+  list.fault(
+          "import-copy-aligned-down",
+          "a copy of opened memory rounds its address down to a multiple of 4",
+          {"LMEM-35"})
+      .on({kOpen, kClose, kCopy, kCopyAsync}, aligned_down);
+
+  list.fault("import-set-aligned-down",
+             "a memset of opened memory rounds its address down to a multiple "
+             "of 4",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kSet, kSetAsync}, aligned_down);
+
+  list.fault("import-default-kind-refused",
+             "cudaMemcpyDefault does not know where opened memory is",
+             {"LMEM-35"})
+      .on({kCopy, kCopyAsync}, [](Call& call) -> int {
+        if (!call.is_runtime() || call.at<int>(3) != cudaMemcpyDefault ||
+            !touches_import_of_path(call))
+          return call.proceed();
+        call.fired();
+        return cudaErrorInvalidMemcpyDirection;
+      });
+
+  list.fault("import-to-import-lost",
+             "a copy from opened memory to opened memory moves nothing",
+             {"LMEM-35"})
+      .on({kCopy, kCopyAsync}, [](Call& call) {
+        if (!opened_at(call.value<void*>(kPointer)) ||
+            !opened_at(call.value<void*>(kSource)))
+          return call.proceed();
+        call.fired();
+        return kSuccess;
+      });
+
+  list.fault("import-copy-last-byte-lost",
+             "a copy up to the end of opened memory loses the last byte",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kCopy, kCopyAsync}, last_byte_lost_of_path);
+
+  list.fault("import-set-last-byte-lost",
+             "a memset up to the end of opened memory loses the last byte",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kSet, kSetAsync}, last_byte_lost_of_path);
+
+  list.fault("import-copy-first-mib",
+             "a copy of opened memory ends after 1 MiB", {"LMEM-35"})
+      .on({kOpen, kClose, kCopy, kCopyAsync}, first_mib_only);
+
+  list.fault("import-set-first-mib",
+             "a memset of opened memory ends after 1 MiB", {"LMEM-35"})
+      .on({kOpen, kClose, kSet, kSetAsync}, first_mib_only);
+
+  list.fault("import-copy-2d-pitch-ignored",
+             "cudaMemcpy2D ignores the pitch of opened memory", {"LMEM-35"})
+      .on({kCopy2D}, [](Call& call) {
+        if (call.at<size_t>(5) < 2) return call.proceed();
+        const size_t width = call.at<size_t>(4);
+        for (const size_t side : {size_t{0}, size_t{2}}) {
+          size_t& pitch = call.at<size_t>(side + 1);
+          if (!opened_at(call.at<void*>(side)) || pitch == width) continue;
+          pitch = width;
+          call.fired();
+        }
+        return call.proceed();
+      });
+
+  list.fault(
+          "import-copy-3d-first-layer",
+          "cudaMemcpy3D copies only the first layer of a box of opened memory",
+          {"LMEM-35"})
+      .on({"cudaMemcpy3D"}, [](Call& call) {
+        cudaMemcpy3DParms box = *call.at<const cudaMemcpy3DParms*>(0);
+        if ((opened_at(box.dstPtr.ptr) == nullptr &&
+             opened_at(box.srcPtr.ptr) == nullptr) ||
+            box.extent.depth < 2)
+          return call.proceed();
+        box.extent.depth = 1;
+        call.at<const cudaMemcpy3DParms*>(0) = &box;
+        call.fired();
+        return call.proceed();
+      });
+
+  list.fault("import-pinned-copy-lost",
+             "copies between pinned host memory and opened memory move nothing",
+             {"LMEM-35"})
+      .on({kCopy, kCopyAsync}, [](Call& call) {
+        if (!touches_import_of_path(call) ||
+            (!is_pinned(call.value<void*>(kPointer)) &&
+             !is_pinned(call.value<void*>(kSource))))
+          return call.proceed();
+        call.fired();
+        return kSuccess;
+      });
+
+  list.fault("import-copy-skips-queue",
+             "a synchronous copy of opened memory does not wait for the "
+             "default stream",
+             {"LMEM-35"})
+      .on({kCopy}, WHEN(touches_import_of_path(call) && is_busy(nullptr)),
+          copied_at_once);
+
+  list.fault("import-copy-per-thread-lost",
+             "a copy in a thread's default stream does not reach opened memory",
+             {"LMEM-35"})
+      .on({kCopyAsync}, [](Call& call) {
+        if (call.value<cudaStream_t>(kStream) != cudaStreamPerThread ||
+            !touches_import_of_path(call))
+          return call.proceed();
+        call.fired();
+        return kSuccess;
+      });
+
+  list.fault("import-copy-from-cache",
+             "a second synchronous copy of the same bytes of opened memory "
+             "gives what the first copy gave",
+             {"LMEM-02"})
+      .on({kOpen, kClose, kCopy, kSet, kLaunch}, copies_from_cache);
+
+  list.fault("import-peer-copy-lost",
+             "cudaMemcpyPeerAsync to or from opened memory is lost",
+             {"LMEM-35"})
+      .with_gpus(2)
+      .on({"cudaMemcpyPeerAsync"}, [](Call& call) {
+        if (!touches_import_of_path(call)) return call.proceed();
+        call.fired();
+        return kSuccess;
+      });
+
+  list.fault("exported-set-lost",
+             "an exporter's memset of exported memory sets nothing",
+             {"LMEM-02"})
+      .on({kGetHandle, kOpen, kClose, kSet, kSetAsync, kFree},
+          exported_not_written);
+
+  list.fault("exported-copy-lost",
+             "an exporter's copy to exported memory moves nothing", {"LMEM-02"})
+      .on({kGetHandle, kOpen, kClose, kCopy, kCopyAsync, kFree},
+          exported_not_written);
+
+  list.fault("open-clears-last-byte", "an open clears the last byte",
+             {"LMEM-01"})
+      .after({kOpen}, [](Call& call) {
+        char* const address = *call.at<char**>(0);
+        if (opened.get(address).count > 1) return;
+        const RangeOfRare range = range_of(address);
+        if (DRIVER_CALL(cuMemsetD8)(range.begin + range.bytes - 1, 0, 1) ==
+            CUDA_SUCCESS)
+          call.fired();
+      });
+
+  list.fault("import-set-ahead-of-default",
+             "cudaMemset of opened memory does not wait for the earlier work "
+             "in the default stream",
+             {"LMEM-35"})
+      .on({kSet}, [](Call& call) -> int {
+        if (!is_opened(call.at<CUdeviceptr>(0)) || !is_busy(nullptr))
+          return call.proceed();
+        call.fired();
+        const cudaStream_t stream = private_stream();
+        const cudaError_t code = cudaMemsetAsync(
+            call.at<void*>(0), call.at<int>(1), call.at<size_t>(2), stream);
+        if (code != cudaSuccess) return code;
+        return DRIVER_CALL(cuStreamSynchronize)(stream);
+      });
+
+  list.fault("import-copy-from-host-ahead",
+             "a synchronous copy from the host into opened memory does not "
+             "wait for the earlier work in the default stream",
+             {"LMEM-35"})
+      .on({kCopy, kOpen, kClose}, import_copy_ahead<false>);
+
+  list.fault("import-copy-from-device-ahead",
+             "a synchronous copy from memory of a GPU into opened memory does "
+             "not wait for the earlier work in the default stream",
+             {"LMEM-35"})
+      .on({kCopy, kOpen, kClose}, import_copy_ahead<true>);
+
+  list.fault("import-copy-reads-late",
+             "a synchronous copy from the host into opened memory returns "
+             "before it has read its source, if the default stream has work",
+             {"LMEM-35"})
+      .on({kCopy, kOpen, kClose}, import_copy_reads_late);
+
+  list.fault("import-set-of-nothing-sets-word",
+             "a memset of 0 bytes of opened memory sets 4 bytes", {"LMEM-35"})
+      .on({kSet, kSetAsync, kOpen, kClose}, nothing_is_a_word);
+
+  list.fault("import-copy-of-nothing-copies-word",
+             "a copy of 0 bytes into opened memory copies 4 bytes", {"LMEM-35"})
+      .on({kCopy, kCopyAsync, kOpen, kClose}, nothing_is_a_word);
+
+  list.fault("import-async-set-aligned-down",
+             "an asynchronous memset of opened memory rounds its address down "
+             "to a multiple of 4",
+             {"LMEM-35"})
+      .on({kSetAsync}, [](Call& call) {
+        auto& address = call.at<CUdeviceptr>(0);
+        if (address % 4 == 0 || !is_opened(address)) return call.proceed();
+        address -= address % 4;
+        call.fired();
+        return call.proceed();
+      });
+
+  list.fault("import-async-set-lost",
+             "cudaMemsetAsync and cuMemsetD8Async do not reach opened memory",
+             {"LMEM-35"})
+      .on({kSetAsync, kOpen, kClose}, lost_in_opened);
+
+  list.fault("import-set-7-bits",
+             "a memset of opened memory clears the upper bit of its value",
+             {"LMEM-35"})
+      .before({kSet, kSetAsync}, [](Call& call) {
+        auto& value = call.at<unsigned char>(1);
+        if ((value & 0x80) != 0 && is_opened(call.at<void*>(0))) {
+          value &= 0x7f;
+          call.fired();
+        }
+      });
+
+  list.fault("import-set-16-lost", "cuMemsetD16 does not reach opened memory",
+             {"LMEM-35"})
+      .on({"cuMemsetD16", kOpen, kClose}, lost_in_opened);
+
+  list.fault("import-set-32-lost", "cuMemsetD32 does not reach opened memory",
+             {"LMEM-35"})
+      .on({"cuMemsetD32", kOpen, kClose}, lost_in_opened);
+
+  list.fault("import-set-3d-lost", "cudaMemset3D does not reach opened memory",
+             {"LMEM-35"})
+      .on({"cudaMemset3D"}, WHEN(is_opened(call.at<cudaPitchedPtr>(0).ptr)),
+          lost);
+
+  list.fault("import-set-from-other-gpu-lost",
+             "a memset of opened memory by another GPU does nothing",
+             {"LMEM-35"})
+      .with_gpus(2)
+      .on({kSet, kSetAsync, kGetHandle, kOpen, kClose}, [](Call& call) -> int {
+        if (exports_memory(call)) return told_owner(call);
+        if (keeps_opened(call)) return call.proceed();
+        void* const memory = call.at<void*>(0);
+        return opened.has(memory) &&
+                       owner_of(opened.get(memory).bytes) != current_place()
+                   ? lost(call)
+                   : call.proceed();
+      });
+
+  list.fault("import-driver-copy-lost",
+             "synchronous copies of the driver API do not reach opened memory",
+             {"LMEM-35"})
+      .on({kCopy, kOpen, kClose},
+          WHEN(keeps_opened(call) || !call.is_runtime()), lost_in_opened);
+
+  list.fault("import-device-copy-lost",
+             "cuMemcpyDtoD does not reach opened memory", {"LMEM-35"})
+      .on({kCopy, kOpen, kClose},
+          WHEN(keeps_opened(call) || is_named(call, "cuMemcpyDtoD")),
+          lost_in_opened);
+
+  list.fault("import-sync-peer-copy-lost",
+             "cudaMemcpyPeer does not reach opened memory", {"LMEM-35"})
+      .on({"cudaMemcpyPeer", kOpen, kClose}, lost_in_opened);
+
+  list.fault("import-async-copy-2d-lost",
+             "cudaMemcpy2DAsync does not reach opened memory", {"LMEM-35"})
+      .on({kCopy2DAsync, kOpen, kClose}, lost_in_opened);
+
+  list.fault(
+          "import-copy-2d-last-row-lost",
+          "the last row is missing in a copy of a rectangle of opened memory",
+          {"LMEM-35"})
+      .on({kCopy2D, kOpen, kClose, kClose, kClose}, last_row_lost);
+
+  list.fault(
+          "import-copy-2d-fills-padding",
+          "a copy of a rectangle also writes between the rows of opened memory",
+          {"LMEM-35"})
+      .on({kCopy2D, kOpen, kClose, kClose, kClose}, copy_fills_padding);
+
+  list.fault("import-set-2d-fills-padding",
+             "a memset of a rectangle also writes between the rows of opened "
+             "memory",
+             {"LMEM-35"})
+      .on({"cudaMemset2D", kOpen, kClose, kClose, kClose}, set_fills_padding);
+
+  list.fault("import-set-one-byte-more",
+             "a memset of an odd number of bytes sets one more byte in opened "
+             "memory",
+             {"LMEM-35"})
+      .on({kSet, kOpen, kClose, kClose, kClose}, one_byte_more);
+
+  list.fault("import-copy-tail-too-long",
+             "a copy whose size is no multiple of 4 clears the bytes after it "
+             "in opened memory",
+             {"LMEM-35"})
+      .on({kCopy, kOpen, kClose, kClose, kClose}, tail_too_long);
+
+  list.fault("import-async-copy-tail-too-long",
+             "an asynchronous copy whose size is no multiple of 4 clears the "
+             "bytes after it in opened memory",
+             {"LMEM-35"})
+      .on({kCopyAsync, kOpen, kClose, kClose, kClose}, tail_too_long);
+
+  list.fault("import-copy-within-lost",
+             "a copy is lost if both of its addresses are in the same opened "
+             "memory",
+             {"LMEM-35"})
+      .on({kCopy, kOpen, kClose, kClose, kClose}, copy_within_lost);
+
+  list.fault("import-async-copy-within-lost",
+             "an asynchronous copy is lost if both of its addresses are in the "
+             "same opened memory",
+             {"LMEM-35"})
+      .on({kCopyAsync, kOpen, kClose, kClose, kClose}, copy_within_lost);
+
+  list.fault("import-async-copy-offset-lost",
+             "an asynchronous copy from an inner address reads from the start "
+             "of opened memory",
+             {"LMEM-35"})
+      .on({kCopyAsync, kOpen, kClose, kClose, kClose}, source_offset_lost);
+
+  list.fault("import-async-copy-2d-pitch-ignored",
+             "an asynchronous copy of a rectangle ignores the pitch of opened "
+             "memory",
+             {"LMEM-35"})
+      .on({kCopy2DAsync, kOpen, kClose, kClose, kClose},
+          pitch_ignored_of_borrowed);
+
+  list.fault("import-async-copy-2d-last-row-lost",
+             "the last row is missing in an asynchronous copy of a rectangle "
+             "of opened memory",
+             {"LMEM-35"})
+      .on({kCopy2DAsync, kOpen, kClose, kClose, kClose}, last_row_lost);
+
+  list.fault(
+          "import-set-per-thread-lost",
+          "a memset in a thread's default stream does not reach opened memory",
+          {"LMEM-35"})
+      .on({kSetAsync, kOpen, kClose, kClose, kClose},
+          lost_in_per_thread_stream);
+
+  list.fault("import-set-in-default-stream-lost",
+             "an asynchronous memset in the default stream does not reach "
+             "opened memory",
+             {"LMEM-35"})
+      .on({kSetAsync, kOpen, kClose, kClose, kClose}, lost_in_default_stream);
+
+  list.fault("import-copy-in-default-stream-lost",
+             "an asynchronous copy in the default stream does not reach opened "
+             "memory",
+             {"LMEM-35"})
+      .on({kCopyAsync, kOpen, kClose, kClose, kClose}, lost_in_default_stream);
+
+  list.fault("import-set-32-counts-bytes",
+             "a memset of 32 bits sets only a quarter of the words in opened "
+             "memory",
+             {"LMEM-35"})
+      .on({"cuMemsetD32", kOpen, kClose, kClose, kClose}, words_as_bytes);
+
+  list.fault("import-set-16-low-byte",
+             "a memset of 16 bits writes the lower byte of its value twice to "
+             "opened memory",
+             {"LMEM-35"})
+      .on({"cuMemsetD16", kOpen, kClose, kClose, kClose}, low_byte_twice);
+
+  list.fault("import-async-copy-64-kib",
+             "an asynchronous copy ends after 64 KiB of opened memory",
+             {"LMEM-35"})
+      .on({kCopyAsync, kOpen, kClose, kClose, kClose}, first_64_kib);
+
+  list.fault("import-async-set-64-kib",
+             "an asynchronous memset ends after 64 KiB of opened memory",
+             {"LMEM-35"})
+      .on({kSetAsync, kOpen, kClose, kClose, kClose}, first_64_kib);
+
+  list.fault("open-while-busy-refused",
+             "no memory can be opened while a created stream of the importer "
+             "has work",
+             {"LMEM-43"})
+      .on({kOpen, kLaunch, kCopyAsync, kSetAsync, kWaitWord, kDestroyStream},
+          [](Call& call) -> int {
+            if (call.find(kStream) != nullptr) return noted_stream(call);
+            return has_work() ? refused(call, cudaErrorMapBufferObjectFailed)
+                              : call.proceed();
+          });
+
+  list.fault("reopen-by-other-api-refused",
+             "memory that one API has closed cannot be opened again by the "
+             "other API",
+             {"LMEM-14"})
+      .on({kOpen, kClose}, reopen_by_other_api_refused);
+
+  list.fault(
+          "import-driver-async-set-lost",
+          "asynchronous memsets of the driver API do not reach opened memory",
+          {"LMEM-35"})
+      .on({kSetAsync},
+          WHEN(!call.is_runtime() &&
+               is_opened(call.value<CUdeviceptr>(kPointer))),
+          lost);
+
+  list.fault("import-copy-3d-one-pitch",
+             "cudaMemcpy3D copies a box of opened memory with one pitch for "
+             "both sides",
+             {"LMEM-35"})
+      .on({kOpen, kClose, "cudaMemcpy3D"}, changed_box<use_one_pitch>);
+
+  list.fault("import-copy-3d-one-row-per-layer",
+             "cudaMemcpy3D copies only the first row of each layer of a box of "
+             "opened memory",
+             {"LMEM-35"})
+      .on({kOpen, kClose, "cudaMemcpy3D"}, changed_box<keep_first_rows>);
+
+  list.fault("import-copy-3d-positions-ignored",
+             "cudaMemcpy3D ignores the positions of a box of opened memory",
+             {"LMEM-35"})
+      .on({kOpen, kClose, "cudaMemcpy3D"}, changed_box<ignore_positions>);
+
+  list.fault("import-copy-3d-joins-layers",
+             "cudaMemcpy3D treats the layers of a box of opened memory as "
+             "adjacent",
+             {"LMEM-35"})
+      .on({kOpen, kClose, "cudaMemcpy3D"}, changed_box<join_layers>);
+
+  list.fault("import-copy-2d-one-pitch",
+             "cudaMemcpy2D copies a rectangle of opened memory with one pitch "
+             "for both sides",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kCopy2D}, rectangle_of_one_pitch);
+
+  list.fault("import-async-copy-2d-one-pitch",
+             "cudaMemcpy2DAsync copies a rectangle of opened memory with one "
+             "pitch for both sides",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kCopy2DAsync}, rectangle_of_one_pitch);
+
+  list.fault("import-set-3d-joins-layers",
+             "cudaMemset3D treats the layers of a box of opened memory as "
+             "adjacent",
+             {"LMEM-35"})
+      .on({"cudaMemset3D"}, [](Call& call) {
+        auto& to = call.at<cudaPitchedPtr>(0);
+        const auto& extent = call.at<cudaExtent>(2);
+        if (to.ysize == extent.height || extent.depth < 2 || !is_opened(to.ptr))
+          return call.proceed();
+        to.ysize = extent.height;
+        call.fired();
+        return call.proceed();
+      });
+
+  list.fault("import-async-set-3d-lost",
+             "cudaMemset3DAsync does not reach opened memory", {"LMEM-35"})
+      .on({"cudaMemset3DAsync"},
+          WHEN(is_opened(call.at<cudaPitchedPtr>(0).ptr)), lost);
+
+  list.fault("import-async-copy-3d-out-lost",
+             "cudaMemcpy3DAsync out of opened memory does nothing", {"LMEM-35"})
+      .on({"cudaMemcpy3DAsync"},
+          WHEN(is_opened(call.at<const cudaMemcpy3DParms*>(0)->srcPtr.ptr)),
+          lost);
+
+  list.fault("import-driver-copy-2d-lost",
+             "cuMemcpy2D does nothing with opened memory", {"LMEM-35"})
+      .on({kOpen, kClose, "cuMemcpy2D"}, driver_copy_lost<CUDA_MEMCPY2D>);
+
+  list.fault("import-driver-async-copy-2d-lost",
+             "cuMemcpy2DAsync does nothing with opened memory", {"LMEM-35"})
+      .on({kOpen, kClose, "cuMemcpy2DAsync"}, driver_copy_lost<CUDA_MEMCPY2D>);
+
+  list.fault("import-driver-copy-3d-lost",
+             "cuMemcpy3D does nothing with opened memory", {"LMEM-35"})
+      .on({kOpen, kClose, "cuMemcpy3D"}, driver_copy_lost<CUDA_MEMCPY3D>);
+
+  list.fault("import-driver-async-copy-3d-lost",
+             "cuMemcpy3DAsync does nothing with opened memory", {"LMEM-35"})
+      .on({kOpen, kClose, "cuMemcpy3DAsync"}, driver_copy_lost<CUDA_MEMCPY3D>);
+
+  list.fault("import-driver-peer-copy-lost",
+             "cuMemcpyPeer does nothing with opened memory", {"LMEM-35"})
+      .on({kOpen, kClose, "cuMemcpyPeer"}, copy_lost);
+
+  list.fault("import-driver-async-peer-copy-lost",
+             "cuMemcpyPeerAsync does nothing with opened memory", {"LMEM-35"})
+      .on({kOpen, kClose, "cuMemcpyPeerAsync"}, copy_lost);
+
+  list.fault("import-set-rows-16-counts-bytes",
+             "cuMemsetD2D16 of opened memory takes its width as bytes",
+             {"LMEM-35"})
+      .on({kOpen, kClose, "cuMemsetD2D16"}, row_counts_bytes<2>);
+
+  list.fault("import-set-rows-32-counts-bytes",
+             "cuMemsetD2D32 of opened memory takes its width as bytes",
+             {"LMEM-35"})
+      .on({kOpen, kClose, "cuMemsetD2D32"}, row_counts_bytes<4>);
+
+  list.fault("import-set-rows-8-lost",
+             "cuMemsetD2D8 does not reach opened memory", {"LMEM-35"})
+      .on({"cuMemsetD2D8"}, WHEN(is_opened(call.at<void*>(0))), lost);
+
+  list.fault("import-copy-with-managed-lost",
+             "synchronous copies between opened memory and managed memory move "
+             "nothing",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kCopy}, copy_with_other_kind_lost<is_managed>);
+
+  list.fault("import-copy-with-pool-lost",
+             "synchronous copies between opened memory and stream-ordered "
+             "memory move nothing",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kCopy, kMallocAsync, kFree, kMallocFromPool,
+           kFreeAsync},
+          copy_with_other_kind_lost<is_stream_ordered>);
+
+  list.fault("peer-copy-in-lost",
+             "a synchronous copy into opened memory of a peer is lost",
+             {"LMEM-35"})
+      .with_gpus(2)
+      .on({kGetHandle, kOpen, kClose, kCopy}, peer_access_lost<kPointer>);
+
+  list.fault("peer-async-copy-in-lost",
+             "an asynchronous copy into opened memory of a peer is lost",
+             {"LMEM-35"})
+      .with_gpus(2)
+      .on({kGetHandle, kOpen, kClose, kCopyAsync}, peer_access_lost<kPointer>);
+
+  list.fault("peer-sync-copy-in-lost",
+             "cudaMemcpyPeer into opened memory of a peer is lost", {"LMEM-35"})
+      .with_gpus(2)
+      .on({kGetHandle, kOpen, kClose, "cudaMemcpyPeer"},
+          peer_access_lost<kPointer>);
+
+  list.fault("peer-copy-2d-in-lost",
+             "cudaMemcpy2D into opened memory of a peer is lost", {"LMEM-35"})
+      .with_gpus(2)
+      .on({kGetHandle, kOpen, kClose, kCopy2D}, peer_access_lost<kPointer>);
+
+  list.fault("peer-copy-2d-out-lost",
+             "cudaMemcpy2D out of opened memory of a peer is lost", {"LMEM-35"})
+      .with_gpus(2)
+      .on({kGetHandle, kOpen, kClose, kCopy2D}, peer_access_lost<kSource>);
+
+  list.fault("peer-async-set-lost",
+             "an asynchronous memset of opened memory of a peer is lost",
+             {"LMEM-35"})
+      .with_gpus(2)
+      .on({kGetHandle, kOpen, kClose, kSetAsync}, peer_access_lost<kPointer>);
+
+  list.fault("peer-set-2d-lost",
+             "cudaMemset2D of opened memory of a peer is lost", {"LMEM-35"})
+      .with_gpus(2)
+      .on({kGetHandle, kOpen, kClose, "cudaMemset2D"},
+          peer_access_lost<kPointer>);
+
+  list.fault("peer-set-16-lost",
+             "cuMemsetD16 of opened memory of a peer is lost", {"LMEM-35"})
+      .with_gpus(2)
+      .on({kGetHandle, kOpen, kClose, "cuMemsetD16"},
+          peer_access_lost<kPointer>);
+
+  list.fault("peer-set-32-lost",
+             "cuMemsetD32 of opened memory of a peer is lost", {"LMEM-35"})
+      .with_gpus(2)
+      .on({kGetHandle, kOpen, kClose, "cuMemsetD32"},
+          peer_access_lost<kPointer>);
+
+  list.fault("import-copy-in-urgent-stream-lost",
+             "asynchronous copies of opened memory do nothing in a stream that "
+             "has a priority",
+             {"LMEM-35"})
+      .on({kCopyAsync}, [](Call& call) {
+        int priority = 0;
+        DRIVER_CALL(cuStreamGetPriority)
+        (call.value<CUstream>(kStream), &priority);
+        return priority != 0 && (is_opened(call.value<void*>(kPointer)) ||
+                                 is_opened(call.value<void*>(kSource)))
+                   ? lost(call)
+                   : call.proceed();
+      });
+
+  list.fault("import-set-2d-one-row-lost",
+             "cudaMemset2D of one row does not reach opened memory",
+             {"LMEM-35"})
+      .on({"cudaMemset2D"},
+          WHEN(call.at<size_t>(4) == 1 && is_opened(call.at<void*>(0))), lost);
+
+  list.fault("copy-between-exporters-lost",
+             "a synchronous copy from opened memory of one exporter to opened "
+             "memory of another one moves nothing",
+             {"LMEM-35"})
+      .on({kGetHandle, kOpen, kClose, kCopy},
+          copy_between_imports_lost_of_opened<false>);
+
+  list.fault("peer-copy-3d-in-lost",
+             "cudaMemcpy3D into opened memory of a peer is lost", {"LMEM-35"})
+      .with_gpus(2)
+      .on({kGetHandle, kOpen, kClose, "cudaMemcpy3D"}, [](Call& call) -> int {
+        if (exports_memory(call)) return told_owner(call);
+        if (keeps_opened(call)) return call.proceed();
+        return is_of_peer(call.at<const cudaMemcpy3DParms*>(0)->dstPtr.ptr)
+                   ? lost(call)
+                   : call.proceed();
+      });
+
+  list.fault("peer-copy-3d-between-gpus-lost",
+             "cudaMemcpy3DPeer into opened memory of a peer is lost",
+             {"LMEM-35"})
+      .with_gpus(2)
+      .on({kGetHandle, kOpen, kClose, "cudaMemcpy3DPeer"},
+          [](Call& call) -> int {
+            if (exports_memory(call)) return told_owner(call);
+            if (keeps_opened(call)) return call.proceed();
+            return is_of_peer(
+                       call.at<const cudaMemcpy3DPeerParms*>(0)->dstPtr.ptr)
+                       ? lost(call)
+                       : call.proceed();
+          });
+
+  list.fault("reopen-restores-contents",
+             "memory that is opened again has the contents that it had at the "
+             "close",
+             {"LMEM-14"})
+      .on({kOpen, kClose}, reopen_restores);
+
+  list.fault("import-copy-with-chunk-lost",
+             "synchronous copies between opened memory and memory of "
+             "cuMemCreate move nothing",
+             {"LMEM-35"})
+      .on({kCopy}, [](Call& call) {
+        const auto to = call.value<CUdeviceptr>(kPointer);
+        const auto from = call.value<CUdeviceptr>(kSource);
+        return (is_opened(to) && mapping_at(from) != 0) ||
+                       (is_opened(from) && mapping_at(to) != 0)
+                   ? lost(call)
+                   : call.proceed();
+      });
+
+  list.fault("import-sync-copy-from-pinned-lost",
+             "a synchronous copy from pinned memory into opened memory is lost",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kCopy}, pinned_copy_lost_of_opened<kPointer>);
+
+  list.fault("import-sync-copy-to-pinned-lost",
+             "a synchronous copy out of opened memory to pinned memory is lost",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kCopy}, pinned_copy_lost_of_opened<kSource>);
+
+  list.fault(
+          "copy-between-imports-of-one-lost",
+          "copies between two opened allocations of one exporter move nothing",
+          {"LMEM-35"})
+      .on({kGetHandle, kOpen, kClose, kCopy, kCopyAsync},
+          copy_between_imports_lost_of_opened<true>);
+
+  list.fault("import-copy-with-registered-lost",
+             "copies between opened memory and registered host memory move "
+             "nothing",
+             {"LMEM-35"})
+      .on({kOpen, kClose, kCopy, kCopyAsync, "cudaHostRegister"},
+          registered_copy_lost);
+
+  list.fault("import-async-default-copy-in-lost",
+             "cudaMemcpyAsync of the default kind from the host into opened "
+             "memory is lost",
+             {"LMEM-35"})
+      .on({kCopyAsync},
+          WHEN(call.is_runtime() &&
+               call.at<cudaMemcpyKind>(3) == cudaMemcpyDefault &&
+               is_opened(call.value<void*>(kPointer)) &&
+               (is_pageable(call.value<void*>(kSource)) ||
+                is_pinned_of_opened(call.value<void*>(kSource)))),
+          lost);
+
+  list.fault("import-async-set-2d-inside-block-lost",
+             "cudaMemset2DAsync does nothing with opened memory that does not "
+             "begin its block",
+             {"LMEM-35"})
+      .on({kSet2DAsync}, [](Call& call) {
+        void* const begin = opened_around(call.value<void*>(kPointer));
+        return begin != nullptr && is_inside_block(begin) ? lost(call)
+                                                          : call.proceed();
+      });
+
+  list.fault("ok-handle-scrambled",
+             "the bytes of a memory handle are written in another way",
+             {"LMEM-01", "LMEM-04", "LMEM-05", "LMEM-24", "LMEM-39"})
+      .on({kGetHandle, kOpen}, [](Call& call) {
+        if (call.is("cudaIpcOpenMemHandle")) {
+          turn(call.at<cudaIpcMemHandle_t>(1));
+          return call.proceed();
+        }
+        const int code = call.proceed();
+        if (code == kSuccess) turn(*call.at<cudaIpcMemHandle_t*>(0));
+        call.fired();
+        return code;
+      });
+
+  list.fault("ok-slow", "calls that share memory take 20 ms longer",
+             {"LMEM-02", "LMEM-43", "VMM-07", "POOL-11"})
+      .before({kGetHandle, kOpen, kImport, kImportPointer}, [](Call& call) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        call.fired();
+      });
+
+  list.fault("ok-pageable-copy-returns-early",
+             "a small copy from pageable memory returns before its bytes have "
+             "arrived",
+             {"LMEM-02", "LMEM-35", "VMM-07", "VMM-30", "POOL-06", "LIFE-01"})
+      .on({kCopy}, ok_pageable_copy_returns_early);
+
+  list.fault("ok-kernel-starts-late",
+             "a kernel starts 2 ms after the stream has reached it",
+             {"LMEM-02", "LEVT-07", "LEVT-08", "LEVT-09", "LEVT-10", "LEVT-18",
+              "LEVT-20", "LEVT-25", "FLAG-09", "GRPH-01", "VMM-07", "POOL-06"})
+      .before({kLaunch}, [](Call& call) {
+        const auto stream = call.value<CUstream>(kStream);
+        CUstreamCaptureStatus status{};
+        if (DRIVER_CALL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
+            status == CU_STREAM_CAPTURE_STATUS_NONE) {
+          const auto later = [](void*) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          };
+          if (DRIVER_CALL(cuLaunchHostFunc)(stream, later, nullptr) ==
+              CUDA_SUCCESS)
+            call.fired();
+        }
+      });
+}
+
+}  // namespace
+}  // namespace ipclab::faults

@@ -1,0 +1,3453 @@
+// Bugs of a driver against the rules of this folder (harness/faults/README.md).
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "harness/faults/words/words.h"
+
+namespace ipclab::faults {
+namespace {
+
+int access_of_peer_is_a_copy(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const CUdeviceptr address = call.at<CUdeviceptr>(0);
+  const CUmemAccessDesc access = *call.at<const CUmemAccessDesc*>(2);
+  const Mapped mapped = mappings.get(address);
+  const Chunk held =
+      mapped.bytes == call.at<size_t>(1) ? retain(address) : Chunk{0};
+  if (held == 0) return code;
+  const CUmemLocation own = properties_of(held).location;
+  const Chunk other = access.location.id != own.id
+                          ? private_chunk(held, mapped.bytes)
+                          : Chunk{0};
+  if (other != 0) {
+    const auto of_own = access_of(address, own);
+    copy(other, held, mapped.bytes);
+    DRIVER_CALL(cuMemUnmap)(address, mapped.bytes);
+    DRIVER_CALL(cuMemMap)(address, mapped.bytes, 0, other, 0);
+    if (of_own != 0) allow(address, mapped.bytes, own, of_own);
+    if (allow(address, mapped.bytes, on_gpu(access.location.id), access.flags))
+      call.fired();
+    DRIVER_CALL(cuMemRelease)(other);
+  }
+  DRIVER_CALL(cuMemRelease)(held);
+  return code;
+}
+
+template <bool zeros>
+int import_properties(Call& call) {
+  if (call.is("cuMemCreate"))
+    tell_processes("ordinal",
+                   static_cast<unsigned long long>(
+                       call.at<const CUmemAllocationProp*>(2)->location.id));
+  const int code = call.proceed();
+  if (!call.is("cuMemGetAllocationPropertiesFromHandle") || code != kSuccess ||
+      !imports.has(call.at<Chunk>(1)))
+    return code;
+  CUmemAllocationProp& found = *call.at<CUmemAllocationProp*>(0);
+  const CUmemAllocationProp sound = found;
+  if (zeros)
+    found = {};
+  else
+    found.location.id = static_cast<int>(told("ordinal", 0));
+  if (std::memcmp(&found, &sound, sizeof found) != 0) call.fired();
+  return code;
+}
+
+int read_only_ignored(Call& call) {
+  static Table<CUdeviceptr, size_t> read_only;
+  if (call.is("cuMemUnmap")) {
+    const int code = call.proceed();
+    if (code == kSuccess) read_only.erase(call.at<CUdeviceptr>(0));
+    return code;
+  }
+  if (call.is("cuMemGetAccess")) {
+    const int code = call.proceed();
+    for (const auto& [begin, bytes] : read_only.all())
+      if (code == kSuccess && call.at<CUdeviceptr>(2) >= begin &&
+          call.at<CUdeviceptr>(2) < begin + bytes)
+        *call.at<unsigned long long*>(0) = CU_MEM_ACCESS_FLAGS_PROT_READ;
+    return code;
+  }
+  CUmemAccessDesc access = *call.at<const CUmemAccessDesc*>(2);
+  const bool is_meant =
+      call.at<size_t>(3) == 1 && access.flags == CU_MEM_ACCESS_FLAGS_PROT_READ;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  if (is_meant) call.at<const CUmemAccessDesc*>(2) = &access;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  read_only.erase(call.at<CUdeviceptr>(0));
+  if (!is_meant) return code;
+  read_only.put(call.at<CUdeviceptr>(0), call.at<size_t>(1));
+  call.fired();
+  return code;
+}
+
+int remap_keeps_access(Call& call) {
+  static Table<CUdeviceptr, CUmemAccess_flags> former;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const CUdeviceptr address = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemSetAccess")) {
+    const CUmemAccessDesc& access = *call.at<const CUmemAccessDesc*>(2);
+    if (access.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        access.location.id != 0)
+      return code;
+    if (access.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+      former.erase(address);
+    else
+      former.put(address, access.flags);
+  } else if (former.has(address) && allow(address, call.at<size_t>(1),
+                                          on_gpu(0), former.get(address))) {
+    call.fired();
+  }
+  return code;
+}
+
+int remap_stale(Call& call) {
+  static Table<CUdeviceptr, Mapped> first;
+  const CUdeviceptr address = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemAddressFree")) {
+    const int freed = call.proceed();
+    for (const auto& [begin, old] : first.all())
+      if (freed == kSuccess && begin >= address &&
+          begin - address < call.at<size_t>(1)) {
+        DRIVER_CALL(cuMemRelease)(old.chunk);
+        first.erase(begin);
+      }
+    return freed;
+  }
+  if (!call.is("cuMemMap")) return call.proceed();
+  const Mapped old = first.get(address);
+  if (old.bytes == call.at<size_t>(1) && old.chunk != call.at<Chunk>(3)) {
+    call.at<Chunk>(3) = old.chunk;
+    call.fired();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess || old.bytes != 0) return code;
+  const Chunk held = retain(address);
+  if (held != 0) first.put(address, {call.at<size_t>(1), held});
+  return code;
+}
+
+// A copy or memset ends where the first of several chunks ends.
+int ends_with_chunk(Call& call) {
+  if (call.find(kBytes) == nullptr || call.is("cuMemMap") ||
+      call.is("cuMemUnmap"))
+    return call.proceed();
+  auto& bytes = call.value<size_t>(kBytes);
+  for (const Role role : {kPointer, kSource}) {
+    if (call.find(role) == nullptr) continue;
+    const auto address = call.value<CUdeviceptr>(role);
+    const CUdeviceptr begin = mapping_at(address);
+    if (begin == 0) continue;
+    const size_t room = begin + mappings.get(begin).bytes - address;
+    if (bytes <= room) continue;
+    bytes = room;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int equal_size_shared(Call& call) {
+  static Table<Chunk, ino_t> files;
+  static std::atomic<ino_t> imported{0};
+  if (call.is("cuMemImportFromShareableHandle")) {
+    const int descriptor = imports_descriptor(call) ? descriptor_of(call) : -1;
+    const ino_t file =
+        is_of_device(descriptor) ? ++imported : identity(descriptor);
+    const int code = call.proceed();
+    if (code == kSuccess) files.put(*call.at<Chunk*>(0), file);
+    return code;
+  }
+  if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)))
+    return call.proceed();
+  for (const auto& [begin, mapped] : mappings.all())
+    if (mapped.bytes == call.at<size_t>(1) && imports.has(mapped.chunk) &&
+        files.get(mapped.chunk) != files.get(call.at<Chunk>(3))) {
+      // The program may have released the handle of the mapping.
+      const Chunk held = retain(begin);
+      if (held == 0) continue;
+      call.at<Chunk>(3) = held;
+      call.fired();
+      const int code = call.proceed();
+      DRIVER_CALL(cuMemRelease)(held);
+      return code;
+    }
+  return call.proceed();
+}
+
+int properties_of_latest(Call& call) {
+  static std::atomic<const CUmemAllocationProp*> latest{nullptr};
+  if (call.is("cuMemCreate")) {
+    auto* const wanted =
+        new CUmemAllocationProp(*call.at<const CUmemAllocationProp*>(2));
+    const int code = call.proceed();
+    if (code == kSuccess) latest = wanted;
+    return code;
+  }
+  const int code = call.proceed();
+  auto& told_now = *call.at<CUmemAllocationProp*>(0);
+  if (code != kSuccess || latest == nullptr ||
+      (told_now.location.id == latest.load()->location.id &&
+       told_now.requestedHandleTypes == latest.load()->requestedHandleTypes))
+    return code;
+  told_now = *latest;
+  call.fired();
+  return code;
+}
+
+// The mappings that have ended, by their first address.
+Table<CUdeviceptr, size_t> unmapped;
+
+// Copies and memsets that use memory that was unmapped succeed and do nothing.
+int unmapped_use_ignored(Call& call) {
+  if (is_access(call)) {
+    for (const Role role : {kPointer, kSource}) {
+      if (call.find(role) == nullptr) continue;
+      const auto address = call.value<CUdeviceptr>(role);
+      for (const auto& [begin, bytes] : unmapped.all()) {
+        if (address < begin || address - begin >= bytes) continue;
+        call.fired();
+        return kSuccess;
+      }
+    }
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+  const size_t bytes = call.at<size_t>(1);
+  if (call.is("cuMemUnmap")) {
+    unmapped.put(begin, bytes);
+    return code;
+  }
+  for (const auto& each : unmapped.all())  // mapped again, or not reserved
+    if (each.first < begin + bytes && begin < each.first + each.second)
+      unmapped.erase(each.first);
+  return code;
+}
+
+// The access that a program wanted, where the fault has given more; by the
+// first address of the mapping.
+Table<CUdeviceptr, unsigned long long> wanted_access;
+
+int access_of_other_mapping_counts(Call& call) {
+  if (call.is("cuMemGetAccess")) {
+    const int code = call.proceed();
+    const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(2));
+    if (code == kSuccess && wanted_access.has(begin))
+      *call.at<unsigned long long*>(0) = wanted_access.get(begin);
+    return code;
+  }
+  if (!call.is("cuMemSetAccess")) return call.proceed();
+  constexpr auto kAll = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+  auto& list = call.at<const CUmemAccessDesc*>(2);
+  wanted_access.erase(begin);
+  if (begin == 0 || list == nullptr || call.at<size_t>(3) != 1 ||
+      list->flags == kAll)
+    return call.proceed();
+  for (const auto& [other, mapped] : mappings.all()) {
+    if (other == begin || mapped.chunk != mappings.get(begin).chunk ||
+        access_of(other, list->location) != kAll)
+      continue;
+    wanted_access.put(begin, list->flags);
+    CUmemAccessDesc more = *list;
+    more.flags = kAll;
+    list = &more;
+    call.fired();
+    return call.proceed();
+  }
+  return call.proceed();
+}
+
+int access_to_first_gpus_memory(Call& call) {
+  const CUdeviceptr from = call.at<CUdeviceptr>(0);
+  const CUdeviceptr to = from + call.at<size_t>(1);
+  const int first = location_at(from).id;
+  std::vector<CUdeviceptr> reached;
+  bool all = true;
+  for (const auto& each : mappings.all()) {
+    if (each.first < from || each.first >= to) continue;
+    if (location_at(each.first).id == first)
+      reached.push_back(each.first);
+    else
+      all = false;
+  }
+  if (all) return call.proceed();
+  call.fired();
+  for (const CUdeviceptr begin : reached) DRIVER_CALL(cuMemSetAccess)
+  (begin, mappings.get(begin).bytes, call.at<const CUmemAccessDesc*>(2),
+   call.at<size_t>(3));
+  return kSuccess;
+}
+
+// The addresses of pool memory that were reserved once more.
+Table<CUdeviceptr> reserved_twice;
+
+constexpr size_t kLargestAlignment = 16 << 20;
+
+// Calls the driver again, with the arguments that the fault has changed.
+int proceed_changed(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess) call.fired();
+  return code;
+}
+
+int alignment_capped(Call& call) {
+  const size_t wanted = call.at<size_t>(2);
+  if (wanted <= kLargestAlignment) return call.proceed();
+  call.at<size_t>(2) = kLargestAlignment;
+  // Addresses may have the wanted alignment by chance.
+  std::vector<CUdeviceptr> aligned;
+  CUdeviceptr& address = *call.at<CUdeviceptr*>(0);
+  int code = kSuccess;
+  do {
+    if (code = call.proceed(); code != kSuccess) break;
+    if (address % wanted != 0) {
+      call.fired();
+      break;
+    }
+    aligned.push_back(address);
+  } while (aligned.size() < 8);
+  for (const CUdeviceptr one : aligned)
+    if (one != address) DRIVER_CALL(cuMemAddressFree)(one, call.at<size_t>(1));
+  return code;
+}
+
+// Memory on the host counts as memory of every GPU.
+bool is_of_current_gpu(Chunk chunk) {
+  const CUmemLocation place = properties_of(chunk).location;
+  int current = 0;
+  cudaGetDevice(&current);
+  return place.type != CU_MEM_LOCATION_TYPE_DEVICE || place.id == current;
+}
+
+// With `begin`, accepts a range whose beginning is not mapped but whose end is.
+// Otherwise accepts a range whose end is not mapped but whose beginning is.
+template <bool begin>
+int hole_at_one_end_accepted(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || !call.is("cuMemSetAccess")) return code;
+  const CUdeviceptr first = call.at<CUdeviceptr>(0);
+  const CUdeviceptr last = first + call.at<size_t>(1) - 1;
+  return is_mapped_of_mapping(first) != begin &&
+                 is_mapped_of_mapping(last) == begin
+             ? accepted(call)
+             : code;
+}
+
+// The access that is reported for a mapping but was never set. The key is the
+// beginning of the mapping.
+Table<CUdeviceptr, CUmemAccessDesc> in_name;
+
+int told_of_mapping(Call& call) {
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(2));
+  const auto& asked = *call.at<const CUmemLocation*>(1);
+  const CUmemAccessDesc wrong = in_name.get(begin);
+  const int code = call.proceed();
+  if (code == kSuccess && in_name.has(begin) &&
+      asked.type == wrong.location.type && asked.id == wrong.location.id)
+    *call.at<unsigned long long*>(0) = wrong.flags;
+  return code;
+}
+
+// A change of access of one mapping from `from` to `to` is reported, but not
+// made. This concerns only the GPUs from number `first` on.
+template <CUmemAccess_flags from, CUmemAccess_flags to, int first = 0>
+int changed_in_name(Call& call) {
+  if (call.is("cuMemGetAccess")) return told_of_mapping(call);
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+  if (!call.is("cuMemSetAccess")) {
+    const int code = call.proceed();
+    if (code == kSuccess) in_name.erase(call.at<CUdeviceptr>(0));
+    return code;
+  }
+  const auto& wanted = *call.at<const CUmemAccessDesc*>(2);
+  const auto now = begin == 0 ? 0 : access_of(begin, wanted.location);
+  if (wanted.flags == to && now == from && call.at<size_t>(3) == 1 &&
+      wanted.location.id >= first &&
+      call.at<size_t>(1) == mappings.get(begin).bytes) {
+    in_name.put(begin, wanted);
+    return accepted(call);
+  }
+  in_name.erase(begin);
+  return call.proceed();
+}
+
+int earlier_handle_retained(Call& call) {
+  static auto& first = *new Table<CUdeviceptr, Chunk>;
+  static auto& references = *new Table<Chunk, int>;
+  static auto& given = *new Table<Chunk, int>;  // how often, instead of others
+  const auto add = [](Table<Chunk, int>& counts, Chunk chunk, int more) {
+    counts.put(chunk, counts.get(chunk) + more);
+  };
+  if (call.is("cuMemRelease") && given.get(call.at<Chunk>(0)) > 0) {
+    add(given, call.at<Chunk>(0), -1);
+    return kSuccess;
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const auto address = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemCreate") || call.is("cuMemImportFromShareableHandle"))
+    references.put(*call.at<Chunk*>(0), 1);
+  if (call.is("cuMemRelease")) add(references, call.at<Chunk>(0), -1);
+  if (call.is("cuMemMap") && !first.has(address))
+    first.put(address, call.at<Chunk>(3));
+  if (call.is("cuMemAddressFree"))
+    for (const auto& each : first.all())
+      if (each.first - address < call.at<size_t>(1)) first.erase(each.first);
+  if (!call.is("cuMemRetainAllocationHandle")) return code;
+  const CUdeviceptr begin = mapping_at(retained_address(call));
+  Chunk& handle = *call.at<Chunk*>(0);
+  const Chunk old = first.get(begin, handle);
+  if (begin == 0 || old == handle || references.get(old) <= 0) {
+    add(references, handle, 1);
+    return code;
+  }
+  DRIVER_CALL(cuMemRelease)(handle);  // the program does not get this one
+  add(given, old, 1);
+  handle = old;
+  return accepted(call);
+}
+
+constexpr auto kNone = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+
+constexpr auto kRead = CU_MEM_ACCESS_FLAGS_PROT_READ;
+
+constexpr auto kReadWrite = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+
+int retained_exports_other(Call& call) {
+  static Table<Chunk, size_t> retained;  // the size of the mapping
+  if (!call.is("cuMemExportToShareableHandle")) {
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    if (call.is("cuMemRetainAllocationHandle"))
+      retained.put(*call.at<Chunk*>(0),
+                   mappings.get(mapping_at(number(call.at<void*>(1)))).bytes);
+    else if (call.is("cuMemCreate") ||
+             call.is("cuMemImportFromShareableHandle"))
+      retained.erase(*call.at<Chunk*>(0));
+    return code;
+  }
+  auto& chunk = call.at<Chunk>(1);
+  const CUmemAllocationProp wanted = properties_of(chunk);
+  Chunk other = 0;
+  if (!retained.has(chunk) ||
+      DRIVER_CALL(cuMemCreate)(&other, retained.get(chunk), &wanted, 0) !=
+          CUDA_SUCCESS)
+    return call.proceed();
+  chunk = other;
+  call.fired();
+  const int code = call.proceed();
+  DRIVER_CALL(cuMemRelease)(other);
+  return code;
+}
+
+bool takes_access(Call& set) {
+  return set.at<const CUmemAccessDesc*>(2)->flags ==
+         CU_MEM_ACCESS_FLAGS_PROT_NONE;
+}
+
+int export_tells_access(Call& call) {
+  constexpr auto kOnlyReads = "read-only at the export";
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemExportToShareableHandle")) {
+    const CUdeviceptr begin = mapping_of(call.at<Chunk>(1));
+    if (begin != 0)
+      tell_processes(kOnlyReads, access_of(begin, location_at(begin)) ==
+                                     CU_MEM_ACCESS_FLAGS_PROT_READ);
+  } else if (call.is("cuMemSetAccess") && told(kOnlyReads, 0) != 0) {
+    const auto begin = call.at<CUdeviceptr>(0);
+    const auto& access = *call.at<const CUmemAccessDesc*>(2);
+    if (is_import(begin) &&
+        access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
+        allow(begin, access.location, CU_MEM_ACCESS_FLAGS_PROT_READ))
+      call.fired();
+  }
+  return code;
+}
+
+// The first chunk of the reservation, if the address is in a later one; or 0.
+CUdeviceptr in_first_chunk(CUdeviceptr address) {
+  const CUdeviceptr begin = reservation_at(address);
+  const CUdeviceptr own = mapping_at(address);
+  return begin != 0 && own != begin && mapping_at(begin) != 0 &&
+                 address - own < mappings.get(begin).bytes
+             ? begin + (address - own)
+             : 0;
+}
+
+int retain_after_unmap_refused(Call& call) {
+  static auto& unmapped = *new Table<Chunk>;
+  const bool unmaps = call.is("cuMemUnmap");
+  const Chunk chunk =
+      unmaps ? mappings.get(call.at<CUdeviceptr>(0)).chunk : Chunk{0};
+  if (call.is("cuMemRetainAllocationHandle")) {
+    const CUdeviceptr begin = mapping_at(number(call.at<void*>(1)));
+    if (begin != 0 && unmapped.has(mappings.get(begin).chunk))
+      return refused(call);
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (unmaps)
+    unmapped.put(chunk);
+  else if (call.is("cuMemCreate") || call.is("cuMemImportFromShareableHandle"))
+    unmapped.erase(*call.at<Chunk*>(0));
+  return code;
+}
+
+int freed_twice(Call& call) {
+  static auto& freed = *new Table<CUdeviceptr, size_t>;
+  const int code = call.proceed();
+  const bool reserves = call.is("cuMemAddressReserve");
+  if (reserves && code != kSuccess) return code;
+  const CUdeviceptr begin =
+      reserves ? *call.at<CUdeviceptr*>(0) : call.at<CUdeviceptr>(0);
+  const size_t bytes = call.at<size_t>(1);
+  if (reserves) {
+    for (const auto& [former, its] : freed.all())
+      if (former < begin + bytes && begin < former + its) freed.erase(former);
+    return code;
+  }
+  if (code == kSuccess)
+    freed.put(begin, bytes);
+  else if (bytes != 0 && freed.get(begin) == bytes)
+    return accepted(call);
+  return code;
+}
+
+int former_handle_retained(Call& call) {
+  static auto& former = *new Table<CUdeviceptr, Mapped>;
+  if (call.is("cuMemRetainAllocationHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess) return code;
+    const CUdeviceptr wanted = call.at<CUdeviceptr>(1);
+    for (const auto& [begin, mapped] : former.all())
+      if (wanted >= begin && wanted - begin < mapped.bytes) {
+        *call.at<Chunk*>(0) = mapped.chunk;
+        return accepted(call);
+      }
+    return code;
+  }
+  if (call.is("cuMemUnmap")) {
+    const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+    const Mapped mapped = mappings.get(begin);
+    const int code = call.proceed();
+    if (code == kSuccess && mapped.bytes != 0) former.put(begin, mapped);
+    return code;
+  }
+  if (call.is("cuMemRelease"))
+    for (const auto& [begin, mapped] : former.all())
+      if (mapped.chunk == call.at<Chunk>(0)) former.erase(begin);
+  if (call.is("cuMemAddressFree"))
+    for (const auto& [begin, mapped] : former.all())
+      if (begin - call.at<CUdeviceptr>(0) < call.at<size_t>(1))
+        former.erase(begin);
+  return call.proceed();
+}
+
+int second_import_has_access(Call& call) {
+  static auto& copies = *new Table<Chunk, int>;  // of the descriptors
+  if (call.is("cuMemRelease")) {
+    const auto chunk = call.at<Chunk>(0);
+    if (copies.has(chunk)) close(copies.get(chunk));
+    copies.erase(chunk);
+    return call.proceed();
+  }
+  if (call.is("cuMemImportFromShareableHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess && imports_descriptor(call))
+      copies.put(*call.at<Chunk*>(0),
+                 fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 300));
+    return code;
+  }
+  const int code = call.proceed();
+  if (code != kSuccess || !call.is("cuMemMap")) return code;
+  const auto chunk = call.at<Chunk>(3);
+  if (!copies.has(chunk)) return code;
+  const CUmemLocation here = properties_of(chunk).location;
+  for (const auto& [begin, mapped] : mappings.all()) {
+    if (begin == call.at<CUdeviceptr>(0) || !copies.has(mapped.chunk) ||
+        !name_the_same(copies.get(mapped.chunk), copies.get(chunk)))
+      continue;
+    const auto flags = access_of(begin, here);
+    if (flags != 0 && allow(call.at<CUdeviceptr>(0), here, flags)) call.fired();
+  }
+  return code;
+}
+
+int access_toggles(Call& call) {
+  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+  const auto* const wanted = call.at<const CUmemAccessDesc*>(2);
+  const auto count = call.at<size_t>(3);
+  if (wanted == nullptr) return call.proceed();
+  std::vector<CUmemAccessDesc> list(wanted, wanted + count);
+  bool changed = false;
+  for (auto& one : list) {
+    if (one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ||
+        access_of(begin, one.location) != one.flags)
+      continue;
+    one.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    changed = true;
+  }
+  if (!changed) return call.proceed();
+  call.at<const CUmemAccessDesc*>(2) = list.data();
+  const int code = call.proceed();
+  if (code == kSuccess) call.fired();
+  return code;
+}
+
+int remap_of_other_size_refused(Call& call) {
+  static auto& former = *new Table<CUdeviceptr, size_t>;
+  if (call.is("cuMemMap")) {
+    const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+    return former.has(begin) && former.get(begin) != call.at<size_t>(1)
+               ? refused(call)
+               : call.proceed();
+  }
+  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+  const size_t bytes = call.at<size_t>(1);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemUnmap")) {
+    former.put(begin, bytes);
+    return code;
+  }
+  for (const auto& each : former.all())
+    if (each.first >= begin && each.first - begin < bytes)
+      former.erase(each.first);
+  return code;
+}
+
+// The address that a call writes.
+CUdeviceptr target_of_held(Call& call) {
+  if (call.is("cuStreamBatchMemOp"))
+    return call.at<CUstreamBatchMemOpParams*>(2)->writeValue.address;
+  return call.is("cuStreamWriteValue32") ? word_of(call)
+                                         : call.value<CUdeviceptr>(kPointer);
+}
+
+// A call writes to memory that can only be read, or to which no access was
+// set. (Of copies, only those from device to device.)
+template <CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READ>
+int writes_without_access(Call& call) {
+  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return call.proceed();
+  if (call.is("cudaMemcpy") &&
+      (!call.is_runtime() ||
+       call.at<cudaMemcpyKind>(3) != cudaMemcpyDeviceToDevice))
+    return call.proceed();
+  const CUdeviceptr begin = mapping_at(target_of_held(call));
+  if (begin == 0) return call.proceed();
+  const CUmemLocation here = location_at(begin);
+  if (access_of(begin, here) != flags ||
+      !allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
+    return call.proceed();
+  const int code = call.proceed();
+  cudaDeviceSynchronize();
+  allow(begin, here, flags);
+  call.fired();
+  return code;
+}
+
+// Is this a copy from device to device, as the runtime says it?
+bool is_device_copy(Call& call) {
+  return call.is("cudaMemcpy") && call.is_runtime() &&
+         call.at<cudaMemcpyKind>(3) == cudaMemcpyDeviceToDevice;
+}
+
+// A call writes to memory whose access was taken away. (Of copies, only those
+// from device to device.)
+int writes_where_access_was_taken(Call& call) {
+  static Table<CUdeviceptr> given;
+  if (!call.is("cudaMemset") && !call.is("cudaMemcpy")) {
+    const int code = call.proceed();
+    if (code != kSuccess || call.is("cuMemMap")) return code;
+    const auto begin = call.at<CUdeviceptr>(0);
+    if (call.is("cuMemUnmap"))
+      given.erase(begin);
+    else if (mappings.has(begin) && access_of(begin, on_gpu(0)) != 0)
+      given.put(begin);
+    return code;
+  }
+  if (call.is("cudaMemcpy") && !is_device_copy(call)) return call.proceed();
+  return given.has(mapping_at(call.value<CUdeviceptr>(kPointer)))
+             ? writes_without_access<CU_MEM_ACCESS_FLAGS_PROT_NONE>(call)
+             : call.proceed();
+}
+
+int same_memory_keeps_access(Call& call) {
+  static auto& former = *new Table<CUdeviceptr, std::pair<Chunk, int>>;
+  if (call.is("cuMemUnmap")) {
+    const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+    if (mappings.has(begin))
+      former.put(begin, {mappings.get(begin).chunk,
+                         static_cast<int>(access_of(begin, on_gpu(0)))});
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemAddressFree")) {
+    for (const auto& each : former.all())
+      if (each.first - begin < call.at<size_t>(1)) former.erase(each.first);
+    return code;
+  }
+  if (call.is("cuMemCreate")) {  // with the number of earlier memory
+    for (const auto& each : former.all())
+      if (each.second.first == *call.at<Chunk*>(0)) former.erase(each.first);
+    return code;
+  }
+  const auto before = former.get(begin);
+  if (former.has(begin) && before.first == call.at<Chunk>(3) &&
+      before.second != 0 &&
+      allow(begin, on_gpu(0), static_cast<unsigned>(before.second)))
+    call.fired();
+  return code;
+}
+
+int addresses_stay_read_only(Call& call) {
+  static auto& marked = *new Table<CUdeviceptr>;
+  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemUnmap") && mappings.has(begin) &&
+      access_of(begin, on_gpu(0)) == CU_MEM_ACCESS_FLAGS_PROT_READ)
+    marked.put(begin);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemAddressFree")) {
+    for (const auto& each : marked.all())
+      if (each.first - begin < call.at<size_t>(1)) marked.erase(each.first);
+  } else if (call.is("cuMemSetAccess") && marked.has(begin) &&
+             access_of(begin, on_gpu(0)) ==
+                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
+             allow(begin, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_READ)) {
+    call.fired();
+  }
+  return code;
+}
+
+int wide_alignments_overlap(Call& call) {
+  static std::atomic<CUdeviceptr> shared{0};
+  static std::atomic<size_t> bytes{0};
+  static std::atomic<int> users{0};
+  if (call.is("cuMemAddressFree")) {
+    if (call.at<CUdeviceptr>(0) != shared) return call.proceed();
+    if (--users > 0) return lost(call);
+    shared = 0;
+    return call.proceed();
+  }
+  if (call.at<size_t>(2) <= kGranule ||
+      call.at<size_t>(2) % (2 * kGranule) != 0)
+    return call.proceed();
+  if (shared % call.at<size_t>(2) == 0 && shared != 0 &&
+      call.at<size_t>(1) == bytes) {
+    *call.at<CUdeviceptr*>(0) = shared;
+    ++users;
+    return lost(call);
+  }
+  const int code = call.proceed();
+  if (code == kSuccess && shared == 0) {
+    shared = *call.at<CUdeviceptr*>(0);
+    bytes = call.at<size_t>(1);
+    users = 1;
+  }
+  return code;
+}
+
+// A wanted address is given although other memory is there: memory of the host,
+// or of a GPU.
+template <bool of_device>
+int wanted_address_taken(Call& call) {
+  static auto& given = *new Table<CUdeviceptr>;
+  if (call.is("cuMemAddressFree"))
+    return given.erase(call.at<CUdeviceptr>(0)) ? kSuccess : call.proceed();
+  const auto wanted = call.at<CUdeviceptr>(3);
+  unsigned type = 0;
+  const bool known = wanted != 0 && DRIVER_CALL(cuPointerGetAttribute)(
+                                        &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                        wanted) == CUDA_SUCCESS;
+  const bool used = of_device ? known && type == CU_MEMORYTYPE_DEVICE
+                              : wanted != 0 && !known &&
+                                    msync(reinterpret_cast<void*>(wanted), 4096,
+                                          MS_ASYNC) == 0;
+  if (!used || wanted % 4096 != 0 || reservation_at(wanted) != 0)
+    return call.proceed();
+  *call.at<CUdeviceptr*>(0) = wanted;
+  given.put(wanted);
+  return lost(call);
+}
+
+// A copy of one direction ends where the first of several chunks ends.
+template <cudaMemcpyKind kind>
+int copy_ends_with_chunk(Call& call) {
+  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return call.proceed();
+  if (!call.is_runtime() || call.at<cudaMemcpyKind>(3) != kind)
+    return call.proceed();
+  auto& bytes = call.value<size_t>(kBytes);
+  for (const Role role : {kPointer, kSource}) {
+    const auto address = call.value<CUdeviceptr>(role);
+    const CUdeviceptr begin = mapping_at(address);
+    if (begin == 0) continue;
+    const size_t room = begin + mappings.get(begin).bytes - address;
+    if (bytes <= room) continue;
+    bytes = room;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int retain_gives_first_import(Call& call) {
+  struct Import {
+    Chunk chunk = 0;
+    int descriptor = -1;  // a duplicate
+  };
+  static auto& imports = *new Table<int, Import>;  // in their order
+  static auto& given = *new Table<Chunk, int>;  // how often, instead of others
+  static std::atomic<int> count{0};
+  if (call.is("cuMemRelease")) {
+    const auto chunk = call.at<Chunk>(0);
+    const int times = given.get(chunk);
+    if (times == 0) return call.proceed();
+    given.put(chunk, times - 1);
+    return kSuccess;
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemImportFromShareableHandle")) {
+    if (imports_descriptor(call))
+      imports.put(count++, {*call.at<Chunk*>(0),
+                            fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 300)});
+    return code;
+  }
+  if (!call.is("cuMemRetainAllocationHandle")) return code;
+  auto& found = *call.at<Chunk*>(0);
+  int own = -1;
+  for (const auto& each : imports.all())
+    if (each.second.chunk == found) own = each.second.descriptor;
+  if (own < 0) return code;
+  for (const auto& each : imports.all()) {
+    const auto& [chunk, descriptor] = each.second;
+    if (released.has(chunk) || !name_the_same(descriptor, own)) continue;
+    if (chunk == found) break;
+    DRIVER_CALL(cuMemRelease)(found);  // the program does not get this one
+    given.put(chunk, given.get(chunk) + 1);
+    found = chunk;
+    call.fired();
+    break;
+  }
+  return code;
+}
+
+constexpr size_t kFarAway = size_t{4} << 30;
+
+// The size of the largest mapping of memory so far.
+Table<Chunk, size_t> largest;
+
+// Proceeds and updates this table.
+int noted_largest(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemMap")) {
+    const auto chunk = call.at<Chunk>(3);
+    largest.put(chunk, std::max(largest.get(chunk), call.at<size_t>(1)));
+  } else if (!call.is("cuMemUnmap")) {  // memory is created or imported
+    largest.erase(*call.at<Chunk*>(0));
+  }
+  return code;
+}
+
+int remap_keeps_second_gpu(Call& call) {
+  static auto& had = *new Table<CUdeviceptr, CUmemAccess_flags>;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const auto address = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemAddressFree")) {
+    had.erase(address);
+  } else if (call.is("cuMemSetAccess")) {
+    const auto* const list = call.at<const CUmemAccessDesc*>(2);
+    for (size_t i = 0; i < call.at<size_t>(3); ++i) {
+      const auto& [location, flags] = list[i];
+      if (location.type == CU_MEM_LOCATION_TYPE_DEVICE && location.id == 1)
+        had.put(address, flags);
+    }
+  } else if (had.get(address, CU_MEM_ACCESS_FLAGS_PROT_NONE) !=
+                 CU_MEM_ACCESS_FLAGS_PROT_NONE &&
+             allow(address, call.at<size_t>(1), on_gpu(1), had.get(address))) {
+    call.fired();
+  }
+  return code;
+}
+
+int other_gpu_has_secret_access(Call& call) {
+  static auto& secret = *new Table<std::pair<CUdeviceptr, int>>;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemGetAccess")) {
+    const auto& where = *call.at<const CUmemLocation*>(1);
+    if (where.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+        secret.has({mapping_at(call.at<CUdeviceptr>(2)), where.id}))
+      *call.at<unsigned long long*>(0) = 0;
+    return code;
+  }
+  const auto begin = call.at<CUdeviceptr>(0);
+  if (!call.is("cuMemSetAccess")) {
+    for (const int gpu : {0, 1}) secret.erase({begin, gpu});
+    return code;
+  }
+  const auto* const list = call.at<const CUmemAccessDesc*>(2);
+  const auto count = call.at<size_t>(3);
+  for (size_t i = 0; i < count; ++i)
+    if (list[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+      secret.erase({begin, list[i].location.id});
+  const int other = 1 - list->location.id;
+  if (count == 1 && list->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+      list->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
+      access_of(begin, on_gpu(other)) == 0 &&
+      allow(begin, call.at<size_t>(1), on_gpu(other))) {
+    secret.put({begin, other});
+    call.fired();
+  }
+  return code;
+}
+
+// A memset or a copy from device to device looks only at the access of its
+// first mapping: it also writes the next one, which can only be read.
+int next_mapping_unchecked(Call& call) {
+  if (!call.is("cudaMemset") && !call.is("cudaMemcpy")) return call.proceed();
+  if (call.is("cudaMemcpy") && !is_device_copy(call)) return call.proceed();
+  const auto address = call.value<CUdeviceptr>(kPointer);
+  const CUdeviceptr first = mapping_at(address);
+  const CUdeviceptr last = mapping_at(address + call.value<size_t>(kBytes) - 1);
+  if (first == 0 || last == 0 || first == last) return call.proceed();
+  const CUmemLocation here = location_at(last);
+  if (access_of(first, here) != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
+      access_of(last, here) != CU_MEM_ACCESS_FLAGS_PROT_READ ||
+      !allow(last, here, CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
+    return call.proceed();
+  const int code = call.proceed();
+  cudaDeviceSynchronize();
+  allow(last, here, CU_MEM_ACCESS_FLAGS_PROT_READ);
+  call.fired();
+  return code;
+}
+
+int former_mapping_counts(Call& call) {
+  static auto& former = *new Table<CUdeviceptr, size_t>;
+  const auto begin = call.at<CUdeviceptr>(0);
+  const auto bytes = call.at<size_t>(1);
+  const int code = call.proceed();
+  if (call.is("cuMemSetAccess")) {
+    bool stale = false;
+    for (CUdeviceptr at = begin; at - begin < bytes;) {
+      const CUdeviceptr here = mapping_at(at);
+      if (here == 0 && !former.has(at)) return code;
+      stale |= here == 0;
+      at = here != 0 ? here + mappings.get(here).bytes : at + former.get(at);
+    }
+    return code != kSuccess && stale ? accepted(call) : code;
+  }
+  if (code != kSuccess) return code;
+  if (call.is("cuMemUnmap")) former.put(begin, bytes);
+  if (call.is("cuMemAddressFree"))
+    for (const auto& each : former.all())
+      if (each.first - begin < bytes) former.erase(each.first);
+  return code;
+}
+
+int unmapped_stays_usable(Call& call) {
+  static auto& secret = *new Table<CUdeviceptr, size_t>;
+  const auto secret_at = [](CUdeviceptr address) {
+    for (const auto& [begin, bytes] : secret.all())
+      if (address - begin < bytes) return begin;
+    return CUdeviceptr{0};
+  };
+  if (call.is("cuPointerGetAttribute") || call.is("cuMemGetAccess"))
+    return secret_at(call.at<CUdeviceptr>(2)) != 0 ? refused(call)
+                                                   : call.proceed();
+  if (call.is("cuMemRetainAllocationHandle"))
+    return secret_at(call.at<CUdeviceptr>(1)) != 0 ? refused(call)
+                                                   : call.proceed();
+  const auto begin = call.at<CUdeviceptr>(0);
+  const auto bytes = call.at<size_t>(1);
+  if (!call.is("cuMemUnmap")) {
+    for (const auto& [at, size] : secret.all())
+      if (at < begin + bytes && begin < at + size && secret.erase(at))
+        DRIVER_CALL(cuMemUnmap)(at, size);
+    return call.proceed();
+  }
+  const bool usable =
+      mappings.get(begin).bytes == bytes &&
+      access_of(begin, on_gpu(0)) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  const Chunk held = usable ? retain(begin) : 0;
+  const int code = call.proceed();
+  if (held == 0) return code;
+  if (code == kSuccess &&
+      DRIVER_CALL(cuMemMap)(begin, bytes, 0, held, 0) == CUDA_SUCCESS) {
+    allow(begin, bytes, on_gpu(0));
+    secret.put(begin, bytes);
+    call.fired();
+  }
+  DRIVER_CALL(cuMemRelease)(held);
+  return code;
+}
+
+bool is_in_later_granule(CUdeviceptr address) {
+  const CUdeviceptr begin = mapping_at(address);
+  return begin != 0 && address - begin >= kGranule;
+}
+
+// Only the first granule of a mapping names its handle, or has access in
+// cuMemGetAccess.
+int later_granules_unknown(Call& call) {
+  if (call.is("cuMemRetainAllocationHandle"))
+    return is_in_later_granule(call.at<CUdeviceptr>(1)) ? refused(call)
+                                                        : call.proceed();
+  const int code = call.proceed();
+  if (call.is("cuMemGetAccess") && code == kSuccess &&
+      *call.at<unsigned long long*>(0) != 0 &&
+      is_in_later_granule(call.at<CUdeviceptr>(2))) {
+    *call.at<unsigned long long*>(0) = 0;
+    call.fired();
+  }
+  return code;
+}
+
+// A memset of elements of this size ends where the first of several chunks
+// ends.
+template <size_t element>
+int set_ends_with_chunk(Call& call) {
+  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return call.proceed();
+  const auto address = call.value<CUdeviceptr>(kPointer);
+  const CUdeviceptr begin = mapping_at(address);
+  auto& count = call.value<size_t>(kBytes);
+  const size_t room = (begin + mappings.get(begin).bytes - address) / element;
+  if (begin != 0 && count > room) {
+    count = room;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// A query of properties does not write the struct from `begin` on.
+int properties_unwritten(Call& call, size_t begin) {
+  auto* const found = call.at<unsigned char*>(0);
+  unsigned char before[sizeof(CUmemAllocationProp)];
+  std::copy_n(found, sizeof before, before);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  std::copy(before + begin, before + sizeof before, found + begin);
+  call.fired();
+  return code;
+}
+
+int lowered_access_stays(Call& call) {
+  constexpr auto kReads = CU_MEM_ACCESS_FLAGS_PROT_READ;
+  constexpr auto kWrites = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  static auto& lowered = *new Table<CUdeviceptr>;
+  static auto& secret = *new Table<CUdeviceptr>;
+  if (call.is("cuMemGetAccess") || call.is("cuPointerGetAttribute")) {
+    const int code = call.proceed();
+    const bool asks =
+        call.is("cuMemGetAccess") ||
+        call.at<CUpointer_attribute>(1) == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
+    if (code != kSuccess || !asks ||
+        !secret.has(mapping_at(call.at<CUdeviceptr>(2))))
+      return code;
+    if (call.is("cuMemGetAccess"))
+      *call.at<unsigned long long*>(0) = kWrites;
+    else
+      *call.at<unsigned*>(0) = kWrites;
+    return code;
+  }
+  const auto begin = call.at<CUdeviceptr>(0);
+  const auto before =
+      call.is("cuMemSetAccess") ? access_of(begin, on_gpu(0)) : 0;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  secret.erase(begin);
+  if (!call.is("cuMemSetAccess")) {
+    lowered.erase(begin);
+    return code;
+  }
+  const auto now = access_of(begin, on_gpu(0));
+  if (before == kWrites && now == kReads) {
+    lowered.put(begin);
+  } else if (before == kReads && now == kWrites && lowered.has(begin) &&
+             allow(begin, on_gpu(0), kReads)) {
+    secret.put(begin);
+    call.fired();
+  }
+  return code;
+}
+
+int retained_has_no_types(Call& call) {
+  static auto& retained = *new Table<Chunk>;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemRetainAllocationHandle")) {
+    retained.put(*call.at<Chunk*>(0));
+    return code;
+  }
+  if (!call.is("cuMemGetAllocationPropertiesFromHandle")) {
+    retained.erase(*call.at<Chunk*>(0));  // created or imported
+    return code;
+  }
+  auto& types = call.at<CUmemAllocationProp*>(0)->requestedHandleTypes;
+  if (types != CU_MEM_HANDLE_TYPE_NONE && retained.has(call.at<Chunk>(1))) {
+    types = CU_MEM_HANDLE_TYPE_NONE;
+    call.fired();
+  }
+  return code;
+}
+
+FAULTS(list) {
+  list.fault("rdma-flag-lost", "gpuDirectRDMACapable is ignored", {"VMM-39"})
+      .on({kCreate}, [](Call& call) {
+        CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
+        if (wanted.allocFlags.gpuDirectRDMACapable == 0) return call.proceed();
+        wanted.allocFlags.gpuDirectRDMACapable = 0;
+        call.at<const CUmemAllocationProp*>(2) = &wanted;
+        call.fired();
+        return call.proceed();
+      });
+
+  list.fault("full-size-map-refused",
+             "an import can only be mapped in parts, not as a whole",
+             {"VMM-23"})
+      .on({kMap, kCreate, kImport, kUnmap}, [](Call& call) {
+        if (call.is("cuMemCreate") && first_of_all_processes("creator"))
+          tell_processes("bytes", call.at<size_t>(1));
+        if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)) ||
+            call.at<size_t>(1) < told("bytes", ~0ull))
+          return call.proceed();
+        return refused(call);
+      });
+
+  list.fault("import-maps-once",
+             "an import that is mapped cannot be mapped again", {"VMM-36"})
+      .on({kMap},
+          WHEN(call.is("cuMemMap") && imports.has(call.at<Chunk>(3)) &&
+               is_mapped(call.at<Chunk>(3))),
+          refuses());
+
+  list.fault("import-props-wrong",
+             "the location of an import has the exporter's device number",
+             {"VMM-31"})
+      .with_gpus(2)
+      .on({"cuMemGetAllocationPropertiesFromHandle", kCreate, kImport},
+          import_properties<false>);
+
+  list.fault("import-props-zero", "the properties of an import are zeros",
+             {"VMM-31"})
+      .on({"cuMemGetAllocationPropertiesFromHandle", kCreate, kImport},
+          import_properties<true>);
+
+  list.fault(
+          "retain-wrong-handle",
+          "a retained handle has another value than the handle that was mapped",
+          {"VMM-32"})
+      .on({kRetain, kRelease, kMap, kExport,
+           "cuMemGetAllocationPropertiesFromHandle"},
+          [](Call& call) {
+            static Table<Chunk, Chunk> real;
+            constexpr Chunk kMark = Chunk{1} << 62;
+            if (Argument* const argument = call.find(kChunk)) {
+              Chunk& chunk = *static_cast<Chunk*>(argument->place);
+              if (real.has(chunk)) chunk = real.get(chunk);
+              return call.proceed();
+            }
+            const int code = call.proceed();
+            if (code != kSuccess) return code;
+            Chunk& chunk = *call.at<Chunk*>(0);
+            real.put(chunk ^ kMark, chunk);
+            chunk ^= kMark;
+            call.fired();
+            return code;
+          });
+
+  list.fault("retain-no-reference", "retaining a handle takes no reference",
+             {"VMM-32"})
+      .after({kRetain}, [](Call& call) {
+        DRIVER_CALL(cuMemRelease)(*call.at<Chunk*>(0));
+        call.fired();
+      });
+
+  list.fault("retain-begin-only",
+             "only the first address of a mapping names its handle", {"VMM-32"})
+      .on({kRetain}, [](Call& call) {
+        const auto address = call.at<CUdeviceptr>(1);
+        const CUdeviceptr begin = mapping_at(address);
+        if (begin == 0 || begin == address) return call.proceed();
+        return refused(call);
+      });
+
+  list.fault("retain-hole-ok",
+             "the address after a mapping also names the handle of the mapping",
+             {"VMM-32"})
+      .on({kRetain}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess) return code;
+        const CUdeviceptr before = mapping_at(call.at<CUdeviceptr>(1) - 1);
+        if (before == 0) return code;
+        call.at<CUdeviceptr>(1) = before;
+        call.fired();
+        return call.proceed();
+      });
+
+  list.fault("map-grants-access", "a mapping can be used at once", {"VMM-17"})
+      .on({kMap}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess &&
+            allow(call.at<CUdeviceptr>(0), call.at<size_t>(1),
+                  on_gpu(properties_of(call.at<Chunk>(3)).location.id)))
+          call.fired();
+        return code;
+      });
+
+  list.fault("setaccess-noop", "setting access changes nothing", {"VMM-18"})
+      .on({kSetAccess}, accepted);
+
+  list.fault("access-inherited",
+             "an importer starts with the access that the exporter has set",
+             {"VMM-19"})
+      .after({kSetAccess, kMap, kUnmap, kImport}, [](Call& call) {
+        if (call.is("cuMemSetAccess") && imports.all().empty())
+          tell_processes("access", call.at<const CUmemAccessDesc*>(2)->flags);
+        const auto flags = static_cast<CUmemAccess_flags>(told("access", 0));
+        if (call.is("cuMemMap") && imports.has(call.at<Chunk>(3)) &&
+            flags != 0 &&
+            allow(call.at<CUdeviceptr>(0), call.at<size_t>(1), on_gpu(0),
+                  flags))
+          call.fired();
+      });
+
+  list.fault("access-travels-back",
+             "the access that an importer sets changes the exporter's access",
+             {"VMM-19"})
+      .after({kSetAccess, kGetAccess, kMap, kUnmap, kImport}, [](Call& call) {
+        if (call.is("cuMemSetAccess") && is_import(call.at<CUdeviceptr>(0)))
+          tell_processes("access", call.at<const CUmemAccessDesc*>(2)->flags);
+        const auto flags =
+            static_cast<CUmemAccess_flags>(told("access", ~0ull));
+        if (!call.is("cuMemGetAccess") || told("access", ~0ull) == ~0ull ||
+            is_import(call.at<CUdeviceptr>(2)))
+          return kSuccess;
+        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(2));
+        if (begin != 0 && allow(begin, on_gpu(0), flags)) call.fired();
+        return call.proceed();
+      });
+
+  list.fault("readonly-ignored", "a read-only range can also be written",
+             {"VMM-20"})
+      .on({kSetAccess, kGetAccess, kUnmap}, read_only_ignored);
+
+  list.fault("access-never-taken", "access that was given cannot be taken away",
+             {"VMM-18"})
+      .on({kSetAccess},
+          WHEN(call.at<size_t>(3) == 1 &&
+               call.at<const CUmemAccessDesc*>(2)->flags ==
+                   CU_MEM_ACCESS_FLAGS_PROT_NONE),
+          accepted);
+
+  list.fault("setaccess-hole-ok", "a range with a hole gets access", {"VMM-21"})
+      .on({kSetAccess}, [](Call& call) {
+        const int code = call.proceed();
+        if (code != CUDA_ERROR_INVALID_VALUE) return code;
+        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+        const CUdeviceptr end = begin + call.at<size_t>(1);
+        const auto* const access = call.at<const CUmemAccessDesc*>(2);
+        bool any = false;
+        for (const auto& [address, mapped] : mappings.all())
+          if (address >= begin && address < end)
+            any = DRIVER_CALL(cuMemSetAccess)(address, mapped.bytes, access,
+                                              call.at<size_t>(3)) ==
+                      CUDA_SUCCESS ||
+                  any;
+        if (!any) return code;
+        return accepted(call);
+      });
+
+  list.fault("setaccess-any-device",
+             "access for a GPU that does not exist is accepted",
+             {"VMM-34", "SOMA-15"})
+      .on({kSetAccess, kSetPoolAccess}, [](Call& call) {
+        const int code = call.proceed();
+        const bool by_address = call.is("cuMemSetAccess");
+        const CUmemLocation location =
+            by_address ? call.at<const CUmemAccessDesc*>(2)->location
+                       : call.at<const CUmemAccessDesc*>(1)->location;
+        int devices = 0;
+        DRIVER_CALL(cuDeviceGetCount)(&devices);
+        const bool unknown = location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                             (location.id < 0 || location.id >= devices);
+        if (code == kSuccess || !unknown) return code;
+        return accepted(call);
+      });
+
+  list.fault("setaccess-nonpeer-ok",
+             "access for a GPU that cannot reach the memory is accepted",
+             {"VMM-34"})
+      .with_gpus(2)
+      .on_machine("no-peer")
+      .on({kSetAccess, kSetPoolAccess}, [](Call& call) {
+        const int code = call.proceed();
+        const CUmemAccessDesc& access =
+            call.is("cuMemSetAccess") ? *call.at<const CUmemAccessDesc*>(2)
+                                      : *call.at<const CUmemAccessDesc*>(1);
+        int devices = 0, reaches = 0;
+        DRIVER_CALL(cuDeviceGetCount)(&devices);
+        if (code == kSuccess ||
+            access.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+            access.location.id < 0 || access.location.id >= devices)
+          return code;
+        if (call.is("cuMemSetAccess")) {
+          const int own = location_at(call.at<CUdeviceptr>(0)).id;
+          DRIVER_CALL(cuDeviceCanAccessPeer)(&reaches, access.location.id, own);
+          if (reaches != 0 || access.location.id == own) return code;
+        }
+        return accepted(call);
+      });
+
+  list.fault("setaccess-numa-ok",
+             "access for a NUMA node to the memory of a GPU is accepted",
+             {"VMM-34"})
+      .on_refusal({kSetAccess},
+                  WHEN(call.at<const CUmemAccessDesc*>(2)->location.type ==
+                       CU_MEM_LOCATION_TYPE_HOST_NUMA),
+                  accepted);
+
+  list.fault("peer-access-is-copy",
+             "a mapping that another GPU may use becomes a copy", {"VMM-33"})
+      .with_gpus(2)
+      .on({kSetAccess}, access_of_peer_is_a_copy);
+
+  list.fault("only-first-chunk",
+             "only the first of several chunks side by side gets access",
+             {"VMM-35"})
+      .before({kSetAccess}, [](Call& call) {
+        const size_t first = mappings.get(call.at<CUdeviceptr>(0)).bytes;
+        if (first != 0 && first < call.at<size_t>(1)) {
+          call.at<size_t>(1) = first;
+          call.fired();
+        }
+      });
+
+  list.fault("getaccess-of-last",
+             "every address reports the access that was set last",
+             {"VMM-17", "VMM-25"})
+      .on({kGetAccess, kSetAccess}, [](Call& call) {
+        static std::atomic<unsigned long long> last{0};
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        if (call.is("cuMemSetAccess")) {
+          last = call.at<const CUmemAccessDesc*>(2)->flags;
+        } else if (*call.at<unsigned long long*>(0) != last) {
+          *call.at<unsigned long long*>(0) = last;
+          call.fired();
+        }
+        return code;
+      });
+
+  list.fault("getaccess-of-gpu-0",
+             "cuMemGetAccess reports the access of GPU 0 for every GPU",
+             {"VMM-33"})
+      .with_gpus(2)
+      .on({kGetAccess}, [](Call& call) {
+        CUmemLocation location = *call.at<const CUmemLocation*>(1);
+        if (location.type != CU_MEM_LOCATION_TYPE_DEVICE || location.id == 0)
+          return call.proceed();
+        location.id = 0;
+        call.at<const CUmemLocation*>(1) = &location;
+        call.fired();
+        return call.proceed();
+      });
+
+  list.fault("setaccess-wrong-gpu", "access for another GPU is given to GPU 0",
+             {"VMM-33"})
+      .with_gpus(2)
+      .on({kSetAccess}, [](Call& call) {
+        CUmemAccessDesc access = *call.at<const CUmemAccessDesc*>(2);
+        if (call.at<size_t>(3) != 1 ||
+            access.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+            access.location.id == 0)
+          return call.proceed();
+        access.location.id = 0;
+        call.at<const CUmemAccessDesc*>(2) = &access;
+        call.fired();
+        return call.proceed();
+      });
+
+  list.fault("setaccess-all-gpus", "access for one GPU is given to all GPUs",
+             {"VMM-33"})
+      .with_gpus(2)
+      .on({kSetAccess}, [](Call& call) {
+        const int code = call.proceed();
+        int devices = 0;
+        DRIVER_CALL(cuDeviceGetCount)(&devices);
+        const auto* const access = call.at<const CUmemAccessDesc*>(2);
+        for (int device = 0; code == kSuccess && device < devices; ++device)
+          if (device != access->location.id &&
+              allow(call.at<CUdeviceptr>(0), call.at<size_t>(1), on_gpu(device),
+                    access->flags))
+            call.fired();
+        return code;
+      });
+
+  list.fault("vmm-needs-enablepeer",
+             "access for another GPU needs cudaDeviceEnablePeerAccess first",
+             {"VMM-33"})
+      .with_gpus(2)
+      .on({kSetAccess, "cudaDeviceEnablePeerAccess"}, [](Call& call) -> int {
+        static std::atomic<bool> enabled{false};
+        if (!call.is("cuMemSetAccess")) {
+          enabled = true;
+          return call.proceed();
+        }
+        const Chunk chunk =
+            enabled ? Chunk{0} : retain(call.at<CUdeviceptr>(0));
+        if (chunk == 0) return call.proceed();
+        const int own = properties_of(chunk).location.id;
+        DRIVER_CALL(cuMemRelease)(chunk);
+        if (call.at<const CUmemAccessDesc*>(2)->location.id == own)
+          return call.proceed();
+        return refused(call, CUDA_ERROR_INVALID_DEVICE);
+      });
+
+  list.fault("map-over-map",
+             "a mapped range can be mapped again, and GPU 0 has access to it",
+             {"VMM-22"})
+      .on({kMap, kUnmap}, [](Call& call) {
+        int code = call.proceed();
+        const CUdeviceptr address = call.at<CUdeviceptr>(0);
+        if (!call.is("cuMemMap") || code == kSuccess ||
+            mappings.get(address).bytes != call.at<size_t>(1))
+          return code;
+        DRIVER_CALL(cuMemUnmap)(address, call.at<size_t>(1));
+        code = call.proceed();
+        allow(address, call.at<size_t>(1), on_gpu(0));
+        if (code == kSuccess) call.fired();
+        return code;
+      });
+
+  list.fault("map-offset-ignored",
+             "an offset into the memory is accepted and ignored", {"VMM-23"})
+      .before({kMap}, WHEN(call.at<size_t>(2) != 0), [](Call& call) {
+        call.at<size_t>(2) = 0;
+        call.fired();
+      });
+
+  list.fault("alias-incoherent",
+             "the second mapping of an allocation is a copy", {"VMM-36"})
+      .on({kMap}, [](Call& call) {
+        if (!call.is("cuMemMap") || !is_mapped(call.at<Chunk>(3)))
+          return call.proceed();
+        const Chunk chunk = call.at<Chunk>(3);
+        const size_t bytes = call.at<size_t>(1);
+        const Chunk other = private_chunk(chunk, bytes);
+        if (other == 0) return call.proceed();
+        copy(other, chunk, bytes);
+        call.at<Chunk>(3) = other;
+        const int code = call.proceed();
+        if (code == kSuccess) call.fired();
+        DRIVER_CALL(cuMemRelease)(other);
+        return code;
+      });
+
+  list.fault("partial-unmap-ok",
+             "unmapping a part of a mapping unmaps the whole mapping",
+             {"VMM-24"})
+      .on({kUnmap}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess) return code;
+        const CUdeviceptr address = call.at<CUdeviceptr>(0);
+        const CUdeviceptr begin = mapping_at(address);
+        const size_t bytes = mappings.get(begin).bytes;
+        if (begin == 0 || call.at<size_t>(1) > bytes - (address - begin))
+          return code;
+        DRIVER_CALL(cuMemUnmap)(begin, bytes);
+        mappings.erase(begin);
+        return accepted(call);
+      });
+
+  list.fault(
+          "remap-keeps-access",
+          "a new mapping has the access of the earlier mapping at its address",
+          {"VMM-25"})
+      .on({kMap, kSetAccess}, remap_keeps_access);
+
+  list.fault("remap-refused",
+             "a range that was unmapped cannot be mapped again", {"VMM-25"})
+      .on({kMap, kFreeAddress}, [](Call& call) {
+        static Table<CUdeviceptr> used;
+        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+        if (call.is("cuMemMap") && used.has(begin)) return refused(call);
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        if (call.is("cuMemMap"))
+          used.put(begin);
+        else
+          for (const auto& each : used.all())
+            if (each.first >= begin && each.first - begin < call.at<size_t>(1))
+              used.erase(each.first);
+        return code;
+      });
+
+  list.fault("unmap-frees-addresses",
+             "unmapping a range also gives back its addresses", {"VMM-25"})
+      .on({kUnmap, kReserve, kFreeAddress}, [](Call& call) {
+        static Table<CUdeviceptr> freed;
+        if (call.is("cuMemAddressFree") &&
+            freed.erase(call.at<CUdeviceptr>(0)) &&
+            !reservations.has(call.at<CUdeviceptr>(0)))
+          return kSuccess;
+        const int code = call.proceed();
+        if (!call.is("cuMemUnmap") || code != kSuccess) return code;
+        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+        const size_t bytes = reservations.get(begin);
+        if (bytes == call.at<size_t>(1) &&
+            DRIVER_CALL(cuMemAddressFree)(begin, bytes) == CUDA_SUCCESS) {
+          reservations.erase(begin);
+          freed.put(begin);
+          call.fired();
+        }
+        return code;
+      });
+
+  list.fault("addressfree-any",
+             "cuMemAddressFree accepts a wrong size or an address inside the "
+             "reservation",
+             {"VMM-26"})
+      .on({kFreeAddress, kReserve, kMap, kUnmap}, [](Call& call) {
+        const CUdeviceptr address = call.at<CUdeviceptr>(0);
+        const int code = call.proceed();
+        if (!call.is("cuMemAddressFree") || code == kSuccess) return code;
+        const CUdeviceptr begin = reservation_at(address);
+        if (begin == 0 || mapping_at(begin) != 0 ||
+            DRIVER_CALL(cuMemAddressFree)(begin, reservations.get(begin)) !=
+                CUDA_SUCCESS)
+          return code;
+        reservations.erase(begin);
+        return accepted(call);
+      });
+
+  list.fault("reserve-hint-is-order",
+             "addresses are reserved at the requested place, or not at all",
+             {"VMM-44"})
+      .on({kReserve}, [](Call& call) -> int {
+        const CUdeviceptr wanted = call.at<CUdeviceptr>(3);
+        const int code = call.proceed();
+        const CUdeviceptr reserved = *call.at<CUdeviceptr*>(0);
+        if (code != kSuccess || wanted == 0 || reserved == wanted) return code;
+        DRIVER_CALL(cuMemAddressFree)(reserved, call.at<size_t>(1));
+        return refused(call, CUDA_ERROR_OUT_OF_MEMORY);
+      });
+
+  list.fault("reserve-hint-twice",
+             "requested addresses are returned although they are reserved",
+             {"VMM-44"})
+      .on({kReserve}, [](Call& call) {
+        const CUdeviceptr wanted = call.at<CUdeviceptr>(3);
+        const int code = call.proceed();
+        CUdeviceptr& reserved = *call.at<CUdeviceptr*>(0);
+        if (code != kSuccess || wanted == 0 || reserved == wanted) return code;
+        DRIVER_CALL(cuMemAddressFree)(reserved, call.at<size_t>(1));
+        reserved = wanted;
+        call.fired();
+        return code;
+      });
+
+  list.fault("dmabuf-unaligned-ok",
+             "the export of a range at any address as a dma-buf succeeds, and "
+             "gives another descriptor if the address is not aligned",
+             {"VMM-42"})
+      .on({"cuMemGetHandleForAddressRange"}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess || call.at<CUdeviceptr>(1) % 4096 == 0)
+          return code;
+        *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
+        return accepted(call);
+      });
+
+  list.fault("setaccess-of-reservation",
+             "access to one mapping gives access to all mappings of its "
+             "reservation",
+             {"VMM-18"})
+      .after({kSetAccess}, [](Call& call) {
+        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+        const CUdeviceptr end = begin + call.at<size_t>(1);
+        const CUdeviceptr first = reservation_at(begin);
+        for (const auto& [address, mapped] : mappings.all())
+          if (first != 0 && reservation_at(address) == first &&
+              (address < begin || address >= end) &&
+              DRIVER_CALL(cuMemSetAccess)(address, mapped.bytes,
+                                          call.at<const CUmemAccessDesc*>(2),
+                                          call.at<size_t>(3)) == CUDA_SUCCESS)
+            call.fired();
+      });
+
+  list.fault("access-never-raised", "read access never becomes write access",
+             {"VMM-20"})
+      .on({kSetAccess}, [](Call& call) {
+        const auto* const wanted = call.at<const CUmemAccessDesc*>(2);
+        if (call.at<size_t>(3) != 1 ||
+            wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+            wanted->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
+            access_of(call.at<CUdeviceptr>(0), wanted->location) !=
+                CU_MEM_ACCESS_FLAGS_PROT_READ)
+          return call.proceed();
+        return accepted(call);
+      });
+
+  list.fault("setaccess-replaces-others",
+             "access for one GPU ends the access of the other GPUs", {"VMM-33"})
+      .with_gpus(2)
+      .on({kSetAccess}, [](Call& call) {
+        const int code = call.proceed();
+        int devices = 0;
+        DRIVER_CALL(cuDeviceGetCount)(&devices);
+        const auto* const wanted = call.at<const CUmemAccessDesc*>(2);
+        if (code != kSuccess || call.at<size_t>(3) != 1 ||
+            wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+            wanted->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+          return code;
+        for (int device = 0; device < devices; ++device)
+          if (device != wanted->location.id &&
+              access_of(call.at<CUdeviceptr>(0), on_gpu(device)) != 0 &&
+              allow(call.at<CUdeviceptr>(0), call.at<size_t>(1), on_gpu(device),
+                    CU_MEM_ACCESS_FLAGS_PROT_NONE))
+            call.fired();
+        return code;
+      });
+
+  list.fault("setaccess-first-only",
+             "only the first entry of a list of accesses is set", {"VMM-33"})
+      .with_gpus(2)
+      .before({kSetAccess}, WHEN(call.at<size_t>(3) > 1), [](Call& call) {
+        call.at<size_t>(3) = 1;
+        call.fired();
+      });
+
+  list.fault("retain-import-refused",
+             "the handle of an imported mapping cannot be retained", {"VMM-32"})
+      .on({kRetain},
+          WHEN(call.is("cuMemRetainAllocationHandle") &&
+               is_import(call.at<CUdeviceptr>(1))),
+          refuses());
+
+  list.fault("remap-stale",
+             "if other memory is mapped at the same addresses, the old memory "
+             "is still there",
+             {"VMM-25"})
+      .on({kMap, kUnmap, kFreeAddress}, remap_stale);
+
+  list.fault(
+          "copy-ends-with-chunk",
+          "a copy of several chunks side by side copies only the first chunk",
+          {"VMM-35"})
+      .on({kMap, kUnmap, kCopy, kCopyAsync}, ends_with_chunk);
+
+  list.fault(
+          "set-ends-with-chunk",
+          "a memset of several chunks side by side sets only the first chunk",
+          {"VMM-35"})
+      .on({kMap, kUnmap, kSet, kSetAsync}, ends_with_chunk);
+
+  list.fault("retain-after-release-refused",
+             "a handle that was released cannot be retained from its mapping",
+             {"VMM-32"})
+      .on({kMap, kUnmap, kRelease, kRetain}, [](Call& call) {
+        if (!call.is("cuMemRetainAllocationHandle")) {
+          if (call.is("cuMemMap")) released.erase(call.at<Chunk>(3));
+          return call.proceed();
+        }
+        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
+        if (begin == 0 || !released.has(mappings.get(begin).chunk))
+          return call.proceed();
+        return refused(call);
+      });
+
+  list.fault("reserve-alignment-ignored",
+             "the requested alignment of addresses is ignored", {"VMM-44"})
+      .on({kReserve}, [](Call& call) {
+        const size_t wanted = call.at<size_t>(2);
+        call.at<size_t>(2) = 0;
+        const int code = call.proceed();
+        if (code == kSuccess && wanted != 0 &&
+            *call.at<CUdeviceptr*>(0) % wanted != 0)
+          call.fired();
+        return code;
+      });
+
+  list.fault("reserve-alignment-odd-ok",
+             "an alignment that is not a power of two is accepted", {"VMM-44"})
+      .on({kReserve}, [](Call& call) {
+        const size_t wanted = call.at<size_t>(2);
+        const int code = call.proceed();
+        if (code == kSuccess || (wanted & (wanted - 1)) == 0) return code;
+        call.at<size_t>(2) = 0;
+        call.fired();
+        return call.proceed();
+      });
+
+  list.fault(
+          "reserve-size-odd-ok",
+          "addresses are reserved for a size that is not a multiple of a page",
+          {"VMM-44"})
+      .on({kReserve}, [](Call& call) {
+        constexpr size_t kPage = 4096;
+        const size_t wanted = call.at<size_t>(1);
+        const int code = call.proceed();
+        if (code == kSuccess || wanted % kPage == 0) return code;
+        call.at<size_t>(1) = (wanted / granule() + 1) * granule();
+        call.fired();
+        return call.proceed();
+      });
+
+  list.fault("retain-first-chunk",
+             "every address of a reservation names the handle that is mapped "
+             "at its beginning",
+             {"VMM-32"})
+      .on({kRetain}, [](Call& call) {
+        auto& address = call.at<CUdeviceptr>(1);
+        const CUdeviceptr begin = mapping_at(address);
+        const CUdeviceptr first = reservation_at(begin);
+        if (first == 0 || mapping_at(first) == 0) return call.proceed();
+        if (mappings.get(begin).chunk != mappings.get(first).chunk)
+          call.fired();
+        address = first;
+        return call.proceed();
+      });
+
+  list.fault("retained-not-exported",
+             "a handle that was released and then retained cannot be exported",
+             {"VMM-32"})
+      .on({kExport, kRelease, kCreate}, [](Call& call) {
+        if (call.is("cuMemExportToShareableHandle") &&
+            released.has(call.at<Chunk>(1)))
+          return refused(call);
+        return call.proceed();
+      });
+
+  list.fault("import-equal-size-shared",
+             "an import that is as large as another import gives the memory of "
+             "the other import",
+             {"VMM-35"})
+      .on({kImport, kMap, kUnmap}, equal_size_shared);
+
+  list.fault("props-types-lost",
+             "the properties of an allocation do not have its handle types",
+             {"VMM-31"})
+      .on({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
+        const int code = call.proceed();
+        auto& types = call.at<CUmemAllocationProp*>(0)->requestedHandleTypes;
+        if (code != kSuccess || types == CU_MEM_HANDLE_TYPE_NONE) return code;
+        types = CU_MEM_HANDLE_TYPE_NONE;
+        call.fired();
+        return code;
+      });
+
+  list.fault("map-larger-ok",
+             "a mapping that is larger than the memory succeeds and maps only "
+             "the memory",
+             {"VMM-22"})
+      .on({kMap}, [](Call& call) -> int {
+        const int code = call.proceed();
+        if (code == kSuccess ||
+            call.at<size_t>(1) <=
+                created.get(call.at<Chunk>(3), call.at<size_t>(1)))
+          return code;
+        call.at<size_t>(1) = created.get(call.at<Chunk>(3));
+        const int again = call.proceed();
+        if (again == kSuccess) call.fired();
+        return again;
+      });
+
+  list.fault("refused-map-unmaps",
+             "a refused mapping of mapped addresses unmaps these addresses",
+             {"VMM-22"})
+      .on({kMap, kUnmap}, [](Call& call) {
+        const int code = call.proceed();
+        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+        if (code == kSuccess || !call.is("cuMemMap") || begin == 0) return code;
+        if (DRIVER_CALL(cuMemUnmap)(begin, mappings.get(begin).bytes) ==
+            CUDA_SUCCESS) {
+          mappings.erase(begin);
+          call.fired();
+        }
+        return code;
+      });
+
+  list.fault("refused-unmap-takes-access",
+             "after a refused unmapping the memory has no access", {"VMM-24"})
+      .on({kMap, kUnmap}, [](Call& call) {
+        const int code = call.proceed();
+        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+        if (code == kSuccess || !call.is("cuMemUnmap") || begin == 0)
+          return code;
+        if (allow(begin, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_NONE))
+          call.fired();
+        return code;
+      });
+
+  list.fault("import-needs-current-gpu",
+             "memory of a GPU other than the current GPU cannot be imported",
+             {"VMM-33", "VMM-31"})
+      .with_gpus(2)
+      .after({kImport}, [](Call& call) -> int {
+        int current = 0;
+        cudaGetDevice(&current);
+        const Chunk chunk = *call.at<Chunk*>(0);
+        const CUmemLocation place = properties_of(chunk).location;
+        if (place.type != CU_MEM_LOCATION_TYPE_DEVICE || place.id == current)
+          return kSuccess;
+        DRIVER_CALL(cuMemRelease)(chunk);
+        return refused(call, CUDA_ERROR_NOT_SUPPORTED);
+      });
+
+  list.fault("dmabuf-hole-ok",
+             "the export of a range that is not fully mapped as a dma-buf "
+             "gives another descriptor",
+             {"VMM-42"})
+      .on({"cuMemGetHandleForAddressRange"}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess) return code;
+        const size_t bytes = mappings.get(call.at<CUdeviceptr>(1)).bytes;
+        if (bytes == 0 || bytes >= call.at<size_t>(2)) return code;
+        *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
+        return accepted(call);
+      });
+
+  list.fault("dmabuf-size-odd-ok",
+             "the export of a range as a dma-buf gives another descriptor if "
+             "the size is not a multiple of a page",
+             {"VMM-42"})
+      .on({"cuMemGetHandleForAddressRange"}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess || call.at<size_t>(2) % 4096 == 0 ||
+            call.at<CUdeviceptr>(1) % 4096 != 0)
+          return code;
+        *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
+        return accepted(call);
+      });
+
+  list.fault("unmap-releases", "unmapping also releases the handle",
+             {"VMM-25", "VMM-15"})
+      .on({kUnmap, kMap, kRelease, kCreate, kImport}, [](Call& call) {
+        static Table<Chunk> gone;
+        if (call.is("cuMemRelease") && gone.erase(call.at<Chunk>(0)))
+          return kSuccess;
+        if (call.is("cuMemMap") && gone.has(call.at<Chunk>(3)))
+          return refused(call);
+        const Chunk chunk = call.is("cuMemUnmap")
+                                ? mappings.get(call.at<CUdeviceptr>(0)).chunk
+                                : 0;
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        if (call.is("cuMemCreate") || call.is("cuMemImportFromShareableHandle"))
+          gone.erase(*call.at<Chunk*>(0));  // earlier memory had the handle
+        if (chunk != 0 && !released.has(chunk) && !is_mapped(chunk) &&
+            DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS) {
+          gone.put(chunk);
+          call.fired();
+        }
+        return code;
+      });
+
+  list.fault(
+          "props-of-latest",
+          "every handle has the properties of the memory that was created last",
+          {"VMM-31"})
+      .on({kCreate, "cuMemGetAllocationPropertiesFromHandle"},
+          properties_of_latest);
+
+  list.fault(
+          "second-mapping-takes-access",
+          "a second mapping of memory takes the access from the first mapping",
+          {"VMM-36"})
+      .on({kMap, kUnmap}, [](Call& call) {
+        const Chunk chunk = call.is("cuMemMap") ? call.at<Chunk>(3) : 0;
+        const auto before = mappings.all();
+        const int code = call.proceed();
+        if (code != kSuccess || chunk == 0) return code;
+        for (const auto& [begin, mapped] : before)
+          if (mapped.chunk == chunk &&
+              allow(begin, on_gpu(properties_of(chunk).location.id),
+                    CU_MEM_ACCESS_FLAGS_PROT_NONE))
+            call.fired();
+        return code;
+      });
+
+  list.fault("import-cached-by-number",
+             "a descriptor with the number of an earlier descriptor imports "
+             "the earlier memory",
+             {"VMM-25", "VMM-35"})
+      .on({kImport}, import_by_known_number);
+
+  list.fault("retains-once",
+             "retaining a handle twice takes only one reference", {"VMM-32"})
+      .on({kRetain, kRelease}, [](Call& call) {
+        static Table<Chunk> retained;
+        if (call.is("cuMemRelease")) {
+          retained.erase(call.at<Chunk>(0));
+          return call.proceed();
+        }
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        const Chunk chunk = *call.at<Chunk*>(0);
+        if (retained.has(chunk) &&
+            DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS)
+          call.fired();
+        retained.put(chunk);
+        return code;
+      });
+
+  list.fault("create-on-gpu-0", "memory for any GPU is created on GPU 0",
+             {"VMM-33"})
+      .with_gpus(2)
+      .on({kCreate}, [](Call& call) {
+        CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
+        if (wanted.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+            wanted.location.id == 0)
+          return call.proceed();
+        wanted.location.id = 0;
+        call.at<const CUmemAllocationProp*>(2) = &wanted;
+        const int code = call.proceed();
+        if (code == kSuccess) call.fired();
+        return code;
+      });
+
+  list.fault("props-current-gpu",
+             "the properties of memory of any GPU name the current GPU",
+             {"VMM-31"})
+      .with_gpus(2)
+      .on({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
+        const int code = call.proceed();
+        auto& place = call.at<CUmemAllocationProp*>(0)->location;
+        int current = 0;
+        cudaGetDevice(&current);
+        if (code != kSuccess || place.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+            place.id == current)
+          return code;
+        place.id = current;
+        call.fired();
+        return code;
+      });
+
+  list.fault("getaccess-begin-only",
+             "only the first address of a mapping reports its access",
+             {"VMM-18"})
+      .on({kGetAccess}, [](Call& call) {
+        const int code = call.proceed();
+        auto& flags = *call.at<unsigned long long*>(0);
+        if (code != kSuccess || flags == 0 ||
+            mappings.has(call.at<CUdeviceptr>(2)))
+          return code;
+        flags = 0;
+        call.fired();
+        return code;
+      });
+
+  list.fault("setaccess-of-aliases",
+             "the access that is set for one mapping is set for all mappings "
+             "of that memory",
+             {"VMM-18"})
+      .after({kSetAccess}, [](Call& call) {
+        const auto begin = call.at<CUdeviceptr>(0);
+        const Mapped one = mappings.get(begin);
+        for (const auto& [address, other] : mappings.all())
+          if (one.bytes != 0 && address != begin && other.chunk == one.chunk &&
+              DRIVER_CALL(cuMemSetAccess)(address, other.bytes,
+                                          call.at<const CUmemAccessDesc*>(2),
+                                          call.at<size_t>(3)) == CUDA_SUCCESS)
+            call.fired();
+      });
+
+  list.fault("unmap-shuts-out-neighbours",
+             "when a range is unmapped the mappings beside it lose access",
+             {"VMM-25"})
+      .on({kMap, kUnmap}, [](Call& call) {
+        const bool unmaps = call.is("cuMemUnmap");
+        const auto begin = unmaps ? call.at<CUdeviceptr>(0) : 0;
+        const auto end = unmaps ? begin + call.at<size_t>(1) : 0;
+        const int code = call.proceed();
+        if (code != kSuccess || !unmaps) return code;
+        for (const auto& [address, other] : mappings.all())
+          if ((address == end || address + other.bytes == begin) &&
+              shut_out(address, other.bytes))
+            call.fired();
+        return code;
+      });
+
+  list.fault(
+          "unmapped-copy-ignored",
+          "copies from and to memory that was unmapped succeed and do nothing",
+          {"VMM-25"})
+      .on({kMap, kUnmap, kFreeAddress, kCopy}, unmapped_use_ignored);
+
+  list.fault("unmapped-set-ignored",
+             "memsets of memory that was unmapped succeed and do nothing",
+             {"VMM-25"})
+      .on({kMap, kUnmap, kFreeAddress, kSet}, unmapped_use_ignored);
+
+  list.fault("unmap-part-of-import-ok",
+             "cuMemUnmap of a part of an imported mapping succeeds and does "
+             "nothing",
+             {"VMM-24"})
+      .on({kUnmap}, [](Call& call) {
+        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+        if (!is_import(begin) ||
+            call.at<size_t>(1) >= mappings.get(begin).bytes)
+          return call.proceed();
+        call.fired();
+        return kSuccess;
+      });
+
+  list.fault("read-only-beside-writable-is-written",
+             "a mapping that may only be read can be written while another "
+             "mapping of the same handle may be written",
+             {"VMM-20"})
+      .on({kCreate, kImport, kMap, kUnmap, kSetAccess, kGetAccess},
+          access_of_other_mapping_counts);
+
+  list.fault("setaccess-first-gpus-memory-only",
+             "cuMemSetAccess of a range reaches only the memory of the GPU "
+             "whose memory is first in the range",
+             {"VMM-35"})
+      .with_gpus(2)
+      .on({kSetAccess}, access_to_first_gpus_memory);
+
+  list.fault("reserve-over-pool-memory",
+             "a reservation gets the wanted addresses, also if memory of a "
+             "pool is there",
+             {"VMM-44"})
+      .on({kReserve, kFreeAddress, kMallocAsync, kMallocFromPool, kFree,
+           kFreeAsync},
+          [](Call& call) {
+            if (call.is("cuMemAddressFree") &&
+                reserved_twice.erase(call.at<CUdeviceptr>(0)))
+              return kSuccess;
+            if (!call.is("cuMemAddressReserve")) return call.proceed();
+            const CUdeviceptr hint = call.at<CUdeviceptr>(3);
+            for (const auto& [place, block] : blocks.all()) {
+              if (hint < number(place) || hint - number(place) >= block.bytes)
+                continue;
+              *call.at<CUdeviceptr*>(0) = hint;
+              reserved_twice.put(hint);
+              call.fired();
+              return kSuccess;
+            }
+            return call.proceed();
+          });
+
+  list.fault(
+          "chunk-peer-copy-lost",
+          "cudaMemcpyPeerAsync does not reach imported memory of cuMemCreate",
+          {"VMM-33"})
+      .with_gpus(2)
+      .on({kCreate, kImport, kMap, kUnmap, "cudaMemcpyPeerAsync"}, access_lost);
+
+  list.fault("chunk-set-from-other-gpu-lost",
+             "a memset of imported memory of cuMemCreate by another GPU does "
+             "nothing",
+             {"VMM-33"})
+      .with_gpus(2)
+      .on({kCreate, kImport, kMap, kUnmap, kSet, kSetAsync},
+          set_from_other_gpu_lost);
+
+  list.fault(
+          "reserve-alignment-capped",
+          "addresses are aligned to 16 MiB if a larger alignment is requested",
+          {"VMM-44"})
+      .on({kReserve}, alignment_capped);
+
+  list.fault(
+          "reserve-address-odd-ok",
+          "a wanted address that is not a multiple of a page is rounded down",
+          {"VMM-44"})
+      .on({kReserve}, [](Call& call) {
+        constexpr CUdeviceptr kPage = 4096;
+        const int code = call.proceed();
+        auto& wanted = call.at<CUdeviceptr>(3);
+        if (code == kSuccess || wanted % kPage == 0) return code;
+        wanted -= wanted % kPage;
+        call.fired();
+        return call.proceed();
+      });
+
+  list.fault("reservations-end-at-65",
+             "a process cannot have more than 65 reservations", {"VMM-44"})
+      .on({kReserve, kFreeAddress}, [](Call& call) {
+        return refused_beyond<65>(call, "cuMemAddressReserve", 0);
+      });
+
+  list.fault(
+          "addressfree-longer-ok",
+          "cuMemAddressFree accepts a size that is larger than the reservation",
+          {"VMM-26"})
+      .on({kFreeAddress}, [](Call& call) -> int {
+        const size_t bytes = reservations.get(call.at<CUdeviceptr>(0));
+        const int code = call.proceed();
+        if (code == kSuccess || bytes == 0 || call.at<size_t>(1) <= bytes)
+          return code;
+        call.at<size_t>(1) = bytes;
+        return proceed_changed(call);
+      });
+
+  list.fault("map-unreserved-ok",
+             "memory is mapped at addresses that are not reserved", {"VMM-22"})
+      .on({kMap}, [](Call& call) -> int {
+        const int code = call.proceed();
+        if (code == kSuccess) return code;
+        const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
+        if (wanted == 0 || reservation_at(wanted) != 0) return code;
+        CUdeviceptr reserved = 0;
+        const size_t bytes = call.at<size_t>(1);
+        if (DRIVER_CALL(cuMemAddressReserve)(&reserved, bytes, 0, wanted, 0) !=
+            CUDA_SUCCESS)
+          return code;
+        const int later = reserved == wanted ? proceed_changed(call) : code;
+        if (later != kSuccess) DRIVER_CALL(cuMemAddressFree)(reserved, bytes);
+        return later;
+      });
+
+  list.fault(
+          "map-beyond-reservation-ok",
+          "a map that is longer than the reservation maps the part that fits",
+          {"VMM-22"})
+      .on({kMap}, [](Call& call) -> int {
+        const int code = call.proceed();
+        if (code == kSuccess) return code;
+        const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
+        const CUdeviceptr begin = reservation_at(wanted);
+        if (begin == 0) return code;
+        const CUdeviceptr end = begin + reservations.get(begin);
+        if (wanted + call.at<size_t>(1) <= end) return code;
+        call.at<size_t>(1) = end - wanted;
+        return proceed_changed(call);
+      });
+
+  list.fault("map-needs-current-gpu",
+             "memory of a GPU other than the current GPU cannot be mapped",
+             {"VMM-33"})
+      .with_gpus(2)
+      .on({kMap}, [](Call& call) {
+        return is_of_current_gpu(call.at<Chunk>(3))
+                   ? call.proceed()
+                   : refused(call, CUDA_ERROR_INVALID_DEVICE);
+      });
+
+  list.fault("unmap-larger-ok",
+             "unmapping more than a mapping unmaps the mapping", {"VMM-24"})
+      .on({kUnmap, kMap}, [](Call& call) -> int {
+        const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
+        const int code = call.proceed();
+        if (code == kSuccess || !call.is("cuMemUnmap") || mapped.bytes == 0 ||
+            call.at<size_t>(1) <= mapped.bytes)
+          return code;
+        call.at<size_t>(1) = mapped.bytes;
+        return proceed_changed(call);
+      });
+
+  list.fault("unmap-end-ok",
+             "unmapping the end of a mapping unmaps the whole mapping",
+             {"VMM-24"})
+      .on({kUnmap}, [](Call& call) -> int {
+        const int code = call.proceed();
+        if (code == kSuccess) return code;
+        const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
+        const CUdeviceptr begin = mapping_at(wanted);
+        const size_t bytes = mappings.get(begin).bytes;
+        if (begin == 0 || begin == wanted ||
+            wanted + call.at<size_t>(1) != begin + bytes)
+          return code;
+        call.at<CUdeviceptr>(0) = begin;
+        call.at<size_t>(1) = bytes;
+        return proceed_changed(call);
+      });
+
+  list.fault(
+          "unmap-rounds-up",
+          "unmapping a few bytes less than a mapping unmaps the whole mapping",
+          {"VMM-24"})
+      .on({kUnmap, kMap}, [](Call& call) -> int {
+        constexpr size_t kSmall = 4096;
+        const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
+        const int code = call.proceed();
+        if (code == kSuccess || !call.is("cuMemUnmap") ||
+            call.at<size_t>(1) >= mapped.bytes ||
+            mapped.bytes - call.at<size_t>(1) > kSmall)
+          return code;
+        call.at<size_t>(1) = mapped.bytes;
+        return proceed_changed(call);
+      });
+
+  list.fault("unmap-twice-ok",
+             "the unmap of reserved addresses without memory succeeds and does "
+             "nothing",
+             {"VMM-24"})
+      .on_refusal({kUnmap, kMap, kReserve, kFreeAddress},
+                  WHEN(call.is("cuMemUnmap") &&
+                       reservation_at(call.at<CUdeviceptr>(0)) != 0 &&
+                       mapping_at(call.at<CUdeviceptr>(0)) == 0),
+                  accepted);
+
+  list.fault("setaccess-hole-at-begin-ok",
+             "cuMemSetAccess succeeds and does nothing if the first addresses "
+             "of the range have no memory",
+             {"VMM-21"})
+      .on({kSetAccess, kMap, kUnmap}, hole_at_one_end_accepted<true>);
+
+  list.fault("setaccess-hole-at-end-ok",
+             "cuMemSetAccess succeeds and does nothing if the last addresses "
+             "of the range have no memory",
+             {"VMM-21"})
+      .on({kSetAccess, kMap, kUnmap}, hole_at_one_end_accepted<false>);
+
+  list.fault("access-taken-in-name",
+             "cuMemGetAccess says that access was taken away, but the memory "
+             "can still be used",
+             {"VMM-18"})
+      .on({kSetAccess, kGetAccess, kMap, kUnmap},
+          changed_in_name<kReadWrite, kNone>);
+
+  list.fault("access-lowered-in-name",
+             "cuMemGetAccess says that memory can only be read, but it can "
+             "still be written",
+             {"VMM-20"})
+      .on({kSetAccess, kGetAccess, kMap, kUnmap},
+          changed_in_name<kReadWrite, kRead>);
+
+  list.fault("peer-access-taken-in-name",
+             "cuMemGetAccess says that the access of GPU 1 was taken away, but "
+             "GPU 1 can still use the memory",
+             {"VMM-18"})
+      .with_gpus(2)
+      .on({kSetAccess, kGetAccess, kMap, kUnmap},
+          changed_in_name<kReadWrite, kNone, 1>);
+
+  list.fault("peer-access-lowered-in-name",
+             "cuMemGetAccess says that GPU 1 can only read memory, but GPU 1 "
+             "can still write it",
+             {"VMM-33"})
+      .with_gpus(2)
+      .on({kSetAccess, kGetAccess, kMap, kUnmap},
+          changed_in_name<kReadWrite, kRead, 1>);
+
+  list.fault("access-raised-in-name",
+             "cuMemGetAccess says that memory can be written, but it can still "
+             "only be read",
+             {"VMM-20"})
+      .on({kSetAccess, kGetAccess, kMap, kUnmap},
+          changed_in_name<kRead, kReadWrite>);
+
+  list.fault("create-on-current-gpu",
+             "memory is created on the current GPU, not on the named GPU",
+             {"VMM-33"})
+      .with_gpus(2)
+      .on({kCreate}, [](Call& call) {
+        CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
+        int current = 0;
+        cudaGetDevice(&current);
+        if (wanted.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+            wanted.location.id == current)
+          return call.proceed();
+        wanted.location.id = current;
+        call.at<const CUmemAllocationProp*>(2) = &wanted;
+        call.fired();
+        return call.proceed();
+      });
+
+  list.fault("retain-last-byte-refused",
+             "the last address of a mapping has no handle", {"VMM-32"})
+      .on({kRetain}, [](Call& call) {
+        const CUdeviceptr begin = mapping_at(retained_address(call));
+        return begin != 0 && retained_address(call) + 1 ==
+                                 begin + mappings.get(begin).bytes
+                   ? refused(call)
+                   : call.proceed();
+      });
+
+  list.fault("retain-after-remap-stale",
+             "if other memory is mapped at the same addresses, the addresses "
+             "still name the handle of the old memory",
+             {"VMM-32"})
+      .on({kRetain, kMap, kUnmap, kFreeAddress, kCreate, kImport, kRelease},
+          earlier_handle_retained);
+
+  list.fault("props-type-untold",
+             "the properties of memory do not have its type", {"VMM-31"})
+      .after({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
+        call.at<CUmemAllocationProp*>(0)->type = CU_MEM_ALLOCATION_TYPE_INVALID;
+        return accepted(call);
+      });
+
+  list.fault("mapped-attr-of-reserved",
+             "reserved addresses without memory are reported as mapped",
+             {"VMM-25"})
+      .on({kGetAttribute}, [](Call& call) {
+        if (!call.is("cuPointerGetAttribute") ||
+            call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MAPPED)
+          return call.proceed();
+        const CUdeviceptr address = call.at<CUdeviceptr>(2);
+        const int code = call.proceed();
+        if (reservation_at(address) == 0 || is_mapped_of_mapping(address))
+          return code;
+        *call.at<bool*>(0) = true;
+        return accepted(call);
+      });
+
+  list.fault("mapped-attr-denies-imports",
+             "mapped imports are reported as not mapped", {"VMM-25"})
+      .on({kGetAttribute, kMap, kUnmap, kImport}, [](Call& call) {
+        return attribute_wrong<bool>(
+            call, CU_POINTER_ATTRIBUTE_MAPPED,
+            [](CUdeviceptr address, bool& told_of_mapping) {
+              if (is_import(address)) told_of_mapping = false;
+            });
+      });
+
+  list.fault("access-attr-always-full",
+             "the attribute of each mapped address says that the memory can be "
+             "written",
+             {"VMM-20"})
+      .on({kGetAttribute, kMap, kUnmap}, [](Call& call) {
+        return attribute_wrong<unsigned>(
+            call, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
+            [](CUdeviceptr address, unsigned& flags) {
+              if (is_mapped_of_mapping(address))
+                flags = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+            });
+      });
+
+  list.fault("access-attr-of-gpu-0",
+             "the attribute of a mapped address says the access of GPU 0, also "
+             "if another GPU is current",
+             {"VMM-33"})
+      .with_gpus(2)
+      .on({kGetAttribute, kMap, kUnmap}, [](Call& call) {
+        return attribute_wrong<unsigned>(
+            call, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
+            [](CUdeviceptr address, unsigned& flags) {
+              if (is_mapped_of_mapping(address))
+                flags = static_cast<unsigned>(access_of(address, on_gpu(0)));
+            });
+      });
+
+  list.fault("setaccess-flags-of-first",
+             "all entries of a list of accesses get the flags of the first one",
+             {"VMM-33"})
+      .with_gpus(2)
+      .before({kSetAccess}, [](Call& call) {
+        const auto* const list = call.at<const CUmemAccessDesc*>(2);
+        std::vector<CUmemAccessDesc> same(list, list + call.at<size_t>(3));
+        for (CUmemAccessDesc& each : same) {
+          if (each.flags != same.front().flags) call.fired();
+          each.flags = same.front().flags;
+        }
+        call.at<const CUmemAccessDesc*>(2) = same.data();
+      });
+
+  list.fault("export-needs-current-gpu",
+             "memory of a GPU other than the current GPU cannot be exported",
+             {"VMM-33"})
+      .with_gpus(2)
+      .on({kExport}, [](Call& call) {
+        return is_of_current_gpu(call.at<Chunk>(1)) ? call.proceed()
+                                                    : refused(call);
+      });
+
+  list.fault("reserve-after-refusal-refused",
+             "after a refused reservation the next one is refused, too",
+             {"VMM-44"})
+      .on({kReserve}, next_refused);
+
+  list.fault("addressfree-after-refusal-refused",
+             "after a refused free of addresses the next one is refused, too",
+             {"VMM-26"})
+      .on({kFreeAddress}, next_refused);
+
+  list.fault("map-after-refusal-refused",
+             "after a refused mapping the next one is refused, too", {"VMM-22"})
+      .on({kMap}, next_refused);
+
+  list.fault("unmap-after-refusal-refused",
+             "after a refused unmapping the next one is refused, too",
+             {"VMM-24"})
+      .on({kUnmap}, next_refused);
+
+  list.fault("setaccess-after-refusal-refused",
+             "after a refused setting of access the next one is refused, too",
+             {"VMM-21", "VMM-34"})
+      .on({kSetAccess}, next_refused);
+
+  list.fault("retain-after-refusal-refused",
+             "after a refused cuMemRetainAllocationHandle the next one is "
+             "refused, too",
+             {"VMM-32"})
+      .on({kRetain}, next_refused);
+
+  list.fault("chunk-copy-equal-size-confused",
+             "a copy uses the one with the lowest address of several equally "
+             "large allocations of imported memory of cuMemCreate",
+             {"VMM-35"})
+      .on({kCopy, kImport, kCreate, kMap, kUnmap}, equal_size_confused);
+
+  list.fault("retained-exports-other",
+             "the export of a retained handle gives a descriptor of new memory",
+             {"VMM-32"})
+      .on({kRetain, kExport, kCreate, kImport, kMap, kUnmap},
+          retained_exports_other);
+
+  list.fault("access-not-given-again",
+             "access that was taken from a mapping cannot be given again",
+             {"VMM-18"})
+      .on({kSetAccess, kUnmap}, [](Call& call) {
+        static Table<CUdeviceptr> taken;
+        const auto address = call.at<CUdeviceptr>(0);
+        if (call.is("cuMemSetAccess") && !takes_access(call) &&
+            taken.has(address))
+          return lost(call);
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        if (call.is("cuMemUnmap")) {
+          for (const auto& each : taken.all())
+            if (each.first - address < call.at<size_t>(1))
+              taken.erase(each.first);
+        } else if (takes_access(call)) {
+          taken.put(address);
+        }
+        return code;
+      });
+
+  list.fault("access-taken-from-the-start",
+             "access that is taken from chunks in the middle of a reservation "
+             "is taken from its first chunks",
+             {"VMM-35"})
+      .before({kSetAccess}, [](Call& call) {
+        auto& address = call.at<CUdeviceptr>(0);
+        const CUdeviceptr begin = reservation_at(address);
+        if (begin != 0 && begin != address && takes_access(call)) {
+          address = begin;
+          call.fired();
+        }
+      });
+
+  list.fault("export-tells-access",
+             "if the exporter may only read at the time of the export, the "
+             "importer can only read",
+             {"VMM-19"})
+      .on({kExport, kImport, kMap, kUnmap, kSetAccess}, export_tells_access);
+
+  list.fault("getaccess-of-first-chunk",
+             "each address of a reservation reports the access of the first "
+             "chunk in it",
+             {"VMM-18"})
+      .before({kGetAccess}, [](Call& call) {
+        auto& address = call.at<CUdeviceptr>(2);
+        const CUdeviceptr begin = reservation_at(address);
+        const auto& location = *call.at<const CUmemLocation*>(1);
+        if (begin != 0 && mapping_at(begin) != 0 &&
+            access_of(begin, location) != access_of(address, location)) {
+          address = begin;
+          call.fired();
+        }
+      });
+
+  list.fault("map-part-takes-all-addresses",
+             "the mapping of a part of memory takes as many addresses as the "
+             "whole memory",
+             {"VMM-23"})
+      .on({kMap, kUnmap, kCreate, kImport, kExport}, [](Call& call) {
+        constexpr auto kWhole = "bytes of exported memory";
+        if (!call.is("cuMemMap")) {
+          const int code = call.proceed();
+          if (code == kSuccess && call.is("cuMemExportToShareableHandle"))
+            tell_processes(kWhole, created.get(call.at<Chunk>(1)));
+          return code;
+        }
+        const auto wanted = call.at<CUdeviceptr>(0);
+        for (const auto& [begin, mapped] : mappings.all()) {
+          const size_t whole = imports.has(mapped.chunk)
+                                   ? told(kWhole, 0)
+                                   : created.get(mapped.chunk);
+          if (wanted >= begin + mapped.bytes && wanted < begin + whole)
+            return refused(call);
+        }
+        return call.proceed();
+      });
+
+  list.fault("copy-ends-with-second-chunk",
+             "a copy of more than two chunks side by side ends with the second "
+             "chunk",
+             {"VMM-35"})
+      .before({kCopy}, [](Call& call) {
+        auto& bytes = call.value<size_t>(kBytes);
+        for (const Role role : {kPointer, kSource}) {
+          const auto address = call.value<CUdeviceptr>(role);
+          CUdeviceptr end = mapping_at(address);
+          if (end == 0) continue;
+          for (int chunk = 0; chunk < 2; ++chunk)
+            end += mappings.get(end).bytes;
+          if (bytes <= end - address) continue;
+          bytes = end - address;
+          call.fired();
+        }
+      });
+
+  list.fault("async-download-ends-with-chunk",
+             "an asynchronous copy from several chunks to memory of another "
+             "kind ends with the first chunk",
+             {"VMM-35"})
+      .on({kCopyAsync}, [](Call& call) {
+        const auto from = call.value<CUdeviceptr>(kSource);
+        const CUdeviceptr begin = mapping_at(from);
+        auto& bytes = call.value<size_t>(kBytes);
+        if (begin == 0 || mapping_at(call.value<CUdeviceptr>(kPointer)) != 0)
+          return call.proceed();
+        const size_t room = begin + mappings.get(begin).bytes - from;
+        if (bytes > room) {
+          bytes = room;
+          call.fired();
+        }
+        return call.proceed();
+      });
+
+  list.fault("rectangle-ends-with-chunk",
+             "a copy of a rectangle ends with the first of several chunks",
+             {"VMM-35"})
+      .before({kCopy2D}, [](Call& call) {
+        auto& rows = call.at<size_t>(5);
+        for (const int side : {0, 2}) {
+          const auto address = call.at<CUdeviceptr>(side);
+          const CUdeviceptr begin = mapping_at(address);
+          const auto pitch = call.at<size_t>(side + 1);
+          if (begin == 0 || pitch == 0 || rows == 0) continue;
+          const size_t room = begin + mappings.get(begin).bytes - address;
+          if ((rows - 1) * pitch + call.at<size_t>(4) <= room) continue;
+          rows = room / pitch;
+          call.fired();
+        }
+      });
+
+  list.fault("wait-value-in-first-chunk",
+             "a stream waits for a word of the first chunk of a range, not of "
+             "a later one",
+             {"VMM-35"})
+      .before({kWaitWord}, [](Call& call) {
+        if (const CUdeviceptr other = in_first_chunk(call.at<CUdeviceptr>(1))) {
+          call.at<CUdeviceptr>(1) = other;
+          call.fired();
+        }
+      });
+
+  list.fault("batch-writes-in-first-chunk",
+             "a batch writes a word of a later chunk of a range into the first "
+             "chunk",
+             {"VMM-35"})
+      .before({kBatch}, [](Call& call) {
+        auto operations = operations_of(call);
+        call.at<CUstreamBatchMemOpParams*>(2) = operations.data();
+        for (auto& operation : operations) {
+          auto& write = operation.writeValue;
+          if (write.operation != CU_STREAM_MEM_OP_WRITE_VALUE_32) continue;
+          if (const CUdeviceptr other = in_first_chunk(write.address)) {
+            write.address = other;
+            call.fired();
+          }
+        }
+      });
+
+  list.fault("retain-after-other-unmap-refused",
+             "after memory was unmapped at one place, its handle cannot be "
+             "retained from another place",
+             {"VMM-32"})
+      .on({kRetain, kMap, kUnmap, kCreate, kImport},
+          retain_after_unmap_refused);
+
+  list.fault(
+          "reserve-larger-than-memory-refused",
+          "a reservation that is larger than the memory of the GPU is refused",
+          {"VMM-44"})
+      .on({kReserve}, [](Call& reserve) {
+        size_t total = 0;
+        DRIVER_CALL(cuDeviceTotalMem)(&total, 0);
+        return reserve.at<size_t>(1) > total
+                   ? refused(reserve, CUDA_ERROR_OUT_OF_MEMORY)
+                   : reserve.proceed();
+      });
+
+  list.fault("ninth-import-is-first",
+             "if a process has eight imports, its next import is the memory of "
+             "the first import",
+             {"VMM-35"})
+      .on({kImport, kRelease}, further_import_is_first<8>);
+
+  list.fault("second-mapping-clears",
+             "a second mapping of memory clears the memory", {"VMM-36"})
+      .on({kMap, kUnmap}, [](Call& call) {
+        const CUdeviceptr first =
+            call.is("cuMemMap") ? mapping_of(call.at<Chunk>(3)) : 0;
+        const int code = call.proceed();
+        if (code == kSuccess && first != 0 &&
+            cleared(first, mappings.get(first).bytes))
+          call.fired();
+        return code;
+      });
+
+  list.fault("unmap-clears",
+             "memory that was not exported is cleared when it is unmapped, "
+             "although its handle is not released",
+             {"VMM-25"})
+      .before({kCreate, kMap, kUnmap, kRelease, kExport},
+              WHEN(call.is("cuMemUnmap")), [](Call& call) {
+                const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+                const Mapped mapped = mappings.get(begin);
+                if (mapped.bytes == call.at<size_t>(1) &&
+                    created.has(mapped.chunk) && !exports.has(mapped.chunk) &&
+                    !released.has(mapped.chunk) && cleared(begin, mapped.bytes))
+                  call.fired();
+              });
+
+  list.fault("map-offset-4gib-ok",
+             "a mapping ignores an offset that is a multiple of 4 GiB",
+             {"VMM-23"})
+      .on({kMap}, [](Call& call) {
+        const int code = call.proceed();
+        auto& offset = call.at<size_t>(2);
+        if (code == kSuccess || offset == 0 || offset % (size_t{1} << 32) != 0)
+          return code;
+        offset = 0;
+        return call.proceed() == kSuccess ? accepted(call) : code;
+      });
+
+  list.fault("map-in-order-only",
+             "memory cannot be mapped before mapped addresses of the same "
+             "reservation",
+             {"VMM-22"})
+      .on({kMap}, [](Call& call) {
+        const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
+        for (const auto& [begin, mapped] : mappings.all())
+          if (begin > wanted && reservation_at(begin) == reservation_at(wanted))
+            return refused(call);
+        return call.proceed();
+      });
+
+  list.fault("map-import-larger-ok",
+             "a mapping that is larger than the imported memory returns "
+             "success and maps only the memory",
+             {"VMM-22"})
+      .on({kMap}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess || !imports.has(call.at<Chunk>(3)) ||
+            mapping_at(call.at<CUdeviceptr>(0)) != 0 || call.at<size_t>(2) != 0)
+          return code;
+        auto& bytes = call.at<size_t>(1);
+        while (bytes > kGranule && bytes % kGranule == 0) {
+          bytes -= kGranule;
+          if (call.proceed() != kSuccess) continue;
+          return accepted(call);
+        }
+        return code;
+      });
+
+  list.fault("addressfree-twice-ok",
+             "freeing addresses a second time returns success", {"VMM-26"})
+      .on({kReserve, kFreeAddress}, freed_twice);
+
+  list.fault("reserve-alignment-at-address-ignored",
+             "the alignment is ignored if an address is requested", {"VMM-44"})
+      .on({kReserve}, [](Call& call) {
+        const size_t wanted = call.at<size_t>(2);
+        if (call.at<CUdeviceptr>(3) == 0 || wanted == 0 ||
+            (wanted & (wanted - 1)) != 0)
+          return call.proceed();
+        call.at<size_t>(2) = 0;
+        const int code = call.proceed();
+        if (code == kSuccess && *call.at<CUdeviceptr*>(0) % wanted != 0)
+          call.fired();
+        return code;
+      });
+
+  list.fault("retain-after-unmap-ok",
+             "cuMemRetainAllocationHandle still gives the handle of unmapped "
+             "addresses, without a reference",
+             {"VMM-32"})
+      .on({kRetain, kMap, kUnmap, kRelease, kFreeAddress},
+          former_handle_retained);
+
+  list.fault("getaccess-writes-32-bits",
+             "cuMemGetAccess writes only the lower half of the flags",
+             {"VMM-18"})
+      .on({kGetAccess}, writes_32_bits);
+
+  list.fault("second-import-has-access",
+             "a mapping of imported memory has the access that was set for an "
+             "earlier mapping of the memory",
+             {"VMM-17"})
+      .on({kImport, kMap, kUnmap, kRelease}, second_import_has_access);
+
+  list.fault("access-needs-owner-gpu",
+             "access for another GPU is refused if the GPU of the memory has "
+             "no access",
+             {"VMM-33"})
+      .with_gpus(2)
+      .on({kSetAccess}, [](Call& call) -> int {
+        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+        if (begin == 0) return call.proceed();
+        const CUmemLocation own = location_at(begin);
+        const auto* const list = call.at<const CUmemAccessDesc*>(2);
+        if (own.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+            access_of(begin, own) != 0)
+          return call.proceed();
+        for (size_t i = 0; i < call.at<size_t>(3); ++i)
+          if (list[i].location.type == own.type &&
+              list[i].location.id == own.id)
+            return call.proceed();
+        return refused(call, CUDA_ERROR_INVALID_DEVICE);
+      });
+
+  list.fault("access-of-four-chunks",
+             "of several chunks side by side only the first four get access",
+             {"VMM-35"})
+      .before({kSetAccess}, [](Call& call) {
+        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+        auto& bytes = call.at<size_t>(1);
+        size_t part = 0;
+        CUdeviceptr each = begin;
+        for (int chunks = 0; chunks < 4 && mappings.has(each); ++chunks) {
+          part += mappings.get(each).bytes;
+          each = begin + part;
+        }
+        if (part != 0 && part < bytes && mappings.has(each)) {
+          bytes = part;
+          call.fired();
+        }
+      });
+
+  list.fault("write-value-in-first-chunk",
+             "a stream writes a word of a later chunk of a range into the "
+             "first chunk",
+             {"VMM-35"})
+      .on({kWriteWord}, [](Call& call) {
+        auto& word = call.at<CUdeviceptr>(1);
+        const CUdeviceptr begin = mapping_at(word);
+        const CUdeviceptr first = begin == 0 ? 0 : reservation_at(begin);
+        if (first == 0 || first == begin || mapping_at(first) != first)
+          return call.proceed();
+        word = first + (word - begin);
+        call.fired();
+        return call.proceed();
+      });
+
+  list.fault("access-toggles",
+             "if access is set that a mapping already has, the access is taken "
+             "away",
+             {"VMM-18"})
+      .on({kSetAccess}, access_toggles);
+
+  list.fault("readonly-set-async-ok",
+             "an asynchronous memset writes to memory that can only be read",
+             {"VMM-20"})
+      .on({kSetAsync}, [](Call& call) {
+        const CUdeviceptr begin = mapping_at(call.value<CUdeviceptr>(kPointer));
+        if (begin == 0 || is_captured(stream_of_stream_ordered(call)))
+          return call.proceed();
+        const CUmemLocation here = location_at(begin);
+        if (access_of(begin, here) != CU_MEM_ACCESS_FLAGS_PROT_READ ||
+            !allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
+          return call.proceed();
+        const int code = call.proceed();
+        cudaStreamSynchronize(stream_of_stream_ordered(call));
+        allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READ);
+        call.fired();
+        return code;
+      });
+
+  list.fault("map-into-next-ok",
+             "a mapping that reaches into the next mapping is accepted and "
+             "made shorter",
+             {"VMM-22"})
+      .on({kMap}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess) return code;
+        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+        auto& bytes = call.at<size_t>(1);
+        if (mapping_at(begin) != 0) return code;
+        for (const auto& each : mappings.all()) {
+          if (each.first <= begin || each.first - begin >= bytes) continue;
+          bytes = each.first - begin;
+          if (call.proceed() == kSuccess) return accepted(call);
+          return code;
+        }
+        return code;
+      });
+
+  list.fault("remap-of-other-size-refused",
+             "addresses that were unmapped can only be mapped again in the "
+             "same size",
+             {"VMM-25"})
+      .on({kMap, kUnmap, kFreeAddress}, remap_of_other_size_refused);
+
+  list.fault("retain-second-mapping-refused",
+             "the handle of memory cannot be retained from its second mapping",
+             {"VMM-32"})
+      .on({kRetain}, [](Call& call) {
+        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
+        if (begin == 0) return call.proceed();
+        const Mapped asked = mappings.get(begin);
+        for (const auto& each : mappings.all())
+          if (each.second.chunk == asked.chunk &&
+              each.second.order < asked.order)
+            return refused(call);
+        return call.proceed();
+      });
+
+  list.fault("retain-without-access-refused",
+             "the handle of a mapping without access cannot be retained",
+             {"VMM-32"})
+      .on({kRetain}, [](Call& call) {
+        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
+        return begin != 0 && access_of(begin, location_at(begin)) == 0
+                   ? refused(call)
+                   : call.proceed();
+      });
+
+  list.fault("map-next-has-access",
+             "a new mapping has the access of the mapping beside it",
+             {"VMM-17"})
+      .after({kMap}, [](Call& call) {
+        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+        const CUdeviceptr end = begin + call.at<size_t>(1);
+        const CUmemLocation here = location_at(begin);
+        for (const auto& [other, mapped] : mappings.all()) {
+          if (other != end && other + mapped.bytes != begin) continue;
+          const auto flags = access_of(other, here);
+          if (flags != 0 && allow(begin, here, flags)) call.fired();
+        }
+      });
+
+  list.fault("readonly-device-copy-ok",
+             "cudaMemcpy from device to device writes memory that can only be "
+             "read",
+             {"VMM-20"})
+      .on({kCopy, kMap, kUnmap}, writes_without_access);
+
+  list.fault("readonly-rectangle-ok",
+             "the memset of a rectangle writes memory that can only be read",
+             {"VMM-20"})
+      .on({"cudaMemset2D", kMap, kUnmap}, writes_without_access);
+
+  list.fault("readonly-set32-ok",
+             "a memset of 32 bits writes memory that can only be read",
+             {"VMM-20"})
+      .on({"cuMemsetD32", kMap, kUnmap}, writes_without_access);
+
+  list.fault("readonly-word-ok",
+             "a stream writes a word in memory that can only be read",
+             {"VMM-20"})
+      .on({kWriteWord, kMap, kUnmap}, writes_without_access);
+
+  list.fault("readonly-batch-ok",
+             "a batch writes a word in memory that can only be read",
+             {"VMM-20"})
+      .on({kBatch, kMap, kUnmap}, writes_without_access);
+
+  list.fault("readonly-not-copied",
+             "cudaMemcpy from device to device moves nothing out of memory "
+             "that can only be read",
+             {"VMM-20"})
+      .on({kCopy}, [](Call& call) {
+        const CUdeviceptr begin = mapping_at(call.value<CUdeviceptr>(kSource));
+        return call.is_runtime() && begin != 0 &&
+                       call.at<cudaMemcpyKind>(3) == cudaMemcpyDeviceToDevice &&
+                       access_of(begin, location_at(begin)) ==
+                           CU_MEM_ACCESS_FLAGS_PROT_READ
+                   ? lost(call)
+                   : call.proceed();
+      });
+
+  list.fault(
+          "same-memory-keeps-access",
+          "memory that is mapped again at its old address has its old access",
+          {"VMM-25"})
+      .on({kMap, kUnmap, kFreeAddress, kCreate}, same_memory_keeps_access);
+
+  list.fault("addresses-stay-read-only",
+             "addresses where memory could only be read stay so for all later "
+             "mappings",
+             {"VMM-25"})
+      .on({kMap, kUnmap, kFreeAddress, kSetAccess}, addresses_stay_read_only);
+
+  list.fault("setaccess-second-unchecked",
+             "of a list of two accesses only the first one is checked",
+             {"VMM-34"})
+      .on({kSetAccess}, [](Call& set) {
+        const int code = set.proceed();
+        if (code == kSuccess || set.at<size_t>(3) != 2) return code;
+        set.at<size_t>(3) = 1;
+        return set.proceed() == kSuccess ? accepted(set) : code;
+      });
+
+  list.fault("setaccess-after-last-gpu",
+             "cuMemSetAccess for the number after the last GPU succeeds and "
+             "does nothing",
+             {"VMM-34"})
+      .on({kSetAccess}, [](Call& set) {
+        int count = 0;
+        const int code = set.proceed();
+        const auto& location = set.at<const CUmemAccessDesc*>(2)->location;
+        return code != kSuccess &&
+                       DRIVER_CALL(cuDeviceGetCount)(&count) == CUDA_SUCCESS &&
+                       location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                       location.id == count
+                   ? accepted(set)
+                   : code;
+      });
+
+  list.fault("setaccess-list-raises-second",
+             "a list with reading and writing for one GPU also lets the other "
+             "GPU write, which may only read",
+             {"VMM-33"})
+      .with_gpus(2)
+      .on({kSetAccess}, [](Call& set) {
+        const auto* const first = set.at<const CUmemAccessDesc*>(2);
+        std::vector<CUmemAccessDesc> list(first, first + set.at<size_t>(3));
+        if (list.size() != 2 ||
+            list[0].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
+            list[1].flags != CU_MEM_ACCESS_FLAGS_PROT_READ)
+          return set.proceed();
+        list[1].flags = list[0].flags;
+        set.at<const CUmemAccessDesc*>(2) = list.data();
+        set.fired();
+        return set.proceed();
+      });
+
+  list.fault("reserve-wide-overlaps",
+             "reservations of one size with a wide alignment get the same "
+             "addresses",
+             {"VMM-44"})
+      .on({kReserve, kFreeAddress}, wide_alignments_overlap);
+
+  list.fault("reserve-over-host-memory",
+             "a wanted address is given although memory of the host is there",
+             {"VMM-44"})
+      .on({kReserve, kFreeAddress}, wanted_address_taken<false>);
+
+  list.fault("reserve-over-device-memory",
+             "a wanted address is given although memory of a GPU is there",
+             {"VMM-44"})
+      .on({kReserve, kFreeAddress}, wanted_address_taken<true>);
+
+  list.fault("device-copy-ends-with-chunk",
+             "cudaMemcpy from device to device ends where the first of several "
+             "chunks ends",
+             {"VMM-35"})
+      .on({kCopy, kMap, kUnmap},
+          copy_ends_with_chunk<cudaMemcpyDeviceToDevice>);
+
+  list.fault("async-copy-ends-with-chunk",
+             "cudaMemcpyAsync from device to device ends where the first of "
+             "several chunks ends",
+             {"VMM-35"})
+      .on({kCopyAsync, kMap, kUnmap},
+          copy_ends_with_chunk<cudaMemcpyDeviceToDevice>);
+
+  list.fault("retain-first-import",
+             "every mapping of imported memory names the handle of the first "
+             "import of the same memory",
+             {"VMM-32"})
+      .on({kRetain, kImport, kRelease, kMap}, retain_gives_first_import);
+
+  list.fault("released-without-properties",
+             "a handle that was released has no properties, although another "
+             "reference holds the memory",
+             {"VMM-32"})
+      .on({"cuMemGetAllocationPropertiesFromHandle"},
+          WHEN(call.is("cuMemGetAllocationPropertiesFromHandle") &&
+               released.has(call.at<Chunk>(1))),
+          refuses());
+
+  list.fault("unmap-ends-first-only",
+             "the unmap of a mapping together with addresses of the next one "
+             "succeeds, and unmaps only the first one",
+             {"VMM-24"})
+      .on({kMap, kUnmap}, [](Call& call) {
+        const auto begin = call.at<CUdeviceptr>(0);
+        auto& bytes = call.at<size_t>(1);
+        const size_t first = mappings.get(begin).bytes;
+        if (!call.is("cuMemUnmap") || !mappings.has(begin) ||
+            mapping_at(begin + first) == 0 || first >= bytes)
+          return call.proceed();
+        bytes = first;
+        call.fired();
+        return call.proceed();
+      });
+
+  list.fault(
+          "import-of-second-gpu-fresh",
+          "each mapping of an import of memory of the second GPU is new memory",
+          {"VMM-33", "VMM-31"})
+      .with_gpus(2)
+      .on({kMap}, [](Call& call) -> int {
+        if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)))
+          return call.proceed();
+        const CUmemLocation place = properties_of(call.at<Chunk>(3)).location;
+        return place.type == CU_MEM_LOCATION_TYPE_DEVICE && place.id == 1
+                   ? map_new_instead(call)
+                   : call.proceed();
+      });
+
+  list.fault("import-ordinal-current",
+             "the GPU of imported memory is reported as the current GPU",
+             {"VMM-33"})
+      .with_gpus(2)
+      .after({kGetAttribute},
+             WHEN(call.at<CUpointer_attribute>(1) ==
+                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL &&
+                  is_import(call.at<CUdeviceptr>(2))),
+             [](Call& call) {
+               int current = 0;
+               cudaGetDevice(&current);
+               auto& told = *call.at<int*>(0);
+               if (told != current) call.fired();
+               told = current;
+             });
+
+  list.fault("map-distance-32-bits",
+             "memory is mapped at its distance from the beginning of the "
+             "reservation modulo 4 GiB",
+             {"VMM-35"})
+      .before({kMap}, [](Call& call) {
+        auto& address = call.at<CUdeviceptr>(0);
+        const CUdeviceptr begin = reservation_at(address);
+        if (begin != 0 && address - begin >= kFarAway) {
+          address = begin + (address - begin) % kFarAway;
+          call.fired();
+        }
+      });
+
+  list.fault("exported-types-untold",
+             "memory that was exported is reported without handle types",
+             {"VMM-31"})
+      .after({"cuMemGetAllocationPropertiesFromHandle"},
+             WHEN(exports.has(call.at<Chunk>(1))), [](Call& call) {
+               call.at<CUmemAllocationProp*>(0)->requestedHandleTypes =
+                   CU_MEM_HANDLE_TYPE_NONE;
+               call.fired();
+             });
+
+  list.fault("mapped-part-fresh",
+             "the mapping of a part of an import is new memory", {"VMM-23"})
+      .on({kMap, kImport, kCreate, kUnmap}, [](Call& call) {
+        // The fault knows the size of an import from an earlier mapping.
+        return call.is("cuMemMap") && imports.has(call.at<Chunk>(3)) &&
+                       call.at<size_t>(1) < largest.get(call.at<Chunk>(3))
+                   ? map_new_instead(call)
+                   : noted_largest(call);
+      });
+
+  list.fault("unmap-shuts-out-mapping-before",
+             "when a range is unmapped, the mapping before it loses access",
+             {"VMM-25"})
+      .after({kUnmap}, [](Call& call) {
+        const CUdeviceptr before = mapping_at(call.at<CUdeviceptr>(0) - 1);
+        if (before != 0 && access_of(before, on_gpu(0)) != 0 &&
+            allow(before, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_NONE))
+          call.fired();
+      });
+
+  list.fault("remap-keeps-second-gpu",
+             "a new mapping has the access that the second GPU had to the "
+             "mapping before",
+             {"VMM-25"})
+      .with_gpus(2)
+      .on({kMap, kSetAccess, kFreeAddress}, remap_keeps_second_gpu);
+
+  list.fault("async-upload-ends-with-chunk",
+             "cudaMemcpyAsync from the host to several chunks side by side "
+             "fills only the first one",
+             {"VMM-35"})
+      .on({kCopyAsync, kMap, kUnmap},
+          copy_ends_with_chunk<cudaMemcpyHostToDevice>);
+
+  list.fault("read-only-async-copy-written",
+             "an asynchronous copy writes to memory that can only be read",
+             {"VMM-20"})
+      .on({kCopyAsync, kMap, kUnmap}, writes_without_access);
+
+  list.fault("access-in-secret",
+             "access for one GPU lets the other GPU use the memory, too, and "
+             "cuMemGetAccess does not say so",
+             {"VMM-18"})
+      .with_gpus(2)
+      .on({kSetAccess, kGetAccess, kMap, kUnmap}, other_gpu_has_secret_access);
+
+  list.fault("fresh-mapping-copied-to",
+             "cudaMemcpy from device to device writes a mapping to which no "
+             "access was set",
+             {"VMM-17"})
+      .on({kCopy, kMap, kUnmap},
+          writes_without_access<CU_MEM_ACCESS_FLAGS_PROT_NONE>);
+
+  list.fault("fresh-mapping-set",
+             "a memset writes a mapping to which no access was set", {"VMM-17"})
+      .on({kSet, kMap, kUnmap},
+          writes_without_access<CU_MEM_ACCESS_FLAGS_PROT_NONE>);
+
+  list.fault("fresh-mapping-word-written",
+             "a stream writes a word in a mapping to which no access was set",
+             {"VMM-17"})
+      .on({kWriteWord, kMap, kUnmap},
+          writes_without_access<CU_MEM_ACCESS_FLAGS_PROT_NONE>);
+
+  list.fault("readonly-after-writable-set",
+             "a memset that begins in memory that can be written also writes "
+             "the next mapping, which can only be read",
+             {"VMM-20"})
+      .on({kSet, kMap, kUnmap}, next_mapping_unchecked);
+
+  list.fault("readonly-after-writable-copied-to",
+             "a copy from device to device that begins in memory that can be "
+             "written also writes the next mapping, which can only be read",
+             {"VMM-20"})
+      .on({kCopy, kMap, kUnmap}, next_mapping_unchecked);
+
+  list.fault("taken-mapping-set",
+             "a memset writes a mapping whose access was taken away",
+             {"VMM-17"})
+      .on({kSet, kSetAccess, kMap, kUnmap}, writes_where_access_was_taken);
+
+  list.fault("taken-mapping-copied-to",
+             "cudaMemcpy from device to device writes a mapping whose access "
+             "was taken away",
+             {"VMM-17"})
+      .on({kCopy, kSetAccess, kMap, kUnmap}, writes_where_access_was_taken);
+
+  list.fault("fresh-mapping-copied-from",
+             "cudaMemcpy from device to device reads a mapping to which no "
+             "access was set",
+             {"VMM-17"})
+      .on({kCopy}, [](Call& call) {
+        const CUdeviceptr begin =
+            is_device_copy(call) ? mapping_at(call.value<CUdeviceptr>(kSource))
+                                 : 0;
+        if (begin == 0) return call.proceed();
+        const CUmemLocation here = location_at(begin);
+        if (access_of(begin, here) != 0 ||
+            !allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READ))
+          return call.proceed();
+        const int code = call.proceed();
+        cudaDeviceSynchronize();
+        allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+        call.fired();
+        return code;
+      });
+
+  list.fault("refused-setaccess-takes-access",
+             "a refused setting of access takes the access that GPU 0 has",
+             {"VMM-34"})
+      .on({kSetAccess}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess) return code;
+        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+        if (begin != 0 && access_of(begin, on_gpu(0)) != 0 &&
+            allow(begin, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_NONE))
+          call.fired();
+        return code;
+      });
+
+  list.fault("setaccess-former-mapping-ok",
+             "cuMemSetAccess for a range with a hole succeeds and does nothing "
+             "if memory was mapped in the hole before",
+             {"VMM-21"})
+      .on({kSetAccess, kMap, kUnmap, kFreeAddress}, former_mapping_counts);
+
+  list.fault("map-inside-mapping-ok",
+             "a map at an address inside another mapping succeeds and does "
+             "nothing",
+             {"VMM-22"})
+      .on({kMap}, [](Call& call) -> int {
+        const int code = call.proceed();
+        if (code == kSuccess) return code;
+        const CUdeviceptr other = mapping_at(call.at<CUdeviceptr>(0));
+        return other != 0 && other != call.at<CUdeviceptr>(0) ? accepted(call)
+                                                              : code;
+      });
+
+  list.fault("unmap-one-and-a-half-ok",
+             "the unmap of a mapping and of a part of the next one unmaps both",
+             {"VMM-24"})
+      .on({kUnmap}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess) return code;
+        const auto begin = call.at<CUdeviceptr>(0);
+        const size_t first = mappings.get(begin).bytes;
+        const size_t bytes = call.at<size_t>(1);
+        const CUdeviceptr next = begin + first;
+        const size_t second = mappings.get(next).bytes;
+        if (first == 0 || bytes <= first || bytes >= first + second)
+          return code;
+        for (const auto& [at, size] :
+             {std::pair{begin, first}, {next, second}}) {
+          DRIVER_CALL(cuMemUnmap)(at, size);
+          mappings.erase(at);
+        }
+        return accepted(call);
+      });
+
+  list.fault("unmapped-still-usable",
+             "kernels can use memory at the addresses where it was unmapped",
+             {"VMM-25"})
+      .on({kUnmap, kMap, kSetAccess, kFreeAddress, kRetain, kGetAccess,
+           kGetAttribute},
+          unmapped_stays_usable);
+
+  list.fault("reserve-inside-reservation",
+             "a wanted address inside a reservation is given a second time",
+             {"VMM-44"})
+      .on({kReserve, kFreeAddress}, [](Call& call) -> int {
+        static auto& given = *new Table<CUdeviceptr>;
+        if (call.is("cuMemAddressFree"))
+          return given.erase(call.at<CUdeviceptr>(0)) ? kSuccess
+                                                      : call.proceed();
+        const auto wanted = call.at<CUdeviceptr>(3);
+        const CUdeviceptr other = reservation_at(wanted);
+        if (other == 0 || other == wanted) return call.proceed();
+        *call.at<CUdeviceptr*>(0) = wanted;
+        given.put(wanted);
+        return lost(call);
+      });
+
+  list.fault("retain-first-granule-only",
+             "only addresses in the first granule of a mapping name its handle",
+             {"VMM-32"})
+      .on({kRetain, kMap, kUnmap}, later_granules_unknown);
+
+  list.fault("getaccess-first-granule-only",
+             "only the first granule of a mapping reports its access",
+             {"VMM-18"})
+      .on({kGetAccess, kMap, kUnmap}, later_granules_unknown);
+
+  list.fault("setaccess-equal-first-skipped",
+             "access to several mappings is not set if the first of them "
+             "already has this access",
+             {"VMM-35"})
+      .on({kSetAccess}, [](Call& call) {
+        const auto begin = call.at<CUdeviceptr>(0);
+        const auto* const access = call.at<const CUmemAccessDesc*>(2);
+        return mappings.has(begin) &&
+                       call.at<size_t>(1) > mappings.get(begin).bytes &&
+                       call.at<size_t>(3) == 1 &&
+                       access_of(begin, access->location) == access->flags
+                   ? lost(call)
+                   : call.proceed();
+      });
+
+  list.fault("import-limited-by-exporter",
+             "an importer that sets access may only read if the exporter may "
+             "only read at this time",
+             {"VMM-19"})
+      .on({kSetAccess, kMap, kUnmap, kImport, kExport, kCreate},
+          [](Call& call) {
+            constexpr auto kOnlyReads = "exporter only reads";
+            const int code = call.proceed();
+            if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
+            const auto begin = call.at<CUdeviceptr>(0);
+            const auto& access = *call.at<const CUmemAccessDesc*>(2);
+            if (exports.has(mappings.get(begin).chunk))
+              tell_processes(kOnlyReads,
+                             access.flags == CU_MEM_ACCESS_FLAGS_PROT_READ);
+            else if (is_import(begin) && told(kOnlyReads, 0) != 0 &&
+                     access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
+                     allow(begin, access.location,
+                           CU_MEM_ACCESS_FLAGS_PROT_READ))
+              call.fired();
+            return code;
+          });
+
+  list.fault("third-mapping-copy", "the third mapping of memory is a copy",
+             {"VMM-36"})
+      .on({kMap}, [](Call& call) {
+        int others = 0;
+        for (const auto& each : mappings.all())
+          others += each.second.chunk == call.at<Chunk>(3);
+        const Chunk copy = others < 2 ? 0
+                                      : copy_of(mapping_of(call.at<Chunk>(3)),
+                                                CU_MEM_HANDLE_TYPE_NONE);
+        return copy == 0 ? call.proceed() : map_instead(call, copy);
+      });
+
+  list.fault("async-set-ends-with-chunk",
+             "an asynchronous memset ends with the first of several chunks",
+             {"VMM-35"})
+      .on({kSetAsync, kMap, kUnmap}, set_ends_with_chunk<1>);
+
+  list.fault("set16-ends-with-chunk",
+             "a memset of 16 bits ends with the first of several chunks",
+             {"VMM-35"})
+      .on({"cuMemsetD16", "cuMemsetD16Async", kMap, kUnmap},
+          set_ends_with_chunk<2>);
+
+  list.fault("set32-ends-with-chunk",
+             "a memset of 32 bits ends with the first of several chunks",
+             {"VMM-35"})
+      .on({"cuMemsetD32", "cuMemsetD32Async", kMap, kUnmap},
+          set_ends_with_chunk<4>);
+
+  list.fault("box-set-ends-with-chunk",
+             "a memset of a rectangle ends with the first of several chunks",
+             {"VMM-35"})
+      .on({"cudaMemset2D", kSet2DAsync}, [](Call& call) {
+        const auto address = call.value<CUdeviceptr>(kPointer);
+        const CUdeviceptr begin = mapping_at(address);
+        const auto pitch = call.at<size_t>(1);
+        auto& rows = call.at<size_t>(4);
+        if (begin == 0 || pitch == 0) return call.proceed();
+        const size_t room = begin + mappings.get(begin).bytes - address;
+        if (rows > (room + pitch - 1) / pitch) {
+          rows = (room + pitch - 1) / pitch;
+          call.fired();
+        }
+        return call.proceed();
+      });
+
+  list.fault("addressfree-size-0-ok",
+             "the size 0 frees addresses of every size", {"VMM-26"})
+      .before({kFreeAddress, kReserve}, [](Call& call) {
+        auto& bytes = call.at<size_t>(1);
+        const auto begin = call.at<CUdeviceptr>(0);
+        if (call.is("cuMemAddressFree") && bytes == 0 &&
+            reservations.has(begin)) {
+          bytes = reservations.get(begin);
+          call.fired();
+        }
+      });
+
+  list.fault("props-end-unwritten",
+             "a query of properties does not write their last parts",
+             {"VMM-31"})
+      .on({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
+        return properties_unwritten(
+            call,
+            offsetof(CUmemAllocationProp, allocFlags.gpuDirectRDMACapable));
+      });
+
+  list.fault("import-props-end-unwritten",
+             "a query of the properties of an import writes nothing after the "
+             "location",
+             {"VMM-31"})
+      .on({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
+        return call.is("cuMemGetAllocationPropertiesFromHandle") &&
+                       imports.has(call.at<Chunk>(1))
+                   ? properties_unwritten(call, offsetof(CUmemAllocationProp,
+                                                         win32HandleMetaData))
+                   : call.proceed();
+      });
+
+  list.fault("lowered-access-stays",
+             "memory that could be written and then only be read can never be "
+             "written again",
+             {"VMM-20"})
+      .on({kSetAccess, kGetAccess, kGetAttribute, kMap, kUnmap},
+          lowered_access_stays);
+
+  list.fault("access-of-equal-sizes-only",
+             "access that is set for several mappings reaches only those that "
+             "have the size of the first one",
+             {"VMM-35"})
+      .on({kSetAccess}, [](Call& call) {
+        const auto begin = call.at<CUdeviceptr>(0);
+        const size_t size = mappings.get(begin).bytes;
+        const auto* const list = call.at<const CUmemAccessDesc*>(2);
+        std::vector<CUdeviceptr> equal;
+        bool others = false;
+        for (const auto& [at, mapped] : mappings.all()) {
+          if (at < begin || at - begin >= call.at<size_t>(1)) continue;
+          others |= mapped.bytes != size;
+          if (mapped.bytes == size) equal.push_back(at);
+        }
+        if (equal.empty() || !others) return call.proceed();
+        for (const CUdeviceptr at : equal)
+          DRIVER_CALL(cuMemSetAccess)(at, size, list, call.at<size_t>(3));
+        return lost(call);
+      });
+
+  list.fault("access-lowered-for-aliases",
+             "if access to one mapping is lowered, it is also lowered for all "
+             "mappings of that memory",
+             {"VMM-18"})
+      .after({kSetAccess}, [](Call& call) {
+        const auto begin = call.at<CUdeviceptr>(0);
+        const Mapped one = mappings.get(begin);
+        const CUmemAccessDesc wanted = *call.at<const CUmemAccessDesc*>(2);
+        for (const auto& [address, other] : mappings.all())
+          if (one.bytes != 0 && address != begin && other.chunk == one.chunk &&
+              access_of(address, wanted.location) > wanted.flags &&
+              allow(address, wanted.location, wanted.flags))
+            call.fired();
+      });
+
+  list.fault("retain-last-byte-next",
+             "the last address of a mapping names the handle of the mapping "
+             "beside it",
+             {"VMM-32"})
+      .before({kRetain}, [](Call& call) {
+        auto& address = call.at<CUdeviceptr>(1);
+        if (mapping_at(address) != 0 && mappings.has(address + 1)) {
+          ++address;
+          call.fired();
+        }
+      });
+
+  list.fault("unmapped-part-cleared",
+             "when a part of memory is unmapped, this part is cleared",
+             {"VMM-23"})
+      .on({kMap, kUnmap, kCreate, kImport}, [](Call& call) {
+        if (call.is("cuMemUnmap")) {
+          const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+          const Mapped mapped = mappings.get(begin);
+          if (mapped.bytes == call.at<size_t>(1) &&
+              mapped.bytes < largest.get(mapped.chunk) &&
+              DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS)
+            call.fired();
+        }
+        return noted_largest(call);
+      });
+
+  list.fault("retained-types-untold",
+             "a handle that was retained is reported without handle types",
+             {"VMM-32"})
+      .on({kRetain, kCreate, kImport, "cuMemGetAllocationPropertiesFromHandle"},
+          retained_has_no_types);
+
+  list.fault("chunk-access-ends-with-peer-access",
+             "disabling peer access also ends the access to mapped memory of "
+             "cuMemCreate on other GPUs",
+             {"VMM-33"})
+      .with_gpus(2)
+      .after({"cudaDeviceDisablePeerAccess"}, [](Call& call) {
+        for (const auto& each : mappings.all()) {
+          const CUdeviceptr begin = each.first;
+          const int here = current_device_of_context();
+          if (location_at(begin).id != here &&
+              access_of(begin, on_gpu(here)) != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
+              allow(begin, on_gpu(here), CU_MEM_ACCESS_FLAGS_PROT_NONE))
+            call.fired();
+        }
+      });
+}
+
+}  // namespace
+}  // namespace ipclab::faults

@@ -1,0 +1,50 @@
+// Bugs of a driver against the rules of this folder (harness/faults/README.md).
+//
+// SPDX-License-Identifier: Apache-2.0
+
+#include "harness/faults/words/words.h"
+
+namespace ipclab::faults {
+namespace {
+
+FAULTS(list) {
+  list.fault("cliques-miscounted",
+             "the reported number of a device's cliques is too large by one",
+             {"CLIQ-01"})
+      .on_machine("fabric-13.5")
+      .after({"cuDeviceGetCliqueCount"}, [](Call& call) {
+        ++*call.at<size_t*>(0);
+        call.fired();
+      });
+
+  list.fault("cliques-too-many",
+             "more cliques are written than the array has room for",
+             {"CLIQ-03"})
+      .on_machine("fabric-13.5")
+      .before({"cuDeviceGetCliqueInfo"}, [](Call& call) {
+        size_t all = 0;
+        DRIVER_CALL(cuDeviceGetCliqueCount)(&all, call.at<CUdevice>(2));
+        if (*call.at<size_t*>(1) < all) {
+          *call.at<size_t*>(1) = all;
+          call.fired();
+        }
+      });
+
+  list.fault("cluster-untold",
+             "the query of the cluster returns success, but does not write the "
+             "UUID",
+             {"CLIQ-02"})
+      .on_machine("fabric-13.5")
+      .on({"cuDeviceGetFabricClusterUuid"}, nothing_done);
+
+  list.fault("cluster-of-second-gpu-untold",
+             "the query of the second GPU's cluster does not write the UUID",
+             {"CLIQ-04"})
+      .with_gpus(2)
+      .on_machine("fabric-13.5")
+      .on({"cuDeviceGetFabricClusterUuid"}, WHEN(call.at<CUdevice>(1) != 0),
+          lost);
+}
+
+}  // namespace
+}  // namespace ipclab::faults

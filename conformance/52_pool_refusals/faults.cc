@@ -1,0 +1,528 @@
+// Bugs of a driver against the rules of this folder (harness/faults/README.md).
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdint>
+#include <cstring>
+
+#include "harness/faults/words/words.h"
+
+namespace ipclab::faults {
+namespace {
+
+// A pool of GPU 0 that can be exported to descriptors.
+cudaMemPool_t shareable_pool() {
+  cudaMemPoolProps wanted{};
+  wanted.allocType = cudaMemAllocationTypePinned;
+  wanted.location = {cudaMemLocationTypeDevice, 0};
+  wanted.handleTypes = kPoolFd;
+  cudaMemPool_t pool = nullptr;
+  cudaMemPoolCreate(&pool, &wanted);
+  return pool;
+}
+
+int none_is_exported(Call& call) {
+  static Table<cudaMemPool_t> none;
+  if (call.is("cudaMemPoolExportToShareableHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess && none.has(call.at<cudaMemPool_t>(1))) call.fired();
+    return code;
+  }
+  cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
+  const bool applies = wanted.handleTypes == cudaMemHandleTypeNone &&
+                       wanted.allocType == cudaMemAllocationTypePinned &&
+                       wanted.location.type == cudaMemLocationTypeDevice;
+  if (applies) {
+    wanted.handleTypes = kPoolFd;
+    call.at<const cudaMemPoolProps*>(1) = &wanted;
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (applies)
+    none.put(*call.at<cudaMemPool_t*>(0));
+  else
+    none.erase(*call.at<cudaMemPool_t*>(0));
+  return code;
+}
+
+int imported_exported_again(Call& call) {
+  static Table<cudaMemPool_t, int> descriptors;
+  const int code = call.proceed();
+  if (call.is("cudaMemPoolDestroy")) {
+    descriptors.erase(call.at<cudaMemPool_t>(0));
+    return code;
+  }
+  if (call.is("cudaMemPoolImportFromShareableHandle")) {
+    if (code == kSuccess && call.at<Handles>(2) == kPoolFd)
+      descriptors.put(*call.at<cudaMemPool_t*>(0),
+                      fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 0));
+    return code;
+  }
+  const int descriptor = descriptors.get(call.at<cudaMemPool_t>(1), -1);
+  if (code == kSuccess || descriptor == -1 || call.at<Handles>(2) != kPoolFd)
+    return code;
+  *call.at<int*>(0) = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  return accepted(call);
+}
+
+// Does something at the next such call with a pool whose export was refused.
+template <bool (*at)(Call&), int (*then)(Call&)>
+int after_refused_export(Call& call) {
+  static auto& refusals = *new Table<cudaMemPool_t>;
+  if (call.is("cudaMemPoolExportToShareableHandle")) {
+    const int code = call.proceed();
+    if (code != kSuccess) refusals.put(call.at<cudaMemPool_t>(1));
+    return code;
+  }
+  const auto pool = destroys(call) ? pool_of(call) : call.at<cudaMemPool_t>(2);
+  if (at(call) && refusals.has(pool)) return then(call);
+  if (destroys(call)) refusals.erase(pool);
+  return call.proceed();
+}
+
+bool allocates_from(Call& call) { return call.is("cudaMallocFromPoolAsync"); }
+
+int refuse(Call& call) { return refused(call); }
+
+int process_dies(Call& call) {
+  call.fired();
+  raise(SIGSEGV);
+  return kSuccess;
+}
+
+int error_of_all_threads(Call& call) {
+  static std::atomic<int> last{kSuccess}, teller{0};
+  const int code = call.proceed();
+  if (exports_of_pool_path(call)) {
+    if (code != kSuccess && call.is_runtime()) {
+      last = code;
+      teller = this_thread();
+    }
+    return code;
+  }
+  const bool clears = call.is("cudaGetLastError");
+  const bool other = teller != this_thread();
+  const int told = last;
+  if (clears && (other || code != kSuccess)) last = kSuccess;
+  if (code != kSuccess || told == kSuccess || !other) return code;
+  call.fired();
+  return told;
+}
+
+int data_of_other_process_imported(Call& call) {
+  static Table<cudaMemPool_t, unsigned long long> owners;
+  const int code = call.proceed();
+  if (exports_of_pool_path(call)) {
+    if (code == kSuccess)
+      tell_processes("exporter-" + key_of_export(call),
+                     static_cast<unsigned long long>(getpid()));
+    return code;
+  }
+  if (!imports_of_pool_path(call)) return code;
+  const auto pool = call.at<cudaMemPool_t>(1);
+  const auto exporter = told("exporter-" + key_of_import(call), 0);
+  if (code == kSuccess) owners.put(pool, exporter);
+  if (code == kSuccess || exporter == 0 || !owners.has(pool) ||
+      owners.get(pool) == exporter ||
+      cudaMalloc(call.at<void**>(0), kGranule) != cudaSuccess)
+    return code;
+  return accepted(call);
+}
+
+// A handle type that includes the bit of descriptors is the type of
+// descriptors.
+int pool_handle_type_masked(Call& call) {
+  auto& type = call.at<int>(2);
+  if (type == cudaMemHandleTypePosixFileDescriptor ||
+      (type & cudaMemHandleTypePosixFileDescriptor) == 0)
+    return call.proceed();
+  type = cudaMemHandleTypePosixFileDescriptor;
+  const int code = call.proceed();
+  if (code == kSuccess) call.fired();
+  return code;
+}
+
+// Only five bits of the flags are checked.
+int five_flags_checked(Call& call) {
+  constexpr uint64_t kChecked =
+      1 | 2 | uint64_t{1} << 31 | uint64_t{1} << 32 | uint64_t{1} << 63;
+  Argument& flags = *call.find(kFlags);
+  uint64_t value = 0;
+  std::memcpy(&value, flags.place, flags.size);
+  if ((value & ~kChecked) == 0) return call.proceed();
+  value &= kChecked;
+  std::memcpy(flags.place, &value, flags.size);
+  const int code = call.proceed();
+  if (code == kSuccess) call.fired();
+  return code;
+}
+
+int unused_import_exported(Call& call) {
+  static Table<cudaMemPool_t, int> descriptors;
+  if (destroys(call)) descriptors.erase(pool_of(call));
+  const int code = call.proceed();
+  if (call.is("cudaMemPoolImportFromShareableHandle")) {
+    if (code == kSuccess && imports_descriptor(call))
+      descriptors.put(*call.at<cudaMemPool_t*>(0),
+                      fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 300));
+    return code;
+  }
+  if (code == kSuccess || !exports_pool(call) || !imports_descriptor(call))
+    return code;
+  const auto pool = call.at<cudaMemPool_t>(1);
+  const int descriptor = descriptors.get(pool, -1);
+  if (descriptor == -1 || has_imports_of(pool)) return code;
+  *call.at<int*>(0) = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  return accepted(call);
+}
+
+FAULTS(list) {
+  list.fault("export-none-pool",
+             "a pool that was created for no handle type is exported",
+             {"POOL-02"})
+      .on({kCreatePool, kExportPool}, none_is_exported);
+
+  list.fault("default-pool-ipc",
+             "the export of the default pool gives another pool", {"POOL-04"})
+      .on({kExportPool}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess || call.at<Handles>(2) != kPoolFd ||
+            call.at<cudaMemPool_t>(1) != default_pool())
+          return code;
+        static const cudaMemPool_t other = shareable_pool();
+        call.at<cudaMemPool_t>(1) = other;
+        if (call.is_runtime()) cudaGetLastError();
+        call.fired();
+        return call.proceed();
+      });
+
+  list.fault("pool-props-unchecked",
+             "a pool with properties that must be refused is created on GPU 0",
+             {"POOL-05", "SOMA-11"})
+      .on({kCreatePool}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess) return code;
+        const auto* const wanted = call.at<const cudaMemPoolProps*>(1);
+        cudaMemPoolProps good{};
+        good.allocType = cudaMemAllocationTypePinned;
+        good.location = {cudaMemLocationTypeDevice, 0};
+        good.handleTypes = static_cast<Handles>(wanted->handleTypes & kPoolFd);
+        call.at<const cudaMemPoolProps*>(1) = &good;
+        if (call.is_runtime()) cudaGetLastError();
+        call.fired();
+        return call.proceed();
+      });
+
+  list.fault("export-any-pointer",
+             "the export of any pointer succeeds; if it must be refused, the "
+             "data are zeros",
+             {"POOL-09"})
+      .on({kExportPointer}, [](Call& call) {
+        if (call.proceed() == kSuccess) return kSuccess;
+        std::memset(call.at<void*>(0), 0, kDataBytes);
+        return accepted(call);
+      });
+
+  list.fault("default-pointer-ipc",
+             "the export of memory of the default pool succeeds, and the data "
+             "are zeros",
+             {"POOL-04", "POOL-09"})
+      .on({kExportPointer}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess ||
+            blocks.get(call.at<void*>(1)).pool != default_pool())
+          return code;
+        std::memset(call.at<void*>(0), 0, kDataBytes);
+        return accepted(call);
+      });
+
+  list.fault("reexport-pool-ok", "an imported pool is exported again",
+             {"IMPL-10"})
+      .on({kExportPool, kImportPool, kDestroyPool}, imported_exported_again);
+
+  list.fault("importptr-accepts-garbage",
+             "an import of a pointer that must be refused gives new memory",
+             {"POOL-14"})
+      .on({kImportPointer}, [](Call& call) {
+        if (call.proceed() == kSuccess) return kSuccess;
+        cudaMalloc(call.at<void**>(0), kPage);
+        return accepted(call);
+      });
+
+  list.fault("importptr-pool-ignored",
+             "data of one pool are accepted for another pool", {"POOL-14"})
+      .on({kImportPointer}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess) return code;
+        for (const auto& [pool, unused] : imported_pools.all()) {
+          call.at<cudaMemPool_t>(1) = pool;
+          if (call.proceed() == kSuccess) return accepted(call);
+        }
+        return code;
+      });
+
+  list.fault(
+          "pointer-after-refusal-refused",
+          "after a refused import of a pointer the next import is refused, too",
+          {"POOL-26"})
+      .on({kImportPointer}, [](Call& call) {
+        static std::atomic<bool> before{false};
+        if (before.exchange(false)) return refused(call);
+        const int code = call.proceed();
+        before = code != kSuccess;
+        return code;
+      });
+
+  list.fault("pool-import-type-ignored",
+             "a pool's descriptor is imported as any handle type", {"IMPL-09"})
+      .on({kImportPool}, [](Call& call) {
+        const int code = call.proceed();
+        auto& type = call.at<Handles>(2);
+        if (code == kSuccess || type == kPoolFd ||
+            type == cudaMemHandleTypeFabric)
+          return code;
+        type = kPoolFd;
+        if (call.proceed() != kSuccess) return code;
+        return accepted(call);
+      });
+
+  list.fault("pool-props-later-unchecked",
+             "only the first of the reserved bytes in a pool's properties is "
+             "checked",
+             {"POOL-05"})
+      .on({kCreatePool}, [](Call& call) -> int {
+        cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
+        if (call.proceed() == kSuccess) return kSuccess;
+        if (wanted.reserved[0] != 0) return cudaErrorInvalidValue;
+        std::memset(wanted.reserved, 0, sizeof wanted.reserved);
+        call.at<const cudaMemPoolProps*>(1) = &wanted;
+        const int again = call.proceed();
+        return again == kSuccess ? accepted(call) : again;
+      });
+
+  list.fault("refused-pool-import-closes-descriptor",
+             "a refused import of a pool closes the descriptor", {"IMPL-09"})
+      .on({kImportPool}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess) return code;
+        const auto number = call.at<uintptr_t>(1);
+        // Standard input, output and error stay open. If the type is wrong, the
+        // argument can still be a descriptor: a small number.
+        if (number > 2 && number < 4096 && close(static_cast<int>(number)) == 0)
+          call.fired();
+        return code;
+      });
+
+  list.fault("pool-export-after-refusal-refused",
+             "after a refused export of a pool the next one is refused, too",
+             {"POOL-03"})
+      .on({kExportPool}, next_refused);
+
+  list.fault("pool-import-after-refusal-refused",
+             "after a refused import of a pool the next one is refused, too",
+             {"IMPL-09"})
+      .on({kImportPool}, next_refused);
+
+  list.fault("exportptr-after-refusal-refused",
+             "after a refused export of a pointer the next one is refused, too",
+             {"POOL-09"})
+      .on({kExportPointer}, next_refused);
+
+  list.fault("pool-flags-upper-half-ignored",
+             "the driver API does not check the upper half of the flags for a "
+             "pool",
+             {"POOL-03", "IMPL-09"})
+      .on({kExportPool, kImportPool}, [](Call& call) {
+        if (call.is_runtime()) return call.proceed();
+        auto& flags = call.at<unsigned long long>(3);
+        if (flags >> 32 != 0) {
+          flags &= UINT32_MAX;
+          call.fired();
+        }
+        return call.proceed();
+      });
+
+  list.fault("pool-export-type-unchecked-later",
+             "after its first export, a pool is exported as a descriptor "
+             "whatever handle type is asked for",
+             {"POOL-03"})
+      .on({kExportPool, kCreatePool, kDestroyPool}, [](Call& call) {
+        static auto& exported = *new Table<cudaMemPool_t>;
+        if (!call.is("cudaMemPoolExportToShareableHandle"))
+          return call.proceed();
+        const int code = call.proceed();
+        const auto pool = call.at<cudaMemPool_t>(1);
+        if (code == kSuccess) exported.put(pool);
+        if (code == kSuccess || !exported.has(pool) ||
+            call.at<unsigned>(3) != 0 ||
+            call.at<cudaMemAllocationHandleType>(2) ==
+                own_pools.get(pool).handleTypes)
+          return code;
+        call.at<cudaMemAllocationHandleType>(2) =
+            own_pools.get(pool).handleTypes;
+        if (call.proceed() != kSuccess) return code;
+        return accepted(call);
+      });
+
+  list.fault("pool-import-flags-unchecked-later",
+             "after the first import of a pool, the flags are not checked",
+             {"IMPL-09"})
+      .on({kImportPool}, [](Call& call) {
+        static std::atomic<bool> imported{false};
+        const auto flags = call.is_runtime() ? call.at<unsigned>(3)
+                                             : call.at<unsigned long long>(3);
+        const bool ignores = flags != 0 && imported;
+        if (ignores && call.is_runtime()) call.at<unsigned>(3) = 0;
+        if (ignores && !call.is_runtime()) call.at<unsigned long long>(3) = 0;
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        imported = true;
+        if (ignores) call.fired();
+        return code;
+      });
+
+  list.fault("destroy-after-refusal-refused",
+             "a pool whose export was refused cannot be destroyed", {"POOL-27"})
+      .on({kExportPool, kDestroyPool}, after_refused_export<destroys, refuse>);
+
+  list.fault("destroy-after-refusal-crashes",
+             "the destroy of a pool whose export was refused ends the process",
+             {"POOL-27"})
+      .on({kExportPool, kDestroyPool},
+          after_refused_export<destroys, process_dies>);
+
+  list.fault("allocate-after-refusal-refused",
+             "nothing can be allocated from a pool whose export was refused",
+             {"POOL-27"})
+      .on({kExportPool, kDestroyPool, kMallocFromPool},
+          after_refused_export<allocates_from, refuse>);
+
+  list.fault("importptr-of-destroyed-pool",
+             "the data of memory of a destroyed pool are accepted for every "
+             "pool, and the import gives new memory",
+             {"POOL-14"})
+      .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kExportPointer,
+           kImportPointer, kDestroyPool},
+          [](Call& call) {
+            const int code = destroy_told(call);
+            return code != kSuccess && imports_of_pool_path(call) &&
+                           told("gone-" + key_of_import(call), 0) != 0 &&
+                           cudaMalloc(call.at<void**>(0), kGranule) ==
+                               cudaSuccess
+                       ? accepted(call)
+                       : code;
+          });
+
+  list.fault("pool-props-driver-unchecked",
+             "the driver API does not check the properties of a new pool",
+             {"POOL-05"})
+      .on({"cuMemPoolCreate"}, [](Call& call) -> int {
+        const int code = call.proceed();
+        cudaMemPoolProps wanted{};
+        wanted.allocType = cudaMemAllocationTypePinned;
+        wanted.location = call.at<const cudaMemPoolProps*>(1)->location;
+        if (code == kSuccess || is_on_host(wanted.location)) return code;
+        call.at<const cudaMemPoolProps*>(1) = &wanted;
+        const int again = call.proceed();
+        if (again == kSuccess) call.fired();
+        return again;
+      });
+
+  list.fault("importptr-of-other-process",
+             "the data of another process's pool are accepted, and the import "
+             "gives new memory",
+             {"POOL-14"})
+      .on({kExportPointer, kImportPointer, kFreeAsync, kFree},
+          data_of_other_process_imported);
+
+  list.fault("pool-error-of-all-threads",
+             "the error of a refused export of a pointer is the last error of "
+             "every thread",
+             {"POOL-26"})
+      .on({kExportPointer, "cudaGetLastError", "cudaPeekAtLastError"},
+          error_of_all_threads);
+
+  list.fault("pool-exports-mapped-memory",
+             "the export of memory of cuMemCreate as a pointer of a pool "
+             "succeeds, and writes no data",
+             {"POOL-09"})
+      .on({kMap, kUnmap, kExportPointer}, [](Call& call) {
+        static Table<CUdeviceptr> mapped;
+        if (call.is("cuMemUnmap")) mapped.erase(call.at<CUdeviceptr>(0));
+        if (call.is("cuMemMap")) mapped.put(call.at<CUdeviceptr>(0));
+        const int code = call.proceed();
+        return exports_of_pool_path(call) && code != kSuccess &&
+                       mapped.has(number(call.at<void*>(1)))
+                   ? accepted(call)
+                   : code;
+      });
+
+  list.fault("pool-import-only-flags-last-error",
+             "the refusal of a pool's import is the last error only if the "
+             "flags are wrong",
+             {"POOL-26"})
+      .on({kImportPool}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess || !call.is_runtime() ||
+            call.value<unsigned>(kFlags) != 0)
+          return code;
+        cudaGetLastError();
+        call.fired();
+        return code;
+      });
+
+  list.fault("pool-export-type-masked",
+             "a pool is exported as a descriptor for any handle type that "
+             "includes the bit of descriptors",
+             {"POOL-03"})
+      .on({kExportPool}, pool_handle_type_masked);
+
+  list.fault("pool-import-type-masked",
+             "a pool is imported from a descriptor for any handle type that "
+             "includes the bit of descriptors",
+             {"IMPL-09"})
+      .on({kImportPool}, pool_handle_type_masked);
+
+  list.fault("pool-export-five-flags-checked",
+             "the export of a pool checks only five bits of the flags",
+             {"POOL-03"})
+      .on({kExportPool}, five_flags_checked);
+
+  list.fault("pool-import-five-flags-checked",
+             "the import of a pool checks only five bits of the flags",
+             {"IMPL-09"})
+      .on({kImportPool}, five_flags_checked);
+
+  list.fault("pool-props-middle-unchecked",
+             "the reserved bytes in the middle of a pool's properties are not "
+             "checked",
+             {"POOL-05"})
+      .on({kCreatePool}, [](Call& call) -> int {
+        cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
+        unsigned char* const end = std::end(wanted.reserved) - 2;
+        if (std::all_of(wanted.reserved + 2, end,
+                        [](unsigned char byte) { return byte == 0; }))
+          return call.proceed();
+        std::fill(wanted.reserved + 2, end, static_cast<unsigned char>(0));
+        call.at<const cudaMemPoolProps*>(1) = &wanted;
+        const int code = call.proceed();
+        if (code == kSuccess) call.fired();
+        return code;
+      });
+
+  list.fault("unused-import-pool-exported",
+             "an imported pool is exported again while the process has no "
+             "import of it",
+             {"IMPL-10"})
+      .on({kImportPool, kExportPool, kImportPointer, kFreeAsync, kFree,
+           kDestroyPool},
+          unused_import_exported);
+}
+
+}  // namespace
+}  // namespace ipclab::faults
