@@ -122,42 +122,36 @@ int freed_known_by_id(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault("vmm-attr-lies",
-             "the attribute says that there is virtual memory management, but "
-             "its calls are not supported",
-             {"VMM-01"})
+FAULTS {
+  fault("vmm-attr-lies", {"VMM-01"},
+        "the attribute says that there is virtual memory management, but its "
+        "calls are not supported")
       .on({kCreate, kReserve}, refuses(CUDA_ERROR_NOT_SUPPORTED));
 
-  list.fault("vmm-attr-denies",
-             "the attribute says that there is no virtual memory management, "
-             "but its calls work",
-             {"VMM-01"})
+  fault("vmm-attr-denies", {"VMM-01"},
+        "the attribute says that there is no virtual memory management, but "
+        "its calls work")
       .on({"cudaDeviceGetAttribute"},
           attribute_zero<
               CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED>);
 
-  list.fault("fd-attr-lies",
-             "the attribute says that memory can be shared by descriptors, but "
-             "such memory cannot be created",
-             {"VMM-02"})
+  fault("fd-attr-lies", {"VMM-02"},
+        "the attribute says that memory can be shared by descriptors, but such "
+        "memory cannot be created")
       .on({kCreate},
           WHEN((call.at<const CUmemAllocationProp*>(2)->requestedHandleTypes &
                 kFd) != 0),
           refuses(CUDA_ERROR_NOT_SUPPORTED));
 
-  list.fault("fd-attr-denies",
-             "the attribute says that no memory can be shared by descriptors, "
-             "but such sharing works",
-             {"VMM-02"})
+  fault("fd-attr-denies", {"VMM-02"},
+        "the attribute says that no memory can be shared by descriptors, but "
+        "such sharing works")
       .on({"cudaDeviceGetAttribute"},
           attribute_zero<
               CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED>);
 
-  list.fault(
-          "fabric-attr-lies",
-          "the attribute says that there are no fabric handles, but they work",
-          {"FABR-01"})
+  fault("fabric-attr-lies", {"FABR-01"},
+        "the attribute says that there are no fabric handles, but they work")
       .on_machine("fabric")
       .on({"cudaDeviceGetAttribute"}, [](Call& call) -> int {
         constexpr int kAttribute =
@@ -167,41 +161,32 @@ FAULTS(list) {
         return attribute_zero<kAttribute>(call);
       });
 
-  list.fault("granularity-zero", "the granularity is 0", {"VMM-03"})
-      .after({"cuMemGetAllocationGranularity"}, [](Call& call) {
-        *call.at<size_t*>(0) = 0;
-        call.fired();
-      });
+  fault("granularity-zero", {"VMM-03"}, "the granularity is 0")
+      .after({"cuMemGetAllocationGranularity"},
+             [](Call& call) { *call.at<size_t*>(0) = 0; });
 
-  list.fault("granularity-half",
-             "the granularity is half of what cuMemCreate accepts", {"VMM-03"})
-      .after({"cuMemGetAllocationGranularity"}, [](Call& call) {
-        *call.at<size_t*>(0) /= 2;
-        call.fired();
-      });
+  fault("granularity-half", {"VMM-03"},
+        "the granularity is half of what cuMemCreate accepts")
+      .after({"cuMemGetAllocationGranularity"},
+             [](Call& call) { *call.at<size_t*>(0) /= 2; });
 
-  list.fault("granularity-recommended-small",
-             "the recommended granularity is less than the minimum", {"VMM-03"})
+  fault("granularity-recommended-small", {"VMM-03"},
+        "the recommended granularity is less than the minimum")
       .after({"cuMemGetAllocationGranularity"},
              WHEN(call.at<CUmemAllocationGranularity_flags>(2) ==
                   CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-             [](Call& call) {
-               *call.at<size_t*>(0) = 4096;
-               call.fired();
-             });
+             [](Call& call) { *call.at<size_t*>(0) = 4096; });
 
-  list.fault("create-power-of-two",
-             "only sizes of 1, 2, 4, 8 … granules are accepted", {"VMM-03"})
+  fault("create-power-of-two", {"VMM-03"},
+        "only sizes of 1, 2, 4, 8 … granules are accepted")
       .on({kCreate}, [](Call& call) {
         const size_t granules = call.at<size_t>(1) / granule();
         if ((granules & (granules - 1)) == 0) return call.proceed();
         return refused(call);
       });
 
-  list.fault(
-          "fabric-address-bound",
-          "a fabric handle is valid only at the address where it was written",
-          {"FABR-03", "FABR-04"})
+  fault("fabric-address-bound", {"FABR-03", "FABR-04"},
+        "a fabric handle is valid only at the address where it was written")
       .on_machine("fabric")
       .on({kImport, kExport}, [](Call& call) {
         if (!is_fabric(call)) return call.proceed();
@@ -218,55 +203,41 @@ FAULTS(list) {
         return refused(call);
       });
 
-  list.fault("fabric-too-long", "a fabric handle is written with 65 bytes",
-             {"FABR-03"})
+  fault("fabric-too-long", {"FABR-03"},
+        "a fabric handle is written with 65 bytes")
       .on_machine("fabric")
       .after({kExport}, WHEN(is_fabric(call)), [](Call& call) {
         static_cast<unsigned char*>(call.at<void*>(0))[kFabricBytes] ^= 0xFF;
-        call.fired();
       });
 
-  list.fault("export-unmapped-refused",
-             "memory can be exported only while it is mapped", {"VMM-02"})
+  fault("export-unmapped-refused", {"VMM-02"},
+        "memory can be exported only while it is mapped")
       .on({kExport, kMap, kUnmap}, export_refused_if<false>);
 
-  list.fault("pool-attr-lies",
-             "the device attribute reports a handle type whose pools cannot be "
-             "created",
-             {"POOL-01"})
+  fault("pool-attr-lies", {"POOL-01"},
+        "the device attribute reports a handle type whose pools cannot be "
+        "created")
       .after({"cudaDeviceGetAttribute"},
              WHEN(call.at<int>(1) == cudaDevAttrMemoryPoolSupportedHandleTypes),
-             [](Call& call) {
-               *call.at<int*>(0) |= cudaMemHandleTypeWin32;
-               call.fired();
-             });
+             [](Call& call) { *call.at<int*>(0) |= cudaMemHandleTypeWin32; });
 
-  list.fault("unknown-pool-attr-ok",
-             "an unknown attribute of a pool is accepted and is 0", {"PLAT-06"})
-      .on({kGetPoolAttribute}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess || call.at<int>(1) < 1000) return code;
-        *call.at<cuuint64_t*>(2) = 0;
-        return accepted(call);
-      });
+  fault("unknown-pool-attr-ok", {"PLAT-06"},
+        "an unknown attribute of a pool is accepted and is 0")
+      .on_refusal({kGetPoolAttribute}, WHEN(call.at<int>(1) >= 1000),
+                  [](Call& call) {
+                    *call.at<cuuint64_t*>(2) = 0;
+                    return accepted(call);
+                  });
 
-  list.fault("pools-attr-denies",
-             "the attribute says that there is no stream-ordered allocator, "
-             "but the allocator works",
-             {"SOMA-01"})
-      .on({"cudaDeviceGetAttribute"}, [](Call& call) {
-        const int code = call.proceed();
-        if (code != kSuccess ||
-            call.at<int>(1) != cudaDevAttrMemoryPoolsSupported)
-          return code;
-        *call.at<int*>(0) = 0;
-        call.fired();
-        return code;
-      });
+  fault("pools-attr-denies", {"SOMA-01"},
+        "the attribute says that there is no stream-ordered allocator, but the "
+        "allocator works")
+      .after({"cudaDeviceGetAttribute"},
+             WHEN(call.at<int>(1) == cudaDevAttrMemoryPoolsSupported),
+             [](Call& call) { *call.at<int*>(0) = 0; });
 
-  list.fault("unsupported-silent",
-             "calls on a machine without IPC succeed and do nothing",
-             {"PLAT-02"})
+  fault("unsupported-silent", {"PLAT-02"},
+        "calls on a machine without IPC succeed and do nothing")
       .on_machine("no-ipc")
       .on({kGetHandle, kOpen, kClose, kGetEventHandle, kOpenEvent},
           [](Call& call) {
@@ -277,10 +248,8 @@ FAULTS(list) {
             return kSuccess;
           });
 
-  list.fault("newer-runtime-refused",
-             "a program whose runtime is newer than the driver cannot open a "
-             "handle",
-             {"PLAT-18"})
+  fault("newer-runtime-refused", {"PLAT-18"},
+        "a program whose runtime is newer than the driver cannot open a handle")
       .on_machine("newer-runtime")
       .on({kOpen}, [](Call& call) -> int {
         if (!runtime_is_newer()) return call.proceed();
@@ -288,10 +257,9 @@ FAULTS(list) {
         return cudaErrorInsufficientDriver;
       });
 
-  list.fault("too-new-call-silent",
-             "cudaGraphGetId, for which the driver is too old, returns success "
-             "and does nothing",
-             {"PLAT-19"})
+  fault("too-new-call-silent", {"PLAT-19"},
+        "cudaGraphGetId, for which the driver is too old, returns success and "
+        "does nothing")
       .on_machine("newer-runtime")
       .on({"cudaGraphGetId"}, [](Call& call) {
         const int code = call.proceed();
@@ -301,10 +269,9 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("too-new-call-as-unsupported",
-             "cudaGraphGetId, for which the driver is too old, returns "
-             "cudaErrorNotSupported",
-             {"PLAT-19"})
+  fault("too-new-call-as-unsupported", {"PLAT-19"},
+        "cudaGraphGetId, for which the driver is too old, returns "
+        "cudaErrorNotSupported")
       .on_machine("newer-runtime")
       .on({"cudaGraphGetId"}, [](Call& call) -> int {
         const int code = call.proceed();
@@ -313,9 +280,8 @@ FAULTS(list) {
         return cudaErrorNotSupported;
       });
 
-  list.fault("ptrattrs-error",
-             "the query of many attributes refuses an unknown pointer",
-             {"LMEM-47"})
+  fault("ptrattrs-error", {"LMEM-47"},
+        "the query of many attributes refuses an unknown pointer")
       .on({kGetAttributes}, [](Call& call) -> int {
         if (kind_of(reinterpret_cast<void*>(call.at<CUdeviceptr>(3))) !=
             Kind::kPageable)
@@ -324,8 +290,8 @@ FAULTS(list) {
         return CUDA_ERROR_INVALID_VALUE;
       });
 
-  list.fault("unknown-pointer-refused",
-             "cudaPointerGetAttributes refuses an unknown pointer", {"LMEM-47"})
+  fault("unknown-pointer-refused", {"LMEM-47"},
+        "cudaPointerGetAttributes refuses an unknown pointer")
       .on({kPointerAttributes}, [](Call& call) -> int {
         if (kind_of(call.at<void*>(1)) != Kind::kPageable)
           return call.proceed();
@@ -333,8 +299,8 @@ FAULTS(list) {
         return cudaErrorInvalidValue;
       });
 
-  list.fault("unknown-attr-ok", "an unknown attribute is accepted and is 0",
-             {"PLAT-06"})
+  fault("unknown-attr-ok", {"PLAT-06"},
+        "an unknown attribute is accepted and is 0")
       .on({"cudaDeviceGetAttribute"}, [](Call& call) {
         const int code = call.proceed();
         if (code != cudaErrorInvalidValue) return code;
@@ -344,18 +310,16 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("ipc-attr-lies",
-             "the runtime's attribute about IPC has the opposite value",
-             {"PLAT-03"})
+  fault("ipc-attr-lies", {"PLAT-03"},
+        "the runtime's attribute about IPC has the opposite value")
       .on({"cudaDeviceGetAttribute"}, [](Call& call) {
         return call.is_runtime()
                    ? attribute_lies(call, cudaDevAttrIpcEventSupport)
                    : call.proceed();
       });
 
-  list.fault("ipc-driver-attr-lies",
-             "the driver's attribute about IPC has the opposite value",
-             {"PLAT-03"})
+  fault("ipc-driver-attr-lies", {"PLAT-03"},
+        "the driver's attribute about IPC has the opposite value")
       .on({"cudaDeviceGetAttribute"}, [](Call& call) {
         return call.is_runtime()
                    ? call.proceed()
@@ -363,16 +327,13 @@ FAULTS(list) {
                                     CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED);
       });
 
-  list.fault("error-names-shifted",
-             "the driver gives each error the name of the next error",
-             {"PLAT-07"})
-      .before({"cuGetErrorName"}, [](Call& call) {
-        call.value<int>(kOther) += 1;
-        call.fired();
-      });
+  fault("error-names-shifted", {"PLAT-07"},
+        "the driver gives each error the name of the next error")
+      .before({"cuGetErrorName"},
+              [](Call& call) { call.value<int>(kOther) += 1; });
 
-  list.fault("last-error-told-twice",
-             "cudaGetLastError does not clear the error", {"PLAT-06"})
+  fault("last-error-told-twice", {"PLAT-06"},
+        "cudaGetLastError does not clear the error")
       .on({"cudaGetLastError"}, [](Call& call) {
         const int code = static_cast<int>(cudaPeekAtLastError());
         if (code == kSuccess) return call.proceed();
@@ -380,37 +341,28 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("ipc-property-lies",
-             "the IPC field in the device's properties has the opposite value",
-             {"PLAT-03"})
+  fault("ipc-property-lies", {"PLAT-03"},
+        "the IPC field in the device's properties has the opposite value")
       .after({"cudaGetDeviceProperties"}, [](Call& call) {
         auto& value = call.at<cudaDeviceProp*>(0)->ipcEventSupported;
         value = value == 0;
-        call.fired();
       });
 
-  list.fault("ipc-attr-second-gpu",
-             "only the first GPU is reported to share memory", {"PLAT-03"})
+  fault("ipc-attr-second-gpu", {"PLAT-03"},
+        "only the first GPU is reported to share memory")
       .with_gpus(2)
       .after({"cudaDeviceGetAttribute"},
              WHEN(call.at<int>(1) == cudaDevAttrIpcEventSupport &&
                   call.at<int>(2) != 0),
-             [](Call& call) {
-               *call.at<int*>(0) = 0;
-               call.fired();
-             });
+             [](Call& call) { *call.at<int*>(0) = 0; });
 
-  list.fault("ptrattrs-first-only",
-             "the query of many attributes reports only the first one",
-             {"LMEM-47"})
-      .before({kGetAttributes}, WHEN(call.at<unsigned>(0) > 1), [](Call& call) {
-        call.at<unsigned>(0) = 1;
-        call.fired();
-      });
+  fault("ptrattrs-first-only", {"LMEM-47"},
+        "the query of many attributes reports only the first one")
+      .before({kGetAttributes}, WHEN(call.at<unsigned>(0) > 1),
+              [](Call& call) { call.at<unsigned>(0) = 1; });
 
-  list.fault("attributes-unknown-untouched",
-             "cudaPointerGetAttributes writes nothing for an unknown pointer",
-             {"LMEM-47"})
+  fault("attributes-unknown-untouched", {"LMEM-47"},
+        "cudaPointerGetAttributes writes nothing for an unknown pointer")
       .on({kPointerAttributes}, [](Call& call) {
         unsigned type = 0;
         return DRIVER_CALL(cuPointerGetAttribute)(
@@ -420,10 +372,8 @@ FAULTS(list) {
                    : lost(call);
       });
 
-  list.fault(
-          "ptrattrs-unknown-untouched",
-          "the query of many attributes writes nothing for an unknown pointer",
-          {"LMEM-47"})
+  fault("ptrattrs-unknown-untouched", {"LMEM-47"},
+        "the query of many attributes writes nothing for an unknown pointer")
       .on({kGetAttributes}, [](Call& call) {
         unsigned type = 0;
         return DRIVER_CALL(cuPointerGetAttribute)(
@@ -433,38 +383,31 @@ FAULTS(list) {
                    : lost(call);
       });
 
-  list.fault("small-freed-known-to-driver",
-             "cuPointerGetAttribute still says that freed memory of less than "
-             "2 MiB is device memory",
-             {"LMEM-47"})
+  fault("small-freed-known-to-driver", {"LMEM-47"},
+        "cuPointerGetAttribute still says that freed memory of less than 2 MiB "
+        "is device memory")
       .on({kGetAttribute, kFree}, small_freed_known);
 
-  list.fault("small-freed-known-to-many",
-             "the query of many attributes still says that freed memory of "
-             "less than 2 MiB is device memory",
-             {"LMEM-47"})
+  fault("small-freed-known-to-many", {"LMEM-47"},
+        "the query of many attributes still says that freed memory of less "
+        "than 2 MiB is device memory")
       .on({kGetAttributes, kFree}, small_freed_known);
 
-  list.fault("small-freed-known-to-runtime",
-             "cudaPointerGetAttributes still says that freed memory of less "
-             "than 2 MiB is device memory",
-             {"LMEM-47"})
+  fault("small-freed-known-to-runtime", {"LMEM-47"},
+        "cudaPointerGetAttributes still says that freed memory of less than 2 "
+        "MiB is device memory")
       .on({kPointerAttributes, kFree}, small_freed_known);
 
-  list.fault(
-          "small-attribute-ok",
-          "an attribute whose number is zero or negative is accepted and is 0",
-          {"PLAT-06"})
-      .on({"cudaDeviceGetAttribute"}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess || call.at<int>(1) > 0) return code;
-        *call.at<int*>(0) = 0;
-        return accepted(call);
-      });
+  fault("small-attribute-ok", {"PLAT-06"},
+        "an attribute whose number is zero or negative is accepted and is 0")
+      .on_refusal({"cudaDeviceGetAttribute"}, WHEN(call.at<int>(1) <= 0),
+                  [](Call& call) {
+                    *call.at<int*>(0) = 0;
+                    return accepted(call);
+                  });
 
-  list.fault("unknown-attr-not-kept",
-             "the refusal of an unknown attribute leaves no last error",
-             {"PLAT-06"})
+  fault("unknown-attr-not-kept", {"PLAT-06"},
+        "the refusal of an unknown attribute leaves no last error")
       .on({"cudaDeviceGetAttribute"}, [](Call& call) {
         const int code = call.proceed();
         if (code != kSuccess && call.is_runtime()) {
@@ -474,91 +417,68 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("unknown-attr-as-unsupported",
-             "an unknown attribute is refused as not supported", {"PLAT-06"})
+  fault("unknown-attr-as-unsupported", {"PLAT-06"},
+        "an unknown attribute is refused as not supported")
       .on({"cudaDeviceGetAttribute"}, refused_as_not_supported);
 
-  list.fault("event-open-as-unsupported",
-             "an event that cannot be opened is refused as not supported",
-             {"PLAT-02"})
+  fault("event-open-as-unsupported", {"PLAT-02"},
+        "an event that cannot be opened is refused as not supported")
       .on({kOpenEvent}, refused_as_not_supported);
 
-  list.fault("memory-open-as-unsupported",
-             "memory that cannot be opened is refused as not supported",
-             {"PLAT-02"})
+  fault("memory-open-as-unsupported", {"PLAT-02"},
+        "memory that cannot be opened is refused as not supported")
       .on({kOpen}, refused_as_not_supported);
 
-  list.fault("unified-addressing-denied",
-             "the device's properties say that there is no unified addressing",
-             {"PLAT-02"})
+  fault("unified-addressing-denied", {"PLAT-02"},
+        "the device's properties say that there is no unified addressing")
       .after({"cudaGetDeviceProperties"}, [](Call& call) {
         call.at<cudaDeviceProp*>(0)->unifiedAddressing = 0;
-        call.fired();
       });
 
-  list.fault(
-          "unified-property-second-gpu",
-          "only the first GPU's properties say that it has unified addressing",
-          {"PLAT-02"})
+  fault("unified-property-second-gpu", {"PLAT-02"},
+        "only the first GPU's properties say that it has unified addressing")
       .with_gpus(2)
       .after({"cudaGetDeviceProperties"}, WHEN(call.at<int>(1) != 0),
              [](Call& call) {
                call.at<cudaDeviceProp*>(0)->unifiedAddressing = 0;
-               call.fired();
              });
 
-  list.fault("unified-attr-second-gpu",
-             "the attribute says only for the first GPU that it has unified "
-             "addressing",
-             {"PLAT-02"})
+  fault("unified-attr-second-gpu", {"PLAT-02"},
+        "the attribute says only for the first GPU that it has unified "
+        "addressing")
       .with_gpus(2)
       .after({"cudaDeviceGetAttribute"},
              WHEN(call.at<int>(2) != 0 &&
                   call.at<int>(1) == cudaDevAttrUnifiedAddressing),
-             [](Call& call) {
-               *call.at<int*>(0) = 0;
-               call.fired();
-             });
+             [](Call& call) { *call.at<int*>(0) = 0; });
 
-  list.fault("ipc-property-second-gpu",
-             "only the first GPU's properties say that it shares memory",
-             {"PLAT-03"})
+  fault("ipc-property-second-gpu", {"PLAT-03"},
+        "only the first GPU's properties say that it shares memory")
       .with_gpus(2)
       .after({"cudaGetDeviceProperties"}, WHEN(call.at<int>(1) != 0),
              [](Call& call) {
                call.at<cudaDeviceProp*>(0)->ipcEventSupported = 0;
-               call.fired();
              });
 
-  list.fault("ipc-driver-attr-second-gpu",
-             "the driver's attribute says only for the first GPU that it "
-             "shares memory",
-             {"PLAT-03"})
+  fault("ipc-driver-attr-second-gpu", {"PLAT-03"},
+        "the driver's attribute says only for the first GPU that it shares "
+        "memory")
       .with_gpus(2)
       .after({"cudaDeviceGetAttribute"},
              WHEN(!call.is_runtime() && call.at<int>(2) != 0 &&
                   call.at<int>(1) == CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED),
-             [](Call& call) {
-               *call.at<int*>(0) = 0;
-               call.fired();
-             });
+             [](Call& call) { *call.at<int*>(0) = 0; });
 
-  list.fault("unknown-error-named",
-             "a number that is not an error code has the name of the unknown "
-             "error",
-             {"PLAT-07"})
-      .on({"cuGetErrorName"}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
+  fault("unknown-error-named", {"PLAT-07"},
+        "a number that is not an error code has the name of the unknown error")
+      .on_refusal({"cuGetErrorName"}, [](Call& call) {
         *call.at<const char**>(1) = "CUDA_ERROR_UNKNOWN";
         call.fired();
         return kSuccess;
       });
 
-  list.fault(
-          "unknown-error-untouched",
-          "cuGetErrorName does not set the name of an unknown number to null",
-          {"PLAT-07"})
+  fault("unknown-error-untouched", {"PLAT-07"},
+        "cuGetErrorName does not set the name of an unknown number to null")
       .on({"cuGetErrorName"}, [](Call& call) {
         const char* const before = *call.at<const char**>(1);
         const int code = call.proceed();
@@ -568,10 +488,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("newer-driver-error-stays",
-             "after a call for which the driver is too old, the next "
-             "synchronization gets the same code",
-             {"PLAT-19"})
+  fault("newer-driver-error-stays", {"PLAT-19"},
+        "after a call for which the driver is too old, the next "
+        "synchronization gets the same code")
       .on_machine("newer-runtime")
       .on({"cudaGraphGetId", kSyncDevice, kSyncStream}, [](Call& call) -> int {
         static std::atomic<bool> stays{false};
@@ -584,10 +503,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("granularity-of-shared-half",
-             "the granularity of memory that can be shared is half of what "
-             "cuMemCreate accepts",
-             {"VMM-03"})
+  fault("granularity-of-shared-half", {"VMM-03"},
+        "the granularity of memory that can be shared is half of what "
+        "cuMemCreate accepts")
       .after(
           {"cuMemGetAllocationGranularity"},
           WHEN(call.at<const CUmemAllocationProp*>(1)->requestedHandleTypes !=
@@ -597,15 +515,12 @@ FAULTS(list) {
             return accepted(call);
           });
 
-  list.fault(
-          "getattr-after-refusal-refused",
-          "after a refused query of an attribute the next one is refused, too",
-          {"PLAT-06"})
+  fault("getattr-after-refusal-refused", {"PLAT-06"},
+        "after a refused query of an attribute the next one is refused, too")
       .on({kGetPoolAttribute}, next_refused);
 
-  list.fault("unknown-pointer-is-host",
-             "an unknown pointer is reported as registered host memory",
-             {"LMEM-47", "LMEM-10"})
+  fault("unknown-pointer-is-host", {"LMEM-47", "LMEM-10"},
+        "an unknown pointer is reported as registered host memory")
       .on({kPointerAttributes}, [](Call& call) {
         const int code = call.proceed();
         auto& attributes = *call.at<cudaPointerAttributes*>(0);
@@ -616,20 +531,20 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("ptrattrs-unknown-first-only",
-             "for an unknown pointer, the query of many attributes writes only "
-             "the first attribute",
-             {"LMEM-47"})
+  fault("ptrattrs-unknown-first-only", {"LMEM-47"},
+        "for an unknown pointer, the query of many attributes writes only the "
+        "first attribute")
       .before({kGetAttributes}, [](Call& call) {
         unsigned& count = call.at<unsigned>(0);
         if (count > 1 && !is_known(call.at<CUdeviceptr>(3))) {
           count = 1;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("ipc-attr-once",
-             "the IPC attribute says no from its second query on", {"PLAT-03"})
+  fault("ipc-attr-once", {"PLAT-03"},
+        "the IPC attribute says no from its second query on")
       .on({"cudaDeviceGetAttribute"}, [](Call& call) {
         static std::atomic<bool> again{false};
         const int code = call.proceed();
@@ -642,9 +557,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("ipc-attr-until-open",
-             "the IPC attribute says no after memory has been opened",
-             {"PLAT-03"})
+  fault("ipc-attr-until-open", {"PLAT-03"},
+        "the IPC attribute says no after memory has been opened")
       .on({"cudaDeviceGetAttribute", kOpen}, [](Call& call) {
         static std::atomic<bool> any{false};
         const int code = call.proceed();
@@ -658,32 +572,25 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("unified-attr-denied",
-             "the attribute says that there is no unified addressing",
-             {"PLAT-02"})
+  fault("unified-attr-denied", {"PLAT-02"},
+        "the attribute says that there is no unified addressing")
       .after({"cudaDeviceGetAttribute"},
              WHEN(asks_device(call, cudaDevAttrUnifiedAddressing)),
-             [](Call& call) {
-               *call.at<int*>(0) = 0;
-               call.fired();
-             });
+             [](Call& call) { *call.at<int*>(0) = 0; });
 
-  list.fault("granularity-recommended-odd",
-             "the recommended granularity is not a multiple of the minimum",
-             {"VMM-03"})
+  fault("granularity-recommended-odd", {"VMM-03"},
+        "the recommended granularity is not a multiple of the minimum")
       .after({"cuMemGetAllocationGranularity"},
              WHEN(call.at<CUmemAllocationGranularity_flags>(2) ==
                   CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
              [](Call& query) {
                auto& granularity = *query.at<size_t*>(0);
                granularity += granularity / 2;
-               query.fired();
              });
 
-  list.fault("map-address-rounded-down",
-             "if the address for a mapping is inside a granule, memory is "
-             "mapped at the beginning of this granule",
-             {"VMM-03"})
+  fault("map-address-rounded-down", {"VMM-03"},
+        "if the address for a mapping is inside a granule, memory is mapped at "
+        "the beginning of this granule")
       .on({kMap}, [](Call& call) -> int {
         const int code = call.proceed();
         auto& address = call.at<CUdeviceptr>(0);
@@ -693,10 +600,9 @@ FAULTS(list) {
         return again == kSuccess ? accepted(call) : code;
       });
 
-  list.fault("map-size-rounded-up",
-             "a size of a mapping that is not a multiple of the granularity is "
-             "rounded up",
-             {"VMM-03"})
+  fault("map-size-rounded-up", {"VMM-03"},
+        "a size of a mapping that is not a multiple of the granularity is "
+        "rounded up")
       .on({kMap}, [](Call& call) -> int {
         const int code = call.proceed();
         auto& bytes = call.at<size_t>(1);
@@ -706,26 +612,24 @@ FAULTS(list) {
         return again == kSuccess ? accepted(call) : code;
       });
 
-  list.fault("granularity-writes-32-bits",
-             "cuMemGetAllocationGranularity writes only the lower half of the "
-             "granularity",
-             {"VMM-03"})
+  fault("granularity-writes-32-bits", {"VMM-03"},
+        "cuMemGetAllocationGranularity writes only the lower half of the "
+        "granularity")
       .on({"cuMemGetAllocationGranularity"}, writes_32_bits);
 
-  list.fault("ipc-attr-second-thread-no",
-             "the IPC attribute says no in a second thread", {"PLAT-03"})
+  fault("ipc-attr-second-thread-no", {"PLAT-03"},
+        "the IPC attribute says no in a second thread")
       .after({"cudaDeviceGetAttribute"},
              WHEN(call.at<int>(1) == cudaDevAttrIpcEventSupport &&
                   gettid() != getpid()),
              [](Call& call) {
                if (*call.at<int*>(0) != 0) call.fired();
                *call.at<int*>(0) = 0;
+               return kSuccess;
              });
 
-  list.fault(
-          "freed-inside-known",
-          "cudaPointerGetAttributes still knows addresses inside freed memory",
-          {"LMEM-47"})
+  fault("freed-inside-known", {"LMEM-47"},
+        "cudaPointerGetAttributes still knows addresses inside freed memory")
       .on({kPointerAttributes, kFree}, [](Call& call) -> int {
         if (call.is("cudaFree")) return noted_free(call);
         const int code = call.proceed();
@@ -738,10 +642,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("freed-inside-known-to-driver",
-             "cuPointerGetAttribute still tells the type of memory for "
-             "addresses inside freed memory",
-             {"LMEM-47"})
+  fault("freed-inside-known-to-driver", {"LMEM-47"},
+        "cuPointerGetAttribute still tells the type of memory for addresses "
+        "inside freed memory")
       .on({kGetAttribute, kFree}, [](Call& call) -> int {
         if (call.is("cudaFree")) return noted_free(call);
         const int code = call.proceed();
@@ -752,56 +655,45 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("get-aligned-down",
-             "a handle is written to an address that is rounded down to a "
-             "multiple of 8",
-             {"LMEM-03"})
+  fault("get-aligned-down", {"LMEM-03"},
+        "a handle is written to an address that is rounded down to a multiple "
+        "of 8")
       .on({kGetHandle}, handle_at_aligned_address<cudaIpcMemHandle_t>);
 
-  list.fault("freed-known-by-id",
-             "cuPointerGetAttribute still returns the id of freed memory",
-             {"LMEM-47"})
+  fault("freed-known-by-id", {"LMEM-47"},
+        "cuPointerGetAttribute still returns the id of freed memory")
       .on({kGetAttribute, kMalloc, kFree}, freed_known_by_id);
 
-  list.fault(
-          "unknown-is-not-managed",
-          "cuPointerGetAttribute says that an unknown pointer is not managed",
-          {"LMEM-47"})
-      .on({kGetAttribute}, [](Call& get) {
-        const int code = get.proceed();
-        if (code == kSuccess ||
-            get.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_IS_MANAGED ||
-            get.at<void*>(0) == nullptr)
-          return code;
-        *get.at<bool*>(0) = false;
-        return accepted(get);
-      });
+  fault("unknown-is-not-managed", {"LMEM-47"},
+        "cuPointerGetAttribute says that an unknown pointer is not managed")
+      .on_refusal({kGetAttribute},
+                  WHEN(call.at<CUpointer_attribute>(1) ==
+                           CU_POINTER_ATTRIBUTE_IS_MANAGED &&
+                       call.at<void*>(0) != nullptr),
+                  [](Call& get) {
+                    *get.at<bool*>(0) = false;
+                    return accepted(get);
+                  });
 
-  list.fault("driver-pool-attr-unknown-ok",
-             "cuMemPoolGetAttribute returns success where it should refuse",
-             {"PLAT-06"})
+  fault("driver-pool-attr-unknown-ok", {"PLAT-06"},
+        "cuMemPoolGetAttribute returns success where it should refuse")
       .on_refusal({kGetPoolAttribute}, WHEN(!call.is_runtime()), accepted);
 
-  list.fault("pool-attr-unknown-set",
-             "cudaMemPoolSetAttribute returns success where it should refuse",
-             {"PLAT-06"})
+  fault("pool-attr-unknown-set", {"PLAT-06"},
+        "cudaMemPoolSetAttribute returns success where it should refuse")
       .on({kSetPoolAttribute}, [](Call& call) {
         const int code = call.proceed();
         return code != kSuccess ? accepted(call) : code;
       });
 
-  list.fault("ipc-attr-needs-context",
-             "the driver's attribute about IPC is 0 before the process has a "
-             "context",
-             {"PLAT-03"})
+  fault(
+      "ipc-attr-needs-context", {"PLAT-03"},
+      "the driver's attribute about IPC is 0 before the process has a context")
       .after({"cudaDeviceGetAttribute"},
              WHEN(!call.is_runtime() &&
                   call.at<int>(1) == CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED &&
                   current_context() == nullptr),
-             [](Call& call) {
-               *call.at<int*>(0) = 0;
-               call.fired();
-             });
+             [](Call& call) { *call.at<int*>(0) = 0; });
 }
 
 }  // namespace

@@ -485,24 +485,21 @@ int ok_pageable_copy_returns_early(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault(
-          "open-fresh-memory",
-          "an open gives new, zeroed memory instead of the exporter's memory",
-          {"LMEM-01", "CACH-02", "CACH-03"})
+FAULTS {
+  fault("open-fresh-memory", {"LMEM-01", "CACH-02", "CACH-03"},
+        "an open gives new, zeroed memory instead of the exporter's memory")
       .on({kOpen, kClose},
           [](Call& call) { return open_copy(call, false, SIZE_MAX); });
 
-  list.fault("open-snapshot-copy",
-             "an open gives a copy of the contents at that moment",
-             {"LMEM-02", "FLAG-04", "SERV-01", "ARED-01", "TENS-01", "COST-01",
-              "RANK-01"})
+  fault("open-snapshot-copy",
+        {"LMEM-02", "FLAG-04", "SERV-01", "ARED-01", "TENS-01", "COST-01",
+         "RANK-01"},
+        "an open gives a copy of the contents at that moment")
       .on({kOpen, kClose},
           [](Call& call) { return open_copy(call, true, SIZE_MAX); });
 
-  list.fault("reopen-refused",
-             "a process cannot open a handle again after its last close",
-             {"LMEM-04", "LMEM-14", "CACH-01"})
+  fault("reopen-refused", {"LMEM-04", "LMEM-14", "CACH-01"},
+        "a process cannot open a handle again after its last close")
       .on({kOpen, kClose}, [](Call& call) {
         static Table<std::string> before;
         if (!is_open_call(call)) return call.proceed();
@@ -513,44 +510,37 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("lazy-flag-refused", "an open with the documented flag is refused",
-             {"LMEM-19"})
+  fault("lazy-flag-refused", {"LMEM-19"},
+        "an open with the documented flag is refused")
       .on({kOpen}, WHEN(call.at<unsigned>(2) == cudaIpcMemLazyEnablePeerAccess),
           refuses());
 
-  list.fault("import-copy-broken",
-             "cudaMemcpy and cudaMemcpyAsync move nothing from or to imported "
-             "memory",
-             {"LMEM-35"})
+  fault(
+      "import-copy-broken", {"LMEM-35"},
+      "cudaMemcpy and cudaMemcpyAsync move nothing from or to imported memory")
       .on({kOpen, kClose, kCopy, kCopyAsync}, import_copy_broken);
 
-  list.fault("import-copy-from-broken",
-             "cudaMemcpy and cudaMemcpyAsync move nothing from imported memory",
-             {"LMEM-35"})
+  fault("import-copy-from-broken", {"LMEM-35"},
+        "cudaMemcpy and cudaMemcpyAsync move nothing from imported memory")
       .on({kOpen, kClose, kCopy, kCopyAsync},
           [](Call& call) { return import_copy(call, kFrom); });
 
-  list.fault("import-copy-to-broken",
-             "cudaMemcpy and cudaMemcpyAsync move nothing to imported memory",
-             {"LMEM-35"})
+  fault("import-copy-to-broken", {"LMEM-35"},
+        "cudaMemcpy and cudaMemcpyAsync move nothing to imported memory")
       .on({kOpen, kClose, kCopy, kCopyAsync},
           [](Call& call) { return import_copy(call, kTo); });
 
-  list.fault("import-async-copy-broken",
-             "cudaMemcpyAsync moves nothing from or to imported memory",
-             {"LMEM-35"})
+  fault("import-async-copy-broken", {"LMEM-35"},
+        "cudaMemcpyAsync moves nothing from or to imported memory")
       .on({kOpen, kClose, kCopyAsync}, import_copy_broken);
 
-  list.fault("import-memset-broken",
-             "cudaMemset and cudaMemsetAsync of imported memory set nothing",
-             {"LMEM-35"})
+  fault("import-memset-broken", {"LMEM-35"},
+        "cudaMemset and cudaMemsetAsync of imported memory set nothing")
       .on({kSet, kSetAsync}, WHEN(is_opened(call.value<void*>(kPointer))),
           lost);
 
-  list.fault("reopen-is-copy",
-             "memory that was closed and is opened again is a copy of the "
-             "contents",
-             {"LMEM-14"})
+  fault("reopen-is-copy", {"LMEM-14"},
+        "memory that was closed and is opened again is a copy of the contents")
       .on({kOpen, kClose}, [](Call& call) -> int {
         static Table<std::string> before;
         if (is_close_call(call))
@@ -564,9 +554,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("open-33rd-time-is-copy",
-             "from the 33rd open of a handle on, a process gets copies",
-             {"LMEM-14"})
+  fault("open-33rd-time-is-copy", {"LMEM-14"},
+        "from the 33rd open of a handle on, a process gets copies")
       .on({kOpen, kClose}, [](Call& call) -> int {
         static Table<std::string, int> times;
         static Table<void*> copies;
@@ -581,21 +570,17 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-copy-2d-first-row",
-             "cudaMemcpy2D copies only the first row of a rectangle of opened "
-             "memory",
-             {"LMEM-35"})
+  fault(
+      "import-copy-2d-first-row", {"LMEM-35"},
+      "cudaMemcpy2D copies only the first row of a rectangle of opened memory")
       .on({kOpen, kClose, kCopy2D}, first_row_of_path<5>);
 
-  list.fault("import-set-2d-first-row",
-             "cudaMemset2D sets only the first row of a rectangle of opened "
-             "memory",
-             {"LMEM-35"})
+  fault("import-set-2d-first-row", {"LMEM-35"},
+        "cudaMemset2D sets only the first row of a rectangle of opened memory")
       .on({kOpen, kClose, "cudaMemset2D"}, first_row_of_path<4>);
 
-  list.fault("import-copy-3d-first-row",
-             "cudaMemcpy3D copies only the first row of a box of opened memory",
-             {"LMEM-35"})
+  fault("import-copy-3d-first-row", {"LMEM-35"},
+        "cudaMemcpy3D copies only the first row of a box of opened memory")
       .on({"cudaMemcpy3D"}, [](Call& call) {
         cudaMemcpy3DParms box = *call.at<const cudaMemcpy3DParms*>(0);
         if ((opened_at(box.dstPtr.ptr) == nullptr &&
@@ -608,44 +593,35 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("import-driver-async-copy-lost",
-             "cuMemcpyAsync and its forms for each direction do nothing with "
-             "opened memory",
-             {"LMEM-35"})
+  fault("import-driver-async-copy-lost", {"LMEM-35"},
+        "cuMemcpyAsync and its forms for each direction do nothing with opened "
+        "memory")
       .on({kOpen, kClose, kCopyAsync}, driver_form_lost_of_path);
 
-  list.fault("import-driver-set-lost",
-             "cuMemsetD8 and cuMemsetD8Async do nothing with opened memory",
-             {"LMEM-35"})
+  fault("import-driver-set-lost", {"LMEM-35"},
+        "cuMemsetD8 and cuMemsetD8Async do nothing with opened memory")
       .on({kOpen, kClose, kSet, kSetAsync}, driver_form_lost_of_path);
 
-  list.fault("import-copy-tail-lost",
-             "the last bytes of a copy of opened memory are lost if the size "
-             "of the copy is not a multiple of 4",
-             {"LMEM-35"})
+  fault("import-copy-tail-lost", {"LMEM-35"},
+        "the last bytes of a copy of opened memory are lost if the size of the "
+        "copy is not a multiple of 4")
       .on({kOpen, kClose, kCopy, kCopyAsync}, tail_lost_of_path);
 
-  list.fault("import-set-tail-lost",
-             "the last bytes of a memset of opened memory are lost if the size "
-             "of the memset is not a multiple of 4",
-             {"LMEM-35"})
+  fault("import-set-tail-lost", {"LMEM-35"},
+        "the last bytes of a memset of opened memory are lost if the size of "
+        "the memset is not a multiple of 4")
       .on({kOpen, kClose, kSet, kSetAsync}, tail_lost_of_path);
 
-  list.fault(
-          "import-copy-aligned-down",
-          "a copy of opened memory rounds its address down to a multiple of 4",
-          {"LMEM-35"})
+  fault("import-copy-aligned-down", {"LMEM-35"},
+        "a copy of opened memory rounds its address down to a multiple of 4")
       .on({kOpen, kClose, kCopy, kCopyAsync}, aligned_down);
 
-  list.fault("import-set-aligned-down",
-             "a memset of opened memory rounds its address down to a multiple "
-             "of 4",
-             {"LMEM-35"})
+  fault("import-set-aligned-down", {"LMEM-35"},
+        "a memset of opened memory rounds its address down to a multiple of 4")
       .on({kOpen, kClose, kSet, kSetAsync}, aligned_down);
 
-  list.fault("import-default-kind-refused",
-             "cudaMemcpyDefault does not know where opened memory is",
-             {"LMEM-35"})
+  fault("import-default-kind-refused", {"LMEM-35"},
+        "cudaMemcpyDefault does not know where opened memory is")
       .on({kCopy, kCopyAsync}, [](Call& call) -> int {
         if (!call.is_runtime() || call.at<int>(3) != cudaMemcpyDefault ||
             !touches_import_of_path(call))
@@ -654,9 +630,8 @@ FAULTS(list) {
         return cudaErrorInvalidMemcpyDirection;
       });
 
-  list.fault("import-to-import-lost",
-             "a copy from opened memory to opened memory moves nothing",
-             {"LMEM-35"})
+  fault("import-to-import-lost", {"LMEM-35"},
+        "a copy from opened memory to opened memory moves nothing")
       .on({kCopy, kCopyAsync}, [](Call& call) {
         if (!opened_at(call.value<void*>(kPointer)) ||
             !opened_at(call.value<void*>(kSource)))
@@ -665,26 +640,24 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("import-copy-last-byte-lost",
-             "a copy up to the end of opened memory loses the last byte",
-             {"LMEM-35"})
+  fault("import-copy-last-byte-lost", {"LMEM-35"},
+        "a copy up to the end of opened memory loses the last byte")
       .on({kOpen, kClose, kCopy, kCopyAsync}, last_byte_lost_of_path);
 
-  list.fault("import-set-last-byte-lost",
-             "a memset up to the end of opened memory loses the last byte",
-             {"LMEM-35"})
+  fault("import-set-last-byte-lost", {"LMEM-35"},
+        "a memset up to the end of opened memory loses the last byte")
       .on({kOpen, kClose, kSet, kSetAsync}, last_byte_lost_of_path);
 
-  list.fault("import-copy-first-mib",
-             "a copy of opened memory ends after 1 MiB", {"LMEM-35"})
+  fault("import-copy-first-mib", {"LMEM-35"},
+        "a copy of opened memory ends after 1 MiB")
       .on({kOpen, kClose, kCopy, kCopyAsync}, first_mib_only);
 
-  list.fault("import-set-first-mib",
-             "a memset of opened memory ends after 1 MiB", {"LMEM-35"})
+  fault("import-set-first-mib", {"LMEM-35"},
+        "a memset of opened memory ends after 1 MiB")
       .on({kOpen, kClose, kSet, kSetAsync}, first_mib_only);
 
-  list.fault("import-copy-2d-pitch-ignored",
-             "cudaMemcpy2D ignores the pitch of opened memory", {"LMEM-35"})
+  fault("import-copy-2d-pitch-ignored", {"LMEM-35"},
+        "cudaMemcpy2D ignores the pitch of opened memory")
       .on({kCopy2D}, [](Call& call) {
         if (call.at<size_t>(5) < 2) return call.proceed();
         const size_t width = call.at<size_t>(4);
@@ -697,10 +670,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault(
-          "import-copy-3d-first-layer",
-          "cudaMemcpy3D copies only the first layer of a box of opened memory",
-          {"LMEM-35"})
+  fault("import-copy-3d-first-layer", {"LMEM-35"},
+        "cudaMemcpy3D copies only the first layer of a box of opened memory")
       .on({"cudaMemcpy3D"}, [](Call& call) {
         cudaMemcpy3DParms box = *call.at<const cudaMemcpy3DParms*>(0);
         if ((opened_at(box.dstPtr.ptr) == nullptr &&
@@ -713,9 +684,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("import-pinned-copy-lost",
-             "copies between pinned host memory and opened memory move nothing",
-             {"LMEM-35"})
+  fault("import-pinned-copy-lost", {"LMEM-35"},
+        "copies between pinned host memory and opened memory move nothing")
       .on({kCopy, kCopyAsync}, [](Call& call) {
         if (!touches_import_of_path(call) ||
             (!is_pinned(call.value<void*>(kPointer)) &&
@@ -725,16 +695,14 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("import-copy-skips-queue",
-             "a synchronous copy of opened memory does not wait for the "
-             "default stream",
-             {"LMEM-35"})
+  fault("import-copy-skips-queue", {"LMEM-35"},
+        "a synchronous copy of opened memory does not wait for the default "
+        "stream")
       .on({kCopy}, WHEN(touches_import_of_path(call) && is_busy(nullptr)),
           copied_at_once);
 
-  list.fault("import-copy-per-thread-lost",
-             "a copy in a thread's default stream does not reach opened memory",
-             {"LMEM-35"})
+  fault("import-copy-per-thread-lost", {"LMEM-35"},
+        "a copy in a thread's default stream does not reach opened memory")
       .on({kCopyAsync}, [](Call& call) {
         if (call.value<cudaStream_t>(kStream) != cudaStreamPerThread ||
             !touches_import_of_path(call))
@@ -743,15 +711,13 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("import-copy-from-cache",
-             "a second synchronous copy of the same bytes of opened memory "
-             "gives what the first copy gave",
-             {"LMEM-02"})
+  fault("import-copy-from-cache", {"LMEM-02"},
+        "a second synchronous copy of the same bytes of opened memory gives "
+        "what the first copy gave")
       .on({kOpen, kClose, kCopy, kSet, kLaunch}, copies_from_cache);
 
-  list.fault("import-peer-copy-lost",
-             "cudaMemcpyPeerAsync to or from opened memory is lost",
-             {"LMEM-35"})
+  fault("import-peer-copy-lost", {"LMEM-35"},
+        "cudaMemcpyPeerAsync to or from opened memory is lost")
       .with_gpus(2)
       .on({"cudaMemcpyPeerAsync"}, [](Call& call) {
         if (!touches_import_of_path(call)) return call.proceed();
@@ -759,32 +725,30 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("exported-set-lost",
-             "an exporter's memset of exported memory sets nothing",
-             {"LMEM-02"})
+  fault("exported-set-lost", {"LMEM-02"},
+        "an exporter's memset of exported memory sets nothing")
       .on({kGetHandle, kOpen, kClose, kSet, kSetAsync, kFree},
           exported_not_written);
 
-  list.fault("exported-copy-lost",
-             "an exporter's copy to exported memory moves nothing", {"LMEM-02"})
+  fault("exported-copy-lost", {"LMEM-02"},
+        "an exporter's copy to exported memory moves nothing")
       .on({kGetHandle, kOpen, kClose, kCopy, kCopyAsync, kFree},
           exported_not_written);
 
-  list.fault("open-clears-last-byte", "an open clears the last byte",
-             {"LMEM-01"})
-      .after({kOpen}, [](Call& call) {
+  fault("open-clears-last-byte", {"LMEM-01"}, "an open clears the last byte")
+      .after({kOpen}, [](Call& call) -> int {
         char* const address = *call.at<char**>(0);
-        if (opened.get(address).count > 1) return;
+        if (opened.get(address).count > 1) return kSuccess;
         const RangeOfRare range = range_of(address);
         if (DRIVER_CALL(cuMemsetD8)(range.begin + range.bytes - 1, 0, 1) ==
             CUDA_SUCCESS)
           call.fired();
+        return kSuccess;
       });
 
-  list.fault("import-set-ahead-of-default",
-             "cudaMemset of opened memory does not wait for the earlier work "
-             "in the default stream",
-             {"LMEM-35"})
+  fault("import-set-ahead-of-default", {"LMEM-35"},
+        "cudaMemset of opened memory does not wait for the earlier work in the "
+        "default stream")
       .on({kSet}, [](Call& call) -> int {
         if (!is_opened(call.at<CUdeviceptr>(0)) || !is_busy(nullptr))
           return call.proceed();
@@ -796,76 +760,69 @@ FAULTS(list) {
         return DRIVER_CALL(cuStreamSynchronize)(stream);
       });
 
-  list.fault("import-copy-from-host-ahead",
-             "a synchronous copy from the host into opened memory does not "
-             "wait for the earlier work in the default stream",
-             {"LMEM-35"})
+  fault("import-copy-from-host-ahead", {"LMEM-35"},
+        "a synchronous copy from the host into opened memory does not wait for "
+        "the earlier work in the default stream")
       .on({kCopy, kOpen, kClose}, import_copy_ahead<false>);
 
-  list.fault("import-copy-from-device-ahead",
-             "a synchronous copy from memory of a GPU into opened memory does "
-             "not wait for the earlier work in the default stream",
-             {"LMEM-35"})
+  fault("import-copy-from-device-ahead", {"LMEM-35"},
+        "a synchronous copy from memory of a GPU into opened memory does not "
+        "wait for the earlier work in the default stream")
       .on({kCopy, kOpen, kClose}, import_copy_ahead<true>);
 
-  list.fault("import-copy-reads-late",
-             "a synchronous copy from the host into opened memory returns "
-             "before it has read its source, if the default stream has work",
-             {"LMEM-35"})
+  fault("import-copy-reads-late", {"LMEM-35"},
+        "a synchronous copy from the host into opened memory returns before it "
+        "has read its source, if the default stream has work")
       .on({kCopy, kOpen, kClose}, import_copy_reads_late);
 
-  list.fault("import-set-of-nothing-sets-word",
-             "a memset of 0 bytes of opened memory sets 4 bytes", {"LMEM-35"})
+  fault("import-set-of-nothing-sets-word", {"LMEM-35"},
+        "a memset of 0 bytes of opened memory sets 4 bytes")
       .on({kSet, kSetAsync, kOpen, kClose}, nothing_is_a_word);
 
-  list.fault("import-copy-of-nothing-copies-word",
-             "a copy of 0 bytes into opened memory copies 4 bytes", {"LMEM-35"})
+  fault("import-copy-of-nothing-copies-word", {"LMEM-35"},
+        "a copy of 0 bytes into opened memory copies 4 bytes")
       .on({kCopy, kCopyAsync, kOpen, kClose}, nothing_is_a_word);
 
-  list.fault("import-async-set-aligned-down",
-             "an asynchronous memset of opened memory rounds its address down "
-             "to a multiple of 4",
-             {"LMEM-35"})
-      .on({kSetAsync}, [](Call& call) {
+  fault("import-async-set-aligned-down", {"LMEM-35"},
+        "an asynchronous memset of opened memory rounds its address down to a "
+        "multiple of 4")
+      .before({kSetAsync}, [](Call& call) -> bool {
         auto& address = call.at<CUdeviceptr>(0);
-        if (address % 4 == 0 || !is_opened(address)) return call.proceed();
+        if (address % 4 == 0 || !is_opened(address)) return false;
         address -= address % 4;
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("import-async-set-lost",
-             "cudaMemsetAsync and cuMemsetD8Async do not reach opened memory",
-             {"LMEM-35"})
+  fault("import-async-set-lost", {"LMEM-35"},
+        "cudaMemsetAsync and cuMemsetD8Async do not reach opened memory")
       .on({kSetAsync, kOpen, kClose}, lost_in_opened);
 
-  list.fault("import-set-7-bits",
-             "a memset of opened memory clears the upper bit of its value",
-             {"LMEM-35"})
+  fault("import-set-7-bits", {"LMEM-35"},
+        "a memset of opened memory clears the upper bit of its value")
       .before({kSet, kSetAsync}, [](Call& call) {
         auto& value = call.at<unsigned char>(1);
         if ((value & 0x80) != 0 && is_opened(call.at<void*>(0))) {
           value &= 0x7f;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("import-set-16-lost", "cuMemsetD16 does not reach opened memory",
-             {"LMEM-35"})
+  fault("import-set-16-lost", {"LMEM-35"},
+        "cuMemsetD16 does not reach opened memory")
       .on({"cuMemsetD16", kOpen, kClose}, lost_in_opened);
 
-  list.fault("import-set-32-lost", "cuMemsetD32 does not reach opened memory",
-             {"LMEM-35"})
+  fault("import-set-32-lost", {"LMEM-35"},
+        "cuMemsetD32 does not reach opened memory")
       .on({"cuMemsetD32", kOpen, kClose}, lost_in_opened);
 
-  list.fault("import-set-3d-lost", "cudaMemset3D does not reach opened memory",
-             {"LMEM-35"})
+  fault("import-set-3d-lost", {"LMEM-35"},
+        "cudaMemset3D does not reach opened memory")
       .on({"cudaMemset3D"}, WHEN(is_opened(call.at<cudaPitchedPtr>(0).ptr)),
           lost);
 
-  list.fault("import-set-from-other-gpu-lost",
-             "a memset of opened memory by another GPU does nothing",
-             {"LMEM-35"})
+  fault("import-set-from-other-gpu-lost", {"LMEM-35"},
+        "a memset of opened memory by another GPU does nothing")
       .with_gpus(2)
       .on({kSet, kSetAsync, kGetHandle, kOpen, kClose}, [](Call& call) -> int {
         if (exports_memory(call)) return told_owner(call);
@@ -877,138 +834,112 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("import-driver-copy-lost",
-             "synchronous copies of the driver API do not reach opened memory",
-             {"LMEM-35"})
+  fault("import-driver-copy-lost", {"LMEM-35"},
+        "synchronous copies of the driver API do not reach opened memory")
       .on({kCopy, kOpen, kClose},
           WHEN(keeps_opened(call) || !call.is_runtime()), lost_in_opened);
 
-  list.fault("import-device-copy-lost",
-             "cuMemcpyDtoD does not reach opened memory", {"LMEM-35"})
+  fault("import-device-copy-lost", {"LMEM-35"},
+        "cuMemcpyDtoD does not reach opened memory")
       .on({kCopy, kOpen, kClose},
           WHEN(keeps_opened(call) || is_named(call, "cuMemcpyDtoD")),
           lost_in_opened);
 
-  list.fault("import-sync-peer-copy-lost",
-             "cudaMemcpyPeer does not reach opened memory", {"LMEM-35"})
+  fault("import-sync-peer-copy-lost", {"LMEM-35"},
+        "cudaMemcpyPeer does not reach opened memory")
       .on({"cudaMemcpyPeer", kOpen, kClose}, lost_in_opened);
 
-  list.fault("import-async-copy-2d-lost",
-             "cudaMemcpy2DAsync does not reach opened memory", {"LMEM-35"})
+  fault("import-async-copy-2d-lost", {"LMEM-35"},
+        "cudaMemcpy2DAsync does not reach opened memory")
       .on({kCopy2DAsync, kOpen, kClose}, lost_in_opened);
 
-  list.fault(
-          "import-copy-2d-last-row-lost",
-          "the last row is missing in a copy of a rectangle of opened memory",
-          {"LMEM-35"})
+  fault("import-copy-2d-last-row-lost", {"LMEM-35"},
+        "the last row is missing in a copy of a rectangle of opened memory")
       .on({kCopy2D, kOpen, kClose, kClose, kClose}, last_row_lost);
 
-  list.fault(
-          "import-copy-2d-fills-padding",
-          "a copy of a rectangle also writes between the rows of opened memory",
-          {"LMEM-35"})
+  fault("import-copy-2d-fills-padding", {"LMEM-35"},
+        "a copy of a rectangle also writes between the rows of opened memory")
       .on({kCopy2D, kOpen, kClose, kClose, kClose}, copy_fills_padding);
 
-  list.fault("import-set-2d-fills-padding",
-             "a memset of a rectangle also writes between the rows of opened "
-             "memory",
-             {"LMEM-35"})
+  fault("import-set-2d-fills-padding", {"LMEM-35"},
+        "a memset of a rectangle also writes between the rows of opened memory")
       .on({"cudaMemset2D", kOpen, kClose, kClose, kClose}, set_fills_padding);
 
-  list.fault("import-set-one-byte-more",
-             "a memset of an odd number of bytes sets one more byte in opened "
-             "memory",
-             {"LMEM-35"})
+  fault(
+      "import-set-one-byte-more", {"LMEM-35"},
+      "a memset of an odd number of bytes sets one more byte in opened memory")
       .on({kSet, kOpen, kClose, kClose, kClose}, one_byte_more);
 
-  list.fault("import-copy-tail-too-long",
-             "a copy whose size is no multiple of 4 clears the bytes after it "
-             "in opened memory",
-             {"LMEM-35"})
+  fault("import-copy-tail-too-long", {"LMEM-35"},
+        "a copy whose size is no multiple of 4 clears the bytes after it in "
+        "opened memory")
       .on({kCopy, kOpen, kClose, kClose, kClose}, tail_too_long);
 
-  list.fault("import-async-copy-tail-too-long",
-             "an asynchronous copy whose size is no multiple of 4 clears the "
-             "bytes after it in opened memory",
-             {"LMEM-35"})
+  fault("import-async-copy-tail-too-long", {"LMEM-35"},
+        "an asynchronous copy whose size is no multiple of 4 clears the bytes "
+        "after it in opened memory")
       .on({kCopyAsync, kOpen, kClose, kClose, kClose}, tail_too_long);
 
-  list.fault("import-copy-within-lost",
-             "a copy is lost if both of its addresses are in the same opened "
-             "memory",
-             {"LMEM-35"})
+  fault("import-copy-within-lost", {"LMEM-35"},
+        "a copy is lost if both of its addresses are in the same opened memory")
       .on({kCopy, kOpen, kClose, kClose, kClose}, copy_within_lost);
 
-  list.fault("import-async-copy-within-lost",
-             "an asynchronous copy is lost if both of its addresses are in the "
-             "same opened memory",
-             {"LMEM-35"})
+  fault("import-async-copy-within-lost", {"LMEM-35"},
+        "an asynchronous copy is lost if both of its addresses are in the same "
+        "opened memory")
       .on({kCopyAsync, kOpen, kClose, kClose, kClose}, copy_within_lost);
 
-  list.fault("import-async-copy-offset-lost",
-             "an asynchronous copy from an inner address reads from the start "
-             "of opened memory",
-             {"LMEM-35"})
+  fault("import-async-copy-offset-lost", {"LMEM-35"},
+        "an asynchronous copy from an inner address reads from the start of "
+        "opened memory")
       .on({kCopyAsync, kOpen, kClose, kClose, kClose}, source_offset_lost);
 
-  list.fault("import-async-copy-2d-pitch-ignored",
-             "an asynchronous copy of a rectangle ignores the pitch of opened "
-             "memory",
-             {"LMEM-35"})
+  fault(
+      "import-async-copy-2d-pitch-ignored", {"LMEM-35"},
+      "an asynchronous copy of a rectangle ignores the pitch of opened memory")
       .on({kCopy2DAsync, kOpen, kClose, kClose, kClose},
           pitch_ignored_of_borrowed);
 
-  list.fault("import-async-copy-2d-last-row-lost",
-             "the last row is missing in an asynchronous copy of a rectangle "
-             "of opened memory",
-             {"LMEM-35"})
+  fault("import-async-copy-2d-last-row-lost", {"LMEM-35"},
+        "the last row is missing in an asynchronous copy of a rectangle of "
+        "opened memory")
       .on({kCopy2DAsync, kOpen, kClose, kClose, kClose}, last_row_lost);
 
-  list.fault(
-          "import-set-per-thread-lost",
-          "a memset in a thread's default stream does not reach opened memory",
-          {"LMEM-35"})
+  fault("import-set-per-thread-lost", {"LMEM-35"},
+        "a memset in a thread's default stream does not reach opened memory")
       .on({kSetAsync, kOpen, kClose, kClose, kClose},
           lost_in_per_thread_stream);
 
-  list.fault("import-set-in-default-stream-lost",
-             "an asynchronous memset in the default stream does not reach "
-             "opened memory",
-             {"LMEM-35"})
+  fault("import-set-in-default-stream-lost", {"LMEM-35"},
+        "an asynchronous memset in the default stream does not reach opened "
+        "memory")
       .on({kSetAsync, kOpen, kClose, kClose, kClose}, lost_in_default_stream);
 
-  list.fault("import-copy-in-default-stream-lost",
-             "an asynchronous copy in the default stream does not reach opened "
-             "memory",
-             {"LMEM-35"})
+  fault(
+      "import-copy-in-default-stream-lost", {"LMEM-35"},
+      "an asynchronous copy in the default stream does not reach opened memory")
       .on({kCopyAsync, kOpen, kClose, kClose, kClose}, lost_in_default_stream);
 
-  list.fault("import-set-32-counts-bytes",
-             "a memset of 32 bits sets only a quarter of the words in opened "
-             "memory",
-             {"LMEM-35"})
+  fault("import-set-32-counts-bytes", {"LMEM-35"},
+        "a memset of 32 bits sets only a quarter of the words in opened memory")
       .on({"cuMemsetD32", kOpen, kClose, kClose, kClose}, words_as_bytes);
 
-  list.fault("import-set-16-low-byte",
-             "a memset of 16 bits writes the lower byte of its value twice to "
-             "opened memory",
-             {"LMEM-35"})
+  fault("import-set-16-low-byte", {"LMEM-35"},
+        "a memset of 16 bits writes the lower byte of its value twice to "
+        "opened memory")
       .on({"cuMemsetD16", kOpen, kClose, kClose, kClose}, low_byte_twice);
 
-  list.fault("import-async-copy-64-kib",
-             "an asynchronous copy ends after 64 KiB of opened memory",
-             {"LMEM-35"})
+  fault("import-async-copy-64-kib", {"LMEM-35"},
+        "an asynchronous copy ends after 64 KiB of opened memory")
       .on({kCopyAsync, kOpen, kClose, kClose, kClose}, first_64_kib);
 
-  list.fault("import-async-set-64-kib",
-             "an asynchronous memset ends after 64 KiB of opened memory",
-             {"LMEM-35"})
+  fault("import-async-set-64-kib", {"LMEM-35"},
+        "an asynchronous memset ends after 64 KiB of opened memory")
       .on({kSetAsync, kOpen, kClose, kClose, kClose}, first_64_kib);
 
-  list.fault("open-while-busy-refused",
-             "no memory can be opened while a created stream of the importer "
-             "has work",
-             {"LMEM-43"})
+  fault(
+      "open-while-busy-refused", {"LMEM-43"},
+      "no memory can be opened while a created stream of the importer has work")
       .on({kOpen, kLaunch, kCopyAsync, kSetAsync, kWaitWord, kDestroyStream},
           [](Call& call) -> int {
             if (call.find(kStream) != nullptr) return noted_stream(call);
@@ -1016,189 +947,168 @@ FAULTS(list) {
                               : call.proceed();
           });
 
-  list.fault("reopen-by-other-api-refused",
-             "memory that one API has closed cannot be opened again by the "
-             "other API",
-             {"LMEM-14"})
+  fault(
+      "reopen-by-other-api-refused", {"LMEM-14"},
+      "memory that one API has closed cannot be opened again by the other API")
       .on({kOpen, kClose}, reopen_by_other_api_refused);
 
-  list.fault(
-          "import-driver-async-set-lost",
-          "asynchronous memsets of the driver API do not reach opened memory",
-          {"LMEM-35"})
+  fault("import-driver-async-set-lost", {"LMEM-35"},
+        "asynchronous memsets of the driver API do not reach opened memory")
       .on({kSetAsync},
           WHEN(!call.is_runtime() &&
                is_opened(call.value<CUdeviceptr>(kPointer))),
           lost);
 
-  list.fault("import-copy-3d-one-pitch",
-             "cudaMemcpy3D copies a box of opened memory with one pitch for "
-             "both sides",
-             {"LMEM-35"})
+  fault("import-copy-3d-one-pitch", {"LMEM-35"},
+        "cudaMemcpy3D copies a box of opened memory with one pitch for both "
+        "sides")
       .on({kOpen, kClose, "cudaMemcpy3D"}, changed_box<use_one_pitch>);
 
-  list.fault("import-copy-3d-one-row-per-layer",
-             "cudaMemcpy3D copies only the first row of each layer of a box of "
-             "opened memory",
-             {"LMEM-35"})
+  fault("import-copy-3d-one-row-per-layer", {"LMEM-35"},
+        "cudaMemcpy3D copies only the first row of each layer of a box of "
+        "opened memory")
       .on({kOpen, kClose, "cudaMemcpy3D"}, changed_box<keep_first_rows>);
 
-  list.fault("import-copy-3d-positions-ignored",
-             "cudaMemcpy3D ignores the positions of a box of opened memory",
-             {"LMEM-35"})
+  fault("import-copy-3d-positions-ignored", {"LMEM-35"},
+        "cudaMemcpy3D ignores the positions of a box of opened memory")
       .on({kOpen, kClose, "cudaMemcpy3D"}, changed_box<ignore_positions>);
 
-  list.fault("import-copy-3d-joins-layers",
-             "cudaMemcpy3D treats the layers of a box of opened memory as "
-             "adjacent",
-             {"LMEM-35"})
+  fault("import-copy-3d-joins-layers", {"LMEM-35"},
+        "cudaMemcpy3D treats the layers of a box of opened memory as adjacent")
       .on({kOpen, kClose, "cudaMemcpy3D"}, changed_box<join_layers>);
 
-  list.fault("import-copy-2d-one-pitch",
-             "cudaMemcpy2D copies a rectangle of opened memory with one pitch "
-             "for both sides",
-             {"LMEM-35"})
+  fault("import-copy-2d-one-pitch", {"LMEM-35"},
+        "cudaMemcpy2D copies a rectangle of opened memory with one pitch for "
+        "both sides")
       .on({kOpen, kClose, kCopy2D}, rectangle_of_one_pitch);
 
-  list.fault("import-async-copy-2d-one-pitch",
-             "cudaMemcpy2DAsync copies a rectangle of opened memory with one "
-             "pitch for both sides",
-             {"LMEM-35"})
+  fault("import-async-copy-2d-one-pitch", {"LMEM-35"},
+        "cudaMemcpy2DAsync copies a rectangle of opened memory with one pitch "
+        "for both sides")
       .on({kOpen, kClose, kCopy2DAsync}, rectangle_of_one_pitch);
 
-  list.fault("import-set-3d-joins-layers",
-             "cudaMemset3D treats the layers of a box of opened memory as "
-             "adjacent",
-             {"LMEM-35"})
-      .on({"cudaMemset3D"}, [](Call& call) {
+  fault("import-set-3d-joins-layers", {"LMEM-35"},
+        "cudaMemset3D treats the layers of a box of opened memory as adjacent")
+      .before({"cudaMemset3D"}, [](Call& call) -> bool {
         auto& to = call.at<cudaPitchedPtr>(0);
         const auto& extent = call.at<cudaExtent>(2);
         if (to.ysize == extent.height || extent.depth < 2 || !is_opened(to.ptr))
-          return call.proceed();
+          return false;
         to.ysize = extent.height;
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("import-async-set-3d-lost",
-             "cudaMemset3DAsync does not reach opened memory", {"LMEM-35"})
+  fault("import-async-set-3d-lost", {"LMEM-35"},
+        "cudaMemset3DAsync does not reach opened memory")
       .on({"cudaMemset3DAsync"},
           WHEN(is_opened(call.at<cudaPitchedPtr>(0).ptr)), lost);
 
-  list.fault("import-async-copy-3d-out-lost",
-             "cudaMemcpy3DAsync out of opened memory does nothing", {"LMEM-35"})
+  fault("import-async-copy-3d-out-lost", {"LMEM-35"},
+        "cudaMemcpy3DAsync out of opened memory does nothing")
       .on({"cudaMemcpy3DAsync"},
           WHEN(is_opened(call.at<const cudaMemcpy3DParms*>(0)->srcPtr.ptr)),
           lost);
 
-  list.fault("import-driver-copy-2d-lost",
-             "cuMemcpy2D does nothing with opened memory", {"LMEM-35"})
+  fault("import-driver-copy-2d-lost", {"LMEM-35"},
+        "cuMemcpy2D does nothing with opened memory")
       .on({kOpen, kClose, "cuMemcpy2D"}, driver_copy_lost<CUDA_MEMCPY2D>);
 
-  list.fault("import-driver-async-copy-2d-lost",
-             "cuMemcpy2DAsync does nothing with opened memory", {"LMEM-35"})
+  fault("import-driver-async-copy-2d-lost", {"LMEM-35"},
+        "cuMemcpy2DAsync does nothing with opened memory")
       .on({kOpen, kClose, "cuMemcpy2DAsync"}, driver_copy_lost<CUDA_MEMCPY2D>);
 
-  list.fault("import-driver-copy-3d-lost",
-             "cuMemcpy3D does nothing with opened memory", {"LMEM-35"})
+  fault("import-driver-copy-3d-lost", {"LMEM-35"},
+        "cuMemcpy3D does nothing with opened memory")
       .on({kOpen, kClose, "cuMemcpy3D"}, driver_copy_lost<CUDA_MEMCPY3D>);
 
-  list.fault("import-driver-async-copy-3d-lost",
-             "cuMemcpy3DAsync does nothing with opened memory", {"LMEM-35"})
+  fault("import-driver-async-copy-3d-lost", {"LMEM-35"},
+        "cuMemcpy3DAsync does nothing with opened memory")
       .on({kOpen, kClose, "cuMemcpy3DAsync"}, driver_copy_lost<CUDA_MEMCPY3D>);
 
-  list.fault("import-driver-peer-copy-lost",
-             "cuMemcpyPeer does nothing with opened memory", {"LMEM-35"})
+  fault("import-driver-peer-copy-lost", {"LMEM-35"},
+        "cuMemcpyPeer does nothing with opened memory")
       .on({kOpen, kClose, "cuMemcpyPeer"}, copy_lost);
 
-  list.fault("import-driver-async-peer-copy-lost",
-             "cuMemcpyPeerAsync does nothing with opened memory", {"LMEM-35"})
+  fault("import-driver-async-peer-copy-lost", {"LMEM-35"},
+        "cuMemcpyPeerAsync does nothing with opened memory")
       .on({kOpen, kClose, "cuMemcpyPeerAsync"}, copy_lost);
 
-  list.fault("import-set-rows-16-counts-bytes",
-             "cuMemsetD2D16 of opened memory takes its width as bytes",
-             {"LMEM-35"})
+  fault("import-set-rows-16-counts-bytes", {"LMEM-35"},
+        "cuMemsetD2D16 of opened memory takes its width as bytes")
       .on({kOpen, kClose, "cuMemsetD2D16"}, row_counts_bytes<2>);
 
-  list.fault("import-set-rows-32-counts-bytes",
-             "cuMemsetD2D32 of opened memory takes its width as bytes",
-             {"LMEM-35"})
+  fault("import-set-rows-32-counts-bytes", {"LMEM-35"},
+        "cuMemsetD2D32 of opened memory takes its width as bytes")
       .on({kOpen, kClose, "cuMemsetD2D32"}, row_counts_bytes<4>);
 
-  list.fault("import-set-rows-8-lost",
-             "cuMemsetD2D8 does not reach opened memory", {"LMEM-35"})
+  fault("import-set-rows-8-lost", {"LMEM-35"},
+        "cuMemsetD2D8 does not reach opened memory")
       .on({"cuMemsetD2D8"}, WHEN(is_opened(call.at<void*>(0))), lost);
 
-  list.fault("import-copy-with-managed-lost",
-             "synchronous copies between opened memory and managed memory move "
-             "nothing",
-             {"LMEM-35"})
+  fault("import-copy-with-managed-lost", {"LMEM-35"},
+        "synchronous copies between opened memory and managed memory move "
+        "nothing")
       .on({kOpen, kClose, kCopy}, copy_with_other_kind_lost<is_managed>);
 
-  list.fault("import-copy-with-pool-lost",
-             "synchronous copies between opened memory and stream-ordered "
-             "memory move nothing",
-             {"LMEM-35"})
+  fault("import-copy-with-pool-lost", {"LMEM-35"},
+        "synchronous copies between opened memory and stream-ordered memory "
+        "move nothing")
       .on({kOpen, kClose, kCopy, kMallocAsync, kFree, kMallocFromPool,
            kFreeAsync},
           copy_with_other_kind_lost<is_stream_ordered>);
 
-  list.fault("peer-copy-in-lost",
-             "a synchronous copy into opened memory of a peer is lost",
-             {"LMEM-35"})
+  fault("peer-copy-in-lost", {"LMEM-35"},
+        "a synchronous copy into opened memory of a peer is lost")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose, kCopy}, peer_access_lost<kPointer>);
 
-  list.fault("peer-async-copy-in-lost",
-             "an asynchronous copy into opened memory of a peer is lost",
-             {"LMEM-35"})
+  fault("peer-async-copy-in-lost", {"LMEM-35"},
+        "an asynchronous copy into opened memory of a peer is lost")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose, kCopyAsync}, peer_access_lost<kPointer>);
 
-  list.fault("peer-sync-copy-in-lost",
-             "cudaMemcpyPeer into opened memory of a peer is lost", {"LMEM-35"})
+  fault("peer-sync-copy-in-lost", {"LMEM-35"},
+        "cudaMemcpyPeer into opened memory of a peer is lost")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose, "cudaMemcpyPeer"},
           peer_access_lost<kPointer>);
 
-  list.fault("peer-copy-2d-in-lost",
-             "cudaMemcpy2D into opened memory of a peer is lost", {"LMEM-35"})
+  fault("peer-copy-2d-in-lost", {"LMEM-35"},
+        "cudaMemcpy2D into opened memory of a peer is lost")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose, kCopy2D}, peer_access_lost<kPointer>);
 
-  list.fault("peer-copy-2d-out-lost",
-             "cudaMemcpy2D out of opened memory of a peer is lost", {"LMEM-35"})
+  fault("peer-copy-2d-out-lost", {"LMEM-35"},
+        "cudaMemcpy2D out of opened memory of a peer is lost")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose, kCopy2D}, peer_access_lost<kSource>);
 
-  list.fault("peer-async-set-lost",
-             "an asynchronous memset of opened memory of a peer is lost",
-             {"LMEM-35"})
+  fault("peer-async-set-lost", {"LMEM-35"},
+        "an asynchronous memset of opened memory of a peer is lost")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose, kSetAsync}, peer_access_lost<kPointer>);
 
-  list.fault("peer-set-2d-lost",
-             "cudaMemset2D of opened memory of a peer is lost", {"LMEM-35"})
+  fault("peer-set-2d-lost", {"LMEM-35"},
+        "cudaMemset2D of opened memory of a peer is lost")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose, "cudaMemset2D"},
           peer_access_lost<kPointer>);
 
-  list.fault("peer-set-16-lost",
-             "cuMemsetD16 of opened memory of a peer is lost", {"LMEM-35"})
+  fault("peer-set-16-lost", {"LMEM-35"},
+        "cuMemsetD16 of opened memory of a peer is lost")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose, "cuMemsetD16"},
           peer_access_lost<kPointer>);
 
-  list.fault("peer-set-32-lost",
-             "cuMemsetD32 of opened memory of a peer is lost", {"LMEM-35"})
+  fault("peer-set-32-lost", {"LMEM-35"},
+        "cuMemsetD32 of opened memory of a peer is lost")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose, "cuMemsetD32"},
           peer_access_lost<kPointer>);
 
-  list.fault("import-copy-in-urgent-stream-lost",
-             "asynchronous copies of opened memory do nothing in a stream that "
-             "has a priority",
-             {"LMEM-35"})
+  fault("import-copy-in-urgent-stream-lost", {"LMEM-35"},
+        "asynchronous copies of opened memory do nothing in a stream that has "
+        "a priority")
       .on({kCopyAsync}, [](Call& call) {
         int priority = 0;
         DRIVER_CALL(cuStreamGetPriority)
@@ -1209,21 +1119,19 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("import-set-2d-one-row-lost",
-             "cudaMemset2D of one row does not reach opened memory",
-             {"LMEM-35"})
+  fault("import-set-2d-one-row-lost", {"LMEM-35"},
+        "cudaMemset2D of one row does not reach opened memory")
       .on({"cudaMemset2D"},
           WHEN(call.at<size_t>(4) == 1 && is_opened(call.at<void*>(0))), lost);
 
-  list.fault("copy-between-exporters-lost",
-             "a synchronous copy from opened memory of one exporter to opened "
-             "memory of another one moves nothing",
-             {"LMEM-35"})
+  fault("copy-between-exporters-lost", {"LMEM-35"},
+        "a synchronous copy from opened memory of one exporter to opened "
+        "memory of another one moves nothing")
       .on({kGetHandle, kOpen, kClose, kCopy},
           copy_between_imports_lost_of_opened<false>);
 
-  list.fault("peer-copy-3d-in-lost",
-             "cudaMemcpy3D into opened memory of a peer is lost", {"LMEM-35"})
+  fault("peer-copy-3d-in-lost", {"LMEM-35"},
+        "cudaMemcpy3D into opened memory of a peer is lost")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose, "cudaMemcpy3D"}, [](Call& call) -> int {
         if (exports_memory(call)) return told_owner(call);
@@ -1233,9 +1141,8 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("peer-copy-3d-between-gpus-lost",
-             "cudaMemcpy3DPeer into opened memory of a peer is lost",
-             {"LMEM-35"})
+  fault("peer-copy-3d-between-gpus-lost", {"LMEM-35"},
+        "cudaMemcpy3DPeer into opened memory of a peer is lost")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose, "cudaMemcpy3DPeer"},
           [](Call& call) -> int {
@@ -1247,16 +1154,13 @@ FAULTS(list) {
                        : call.proceed();
           });
 
-  list.fault("reopen-restores-contents",
-             "memory that is opened again has the contents that it had at the "
-             "close",
-             {"LMEM-14"})
+  fault("reopen-restores-contents", {"LMEM-14"},
+        "memory that is opened again has the contents that it had at the close")
       .on({kOpen, kClose}, reopen_restores);
 
-  list.fault("import-copy-with-chunk-lost",
-             "synchronous copies between opened memory and memory of "
-             "cuMemCreate move nothing",
-             {"LMEM-35"})
+  fault("import-copy-with-chunk-lost", {"LMEM-35"},
+        "synchronous copies between opened memory and memory of cuMemCreate "
+        "move nothing")
       .on({kCopy}, [](Call& call) {
         const auto to = call.value<CUdeviceptr>(kPointer);
         const auto from = call.value<CUdeviceptr>(kSource);
@@ -1266,34 +1170,27 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("import-sync-copy-from-pinned-lost",
-             "a synchronous copy from pinned memory into opened memory is lost",
-             {"LMEM-35"})
+  fault("import-sync-copy-from-pinned-lost", {"LMEM-35"},
+        "a synchronous copy from pinned memory into opened memory is lost")
       .on({kOpen, kClose, kCopy}, pinned_copy_lost_of_opened<kPointer>);
 
-  list.fault("import-sync-copy-to-pinned-lost",
-             "a synchronous copy out of opened memory to pinned memory is lost",
-             {"LMEM-35"})
+  fault("import-sync-copy-to-pinned-lost", {"LMEM-35"},
+        "a synchronous copy out of opened memory to pinned memory is lost")
       .on({kOpen, kClose, kCopy}, pinned_copy_lost_of_opened<kSource>);
 
-  list.fault(
-          "copy-between-imports-of-one-lost",
-          "copies between two opened allocations of one exporter move nothing",
-          {"LMEM-35"})
+  fault("copy-between-imports-of-one-lost", {"LMEM-35"},
+        "copies between two opened allocations of one exporter move nothing")
       .on({kGetHandle, kOpen, kClose, kCopy, kCopyAsync},
           copy_between_imports_lost_of_opened<true>);
 
-  list.fault("import-copy-with-registered-lost",
-             "copies between opened memory and registered host memory move "
-             "nothing",
-             {"LMEM-35"})
+  fault("import-copy-with-registered-lost", {"LMEM-35"},
+        "copies between opened memory and registered host memory move nothing")
       .on({kOpen, kClose, kCopy, kCopyAsync, "cudaHostRegister"},
           registered_copy_lost);
 
-  list.fault("import-async-default-copy-in-lost",
-             "cudaMemcpyAsync of the default kind from the host into opened "
-             "memory is lost",
-             {"LMEM-35"})
+  fault("import-async-default-copy-in-lost", {"LMEM-35"},
+        "cudaMemcpyAsync of the default kind from the host into opened memory "
+        "is lost")
       .on({kCopyAsync},
           WHEN(call.is_runtime() &&
                call.at<cudaMemcpyKind>(3) == cudaMemcpyDefault &&
@@ -1302,19 +1199,18 @@ FAULTS(list) {
                 is_pinned_of_opened(call.value<void*>(kSource)))),
           lost);
 
-  list.fault("import-async-set-2d-inside-block-lost",
-             "cudaMemset2DAsync does nothing with opened memory that does not "
-             "begin its block",
-             {"LMEM-35"})
+  fault("import-async-set-2d-inside-block-lost", {"LMEM-35"},
+        "cudaMemset2DAsync does nothing with opened memory that does not begin "
+        "its block")
       .on({kSet2DAsync}, [](Call& call) {
         void* const begin = opened_around(call.value<void*>(kPointer));
         return begin != nullptr && is_inside_block(begin) ? lost(call)
                                                           : call.proceed();
       });
 
-  list.fault("ok-handle-scrambled",
-             "the bytes of a memory handle are written in another way",
-             {"LMEM-01", "LMEM-04", "LMEM-05", "LMEM-24", "LMEM-39"})
+  fault("ok-handle-scrambled",
+        {"LMEM-01", "LMEM-04", "LMEM-05", "LMEM-24", "LMEM-39"},
+        "the bytes of a memory handle are written in another way")
       .on({kGetHandle, kOpen}, [](Call& call) {
         if (call.is("cudaIpcOpenMemHandle")) {
           turn(call.at<cudaIpcMemHandle_t>(1));
@@ -1326,23 +1222,22 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("ok-slow", "calls that share memory take 20 ms longer",
-             {"LMEM-02", "LMEM-43", "VMM-07", "POOL-11"})
-      .before({kGetHandle, kOpen, kImport, kImportPointer}, [](Call& call) {
+  fault("ok-slow", {"LMEM-02", "LMEM-43", "VMM-07", "POOL-11"},
+        "calls that share memory take 20 ms longer")
+      .before({kGetHandle, kOpen, kImport, kImportPointer}, [](Call&) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        call.fired();
       });
 
-  list.fault("ok-pageable-copy-returns-early",
-             "a small copy from pageable memory returns before its bytes have "
-             "arrived",
-             {"LMEM-02", "LMEM-35", "VMM-07", "VMM-30", "POOL-06", "LIFE-01"})
+  fault(
+      "ok-pageable-copy-returns-early",
+      {"LMEM-02", "LMEM-35", "VMM-07", "VMM-30", "POOL-06", "LIFE-01"},
+      "a small copy from pageable memory returns before its bytes have arrived")
       .on({kCopy}, ok_pageable_copy_returns_early);
 
-  list.fault("ok-kernel-starts-late",
-             "a kernel starts 2 ms after the stream has reached it",
-             {"LMEM-02", "LEVT-07", "LEVT-08", "LEVT-09", "LEVT-10", "LEVT-18",
-              "LEVT-20", "LEVT-25", "FLAG-09", "GRPH-01", "VMM-07", "POOL-06"})
+  fault("ok-kernel-starts-late",
+        {"LMEM-02", "LEVT-07", "LEVT-08", "LEVT-09", "LEVT-10", "LEVT-18",
+         "LEVT-20", "LEVT-25", "FLAG-09", "GRPH-01", "VMM-07", "POOL-06"},
+        "a kernel starts 2 ms after the stream has reached it")
       .before({kLaunch}, [](Call& call) {
         const auto stream = call.value<CUstream>(kStream);
         CUstreamCaptureStatus status{};
@@ -1355,6 +1250,7 @@ FAULTS(list) {
               CUDA_SUCCESS)
             call.fired();
         }
+        return kSuccess;
       });
 }
 

@@ -513,20 +513,18 @@ int ids_begin_again(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault("map-first-2mib",
-             "an open of more than 2 MiB gives a copy of the first 2 MiB",
-             {"LMEM-18"})
+FAULTS {
+  fault("map-first-2mib", {"LMEM-18"},
+        "an open of more than 2 MiB gives a copy of the first 2 MiB")
       .on({kOpen, kClose},
           [](Call& call) { return open_copy(call, true, kBlock); });
 
-  list.fault("get-invalidates-previous",
-             "a new export of an allocation makes its earlier handle invalid",
-             {"LMEM-05"})
+  fault("get-invalidates-previous", {"LMEM-05"},
+        "a new export of an allocation makes its earlier handle invalid")
       .on({kGetHandle, kOpen}, get_invalidates_previous);
 
-  list.fault("get-consumes-memory",
-             "every 1000th export loses 2 MiB of device memory", {"LMEM-05"})
+  fault("get-consumes-memory", {"LMEM-05"},
+        "every 1000th export loses 2 MiB of device memory")
       .on({kGetHandle}, [](Call& call) {
         static std::atomic<int> exports{0};
         const int code = call.proceed();
@@ -537,10 +535,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("handle-cached-by-address",
-             "an allocation has the handle of the earlier allocation at its "
-             "address",
-             {"LMEM-06"})
+  fault("handle-cached-by-address", {"LMEM-06"},
+        "an allocation has the handle of the earlier allocation at its address")
       .on({kGetHandle}, [](Call& call) -> int {
         static Table<void*, cudaIpcMemHandle_t> known;
         const int code = call.proceed();
@@ -555,22 +551,18 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("reused-address-is-fresh",
-             "memory at an address that other exported memory had is opened "
-             "without its contents",
-             {"LMEM-06"})
+  fault("reused-address-is-fresh", {"LMEM-06"},
+        "memory at an address that other exported memory had is opened without "
+        "its contents")
       .on({kGetHandle, kOpen, kClose, kFree}, reused_address_is_fresh);
 
-  list.fault("handles-swapped",
-             "the handle names the allocation that was made just before the "
-             "exported allocation",
-             {"LMEM-17"})
+  fault("handles-swapped", {"LMEM-17"},
+        "the handle names the allocation that was made just before the "
+        "exported allocation")
       .on({kGetHandle, kMalloc, kFree}, handles_swapped);
 
-  list.fault(
-          "buffer-id-reused",
-          "an allocation has the id of the earlier allocation at its address",
-          {"LMEM-48"})
+  fault("buffer-id-reused", {"LMEM-48"},
+        "an allocation has the id of the earlier allocation at its address")
       .on({kGetAttribute}, [](Call& call) {
         static auto& ids = *new std::map<CUdeviceptr, unsigned long long>;
         const int code = call.proceed();
@@ -587,33 +579,30 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("buffer-id-constant", "all allocations have the same id",
-             {"LMEM-48"})
+  fault("buffer-id-constant", {"LMEM-48"}, "all allocations have the same id")
       .after({kGetAttribute},
              WHEN(call.at<CUpointer_attribute>(1) ==
                   CU_POINTER_ATTRIBUTE_BUFFER_ID),
-             [](Call& call) {
-               *call.at<unsigned long long*>(0) = 42;
-               call.fired();
-             });
+             [](Call& call) { *call.at<unsigned long long*>(0) = 42; });
 
-  list.fault("buffer-id-of-address",
-             "each address of an allocation has its own id", {"LMEM-48"})
+  fault("buffer-id-of-address", {"LMEM-48"},
+        "each address of an allocation has its own id")
       .after({kGetAttribute},
              WHEN(call.at<CUpointer_attribute>(1) ==
                   CU_POINTER_ATTRIBUTE_BUFFER_ID),
-             [](Call& call) {
+             [](Call& call) -> int {
                CUdeviceptr base = 0;
                size_t bytes = 0;
                const auto address = call.at<CUdeviceptr>(2);
                DRIVER_CALL(cuMemGetAddressRange)(&base, &bytes, address);
-               if (base == 0 || base == address) return;
+               if (base == 0 || base == address) return kSuccess;
                *call.at<unsigned long long*>(0) += (address - base) << 32;
                call.fired();
+               return kSuccess;
              });
 
-  list.fault("handle-half-compared",
-             "handles that agree in one half open the same memory", {"LMEM-17"})
+  fault("handle-half-compared", {"LMEM-17"},
+        "handles that agree in one half open the same memory")
       .before({kOpen}, [](Call& call) {
         constexpr size_t kHalf = sizeof(cudaIpcMemHandle_t) / 2;
         auto& handle = call.at<cudaIpcMemHandle_t>(1);
@@ -626,11 +615,11 @@ FAULTS(list) {
           call.fired();
           break;
         }
+        return kSuccess;
       });
 
-  list.fault("import-copy-offset-32-bits",
-             "synchronous copies of opened memory take offsets modulo 4 GiB",
-             {"LMEM-18"})
+  fault("import-copy-offset-32-bits", {"LMEM-18"},
+        "synchronous copies of opened memory take offsets modulo 4 GiB")
       .before({kCopy}, [](Call& call) {
         for (const Role role : {kPointer, kSource}) {
           auto& address = *static_cast<char**>(call.find(role)->place);
@@ -640,17 +629,16 @@ FAULTS(list) {
           address = begin + static_cast<size_t>(address - begin) % k4GiB;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("open-set-size-32-bits",
-             "a memset of opened memory takes its size modulo 4 GiB",
-             {"LMEM-18"})
+  fault("open-set-size-32-bits", {"LMEM-18"},
+        "a memset of opened memory takes its size modulo 4 GiB")
       .on({kOpen, kClose, kSet, kSetAsync}, set_size_of_32_bits);
 
-  list.fault("exported-memory-unknown",
-             "cudaPointerGetAttributes in the exporter does not know memory "
-             "that was exported",
-             {"LMEM-05"})
+  fault("exported-memory-unknown", {"LMEM-05"},
+        "cudaPointerGetAttributes in the exporter does not know memory that "
+        "was exported")
       .after({kGetHandle, kPointerAttributes}, [](Call& call) {
         if (exports_memory(call)) {
           exported_memory.put(begin_of(number(call.at<void*>(1))));
@@ -658,12 +646,12 @@ FAULTS(list) {
           call.at<cudaPointerAttributes*>(0)->type = cudaMemoryTypeUnregistered;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("open-33rd-is-first",
-             "if 32 handles are open, the next handle opens the memory of one "
-             "of them",
-             {"LMEM-17"})
+  fault(
+      "open-33rd-is-first", {"LMEM-17"},
+      "if 32 handles are open, the next handle opens the memory of one of them")
       .before({kOpen, kClose}, [](Call& call) {
         if (is_open_call(call) && already_open(call) == nullptr) {
           const auto all = opened.all();
@@ -672,11 +660,11 @@ FAULTS(list) {
             call.fired();
           }
         }
+        return kSuccess;
       });
 
-  list.fault("handle-65th-is-first",
-             "from the 65th on, allocations have the handle of the first",
-             {"LMEM-17"})
+  fault("handle-65th-is-first", {"LMEM-17"},
+        "from the 65th on, allocations have the handle of the first")
       .on({kGetHandle}, [](Call& get) {
         static Table<std::string> known;
         static cudaIpcMemHandle_t first;
@@ -695,10 +683,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("lender-exports-borrowed",
-             "a process that has memory open exports this memory instead of "
-             "its own",
-             {"LMEM-17"})
+  fault("lender-exports-borrowed", {"LMEM-17"},
+        "a process that has memory open exports this memory instead of its own")
       .on({kGetHandle}, [](Call& call) {
         const int code = call.proceed();
         const auto all = opened.all();
@@ -708,10 +694,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("free-ends-imports",
-             "if a process frees memory that it has exported, all memory that "
-             "it has opened is closed",
-             {"LMEM-17"})
+  fault("free-ends-imports", {"LMEM-17"},
+        "if a process frees memory that it has exported, all memory that it "
+        "has opened is closed")
       .on({kGetHandle, kOpen, kClose, kFree}, [](Call& call) -> int {
         if (!call.is("cudaFree")) return noted_lent(call);
         const int code = call.proceed();
@@ -724,10 +709,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("close-ends-exports",
-             "if a process closes its last opened memory, its own handles "
-             "become invalid",
-             {"LMEM-17"})
+  fault("close-ends-exports", {"LMEM-17"},
+        "if a process closes its last opened memory, its own handles become "
+        "invalid")
       .on({kGetHandle, kOpen, kClose}, [](Call& call) {
         if (is_open_call(call)) {
           const auto& handle = call.at<cudaIpcMemHandle_t>(1);
@@ -741,16 +725,15 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("small-export-refused",
-             "memory of less than 256 bytes cannot be exported", {"LMEM-18"})
+  fault("small-export-refused", {"LMEM-18"},
+        "memory of less than 256 bytes cannot be exported")
       .on({kGetHandle}, [](Call& get) {
         const size_t bytes = range_of(get.at<void*>(1)).bytes;
         return bytes != 0 && bytes < 256 ? refused(get) : get.proceed();
       });
 
-  list.fault("handle-of-one-before-last",
-             "the third allocation at an address has the handle of the first",
-             {"LMEM-06"})
+  fault("handle-of-one-before-last", {"LMEM-06"},
+        "the third allocation at an address has the handle of the first")
       .on({kGetHandle}, [](Call& get) {
         static Table<void*, std::vector<cudaIpcMemHandle_t>> known;
         const int code = get.proceed();
@@ -769,9 +752,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("buffer-id-257th-is-first",
-             "from the 257th on, allocations have the id of the first",
-             {"LMEM-48"})
+  fault("buffer-id-257th-is-first", {"LMEM-48"},
+        "from the 257th on, allocations have the id of the first")
       .on({kGetAttribute}, [](Call& call) {
         static Table<unsigned long long> known;
         static unsigned long long first = 0;
@@ -788,8 +770,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("buffer-id-changes", "each query of an address returns another id",
-             {"LMEM-48"})
+  fault("buffer-id-changes", {"LMEM-48"},
+        "each query of an address returns another id")
       .on({kGetAttribute}, [](Call& call) {
         static Table<CUdeviceptr, unsigned long long> asked;
         const int code = call.proceed();
@@ -803,10 +785,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("sync-memops-at-begin-only",
-             "cuPointerSetAttribute does not set "
-             "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS by an address inside memory",
-             {"LMEM-46"})
+  fault("sync-memops-at-begin-only", {"LMEM-46"},
+        "cuPointerSetAttribute does not set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS "
+        "by an address inside memory")
       .on({"cuPointerSetAttribute"}, [](Call& set) {
         const auto address = set.at<CUdeviceptr>(2);
         if (set.at<CUpointer_attribute>(1) !=
@@ -817,8 +798,8 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("buffer-id-of-mappings-same",
-             "all mapped memory of cuMemCreate has the same id", {"LMEM-48"})
+  fault("buffer-id-of-mappings-same", {"LMEM-48"},
+        "all mapped memory of cuMemCreate has the same id")
       .on({kGetAttribute, kMap, kUnmap}, [](Call& call) {
         return attribute_wrong<unsigned long long>(
             call, CU_POINTER_ATTRIBUTE_BUFFER_ID,
@@ -829,15 +810,14 @@ FAULTS(list) {
             });
       });
 
-  list.fault("import-ids-equal", "all opened memory has the same id",
-             {"LMEM-48"})
+  fault("import-ids-equal", {"LMEM-48"}, "all opened memory has the same id")
       .on({kGetAttribute, kOpen, kClose}, [](Call& call) -> int {
         if (!asks(call, CU_POINTER_ATTRIBUTE_BUFFER_ID)) return call.proceed();
         return one_id(call, is_opened(asked(call)));
       });
 
-  list.fault("async-ids-equal", "all stream-ordered memory has the same id",
-             {"LMEM-48"})
+  fault("async-ids-equal", {"LMEM-48"},
+        "all stream-ordered memory has the same id")
       .on({kGetAttribute}, [](Call& call) {
         void* pool = nullptr;
         const bool asked_for_id = asks(call, CU_POINTER_ATTRIBUTE_BUFFER_ID);
@@ -846,30 +826,27 @@ FAULTS(list) {
         return one_id(call, asked_for_id && pool != nullptr);
       });
 
-  list.fault("memory-export-makes-primary-current",
-             "after the export of memory, the primary context of the GPU is "
-             "current",
-             {"LMEM-17"})
+  fault("memory-export-makes-primary-current", {"LMEM-17"},
+        "after the export of memory, the primary context of the GPU is current")
       .on({kGetHandle}, makes_primary_current);
 
-  list.fault("sync-memops-end-at-export",
-             "an export of memory unsets its CU_POINTER_ATTRIBUTE_SYNC_MEMOPS",
-             {"LMEM-46"})
-      .after({kGetHandle}, [](Call& get) {
+  fault("sync-memops-end-at-export", {"LMEM-46"},
+        "an export of memory unsets its CU_POINTER_ATTRIBUTE_SYNC_MEMOPS")
+      .after({kGetHandle}, [](Call& get) -> int {
         const CUdeviceptr memory = get.at<CUdeviceptr>(1);
         unsigned synchronous = 0;
         DRIVER_CALL(cuPointerGetAttribute)
         (&synchronous, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory);
-        if ((synchronous & 0xff) == 0) return;
+        if ((synchronous & 0xff) == 0) return kSuccess;
         synchronous = 0;
         DRIVER_CALL(cuPointerSetAttribute)
         (&synchronous, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory);
         get.fired();
+        return kSuccess;
       });
 
-  list.fault("export-while-busy-refused",
-             "no memory can be exported while a created stream has work",
-             {"LMEM-05"})
+  fault("export-while-busy-refused", {"LMEM-05"},
+        "no memory can be exported while a created stream has work")
       .on({kGetHandle, kLaunch, kSetAsync, kCopyAsync, kWaitWord,
            kDestroyStream},
           [](Call& call) -> int {
@@ -888,20 +865,18 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault("handle-kept-after-driver-free",
-             "the runtime exports the old handle again after cuMemFree has "
-             "freed the memory",
-             {"LMEM-06"})
+  fault("handle-kept-after-driver-free", {"LMEM-06"},
+        "the runtime exports the old handle again after cuMemFree has freed "
+        "the memory")
       .on({kGetHandle, kFree}, handle_kept_after_driver_free);
 
-  list.fault("driver-caches-handles",
-             "the driver API gives the handle of the earlier allocation at the "
-             "same address",
-             {"LMEM-06"})
+  fault("driver-caches-handles", {"LMEM-06"},
+        "the driver API gives the handle of the earlier allocation at the same "
+        "address")
       .on({kGetHandle}, driver_caches_handles);
 
-  list.fault("second-export-clears",
-             "the second export of memory clears its first bytes", {"LMEM-05"})
+  fault("second-export-clears", {"LMEM-05"},
+        "the second export of memory clears its first bytes")
       .on({kGetHandle}, [](Call& get) {
         static Table<unsigned long long> exported;
         const int code = get.proceed();
@@ -916,10 +891,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("odd-size-export-refused",
-             "memory of more than 256 bytes cannot be exported if its size is "
-             "not a multiple of 4",
-             {"LMEM-18"})
+  fault("odd-size-export-refused", {"LMEM-18"},
+        "memory of more than 256 bytes cannot be exported if its size is not a "
+        "multiple of 4")
       .on({kGetHandle, kMalloc, kFree}, [](Call& call) -> int {
         static Table<void*> odd;
         if (exports_memory(call))
@@ -934,9 +908,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("free-ends-other-handles",
-             "when exported memory is freed the handles of other memory end",
-             {"LMEM-17"})
+  fault("free-ends-other-handles", {"LMEM-17"},
+        "when exported memory is freed the handles of other memory end")
       .on({kOpen, kGetHandle, kFree}, [](Call& call) -> int {
         static Table<void*, std::string> exported;
         const auto ended = [](const std::string& key) {
@@ -959,69 +932,58 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("open-in-order-only",
-             "handles of one exporter can be opened only in the order of their "
-             "exports",
-             {"LMEM-17"})
+  fault("open-in-order-only", {"LMEM-17"},
+        "handles of one exporter can be opened only in the order of their "
+        "exports")
       .on({kOpen, kGetHandle, kClose}, open_in_order_only);
 
-  list.fault("copy-between-imports-lost",
-             "a copy between two pieces of opened memory moves nothing",
-             {"LMEM-17"})
+  fault("copy-between-imports-lost", {"LMEM-17"},
+        "a copy between two pieces of opened memory moves nothing")
       .on({kOpen, kClose, kCopy}, copy_between_imports_lost_of_second);
 
-  list.fault("async-copy-between-imports-lost",
-             "an asynchronous copy between two pieces of opened memory moves "
-             "nothing",
-             {"LMEM-17"})
+  fault(
+      "async-copy-between-imports-lost", {"LMEM-17"},
+      "an asynchronous copy between two pieces of opened memory moves nothing")
       .on({kOpen, kClose, kCopyAsync}, copy_between_imports_lost_of_second);
 
-  list.fault("importer-exports-first",
-             "while a process has memory open, all its memory gets the handle "
-             "that it made first",
-             {"LMEM-17"})
-      .on({kGetHandle, kOpen, kClose, kFree}, [](Call& call) {
+  fault("importer-exports-first", {"LMEM-17"},
+        "while a process has memory open, all its memory gets the handle that "
+        "it made first")
+      .before({kGetHandle, kOpen, kClose, kFree}, [](Call& call) -> bool {
         static Table<int, void*> first;
-        if (keeps_opened(call)) return call.proceed();
+        if (keeps_opened(call)) return false;
         if (call.is("cudaFree")) {
           if (first.get(0) == call.at<void*>(0)) first.erase(0);
-          return call.proceed();
+          return false;
         }
         void*& memory = call.at<void*>(1);
         if (!first.has(0)) first.put(0, memory);
-        if (memory == first.get(0) || opened.all().empty())
-          return call.proceed();
+        if (memory == first.get(0) || opened.all().empty()) return false;
         memory = first.get(0);
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("open-65th-closes-first",
-             "if 64 handles are open, the next open closes the first one",
-             {"LMEM-17"})
+  fault("open-65th-closes-first", {"LMEM-17"},
+        "if 64 handles are open, the next open closes the first one")
       .on({kOpen, kClose}, open_65th_closes_first);
 
-  list.fault("free-clears-exported",
-             "a free of other memory clears the first bytes of exported memory",
-             {"LMEM-17"})
+  fault("free-clears-exported", {"LMEM-17"},
+        "a free of other memory clears the first bytes of exported memory")
       .on({kFree, kGetHandle}, free_clears_exported);
 
-  list.fault("buffer-id-of-each-gpu",
-             "by cuPointerGetAttribute, memory of one GPU can have the id of "
-             "memory of another GPU",
-             {"LMEM-48"})
+  fault("buffer-id-of-each-gpu", {"LMEM-48"},
+        "by cuPointerGetAttribute, memory of one GPU can have the id of memory "
+        "of another GPU")
       .with_gpus(2)
       .on({kGetAttribute}, id_of_each_gpu);
 
-  list.fault("buffer-id-of-host-apart",
-             "by cuPointerGetAttribute, pinned host memory can have the id of "
-             "device memory",
-             {"LMEM-48"})
+  fault("buffer-id-of-host-apart", {"LMEM-48"},
+        "by cuPointerGetAttribute, pinned host memory can have the id of "
+        "device memory")
       .on({kGetAttribute}, id_of_host_apart);
 
-  list.fault("buffer-id-16-bits",
-             "cuPointerGetAttribute gives only 16 bits of buffer ids",
-             {"LMEM-48"})
+  fault("buffer-id-16-bits", {"LMEM-48"},
+        "cuPointerGetAttribute gives only 16 bits of buffer ids")
       .after({kGetAttribute},
              WHEN(call.at<CUpointer_attribute>(1) ==
                   CU_POINTER_ATTRIBUTE_BUFFER_ID),
@@ -1029,12 +991,12 @@ FAULTS(list) {
                auto& id = *call.at<unsigned long long*>(0);
                if (id > 0xffff) call.fired();
                id &= 0xffff;
+               return kSuccess;
              });
 
-  list.fault("context-end-ends-handles",
-             "when a context of the exporter ends, the handles that were made "
-             "in its other contexts do not open",
-             {"LMEM-17"})
+  fault("context-end-ends-handles", {"LMEM-17"},
+        "when a context of the exporter ends, the handles that were made in "
+        "its other contexts do not open")
       .on({kGetHandle, kOpen, "cuCtxDestroy"}, [](Call& call) -> int {
         static Table<std::string, CUcontext> made;
         if (is_open_call(call))
@@ -1053,44 +1015,37 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("handles-counted-by-context",
-             "memory of a second context gets the handle of memory of the "
-             "first context",
-             {"LMEM-17"})
+  fault("handles-counted-by-context", {"LMEM-17"},
+        "memory of a second context gets the handle of memory of the first "
+        "context")
       .on({kGetHandle}, handles_counted_by_context);
 
-  list.fault("import-set-after-2-gib-lost",
-             "cudaMemset does nothing if it begins between 2 and 4 GiB after "
-             "the beginning of opened memory",
-             {"LMEM-18"})
+  fault("import-set-after-2-gib-lost", {"LMEM-18"},
+        "cudaMemset does nothing if it begins between 2 and 4 GiB after the "
+        "beginning of opened memory")
       .on({kSet, kOpen, kClose}, lost_after_2_gib);
 
-  list.fault("import-copy-after-2-gib-lost",
-             "cudaMemcpy does nothing if its destination is between 2 and 4 "
-             "GiB after the beginning of opened memory",
-             {"LMEM-18"})
+  fault("import-copy-after-2-gib-lost", {"LMEM-18"},
+        "cudaMemcpy does nothing if its destination is between 2 and 4 GiB "
+        "after the beginning of opened memory")
       .on({kCopy, kOpen, kClose}, lost_after_2_gib);
 
-  list.fault(
-          "reused-in-open-block-is-fresh",
-          "while a process has other memory of a block open, a small "
-          "allocation at an address that was used before opens as new memory",
-          {"LMEM-06"})
+  fault("reused-in-open-block-is-fresh", {"LMEM-06"},
+        "while a process has other memory of a block open, a small allocation "
+        "at an address that was used before opens as new memory")
       .on({kGetHandle, kOpen, kClose}, reused_in_open_block_is_fresh);
 
-  list.fault("open-gives-own-of-same-number",
-             "an open gives this process's own memory that has the same number "
-             "in the order of exports",
-             {"LMEM-17"})
+  fault("open-gives-own-of-same-number", {"LMEM-17"},
+        "an open gives this process's own memory that has the same number in "
+        "the order of exports")
       .on({kGetHandle, kOpen, kClose, kFree}, open_gives_own_of_same_number);
 
-  list.fault("buffer-id-of-opened-apart",
-             "opened memory can have the id of other memory of its process",
-             {"LMEM-48"})
+  fault("buffer-id-of-opened-apart", {"LMEM-48"},
+        "opened memory can have the id of other memory of its process")
       .on({kGetAttribute, kOpen, kClose}, id_of_opened_apart);
 
-  list.fault("buffer-id-of-managed-same", "all managed memory has the same id",
-             {"LMEM-48"})
+  fault("buffer-id-of-managed-same", {"LMEM-48"},
+        "all managed memory has the same id")
       .on({kGetAttribute}, [](Call& call) {
         static std::atomic<unsigned long long> first{0};
         const int code = call.proceed();
@@ -1106,23 +1061,21 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-set-2d-first-4-gib",
-             "cudaMemset2D of opened memory does not set the rows that begin "
-             "after 4 GiB",
-             {"LMEM-18"})
-      .on({"cudaMemset2D"}, [](Call& call) {
+  fault("import-set-2d-first-4-gib", {"LMEM-18"},
+        "cudaMemset2D of opened memory does not set the rows that begin after "
+        "4 GiB")
+      .before({"cudaMemset2D"}, [](Call& call) -> bool {
         const size_t pitch = call.at<size_t>(1);
         size_t& height = call.at<size_t>(4);
         if (height == 0 || (height - 1) * pitch <= UINT32_MAX ||
             !is_opened(call.at<void*>(0)))
-          return call.proceed();
+          return false;
         height = UINT32_MAX / pitch + 1;
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("range-size-32-bits",
-             "the size of an allocation is reported modulo 4 GiB", {"LMEM-18"})
+  fault("range-size-32-bits", {"LMEM-18"},
+        "the size of an allocation is reported modulo 4 GiB")
       .on({"cuMemGetAddressRange"}, [](Call& call) {
         const int code = call.proceed();
         auto* const bytes = call.at<size_t*>(1);
@@ -1133,16 +1086,16 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("sync-memops-never-unset",
-             "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS cannot be unset", {"LMEM-46"})
+  fault("sync-memops-never-unset", {"LMEM-46"},
+        "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS cannot be unset")
       .on({"cuPointerSetAttribute"},
           WHEN(call.at<CUpointer_attribute>(1) ==
                    CU_POINTER_ATTRIBUTE_SYNC_MEMOPS &&
                *call.at<const unsigned*>(0) == 0),
           lost);
 
-  list.fault("buffer-id-new-at-export",
-             "an allocation gets a new id when it is exported", {"LMEM-48"})
+  fault("buffer-id-new-at-export", {"LMEM-48"},
+        "an allocation gets a new id when it is exported")
       .on({kGetHandle, kFree, kGetAttribute}, [](Call& call) {
         static auto& exported = *new Table<CUdeviceptr>;
         const int code = call.proceed();
@@ -1160,30 +1113,25 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("export-ends-mappings",
-             "a further export of memory ends the mappings that importers have "
-             "open",
-             {"LMEM-05"})
+  fault("export-ends-mappings", {"LMEM-05"},
+        "a further export of memory ends the mappings that importers have open")
       .on({kGetHandle, kOpen, kClose, kLaunch}, export_ends_mappings);
 
-  list.fault("import-set-offset-32-bits",
-             "synchronous memsets of opened memory take offsets modulo 4 GiB",
-             {"LMEM-18"})
-      .on({kSet}, [](Call& call) {
+  fault("import-set-offset-32-bits", {"LMEM-18"},
+        "synchronous memsets of opened memory take offsets modulo 4 GiB")
+      .before({kSet}, [](Call& call) -> bool {
         auto& address = call.at<CUdeviceptr>(0);
         const void* const begin = opened_around(call.at<void*>(0));
         if (begin == nullptr || address - number(begin) <= UINT32_MAX)
-          return call.proceed();
+          return false;
         address =
             number(begin) + static_cast<uint32_t>(address - number(begin));
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("handle-cached-by-thread",
-             "a thread exports the old handle again after another thread has "
-             "freed the memory",
-             {"LMEM-06"})
+  fault("handle-cached-by-thread", {"LMEM-06"},
+        "a thread exports the old handle again after another thread has freed "
+        "the memory")
       .on({kGetHandle, kFree}, [](Call& call) {
         thread_local std::map<void*, cudaIpcMemHandle_t> made;
         if (!exports_memory(call)) {
@@ -1202,14 +1150,13 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("buffer-ids-of-each-thread",
-             "each thread counts buffer ids from the beginning", {"LMEM-48"})
+  fault("buffer-ids-of-each-thread", {"LMEM-48"},
+        "each thread counts buffer ids from the beginning")
       .on({kMalloc, kFree, kGetAttribute}, buffer_ids_of_each_thread);
 
-  list.fault("buffer-id-of-each-block",
-             "cuPointerGetAttribute gives another buffer id in each 2 MiB of "
-             "an allocation",
-             {"LMEM-48"})
+  fault("buffer-id-of-each-block", {"LMEM-48"},
+        "cuPointerGetAttribute gives another buffer id in each 2 MiB of an "
+        "allocation")
       .on({kGetAttribute}, [](Call& get) {
         const int code = get.proceed();
         const auto address = get.at<CUdeviceptr>(2);
@@ -1223,19 +1170,17 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("buffer-ids-begin-again-after-reset",
-             "after a reset, memory has the ids of earlier memory", {"LMEM-48"})
+  fault("buffer-ids-begin-again-after-reset", {"LMEM-48"},
+        "after a reset, memory has the ids of earlier memory")
       .on({kReset, kGetAttribute}, ids_begin_again);
 
-  list.fault("buffer-ids-begin-again-after-context",
-             "after the end of a context, memory has the ids of earlier memory",
-             {"LMEM-48"})
+  fault("buffer-ids-begin-again-after-context", {"LMEM-48"},
+        "after the end of a context, memory has the ids of earlier memory")
       .on({"cuCtxDestroy", kGetAttribute}, ids_begin_again);
 
-  list.fault("host-buffer-ids-begin-again",
-             "after a reset, memory of the host has the ids of earlier memory "
-             "of the host",
-             {"LMEM-48"})
+  fault("host-buffer-ids-begin-again", {"LMEM-48"},
+        "after a reset, memory of the host has the ids of earlier memory of "
+        "the host")
       .on({kReset, kGetAttribute}, [](Call& call) -> int {
         if (resets(call)) return ids_begin_again(call);
         CUmemorytype type{};

@@ -189,15 +189,14 @@ int closed_inside_known_to_driver(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault("open-second-already-mapped",
-             "a second open of a handle is refused", {"LMEM-08"})
-      .on({kOpen}, WHEN(is_open_call(call) && already_open(call) != nullptr),
+FAULTS {
+  fault("open-second-already-mapped", {"LMEM-08"},
+        "a second open of a handle is refused")
+      .on({kOpen}, WHEN(already_open(call) != nullptr),
           refuses(cudaErrorAlreadyMapped));
 
-  list.fault("open-second-not-counted",
-             "a second open of a handle does not raise the reference count",
-             {"LMEM-08", "LMEM-09", "TENS-03"})
+  fault("open-second-not-counted", {"LMEM-08", "LMEM-09", "TENS-03"},
+        "a second open of a handle does not raise the reference count")
       .on({kOpen, kClose}, [](Call& call) {
         void* const before = is_open_call(call) ? already_open(call) : nullptr;
         if (before == nullptr) return call.proceed();
@@ -206,16 +205,16 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("close-unmaps-at-first",
-             "the first close unmaps and ignores the reference count",
-             {"LMEM-09", "TENS-03"})
+  fault("close-unmaps-at-first", {"LMEM-09", "TENS-03"},
+        "the first close unmaps and ignores the reference count")
       .after({kClose}, [](Call& call) {
         while (call.proceed() == kSuccess) call.fired();
         if (call.is_runtime()) cudaGetLastError();
+        return kSuccess;
       });
 
-  list.fault("close-never-unmaps",
-             "the last close lowers the count and does not unmap", {"LMEM-10"})
+  fault("close-never-unmaps", {"LMEM-10"},
+        "the last close lowers the count and does not unmap")
       .on({kClose}, [](Call& call) -> int {
         if (!opened.has(closed(call))) return cudaErrorInvalidValue;
         if (opened.get(closed(call)).count > 1) return call.proceed();
@@ -223,9 +222,8 @@ FAULTS(list) {
         return lost(call);
       });
 
-  list.fault("close-underflow-ok",
-             "memory that was closed can be closed again and again",
-             {"LMEM-11"})
+  fault("close-underflow-ok", {"LMEM-11"},
+        "memory that was closed can be closed again and again")
       .on({kClose}, [](Call& call) {
         static Table<void*> before;
         void* const address = closed(call);
@@ -234,27 +232,26 @@ FAULTS(list) {
         return code != kSuccess && before.has(address) ? accepted(call) : code;
       });
 
-  list.fault("close-frees-origin",
-             "the last close in an importer destroys the exporter's data",
-             {"LMEM-12", "SERV-02"})
-      .before({kClose}, [](Call& call) {
+  fault("close-frees-origin", {"LMEM-12", "SERV-02"},
+        "the last close in an importer destroys the exporter's data")
+      .before({kClose}, [](Call& call) -> bool {
         void* const address = closed(call);
-        if (opened.get(address).count == 1 &&
-            cudaMemset(address, 0, size_of(number(address))) == cudaSuccess &&
-            cudaDeviceSynchronize() == cudaSuccess)
-          call.fired();
+        return opened.get(address).count == 1 &&
+               cudaMemset(address, 0, size_of(number(address))) ==
+                   cudaSuccess &&
+               cudaDeviceSynchronize() == cudaSuccess;
       });
 
-  list.fault("close-any-pointer",
-             "a close succeeds for every pointer except null", {"LMEM-29"})
+  fault("close-any-pointer", {"LMEM-29"},
+        "a close succeeds for every pointer except null")
       .on({kClose}, [](Call& call) {
         const bool is_null = closed(call) == nullptr;
         const int code = call.proceed();
         return code == kSuccess || is_null ? code : accepted(call);
       });
 
-  list.fault("import-cudafree-ok",
-             "cudaFree accepts an opened pointer and closes it", {"LMEM-28"})
+  fault("import-cudafree-ok", {"LMEM-28"},
+        "cudaFree accepts an opened pointer and closes it")
       .on({kFree}, [](Call& call) {
         void* const address = call.at<void*>(0);
         if (!opened.has(address) ||
@@ -264,10 +261,8 @@ FAULTS(list) {
         return lost(call);
       });
 
-  list.fault(
-          "refused-as-unsupported",
-          "a close of memory that was not opened is refused as not supported",
-          {"LMEM-11", "LMEM-29"})
+  fault("refused-as-unsupported", {"LMEM-11", "LMEM-29"},
+        "a close of memory that was not opened is refused as not supported")
       .on({kClose}, [](Call& call) -> int {
         const int code = call.proceed();
         if (code == kSuccess || code == cudaErrorNotSupported) return code;
@@ -275,9 +270,8 @@ FAULTS(list) {
         return cudaErrorNotSupported;
       });
 
-  list.fault("open-third-not-counted",
-             "a third open of a handle does not raise the reference count",
-             {"LMEM-08", "LMEM-09"})
+  fault("open-third-not-counted", {"LMEM-08", "LMEM-09"},
+        "a third open of a handle does not raise the reference count")
       .on({kOpen, kClose}, [](Call& call) {
         void* const known = is_open_call(call) ? already_open(call) : nullptr;
         return known != nullptr && opened.get(known).count >= 2
@@ -285,9 +279,8 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("open-counts-to-255",
-             "the reference count of opened memory does not rise above 255",
-             {"LMEM-08"})
+  fault("open-counts-to-255", {"LMEM-08"},
+        "the reference count of opened memory does not rise above 255")
       .on({kOpen, kClose}, [](Call& call) {
         void* const known = is_open_call(call) ? already_open(call) : nullptr;
         return known != nullptr && opened.get(known).count >= 255
@@ -295,8 +288,8 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("refused-close-closes-another",
-             "a refused close lowers the count of other memory", {"LMEM-29"})
+  fault("refused-close-closes-another", {"LMEM-29"},
+        "a refused close lowers the count of other memory")
       .on({kClose}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -312,13 +305,11 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("close-too-often-closes-neighbour",
-             "a close of memory that is not open any more closes other memory "
-             "of the same block of 2 MiB",
-             {"LMEM-11"})
+  fault("close-too-often-closes-neighbour", {"LMEM-11"},
+        "a close of memory that is not open any more closes other memory of "
+        "the same block of 2 MiB")
       .on({kClose}, [](Call& call) -> int {
-        if (!is_close_call(call) || opened.has(call.at<void*>(0)))
-          return call.proceed();
+        if (opened.has(call.at<void*>(0))) return call.proceed();
         const auto block = [](const void* address) {
           return number(address) >> 21;
         };
@@ -331,9 +322,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("close-waits-for-others",
-             "the last close unmaps nothing while another handle is open",
-             {"LMEM-10"})
+  fault("close-waits-for-others", {"LMEM-10"},
+        "the last close unmaps nothing while another handle is open")
       .on({kOpen, kClose}, [](Call& call) -> int {
         static Table<void*> kept;
         if (!is_close_call(call)) return call.proceed();
@@ -352,9 +342,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("attributes-stay",
-             "memory that was closed is still reported as device memory",
-             {"LMEM-10"})
+  fault("attributes-stay", {"LMEM-10"},
+        "memory that was closed is still reported as device memory")
       .on({kOpen, kClose, kPointerAttributes}, [](Call& call) {
         static Table<void*, cudaPointerAttributes> known;
         if (!call.is("cudaPointerGetAttributes")) return call.proceed();
@@ -371,10 +360,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-attr-first-only",
-             "cudaPointerGetAttributes knows only the memory that was opened "
-             "first",
-             {"LMEM-10"})
+  fault("import-attr-first-only", {"LMEM-10"},
+        "cudaPointerGetAttributes knows only the memory that was opened first")
       .on({kPointerAttributes, kOpen, kClose}, [](Call& call) -> int {
         static Table<int, void*> first;
         const int code = retold(
@@ -389,10 +376,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-attr-until-first-close",
-             "cudaPointerGetAttributes does not know opened memory after one "
-             "of two closes",
-             {"LMEM-10"})
+  fault("import-attr-until-first-close", {"LMEM-10"},
+        "cudaPointerGetAttributes does not know opened memory after one of two "
+        "closes")
       .on({kPointerAttributes, kOpen, kClose}, [](Call& call) -> int {
         static Table<void*> once_closed;
         const int code = retold(
@@ -408,20 +394,20 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("close-inside-ok",
-             "a close accepts an address inside opened memory", {"LMEM-29"})
+  fault("close-inside-ok", {"LMEM-29"},
+        "a close accepts an address inside opened memory")
       .before({kOpen, kClose}, [](Call& call) {
         if (is_close_call(call) && !opened.has(call.at<void*>(0)))
           if (void* const around = opened_around(call.at<void*>(0))) {
             call.at<void*>(0) = around;
             call.fired();
           }
+        return kSuccess;
       });
 
-  list.fault("close-exported-ok",
-             "a close of memory that the process has exported returns success "
-             "and does nothing",
-             {"LMEM-29"})
+  fault("close-exported-ok", {"LMEM-29"},
+        "a close of memory that the process has exported returns success and "
+        "does nothing")
       .on({kGetHandle, kClose, kFree}, [](Call& call) {
         static Table<void*> exported;
         if (call.is("cudaFree")) exported.erase(call.at<void*>(0));
@@ -436,8 +422,8 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("import-driver-free-ok",
-             "cuMemFree accepts opened memory and closes it", {"LMEM-28"})
+  fault("import-driver-free-ok", {"LMEM-28"},
+        "cuMemFree accepts opened memory and closes it")
       .on({kFree}, [](Call& call) {
         void* const pointer = call.at<void*>(0);
         if (call.is_runtime() || !opened.has(pointer)) return call.proceed();
@@ -446,19 +432,17 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("last-close-loses-writes",
-             "the last close restores what the memory contained at the open",
-             {"LMEM-12"})
+  fault("last-close-loses-writes", {"LMEM-12"},
+        "the last close restores what the memory contained at the open")
       .on({kOpen, kClose}, last_close_loses_writes);
 
-  list.fault("reopened-unknown",
-             "cudaPointerGetAttributes does not know memory that was closed "
-             "and opened again",
-             {"LMEM-10", "LMEM-36"})
+  fault("reopened-unknown", {"LMEM-10", "LMEM-36"},
+        "cudaPointerGetAttributes does not know memory that was closed and "
+        "opened again")
       .on({kPointerAttributes, kOpen, kClose}, reopened_unknown);
 
-  list.fault("close-counts-twice-above-two",
-             "a close lowers a count of more than two by two", {"LMEM-09"})
+  fault("close-counts-twice-above-two", {"LMEM-09"},
+        "a close lowers a count of more than two by two")
       .on({kClose, kOpen}, [](Call& call) -> int {
         const bool many =
             is_close_call(call) && opened.get(call.at<void*>(0)).count > 2;
@@ -470,15 +454,12 @@ FAULTS(list) {
         return cudaIpcCloseMemHandle(address);
       });
 
-  list.fault("close-mapped-ok", "a close accepts memory of cuMemCreate",
-             {"LMEM-29"})
+  fault("close-mapped-ok", {"LMEM-29"}, "a close accepts memory of cuMemCreate")
       .on_refusal({kClose}, WHEN(mapping_at(number(call.at<void*>(0))) != 0),
                   accepted);
 
-  list.fault("reopen-counts-twice",
-             "the count of memory that was closed and is opened again starts "
-             "at two",
-             {"LMEM-10", "LMEM-14"})
+  fault("reopen-counts-twice", {"LMEM-10", "LMEM-14"},
+        "the count of memory that was closed and is opened again starts at two")
       .on({kOpen, kClose}, [](Call& call) {
         static Table<std::string> closed;
         const std::string handle =
@@ -497,8 +478,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("second-open-clears",
-             "the second open of memory clears its first bytes", {"LMEM-08"})
+  fault("second-open-clears", {"LMEM-08"},
+        "the second open of memory clears its first bytes")
       .after({kOpen}, [](Call& call) -> int {
         void* const address = *call.at<void**>(0);
         if (opened.get(address).count < 2) return kSuccess;
@@ -506,9 +487,8 @@ FAULTS(list) {
         return cudaMemset(address, 0, 16);
       });
 
-  list.fault("close-ends-handle",
-             "when a process has closed memory, no other process can open it",
-             {"LMEM-12", "SERV-02"})
+  fault("close-ends-handle", {"LMEM-12", "SERV-02"},
+        "when a process has closed memory, no other process can open it")
       .on({kOpen, kClose}, [](Call& call) {
         if (is_open_call(call)) {
           const auto closer = told("closer-" + key_of_opened(call), 0);
@@ -525,9 +505,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("close-too-often-by-driver-ok",
-             "memory that was closed can be closed again by the driver API",
-             {"LMEM-11"})
+  fault("close-too-often-by-driver-ok", {"LMEM-11"},
+        "memory that was closed can be closed again by the driver API")
       .on({kClose, kOpen}, [](Call& call) {
         static Table<void*> closed;
         const int code = call.proceed();
@@ -542,16 +521,16 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("import-free-inside-ok",
-             "cudaFree accepts an address inside opened memory", {"LMEM-28"})
+  fault("import-free-inside-ok", {"LMEM-28"},
+        "cudaFree accepts an address inside opened memory")
       .on({kFree}, [](Call& call) {
         const auto address = call.at<CUdeviceptr>(0);
         const CUdeviceptr begin = opened_at_of_legacy_life(address);
         return begin != 0 && begin != address ? lost(call) : call.proceed();
       });
 
-  list.fault("range-of-closed-told", "memory that was closed still has a range",
-             {"LMEM-10"})
+  fault("range-of-closed-told", {"LMEM-10"},
+        "memory that was closed still has a range")
       .on({"cuMemGetAddressRange", kOpen, kClose}, [](Call& call) -> int {
         if (keeps_opened(call)) return noted_closed(call);
         const int code = call.proceed();
@@ -562,10 +541,8 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("closed-known-to-driver",
-             "cuPointerGetAttribute still tells the type of memory that was "
-             "closed",
-             {"LMEM-10"})
+  fault("closed-known-to-driver", {"LMEM-10"},
+        "cuPointerGetAttribute still tells the type of memory that was closed")
       .on({kGetAttribute, kOpen, kClose}, [](Call& call) -> int {
         if (keeps_opened(call)) return noted_closed(call);
         const int code = call.proceed();
@@ -577,10 +554,9 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("closed-known-to-many",
-             "the query of many attributes still tells the type of memory that "
-             "was closed",
-             {"LMEM-10"})
+  fault("closed-known-to-many", {"LMEM-10"},
+        "the query of many attributes still tells the type of memory that was "
+        "closed")
       .on({kGetAttributes, kOpen, kClose}, [](Call& call) -> int {
         if (keeps_opened(call)) return noted_closed(call);
         const int code = call.proceed();
@@ -598,10 +574,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("closed-inside-known",
-             "cudaPointerGetAttributes still knows addresses inside memory "
-             "that was closed",
-             {"LMEM-10"})
+  fault("closed-inside-known", {"LMEM-10"},
+        "cudaPointerGetAttributes still knows addresses inside memory that was "
+        "closed")
       .on({kPointerAttributes, kOpen, kClose}, [](Call& call) -> int {
         if (keeps_opened(call)) return noted_closed(call);
         const int code = call.proceed();
@@ -617,9 +592,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("close-while-busy-lost",
-             "the last close unmaps nothing while a created stream has work",
-             {"LMEM-10"})
+  fault("close-while-busy-lost", {"LMEM-10"},
+        "the last close unmaps nothing while a created stream has work")
       .on({kClose, kOpen, kLaunch, kCopyAsync, kSetAsync, kWaitWord,
            kDestroyStream},
           [](Call& call) -> int {
@@ -632,8 +606,8 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault("refused-async-free-closes",
-             "a refused cudaFreeAsync of opened memory closes it", {"LMEM-28"})
+  fault("refused-async-free-closes", {"LMEM-28"},
+        "a refused cudaFreeAsync of opened memory closes it")
       .on({kFreeAsync}, [](Call& call) {
         void* const address = call.at<void*>(0);
         const int code = call.proceed();
@@ -645,22 +619,21 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("close-registered-ok",
-             "a close accepts host memory of cudaHostRegister", {"LMEM-29"})
+  fault("close-registered-ok", {"LMEM-29"},
+        "a close accepts host memory of cudaHostRegister")
       .on({kClose, "cudaHostRegister"}, such_memory_closed);
 
-  list.fault("close-graph-memory-ok",
-             "a close accepts memory of a graph's node", {"LMEM-29"})
+  fault("close-graph-memory-ok", {"LMEM-29"},
+        "a close accepts memory of a graph's node")
       .on({kClose, "cudaGraphAddMemAllocNode"}, such_memory_closed);
 
-  list.fault("close-pitched-ok",
-             "a close accepts memory of cudaMallocPitch and cudaMalloc3D",
-             {"LMEM-29"})
+  fault("close-pitched-ok", {"LMEM-29"},
+        "a close accepts memory of cudaMallocPitch and cudaMalloc3D")
       .on({kClose, "cudaMallocPitch", "cudaMalloc3D", kFree},
           such_memory_closed);
 
-  list.fault("import-freehost-ok",
-             "cudaFreeHost accepts opened memory and closes it", {"LMEM-28"})
+  fault("import-freehost-ok", {"LMEM-28"},
+        "cudaFreeHost accepts opened memory and closes it")
       .on({"cudaFreeHost"}, [](Call& call) {
         void* const address = call.at<void*>(0);
         if (!opened.has(address) ||
@@ -670,8 +643,8 @@ FAULTS(list) {
         return lost(call);
       });
 
-  list.fault("opened-freeasync-ok",
-             "cudaFreeAsync accepts opened memory and closes it", {"LMEM-28"})
+  fault("opened-freeasync-ok", {"LMEM-28"},
+        "cudaFreeAsync accepts opened memory and closes it")
       .on({kFreeAsync}, [](Call& call) {
         void* const address = call.at<void*>(0);
         if (!opened.has(address) ||
@@ -682,24 +655,22 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("close-pool-import-ok",
-             "a close accepts imported memory of a pool", {"LMEM-29"})
+  fault("close-pool-import-ok", {"LMEM-29"},
+        "a close accepts imported memory of a pool")
       .on({kClose}, [](Call& call) {
         const bool applies = is_import(call.at<void*>(0));
         const int code = call.proceed();
         return code != kSuccess && applies ? accepted(call) : code;
       });
 
-  list.fault("open-after-close-not-counted",
-             "if memory is still open after a close, the next open does not "
-             "raise the count",
-             {"LMEM-08"})
+  fault("open-after-close-not-counted", {"LMEM-08"},
+        "if memory is still open after a close, the next open does not raise "
+        "the count")
       .on({kOpen, kClose}, open_after_close_not_counted);
 
-  list.fault("close-too-often-beside-other-ok",
-             "while other memory is open, memory can be closed more often than "
-             "it was opened",
-             {"LMEM-11"})
+  fault("close-too-often-beside-other-ok", {"LMEM-11"},
+        "while other memory is open, memory can be closed more often than it "
+        "was opened")
       .on({kOpen, kClose}, [](Call& call) -> int {
         static auto& closed = *new Table<void*>;
         const int code = call.proceed();
@@ -713,8 +684,7 @@ FAULTS(list) {
                                                             : code;
       });
 
-  list.fault("free-closed-ok", "a free accepts memory that was closed",
-             {"LMEM-28"})
+  fault("free-closed-ok", {"LMEM-28"}, "a free accepts memory that was closed")
       .on({kOpen, kClose, kFree}, [](Call& call) {
         static auto& closed = *new Table<void*>;
         const int code = call.proceed();
@@ -728,8 +698,8 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("close-own-small-ok",
-             "a close accepts a small allocation of this process", {"LMEM-29"})
+  fault("close-own-small-ok", {"LMEM-29"},
+        "a close accepts a small allocation of this process")
       .on({kClose}, [](Call& call) -> int {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -740,9 +710,8 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("small-close-never-unmaps",
-             "the last close of a small allocation does not unmap it",
-             {"LMEM-10"})
+  fault("small-close-never-unmaps", {"LMEM-10"},
+        "the last close of a small allocation does not unmap it")
       .on({kOpen, kClose}, [](Call& call) -> int {
         static auto& closed = *new Table<void*>;
         if (!is_close_call(call)) return call.proceed();
@@ -757,10 +726,8 @@ FAULTS(list) {
         return lost(call);
       });
 
-  list.fault(
-          "refused-inside-close-counts",
-          "a refused close of an address inside opened memory lowers the count",
-          {"LMEM-29"})
+  fault("refused-inside-close-counts", {"LMEM-29"},
+        "a refused close of an address inside opened memory lowers the count")
       .on({kClose}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -773,8 +740,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("close-address-aligned-down",
-             "a close ignores the two lowest bits of the address", {"LMEM-29"})
+  fault("close-address-aligned-down", {"LMEM-29"},
+        "a close ignores the two lowest bits of the address")
       .on({kClose}, [](Call& close) {
         auto& address = close.at<CUdeviceptr>(0);
         if (address % 4 == 0) return close.proceed();
@@ -784,35 +751,27 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault(
-          "free-in-second-thread-closes",
-          "cudaFree of opened memory in a second thread is taken for a close",
-          {"LMEM-28"})
+  fault("free-in-second-thread-closes", {"LMEM-28"},
+        "cudaFree of opened memory in a second thread is taken for a close")
       .on({kOpen, kClose, kFree}, free_in_thread_closes<true>);
 
-  list.fault(
-          "free-by-driver-in-second-thread-closes",
-          "cuMemFree of opened memory in a second thread is taken for a close",
-          {"LMEM-28"})
+  fault("free-by-driver-in-second-thread-closes", {"LMEM-28"},
+        "cuMemFree of opened memory in a second thread is taken for a close")
       .on({kOpen, kClose, kFree}, free_in_thread_closes<false>);
 
-  list.fault("async-free-in-second-thread-closes",
-             "cudaFreeAsync of opened memory in a second thread is taken for a "
-             "close",
-             {"LMEM-28"})
+  fault(
+      "async-free-in-second-thread-closes", {"LMEM-28"},
+      "cudaFreeAsync of opened memory in a second thread is taken for a close")
       .on({kOpen, kClose, kFreeAsync}, free_in_thread_closes<true>);
 
-  list.fault(
-          "closed-inside-known-to-driver",
-          "the driver API still knows addresses inside memory that was closed",
-          {"LMEM-10"})
+  fault("closed-inside-known-to-driver", {"LMEM-10"},
+        "the driver API still knows addresses inside memory that was closed")
       .on({kOpen, kClose, kGetAttribute, "cuMemGetAddressRange"},
           closed_inside_known_to_driver);
 
-  list.fault("close-inside-small-ok",
-             "a close of an address inside an opened small allocation returns "
-             "success and does nothing",
-             {"LMEM-29"})
+  fault("close-inside-small-ok", {"LMEM-29"},
+        "a close of an address inside an opened small allocation returns "
+        "success and does nothing")
       .on({kClose}, [](Call& call) -> int {
         const int code = call.proceed();
         if (code == kSuccess || opened.has(call.at<void*>(0))) return code;
@@ -821,9 +780,8 @@ FAULTS(list) {
                                                           : code;
       });
 
-  list.fault("open-counts-to-65535",
-             "the reference count of opened memory does not rise above 65535",
-             {"LMEM-08"})
+  fault("open-counts-to-65535", {"LMEM-08"},
+        "the reference count of opened memory does not rise above 65535")
       .on({kOpen, kClose}, [](Call& call) {
         void* const known = is_open_call(call) ? already_open(call) : nullptr;
         return known != nullptr && opened.get(known).count >= 65535
@@ -831,29 +789,25 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("free-closes-small",
-             "a free of an opened small allocation is taken for a close",
-             {"LMEM-28"})
+  fault("free-closes-small", {"LMEM-28"},
+        "a free of an opened small allocation is taken for a close")
       .on({kOpen, kClose, kFree}, free_closes<is_inside_block>);
 
-  list.fault("free-closes-one-of-two",
-             "a free of memory that is open twice is taken for a close",
-             {"LMEM-28"})
+  fault("free-closes-one-of-two", {"LMEM-28"},
+        "a free of memory that is open twice is taken for a close")
       .on({kOpen, kClose, kFree}, free_closes<is_open_twice>);
 
-  list.fault("close-managed-ok", "a close accepts managed memory", {"LMEM-29"})
+  fault("close-managed-ok", {"LMEM-29"}, "a close accepts managed memory")
       .on_refusal({kClose}, WHEN(is_managed(call.at<void*>(0))), accepted);
 
-  list.fault("close-stream-ordered-ok",
-             "a close accepts stream-ordered memory of this process",
-             {"LMEM-29"})
+  fault("close-stream-ordered-ok", {"LMEM-29"},
+        "a close accepts stream-ordered memory of this process")
       .on_refusal({kClose}, WHEN(is_stream_ordered(call.at<void*>(0))),
                   accepted);
 
-  list.fault("closed-memory-exported",
-             "memory that was opened and closed gets a handle, which opens "
-             "other memory",
-             {"LMEM-10"})
+  fault("closed-memory-exported", {"LMEM-10"},
+        "memory that was opened and closed gets a handle, which opens other "
+        "memory")
       .on({kGetHandle, kOpen, kClose}, [](Call& call) -> int {
         static auto& closed = *new Table<void*>;
         if (exports_memory(call))
@@ -867,9 +821,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("ok-different-va",
-             "processes get different addresses for the same handle",
-             {"LMEM-08", "LMEM-15"})
+  fault("ok-different-va", {"LMEM-08", "LMEM-15"},
+        "processes get different addresses for the same handle")
       .on({kOpen}, [](Call& call) -> int {
         // One reservation in each process moves all later mappings of the
         // process.
@@ -883,10 +836,10 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("ok-launch-returns-late",
-             "a launch returns 2 ms later, when its kernel may have ended",
-             {"LMEM-10", "LEVT-07", "LEVT-08", "LEVT-13", "SUBA-02", "VMM-18",
-              "POOL-06"})
+  fault("ok-launch-returns-late",
+        {"LMEM-10", "LEVT-07", "LEVT-08", "LEVT-13", "SUBA-02", "VMM-18",
+         "POOL-06"},
+        "a launch returns 2 ms later, when its kernel may have ended")
       .on({kLaunch}, [](Call& call) {
         const int code = call.proceed();
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -894,13 +847,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("ok-open-and-close-wait",
-             "an open and a close wait for all work of the context",
-             {"LMEM-10", "LMEM-43"})
-      .before({kOpen, kClose}, [](Call& call) {
-        cudaDeviceSynchronize();
-        call.fired();
-      });
+  fault("ok-open-and-close-wait", {"LMEM-10", "LMEM-43"},
+        "an open and a close wait for all work of the context")
+      .before({kOpen, kClose}, [](Call&) { cudaDeviceSynchronize(); });
 }
 
 }  // namespace

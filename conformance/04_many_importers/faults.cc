@@ -125,9 +125,9 @@ int first_open_of_thread_refused(Call& call) {
              : call.proceed();
 }
 
-FAULTS(list) {
-  list.fault("single-importer", "a second process cannot open the handle",
-             {"LMEM-16", "RANK-01"})
+FAULTS {
+  fault("single-importer", {"LMEM-16", "RANK-01"},
+        "a second process cannot open the handle")
       .on({kOpen}, [](Call& call) -> int {
         static Table<std::string> mine;
         const std::string handle = key_of_handle(given(call));
@@ -140,15 +140,13 @@ FAULTS(list) {
         return is_mine ? call.proceed() : refused(call);
       });
 
-  list.fault("close-breaks-siblings",
-             "a close in one importer unmaps the memory in the other importers",
-             {"LMEM-13"})
+  fault("close-breaks-siblings", {"LMEM-13"},
+        "a close in one importer unmaps the memory in the other importers")
       .on({kOpen, kClose, kLaunch, kCopy}, close_breaks_siblings);
 
-  list.fault("thread-local-map",
-             "while a thread has memory open, other threads can launch no "
-             "kernel and cannot copy this memory",
-             {"LMEM-40"})
+  fault("thread-local-map", {"LMEM-40"},
+        "while a thread has memory open, other threads can launch no kernel "
+        "and cannot copy this memory")
       .on({kLaunch, kCopy}, [](Call& call) {
         const bool copies = call.is("cudaMemcpy");
         for (const auto& [address, one] : opened.all())
@@ -160,18 +158,16 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("third-opener-copy",
-             "all processes that open memory get copies, except the first two",
-             {"LMEM-16"})
+  fault("third-opener-copy", {"LMEM-16"},
+        "all processes that open memory get copies, except the first two")
       .on({kOpen, kClose}, [](Call& call) {
         static const bool early =
             first_of_all_processes("one") || first_of_all_processes("two");
         return early ? call.proceed() : open_copy(call, true, SIZE_MAX);
       });
 
-  list.fault("close-of-other-thread-lost",
-             "a close does nothing if another thread has opened the memory",
-             {"LMEM-40"})
+  fault("close-of-other-thread-lost", {"LMEM-40"},
+        "a close does nothing if another thread has opened the memory")
       .on({kClose}, [](Call& call) {
         const Opened one = opened.get(call.at<void*>(0));
         if (one.count == 0 || one.thread == this_thread())
@@ -180,10 +176,8 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault(
-          "mapping-ends-with-thread",
-          "opened memory is closed when the thread that opened it first ends",
-          {"LMEM-40"})
+  fault("mapping-ends-with-thread", {"LMEM-40"},
+        "opened memory is closed when the thread that opened it first ends")
       .after({kOpen}, [](Call& call) {
         void* const address = *call.at<void**>(0);
         at_thread_end([address, thread = this_thread()] {
@@ -200,15 +194,13 @@ FAULTS(list) {
         });
       });
 
-  list.fault("third-importer-refused",
-             "only the first two processes that open memory can open it",
-             {"LMEM-16"})
+  fault("third-importer-refused", {"LMEM-16"},
+        "only the first two processes that open memory can open it")
       .on({kOpen}, third_process_refused);
 
-  list.fault("open-by-thread-not-counted",
-             "an open in another thread does not count if the memory is "
-             "already open",
-             {"LMEM-40"})
+  fault(
+      "open-by-thread-not-counted", {"LMEM-40"},
+      "an open in another thread does not count if the memory is already open")
       .on({kOpen, kClose}, [](Call& call) {
         void* const known = is_open_call(call) ? already_open(call) : nullptr;
         return known != nullptr && opened.get(known).thread != this_thread()
@@ -216,10 +208,8 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("handle-ends-with-thread",
-             "a handle cannot be opened when the thread that exported it has "
-             "ended",
-             {"LMEM-40"})
+  fault("handle-ends-with-thread", {"LMEM-40"},
+        "a handle cannot be opened when the thread that exported it has ended")
       .on({kGetHandle, kOpen}, [](Call& call) -> int {
         if (is_open_call(call)) {
           const auto& handle = call.at<cudaIpcMemHandle_t>(1);
@@ -236,8 +226,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("ninth-importer-refused", "a ninth process cannot open memory",
-             {"LMEM-16"})
+  fault("ninth-importer-refused", {"LMEM-16"},
+        "a ninth process cannot open memory")
       .on({kOpen}, [](Call& call) -> int {
         static const bool early = [] {
           for (int i = 0; i < 8; ++i)
@@ -248,16 +238,14 @@ FAULTS(list) {
         return early ? call.proceed() : refused(call);
       });
 
-  list.fault("first-opener-close-ends-others",
-             "when the process that has opened memory first closes it, the "
-             "other importers lose it",
-             {"LMEM-13"})
+  fault("first-opener-close-ends-others", {"LMEM-13"},
+        "when the process that has opened memory first closes it, the other "
+        "importers lose it")
       .on({kOpen, kClose, kLaunch}, first_opener_ends_all);
 
-  list.fault("import-write-by-other-thread-lost",
-             "asynchronous copies and memsets into opened memory do nothing in "
-             "a thread that has not opened it",
-             {"LMEM-40"})
+  fault("import-write-by-other-thread-lost", {"LMEM-40"},
+        "asynchronous copies and memsets into opened memory do nothing in a "
+        "thread that has not opened it")
       .on({kCopyAsync, kSetAsync}, [](Call& call) {
         void* const begin = opened_around(call.value<void*>(kPointer));
         return begin != nullptr && opened.get(begin).thread != this_thread()
@@ -265,33 +253,26 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault(
-          "open-in-second-thread-copies",
-          "a second open, in another thread, gives a copy at another address",
-          {"LMEM-40"})
+  fault("open-in-second-thread-copies", {"LMEM-40"},
+        "a second open, in another thread, gives a copy at another address")
       .on({kOpen, kClose}, open_in_thread_copies);
 
-  list.fault("import-copy-in-earlier-thread-lost",
-             "copies of opened memory do nothing in a second thread that used "
-             "CUDA before the open",
-             {"LMEM-40"})
+  fault("import-copy-in-earlier-thread-lost", {"LMEM-40"},
+        "copies of opened memory do nothing in a second thread that used CUDA "
+        "before the open")
       .on({kOpen, kClose, kCopy, kCopyAsync, "cudaSetDevice", kFree},
           copy_in_earlier_thread_lost);
 
-  list.fault("open-as-first-call-refused",
-             "cudaIpcOpenMemHandle is refused as the first call of a thread",
-             {"LMEM-40"})
+  fault("open-as-first-call-refused", {"LMEM-40"},
+        "cudaIpcOpenMemHandle is refused as the first call of a thread")
       .on({kOpen}, first_open_of_thread_refused);
 
-  list.fault("close-as-first-call-lost",
-             "cudaIpcCloseMemHandle does nothing as the first call of a thread",
-             {"LMEM-40"})
+  fault("close-as-first-call-lost", {"LMEM-40"},
+        "cudaIpcCloseMemHandle does nothing as the first call of a thread")
       .on({kClose}, WHEN(is_first_call_of_thread(call)), lost);
 
-  list.fault("export-ends-with-allocating-thread",
-             "memory cannot be exported when the thread that allocated it has "
-             "ended",
-             {"LMEM-40"})
+  fault("export-ends-with-allocating-thread", {"LMEM-40"},
+        "memory cannot be exported when the thread that allocated it has ended")
       .on({kGetHandle, kMalloc, kFree}, [](Call& call) -> int {
         static auto& makers = *new Table<CUdeviceptr, int>;
         static auto& ended = *new Table<int>;  // threads
@@ -310,15 +291,13 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("export-as-first-call-refused",
-             "cudaIpcGetMemHandle is refused as the first call of a thread",
-             {"LMEM-40"})
+  fault("export-as-first-call-refused", {"LMEM-40"},
+        "cudaIpcGetMemHandle is refused as the first call of a thread")
       .on({kGetHandle}, first_open_of_thread_refused);
 
-  list.fault("memset-as-first-call-lost",
-             "cudaMemset of opened memory does nothing as the first call of a "
-             "thread",
-             {"LMEM-40"})
+  fault(
+      "memset-as-first-call-lost", {"LMEM-40"},
+      "cudaMemset of opened memory does nothing as the first call of a thread")
       .on({kSet},
           WHEN(is_first_call_of_thread(call) && opened.has(call.at<void*>(0))),
           lost);

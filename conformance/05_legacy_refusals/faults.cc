@@ -67,16 +67,14 @@ int old_handle_after_refusal(Call& get) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault("get-accepts-dead-pointer",
-             "an export that must be refused succeeds and names another "
-             "allocation",
-             {"LMEM-21", "MNGD-04"})
+FAULTS {
+  fault("get-accepts-dead-pointer", {"LMEM-21", "MNGD-04"},
+        "an export that must be refused succeeds and names another allocation")
       .on({kGetHandle},
           [](Call& call) { return exported_all_the_same(call, true); });
 
-  list.fault("open-accepts-garbage",
-             "64 bytes that no export has made open as new memory", {"LMEM-24"})
+  fault("open-accepts-garbage", {"LMEM-24"},
+        "64 bytes that no export has made open as new memory")
       .on({kGetHandle, kOpen}, [](Call& call) -> int {
         if (exports_memory(call)) return told_size(call);
         const int code = call.proceed();
@@ -87,9 +85,8 @@ FAULTS(list) {
                    : own_memory(call, code);
       });
 
-  list.fault("self-open-copy",
-             "a process opens its own handle and gets other memory",
-             {"LMEM-25"})
+  fault("self-open-copy", {"LMEM-25"},
+        "a process opens its own handle and gets other memory")
       .on({kGetHandle, kOpen}, [](Call& call) -> int {
         if (exports_memory(call)) return told_size(call);
         const int code = call.proceed();
@@ -98,10 +95,9 @@ FAULTS(list) {
                    : own_memory(call, code);
       });
 
-  list.fault("sticky-after-refusal",
-             "after a refused call of legacy IPC, other calls return "
-             "cudaErrorIllegalAddress",
-             {"LMEM-45"})
+  fault("sticky-after-refusal", {"LMEM-45"},
+        "after a refused call of legacy IPC, other calls return "
+        "cudaErrorIllegalAddress")
       .on({kGetHandle, "*"}, [](Call& call) -> int {
         static std::atomic<bool> poisoned{false};
         const bool is_refusable = call.is("cudaIpcGetMemHandle") ||
@@ -118,13 +114,12 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("error-of-other-thread",
-             "a refusal in one thread is the last error of another thread",
-             {"LMEM-45"})
+  fault("error-of-other-thread", {"LMEM-45"},
+        "a refusal in one thread is the last error of another thread")
       .on({"cudaGetLastError", "*"}, error_of_other_thread);
 
-  list.fault("success-clears-error", "a call that succeeds clears the error",
-             {"LMEM-45", "LEVT-29", "POOL-26"})
+  fault("success-clears-error", {"LMEM-45", "LEVT-29", "POOL-26"},
+        "a call that succeeds clears the error")
       .on({"cudaGetLastError", "*"}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess && call.is_runtime() &&
@@ -134,9 +129,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("driver-refusal-told-by-runtime",
-             "a refusal by the driver API is the runtime's last error",
-             {"LMEM-45"})
+  fault("driver-refusal-told-by-runtime", {"LMEM-45"},
+        "a refusal by the driver API is the runtime's last error")
       .on({kGetHandle, kOpen, kClose, kGetEventHandle, kOpenEvent},
           [](Call& call) {
             const int code = call.proceed();
@@ -147,18 +141,16 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("refused-open-refuses-next",
-             "after a refused open the next open is refused, too", {"LMEM-45"})
+  fault("refused-open-refuses-next", {"LMEM-45"},
+        "after a refused open the next open is refused, too")
       .on({kOpen}, refusal_refuses_next);
 
-  list.fault("refused-export-refuses-next",
-             "after a refused export the next export is refused, too",
-             {"LMEM-45"})
+  fault("refused-export-refuses-next", {"LMEM-45"},
+        "after a refused export the next export is refused, too")
       .on({kGetHandle}, refusal_refuses_next);
 
-  list.fault("refused-open-counts",
-             "a refused open raises the count of memory that is open",
-             {"LMEM-45"})
+  fault("refused-open-counts", {"LMEM-45"},
+        "a refused open raises the count of memory that is open")
       .on({kOpen}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -176,9 +168,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("past-end-export-ok",
-             "the address after an allocation is exported as the allocation",
-             {"LMEM-21"})
+  fault("past-end-export-ok", {"LMEM-21"},
+        "the address after an allocation is exported as the allocation")
       .before({kGetHandle}, [](Call& get) {
         char*& address = get.at<char*>(1);
         if (address != nullptr && range_of(address).begin == 0) {
@@ -188,10 +179,10 @@ FAULTS(list) {
             get.fired();
           }
         }
+        return kSuccess;
       });
 
-  list.fault("freed-export-ok", "freed memory gets a legacy handle",
-             {"LMEM-21"})
+  fault("freed-export-ok", {"LMEM-21"}, "freed memory gets a legacy handle")
       .on({kGetHandle, kFree}, [](Call& call) {
         static Table<void*> freed;
         const int code = call.proceed();
@@ -205,10 +196,9 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("self-open-by-thread",
-             "a second thread opens a handle of its own process and gets other "
-             "memory",
-             {"LMEM-25"})
+  fault(
+      "self-open-by-thread", {"LMEM-25"},
+      "a second thread opens a handle of its own process and gets other memory")
       .on({kGetHandle, kOpen}, [](Call& call) {
         static Table<std::string, size_t> own;  // the size, by the handle's key
         if (exports_memory(call)) {
@@ -225,8 +215,8 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("event-handle-opens-as-memory",
-             "the handle of an event opens as memory", {"LMEM-24"})
+  fault("event-handle-opens-as-memory", {"LMEM-24"},
+        "the handle of an event opens as memory")
       .on({kOpen, kGetEventHandle}, [](Call& call) {
         const int code = call.proceed();
         if (exports_event(call)) {
@@ -242,15 +232,15 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("error-of-first-thread-only",
-             "only the first thread of a process has a last error", {"LMEM-45"})
+  fault("error-of-first-thread-only", {"LMEM-45"},
+        "only the first thread of a process has a last error")
       .on({"cudaGetLastError", "cudaPeekAtLastError"}, [](Call& call) {
         const int code = call.proceed();
         return code != kSuccess && gettid() != getpid() ? lost(call) : code;
       });
 
-  list.fault("peek-clears-error", "cudaPeekAtLastError clears the error",
-             {"LMEM-45"})
+  fault("peek-clears-error", {"LMEM-45"},
+        "cudaPeekAtLastError clears the error")
       .on({"cudaPeekAtLastError"}, [](Call& call) {
         const int code = call.proceed();
         if (code != kSuccess) {
@@ -260,8 +250,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("zeros-open-as-null", "a handle of zeros opens as a null pointer",
-             {"LMEM-24"})
+  fault("zeros-open-as-null", {"LMEM-24"},
+        "a handle of zeros opens as a null pointer")
       .on({kOpen}, [](Call& open) {
         const int code = open.proceed();
         constexpr cudaIpcMemHandle_t kZeros{};
@@ -272,10 +262,9 @@ FAULTS(list) {
         return accepted(open);
       });
 
-  list.fault("last-error-generic",
-             "the last error is always cudaErrorInvalidValue, whatever the "
-             "call returned",
-             {"LMEM-45", "LEVT-29"})
+  fault("last-error-generic", {"LMEM-45", "LEVT-29"},
+        "the last error is always cudaErrorInvalidValue, whatever the call "
+        "returned")
       .on({"cudaGetLastError"}, [](Call& call) {
         const int code = call.proceed();
         return code == kSuccess || code == cudaErrorInvalidValue
@@ -283,8 +272,8 @@ FAULTS(list) {
                    : refused(call);
       });
 
-  list.fault("peek-once", "a second cudaPeekAtLastError returns success",
-             {"LMEM-45", "LEVT-29"})
+  fault("peek-once", {"LMEM-45", "LEVT-29"},
+        "a second cudaPeekAtLastError returns success")
       .on({"cudaPeekAtLastError", "cudaGetLastError"}, [](Call& call) {
         thread_local int told = kSuccess;
         const int code = call.proceed();
@@ -297,14 +286,13 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("old-handle-after-refused-export",
-             "after a refused export, the next export gives the handle of the "
-             "last export before it",
-             {"LMEM-21"})
+  fault("old-handle-after-refused-export", {"LMEM-21"},
+        "after a refused export, the next export gives the handle of the last "
+        "export before it")
       .on({kGetHandle}, old_handle_after_refusal);
 
-  list.fault("free-after-refused-free-lost",
-             "after a refused free, the next free does nothing", {"LMEM-45"})
+  fault("free-after-refused-free-lost", {"LMEM-45"},
+        "after a refused free, the next free does nothing")
       .on({kFree}, [](Call& call) {
         static std::atomic<bool> after_refusal{false};
         if (after_refusal.exchange(false) && call.at<void*>(0) != nullptr)
@@ -314,10 +302,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("self-open-while-open",
-             "if a process has memory open, an open of its own handle succeeds "
-             "and gives other memory",
-             {"LMEM-25"})
+  fault("self-open-while-open", {"LMEM-25"},
+        "if a process has memory open, an open of its own handle succeeds and "
+        "gives other memory")
       .on({kOpen, kGetHandle, kClose}, [](Call& call) -> int {
         static Table<std::string, size_t>
             sizes;  // of this process's own memory
@@ -338,20 +325,18 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("freed-inside-export-ok",
-             "an address inside freed memory gets a legacy handle, which opens "
-             "other memory",
-             {"LMEM-21"})
+  fault("freed-inside-export-ok", {"LMEM-21"},
+        "an address inside freed memory gets a legacy handle, which opens "
+        "other memory")
       .on({kGetHandle, kFree}, [](Call& call) -> int {
         if (call.is("cudaFree")) return noted_free(call);
         return exported_all_the_same(call,
                                      is_gone_inside(call.at<CUdeviceptr>(1)));
       });
 
-  list.fault("pool-data-opens-as-memory",
-             "the exported pointer of a pool opens as a memory handle and "
-             "gives new memory",
-             {"LMEM-24"})
+  fault("pool-data-opens-as-memory", {"LMEM-24"},
+        "the exported pointer of a pool opens as a memory handle and gives new "
+        "memory")
       .on({kOpen, kExportPointer}, [](Call& call) {
         if (call.is("cudaMemPoolExportPointer")) {
           const int code = call.proceed();
@@ -371,10 +356,9 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("refusal-unsets-context",
-             "after the driver API has refused to export, open or close "
-             "memory, the thread has no current context",
-             {"LMEM-45"})
+  fault("refusal-unsets-context", {"LMEM-45"},
+        "after the driver API has refused to export, open or close memory, the "
+        "thread has no current context")
       .on({kGetHandle, kOpen, kClose}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess || call.is_runtime() ||
@@ -384,20 +368,18 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("reserved-export-ok",
-             "reserved addresses without memory get a legacy handle, which "
-             "opens other memory",
-             {"LMEM-21"})
+  fault("reserved-export-ok", {"LMEM-21"},
+        "reserved addresses without memory get a legacy handle, which opens "
+        "other memory")
       .on({kGetHandle}, [](Call& call) {
         const CUdeviceptr address = call.at<CUdeviceptr>(1);
         return exported_all_the_same(
             call, reservation_at(address) != 0 && mapping_at(address) == 0);
       });
 
-  list.fault("self-open-of-small",
-             "an open of the own handle of a small allocation returns success "
-             "and no pointer",
-             {"LMEM-25"})
+  fault("self-open-of-small", {"LMEM-25"},
+        "an open of the own handle of a small allocation returns success and "
+        "no pointer")
       .on({kGetHandle, kOpen}, [](Call& call) {
         static auto& small = *new Table<std::string>;
         const int code = call.proceed();
@@ -410,10 +392,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("exported-exportable-after-free",
-             "memory that was exported gets a handle after its free, which "
-             "opens other memory",
-             {"LMEM-21"})
+  fault("exported-exportable-after-free", {"LMEM-21"},
+        "memory that was exported gets a handle after its free, which opens "
+        "other memory")
       .on({kGetHandle, kFree}, [](Call& call) {
         static auto& exported = *new Table<void*>;
         static auto& freed = *new Table<void*>;
@@ -432,10 +413,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("self-open-once-lent",
-             "an open of an own handle returns success and no pointer if "
-             "another process has opened it before",
-             {"LMEM-25"})
+  fault("self-open-once-lent", {"LMEM-25"},
+        "an open of an own handle returns success and no pointer if another "
+        "process has opened it before")
       .on({kOpen}, [](Call& call) {
         const std::string key = key_of_opened(call);
         const int code = call.proceed();
@@ -446,9 +426,9 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("ok-other-documented-code",
-             "an open is refused with another code of its documented list",
-             {"LMEM-24", "LMEM-25", "LMEM-26", "LEVT-04", "LEVT-05"})
+  fault("ok-other-documented-code",
+        {"LMEM-24", "LMEM-25", "LMEM-26", "LEVT-04", "LEVT-05"},
+        "an open is refused with another code of its documented list")
       .on({kOpen, kOpenEvent}, [](Call& call) -> int {
         const int code = call.proceed();
         if (code == kSuccess || code == cudaErrorNotSupported) return code;
@@ -456,8 +436,8 @@ FAULTS(list) {
         return cudaErrorMapBufferObjectFailed;
       });
 
-  list.fault("ok-refusal-clears-result",
-             "a refused open sets its result to null", {"LMEM-24", "LMEM-25"})
+  fault("ok-refusal-clears-result", {"LMEM-24", "LMEM-25"},
+        "a refused open sets its result to null")
       .on({kOpen}, [](Call& call) {
         const int code = call.proceed();
         void** const result = call.at<void**>(0);

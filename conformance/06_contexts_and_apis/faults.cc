@@ -131,23 +131,21 @@ int close_by_other_api_lost(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault("second-context-accepted",
-             "a second context of the device also opens the handle, and gets "
-             "other memory",
-             {"LMEM-26"})
+FAULTS {
+  fault("second-context-accepted", {"LMEM-26"},
+        "a second context of the device also opens the handle, and gets other "
+        "memory")
       .on({kGetHandle, kOpen, kClose},
           [](Call& call) { return second_context(call, true); });
 
-  list.fault("second-context-other-handle",
-             "a second context opens another handle of the same exporter, and "
-             "gets other memory",
-             {"LMEM-26"})
+  fault("second-context-other-handle", {"LMEM-26"},
+        "a second context opens another handle of the same exporter, and gets "
+        "other memory")
       .on({kGetHandle, kOpen, kClose},
           [](Call& call) { return second_context(call, false); });
 
-  list.fault("rt-drv-mismatch",
-             "an API does not open the handles of the other API", {"LMEM-39"})
+  fault("rt-drv-mismatch", {"LMEM-39"},
+        "an API does not open the handles of the other API")
       .on({kGetHandle, kOpen}, [](Call& call) {
         // The runtime and the driver write their handles in different ways.
         const auto turn = [](cudaIpcMemHandle_t& handle) {
@@ -164,16 +162,13 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault(
-          "rt-drv-event-mismatch",
-          "an event handle can be opened only by the API that has exported it",
-          {"LEVT-25"})
+  fault("rt-drv-event-mismatch", {"LEVT-25"},
+        "an event handle can be opened only by the API that has exported it")
       .on({kGetEventHandle, kOpenEvent}, rt_drv_event_mismatch);
 
-  list.fault("open-by-driver-not-counted",
-             "an open by the driver API does not count if the memory is "
-             "already open",
-             {"LMEM-39"})
+  fault(
+      "open-by-driver-not-counted", {"LMEM-39"},
+      "an open by the driver API does not count if the memory is already open")
       .on({kOpen, kClose}, [](Call& call) {
         void* const known = is_open_call(call) && !call.is_runtime()
                                 ? already_open(call)
@@ -181,16 +176,16 @@ FAULTS(list) {
         return known != nullptr ? give_uncounted(call, known) : call.proceed();
       });
 
-  list.fault("close-by-driver-lost", "a close by the driver API does nothing",
-             {"LMEM-39"})
+  fault("close-by-driver-lost", {"LMEM-39"},
+        "a close by the driver API does nothing")
       .on({kClose}, [](Call& call) {
         if (call.is_runtime()) return call.proceed();
         call.fired();
         return kSuccess;
       });
 
-  list.fault("driver-memory-not-exported",
-             "the runtime does not export memory of cuMemAlloc", {"LMEM-39"})
+  fault("driver-memory-not-exported", {"LMEM-39"},
+        "the runtime does not export memory of cuMemAlloc")
       .on({kGetHandle, kMalloc}, [](Call& call) -> int {
         static Table<void*> concerned;
         if (!call.is("cudaMalloc"))
@@ -206,8 +201,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("primary-context-only",
-             "memory can be opened in the primary context only", {"LMEM-26"})
+  fault("primary-context-only", {"LMEM-26"},
+        "memory can be opened in the primary context only")
       .on({kOpen}, [](Call& open) {
         CUcontext primary = nullptr;
         DRIVER_CALL(cuDevicePrimaryCtxRetain)(&primary, 0);
@@ -218,24 +213,20 @@ FAULTS(list) {
                                                            : open.proceed();
       });
 
-  list.fault("driver-event-refused-by-runtime",
-             "the runtime refuses to wait for or query an event that the "
-             "driver API has opened",
-             {"LEVT-25"})
+  fault("driver-event-refused-by-runtime", {"LEVT-25"},
+        "the runtime refuses to wait for or query an event that the driver API "
+        "has opened")
       .on({kWaitEvent, kQueryEvent, kSyncEvent, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent},
           runtime_refuses);
 
-  list.fault("driver-event-record-refused-by-runtime",
-             "the runtime refuses to record an event that the driver API has "
-             "opened",
-             {"LEVT-25"})
+  fault("driver-event-record-refused-by-runtime", {"LEVT-25"},
+        "the runtime refuses to record an event that the driver API has opened")
       .on({kRecord, kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent},
           runtime_refuses);
 
-  list.fault("third-context-opens",
-             "a second context is refused, but a third context is not",
-             {"LMEM-26"})
+  fault("third-context-opens", {"LMEM-26"},
+        "a second context is refused, but a third context is not")
       .on({kOpen, kClose}, [](Call& call) -> int {
         static Table<unsigned long long> refused_contexts;
         if (!is_open_call(call)) return call.proceed();
@@ -253,10 +244,9 @@ FAULTS(list) {
         return lent_by_other_context(call) == kSuccess ? kSuccess : code;
       });
 
-  list.fault("limit-outlives-context",
-             "a context cannot open memory if another context had memory open "
-             "when it was destroyed",
-             {"LMEM-26"})
+  fault("limit-outlives-context", {"LMEM-26"},
+        "a context cannot open memory if another context had memory open when "
+        "it was destroyed")
       .on({kOpen, kClose, "cuCtxDestroy"}, [](Call& call) -> int {
         static std::atomic<bool> ended{false};
         if (is_open_call(call) && ended)
@@ -270,13 +260,12 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("export-primary-only",
-             "only the primary context can export memory", {"LMEM-26"})
+  fault("export-primary-only", {"LMEM-26"},
+        "only the primary context can export memory")
       .on({kGetHandle}, primary_only);
 
-  list.fault("context-end-closes-others",
-             "cuCtxDestroy also closes what the other contexts have open",
-             {"LMEM-26"})
+  fault("context-end-closes-others", {"LMEM-26"},
+        "cuCtxDestroy also closes what the other contexts have open")
       .before({"cuCtxDestroy"}, [](Call& call) {
         for (const auto& [address, one] : opened.all()) {
           opened.erase(address);
@@ -288,12 +277,12 @@ FAULTS(list) {
           DRIVER_CALL(cuCtxPopCurrent)(&context);
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("refused-context-counts",
-             "an open that is refused in a second context raises the count of "
-             "the first context",
-             {"LMEM-26"})
+  fault("refused-context-counts", {"LMEM-26"},
+        "an open that is refused in a second context raises the count of the "
+        "first context")
       .on({kOpen, kClose}, [](Call& call) {
         static auto& more = *new Table<void*, int>;
         if (is_open_call(call)) {
@@ -312,10 +301,9 @@ FAULTS(list) {
         return lost(call);
       });
 
-  list.fault("primary-context-opens-too",
-             "in the primary context, an open of what another context has open "
-             "succeeds and gives no pointer",
-             {"LMEM-26"})
+  fault("primary-context-opens-too", {"LMEM-26"},
+        "in the primary context, an open of what another context has open "
+        "succeeds and gives no pointer")
       .on({kOpen}, [](Call& call) -> int {
         const int code = call.proceed();
         if (code == kSuccess || !is_open_elsewhere(key_of_opened(call)))
@@ -326,10 +314,9 @@ FAULTS(list) {
         return primary == current_context() ? accepted(call) : code;
       });
 
-  list.fault("second-context-after-a-close",
-             "after a close, an open in a second context succeeds and gives no "
-             "pointer, although the first context has other memory open",
-             {"LMEM-26"})
+  fault("second-context-after-a-close", {"LMEM-26"},
+        "after a close, an open in a second context succeeds and gives no "
+        "pointer, although the first context has other memory open")
       .on({kOpen, kClose}, [](Call& call) {
         static std::atomic<bool> closed{false};
         const int code = call.proceed();
@@ -342,20 +329,17 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("close-of-other-api-alone-lost",
-             "a close does nothing if only the other API has the memory open",
-             {"LMEM-39"})
+  fault("close-of-other-api-alone-lost", {"LMEM-39"},
+        "a close does nothing if only the other API has the memory open")
       .on({kOpen, kClose}, close_by_other_api_lost);
 
-  list.fault("one-context-for-all-exporters",
-             "two contexts of a device cannot open handles of two exporters",
-             {"LMEM-26"})
+  fault("one-context-for-all-exporters", {"LMEM-26"},
+        "two contexts of a device cannot open handles of two exporters")
       .on({kOpen, kClose, "cuCtxDestroy"}, one_context_for_all_exporters);
 
-  list.fault("open-on-chosen-gpu",
-             "the runtime opens memory on the GPU of cudaSetDevice although a "
-             "context of another GPU is current",
-             {"LMEM-39"})
+  fault("open-on-chosen-gpu", {"LMEM-39"},
+        "the runtime opens memory on the GPU of cudaSetDevice although a "
+        "context of another GPU is current")
       .with_gpus(2)
       .on({"cudaSetDevice", kOpen}, [](Call& call) {
         thread_local int chosen = 0;

@@ -239,11 +239,9 @@ int peer_reopen_refused(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault(
-          "one-context-per-process",
-          "two contexts of a process cannot have memory open at the same time",
-          {"LMEM-27"})
+FAULTS {
+  fault("one-context-per-process", {"LMEM-27"},
+        "two contexts of a process cannot have memory open at the same time")
       .with_gpus(2)
       .on({kOpen, kClose}, [](Call& call) -> int {
         if (is_open_call(call))
@@ -253,10 +251,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault(
-          "visible-only",
-          "memory of a GPU that is hidden from the importer cannot be opened",
-          {"LMEM-33"})
+  fault("visible-only", {"LMEM-33"},
+        "memory of a GPU that is hidden from the importer cannot be opened")
       .with_gpus(2)
       .on({kGetHandle, kOpen}, [](Call& call) -> int {
         if (exports_memory(call)) return told_owner(call);
@@ -268,10 +264,9 @@ FAULTS(list) {
         return refused(call);
       });
 
-  list.fault("lazy-peer-noop",
-             "an open on another GPU is refused until the program enables peer "
-             "access",
-             {"LMEM-30"})
+  fault(
+      "lazy-peer-noop", {"LMEM-30"},
+      "an open on another GPU is refused until the program enables peer access")
       .with_gpus(2)
       .on({kGetHandle, kOpen, "cudaDeviceEnablePeerAccess"},
           [](Call& call) -> int {
@@ -287,9 +282,8 @@ FAULTS(list) {
                        : refused(call, cudaErrorPeerAccessUnsupported);
           });
 
-  list.fault("peer-resource-leak",
-             "a close on a GPU other than GPU 0 gives nothing back",
-             {"LMEM-34"})
+  fault("peer-resource-leak", {"LMEM-34"},
+        "a close on a GPU other than GPU 0 gives nothing back")
       .with_gpus(2)
       .on({kOpen, kClose}, [](Call& call) {
         int device = 0;
@@ -303,10 +297,8 @@ FAULTS(list) {
         return lost(call);
       });
 
-  list.fault(
-          "import-attr-wrong",
-          "an imported pointer is reported as memory that CUDA does not know",
-          {"LMEM-36"})
+  fault("import-attr-wrong", {"LMEM-36"},
+        "an imported pointer is reported as memory that CUDA does not know")
       .on({kPointerAttributes}, [](Call& call) {
         const bool imported = is_opened(call.at<void*>(1));
         const int code = call.proceed();
@@ -317,9 +309,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-range-wrong",
-             "the range of an imported pointer does not contain this pointer",
-             {"LMEM-36"})
+  fault("import-range-wrong", {"LMEM-36"},
+        "the range of an imported pointer does not contain this pointer")
       .on({"cuMemGetAddressRange"}, [](Call& call) {
         void* const address = call.at<void*>(2);
         const bool imported = is_opened(address);
@@ -333,19 +324,14 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("peer-denied", "peer GPUs are reported as not being peers",
-             {"LMEM-31"})
+  fault("peer-denied", {"LMEM-31"}, "peer GPUs are reported as not being peers")
       .with_gpus(2)
       .after({"cudaDeviceCanAccessPeer"}, WHEN(*call.at<int*>(0) != 0),
-             [](Call& call) {
-               *call.at<int*>(0) = 0;
-               call.fired();
-             });
+             [](Call& call) { *call.at<int*>(0) = 0; });
 
-  list.fault("nonpeer-open-ok",
-             "opening memory of a GPU that is not a peer succeeds and gives "
-             "other memory",
-             {"LMEM-31"})
+  fault("nonpeer-open-ok", {"LMEM-31"},
+        "opening memory of a GPU that is not a peer succeeds and gives other "
+        "memory")
       .with_gpus(2)
       .on_machine("no-peer")
       .on({kOpen}, [](Call& call) {
@@ -359,25 +345,24 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("peer-one-way",
-             "cudaDeviceCanAccessPeer says that GPU 1 cannot reach GPU 0, "
-             "although it can",
-             {"LMEM-31"})
+  fault("peer-one-way", {"LMEM-31"},
+        "cudaDeviceCanAccessPeer says that GPU 1 cannot reach GPU 0, although "
+        "it can")
       .with_gpus(2)
       .after({"cudaDeviceCanAccessPeer"},
              WHEN(call.at<int>(1) >= call.at<int>(2)), [](Call& call) {
                if (*call.at<int*>(0) != 0) call.fired();
                *call.at<int*>(0) = 0;
+               return kSuccess;
              });
 
-  list.fault("close-ends-other-gpu",
-             "the last close on one GPU ends the mapping on the other GPU",
-             {"LMEM-27"})
+  fault("close-ends-other-gpu", {"LMEM-27"},
+        "the last close on one GPU ends the mapping on the other GPU")
       .with_gpus(2)
       .on({kOpen, kClose}, close_ends_others<are_of_one_handle>);
 
-  list.fault("open-changes-device", "an open makes GPU 0 the current device",
-             {"LMEM-30"})
+  fault("open-changes-device", {"LMEM-30"},
+        "an open makes GPU 0 the current device")
       .with_gpus(2)
       .on({kOpen}, [](Call& open) {
         int device = 0;
@@ -390,10 +375,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-attr-begin-only",
-             "cudaPointerGetAttributes knows only the first address of opened "
-             "memory",
-             {"LMEM-36"})
+  fault(
+      "import-attr-begin-only", {"LMEM-36"},
+      "cudaPointerGetAttributes knows only the first address of opened memory")
       .on({kPointerAttributes}, [](Call& call) {
         void* const address = call.at<void*>(1);
         char* const begin = opened_at(address);
@@ -405,20 +389,19 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-is-managed", "opened memory is reported as managed memory",
-             {"LMEM-36"})
+  fault("import-is-managed", {"LMEM-36"},
+        "opened memory is reported as managed memory")
       .on({kOpen, kClose, kGetAttribute},
           attribute_of_import<CU_POINTER_ATTRIBUTE_IS_MANAGED, bool, true>);
 
-  list.fault("import-is-of-host",
-             "the driver API reports opened memory as host memory", {"LMEM-36"})
+  fault("import-is-of-host", {"LMEM-36"},
+        "the driver API reports opened memory as host memory")
       .on({kOpen, kClose, kGetAttribute},
           attribute_of_import<CU_POINTER_ATTRIBUTE_MEMORY_TYPE, unsigned,
                               CU_MEMORYTYPE_HOST>);
 
-  list.fault("open-on-gpu-0-not-second",
-             "a handle that is open on another GPU cannot be opened on GPU 0",
-             {"LMEM-27"})
+  fault("open-on-gpu-0-not-second", {"LMEM-27"},
+        "a handle that is open on another GPU cannot be opened on GPU 0")
       .with_gpus(2)
       .on({kOpen, kClose}, [](Call& call) -> int {
         int gpu = -1;
@@ -432,10 +415,9 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("attributes-without-context",
-             "cuPointerGetAttributes does not tell the context of opened "
-             "memory, but cuPointerGetAttribute does",
-             {"LMEM-36"})
+  fault("attributes-without-context", {"LMEM-36"},
+        "cuPointerGetAttributes does not tell the context of opened memory, "
+        "but cuPointerGetAttribute does")
       .after({kGetAttributes}, WHEN(is_opened(call.at<CUdeviceptr>(3))),
              [](Call& call) {
                const auto* const wanted =
@@ -449,11 +431,11 @@ FAULTS(list) {
                  *answer = nullptr;
                  call.fired();
                }
+               return kSuccess;
              });
 
-  list.fault("close-ends-peer-mappings",
-             "a close on a second GPU also ends the other mappings of this GPU",
-             {"LMEM-34"})
+  fault("close-ends-peer-mappings", {"LMEM-34"},
+        "a close on a second GPU also ends the other mappings of this GPU")
       .with_gpus(2)
       .on({kOpen, kClose}, [](Call& call) {
         const int code = call.proceed();
@@ -470,9 +452,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("close-disables-own-peers",
-             "the last close ends peer access that the program has enabled",
-             {"LMEM-34"})
+  fault("close-disables-own-peers", {"LMEM-34"},
+        "the last close ends peer access that the program has enabled")
       .with_gpus(2)
       .on({kOpen, kClose, "cudaDeviceEnablePeerAccess",
            "cudaDeviceDisablePeerAccess"},
@@ -489,9 +470,8 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("open-enables-twice",
-             "an open is refused if the program has enabled peer access",
-             {"LMEM-30"})
+  fault("open-enables-twice", {"LMEM-30"},
+        "an open is refused if the program has enabled peer access")
       .with_gpus(2)
       .on({kOpen, kClose, "cudaDeviceEnablePeerAccess",
            "cudaDeviceDisablePeerAccess"},
@@ -503,10 +483,8 @@ FAULTS(list) {
             return noted_peers(call);
           });
 
-  list.fault(
-          "range-begins-at-pointer",
-          "the range of an address inside an allocation begins at this address",
-          {"LMEM-36"})
+  fault("range-begins-at-pointer", {"LMEM-36"},
+        "the range of an address inside an allocation begins at this address")
       .on({"cuMemGetAddressRange"}, [](Call& call) {
         const int code = call.proceed();
         CUdeviceptr* const begin = call.at<CUdeviceptr*>(0);
@@ -518,15 +496,14 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("range-null-refused",
-             "the query of a range needs room for both results", {"LMEM-36"})
+  fault("range-null-refused", {"LMEM-36"},
+        "the query of a range needs room for both results")
       .on({"cuMemGetAddressRange"},
           WHEN(call.at<void*>(0) == nullptr || call.at<void*>(1) == nullptr),
           refuses());
 
-  list.fault("device-pointer-is-begin",
-             "the device pointer of an address is the start of its allocation",
-             {"LMEM-36"})
+  fault("device-pointer-is-begin", {"LMEM-36"},
+        "the device pointer of an address is the start of its allocation")
       .on({kPointerAttributes}, [](Call& call) {
         const int code = call.proceed();
         auto& found = *call.at<cudaPointerAttributes*>(0);
@@ -538,22 +515,20 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-device-of-exporter",
-             "cudaPointerGetAttributes reports the exporter's number of the "
-             "device of opened memory",
-             {"LMEM-36"})
+  fault("import-device-of-exporter", {"LMEM-36"},
+        "cudaPointerGetAttributes reports the exporter's number of the device "
+        "of opened memory")
       .with_gpus(2)
       .on({kGetHandle, kPointerAttributes}, device_of_exporter);
 
-  list.fault("import-range-refused",
-             "cuMemGetAddressRange does not know opened memory", {"LMEM-36"})
+  fault("import-range-refused", {"LMEM-36"},
+        "cuMemGetAddressRange does not know opened memory")
       .on({"cuMemGetAddressRange"}, WHEN(is_opened(call.at<CUdeviceptr>(2))),
           refuses(CUDA_ERROR_NOT_FOUND));
 
-  list.fault("ptrattrs-end-at-undefined",
-             "the query of many attributes ends at the first attribute that "
-             "the memory does not have",
-             {"LMEM-36"})
+  fault("ptrattrs-end-at-undefined", {"LMEM-36"},
+        "the query of many attributes ends at the first attribute that the "
+        "memory does not have")
       .on({kGetAttributes}, [](Call& call) {
         const auto address = call.at<CUdeviceptr>(3);
         auto& count = call.at<unsigned>(0);
@@ -573,9 +548,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("import-device-current",
-             "opened memory is reported as memory of the current GPU",
-             {"LMEM-36"})
+  fault("import-device-current", {"LMEM-36"},
+        "opened memory is reported as memory of the current GPU")
       .with_gpus(2)
       .on({kPointerAttributes}, [](Call& call) {
         const int code = call.proceed();
@@ -588,9 +562,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-unknown-to-other-threads",
-             "only the thread that has opened memory finds its attributes",
-             {"LMEM-36"})
+  fault("import-unknown-to-other-threads", {"LMEM-36"},
+        "only the thread that has opened memory finds its attributes")
       .on({kPointerAttributes}, [](Call& call) {
         const int code = call.proceed();
         const Opened one = opened.get(call.at<void*>(1));
@@ -601,10 +574,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("hidden-gpu-copy-lost",
-             "synchronous copies into or out of opened memory are lost in a "
-             "process that sees one GPU of several",
-             {"LMEM-33"})
+  fault("hidden-gpu-copy-lost", {"LMEM-33"},
+        "synchronous copies into or out of opened memory are lost in a process "
+        "that sees one GPU of several")
       .with_gpus(2)
       .on({kCopy}, [](Call& call) {
         const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -615,10 +587,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("driver-opens-current-gpu-only",
-             "the driver API cannot open memory of a GPU other than the "
-             "current GPU",
-             {"LMEM-30"})
+  fault("driver-opens-current-gpu-only", {"LMEM-30"},
+        "the driver API cannot open memory of a GPU other than the current GPU")
       .with_gpus(2)
       .on({kOpen, kGetHandle}, [](Call& call) -> int {
         if (call.is("cudaIpcGetMemHandle")) return told_owner(call);
@@ -630,27 +600,24 @@ FAULTS(list) {
         return refused(call);
       });
 
-  list.fault("import-host-pointer-told",
-             "opened memory is reported with an address for the host",
-             {"LMEM-36"})
+  fault("import-host-pointer-told", {"LMEM-36"},
+        "opened memory is reported with an address for the host")
       .on({kPointerAttributes, kOpen, kClose}, [](Call& call) {
         return retold(call, is_opened, [](cudaPointerAttributes& attributes) {
           attributes.hostPointer = attributes.devicePointer;
         });
       });
 
-  list.fault("import-device-pointer-null",
-             "opened memory is reported without an address for the GPU",
-             {"LMEM-36"})
+  fault("import-device-pointer-null", {"LMEM-36"},
+        "opened memory is reported without an address for the GPU")
       .on({kPointerAttributes, kOpen, kClose}, [](Call& call) {
         return retold(call, is_opened, [](cudaPointerAttributes& attributes) {
           attributes.devicePointer = nullptr;
         });
       });
 
-  list.fault("driver-open-unknown-to-runtime",
-             "the runtime does not know memory that the driver API has opened",
-             {"LMEM-36"})
+  fault("driver-open-unknown-to-runtime", {"LMEM-36"},
+        "the runtime does not know memory that the driver API has opened")
       .on({kPointerAttributes, kOpen, kClose}, [](Call& call) -> int {
         static Table<void*> by_driver;
         const int code = retold(
@@ -667,9 +634,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-host-pointer-by-driver",
-             "the driver API gives a host address of opened memory",
-             {"LMEM-36"})
+  fault("import-host-pointer-by-driver", {"LMEM-36"},
+        "the driver API gives a host address of opened memory")
       .on({kGetAttribute, kOpen, kClose}, [](Call& call) {
         if (!asks(call, CU_POINTER_ATTRIBUTE_HOST_POINTER))
           return call.proceed();
@@ -679,8 +645,8 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("import-mapped-denied", "opened memory is reported as not mapped",
-             {"LMEM-36"})
+  fault("import-mapped-denied", {"LMEM-36"},
+        "opened memory is reported as not mapped")
       .on({kGetAttribute, kOpen, kClose}, [](Call& call) {
         if (!asks(call, CU_POINTER_ATTRIBUTE_MAPPED)) return call.proceed();
         const int code = call.proceed();
@@ -690,37 +656,33 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("range-size-from-pointer",
-             "the reported size counts from an address inside the allocation, "
-             "not from its start",
-             {"LMEM-36"})
+  fault("range-size-from-pointer", {"LMEM-36"},
+        "the reported size counts from an address inside the allocation, not "
+        "from its start")
       .after({kGetAttribute}, WHEN(asks(call, CU_POINTER_ATTRIBUTE_RANGE_SIZE)),
-             [](Call& call) {
+             [](Call& call) -> int {
                CUdeviceptr begin = 0;
                DRIVER_CALL(cuPointerGetAttribute)
                (&begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                 call.at<CUdeviceptr>(2));
-               if (begin == 0 || begin == call.at<CUdeviceptr>(2)) return;
+               if (begin == 0 || begin == call.at<CUdeviceptr>(2))
+                 return kSuccess;
                answer_of_answer<size_t>(call) -=
                    call.at<CUdeviceptr>(2) - begin;
                call.fired();
+               return kSuccess;
              });
 
-  list.fault("range-start-at-pointer",
-             "an address inside an allocation is reported as its start",
-             {"LMEM-36"})
+  fault("range-start-at-pointer", {"LMEM-36"},
+        "an address inside an allocation is reported as its start")
       .after({kGetAttribute},
              WHEN(asks(call, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) &&
                   answer_of_answer<void*>(call) != asked(call)),
-             [](Call& call) {
-               answer_of_answer<void*>(call) = asked(call);
-               call.fired();
-             });
+             [](Call& call) { answer_of_answer<void*>(call) = asked(call); });
 
-  list.fault("range-in-2-mib",
-             "the reported size of an allocation is rounded up to a multiple "
-             "of 2 MiB",
-             {"LMEM-36"})
+  fault(
+      "range-in-2-mib", {"LMEM-36"},
+      "the reported size of an allocation is rounded up to a multiple of 2 MiB")
       .on({"cuMemGetAddressRange"}, [](Call& call) {
         constexpr size_t kStep = 2 << 20;
         const int code = call.proceed();
@@ -732,8 +694,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("many-id-zero",
-             "the query of many attributes reports each id as 0", {"LMEM-36"})
+  fault("many-id-zero", {"LMEM-36"},
+        "the query of many attributes reports each id as 0")
       .after({kGetAttributes}, [](Call& call) {
         for (unsigned i = 0; i < call.at<unsigned>(0); ++i) {
           if (call.at<CUpointer_attribute*>(1)[i] !=
@@ -742,27 +704,27 @@ FAULTS(list) {
           *static_cast<unsigned long long*>(call.at<void**>(2)[i]) = 0;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("ptrattrs-to-8",
-             "the query of many attributes reports only the first eight",
-             {"LMEM-36"})
+  fault("ptrattrs-to-8", {"LMEM-36"},
+        "the query of many attributes reports only the first eight")
       .before({kGetAttributes}, [](Call& call) {
         unsigned& count = call.at<unsigned>(0);
         if (count > 8) {
           count = 8;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("open-on-second-gpu-counts-on-first",
-             "an open on a second GPU also raises the count on the first GPU",
-             {"LMEM-27"})
+  fault("open-on-second-gpu-counts-on-first", {"LMEM-27"},
+        "an open on a second GPU also raises the count on the first GPU")
       .with_gpus(2)
       .on({kOpen, kClose}, counts_in_first_context);
 
-  list.fault("import-range-last-byte-refused",
-             "the last byte of opened memory has no range", {"LMEM-36"})
+  fault("import-range-last-byte-refused", {"LMEM-36"},
+        "the last byte of opened memory has no range")
       .on({"cuMemGetAddressRange"}, [](Call& call) {
         const auto address = call.at<CUdeviceptr>(2);
         return opened_at_of_legacy_life(address) != 0 && is_last_byte(address)
@@ -770,43 +732,35 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("import-attr-last-byte-unknown",
-             "cudaPointerGetAttributes does not know the last byte of opened "
-             "memory",
-             {"LMEM-36"})
-      .on({kPointerAttributes}, [](Call& call) {
+  fault("import-attr-last-byte-unknown", {"LMEM-36"},
+        "cudaPointerGetAttributes does not know the last byte of opened memory")
+      .after({kPointerAttributes}, [](Call& call) -> int {
         const auto address = call.at<CUdeviceptr>(1);
-        const int code = call.proceed();
-        if (code != kSuccess || opened_at_of_legacy_life(address) == 0 ||
-            !is_last_byte(address))
-          return code;
+        if (opened_at_of_legacy_life(address) == 0 || !is_last_byte(address))
+          return kSuccess;
         *call.at<cudaPointerAttributes*>(0) = cudaPointerAttributes{};
         call.fired();
-        return code;
+        return kSuccess;
       });
 
-  list.fault("ptrattrs-sorted",
-             "the query of many attributes exchanges the memory type and the "
-             "GPU's number if the number is asked first",
-             {"LMEM-36"})
+  fault("ptrattrs-sorted", {"LMEM-36"},
+        "the query of many attributes exchanges the memory type and the GPU's "
+        "number if the number is asked first")
       .on({kGetAttributes}, results_by_number);
 
-  list.fault("import-access-read-only",
-             "cuPointerGetAttribute says that opened memory can only be read",
-             {"LMEM-36"})
+  fault("import-access-read-only", {"LMEM-36"},
+        "cuPointerGetAttribute says that opened memory can only be read")
       .after({kGetAttribute},
              WHEN(call.at<CUpointer_attribute>(1) ==
                       CU_POINTER_ATTRIBUTE_ACCESS_FLAGS &&
                   opened_at_of_legacy_life(call.at<CUdeviceptr>(2)) != 0),
              [](Call& call) {
                *call.at<unsigned*>(0) = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ;
-               call.fired();
              });
 
-  list.fault("import-said-of-pool",
-             "cuPointerGetAttribute says that opened memory is of the default "
-             "pool of GPU 0",
-             {"LMEM-36"})
+  fault("import-said-of-pool", {"LMEM-36"},
+        "cuPointerGetAttribute says that opened memory is of the default pool "
+        "of GPU 0")
       .after({kGetAttribute},
              WHEN(call.at<CUpointer_attribute>(1) ==
                       CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE &&
@@ -814,13 +768,11 @@ FAULTS(list) {
              [](Call& call) {
                DRIVER_CALL(cuDeviceGetDefaultMemPool)
                (call.at<CUmemoryPool*>(0), 0);
-               call.fired();
              });
 
-  list.fault("peer-copy-64-mib",
-             "synchronous copies of opened memory of a peer take offsets "
-             "modulo 64 MiB",
-             {"LMEM-34"})
+  fault("peer-copy-64-mib", {"LMEM-34"},
+        "synchronous copies of opened memory of a peer take offsets modulo 64 "
+        "MiB")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose, kCopy}, [](Call& call) -> int {
         constexpr size_t kMost = 64 << 20;
@@ -837,10 +789,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault(
-          "peer-suballoc-offset-lost",
-          "on another GPU, a small allocation opens at the start of its block",
-          {"LMEM-30"})
+  fault("peer-suballoc-offset-lost", {"LMEM-30"},
+        "on another GPU, a small allocation opens at the start of its block")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose}, [](Call& call) -> int {
         if (exports_memory(call)) return told_owner(call);
@@ -854,10 +804,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("handle-of-current-gpu",
-             "the handle of memory of another GPU than the current one names "
-             "memory of the current GPU",
-             {"LMEM-27"})
+  fault("handle-of-current-gpu", {"LMEM-27"},
+        "the handle of memory of another GPU than the current one names memory "
+        "of the current GPU")
       .with_gpus(2)
       .before({kGetHandle}, [](Call& get) {
         const int device = device_of(get.at<CUdeviceptr>(1));
@@ -868,11 +817,11 @@ FAULTS(list) {
           get.at<void*>(1) = other;
           get.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("free-on-other-gpu-lost",
-             "exported memory is not freed while another GPU is current",
-             {"LMEM-34"})
+  fault("free-on-other-gpu-lost", {"LMEM-34"},
+        "exported memory is not freed while another GPU is current")
       .with_gpus(2)
       .on({kGetHandle, kFree}, [](Call& call) {
         static auto& exported = *new Table<void*>;
@@ -889,29 +838,22 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("close-on-other-gpu-lost",
-             "a close succeeds and does nothing while another GPU is current",
-             {"LMEM-27"})
+  fault("close-on-other-gpu-lost", {"LMEM-27"},
+        "a close succeeds and does nothing while another GPU is current")
       .with_gpus(2)
-      .on({kClose},
-          WHEN(is_close_call(call) && is_open_on_other_gpu(call.at<void*>(0))),
-          lost);
+      .on({kClose}, WHEN(is_open_on_other_gpu(call.at<void*>(0))), lost);
 
-  list.fault("import-unknown-on-other-gpu",
-             "cudaPointerGetAttributes does not know opened memory while "
-             "another GPU is current",
-             {"LMEM-27"})
+  fault("import-unknown-on-other-gpu", {"LMEM-27"},
+        "cudaPointerGetAttributes does not know opened memory while another "
+        "GPU is current")
       .with_gpus(2)
       .after({kPointerAttributes},
-             WHEN(is_open_on_other_gpu(call.at<void*>(1))), [](Call& call) {
-               *call.at<cudaPointerAttributes*>(0) = {};
-               call.fired();
-             });
+             WHEN(is_open_on_other_gpu(call.at<void*>(1))),
+             [](Call& call) { *call.at<cudaPointerAttributes*>(0) = {}; });
 
-  list.fault("import-copy-on-other-gpu-lost",
-             "synchronous copies of opened memory do nothing while another GPU "
-             "is current",
-             {"LMEM-27"})
+  fault("import-copy-on-other-gpu-lost", {"LMEM-27"},
+        "synchronous copies of opened memory do nothing while another GPU is "
+        "current")
       .with_gpus(2)
       .on({kCopy},
           WHEN(is_open_on_other_gpu(call.value<void*>(kPointer)) ||
@@ -919,32 +861,28 @@ FAULTS(list) {
                    const_cast<void*>(call.value<const void*>(kSource)))),
           lost);
 
-  list.fault("peer-close-ends-owners-mapping",
-             "the last close on another GPU also ends the mapping on the "
-             "memory's own GPU",
-             {"LMEM-27"})
+  fault("peer-close-ends-owners-mapping", {"LMEM-27"},
+        "the last close on another GPU also ends the mapping on the memory's "
+        "own GPU")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose}, peer_close_ends<is_of_owner>);
 
-  list.fault("peer-close-ends-other-exporters",
-             "the last close of a peer's memory also ends the mappings of "
-             "other exporters' memory",
-             {"LMEM-34"})
+  fault("peer-close-ends-other-exporters", {"LMEM-34"},
+        "the last close of a peer's memory also ends the mappings of other "
+        "exporters' memory")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose}, peer_close_ends<is_of_other_exporter>);
 
-  list.fault("hidden-gpu-copy-in-lost",
-             "synchronous copies into opened memory are lost in a process that "
-             "sees one GPU of several",
-             {"LMEM-33"})
+  fault("hidden-gpu-copy-in-lost", {"LMEM-33"},
+        "synchronous copies into opened memory are lost in a process that sees "
+        "one GPU of several")
       .with_gpus(2)
       .on({kCopy},
           WHEN(sees_one_gpu() && is_opened(call.value<void*>(kPointer))), lost);
 
-  list.fault("hidden-gpu-open-not-counted",
-             "a second open does not count in a process that sees one GPU of "
-             "several",
-             {"LMEM-33"})
+  fault(
+      "hidden-gpu-open-not-counted", {"LMEM-33"},
+      "a second open does not count in a process that sees one GPU of several")
       .with_gpus(2)
       .on({kOpen, kClose}, [](Call& call) {
         void* const before =
@@ -952,30 +890,24 @@ FAULTS(list) {
         return before == nullptr ? call.proceed() : uncounted(call, before);
       });
 
-  list.fault("import-ordinal-of-exporter",
-             "the driver's number of the device of opened memory is the "
-             "exporter's number",
-             {"LMEM-36"})
+  fault("import-ordinal-of-exporter", {"LMEM-36"},
+        "the driver's number of the device of opened memory is the exporter's "
+        "number")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose, kGetAttribute, kGetAttributes},
           ordinal_of_exporter);
 
-  list.fault("hidden-gpu-memory-unknown",
-             "cudaPointerGetAttributes does not know opened memory in a "
-             "process that sees one GPU of several",
-             {"LMEM-33"})
+  fault("hidden-gpu-memory-unknown", {"LMEM-33"},
+        "cudaPointerGetAttributes does not know opened memory in a process "
+        "that sees one GPU of several")
       .with_gpus(2)
       .after({kPointerAttributes},
              WHEN(sees_one_gpu() && is_opened(call.at<void*>(1))),
-             [](Call& call) {
-               *call.at<cudaPointerAttributes*>(0) = {};
-               call.fired();
-             });
+             [](Call& call) { *call.at<cudaPointerAttributes*>(0) = {}; });
 
-  list.fault("attributes-as-first-call-unknown",
-             "cudaPointerGetAttributes does not know opened memory as the "
-             "first call of a thread",
-             {"LMEM-36"})
+  fault("attributes-as-first-call-unknown", {"LMEM-36"},
+        "cudaPointerGetAttributes does not know opened memory as the first "
+        "call of a thread")
       .on({kPointerAttributes}, [](Call& call) {
         const bool applies =
             is_first_call_of_thread(call) && opened.has(call.at<void*>(1));
@@ -986,17 +918,15 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("close-counts-on-other-gpu",
-             "a close on one GPU also lowers the count on another GPU, if the "
-             "memory is open more than once there",
-             {"LMEM-27"})
+  fault("close-counts-on-other-gpu", {"LMEM-27"},
+        "a close on one GPU also lowers the count on another GPU, if the "
+        "memory is open more than once there")
       .with_gpus(2)
       .on({kClose}, close_counts_on_other_gpu);
 
-  list.fault("peer-reopen-refused",
-             "after the last close of a peer's memory, no memory of a peer can "
-             "be opened",
-             {"LMEM-30"})
+  fault("peer-reopen-refused", {"LMEM-30"},
+        "after the last close of a peer's memory, no memory of a peer can be "
+        "opened")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose}, peer_reopen_refused);
 }

@@ -652,23 +652,22 @@ int new_event_inherits_record(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault("ipc-event-refused", "an interprocess event cannot be created",
-             {"LEVT-01"})
+FAULTS {
+  fault("ipc-event-refused", {"LEVT-01"},
+        "an interprocess event cannot be created")
       .on({kCreateEvent},
           WHEN(flags_of(call) & kInterprocess && flags_of(call) & kUntimed),
           refuses());
 
-  list.fault("blocking-ipc-refused",
-             "an interprocess event cannot have blocking waits", {"LEVT-22"})
+  fault("blocking-ipc-refused", {"LEVT-22"},
+        "an interprocess event cannot have blocking waits")
       .on({kCreateEvent},
           WHEN(flags_of(call) & kInterprocess &&
                flags_of(call) & cudaEventBlockingSync),
           refuses());
 
-  list.fault("open-unconnected-event",
-             "an opened event is not connected to the exporter's event",
-             {"LEVT-08", "LEVT-09"})
+  fault("open-unconnected-event", {"LEVT-08", "LEVT-09"},
+        "an opened event is not connected to the exporter's event")
       .on({kOpenEvent}, [](Call& call) -> int {
         const int code = call.proceed();
         if (code != kSuccess) return code;
@@ -676,48 +675,42 @@ FAULTS(list) {
         return own_event(call, code);
       });
 
-  list.fault("ipc-wait-noop", "a stream does not wait for an imported event",
-             {"LEVT-07", "LEVT-15", "POOL-12", "SERV-01", "TENS-02"})
+  fault("ipc-wait-noop",
+        {"LEVT-07", "LEVT-15", "POOL-12", "SERV-01", "TENS-02"},
+        "a stream does not wait for an imported event")
       .on({kOpenEvent, kWaitEvent, kDestroyEvent}, import_skipped);
 
-  list.fault("ipc-record-early",
-             "a record of an interprocess event does not wait for the work "
-             "before it",
-             {"LEVT-07", "LEVT-15", "TENS-02"})
+  fault(
+      "ipc-record-early", {"LEVT-07", "LEVT-15", "TENS-02"},
+      "a record of an interprocess event does not wait for the work before it")
       .on({kCreateEvent, kOpenEvent, kRecord, kRecordFlags, kDestroyEvent},
           [](Call& call) { return record_privately(call, false); });
 
-  list.fault("ipc-sync-early",
-             "a host wait for an imported event returns at once", {"LEVT-08"})
+  fault("ipc-sync-early", {"LEVT-08"},
+        "a host wait for an imported event returns at once")
       .on({kOpenEvent, kSyncEvent, kDestroyEvent}, import_skipped);
 
-  list.fault("ipc-query-always-ready", "an imported event is always ready",
-             {"LEVT-09"})
+  fault("ipc-query-always-ready", {"LEVT-09"},
+        "an imported event is always ready")
       .on({kOpenEvent, kQueryEvent, kDestroyEvent}, import_skipped);
 
-  list.fault("unrecorded-blocks",
-             "a query and a host wait return cudaErrorNotReady for an event "
-             "that was never recorded",
-             {"LEVT-11"})
+  fault("unrecorded-blocks", {"LEVT-11"},
+        "a query and a host wait return cudaErrorNotReady for an event that "
+        "was never recorded")
       .on({kCreateEvent, kGetEventHandle, kOpenEvent, kRecord, kQueryEvent,
            kSyncEvent, kRecordFlags, kDestroyEvent},
           unrecorded_blocks);
 
-  list.fault("default-stream-records-early",
-             "a record in the default stream does not wait for the work of the "
-             "stream",
-             {"LEVT-07"})
+  fault(
+      "default-stream-records-early", {"LEVT-07"},
+      "a record in the default stream does not wait for the work of the stream")
       .before({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord},
               WHEN(shared_event(call) != nullptr &&
                    is_default(call.at<cudaStream_t>(1))),
-              [](Call& call) {
-                call.at<cudaStream_t>(1) = private_stream();
-                call.fired();
-              });
+              [](Call& call) { call.at<cudaStream_t>(1) = private_stream(); });
 
-  list.fault("default-stream-never-waits",
-             "the default stream does not wait for an imported event",
-             {"LEVT-07"})
+  fault("default-stream-never-waits", {"LEVT-07"},
+        "the default stream does not wait for an imported event")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent}, [](Call& call) {
         const cudaEvent_t event = shared_event(call);
         if (event == nullptr || !is_imported(event) ||
@@ -726,18 +719,16 @@ FAULTS(list) {
         return lost(call);
       });
 
-  list.fault("event-second-export-elsewhere",
-             "the second handle of an event names another event", {"LEVT-27"})
+  fault("event-second-export-elsewhere", {"LEVT-27"},
+        "the second handle of an event names another event")
       .on({kGetEventHandle, kDestroyEvent}, second_export_of_other_event);
 
-  list.fault("stream-wait-ends-after-1-s",
-             "a stream waits for an imported event for one second at most",
-             {"LEVT-07"})
+  fault("stream-wait-ends-after-1-s", {"LEVT-07"},
+        "a stream waits for an imported event for one second at most")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent}, wait_ends_after_a_second);
 
-  list.fault("host-wait-ends-after-1-s",
-             "a host waits for an imported event for one second at most",
-             {"LEVT-08"})
+  fault("host-wait-ends-after-1-s", {"LEVT-08"},
+        "a host waits for an imported event for one second at most")
       .on({kOpenEvent, kDestroyEvent, kSyncEvent}, [](Call& call) -> int {
         const cudaEvent_t event = shared_event(call);
         if (event == nullptr || !is_imported(event)) return call.proceed();
@@ -751,40 +742,31 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("destroy-cancels-wait",
-             "an importer's stream continues when the importer destroys the "
-             "event that it waits for",
-             {"LEVT-07"})
+  fault("destroy-cancels-wait", {"LEVT-07"},
+        "an importer's stream continues when the importer destroys the event "
+        "that it waits for")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent}, destroy_cancels_waits);
 
-  list.fault("other-thread-sync-early",
-             "only the thread that has opened an imported event waits for it",
-             {"LEVT-27"})
+  fault("other-thread-sync-early", {"LEVT-27"},
+        "only the thread that has opened an imported event waits for it")
       .on({kOpenEvent, kDestroyEvent, kSyncEvent}, nothing_in_other_threads);
 
-  list.fault("other-thread-query-ready",
-             "an imported event is always ready for a thread that has not "
-             "opened it",
-             {"LEVT-27"})
+  fault("other-thread-query-ready", {"LEVT-27"},
+        "an imported event is always ready for a thread that has not opened it")
       .on({kOpenEvent, kDestroyEvent, kQueryEvent}, nothing_in_other_threads);
 
-  list.fault("other-thread-wait-noop",
-             "a stream waits for an imported event only if the calling thread "
-             "has opened the event",
-             {"LEVT-27"})
+  fault("other-thread-wait-noop", {"LEVT-27"},
+        "a stream waits for an imported event only if the calling thread has "
+        "opened the event")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent}, nothing_in_other_threads);
 
-  list.fault("record-with-flags-lost",
-             "cudaEventRecordWithFlags records no interprocess event",
-             {"LEVT-07"})
+  fault("record-with-flags-lost", {"LEVT-07"},
+        "cudaEventRecordWithFlags records no interprocess event")
       .on({kCreateEvent, kOpenEvent, kDestroyEvent, kRecordFlags},
-          [](Call& call) {
-            return shared_event(call) == nullptr ? call.proceed() : lost(call);
-          });
+          WHEN(shared_event(call) != nullptr), lost);
 
-  list.fault("second-event-never-waited",
-             "a stream waits only for the first of several imported events",
-             {"LEVT-28"})
+  fault("second-event-never-waited", {"LEVT-28"},
+        "a stream waits only for the first of several imported events")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent, kDestroyStream},
           [](Call& call) -> int {
             static Table<cudaStream_t, cudaEvent_t> first;
@@ -797,36 +779,31 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault("per-thread-stream-never-waits",
-             "a thread's default stream does not wait for an imported event",
-             {"LEVT-07"})
+  fault("per-thread-stream-never-waits", {"LEVT-07"},
+        "a thread's default stream does not wait for an imported event")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent},
           such_streams_never_wait<is_per_thread_of_state>);
 
-  list.fault("per-thread-stream-records-early",
-             "a record in a thread's default stream does not wait for the work "
-             "of the stream",
-             {"LEVT-07"})
+  fault("per-thread-stream-records-early", {"LEVT-07"},
+        "a record in a thread's default stream does not wait for the work of "
+        "the stream")
       .on({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord},
           such_streams_record_early<is_per_thread_of_state>);
 
-  list.fault("non-blocking-stream-never-waits",
-             "a non-blocking stream does not wait for an imported event",
-             {"LEVT-07"})
+  fault("non-blocking-stream-never-waits", {"LEVT-07"},
+        "a non-blocking stream does not wait for an imported event")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent},
           such_streams_never_wait<is_non_blocking>);
 
-  list.fault("blocking-stream-never-waits",
-             "a stream that was created without cudaStreamNonBlocking does not "
-             "wait for an imported event",
-             {"LEVT-07"})
+  fault("blocking-stream-never-waits", {"LEVT-07"},
+        "a stream that was created without cudaStreamNonBlocking does not wait "
+        "for an imported event")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent},
           such_streams_never_wait<is_blocking_of_state>);
 
-  list.fault("record-before-last-kernel",
-             "a record does not cover the last kernel before it, nor the work "
-             "after this kernel",
-             {"LEVT-07", "LEVT-08", "LEVT-09"})
+  fault("record-before-last-kernel", {"LEVT-07", "LEVT-08", "LEVT-09"},
+        "a record does not cover the last kernel before it, nor the work after "
+        "this kernel")
       .on({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord, kLaunch,
            kDestroyStream},
           [](Call& call) -> int {
@@ -843,25 +820,22 @@ FAULTS(list) {
                        : noted_end(call, marked);
           });
 
-  list.fault("wait-holds-no-copies",
-             "the copies between the wait for an imported event and the next "
-             "kernel do not wait",
-             {"LEVT-07"})
+  fault("wait-holds-no-copies", {"LEVT-07"},
+        "the copies between the wait for an imported event and the next kernel "
+        "do not wait")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent, kLaunch, kCopyAsync,
            kDestroyStream},
           wait_holds_kernels_only);
 
-  list.fault("wait-holds-no-memsets",
-             "the memsets between the wait for an imported event and the next "
-             "kernel do not wait",
-             {"LEVT-07"})
+  fault("wait-holds-no-memsets", {"LEVT-07"},
+        "the memsets between the wait for an imported event and the next "
+        "kernel do not wait")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent, kLaunch, kSetAsync,
            kDestroyStream},
           wait_holds_kernels_only);
 
-  list.fault("event-65th-is-first",
-             "if 64 events are open, the next handle opens the first event",
-             {"LEVT-28"})
+  fault("event-65th-is-first", {"LEVT-28"},
+        "if 64 events are open, the next handle opens the first event")
       .before({kOpenEvent, kDestroyEvent}, [](Call& call) {
         static cudaIpcEventHandle_t first;
         if (opens_event(call)) {
@@ -873,12 +847,12 @@ FAULTS(list) {
             call.fired();
           }
         }
+        return kSuccess;
       });
 
-  list.fault("event-256-slots",
-             "after 256 opens of events, each open gives the event that was "
-             "opened 256 opens before",
-             {"LEVT-28"})
+  fault("event-256-slots", {"LEVT-28"},
+        "after 256 opens of events, each open gives the event that was opened "
+        "256 opens before")
       .before({kOpenEvent, kDestroyEvent}, [](Call& call) {
         static auto& handles = *new std::vector<cudaIpcEventHandle_t>;
         constexpr size_t kSlots = 256;
@@ -890,11 +864,11 @@ FAULTS(list) {
           }
           handles.push_back(handle);
         }
+        return kSuccess;
       });
 
-  list.fault("export-clears-record",
-             "an export completes an event whose record is pending",
-             {"LEVT-09"})
+  fault("export-clears-record", {"LEVT-09"},
+        "an export completes an event whose record is pending")
       .on({kCreateEvent, kDestroyEvent, kGetEventHandle, kRecord, kRecordFlags,
            kQueryEvent, kSyncEvent, kWaitEvent},
           [](Call& call) {
@@ -905,8 +879,8 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("open-completes-record",
-             "an open completes an event whose record is pending", {"LEVT-09"})
+  fault("open-completes-record", {"LEVT-09"},
+        "an open completes an event whose record is pending")
       .on({kOpenEvent, kCreateEvent, kDestroyEvent, kRecord, kRecordFlags,
            kQueryEvent, kSyncEvent, kWaitEvent},
           [](Call& call) {
@@ -917,9 +891,8 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("event-reopened-unconnected",
-             "an event that was destroyed and is opened again sees no records",
-             {"LEVT-09"})
+  fault("event-reopened-unconnected", {"LEVT-09"},
+        "an event that was destroyed and is opened again sees no records")
       .on({kOpenEvent, kDestroyEvent}, [](Call& call) -> int {
         static Table<std::string> destroyed;
         if (call.is("cudaEventDestroy")) {
@@ -937,10 +910,9 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("event-destroy-ends-twin",
-             "if a process opens one event twice and destroys one of the two, "
-             "calls for the other succeed and do nothing",
-             {"LEVT-27"})
+  fault("event-destroy-ends-twin", {"LEVT-27"},
+        "if a process opens one event twice and destroys one of the two, calls "
+        "for the other succeed and do nothing")
       .on({kOpenEvent, kDestroyEvent, kRecord, kWaitEvent, kQueryEvent,
            kSyncEvent},
           [](Call& call) {
@@ -959,9 +931,8 @@ FAULTS(list) {
                                                         : call.proceed();
           });
 
-  list.fault("third-query-ready",
-             "every third query of a pending imported event returns success",
-             {"LEVT-09"})
+  fault("third-query-ready", {"LEVT-09"},
+        "every third query of a pending imported event returns success")
       .on({kOpenEvent, kDestroyEvent, kQueryEvent}, [](Call& call) -> int {
         static Table<cudaEvent_t, int> asked;
         const cudaEvent_t event = shared_event(call);
@@ -973,42 +944,38 @@ FAULTS(list) {
         return asked.get(event) % 3 == 0 ? lost(call) : code;
       });
 
-  list.fault("blocking-event-unconnected",
-             "an importer of a blocking event sees no records", {"LEVT-22"})
+  fault("blocking-event-unconnected", {"LEVT-22"},
+        "an importer of a blocking event sees no records")
       .on({kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent},
           blocking_event_unconnected);
 
-  list.fault("default-records-itself",
-             "a record in the default stream covers no work if the last kernel "
-             "was launched in another stream",
-             {"LEVT-07"})
-      .on({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord, kLaunch},
-          [](Call& call) {
-            static std::atomic<cudaStream_t> used_last{nullptr};
-            if (call.is("cudaLaunchKernel")) {
-              used_last = call.value<cudaStream_t>(kStream);
-              return call.proceed();
-            }
-            const cudaEvent_t event = shared_event(call);
-            if (event == nullptr || !is_default(call.at<cudaStream_t>(1)) ||
-                is_default(used_last))
-              return call.proceed();
-            call.at<cudaStream_t>(1) = private_stream();
-            call.fired();
-            return call.proceed();
-          });
+  fault("default-records-itself", {"LEVT-07"},
+        "a record in the default stream covers no work if the last kernel was "
+        "launched in another stream")
+      .before({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord, kLaunch},
+              [](Call& call) -> bool {
+                static std::atomic<cudaStream_t> used_last{nullptr};
+                if (call.is("cudaLaunchKernel")) {
+                  used_last = call.value<cudaStream_t>(kStream);
+                  return false;
+                }
+                const cudaEvent_t event = shared_event(call);
+                if (event == nullptr || !is_default(call.at<cudaStream_t>(1)) ||
+                    is_default(used_last))
+                  return false;
+                call.at<cudaStream_t>(1) = private_stream();
+                return true;
+              });
 
-  list.fault("default-holds-itself",
-             "a wait of the default stream holds only kernels, asynchronous "
-             "copies and memsets of this stream, and no other stream",
-             {"LEVT-07"})
+  fault("default-holds-itself", {"LEVT-07"},
+        "a wait of the default stream holds only kernels, asynchronous copies "
+        "and memsets of this stream, and no other stream")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent, kLaunch, kCopyAsync,
            kSetAsync},
           default_holds_itself);
 
-  list.fault("blocking-event-spins",
-             "a host wait for an interprocess event with blocking waits spins",
-             {"LEVT-22"})
+  fault("blocking-event-spins", {"LEVT-22"},
+        "a host wait for an interprocess event with blocking waits spins")
       .on({kCreateEvent, kOpenEvent, kDestroyEvent, kSyncEvent},
           [](Call& call) {
             static Table<cudaEvent_t> blocking;
@@ -1027,40 +994,34 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("query-asks-stream",
-             "an event that this process has recorded is pending as long as "
-             "its stream has later work",
-             {"LEVT-09", "LEVT-07", "LEVT-08"})
+  fault("query-asks-stream", {"LEVT-09", "LEVT-07", "LEVT-08"},
+        "an event that this process has recorded is pending as long as its "
+        "stream has later work")
       .on({kQueryEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent, kRecord, kRecordFlags, kDestroyStream},
           asks_stream<false>);
 
-  list.fault("sync-waits-for-stream",
-             "a host wait for an event that this process has recorded also "
-             "waits for later work of its stream",
-             {"LEVT-08", "LEVT-07", "LEVT-09"})
+  fault("sync-waits-for-stream", {"LEVT-08", "LEVT-07", "LEVT-09"},
+        "a host wait for an event that this process has recorded also waits "
+        "for later work of its stream")
       .on({kSyncEvent, kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent,
            kRecord, kRecordFlags, kDestroyStream},
           asks_stream<false>);
 
-  list.fault(
-          "unrecorded-wait-refused",
-          "a stream cannot wait for an imported event before its first record",
-          {"LEVT-11"})
+  fault("unrecorded-wait-refused", {"LEVT-11"},
+        "a stream cannot wait for an imported event before its first record")
       .on({kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent,
            kRecord, kRecordFlags},
           unrecorded_refused);
 
-  list.fault("unrecorded-sync-refused",
-             "a host cannot wait for an imported event before its first record",
-             {"LEVT-11"})
+  fault("unrecorded-sync-refused", {"LEVT-11"},
+        "a host cannot wait for an imported event before its first record")
       .on({kSyncEvent, kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent,
            kRecord, kRecordFlags},
           unrecorded_refused);
 
-  list.fault("legacy-constant-never-waits",
-             "the stream cudaStreamLegacy does not wait for an imported event",
-             {"LEVT-07"})
+  fault("legacy-constant-never-waits", {"LEVT-07"},
+        "the stream cudaStreamLegacy does not wait for an imported event")
       .on({kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
           [](Call& call) {
@@ -1069,22 +1030,19 @@ FAULTS(list) {
             });
           });
 
-  list.fault("legacy-constant-records-early",
-             "a record in cudaStreamLegacy does not wait for the work in this "
-             "stream",
-             {"LEVT-07"})
+  fault(
+      "legacy-constant-records-early", {"LEVT-07"},
+      "a record in cudaStreamLegacy does not wait for the work in this stream")
       .before({kRecord, kRecordFlags},
               WHEN(shared_event(call) != nullptr &&
                    call.value<cudaStream_t>(kStream) == cudaStreamLegacy &&
                    is_busy(cudaStreamLegacy)),
               [](Call& call) {
                 call.value<cudaStream_t>(kStream) = private_stream();
-                call.fired();
               });
 
-  list.fault("priority-stream-never-waits",
-             "a stream with a priority does not wait for an imported event",
-             {"LEVT-07"})
+  fault("priority-stream-never-waits", {"LEVT-07"},
+        "a stream with a priority does not wait for an imported event")
       .on({kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
           [](Call& call) -> int {
@@ -1095,25 +1053,21 @@ FAULTS(list) {
             });
           });
 
-  list.fault("query-done-while-event",
-             "a stream that waits for an imported event is reported as done",
-             {"LEVT-07"})
+  fault("query-done-while-event", {"LEVT-07"},
+        "a stream that waits for an imported event is reported as done")
       .on({kQueryStream, kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent, kDestroyStream},
           idle_while_event);
 
-  list.fault(
-          "sync-done-while-event",
-          "a host does not wait for a stream that waits for an imported event",
-          {"LEVT-07"})
+  fault("sync-done-while-event", {"LEVT-07"},
+        "a host does not wait for a stream that waits for an imported event")
       .on({kSyncStream, kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent, kDestroyStream},
           idle_while_event);
 
-  list.fault("context-sync-done-while-event",
-             "cuCtxSynchronize does not wait while a stream waits for an "
-             "imported event",
-             {"LEVT-07"})
+  fault("context-sync-done-while-event", {"LEVT-07"},
+        "cuCtxSynchronize does not wait while a stream waits for an imported "
+        "event")
       .on({kSyncContext, kWaitEvent}, [](Call& call) -> int {
         if (waits_for_event(call)) return noted_event_wait(call);
         for (const auto& each : told_to_wait.all())
@@ -1121,42 +1075,36 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("wait-for-chained-record-lost",
-             "a stream does not wait for an interprocess event that its "
-             "process has recorded after a wait for another process's record",
-             {"LEVT-07", "LEVT-10"})
+  fault("wait-for-chained-record-lost", {"LEVT-07", "LEVT-10"},
+        "a stream does not wait for an interprocess event that its process has "
+        "recorded after a wait for another process's record")
       .on({kWaitEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent, kDestroyStream},
           chained_stream_wait_lost<true>);
 
-  list.fault("wait-for-chained-plain-record-lost",
-             "a stream does not wait for an event of its process alone that "
-             "was recorded after a wait for another process's record",
-             {"LEVT-07", "LEVT-10"})
+  fault("wait-for-chained-plain-record-lost", {"LEVT-07", "LEVT-10"},
+        "a stream does not wait for an event of its process alone that was "
+        "recorded after a wait for another process's record")
       .on({kWaitEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent, kDestroyStream},
           chained_stream_wait_lost<false>);
 
-  list.fault("host-wait-for-chained-record-lost",
-             "a host does not wait for an interprocess event that its process "
-             "has recorded after a wait for another process's record",
-             {"LEVT-07", "LEVT-10"})
+  fault("host-wait-for-chained-record-lost", {"LEVT-07", "LEVT-10"},
+        "a host does not wait for an interprocess event that its process has "
+        "recorded after a wait for another process's record")
       .on({kSyncEvent, kWaitEvent, kRecord, kRecordFlags, kCreateEvent,
            kGetEventHandle, kOpenEvent, kDestroyEvent, kDestroyStream},
           chained_host_wait_lost<true>);
 
-  list.fault("host-wait-for-chained-plain-record-lost",
-             "a host does not wait for an event of its process alone that was "
-             "recorded after a wait for another process's record",
-             {"LEVT-07", "LEVT-10"})
+  fault("host-wait-for-chained-plain-record-lost", {"LEVT-07", "LEVT-10"},
+        "a host does not wait for an event of its process alone that was "
+        "recorded after a wait for another process's record")
       .on({kSyncEvent, kWaitEvent, kRecord, kRecordFlags, kCreateEvent,
            kGetEventHandle, kOpenEvent, kDestroyEvent, kDestroyStream},
           chained_host_wait_lost<false>);
 
-  list.fault("query-of-previous",
-             "after one event was ready, the next query of another event says "
-             "ready",
-             {"LEVT-28"})
+  fault("query-of-previous", {"LEVT-28"},
+        "after one event was ready, the next query of another event says ready")
       .on({kQueryEvent, kCreateEvent, kOpenEvent, kDestroyEvent},
           [](Call& call) {
             static std::atomic<cudaEvent_t> ready{nullptr};
@@ -1171,16 +1119,14 @@ FAULTS(list) {
             return accepted(call);
           });
 
-  list.fault("sync-early-after-query",
-             "a host does not wait for an event that it has found pending",
-             {"LEVT-27", "LEVT-10"})
+  fault("sync-early-after-query", {"LEVT-27", "LEVT-10"},
+        "a host does not wait for an event that it has found pending")
       .on({kSyncEvent, kQueryEvent, kCreateEvent, kOpenEvent, kDestroyEvent},
           early_after_query);
 
-  list.fault("second-stream-records-early",
-             "only records in the first stream of a process wait for the work "
-             "of their stream",
-             {"LEVT-28", "LEVT-13", "LEVT-12"})
+  fault("second-stream-records-early", {"LEVT-28", "LEVT-13", "LEVT-12"},
+        "only records in the first stream of a process wait for the work of "
+        "their stream")
       .on({kRecord, kRecordFlags, kCreateEvent, kOpenEvent, kDestroyEvent},
           [](Call& call) -> int {
             return records_early(call, [](cudaStream_t stream, cudaEvent_t) {
@@ -1189,10 +1135,9 @@ FAULTS(list) {
             });
           });
 
-  list.fault("second-event-records-early",
-             "only records of the first event of a process wait for the work "
-             "of their stream",
-             {"LEVT-28"})
+  fault("second-event-records-early", {"LEVT-28"},
+        "only records of the first event of a process wait for the work of "
+        "their stream")
       .on({kRecord, kRecordFlags, kCreateEvent, kOpenEvent, kDestroyEvent},
           [](Call& call) -> int {
             return records_early(call, [](cudaStream_t, cudaEvent_t event) {
@@ -1201,10 +1146,9 @@ FAULTS(list) {
             });
           });
 
-  list.fault("priority-stream-records-early",
-             "a record in a stream with a priority does not wait for the work "
-             "of the stream",
-             {"LEVT-07"})
+  fault("priority-stream-records-early", {"LEVT-07"},
+        "a record in a stream with a priority does not wait for the work of "
+        "the stream")
       .on({kRecord, kRecordFlags, kCreateEvent, kOpenEvent, kDestroyEvent},
           [](Call& call) -> int {
             return records_early(call, [](cudaStream_t stream, cudaEvent_t) {
@@ -1214,70 +1158,60 @@ FAULTS(list) {
             });
           });
 
-  list.fault("device-sync-done-while-event",
-             "cudaDeviceSynchronize does not wait while a stream waits for an "
-             "imported event",
-             {"LEVT-07"})
+  fault("device-sync-done-while-event", {"LEVT-07"},
+        "cudaDeviceSynchronize does not wait while a stream waits for an "
+        "imported event")
       .on({kSyncDevice, kWaitEvent, kOpenEvent, kDestroyEvent},
           device_sync_while_event);
 
-  list.fault("wait-holds-no-words",
-             "the first write of a word after the wait for an imported event "
-             "does not wait, if no kernel was launched between them",
-             {"LEVT-07"})
+  fault("wait-holds-no-words", {"LEVT-07"},
+        "the first write of a word after the wait for an imported event does "
+        "not wait, if no kernel was launched between them")
       .on({kWriteWord, kWaitEvent, kOpenEvent, kDestroyEvent, kLaunch,
            kDestroyStream},
           not_held<true>);
 
-  list.fault("wait-holds-no-batches",
-             "the first batch after the wait for an imported event does not "
-             "wait, if no kernel was launched between them",
-             {"LEVT-07"})
+  fault("wait-holds-no-batches", {"LEVT-07"},
+        "the first batch after the wait for an imported event does not wait, "
+        "if no kernel was launched between them")
       .on({kBatch, kWaitEvent, kOpenEvent, kDestroyEvent, kLaunch,
            kDestroyStream},
           not_held<true>);
 
-  list.fault("wait-holds-no-rectangles",
-             "the first cudaMemcpy2DAsync after the wait for an imported event "
-             "does not wait, if no kernel was launched between them",
-             {"LEVT-07"})
+  fault("wait-holds-no-rectangles", {"LEVT-07"},
+        "the first cudaMemcpy2DAsync after the wait for an imported event does "
+        "not wait, if no kernel was launched between them")
       .on({kCopy2DAsync, kWaitEvent, kOpenEvent, kDestroyEvent, kLaunch,
            kDestroyStream},
           not_held<true>);
 
-  list.fault("wait-holds-no-peer-copies",
-             "the first cudaMemcpyPeerAsync after the wait for an imported "
-             "event does not wait, if no kernel was launched between them",
-             {"LEVT-07"})
+  fault("wait-holds-no-peer-copies", {"LEVT-07"},
+        "the first cudaMemcpyPeerAsync after the wait for an imported event "
+        "does not wait, if no kernel was launched between them")
       .on({"cudaMemcpyPeerAsync", kWaitEvent, kOpenEvent, kDestroyEvent,
            kLaunch, kDestroyStream},
           not_held<true>);
 
-  list.fault("event-export-voids-earlier",
-             "when an event is exported again, its earlier handles cannot be "
-             "opened any more",
-             {"LEVT-07", "LEVT-19"})
+  fault("event-export-voids-earlier", {"LEVT-07", "LEVT-19"},
+        "when an event is exported again, its earlier handles cannot be opened "
+        "any more")
       .on({kGetEventHandle, kOpenEvent, kDestroyEvent},
           second_export_voids_first);
 
-  list.fault("destroy-ends-second-wait",
-             "if two streams wait for an imported event, its destroy ends the "
-             "wait of the second one",
-             {"LEVT-07"})
+  fault("destroy-ends-second-wait", {"LEVT-07"},
+        "if two streams wait for an imported event, its destroy ends the wait "
+        "of the second one")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent}, destroy_ends_second_wait);
 
-  list.fault("reopened-event-forgets-record",
-             "an event that was destroyed and is opened again counts as "
-             "complete until its next record",
-             {"LEVT-09"})
+  fault("reopened-event-forgets-record", {"LEVT-09"},
+        "an event that was destroyed and is opened again counts as complete "
+        "until its next record")
       .on({kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent, kRecord,
            kRecordFlags, kWaitEvent, kQueryEvent, kSyncEvent},
           reopened_forgets_record);
 
-  list.fault("event-refused-in-new-thread",
-             "a thread that has made no CUDA call yet cannot use an imported "
-             "event",
-             {"LEVT-27"})
+  fault("event-refused-in-new-thread", {"LEVT-27"},
+        "a thread that has made no CUDA call yet cannot use an imported event")
       .on({kRecord, kRecordFlags, kWaitEvent, kQueryEvent, kSyncEvent},
           [](Call& call) {
             const cudaEvent_t event = shared_event(call);
@@ -1287,10 +1221,9 @@ FAULTS(list) {
                        : call.proceed();
           });
 
-  list.fault("record-waits-for-host-wait",
-             "a record of an event does not return while another thread waits "
-             "for an event",
-             {"LEVT-27"})
+  fault("record-waits-for-host-wait", {"LEVT-27"},
+        "a record of an event does not return while another thread waits for "
+        "an event")
       .on({kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent, kRecord,
            kSyncEvent},
           [](Call& call) {
@@ -1306,10 +1239,9 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault("blocking-import-always-ready",
-             "a query says that an imported event with blocking waits is "
-             "always complete",
-             {"LEVT-22"})
+  fault("blocking-import-always-ready", {"LEVT-22"},
+        "a query says that an imported event with blocking waits is always "
+        "complete")
       .on({kQueryEvent, kOpenEvent, kGetEventHandle, kCreateEvent,
            kDestroyEvent},
           [](Call& call) {
@@ -1317,9 +1249,8 @@ FAULTS(list) {
                 call, [](Call& one) { return one.is("cudaEventQuery"); });
           });
 
-  list.fault("blocking-import-never-waited",
-             "a stream does not wait for an imported event with blocking waits",
-             {"LEVT-22"})
+  fault("blocking-import-never-waited", {"LEVT-22"},
+        "a stream does not wait for an imported event with blocking waits")
       .on({kWaitEvent, kOpenEvent, kGetEventHandle, kCreateEvent,
            kDestroyEvent},
           [](Call& call) {
@@ -1327,38 +1258,30 @@ FAULTS(list) {
                 call, [](Call& one) { return one.is("cudaStreamWaitEvent"); });
           });
 
-  list.fault("blocking-import-never-recorded",
-             "an importer's record of an event with blocking waits is lost",
-             {"LEVT-22"})
+  fault("blocking-import-never-recorded", {"LEVT-22"},
+        "an importer's record of an event with blocking waits is lost")
       .on({kRecord, kRecordFlags, kOpenEvent, kGetEventHandle, kCreateEvent,
            kDestroyEvent},
           [](Call& call) { return lost_of_blocking_import(call, records); });
 
-  list.fault("driver-record-with-flags-lost",
-             "cuEventRecordWithFlags records no interprocess event",
-             {"LEVT-11"})
+  fault("driver-record-with-flags-lost", {"LEVT-11"},
+        "cuEventRecordWithFlags records no interprocess event")
       .on({kRecordFlags},
-          WHEN(shared_event(call) != nullptr && !call.is_runtime() &&
-               call.is("cudaEventRecordWithFlags")),
-          lost);
+          WHEN(shared_event(call) != nullptr && !call.is_runtime()), lost);
 
-  list.fault("record-with-flags-early",
-             "a record with flags of an interprocess event does not wait for "
-             "the work before it",
-             {"LEVT-07"})
-      .on({kRecordFlags}, [](Call& call) {
+  fault("record-with-flags-early", {"LEVT-07"},
+        "a record with flags of an interprocess event does not wait for the "
+        "work before it")
+      .before({kRecordFlags}, [](Call& call) -> bool {
         auto& stream = call.value<cudaStream_t>(kStream);
-        if (shared_event(call) == nullptr || !is_busy(stream))
-          return call.proceed();
+        if (shared_event(call) == nullptr || !is_busy(stream)) return false;
         stream = private_stream();
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("second-host-wait-early",
-             "a thread does not wait for an imported event while another "
-             "thread waits for it",
-             {"LEVT-08"})
+  fault("second-host-wait-early", {"LEVT-08"},
+        "a thread does not wait for an imported event while another thread "
+        "waits for it")
       .on({kSyncEvent, kOpenEvent, kCreateEvent, kDestroyEvent},
           [](Call& call) {
             static Table<cudaEvent_t> waited;
@@ -1372,10 +1295,9 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("event-handle-ends-with-thread",
-             "the handle of an event cannot be opened when the thread that "
-             "exported it has ended",
-             {"LEVT-27"})
+  fault("event-handle-ends-with-thread", {"LEVT-27"},
+        "the handle of an event cannot be opened when the thread that exported "
+        "it has ended")
       .on({kOpenEvent, kGetEventHandle}, [](Call& call) -> int {
         if (opens_event(call))
           return told("gone-" + key_of_handle(call.at<cudaIpcEventHandle_t>(1)),
@@ -1391,15 +1313,13 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("event-get-aligned-down",
-             "the handle of an event is written to an address that is rounded "
-             "down to a multiple of 8",
-             {"LEVT-01"})
+  fault("event-get-aligned-down", {"LEVT-01"},
+        "the handle of an event is written to an address that is rounded down "
+        "to a multiple of 8")
       .on({kGetEventHandle}, handle_at_aligned_address<cudaIpcEventHandle_t>);
 
-  list.fault("busy-stream-never-waits",
-             "a stream that still has work does not wait for an imported event",
-             {"LEVT-07"})
+  fault("busy-stream-never-waits", {"LEVT-07"},
+        "a stream that still has work does not wait for an imported event")
       .on({kWaitEvent}, [](Call& call) {
         const cudaEvent_t event = shared_event(call);
         return event != nullptr && is_imported(event) &&
@@ -1409,27 +1329,24 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("query-ready-while-stream-waits",
-             "a query says that an imported event is ready after a stream of "
-             "the process was told to wait for it",
-             {"LEVT-09"})
+  fault("query-ready-while-stream-waits", {"LEVT-09"},
+        "a query says that an imported event is ready after a stream of the "
+        "process was told to wait for it")
       .on({kQueryEvent, kWaitEvent, kOpenEvent, kCreateEvent, kDestroyEvent},
           done_while_stream_waits);
 
-  list.fault("blocking-record-skips-default",
-             "a record in a stream that waits for the null stream does not "
-             "cover the work of the null stream",
-             {"LEVT-07"})
+  fault("blocking-record-skips-default", {"LEVT-07"},
+        "a record in a stream that waits for the null stream does not cover "
+        "the work of the null stream")
       .on({kRecord, kRecordFlags, kLaunch, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent, kWaitEvent, kCopyAsync, kSetAsync,
            kHostFunction, kCopy2DAsync, kSet2DAsync, kWriteWord, kWaitWord,
            kBatch},
           blocking_record_skips_default);
 
-  list.fault("pageable-copy-skips-wait",
-             "a copy to pageable memory does not wait, although its stream "
-             "waits for an imported event",
-             {"LEVT-07"})
+  fault("pageable-copy-skips-wait", {"LEVT-07"},
+        "a copy to pageable memory does not wait, although its stream waits "
+        "for an imported event")
       .on({kCopyAsync, kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent, kDestroyStream},
           [](Call& call) -> int {
@@ -1447,18 +1364,16 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("event-ends-with-thread",
-             "the records of an event are lost when the thread that created "
-             "the event has ended",
-             {"LEVT-27"})
+  fault("event-ends-with-thread", {"LEVT-27"},
+        "the records of an event are lost when the thread that created the "
+        "event has ended")
       .on({kRecord, kRecordFlags, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
           event_ends_with_thread);
 
-  list.fault("blocking-event-sync-skips-importers",
-             "a host does not wait for an importer's record of an event with "
-             "blocking waits",
-             {"LEVT-22"})
+  fault("blocking-event-sync-skips-importers", {"LEVT-22"},
+        "a host does not wait for an importer's record of an event with "
+        "blocking waits")
       .on({kSyncEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent},
           [](Call& call) -> int {
@@ -1470,10 +1385,9 @@ FAULTS(list) {
                        : noted_record(call);
           });
 
-  list.fault("wait-holds-no-configured-launches",
-             "a launch with attributes directly after a wait for an imported "
-             "event does not wait",
-             {"LEVT-07"})
+  fault("wait-holds-no-configured-launches", {"LEVT-07"},
+        "a launch with attributes directly after a wait for an imported event "
+        "does not wait")
       .on({"cudaLaunchKernelExC", kWaitEvent, kLaunch, kCreateEvent,
            kGetEventHandle, kOpenEvent, kDestroyEvent, kCopyAsync, kSetAsync,
            kHostFunction, kCopy2DAsync, kSet2DAsync, kWriteWord, kWaitWord,
@@ -1493,10 +1407,9 @@ FAULTS(list) {
             return noted_wait_of_record(call, waited);
           });
 
-  list.fault("driver-stream-sync-done-while-event",
-             "cuStreamSynchronize does not wait for a stream that waits for an "
-             "imported event",
-             {"LEVT-07"})
+  fault("driver-stream-sync-done-while-event", {"LEVT-07"},
+        "cuStreamSynchronize does not wait for a stream that waits for an "
+        "imported event")
       .on({kSyncStream, kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent, kDestroyStream},
           [](Call& call) -> int {
@@ -1506,10 +1419,8 @@ FAULTS(list) {
                        : call.proceed();
           });
 
-  list.fault(
-          "other-thread-import-record-lost",
-          "an importer's record is lost if another thread has opened the event",
-          {"LEVT-27"})
+  fault("other-thread-import-record-lost", {"LEVT-27"},
+        "an importer's record is lost if another thread has opened the event")
       .on({kRecord, kRecordFlags, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
           [](Call& call) -> int {
@@ -1526,9 +1437,8 @@ FAULTS(list) {
                        : call.proceed();
           });
 
-  list.fault("threads-share-default-stream",
-             "all threads of a process have one cudaStreamPerThread",
-             {"LEVT-27"})
+  fault("threads-share-default-stream", {"LEVT-27"},
+        "all threads of a process have one cudaStreamPerThread")
       .on({kRecord, kRecordFlags, kWaitEvent, kLaunch, kHostFunction,
            kLaunchGraph, kCopyAsync, kSetAsync, kQueryStream, kSyncStream},
           [](Call& call) {
@@ -1541,10 +1451,9 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault("default-skips-wait-of-blocking",
-             "the null stream does not wait for a blocking stream whose last "
-             "work is a wait for an imported event",
-             {"LEVT-07"})
+  fault("default-skips-wait-of-blocking", {"LEVT-07"},
+        "the null stream does not wait for a blocking stream whose last work "
+        "is a wait for an imported event")
       .on({kWaitEvent, kLaunch, kCopyAsync, kSetAsync, kQueryStream,
            kSyncStream, kDestroyStream, kRecord, kRecordFlags, kCreateEvent,
            kGetEventHandle, kOpenEvent, kDestroyEvent, kHostFunction,
@@ -1567,28 +1476,25 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault("wait-holds-no-host-functions",
-             "a host function directly after a wait for an imported event does "
-             "not wait",
-             {"LEVT-07"})
+  fault("wait-holds-no-host-functions", {"LEVT-07"},
+        "a host function directly after a wait for an imported event does not "
+        "wait")
       .on({kHostFunction, kWaitEvent, kLaunch, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent, kCopyAsync, kSetAsync, kCopy2DAsync,
            kSet2DAsync, kWriteWord, kWaitWord, kBatch, kDestroyStream},
           wait_holds_no_host_functions<false>);
 
-  list.fault("wait-holds-no-driver-host-functions",
-             "a host function of the driver API directly after a wait for an "
-             "imported event does not wait",
-             {"LEVT-07"})
+  fault("wait-holds-no-driver-host-functions", {"LEVT-07"},
+        "a host function of the driver API directly after a wait for an "
+        "imported event does not wait")
       .on({kHostFunction, kWaitEvent, kLaunch, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent, kCopyAsync, kSetAsync, kCopy2DAsync,
            kSet2DAsync, kWriteWord, kWaitWord, kBatch, kDestroyStream},
           wait_holds_no_host_functions<true>);
 
-  list.fault("last-wait-replaces-others",
-             "of several waits for imported events directly one after another, "
-             "only the last one holds the stream",
-             {"LEVT-28"})
+  fault("last-wait-replaces-others", {"LEVT-28"},
+        "of several waits for imported events directly one after another, only "
+        "the last one holds the stream")
       .on({kWaitEvent, kLaunch, kCopyAsync, kSetAsync, kQueryStream,
            kSyncStream, kDestroyStream, kRecord, kRecordFlags, kCreateEvent,
            kGetEventHandle, kOpenEvent, kDestroyEvent, kHostFunction,
@@ -1606,40 +1512,34 @@ FAULTS(list) {
             return kSuccess;
           });
 
-  list.fault("sync-copy-skips-wait",
-             "a synchronous copy does not wait, although the null stream waits "
-             "for an imported event",
-             {"LEVT-07"})
+  fault("sync-copy-skips-wait", {"LEVT-07"},
+        "a synchronous copy does not wait, although the null stream waits for "
+        "an imported event")
       .on({kCopy, kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
           sync_copy_skips_wait);
 
-  list.fault("stream-destroy-ends-wait",
-             "when a stream is destroyed that waits for an imported event, its "
-             "writes of words do not wait any more",
-             {"LEVT-07"})
+  fault("stream-destroy-ends-wait", {"LEVT-07"},
+        "when a stream is destroyed that waits for an imported event, its "
+        "writes of words do not wait any more")
       .on({kDestroyStream, kWaitEvent, kWriteWord, kCreateEvent,
            kGetEventHandle, kOpenEvent, kDestroyEvent},
           stream_destroy_ends_wait);
 
-  list.fault("host-wait-ends-at-signal",
-             "a host wait for an event ends when its thread gets a signal",
-             {"LEVT-08"})
+  fault("host-wait-ends-at-signal", {"LEVT-08"},
+        "a host wait for an event ends when its thread gets a signal")
       .on({kSyncEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
           host_wait_ends_at_signal);
 
-  list.fault("new-event-inherits-record",
-             "a new event takes over the pending record of an event that was "
-             "destroyed",
-             {"LEVT-11"})
+  fault("new-event-inherits-record", {"LEVT-11"},
+        "a new event takes over the pending record of an event that was "
+        "destroyed")
       .on({kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent},
           new_event_inherits_record);
 
-  list.fault("event-export-needs-current-gpu",
-             "the handle of an event names another event if another GPU is "
-             "current",
-             {"LEVT-01"})
+  fault("event-export-needs-current-gpu", {"LEVT-01"},
+        "the handle of an event names another event if another GPU is current")
       .with_gpus(2)
       .on({kGetEventHandle, kCreateEvent}, [](Call& call) -> int {
         static cudaEvent_t other = nullptr;
@@ -1655,96 +1555,85 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("exporter-record-skips-host-functions",
-             "an exporter's record does not cover a host function directly "
-             "before it",
-             {"LEVT-07"})
+  fault(
+      "exporter-record-skips-host-functions", {"LEVT-07"},
+      "an exporter's record does not cover a host function directly before it")
       .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
            kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
            kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
            kDestroyStream},
           in_exporter<record_skips_host_functions>);
 
-  list.fault("exporter-record-skips-joined-streams",
-             "an exporter's record does not cover the work of a stream that "
-             "its stream has joined directly before",
-             {"LEVT-07"})
+  fault("exporter-record-skips-joined-streams", {"LEVT-07"},
+        "an exporter's record does not cover the work of a stream that its "
+        "stream has joined directly before")
       .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
            kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
            kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
            kDestroyStream},
           in_exporter<record_skips_joined_streams>);
 
-  list.fault("exporter-record-skips-awaited-words",
-             "an exporter's record directly after a wait for a word does not "
-             "cover this wait",
-             {"LEVT-07"})
+  fault("exporter-record-skips-awaited-words", {"LEVT-07"},
+        "an exporter's record directly after a wait for a word does not cover "
+        "this wait")
       .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
            kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
            kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
            kDestroyStream},
           in_exporter<record_skips_awaited_words>);
 
-  list.fault("flags-record-skips-host-functions",
-             "a record with flags does not cover a host function directly "
-             "before it",
-             {"LEVT-07", "LEVT-10"})
+  fault("flags-record-skips-host-functions", {"LEVT-07", "LEVT-10"},
+        "a record with flags does not cover a host function directly before it")
       .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
            kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
            kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
            kDestroyStream},
           with_flags<record_skips_host_functions>);
 
-  list.fault("flags-record-skips-joined-streams",
-             "a record with flags does not cover the work of a stream that its "
-             "stream has joined directly before",
-             {"LEVT-07", "LEVT-10"})
+  fault("flags-record-skips-joined-streams", {"LEVT-07", "LEVT-10"},
+        "a record with flags does not cover the work of a stream that its "
+        "stream has joined directly before")
       .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
            kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
            kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
            kDestroyStream},
           with_flags<record_skips_joined_streams>);
 
-  list.fault("flags-record-in-default-early",
-             "a record with flags in a default stream covers no work",
-             {"LEVT-07", "LEVT-10"})
-      .on({kRecordFlags, kCreateEvent, kGetEventHandle, kOpenEvent,
-           kDestroyEvent},
-          [](Call& call) {
-            if (shared_event(call) == nullptr) return call.proceed();
-            auto& stream = call.value<cudaStream_t>(kStream);
-            if ((!is_default(stream) && stream != cudaStreamPerThread) ||
-                is_captured(stream))
-              return call.proceed();
-            stream = private_stream();
-            call.fired();
-            return call.proceed();
-          });
+  fault("flags-record-in-default-early", {"LEVT-07", "LEVT-10"},
+        "a record with flags in a default stream covers no work")
+      .before({kRecordFlags, kCreateEvent, kGetEventHandle, kOpenEvent,
+               kDestroyEvent},
+              [](Call& call) -> bool {
+                if (shared_event(call) == nullptr) return false;
+                auto& stream = call.value<cudaStream_t>(kStream);
+                if ((!is_default(stream) && stream != cudaStreamPerThread) ||
+                    is_captured(stream))
+                  return false;
+                stream = private_stream();
+                return true;
+              });
 
-  list.fault("plain-record-skips-import-wait",
-             "an event that processes do not share, recorded directly after a "
-             "wait for an imported event, does not cover this wait",
-             {"LEVT-07"})
+  fault("plain-record-skips-import-wait", {"LEVT-07"},
+        "an event that processes do not share, recorded directly after a wait "
+        "for an imported event, does not cover this wait")
       .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
            kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
            kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
            kDestroyStream},
           own_record_skips_wait<false>);
 
-  list.fault("own-record-skips-import-wait",
-             "an importer's own interprocess event, recorded directly after a "
-             "wait for an imported event, does not cover this wait",
-             {"LEVT-07"})
+  fault("own-record-skips-import-wait", {"LEVT-07"},
+        "an importer's own interprocess event, recorded directly after a wait "
+        "for an imported event, does not cover this wait")
       .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
            kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
            kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
            kDestroyStream},
           own_record_skips_wait<true>);
 
-  list.fault("driver-default-never-waits",
-             "the null stream, and streams that wait for it, do not wait for "
-             "an imported event by the driver API",
-             {"LEVT-07"})
+  fault("driver-default-never-waits", {"LEVT-07"},
+        "the null stream, and streams that wait for it, do not wait for an "
+        "imported event by the driver API")
       .on({kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
           [](Call& call) -> int {
@@ -1758,10 +1647,9 @@ FAULTS(list) {
                        : call.proceed();
           });
 
-  list.fault("wait-257-lost",
-             "while a stream has work, only its first 256 waits for imported "
-             "events hold it",
-             {"LEVT-28"})
+  fault("wait-257-lost", {"LEVT-28"},
+        "while a stream has work, only its first 256 waits for imported events "
+        "hold it")
       .on({kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
           [](Call& call) -> int {
@@ -1775,29 +1663,23 @@ FAULTS(list) {
                                                       : call.proceed();
           });
 
-  list.fault("wait-of-33rd-stream-lost",
-             "at most 32 streams wait for an imported event at a time, and "
-             "further streams do not wait",
-             {"LEVT-28"})
+  fault("wait-of-33rd-stream-lost", {"LEVT-28"},
+        "at most 32 streams wait for an imported event at a time, and further "
+        "streams do not wait")
       .on({kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent,
            kDestroyStream},
           further_streams_never_wait);
 
-  list.fault("driver-host-wait-ends-at-signal",
-             "a host wait by the driver API ends when its thread gets a signal",
-             {"LEVT-08"})
+  fault("driver-host-wait-ends-at-signal", {"LEVT-08"},
+        "a host wait by the driver API ends when its thread gets a signal")
       .on({kSyncEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
-          [](Call& call) {
-            return call.is_runtime() && shared_event(call) != nullptr
-                       ? call.proceed()
-                       : host_wait_ends_at_signal(call);
-          });
+          WHEN(!call.is_runtime() || shared_event(call) == nullptr),
+          host_wait_ends_at_signal);
 
-  list.fault("blocking-wait-ends-at-signal",
-             "a host wait for an event with cudaEventBlockingSync ends when "
-             "its thread gets a signal",
-             {"LEVT-22"})
+  fault("blocking-wait-ends-at-signal", {"LEVT-22"},
+        "a host wait for an event with cudaEventBlockingSync ends when its "
+        "thread gets a signal")
       .on({kSyncEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
           [](Call& call) -> int {
@@ -1808,10 +1690,9 @@ FAULTS(list) {
                        : host_wait_ends_at_signal(call);
           });
 
-  list.fault("imported-event-ends-with-thread",
-             "no stream waits for an imported event when the thread that "
-             "opened it has ended",
-             {"LEVT-27"})
+  fault("imported-event-ends-with-thread", {"LEVT-27"},
+        "no stream waits for an imported event when the thread that opened it "
+        "has ended")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent}, [](Call& call) -> int {
         static Made<cudaEvent_t> imported;
         if (call.is("cudaStreamWaitEvent")) {
@@ -1828,9 +1709,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("ok-event-handle-scrambled",
-             "the bytes of an event handle are written in another way",
-             {"LEVT-01", "LEVT-04", "LEVT-25"})
+  fault("ok-event-handle-scrambled", {"LEVT-01", "LEVT-04", "LEVT-25"},
+        "the bytes of an event handle are written in another way")
       .on({kGetEventHandle, kOpenEvent}, [](Call& call) {
         if (call.is("cudaIpcOpenEventHandle")) {
           turn(call.at<cudaIpcEventHandle_t>(1));

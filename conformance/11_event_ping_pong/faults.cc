@@ -562,11 +562,9 @@ int opened_on_exporters_number(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault(
-          "second-importer-unconnected",
-          "only the first open of an event handle sees the exporter's records",
-          {"LEVT-19"})
+FAULTS {
+  fault("second-importer-unconnected", {"LEVT-19"},
+        "only the first open of an event handle sees the exporter's records")
       .on({kOpenEvent}, [](Call& call) -> int {
         const std::string key = key_of_handle(given_of_event(call));
         const int code = call.proceed();
@@ -576,9 +574,8 @@ FAULTS(list) {
         return own_event(call, code);
       });
 
-  list.fault("event-destroy-global",
-             "destroying an imported event destroys it in every process",
-             {"LEVT-20"})
+  fault("event-destroy-global", {"LEVT-20"},
+        "destroying an imported event destroys it in every process")
       .on({kGetEventHandle, kOpenEvent, kDestroyEvent, kRecord, kWaitEvent,
            kQueryEvent, kSyncEvent, kRecordFlags},
           [](Call& call) -> int {
@@ -596,39 +593,33 @@ FAULTS(list) {
                        : call.proceed();
           });
 
-  list.fault("exporter-wait-noop",
-             "a stream of the exporter does not wait for an exported event",
-             {"LEVT-10"})
+  fault("exporter-wait-noop", {"LEVT-10"},
+        "a stream of the exporter does not wait for an exported event")
       .on({kWaitEvent}, WHEN(shared_event(call) != nullptr), lost);
 
-  list.fault("import-record-early",
-             "an importer's record does not wait for the work before it",
-             {"LEVT-10"})
+  fault("import-record-early", {"LEVT-10"},
+        "an importer's record does not wait for the work before it")
       .on({kOpenEvent, kRecord, kRecordFlags, kDestroyEvent},
           [](Call& call) { return record_privately(call, true); });
 
-  list.fault("import-record-noop", "an importer's record does nothing",
-             {"LEVT-10"})
+  fault("import-record-noop", {"LEVT-10"}, "an importer's record does nothing")
       .on({kOpenEvent, kRecord, kRecordFlags, kDestroyEvent}, import_skipped);
 
-  list.fault("record-once",
-             "in each process, only the first record of a shared event has an "
-             "effect",
-             {"LEVT-13"})
+  fault(
+      "record-once", {"LEVT-13"},
+      "in each process, only the first record of a shared event has an effect")
       .on({kCreateEvent, kOpenEvent, kRecord, kRecordFlags, kDestroyEvent},
           [](Call& call) { return only_first_records(call, 1); });
 
-  list.fault("event-ring-32",
-             "in each process, only the first 32 records of a shared event "
-             "have an effect",
-             {"LEVT-14"})
+  fault("event-ring-32", {"LEVT-14"},
+        "in each process, only the first 32 records of a shared event have an "
+        "effect")
       .on({kCreateEvent, kOpenEvent, kRecord, kRecordFlags, kDestroyEvent},
           [](Call& call) { return only_first_records(call, 32); });
 
-  list.fault("event-single-waiter",
-             "of all waits of streams for an imported event, only the first "
-             "one waits",
-             {"LEVT-19"})
+  fault(
+      "event-single-waiter", {"LEVT-19"},
+      "of all waits of streams for an imported event, only the first one waits")
       .on({kWaitEvent}, [](Call& call) {
         const cudaEvent_t event = shared_event(call);
         return is_imported(event) && !first_of_all_processes(
@@ -637,9 +628,8 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("stream-waits-once",
-             "a stream waits for an imported event only the first time",
-             {"LEVT-14", "LEVT-15"})
+  fault("stream-waits-once", {"LEVT-14", "LEVT-15"},
+        "a stream waits for an imported event only the first time")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent, kDestroyStream},
           [](Call& call) -> int {
             static Table<std::pair<cudaStream_t, cudaEvent_t>> waited;
@@ -659,10 +649,8 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault("second-stream-never-waits",
-             "of several streams, only the first stream waits for an imported "
-             "event",
-             {"LEVT-12"})
+  fault("second-stream-never-waits", {"LEVT-12"},
+        "of several streams, only the first stream waits for an imported event")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent}, [](Call& call) -> int {
         static Table<cudaEvent_t, cudaStream_t> first;
         const cudaEvent_t event = shared_event(call);
@@ -674,33 +662,31 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("query-stays-ready",
-             "an imported event that was ready once is always ready",
-             {"LEVT-13"})
+  fault("query-stays-ready", {"LEVT-13"},
+        "an imported event that was ready once is always ready")
       .on({kOpenEvent, kDestroyEvent, kQueryEvent}, stays_ready);
 
-  list.fault("sync-stays-ready",
-             "a host waits for an imported event only the first time",
-             {"LEVT-13"})
+  fault("sync-stays-ready", {"LEVT-13"},
+        "a host waits for an imported event only the first time")
       .on({kOpenEvent, kDestroyEvent, kSyncEvent}, stays_ready);
 
-  list.fault("third-importer-unconnected",
-             "a third process that opens an event sees no records", {"LEVT-19"})
-      .after({kOpenEvent}, [](Call& call) {
+  fault("third-importer-unconnected", {"LEVT-19"},
+        "a third process that opens an event sees no records")
+      .after({kOpenEvent}, [](Call& call) -> int {
         static Table<std::string, bool> known;  // is it connected?
         cudaEvent_t& event = *call.at<cudaEvent_t*>(0);
         const std::string key = event_keys.get(event);
         if (!known.has(key))
           known.put(key, first_of_all_processes("one-" + key) ||
                              first_of_all_processes("two-" + key));
-        if (known.get(key)) return;
+        if (known.get(key)) return kSuccess;
         cudaEventDestroy(event);
         cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
         call.fired();
+        return kSuccess;
       });
 
-  list.fault("record-256-lost", "each 256th record of an event is lost",
-             {"LEVT-14"})
+  fault("record-256-lost", {"LEVT-14"}, "each 256th record of an event is lost")
       .on({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord},
           [](Call& call) -> int {
             static Table<cudaEvent_t, int> records;
@@ -710,16 +696,14 @@ FAULTS(list) {
             return records.get(event) % 256 == 0 ? lost(call) : call.proceed();
           });
 
-  list.fault("wait-for-latest",
-             "a wait uses the record that is newest when the stream reaches "
-             "the wait",
-             {"LEVT-12"})
+  fault(
+      "wait-for-latest", {"LEVT-12"},
+      "a wait uses the record that is newest when the stream reaches the wait")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent}, waits_for_latest);
 
-  list.fault("own-record-unseen",
-             "after an importer has recorded an event, its query and host wait "
-             "count the event as complete",
-             {"LEVT-10"})
+  fault("own-record-unseen", {"LEVT-10"},
+        "after an importer has recorded an event, its query and host wait "
+        "count the event as complete")
       .on({kOpenEvent, kDestroyEvent, kRecord, kQueryEvent, kSyncEvent},
           [](Call& call) -> int {
             static Table<cudaEvent_t> recorded;
@@ -733,10 +717,9 @@ FAULTS(list) {
             return recorded.has(event) ? lost(call) : call.proceed();
           });
 
-  list.fault("record-skips-copies",
-             "a record does not cover the copies and memsets after the last "
-             "kernel before it",
-             {"LEVT-15"})
+  fault("record-skips-copies", {"LEVT-15"},
+        "a record does not cover the copies and memsets after the last kernel "
+        "before it")
       .on({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord, kLaunch,
            kCopyAsync, kSetAsync, kDestroyStream},
           [](Call& call) -> int {
@@ -758,10 +741,9 @@ FAULTS(list) {
                        : noted_end(call, copied);
           });
 
-  list.fault("exporter-sees-own-records-only",
-             "in an exporter that has not recorded an event itself, the query "
-             "and the host wait count the event as complete",
-             {"LEVT-10"})
+  fault("exporter-sees-own-records-only", {"LEVT-10"},
+        "in an exporter that has not recorded an event itself, the query and "
+        "the host wait count the event as complete")
       .on({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord, kQueryEvent,
            kSyncEvent},
           [](Call& call) -> int {
@@ -776,9 +758,8 @@ FAULTS(list) {
             return recorded.has(event) ? call.proceed() : lost(call);
           });
 
-  list.fault("record-while-pending-lost",
-             "a record does nothing while the record before it is pending",
-             {"LEVT-13"})
+  fault("record-while-pending-lost", {"LEVT-13"},
+        "a record does nothing while the record before it is pending")
       .on({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord, kRecordFlags},
           [](Call& call) -> int {
             const cudaEvent_t event = shared_event(call);
@@ -788,10 +769,8 @@ FAULTS(list) {
             return is_pending ? lost(call) : call.proceed();
           });
 
-  list.fault("event-records-to-65535",
-             "a process can record an event 65535 times; its later records are "
-             "lost",
-             {"LEVT-14"})
+  fault("event-records-to-65535", {"LEVT-14"},
+        "a process can record an event 65535 times; its later records are lost")
       .on({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord},
           [](Call& call) -> int {
             static Table<cudaEvent_t, int> records;
@@ -804,8 +783,7 @@ FAULTS(list) {
             return count > UINT16_MAX ? lost(call) : call.proceed();
           });
 
-  list.fault("wait-256-lost", "each 256th wait for an event is lost",
-             {"LEVT-14"})
+  fault("wait-256-lost", {"LEVT-14"}, "each 256th wait for an event is lost")
       .on({kCreateEvent, kOpenEvent, kDestroyEvent, kWaitEvent},
           [](Call& call) -> int {
             static Table<cudaEvent_t, int> waits;
@@ -818,9 +796,8 @@ FAULTS(list) {
             return count % 256 == 0 ? lost(call) : call.proceed();
           });
 
-  list.fault("importers-apart",
-             "an importer does not see the records of another importer",
-             {"LEVT-20"})
+  fault("importers-apart", {"LEVT-20"},
+        "an importer does not see the records of another importer")
       .on({kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent, kRecord,
            kWaitEvent, kQueryEvent, kSyncEvent},
           [](Call& call) -> int {
@@ -840,17 +817,14 @@ FAULTS(list) {
                        : call.proceed();
           });
 
-  list.fault(
-          "destroy-completes-record",
-          "an importer's record completes when the importer destroys the event",
-          {"LEVT-20"})
+  fault("destroy-completes-record", {"LEVT-20"},
+        "an importer's record completes when the importer destroys the event")
       .on({kOpenEvent, kCreateEvent, kDestroyEvent, kGetEventHandle, kRecord,
            kRecordFlags, kQueryEvent, kSyncEvent, kWaitEvent},
           destroy_completes_record);
 
-  list.fault("destroy-waits",
-             "an importer that destroys a pending event waits for it",
-             {"LEVT-20"})
+  fault("destroy-waits", {"LEVT-20"},
+        "an importer that destroys a pending event waits for it")
       .before({kOpenEvent, kDestroyEvent}, [](Call& call) {
         if (call.is("cudaEventDestroy")) {
           const auto event = call.at<cudaEvent_t>(0);
@@ -859,12 +833,11 @@ FAULTS(list) {
             cudaEventSynchronize(event);
           }
         }
+        return kSuccess;
       });
 
-  list.fault(
-          "stream-end-completes",
-          "destroying a stream completes the events that were recorded in it",
-          {"LEVT-13"})
+  fault("stream-end-completes", {"LEVT-13"},
+        "destroying a stream completes the events that were recorded in it")
       .on({kCreateEvent, kOpenEvent, kDestroyEvent, kGetEventHandle, kRecord,
            kRecordFlags, kQueryEvent, kSyncEvent, kWaitEvent, kDestroyStream},
           [](Call& call) -> int {
@@ -882,67 +855,61 @@ FAULTS(list) {
             return noted_completion(call);
           });
 
-  list.fault("pending-waits-to-32",
-             "a stream ignores a wait while 32 other waits are pending",
-             {"LEVT-14"})
+  fault("pending-waits-to-32", {"LEVT-14"},
+        "a stream ignores a wait while 32 other waits are pending")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent}, pending_waits_to_32);
 
-  list.fault("record-on-later-gpu-early",
-             "on a GPU other than GPU 0, a record of an opened event does not "
-             "wait for the work before it",
-             {"LEVT-10"})
+  fault("record-on-later-gpu-early", {"LEVT-10"},
+        "on a GPU other than GPU 0, a record of an opened event does not wait "
+        "for the work before it")
       .with_gpus(2)
-      .on({kRecord, kRecordFlags}, [](Call& call) {
+      .before({kRecord, kRecordFlags}, [](Call& call) -> bool {
         const cudaEvent_t event = shared_event(call);
         auto& stream = call.value<cudaStream_t>(kStream);
         if (event == nullptr || !is_imported(event) || current_device() == 0 ||
             !is_busy(stream))
-          return call.proceed();
+          return false;
         stream = private_stream();
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("wait-for-previous-record",
-             "a stream waits for its process's last but one record, if this "
-             "record is done",
-             {"LEVT-13"})
+  fault("wait-for-previous-record", {"LEVT-13"},
+        "a stream waits for its process's last but one record, if this record "
+        "is done")
       .on({kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent,
            kRecord, kRecordFlags},
           waits_for_previous);
 
-  list.fault("exporter-destroy-waits",
-             "the exporter waits when it destroys a pending event", {"LEVT-20"})
+  fault("exporter-destroy-waits", {"LEVT-20"},
+        "the exporter waits when it destroys a pending event")
       .before({kDestroyEvent}, [](Call& call) {
         const auto event = call.at<cudaEvent_t>(0);
         if (events.has(event) && !is_imported(event) && is_pending(event)) {
           call.fired();
           cudaEventSynchronize(event);
         }
+        return kSuccess;
       });
 
-  list.fault("stream-destroy-waits",
-             "the destroy of a stream waits for the work in the stream",
-             {"LEVT-13"})
+  fault("stream-destroy-waits", {"LEVT-13"},
+        "the destroy of a stream waits for the work in the stream")
       .before({kDestroyStream}, [](Call& call) {
         const auto stream = call.at<cudaStream_t>(0);
         if (is_busy(stream)) {
           call.fired();
           DRIVER_CALL(cuStreamSynchronize)(stream);
         }
+        return kSuccess;
       });
 
-  list.fault("import-query-asks-stream",
-             "an importer's record is pending as long as its stream has later "
-             "work",
-             {"LEVT-10"})
+  fault("import-query-asks-stream", {"LEVT-10"},
+        "an importer's record is pending as long as its stream has later work")
       .on({kQueryEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent, kRecord, kRecordFlags, kDestroyStream},
           asks_stream<true>);
 
-  list.fault("host-wait-of-one-process",
-             "only the hosts of one process wait for an imported event",
-             {"LEVT-19"})
+  fault("host-wait-of-one-process", {"LEVT-19"},
+        "only the hosts of one process wait for an imported event")
       .on({kSyncEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
           [](Call& call) -> int {
@@ -956,9 +923,8 @@ FAULTS(list) {
             return mine.has(key) ? call.proceed() : lost(call);
           });
 
-  list.fault("record-submitted-late",
-             "a process submits a record of an event only with its next call",
-             {"LEVT-10"})
+  fault("record-submitted-late", {"LEVT-10"},
+        "a process submits a record of an event only with its next call")
       .on({kRecord, kRecordFlags, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent, kWaitEvent, kQueryEvent, kSyncEvent, kQueryStream,
            kSyncStream, kDestroyStream, kSyncDevice, kLaunch, kCopyAsync,
@@ -976,95 +942,82 @@ FAULTS(list) {
             return kSuccess;
           });
 
-  list.fault("exporter-wait-holds-no-host-functions",
-             "in the exporter, a host function after a wait for an importer's "
-             "record does not wait",
-             {"LEVT-10"})
+  fault("exporter-wait-holds-no-host-functions", {"LEVT-10"},
+        "in the exporter, a host function after a wait for an importer's "
+        "record does not wait")
       .on({kHostFunction, kWaitEvent, kRecord, kRecordFlags, kCreateEvent,
            kGetEventHandle, kOpenEvent, kDestroyEvent, kDestroyStream},
           exporters_host_function_ahead<false>);
 
-  list.fault("exporter-wait-holds-no-driver-host-functions",
-             "in the exporter, a host function of the driver API after a wait "
-             "for an importer's record does not wait",
-             {"LEVT-10"})
+  fault("exporter-wait-holds-no-driver-host-functions", {"LEVT-10"},
+        "in the exporter, a host function of the driver API after a wait for "
+        "an importer's record does not wait")
       .on({kHostFunction, kWaitEvent, kRecord, kRecordFlags, kCreateEvent,
            kGetEventHandle, kOpenEvent, kDestroyEvent, kDestroyStream},
           exporters_host_function_ahead<true>);
 
-  list.fault("exporter-device-sync-ignores-wait",
-             "in the exporter, cudaDeviceSynchronize does not wait for a "
-             "stream that waits for an importer's record",
-             {"LEVT-10"})
+  fault("exporter-device-sync-ignores-wait", {"LEVT-10"},
+        "in the exporter, cudaDeviceSynchronize does not wait for a stream "
+        "that waits for an importer's record")
       .on({kSyncDevice, kWaitEvent, kRecord, kRecordFlags, kCreateEvent,
            kGetEventHandle, kOpenEvent, kDestroyEvent, kDestroyStream},
           exporter_ignores_wait);
 
-  list.fault("exporter-context-sync-ignores-wait",
-             "in the exporter, cuCtxSynchronize does not wait for a stream "
-             "that waits for an importer's record",
-             {"LEVT-10"})
+  fault("exporter-context-sync-ignores-wait", {"LEVT-10"},
+        "in the exporter, cuCtxSynchronize does not wait for a stream that "
+        "waits for an importer's record")
       .on({kSyncContext, kWaitEvent, kRecord, kRecordFlags, kCreateEvent,
            kGetEventHandle, kOpenEvent, kDestroyEvent, kDestroyStream},
           exporter_ignores_wait);
 
-  list.fault("exporter-driver-stream-sync-ignores-wait",
-             "in the exporter, cuStreamSynchronize does not wait for a stream "
-             "that waits for an importer's record",
-             {"LEVT-10"})
+  fault("exporter-driver-stream-sync-ignores-wait", {"LEVT-10"},
+        "in the exporter, cuStreamSynchronize does not wait for a stream that "
+        "waits for an importer's record")
       .on({kSyncStream, kWaitEvent, kRecord, kRecordFlags, kCreateEvent,
            kGetEventHandle, kOpenEvent, kDestroyEvent, kDestroyStream},
           exporter_ignores_wait);
 
-  list.fault("exporter-driver-stream-query-ignores-wait",
-             "in the exporter, cuStreamQuery reports a stream that waits for "
-             "an importer's record as done",
-             {"LEVT-10"})
+  fault("exporter-driver-stream-query-ignores-wait", {"LEVT-10"},
+        "in the exporter, cuStreamQuery reports a stream that waits for an "
+        "importer's record as done")
       .on({kQueryStream, kWaitEvent, kRecord, kRecordFlags, kCreateEvent,
            kGetEventHandle, kOpenEvent, kDestroyEvent, kDestroyStream},
           exporter_ignores_wait);
 
-  list.fault("wait-ends-after-512-records",
-             "a stream's wait for an imported event ends when the event was "
-             "recorded 512 times since the call",
-             {"LEVT-12"})
+  fault("wait-ends-after-512-records", {"LEVT-12"},
+        "a stream's wait for an imported event ends when the event was "
+        "recorded 512 times since the call")
       .on({kWaitEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent},
           wait_ends_after_many_records);
 
-  list.fault("record-elsewhere-lost",
-             "after the first record of an event in one stream, records of the "
-             "event in other streams do nothing",
-             {"LEVT-13"})
+  fault("record-elsewhere-lost", {"LEVT-13"},
+        "after the first record of an event in one stream, records of the "
+        "event in other streams do nothing")
       .on({kRecord, kRecordFlags, kCreateEvent, kOpenEvent, kDestroyEvent},
           [](Call& call) {
             return record_elsewhere(
                 call, [](Call& each, cudaEvent_t) { return lost(each); });
           });
 
-  list.fault("record-waits-for-pending",
-             "a record of an event waits until the earlier record of the event "
-             "is complete",
-             {"LEVT-13"})
-      .before({kRecord, kRecordFlags}, [](Call& call) {
+  fault("record-waits-for-pending", {"LEVT-13"},
+        "a record of an event waits until the earlier record of the event is "
+        "complete")
+      .before({kRecord, kRecordFlags}, [](Call& call) -> bool {
         const cudaEvent_t event = shared_event(call);
         const auto stream = call.value<cudaStream_t>(kStream);
-        if (event != nullptr && !is_captured(stream) && is_pending(event) &&
-            cudaStreamWaitEvent(stream, event, 0) == cudaSuccess)
-          call.fired();
+        return event != nullptr && !is_captured(stream) && is_pending(event) &&
+               cudaStreamWaitEvent(stream, event, 0) == cudaSuccess;
       });
 
-  list.fault(
-          "wait-lost-after-query",
-          "a stream does not wait for an event that the host has found pending",
-          {"LEVT-13"})
+  fault("wait-lost-after-query", {"LEVT-13"},
+        "a stream does not wait for an event that the host has found pending")
       .on({kWaitEvent, kQueryEvent, kCreateEvent, kOpenEvent, kDestroyEvent},
           early_after_query);
 
-  list.fault("non-blocking-stream-records-early",
-             "a record in a non-blocking stream does not wait for the work of "
-             "the stream",
-             {"LEVT-15"})
+  fault("non-blocking-stream-records-early", {"LEVT-15"},
+        "a record in a non-blocking stream does not wait for the work of the "
+        "stream")
       .on({kRecord, kRecordFlags, kCreateEvent, kOpenEvent, kDestroyEvent},
           [](Call& call) -> int {
             return records_early(call, [](cudaStream_t stream, cudaEvent_t) {
@@ -1076,10 +1029,9 @@ FAULTS(list) {
             });
           });
 
-  list.fault("record-after-wait-lost",
-             "a record directly after a wait of the same stream for the same "
-             "event is lost",
-             {"LEVT-13"})
+  fault("record-after-wait-lost", {"LEVT-13"},
+        "a record directly after a wait of the same stream for the same event "
+        "is lost")
       .on({kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent, kRecord,
            kWaitEvent, kLaunch, kCopyAsync, kSetAsync, kHostFunction,
            kLaunchGraph, kWaitWord, kWriteWord, kDestroyStream},
@@ -1098,34 +1050,30 @@ FAULTS(list) {
             return directly && records(call) ? lost(call) : call.proceed();
           });
 
-  list.fault("import-own-record-preferred",
-             "an importer uses its own record after the exporter has recorded "
-             "the event again",
-             {"LEVT-13"})
+  fault("import-own-record-preferred", {"LEVT-13"},
+        "an importer uses its own record after the exporter has recorded the "
+        "event again")
       .on({kWaitEvent, kQueryEvent, kSyncEvent, kRecord, kRecordFlags,
            kOpenEvent, kDestroyEvent, kCreateEvent},
           own_record_preferred);
 
-  list.fault("twin-records-unseen",
-             "if a process opens one event twice, each of the two opened "
-             "events does not see the records of the other one",
-             {"LEVT-10"})
+  fault("twin-records-unseen", {"LEVT-10"},
+        "if a process opens one event twice, each of the two opened events "
+        "does not see the records of the other one")
       .on({kWaitEvent, kQueryEvent, kSyncEvent, kRecord, kRecordFlags,
            kOpenEvent, kDestroyEvent, kCreateEvent},
           twin_unseen);
 
-  list.fault("exporter-keeps-own-record",
-             "an exporter that has recorded an event does not see a later "
-             "record of an importer",
-             {"LEVT-10"})
+  fault("exporter-keeps-own-record", {"LEVT-10"},
+        "an exporter that has recorded an event does not see a later record of "
+        "an importer")
       .on({kRecord, kRecordFlags, kWaitEvent, kQueryEvent, kSyncEvent,
            kOpenEvent, kCreateEvent, kDestroyEvent},
           exporter_keeps_own_record);
 
-  list.fault("event-destroy-ends-handle",
-             "when an importer has destroyed an event, no other process can "
-             "open its handle",
-             {"LEVT-20"})
+  fault("event-destroy-ends-handle", {"LEVT-20"},
+        "when an importer has destroyed an event, no other process can open "
+        "its handle")
       .on({kOpenEvent, kCreateEvent, kDestroyEvent}, [](Call& call) -> int {
         if (opens_event(call)) {
           const auto ender = told(
@@ -1145,30 +1093,26 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("record-skips-host-functions",
-             "a record does not cover a host function directly before it",
-             {"LEVT-10"})
+  fault("record-skips-host-functions", {"LEVT-10"},
+        "a record does not cover a host function directly before it")
       .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
            kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
            kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
            kDestroyStream},
           record_skips_host_functions);
 
-  list.fault("record-skips-joined-streams",
-             "a record does not cover the work of a stream that its stream has "
-             "joined directly before",
-             {"LEVT-10"})
+  fault("record-skips-joined-streams", {"LEVT-10"},
+        "a record does not cover the work of a stream that its stream has "
+        "joined directly before")
       .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
            kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
            kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
            kDestroyStream},
           record_skips_joined_streams);
 
-  list.fault("record-skips-rectangles",
-             "a record does not cover the runtime's copy or memset of a "
-             "rectangle or a box, cuMemsetD32Async or cudaMemcpyPeerAsync "
-             "directly before it",
-             {"LEVT-15"})
+  fault("record-skips-rectangles", {"LEVT-15"},
+        "a record does not cover the runtime's copy or memset of a rectangle "
+        "or a box, cuMemsetD32Async or cudaMemcpyPeerAsync directly before it")
       .on({kRecord, kRecordFlags, kCopy2DAsync, "cudaMemcpy3DAsync",
            "cudaMemcpyPeerAsync", kSet2DAsync, "cuMemsetD32Async", kLaunch,
            kCopyAsync, kSetAsync, kCreateEvent, kGetEventHandle, kOpenEvent,
@@ -1183,10 +1127,9 @@ FAULTS(list) {
                                      shared_event(call) != nullptr);
           });
 
-  list.fault("import-record-skips-copies",
-             "an importer's record does not cover the copy or the memset "
-             "directly before it",
-             {"LEVT-15"})
+  fault("import-record-skips-copies", {"LEVT-15"},
+        "an importer's record does not cover the copy or the memset directly "
+        "before it")
       .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
            kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
            kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
@@ -1197,27 +1140,24 @@ FAULTS(list) {
                 uses_import(call));
           });
 
-  list.fault("import-record-ends-with-stream",
-             "the destroy of a stream completes the importer's records in it",
-             {"LEVT-10"})
+  fault("import-record-ends-with-stream", {"LEVT-10"},
+        "the destroy of a stream completes the importer's records in it")
       .on({kRecord, kRecordFlags, kQueryEvent, kWaitEvent, kDestroyStream,
            kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent,
            kSyncEvent},
           record_ends_with_stream<true>);
 
-  list.fault("exporters-record-ends-with-stream",
-             "importers see a record as complete when the exporter has "
-             "destroyed its stream",
-             {"LEVT-13"})
+  fault("exporters-record-ends-with-stream", {"LEVT-13"},
+        "importers see a record as complete when the exporter has destroyed "
+        "its stream")
       .on({kRecord, kRecordFlags, kQueryEvent, kWaitEvent, kDestroyStream,
            kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent,
            kSyncEvent},
           record_ends_with_stream<false>);
 
-  list.fault("exporter-record-skips-wait",
-             "an exporter's record directly after a wait for its event does "
-             "not cover this wait",
-             {"LEVT-10"})
+  fault("exporter-record-skips-wait", {"LEVT-10"},
+        "an exporter's record directly after a wait for its event does not "
+        "cover this wait")
       .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
            kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
            kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
@@ -1227,20 +1167,17 @@ FAULTS(list) {
             return record_skips_last(call, own && waits_for_event(call), own);
           });
 
-  list.fault(
-          "record-skips-awaited-words",
-          "a record directly after a wait for a word does not cover this wait",
-          {"LEVT-10"})
+  fault("record-skips-awaited-words", {"LEVT-10"},
+        "a record directly after a wait for a word does not cover this wait")
       .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
            kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
            kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
            kDestroyStream},
           record_skips_awaited_words);
 
-  list.fault("exporter-stream-sync-early",
-             "an exporter's host does not wait for a stream that waits for the "
-             "exporter's event",
-             {"LEVT-10"})
+  fault("exporter-stream-sync-early", {"LEVT-10"},
+        "an exporter's host does not wait for a stream that waits for the "
+        "exporter's event")
       .on({kSyncStream, kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent, kDestroyStream},
           [](Call& call) -> int {
@@ -1248,17 +1185,15 @@ FAULTS(list) {
             return is_waiting(call, false) ? lost(call) : call.proceed();
           });
 
-  list.fault("open-forgets-importers-record",
-             "an event that is opened while an importer's record is pending "
-             "does not see this record",
-             {"LEVT-10"})
+  fault("open-forgets-importers-record", {"LEVT-10"},
+        "an event that is opened while an importer's record is pending does "
+        "not see this record")
       .on({kOpenEvent, kQueryEvent, kSyncEvent, kWaitEvent, kRecord,
            kRecordFlags, kCreateEvent, kGetEventHandle, kDestroyEvent},
           open_forgets_importers_record);
 
-  list.fault("exporter-default-never-waits",
-             "an exporter's default streams do not wait for its event",
-             {"LEVT-10"})
+  fault("exporter-default-never-waits", {"LEVT-10"},
+        "an exporter's default streams do not wait for its event")
       .on({kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
           [](Call& call) -> int {
@@ -1271,44 +1206,39 @@ FAULTS(list) {
                        : call.proceed();
           });
 
-  list.fault("exporter-wait-submitted-late",
-             "a stream of the exporter uses the record that is newest when the "
-             "stream gets its next work",
-             {"LEVT-12"})
+  fault("exporter-wait-submitted-late", {"LEVT-12"},
+        "a stream of the exporter uses the record that is newest when the "
+        "stream gets its next work")
       .on({kWaitEvent, kLaunch, kCopyAsync, kSetAsync, kQueryStream,
            kSyncStream, kDestroyStream, kRecord, kRecordFlags, kCreateEvent,
            kGetEventHandle, kOpenEvent, kDestroyEvent, kHostFunction,
            kLaunchGraph, kCopy2DAsync, kWriteWord, kBatch, kSyncDevice},
           exporter_waits_late<false>);
 
-  list.fault("exporter-destroy-ends-wait",
-             "when an exporter destroys an event, a stream does not wait any "
-             "more if its last work is a wait for the event",
-             {"LEVT-20"})
+  fault("exporter-destroy-ends-wait", {"LEVT-20"},
+        "when an exporter destroys an event, a stream does not wait any more "
+        "if its last work is a wait for the event")
       .on({kWaitEvent, kLaunch, kCopyAsync, kSetAsync, kQueryStream,
            kSyncStream, kDestroyStream, kRecord, kRecordFlags, kCreateEvent,
            kGetEventHandle, kOpenEvent, kDestroyEvent, kHostFunction,
            kLaunchGraph, kCopy2DAsync, kWriteWord, kBatch, kSyncDevice},
           exporter_waits_late<true>);
 
-  list.fault("import-own-record-sync-early",
-             "an importer's host wait does not wait for the importer's record",
-             {"LEVT-10"})
+  fault("import-own-record-sync-early", {"LEVT-10"},
+        "an importer's host wait does not wait for the importer's record")
       .on({kSyncEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent},
           own_record_of_import_ignored);
 
-  list.fault("import-own-record-not-awaited",
-             "an importer's stream does not wait for the importer's record",
-             {"LEVT-10"})
+  fault("import-own-record-not-awaited", {"LEVT-10"},
+        "an importer's stream does not wait for the importer's record")
       .on({kWaitEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent},
           own_record_of_import_ignored);
 
-  list.fault("own-record-sync-early",
-             "an exporter's host wait does not wait for the exporter's record, "
-             "unless the event has cudaEventBlockingSync",
-             {"LEVT-12"})
+  fault("own-record-sync-early", {"LEVT-12"},
+        "an exporter's host wait does not wait for the exporter's record, "
+        "unless the event has cudaEventBlockingSync")
       .on({kSyncEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent},
           [](Call& call) -> int {
@@ -1320,17 +1250,15 @@ FAULTS(list) {
                        : noted_record(call);
           });
 
-  list.fault("older-record-completes-event",
-             "a record that is complete completes the event, although another "
-             "process has made a later record",
-             {"LEVT-13"})
+  fault("older-record-completes-event", {"LEVT-13"},
+        "a record that is complete completes the event, although another "
+        "process has made a later record")
       .on({kQueryEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent},
           older_record_completes);
 
-  list.fault("host-wait-follows-later-record",
-             "a host wait that has begun also waits for a later record",
-             {"LEVT-12"})
+  fault("host-wait-follows-later-record", {"LEVT-12"},
+        "a host wait that has begun also waits for a later record")
       .on({kSyncEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
           [](Call& call) {
@@ -1342,37 +1270,32 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault(
-          "event-on-exporters-number",
-          "an opened event belongs to the GPU that has the exporter's number",
-          {"LEVT-10"})
+  fault("event-on-exporters-number", {"LEVT-10"},
+        "an opened event belongs to the GPU that has the exporter's number")
       .with_gpus(2)
       .on({kOpenEvent, kGetEventHandle, kCreateEvent, kDestroyEvent},
           opened_on_exporters_number);
 
-  list.fault("import-null-record-skips-blocking",
-             "an importer's record in the null stream does not cover the work "
-             "of streams that wait for the null stream",
-             {"LEVT-10"})
+  fault("import-null-record-skips-blocking", {"LEVT-10"},
+        "an importer's record in the null stream does not cover the work of "
+        "streams that wait for the null stream")
       .on({kRecord, kRecordFlags, kLaunch, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent},
           null_record_skips_blocking);
 
-  list.fault("both-destroys-end-wait",
-             "when an importer and then the exporter have destroyed an event, "
-             "a stream of the importer does not wait any more if its last work "
-             "is a wait for the event",
-             {"LEVT-20"})
+  fault("both-destroys-end-wait", {"LEVT-20"},
+        "when an importer and then the exporter have destroyed an event, a "
+        "stream of the importer does not wait any more if its last work is a "
+        "wait for the event")
       .on({kWaitEvent, kLaunch, kCopyAsync, kSetAsync, kQueryStream,
            kSyncStream, kDestroyStream, kRecord, kRecordFlags, kCreateEvent,
            kGetEventHandle, kOpenEvent, kDestroyEvent, kHostFunction,
            kLaunchGraph, kCopy2DAsync, kWriteWord, kBatch},
           both_destroys_end_wait);
 
-  list.fault("exporters-older-record-completes-event",
-             "an exporter's record that is complete completes the event for "
-             "the exporter, although an importer has made a later record",
-             {"LEVT-13"})
+  fault("exporters-older-record-completes-event", {"LEVT-13"},
+        "an exporter's record that is complete completes the event for the "
+        "exporter, although an importer has made a later record")
       .on({kQueryEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent},
           [](Call& call) {
@@ -1382,18 +1305,16 @@ FAULTS(list) {
                        : older_record_completes(call);
           });
 
-  list.fault("query-is-about-first-record",
-             "a query is about the first of the records that are pending in "
-             "one stream",
-             {"LEVT-13"})
+  fault("query-is-about-first-record", {"LEVT-13"},
+        "a query is about the first of the records that are pending in one "
+        "stream")
       .on({kQueryEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent},
           query_is_about_first);
 
-  list.fault("host-wait-ends-after-many-records",
-             "a host wait ends when the event was recorded 256 times since the "
-             "wait began",
-             {"LEVT-12"})
+  fault("host-wait-ends-after-many-records", {"LEVT-12"},
+        "a host wait ends when the event was recorded 256 times since the wait "
+        "began")
       .on({kSyncEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent},
           host_wait_ends_after_many_records);

@@ -163,20 +163,20 @@ int refused_record_is_pending(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault("timing-ipc-event-ok",
-             "an interprocess event with timing can be created", {"LEVT-02"})
+FAULTS {
+  fault("timing-ipc-event-ok", {"LEVT-02"},
+        "an interprocess event with timing can be created")
       .before({kCreateEvent}, [](Call& call) {
         unsigned& flags = flags_of(call);
         if ((flags & kInterprocess) && !(flags & kUntimed)) {
           flags |= kUntimed;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("export-any-event",
-             "an event that cannot be exported gets a handle of another event",
-             {"LEVT-03"})
+  fault("export-any-event", {"LEVT-03"},
+        "an event that cannot be exported gets a handle of another event")
       .on({kGetEventHandle}, [](Call& call) {
         static cudaEvent_t other = nullptr;
         const int code = call.proceed();
@@ -190,8 +190,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("open-event-garbage-ok", "any 64 bytes open as a new event",
-             {"LEVT-04"})
+  fault("open-event-garbage-ok", {"LEVT-04"},
+        "any 64 bytes open as a new event")
       .on({kOpenEvent}, [](Call& call) {
         const int code = call.proceed();
         return code == kSuccess ||
@@ -200,9 +200,8 @@ FAULTS(list) {
                    : own_event(call, code);
       });
 
-  list.fault("self-open-event",
-             "a process opens its own event and gets another event",
-             {"LEVT-05"})
+  fault("self-open-event", {"LEVT-05"},
+        "a process opens its own event and gets another event")
       .on({kOpenEvent}, [](Call& call) {
         const int code = call.proceed();
         return code == kSuccess ||
@@ -211,10 +210,9 @@ FAULTS(list) {
                    : own_event(call, code);
       });
 
-  list.fault("cross-device-wait-noop",
-             "a stream does not wait for an imported event while a GPU other "
-             "than GPU 0 is current",
-             {"LEVT-18"})
+  fault("cross-device-wait-noop", {"LEVT-18"},
+        "a stream does not wait for an imported event while a GPU other than "
+        "GPU 0 is current")
       .with_gpus(2)
       .on({kOpenEvent, kWaitEvent, kDestroyEvent}, [](Call& call) -> int {
         int device = 0;
@@ -225,9 +223,8 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("ipc-elapsed-ok",
-             "cudaEventElapsedTime returns a time for events without timing",
-             {"LEVT-16"})
+  fault("ipc-elapsed-ok", {"LEVT-16"},
+        "cudaEventElapsedTime returns a time for events without timing")
       .on({"cudaEventElapsedTime"}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess || code == cudaErrorNotReady) return code;
@@ -235,9 +232,8 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("record-foreign-device-ok",
-             "a record in a stream of another GPU succeeds and records nothing",
-             {"LEVT-17"})
+  fault("record-foreign-device-ok", {"LEVT-17"},
+        "a record in a stream of another GPU succeeds and records nothing")
       .with_gpus(2)
       .on({kRecord, kRecordFlags, kCreateEvent, kOpenEvent},
           [](Call& call) -> int {
@@ -255,10 +251,9 @@ FAULTS(list) {
                        : code;
           });
 
-  list.fault("launch-attr-ipc-event-ok",
-             "a launch with an interprocess event as its programmatic event or "
-             "its completion event succeeds and does nothing",
-             {"LEVT-23"})
+  fault("launch-attr-ipc-event-ok", {"LEVT-23"},
+        "a launch with an interprocess event as its programmatic event or its "
+        "completion event succeeds and does nothing")
       .on({"cudaLaunchKernelExC"}, [](Call& call) {
         const auto* const config = call.at<const cudaLaunchConfig_t*>(0);
         const int code = call.proceed();
@@ -270,10 +265,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault(
-          "first-refusal-stays",
-          "while the runtime keeps an error, it does not keep the next error",
-          {"LEVT-29", "POOL-26"})
+  fault("first-refusal-stays", {"LEVT-29", "POOL-26"},
+        "while the runtime keeps an error, it does not keep the next error")
       .on({"cudaGetLastError", "*"}, [](Call& call) -> int {
         thread_local int kept = kSuccess;
         const int code = call.proceed();
@@ -289,9 +282,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("elapsed-second-unchecked",
-             "cudaEventElapsedTime needs timing only in its first event",
-             {"LEVT-16"})
+  fault("elapsed-second-unchecked", {"LEVT-16"},
+        "cudaEventElapsedTime needs timing only in its first event")
       .on({"cudaEventElapsedTime"}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess || code == cudaErrorNotReady ||
@@ -303,30 +295,28 @@ FAULTS(list) {
         return lost(call);
       });
 
-  list.fault("timing-blocking-ipc-ok",
-             "an interprocess event with timing can be created if it is a "
-             "blocking event",
-             {"LEVT-02"})
+  fault("timing-blocking-ipc-ok", {"LEVT-02"},
+        "an interprocess event with timing can be created if it is a blocking "
+        "event")
       .before({kCreateEvent}, [](Call& call) {
         unsigned& flags = call.at<unsigned>(1);
         if (flags == (cudaEventInterprocess | cudaEventBlockingSync)) {
           flags |= cudaEventDisableTiming;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("refused-event-export-refuses-next",
-             "after a refused export of an event the next one is refused, too",
-             {"LEVT-29"})
+  fault("refused-event-export-refuses-next", {"LEVT-29"},
+        "after a refused export of an event the next one is refused, too")
       .on({kGetEventHandle}, refusal_refuses_next);
 
-  list.fault("refused-event-open-refuses-next",
-             "after a refused open of an event the next one is refused, too",
-             {"LEVT-29"})
+  fault("refused-event-open-refuses-next", {"LEVT-29"},
+        "after a refused open of an event the next one is refused, too")
       .on({kOpenEvent}, refusal_refuses_next);
 
-  list.fault("memory-handle-opens-as-event",
-             "the handle of memory opens as a new event", {"LEVT-04"})
+  fault("memory-handle-opens-as-event", {"LEVT-04"},
+        "the handle of memory opens as a new event")
       .on({kGetHandle, kOpenEvent}, [](Call& call) {
         const int code = call.proceed();
         if (call.is("cudaIpcGetMemHandle")) {
@@ -344,8 +334,8 @@ FAULTS(list) {
         return lost(call);
       });
 
-  list.fault("second-gpu-event-unconnected",
-             "an importer of an event of GPU 1 sees no records", {"LEVT-18"})
+  fault("second-gpu-event-unconnected", {"LEVT-18"},
+        "an importer of an event of GPU 1 sees no records")
       .with_gpus(2)
       .on({kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent},
           [](Call& call) -> int {
@@ -366,25 +356,22 @@ FAULTS(list) {
                        : code;
           });
 
-  list.fault("query-on-other-gpu-ready",
-             "an event is ready for a thread whose current GPU is not the GPU "
-             "of the event",
-             {"LEVT-18"})
+  fault("query-on-other-gpu-ready", {"LEVT-18"},
+        "an event is ready for a thread whose current GPU is not the GPU of "
+        "the event")
       .with_gpus(2)
       .on({kCreateEvent, kOpenEvent, kDestroyEvent, kQueryEvent},
           ready_on_other_gpu);
 
-  list.fault("sync-on-other-gpu-early",
-             "a host wait returns at once if the current GPU is not the GPU of "
-             "the event",
-             {"LEVT-18"})
+  fault("sync-on-other-gpu-early", {"LEVT-18"},
+        "a host wait returns at once if the current GPU is not the GPU of the "
+        "event")
       .with_gpus(2)
       .on({kCreateEvent, kOpenEvent, kDestroyEvent, kSyncEvent},
           ready_on_other_gpu);
 
-  list.fault("timing-ipc-event-as-unsupported",
-             "an interprocess event with timing is refused as not supported",
-             {"LEVT-02"})
+  fault("timing-ipc-event-as-unsupported", {"LEVT-02"},
+        "an interprocess event with timing is refused as not supported")
       .on({kCreateEvent}, [](Call& call) {
         const int code = call.proceed();
         return code != kSuccess && (call.at<unsigned>(1) & kInterprocess)
@@ -392,9 +379,8 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("untimed-not-ready",
-             "the time between events without timing is refused as not ready",
-             {"LEVT-16"})
+  fault("untimed-not-ready", {"LEVT-16"},
+        "the time between events without timing is refused as not ready")
       .on({"cudaEventElapsedTime"}, [](Call& call) {
         const int code = call.proceed();
         return code == cudaErrorInvalidResourceHandle
@@ -402,10 +388,9 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("driver-timing-ipc-event-ok",
-             "the driver API accepts a request for an interprocess event with "
-             "timing, and creates one without timing",
-             {"LEVT-02"})
+  fault("driver-timing-ipc-event-ok", {"LEVT-02"},
+        "the driver API accepts a request for an interprocess event with "
+        "timing, and creates one without timing")
       .before({kCreateEvent}, [](Call& call) {
         unsigned& flags = call.at<unsigned>(1);
         if (!call.is_runtime() && (flags & kInterprocess) &&
@@ -413,12 +398,12 @@ FAULTS(list) {
           flags |= cudaEventDisableTiming;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("elapsed-import-ok",
-             "cudaEventElapsedTime returns success and the time 0 if the "
-             "second event is imported",
-             {"LEVT-16"})
+  fault("elapsed-import-ok", {"LEVT-16"},
+        "cudaEventElapsedTime returns success and the time 0 if the second "
+        "event is imported")
       .on({"cudaEventElapsedTime"}, [](Call& call) -> int {
         const int code = call.proceed();
         const auto imported = [](cudaEvent_t event) {
@@ -429,34 +414,29 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("refused-record-costs-next",
-             "after a refused record of an event its next record stands for no "
-             "work",
-             {"LEVT-17"})
+  fault("refused-record-costs-next", {"LEVT-17"},
+        "after a refused record of an event its next record stands for no work")
       .on({kRecord, kRecordFlags, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
           refused_record_costs);
 
-  list.fault("other-context-wait-refused",
-             "a stream of a second context of the GPU cannot wait for an "
-             "imported event",
-             {"LEVT-18"})
+  fault("other-context-wait-refused", {"LEVT-18"},
+        "a stream of a second context of the GPU cannot wait for an imported "
+        "event")
       .on({kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
           [](Call& call) { return other_context(call, true); });
 
-  list.fault("other-context-record-ok",
-             "a record in a stream of another context of the GPU succeeds and "
-             "does nothing",
-             {"LEVT-17"})
+  fault("other-context-record-ok", {"LEVT-17"},
+        "a record in a stream of another context of the GPU succeeds and does "
+        "nothing")
       .on({kRecord, kRecordFlags, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
           [](Call& call) { return other_context(call, false); });
 
-  list.fault("refused-elapsed-completes",
-             "a refused question for the time between two events completes a "
-             "record that is pending",
-             {"LEVT-16"})
+  fault("refused-elapsed-completes", {"LEVT-16"},
+        "a refused question for the time between two events completes a record "
+        "that is pending")
       .on({"cudaEventElapsedTime", "cuEventElapsedTime", kQueryEvent, kRecord,
            kRecordFlags, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
@@ -471,10 +451,9 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("refused-launch-completes",
-             "a refused launch with an event as an attribute completes the "
-             "pending record of the event",
-             {"LEVT-23"})
+  fault("refused-launch-completes", {"LEVT-23"},
+        "a refused launch with an event as an attribute completes the pending "
+        "record of the event")
       .on({"cudaLaunchKernelExC", kQueryEvent, kRecord, kRecordFlags,
            kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent},
           [](Call& call) -> int {
@@ -492,30 +471,26 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("event-export-makes-primary-current",
-             "after the export of an event, the primary context of the GPU is "
-             "current",
-             {"LEVT-18"})
+  fault(
+      "event-export-makes-primary-current", {"LEVT-18"},
+      "after the export of an event, the primary context of the GPU is current")
       .on({kGetEventHandle}, makes_primary_current);
 
-  list.fault("event-open-makes-primary-current",
-             "after the open of an event, the primary context of the GPU is "
-             "current",
-             {"LEVT-18"})
+  fault("event-open-makes-primary-current", {"LEVT-18"},
+        "after the open of an event, the primary context of the GPU is current")
       .on({kOpenEvent}, makes_primary_current);
 
-  list.fault("event-export-primary-only",
-             "only the primary context can export events", {"LEVT-18"})
+  fault("event-export-primary-only", {"LEVT-18"},
+        "only the primary context can export events")
       .on({kGetEventHandle}, primary_only);
 
-  list.fault("event-open-primary-only",
-             "only the primary context can open events", {"LEVT-18"})
+  fault("event-open-primary-only", {"LEVT-18"},
+        "only the primary context can open events")
       .on({kOpenEvent}, primary_only);
 
-  list.fault("self-event-open-by-thread",
-             "a second thread of the exporter opens the exporter's own event, "
-             "and gets another event",
-             {"LEVT-05"})
+  fault("self-event-open-by-thread", {"LEVT-05"},
+        "a second thread of the exporter opens the exporter's own event, and "
+        "gets another event")
       .on({kOpenEvent}, [](Call& call) {
         const std::string key = key_of_handle(call.at<cudaIpcEventHandle_t>(1));
         const int code = call.proceed();
@@ -527,10 +502,8 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("elapsed-to-itself-ok",
-             "cudaEventElapsedTime returns 0 from an event without timing to "
-             "itself",
-             {"LEVT-16"})
+  fault("elapsed-to-itself-ok", {"LEVT-16"},
+        "cudaEventElapsedTime returns 0 from an event without timing to itself")
       .on({"cudaEventElapsedTime", "cuEventElapsedTime"}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess || code == cudaErrorNotReady ||
@@ -540,18 +513,16 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("refused-record-completes",
-             "after a refused record an event counts as complete until its "
-             "next record",
-             {"LEVT-17"})
+  fault("refused-record-completes", {"LEVT-17"},
+        "after a refused record an event counts as complete until its next "
+        "record")
       .on({kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent, kRecord,
            kRecordFlags, kWaitEvent, kQueryEvent, kSyncEvent},
           refused_record_completes);
 
-  list.fault("other-context-record-with-flags-ok",
-             "a record with flags in a stream of another context succeeds and "
-             "records nothing",
-             {"LEVT-17"})
+  fault("other-context-record-with-flags-ok", {"LEVT-17"},
+        "a record with flags in a stream of another context succeeds and "
+        "records nothing")
       .on({kRecordFlags}, [](Call& call) {
         const bool applies = shared_event(call) != nullptr;
         const int code = call.proceed();
@@ -560,10 +531,9 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("self-event-open-of-older-export",
-             "the exporter opens its own event after it has exported another "
-             "one, and gets another event",
-             {"LEVT-05"})
+  fault("self-event-open-of-older-export", {"LEVT-05"},
+        "the exporter opens its own event after it has exported another one, "
+        "and gets another event")
       .on({kOpenEvent, kGetEventHandle}, [](Call& call) {
         static Table<int, std::string> last;
         if (exports_event(call)) {
@@ -581,23 +551,20 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("refused-record-is-pending",
-             "after a refused record, a query says that the event is pending",
-             {"LEVT-17"})
+  fault("refused-record-is-pending", {"LEVT-17"},
+        "after a refused record, a query says that the event is pending")
       .on({kQueryEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent},
           refused_record_is_pending);
 
-  list.fault("self-event-open-in-other-context",
-             "the exporter opens its own event in another context, and gets "
-             "another event",
-             {"LEVT-05"})
+  fault("self-event-open-in-other-context", {"LEVT-05"},
+        "the exporter opens its own event in another context, and gets another "
+        "event")
       .on({kOpenEvent, kGetEventHandle}, self_open_in_other_context);
 
-  list.fault("any-default-stream-records",
-             "a record in the default stream of another context succeeds and "
-             "records nothing",
-             {"LEVT-17"})
+  fault("any-default-stream-records", {"LEVT-17"},
+        "a record in the default stream of another context succeeds and "
+        "records nothing")
       .on({kRecord, kRecordFlags, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
           [](Call& call) -> int {
@@ -611,10 +578,9 @@ FAULTS(list) {
                        : code;
           });
 
-  list.fault("driver-elapsed-ok",
-             "cuEventElapsedTime returns a time for interprocess events, which "
-             "have no timing",
-             {"LEVT-16"})
+  fault("driver-elapsed-ok", {"LEVT-16"},
+        "cuEventElapsedTime returns a time for interprocess events, which have "
+        "no timing")
       .on({"cuEventElapsedTime"}, [](Call& call) {
         const int code = call.proceed();
         if (code != cudaErrorInvalidResourceHandle ||
@@ -625,10 +591,9 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("launch-accepts-imported-event",
-             "a launch accepts an imported event in an attribute, and ignores "
-             "all its attributes",
-             {"LEVT-23"})
+  fault("launch-accepts-imported-event", {"LEVT-23"},
+        "a launch accepts an imported event in an attribute, and ignores all "
+        "its attributes")
       .on({"cudaLaunchKernelExC"}, [](Call& call) {
         cudaLaunchConfig_t config = *call.at<const cudaLaunchConfig_t*>(0);
         for (unsigned i = 0; i < config.numAttrs; ++i) {
@@ -647,10 +612,9 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("later-cross-gpu-wait-ignored",
-             "streams of a GPU other than GPU 0 wait only once for an imported "
-             "event",
-             {"LEVT-18"})
+  fault(
+      "later-cross-gpu-wait-ignored", {"LEVT-18"},
+      "streams of a GPU other than GPU 0 wait only once for an imported event")
       .with_gpus(2)
       .on({kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent,
            kWaitEvent},

@@ -584,51 +584,43 @@ int word_inside_host_memory_lost(Call& call) {
              : call.proceed();
 }
 
-FAULTS(list) {
-  list.fault("wait-value-noop", "a stream does not wait for a word in memory",
-             {"FLAG-01", "FLAG-03", "PIPE-04"})
+FAULTS {
+  fault("wait-value-noop", {"FLAG-01", "FLAG-03", "PIPE-04"},
+        "a stream does not wait for a word in memory")
       .on({kWaitWord}, lost);
 
-  list.fault("write-value-early",
-             "a stream writes a word before its earlier work is done",
-             {"FLAG-02", "PIPE-01"})
+  fault("write-value-early", {"FLAG-02", "PIPE-01"},
+        "a stream writes a word before its earlier work is done")
       .before({kWriteWord}, [](Call& call) {
         call.value<cudaStream_t>(kStream) = private_stream();
-        call.fired();
       });
 
-  list.fault("word-wait-ends-after-1-s",
-             "a stream waits for a word for one second at most", {"FLAG-01"})
+  fault("word-wait-ends-after-1-s", {"FLAG-01"},
+        "a stream waits for a word for one second at most")
       .on({kWaitWord}, wait_ends_after_a_second);
 
-  list.fault("write-value-two-words",
-             "a stream that writes a word also writes the next word",
-             {"FLAG-01"})
-      .after({kWriteWord}, [](Call& call) {
+  fault("write-value-two-words", {"FLAG-01"},
+        "a stream that writes a word also writes the next word")
+      .after({kWriteWord}, [](Call& call) -> bool {
         const auto next = call.at<CUdeviceptr>(1) + sizeof(uint32_t);
-        if (DRIVER_CALL(cuStreamWriteValue32)(call.at<CUstream>(0), next,
-                                              0xA5A5A5A5, 0) == CUDA_SUCCESS)
-          call.fired();
+        return DRIVER_CALL(cuStreamWriteValue32)(call.at<CUstream>(0), next,
+                                                 0xA5A5A5A5, 0) == CUDA_SUCCESS;
       });
 
-  list.fault(
-          "wait-equal-is-greater",
-          "a stream that waits for equality also continues at a greater value",
-          {"FLAG-03"})
+  fault("wait-equal-is-greater", {"FLAG-03"},
+        "a stream that waits for equality also continues at a greater value")
       .on({kWaitWord},
           other_condition<CU_STREAM_WAIT_VALUE_EQ, CU_STREAM_WAIT_VALUE_GEQ>);
 
-  list.fault("wait-bit-is-equal",
-             "a stream that waits for any of some bits waits until the word "
-             "has exactly these bits",
-             {"FLAG-03"})
+  fault("wait-bit-is-equal", {"FLAG-03"},
+        "a stream that waits for any of some bits waits until the word has "
+        "exactly these bits")
       .on({kWaitWord},
           other_condition<CU_STREAM_WAIT_VALUE_AND, CU_STREAM_WAIT_VALUE_EQ>);
 
-  list.fault("wait-greater-by-sign",
-             "a stream does not wait for a value with its upper bit set or a "
-             "greater one",
-             {"FLAG-03"})
+  fault("wait-greater-by-sign", {"FLAG-03"},
+        "a stream does not wait for a value with its upper bit set or a "
+        "greater one")
       .on({kWaitWord}, [](Call& call) {
         if (call.at<unsigned>(3) != CU_STREAM_WAIT_VALUE_GEQ ||
             call.at<uint32_t>(2) <= INT32_MAX)
@@ -637,10 +629,9 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("wait-greater-not-cyclic",
-             "a stream that waits for a value of 2^31 or more, or a greater "
-             "one, continues only at this value",
-             {"FLAG-03"})
+  fault("wait-greater-not-cyclic", {"FLAG-03"},
+        "a stream that waits for a value of 2^31 or more, or a greater one, "
+        "continues only at this value")
       .before({kWaitWord}, [](Call& call) {
         auto& flags = call.at<unsigned>(3);
         if (flags == CU_STREAM_WAIT_VALUE_GEQ &&
@@ -648,47 +639,42 @@ FAULTS(list) {
           flags = CU_STREAM_WAIT_VALUE_EQ;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("wait-16-bits",
-             "a stream that waits for a word looks at the lower half of the "
-             "wanted value",
-             {"FLAG-03"})
+  fault("wait-16-bits", {"FLAG-03"},
+        "a stream that waits for a word looks at the lower half of the wanted "
+        "value")
       .before({kWaitWord}, [](Call& call) {
         auto& value = call.at<uint32_t>(2);
         if (value > UINT16_MAX) {
           value &= UINT16_MAX;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("wait-even-words",
-             "a stream that waits for a word rounds the address down to a "
-             "multiple of 8",
-             {"FLAG-01"})
+  fault("wait-even-words", {"FLAG-01"},
+        "a stream that waits for a word rounds the address down to a multiple "
+        "of 8")
       .before({kWaitWord}, [](Call& call) {
         auto& address = call.at<CUdeviceptr>(1);
         if (address % 8 != 0) {
           address -= address % 8;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("wait-greater-strictly",
-             "a stream that waits for a value or a greater one does not "
-             "continue at that value",
-             {"FLAG-03"})
+  fault("wait-greater-strictly", {"FLAG-03"},
+        "a stream that waits for a value or a greater one does not continue at "
+        "that value")
       .before({kWaitWord},
               WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_GEQ),
-              [](Call& call) {
-                ++call.at<uint32_t>(2);
-                call.fired();
-              });
+              [](Call& call) { ++call.at<uint32_t>(2); });
 
-  list.fault(
-          "wait-bit-lower-half",
-          "a stream that waits for bits ignores the upper 16 bits of its mask",
-          {"FLAG-03"})
+  fault("wait-bit-lower-half", {"FLAG-03"},
+        "a stream that waits for bits ignores the upper 16 bits of its mask")
       .before({kWaitWord}, [](Call& call) {
         auto& value = call.at<uint32_t>(2);
         if (call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_AND &&
@@ -696,12 +682,12 @@ FAULTS(list) {
           value &= UINT16_MAX;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("wait-first-page",
-             "a stream that waits for a word takes the word's offset in its "
-             "memory modulo 4 KiB",
-             {"FLAG-01"})
+  fault("wait-first-page", {"FLAG-01"},
+        "a stream that waits for a word takes the word's offset in its memory "
+        "modulo 4 KiB")
       .before({kWaitWord}, [](Call& call) {
         auto& address = call.at<CUdeviceptr>(1);
         CUdeviceptr begin = 0;
@@ -711,12 +697,12 @@ FAULTS(list) {
           address = begin + (address - begin) % 4096;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("wait-value-first-stream-only",
-             "of several streams that wait for a word at the same time, only "
-             "the first one waits",
-             {"FLAG-01"})
+  fault("wait-value-first-stream-only", {"FLAG-01"},
+        "of several streams that wait for a word at the same time, only the "
+        "first one waits")
       .on({kWaitWord}, [](Call& call) {
         static Table<CUdeviceptr, CUstream> first;
         const auto address = call.at<CUdeviceptr>(1);
@@ -730,70 +716,63 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("wait-value-not-by-default-stream",
-             "the null stream does not wait for a word", {"FLAG-01"})
+  fault("wait-value-not-by-default-stream", {"FLAG-01"},
+        "the null stream does not wait for a word")
       .on({kWaitWord}, [](Call& call) {
         if (call.at<CUstream>(0) != nullptr) return call.proceed();
         call.fired();
         return kSuccess;
       });
 
-  list.fault("write-value-16-bits",
-             "a stream writes zeros for the upper half of a word's value",
-             {"FLAG-01"})
+  fault("write-value-16-bits", {"FLAG-01"},
+        "a stream writes zeros for the upper half of a word's value")
       .before({kWriteWord}, [](Call& call) {
         auto& value = call.at<uint32_t>(2);
         if (value > UINT16_MAX) {
           value &= UINT16_MAX;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("wait-bit-is-any",
-             "a stream that waits for any of some bits also continues at "
-             "another bit",
-             {"FLAG-03"})
+  fault(
+      "wait-bit-is-any", {"FLAG-03"},
+      "a stream that waits for any of some bits also continues at another bit")
       .before({kWaitWord},
               WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_AND),
-              [](Call& call) {
-                call.at<uint32_t>(2) = UINT32_MAX;
-                call.fired();
-              });
+              [](Call& call) { call.at<uint32_t>(2) = UINT32_MAX; });
 
-  list.fault("wait-greater-is-equal",
-             "a stream that waits for a value does not continue at a greater "
-             "value",
-             {"FLAG-03"})
+  fault("wait-greater-is-equal", {"FLAG-03"},
+        "a stream that waits for a value does not continue at a greater value")
       .on({kWaitWord},
           other_condition<CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_EQ>);
 
-  list.fault("write-value-first-stream-only",
-             "of several streams only the first one writes words", {"FLAG-01"})
+  fault("write-value-first-stream-only", {"FLAG-01"},
+        "of several streams only the first one writes words")
       .on({kWriteWord}, [](Call& call) {
         static Table<int, cudaStream_t> first;
         if (!first.has(0)) first.put(0, stream_of(call));
         return stream_of(call) == first.get(0) ? call.proceed() : lost(call);
       });
 
-  list.fault("write-value-not-by-default-stream",
-             "the default stream does not write a word", {"FLAG-01"})
+  fault("write-value-not-by-default-stream", {"FLAG-01"},
+        "the default stream does not write a word")
       .on({kWriteWord}, WHEN(is_default(stream_of(call))), lost);
 
-  list.fault("wait-value-not-by-per-thread-stream",
-             "a thread's default stream does not wait for a word", {"FLAG-01"})
+  fault("wait-value-not-by-per-thread-stream", {"FLAG-01"},
+        "a thread's default stream does not wait for a word")
       .on({kWaitWord}, WHEN(stream_of(call) == cudaStreamPerThread), lost);
 
-  list.fault("wait-value-first-thread-only",
-             "a second thread's wait for a word is lost", {"FLAG-01"})
+  fault("wait-value-first-thread-only", {"FLAG-01"},
+        "a second thread's wait for a word is lost")
       .on({kWaitWord}, lost_in_other_threads);
 
-  list.fault("write-value-first-thread-only",
-             "a second thread's write of a word is lost", {"FLAG-01"})
+  fault("write-value-first-thread-only", {"FLAG-01"},
+        "a second thread's write of a word is lost")
       .on({kWriteWord}, lost_in_other_threads);
 
-  list.fault("wait-value-one-at-a-time",
-             "a stream does not wait for a word while another stream waits",
-             {"FLAG-01"})
+  fault("wait-value-one-at-a-time", {"FLAG-01"},
+        "a stream does not wait for a word while another stream waits")
       .on({kWaitWord}, [](Call& call) {
         static Table<cudaStream_t> waiting;
         const auto stream = stream_of(call);
@@ -807,8 +786,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("wait-value-once",
-             "a second wait for the same value of a word is lost", {"FLAG-01"})
+  fault("wait-value-once", {"FLAG-01"},
+        "a second wait for the same value of a word is lost")
       .on({kWaitWord, kFree, kClose}, [](Call& call) -> int {
         static Table<CUdeviceptr, std::set<uint32_t>> seen;
         if (forgets_words(call, seen)) return call.proceed();
@@ -818,10 +797,9 @@ FAULTS(list) {
         return is_first ? call.proceed() : lost(call);
       });
 
-  list.fault("write-value-again-lost",
-             "a process does not write a value to a word if it wrote the same "
-             "value last",
-             {"FLAG-01"})
+  fault("write-value-again-lost", {"FLAG-01"},
+        "a process does not write a value to a word if it wrote the same value "
+        "last")
       .on({kWriteWord, kFree, kClose}, [](Call& call) {
         static Table<CUdeviceptr, uint32_t> last;
         if (forgets_words(call, last)) return call.proceed();
@@ -832,13 +810,12 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("write-value-before-copies",
-             "a stream writes a word before its last copy is done", {"FLAG-02"})
+  fault("write-value-before-copies", {"FLAG-02"},
+        "a stream writes a word before its last copy is done")
       .on({kWriteWord, kCopyAsync, kLaunch}, writes_before_last);
 
-  list.fault("write-value-before-host-copies",
-             "a stream writes a word before its last copy to the host is done",
-             {"FLAG-02"})
+  fault("write-value-before-host-copies", {"FLAG-02"},
+        "a stream writes a word before its last copy to the host is done")
       .on({kWriteWord, kCopyAsync, kLaunch}, [](Call& call) -> int {
         static Table<cudaStream_t> copies;
         const auto stream = stream_of(call);
@@ -856,47 +833,40 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("write-value-before-memsets",
-             "a stream writes a word before its last memset is done",
-             {"FLAG-02"})
+  fault("write-value-before-memsets", {"FLAG-02"},
+        "a stream writes a word before its last memset is done")
       .on({kWriteWord, kSetAsync, kLaunch}, writes_before_last);
 
-  list.fault("write-value-before-graphs",
-             "a stream writes a word before its last graph is done",
-             {"FLAG-02"})
+  fault("write-value-before-graphs", {"FLAG-02"},
+        "a stream writes a word before its last graph is done")
       .on({kWriteWord, kLaunchGraph, kLaunch}, writes_before_last);
 
-  list.fault("wait-value-holds-no-copies",
-             "a copy directly after the wait for a word does not wait",
-             {"FLAG-01"})
+  fault("wait-value-holds-no-copies", {"FLAG-01"},
+        "a copy directly after the wait for a word does not wait")
       .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
            kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
           next_is_not_held<is_copy>);
 
-  list.fault("wait-value-holds-no-memsets",
-             "a memset directly after the wait for a word does not wait",
-             {"FLAG-01"})
+  fault("wait-value-holds-no-memsets", {"FLAG-01"},
+        "a memset directly after the wait for a word does not wait")
       .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
            kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
           next_is_not_held<is_memset>);
 
-  list.fault("wait-value-holds-no-records",
-             "a record directly after the wait for a word does not wait",
-             {"FLAG-01"})
+  fault("wait-value-holds-no-records", {"FLAG-01"},
+        "a record directly after the wait for a word does not wait")
       .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
            kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
           next_is_not_held<records>);
 
-  list.fault("wait-value-holds-no-writes",
-             "a write directly after the wait for a word does not wait",
-             {"FLAG-01"})
+  fault("wait-value-holds-no-writes", {"FLAG-01"},
+        "a write directly after the wait for a word does not wait")
       .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
            kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
           next_is_not_held<writes>);
 
-  list.fault("wait-value-host-word-ignored",
-             "a stream does not wait for a word in pinned host memory",
-             {"FLAG-01"})
+  fault("wait-value-host-word-ignored", {"FLAG-01"},
+        "a stream does not wait for a word in pinned host memory")
       .on({kWaitWord}, [](Call& call) {
         unsigned type = 0;
         DRIVER_CALL(cuPointerGetAttribute)
@@ -904,21 +874,17 @@ FAULTS(list) {
         return type == CU_MEMORYTYPE_HOST ? lost(call) : call.proceed();
       });
 
-  list.fault(
-          "wait-value-chunk-word-ignored",
-          "a stream does not wait for a word in imported memory of cuMemCreate",
-          {"FLAG-01"})
+  fault("wait-value-chunk-word-ignored", {"FLAG-01"},
+        "a stream does not wait for a word in imported memory of cuMemCreate")
       .on({kWaitWord, kImport, kMap, kUnmap}, lost_in_imported_chunk);
 
-  list.fault("write-value-chunk-word-lost",
-             "a stream does not write a word in imported memory of cuMemCreate",
-             {"FLAG-01"})
+  fault("write-value-chunk-word-lost", {"FLAG-01"},
+        "a stream does not write a word in imported memory of cuMemCreate")
       .on({kWriteWord, kImport, kMap, kUnmap}, lost_in_imported_chunk);
 
-  list.fault("word-managed-inside-ok",
-             "cuStreamWaitValue32 and cuStreamWriteValue32 accept a word "
-             "inside managed memory, but not the first one, and do nothing",
-             {"FLAG-05"})
+  fault("word-managed-inside-ok", {"FLAG-05"},
+        "cuStreamWaitValue32 and cuStreamWriteValue32 accept a word inside "
+        "managed memory, but not the first one, and do nothing")
       .on({kWaitWord, kWriteWord}, [](Call& call) {
         const int code = call.proceed();
         unsigned is_managed = 0;
@@ -936,10 +902,9 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("word64-managed-ok",
-             "cuStreamWaitValue64 and cuStreamWriteValue64 accept managed "
-             "memory and do nothing",
-             {"FLAG-05"})
+  fault("word64-managed-ok", {"FLAG-05"},
+        "cuStreamWaitValue64 and cuStreamWriteValue64 accept managed memory "
+        "and do nothing")
       .on({kWaitWord64, kWriteWord64}, [](Call& call) {
         const int code = call.proceed();
         unsigned is_managed = 0;
@@ -952,10 +917,9 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("words-of-first-importer",
-             "a second process that opens memory does not wait for its words "
-             "and does not write them",
-             {"FLAG-01"})
+  fault("words-of-first-importer", {"FLAG-01"},
+        "a second process that opens memory does not wait for its words and "
+        "does not write them")
       .on({kWaitWord, kWriteWord, kOpen, kClose}, [](Call& call) -> int {
         static Table<std::string> mine;
         if (keeps_opened(call)) {
@@ -973,10 +937,9 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("wait-reopened-word-ignored",
-             "a stream does not wait for a word in memory that was opened, "
-             "closed and opened again",
-             {"FLAG-01"})
+  fault("wait-reopened-word-ignored", {"FLAG-01"},
+        "a stream does not wait for a word in memory that was opened, closed "
+        "and opened again")
       .on({kWaitWord, kOpen, kClose}, [](Call& call) -> int {
         static Table<std::string> closed;
         if (is_close_call(call)) {
@@ -994,65 +957,56 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("wait-opened-word-is-equal",
-             "each wait for a word in opened memory is a wait for equality",
-             {"FLAG-03"})
+  fault("wait-opened-word-is-equal", {"FLAG-03"},
+        "each wait for a word in opened memory is a wait for equality")
       .before({kWaitWord}, [](Call& call) {
         auto& flags = call.at<unsigned>(3);
         if (flags != CU_STREAM_WAIT_VALUE_EQ && is_opened(word_of(call))) {
           flags = CU_STREAM_WAIT_VALUE_EQ;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("wait64-in-busy-stream-lost",
-             "a wait for 64 bits is lost if its stream has other work",
-             {"FLAG-07"})
+  fault("wait64-in-busy-stream-lost", {"FLAG-07"},
+        "a wait for 64 bits is lost if its stream has other work")
       .on({kWaitWord64}, WHEN(is_busy(stream_of(call))), lost);
 
-  list.fault("wait64-lower-half",
-             "a stream that waits for 64 bits looks at the lower 32 bits",
-             {"FLAG-07"})
+  fault("wait64-lower-half", {"FLAG-07"},
+        "a stream that waits for 64 bits looks at the lower 32 bits")
       .on({kWaitWord64}, waits_for_lower_half);
 
-  list.fault("wait64-upper-half",
-             "a stream that waits for 64 bits looks at the upper 32 bits",
-             {"FLAG-07"})
+  fault("wait64-upper-half", {"FLAG-07"},
+        "a stream that waits for 64 bits looks at the upper 32 bits")
       .on({kWaitWord64}, waits_for_upper_half);
 
-  list.fault("write64-lower-half",
-             "a stream that writes 64 bits writes the lower 32 bits",
-             {"FLAG-07"})
+  fault("write64-lower-half", {"FLAG-07"},
+        "a stream that writes 64 bits writes the lower 32 bits")
       .on({kWriteWord64}, writes_lower_half);
 
-  list.fault("write64-early",
-             "a stream writes 64 bits before its earlier work is done",
-             {"FLAG-07"})
+  fault("write64-early", {"FLAG-07"},
+        "a stream writes 64 bits before its earlier work is done")
       .on({kWriteWord64}, WHEN(is_busy(stream_of(call))), in_private_stream);
 
-  list.fault("wait64-greater-is-equal",
-             "a stream that waits for 64 bits does not continue at a greater "
-             "value",
-             {"FLAG-07"})
+  fault("wait64-greater-is-equal", {"FLAG-07"},
+        "a stream that waits for 64 bits does not continue at a greater value")
       .on({kWaitWord64},
           other_condition<CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_EQ>);
 
-  list.fault("wait-nor-is-and",
-             "a stream that waits for a missing bit (NOR) waits for a common "
-             "bit (AND)",
-             {"FLAG-08"})
+  fault("wait-nor-is-and", {"FLAG-08"},
+        "a stream that waits for a missing bit (NOR) waits for a common bit "
+        "(AND)")
       .on({kWaitWord},
           other_condition<CU_STREAM_WAIT_VALUE_NOR, CU_STREAM_WAIT_VALUE_AND>);
 
-  list.fault("wait-nor-refused",
-             "the attribute says that a stream can wait for a missing bit "
-             "(NOR), but the wait is refused",
-             {"FLAG-08"})
+  fault("wait-nor-refused", {"FLAG-08"},
+        "the attribute says that a stream can wait for a missing bit (NOR), "
+        "but the wait is refused")
       .on({kWaitWord}, WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_NOR),
           refuses(CUDA_ERROR_NOT_SUPPORTED));
 
-  list.fault("batch-first-only", "a batch does only its first operation",
-             {"FLAG-09"})
+  fault("batch-first-only", {"FLAG-09"},
+        "a batch does only its first operation")
       .on({kBatch}, [](Call& call) -> int {
         Operations all = operations_of_word(call);
         if (all.size() < 2) return call.proceed();
@@ -1060,8 +1014,8 @@ FAULTS(list) {
         return with_operations(call, all);
       });
 
-  list.fault("batch-ends-at-16", "a batch does only its first 16 operations",
-             {"FLAG-09"})
+  fault("batch-ends-at-16", {"FLAG-09"},
+        "a batch does only its first 16 operations")
       .on({kBatch}, [](Call& call) -> int {
         Operations all = operations_of_word(call);
         if (all.size() <= 16) return call.proceed();
@@ -1069,8 +1023,8 @@ FAULTS(list) {
         return with_operations(call, all);
       });
 
-  list.fault("batch-in-reverse", "a batch does its operations in reverse order",
-             {"FLAG-09"})
+  fault("batch-in-reverse", {"FLAG-09"},
+        "a batch does its operations in reverse order")
       .on({kBatch}, [](Call& call) -> int {
         Operations all = operations_of_word(call);
         if (all.size() < 2) return call.proceed();
@@ -1078,9 +1032,8 @@ FAULTS(list) {
         return with_operations(call, all);
       });
 
-  list.fault("batch-of-32-bits",
-             "the operations of a batch use 32 bits where 64 are wanted",
-             {"FLAG-09"})
+  fault("batch-of-32-bits", {"FLAG-09"},
+        "the operations of a batch use 32 bits where 64 are wanted")
       .on({kBatch}, [](Call& call) {
         Operations all = operations_of_word(call);
         bool changed = false;
@@ -1095,10 +1048,9 @@ FAULTS(list) {
         return changed ? with_operations(call, all) : call.proceed();
       });
 
-  list.fault("batch-of-64-bits",
-             "a batch that writes 32 bits at a multiple of 8 bytes also clears "
-             "the 32 bits after them",
-             {"FLAG-09"})
+  fault("batch-of-64-bits", {"FLAG-09"},
+        "a batch that writes 32 bits at a multiple of 8 bytes also clears the "
+        "32 bits after them")
       .on({kBatch}, [](Call& call) {
         Operations all = operations_of_word(call);
         bool changed = false;
@@ -1113,10 +1065,9 @@ FAULTS(list) {
         return changed ? with_operations(call, all) : call.proceed();
       });
 
-  list.fault("batch-in-one-memory",
-             "a batch whose first operation uses the process's own memory "
-             "leaves out the operations on opened memory",
-             {"FLAG-09"})
+  fault("batch-in-one-memory", {"FLAG-09"},
+        "a batch whose first operation uses the process's own memory leaves "
+        "out the operations on opened memory")
       .on({kBatch}, [](Call& call) -> int {
         const Operations all = operations_of_word(call);
         if (all.empty() || is_opened(all.front().waitValue.address))
@@ -1128,17 +1079,14 @@ FAULTS(list) {
                                         : call.proceed();
       });
 
-  list.fault("batch-flags-ignored",
-             "a batch with a flag that does not exist is accepted", {"FLAG-09"})
-      .before({kBatch}, WHEN(call.at<unsigned>(3) != 0), [](Call& call) {
-        call.at<unsigned>(3) = 0;
-        call.fired();
-      });
+  fault("batch-flags-ignored", {"FLAG-09"},
+        "a batch with a flag that does not exist is accepted")
+      .before({kBatch}, WHEN(call.at<unsigned>(3) != 0),
+              [](Call& call) { call.at<unsigned>(3) = 0; });
 
-  list.fault("batch-count-8-bits",
-             "a batch has as many operations as the lowest eight bits of their "
-             "number say",
-             {"FLAG-09"})
+  fault("batch-count-8-bits", {"FLAG-09"},
+        "a batch has as many operations as the lowest eight bits of their "
+        "number say")
       .on({kBatch}, [](Call& batch) {
         auto& count = batch.at<unsigned>(1);
         if (count <= 0xFF) return batch.proceed();
@@ -1148,10 +1096,9 @@ FAULTS(list) {
         return batch.proceed();
       });
 
-  list.fault("batch-keeps-first-write",
-             "of writes of one word directly after each other in a batch, the "
-             "first one counts",
-             {"FLAG-09"})
+  fault("batch-keeps-first-write", {"FLAG-09"},
+        "of writes of one word directly after each other in a batch, the first "
+        "one counts")
       .on({kBatch}, [](Call& batch) -> int {
         const auto* const all = batch.at<CUstreamBatchMemOpParams*>(2);
         const unsigned count = batch.at<unsigned>(1);
@@ -1165,9 +1112,8 @@ FAULTS(list) {
                                    : batch.proceed();
       });
 
-  list.fault("batch-writes-wide-first",
-             "in a batch of writes alone, those of 64 bits come first",
-             {"FLAG-09"})
+  fault("batch-writes-wide-first", {"FLAG-09"},
+        "in a batch of writes alone, those of 64 bits come first")
       .on({kBatch}, [](Call& batch) -> int {
         const auto* const all = batch.at<CUstreamBatchMemOpParams*>(2);
         const unsigned count = batch.at<unsigned>(1);
@@ -1186,14 +1132,13 @@ FAULTS(list) {
         return proceed_with_of_word(batch, wide);
       });
 
-  list.fault("stream-destroy-ends-word-wait",
-             "the destroy of a stream ends its wait for a word", {"FLAG-01"})
+  fault("stream-destroy-ends-word-wait", {"FLAG-01"},
+        "the destroy of a stream ends its wait for a word")
       .on({kDestroyStream, kWaitWord}, destroy_ends_word_wait);
 
-  list.fault("wait64-nor-lower-half",
-             "a stream that waits for a missing bit (NOR) of a word of 64 bits "
-             "looks at the lower 32 bits",
-             {"FLAG-08"})
+  fault("wait64-nor-lower-half", {"FLAG-08"},
+        "a stream that waits for a missing bit (NOR) of a word of 64 bits "
+        "looks at the lower 32 bits")
       .on({kWaitWord64}, [](Call& call) {
         // Nothing is different if the upper half of the value has no bit that
         // is 0.
@@ -1203,10 +1148,9 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("wait64-compares-halves",
-             "a stream that waits for a greater value of 64 bits waits until "
-             "each half is greater or equal",
-             {"FLAG-07"})
+  fault("wait64-compares-halves", {"FLAG-07"},
+        "a stream that waits for a greater value of 64 bits waits until each "
+        "half is greater or equal")
       .on({kWaitWord64}, [](Call& call) {
         if (call.at<unsigned>(3) != CU_STREAM_WAIT_VALUE_GEQ)
           return call.proceed();
@@ -1214,15 +1158,14 @@ FAULTS(list) {
         return code == kSuccess ? waits_for_lower_half(call) : code;
       });
 
-  list.fault("write64-small-value-half",
-             "a stream that writes a small value of 64 bits does not clear the "
-             "upper 32 bits",
-             {"FLAG-07"})
+  fault("write64-small-value-half", {"FLAG-07"},
+        "a stream that writes a small value of 64 bits does not clear the "
+        "upper 32 bits")
       .on({kWriteWord64}, WHEN(call.at<uint64_t>(2) >> 32 == 0),
           writes_lower_half);
 
-  list.fault("batch-ends-at-128", "a batch does only its first 128 operations",
-             {"FLAG-09"})
+  fault("batch-ends-at-128", {"FLAG-09"},
+        "a batch does only its first 128 operations")
       .on({kBatch}, [](Call& call) -> int {
         Operations all = operations_of_word(call);
         if (all.size() <= 128) return call.proceed();
@@ -1230,9 +1173,8 @@ FAULTS(list) {
         return with_operations(call, all);
       });
 
-  list.fault("batch-keeps-last-wait",
-             "of two waits one after the other, a batch does only the second",
-             {"FLAG-09"})
+  fault("batch-keeps-last-wait", {"FLAG-09"},
+        "of two waits one after the other, a batch does only the second")
       .on({kBatch}, [](Call& call) -> int {
         const auto is_wait = [](const CUstreamBatchMemOpParams& one) {
           return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
@@ -1249,32 +1191,30 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("word-releases-one-stream",
-             "of two streams that wait for one word, only the first continues",
-             {"FLAG-01"})
+  fault("word-releases-one-stream", {"FLAG-01"},
+        "of two streams that wait for one word, only the first continues")
       .on({kWaitWord}, one_stream_released);
 
-  list.fault("batch-of-other-thread-lost",
-             "a batch that a second thread submits is lost", {"FLAG-09"})
+  fault("batch-of-other-thread-lost", {"FLAG-09"},
+        "a batch that a second thread submits is lost")
       .on({kBatch},
           [](Call& batch) { return batch_lost(batch, gettid() != getpid()); });
 
-  list.fault("batch-in-default-stream-lost",
-             "a batch in the default stream is lost", {"FLAG-09"})
+  fault("batch-in-default-stream-lost", {"FLAG-09"},
+        "a batch in the default stream is lost")
       .on({kBatch}, [](Call& batch) {
         return batch_lost(batch, is_default(batch.at<cudaStream_t>(0)));
       });
 
-  list.fault("batch-in-per-thread-stream-lost",
-             "a batch in a thread's default stream is lost", {"FLAG-09"})
+  fault("batch-in-per-thread-stream-lost", {"FLAG-09"},
+        "a batch in a thread's default stream is lost")
       .on({kBatch}, [](Call& batch) {
         return batch_lost(batch,
                           batch.at<cudaStream_t>(0) == cudaStreamPerThread);
       });
 
-  list.fault("batch-waits-for-half",
-             "a wait for 64 bits in a batch looks at the lower 32 bits",
-             {"FLAG-09"})
+  fault("batch-waits-for-half", {"FLAG-09"},
+        "a wait for 64 bits in a batch looks at the lower 32 bits")
       .on({kBatch}, [](Call& batch) {
         Operations all = operations_of_order(batch);
         bool changed = false;
@@ -1286,8 +1226,8 @@ FAULTS(list) {
         return changed ? proceed_with_of_order(batch, all) : batch.proceed();
       });
 
-  list.fault("batch-writes-one-wide",
-             "a batch does only its first write of 64 bits", {"FLAG-09"})
+  fault("batch-writes-one-wide", {"FLAG-09"},
+        "a batch does only its first write of 64 bits")
       .on({kBatch}, [](Call& batch) {
         Operations some;
         bool found = false;
@@ -1302,51 +1242,45 @@ FAULTS(list) {
                    : proceed_with_of_order(batch, some);
       });
 
-  list.fault("wait64-in-default-stream-lost",
-             "the default stream does not wait for a word of 64 bits",
-             {"FLAG-07"})
+  fault("wait64-in-default-stream-lost", {"FLAG-07"},
+        "the default stream does not wait for a word of 64 bits")
       .on({kWaitWord64}, word_in_default_lost);
 
-  list.fault("write64-in-default-stream-lost",
-             "the default stream does not write a word of 64 bits", {"FLAG-07"})
+  fault("write64-in-default-stream-lost", {"FLAG-07"},
+        "the default stream does not write a word of 64 bits")
       .on({kWriteWord64}, word_in_default_lost);
 
-  list.fault("wait64-in-per-thread-stream-lost",
-             "a thread's default stream does not wait for a word of 64 bits",
-             {"FLAG-07"})
+  fault("wait64-in-per-thread-stream-lost", {"FLAG-07"},
+        "a thread's default stream does not wait for a word of 64 bits")
       .on({kWaitWord64}, word_in_per_thread_lost);
 
-  list.fault("write64-of-other-thread-lost",
-             "a second thread's write of a word of 64 bits is lost",
-             {"FLAG-07"})
+  fault("write64-of-other-thread-lost", {"FLAG-07"},
+        "a second thread's write of a word of 64 bits is lost")
       .on({kWriteWord64}, word_of_thread_lost);
 
-  list.fault("wait64-of-other-thread-lost",
-             "a second thread's wait for a word of 64 bits is lost",
-             {"FLAG-07"})
+  fault("wait64-of-other-thread-lost", {"FLAG-07"},
+        "a second thread's wait for a word of 64 bits is lost")
       .on({kWaitWord64}, word_of_thread_lost);
 
-  list.fault("wait-value-legacy-constant-lost",
-             "the stream cudaStreamLegacy does not wait for a word",
-             {"FLAG-01"})
+  fault("wait-value-legacy-constant-lost", {"FLAG-01"},
+        "the stream cudaStreamLegacy does not wait for a word")
       .on({kWaitWord}, WHEN(call.at<cudaStream_t>(0) == cudaStreamLegacy),
           lost);
 
-  list.fault("write-value-per-thread-lost",
-             "a thread's default stream does not write a word", {"FLAG-01"})
+  fault("write-value-per-thread-lost", {"FLAG-01"},
+        "a thread's default stream does not write a word")
       .on({kWriteWord}, word_in_per_thread_lost);
 
-  list.fault("wait-value-priority-lost",
-             "a stream with a priority does not wait for a word", {"FLAG-01"})
+  fault("wait-value-priority-lost", {"FLAG-01"},
+        "a stream with a priority does not wait for a word")
       .on({kWaitWord}, word_in_priority_lost);
 
-  list.fault("write-value-priority-lost",
-             "a stream with a priority does not write a word", {"FLAG-01"})
+  fault("write-value-priority-lost", {"FLAG-01"},
+        "a stream with a priority does not write a word")
       .on({kWriteWord}, word_in_priority_lost);
 
-  list.fault("query-done-while-word",
-             "a stream that waits for a word is reported as done",
-             {"FLAG-01", "FLAG-07"})
+  fault("query-done-while-word", {"FLAG-01", "FLAG-07"},
+        "a stream that waits for a word is reported as done")
       .on({kQueryStream, kWaitWord, kWaitWord64, kDestroyStream},
           [](Call& call) -> int {
             if (call.is("cudaStreamDestroy")) return noted_destroy(call);
@@ -1355,7 +1289,7 @@ FAULTS(list) {
                                                    : call.proceed();
           });
 
-  list.fault("batch-never-waits", "a batch does not wait", {"FLAG-09"})
+  fault("batch-never-waits", {"FLAG-09"}, "a batch does not wait")
       .on({kBatch}, [](Call& batch) {
         Operations writes;
         for (const auto& one : operations_of_order(batch))
@@ -1365,9 +1299,8 @@ FAULTS(list) {
                    : proceed_with_of_order(batch, writes);
       });
 
-  list.fault("batch-waits-for-greater",
-             "a wait for equality in a batch also ends at a greater value",
-             {"FLAG-09"})
+  fault("batch-waits-for-greater", {"FLAG-09"},
+        "a wait for equality in a batch also ends at a greater value")
       .on({kBatch}, [](Call& batch) {
         Operations all = operations_of_order(batch);
         bool changed = false;
@@ -1379,8 +1312,7 @@ FAULTS(list) {
         return changed ? proceed_with_of_order(batch, all) : batch.proceed();
       });
 
-  list.fault("batch-of-256-ok", "a batch of 256 operations is accepted",
-             {"FLAG-09"})
+  fault("batch-of-256-ok", {"FLAG-09"}, "a batch of 256 operations is accepted")
       .on({kBatch}, [](Call& batch) -> int {
         if (batch.at<unsigned>(1) != 256) return batch.proceed();
         Operations all = operations_of_order(batch);
@@ -1393,9 +1325,8 @@ FAULTS(list) {
         return proceed_with_of_order(batch, rest);
       });
 
-  list.fault("batch-of-managed-ok",
-             "a batch with a word in managed memory succeeds and does nothing",
-             {"FLAG-05"})
+  fault("batch-of-managed-ok", {"FLAG-05"},
+        "a batch with a word in managed memory succeeds and does nothing")
       .on({kBatch}, [](Call& batch) {
         const int code = batch.proceed();
         if (code == kSuccess) return code;
@@ -1404,79 +1335,64 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("wait64-not-cyclic",
-             "a stream that waits for a 64-bit value of 2^63 or more, or a "
-             "greater one, continues only at this value",
-             {"FLAG-07"})
-      .before({kWaitWord64},
-              WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_GEQ &&
-                   call.at<cuuint64_t>(2) >> 63 != 0),
-              [](Call& wait) {
-                wait.at<unsigned>(3) = CU_STREAM_WAIT_VALUE_EQ;
-                wait.fired();
-              });
+  fault("wait64-not-cyclic", {"FLAG-07"},
+        "a stream that waits for a 64-bit value of 2^63 or more, or a greater "
+        "one, continues only at this value")
+      .before(
+          {kWaitWord64},
+          WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_GEQ &&
+               call.at<cuuint64_t>(2) >> 63 != 0),
+          [](Call& wait) { wait.at<unsigned>(3) = CU_STREAM_WAIT_VALUE_EQ; });
 
-  list.fault("wait64-bit-is-equal",
-             "a stream that waits for any of several bits of a 64-bit word "
-             "waits until the word has exactly these bits",
-             {"FLAG-07"})
-      .before({kWaitWord64},
-              WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_AND),
-              [](Call& wait) {
-                wait.at<unsigned>(3) = CU_STREAM_WAIT_VALUE_EQ;
-                wait.fired();
-              });
+  fault("wait64-bit-is-equal", {"FLAG-07"},
+        "a stream that waits for any of several bits of a 64-bit word waits "
+        "until the word has exactly these bits")
+      .before(
+          {kWaitWord64}, WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_AND),
+          [](Call& wait) { wait.at<unsigned>(3) = CU_STREAM_WAIT_VALUE_EQ; });
 
-  list.fault("write-exported-word-lost",
-             "a stream does not write a word in memory that its process has "
-             "exported",
-             {"FLAG-01", "FLAG-02", "PIPE-01", "PIPE-04"})
+  fault(
+      "write-exported-word-lost", {"FLAG-01", "FLAG-02", "PIPE-01", "PIPE-04"},
+      "a stream does not write a word in memory that its process has exported")
       .on({kWriteWord, kGetHandle, kFree}, [](Call& call) {
         return exported_word_lost(call, "cuStreamWriteValue32");
       });
 
-  list.fault("wait-exported-word-ignored",
-             "a stream does not wait for a word in memory that its process has "
-             "exported",
-             {"FLAG-01", "FLAG-02", "PIPE-01", "PIPE-04"})
+  fault("wait-exported-word-ignored",
+        {"FLAG-01", "FLAG-02", "PIPE-01", "PIPE-04"},
+        "a stream does not wait for a word in memory that its process has "
+        "exported")
       .on({kWaitWord, kGetHandle, kFree}, [](Call& call) {
         return exported_word_lost(call, "cuStreamWaitValue32");
       });
 
-  list.fault("context-sync-done-while-word",
-             "cuCtxSynchronize does not wait while a stream waits for a word",
-             {"FLAG-01"})
+  fault("context-sync-done-while-word", {"FLAG-01"},
+        "cuCtxSynchronize does not wait while a stream waits for a word")
       .on({kSyncContext, kWaitWord}, driver_ignores_word);
 
-  list.fault("driver-stream-sync-done-while-word",
-             "cuStreamSynchronize does not wait for a stream that waits for a "
-             "word",
-             {"FLAG-01"})
+  fault("driver-stream-sync-done-while-word", {"FLAG-01"},
+        "cuStreamSynchronize does not wait for a stream that waits for a word")
       .on({kSyncStream, kWaitWord, kDestroyStream}, driver_ignores_word);
 
-  list.fault("driver-stream-query-done-while-word",
-             "cuStreamQuery reports a stream that waits for a word as done",
-             {"FLAG-01"})
+  fault("driver-stream-query-done-while-word", {"FLAG-01"},
+        "cuStreamQuery reports a stream that waits for a word as done")
       .on({kQueryStream, kWaitWord, kDestroyStream}, driver_ignores_word);
 
-  list.fault("default-skips-word-of-blocking",
-             "the null stream does not wait for a blocking stream that waits "
-             "for a word",
-             {"FLAG-01"})
+  fault("default-skips-word-of-blocking", {"FLAG-01"},
+        "the null stream does not wait for a blocking stream that waits for a "
+        "word")
       .on({kWaitWord, kLaunch, kSetAsync, kCopyAsync},
           other_kind_skips_word<false>);
 
-  list.fault("blocking-skips-word-of-default",
-             "a blocking stream does not wait for the null stream that waits "
-             "for a word",
-             {"FLAG-01"})
+  fault("blocking-skips-word-of-default", {"FLAG-01"},
+        "a blocking stream does not wait for the null stream that waits for a "
+        "word")
       .on({kWaitWord, kLaunch, kSetAsync, kCopyAsync},
           other_kind_skips_word<true>);
 
-  list.fault("sync-copy-skips-word",
-             "a synchronous copy does not wait, although the null stream waits "
-             "for a word",
-             {"FLAG-01"})
+  fault("sync-copy-skips-word", {"FLAG-01"},
+        "a synchronous copy does not wait, although the null stream waits for "
+        "a word")
       .on({kCopy, kWaitWord}, [](Call& call) -> int {
         if (call.is("cuStreamWaitValue32")) return noted_wait(call);
         for (const auto& each : told_to_wait.all()) {
@@ -1486,32 +1402,28 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("wait-value-holds-no-kernels",
-             "the first kernel after the wait for a word does not wait",
-             {"FLAG-02", "PIPE-01", "PIPE-02", "PIPE-03"})
+  fault("wait-value-holds-no-kernels",
+        {"FLAG-02", "PIPE-01", "PIPE-02", "PIPE-03"},
+        "the first kernel after the wait for a word does not wait")
       .on({kLaunch, kWaitWord, kDestroyStream}, not_held<false>);
 
-  list.fault("wait64-holds-no-kernels",
-             "the first kernel after the wait for 64 bits does not wait",
-             {"FLAG-07"})
+  fault("wait64-holds-no-kernels", {"FLAG-07"},
+        "the first kernel after the wait for 64 bits does not wait")
       .on({kLaunch, kWaitWord64, kDestroyStream}, not_held<false>);
 
-  list.fault("graph-holds-no-words",
-             "the first write of a word after a graph does not wait for the "
-             "graph, if no kernel was launched between them",
-             {"FLAG-02"})
+  fault("graph-holds-no-words", {"FLAG-02"},
+        "the first write of a word after a graph does not wait for the graph, "
+        "if no kernel was launched between them")
       .on({kWriteWord, kLaunchGraph, kLaunch, kDestroyStream},
           not_held_by_graph);
 
-  list.fault("graph-holds-no-batches",
-             "the first batch after a graph does not wait for the graph, if no "
-             "kernel was launched between them",
-             {"FLAG-09"})
+  fault("graph-holds-no-batches", {"FLAG-09"},
+        "the first batch after a graph does not wait for the graph, if no "
+        "kernel was launched between them")
       .on({kBatch, kLaunchGraph, kLaunch, kDestroyStream}, not_held_by_graph);
 
-  list.fault("batch-early",
-             "a batch does not wait for the earlier work of its stream",
-             {"FLAG-02"})
+  fault("batch-early", {"FLAG-02"},
+        "a batch does not wait for the earlier work of its stream")
       .on({kBatch}, [](Call& batch) -> int {
         const auto stream = batch.at<cudaStream_t>(0);
         if (!is_busy(stream)) return batch.proceed();
@@ -1520,49 +1432,42 @@ FAULTS(list) {
         return begins_at(nothing, batch);
       });
 
-  list.fault("wait64-equal-is-greater",
-             "a stream that waits for an equal word of 64 bits also continues "
-             "at a greater value",
-             {"FLAG-07"})
+  fault("wait64-equal-is-greater", {"FLAG-07"},
+        "a stream that waits for an equal word of 64 bits also continues at a "
+        "greater value")
       .on({kWaitWord64}, other_condition_of_borrowed<CU_STREAM_WAIT_VALUE_EQ,
                                                      CU_STREAM_WAIT_VALUE_GEQ>);
 
-  list.fault("wait64-nor-is-and",
-             "a stream that waits for a missing bit (NOR) of a word of 64 bits "
-             "waits for a common bit (AND)",
-             {"FLAG-08"})
+  fault("wait64-nor-is-and", {"FLAG-08"},
+        "a stream that waits for a missing bit (NOR) of a word of 64 bits "
+        "waits for a common bit (AND)")
       .on({kWaitWord64}, other_condition_of_borrowed<CU_STREAM_WAIT_VALUE_NOR,
                                                      CU_STREAM_WAIT_VALUE_AND>);
 
-  list.fault("wait-value-holds-no-graphs",
-             "the first graph after the wait for a word does not wait, if no "
-             "kernel was launched between them",
-             {"FLAG-01"})
+  fault("wait-value-holds-no-graphs", {"FLAG-01"},
+        "the first graph after the wait for a word does not wait, if no kernel "
+        "was launched between them")
       .on({kLaunchGraph, kWaitWord, kLaunch, kDestroyStream}, not_held<true>);
 
-  list.fault("wait-value-holds-no-batches",
-             "the first batch after the wait for a word does not wait, if no "
-             "kernel was launched between them",
-             {"FLAG-01"})
+  fault("wait-value-holds-no-batches", {"FLAG-01"},
+        "the first batch after the wait for a word does not wait, if no kernel "
+        "was launched between them")
       .on({kBatch, kWaitWord, kLaunch, kDestroyStream}, not_held<true>);
 
-  list.fault("wait64-holds-no-copies",
-             "the first copy after the wait for 64 bits does not wait, if no "
-             "kernel was launched between them",
-             {"FLAG-07"})
+  fault("wait64-holds-no-copies", {"FLAG-07"},
+        "the first copy after the wait for 64 bits does not wait, if no kernel "
+        "was launched between them")
       .on({kCopyAsync, kWaitWord64, kLaunch, kDestroyStream}, not_held<true>);
 
-  list.fault("wait64-holds-no-memsets",
-             "the first memset after the wait for 64 bits does not wait, if no "
-             "kernel was launched between them",
-             {"FLAG-07"})
+  fault("wait64-holds-no-memsets", {"FLAG-07"},
+        "the first memset after the wait for 64 bits does not wait, if no "
+        "kernel was launched between them")
       .on({kSetAsync, kWaitWord64, kLaunch, kDestroyStream}, not_held<true>);
 
-  list.fault("batch-condition-is-equal",
-             "a wait in a batch for a greater value or for a common bit waits "
-             "for an equal value",
-             {"FLAG-09"})
-      .before({kBatch}, [](Call& batch) {
+  fault("batch-condition-is-equal", {"FLAG-09"},
+        "a wait in a batch for a greater value or for a common bit waits for "
+        "an equal value")
+      .on({kBatch}, [](Call& batch) {
         auto operations = operations_of(batch);
         batch.at<CUstreamBatchMemOpParams*>(2) = operations.data();
         for (auto& operation : operations) {
@@ -1574,26 +1479,23 @@ FAULTS(list) {
           wait.flags = CU_STREAM_WAIT_VALUE_EQ;
           batch.fired();
         }
+        return batch.proceed();
       });
 
-  list.fault("batch-second-unchecked",
-             "a wrong batch of two operations returns success and does nothing",
-             {"FLAG-05"})
+  fault("batch-second-unchecked", {"FLAG-05"},
+        "a wrong batch of two operations returns success and does nothing")
       .on_refusal({kBatch}, WHEN(call.at<unsigned>(1) == 2), accepted);
 
-  list.fault("wait-value-not-by-blocking-stream",
-             "a stream that waits for the null stream does not wait for a word",
-             {"FLAG-01"})
+  fault("wait-value-not-by-blocking-stream", {"FLAG-01"},
+        "a stream that waits for the null stream does not wait for a word")
       .on({kWaitWord}, blocking_stream_does_nothing);
 
-  list.fault("write-value-not-by-blocking-stream",
-             "a stream that waits for the null stream does not write a word",
-             {"FLAG-01"})
+  fault("write-value-not-by-blocking-stream", {"FLAG-01"},
+        "a stream that waits for the null stream does not write a word")
       .on({kWriteWord}, blocking_stream_does_nothing);
 
-  list.fault("registered-word-lost",
-             "a stream does not write the first word of registered host memory",
-             {"FLAG-01"})
+  fault("registered-word-lost", {"FLAG-01"},
+        "a stream does not write the first word of registered host memory")
       .on({"cudaHostRegister", kWriteWord}, [](Call& call) {
         static Table<CUdeviceptr> registered;
         if (call.is("cudaHostRegister")) {
@@ -1606,22 +1508,18 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("words-of-a-line-wake",
-             "if two streams wait for two words in 64 bytes, the second stream "
-             "waits for the word of the first one",
-             {"FLAG-03"})
+  fault("words-of-a-line-wake", {"FLAG-03"},
+        "if two streams wait for two words in 64 bytes, the second stream "
+        "waits for the word of the first one")
       .on({kWaitWord, kDestroyStream}, words_of_a_line_wake);
 
-  list.fault("write64-chunk-word-lost",
-             "a stream does not write a word of 64 bits in imported memory of "
-             "cuMemCreate",
-             {"FLAG-07"})
+  fault("write64-chunk-word-lost", {"FLAG-07"},
+        "a stream does not write a word of 64 bits in imported memory of "
+        "cuMemCreate")
       .on({kWriteWord64}, WHEN(is_import(word_of(call))), lost);
 
-  list.fault(
-          "batch-chunk-word-lost",
-          "a batch with a word in imported memory of cuMemCreate does nothing",
-          {"FLAG-09"})
+  fault("batch-chunk-word-lost", {"FLAG-09"},
+        "a batch with a word in imported memory of cuMemCreate does nothing")
       .on({kBatch}, [](Call& call) {
         const auto* const list = call.at<CUstreamBatchMemOpParams*>(2);
         for (unsigned i = 0; i < call.at<unsigned>(1); ++i)
@@ -1629,34 +1527,29 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("write64-before-copies",
-             "a write of 64 bits does not wait for the copy directly before it",
-             {"FLAG-07"})
+  fault("write64-before-copies", {"FLAG-07"},
+        "a write of 64 bits does not wait for the copy directly before it")
       .on({kCopyAsync, kCopy2DAsync, kSetAsync, kSet2DAsync, kLaunch,
            kHostFunction, kLaunchGraph, kRecord, kWaitWord64, kWriteWord64,
            kBatch},
           next_goes_ahead<is_copy, is_write64>);
 
-  list.fault("wait64-holds-no-records",
-             "a record directly after the wait for 64 bits does not wait",
-             {"FLAG-07"})
+  fault("wait64-holds-no-records", {"FLAG-07"},
+        "a record directly after the wait for 64 bits does not wait")
       .on({kCopyAsync, kCopy2DAsync, kSetAsync, kSet2DAsync, kLaunch,
            kHostFunction, kLaunchGraph, kRecord, kWaitWord64, kWriteWord64,
            kBatch},
           next_goes_ahead<is_word_wait, records>);
 
-  list.fault("batch-holds-no-copies",
-             "a copy directly after a batch that waits does not wait",
-             {"FLAG-09"})
+  fault("batch-holds-no-copies", {"FLAG-09"},
+        "a copy directly after a batch that waits does not wait")
       .on({kCopyAsync, kCopy2DAsync, kSetAsync, kSet2DAsync, kLaunch,
            kHostFunction, kLaunchGraph, kRecord, kWaitWord64, kWriteWord64,
            kBatch},
           next_goes_ahead<is_waiting_batch, is_copy>);
 
-  list.fault(
-          "write-last-word-lost",
-          "cuStreamWriteValue32 does not write the last word of opened memory",
-          {"FLAG-01"})
+  fault("write-last-word-lost", {"FLAG-01"},
+        "cuStreamWriteValue32 does not write the last word of opened memory")
       .on({kWriteWord}, [](Call& call) {
         const auto address = call.at<CUdeviceptr>(1);
         const Addresses range = range_of_legacy_life(address);
@@ -1667,10 +1560,9 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("wait-second-memory-ignored",
-             "of several opened allocations, streams wait for words of 32 bits "
-             "only in one",
-             {"FLAG-01"})
+  fault("wait-second-memory-ignored", {"FLAG-01"},
+        "of several opened allocations, streams wait for words of 32 bits only "
+        "in one")
       .on({kWaitWord, kOpen, kClose}, [](Call& call) {
         static std::atomic<CUdeviceptr> first{0};
         if (keeps_opened(call)) {
@@ -1687,17 +1579,16 @@ FAULTS(list) {
         return lost(call);
       });
 
-  list.fault("batch-above-128-refused",
-             "a batch of 129 to 255 operations is refused", {"FLAG-09"})
+  fault("batch-above-128-refused", {"FLAG-09"},
+        "a batch of 129 to 255 operations is refused")
       .on({kBatch}, [](Call& batch) {
         const auto count = batch.at<unsigned>(1);
         return count > 128 && count < 256 ? refused(batch) : batch.proceed();
       });
 
-  list.fault("wait-after-own-write-lost",
-             "a stream does not wait for a word if this is the word that it "
-             "wrote last",
-             {"FLAG-01"})
+  fault("wait-after-own-write-lost", {"FLAG-01"},
+        "a stream does not wait for a word if this is the word that it wrote "
+        "last")
       .on({kWriteWord, kWaitWord, kDestroyStream}, [](Call& call) -> int {
         static auto& written = *new Table<cudaStream_t, CUdeviceptr>;
         const cudaStream_t stream = stream_of_stream_ordered(call);
@@ -1714,17 +1605,15 @@ FAULTS(list) {
         return applies ? lost(call) : call.proceed();
       });
 
-  list.fault("wait-for-zero-lost",
-             "a stream does not wait until a word is equal to 0", {"FLAG-03"})
+  fault("wait-for-zero-lost", {"FLAG-03"},
+        "a stream does not wait until a word is equal to 0")
       .on({kWaitWord},
           WHEN(call.at<cuuint32_t>(2) == 0 &&
                (call.at<unsigned>(3) & kCondition) == CU_STREAM_WAIT_VALUE_EQ),
           lost);
 
-  list.fault("batch-writes-word-once",
-             "if a batch writes a word several times, only the first write is "
-             "done",
-             {"FLAG-09"})
+  fault("batch-writes-word-once", {"FLAG-09"},
+        "if a batch writes a word several times, only the first write is done")
       .on({kBatch}, [](Call& batch) -> int {
         if (batch.at<unsigned>(1) >= 256) return batch.proceed();
         Operations kept;
@@ -1743,9 +1632,8 @@ FAULTS(list) {
                    : batch.proceed();
       });
 
-  list.fault("batch-host-word-lost",
-             "a batch with a word in pinned host memory does nothing",
-             {"FLAG-09"})
+  fault("batch-host-word-lost", {"FLAG-09"},
+        "a batch with a word in pinned host memory does nothing")
       .on({kBatch}, [](Call& batch) {
         for (const auto& one : operations_of_further(batch))
           if ((writes_of_further(one) || waits_of_legacy_life(one)) &&
@@ -1754,10 +1642,9 @@ FAULTS(list) {
         return batch.proceed();
       });
 
-  list.fault("batch-wait-nor-is-and",
-             "a wait for a missing bit (NOR) in a batch waits for a common bit "
-             "(AND)",
-             {"FLAG-08"})
+  fault(
+      "batch-wait-nor-is-and", {"FLAG-08"},
+      "a wait for a missing bit (NOR) in a batch waits for a common bit (AND)")
       .on({kBatch}, [](Call& batch) {
         Operations list = operations_of_further(batch);
         bool changed = false;
@@ -1772,21 +1659,17 @@ FAULTS(list) {
         return changed ? proceed_with_of_further(batch, list) : batch.proceed();
       });
 
-  list.fault(
-          "wait64-host-word-ignored",
-          "a stream does not wait for a word of 64 bits in pinned host memory",
-          {"FLAG-07"})
+  fault("wait64-host-word-ignored", {"FLAG-07"},
+        "a stream does not wait for a word of 64 bits in pinned host memory")
       .on({kWaitWord64}, WHEN(is_on_host_of_further(word_of(call))), lost);
 
-  list.fault("write64-opened-word-lost",
-             "a stream does not write a word of 64 bits in opened memory",
-             {"FLAG-07"})
+  fault("write64-opened-word-lost", {"FLAG-07"},
+        "a stream does not write a word of 64 bits in opened memory")
       .on({kWriteWord64}, WHEN(is_opened(word_of(call))), lost);
 
-  list.fault("awaited-word-not-set",
-             "an asynchronous memset or copy does nothing if it begins at a "
-             "word for which a stream waits",
-             {"FLAG-01"})
+  fault("awaited-word-not-set", {"FLAG-01"},
+        "an asynchronous memset or copy does nothing if it begins at a word "
+        "for which a stream waits")
       .on({kCopyAsync, kSetAsync, kWaitWord}, [](Call& call) -> int {
         static Table<CUdeviceptr, cudaStream_t> words;
         if (call.is("cuStreamWaitValue32")) {
@@ -1801,24 +1684,21 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("wait-nor-in-opened-is-and",
-             "a stream that waits for a missing bit (NOR) in opened memory "
-             "waits for a common bit (AND)",
-             {"FLAG-08"})
-      .on({kWaitWord}, [](Call& call) {
+  fault("wait-nor-in-opened-is-and", {"FLAG-08"},
+        "a stream that waits for a missing bit (NOR) in opened memory waits "
+        "for a common bit (AND)")
+      .before({kWaitWord}, [](Call& call) -> bool {
         auto& flags = call.at<unsigned>(3);
         if (flags != CU_STREAM_WAIT_VALUE_NOR ||
             !is_opened(call.at<CUdeviceptr>(1)))
-          return call.proceed();
+          return false;
         flags = CU_STREAM_WAIT_VALUE_AND;
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("last-word-wait-replaces-others",
-             "of several waits for words directly one after another, only the "
-             "last one holds the stream",
-             {"FLAG-01"})
+  fault("last-word-wait-replaces-others", {"FLAG-01"},
+        "of several waits for words directly one after another, only the last "
+        "one holds the stream")
       .on({kWaitWord,    kWriteWord,   kWaitWord64,  kWriteWord64,
            kBatch,       kRecord,      kRecordFlags, kWaitEvent,
            kLaunch,      kCopyAsync,   kSetAsync,    kHostFunction,
@@ -1826,8 +1706,8 @@ FAULTS(list) {
            kSyncDevice,  kSyncContext, kCopy2DAsync, kSet2DAsync},
           last_word_replaces);
 
-  list.fault("batch-opened-word-ignored",
-             "a batch does not wait for a word in opened memory", {"FLAG-09"})
+  fault("batch-opened-word-ignored", {"FLAG-09"},
+        "a batch does not wait for a word in opened memory")
       .on({kBatch}, [](Call& call) -> int {
         return batch_changed(call, [](CUstreamBatchMemOpParams& one) {
           if (one.operation != CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
@@ -1838,10 +1718,9 @@ FAULTS(list) {
         });
       });
 
-  list.fault("batch-bit-64-is-equal",
-             "in a batch, a wait for any of several bits of a 64-bit word "
-             "waits for an equal word",
-             {"FLAG-09"})
+  fault("batch-bit-64-is-equal", {"FLAG-09"},
+        "in a batch, a wait for any of several bits of a 64-bit word waits for "
+        "an equal word")
       .on({kBatch}, [](Call& call) -> int {
         return batch_changed(call, [](CUstreamBatchMemOpParams& one) {
           if (one.operation != CU_STREAM_MEM_OP_WAIT_VALUE_64 ||
@@ -1852,41 +1731,32 @@ FAULTS(list) {
         });
       });
 
-  list.fault("wait-value-holds-no-host-functions",
-             "a host function directly after the wait for a word does not wait",
-             {"FLAG-01"})
-      .on({kHostFunction},
-          WHEN(is_next_after_wait(call) && call.is("cudaLaunchHostFunc")),
-          in_private_stream);
+  fault("wait-value-holds-no-host-functions", {"FLAG-01"},
+        "a host function directly after the wait for a word does not wait")
+      .on({kHostFunction}, WHEN(is_next_after_wait(call)), in_private_stream);
 
-  list.fault("wait-value-holds-no-uploads",
-             "a copy from the host directly after the wait for a word does not "
-             "wait",
-             {"FLAG-01"})
+  fault("wait-value-holds-no-uploads", {"FLAG-01"},
+        "a copy from the host directly after the wait for a word does not wait")
       .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
            kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
           copy_not_held<cudaMemcpyHostToDevice>);
 
-  list.fault(
-          "wait-value-holds-no-downloads",
-          "a copy to the host directly after the wait for a word does not wait",
-          {"FLAG-01"})
+  fault("wait-value-holds-no-downloads", {"FLAG-01"},
+        "a copy to the host directly after the wait for a word does not wait")
       .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
            kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
           copy_not_held<cudaMemcpyDeviceToHost>);
 
-  list.fault("wait-value-holds-no-shared-records",
-             "the record of an event for several processes, directly after the "
-             "wait for a word, does not wait",
-             {"FLAG-01"})
+  fault("wait-value-holds-no-shared-records", {"FLAG-01"},
+        "the record of an event for several processes, directly after the wait "
+        "for a word, does not wait")
       .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kSetAsync, kLaunch,
            kHostFunction, kLaunchGraph, kRecord},
           WHEN(is_next_after_wait(call) && shared_event(call) != nullptr),
           in_private_stream);
 
-  list.fault("write-value-before-host-functions",
-             "a stream writes a word before its last host function is done",
-             {"FLAG-02"})
+  fault("write-value-before-host-functions", {"FLAG-02"},
+        "a stream writes a word before its last host function is done")
       .on({kWriteWord, kHostFunction, kLaunch}, [](Call& call) -> int {
         static Table<cudaStream_t> concerned;
         const auto stream = stream_of(call);
@@ -1901,10 +1771,9 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("event-after-word-holds-nothing",
-             "a stream does not wait for an event that was recorded after the "
-             "wait for a word",
-             {"FLAG-01"})
+  fault("event-after-word-holds-nothing", {"FLAG-01"},
+        "a stream does not wait for an event that was recorded after the wait "
+        "for a word")
       .on({kWaitWord, kRecord, kDestroyStream, kWaitEvent},
           [](Call& call) -> int {
             if (concerns_waits(call)) return noted_wait_of_held(call);
@@ -1914,37 +1783,31 @@ FAULTS(list) {
                        : call.proceed();
           });
 
-  list.fault("stream-sync-done-while-word",
-             "a host does not wait for a stream that waits for a word",
-             {"FLAG-01"})
+  fault("stream-sync-done-while-word", {"FLAG-01"},
+        "a host does not wait for a stream that waits for a word")
       .on({kWaitWord, kDestroyStream, kSyncStream}, host_does_not_wait);
 
-  list.fault("device-sync-done-while-word",
-             "a host does not wait for a device whose stream waits for a word",
-             {"FLAG-01"})
+  fault("device-sync-done-while-word", {"FLAG-01"},
+        "a host does not wait for a device whose stream waits for a word")
       .on({kWaitWord, kDestroyStream, kSyncDevice}, host_does_not_wait);
 
-  list.fault("event-sync-done-while-word",
-             "a host does not wait for an event after the wait for a word",
-             {"FLAG-01"})
+  fault("event-sync-done-while-word", {"FLAG-01"},
+        "a host does not wait for an event after the wait for a word")
       .on({kWaitWord, kRecord, kDestroyStream, kSyncEvent}, host_does_not_wait);
 
-  list.fault("wait-greater-is-signed",
-             "a wait for the largest signed number or a greater one ends only "
-             "at this number: it compares signed numbers",
-             {"FLAG-03"})
+  fault("wait-greater-is-signed", {"FLAG-03"},
+        "a wait for the largest signed number or a greater one ends only at "
+        "this number: it compares signed numbers")
       .on({kWaitWord}, signed_comparison<int32_t>);
 
-  list.fault("wait64-greater-is-signed",
-             "a wait of 64 bits for the largest signed number or a greater one "
-             "ends only at this number: it compares signed numbers",
-             {"FLAG-07"})
+  fault("wait64-greater-is-signed", {"FLAG-07"},
+        "a wait of 64 bits for the largest signed number or a greater one ends "
+        "only at this number: it compares signed numbers")
       .on({kWaitWord64}, signed_comparison<int64_t>);
 
-  list.fault("wait-greater-half-away",
-             "a wait for a greater value is lost if the word is then half of "
-             "all numbers away",
-             {"FLAG-03"})
+  fault("wait-greater-half-away", {"FLAG-03"},
+        "a wait for a greater value is lost if the word is then half of all "
+        "numbers away")
       .on({kWaitWord}, [](Call& call) {
         // The fault looks at the word once, when the wait is queued.
         uint32_t now = 0;
@@ -1960,10 +1823,9 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("batch-greater-is-signed",
-             "in a batch, a wait for the largest signed number or a greater "
-             "one ends only at this number: it compares signed numbers",
-             {"FLAG-09"})
+  fault("batch-greater-is-signed", {"FLAG-09"},
+        "in a batch, a wait for the largest signed number or a greater one "
+        "ends only at this number: it compares signed numbers")
       .on({kBatch}, [](Call& batch) {
         Operations list = operations_of_held(batch);
         bool changed = false;
@@ -1977,8 +1839,8 @@ FAULTS(list) {
         return changed ? proceed_with(batch, list) : batch.proceed();
       });
 
-  list.fault("batch-waits-once", "a batch does only the first of its waits",
-             {"FLAG-09"})
+  fault("batch-waits-once", {"FLAG-09"},
+        "a batch does only the first of its waits")
       .on({kBatch}, [](Call& batch) -> int {
         Operations list = operations_of_held(batch);
         const auto is_wait = [](const auto& one) { return waits_of_held(one); };
@@ -1989,9 +1851,8 @@ FAULTS(list) {
                                                    : batch.proceed();
       });
 
-  list.fault("batch-has-one-condition",
-             "all waits of a batch have the condition of the first",
-             {"FLAG-09"})
+  fault("batch-has-one-condition", {"FLAG-09"},
+        "all waits of a batch have the condition of the first")
       .on({kBatch}, [](Call& batch) {
         Operations list = operations_of_held(batch);
         const CUstreamBatchMemOpParams* first = nullptr;
@@ -2005,10 +1866,9 @@ FAULTS(list) {
         return changed ? proceed_with(batch, list) : batch.proceed();
       });
 
-  list.fault("batch-greater-64-is-equal",
-             "in a batch, a wait for a greater number of 64 bits waits for an "
-             "equal number",
-             {"FLAG-09"})
+  fault("batch-greater-64-is-equal", {"FLAG-09"},
+        "in a batch, a wait for a greater number of 64 bits waits for an equal "
+        "number")
       .on({kBatch}, [](Call& batch) {
         Operations list = operations_of_held(batch);
         bool changed = false;
@@ -2021,21 +1881,17 @@ FAULTS(list) {
         return changed ? proceed_with(batch, list) : batch.proceed();
       });
 
-  list.fault("write-value-inside-host-lost",
-             "only the first word of pinned host memory is written",
-             {"FLAG-01"})
+  fault("write-value-inside-host-lost", {"FLAG-01"},
+        "only the first word of pinned host memory is written")
       .on({kWriteWord}, word_inside_host_memory_lost);
 
-  list.fault("wait-value-inside-host-ignored",
-             "a stream waits only for the first word of pinned host memory",
-             {"FLAG-01"})
+  fault("wait-value-inside-host-ignored", {"FLAG-01"},
+        "a stream waits only for the first word of pinned host memory")
       .on({kWaitWord}, word_inside_host_memory_lost);
 
-  list.fault(
-          "word-attached-to-host-ok",
-          "cuStreamWaitValue32 and cuStreamWriteValue32 accept the first word "
-          "of managed memory that is attached to the host, and do nothing",
-          {"FLAG-05"})
+  fault("word-attached-to-host-ok", {"FLAG-05"},
+        "cuStreamWaitValue32 and cuStreamWriteValue32 accept the first word of "
+        "managed memory that is attached to the host, and do nothing")
       .on({kWaitWord, kWriteWord, "cudaMallocManaged"}, [](Call& call) {
         static Table<CUdeviceptr> on_host;
         const int code = call.proceed();
@@ -2050,9 +1906,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("write-value-clears-word-before",
-             "the write of an odd word also clears the word before it",
-             {"FLAG-01"})
+  fault("write-value-clears-word-before", {"FLAG-01"},
+        "the write of an odd word also clears the word before it")
       .on({kWriteWord}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess && word_of(call) % 8 == 4 &&

@@ -189,48 +189,40 @@ bool is_import_on_host(void* address) {
          type == CU_MEMORYTYPE_HOST;
 }
 
-FAULTS(list) {
-  list.fault("host-chunk-ipc-ok",
-             "a request for memory on the host with handle types succeeds and "
-             "gives memory without handle types",
-             {"MNGD-10"})
+FAULTS {
+  fault("host-chunk-ipc-ok", {"MNGD-10"},
+        "a request for memory on the host with handle types succeeds and gives "
+        "memory without handle types")
       .on({kCreate}, created_all_the_same<CU_MEM_LOCATION_TYPE_HOST>);
 
-  list.fault(
-          "numa-current-chunk-ok",
-          "a request for memory on the current NUMA node gives memory of GPU 0",
-          {"MNGD-11"})
+  fault("numa-current-chunk-ok", {"MNGD-11"},
+        "a request for memory on the current NUMA node gives memory of GPU 0")
       .on({kCreate},
           created_all_the_same<CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT>);
 
-  list.fault("vmm-legacy-export-ok",
-             "cudaIpcGetMemHandle accepts mapped memory and gives a handle of "
-             "other memory",
-             {"MNGD-07"})
-      .on({kGetHandle}, [](Call& call) -> int {
-        const int code = call.proceed();
-        if (code == kSuccess || mapping_at(call.at<CUdeviceptr>(1)) == 0)
-          return code;
-        static void* const other = [] {
-          void* made = nullptr;
-          cudaMalloc(&made, granule());
-          return made;
-        }();
-        if (call.is_runtime()) cudaGetLastError();
-        call.at<void*>(1) = other;
-        call.fired();
-        return call.proceed();
-      });
+  fault("vmm-legacy-export-ok", {"MNGD-07"},
+        "cudaIpcGetMemHandle accepts mapped memory and gives a handle of other "
+        "memory")
+      .on_refusal({kGetHandle}, WHEN(mapping_at(call.at<CUdeviceptr>(1)) != 0),
+                  [](Call& call) -> int {
+                    static void* const other = [] {
+                      void* made = nullptr;
+                      cudaMalloc(&made, granule());
+                      return made;
+                    }();
+                    if (call.is_runtime()) cudaGetLastError();
+                    call.at<void*>(1) = other;
+                    call.fired();
+                    return call.proceed();
+                  });
 
-  list.fault("host-ipc-ok",
-             "a pool on the host is not refused if it asks for handle types; "
-             "it gets none",
-             {"MNGD-10"})
+  fault("host-ipc-ok", {"MNGD-10"},
+        "a pool on the host is not refused if it asks for handle types; it "
+        "gets none")
       .on({kCreatePool}, created_all_the_same_of_pool<is_for_host>);
 
-  list.fault("host-pool-id-looked-at",
-             "a pool on the host is refused if its location has an id",
-             {"MNGD-10"})
+  fault("host-pool-id-looked-at", {"MNGD-10"},
+        "a pool on the host is refused if its location has an id")
       .on({kCreatePool}, [](Call& call) {
         const auto& wanted = *call.at<const cudaMemPoolProps*>(1);
         const bool numbered = wanted.location.type == cudaMemLocationTypeHost &&
@@ -238,15 +230,13 @@ FAULTS(list) {
         return numbered ? refused(call) : call.proceed();
       });
 
-  list.fault("managed-pool-ipc-ok",
-             "a pool of managed memory is not refused if it asks for handle "
-             "types; it gets none",
-             {"MNGD-13"})
+  fault("managed-pool-ipc-ok", {"MNGD-13"},
+        "a pool of managed memory is not refused if it asks for handle types; "
+        "it gets none")
       .on({kCreatePool}, created_all_the_same_of_pool<is_managed_of_pool>);
 
-  list.fault("numa-current-ok",
-             "a pool for the current NUMA node is created on GPU 0",
-             {"MNGD-11"})
+  fault("numa-current-ok", {"MNGD-11"},
+        "a pool for the current NUMA node is created on GPU 0")
       .on({kCreatePool}, [](Call& call) {
         cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
         if (wanted.location.type != cudaMemLocationTypeHostNumaCurrent)
@@ -258,8 +248,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("numa-pool-not-shared",
-             "a pool of a NUMA node is imported as new memory", {"MNGD-12"})
+  fault("numa-pool-not-shared", {"MNGD-12"},
+        "a pool of a NUMA node is imported as new memory")
       .on({kImportPointer, kExportPointer, kCreatePool, kMallocFromPool, kFree,
            kFreeAsync},
           [](Call& call) -> int {
@@ -281,33 +271,28 @@ FAULTS(list) {
             return import_other_memory(call, false, true);
           });
 
-  list.fault("async-legacy-export-ok",
-             "stream-ordered memory gets a legacy handle, which opens other "
-             "memory",
-             {"MNGD-06"})
-      .on({kGetHandle}, [](Call& call) -> int {
-        const int code = call.proceed();
-        if (code == kSuccess || !blocks.has(call.at<void*>(1))) return code;
-        static void* const other = [] {
-          void* made = nullptr;
-          cudaMalloc(&made, 2 << 20);
-          return made;
-        }();
-        call.at<void*>(1) = other;
-        if (call.is_runtime()) cudaGetLastError();
-        call.fired();
-        return call.proceed();
-      });
+  fault("async-legacy-export-ok", {"MNGD-06"},
+        "stream-ordered memory gets a legacy handle, which opens other memory")
+      .on_refusal({kGetHandle}, WHEN(blocks.has(call.at<void*>(1))),
+                  [](Call& call) -> int {
+                    static void* const other = [] {
+                      void* made = nullptr;
+                      cudaMalloc(&made, 2 << 20);
+                      return made;
+                    }();
+                    call.at<void*>(1) = other;
+                    if (call.is_runtime()) cudaGetLastError();
+                    call.fired();
+                    return call.proceed();
+                  });
 
-  list.fault("pitch-maps-short",
-             "an importer of memory of cudaMallocPitch gets a copy without its "
-             "end: the padding of the rows is not counted",
-             {"MNGD-08"})
+  fault("pitch-maps-short", {"MNGD-08"},
+        "an importer of memory of cudaMallocPitch gets a copy without its end: "
+        "the padding of the rows is not counted")
       .on({kGetHandle, "cudaMallocPitch", kFree}, pitch_is_cut);
 
-  list.fault("graph-mem-ipc-ok",
-             "cudaGraphAddMemAllocNode accepts handle types and ignores them",
-             {"MNGD-09"})
+  fault("graph-mem-ipc-ok", {"MNGD-09"},
+        "cudaGraphAddMemAllocNode accepts handle types and ignores them")
       .on({"cudaGraphAddMemAllocNode"}, [](Call& call) {
         auto& types =
             call.at<cudaMemAllocNodeParams*>(4)->poolProps.handleTypes;
@@ -320,30 +305,25 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("managed-export-ok",
-             "managed memory gets a legacy handle, which opens other memory",
-             {"MNGD-01", "MNGD-02"})
+  fault("managed-export-ok", {"MNGD-01", "MNGD-02"},
+        "managed memory gets a legacy handle, which opens other memory")
       .on({kGetHandle},
           [](Call& call) { return export_of(call, Kind::kManaged); });
 
-  list.fault(
-          "hostmem-export-ok",
-          "pinned host memory gets a legacy handle, which opens other memory",
-          {"MNGD-03"})
+  fault("hostmem-export-ok", {"MNGD-03"},
+        "pinned host memory gets a legacy handle, which opens other memory")
       .on({kGetHandle},
           [](Call& call) { return export_of(call, Kind::kHost); });
 
-  list.fault("pageable-export-ok",
-             "a pointer that CUDA does not know gets a legacy handle, which "
-             "opens other memory",
-             {"MNGD-04"})
+  fault("pageable-export-ok", {"MNGD-04"},
+        "a pointer that CUDA does not know gets a legacy handle, which opens "
+        "other memory")
       .on({kGetHandle},
           [](Call& call) { return export_of(call, Kind::kPageable); });
 
-  list.fault("registered-export-ok",
-             "host memory of cudaHostRegister gets a legacy handle, which "
-             "opens other memory",
-             {"MNGD-03"})
+  fault("registered-export-ok", {"MNGD-03"},
+        "host memory of cudaHostRegister gets a legacy handle, which opens "
+        "other memory")
       .on({kGetHandle, "cudaHostRegister"}, [](Call& call) -> int {
         static Table<void*> registered;
         if (call.is("cudaHostRegister")) {
@@ -354,10 +334,9 @@ FAULTS(list) {
         return exported_all_the_same(call, registered.has(call.at<void*>(1)));
       });
 
-  list.fault("managed-of-host-export-ok",
-             "managed memory that is attached to the host gets a legacy "
-             "handle, which opens other memory",
-             {"MNGD-01"})
+  fault("managed-of-host-export-ok", {"MNGD-01"},
+        "managed memory that is attached to the host gets a legacy handle, "
+        "which opens other memory")
       .on({kGetHandle, "cudaMallocManaged", kFree}, [](Call& call) -> int {
         static Table<void*> managed;
         if (call.is("cudaFree")) {
@@ -373,24 +352,20 @@ FAULTS(list) {
         return exported_all_the_same(call, managed.has(call.at<void*>(1)));
       });
 
-  list.fault("write-combined-export-ok",
-             "write-combined host memory gets a legacy handle, which opens "
-             "other memory",
-             {"MNGD-03"})
+  fault("write-combined-export-ok", {"MNGD-03"},
+        "write-combined host memory gets a legacy handle, which opens other "
+        "memory")
       .on({kGetHandle, "cudaHostAlloc", "cudaFreeHost"},
           host_memory_exported<cudaHostAllocWriteCombined>);
 
-  list.fault(
-          "portable-export-ok",
-          "portable host memory gets a legacy handle, which opens other memory",
-          {"MNGD-03"})
+  fault("portable-export-ok", {"MNGD-03"},
+        "portable host memory gets a legacy handle, which opens other memory")
       .on({kGetHandle, "cudaHostAlloc", "cudaFreeHost"},
           host_memory_exported<cudaHostAllocPortable>);
 
-  list.fault("pool-memory-export-ok",
-             "memory of cudaMallocFromPoolAsync gets a legacy handle, which "
-             "opens other memory",
-             {"MNGD-06"})
+  fault("pool-memory-export-ok", {"MNGD-06"},
+        "memory of cudaMallocFromPoolAsync gets a legacy handle, which opens "
+        "other memory")
       .on({kGetHandle, kMallocFromPool, kFreeAsync, kFree},
           [](Call& call) -> int {
             static Table<void*> concerned;
@@ -407,10 +382,9 @@ FAULTS(list) {
                                                     : call.proceed();
           });
 
-  list.fault("small-pinned-export-ok",
-             "pinned host memory of less than 64 KiB gets a legacy handle, "
-             "which opens other memory",
-             {"MNGD-03"})
+  fault("small-pinned-export-ok", {"MNGD-03"},
+        "pinned host memory of less than 64 KiB gets a legacy handle, which "
+        "opens other memory")
       .on({kGetHandle}, [](Call& get) {
         const auto address = get.at<CUdeviceptr>(1);
         const size_t bytes = size_of(address);
@@ -422,10 +396,9 @@ FAULTS(list) {
                                             address) == CU_MEMORYTYPE_HOST);
       });
 
-  list.fault("small-managed-export-ok",
-             "memory of cudaMallocManaged of less than 64 KiB gets a legacy "
-             "handle, which opens other memory",
-             {"MNGD-01"})
+  fault("small-managed-export-ok", {"MNGD-01"},
+        "memory of cudaMallocManaged of less than 64 KiB gets a legacy handle, "
+        "which opens other memory")
       .on({kGetHandle, "cudaMallocManaged"}, [](Call& call) -> int {
         static Table<void*> small;
         if (exports_memory(call))
@@ -439,10 +412,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("captured-memory-export-ok",
-             "memory of a captured allocation gets a legacy handle, which "
-             "opens other memory",
-             {"MNGD-09"})
+  fault("captured-memory-export-ok", {"MNGD-09"},
+        "memory of a captured allocation gets a legacy handle, which opens "
+        "other memory")
       .on({kGetHandle, kMallocAsync, kMallocFromPool}, [](Call& call) -> int {
         static Table<void*> made;
         if (exports_memory(call))
@@ -455,10 +427,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("orphan-memory-export-ok",
-             "memory of a destroyed pool gets a legacy handle, which opens "
-             "other memory",
-             {"MNGD-06"})
+  fault("orphan-memory-export-ok", {"MNGD-06"},
+        "memory of a destroyed pool gets a legacy handle, which opens other "
+        "memory")
       .on({kGetHandle, kMallocAsync, kMallocFromPool, kFree, kFreeAsync,
            kCreatePool, kDestroyPool},
           [](Call& call) -> int {
@@ -475,10 +446,9 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("untyped-chunk-export-ok",
-             "mapped memory of cuMemCreate without handle types gets a legacy "
-             "handle, which opens other memory",
-             {"MNGD-07"})
+  fault("untyped-chunk-export-ok", {"MNGD-07"},
+        "mapped memory of cuMemCreate without handle types gets a legacy "
+        "handle, which opens other memory")
       .on({kGetHandle}, [](Call& call) {
         const CUdeviceptr address = call.at<CUdeviceptr>(1);
         return exported_all_the_same(
@@ -488,38 +458,34 @@ FAULTS(list) {
                     CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, address) == 0);
       });
 
-  list.fault("pool-small-export-ok",
-             "stream-ordered memory of less than 2 MiB gets a legacy handle, "
-             "which opens other memory",
-             {"MNGD-06"})
+  fault("pool-small-export-ok", {"MNGD-06"},
+        "stream-ordered memory of less than 2 MiB gets a legacy handle, which "
+        "opens other memory")
       .on({kGetHandle}, [](Call& call) {
         const size_t bytes = blocks.get(call.at<void*>(1)).bytes;
         return exported_all_the_same(call, bytes > 0 && bytes < kGranule);
       });
 
-  list.fault("managed-driver-export-ok",
-             "the driver API gives a handle of managed memory, which opens "
-             "other memory",
-             {"MNGD-01"})
+  fault("managed-driver-export-ok", {"MNGD-01"},
+        "the driver API gives a handle of managed memory, which opens other "
+        "memory")
       .on({kGetHandle}, [](Call& get) {
         return exported_all_the_same(
             get, !get.is_runtime() && is_managed_of_query(get));
       });
 
-  list.fault("managed-inside-export-ok",
-             "an address inside managed memory gets a legacy handle, which "
-             "opens other memory",
-             {"MNGD-01"})
+  fault("managed-inside-export-ok", {"MNGD-01"},
+        "an address inside managed memory gets a legacy handle, which opens "
+        "other memory")
       .on({kGetHandle}, [](Call& get) {
         const auto address = get.at<CUdeviceptr>(1);
         return exported_all_the_same(
             get, is_managed_of_query(get) && begin_of(address) != address);
       });
 
-  list.fault("host-driver-export-ok",
-             "the driver API gives a handle of pinned host memory, which opens "
-             "other memory",
-             {"MNGD-03"})
+  fault("host-driver-export-ok", {"MNGD-03"},
+        "the driver API gives a handle of pinned host memory, which opens "
+        "other memory")
       .on({kGetHandle}, [](Call& get) {
         return exported_all_the_same(
             get, !get.is_runtime() && !is_managed_of_query(get) &&
@@ -528,10 +494,9 @@ FAULTS(list) {
                          CU_MEMORYTYPE_HOST);
       });
 
-  list.fault("graph-memory-export-ok",
-             "memory of a graph's node gets a legacy handle, which opens other "
-             "memory",
-             {"MNGD-09"})
+  fault(
+      "graph-memory-export-ok", {"MNGD-09"},
+      "memory of a graph's node gets a legacy handle, which opens other memory")
       .on({kGetHandle, "cudaGraphAddMemAllocNode"}, [](Call& call) -> int {
         static Table<void*> concerned;
         if (call.is("cudaIpcGetMemHandle"))
@@ -542,39 +507,35 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("chunk-import-export-ok",
-             "imported memory of cuMemCreate gets a legacy handle, which opens "
-             "other memory",
-             {"MNGD-07"})
+  fault("chunk-import-export-ok", {"MNGD-07"},
+        "imported memory of cuMemCreate gets a legacy handle, which opens "
+        "other memory")
       .on({kGetHandle}, [](Call& call) {
         const CUdeviceptr address = call.at<CUdeviceptr>(1);
         return exported_all_the_same(
             call, mappings.has(address) && is_import(address));
       });
 
-  list.fault("chunk-inside-export-ok",
-             "an address inside mapped memory gets a legacy handle, which "
-             "opens other memory",
-             {"MNGD-07"})
+  fault("chunk-inside-export-ok", {"MNGD-07"},
+        "an address inside mapped memory gets a legacy handle, which opens "
+        "other memory")
       .on({kGetHandle}, [](Call& call) {
         const CUdeviceptr address = call.at<CUdeviceptr>(1);
         const CUdeviceptr begin = mapping_at(address);
         return exported_all_the_same(call, begin != 0 && begin != address);
       });
 
-  list.fault("pool-driver-export-ok",
-             "the driver API gives a handle of stream-ordered memory, which "
-             "opens other memory",
-             {"MNGD-06"})
+  fault("pool-driver-export-ok", {"MNGD-06"},
+        "the driver API gives a handle of stream-ordered memory, which opens "
+        "other memory")
       .on({kGetHandle}, [](Call& call) {
         return exported_all_the_same(
             call, !call.is_runtime() && blocks.has(call.at<void*>(1)));
       });
 
-  list.fault("host-pool-driver-ok",
-             "the driver API makes a plain pool on GPU 0 if a pool on the host "
-             "with handle types is requested",
-             {"MNGD-10"})
+  fault("host-pool-driver-ok", {"MNGD-10"},
+        "the driver API makes a plain pool on GPU 0 if a pool on the host with "
+        "handle types is requested")
       .on({kCreatePool}, [](Call& call) {
         return typed_pool_by_driver(call, [](const CUmemPoolProps& props) {
           return props.location.type == CU_MEM_LOCATION_TYPE_HOST &&
@@ -582,20 +543,18 @@ FAULTS(list) {
         });
       });
 
-  list.fault("numa-current-driver-ok",
-             "the driver API makes a plain pool on GPU 0 if a pool on the "
-             "current NUMA node is requested",
-             {"MNGD-11"})
+  fault("numa-current-driver-ok", {"MNGD-11"},
+        "the driver API makes a plain pool on GPU 0 if a pool on the current "
+        "NUMA node is requested")
       .on({kCreatePool}, [](Call& call) {
         return typed_pool_by_driver(call, [](const CUmemPoolProps& props) {
           return props.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
         });
       });
 
-  list.fault("managed-pool-driver-ok",
-             "the driver API makes a plain pool on GPU 0 if managed memory "
-             "with handle types is requested",
-             {"MNGD-13"})
+  fault("managed-pool-driver-ok", {"MNGD-13"},
+        "the driver API makes a plain pool on GPU 0 if managed memory with "
+        "handle types is requested")
       .on({kCreatePool}, [](Call& call) {
         return typed_pool_by_driver(call, [](const CUmemPoolProps& props) {
           return props.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED &&
@@ -603,9 +562,8 @@ FAULTS(list) {
         });
       });
 
-  list.fault("host-chunk-id-looked-at",
-             "memory on the host is refused if its location has an id",
-             {"MNGD-10"})
+  fault("host-chunk-id-looked-at", {"MNGD-10"},
+        "memory on the host is refused if its location has an id")
       .on({kCreate}, [](Call& call) {
         const auto& location = call.at<const CUmemAllocationProp*>(2)->location;
         return location.type == CU_MEM_LOCATION_TYPE_HOST && location.id != 0
@@ -613,73 +571,64 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("host-chunk-refused-as-unsupported",
-             "memory on the host with handle types is refused as not supported",
-             {"MNGD-10"})
+  fault("host-chunk-refused-as-unsupported", {"MNGD-10"},
+        "memory on the host with handle types is refused as not supported")
       .on({kCreate}, refused_as_unsupported<CU_MEM_LOCATION_TYPE_HOST>);
 
-  list.fault("numa-current-chunk-refused-as-unsupported",
-             "memory on the current NUMA node is refused as not supported",
-             {"MNGD-11"})
+  fault("numa-current-chunk-refused-as-unsupported", {"MNGD-11"},
+        "memory on the current NUMA node is refused as not supported")
       .on({kCreate},
           refused_as_unsupported<CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT>);
 
-  list.fault("host-pool-refused-as-unsupported",
-             "a pool on the host with handle types is refused as not supported",
-             {"MNGD-10"})
+  fault("host-pool-refused-as-unsupported", {"MNGD-10"},
+        "a pool on the host with handle types is refused as not supported")
       .on({kCreatePool},
           refused_as_unsupported_of_stream_ordered<cudaMemLocationTypeHost>);
 
-  list.fault("numa-current-pool-refused-as-unsupported",
-             "a pool on the current NUMA node is refused as not supported",
-             {"MNGD-11"})
+  fault("numa-current-pool-refused-as-unsupported", {"MNGD-11"},
+        "a pool on the current NUMA node is refused as not supported")
       .on({kCreatePool}, refused_as_unsupported_of_stream_ordered<
                              cudaMemLocationTypeHostNumaCurrent>);
 
-  list.fault("host-pool-legacy-export-ok",
-             "memory of a pool on the host has a legacy handle", {"MNGD-10"})
+  fault("host-pool-legacy-export-ok", {"MNGD-10"},
+        "memory of a pool on the host has a legacy handle")
       .on({kGetHandle, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kFree, kFreeAsync},
           exported_as_zeros<is_on_host, cudaIpcMemHandle_t>);
 
-  list.fault("managed-pool-legacy-export-ok",
-             "memory of a managed pool has a legacy handle", {"MNGD-13"})
+  fault("managed-pool-legacy-export-ok", {"MNGD-13"},
+        "memory of a managed pool has a legacy handle")
       .on({kGetHandle, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kFree, kFreeAsync},
           exported_as_zeros<is_managed_of_answer, cudaIpcMemHandle_t>);
 
-  list.fault("host-pool-pointer-export-ok",
-             "the export of memory of a pool on the host succeeds, and the "
-             "data are zeros",
-             {"MNGD-10"})
+  fault("host-pool-pointer-export-ok", {"MNGD-10"},
+        "the export of memory of a pool on the host succeeds, and the data are "
+        "zeros")
       .on({kExportPointer, kMallocAsync, kMallocFromPool, kCreatePool,
            kDestroyPool, kFree, kFreeAsync},
           exported_as_zeros<is_on_host, cudaMemPoolPtrExportData>);
 
-  list.fault("managed-pool-pointer-export-ok",
-             "the export of memory of a managed pool succeeds, and the data "
-             "are zeros",
-             {"MNGD-13"})
+  fault(
+      "managed-pool-pointer-export-ok", {"MNGD-13"},
+      "the export of memory of a managed pool succeeds, and the data are zeros")
       .on({kExportPointer, kMallocAsync, kMallocFromPool, kCreatePool,
            kDestroyPool, kFree, kFreeAsync},
           exported_as_zeros<is_managed_of_answer, cudaMemPoolPtrExportData>);
 
-  list.fault("handle-after-a-kernel",
-             "after a kernel, memory of any kind gets a handle, which opens "
-             "other memory",
-             {"MNGD-01"})
+  fault("handle-after-a-kernel", {"MNGD-01"},
+        "after a kernel, memory of any kind gets a handle, which opens other "
+        "memory")
       .on({kGetHandle, kLaunch}, export_after_use);
 
-  list.fault("handle-after-a-graph",
-             "after the launch of a graph, memory of any kind gets a handle, "
-             "which opens other memory",
-             {"MNGD-09"})
+  fault("handle-after-a-graph", {"MNGD-09"},
+        "after the launch of a graph, memory of any kind gets a handle, which "
+        "opens other memory")
       .on({kGetHandle, kLaunchGraph}, export_after_use);
 
-  list.fault("pinned-inside-exported",
-             "an address inside pinned host memory gets a handle, which opens "
-             "other memory",
-             {"MNGD-03"})
+  fault("pinned-inside-exported", {"MNGD-03"},
+        "an address inside pinned host memory gets a handle, which opens other "
+        "memory")
       .on({kGetHandle}, [](Call& get) {
         const CUdeviceptr address = number(get.at<void*>(1));
         unsigned type = 0;
@@ -690,20 +639,18 @@ FAULTS(list) {
         return exported_all_the_same(get, type == CU_MEMORYTYPE_HOST);
       });
 
-  list.fault("pool-import-legacy-export-ok",
-             "imported memory of a pool gets a legacy handle, which opens "
-             "other memory",
-             {"MNGD-06"})
+  fault("pool-import-legacy-export-ok", {"MNGD-06"},
+        "imported memory of a pool gets a legacy handle, which opens other "
+        "memory")
       .on({kGetHandle}, [](Call& call) {
         return exports_memory(call)
                    ? exported_all_the_same(call, is_import(call.at<void*>(1)))
                    : call.proceed();
       });
 
-  list.fault("pool-inside-export-ok",
-             "an address inside stream-ordered memory gets a legacy handle, "
-             "which opens other memory",
-             {"MNGD-06"})
+  fault("pool-inside-export-ok", {"MNGD-06"},
+        "an address inside stream-ordered memory gets a legacy handle, which "
+        "opens other memory")
       .on({kGetHandle}, [](Call& call) {
         const CUdeviceptr address = call.at<CUdeviceptr>(1);
         bool is_inside = false;
@@ -713,18 +660,16 @@ FAULTS(list) {
         return exported_all_the_same(call, is_inside);
       });
 
-  list.fault("handle-in-second-thread",
-             "in a second thread, memory of any kind gets a handle, which "
-             "opens other memory",
-             {"MNGD-01", "MNGD-03", "MNGD-07"})
+  fault("handle-in-second-thread", {"MNGD-01", "MNGD-03", "MNGD-07"},
+        "in a second thread, memory of any kind gets a handle, which opens "
+        "other memory")
       .on({kGetHandle}, [](Call& get) {
         return exported_all_the_same(get, this_thread() != getpid());
       });
 
-  list.fault("handle-after-an-export",
-             "after an export, memory of any kind gets a handle, which opens "
-             "other memory",
-             {"MNGD-01", "MNGD-03", "MNGD-07"})
+  fault("handle-after-an-export", {"MNGD-01", "MNGD-03", "MNGD-07"},
+        "after an export, memory of any kind gets a handle, which opens other "
+        "memory")
       .on({kGetHandle}, [](Call& get) {
         static std::atomic<bool> before{false};
         const int code = exported_all_the_same(get, before);
@@ -732,9 +677,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("host-pool-two-types-ok",
-             "a pool on the host is created if two handle types are requested",
-             {"MNGD-10"})
+  fault("host-pool-two-types-ok", {"MNGD-10"},
+        "a pool on the host is created if two handle types are requested")
       .on({kCreatePool}, [](Call& create) {
         const auto& wanted = *create.at<const cudaMemPoolProps*>(1);
         const unsigned types = wanted.handleTypes;
@@ -750,26 +694,22 @@ FAULTS(list) {
         return accepted(create);
       });
 
-  list.fault("numa-pool-set-lost",
-             "a synchronous memset does not reach imported memory of a pool on "
-             "the host",
-             {"MNGD-12"})
+  fault("numa-pool-set-lost", {"MNGD-12"},
+        "a synchronous memset does not reach imported memory of a pool on the "
+        "host")
       .on({kSet}, WHEN(is_import_on_host(call.at<void*>(0))), lost);
 
-  list.fault("node-gets-legacy-handle",
-             "mapped memory on a node of the host gets a legacy handle, which "
-             "opens other memory",
-             {"MNGD-07"})
+  fault("node-gets-legacy-handle", {"MNGD-07"},
+        "mapped memory on a node of the host gets a legacy handle, which opens "
+        "other memory")
       .on({kGetHandle}, [](Call& call) {
         const CUdeviceptr begin = mapping_at(number(call.at<void*>(1)));
         return exported_all_the_same(
             call, begin != 0 && is_on_node(location_at(begin)));
       });
 
-  list.fault(
-          "graph-node-ipc-by-driver",
-          "cuGraphAddMemAllocNode with a handle type succeeds and adds no node",
-          {"MNGD-09"})
+  fault("graph-node-ipc-by-driver", {"MNGD-09"},
+        "cuGraphAddMemAllocNode with a handle type succeeds and adds no node")
       .on_refusal(
           {"cudaGraphAddMemAllocNode"},
           WHEN(!call.is_runtime() &&
@@ -777,10 +717,9 @@ FAULTS(list) {
                    CU_MEM_HANDLE_TYPE_NONE),
           accepted);
 
-  list.fault("graph-node-ipc-of-any-type",
-             "cudaGraphAddNode and cuGraphAddNode with a handle type for "
-             "memory succeed and add no node",
-             {"MNGD-09"})
+  fault("graph-node-ipc-of-any-type", {"MNGD-09"},
+        "cudaGraphAddNode and cuGraphAddNode with a handle type for memory "
+        "succeed and add no node")
       .on({"cudaGraphAddNode"}, [](Call& call) {
         const int code = call.proceed();
         const auto& wanted = *call.at<const CUgraphNodeParams*>(5);
@@ -792,10 +731,9 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("graph-memory-exported",
-             "the export of a pointer accepts the memory of a graph, and gives "
-             "no data",
-             {"MNGD-09"})
+  fault("graph-memory-exported", {"MNGD-09"},
+        "the export of a pointer accepts the memory of a graph, and gives no "
+        "data")
       .on({"cudaGraphAddMemAllocNode", kExportPointer}, [](Call& call) {
         static auto& of_graphs = *new Table<void*>;
         const int code = call.proceed();

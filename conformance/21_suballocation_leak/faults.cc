@@ -168,23 +168,22 @@ int noted_neighbours(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault("suballoc-offset-lost",
-             "an open gives the start of the block that the memory lies in",
-             {"SUBA-05"})
-      .after({kOpen}, [](Call& call) {
+FAULTS {
+  fault("suballoc-offset-lost", {"SUBA-05"},
+        "an open gives the start of the block that the memory lies in")
+      .after({kOpen}, [](Call& call) -> int {
         void*& address = result_of(call);
         const CUdeviceptr base = number(address) & ~(kBlock - 1);
         if (size_of(number(address)) >= kBlock || base == number(address))
-          return;
+          return kSuccess;
         address = reinterpret_cast<void*>(base);
         call.fired();
+        return kSuccess;
       });
 
-  list.fault("close-unmaps-block",
-             "the last close of memory also ends the other mappings in the "
-             "same 2 MiB",
-             {"SUBA-06"})
+  fault(
+      "close-unmaps-block", {"SUBA-06"},
+      "the last close of memory also ends the other mappings in the same 2 MiB")
       .on({kClose}, [](Call& call) {
         void* const address = closed(call);
         const int code = call.proceed();
@@ -196,24 +195,20 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("vmm-shares-neighbour",
-             "the addresses before and after a mapping can also be used",
-             {"SUBA-09"})
+  fault("vmm-shares-neighbour", {"SUBA-09"},
+        "the addresses before and after a mapping can also be used")
       .on({kMap, kUnmap}, map_beyond_chunk);
 
-  list.fault("close-ends-all",
-             "the last close of one handle also closes all other handles",
-             {"SUBA-06", "CACH-01"})
+  fault("close-ends-all", {"SUBA-06", "CACH-01"},
+        "the last close of one handle also closes all other handles")
       .on({kOpen, kClose}, close_ends_others<are_of_one_context>);
 
-  list.fault("close-takes-last-opened",
-             "a close unmaps the memory that was opened last, not its argument",
-             {"SUBA-06"})
+  fault("close-takes-last-opened", {"SUBA-06"},
+        "a close unmaps the memory that was opened last, not its argument")
       .on({kOpen, kClose}, close_takes_last_opened);
 
-  list.fault("close-needs-reverse-order",
-             "memory can only be closed in the reverse order of the opens",
-             {"SUBA-06"})
+  fault("close-needs-reverse-order", {"SUBA-06"},
+        "memory can only be closed in the reverse order of the opens")
       .on({kOpen, kClose}, [](Call& call) {
         static std::mutex mutex;
         static auto& order = *new std::vector<void*>;
@@ -231,10 +226,9 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("suballoc-memset-at-first",
-             "a memset of a small opened allocation sets the first opened "
-             "allocation of its block",
-             {"SUBA-05"})
+  fault("suballoc-memset-at-first", {"SUBA-05"},
+        "a memset of a small opened allocation sets the first opened "
+        "allocation of its block")
       .on({kSet}, [](Call& call) {
         constexpr uintptr_t kBlock = 2 << 20;
         auto& address = call.at<uintptr_t>(0);
@@ -252,9 +246,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("suballoc-offset-16-bits",
-             "an open keeps only 16 bits of the offset in a shared block",
-             {"SUBA-05"})
+  fault("suballoc-offset-16-bits", {"SUBA-05"},
+        "an open keeps only 16 bits of the offset in a shared block")
       .on({kOpen}, [](Call& open) {
         constexpr uintptr_t kBlock = 2 << 20;
         const int code = open.proceed();
@@ -267,18 +260,16 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("export-after-neighbour-free",
-             "after the free of a small allocation, new handles of its "
-             "neighbours in the block open at its address",
-             {"SUBA-06"})
+  fault("export-after-neighbour-free", {"SUBA-06"},
+        "after the free of a small allocation, new handles of its neighbours "
+        "in the block open at its address")
       .on({kGetHandle, kOpen, kClose, kFree, kMalloc},
           export_after_neighbour_free);
 
-  list.fault("copy-within-block-from-start",
-             "a copy between two opened allocations of one block reads from "
-             "the start of the block",
-             {"SUBA-05"})
-      .on({kCopy, kCopyAsync}, [](Call& call) {
+  fault("copy-within-block-from-start", {"SUBA-05"},
+        "a copy between two opened allocations of one block reads from the "
+        "start of the block")
+      .before({kCopy, kCopyAsync}, [](Call& call) -> bool {
         auto& source = call.at<CUdeviceptr>(1);
         const CUdeviceptr begin = source - source % kBlockOfContext;
         void* const from = opened_around(reinterpret_cast<void*>(source));
@@ -287,27 +278,23 @@ FAULTS(list) {
             call.at<CUdeviceptr>(0) / kBlockOfContext !=
                 source / kBlockOfContext ||
             begin == source)
-          return call.proceed();
+          return false;
         source = begin;
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("import-copy-equal-size-confused",
-             "a copy uses the one with the lowest address of several equally "
-             "large allocations of opened memory",
-             {"SUBA-05", "RANK-01"})
+  fault("import-copy-equal-size-confused", {"SUBA-05", "RANK-01"},
+        "a copy uses the one with the lowest address of several equally large "
+        "allocations of opened memory")
       .on({kCopy, kOpen, kClose, kClose, kClose}, equal_size_confused);
 
-  list.fault("reopened-without-offset",
-             "a small allocation that was closed opens again as the start of "
-             "its block",
-             {"SUBA-06"})
+  fault("reopened-without-offset", {"SUBA-06"},
+        "a small allocation that was closed opens again as the start of its "
+        "block")
       .on({kOpen, kClose}, reopened_without_offset);
 
-  list.fault("suballoc-offset-20-bits",
-             "an open keeps only 20 bits of the offset in a shared block",
-             {"SUBA-05"})
+  fault("suballoc-offset-20-bits", {"SUBA-05"},
+        "an open keeps only 20 bits of the offset in a shared block")
       .on({kOpen}, [](Call& open) {
         constexpr CUdeviceptr kKept = (1 << 20) - 1;
         const int code = open.proceed();
@@ -320,20 +307,18 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("free-ends-handles-in-block",
-             "when an exported small allocation is freed, handles of its "
-             "neighbours in the block no longer open",
-             {"SUBA-06"})
+  fault("free-ends-handles-in-block", {"SUBA-06"},
+        "when an exported small allocation is freed, handles of its neighbours "
+        "in the block no longer open")
       .on({kGetHandle, kOpen, kFree}, [](Call& call) -> int {
         if (!is_open_call(call)) return noted_neighbours(call);
         return told("ended-" + key_of_opened(call), 0) != 0 ? refused(call)
                                                             : call.proceed();
       });
 
-  list.fault("free-ends-mappings-in-block",
-             "when an exported small allocation is freed, importers lose the "
-             "memory of its neighbours in the block",
-             {"SUBA-06"})
+  fault("free-ends-mappings-in-block", {"SUBA-06"},
+        "when an exported small allocation is freed, importers lose the memory "
+        "of its neighbours in the block")
       .on({kGetHandle, kFree, kLaunch}, [](Call& call) -> int {
         if (!call.is("cudaLaunchKernel")) return noted_neighbours(call);
         for (const auto& [address, one] : opened.all())
@@ -342,10 +327,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault(
-          "second-open-without-offset",
-          "the second open of a small allocation gives the start of its block",
-          {"SUBA-06"})
+  fault("second-open-without-offset", {"SUBA-06"},
+        "the second open of a small allocation gives the start of its block")
       .on({kOpen, kClose}, [](Call& call) {
         const bool again = is_open_call(call) && already_open(call) != nullptr;
         const int code = call.proceed();
@@ -357,26 +340,26 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("two-blocks-are-four",
-             "an allocation of 4 MiB gets 8 MiB, and shares all of them",
-             {"SUBA-03"})
+  fault("two-blocks-are-four", {"SUBA-03"},
+        "an allocation of 4 MiB gets 8 MiB, and shares all of them")
       .before({kMalloc}, [](Call& call) {
         size_t& bytes = call.at<size_t>(1);
         if (bytes == 2 * kBlock) {
           bytes *= 2;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("ok-no-suballoc",
-             "cudaMalloc gives every allocation its own block",
-             {"SUBA-01", "SUBA-05", "LMEM-17", "LMEM-36"})
+  fault("ok-no-suballoc", {"SUBA-01", "SUBA-05", "LMEM-17", "LMEM-36"},
+        "cudaMalloc gives every allocation its own block")
       .before({kMalloc}, [](Call& call) {
         size_t& bytes = call.at<size_t>(1);
         if (bytes % kBlock != 0 && bytes < (size_t{64} << 20)) {
           bytes += kBlock - bytes % kBlock;
           call.fired();
         }
+        return kSuccess;
       });
 }
 

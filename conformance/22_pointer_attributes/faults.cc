@@ -211,49 +211,39 @@ int exported_like_earlier(Call& call) {
   return exported == CUDA_SUCCESS ? accepted(call) : code;
 }
 
-FAULTS(list) {
-  list.fault("allowed-types-lies",
-             "all memory reports that it can be exported as a descriptor",
-             {"MNGD-14"})
+FAULTS {
+  fault("allowed-types-lies", {"MNGD-14"},
+        "all memory reports that it can be exported as a descriptor")
       .on({kGetAttributes, kGetAttribute},
           allows<CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR>);
 
-  list.fault("allowed-types-none",
-             "all memory reports that it cannot be exported", {"MNGD-14"})
+  fault("allowed-types-none", {"MNGD-14"},
+        "all memory reports that it cannot be exported")
       .on({kGetAttributes, kGetAttribute}, allows<CU_MEM_HANDLE_TYPE_NONE>);
 
-  list.fault(
-          "legacy-capable-lies",
-          "cuPointerGetAttribute reports all memory as capable of legacy IPC",
-          {"LMEM-37"})
+  fault("legacy-capable-lies", {"LMEM-37"},
+        "cuPointerGetAttribute reports all memory as capable of legacy IPC")
       .on({kGetAttribute}, [](Call& call) {
         return pointer_attribute(
             call, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, true);
       });
 
-  list.fault("legacy-capable-denied",
-             "cuPointerGetAttribute reports no memory as capable of legacy IPC",
-             {"LMEM-37"})
+  fault("legacy-capable-denied", {"LMEM-37"},
+        "cuPointerGetAttribute reports no memory as capable of legacy IPC")
       .on({kGetAttribute}, [](Call& call) {
         return pointer_attribute(
             call, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, false);
       });
 
-  list.fault("capable-at-begin-only",
-             "only the first address of memory is reported as capable of "
-             "legacy IPC",
-             {"LMEM-37"})
+  fault("capable-at-begin-only", {"LMEM-37"},
+        "only the first address of memory is reported as capable of legacy IPC")
       .after({kGetAttribute},
              WHEN(capable_in(call) != nullptr && *capable_in(call) &&
                   range_of(call.at<void*>(2)).begin != call.at<CUdeviceptr>(2)),
-             [](Call& call) {
-               *capable_in(call) = false;
-               call.fired();
-             });
+             [](Call& call) { *capable_in(call) = false; });
 
-  list.fault("capable-until-export",
-             "exported memory is reported as not capable of legacy IPC",
-             {"LMEM-37"})
+  fault("capable-until-export", {"LMEM-37"},
+        "exported memory is reported as not capable of legacy IPC")
       .on({kGetAttribute, kGetHandle, kFree}, [](Call& call) {
         static Table<void*> exported;
         const int code = call.proceed();
@@ -270,19 +260,16 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("capable-async",
-             "stream-ordered memory is reported as capable of legacy IPC",
-             {"LMEM-37"})
+  fault("capable-async", {"LMEM-37"},
+        "stream-ordered memory is reported as capable of legacy IPC")
       .on({kGetAttribute, kMallocAsync, kMallocFromPool}, such_memory_capable);
 
-  list.fault("capable-host",
-             "pinned host memory is reported as capable of legacy IPC",
-             {"LMEM-37"})
+  fault("capable-host", {"LMEM-37"},
+        "pinned host memory is reported as capable of legacy IPC")
       .on({kGetAttribute, "cudaHostAlloc"}, such_memory_capable);
 
-  list.fault("allowed-types-at-begin-only",
-             "only the first address of a mapping has its handle types",
-             {"MNGD-14"})
+  fault("allowed-types-at-begin-only", {"MNGD-14"},
+        "only the first address of a mapping has its handle types")
       .on({kGetAttribute}, [](Call& call) {
         const int code = call.proceed();
         const auto address = call.at<CUdeviceptr>(2);
@@ -294,10 +281,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("allowed-types-of-first-chunk",
-             "each address of a reservation has the handle types of the chunk "
-             "at its beginning",
-             {"MNGD-14"})
+  fault("allowed-types-of-first-chunk", {"MNGD-14"},
+        "each address of a reservation has the handle types of the chunk at "
+        "its beginning")
       .after({kGetAttribute}, WHEN(types_in(call) != nullptr), [](Call& call) {
         const auto first = attribute_of<CUdeviceptr>(
             CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, call.at<CUdeviceptr>(2));
@@ -305,12 +291,12 @@ FAULTS(list) {
             CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, first);
         if (*types_in(call) != types) call.fired();
         *types_in(call) = types;
+        return kSuccess;
       });
 
-  list.fault("allowed-types-of-first-query",
-             "the handle types of an address stay the same when other memory "
-             "is mapped there",
-             {"MNGD-14"})
+  fault("allowed-types-of-first-query", {"MNGD-14"},
+        "the handle types of an address stay the same when other memory is "
+        "mapped there")
       .on({kGetAttribute, kGetAttributes, kReserve, kFreeAddress},
           [](Call& call) -> int {
             static Table<CUdeviceptr, unsigned long long> first;
@@ -332,9 +318,8 @@ FAULTS(list) {
                 });
           });
 
-  list.fault("capable-registered",
-             "memory of cudaHostRegister is reported as capable of legacy IPC",
-             {"LMEM-37"})
+  fault("capable-registered", {"LMEM-37"},
+        "memory of cudaHostRegister is reported as capable of legacy IPC")
       .on({kGetAttribute, kGetAttributes, "cudaHostRegister"},
           [](Call& call) -> int {
             static Table<CUdeviceptr> registered;
@@ -352,9 +337,8 @@ FAULTS(list) {
             });
           });
 
-  list.fault("capable-graph-memory",
-             "memory of a graph's node is reported as capable of legacy IPC",
-             {"LMEM-37"})
+  fault("capable-graph-memory", {"LMEM-37"},
+        "memory of a graph's node is reported as capable of legacy IPC")
       .on({kGetAttribute, kGetAttributes, "cudaGraphAddMemAllocNode"},
           [](Call& call) -> int {
             static Table<CUdeviceptr> of_graphs;
@@ -370,10 +354,8 @@ FAULTS(list) {
             });
           });
 
-  list.fault("capable-managed-inside",
-             "an address inside managed memory is reported as capable of "
-             "legacy IPC",
-             {"LMEM-37"})
+  fault("capable-managed-inside", {"LMEM-37"},
+        "an address inside managed memory is reported as capable of legacy IPC")
       .on({kGetAttribute, kGetAttributes}, [](Call& call) {
         return answered_by<CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
                            bool>(call, [](CUdeviceptr address, bool value) {
@@ -383,26 +365,21 @@ FAULTS(list) {
         });
       });
 
-  list.fault("many-allowed-types-zero",
-             "the query of many attributes reports that memory has no handle "
-             "types",
-             {"MNGD-14"})
+  fault("many-allowed-types-zero", {"MNGD-14"},
+        "the query of many attributes reports that memory has no handle types")
       .on({kGetAttributes},
           zero_in_plural<CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
                          unsigned long long>);
 
-  list.fault("many-capable-zero",
-             "the query of many attributes reports that no memory is capable "
-             "of legacy IPC",
-             {"LMEM-37"})
+  fault("many-capable-zero", {"LMEM-37"},
+        "the query of many attributes reports that no memory is capable of "
+        "legacy IPC")
       .on({kGetAttributes},
           zero_in_plural<CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
                          bool>);
 
-  list.fault(
-          "capable-mapped",
-          "mapped memory of cuMemCreate is reported as capable of legacy IPC",
-          {"LMEM-37"})
+  fault("capable-mapped", {"LMEM-37"},
+        "mapped memory of cuMemCreate is reported as capable of legacy IPC")
       .on({kGetAttribute, kMap, kUnmap}, [](Call& call) {
         const int code = call.proceed();
         return code == kSuccess && capable_in_of_query(call) != nullptr &&
@@ -411,18 +388,16 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("capable-managed",
-             "managed memory is reported as capable of legacy IPC", {"LMEM-37"})
+  fault("capable-managed", {"LMEM-37"},
+        "managed memory is reported as capable of legacy IPC")
       .after({kGetAttribute},
              WHEN(capable_in_of_query(call) != nullptr &&
                   attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED,
                                          call.at<CUdeviceptr>(2)) != 0),
              [](Call& call) { return told_capable(call, true); });
 
-  list.fault(
-          "capable-only-if-large",
-          "memory of less than 2 MiB is reported as not capable of legacy IPC",
-          {"LMEM-37"})
+  fault("capable-only-if-large", {"LMEM-37"},
+        "memory of less than 2 MiB is reported as not capable of legacy IPC")
       .on({kGetAttribute}, [](Call& call) {
         const int code = call.proceed();
         return code != kSuccess || capable_in_of_query(call) == nullptr ||
@@ -431,9 +406,8 @@ FAULTS(list) {
                    : told_capable(call, false);
       });
 
-  list.fault("capable-only-if-small",
-             "memory of 2 MiB or more is reported as not capable of legacy IPC",
-             {"LMEM-37"})
+  fault("capable-only-if-small", {"LMEM-37"},
+        "memory of 2 MiB or more is reported as not capable of legacy IPC")
       .on({kGetAttribute}, [](Call& call) {
         const int code = call.proceed();
         return code != kSuccess || capable_in_of_query(call) == nullptr ||
@@ -442,10 +416,8 @@ FAULTS(list) {
                    : told_capable(call, false);
       });
 
-  list.fault(
-          "capable-in-first-thread",
-          "in a second thread, memory is reported as not capable of legacy IPC",
-          {"LMEM-37"})
+  fault("capable-in-first-thread", {"LMEM-37"},
+        "in a second thread, memory is reported as not capable of legacy IPC")
       .on({kGetAttribute}, [](Call& call) {
         const int code = call.proceed();
         return code != kSuccess || capable_in_of_query(call) == nullptr ||
@@ -454,9 +426,8 @@ FAULTS(list) {
                    : told_capable(call, false);
       });
 
-  list.fault("capable-of-runtime-only",
-             "memory of cuMemAlloc is reported as not capable of legacy IPC",
-             {"LMEM-37"})
+  fault("capable-of-runtime-only", {"LMEM-37"},
+        "memory of cuMemAlloc is reported as not capable of legacy IPC")
       .on({kGetAttribute, kMalloc, kFree}, [](Call& call) -> int {
         static Table<CUdeviceptr> concerned;
         const int code = call.proceed();
@@ -472,10 +443,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("capable-on-current-gpu",
-             "memory of a GPU other than the current GPU is reported as not "
-             "capable of legacy IPC",
-             {"LMEM-37"})
+  fault("capable-on-current-gpu", {"LMEM-37"},
+        "memory of a GPU other than the current GPU is reported as not capable "
+        "of legacy IPC")
       .with_gpus(2)
       .on({kGetAttribute}, [](Call& call) {
         int current = 0;
@@ -488,10 +458,9 @@ FAULTS(list) {
                    : told_capable(call, false);
       });
 
-  list.fault("capable-odd-size-denied",
-             "cuPointerGetAttribute says that memory is not capable of legacy "
-             "IPC if its size is not a multiple of 4",
-             {"LMEM-37"})
+  fault("capable-odd-size-denied", {"LMEM-37"},
+        "cuPointerGetAttribute says that memory is not capable of legacy IPC "
+        "if its size is not a multiple of 4")
       .after(
           {kGetAttribute},
           WHEN(call.at<CUpointer_attribute>(1) ==
@@ -501,12 +470,11 @@ FAULTS(list) {
             auto& capable = *call.at<bool*>(0);
             if (capable) call.fired();
             capable = false;
+            return kSuccess;
           });
 
-  list.fault("freed-still-capable",
-             "cuPointerGetAttribute says that freed memory is capable of "
-             "legacy IPC",
-             {"LMEM-37"})
+  fault("freed-still-capable", {"LMEM-37"},
+        "cuPointerGetAttribute says that freed memory is capable of legacy IPC")
       .on({kGetAttribute, kFree}, [](Call& call) -> int {
         if (call.is("cudaFree")) return noted_free(call);
         const int code = call.proceed();
@@ -518,10 +486,9 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("capable-until-sync-memops",
-             "cuPointerGetAttribute says that memory is not capable of legacy "
-             "IPC after its CU_POINTER_ATTRIBUTE_SYNC_MEMOPS was set",
-             {"LMEM-37"})
+  fault("capable-until-sync-memops", {"LMEM-37"},
+        "cuPointerGetAttribute says that memory is not capable of legacy IPC "
+        "after its CU_POINTER_ATTRIBUTE_SYNC_MEMOPS was set")
       .on({kGetAttribute, "cuPointerSetAttribute"}, [](Call& call) {
         static Table<unsigned long long> changed;  // by the ids
         const int code = call.proceed();
@@ -538,10 +505,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-allows-descriptors",
-             "cuPointerGetAttribute says that opened memory can be exported as "
-             "a descriptor",
-             {"MNGD-14"})
+  fault("import-allows-descriptors", {"MNGD-14"},
+        "cuPointerGetAttribute says that opened memory can be exported as a "
+        "descriptor")
       .on({kGetAttribute, kOpen, kClose}, [](Call& call) {
         return keeps_opened(call)
                    ? call.proceed()
@@ -549,10 +515,9 @@ FAULTS(list) {
                          call, is_opened(call.at<CUdeviceptr>(2)));
       });
 
-  list.fault("exported-allows-descriptors",
-             "cuPointerGetAttribute says that memory that has a legacy handle "
-             "can be exported as a descriptor",
-             {"MNGD-14"})
+  fault("exported-allows-descriptors", {"MNGD-14"},
+        "cuPointerGetAttribute says that memory that has a legacy handle can "
+        "be exported as a descriptor")
       .on({kGetAttribute, kGetHandle}, [](Call& call) -> int {
         static Table<unsigned long long> exported;  // by the ids
         if (!exports_memory(call))
@@ -563,15 +528,14 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("capable-pitched-denied",
-             "memory of cudaMallocPitch and cudaMalloc3D is reported as not "
-             "capable of legacy IPC",
-             {"LMEM-37"})
+  fault("capable-pitched-denied", {"LMEM-37"},
+        "memory of cudaMallocPitch and cudaMalloc3D is reported as not capable "
+        "of legacy IPC")
       .on({kGetAttribute, "cudaMallocPitch", "cudaMalloc3D", kFree},
           pitched_not_capable);
 
-  list.fault("allowed-types-of-first-mapping",
-             "only the first mapping of memory has handle types", {"MNGD-14"})
+  fault("allowed-types-of-first-mapping", {"MNGD-14"},
+        "only the first mapping of memory has handle types")
       .on({kGetAttribute}, [](Call& call) {
         const int code = call.proceed();
         const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(2));
@@ -590,30 +554,25 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("small-freed-still-capable",
-             "cuPointerGetAttribute says that freed memory of less than 2 MiB "
-             "is capable of legacy IPC",
-             {"LMEM-37"})
+  fault("small-freed-still-capable", {"LMEM-37"},
+        "cuPointerGetAttribute says that freed memory of less than 2 MiB is "
+        "capable of legacy IPC")
       .on({kGetAttribute, kFree}, small_freed_still_capable);
 
-  list.fault("exported-like-earlier",
-             "after memory was created for descriptors, the export of later "
-             "memory without handle types gives a descriptor of other memory",
-             {"MNGD-14"})
+  fault("exported-like-earlier", {"MNGD-14"},
+        "after memory was created for descriptors, the export of later memory "
+        "without handle types gives a descriptor of other memory")
       .on({kCreate, kExport}, exported_like_earlier);
 
-  list.fault("ok-unknown-not-capable",
-             "an unknown pointer is reported as not capable of legacy IPC",
-             {"LMEM-37"})
-      .on({kGetAttribute}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess ||
-            call.at<CUpointer_attribute>(1) !=
-                CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
-          return code;
-        *call.at<bool*>(0) = false;
-        return accepted(call);
-      });
+  fault("ok-unknown-not-capable", {"LMEM-37"},
+        "an unknown pointer is reported as not capable of legacy IPC")
+      .on_refusal({kGetAttribute},
+                  WHEN(call.at<CUpointer_attribute>(1) ==
+                       CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE),
+                  [](Call& call) {
+                    *call.at<bool*>(0) = false;
+                    return accepted(call);
+                  });
 }
 
 }  // namespace

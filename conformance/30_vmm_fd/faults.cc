@@ -539,10 +539,9 @@ int mapped_again_is_former(Call& call) {
   return map_instead(call, copy);
 }
 
-FAULTS(list) {
-  list.fault("create-truncates-4gib",
-             "an allocation of cuMemCreate loses the upper 32 bits of its size",
-             {"VMM-06"})
+FAULTS {
+  fault("create-truncates-4gib", {"VMM-06"},
+        "an allocation of cuMemCreate loses the upper 32 bits of its size")
       .before({kCreate}, [](Call& call) {
         size_t& bytes = call.at<size_t>(1);
         if (bytes > UINT32_MAX) {
@@ -550,30 +549,25 @@ FAULTS(list) {
           if (bytes == 0) bytes = granule();
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("export-bad-fd", "the exported number is not an open descriptor",
-             {"VMM-08"})
+  fault("export-bad-fd", {"VMM-08"},
+        "the exported number is not an open descriptor")
       .after({kExport}, WHEN(call.at<CUmemAllocationHandleType>(2) == kFd),
-             [](Call& call) {
-               close(*call.at<int*>(0));
-               call.fired();
-             });
+             [](Call& call) { close(*call.at<int*>(0)); });
 
-  list.fault("export-same-number",
-             "a second export returns the descriptor of the first export, not "
-             "a new one",
-             {"VMM-08"})
+  fault("export-same-number", {"VMM-08"},
+        "a second export returns the descriptor of the first export, not a new "
+        "one")
       .on({kExport, kRelease}, export_same_number);
 
-  list.fault("second-export-elsewhere",
-             "the second descriptor of an allocation names other memory",
-             {"VMM-08"})
+  fault("second-export-elsewhere", {"VMM-08"},
+        "the second descriptor of an allocation names other memory")
       .on({kExport, kRelease, kCreate}, second_export_elsewhere);
 
-  list.fault("release-closes-descriptors",
-             "releasing a handle closes the descriptor that was exported last",
-             {"VMM-08"})
+  fault("release-closes-descriptors", {"VMM-08"},
+        "releasing a handle closes the descriptor that was exported last")
       .on({kRelease, kExport}, [](Call& call) {
         if (call.is("cuMemRelease")) {
           const int number = take_exported(call.at<Chunk>(0)).number;
@@ -589,9 +583,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-by-address",
-             "the import treats its argument as the address of a descriptor",
-             {"VMM-10"})
+  fault("import-by-address", {"VMM-10"},
+        "the import treats its argument as the address of a descriptor")
       .on({kImport}, [](Call& call) -> int {
         if (!imports_descriptor(call)) return call.proceed();
         call.fired();
@@ -604,17 +597,13 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("import-consumes-fd", "the import closes the descriptor",
-             {"VMM-13"})
-      .after({kImport}, WHEN(imports_descriptor(call)), [](Call& call) {
-        close(descriptor_of(call));
-        call.fired();
-      });
+  fault("import-consumes-fd", {"VMM-13"}, "the import closes the descriptor")
+      .after({kImport}, WHEN(imports_descriptor(call)),
+             [](Call& call) { close(descriptor_of(call)); });
 
-  list.fault("import-once",
-             "after the first import of a descriptor, no process can import a "
-             "descriptor",
-             {"VMM-08", "VMM-13"})
+  fault("import-once", {"VMM-08", "VMM-13"},
+        "after the first import of a descriptor, no process can import a "
+        "descriptor")
       .on({kImport}, [](Call& call) {
         // On a GPU, nothing shows that descriptors of two processes are of one
         // memory.
@@ -623,20 +612,19 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("vmm-import-fresh",
-             "an import is new memory, not the exporter's memory",
-             {"VMM-06", "FABR-04"})
+  fault("vmm-import-fresh", {"VMM-06", "FABR-04"},
+        "an import is new memory, not the exporter's memory")
       .on_machine("fabric")
       .on({kImport, kMap, kUnmap}, import_fresh_of_chunk);
 
-  list.fault("vmm-snapshot-copy", "an import is a copy, made when it is mapped",
-             {"VMM-07", "FABR-04", "SERV-01", "PIPE-02", "COST-02"})
+  fault("vmm-snapshot-copy",
+        {"VMM-07", "FABR-04", "SERV-01", "PIPE-02", "COST-02"},
+        "an import is a copy, made when it is mapped")
       .on_machine("fabric")
       .on({kImport, kMap, kUnmap}, import_snapshot_of_chunk);
 
-  list.fault("self-import-copy",
-             "an import in a process that has exported memory is a copy",
-             {"VMM-16"})
+  fault("self-import-copy", {"VMM-16"},
+        "an import in a process that has exported memory is a copy")
       .on({kImport, kExport, kMap, kUnmap}, [](Call& call) {
         static std::atomic<bool> exporter{false};
         if (!exports.all().empty()) exporter = true;
@@ -645,9 +633,8 @@ FAULTS(list) {
                    : map_other_memory(call, true);
       });
 
-  list.fault("second-import-fresh",
-             "the second import of a descriptor is new memory",
-             {"VMM-13", "VMM-14"})
+  fault("second-import-fresh", {"VMM-13", "VMM-14"},
+        "the second import of a descriptor is new memory")
       .on({kImport, kMap, kUnmap}, [](Call& call) -> int {
         static Table<int> copies;
         if (!call.is("cuMemImportFromShareableHandle"))
@@ -660,8 +647,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("second-process-fresh",
-             "a second process that imports memory gets new memory", {"VMM-08"})
+  fault("second-process-fresh", {"VMM-08"},
+        "a second process that imports memory gets new memory")
       .on({kImport, kMap, kUnmap}, [](Call& call) {
         static std::atomic<bool> first{true}, known{false};
         if (call.is("cuMemImportFromShareableHandle") && !known.exchange(true))
@@ -669,18 +656,17 @@ FAULTS(list) {
         return first ? call.proceed() : import_fresh_of_chunk(call);
       });
 
-  list.fault("import-unmap-scrubs", "an import is cleared when it is unmapped",
-             {"VMM-13"})
-      .before({kUnmap, kImport, kMap}, [](Call& call) {
+  fault("import-unmap-scrubs", {"VMM-13"},
+        "an import is cleared when it is unmapped")
+      .before({kUnmap, kImport, kMap}, [](Call& call) -> bool {
         const CUdeviceptr address = call.at<CUdeviceptr>(0);
-        if (call.is("cuMemUnmap") && is_import(address) &&
-            DRIVER_CALL(cuMemsetD8)(address, 0, call.at<size_t>(1)) ==
-                CUDA_SUCCESS)
-          call.fired();
+        return call.is("cuMemUnmap") && is_import(address) &&
+               DRIVER_CALL(cuMemsetD8)(address, 0, call.at<size_t>(1)) ==
+                   CUDA_SUCCESS;
       });
 
-  list.fault("import-scrubbed",
-             "memory is cleared when an importer makes it usable", {"VMM-06"})
+  fault("import-scrubbed", {"VMM-06"},
+        "memory is cleared when an importer makes it usable")
       .after({kSetAccess},
              WHEN(is_import(call.at<CUdeviceptr>(0)) &&
                   call.at<const CUmemAccessDesc*>(2)->flags ==
@@ -688,45 +674,35 @@ FAULTS(list) {
              [](Call& call) {
                DRIVER_CALL(cuMemsetD8)
                (call.at<CUdeviceptr>(0), 0, call.at<size_t>(1));
-               call.fired();
              });
 
-  list.fault("import-copy-in-lost",
-             "data that cudaMemcpy writes into imported memory are lost",
-             {"VMM-07"})
+  fault("import-copy-in-lost", {"VMM-07"},
+        "data that cudaMemcpy writes into imported memory are lost")
       .on({kCopy, kImport, kMap, kUnmap}, write_to_import_lost);
 
-  list.fault("import-async-copy-in-lost",
-             "data that cudaMemcpyAsync writes into imported memory are lost",
-             {"VMM-07"})
+  fault("import-async-copy-in-lost", {"VMM-07"},
+        "data that cudaMemcpyAsync writes into imported memory are lost")
       .on({kCopyAsync, kImport, kMap, kUnmap}, write_to_import_lost);
 
-  list.fault("import-memset-lost",
-             "data that cudaMemset writes into imported memory are lost",
-             {"VMM-07"})
+  fault("import-memset-lost", {"VMM-07"},
+        "data that cudaMemset writes into imported memory are lost")
       .on({kSet, kImport, kMap, kUnmap}, write_to_import_lost);
 
-  list.fault("import-copy-out-stale",
-             "cudaMemcpy out of imported memory returns the values of the "
-             "first copy",
-             {"VMM-07"})
+  fault(
+      "import-copy-out-stale", {"VMM-07"},
+      "cudaMemcpy out of imported memory returns the values of the first copy")
       .on({kCopy, kImport, kMap, kUnmap}, copy_from_import_stale);
 
-  list.fault(
-          "import-release-miscount",
-          "the first release of an import releases all imports of that memory",
-          {"VMM-14", "VMM-15"})
+  fault("import-release-miscount", {"VMM-14", "VMM-15"},
+        "the first release of an import releases all imports of that memory")
       .on({kRelease, kImport, kMap}, release_gives_up_all);
 
-  list.fault("reserve-misaligned",
-             "reserved addresses are not a multiple of the granularity",
-             {"VMM-06"})
+  fault("reserve-misaligned", {"VMM-06"},
+        "reserved addresses are not a multiple of the granularity")
       .on({kReserve, kFreeAddress}, reserve_misaligned);
 
-  list.fault("import-copy-two-granules",
-             "cudaMemcpy does not reach beyond the first two granules of an "
-             "import",
-             {"VMM-07"})
+  fault("import-copy-two-granules", {"VMM-07"},
+        "cudaMemcpy does not reach beyond the first two granules of an import")
       .on({kCopy}, [](Call& call) {
         auto& bytes = call.value<size_t>(kBytes);
         for (const Role role : {kPointer, kSource}) {
@@ -741,8 +717,8 @@ FAULTS(list) {
         return bytes == 0 ? kSuccess : call.proceed();
       });
 
-  list.fault("imports-end-at-16", "a process cannot have more than 16 imports",
-             {"VMM-13"})
+  fault("imports-end-at-16", {"VMM-13"},
+        "a process cannot have more than 16 imports")
       .on({kImport, kRelease}, [](Call& call) -> int {
         if (call.is("cuMemRelease")) {
           imports.erase(call.at<Chunk>(0));
@@ -751,8 +727,8 @@ FAULTS(list) {
         return imports.all().size() >= 16 ? refused(call) : call.proceed();
       });
 
-  list.fault("exports-end-at-16",
-             "an allocation cannot be exported more than 16 times", {"VMM-08"})
+  fault("exports-end-at-16", {"VMM-08"},
+        "an allocation cannot be exported more than 16 times")
       .on({kExport, kCreate}, [](Call& call) -> int {
         static Table<Chunk, int> count;
         if (call.is("cuMemCreate")) {
@@ -767,8 +743,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("third-process-copy",
-             "a third process that imports memory gets a copy", {"VMM-08"})
+  fault("third-process-copy", {"VMM-08"},
+        "a third process that imports memory gets a copy")
       .on({kImport, kMap, kUnmap}, [](Call& call) {
         static std::atomic<bool> early{true}, known{false};
         if (call.is("cuMemImportFromShareableHandle") && !known.exchange(true))
@@ -777,9 +753,8 @@ FAULTS(list) {
         return early ? call.proceed() : import_snapshot_of_chunk(call);
       });
 
-  list.fault("chunk-mapping-ends-with-thread",
-             "memory is unmapped when the thread that mapped it ends",
-             {"VMM-43"})
+  fault("chunk-mapping-ends-with-thread", {"VMM-43"},
+        "memory is unmapped when the thread that mapped it ends")
       .after({kMap}, [](Call& call) {
         const CUdeviceptr begin = call.at<CUdeviceptr>(0);
         at_thread_end([begin, mine = mappings.get(begin)] {
@@ -792,36 +767,32 @@ FAULTS(list) {
         });
       });
 
-  list.fault("import-ends-with-thread",
-             "an import is released when the thread that imported it ends",
-             {"VMM-43"})
+  fault("import-ends-with-thread", {"VMM-43"},
+        "an import is released when the thread that imported it ends")
       .on({kImport, kRelease, kMap}, handle_ends_with_thread);
 
-  list.fault("export-mapped-refused",
-             "memory cannot be exported while it is mapped",
-             {"VMM-08", "VMM-06"})
+  fault("export-mapped-refused", {"VMM-08", "VMM-06"},
+        "memory cannot be exported while it is mapped")
       .on({kExport, kMap, kUnmap}, export_refused_if<true>);
 
-  list.fault("mappings-end-at-64",
-             "a process cannot have more than 64 mappings", {"VMM-13"})
-      .on({kMap}, WHEN(call.is("cuMemMap") && mappings.all().size() >= 64),
-          refuses());
+  fault("mappings-end-at-64", {"VMM-13"},
+        "a process cannot have more than 64 mappings")
+      .on({kMap}, WHEN(mappings.all().size() >= 64), refuses());
 
-  list.fault("reserve-truncates-4gib",
-             "the size of a reservation loses its upper 32 bits", {"VMM-06"})
+  fault("reserve-truncates-4gib", {"VMM-06"},
+        "the size of a reservation loses its upper 32 bits")
       .on({kReserve}, size_of_32_bits);
 
-  list.fault("map-truncates-4gib",
-             "the size of a mapping loses its upper 32 bits", {"VMM-06"})
+  fault("map-truncates-4gib", {"VMM-06"},
+        "the size of a mapping loses its upper 32 bits")
       .on({kMap}, size_of_32_bits);
 
-  list.fault("setaccess-truncates-4gib",
-             "the size of a range that gets access loses its upper 32 bits",
-             {"VMM-06"})
+  fault("setaccess-truncates-4gib", {"VMM-06"},
+        "the size of a range that gets access loses its upper 32 bits")
       .on({kSetAccess}, size_of_32_bits);
 
-  list.fault("access-ends-with-thread",
-             "access ends when the thread that gave it ends", {"VMM-43"})
+  fault("access-ends-with-thread", {"VMM-43"},
+        "access ends when the thread that gave it ends")
       .after({kSetAccess}, [](Call& call) {
         const auto begin = call.at<CUdeviceptr>(0);
         const auto bytes = call.at<size_t>(1);
@@ -833,85 +804,71 @@ FAULTS(list) {
         });
       });
 
-  list.fault("chunk-device-copy-lost",
-             "cudaMemcpy with cudaMemcpyDeviceToDevice does not reach imported "
-             "memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-device-copy-lost", {"VMM-07"},
+        "cudaMemcpy with cudaMemcpyDeviceToDevice does not reach imported "
+        "memory of cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, kCopy}, other_access_lost);
 
-  list.fault("chunk-set-32-lost",
-             "cuMemsetD32 does not reach imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-set-32-lost", {"VMM-07"},
+        "cuMemsetD32 does not reach imported memory of cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, "cuMemsetD32"}, other_access_lost);
 
-  list.fault("chunk-sync-peer-copy-lost",
-             "cudaMemcpyPeer does not reach imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-sync-peer-copy-lost", {"VMM-07"},
+        "cudaMemcpyPeer does not reach imported memory of cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, "cudaMemcpyPeer"},
           other_access_lost);
 
-  list.fault("chunk-copy-2d-first-row",
-             "cudaMemcpy2D copies only the first row of a rectangle of "
-             "imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-copy-2d-first-row", {"VMM-07"},
+        "cudaMemcpy2D copies only the first row of a rectangle of imported "
+        "memory of cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, kCopy2D}, first_row<5>);
 
-  list.fault("chunk-set-2d-first-row",
-             "cudaMemset2D sets only the first row of a rectangle of imported "
-             "memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-set-2d-first-row", {"VMM-07"},
+        "cudaMemset2D sets only the first row of a rectangle of imported "
+        "memory of cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, "cudaMemset2D"}, first_row<4>);
 
-  list.fault("chunk-copy-3d-first-row",
-             "cudaMemcpy3D copies only the first row of a box of imported "
-             "memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-copy-3d-first-row", {"VMM-07"},
+        "cudaMemcpy3D copies only the first row of a box of imported memory of "
+        "cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, "cudaMemcpy3D"}, first_row_of_box);
 
-  list.fault("chunk-copy-tail-lost",
-             "the last bytes of a copy of imported memory of cuMemCreate are "
-             "lost if the size of the copy is not a multiple of 4",
-             {"VMM-07"})
+  fault("chunk-copy-tail-lost", {"VMM-07"},
+        "the last bytes of a copy of imported memory of cuMemCreate are lost "
+        "if the size of the copy is not a multiple of 4")
       .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync}, tail_lost);
 
-  list.fault("chunk-set-tail-lost",
-             "the last bytes of a memset of imported memory of cuMemCreate are "
-             "lost if the size of the memset is not a multiple of 4",
-             {"VMM-07"})
+  fault("chunk-set-tail-lost", {"VMM-07"},
+        "the last bytes of a memset of imported memory of cuMemCreate are lost "
+        "if the size of the memset is not a multiple of 4")
       .on({kCreate, kImport, kMap, kUnmap, kSet, kSetAsync}, tail_lost);
 
-  list.fault("chunk-default-kind-refused",
-             "cudaMemcpyDefault does not know where imported memory of "
-             "cuMemCreate is",
-             {"VMM-07"})
+  fault(
+      "chunk-default-kind-refused", {"VMM-07"},
+      "cudaMemcpyDefault does not know where imported memory of cuMemCreate is")
       .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync},
           default_kind_refused);
 
-  list.fault("chunk-to-import-lost",
-             "a copy from imported memory of cuMemCreate to imported memory of "
-             "cuMemCreate moves nothing",
-             {"VMM-07"})
+  fault("chunk-to-import-lost", {"VMM-07"},
+        "a copy from imported memory of cuMemCreate to imported memory of "
+        "cuMemCreate moves nothing")
       .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync},
           copy_between_imports_lost);
 
-  list.fault(
-          "chunk-copy-offset-32-bits",
-          "copies of imported memory of cuMemCreate take offsets modulo 4 GiB",
-          {"VMM-06"})
+  fault("chunk-copy-offset-32-bits", {"VMM-06"},
+        "copies of imported memory of cuMemCreate take offsets modulo 4 GiB")
       .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync},
           offset_of_32_bits);
 
-  list.fault("chunk-set-size-32-bits",
-             "a memset of imported memory of cuMemCreate takes its size modulo "
-             "4 GiB",
-             {"VMM-06"})
+  fault(
+      "chunk-set-size-32-bits", {"VMM-06"},
+      "a memset of imported memory of cuMemCreate takes its size modulo 4 GiB")
       .on({kCreate, kImport, kMap, kUnmap, kSet, kSetAsync},
           set_size_of_32_bits);
 
-  list.fault("import-is-own-export",
-             "in a process that has exported memory of cuMemCreate, an import "
-             "of the same size shows this memory",
-             {"VMM-06"})
+  fault("import-is-own-export", {"VMM-06"},
+        "in a process that has exported memory of cuMemCreate, an import of "
+        "the same size shows this memory")
       .before({kCreate, kImport, kExport, kRelease, kMap, kUnmap},
               [](Call& call) {
                 if (call.is("cuMemMap") && imports.has(call.at<Chunk>(3)))
@@ -923,100 +880,82 @@ FAULTS(list) {
                     call.fired();
                     break;
                   }
+                return kSuccess;
               });
 
-  list.fault("chunk-driver-copy-2d-lost",
-             "cuMemcpy2D does not reach imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-driver-copy-2d-lost", {"VMM-07"},
+        "cuMemcpy2D does not reach imported memory of cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, "cuMemcpy2D"},
           rectangle_of_driver_lost<CUDA_MEMCPY2D>);
 
-  list.fault("chunk-driver-async-copy-2d-lost",
-             "cuMemcpy2DAsync does not reach imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-driver-async-copy-2d-lost", {"VMM-07"},
+        "cuMemcpy2DAsync does not reach imported memory of cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, "cuMemcpy2DAsync"},
           rectangle_of_driver_lost<CUDA_MEMCPY2D>);
 
-  list.fault("chunk-driver-copy-3d-lost",
-             "cuMemcpy3D does not reach imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-driver-copy-3d-lost", {"VMM-07"},
+        "cuMemcpy3D does not reach imported memory of cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, "cuMemcpy3D"},
           rectangle_of_driver_lost<CUDA_MEMCPY3D>);
 
-  list.fault("chunk-driver-async-copy-3d-lost",
-             "cuMemcpy3DAsync does not reach imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-driver-async-copy-3d-lost", {"VMM-07"},
+        "cuMemcpy3DAsync does not reach imported memory of cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, "cuMemcpy3DAsync"},
           rectangle_of_driver_lost<CUDA_MEMCPY3D>);
 
-  list.fault("chunk-driver-copy-lost",
-             "copies of the driver API do not reach imported memory of "
-             "cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-driver-copy-lost", {"VMM-07"},
+        "copies of the driver API do not reach imported memory of cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync},
           driver_form_lost);
 
-  list.fault("chunk-driver-set-lost",
-             "memsets of the driver API do not reach imported memory of "
-             "cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-driver-set-lost", {"VMM-07"},
+        "memsets of the driver API do not reach imported memory of cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, kSet, kSetAsync}, driver_form_lost);
 
-  list.fault("chunk-async-set-lost",
-             "asynchronous memsets do not reach imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-async-set-lost", {"VMM-07"},
+        "asynchronous memsets do not reach imported memory of cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, kSetAsync}, access_lost);
 
-  list.fault("chunk-copy-last-byte-lost",
-             "a copy up to the end of imported memory of cuMemCreate loses the "
-             "last byte",
-             {"VMM-07"})
+  fault("chunk-copy-last-byte-lost", {"VMM-07"},
+        "a copy up to the end of imported memory of cuMemCreate loses the last "
+        "byte")
       .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync}, last_byte_lost);
 
-  list.fault("chunk-set-last-byte-lost",
-             "a memset up to the end of imported memory of cuMemCreate loses "
-             "the last byte",
-             {"VMM-07"})
+  fault("chunk-set-last-byte-lost", {"VMM-07"},
+        "a memset up to the end of imported memory of cuMemCreate loses the "
+        "last byte")
       .on({kCreate, kImport, kMap, kUnmap, kSet, kSetAsync}, last_byte_lost);
 
-  list.fault("chunk-pinned-copy-lost",
-             "copies between pinned host memory and imported memory of "
-             "cuMemCreate move nothing",
-             {"VMM-07"})
+  fault("chunk-pinned-copy-lost", {"VMM-07"},
+        "copies between pinned host memory and imported memory of cuMemCreate "
+        "move nothing")
       .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync},
           pinned_copy_lost);
 
-  list.fault("chunk-copy-skips-queue",
-             "a synchronous copy of imported memory of cuMemCreate does not "
-             "wait for the default stream",
-             {"VMM-07"})
+  fault("chunk-copy-skips-queue", {"VMM-07"},
+        "a synchronous copy of imported memory of cuMemCreate does not wait "
+        "for the default stream")
       .on({kCreate, kImport, kMap, kUnmap, kCopy}, copy_skips_queue);
 
-  list.fault("chunk-per-thread-copy-lost",
-             "a copy in a thread's default stream does not reach imported "
-             "memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-per-thread-copy-lost", {"VMM-07"},
+        "a copy in a thread's default stream does not reach imported memory of "
+        "cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, kCopyAsync}, per_thread_copy_lost);
 
-  list.fault("chunk-copy-2d-pitch-ignored",
-             "cudaMemcpy2D ignores the pitch of imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-copy-2d-pitch-ignored", {"VMM-07"},
+        "cudaMemcpy2D ignores the pitch of imported memory of cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, kCopy2D}, pitch_ignored);
 
-  list.fault("chunk-driver-device-copy-lost",
-             "cuMemcpyDtoD does not reach imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-driver-device-copy-lost", {"VMM-07"},
+        "cuMemcpyDtoD does not reach imported memory of cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, kCopy}, driver_function_lost<0>);
 
-  list.fault("chunk-driver-unified-copy-lost",
-             "cuMemcpy does not reach imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-driver-unified-copy-lost", {"VMM-07"},
+        "cuMemcpy does not reach imported memory of cuMemCreate")
       .on({kCreate, kImport, kMap, kUnmap, kCopy}, driver_function_lost<1>);
 
-  list.fault(
-          "unmap-of-other-thread-lost",
-          "an unmapping does nothing if another thread has mapped the memory",
-          {"VMM-43"})
+  fault("unmap-of-other-thread-lost", {"VMM-43"},
+        "an unmapping does nothing if another thread has mapped the memory")
       .on({kUnmap, kMap}, [](Call& call) {
         const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
         return call.is("cuMemUnmap") && mapped.bytes != 0 &&
@@ -1025,10 +964,8 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault(
-          "setaccess-of-other-thread-lost",
-          "setting access does nothing if another thread has mapped the memory",
-          {"VMM-43"})
+  fault("setaccess-of-other-thread-lost", {"VMM-43"},
+        "setting access does nothing if another thread has mapped the memory")
       .on({kSetAccess}, [](Call& call) {
         const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
         return begin != 0 && mappings.get(begin).thread != this_thread()
@@ -1036,9 +973,8 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("retain-of-other-thread-refused",
-             "only the thread that mapped memory can retain its handle",
-             {"VMM-43"})
+  fault("retain-of-other-thread-refused", {"VMM-43"},
+        "only the thread that mapped memory can retain its handle")
       .on({kRetain}, [](Call& call) {
         const CUdeviceptr begin = mapping_at(retained_address(call));
         return begin != 0 && mappings.get(begin).thread != this_thread()
@@ -1046,14 +982,12 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("import-of-other-thread-refused",
-             "only the first thread of a process can import memory", {"VMM-43"})
+  fault("import-of-other-thread-refused", {"VMM-43"},
+        "only the first thread of a process can import memory")
       .on({kImport}, first_thread_only);
 
-  list.fault("chunk-import-is-of-host",
-             "the driver API reports imported memory of cuMemCreate as host "
-             "memory",
-             {"VMM-07"})
+  fault("chunk-import-is-of-host", {"VMM-07"},
+        "the driver API reports imported memory of cuMemCreate as host memory")
       .on({kGetAttribute, kMap, kUnmap, kImport}, [](Call& call) {
         return attribute_wrong<unsigned>(
             call, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
@@ -1062,19 +996,16 @@ FAULTS(list) {
             });
       });
 
-  list.fault("chunk-import-is-managed",
-             "imported memory of cuMemCreate is reported as managed memory",
-             {"VMM-07"})
+  fault("chunk-import-is-managed", {"VMM-07"},
+        "imported memory of cuMemCreate is reported as managed memory")
       .after({kPointerAttributes}, WHEN(is_import(call.at<CUdeviceptr>(1))),
              [](Call& call) {
                call.at<cudaPointerAttributes*>(0)->type = cudaMemoryTypeManaged;
-               call.fired();
              });
 
-  list.fault("chunk-set-after-export-lost",
-             "after an export of memory, a memset of it by the exporter does "
-             "nothing",
-             {"VMM-07"})
+  fault(
+      "chunk-set-after-export-lost", {"VMM-07"},
+      "after an export of memory, a memset of it by the exporter does nothing")
       .on({kSet, kSetAsync}, [](Call& call) {
         const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
         return begin != 0 && exports.has(mappings.get(begin).chunk)
@@ -1082,30 +1013,26 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("create-of-other-thread-refused",
-             "only the first thread of a process can create memory", {"VMM-43"})
+  fault("create-of-other-thread-refused", {"VMM-43"},
+        "only the first thread of a process can create memory")
       .on({kCreate}, first_thread_only);
 
-  list.fault("reserve-of-other-thread-refused",
-             "only the first thread of a process can reserve addresses",
-             {"VMM-43"})
+  fault("reserve-of-other-thread-refused", {"VMM-43"},
+        "only the first thread of a process can reserve addresses")
       .on({kReserve}, first_thread_only);
 
-  list.fault("addressfree-of-other-thread-refused",
-             "only the first thread of a process can free addresses",
-             {"VMM-43"})
+  fault("addressfree-of-other-thread-refused", {"VMM-43"},
+        "only the first thread of a process can free addresses")
       .on({kFreeAddress}, first_thread_only);
 
-  list.fault("getaccess-of-other-thread-none",
-             "cuMemGetAccess reports access only to the thread that has set "
-             "the access",
-             {"VMM-43"})
+  fault("getaccess-of-other-thread-none", {"VMM-43"},
+        "cuMemGetAccess reports access only to the thread that has set the "
+        "access")
       .on({kGetAccess, kSetAccess, kMap, kUnmap}, access_told_to_one_thread);
 
-  list.fault("chunk-import-range-short",
-             "the address range of imported memory of cuMemCreate is half of "
-             "the mapping",
-             {"VMM-07"})
+  fault("chunk-import-range-short", {"VMM-07"},
+        "the address range of imported memory of cuMemCreate is half of the "
+        "mapping")
       .on({"cuMemGetAddressRange"}, [](Call& call) {
         const int code = call.proceed();
         size_t* const bytes = call.at<size_t*>(1);
@@ -1116,122 +1043,102 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("chunk-copy-2d-last-row-lost",
-             "the last row is missing in a copy of a rectangle of imported "
-             "memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-copy-2d-last-row-lost", {"VMM-07"},
+        "the last row is missing in a copy of a rectangle of imported memory "
+        "of cuMemCreate")
       .on({kCopy2D, kImport, kCreate, kMap, kUnmap}, last_row_lost);
 
-  list.fault("chunk-copy-2d-fills-padding",
-             "a copy of a rectangle also writes between the rows of imported "
-             "memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-copy-2d-fills-padding", {"VMM-07"},
+        "a copy of a rectangle also writes between the rows of imported memory "
+        "of cuMemCreate")
       .on({kCopy2D, kImport, kCreate, kMap, kUnmap}, copy_fills_padding);
 
-  list.fault("chunk-set-2d-fills-padding",
-             "a memset of a rectangle also writes between the rows of imported "
-             "memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-set-2d-fills-padding", {"VMM-07"},
+        "a memset of a rectangle also writes between the rows of imported "
+        "memory of cuMemCreate")
       .on({"cudaMemset2D", kImport, kCreate, kMap, kUnmap}, set_fills_padding);
 
-  list.fault("chunk-set-one-byte-more",
-             "a memset of an odd number of bytes sets one more byte in "
-             "imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-set-one-byte-more", {"VMM-07"},
+        "a memset of an odd number of bytes sets one more byte in imported "
+        "memory of cuMemCreate")
       .on({kSet, kImport, kCreate, kMap, kUnmap}, one_byte_more);
 
-  list.fault("chunk-copy-tail-too-long",
-             "a copy whose size is no multiple of 4 clears the bytes after it "
-             "in imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-copy-tail-too-long", {"VMM-07"},
+        "a copy whose size is no multiple of 4 clears the bytes after it in "
+        "imported memory of cuMemCreate")
       .on({kCopy, kImport, kCreate, kMap, kUnmap}, tail_too_long);
 
-  list.fault("chunk-async-copy-tail-too-long",
-             "an asynchronous copy whose size is no multiple of 4 clears the "
-             "bytes after it in imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-async-copy-tail-too-long", {"VMM-07"},
+        "an asynchronous copy whose size is no multiple of 4 clears the bytes "
+        "after it in imported memory of cuMemCreate")
       .on({kCopyAsync, kImport, kCreate, kMap, kUnmap}, tail_too_long);
 
-  list.fault("chunk-copy-within-lost",
-             "a copy is lost if both of its addresses are in the same imported "
-             "memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-copy-within-lost", {"VMM-07"},
+        "a copy is lost if both of its addresses are in the same imported "
+        "memory of cuMemCreate")
       .on({kCopy, kImport, kCreate, kMap, kUnmap}, copy_within_lost);
 
-  list.fault("chunk-async-copy-within-lost",
-             "an asynchronous copy is lost if both of its addresses are in the "
-             "same imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-async-copy-within-lost", {"VMM-07"},
+        "an asynchronous copy is lost if both of its addresses are in the same "
+        "imported memory of cuMemCreate")
       .on({kCopyAsync, kImport, kCreate, kMap, kUnmap}, copy_within_lost);
 
-  list.fault("chunk-async-copy-offset-lost",
-             "an asynchronous copy from an inner address reads from the start "
-             "of imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-async-copy-offset-lost", {"VMM-07"},
+        "an asynchronous copy from an inner address reads from the start of "
+        "imported memory of cuMemCreate")
       .on({kCopyAsync, kImport, kCreate, kMap, kUnmap}, source_offset_lost);
 
-  list.fault("chunk-async-copy-2d-pitch-ignored",
-             "an asynchronous copy of a rectangle ignores the pitch of "
-             "imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-async-copy-2d-pitch-ignored", {"VMM-07"},
+        "an asynchronous copy of a rectangle ignores the pitch of imported "
+        "memory of cuMemCreate")
       .on({kCopy2DAsync, kImport, kCreate, kMap, kUnmap},
           pitch_ignored_of_borrowed);
 
-  list.fault("chunk-async-copy-2d-last-row-lost",
-             "the last row is missing in an asynchronous copy of a rectangle "
-             "of imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-async-copy-2d-last-row-lost", {"VMM-07"},
+        "the last row is missing in an asynchronous copy of a rectangle of "
+        "imported memory of cuMemCreate")
       .on({kCopy2DAsync, kImport, kCreate, kMap, kUnmap}, last_row_lost);
 
-  list.fault("chunk-set-per-thread-lost",
-             "a memset in a thread's default stream does not reach imported "
-             "memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-set-per-thread-lost", {"VMM-07"},
+        "a memset in a thread's default stream does not reach imported memory "
+        "of cuMemCreate")
       .on({kSetAsync, kImport, kCreate, kMap, kUnmap},
           lost_in_per_thread_stream);
 
-  list.fault("chunk-set-in-default-stream-lost",
-             "an asynchronous memset in the default stream does not reach "
-             "imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-set-in-default-stream-lost", {"VMM-07"},
+        "an asynchronous memset in the default stream does not reach imported "
+        "memory of cuMemCreate")
       .on({kSetAsync, kImport, kCreate, kMap, kUnmap}, lost_in_default_stream);
 
-  list.fault("chunk-copy-in-default-stream-lost",
-             "an asynchronous copy in the default stream does not reach "
-             "imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-copy-in-default-stream-lost", {"VMM-07"},
+        "an asynchronous copy in the default stream does not reach imported "
+        "memory of cuMemCreate")
       .on({kCopyAsync, kImport, kCreate, kMap, kUnmap}, lost_in_default_stream);
 
-  list.fault("chunk-set-32-counts-bytes",
-             "a memset of 32 bits sets only a quarter of the words in imported "
-             "memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-set-32-counts-bytes", {"VMM-07"},
+        "a memset of 32 bits sets only a quarter of the words in imported "
+        "memory of cuMemCreate")
       .on({"cuMemsetD32", kImport, kCreate, kMap, kUnmap}, words_as_bytes);
 
-  list.fault("chunk-set-16-low-byte",
-             "a memset of 16 bits writes the lower byte of its value twice to "
-             "imported memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-set-16-low-byte", {"VMM-07"},
+        "a memset of 16 bits writes the lower byte of its value twice to "
+        "imported memory of cuMemCreate")
       .on({"cuMemsetD16", kImport, kCreate, kMap, kUnmap}, low_byte_twice);
 
-  list.fault("chunk-async-copy-64-kib",
-             "an asynchronous copy ends after 64 KiB of imported memory of "
-             "cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-async-copy-64-kib", {"VMM-07"},
+        "an asynchronous copy ends after 64 KiB of imported memory of "
+        "cuMemCreate")
       .on({kCopyAsync, kImport, kCreate, kMap, kUnmap}, first_64_kib);
 
-  list.fault("chunk-async-set-64-kib",
-             "an asynchronous memset ends after 64 KiB of imported memory of "
-             "cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-async-set-64-kib", {"VMM-07"},
+        "an asynchronous memset ends after 64 KiB of imported memory of "
+        "cuMemCreate")
       .on({kSetAsync, kImport, kCreate, kMap, kUnmap}, first_64_kib);
 
-  list.fault("unmap-ends-other-imports",
-             "the unmap of one import ends the mappings of other imports",
-             {"VMM-13"})
-      .on({kUnmap}, [](Call& call) {
-        if (!call.is("cuMemUnmap") || !is_import(call.at<CUdeviceptr>(0)))
-          return call.proceed();
+  fault("unmap-ends-other-imports", {"VMM-13"},
+        "the unmap of one import ends the mappings of other imports")
+      .on({kUnmap}, [](Call& call) -> int {
+        if (!is_import(call.at<CUdeviceptr>(0))) return call.proceed();
         const CUdeviceptr own = mapping_at(call.at<CUdeviceptr>(0));
         const Chunk chunk = mappings.get(own).chunk;
         for (const auto& [begin, mapped] : mappings.all()) {
@@ -1244,138 +1151,114 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("import-number-8-bits",
-             "an import uses only the lowest eight bits of the number of a "
-             "descriptor",
-             {"VMM-10"})
+  fault(
+      "import-number-8-bits", {"VMM-10"},
+      "an import uses only the lowest eight bits of the number of a descriptor")
       .before({kImport},
               WHEN(imports_descriptor(call) && descriptor_of(call) >= 256),
               [](Call& import) {
                 import.at<void*>(1) = reinterpret_cast<void*>(
                     intptr_t{descriptor_of(import) % 256});
-                import.fired();
               });
 
-  list.fault("import-after-release-fresh",
-             "after an import was unmapped and released, the process imports "
-             "new memory from its descriptor",
-             {"VMM-13"})
+  fault("import-after-release-fresh", {"VMM-13"},
+        "after an import was unmapped and released, the process imports new "
+        "memory from its descriptor")
       .on({kImport, kMap, kUnmap, kRelease}, import_after_release_fresh);
 
-  list.fault("import-needs-context",
-             "a thread without a current context cannot import memory",
-             {"VMM-43"})
+  fault("import-needs-context", {"VMM-43"},
+        "a thread without a current context cannot import memory")
       .on({kImport}, refused_without_context);
 
-  list.fault("create-needs-context",
-             "a thread without a current context cannot create memory",
-             {"VMM-43"})
+  fault("create-needs-context", {"VMM-43"},
+        "a thread without a current context cannot create memory")
       .on({kCreate}, refused_without_context);
 
-  list.fault("map-needs-context",
-             "a thread without a current context cannot map memory", {"VMM-43"})
+  fault("map-needs-context", {"VMM-43"},
+        "a thread without a current context cannot map memory")
       .on({kMap}, refused_without_context);
 
-  list.fault("reserve-needs-context",
-             "a thread without a current context cannot reserve addresses",
-             {"VMM-43"})
+  fault("reserve-needs-context", {"VMM-43"},
+        "a thread without a current context cannot reserve addresses")
       .on({kReserve}, refused_without_context);
 
-  list.fault("addressfree-needs-context",
-             "a thread without a current context cannot free addresses",
-             {"VMM-43"})
+  fault("addressfree-needs-context", {"VMM-43"},
+        "a thread without a current context cannot free addresses")
       .on({kFreeAddress}, refused_without_context);
 
-  list.fault("unmap-needs-context",
-             "a thread without a current context cannot unmap memory",
-             {"VMM-43"})
+  fault("unmap-needs-context", {"VMM-43"},
+        "a thread without a current context cannot unmap memory")
       .on({kUnmap}, refused_without_context);
 
-  list.fault("setaccess-needs-context",
-             "a thread without a current context cannot set access", {"VMM-43"})
+  fault("setaccess-needs-context", {"VMM-43"},
+        "a thread without a current context cannot set access")
       .on({kSetAccess}, refused_without_context);
 
-  list.fault("getaccess-needs-context",
-             "a thread without a current context cannot query access",
-             {"VMM-43"})
+  fault("getaccess-needs-context", {"VMM-43"},
+        "a thread without a current context cannot query access")
       .on({kGetAccess}, refused_without_context);
 
-  list.fault("export-needs-context",
-             "a thread without a current context cannot export memory",
-             {"VMM-43"})
+  fault("export-needs-context", {"VMM-43"},
+        "a thread without a current context cannot export memory")
       .on({kExport}, refused_without_context);
 
-  list.fault("retain-needs-context",
-             "a thread without a current context cannot retain the handle of "
-             "memory",
-             {"VMM-43"})
+  fault("retain-needs-context", {"VMM-43"},
+        "a thread without a current context cannot retain the handle of memory")
       .on({kRetain}, refused_without_context);
 
-  list.fault("release-needs-context",
-             "a thread without a current context cannot release memory",
-             {"VMM-43"})
+  fault("release-needs-context", {"VMM-43"},
+        "a thread without a current context cannot release memory")
       .on({kRelease}, refused_without_context);
 
-  list.fault("granularity-needs-context",
-             "a thread without a current context cannot query the granularity",
-             {"VMM-43"})
+  fault("granularity-needs-context", {"VMM-43"},
+        "a thread without a current context cannot query the granularity")
       .on({"cuMemGetAllocationGranularity"}, refused_without_context);
 
-  list.fault("props-needs-context",
-             "a thread without a current context cannot query the properties "
-             "of memory",
-             {"VMM-43"})
+  fault("props-needs-context", {"VMM-43"},
+        "a thread without a current context cannot query the properties of "
+        "memory")
       .on({"cuMemGetAllocationPropertiesFromHandle"}, refused_without_context);
 
-  list.fault("import-number-above-1023-refused",
-             "a descriptor with a number above 1023 cannot be imported",
-             {"VMM-10"})
+  fault("import-number-above-1023-refused", {"VMM-10"},
+        "a descriptor with a number above 1023 cannot be imported")
       .on({kImport},
           WHEN(imports_descriptor(call) && descriptor_of(call) > 1023 &&
                is_open(descriptor_of(call))),
           refuses());
 
-  list.fault(
-          "second-export-closes-first",
-          "an export of memory closes the descriptor of the export before it",
-          {"VMM-08"})
+  fault("second-export-closes-first", {"VMM-08"},
+        "an export of memory closes the descriptor of the export before it")
       .on({kExport, kRelease}, second_export_closes_first);
 
-  list.fault("export-writes-8-bytes",
-             "an export writes a descriptor as a number of 8 bytes", {"VMM-08"})
+  fault("export-writes-8-bytes", {"VMM-08"},
+        "an export writes a descriptor as a number of 8 bytes")
       .after({kExport}, WHEN(call.at<CUmemAllocationHandleType>(2) == kFd),
              [](Call& call) {
                std::memset(call.at<char*>(0) + sizeof(int), 0, sizeof(int));
                return accepted(call);
              });
 
-  list.fault("import-65th-is-first",
-             "if a process has 64 imports, its next import is the memory of "
-             "the first import",
-             {"VMM-13"})
+  fault("import-65th-is-first", {"VMM-13"},
+        "if a process has 64 imports, its next import is the memory of the "
+        "first import")
       .on({kImport, kRelease}, further_import_is_first<64>);
 
-  list.fault("export-makes-read-only",
-             "the exporter can only read its memory after the export",
-             {"VMM-07"})
+  fault("export-makes-read-only", {"VMM-07"},
+        "the exporter can only read its memory after the export")
       .on({kExport, kMap, kUnmap, kSetAccess, kCreate, kImport},
           export_makes_read_only);
 
-  list.fault("chunk-ends-with-thread",
-             "a handle is released when the thread that created it ends",
-             {"VMM-43"})
+  fault("chunk-ends-with-thread", {"VMM-43"},
+        "a handle is released when the thread that created it ends")
       .on({kCreate, kRelease}, chunk_ends_with_thread);
 
-  list.fault("reservation-ends-with-thread",
-             "reserved addresses are freed when the thread that reserved them "
-             "ends",
-             {"VMM-43"})
+  fault("reservation-ends-with-thread", {"VMM-43"},
+        "reserved addresses are freed when the thread that reserved them ends")
       .on({kReserve, kFreeAddress}, reservation_ends_with_thread);
 
-  list.fault("chunk-set-skips-stream",
-             "an asynchronous memset of imported memory of cuMemCreate does "
-             "not wait for its stream",
-             {"VMM-07"})
+  fault("chunk-set-skips-stream", {"VMM-07"},
+        "an asynchronous memset of imported memory of cuMemCreate does not "
+        "wait for its stream")
       .on({kSetAsync}, [](Call& call) {
         if (!is_busy(stream_of_stream_ordered(call)) ||
             !is_import(target_of(call)))
@@ -1388,17 +1271,15 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("chunk-copy-of-other-thread-lost",
-             "a copy into imported memory of cuMemCreate by a second thread "
-             "does nothing",
-             {"VMM-43"})
+  fault("chunk-copy-of-other-thread-lost", {"VMM-43"},
+        "a copy into imported memory of cuMemCreate by a second thread does "
+        "nothing")
       .on({kCopy, kCopyAsync},
           WHEN(gettid() != getpid() && is_import(target_of(call))), lost);
 
-  list.fault("unmap-closes-descriptors",
-             "when memory is unmapped, the descriptor that was exported last "
-             "is closed",
-             {"VMM-08"})
+  fault("unmap-closes-descriptors", {"VMM-08"},
+        "when memory is unmapped, the descriptor that was exported last is "
+        "closed")
       .on({kExport, kMap, kUnmap}, [](Call& call) {
         static auto& exported = *new Table<Chunk, Descriptor>;
         const Chunk chunk = call.is("cuMemUnmap")
@@ -1416,9 +1297,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("descriptor-ends-with-thread",
-             "a descriptor is closed when the thread that exported it ends",
-             {"VMM-08"})
+  fault("descriptor-ends-with-thread", {"VMM-08"},
+        "a descriptor is closed when the thread that exported it ends")
       .after({kExport}, WHEN(exports_fd(call) && this_thread() != getpid()),
              [](Call& call) {
                const Descriptor one = copied(*call.at<int*>(0));
@@ -1427,10 +1307,9 @@ FAULTS(list) {
                });
              });
 
-  list.fault("release-closes-imported-descriptor",
-             "the release of an import closes the descriptor that it was "
-             "imported from",
-             {"VMM-13"})
+  fault("release-closes-imported-descriptor", {"VMM-13"},
+        "the release of an import closes the descriptor that it was imported "
+        "from")
       .on({kImport, kRelease}, [](Call& call) {
         static auto& sources = *new Table<Chunk, Descriptor>;
         if (call.is("cuMemImportFromShareableHandle")) {
@@ -1447,60 +1326,51 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("map-of-other-thread-refused",
-             "only the thread that has created or imported memory can map it",
-             {"VMM-43"})
+  fault("map-of-other-thread-refused", {"VMM-43"},
+        "only the thread that has created or imported memory can map it")
       .on({kMap, kCreate, kImport}, chunk_of_other_thread_refused);
 
-  list.fault("export-of-other-thread-refused",
-             "only the thread that has created memory can export it",
-             {"VMM-43"})
+  fault("export-of-other-thread-refused", {"VMM-43"},
+        "only the thread that has created memory can export it")
       .on({kExport, kCreate, kImport}, chunk_of_other_thread_refused);
 
-  list.fault("chunk-driver-async-copy-lost",
-             "asynchronous copies of the driver API do not reach imported "
-             "memory of cuMemCreate",
-             {"VMM-07"})
+  fault("chunk-driver-async-copy-lost", {"VMM-07"},
+        "asynchronous copies of the driver API do not reach imported memory of "
+        "cuMemCreate")
       .on({kCopyAsync},
           WHEN(!call.is_runtime() &&
                (is_import(call.value<CUdeviceptr>(kPointer)) ||
                 is_import(call.value<CUdeviceptr>(kSource)))),
           lost);
 
-  list.fault("write-value-offset-32-bits",
-             "a word more than 4 GiB inside an import is written modulo 4 GiB",
-             {"VMM-06"})
+  fault("write-value-offset-32-bits", {"VMM-06"},
+        "a word more than 4 GiB inside an import is written modulo 4 GiB")
       .on({kWriteWord, kImport, kMap, kUnmap}, address_modulo_4_gib);
 
-  list.fault("chunk-set-offset-32-bits",
-             "a memset more than 4 GiB inside an import goes to the offset "
-             "modulo 4 GiB",
-             {"VMM-06"})
+  fault("chunk-set-offset-32-bits", {"VMM-06"},
+        "a memset more than 4 GiB inside an import goes to the offset modulo 4 "
+        "GiB")
       .on({kSet, kImport, kMap, kUnmap}, address_modulo_4_gib);
 
-  list.fault("imports-of-threads-mixed",
-             "while a thread imports memory, an import of another thread gets "
-             "this memory",
-             {"VMM-43"})
+  fault("imports-of-threads-mixed", {"VMM-43"},
+        "while a thread imports memory, an import of another thread gets this "
+        "memory")
       .on({kImport}, imports_get_mixed_up);
 
-  list.fault("first-mapping-clears",
-             "memory that was exported before its creator has mapped it is "
-             "cleared when the creator maps it",
-             {"VMM-07"})
+  fault("first-mapping-clears", {"VMM-07"},
+        "memory that was exported before its creator has mapped it is cleared "
+        "when the creator maps it")
       .on({kCreate, kImport, kExport, kMap, kUnmap, kSetAccess},
           first_mapping_clears);
 
-  list.fault("exported-import-fresh",
-             "the export of an import succeeds, but its descriptor stands for "
-             "new memory",
-             {"VMM-06"})
+  fault("exported-import-fresh", {"VMM-06"},
+        "the export of an import succeeds, but its descriptor stands for new "
+        "memory")
       .on({kExport, kImport, kCreate}, exported_import_is_new<kFd>);
 
-  list.fault("urgent-chunk-copy-lost",
-             "an asynchronous copy in a stream with a high priority moves no "
-             "imported memory",
-             {"VMM-07"})
+  fault("urgent-chunk-copy-lost", {"VMM-07"},
+        "an asynchronous copy in a stream with a high priority moves no "
+        "imported memory")
       .on({kCopyAsync}, [](Call& call) {
         int priority = 0;
         return DRIVER_CALL(cuStreamGetPriority)(stream_of(call), &priority) ==
@@ -1512,32 +1382,28 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("import-number-0-refused",
-             "a descriptor with the number 0 cannot be imported", {"VMM-10"})
+  fault("import-number-0-refused", {"VMM-10"},
+        "a descriptor with the number 0 cannot be imported")
       .on({kImport}, WHEN(imports_descriptor(call) && descriptor_of(call) == 0),
           refuses());
 
-  list.fault("export-after-import-copy",
-             "after memory was exported and imported, each further export of "
-             "it stands for a copy",
-             {"VMM-08"})
+  fault("export-after-import-copy", {"VMM-08"},
+        "after memory was exported and imported, each further export of it "
+        "stands for a copy")
       .on({kExport, kImport, kCreate, kMap, kUnmap}, later_export_is_a_copy);
 
-  list.fault("import-of-other-thread-uncounted",
-             "the imports of two threads from one descriptor are one reference",
-             {"VMM-43"})
+  fault("import-of-other-thread-uncounted", {"VMM-43"},
+        "the imports of two threads from one descriptor are one reference")
       .on({kImport, kRelease}, other_threads_import_uncounted);
 
-  list.fault("mapped-again-former-values",
-             "exported memory that is unmapped and mapped again has the values "
-             "of the former mapping",
-             {"VMM-07"})
+  fault("mapped-again-former-values", {"VMM-07"},
+        "exported memory that is unmapped and mapped again has the values of "
+        "the former mapping")
       .on({kMap, kUnmap, kExport, kCreate, kRelease}, mapped_again_is_former);
 
-  list.fault("exports-end-at-256",
-             "an allocation cannot be exported more than 256 times, although "
-             "its earlier descriptors are closed",
-             {"VMM-08"})
+  fault("exports-end-at-256", {"VMM-08"},
+        "an allocation cannot be exported more than 256 times, although its "
+        "earlier descriptors are closed")
       .on({kExport, kCreate}, [](Call& call) {
         static auto& count = *new Table<Chunk, int>;
         if (call.is("cuMemCreate")) {
@@ -1552,18 +1418,18 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("ok-descriptor-high",
-             "an exported descriptor has a number of 200 or more",
-             {"VMM-08", "VMM-13", "POOL-24"})
+  fault("ok-descriptor-high", {"VMM-08", "VMM-13", "POOL-24"},
+        "an exported descriptor has a number of 200 or more")
       .after({kExport, kExportPool},
              WHEN(call.at<int>(2) == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-             [](Call& call) {
+             [](Call& call) -> int {
                int& descriptor = *call.at<int*>(0);
                const int high = fcntl(descriptor, F_DUPFD_CLOEXEC, 200);
-               if (high < 0) return;
+               if (high < 0) return kSuccess;
                close(descriptor);
                descriptor = high;
                call.fired();
+               return kSuccess;
              });
 }
 

@@ -1112,8 +1112,8 @@ int retained_has_no_types(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault("rdma-flag-lost", "gpuDirectRDMACapable is ignored", {"VMM-39"})
+FAULTS {
+  fault("rdma-flag-lost", {"VMM-39"}, "gpuDirectRDMACapable is ignored")
       .on({kCreate}, [](Call& call) {
         CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
         if (wanted.allocFlags.gpuDirectRDMACapable == 0) return call.proceed();
@@ -1123,9 +1123,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("full-size-map-refused",
-             "an import can only be mapped in parts, not as a whole",
-             {"VMM-23"})
+  fault("full-size-map-refused", {"VMM-23"},
+        "an import can only be mapped in parts, not as a whole")
       .on({kMap, kCreate, kImport, kUnmap}, [](Call& call) {
         if (call.is("cuMemCreate") && first_of_all_processes("creator"))
           tell_processes("bytes", call.at<size_t>(1));
@@ -1135,29 +1134,25 @@ FAULTS(list) {
         return refused(call);
       });
 
-  list.fault("import-maps-once",
-             "an import that is mapped cannot be mapped again", {"VMM-36"})
+  fault("import-maps-once", {"VMM-36"},
+        "an import that is mapped cannot be mapped again")
       .on({kMap},
-          WHEN(call.is("cuMemMap") && imports.has(call.at<Chunk>(3)) &&
-               is_mapped(call.at<Chunk>(3))),
+          WHEN(imports.has(call.at<Chunk>(3)) && is_mapped(call.at<Chunk>(3))),
           refuses());
 
-  list.fault("import-props-wrong",
-             "the location of an import has the exporter's device number",
-             {"VMM-31"})
+  fault("import-props-wrong", {"VMM-31"},
+        "the location of an import has the exporter's device number")
       .with_gpus(2)
       .on({"cuMemGetAllocationPropertiesFromHandle", kCreate, kImport},
           import_properties<false>);
 
-  list.fault("import-props-zero", "the properties of an import are zeros",
-             {"VMM-31"})
+  fault("import-props-zero", {"VMM-31"},
+        "the properties of an import are zeros")
       .on({"cuMemGetAllocationPropertiesFromHandle", kCreate, kImport},
           import_properties<true>);
 
-  list.fault(
-          "retain-wrong-handle",
-          "a retained handle has another value than the handle that was mapped",
-          {"VMM-32"})
+  fault("retain-wrong-handle", {"VMM-32"},
+        "a retained handle has another value than the handle that was mapped")
       .on({kRetain, kRelease, kMap, kExport,
            "cuMemGetAllocationPropertiesFromHandle"},
           [](Call& call) {
@@ -1177,15 +1172,14 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("retain-no-reference", "retaining a handle takes no reference",
-             {"VMM-32"})
+  fault("retain-no-reference", {"VMM-32"},
+        "retaining a handle takes no reference")
       .after({kRetain}, [](Call& call) {
         DRIVER_CALL(cuMemRelease)(*call.at<Chunk*>(0));
-        call.fired();
       });
 
-  list.fault("retain-begin-only",
-             "only the first address of a mapping names its handle", {"VMM-32"})
+  fault("retain-begin-only", {"VMM-32"},
+        "only the first address of a mapping names its handle")
       .on({kRetain}, [](Call& call) {
         const auto address = call.at<CUdeviceptr>(1);
         const CUdeviceptr begin = mapping_at(address);
@@ -1193,9 +1187,8 @@ FAULTS(list) {
         return refused(call);
       });
 
-  list.fault("retain-hole-ok",
-             "the address after a mapping also names the handle of the mapping",
-             {"VMM-32"})
+  fault("retain-hole-ok", {"VMM-32"},
+        "the address after a mapping also names the handle of the mapping")
       .on({kRetain}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -1206,7 +1199,7 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("map-grants-access", "a mapping can be used at once", {"VMM-17"})
+  fault("map-grants-access", {"VMM-17"}, "a mapping can be used at once")
       .on({kMap}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess &&
@@ -1216,12 +1209,11 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("setaccess-noop", "setting access changes nothing", {"VMM-18"})
+  fault("setaccess-noop", {"VMM-18"}, "setting access changes nothing")
       .on({kSetAccess}, accepted);
 
-  list.fault("access-inherited",
-             "an importer starts with the access that the exporter has set",
-             {"VMM-19"})
+  fault("access-inherited", {"VMM-19"},
+        "an importer starts with the access that the exporter has set")
       .after({kSetAccess, kMap, kUnmap, kImport}, [](Call& call) {
         if (call.is("cuMemSetAccess") && imports.all().empty())
           tell_processes("access", call.at<const CUmemAccessDesc*>(2)->flags);
@@ -1231,11 +1223,11 @@ FAULTS(list) {
             allow(call.at<CUdeviceptr>(0), call.at<size_t>(1), on_gpu(0),
                   flags))
           call.fired();
+        return kSuccess;
       });
 
-  list.fault("access-travels-back",
-             "the access that an importer sets changes the exporter's access",
-             {"VMM-19"})
+  fault("access-travels-back", {"VMM-19"},
+        "the access that an importer sets changes the exporter's access")
       .after({kSetAccess, kGetAccess, kMap, kUnmap, kImport}, [](Call& call) {
         if (call.is("cuMemSetAccess") && is_import(call.at<CUdeviceptr>(0)))
           tell_processes("access", call.at<const CUmemAccessDesc*>(2)->flags);
@@ -1249,19 +1241,18 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("readonly-ignored", "a read-only range can also be written",
-             {"VMM-20"})
+  fault("readonly-ignored", {"VMM-20"}, "a read-only range can also be written")
       .on({kSetAccess, kGetAccess, kUnmap}, read_only_ignored);
 
-  list.fault("access-never-taken", "access that was given cannot be taken away",
-             {"VMM-18"})
+  fault("access-never-taken", {"VMM-18"},
+        "access that was given cannot be taken away")
       .on({kSetAccess},
           WHEN(call.at<size_t>(3) == 1 &&
                call.at<const CUmemAccessDesc*>(2)->flags ==
                    CU_MEM_ACCESS_FLAGS_PROT_NONE),
           accepted);
 
-  list.fault("setaccess-hole-ok", "a range with a hole gets access", {"VMM-21"})
+  fault("setaccess-hole-ok", {"VMM-21"}, "a range with a hole gets access")
       .on({kSetAccess}, [](Call& call) {
         const int code = call.proceed();
         if (code != CUDA_ERROR_INVALID_VALUE) return code;
@@ -1279,9 +1270,8 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("setaccess-any-device",
-             "access for a GPU that does not exist is accepted",
-             {"VMM-34", "SOMA-15"})
+  fault("setaccess-any-device", {"VMM-34", "SOMA-15"},
+        "access for a GPU that does not exist is accepted")
       .on({kSetAccess, kSetPoolAccess}, [](Call& call) {
         const int code = call.proceed();
         const bool by_address = call.is("cuMemSetAccess");
@@ -1296,9 +1286,8 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("setaccess-nonpeer-ok",
-             "access for a GPU that cannot reach the memory is accepted",
-             {"VMM-34"})
+  fault("setaccess-nonpeer-ok", {"VMM-34"},
+        "access for a GPU that cannot reach the memory is accepted")
       .with_gpus(2)
       .on_machine("no-peer")
       .on({kSetAccess, kSetPoolAccess}, [](Call& call) {
@@ -1320,33 +1309,31 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("setaccess-numa-ok",
-             "access for a NUMA node to the memory of a GPU is accepted",
-             {"VMM-34"})
+  fault("setaccess-numa-ok", {"VMM-34"},
+        "access for a NUMA node to the memory of a GPU is accepted")
       .on_refusal({kSetAccess},
                   WHEN(call.at<const CUmemAccessDesc*>(2)->location.type ==
                        CU_MEM_LOCATION_TYPE_HOST_NUMA),
                   accepted);
 
-  list.fault("peer-access-is-copy",
-             "a mapping that another GPU may use becomes a copy", {"VMM-33"})
+  fault("peer-access-is-copy", {"VMM-33"},
+        "a mapping that another GPU may use becomes a copy")
       .with_gpus(2)
       .on({kSetAccess}, access_of_peer_is_a_copy);
 
-  list.fault("only-first-chunk",
-             "only the first of several chunks side by side gets access",
-             {"VMM-35"})
+  fault("only-first-chunk", {"VMM-35"},
+        "only the first of several chunks side by side gets access")
       .before({kSetAccess}, [](Call& call) {
         const size_t first = mappings.get(call.at<CUdeviceptr>(0)).bytes;
         if (first != 0 && first < call.at<size_t>(1)) {
           call.at<size_t>(1) = first;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("getaccess-of-last",
-             "every address reports the access that was set last",
-             {"VMM-17", "VMM-25"})
+  fault("getaccess-of-last", {"VMM-17", "VMM-25"},
+        "every address reports the access that was set last")
       .on({kGetAccess, kSetAccess}, [](Call& call) {
         static std::atomic<unsigned long long> last{0};
         const int code = call.proceed();
@@ -1360,9 +1347,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("getaccess-of-gpu-0",
-             "cuMemGetAccess reports the access of GPU 0 for every GPU",
-             {"VMM-33"})
+  fault("getaccess-of-gpu-0", {"VMM-33"},
+        "cuMemGetAccess reports the access of GPU 0 for every GPU")
       .with_gpus(2)
       .on({kGetAccess}, [](Call& call) {
         CUmemLocation location = *call.at<const CUmemLocation*>(1);
@@ -1374,8 +1360,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("setaccess-wrong-gpu", "access for another GPU is given to GPU 0",
-             {"VMM-33"})
+  fault("setaccess-wrong-gpu", {"VMM-33"},
+        "access for another GPU is given to GPU 0")
       .with_gpus(2)
       .on({kSetAccess}, [](Call& call) {
         CUmemAccessDesc access = *call.at<const CUmemAccessDesc*>(2);
@@ -1389,8 +1375,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("setaccess-all-gpus", "access for one GPU is given to all GPUs",
-             {"VMM-33"})
+  fault("setaccess-all-gpus", {"VMM-33"},
+        "access for one GPU is given to all GPUs")
       .with_gpus(2)
       .on({kSetAccess}, [](Call& call) {
         const int code = call.proceed();
@@ -1405,9 +1391,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("vmm-needs-enablepeer",
-             "access for another GPU needs cudaDeviceEnablePeerAccess first",
-             {"VMM-33"})
+  fault("vmm-needs-enablepeer", {"VMM-33"},
+        "access for another GPU needs cudaDeviceEnablePeerAccess first")
       .with_gpus(2)
       .on({kSetAccess, "cudaDeviceEnablePeerAccess"}, [](Call& call) -> int {
         static std::atomic<bool> enabled{false};
@@ -1425,9 +1410,8 @@ FAULTS(list) {
         return refused(call, CUDA_ERROR_INVALID_DEVICE);
       });
 
-  list.fault("map-over-map",
-             "a mapped range can be mapped again, and GPU 0 has access to it",
-             {"VMM-22"})
+  fault("map-over-map", {"VMM-22"},
+        "a mapped range can be mapped again, and GPU 0 has access to it")
       .on({kMap, kUnmap}, [](Call& call) {
         int code = call.proceed();
         const CUdeviceptr address = call.at<CUdeviceptr>(0);
@@ -1441,18 +1425,15 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("map-offset-ignored",
-             "an offset into the memory is accepted and ignored", {"VMM-23"})
-      .before({kMap}, WHEN(call.at<size_t>(2) != 0), [](Call& call) {
-        call.at<size_t>(2) = 0;
-        call.fired();
-      });
+  fault("map-offset-ignored", {"VMM-23"},
+        "an offset into the memory is accepted and ignored")
+      .before({kMap}, WHEN(call.at<size_t>(2) != 0),
+              [](Call& call) { call.at<size_t>(2) = 0; });
 
-  list.fault("alias-incoherent",
-             "the second mapping of an allocation is a copy", {"VMM-36"})
-      .on({kMap}, [](Call& call) {
-        if (!call.is("cuMemMap") || !is_mapped(call.at<Chunk>(3)))
-          return call.proceed();
+  fault("alias-incoherent", {"VMM-36"},
+        "the second mapping of an allocation is a copy")
+      .on({kMap}, [](Call& call) -> int {
+        if (!is_mapped(call.at<Chunk>(3))) return call.proceed();
         const Chunk chunk = call.at<Chunk>(3);
         const size_t bytes = call.at<size_t>(1);
         const Chunk other = private_chunk(chunk, bytes);
@@ -1465,9 +1446,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("partial-unmap-ok",
-             "unmapping a part of a mapping unmaps the whole mapping",
-             {"VMM-24"})
+  fault("partial-unmap-ok", {"VMM-24"},
+        "unmapping a part of a mapping unmaps the whole mapping")
       .on({kUnmap}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -1481,14 +1461,12 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault(
-          "remap-keeps-access",
-          "a new mapping has the access of the earlier mapping at its address",
-          {"VMM-25"})
+  fault("remap-keeps-access", {"VMM-25"},
+        "a new mapping has the access of the earlier mapping at its address")
       .on({kMap, kSetAccess}, remap_keeps_access);
 
-  list.fault("remap-refused",
-             "a range that was unmapped cannot be mapped again", {"VMM-25"})
+  fault("remap-refused", {"VMM-25"},
+        "a range that was unmapped cannot be mapped again")
       .on({kMap, kFreeAddress}, [](Call& call) {
         static Table<CUdeviceptr> used;
         const CUdeviceptr begin = call.at<CUdeviceptr>(0);
@@ -1504,8 +1482,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("unmap-frees-addresses",
-             "unmapping a range also gives back its addresses", {"VMM-25"})
+  fault("unmap-frees-addresses", {"VMM-25"},
+        "unmapping a range also gives back its addresses")
       .on({kUnmap, kReserve, kFreeAddress}, [](Call& call) {
         static Table<CUdeviceptr> freed;
         if (call.is("cuMemAddressFree") &&
@@ -1525,10 +1503,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("addressfree-any",
-             "cuMemAddressFree accepts a wrong size or an address inside the "
-             "reservation",
-             {"VMM-26"})
+  fault("addressfree-any", {"VMM-26"},
+        "cuMemAddressFree accepts a wrong size or an address inside the "
+        "reservation")
       .on({kFreeAddress, kReserve, kMap, kUnmap}, [](Call& call) {
         const CUdeviceptr address = call.at<CUdeviceptr>(0);
         const int code = call.proceed();
@@ -1542,9 +1519,8 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("reserve-hint-is-order",
-             "addresses are reserved at the requested place, or not at all",
-             {"VMM-44"})
+  fault("reserve-hint-is-order", {"VMM-44"},
+        "addresses are reserved at the requested place, or not at all")
       .on({kReserve}, [](Call& call) -> int {
         const CUdeviceptr wanted = call.at<CUdeviceptr>(3);
         const int code = call.proceed();
@@ -1554,9 +1530,8 @@ FAULTS(list) {
         return refused(call, CUDA_ERROR_OUT_OF_MEMORY);
       });
 
-  list.fault("reserve-hint-twice",
-             "requested addresses are returned although they are reserved",
-             {"VMM-44"})
+  fault("reserve-hint-twice", {"VMM-44"},
+        "requested addresses are returned although they are reserved")
       .on({kReserve}, [](Call& call) {
         const CUdeviceptr wanted = call.at<CUdeviceptr>(3);
         const int code = call.proceed();
@@ -1568,22 +1543,17 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("dmabuf-unaligned-ok",
-             "the export of a range at any address as a dma-buf succeeds, and "
-             "gives another descriptor if the address is not aligned",
-             {"VMM-42"})
-      .on({"cuMemGetHandleForAddressRange"}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess || call.at<CUdeviceptr>(1) % 4096 == 0)
-          return code;
-        *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
-        return accepted(call);
-      });
+  fault("dmabuf-unaligned-ok", {"VMM-42"},
+        "the export of a range at any address as a dma-buf succeeds, and gives "
+        "another descriptor if the address is not aligned")
+      .on_refusal({"cuMemGetHandleForAddressRange"},
+                  WHEN(call.at<CUdeviceptr>(1) % 4096 != 0), [](Call& call) {
+                    *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
+                    return accepted(call);
+                  });
 
-  list.fault("setaccess-of-reservation",
-             "access to one mapping gives access to all mappings of its "
-             "reservation",
-             {"VMM-18"})
+  fault("setaccess-of-reservation", {"VMM-18"},
+        "access to one mapping gives access to all mappings of its reservation")
       .after({kSetAccess}, [](Call& call) {
         const CUdeviceptr begin = call.at<CUdeviceptr>(0);
         const CUdeviceptr end = begin + call.at<size_t>(1);
@@ -1595,10 +1565,11 @@ FAULTS(list) {
                                           call.at<const CUmemAccessDesc*>(2),
                                           call.at<size_t>(3)) == CUDA_SUCCESS)
             call.fired();
+        return kSuccess;
       });
 
-  list.fault("access-never-raised", "read access never becomes write access",
-             {"VMM-20"})
+  fault("access-never-raised", {"VMM-20"},
+        "read access never becomes write access")
       .on({kSetAccess}, [](Call& call) {
         const auto* const wanted = call.at<const CUmemAccessDesc*>(2);
         if (call.at<size_t>(3) != 1 ||
@@ -1610,8 +1581,8 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("setaccess-replaces-others",
-             "access for one GPU ends the access of the other GPUs", {"VMM-33"})
+  fault("setaccess-replaces-others", {"VMM-33"},
+        "access for one GPU ends the access of the other GPUs")
       .with_gpus(2)
       .on({kSetAccess}, [](Call& call) {
         const int code = call.proceed();
@@ -1631,42 +1602,31 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("setaccess-first-only",
-             "only the first entry of a list of accesses is set", {"VMM-33"})
+  fault("setaccess-first-only", {"VMM-33"},
+        "only the first entry of a list of accesses is set")
       .with_gpus(2)
-      .before({kSetAccess}, WHEN(call.at<size_t>(3) > 1), [](Call& call) {
-        call.at<size_t>(3) = 1;
-        call.fired();
-      });
+      .before({kSetAccess}, WHEN(call.at<size_t>(3) > 1),
+              [](Call& call) { call.at<size_t>(3) = 1; });
 
-  list.fault("retain-import-refused",
-             "the handle of an imported mapping cannot be retained", {"VMM-32"})
-      .on({kRetain},
-          WHEN(call.is("cuMemRetainAllocationHandle") &&
-               is_import(call.at<CUdeviceptr>(1))),
-          refuses());
+  fault("retain-import-refused", {"VMM-32"},
+        "the handle of an imported mapping cannot be retained")
+      .on({kRetain}, WHEN(is_import(call.at<CUdeviceptr>(1))), refuses());
 
-  list.fault("remap-stale",
-             "if other memory is mapped at the same addresses, the old memory "
-             "is still there",
-             {"VMM-25"})
+  fault("remap-stale", {"VMM-25"},
+        "if other memory is mapped at the same addresses, the old memory is "
+        "still there")
       .on({kMap, kUnmap, kFreeAddress}, remap_stale);
 
-  list.fault(
-          "copy-ends-with-chunk",
-          "a copy of several chunks side by side copies only the first chunk",
-          {"VMM-35"})
+  fault("copy-ends-with-chunk", {"VMM-35"},
+        "a copy of several chunks side by side copies only the first chunk")
       .on({kMap, kUnmap, kCopy, kCopyAsync}, ends_with_chunk);
 
-  list.fault(
-          "set-ends-with-chunk",
-          "a memset of several chunks side by side sets only the first chunk",
-          {"VMM-35"})
+  fault("set-ends-with-chunk", {"VMM-35"},
+        "a memset of several chunks side by side sets only the first chunk")
       .on({kMap, kUnmap, kSet, kSetAsync}, ends_with_chunk);
 
-  list.fault("retain-after-release-refused",
-             "a handle that was released cannot be retained from its mapping",
-             {"VMM-32"})
+  fault("retain-after-release-refused", {"VMM-32"},
+        "a handle that was released cannot be retained from its mapping")
       .on({kMap, kUnmap, kRelease, kRetain}, [](Call& call) {
         if (!call.is("cuMemRetainAllocationHandle")) {
           if (call.is("cuMemMap")) released.erase(call.at<Chunk>(3));
@@ -1678,8 +1638,8 @@ FAULTS(list) {
         return refused(call);
       });
 
-  list.fault("reserve-alignment-ignored",
-             "the requested alignment of addresses is ignored", {"VMM-44"})
+  fault("reserve-alignment-ignored", {"VMM-44"},
+        "the requested alignment of addresses is ignored")
       .on({kReserve}, [](Call& call) {
         const size_t wanted = call.at<size_t>(2);
         call.at<size_t>(2) = 0;
@@ -1690,8 +1650,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("reserve-alignment-odd-ok",
-             "an alignment that is not a power of two is accepted", {"VMM-44"})
+  fault("reserve-alignment-odd-ok", {"VMM-44"},
+        "an alignment that is not a power of two is accepted")
       .on({kReserve}, [](Call& call) {
         const size_t wanted = call.at<size_t>(2);
         const int code = call.proceed();
@@ -1701,10 +1661,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault(
-          "reserve-size-odd-ok",
-          "addresses are reserved for a size that is not a multiple of a page",
-          {"VMM-44"})
+  fault("reserve-size-odd-ok", {"VMM-44"},
+        "addresses are reserved for a size that is not a multiple of a page")
       .on({kReserve}, [](Call& call) {
         constexpr size_t kPage = 4096;
         const size_t wanted = call.at<size_t>(1);
@@ -1715,10 +1673,9 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("retain-first-chunk",
-             "every address of a reservation names the handle that is mapped "
-             "at its beginning",
-             {"VMM-32"})
+  fault("retain-first-chunk", {"VMM-32"},
+        "every address of a reservation names the handle that is mapped at its "
+        "beginning")
       .on({kRetain}, [](Call& call) {
         auto& address = call.at<CUdeviceptr>(1);
         const CUdeviceptr begin = mapping_at(address);
@@ -1730,25 +1687,17 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("retained-not-exported",
-             "a handle that was released and then retained cannot be exported",
-             {"VMM-32"})
-      .on({kExport, kRelease, kCreate}, [](Call& call) {
-        if (call.is("cuMemExportToShareableHandle") &&
-            released.has(call.at<Chunk>(1)))
-          return refused(call);
-        return call.proceed();
-      });
+  fault("retained-not-exported", {"VMM-32"},
+        "a handle that was released and then retained cannot be exported")
+      .on({kExport}, WHEN(released.has(call.at<Chunk>(1))), refuses());
 
-  list.fault("import-equal-size-shared",
-             "an import that is as large as another import gives the memory of "
-             "the other import",
-             {"VMM-35"})
+  fault("import-equal-size-shared", {"VMM-35"},
+        "an import that is as large as another import gives the memory of the "
+        "other import")
       .on({kImport, kMap, kUnmap}, equal_size_shared);
 
-  list.fault("props-types-lost",
-             "the properties of an allocation do not have its handle types",
-             {"VMM-31"})
+  fault("props-types-lost", {"VMM-31"},
+        "the properties of an allocation do not have its handle types")
       .on({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
         const int code = call.proceed();
         auto& types = call.at<CUmemAllocationProp*>(0)->requestedHandleTypes;
@@ -1758,25 +1707,21 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("map-larger-ok",
-             "a mapping that is larger than the memory succeeds and maps only "
-             "the memory",
-             {"VMM-22"})
-      .on({kMap}, [](Call& call) -> int {
-        const int code = call.proceed();
-        if (code == kSuccess ||
-            call.at<size_t>(1) <=
-                created.get(call.at<Chunk>(3), call.at<size_t>(1)))
-          return code;
-        call.at<size_t>(1) = created.get(call.at<Chunk>(3));
-        const int again = call.proceed();
-        if (again == kSuccess) call.fired();
-        return again;
-      });
+  fault("map-larger-ok", {"VMM-22"},
+        "a mapping that is larger than the memory succeeds and maps only the "
+        "memory")
+      .on_refusal({kMap},
+                  WHEN(call.at<size_t>(1) >
+                       created.get(call.at<Chunk>(3), call.at<size_t>(1))),
+                  [](Call& call) -> int {
+                    call.at<size_t>(1) = created.get(call.at<Chunk>(3));
+                    const int again = call.proceed();
+                    if (again == kSuccess) call.fired();
+                    return again;
+                  });
 
-  list.fault("refused-map-unmaps",
-             "a refused mapping of mapped addresses unmaps these addresses",
-             {"VMM-22"})
+  fault("refused-map-unmaps", {"VMM-22"},
+        "a refused mapping of mapped addresses unmaps these addresses")
       .on({kMap, kUnmap}, [](Call& call) {
         const int code = call.proceed();
         const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
@@ -1789,8 +1734,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("refused-unmap-takes-access",
-             "after a refused unmapping the memory has no access", {"VMM-24"})
+  fault("refused-unmap-takes-access", {"VMM-24"},
+        "after a refused unmapping the memory has no access")
       .on({kMap, kUnmap}, [](Call& call) {
         const int code = call.proceed();
         const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
@@ -1801,9 +1746,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-needs-current-gpu",
-             "memory of a GPU other than the current GPU cannot be imported",
-             {"VMM-33", "VMM-31"})
+  fault("import-needs-current-gpu", {"VMM-33", "VMM-31"},
+        "memory of a GPU other than the current GPU cannot be imported")
       .with_gpus(2)
       .after({kImport}, [](Call& call) -> int {
         int current = 0;
@@ -1816,10 +1760,9 @@ FAULTS(list) {
         return refused(call, CUDA_ERROR_NOT_SUPPORTED);
       });
 
-  list.fault("dmabuf-hole-ok",
-             "the export of a range that is not fully mapped as a dma-buf "
-             "gives another descriptor",
-             {"VMM-42"})
+  fault("dmabuf-hole-ok", {"VMM-42"},
+        "the export of a range that is not fully mapped as a dma-buf gives "
+        "another descriptor")
       .on({"cuMemGetHandleForAddressRange"}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -1829,21 +1772,19 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("dmabuf-size-odd-ok",
-             "the export of a range as a dma-buf gives another descriptor if "
-             "the size is not a multiple of a page",
-             {"VMM-42"})
-      .on({"cuMemGetHandleForAddressRange"}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess || call.at<size_t>(2) % 4096 == 0 ||
-            call.at<CUdeviceptr>(1) % 4096 != 0)
-          return code;
-        *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
-        return accepted(call);
-      });
+  fault("dmabuf-size-odd-ok", {"VMM-42"},
+        "the export of a range as a dma-buf gives another descriptor if the "
+        "size is not a multiple of a page")
+      .on_refusal({"cuMemGetHandleForAddressRange"},
+                  WHEN(call.at<size_t>(2) % 4096 != 0 &&
+                       call.at<CUdeviceptr>(1) % 4096 == 0),
+                  [](Call& call) {
+                    *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
+                    return accepted(call);
+                  });
 
-  list.fault("unmap-releases", "unmapping also releases the handle",
-             {"VMM-25", "VMM-15"})
+  fault("unmap-releases", {"VMM-25", "VMM-15"},
+        "unmapping also releases the handle")
       .on({kUnmap, kMap, kRelease, kCreate, kImport}, [](Call& call) {
         static Table<Chunk> gone;
         if (call.is("cuMemRelease") && gone.erase(call.at<Chunk>(0)))
@@ -1865,17 +1806,13 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault(
-          "props-of-latest",
-          "every handle has the properties of the memory that was created last",
-          {"VMM-31"})
+  fault("props-of-latest", {"VMM-31"},
+        "every handle has the properties of the memory that was created last")
       .on({kCreate, "cuMemGetAllocationPropertiesFromHandle"},
           properties_of_latest);
 
-  list.fault(
-          "second-mapping-takes-access",
-          "a second mapping of memory takes the access from the first mapping",
-          {"VMM-36"})
+  fault("second-mapping-takes-access", {"VMM-36"},
+        "a second mapping of memory takes the access from the first mapping")
       .on({kMap, kUnmap}, [](Call& call) {
         const Chunk chunk = call.is("cuMemMap") ? call.at<Chunk>(3) : 0;
         const auto before = mappings.all();
@@ -1889,14 +1826,13 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-cached-by-number",
-             "a descriptor with the number of an earlier descriptor imports "
-             "the earlier memory",
-             {"VMM-25", "VMM-35"})
+  fault("import-cached-by-number", {"VMM-25", "VMM-35"},
+        "a descriptor with the number of an earlier descriptor imports the "
+        "earlier memory")
       .on({kImport}, import_by_known_number);
 
-  list.fault("retains-once",
-             "retaining a handle twice takes only one reference", {"VMM-32"})
+  fault("retains-once", {"VMM-32"},
+        "retaining a handle twice takes only one reference")
       .on({kRetain, kRelease}, [](Call& call) {
         static Table<Chunk> retained;
         if (call.is("cuMemRelease")) {
@@ -1913,8 +1849,7 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("create-on-gpu-0", "memory for any GPU is created on GPU 0",
-             {"VMM-33"})
+  fault("create-on-gpu-0", {"VMM-33"}, "memory for any GPU is created on GPU 0")
       .with_gpus(2)
       .on({kCreate}, [](Call& call) {
         CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
@@ -1928,9 +1863,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("props-current-gpu",
-             "the properties of memory of any GPU name the current GPU",
-             {"VMM-31"})
+  fault("props-current-gpu", {"VMM-31"},
+        "the properties of memory of any GPU name the current GPU")
       .with_gpus(2)
       .on({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
         const int code = call.proceed();
@@ -1945,9 +1879,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("getaccess-begin-only",
-             "only the first address of a mapping reports its access",
-             {"VMM-18"})
+  fault("getaccess-begin-only", {"VMM-18"},
+        "only the first address of a mapping reports its access")
       .on({kGetAccess}, [](Call& call) {
         const int code = call.proceed();
         auto& flags = *call.at<unsigned long long*>(0);
@@ -1959,10 +1892,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("setaccess-of-aliases",
-             "the access that is set for one mapping is set for all mappings "
-             "of that memory",
-             {"VMM-18"})
+  fault("setaccess-of-aliases", {"VMM-18"},
+        "the access that is set for one mapping is set for all mappings of "
+        "that memory")
       .after({kSetAccess}, [](Call& call) {
         const auto begin = call.at<CUdeviceptr>(0);
         const Mapped one = mappings.get(begin);
@@ -1972,11 +1904,11 @@ FAULTS(list) {
                                           call.at<const CUmemAccessDesc*>(2),
                                           call.at<size_t>(3)) == CUDA_SUCCESS)
             call.fired();
+        return kSuccess;
       });
 
-  list.fault("unmap-shuts-out-neighbours",
-             "when a range is unmapped the mappings beside it lose access",
-             {"VMM-25"})
+  fault("unmap-shuts-out-neighbours", {"VMM-25"},
+        "when a range is unmapped the mappings beside it lose access")
       .on({kMap, kUnmap}, [](Call& call) {
         const bool unmaps = call.is("cuMemUnmap");
         const auto begin = unmaps ? call.at<CUdeviceptr>(0) : 0;
@@ -1990,21 +1922,16 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault(
-          "unmapped-copy-ignored",
-          "copies from and to memory that was unmapped succeed and do nothing",
-          {"VMM-25"})
+  fault("unmapped-copy-ignored", {"VMM-25"},
+        "copies from and to memory that was unmapped succeed and do nothing")
       .on({kMap, kUnmap, kFreeAddress, kCopy}, unmapped_use_ignored);
 
-  list.fault("unmapped-set-ignored",
-             "memsets of memory that was unmapped succeed and do nothing",
-             {"VMM-25"})
+  fault("unmapped-set-ignored", {"VMM-25"},
+        "memsets of memory that was unmapped succeed and do nothing")
       .on({kMap, kUnmap, kFreeAddress, kSet}, unmapped_use_ignored);
 
-  list.fault("unmap-part-of-import-ok",
-             "cuMemUnmap of a part of an imported mapping succeeds and does "
-             "nothing",
-             {"VMM-24"})
+  fault("unmap-part-of-import-ok", {"VMM-24"},
+        "cuMemUnmap of a part of an imported mapping succeeds and does nothing")
       .on({kUnmap}, [](Call& call) {
         const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
         if (!is_import(begin) ||
@@ -2014,24 +1941,21 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("read-only-beside-writable-is-written",
-             "a mapping that may only be read can be written while another "
-             "mapping of the same handle may be written",
-             {"VMM-20"})
+  fault("read-only-beside-writable-is-written", {"VMM-20"},
+        "a mapping that may only be read can be written while another mapping "
+        "of the same handle may be written")
       .on({kCreate, kImport, kMap, kUnmap, kSetAccess, kGetAccess},
           access_of_other_mapping_counts);
 
-  list.fault("setaccess-first-gpus-memory-only",
-             "cuMemSetAccess of a range reaches only the memory of the GPU "
-             "whose memory is first in the range",
-             {"VMM-35"})
+  fault("setaccess-first-gpus-memory-only", {"VMM-35"},
+        "cuMemSetAccess of a range reaches only the memory of the GPU whose "
+        "memory is first in the range")
       .with_gpus(2)
       .on({kSetAccess}, access_to_first_gpus_memory);
 
-  list.fault("reserve-over-pool-memory",
-             "a reservation gets the wanted addresses, also if memory of a "
-             "pool is there",
-             {"VMM-44"})
+  fault("reserve-over-pool-memory", {"VMM-44"},
+        "a reservation gets the wanted addresses, also if memory of a pool is "
+        "there")
       .on({kReserve, kFreeAddress, kMallocAsync, kMallocFromPool, kFree,
            kFreeAsync},
           [](Call& call) {
@@ -2051,31 +1975,24 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault(
-          "chunk-peer-copy-lost",
-          "cudaMemcpyPeerAsync does not reach imported memory of cuMemCreate",
-          {"VMM-33"})
+  fault("chunk-peer-copy-lost", {"VMM-33"},
+        "cudaMemcpyPeerAsync does not reach imported memory of cuMemCreate")
       .with_gpus(2)
       .on({kCreate, kImport, kMap, kUnmap, "cudaMemcpyPeerAsync"}, access_lost);
 
-  list.fault("chunk-set-from-other-gpu-lost",
-             "a memset of imported memory of cuMemCreate by another GPU does "
-             "nothing",
-             {"VMM-33"})
+  fault(
+      "chunk-set-from-other-gpu-lost", {"VMM-33"},
+      "a memset of imported memory of cuMemCreate by another GPU does nothing")
       .with_gpus(2)
       .on({kCreate, kImport, kMap, kUnmap, kSet, kSetAsync},
           set_from_other_gpu_lost);
 
-  list.fault(
-          "reserve-alignment-capped",
-          "addresses are aligned to 16 MiB if a larger alignment is requested",
-          {"VMM-44"})
+  fault("reserve-alignment-capped", {"VMM-44"},
+        "addresses are aligned to 16 MiB if a larger alignment is requested")
       .on({kReserve}, alignment_capped);
 
-  list.fault(
-          "reserve-address-odd-ok",
-          "a wanted address that is not a multiple of a page is rounded down",
-          {"VMM-44"})
+  fault("reserve-address-odd-ok", {"VMM-44"},
+        "a wanted address that is not a multiple of a page is rounded down")
       .on({kReserve}, [](Call& call) {
         constexpr CUdeviceptr kPage = 4096;
         const int code = call.proceed();
@@ -2086,16 +2003,14 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("reservations-end-at-65",
-             "a process cannot have more than 65 reservations", {"VMM-44"})
+  fault("reservations-end-at-65", {"VMM-44"},
+        "a process cannot have more than 65 reservations")
       .on({kReserve, kFreeAddress}, [](Call& call) {
         return refused_beyond<65>(call, "cuMemAddressReserve", 0);
       });
 
-  list.fault(
-          "addressfree-longer-ok",
-          "cuMemAddressFree accepts a size that is larger than the reservation",
-          {"VMM-26"})
+  fault("addressfree-longer-ok", {"VMM-26"},
+        "cuMemAddressFree accepts a size that is larger than the reservation")
       .on({kFreeAddress}, [](Call& call) -> int {
         const size_t bytes = reservations.get(call.at<CUdeviceptr>(0));
         const int code = call.proceed();
@@ -2105,8 +2020,8 @@ FAULTS(list) {
         return proceed_changed(call);
       });
 
-  list.fault("map-unreserved-ok",
-             "memory is mapped at addresses that are not reserved", {"VMM-22"})
+  fault("map-unreserved-ok", {"VMM-22"},
+        "memory is mapped at addresses that are not reserved")
       .on({kMap}, [](Call& call) -> int {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -2122,10 +2037,8 @@ FAULTS(list) {
         return later;
       });
 
-  list.fault(
-          "map-beyond-reservation-ok",
-          "a map that is longer than the reservation maps the part that fits",
-          {"VMM-22"})
+  fault("map-beyond-reservation-ok", {"VMM-22"},
+        "a map that is longer than the reservation maps the part that fits")
       .on({kMap}, [](Call& call) -> int {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -2138,18 +2051,14 @@ FAULTS(list) {
         return proceed_changed(call);
       });
 
-  list.fault("map-needs-current-gpu",
-             "memory of a GPU other than the current GPU cannot be mapped",
-             {"VMM-33"})
+  fault("map-needs-current-gpu", {"VMM-33"},
+        "memory of a GPU other than the current GPU cannot be mapped")
       .with_gpus(2)
-      .on({kMap}, [](Call& call) {
-        return is_of_current_gpu(call.at<Chunk>(3))
-                   ? call.proceed()
-                   : refused(call, CUDA_ERROR_INVALID_DEVICE);
-      });
+      .on({kMap}, WHEN(!is_of_current_gpu(call.at<Chunk>(3))),
+          refuses(CUDA_ERROR_INVALID_DEVICE));
 
-  list.fault("unmap-larger-ok",
-             "unmapping more than a mapping unmaps the mapping", {"VMM-24"})
+  fault("unmap-larger-ok", {"VMM-24"},
+        "unmapping more than a mapping unmaps the mapping")
       .on({kUnmap, kMap}, [](Call& call) -> int {
         const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
         const int code = call.proceed();
@@ -2160,9 +2069,8 @@ FAULTS(list) {
         return proceed_changed(call);
       });
 
-  list.fault("unmap-end-ok",
-             "unmapping the end of a mapping unmaps the whole mapping",
-             {"VMM-24"})
+  fault("unmap-end-ok", {"VMM-24"},
+        "unmapping the end of a mapping unmaps the whole mapping")
       .on({kUnmap}, [](Call& call) -> int {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -2177,10 +2085,8 @@ FAULTS(list) {
         return proceed_changed(call);
       });
 
-  list.fault(
-          "unmap-rounds-up",
-          "unmapping a few bytes less than a mapping unmaps the whole mapping",
-          {"VMM-24"})
+  fault("unmap-rounds-up", {"VMM-24"},
+        "unmapping a few bytes less than a mapping unmaps the whole mapping")
       .on({kUnmap, kMap}, [](Call& call) -> int {
         constexpr size_t kSmall = 4096;
         const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
@@ -2193,68 +2099,58 @@ FAULTS(list) {
         return proceed_changed(call);
       });
 
-  list.fault("unmap-twice-ok",
-             "the unmap of reserved addresses without memory succeeds and does "
-             "nothing",
-             {"VMM-24"})
-      .on_refusal({kUnmap, kMap, kReserve, kFreeAddress},
-                  WHEN(call.is("cuMemUnmap") &&
-                       reservation_at(call.at<CUdeviceptr>(0)) != 0 &&
+  fault("unmap-twice-ok", {"VMM-24"},
+        "the unmap of reserved addresses without memory succeeds and does "
+        "nothing")
+      .on_refusal({kUnmap},
+                  WHEN(reservation_at(call.at<CUdeviceptr>(0)) != 0 &&
                        mapping_at(call.at<CUdeviceptr>(0)) == 0),
                   accepted);
 
-  list.fault("setaccess-hole-at-begin-ok",
-             "cuMemSetAccess succeeds and does nothing if the first addresses "
-             "of the range have no memory",
-             {"VMM-21"})
+  fault("setaccess-hole-at-begin-ok", {"VMM-21"},
+        "cuMemSetAccess succeeds and does nothing if the first addresses of "
+        "the range have no memory")
       .on({kSetAccess, kMap, kUnmap}, hole_at_one_end_accepted<true>);
 
-  list.fault("setaccess-hole-at-end-ok",
-             "cuMemSetAccess succeeds and does nothing if the last addresses "
-             "of the range have no memory",
-             {"VMM-21"})
+  fault("setaccess-hole-at-end-ok", {"VMM-21"},
+        "cuMemSetAccess succeeds and does nothing if the last addresses of the "
+        "range have no memory")
       .on({kSetAccess, kMap, kUnmap}, hole_at_one_end_accepted<false>);
 
-  list.fault("access-taken-in-name",
-             "cuMemGetAccess says that access was taken away, but the memory "
-             "can still be used",
-             {"VMM-18"})
+  fault("access-taken-in-name", {"VMM-18"},
+        "cuMemGetAccess says that access was taken away, but the memory can "
+        "still be used")
       .on({kSetAccess, kGetAccess, kMap, kUnmap},
           changed_in_name<kReadWrite, kNone>);
 
-  list.fault("access-lowered-in-name",
-             "cuMemGetAccess says that memory can only be read, but it can "
-             "still be written",
-             {"VMM-20"})
+  fault("access-lowered-in-name", {"VMM-20"},
+        "cuMemGetAccess says that memory can only be read, but it can still be "
+        "written")
       .on({kSetAccess, kGetAccess, kMap, kUnmap},
           changed_in_name<kReadWrite, kRead>);
 
-  list.fault("peer-access-taken-in-name",
-             "cuMemGetAccess says that the access of GPU 1 was taken away, but "
-             "GPU 1 can still use the memory",
-             {"VMM-18"})
+  fault("peer-access-taken-in-name", {"VMM-18"},
+        "cuMemGetAccess says that the access of GPU 1 was taken away, but GPU "
+        "1 can still use the memory")
       .with_gpus(2)
       .on({kSetAccess, kGetAccess, kMap, kUnmap},
           changed_in_name<kReadWrite, kNone, 1>);
 
-  list.fault("peer-access-lowered-in-name",
-             "cuMemGetAccess says that GPU 1 can only read memory, but GPU 1 "
-             "can still write it",
-             {"VMM-33"})
+  fault("peer-access-lowered-in-name", {"VMM-33"},
+        "cuMemGetAccess says that GPU 1 can only read memory, but GPU 1 can "
+        "still write it")
       .with_gpus(2)
       .on({kSetAccess, kGetAccess, kMap, kUnmap},
           changed_in_name<kReadWrite, kRead, 1>);
 
-  list.fault("access-raised-in-name",
-             "cuMemGetAccess says that memory can be written, but it can still "
-             "only be read",
-             {"VMM-20"})
+  fault("access-raised-in-name", {"VMM-20"},
+        "cuMemGetAccess says that memory can be written, but it can still only "
+        "be read")
       .on({kSetAccess, kGetAccess, kMap, kUnmap},
           changed_in_name<kRead, kReadWrite>);
 
-  list.fault("create-on-current-gpu",
-             "memory is created on the current GPU, not on the named GPU",
-             {"VMM-33"})
+  fault("create-on-current-gpu", {"VMM-33"},
+        "memory is created on the current GPU, not on the named GPU")
       .with_gpus(2)
       .on({kCreate}, [](Call& call) {
         CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
@@ -2269,8 +2165,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("retain-last-byte-refused",
-             "the last address of a mapping has no handle", {"VMM-32"})
+  fault("retain-last-byte-refused", {"VMM-32"},
+        "the last address of a mapping has no handle")
       .on({kRetain}, [](Call& call) {
         const CUdeviceptr begin = mapping_at(retained_address(call));
         return begin != 0 && retained_address(call) + 1 ==
@@ -2279,26 +2175,23 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("retain-after-remap-stale",
-             "if other memory is mapped at the same addresses, the addresses "
-             "still name the handle of the old memory",
-             {"VMM-32"})
+  fault("retain-after-remap-stale", {"VMM-32"},
+        "if other memory is mapped at the same addresses, the addresses still "
+        "name the handle of the old memory")
       .on({kRetain, kMap, kUnmap, kFreeAddress, kCreate, kImport, kRelease},
           earlier_handle_retained);
 
-  list.fault("props-type-untold",
-             "the properties of memory do not have its type", {"VMM-31"})
+  fault("props-type-untold", {"VMM-31"},
+        "the properties of memory do not have its type")
       .after({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
         call.at<CUmemAllocationProp*>(0)->type = CU_MEM_ALLOCATION_TYPE_INVALID;
         return accepted(call);
       });
 
-  list.fault("mapped-attr-of-reserved",
-             "reserved addresses without memory are reported as mapped",
-             {"VMM-25"})
-      .on({kGetAttribute}, [](Call& call) {
-        if (!call.is("cuPointerGetAttribute") ||
-            call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MAPPED)
+  fault("mapped-attr-of-reserved", {"VMM-25"},
+        "reserved addresses without memory are reported as mapped")
+      .on({kGetAttribute}, [](Call& call) -> int {
+        if (call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MAPPED)
           return call.proceed();
         const CUdeviceptr address = call.at<CUdeviceptr>(2);
         const int code = call.proceed();
@@ -2308,8 +2201,8 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("mapped-attr-denies-imports",
-             "mapped imports are reported as not mapped", {"VMM-25"})
+  fault("mapped-attr-denies-imports", {"VMM-25"},
+        "mapped imports are reported as not mapped")
       .on({kGetAttribute, kMap, kUnmap, kImport}, [](Call& call) {
         return attribute_wrong<bool>(
             call, CU_POINTER_ATTRIBUTE_MAPPED,
@@ -2318,10 +2211,9 @@ FAULTS(list) {
             });
       });
 
-  list.fault("access-attr-always-full",
-             "the attribute of each mapped address says that the memory can be "
-             "written",
-             {"VMM-20"})
+  fault("access-attr-always-full", {"VMM-20"},
+        "the attribute of each mapped address says that the memory can be "
+        "written")
       .on({kGetAttribute, kMap, kUnmap}, [](Call& call) {
         return attribute_wrong<unsigned>(
             call, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
@@ -2331,10 +2223,9 @@ FAULTS(list) {
             });
       });
 
-  list.fault("access-attr-of-gpu-0",
-             "the attribute of a mapped address says the access of GPU 0, also "
-             "if another GPU is current",
-             {"VMM-33"})
+  fault("access-attr-of-gpu-0", {"VMM-33"},
+        "the attribute of a mapped address says the access of GPU 0, also if "
+        "another GPU is current")
       .with_gpus(2)
       .on({kGetAttribute, kMap, kUnmap}, [](Call& call) {
         return attribute_wrong<unsigned>(
@@ -2345,11 +2236,10 @@ FAULTS(list) {
             });
       });
 
-  list.fault("setaccess-flags-of-first",
-             "all entries of a list of accesses get the flags of the first one",
-             {"VMM-33"})
+  fault("setaccess-flags-of-first", {"VMM-33"},
+        "all entries of a list of accesses get the flags of the first one")
       .with_gpus(2)
-      .before({kSetAccess}, [](Call& call) {
+      .on({kSetAccess}, [](Call& call) {
         const auto* const list = call.at<const CUmemAccessDesc*>(2);
         std::vector<CUmemAccessDesc> same(list, list + call.at<size_t>(3));
         for (CUmemAccessDesc& each : same) {
@@ -2357,62 +2247,51 @@ FAULTS(list) {
           each.flags = same.front().flags;
         }
         call.at<const CUmemAccessDesc*>(2) = same.data();
+        return call.proceed();
       });
 
-  list.fault("export-needs-current-gpu",
-             "memory of a GPU other than the current GPU cannot be exported",
-             {"VMM-33"})
+  fault("export-needs-current-gpu", {"VMM-33"},
+        "memory of a GPU other than the current GPU cannot be exported")
       .with_gpus(2)
-      .on({kExport}, [](Call& call) {
-        return is_of_current_gpu(call.at<Chunk>(1)) ? call.proceed()
-                                                    : refused(call);
-      });
+      .on({kExport}, WHEN(!is_of_current_gpu(call.at<Chunk>(1))), refuses());
 
-  list.fault("reserve-after-refusal-refused",
-             "after a refused reservation the next one is refused, too",
-             {"VMM-44"})
+  fault("reserve-after-refusal-refused", {"VMM-44"},
+        "after a refused reservation the next one is refused, too")
       .on({kReserve}, next_refused);
 
-  list.fault("addressfree-after-refusal-refused",
-             "after a refused free of addresses the next one is refused, too",
-             {"VMM-26"})
+  fault("addressfree-after-refusal-refused", {"VMM-26"},
+        "after a refused free of addresses the next one is refused, too")
       .on({kFreeAddress}, next_refused);
 
-  list.fault("map-after-refusal-refused",
-             "after a refused mapping the next one is refused, too", {"VMM-22"})
+  fault("map-after-refusal-refused", {"VMM-22"},
+        "after a refused mapping the next one is refused, too")
       .on({kMap}, next_refused);
 
-  list.fault("unmap-after-refusal-refused",
-             "after a refused unmapping the next one is refused, too",
-             {"VMM-24"})
+  fault("unmap-after-refusal-refused", {"VMM-24"},
+        "after a refused unmapping the next one is refused, too")
       .on({kUnmap}, next_refused);
 
-  list.fault("setaccess-after-refusal-refused",
-             "after a refused setting of access the next one is refused, too",
-             {"VMM-21", "VMM-34"})
+  fault("setaccess-after-refusal-refused", {"VMM-21", "VMM-34"},
+        "after a refused setting of access the next one is refused, too")
       .on({kSetAccess}, next_refused);
 
-  list.fault("retain-after-refusal-refused",
-             "after a refused cuMemRetainAllocationHandle the next one is "
-             "refused, too",
-             {"VMM-32"})
+  fault("retain-after-refusal-refused", {"VMM-32"},
+        "after a refused cuMemRetainAllocationHandle the next one is refused, "
+        "too")
       .on({kRetain}, next_refused);
 
-  list.fault("chunk-copy-equal-size-confused",
-             "a copy uses the one with the lowest address of several equally "
-             "large allocations of imported memory of cuMemCreate",
-             {"VMM-35"})
+  fault("chunk-copy-equal-size-confused", {"VMM-35"},
+        "a copy uses the one with the lowest address of several equally large "
+        "allocations of imported memory of cuMemCreate")
       .on({kCopy, kImport, kCreate, kMap, kUnmap}, equal_size_confused);
 
-  list.fault("retained-exports-other",
-             "the export of a retained handle gives a descriptor of new memory",
-             {"VMM-32"})
+  fault("retained-exports-other", {"VMM-32"},
+        "the export of a retained handle gives a descriptor of new memory")
       .on({kRetain, kExport, kCreate, kImport, kMap, kUnmap},
           retained_exports_other);
 
-  list.fault("access-not-given-again",
-             "access that was taken from a mapping cannot be given again",
-             {"VMM-18"})
+  fault("access-not-given-again", {"VMM-18"},
+        "access that was taken from a mapping cannot be given again")
       .on({kSetAccess, kUnmap}, [](Call& call) {
         static Table<CUdeviceptr> taken;
         const auto address = call.at<CUdeviceptr>(0);
@@ -2431,10 +2310,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("access-taken-from-the-start",
-             "access that is taken from chunks in the middle of a reservation "
-             "is taken from its first chunks",
-             {"VMM-35"})
+  fault("access-taken-from-the-start", {"VMM-35"},
+        "access that is taken from chunks in the middle of a reservation is "
+        "taken from its first chunks")
       .before({kSetAccess}, [](Call& call) {
         auto& address = call.at<CUdeviceptr>(0);
         const CUdeviceptr begin = reservation_at(address);
@@ -2442,18 +2320,17 @@ FAULTS(list) {
           address = begin;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("export-tells-access",
-             "if the exporter may only read at the time of the export, the "
-             "importer can only read",
-             {"VMM-19"})
+  fault("export-tells-access", {"VMM-19"},
+        "if the exporter may only read at the time of the export, the importer "
+        "can only read")
       .on({kExport, kImport, kMap, kUnmap, kSetAccess}, export_tells_access);
 
-  list.fault("getaccess-of-first-chunk",
-             "each address of a reservation reports the access of the first "
-             "chunk in it",
-             {"VMM-18"})
+  fault("getaccess-of-first-chunk", {"VMM-18"},
+        "each address of a reservation reports the access of the first chunk "
+        "in it")
       .before({kGetAccess}, [](Call& call) {
         auto& address = call.at<CUdeviceptr>(2);
         const CUdeviceptr begin = reservation_at(address);
@@ -2463,12 +2340,12 @@ FAULTS(list) {
           address = begin;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("map-part-takes-all-addresses",
-             "the mapping of a part of memory takes as many addresses as the "
-             "whole memory",
-             {"VMM-23"})
+  fault("map-part-takes-all-addresses", {"VMM-23"},
+        "the mapping of a part of memory takes as many addresses as the whole "
+        "memory")
       .on({kMap, kUnmap, kCreate, kImport, kExport}, [](Call& call) {
         constexpr auto kWhole = "bytes of exported memory";
         if (!call.is("cuMemMap")) {
@@ -2488,10 +2365,9 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("copy-ends-with-second-chunk",
-             "a copy of more than two chunks side by side ends with the second "
-             "chunk",
-             {"VMM-35"})
+  fault(
+      "copy-ends-with-second-chunk", {"VMM-35"},
+      "a copy of more than two chunks side by side ends with the second chunk")
       .before({kCopy}, [](Call& call) {
         auto& bytes = call.value<size_t>(kBytes);
         for (const Role role : {kPointer, kSource}) {
@@ -2504,12 +2380,12 @@ FAULTS(list) {
           bytes = end - address;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("async-download-ends-with-chunk",
-             "an asynchronous copy from several chunks to memory of another "
-             "kind ends with the first chunk",
-             {"VMM-35"})
+  fault("async-download-ends-with-chunk", {"VMM-35"},
+        "an asynchronous copy from several chunks to memory of another kind "
+        "ends with the first chunk")
       .on({kCopyAsync}, [](Call& call) {
         const auto from = call.value<CUdeviceptr>(kSource);
         const CUdeviceptr begin = mapping_at(from);
@@ -2524,9 +2400,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("rectangle-ends-with-chunk",
-             "a copy of a rectangle ends with the first of several chunks",
-             {"VMM-35"})
+  fault("rectangle-ends-with-chunk", {"VMM-35"},
+        "a copy of a rectangle ends with the first of several chunks")
       .before({kCopy2D}, [](Call& call) {
         auto& rows = call.at<size_t>(5);
         for (const int side : {0, 2}) {
@@ -2539,24 +2414,24 @@ FAULTS(list) {
           rows = room / pitch;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("wait-value-in-first-chunk",
-             "a stream waits for a word of the first chunk of a range, not of "
-             "a later one",
-             {"VMM-35"})
+  fault("wait-value-in-first-chunk", {"VMM-35"},
+        "a stream waits for a word of the first chunk of a range, not of a "
+        "later one")
       .before({kWaitWord}, [](Call& call) {
         if (const CUdeviceptr other = in_first_chunk(call.at<CUdeviceptr>(1))) {
           call.at<CUdeviceptr>(1) = other;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("batch-writes-in-first-chunk",
-             "a batch writes a word of a later chunk of a range into the first "
-             "chunk",
-             {"VMM-35"})
-      .before({kBatch}, [](Call& call) {
+  fault(
+      "batch-writes-in-first-chunk", {"VMM-35"},
+      "a batch writes a word of a later chunk of a range into the first chunk")
+      .on({kBatch}, [](Call& call) {
         auto operations = operations_of(call);
         call.at<CUstreamBatchMemOpParams*>(2) = operations.data();
         for (auto& operation : operations) {
@@ -2567,19 +2442,17 @@ FAULTS(list) {
             call.fired();
           }
         }
+        return call.proceed();
       });
 
-  list.fault("retain-after-other-unmap-refused",
-             "after memory was unmapped at one place, its handle cannot be "
-             "retained from another place",
-             {"VMM-32"})
+  fault("retain-after-other-unmap-refused", {"VMM-32"},
+        "after memory was unmapped at one place, its handle cannot be retained "
+        "from another place")
       .on({kRetain, kMap, kUnmap, kCreate, kImport},
           retain_after_unmap_refused);
 
-  list.fault(
-          "reserve-larger-than-memory-refused",
-          "a reservation that is larger than the memory of the GPU is refused",
-          {"VMM-44"})
+  fault("reserve-larger-than-memory-refused", {"VMM-44"},
+        "a reservation that is larger than the memory of the GPU is refused")
       .on({kReserve}, [](Call& reserve) {
         size_t total = 0;
         DRIVER_CALL(cuDeviceTotalMem)(&total, 0);
@@ -2588,14 +2461,13 @@ FAULTS(list) {
                    : reserve.proceed();
       });
 
-  list.fault("ninth-import-is-first",
-             "if a process has eight imports, its next import is the memory of "
-             "the first import",
-             {"VMM-35"})
+  fault("ninth-import-is-first", {"VMM-35"},
+        "if a process has eight imports, its next import is the memory of the "
+        "first import")
       .on({kImport, kRelease}, further_import_is_first<8>);
 
-  list.fault("second-mapping-clears",
-             "a second mapping of memory clears the memory", {"VMM-36"})
+  fault("second-mapping-clears", {"VMM-36"},
+        "a second mapping of memory clears the memory")
       .on({kMap, kUnmap}, [](Call& call) {
         const CUdeviceptr first =
             call.is("cuMemMap") ? mapping_of(call.at<Chunk>(3)) : 0;
@@ -2606,23 +2478,19 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("unmap-clears",
-             "memory that was not exported is cleared when it is unmapped, "
-             "although its handle is not released",
-             {"VMM-25"})
-      .before({kCreate, kMap, kUnmap, kRelease, kExport},
-              WHEN(call.is("cuMemUnmap")), [](Call& call) {
-                const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-                const Mapped mapped = mappings.get(begin);
-                if (mapped.bytes == call.at<size_t>(1) &&
-                    created.has(mapped.chunk) && !exports.has(mapped.chunk) &&
-                    !released.has(mapped.chunk) && cleared(begin, mapped.bytes))
-                  call.fired();
-              });
+  fault("unmap-clears", {"VMM-25"},
+        "memory that was not exported is cleared when it is unmapped, although "
+        "its handle is not released")
+      .before({kUnmap}, [](Call& call) -> bool {
+        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+        const Mapped mapped = mappings.get(begin);
+        return mapped.bytes == call.at<size_t>(1) &&
+               created.has(mapped.chunk) && !exports.has(mapped.chunk) &&
+               !released.has(mapped.chunk) && cleared(begin, mapped.bytes);
+      });
 
-  list.fault("map-offset-4gib-ok",
-             "a mapping ignores an offset that is a multiple of 4 GiB",
-             {"VMM-23"})
+  fault("map-offset-4gib-ok", {"VMM-23"},
+        "a mapping ignores an offset that is a multiple of 4 GiB")
       .on({kMap}, [](Call& call) {
         const int code = call.proceed();
         auto& offset = call.at<size_t>(2);
@@ -2632,10 +2500,9 @@ FAULTS(list) {
         return call.proceed() == kSuccess ? accepted(call) : code;
       });
 
-  list.fault("map-in-order-only",
-             "memory cannot be mapped before mapped addresses of the same "
-             "reservation",
-             {"VMM-22"})
+  fault(
+      "map-in-order-only", {"VMM-22"},
+      "memory cannot be mapped before mapped addresses of the same reservation")
       .on({kMap}, [](Call& call) {
         const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
         for (const auto& [begin, mapped] : mappings.all())
@@ -2644,10 +2511,9 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("map-import-larger-ok",
-             "a mapping that is larger than the imported memory returns "
-             "success and maps only the memory",
-             {"VMM-22"})
+  fault("map-import-larger-ok", {"VMM-22"},
+        "a mapping that is larger than the imported memory returns success and "
+        "maps only the memory")
       .on({kMap}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess || !imports.has(call.at<Chunk>(3)) ||
@@ -2662,12 +2528,12 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("addressfree-twice-ok",
-             "freeing addresses a second time returns success", {"VMM-26"})
+  fault("addressfree-twice-ok", {"VMM-26"},
+        "freeing addresses a second time returns success")
       .on({kReserve, kFreeAddress}, freed_twice);
 
-  list.fault("reserve-alignment-at-address-ignored",
-             "the alignment is ignored if an address is requested", {"VMM-44"})
+  fault("reserve-alignment-at-address-ignored", {"VMM-44"},
+        "the alignment is ignored if an address is requested")
       .on({kReserve}, [](Call& call) {
         const size_t wanted = call.at<size_t>(2);
         if (call.at<CUdeviceptr>(3) == 0 || wanted == 0 ||
@@ -2680,28 +2546,24 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("retain-after-unmap-ok",
-             "cuMemRetainAllocationHandle still gives the handle of unmapped "
-             "addresses, without a reference",
-             {"VMM-32"})
+  fault("retain-after-unmap-ok", {"VMM-32"},
+        "cuMemRetainAllocationHandle still gives the handle of unmapped "
+        "addresses, without a reference")
       .on({kRetain, kMap, kUnmap, kRelease, kFreeAddress},
           former_handle_retained);
 
-  list.fault("getaccess-writes-32-bits",
-             "cuMemGetAccess writes only the lower half of the flags",
-             {"VMM-18"})
+  fault("getaccess-writes-32-bits", {"VMM-18"},
+        "cuMemGetAccess writes only the lower half of the flags")
       .on({kGetAccess}, writes_32_bits);
 
-  list.fault("second-import-has-access",
-             "a mapping of imported memory has the access that was set for an "
-             "earlier mapping of the memory",
-             {"VMM-17"})
+  fault("second-import-has-access", {"VMM-17"},
+        "a mapping of imported memory has the access that was set for an "
+        "earlier mapping of the memory")
       .on({kImport, kMap, kUnmap, kRelease}, second_import_has_access);
 
-  list.fault("access-needs-owner-gpu",
-             "access for another GPU is refused if the GPU of the memory has "
-             "no access",
-             {"VMM-33"})
+  fault("access-needs-owner-gpu", {"VMM-33"},
+        "access for another GPU is refused if the GPU of the memory has no "
+        "access")
       .with_gpus(2)
       .on({kSetAccess}, [](Call& call) -> int {
         const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
@@ -2718,9 +2580,8 @@ FAULTS(list) {
         return refused(call, CUDA_ERROR_INVALID_DEVICE);
       });
 
-  list.fault("access-of-four-chunks",
-             "of several chunks side by side only the first four get access",
-             {"VMM-35"})
+  fault("access-of-four-chunks", {"VMM-35"},
+        "of several chunks side by side only the first four get access")
       .before({kSetAccess}, [](Call& call) {
         const CUdeviceptr begin = call.at<CUdeviceptr>(0);
         auto& bytes = call.at<size_t>(1);
@@ -2734,32 +2595,28 @@ FAULTS(list) {
           bytes = part;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("write-value-in-first-chunk",
-             "a stream writes a word of a later chunk of a range into the "
-             "first chunk",
-             {"VMM-35"})
-      .on({kWriteWord}, [](Call& call) {
+  fault(
+      "write-value-in-first-chunk", {"VMM-35"},
+      "a stream writes a word of a later chunk of a range into the first chunk")
+      .before({kWriteWord}, [](Call& call) -> bool {
         auto& word = call.at<CUdeviceptr>(1);
         const CUdeviceptr begin = mapping_at(word);
         const CUdeviceptr first = begin == 0 ? 0 : reservation_at(begin);
         if (first == 0 || first == begin || mapping_at(first) != first)
-          return call.proceed();
+          return false;
         word = first + (word - begin);
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("access-toggles",
-             "if access is set that a mapping already has, the access is taken "
-             "away",
-             {"VMM-18"})
+  fault("access-toggles", {"VMM-18"},
+        "if access is set that a mapping already has, the access is taken away")
       .on({kSetAccess}, access_toggles);
 
-  list.fault("readonly-set-async-ok",
-             "an asynchronous memset writes to memory that can only be read",
-             {"VMM-20"})
+  fault("readonly-set-async-ok", {"VMM-20"},
+        "an asynchronous memset writes to memory that can only be read")
       .on({kSetAsync}, [](Call& call) {
         const CUdeviceptr begin = mapping_at(call.value<CUdeviceptr>(kPointer));
         if (begin == 0 || is_captured(stream_of_stream_ordered(call)))
@@ -2775,10 +2632,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("map-into-next-ok",
-             "a mapping that reaches into the next mapping is accepted and "
-             "made shorter",
-             {"VMM-22"})
+  fault("map-into-next-ok", {"VMM-22"},
+        "a mapping that reaches into the next mapping is accepted and made "
+        "shorter")
       .on({kMap}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -2794,15 +2650,13 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("remap-of-other-size-refused",
-             "addresses that were unmapped can only be mapped again in the "
-             "same size",
-             {"VMM-25"})
+  fault(
+      "remap-of-other-size-refused", {"VMM-25"},
+      "addresses that were unmapped can only be mapped again in the same size")
       .on({kMap, kUnmap, kFreeAddress}, remap_of_other_size_refused);
 
-  list.fault("retain-second-mapping-refused",
-             "the handle of memory cannot be retained from its second mapping",
-             {"VMM-32"})
+  fault("retain-second-mapping-refused", {"VMM-32"},
+        "the handle of memory cannot be retained from its second mapping")
       .on({kRetain}, [](Call& call) {
         const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
         if (begin == 0) return call.proceed();
@@ -2814,9 +2668,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("retain-without-access-refused",
-             "the handle of a mapping without access cannot be retained",
-             {"VMM-32"})
+  fault("retain-without-access-refused", {"VMM-32"},
+        "the handle of a mapping without access cannot be retained")
       .on({kRetain}, [](Call& call) {
         const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
         return begin != 0 && access_of(begin, location_at(begin)) == 0
@@ -2824,9 +2677,8 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("map-next-has-access",
-             "a new mapping has the access of the mapping beside it",
-             {"VMM-17"})
+  fault("map-next-has-access", {"VMM-17"},
+        "a new mapping has the access of the mapping beside it")
       .after({kMap}, [](Call& call) {
         const CUdeviceptr begin = call.at<CUdeviceptr>(0);
         const CUdeviceptr end = begin + call.at<size_t>(1);
@@ -2836,38 +2688,32 @@ FAULTS(list) {
           const auto flags = access_of(other, here);
           if (flags != 0 && allow(begin, here, flags)) call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("readonly-device-copy-ok",
-             "cudaMemcpy from device to device writes memory that can only be "
-             "read",
-             {"VMM-20"})
+  fault("readonly-device-copy-ok", {"VMM-20"},
+        "cudaMemcpy from device to device writes memory that can only be read")
       .on({kCopy, kMap, kUnmap}, writes_without_access);
 
-  list.fault("readonly-rectangle-ok",
-             "the memset of a rectangle writes memory that can only be read",
-             {"VMM-20"})
+  fault("readonly-rectangle-ok", {"VMM-20"},
+        "the memset of a rectangle writes memory that can only be read")
       .on({"cudaMemset2D", kMap, kUnmap}, writes_without_access);
 
-  list.fault("readonly-set32-ok",
-             "a memset of 32 bits writes memory that can only be read",
-             {"VMM-20"})
+  fault("readonly-set32-ok", {"VMM-20"},
+        "a memset of 32 bits writes memory that can only be read")
       .on({"cuMemsetD32", kMap, kUnmap}, writes_without_access);
 
-  list.fault("readonly-word-ok",
-             "a stream writes a word in memory that can only be read",
-             {"VMM-20"})
+  fault("readonly-word-ok", {"VMM-20"},
+        "a stream writes a word in memory that can only be read")
       .on({kWriteWord, kMap, kUnmap}, writes_without_access);
 
-  list.fault("readonly-batch-ok",
-             "a batch writes a word in memory that can only be read",
-             {"VMM-20"})
+  fault("readonly-batch-ok", {"VMM-20"},
+        "a batch writes a word in memory that can only be read")
       .on({kBatch, kMap, kUnmap}, writes_without_access);
 
-  list.fault("readonly-not-copied",
-             "cudaMemcpy from device to device moves nothing out of memory "
-             "that can only be read",
-             {"VMM-20"})
+  fault("readonly-not-copied", {"VMM-20"},
+        "cudaMemcpy from device to device moves nothing out of memory that can "
+        "only be read")
       .on({kCopy}, [](Call& call) {
         const CUdeviceptr begin = mapping_at(call.value<CUdeviceptr>(kSource));
         return call.is_runtime() && begin != 0 &&
@@ -2878,21 +2724,17 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault(
-          "same-memory-keeps-access",
-          "memory that is mapped again at its old address has its old access",
-          {"VMM-25"})
+  fault("same-memory-keeps-access", {"VMM-25"},
+        "memory that is mapped again at its old address has its old access")
       .on({kMap, kUnmap, kFreeAddress, kCreate}, same_memory_keeps_access);
 
-  list.fault("addresses-stay-read-only",
-             "addresses where memory could only be read stay so for all later "
-             "mappings",
-             {"VMM-25"})
+  fault("addresses-stay-read-only", {"VMM-25"},
+        "addresses where memory could only be read stay so for all later "
+        "mappings")
       .on({kMap, kUnmap, kFreeAddress, kSetAccess}, addresses_stay_read_only);
 
-  list.fault("setaccess-second-unchecked",
-             "of a list of two accesses only the first one is checked",
-             {"VMM-34"})
+  fault("setaccess-second-unchecked", {"VMM-34"},
+        "of a list of two accesses only the first one is checked")
       .on({kSetAccess}, [](Call& set) {
         const int code = set.proceed();
         if (code == kSuccess || set.at<size_t>(3) != 2) return code;
@@ -2900,10 +2742,9 @@ FAULTS(list) {
         return set.proceed() == kSuccess ? accepted(set) : code;
       });
 
-  list.fault("setaccess-after-last-gpu",
-             "cuMemSetAccess for the number after the last GPU succeeds and "
-             "does nothing",
-             {"VMM-34"})
+  fault("setaccess-after-last-gpu", {"VMM-34"},
+        "cuMemSetAccess for the number after the last GPU succeeds and does "
+        "nothing")
       .on({kSetAccess}, [](Call& set) {
         int count = 0;
         const int code = set.proceed();
@@ -2916,10 +2757,9 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("setaccess-list-raises-second",
-             "a list with reading and writing for one GPU also lets the other "
-             "GPU write, which may only read",
-             {"VMM-33"})
+  fault("setaccess-list-raises-second", {"VMM-33"},
+        "a list with reading and writing for one GPU also lets the other GPU "
+        "write, which may only read")
       .with_gpus(2)
       .on({kSetAccess}, [](Call& set) {
         const auto* const first = set.at<const CUmemAccessDesc*>(2);
@@ -2934,84 +2774,68 @@ FAULTS(list) {
         return set.proceed();
       });
 
-  list.fault("reserve-wide-overlaps",
-             "reservations of one size with a wide alignment get the same "
-             "addresses",
-             {"VMM-44"})
+  fault("reserve-wide-overlaps", {"VMM-44"},
+        "reservations of one size with a wide alignment get the same addresses")
       .on({kReserve, kFreeAddress}, wide_alignments_overlap);
 
-  list.fault("reserve-over-host-memory",
-             "a wanted address is given although memory of the host is there",
-             {"VMM-44"})
+  fault("reserve-over-host-memory", {"VMM-44"},
+        "a wanted address is given although memory of the host is there")
       .on({kReserve, kFreeAddress}, wanted_address_taken<false>);
 
-  list.fault("reserve-over-device-memory",
-             "a wanted address is given although memory of a GPU is there",
-             {"VMM-44"})
+  fault("reserve-over-device-memory", {"VMM-44"},
+        "a wanted address is given although memory of a GPU is there")
       .on({kReserve, kFreeAddress}, wanted_address_taken<true>);
 
-  list.fault("device-copy-ends-with-chunk",
-             "cudaMemcpy from device to device ends where the first of several "
-             "chunks ends",
-             {"VMM-35"})
+  fault("device-copy-ends-with-chunk", {"VMM-35"},
+        "cudaMemcpy from device to device ends where the first of several "
+        "chunks ends")
       .on({kCopy, kMap, kUnmap},
           copy_ends_with_chunk<cudaMemcpyDeviceToDevice>);
 
-  list.fault("async-copy-ends-with-chunk",
-             "cudaMemcpyAsync from device to device ends where the first of "
-             "several chunks ends",
-             {"VMM-35"})
+  fault("async-copy-ends-with-chunk", {"VMM-35"},
+        "cudaMemcpyAsync from device to device ends where the first of several "
+        "chunks ends")
       .on({kCopyAsync, kMap, kUnmap},
           copy_ends_with_chunk<cudaMemcpyDeviceToDevice>);
 
-  list.fault("retain-first-import",
-             "every mapping of imported memory names the handle of the first "
-             "import of the same memory",
-             {"VMM-32"})
+  fault("retain-first-import", {"VMM-32"},
+        "every mapping of imported memory names the handle of the first import "
+        "of the same memory")
       .on({kRetain, kImport, kRelease, kMap}, retain_gives_first_import);
 
-  list.fault("released-without-properties",
-             "a handle that was released has no properties, although another "
-             "reference holds the memory",
-             {"VMM-32"})
+  fault("released-without-properties", {"VMM-32"},
+        "a handle that was released has no properties, although another "
+        "reference holds the memory")
       .on({"cuMemGetAllocationPropertiesFromHandle"},
-          WHEN(call.is("cuMemGetAllocationPropertiesFromHandle") &&
-               released.has(call.at<Chunk>(1))),
-          refuses());
+          WHEN(released.has(call.at<Chunk>(1))), refuses());
 
-  list.fault("unmap-ends-first-only",
-             "the unmap of a mapping together with addresses of the next one "
-             "succeeds, and unmaps only the first one",
-             {"VMM-24"})
-      .on({kMap, kUnmap}, [](Call& call) {
+  fault("unmap-ends-first-only", {"VMM-24"},
+        "the unmap of a mapping together with addresses of the next one "
+        "succeeds, and unmaps only the first one")
+      .before({kMap, kUnmap}, [](Call& call) -> bool {
         const auto begin = call.at<CUdeviceptr>(0);
         auto& bytes = call.at<size_t>(1);
         const size_t first = mappings.get(begin).bytes;
         if (!call.is("cuMemUnmap") || !mappings.has(begin) ||
             mapping_at(begin + first) == 0 || first >= bytes)
-          return call.proceed();
+          return false;
         bytes = first;
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault(
-          "import-of-second-gpu-fresh",
-          "each mapping of an import of memory of the second GPU is new memory",
-          {"VMM-33", "VMM-31"})
+  fault("import-of-second-gpu-fresh", {"VMM-33", "VMM-31"},
+        "each mapping of an import of memory of the second GPU is new memory")
       .with_gpus(2)
       .on({kMap}, [](Call& call) -> int {
-        if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)))
-          return call.proceed();
+        if (!imports.has(call.at<Chunk>(3))) return call.proceed();
         const CUmemLocation place = properties_of(call.at<Chunk>(3)).location;
         return place.type == CU_MEM_LOCATION_TYPE_DEVICE && place.id == 1
                    ? map_new_instead(call)
                    : call.proceed();
       });
 
-  list.fault("import-ordinal-current",
-             "the GPU of imported memory is reported as the current GPU",
-             {"VMM-33"})
+  fault("import-ordinal-current", {"VMM-33"},
+        "the GPU of imported memory is reported as the current GPU")
       .with_gpus(2)
       .after({kGetAttribute},
              WHEN(call.at<CUpointer_attribute>(1) ==
@@ -3023,12 +2847,12 @@ FAULTS(list) {
                auto& told = *call.at<int*>(0);
                if (told != current) call.fired();
                told = current;
+               return kSuccess;
              });
 
-  list.fault("map-distance-32-bits",
-             "memory is mapped at its distance from the beginning of the "
-             "reservation modulo 4 GiB",
-             {"VMM-35"})
+  fault("map-distance-32-bits", {"VMM-35"},
+        "memory is mapped at its distance from the beginning of the "
+        "reservation modulo 4 GiB")
       .before({kMap}, [](Call& call) {
         auto& address = call.at<CUdeviceptr>(0);
         const CUdeviceptr begin = reservation_at(address);
@@ -3036,20 +2860,19 @@ FAULTS(list) {
           address = begin + (address - begin) % kFarAway;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("exported-types-untold",
-             "memory that was exported is reported without handle types",
-             {"VMM-31"})
+  fault("exported-types-untold", {"VMM-31"},
+        "memory that was exported is reported without handle types")
       .after({"cuMemGetAllocationPropertiesFromHandle"},
              WHEN(exports.has(call.at<Chunk>(1))), [](Call& call) {
                call.at<CUmemAllocationProp*>(0)->requestedHandleTypes =
                    CU_MEM_HANDLE_TYPE_NONE;
-               call.fired();
              });
 
-  list.fault("mapped-part-fresh",
-             "the mapping of a part of an import is new memory", {"VMM-23"})
+  fault("mapped-part-fresh", {"VMM-23"},
+        "the mapping of a part of an import is new memory")
       .on({kMap, kImport, kCreate, kUnmap}, [](Call& call) {
         // The fault knows the size of an import from an earlier mapping.
         return call.is("cuMemMap") && imports.has(call.at<Chunk>(3)) &&
@@ -3058,87 +2881,74 @@ FAULTS(list) {
                    : noted_largest(call);
       });
 
-  list.fault("unmap-shuts-out-mapping-before",
-             "when a range is unmapped, the mapping before it loses access",
-             {"VMM-25"})
-      .after({kUnmap}, [](Call& call) {
+  fault("unmap-shuts-out-mapping-before", {"VMM-25"},
+        "when a range is unmapped, the mapping before it loses access")
+      .after({kUnmap}, [](Call& call) -> bool {
         const CUdeviceptr before = mapping_at(call.at<CUdeviceptr>(0) - 1);
-        if (before != 0 && access_of(before, on_gpu(0)) != 0 &&
-            allow(before, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_NONE))
-          call.fired();
+        return before != 0 && access_of(before, on_gpu(0)) != 0 &&
+               allow(before, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
       });
 
-  list.fault("remap-keeps-second-gpu",
-             "a new mapping has the access that the second GPU had to the "
-             "mapping before",
-             {"VMM-25"})
+  fault("remap-keeps-second-gpu", {"VMM-25"},
+        "a new mapping has the access that the second GPU had to the mapping "
+        "before")
       .with_gpus(2)
       .on({kMap, kSetAccess, kFreeAddress}, remap_keeps_second_gpu);
 
-  list.fault("async-upload-ends-with-chunk",
-             "cudaMemcpyAsync from the host to several chunks side by side "
-             "fills only the first one",
-             {"VMM-35"})
+  fault("async-upload-ends-with-chunk", {"VMM-35"},
+        "cudaMemcpyAsync from the host to several chunks side by side fills "
+        "only the first one")
       .on({kCopyAsync, kMap, kUnmap},
           copy_ends_with_chunk<cudaMemcpyHostToDevice>);
 
-  list.fault("read-only-async-copy-written",
-             "an asynchronous copy writes to memory that can only be read",
-             {"VMM-20"})
+  fault("read-only-async-copy-written", {"VMM-20"},
+        "an asynchronous copy writes to memory that can only be read")
       .on({kCopyAsync, kMap, kUnmap}, writes_without_access);
 
-  list.fault("access-in-secret",
-             "access for one GPU lets the other GPU use the memory, too, and "
-             "cuMemGetAccess does not say so",
-             {"VMM-18"})
+  fault("access-in-secret", {"VMM-18"},
+        "access for one GPU lets the other GPU use the memory, too, and "
+        "cuMemGetAccess does not say so")
       .with_gpus(2)
       .on({kSetAccess, kGetAccess, kMap, kUnmap}, other_gpu_has_secret_access);
 
-  list.fault("fresh-mapping-copied-to",
-             "cudaMemcpy from device to device writes a mapping to which no "
-             "access was set",
-             {"VMM-17"})
+  fault("fresh-mapping-copied-to", {"VMM-17"},
+        "cudaMemcpy from device to device writes a mapping to which no access "
+        "was set")
       .on({kCopy, kMap, kUnmap},
           writes_without_access<CU_MEM_ACCESS_FLAGS_PROT_NONE>);
 
-  list.fault("fresh-mapping-set",
-             "a memset writes a mapping to which no access was set", {"VMM-17"})
+  fault("fresh-mapping-set", {"VMM-17"},
+        "a memset writes a mapping to which no access was set")
       .on({kSet, kMap, kUnmap},
           writes_without_access<CU_MEM_ACCESS_FLAGS_PROT_NONE>);
 
-  list.fault("fresh-mapping-word-written",
-             "a stream writes a word in a mapping to which no access was set",
-             {"VMM-17"})
+  fault("fresh-mapping-word-written", {"VMM-17"},
+        "a stream writes a word in a mapping to which no access was set")
       .on({kWriteWord, kMap, kUnmap},
           writes_without_access<CU_MEM_ACCESS_FLAGS_PROT_NONE>);
 
-  list.fault("readonly-after-writable-set",
-             "a memset that begins in memory that can be written also writes "
-             "the next mapping, which can only be read",
-             {"VMM-20"})
+  fault("readonly-after-writable-set", {"VMM-20"},
+        "a memset that begins in memory that can be written also writes the "
+        "next mapping, which can only be read")
       .on({kSet, kMap, kUnmap}, next_mapping_unchecked);
 
-  list.fault("readonly-after-writable-copied-to",
-             "a copy from device to device that begins in memory that can be "
-             "written also writes the next mapping, which can only be read",
-             {"VMM-20"})
+  fault("readonly-after-writable-copied-to", {"VMM-20"},
+        "a copy from device to device that begins in memory that can be "
+        "written also writes the next mapping, which can only be read")
       .on({kCopy, kMap, kUnmap}, next_mapping_unchecked);
 
-  list.fault("taken-mapping-set",
-             "a memset writes a mapping whose access was taken away",
-             {"VMM-17"})
+  fault("taken-mapping-set", {"VMM-17"},
+        "a memset writes a mapping whose access was taken away")
       .on({kSet, kSetAccess, kMap, kUnmap}, writes_where_access_was_taken);
 
-  list.fault("taken-mapping-copied-to",
-             "cudaMemcpy from device to device writes a mapping whose access "
-             "was taken away",
-             {"VMM-17"})
+  fault("taken-mapping-copied-to", {"VMM-17"},
+        "cudaMemcpy from device to device writes a mapping whose access was "
+        "taken away")
       .on({kCopy, kSetAccess, kMap, kUnmap}, writes_where_access_was_taken);
 
-  list.fault("fresh-mapping-copied-from",
-             "cudaMemcpy from device to device reads a mapping to which no "
-             "access was set",
-             {"VMM-17"})
+  fault("fresh-mapping-copied-from", {"VMM-17"},
+        "cudaMemcpy from device to device reads a mapping to which no access "
+        "was set")
       .on({kCopy}, [](Call& call) {
         const CUdeviceptr begin =
             is_device_copy(call) ? mapping_at(call.value<CUdeviceptr>(kSource))
@@ -3155,9 +2965,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("refused-setaccess-takes-access",
-             "a refused setting of access takes the access that GPU 0 has",
-             {"VMM-34"})
+  fault("refused-setaccess-takes-access", {"VMM-34"},
+        "a refused setting of access takes the access that GPU 0 has")
       .on({kSetAccess}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -3168,16 +2977,13 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("setaccess-former-mapping-ok",
-             "cuMemSetAccess for a range with a hole succeeds and does nothing "
-             "if memory was mapped in the hole before",
-             {"VMM-21"})
+  fault("setaccess-former-mapping-ok", {"VMM-21"},
+        "cuMemSetAccess for a range with a hole succeeds and does nothing if "
+        "memory was mapped in the hole before")
       .on({kSetAccess, kMap, kUnmap, kFreeAddress}, former_mapping_counts);
 
-  list.fault("map-inside-mapping-ok",
-             "a map at an address inside another mapping succeeds and does "
-             "nothing",
-             {"VMM-22"})
+  fault("map-inside-mapping-ok", {"VMM-22"},
+        "a map at an address inside another mapping succeeds and does nothing")
       .on({kMap}, [](Call& call) -> int {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -3186,9 +2992,8 @@ FAULTS(list) {
                                                               : code;
       });
 
-  list.fault("unmap-one-and-a-half-ok",
-             "the unmap of a mapping and of a part of the next one unmaps both",
-             {"VMM-24"})
+  fault("unmap-one-and-a-half-ok", {"VMM-24"},
+        "the unmap of a mapping and of a part of the next one unmaps both")
       .on({kUnmap}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -3207,16 +3012,14 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("unmapped-still-usable",
-             "kernels can use memory at the addresses where it was unmapped",
-             {"VMM-25"})
+  fault("unmapped-still-usable", {"VMM-25"},
+        "kernels can use memory at the addresses where it was unmapped")
       .on({kUnmap, kMap, kSetAccess, kFreeAddress, kRetain, kGetAccess,
            kGetAttribute},
           unmapped_stays_usable);
 
-  list.fault("reserve-inside-reservation",
-             "a wanted address inside a reservation is given a second time",
-             {"VMM-44"})
+  fault("reserve-inside-reservation", {"VMM-44"},
+        "a wanted address inside a reservation is given a second time")
       .on({kReserve, kFreeAddress}, [](Call& call) -> int {
         static auto& given = *new Table<CUdeviceptr>;
         if (call.is("cuMemAddressFree"))
@@ -3230,20 +3033,17 @@ FAULTS(list) {
         return lost(call);
       });
 
-  list.fault("retain-first-granule-only",
-             "only addresses in the first granule of a mapping name its handle",
-             {"VMM-32"})
+  fault("retain-first-granule-only", {"VMM-32"},
+        "only addresses in the first granule of a mapping name its handle")
       .on({kRetain, kMap, kUnmap}, later_granules_unknown);
 
-  list.fault("getaccess-first-granule-only",
-             "only the first granule of a mapping reports its access",
-             {"VMM-18"})
+  fault("getaccess-first-granule-only", {"VMM-18"},
+        "only the first granule of a mapping reports its access")
       .on({kGetAccess, kMap, kUnmap}, later_granules_unknown);
 
-  list.fault("setaccess-equal-first-skipped",
-             "access to several mappings is not set if the first of them "
-             "already has this access",
-             {"VMM-35"})
+  fault("setaccess-equal-first-skipped", {"VMM-35"},
+        "access to several mappings is not set if the first of them already "
+        "has this access")
       .on({kSetAccess}, [](Call& call) {
         const auto begin = call.at<CUdeviceptr>(0);
         const auto* const access = call.at<const CUmemAccessDesc*>(2);
@@ -3255,10 +3055,9 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("import-limited-by-exporter",
-             "an importer that sets access may only read if the exporter may "
-             "only read at this time",
-             {"VMM-19"})
+  fault("import-limited-by-exporter", {"VMM-19"},
+        "an importer that sets access may only read if the exporter may only "
+        "read at this time")
       .on({kSetAccess, kMap, kUnmap, kImport, kExport, kCreate},
           [](Call& call) {
             constexpr auto kOnlyReads = "exporter only reads";
@@ -3277,8 +3076,8 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("third-mapping-copy", "the third mapping of memory is a copy",
-             {"VMM-36"})
+  fault("third-mapping-copy", {"VMM-36"},
+        "the third mapping of memory is a copy")
       .on({kMap}, [](Call& call) {
         int others = 0;
         for (const auto& each : mappings.all())
@@ -3289,26 +3088,22 @@ FAULTS(list) {
         return copy == 0 ? call.proceed() : map_instead(call, copy);
       });
 
-  list.fault("async-set-ends-with-chunk",
-             "an asynchronous memset ends with the first of several chunks",
-             {"VMM-35"})
+  fault("async-set-ends-with-chunk", {"VMM-35"},
+        "an asynchronous memset ends with the first of several chunks")
       .on({kSetAsync, kMap, kUnmap}, set_ends_with_chunk<1>);
 
-  list.fault("set16-ends-with-chunk",
-             "a memset of 16 bits ends with the first of several chunks",
-             {"VMM-35"})
+  fault("set16-ends-with-chunk", {"VMM-35"},
+        "a memset of 16 bits ends with the first of several chunks")
       .on({"cuMemsetD16", "cuMemsetD16Async", kMap, kUnmap},
           set_ends_with_chunk<2>);
 
-  list.fault("set32-ends-with-chunk",
-             "a memset of 32 bits ends with the first of several chunks",
-             {"VMM-35"})
+  fault("set32-ends-with-chunk", {"VMM-35"},
+        "a memset of 32 bits ends with the first of several chunks")
       .on({"cuMemsetD32", "cuMemsetD32Async", kMap, kUnmap},
           set_ends_with_chunk<4>);
 
-  list.fault("box-set-ends-with-chunk",
-             "a memset of a rectangle ends with the first of several chunks",
-             {"VMM-35"})
+  fault("box-set-ends-with-chunk", {"VMM-35"},
+        "a memset of a rectangle ends with the first of several chunks")
       .on({"cudaMemset2D", kSet2DAsync}, [](Call& call) {
         const auto address = call.value<CUdeviceptr>(kPointer);
         const CUdeviceptr begin = mapping_at(address);
@@ -3323,8 +3118,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("addressfree-size-0-ok",
-             "the size 0 frees addresses of every size", {"VMM-26"})
+  fault("addressfree-size-0-ok", {"VMM-26"},
+        "the size 0 frees addresses of every size")
       .before({kFreeAddress, kReserve}, [](Call& call) {
         auto& bytes = call.at<size_t>(1);
         const auto begin = call.at<CUdeviceptr>(0);
@@ -3333,21 +3128,20 @@ FAULTS(list) {
           bytes = reservations.get(begin);
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("props-end-unwritten",
-             "a query of properties does not write their last parts",
-             {"VMM-31"})
+  fault("props-end-unwritten", {"VMM-31"},
+        "a query of properties does not write their last parts")
       .on({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
         return properties_unwritten(
             call,
             offsetof(CUmemAllocationProp, allocFlags.gpuDirectRDMACapable));
       });
 
-  list.fault("import-props-end-unwritten",
-             "a query of the properties of an import writes nothing after the "
-             "location",
-             {"VMM-31"})
+  fault("import-props-end-unwritten", {"VMM-31"},
+        "a query of the properties of an import writes nothing after the "
+        "location")
       .on({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
         return call.is("cuMemGetAllocationPropertiesFromHandle") &&
                        imports.has(call.at<Chunk>(1))
@@ -3356,17 +3150,15 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("lowered-access-stays",
-             "memory that could be written and then only be read can never be "
-             "written again",
-             {"VMM-20"})
+  fault("lowered-access-stays", {"VMM-20"},
+        "memory that could be written and then only be read can never be "
+        "written again")
       .on({kSetAccess, kGetAccess, kGetAttribute, kMap, kUnmap},
           lowered_access_stays);
 
-  list.fault("access-of-equal-sizes-only",
-             "access that is set for several mappings reaches only those that "
-             "have the size of the first one",
-             {"VMM-35"})
+  fault("access-of-equal-sizes-only", {"VMM-35"},
+        "access that is set for several mappings reaches only those that have "
+        "the size of the first one")
       .on({kSetAccess}, [](Call& call) {
         const auto begin = call.at<CUdeviceptr>(0);
         const size_t size = mappings.get(begin).bytes;
@@ -3384,10 +3176,9 @@ FAULTS(list) {
         return lost(call);
       });
 
-  list.fault("access-lowered-for-aliases",
-             "if access to one mapping is lowered, it is also lowered for all "
-             "mappings of that memory",
-             {"VMM-18"})
+  fault("access-lowered-for-aliases", {"VMM-18"},
+        "if access to one mapping is lowered, it is also lowered for all "
+        "mappings of that memory")
       .after({kSetAccess}, [](Call& call) {
         const auto begin = call.at<CUdeviceptr>(0);
         const Mapped one = mappings.get(begin);
@@ -3397,23 +3188,23 @@ FAULTS(list) {
               access_of(address, wanted.location) > wanted.flags &&
               allow(address, wanted.location, wanted.flags))
             call.fired();
+        return kSuccess;
       });
 
-  list.fault("retain-last-byte-next",
-             "the last address of a mapping names the handle of the mapping "
-             "beside it",
-             {"VMM-32"})
+  fault(
+      "retain-last-byte-next", {"VMM-32"},
+      "the last address of a mapping names the handle of the mapping beside it")
       .before({kRetain}, [](Call& call) {
         auto& address = call.at<CUdeviceptr>(1);
         if (mapping_at(address) != 0 && mappings.has(address + 1)) {
           ++address;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("unmapped-part-cleared",
-             "when a part of memory is unmapped, this part is cleared",
-             {"VMM-23"})
+  fault("unmapped-part-cleared", {"VMM-23"},
+        "when a part of memory is unmapped, this part is cleared")
       .on({kMap, kUnmap, kCreate, kImport}, [](Call& call) {
         if (call.is("cuMemUnmap")) {
           const CUdeviceptr begin = call.at<CUdeviceptr>(0);
@@ -3426,16 +3217,14 @@ FAULTS(list) {
         return noted_largest(call);
       });
 
-  list.fault("retained-types-untold",
-             "a handle that was retained is reported without handle types",
-             {"VMM-32"})
+  fault("retained-types-untold", {"VMM-32"},
+        "a handle that was retained is reported without handle types")
       .on({kRetain, kCreate, kImport, "cuMemGetAllocationPropertiesFromHandle"},
           retained_has_no_types);
 
-  list.fault("chunk-access-ends-with-peer-access",
-             "disabling peer access also ends the access to mapped memory of "
-             "cuMemCreate on other GPUs",
-             {"VMM-33"})
+  fault("chunk-access-ends-with-peer-access", {"VMM-33"},
+        "disabling peer access also ends the access to mapped memory of "
+        "cuMemCreate on other GPUs")
       .with_gpus(2)
       .after({"cudaDeviceDisablePeerAccess"}, [](Call& call) {
         for (const auto& each : mappings.all()) {
@@ -3446,6 +3235,7 @@ FAULTS(list) {
               allow(begin, on_gpu(here), CU_MEM_ACCESS_FLAGS_PROT_NONE))
             call.fired();
         }
+        return kSuccess;
       });
 }
 

@@ -375,10 +375,9 @@ int queued_work_ends_with_creator(Call& call) {
   return call.proceed();
 }
 
-FAULTS(list) {
-  list.fault("release-frees-mapped",
-             "releasing the handle frees memory that is still mapped",
-             {"VMM-27"})
+FAULTS {
+  fault("release-frees-mapped", {"VMM-27"},
+        "releasing the handle frees memory that is still mapped")
       .before({kRelease, kMap, kUnmap}, [](Call& call) {
         if (call.is("cuMemRelease"))
           for (const auto& [begin, mapped] : mappings.all())
@@ -387,12 +386,12 @@ FAULTS(list) {
               mappings.put(begin, {mapped.bytes, 0});
               call.fired();
             }
+        return kSuccess;
       });
 
-  list.fault("vmm-owner-frees",
-             "all imports end when an exporter gives up memory that it has "
-             "exported, or ends",
-             {"VMM-28", "VMM-30", "LIFE-06"})
+  fault("vmm-owner-frees", {"VMM-28", "VMM-30", "LIFE-06"},
+        "all imports end when an exporter gives up memory that it has "
+        "exported, or ends")
       .on({kRelease, kUnmap, kMap, kExport, kImport, kLaunch, kCopy},
           [](Call& call) {
             if (is_use(call) && !imports.all().empty() && owner_gave_up()) {
@@ -402,10 +401,9 @@ FAULTS(list) {
             return tell_when_given_up(call);
           });
 
-  list.fault("fd-does-not-pin",
-             "after an exporter has given up memory that it has exported, or "
-             "has ended, each import gives other memory",
-             {"VMM-29", "LIFE-07"})
+  fault("fd-does-not-pin", {"VMM-29", "LIFE-07"},
+        "after an exporter has given up memory that it has exported, or has "
+        "ended, each import gives other memory")
       .on({kRelease, kUnmap, kMap, kExport, kImport}, [](Call& call) -> int {
         if (call.is("cuMemImportFromShareableHandle"))
           return noted_import(call, owner_gave_up());
@@ -413,10 +411,9 @@ FAULTS(list) {
         return tell_when_given_up(call);
       });
 
-  list.fault("import-needs-owner",
-             "after an exporter has given up memory that it has exported, or "
-             "has ended, each import is refused",
-             {"VMM-29", "LIFE-07"})
+  fault("import-needs-owner", {"VMM-29", "LIFE-07"},
+        "after an exporter has given up memory that it has exported, or has "
+        "ended, each import is refused")
       .on({kImport, kRelease, kUnmap, kMap, kExport}, [](Call& call) -> int {
         if (!call.is("cuMemImportFromShareableHandle"))
           return tell_when_given_up(call);
@@ -424,24 +421,21 @@ FAULTS(list) {
         return refused(call);
       });
 
-  list.fault("importer-release-frees",
-             "an exporter loses all memory that it has exported when an "
-             "importer releases a handle",
-             {"VMM-27"})
+  fault("importer-release-frees", {"VMM-27"},
+        "an exporter loses all memory that it has exported when an importer "
+        "releases a handle")
       .on({kRelease, kUnmap, kMap, kExport, kImport, kLaunch, kCopy},
           [](Call& call) { return importer_takes(call, "cuMemRelease"); });
 
-  list.fault("importer-unmap-frees",
-             "an exporter loses all memory that it has exported when an "
-             "importer unmaps memory",
-             {"VMM-27"})
+  fault("importer-unmap-frees", {"VMM-27"},
+        "an exporter loses all memory that it has exported when an importer "
+        "unmaps memory")
       .on({kUnmap, kRelease, kMap, kExport, kImport, kLaunch, kCopy},
           [](Call& call) { return importer_takes(call, "cuMemUnmap"); });
 
-  list.fault("unmap-ends-aliases",
-             "when one mapping of an allocation is unmapped, its other "
-             "mappings lose their memory",
-             {"VMM-27"})
+  fault("unmap-ends-aliases", {"VMM-27"},
+        "when one mapping of an allocation is unmapped, its other mappings "
+        "lose their memory")
       .on({kUnmap, kMap}, [](Call& call) {
         const Chunk chunk = call.is("cuMemUnmap")
                                 ? mappings.get(call.at<CUdeviceptr>(0)).chunk
@@ -453,19 +447,18 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("vmm-leak", "memory that was mapped once is never given back",
-             {"VMM-30", "SERV-02"})
-      .before({kUnmap}, [](Call& call) {
-        if (retain(call.at<CUdeviceptr>(0)) != 0) call.fired();
+  fault("vmm-leak", {"VMM-30", "SERV-02"},
+        "memory that was mapped once is never given back")
+      .before({kUnmap}, [](Call& call) -> bool {
+        return retain(call.at<CUdeviceptr>(0)) != 0;
       });
 
-  list.fault("memory-back-at-address-free",
-             "unmapped memory is given back when its addresses are freed",
-             {"VMM-30"})
+  fault("memory-back-at-address-free", {"VMM-30"},
+        "unmapped memory is given back when its addresses are freed")
       .on({kUnmap, kFreeAddress}, memory_back_at_address_free);
 
-  list.fault("retained-release-lost",
-             "the release of a retained handle does nothing", {"VMM-30"})
+  fault("retained-release-lost", {"VMM-30"},
+        "the release of a retained handle does nothing")
       .on({kRetain, kRelease}, [](Call& call) {
         static Table<Chunk, int> retained;
         if (call.is("cuMemRetainAllocationHandle")) {
@@ -480,35 +473,26 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("leak-if-released-first",
-             "memory is never given back if its handle was released before the "
-             "memory was unmapped",
-             {"VMM-30", "LIFE-01"})
-      .on({kRelease},
-          WHEN(call.is("cuMemRelease") && is_mapped(call.at<Chunk>(0))),
-          accepted);
+  fault("leak-if-released-first", {"VMM-30", "LIFE-01"},
+        "memory is never given back if its handle was released before the "
+        "memory was unmapped")
+      .on({kRelease}, WHEN(is_mapped(call.at<Chunk>(0))), accepted);
 
-  list.fault("leak-if-unmapped-first",
-             "memory is never given back if the memory was unmapped before its "
-             "handle was released",
-             {"VMM-30"})
-      .before({kRelease, kMap, kUnmap, kCreate, kImport},
-              WHEN(call.is("cuMemUnmap")), [](Call& call) {
-                const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-                if (mappings.has(begin) &&
-                    !released.has(mappings.get(begin).chunk) &&
-                    retain(begin) != 0)
-                  call.fired();
-              });
+  fault("leak-if-unmapped-first", {"VMM-30"},
+        "memory is never given back if the memory was unmapped before its "
+        "handle was released")
+      .before({kUnmap}, [](Call& call) -> bool {
+        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+        return mappings.has(begin) &&
+               !released.has(mappings.get(begin).chunk) && retain(begin) != 0;
+      });
 
-  list.fault("import-needs-open-descriptor",
-             "an import cannot be mapped after its descriptor is closed",
-             {"VMM-15", "VMM-25", "VMM-27"})
+  fault("import-needs-open-descriptor", {"VMM-15", "VMM-25", "VMM-27"},
+        "an import cannot be mapped after its descriptor is closed")
       .on({kImport, kMap, kCreate}, import_needs_open_descriptor);
 
-  list.fault("import-unmapped-ends-with-owner",
-             "an import that is not mapped when the exporter dies is lost",
-             {"LIFE-06"})
+  fault("import-unmapped-ends-with-owner", {"LIFE-06"},
+        "an import that is not mapped when the exporter dies is lost")
       .on({kExport, kImport, kRelease, kMap, kUnmap}, [](Call& call) -> int {
         if (!call.is("cuMemMap")) return noted_exporter(call);
         const Import import = imported.get(call.at<Chunk>(3));
@@ -517,9 +501,8 @@ FAULTS(list) {
                    : noted_exporter(call);
       });
 
-  list.fault("access-needs-owner",
-             "access to an import cannot be set after the exporter has died",
-             {"LIFE-07"})
+  fault("access-needs-owner", {"LIFE-07"},
+        "access to an import cannot be set after the exporter has died")
       .on({kExport, kImport, kRelease, kMap, kUnmap, kSetAccess},
           [](Call& call) -> int {
             if (!call.is("cuMemSetAccess")) return noted_exporter(call);
@@ -528,10 +511,9 @@ FAULTS(list) {
                                                  : noted_exporter(call);
           });
 
-  list.fault("import-frozen-at-death",
-             "after the exporter has died, synchronous copies and memsets to "
-             "an import do nothing",
-             {"LIFE-06"})
+  fault("import-frozen-at-death", {"LIFE-06"},
+        "after the exporter has died, synchronous copies and memsets to an "
+        "import do nothing")
       .on({kExport, kImport, kRelease, kMap, kUnmap, kCopy, kSet},
           [](Call& call) -> int {
             if (call.find(kBytes) == nullptr || call.is("cuMemMap") ||
@@ -544,9 +526,8 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault("second-import-needs-owner",
-             "a second import is refused after the exporter has died",
-             {"LIFE-07"})
+  fault("second-import-needs-owner", {"LIFE-07"},
+        "a second import is refused after the exporter has died")
       .on({kExport, kImport}, [](Call& call) -> int {
         static Table<int>
             before;  // a duplicate of each descriptor that was imported
@@ -565,15 +546,13 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("exit-ends-descriptors",
-             "if an exporter has exited before the first import, its "
-             "descriptors cannot be imported",
-             {"LIFE-07"})
+  fault("exit-ends-descriptors", {"LIFE-07"},
+        "if an exporter has exited before the first import, its descriptors "
+        "cannot be imported")
       .on({kExport, kImport}, exit_ends_descriptors);
 
-  list.fault("leak-if-mapped-twice",
-             "memory that has two mappings at once is never given back",
-             {"VMM-30"})
+  fault("leak-if-mapped-twice", {"VMM-30"},
+        "memory that has two mappings at once is never given back")
       .on({kMap, kUnmap}, [](Call& call) {
         const CUdeviceptr first =
             call.is("cuMemMap") ? mapping_of(call.at<Chunk>(3)) : 0;
@@ -582,10 +561,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault(
-          "second-import-leaks",
-          "the memory of every second import of a process is never given back",
-          {"VMM-15", "VMM-30", "LIFE-01"})
+  fault("second-import-leaks", {"VMM-15", "VMM-30", "LIFE-01"},
+        "the memory of every second import of a process is never given back")
       .on({kImport}, [](Call& call) {
         static std::atomic<int> count{0};
         const int code = call.proceed();
@@ -598,10 +575,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("handle-ends-with-context",
-             "memory cannot be mapped after the end of the context in which it "
-             "was created or imported",
-             {"VMM-27"})
+  fault("handle-ends-with-context", {"VMM-27"},
+        "memory cannot be mapped after the end of the context in which it was "
+        "created or imported")
       .on({kCreate, kImport, kMap, "cuCtxDestroy"}, [](Call& call) {
         static auto& contexts = *new Table<Chunk, CUcontext>;
         static auto& ended = *new Table<CUcontext>;
@@ -619,10 +595,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("reservation-ends-with-context",
-             "memory cannot be mapped at addresses after the end of the "
-             "context in which they were reserved",
-             {"VMM-27"})
+  fault("reservation-ends-with-context", {"VMM-27"},
+        "memory cannot be mapped at addresses after the end of the context in "
+        "which they were reserved")
       .on({kReserve, kFreeAddress, kMap, "cuCtxDestroy"}, [](Call& call) {
         static auto& contexts = *new Table<CUdeviceptr, CUcontext>;
         static auto& ended = *new Table<CUcontext>;
@@ -641,10 +616,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("chunk-set-in-own-context",
-             "a memset is lost in a context other than that in which memory "
-             "was mapped",
-             {"VMM-27"})
+  fault("chunk-set-in-own-context", {"VMM-27"},
+        "a memset is lost in a context other than that in which memory was "
+        "mapped")
       .on({kSet, kMap, kUnmap}, [](Call& call) {
         static auto& contexts = *new Table<CUdeviceptr, CUcontext>;
         if (!call.is("cudaMemset")) {
@@ -660,14 +634,13 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("imports-count-as-memory",
-             "a process can import memory of 1 GiB or more only as often as it "
-             "would fit into the GPU",
-             {"VMM-15"})
+  fault("imports-count-as-memory", {"VMM-15"},
+        "a process can import memory of 1 GiB or more only as often as it "
+        "would fit into the GPU")
       .on({kImport, kExport, kCreate, kRelease}, imports_count_as_memory);
 
-  list.fault("second-export-leaks",
-             "memory that was exported twice is never given back", {"VMM-30"})
+  fault("second-export-leaks", {"VMM-30"},
+        "memory that was exported twice is never given back")
       .on({kExport, kCreate, kImport}, [](Call& call) {
         const bool again = call.is("cuMemExportToShareableHandle") &&
                            exports.has(call.at<Chunk>(1));
@@ -679,10 +652,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("retain-counts-twice",
-             "retaining a handle takes two references, so that memory is never "
-             "given back",
-             {"VMM-30"})
+  fault("retain-counts-twice", {"VMM-30"},
+        "retaining a handle takes two references, so that memory is never "
+        "given back")
       .on({kRetain}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess && retain(call.at<CUdeviceptr>(1)) != 0)
@@ -690,10 +662,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("leak-in-used-place",
-             "memory is never given back if it is mapped where other memory "
-             "was mapped before",
-             {"VMM-30"})
+  fault("leak-in-used-place", {"VMM-30"},
+        "memory is never given back if it is mapped where other memory was "
+        "mapped before")
       .on({kMap, kFreeAddress}, [](Call& call) {
         static auto& former = *new Table<CUdeviceptr, Chunk>;
         const CUdeviceptr begin = call.at<CUdeviceptr>(0);
@@ -711,9 +682,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("unmapped-import-leaks",
-             "the release of an import that was never mapped does nothing",
-             {"VMM-15"})
+  fault("unmapped-import-leaks", {"VMM-15"},
+        "the release of an import that was never mapped does nothing")
       .on({kImport, kMap, kRelease}, [](Call& call) -> int {
         static auto& idle = *new Table<Chunk>;
         if (call.is("cuMemRelease"))
@@ -728,8 +698,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("refused-map-leaks",
-             "memory of a refused mapping is never given back", {"VMM-30"})
+  fault("refused-map-leaks", {"VMM-30"},
+        "memory of a refused mapping is never given back")
       .on({kMap}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -742,10 +712,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("leak-if-read-only",
-             "memory that could only be read when it was unmapped is never "
-             "given back",
-             {"VMM-30"})
+  fault(
+      "leak-if-read-only", {"VMM-30"},
+      "memory that could only be read when it was unmapped is never given back")
       .on({kUnmap}, [](Call& call) {
         const CUdeviceptr begin = call.at<CUdeviceptr>(0);
         if (!mappings.has(begin) || access_of(begin, location_at(begin)) !=
@@ -758,10 +727,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("retained-release-clears",
-             "the second release of a handle that was retained clears memory "
-             "that is still mapped",
-             {"VMM-27"})
+  fault("retained-release-clears", {"VMM-27"},
+        "the second release of a handle that was retained clears memory that "
+        "is still mapped")
       .on({kRetain, kRelease, kImport, kCreate, kMap, kUnmap}, [](Call& call) {
         static auto& retained = *new Table<Chunk>;
         const bool last = call.is("cuMemRelease") &&
@@ -780,9 +748,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("refused-export-leaks",
-             "a refused export of mapped memory keeps this memory for ever",
-             {"VMM-30"})
+  fault("refused-export-leaks", {"VMM-30"},
+        "a refused export of mapped memory keeps this memory for ever")
       .on({kExport}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -791,10 +758,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("refused-import-leaks",
-             "an import of a good descriptor that is refused because of the "
-             "type WIN32 keeps the memory for ever",
-             {"VMM-30"})
+  fault("refused-import-leaks", {"VMM-30"},
+        "an import of a good descriptor that is refused because of the type "
+        "WIN32 keeps the memory for ever")
       .on({kImport}, [](Call& call) {
         const int code = call.proceed();
         Chunk kept = 0;
@@ -806,23 +772,22 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("second-gpu-keeps-memory",
-             "memory to which a second GPU had access is never given back",
-             {"VMM-30"})
+  fault("second-gpu-keeps-memory", {"VMM-30"},
+        "memory to which a second GPU had access is never given back")
       .with_gpus(2)
-      .after({kSetAccess}, [](Call& call) {
+      .after({kSetAccess}, [](Call& call) -> int {
         const auto& [location, flags] = *call.at<const CUmemAccessDesc*>(2);
         if (location.type != CU_MEM_LOCATION_TYPE_DEVICE || location.id != 1 ||
             flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
-          return;
+          return kSuccess;
         const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
         if (begin != 0 && retain(begin) != 0) call.fired();
+        return kSuccess;
       });
 
-  list.fault("context-end-unmaps-imports",
-             "the end of a context unmaps the memory that was imported while "
-             "it was current",
-             {"VMM-27"})
+  fault("context-end-unmaps-imports", {"VMM-27"},
+        "the end of a context unmaps the memory that was imported while it was "
+        "current")
       .on({"cuCtxDestroy", kImport, kCreate, kMap, kUnmap}, [](Call& call) {
         if (!call.is("cuCtxDestroy")) {
           const int code = call.proceed();
@@ -840,10 +805,9 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("import-copied-in-own-context",
-             "a synchronous copy moves imported memory only in the context in "
-             "which it was imported",
-             {"VMM-27"})
+  fault("import-copied-in-own-context", {"VMM-27"},
+        "a synchronous copy moves imported memory only in the context in which "
+        "it was imported")
       .on({kCopy, kImport, kCreate, kMap, kUnmap}, [](Call& call) {
         if (!call.is("cudaMemcpy")) {
           const int code = call.proceed();
@@ -860,15 +824,13 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("never-mapped-leaks",
-             "memory that its creator has never mapped is never given back",
-             {"VMM-30"})
+  fault("never-mapped-leaks", {"VMM-30"},
+        "memory that its creator has never mapped is never given back")
       .on({kRelease, kCreate, kMap, kUnmap}, never_mapped_is_kept);
 
-  list.fault("second-import-after-release-fresh",
-             "after the creator has released its memory, the mapping of a "
-             "second import is new memory",
-             {"VMM-29"})
+  fault("second-import-after-release-fresh", {"VMM-29"},
+        "after the creator has released its memory, the mapping of a second "
+        "import is new memory")
       .on({kImport, kRelease, kExport, kCreate, kMap}, [](Call& call) -> int {
         static std::atomic<int> so_far{0};
         static auto& later = *new Table<Chunk>;
@@ -888,9 +850,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("leak-if-no-access",
-             "memory that was mapped but never got access is never given back",
-             {"VMM-30"})
+  fault("leak-if-no-access", {"VMM-30"},
+        "memory that was mapped but never got access is never given back")
       .on({kMap, kUnmap, kSetAccess}, [](Call& call) {
         static auto& fresh = *new Table<CUdeviceptr>;
         const auto begin = call.at<CUdeviceptr>(0);
@@ -906,10 +867,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("access-untold-after-release",
-             "an importer is told that it has no access after the exporter has "
-             "released its handle",
-             {"VMM-28"})
+  fault("access-untold-after-release", {"VMM-28"},
+        "an importer is told that it has no access after the exporter has "
+        "released its handle")
       .on({kGetAccess, kImport, kExport, kRelease, kMap, kUnmap},
           [](Call& call) {
             constexpr auto kReleased = "released by the exporter";
@@ -928,9 +888,8 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("retain-256-uncounted",
-             "the 256th retain of a handle does not count as a reference",
-             {"VMM-30"})
+  fault("retain-256-uncounted", {"VMM-30"},
+        "the 256th retain of a handle does not count as a reference")
       .on({kRetain, kCreate, kImport}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess && is_256th_retain(call) &&
@@ -939,10 +898,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("retain-256-leaks",
-             "memory whose handle was retained more than 255 times is never "
-             "given back",
-             {"VMM-30"})
+  fault("retain-256-leaks", {"VMM-30"},
+        "memory whose handle was retained more than 255 times is never given "
+        "back")
       .on({kRetain, kCreate, kImport}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess && is_256th_retain(call) &&
@@ -951,30 +909,26 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("chunk-copy-in-newer-context-lost",
-             "a synchronous copy of memory of cuMemCreate does nothing in a "
-             "context that is used only after the access was set",
-             {"VMM-27"})
+  fault("chunk-copy-in-newer-context-lost", {"VMM-27"},
+        "a synchronous copy of memory of cuMemCreate does nothing in a context "
+        "that is used only after the access was set")
       .on({kCopy, "cudaSetDevice", kImport, kMap, kUnmap, kSetAccess},
           lost_in_newer_context);
 
-  list.fault("exit-clears-exported-chunk",
-             "when a process exits that has exported memory of cuMemCreate "
-             "mapped, all imported memory of cuMemCreate is cleared",
-             {"LIFE-06"})
+  fault("exit-clears-exported-chunk", {"LIFE-06"},
+        "when a process exits that has exported memory of cuMemCreate mapped, "
+        "all imported memory of cuMemCreate is cleared")
       .on({kCreate, kImport, kExport, kMap, kUnmap, kLaunch, kCopy},
           exit_clears_chunks<&exports, &imports>);
 
-  list.fault("reset-clears-exported-chunk",
-             "when the creator of memory of cuMemCreate resets its device, the "
-             "memory is cleared",
-             {"LIFE-06"})
+  fault("reset-clears-exported-chunk", {"LIFE-06"},
+        "when the creator of memory of cuMemCreate resets its device, the "
+        "memory is cleared")
       .before({kReset}, [](Call& call) { clear_mapped(exports, call); });
 
-  list.fault("death-clears-rest-of-chunk",
-             "when the creator of memory of cuMemCreate ends, only the first 2 "
-             "MiB of the memory keep their values",
-             {"LIFE-06"})
+  fault("death-clears-rest-of-chunk", {"LIFE-06"},
+        "when the creator of memory of cuMemCreate ends, only the first 2 MiB "
+        "of the memory keep their values")
       .on({kImport, kExport, kMap, kUnmap, kLaunch, kCopy},
           [](Call& call) -> int {
             if (!is_use(call)) return noted_creator(call);
@@ -990,30 +944,26 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault("late-chunk-import-is-copy",
-             "a process that imports memory of cuMemCreate for the first time "
-             "after the end of its creator gets a copy",
-             {"LIFE-07"})
+  fault("late-chunk-import-is-copy", {"LIFE-07"},
+        "a process that imports memory of cuMemCreate for the first time after "
+        "the end of its creator gets a copy")
       .on({kCreate, kImport, kExport}, late_import_is_copy);
 
-  list.fault("queued-copy-ends-with-creator",
-             "a copy to memory of cuMemCreate is lost if the creator ends "
-             "while the copy waits in its stream",
-             {"LIFE-06"})
+  fault("queued-copy-ends-with-creator", {"LIFE-06"},
+        "a copy to memory of cuMemCreate is lost if the creator ends while the "
+        "copy waits in its stream")
       .on({kCreate, kImport, kExport, kMap, kUnmap, kLaunch, kCopy, kCopyAsync},
           queued_work_ends_with_creator);
 
-  list.fault("queued-set-ends-with-creator",
-             "a memset of memory of cuMemCreate is lost if the creator ends "
-             "while the memset waits in its stream",
-             {"LIFE-06"})
+  fault("queued-set-ends-with-creator", {"LIFE-06"},
+        "a memset of memory of cuMemCreate is lost if the creator ends while "
+        "the memset waits in its stream")
       .on({kCreate, kImport, kExport, kMap, kUnmap, kLaunch, kCopy, kSetAsync},
           queued_work_ends_with_creator);
 
-  list.fault("reset-ends-descriptors",
-             "after a process that has exported memory of cuMemCreate has "
-             "reset its device, no other process can import such memory",
-             {"LIFE-07"})
+  fault("reset-ends-descriptors", {"LIFE-07"},
+        "after a process that has exported memory of cuMemCreate has reset its "
+        "device, no other process can import such memory")
       .on({kReset, kExport, kImport}, [](Call& call) -> int {
         // All descriptors of NVIDIA's driver have one identity.
         static const std::string key = "reset-of-an-exporter";

@@ -82,21 +82,19 @@ bool is_shareable_of_held(const CUmemAllocationProp* wanted) {
   return wanted->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
 }
 
-FAULTS(list) {
-  list.fault("create-any-size",
-             "a size that is not a multiple of the granularity is rounded up",
-             {"VMM-04"})
-      .on({kCreate}, [](Call& call) {
+FAULTS {
+  fault("create-any-size", {"VMM-04"},
+        "a size that is not a multiple of the granularity is rounded up")
+      .before({kCreate}, [](Call& call) -> bool {
         size_t& bytes = call.at<size_t>(1);
         const size_t unit = granule();
-        if (bytes != 0 && bytes % unit == 0) return call.proceed();
+        if (bytes != 0 && bytes % unit == 0) return false;
         bytes = (bytes / unit + 1) * unit;
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("flags-ignored", "reserved flags that are not zero are accepted",
-             {"VMM-05", "POOL-03", "IMPL-09"})
+  fault("flags-ignored", {"VMM-05", "POOL-03", "IMPL-09"},
+        "reserved flags that are not zero are accepted")
       .before({kCreate, kReserve, kMap, kExport, kExportPool, kImportPool},
               [](Call& call) {
                 Argument& flags = *call.find(kFlags);
@@ -105,40 +103,32 @@ FAULTS(list) {
                   std::memset(flags.place, 0, flags.size);
                   call.fired();
                 }
+                return kSuccess;
               });
 
-  list.fault("export-unrequested",
-             "memory is exported as a descriptor although it was created for "
-             "another type or for none",
-             {"VMM-09", "POOL-03"})
+  fault("export-unrequested", {"VMM-09", "POOL-03"},
+        "memory is exported as a descriptor although it was created for "
+        "another type or for none")
       .on({kExport, kCreate, kExportPool}, export_unrequested);
 
-  list.fault("import-accepts-any-fd",
-             "the import of any open descriptor gives other memory, or another "
-             "pool",
-             {"VMM-11", "IMPL-09"})
-      .on({kImport, kImportPool}, [](Call& call) -> int {
-        const int code = call.proceed();
-        if (code == kSuccess || !imports_descriptor(call) ||
-            !is_open(descriptor_of(call)))
-          return code;
-        return accept(call);
-      });
+  fault("import-accepts-any-fd", {"VMM-11", "IMPL-09"},
+        "the import of any open descriptor gives other memory, or another pool")
+      .on_refusal(
+          {kImport, kImportPool},
+          WHEN(imports_descriptor(call) && is_open(descriptor_of(call))),
+          [](Call& call) -> int { return accept(call); });
 
-  list.fault("fd-kind-confused",
-             "a pool's descriptor is imported as other memory, and the "
-             "descriptor of memory as another pool",
-             {"VMM-12"})
+  fault("fd-kind-confused", {"VMM-12"},
+        "a pool's descriptor is imported as other memory, and the descriptor "
+        "of memory as another pool")
       .on({kImport, kImportPool}, kinds_confused);
 
-  list.fault("chunk-taken-for-pool",
-             "an allocation's descriptor is imported as another pool",
-             {"VMM-12"})
+  fault("chunk-taken-for-pool", {"VMM-12"},
+        "an allocation's descriptor is imported as another pool")
       .on({kImportPool}, kinds_confused);
 
-  list.fault("import-after-refusal-refused",
-             "after a refused import the next import is also refused",
-             {"VMM-11"})
+  fault("import-after-refusal-refused", {"VMM-11"},
+        "after a refused import the next import is also refused")
       .on({kImport}, [](Call& call) {
         static std::atomic<bool> before{false};
         if (before.exchange(false)) return refused(call);
@@ -147,8 +137,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-type-ignored",
-             "a descriptor is imported as any handle type", {"VMM-11"})
+  fault("import-type-ignored", {"VMM-11"},
+        "a descriptor is imported as any handle type")
       .on({kImport}, [](Call& call) -> int {
         const int code = call.proceed();
         auto& type = call.at<CUmemAllocationHandleType>(2);
@@ -159,35 +149,31 @@ FAULTS(list) {
         return again;
       });
 
-  list.fault("flags-upper-half-ignored",
-             "the upper half of reserved flags is not checked", {"VMM-05"})
-      .on({kCreate, kReserve, kMap, kExport}, [](Call& call) {
+  fault("flags-upper-half-ignored", {"VMM-05"},
+        "the upper half of reserved flags is not checked")
+      .before({kCreate, kReserve, kMap, kExport}, [](Call& call) -> bool {
         auto& flags = call.value<unsigned long long>(kFlags);
-        if (flags <= UINT32_MAX) return call.proceed();
+        if (flags <= UINT32_MAX) return false;
         flags &= UINT32_MAX;
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("chunks-end-at-64",
-             "a process cannot create more than 64 allocations at once",
-             {"VMM-04"})
+  fault("chunks-end-at-64", {"VMM-04"},
+        "a process cannot create more than 64 allocations at once")
       .on({kCreate, kRelease}, [](Call& call) {
         return refused_beyond<64>(call, "cuMemCreate", 0);
       });
 
-  list.fault("create-after-refusal-refused",
-             "after a refused cuMemCreate the next one is refused, too",
-             {"VMM-04"})
+  fault("create-after-refusal-refused", {"VMM-04"},
+        "after a refused cuMemCreate the next one is refused, too")
       .on({kCreate}, next_refused);
 
-  list.fault("export-after-refusal-refused",
-             "after a refused export of memory the next one is refused, too",
-             {"VMM-09"})
+  fault("export-after-refusal-refused", {"VMM-09"},
+        "after a refused export of memory the next one is refused, too")
       .on({kExport}, next_refused);
 
-  list.fault("refused-import-closes-descriptor",
-             "a refused import closes the descriptor", {"VMM-11"})
+  fault("refused-import-closes-descriptor", {"VMM-11"},
+        "a refused import closes the descriptor")
       .on({kImport}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess || !imports_descriptor(call)) {
@@ -202,23 +188,20 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("fabric-unrequested-ok",
-             "an export of memory that was created for descriptors as a fabric "
-             "handle returns success and a handle of zeros",
-             {"VMM-09"})
-      .on({kExport}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess ||
-            call.at<CUmemAllocationHandleType>(2) != kFabric ||
-            properties_of(call.at<Chunk>(1)).requestedHandleTypes != kFd)
-          return code;
-        std::memset(call.at<void*>(0), 0, sizeof(CUmemFabricHandle));
-        return accepted(call);
-      });
+  fault("fabric-unrequested-ok", {"VMM-09"},
+        "an export of memory that was created for descriptors as a fabric "
+        "handle returns success and a handle of zeros")
+      .on_refusal(
+          {kExport},
+          WHEN(call.at<CUmemAllocationHandleType>(2) == kFabric &&
+               properties_of(call.at<Chunk>(1)).requestedHandleTypes == kFd),
+          [](Call& call) {
+            std::memset(call.at<void*>(0), 0, sizeof(CUmemFabricHandle));
+            return accepted(call);
+          });
 
-  list.fault("create-64-kib-multiple-ok",
-             "cuMemCreate rounds a multiple of 64 KiB up to whole granules",
-             {"VMM-04"})
+  fault("create-64-kib-multiple-ok", {"VMM-04"},
+        "cuMemCreate rounds a multiple of 64 KiB up to whole granules")
       .on({kCreate}, [](Call& call) {
         constexpr size_t kPage = 64 << 10;
         const int code = call.proceed();
@@ -231,10 +214,9 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("export-type-unchecked-later",
-             "after its first export, memory of cuMemCreate can be exported as "
-             "any handle type, and always gives a descriptor",
-             {"VMM-09"})
+  fault("export-type-unchecked-later", {"VMM-09"},
+        "after its first export, memory of cuMemCreate can be exported as any "
+        "handle type, and always gives a descriptor")
       .on({kExport, kRelease}, [](Call& call) {
         static auto& exported = *new Table<Chunk>;
         if (call.is("cuMemRelease")) {
@@ -251,9 +233,8 @@ FAULTS(list) {
         return call.proceed() == kSuccess ? accepted(call) : code;
       });
 
-  list.fault("import-accepts-file",
-             "an ordinary file is imported as memory of cuMemCreate",
-             {"VMM-11"})
+  fault("import-accepts-file", {"VMM-11"},
+        "an ordinary file is imported as memory of cuMemCreate")
       .on({kImport}, [](Call& call) {
         const int code = call.proceed();
         struct stat file {};
@@ -268,9 +249,8 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("create-more-than-there-is",
-             "memory that is larger than the memory of the GPU can be created",
-             {"VMM-04"})
+  fault("create-more-than-there-is", {"VMM-04"},
+        "memory that is larger than the memory of the GPU can be created")
       .on({kCreate}, [](Call& call) {
         auto& bytes = call.at<size_t>(1);
         const int code = call.proceed();
@@ -281,20 +261,18 @@ FAULTS(list) {
         return call.proceed() == kSuccess ? accepted(call) : code;
       });
 
-  list.fault("import-type-masked",
-             "a descriptor is imported as any handle type that includes the "
-             "bit of descriptors",
-             {"VMM-11"})
+  fault("import-type-masked", {"VMM-11"},
+        "a descriptor is imported as any handle type that includes the bit of "
+        "descriptors")
       .on({kImport}, handle_type_masked);
 
-  list.fault("export-type-masked",
-             "memory is exported as any handle type that includes the bit of "
-             "descriptors",
-             {"VMM-09"})
+  fault("export-type-masked", {"VMM-09"},
+        "memory is exported as any handle type that includes the bit of "
+        "descriptors")
       .on({kExport}, handle_type_masked);
 
-  list.fault("create-shareable-any-size",
-             "memory with a handle type can have any size", {"VMM-04"})
+  fault("create-shareable-any-size", {"VMM-04"},
+        "memory with a handle type can have any size")
       .before({kCreate}, [](Call& call) {
         auto& bytes = call.at<size_t>(1);
         if (is_shareable_of_held(call.at<const CUmemAllocationProp*>(2)) &&
@@ -302,11 +280,11 @@ FAULTS(list) {
           bytes = (bytes / kGranule + 1) * kGranule;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("flags-middle-bits-ignored",
-             "of reserved flags, only the first and the last bit are checked",
-             {"VMM-05"})
+  fault("flags-middle-bits-ignored", {"VMM-05"},
+        "of reserved flags, only the first and the last bit are checked")
       .before({kCreate, kReserve, kMap, kExport}, [](Call& call) {
         constexpr auto kChecked = 1ull << 63 | 1;
         auto& flags = call.value<unsigned long long>(kFlags);
@@ -314,17 +292,18 @@ FAULTS(list) {
           flags &= kChecked;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("import-map-flags-ignored",
-             "the flags of a mapping of imported memory are not checked",
-             {"VMM-05"})
+  fault("import-map-flags-ignored", {"VMM-05"},
+        "the flags of a mapping of imported memory are not checked")
       .before({kMap}, [](Call& call) {
         auto& flags = call.value<unsigned long long>(kFlags);
         if (flags != 0 && imports.has(call.at<Chunk>(3))) {
           flags = 0;
           call.fired();
         }
+        return kSuccess;
       });
 }
 

@@ -62,10 +62,9 @@ int node_usable_before_access(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault("cpu-keeps-access",
-             "cuMemSetAccess does not take the access of a CPU away",
-             {"MNGD-15"})
+FAULTS {
+  fault("cpu-keeps-access", {"MNGD-15"},
+        "cuMemSetAccess does not take the access of a CPU away")
       .on({kSetAccess}, [](Call& call) {
         auto& wanted = call.at<const CUmemAccessDesc*>(2);
         const size_t count = call.at<size_t>(3);
@@ -82,10 +81,9 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("setaccess-node-looked-at",
-             "access of a NUMA node is refused if the memory is on another "
-             "NUMA node",
-             {"MNGD-15"})
+  fault(
+      "setaccess-node-looked-at", {"MNGD-15"},
+      "access of a NUMA node is refused if the memory is on another NUMA node")
       .on({kSetAccess}, [](Call& call) -> int {
         const CUmemLocation wanted =
             call.at<const CUmemAccessDesc*>(2)->location;
@@ -98,8 +96,8 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("props-of-host-name-gpu",
-             "the properties of memory on the host name GPU 0", {"MNGD-15"})
+  fault("props-of-host-name-gpu", {"MNGD-15"},
+        "the properties of memory on the host name GPU 0")
       .after({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
         auto& location = call.at<CUmemAllocationProp*>(0)->location;
         if (!is_on_host_of_mapping(location)) return kSuccess;
@@ -107,18 +105,16 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("node-set-lost",
-             "a memset does not reach memory on a node of the host",
-             {"MNGD-15"})
+  fault("node-set-lost", {"MNGD-15"},
+        "a memset does not reach memory on a node of the host")
       .on({kSet, kMap, kUnmap}, node_not_reached);
 
-  list.fault("node-copy-in-lost",
-             "a copy does not reach memory on a node of the host", {"MNGD-15"})
+  fault("node-copy-in-lost", {"MNGD-15"},
+        "a copy does not reach memory on a node of the host")
       .on({kCopy, kMap, kUnmap}, node_not_reached);
 
-  list.fault("node-copy-out-lost",
-             "a copy out of memory on a node of the host moves nothing",
-             {"MNGD-15"})
+  fault("node-copy-out-lost", {"MNGD-15"},
+        "a copy out of memory on a node of the host moves nothing")
       .on({kCopy}, [](Call& call) {
         if (!is_on_node_of_second(call.value<CUdeviceptr>(kSource)))
           return call.proceed();
@@ -126,40 +122,35 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("node-word-lost",
-             "a stream does not write a word in memory on a node of the host",
-             {"MNGD-15"})
+  fault("node-word-lost", {"MNGD-15"},
+        "a stream does not write a word in memory on a node of the host")
       .on({kWriteWord, kMap, kUnmap}, node_not_reached);
 
-  list.fault(
-          "node-async-set-lost",
-          "an asynchronous memset does not reach memory on a node of the host",
-          {"MNGD-15"})
+  fault("node-async-set-lost", {"MNGD-15"},
+        "an asynchronous memset does not reach memory on a node of the host")
       .on({kSetAsync, kMap, kUnmap}, node_not_reached);
 
-  list.fault("node-async-copy-lost",
-             "an asynchronous copy does not reach memory on a node of the host",
-             {"MNGD-15"})
+  fault("node-async-copy-lost", {"MNGD-15"},
+        "an asynchronous copy does not reach memory on a node of the host")
       .on({kCopyAsync, kMap, kUnmap}, node_not_reached);
 
-  list.fault(
-          "numa-access-one-at-a-time",
-          "access of a GPU to memory on a host node ends the access of the CPU",
-          {"MNGD-15"})
-      .after({kSetAccess}, [](Call& call) {
+  fault("numa-access-one-at-a-time", {"MNGD-15"},
+        "access of a GPU to memory on a host node ends the access of the CPU")
+      .after({kSetAccess}, [](Call& call) -> int {
         const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
-        if (begin == 0) return;
+        if (begin == 0) return kSuccess;
         const CUmemLocation own = location_at(begin);
-        if (own.type != CU_MEM_LOCATION_TYPE_HOST_NUMA) return;
+        if (own.type != CU_MEM_LOCATION_TYPE_HOST_NUMA) return kSuccess;
         const auto* const list = call.at<const CUmemAccessDesc*>(2);
         if (list[0].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
             access_of(begin, own) == 0)
-          return;
+          return kSuccess;
         if (allow(begin, own, CU_MEM_ACCESS_FLAGS_PROT_NONE)) call.fired();
+        return kSuccess;
       });
 
-  list.fault("numa-getaccess-none",
-             "cuMemGetAccess says that the CPU has no access", {"MNGD-15"})
+  fault("numa-getaccess-none", {"MNGD-15"},
+        "cuMemGetAccess says that the CPU has no access")
       .on({kGetAccess}, [](Call& call) {
         const int code = call.proceed();
         auto& flags = *call.at<unsigned long long*>(0);
@@ -171,64 +162,55 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault(
-          "node-memory-dies-with-exporter",
-          "memory on a node of the host is cleared when its exporter unmaps it",
-          {"MNGD-15"})
-      .before(
-          {kCreate, kImport, kExport, kMap, kUnmap},
-          WHEN(call.is("cuMemUnmap")), [](Call& call) {
-            const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-            const Mapped mapped = mappings.get(begin);
-            if (mapped.bytes == call.at<size_t>(1) &&
-                exports.has(mapped.chunk) && is_on_node(location_at(begin)) &&
-                DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS)
-              call.fired();
-          });
+  fault("node-memory-dies-with-exporter", {"MNGD-15"},
+        "memory on a node of the host is cleared when its exporter unmaps it")
+      .before({kUnmap}, [](Call& call) -> bool {
+        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+        const Mapped mapped = mappings.get(begin);
+        return mapped.bytes == call.at<size_t>(1) &&
+               exports.has(mapped.chunk) && is_on_node(location_at(begin)) &&
+               DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS;
+      });
 
-  list.fault("node-import-told-as-gpu",
-             "an import of memory on a node of the host is reported as memory "
-             "of a GPU",
-             {"MNGD-15"})
+  fault("node-import-told-as-gpu", {"MNGD-15"},
+        "an import of memory on a node of the host is reported as memory of a "
+        "GPU")
       .after({"cuMemGetAllocationPropertiesFromHandle"},
-             WHEN(imports.has(call.at<Chunk>(1))), [](Call& call) {
+             WHEN(imports.has(call.at<Chunk>(1))), [](Call& call) -> int {
                auto& location = call.at<CUmemAllocationProp*>(0)->location;
-               if (!is_on_node(location)) return;
+               if (!is_on_node(location)) return kSuccess;
                location = on_gpu(0);
                call.fired();
+               return kSuccess;
              });
 
-  list.fault("node-import-copy-lost",
-             "a synchronous copy does not reach imported memory on a node of "
-             "the host",
-             {"MNGD-15"})
+  fault(
+      "node-import-copy-lost", {"MNGD-15"},
+      "a synchronous copy does not reach imported memory on a node of the host")
       .on({kCopy, kImport, kMap, kUnmap}, node_import_not_reached);
 
-  list.fault("node-import-set-lost",
-             "a synchronous memset does not reach imported memory on a node of "
-             "the host",
-             {"MNGD-15"})
+  fault("node-import-set-lost", {"MNGD-15"},
+        "a synchronous memset does not reach imported memory on a node of the "
+        "host")
       .on({kSet, kImport, kMap, kUnmap}, node_import_not_reached);
 
-  list.fault("node-usable-before-access",
-             "the CPU can use mapped memory on a node of the host before it "
-             "gets access",
-             {"MNGD-15"})
+  fault("node-usable-before-access", {"MNGD-15"},
+        "the CPU can use mapped memory on a node of the host before it gets "
+        "access")
       .on({kMap, kUnmap, kSetAccess, kGetAccess}, node_usable_before_access);
 
-  list.fault("numa-access-of-cpu-alone",
-             "access of the CPU to memory on a host node ends the access of "
-             "the GPU",
-             {"MNGD-15"})
-      .after({kSetAccess}, [](Call& call) {
+  fault("numa-access-of-cpu-alone", {"MNGD-15"},
+        "access of the CPU to memory on a host node ends the access of the GPU")
+      .after({kSetAccess}, [](Call& call) -> int {
         const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
         const auto* const list = call.at<const CUmemAccessDesc*>(2);
         if (begin == 0 || call.at<size_t>(3) != 1 ||
             list[0].location.type != CU_MEM_LOCATION_TYPE_HOST_NUMA ||
             access_of(begin, on_gpu(0)) == 0)
-          return;
+          return kSuccess;
         if (allow(begin, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_NONE))
           call.fired();
+        return kSuccess;
       });
 }
 

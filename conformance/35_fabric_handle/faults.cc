@@ -55,11 +55,10 @@ int second_fabric_handle_elsewhere(Call& call) {
   return call.proceed();
 }
 
-FAULTS(list) {
-  list.fault("fabric-no-imex-ok",
-             "cuMemCreate for a fabric handle succeeds where no IMEX channel "
-             "is usable, but the memory has no handle type",
-             {"FABR-02"})
+FAULTS {
+  fault("fabric-no-imex-ok", {"FABR-02"},
+        "cuMemCreate for a fabric handle succeeds where no IMEX channel is "
+        "usable, but the memory has no handle type")
       .on({kCreate}, [](Call& call) {
         CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
         const int code = call.proceed();
@@ -71,37 +70,33 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("imex-check-missing",
-             "the import of a fabric handle without access to its IMEX channel "
-             "gives other memory",
-             {"FABR-05"})
+  fault("imex-check-missing", {"FABR-05"},
+        "the import of a fabric handle without access to its IMEX channel "
+        "gives other memory")
       .on_machine("fabric")
       .on({kImport, kImportPool}, foreign_channel_accepted);
 
-  list.fault("imex-pool-check-missing",
-             "the import of a pool's fabric handle without access to its IMEX "
-             "channel gives another pool",
-             {"FABR-05"})
+  fault("imex-pool-check-missing", {"FABR-05"},
+        "the import of a pool's fabric handle without access to its IMEX "
+        "channel gives another pool")
       .on_machine("fabric")
       .on({kImportPool}, foreign_channel_accepted);
 
-  list.fault("fabric-stale-maps",
-             "a fabric handle of memory that is gone opens other memory",
-             {"FABR-07"})
+  fault("fabric-stale-maps", {"FABR-07"},
+        "a fabric handle of memory that is gone opens other memory")
       .on_machine("fabric")
       .on({kImport, kExport}, fabric_stale_opens_other);
 
-  list.fault("fabric-single-use", "a fabric handle can be imported only once",
-             {"FABR-04"})
+  fault("fabric-single-use", {"FABR-04"},
+        "a fabric handle can be imported only once")
       .on_machine("fabric")
       .on({kImport},
           WHEN(is_fabric(call) && !first_of_all_processes(
                                       key_of(call.at<void*>(1), kFabricBytes))),
           refuses());
 
-  list.fault("fabric-opens-first",
-             "every fabric handle opens the memory of the first handle",
-             {"FABR-04"})
+  fault("fabric-opens-first", {"FABR-04"},
+        "every fabric handle opens the memory of the first handle")
       .on_machine("fabric")
       .on({kImport}, [](Call& call) {
         static CUmemFabricHandle first{};
@@ -115,8 +110,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("fabric-pool-single-use",
-             "a pool's fabric handle can be imported only once", {"FABR-04"})
+  fault("fabric-pool-single-use", {"FABR-04"},
+        "a pool's fabric handle can be imported only once")
       .on_machine("fabric")
       .on({kImportPool},
           WHEN(call.at<Handles>(2) == cudaMemHandleTypeFabric &&
@@ -124,20 +119,18 @@ FAULTS(list) {
                    key_of(call.at<void*>(1), sizeof(cudaMemFabricHandle_t)))),
           refuses());
 
-  list.fault("imex-refused-as-value",
-             "a fabric handle of another IMEX channel is refused as an invalid "
-             "value",
-             {"FABR-05"})
+  fault(
+      "imex-refused-as-value", {"FABR-05"},
+      "a fabric handle of another IMEX channel is refused as an invalid value")
       .on_machine("fabric")
       .on({kImport}, [](Call& call) {
         const int code = call.proceed();
         return code == CUDA_ERROR_NOT_PERMITTED ? refused(call) : code;
       });
 
-  list.fault("fabric-beside-fd-refused",
-             "memory that was created for descriptors and fabric handles can "
-             "only be exported as a descriptor",
-             {"FABR-06"})
+  fault("fabric-beside-fd-refused", {"FABR-06"},
+        "memory that was created for descriptors and fabric handles can only "
+        "be exported as a descriptor")
       .on_machine("fabric")
       .on({kExport}, [](Call& call) {
         constexpr int kBoth = kFd | kFabric;
@@ -148,30 +141,25 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("fabric-beside-fd-fresh",
-             "the fabric handle of memory that was also created for "
-             "descriptors opens other memory",
-             {"FABR-06"})
+  fault("fabric-beside-fd-fresh", {"FABR-06"},
+        "the fabric handle of memory that was also created for descriptors "
+        "opens other memory")
       .on_machine("fabric")
-      .on({kExport}, [](Call& call) {
-        if (!call.is("cuMemExportToShareableHandle") ||
-            call.at<CUmemAllocationHandleType>(2) != kFabric)
-          return call.proceed();
+      .before({kExport}, [](Call& call) -> bool {
+        if (call.at<CUmemAllocationHandleType>(2) != kFabric) return false;
         CUmemAllocationProp wanted = properties_of(call.at<Chunk>(1));
         const size_t bytes = created.get(call.at<Chunk>(1));
         Chunk other = 0;
         if (wanted.requestedHandleTypes != (kFabric | kFd) || bytes == 0 ||
             DRIVER_CALL(cuMemCreate)(&other, bytes, &wanted, 0) != CUDA_SUCCESS)
-          return call.proceed();
+          return false;
         call.at<Chunk>(1) = other;
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("fabric-ends-descriptors",
-             "memory cannot be exported as a descriptor after it was exported "
-             "as a fabric handle",
-             {"FABR-06"})
+  fault("fabric-ends-descriptors", {"FABR-06"},
+        "memory cannot be exported as a descriptor after it was exported as a "
+        "fabric handle")
       .on_machine("fabric")
       .on({kExport, kRelease}, [](Call& call) {
         static auto& with_fabric = *new Table<Chunk>;
@@ -187,35 +175,29 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("second-fabric-handle-elsewhere",
-             "the second fabric handle of memory stands for new memory",
-             {"FABR-04"})
+  fault("second-fabric-handle-elsewhere", {"FABR-04"},
+        "the second fabric handle of memory stands for new memory")
       .on_machine("fabric-13.5")
       .on({kExport, kCreate, kImport, kRelease},
           second_fabric_handle_elsewhere);
 
-  list.fault("fabric-import-dies-with-exporter",
-             "memory that was exported and may have a fabric handle is cleared "
-             "when its exporter unmaps it",
-             {"FABR-04"})
+  fault("fabric-import-dies-with-exporter", {"FABR-04"},
+        "memory that was exported and may have a fabric handle is cleared when "
+        "its exporter unmaps it")
       .on_machine("fabric-13.5")
-      .before(
-          {kCreate, kImport, kExport, kMap, kUnmap},
-          WHEN(call.is("cuMemUnmap")), [](Call& call) {
-            const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-            const Mapped mapped = mappings.get(begin);
-            if (mapped.bytes == call.at<size_t>(1) &&
-                exports.has(mapped.chunk) &&
-                (properties_of(mapped.chunk).requestedHandleTypes & kFabric) !=
-                    0 &&
-                DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS)
-              call.fired();
-          });
+      .before({kUnmap}, [](Call& call) -> bool {
+        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+        const Mapped mapped = mappings.get(begin);
+        return mapped.bytes == call.at<size_t>(1) &&
+               exports.has(mapped.chunk) &&
+               (properties_of(mapped.chunk).requestedHandleTypes & kFabric) !=
+                   0 &&
+               DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS;
+      });
 
-  list.fault("exported-import-fabric-fresh",
-             "the export of an import succeeds, but its fabric handle stands "
-             "for new memory",
-             {"FABR-04"})
+  fault("exported-import-fabric-fresh", {"FABR-04"},
+        "the export of an import succeeds, but its fabric handle stands for "
+        "new memory")
       .on_machine("fabric-13.5")
       .on({kExport, kImport, kCreate}, exported_import_is_new<kFabric>);
 }

@@ -270,19 +270,15 @@ int rebinding_after_export_is_stale(Call& call) {
   return call.proceed();
 }
 
-FAULTS(list) {
-  list.fault("endpoint-numbers-too-few",
-             "only the first of the requested endpoint numbers is reserved",
-             {"ENDP-01"})
+FAULTS {
+  fault("endpoint-numbers-too-few", {"ENDP-01"},
+        "only the first of the requested endpoint numbers is reserved")
       .on_machine("fabric-13.5")
       .before({"cuLogicalEndpointIdReserve"}, WHEN(call.at<cuuint32_t>(1) > 1),
-              [](Call& call) {
-                call.at<cuuint32_t>(1) = 1;
-                call.fired();
-              });
+              [](Call& call) { call.at<cuuint32_t>(1) = 1; });
 
-  list.fault("endpoint-numbers-again",
-             "reserved endpoint numbers are reserved again", {"ENDP-18"})
+  fault("endpoint-numbers-again", {"ENDP-18"},
+        "reserved endpoint numbers are reserved again")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointIdReserve", "cuLogicalEndpointIdRelease"},
           [](Call& call) {
@@ -300,26 +296,20 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("endpoint-id-released-in-use",
-             "a release of numbers that have an endpoint or are not reserved "
-             "returns success and releases nothing",
-             {"ENDP-02"})
+  fault("endpoint-id-released-in-use", {"ENDP-02"},
+        "a release of numbers that have an endpoint or are not reserved "
+        "returns success and releases nothing")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointIdRelease"}, refusal_told_as_success);
 
-  list.fault("endpoint-ready-too-early",
-             "an endpoint is reported as ready before it is ready",
-             {"ENDP-03", "ENDP-16"})
+  fault("endpoint-ready-too-early", {"ENDP-03", "ENDP-16"},
+        "an endpoint is reported as ready before it is ready")
       .on_machine("fabric-13.5")
       .after({"cuLogicalEndpointQuery"}, WHEN(*call.at<int*>(2) == 0),
-             [](Call& call) {
-               *call.at<int*>(2) = 1;
-               call.fired();
-             });
+             [](Call& call) { *call.at<int*>(2) = 1; });
 
-  list.fault("endpoint-bind-without-query",
-             "memory is bound to an endpoint that was not queried before",
-             {"ENDP-03"})
+  fault("endpoint-bind-without-query", {"ENDP-03"},
+        "memory is bound to an endpoint that was not queried before")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointBindMem"}, [](Call& call) {
         int code = call.proceed();
@@ -330,10 +320,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("endpoint-size-unchecked",
-             "an endpoint is created although its size is not a multiple of "
-             "the required alignment",
-             {"ENDP-04"})
+  fault("endpoint-size-unchecked", {"ENDP-04"},
+        "an endpoint is created although its size is not a multiple of the "
+        "required alignment")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointCreate"}, [](Call& call) {
         CUlogicalEndpointProp wanted = *call.at<Wanted>(1);
@@ -346,101 +335,86 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("endpoint-memory-offset-ignored",
-             "a binding ignores the offset into the memory", {"ENDP-05"})
+  fault("endpoint-memory-offset-ignored", {"ENDP-05"},
+        "a binding ignores the offset into the memory")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointBindMem"}, argument_is_zero<cuuint64_t, 4>);
 
-  list.fault("endpoint-bind-flags-ignored",
-             "cuLogicalEndpointBindMem accepts a flag that does not exist",
-             {"ENDP-07"})
+  fault("endpoint-bind-flags-ignored", {"ENDP-07"},
+        "cuLogicalEndpointBindMem accepts a flag that does not exist")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointBindMem"},
           argument_is_zero<unsigned long long, 6>);
 
-  list.fault("endpoint-address-unchecked",
-             "a binding of an address that must be refused returns success and "
-             "binds nothing",
-             {"ENDP-06", "ENDP-07", "ENDP-08", "ENDP-12"})
+  fault("endpoint-address-unchecked",
+        {"ENDP-06", "ENDP-07", "ENDP-08", "ENDP-12"},
+        "a binding of an address that must be refused returns success and "
+        "binds nothing")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointBindAddr"}, refusal_told_as_success);
 
-  list.fault("endpoint-memory-unchecked",
-             "a binding of memory that must be refused returns success and "
-             "binds nothing",
-             {"ENDP-07", "ENDP-12", "ENDP-16", "ENDP-17"})
+  fault("endpoint-memory-unchecked",
+        {"ENDP-07", "ENDP-12", "ENDP-16", "ENDP-17"},
+        "a binding of memory that must be refused returns success and binds "
+        "nothing")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointBindMem"}, refusal_told_as_success);
 
-  list.fault("endpoint-device-ignored",
-             "a binding of memory for another device than the first returns "
-             "success although it must be refused",
-             {"ENDP-08"})
+  fault("endpoint-device-ignored", {"ENDP-08"},
+        "a binding of memory for another device than the first returns success "
+        "although it must be refused")
       .with_gpus(2)
       .on_machine("fabric-13.5")
-      .on({"cuLogicalEndpointBindMem"}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess || call.at<CUdevice>(1) == 0) return code;
-        call.fired();
-        return kSuccess;
-      });
+      .on_refusal({"cuLogicalEndpointBindMem"}, WHEN(call.at<CUdevice>(1) != 0),
+                  [](Call& call) {
+                    call.fired();
+                    return kSuccess;
+                  });
 
-  list.fault("endpoint-host-refused",
-             "cuLogicalEndpointBindMem refuses host memory", {"ENDP-09"})
+  fault("endpoint-host-refused", {"ENDP-09"},
+        "cuLogicalEndpointBindMem refuses host memory")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointBindMem"},
           WHEN(properties_of(call.at<Chunk>(3)).location.type ==
                CU_MEM_LOCATION_TYPE_HOST_NUMA),
           refuses());
 
-  list.fault("endpoint-unbind-does-nothing",
-             "unbinding returns success, but the memory stays bound",
-             {"ENDP-10"})
+  fault("endpoint-unbind-does-nothing", {"ENDP-10"},
+        "unbinding returns success, but the memory stays bound")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointUnbind"}, nothing_done);
 
-  list.fault("endpoint-destroy-does-nothing",
-             "destroying an endpoint does nothing: its number and its bindings "
-             "stay",
-             {"ENDP-11", "ENDP-15", "ENDP-19"})
+  fault("endpoint-destroy-does-nothing", {"ENDP-11", "ENDP-15", "ENDP-19"},
+        "destroying an endpoint does nothing: its number and its bindings stay")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointDestroy"}, nothing_done);
 
-  list.fault("endpoint-team-too-large",
-             "adding a device that must be refused returns success and adds "
-             "nothing",
-             {"ENDP-20"})
+  fault("endpoint-team-too-large", {"ENDP-20"},
+        "adding a device that must be refused returns success and adds nothing")
       .with_gpus(2)
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointAddDevice"}, refusal_told_as_success);
 
-  list.fault("endpoint-import-fresh",
-             "an import gives an endpoint that is not the endpoint of the "
-             "exporter",
-             {"ENDP-12"})
+  fault("endpoint-import-fresh", {"ENDP-12"},
+        "an import gives an endpoint that is not the endpoint of the exporter")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointImport"}, imported_as_new);
 
-  list.fault(
-          "endpoint-import-unchecked",
-          "an import by a process without access permissions returns success",
-          {"ENDP-14"})
+  fault("endpoint-import-unchecked", {"ENDP-14"},
+        "an import by a process without access permissions returns success")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointImport"},
           code_told_as_success<CUDA_ERROR_NOT_PERMITTED>);
 
-  list.fault(
-          "endpoint-export-none",
-          "an export that must be refused returns success and writes no handle",
-          {"ENDP-13"})
+  fault("endpoint-export-none", {"ENDP-13"},
+        "an export that must be refused returns success and writes no handle")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointExport"}, refusal_told_as_success);
 
-  list.fault("endpoint-offset-ignored",
-             "a copy uses the beginning of an endpoint instead of the offset",
-             {"ENDP-05"})
+  fault("endpoint-offset-ignored", {"ENDP-05"},
+        "a copy uses the beginning of an endpoint instead of the offset")
       .on_machine("fabric-13.5")
-      .before({kFabricCopies}, [](Call& call) {
+      .on({kFabricCopies}, [](Call& call) {
         const Copies list = call.at<Copies>(1);
         std::vector<CUDA_FABRIC_COPY_BATCH_OP> copies(
             list, list + call.at<size_t>(0));
@@ -452,10 +426,11 @@ FAULTS(list) {
               call.fired();
             }
         call.at<Copies>(1) = copies.data();
+        return call.proceed();
       });
 
-  list.fault("fabric-copy-too-early",
-             "a batch of copies does not wait for its stream", {"FCPY-01"})
+  fault("fabric-copy-too-early", {"FCPY-01"},
+        "a batch of copies does not wait for its stream")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& call) {
         if (is_default(call.at<CUstream>(3)) || !is_busy(call.at<CUstream>(3)))
@@ -468,16 +443,14 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("fabric-copy-first-only", "only the first copy of a batch is done",
-             {"FCPY-02"})
+  fault("fabric-copy-first-only", {"FCPY-02"},
+        "only the first copy of a batch is done")
       .on_machine("fabric-13.5")
-      .before({kFabricCopies}, WHEN(call.at<size_t>(0) > 1), [](Call& call) {
-        call.at<size_t>(0) = 1;
-        call.fired();
-      });
+      .before({kFabricCopies}, WHEN(call.at<size_t>(0) > 1),
+              [](Call& call) { call.at<size_t>(0) = 1; });
 
-  list.fault("fabric-copy-zero-unchecked",
-             "the operands of a copy of no bytes are not checked", {"FCPY-03"})
+  fault("fabric-copy-zero-unchecked", {"FCPY-03"},
+        "the operands of a copy of no bytes are not checked")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& call) -> int {
         const Copies list = call.at<Copies>(1);
@@ -486,10 +459,10 @@ FAULTS(list) {
         return nothing_done(call);
       });
 
-  list.fault("fabric-copy-flags-ignored",
-             "a copy with a flag that does not exist is done", {"FCPY-04"})
+  fault("fabric-copy-flags-ignored", {"FCPY-04"},
+        "a copy with a flag that does not exist is done")
       .on_machine("fabric-13.5")
-      .before({kFabricCopies}, [](Call& call) {
+      .on({kFabricCopies}, [](Call& call) {
         const Copies list = call.at<Copies>(1);
         std::vector<CUDA_FABRIC_COPY_BATCH_OP> copies(
             list, list + call.at<size_t>(0));
@@ -498,22 +471,21 @@ FAULTS(list) {
           copy.flags = 0;
         }
         call.at<Copies>(1) = copies.data();
+        return call.proceed();
       });
 
-  list.fault("fabric-copy-unchecked",
-             "a refused batch of copies returns success",
-             {"FCPY-04", "FCPY-05"})
+  fault("fabric-copy-unchecked", {"FCPY-04", "FCPY-05"},
+        "a refused batch of copies returns success")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, refusal_told_as_success);
 
-  list.fault("fabric-copy-silent",
-             "copies over a missing fabric return success", {"FCPY-06"})
+  fault("fabric-copy-silent", {"FCPY-06"},
+        "copies over a missing fabric return success")
       .on_machine("driver-13.5")
       .on({kFabricCopies}, code_told_as_success<CUDA_ERROR_NOT_SUPPORTED>);
 
-  list.fault("endpoint-query-last-only",
-             "the query of several numbers looks only at the last one",
-             {"ENDP-03"})
+  fault("endpoint-query-last-only", {"ENDP-03"},
+        "the query of several numbers looks only at the last one")
       .on_machine("fabric-13.5")
       .before({"cuLogicalEndpointQuery"}, [](Call& query) {
         auto& count = query.at<cuuint32_t>(1);
@@ -522,18 +494,18 @@ FAULTS(list) {
           count = 1;
           query.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("endpoint-missing-is-ready",
-             "a query passes over numbers that have no endpoint", {"ENDP-03"})
+  fault("endpoint-missing-is-ready", {"ENDP-03"},
+        "a query passes over numbers that have no endpoint")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointQuery", "cuLogicalEndpointCreate",
            "cuLogicalEndpointImport", "cuLogicalEndpointDestroy"},
           missing_endpoint_is_ready);
 
-  list.fault("endpoint-import-to-used-number",
-             "an import to a number that has an endpoint returns success",
-             {"ENDP-19"})
+  fault("endpoint-import-to-used-number", {"ENDP-19"},
+        "an import to a number that has an endpoint returns success")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointCreate", "cuLogicalEndpointImport",
            "cuLogicalEndpointDestroy"},
@@ -544,9 +516,8 @@ FAULTS(list) {
             return code != kSuccess && used ? accepted(call) : code;
           });
 
-  list.fault("endpoint-destroy-ends-twin",
-             "the end of an import also ends other imports of the same handle",
-             {"ENDP-12"})
+  fault("endpoint-destroy-ends-twin", {"ENDP-12"},
+        "the end of an import also ends other imports of the same handle")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointCreate", "cuLogicalEndpointImport",
            "cuLogicalEndpointDestroy"},
@@ -565,9 +536,8 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("endpoint-address-first-chunk",
-             "an address binds the memory at the beginning of its reservation",
-             {"ENDP-06"})
+  fault("endpoint-address-first-chunk", {"ENDP-06"},
+        "an address binds the memory at the beginning of its reservation")
       .on_machine("fabric-13.5")
       .before({"cuLogicalEndpointBindAddr"}, [](Call& call) {
         auto& address = call.value<CUdeviceptr>(kPointer);
@@ -576,15 +546,16 @@ FAULTS(list) {
           address = begin;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("endpoint-bind-upper-flags",
-             "a binding with a flag above bit 31 is accepted", {"ENDP-07"})
+  fault("endpoint-bind-upper-flags", {"ENDP-07"},
+        "a binding with a flag above bit 31 is accepted")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointBindMem"}, upper_flags_ignored<6>);
 
-  list.fault("endpoint-largest-refused",
-             "an endpoint of exactly the largest size is refused", {"ENDP-04"})
+  fault("endpoint-largest-refused", {"ENDP-04"},
+        "an endpoint of exactly the largest size is refused")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointCreate"}, [](Call& call) {
         CUlogicalEndpointProp wanted =
@@ -595,18 +566,16 @@ FAULTS(list) {
                                                            : call.proceed();
       });
 
-  list.fault("endpoint-query-of-number",
-             "an endpoint counts as queried if an earlier endpoint with its "
-             "number was queried",
-             {"ENDP-03"})
+  fault("endpoint-query-of-number", {"ENDP-03"},
+        "an endpoint counts as queried if an earlier endpoint with its number "
+        "was queried")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointCreate", "cuLogicalEndpointQuery",
            "cuLogicalEndpointBindMem"},
           query_stays_with_number);
 
-  list.fault("fabric-copy-size-rounded",
-             "the size of a copy is rounded down to a multiple of 4",
-             {"FCPY-02"})
+  fault("fabric-copy-size-rounded", {"FCPY-02"},
+        "the size of a copy is rounded down to a multiple of 4")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& batch) {
         std::vector<CopyOfHeld> list = copies_of(batch);
@@ -618,10 +587,9 @@ FAULTS(list) {
         return changed ? proceed_with(batch, list) : batch.proceed();
       });
 
-  list.fault("fabric-copy-offset-rounded",
-             "the offset of a copy into or from an endpoint is rounded down to "
-             "a multiple of 4",
-             {"FCPY-02"})
+  fault("fabric-copy-offset-rounded", {"FCPY-02"},
+        "the offset of a copy into or from an endpoint is rounded down to a "
+        "multiple of 4")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& batch) {
         std::vector<CopyOfHeld> list = copies_of(batch);
@@ -636,8 +604,8 @@ FAULTS(list) {
         return changed ? proceed_with(batch, list) : batch.proceed();
       });
 
-  list.fault("fabric-copy-ends-at-16", "a batch does only its first 16 copies",
-             {"FCPY-02"})
+  fault("fabric-copy-ends-at-16", {"FCPY-02"},
+        "a batch does only its first 16 copies")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& batch) -> int {
         std::vector<CopyOfHeld> list = copies_of(batch);
@@ -646,9 +614,8 @@ FAULTS(list) {
         return proceed_with(batch, list);
       });
 
-  list.fault("fabric-copy-second-unchecked",
-             "only the flags of the first copy of a batch are checked",
-             {"FCPY-04"})
+  fault("fabric-copy-second-unchecked", {"FCPY-04"},
+        "only the flags of the first copy of a batch are checked")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& batch) {
         std::vector<CopyOfHeld> list = copies_of(batch);
@@ -660,15 +627,13 @@ FAULTS(list) {
         return changed ? proceed_with(batch, list) : batch.proceed();
       });
 
-  list.fault("fabric-copy-upper-flags",
-             "a batch of copies with a flag above bit 31 is accepted",
-             {"FCPY-04"})
+  fault("fabric-copy-upper-flags", {"FCPY-04"},
+        "a batch of copies with a flag above bit 31 is accepted")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, upper_flags_ignored<2>);
 
-  list.fault("fabric-copy-legacy-by-name",
-             "a batch of copies in cudaStreamLegacy succeeds and does nothing",
-             {"FCPY-04"})
+  fault("fabric-copy-legacy-by-name", {"FCPY-04"},
+        "a batch of copies in cudaStreamLegacy succeeds and does nothing")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& batch) {
         const bool applies = stream_of(batch) == cudaStreamLegacy;
@@ -676,20 +641,18 @@ FAULTS(list) {
         return code != kSuccess && applies ? accepted(batch) : code;
       });
 
-  list.fault("fabric-copy-not-by-per-thread-stream",
-             "a thread's default stream does no copies over a fabric",
-             {"FCPY-01"})
+  fault("fabric-copy-not-by-per-thread-stream", {"FCPY-01"},
+        "a thread's default stream does no copies over a fabric")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, WHEN(stream_of(call) == cudaStreamPerThread), lost);
 
-  list.fault("fabric-copy-first-thread-only",
-             "only the first thread's copies over a fabric are done",
-             {"FCPY-01"})
+  fault("fabric-copy-first-thread-only", {"FCPY-01"},
+        "only the first thread's copies over a fabric are done")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, WHEN(this_thread() != getpid()), lost);
 
-  list.fault("fabric-copy-empty-source-unchecked",
-             "the source of a copy of no bytes is not checked", {"FCPY-03"})
+  fault("fabric-copy-empty-source-unchecked", {"FCPY-03"},
+        "the source of a copy of no bytes is not checked")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& batch) {
         const int code = batch.proceed();
@@ -701,9 +664,8 @@ FAULTS(list) {
         return batch.proceed() == kSuccess ? accepted(batch) : code;
       });
 
-  list.fault("fabric-copy-download-lost",
-             "a copy from an endpoint to memory of the host does nothing",
-             {"FCPY-02"})
+  fault("fabric-copy-download-lost", {"FCPY-02"},
+        "a copy from an endpoint to memory of the host does nothing")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& batch) -> int {
         std::vector<CopyOfHeld> list = copies_of(batch);
@@ -723,8 +685,8 @@ FAULTS(list) {
                                                  : batch.proceed();
       });
 
-  list.fault("endpoint-unbind-takes-next",
-             "the unbind of one binding also unbinds the next one", {"ENDP-10"})
+  fault("endpoint-unbind-takes-next", {"ENDP-10"},
+        "the unbind of one binding also unbinds the next one")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointUnbind", "cuLogicalEndpointBindMem",
            "cuLogicalEndpointDestroy"},
@@ -745,10 +707,8 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault(
-          "fabric-copy-ends-with-binding",
-          "a copy into an endpoint ends where the first of two bindings ends",
-          {"ENDP-05"})
+  fault("fabric-copy-ends-with-binding", {"ENDP-05"},
+        "a copy into an endpoint ends where the first of two bindings ends")
       .on_machine("fabric-13.5")
       .on({kFabricCopies, "cuLogicalEndpointBindMem", "cuLogicalEndpointUnbind",
            "cuLogicalEndpointDestroy"},
@@ -771,10 +731,8 @@ FAULTS(list) {
             return changed ? proceed_with(call, list) : call.proceed();
           });
 
-  list.fault("endpoint-query-ends-only",
-             "the query of several numbers looks only at the first and the "
-             "last one",
-             {"ENDP-03"})
+  fault("endpoint-query-ends-only", {"ENDP-03"},
+        "the query of several numbers looks only at the first and the last one")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointQuery"}, [](Call& query) {
         const Id first = query.at<Id>(0);
@@ -793,8 +751,8 @@ FAULTS(list) {
         return accepted(query);
       });
 
-  list.fault("endpoint-second-handle-wrong",
-             "the second handle of an endpoint cannot be imported", {"ENDP-12"})
+  fault("endpoint-second-handle-wrong", {"ENDP-12"},
+        "the second handle of an endpoint cannot be imported")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointExport", "cuLogicalEndpointDestroy"},
           [](Call& call) {
@@ -810,20 +768,18 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("endpoint-one-in-reservation",
-             "copies to each number of a reservation reach the endpoint with "
-             "the first number",
-             {"ENDP-01"})
+  fault("endpoint-one-in-reservation", {"ENDP-01"},
+        "copies to each number of a reservation reach the endpoint with the "
+        "first number")
       .on_machine("fabric-13.5")
       .on({kFabricCopies, "cuLogicalEndpointIdReserve",
            "cuLogicalEndpointIdRelease", "cuLogicalEndpointCreate",
            "cuLogicalEndpointDestroy"},
           reservation_has_one_endpoint);
 
-  list.fault("endpoint-import-offset-ignored",
-             "every copy to an imported endpoint reaches the beginning of the "
-             "endpoint",
-             {"ENDP-12"})
+  fault("endpoint-import-offset-ignored", {"ENDP-12"},
+        "every copy to an imported endpoint reaches the beginning of the "
+        "endpoint")
       .on_machine("fabric-13.5")
       .on({kFabricCopies, "cuLogicalEndpointCreate", "cuLogicalEndpointImport",
            "cuLogicalEndpointDestroy"},
@@ -843,25 +799,22 @@ FAULTS(list) {
             return changed ? proceed_with(call, list) : call.proceed();
           });
 
-  list.fault("fabric-copy-not-waited-for",
-             "a copy from an endpoint is done only after the program has "
-             "synchronised with a stream",
-             {"FCPY-01"})
+  fault("fabric-copy-not-waited-for", {"FCPY-01"},
+        "a copy from an endpoint is done only after the program has "
+        "synchronised with a stream")
       .on_machine("fabric-13.5")
       .on({kFabricCopies, kSyncStream}, copy_from_endpoint_not_waited_for);
 
-  list.fault("endpoint-release-takes-all",
-             "the release of a part of the reserved endpoint numbers releases "
-             "all of them",
-             {"ENDP-02"})
+  fault("endpoint-release-takes-all", {"ENDP-02"},
+        "the release of a part of the reserved endpoint numbers releases all "
+        "of them")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointIdReserve", "cuLogicalEndpointIdRelease"},
           release_takes_all_numbers);
 
-  list.fault("endpoint-address-first-byte",
-             "an address inside a mapping binds the memory from the beginning "
-             "of the mapping",
-             {"ENDP-06"})
+  fault("endpoint-address-first-byte", {"ENDP-06"},
+        "an address inside a mapping binds the memory from the beginning of "
+        "the mapping")
       .on_machine("fabric-13.5")
       .before({"cuLogicalEndpointBindAddr"}, [](Call& call) {
         auto& address = call.value<CUdeviceptr>(kPointer);
@@ -870,12 +823,12 @@ FAULTS(list) {
           address = begin;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("fabric-copy-size-of-first",
-             "a copy of a batch that is longer than the first one ends at the "
-             "size of the first one",
-             {"FCPY-02"})
+  fault("fabric-copy-size-of-first", {"FCPY-02"},
+        "a copy of a batch that is longer than the first one ends at the size "
+        "of the first one")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& batch) {
         std::vector<CopyOfHeld> list = copies_of(batch);
@@ -888,18 +841,16 @@ FAULTS(list) {
         return changed ? proceed_with(batch, list) : batch.proceed();
       });
 
-  list.fault("endpoint-exported-rebind-stale",
-             "if other memory is bound to an endpoint that was exported, "
-             "copies still reach the former memory",
-             {"ENDP-12"})
+  fault("endpoint-exported-rebind-stale", {"ENDP-12"},
+        "if other memory is bound to an endpoint that was exported, copies "
+        "still reach the former memory")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointBindMem", "cuLogicalEndpointExport",
            "cuLogicalEndpointDestroy"},
           rebinding_after_export_is_stale);
 
-  list.fault("endpoint-unbind-first-only",
-             "the unbind of several bindings removes only the first one",
-             {"ENDP-10"})
+  fault("endpoint-unbind-first-only", {"ENDP-10"},
+        "the unbind of several bindings removes only the first one")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointUnbind", "cuLogicalEndpointBindMem",
            "cuLogicalEndpointDestroy"},

@@ -7,19 +7,15 @@
 namespace ipclab::faults {
 namespace {
 
-FAULTS(list) {
-  list.fault("cliques-miscounted",
-             "the reported number of a device's cliques is too large by one",
-             {"CLIQ-01"})
+FAULTS {
+  fault("cliques-miscounted", {"CLIQ-01"},
+        "the reported number of a device's cliques is too large by one")
       .on_machine("fabric-13.5")
-      .after({"cuDeviceGetCliqueCount"}, [](Call& call) {
-        ++*call.at<size_t*>(0);
-        call.fired();
-      });
+      .after({"cuDeviceGetCliqueCount"},
+             [](Call& call) { ++*call.at<size_t*>(0); });
 
-  list.fault("cliques-too-many",
-             "more cliques are written than the array has room for",
-             {"CLIQ-03"})
+  fault("cliques-too-many", {"CLIQ-03"},
+        "more cliques are written than the array has room for")
       .on_machine("fabric-13.5")
       .before({"cuDeviceGetCliqueInfo"}, [](Call& call) {
         size_t all = 0;
@@ -28,18 +24,16 @@ FAULTS(list) {
           *call.at<size_t*>(1) = all;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("cluster-untold",
-             "the query of the cluster returns success, but does not write the "
-             "UUID",
-             {"CLIQ-02"})
+  fault("cluster-untold", {"CLIQ-02"},
+        "the query of the cluster returns success, but does not write the UUID")
       .on_machine("fabric-13.5")
       .on({"cuDeviceGetFabricClusterUuid"}, nothing_done);
 
-  list.fault("cluster-of-second-gpu-untold",
-             "the query of the second GPU's cluster does not write the UUID",
-             {"CLIQ-04"})
+  fault("cluster-of-second-gpu-untold", {"CLIQ-04"},
+        "the query of the second GPU's cluster does not write the UUID")
       .with_gpus(2)
       .on_machine("fabric-13.5")
       .on({"cuDeviceGetFabricClusterUuid"}, WHEN(call.at<CUdevice>(1) != 0),

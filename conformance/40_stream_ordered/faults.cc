@@ -132,18 +132,16 @@ int freed_in_first_stream(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault("malloc-per-thread-stream-refused",
-             "an allocation in a thread's default stream is refused",
-             {"SOMA-02"})
+FAULTS {
+  fault("malloc-per-thread-stream-refused", {"SOMA-02"},
+        "an allocation in a thread's default stream is refused")
       .on({kMallocAsync, kMallocFromPool},
           WHEN(call.value<cudaStream_t>(kStream) == cudaStreamPerThread),
           refuses());
 
-  list.fault("free-elsewhere-at-once",
-             "if a free and its allocation are in different streams, the free "
-             "does not wait for its stream",
-             {"SOMA-04", "SOMA-26"})
+  fault("free-elsewhere-at-once", {"SOMA-04", "SOMA-26"},
+        "if a free and its allocation are in different streams, the free does "
+        "not wait for its stream")
       .on({kMallocFromPool, kMallocAsync, kFreeAsync}, [](Call& call) {
         static Table<void*, cudaStream_t> streams;
         if (allocates(call)) {
@@ -163,21 +161,21 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("mempool-attr-current",
-             "memory of any pool reports the current pool as its own",
-             {"SOMA-28", "SOMA-08"})
+  fault("mempool-attr-current", {"SOMA-28", "SOMA-08"},
+        "memory of any pool reports the current pool as its own")
       .after({kGetAttribute},
              WHEN(call.at<CUpointer_attribute>(1) ==
                   CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE),
-             [](Call& call) {
+             [](Call& call) -> int {
                auto& pool = *call.at<cudaMemPool_t*>(0);
-               if (pool == nullptr || pool == current_pool()) return;
+               if (pool == nullptr || pool == current_pool()) return kSuccess;
                call.fired();
                pool = current_pool();
+               return kSuccess;
              });
 
-  list.fault("ordinal-attr-zero", "memory of every GPU reports GPU 0",
-             {"SOMA-28", "SOMA-03"})
+  fault("ordinal-attr-zero", {"SOMA-28", "SOMA-03"},
+        "memory of every GPU reports GPU 0")
       .with_gpus(2)
       .after({kGetAttribute},
              WHEN(call.at<CUpointer_attribute>(1) ==
@@ -186,10 +184,11 @@ FAULTS(list) {
                auto& ordinal = *call.at<int*>(0);
                if (ordinal != 0) call.fired();
                ordinal = 0;
+               return kSuccess;
              });
 
-  list.fault("pool-create-on-gpu-0", "a pool is always on GPU 0",
-             {"SOMA-03", "SOMA-08"})
+  fault("pool-create-on-gpu-0", {"SOMA-03", "SOMA-08"},
+        "a pool is always on GPU 0")
       .with_gpus(2)
       .on({kCreatePool}, [](Call& call) {
         cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
@@ -205,34 +204,29 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("mallocasync-blocks",
-             "an allocation call blocks until the earlier work of its stream "
-             "is done",
-             {"SOMA-02"})
-      .on({kMallocAsync, kMallocFromPool}, [](Call& call) {
+  fault(
+      "mallocasync-blocks", {"SOMA-02"},
+      "an allocation call blocks until the earlier work of its stream is done")
+      .after({kMallocAsync, kMallocFromPool}, [](Call& call) -> int {
         const auto stream = call.value<cudaStream_t>(kStream);
-        const int code = call.proceed();
-        if (code != kSuccess || !is_busy(stream)) return code;
+        if (!is_busy(stream)) return kSuccess;
         call.fired();
         cudaStreamSynchronize(stream);
-        return code;
+        return kSuccess;
       });
 
-  list.fault("async-current-device",
-             "memory lies on the current device, not on the stream's device",
-             {"SOMA-03"})
+  fault("async-current-device", {"SOMA-03"},
+        "memory lies on the current device, not on the stream's device")
       .with_gpus(2)
       .on({kMallocAsync}, from_current_device);
 
-  list.fault("frompool-current-device",
-             "memory lies on the current device, not on the pool's device",
-             {"SOMA-03"})
+  fault("frompool-current-device", {"SOMA-03"},
+        "memory lies on the current device, not on the pool's device")
       .with_gpus(2)
       .on({kMallocFromPool, kCreatePool}, from_current_device);
 
-  list.fault("wait-noop-local",
-             "a stream does not wait for an event of its own process",
-             {"SOMA-04"})
+  fault("wait-noop-local", {"SOMA-04"},
+        "a stream does not wait for an event of its own process")
       .on({kWaitEvent, kOpenEvent, kDestroyEvent}, [](Call& call) -> int {
         static Table<cudaEvent_t> imported;
         if (call.is("cudaIpcOpenEventHandle")) {
@@ -249,32 +243,30 @@ FAULTS(list) {
                                                          : lost(call);
       });
 
-  list.fault("freeasync-malloc-refused",
-             "cudaFreeAsync refuses memory of cudaMalloc", {"SOMA-05"})
+  fault("freeasync-malloc-refused", {"SOMA-05"},
+        "cudaFreeAsync refuses memory of cudaMalloc")
       .on({kFreeAsync, kMalloc, kFree}, [](Call& call) {
         return call.is("cudaFreeAsync") && of_malloc.has(call.at<void*>(0))
                    ? refused(call)
                    : noted_malloc(call);
       });
 
-  list.fault("freeasync-malloc-leaks",
-             "cudaFreeAsync does not free memory of cudaMalloc", {"SOMA-05"})
+  fault("freeasync-malloc-leaks", {"SOMA-05"},
+        "cudaFreeAsync does not free memory of cudaMalloc")
       .on({kFreeAsync, kMalloc, kFree}, [](Call& call) {
         return call.is("cudaFreeAsync") && of_malloc.erase(call.at<void*>(0))
                    ? lost(call)
                    : noted_malloc(call);
       });
 
-  list.fault("freeasync-small-takes-neighbour",
-             "after cudaFreeAsync of small memory of cudaMalloc, other memory "
-             "of its block of 2 MiB is given out again",
-             {"SOMA-05"})
+  fault("freeasync-small-takes-neighbour", {"SOMA-05"},
+        "after cudaFreeAsync of small memory of cudaMalloc, other memory of "
+        "its block of 2 MiB is given out again")
       .on({kFreeAsync, kMalloc, kFree}, free_async_of_small_frees_block);
 
-  list.fault("freeasync-malloc-early",
-             "cudaFreeAsync frees memory of cudaMalloc before its stream "
-             "reaches the free",
-             {"SOMA-05"})
+  fault("freeasync-malloc-early", {"SOMA-05"},
+        "cudaFreeAsync frees memory of cudaMalloc before its stream reaches "
+        "the free")
       .on({kFreeAsync, kMalloc, kFree}, [](Call& call) -> int {
         if (!call.is("cudaFreeAsync")) return noted_malloc(call);
         void* const address = call.at<void*>(0);
@@ -287,20 +279,16 @@ FAULTS(list) {
         return noted_malloc(call);
       });
 
-  list.fault("free-waits",
-             "cudaFree of stream-ordered memory waits for all streams",
-             {"SOMA-05"})
-      .before({kFree, kMallocAsync, kMallocFromPool, kFreeAsync},
-              WHEN(call.is("cudaFree") && blocks.has(call.at<void*>(0))),
-              [](Call& call) {
-                call.fired();
-                cudaDeviceSynchronize();
-              });
+  fault("free-waits", {"SOMA-05"},
+        "cudaFree of stream-ordered memory waits for all streams")
+      .before({kFree}, WHEN(blocks.has(call.at<void*>(0))), [](Call& call) {
+        call.fired();
+        cudaDeviceSynchronize();
+        return kSuccess;
+      });
 
-  list.fault(
-          "context-attr-not-null",
-          "cuPointerGetAttribute reports a context for stream-ordered memory",
-          {"SOMA-28"})
+  fault("context-attr-not-null", {"SOMA-28"},
+        "cuPointerGetAttribute reports a context for stream-ordered memory")
       .on({kGetAttribute, kMallocAsync, kMallocFromPool, kFree, kFreeAsync},
           [](Call& call) {
             CUcontext context = nullptr;
@@ -308,10 +296,9 @@ FAULTS(list) {
             return pointer_says(call, CU_POINTER_ATTRIBUTE_CONTEXT, context);
           });
 
-  list.fault("ordinal-attr-current",
-             "cuPointerGetAttribute reports the current device for "
-             "stream-ordered memory",
-             {"SOMA-28"})
+  fault("ordinal-attr-current", {"SOMA-28"},
+        "cuPointerGetAttribute reports the current device for stream-ordered "
+        "memory")
       .with_gpus(2)
       .on({kGetAttribute, kMallocAsync, kMallocFromPool, kFree, kFreeAsync},
           [](Call& call) {
@@ -321,20 +308,18 @@ FAULTS(list) {
                                 device);
           });
 
-  list.fault("mempool-attr-default",
-             "cuPointerGetAttribute reports the default pool for "
-             "stream-ordered memory",
-             {"SOMA-28"})
+  fault("mempool-attr-default", {"SOMA-28"},
+        "cuPointerGetAttribute reports the default pool for stream-ordered "
+        "memory")
       .on({kGetAttribute, kMallocAsync, kMallocFromPool, kFree, kFreeAsync},
           [](Call& call) {
             return pointer_says(call, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
                                 default_pool());
           });
 
-  list.fault("async-named-default-no-context-ok",
-             "in a thread without a context, CU_STREAM_LEGACY and "
-             "CU_STREAM_PER_THREAD are accepted",
-             {"SOMA-36"})
+  fault("async-named-default-no-context-ok", {"SOMA-36"},
+        "in a thread without a context, CU_STREAM_LEGACY and "
+        "CU_STREAM_PER_THREAD are accepted")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync}, [](Call& call) -> int {
         const int code = call.proceed();
         const auto stream = call.value<CUstream>(kStream);
@@ -350,9 +335,8 @@ FAULTS(list) {
         return now;
       });
 
-  list.fault("mempool-attr-of-mapped",
-             "mapped memory of cuMemCreate reports the default pool",
-             {"SOMA-28"})
+  fault("mempool-attr-of-mapped", {"SOMA-28"},
+        "mapped memory of cuMemCreate reports the default pool")
       .on({kGetAttribute, kMap, kUnmap}, [](Call& call) {
         return attribute_wrong<CUmemoryPool>(
             call, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
@@ -362,31 +346,28 @@ FAULTS(list) {
             });
       });
 
-  list.fault("mempool-attr-of-malloc",
-             "memory of cudaMalloc reports the default pool", {"SOMA-28"})
+  fault("mempool-attr-of-malloc", {"SOMA-28"},
+        "memory of cudaMalloc reports the default pool")
       .on({kGetAttribute, kMalloc, kFree}, pool_told_of_malloc);
 
-  list.fault("legacy-stream-refused",
-             "the allocator's calls of the runtime API refuse cudaStreamLegacy",
-             {"SOMA-02", "SOMA-08"})
+  fault("legacy-stream-refused", {"SOMA-02", "SOMA-08"},
+        "the allocator's calls of the runtime API refuse cudaStreamLegacy")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync},
           WHEN(call.is_runtime() &&
                call.value<cudaStream_t>(kStream) == cudaStreamLegacy),
           refuses(cudaErrorInvalidResourceHandle));
 
-  list.fault("async-no-context-as-value",
-             "in a thread without a context, the default stream is refused as "
-             "an invalid value",
-             {"SOMA-36"})
+  fault("async-no-context-as-value", {"SOMA-36"},
+        "in a thread without a context, the default stream is refused as an "
+        "invalid value")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync}, [](Call& call) {
         const int code = call.proceed();
         return code == CUDA_ERROR_INVALID_CONTEXT ? refused(call) : code;
       });
 
-  list.fault("async-no-context-ok",
-             "in a thread without a context, the default stream allocates and "
-             "frees on GPU 0",
-             {"SOMA-36"})
+  fault("async-no-context-ok", {"SOMA-36"},
+        "in a thread without a context, the default stream allocates and frees "
+        "on GPU 0")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync}, [](Call& call) -> int {
         const int code = call.proceed();
         if (code != CUDA_ERROR_INVALID_CONTEXT) return code;
@@ -399,9 +380,8 @@ FAULTS(list) {
         return now;
       });
 
-  list.fault("device-sync-of-default-stream",
-             "cudaDeviceSynchronize waits for the default stream only",
-             {"SOMA-04", "SOMA-27"})
+  fault("device-sync-of-default-stream", {"SOMA-04", "SOMA-27"},
+        "cudaDeviceSynchronize waits for the default stream only")
       .on({kSyncDevice, "cudaStreamCreateWithFlags", kDestroyStream},
           [](Call& call) {
             static Table<cudaStream_t> streams;
@@ -420,10 +400,8 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("freeasync-malloc-first-only",
-             "cudaFreeAsync frees only the first memory of cudaMalloc that it "
-             "gets",
-             {"SOMA-05"})
+  fault("freeasync-malloc-first-only", {"SOMA-05"},
+        "cudaFreeAsync frees only the first memory of cudaMalloc that it gets")
       .on({kFreeAsync, kFree, kMalloc}, [](Call& call) {
         static auto& of_malloc = *new Table<void*>;
         static std::atomic<int> freed{0};
@@ -437,10 +415,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("async-named-stream-needs-context",
-             "in a thread without a context, the driver API also refuses "
-             "streams that are not default streams",
-             {"SOMA-36"})
+  fault("async-named-stream-needs-context", {"SOMA-36"},
+        "in a thread without a context, the driver API also refuses streams "
+        "that are not default streams")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync}, [](Call& call) {
         const auto stream = call.value<cudaStream_t>(kStream);
         return !call.is_runtime() && !is_default(stream) &&
@@ -450,9 +427,8 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("mempool-attr-first-byte-only",
-             "only the start of an allocation is reported as memory of a pool",
-             {"SOMA-28"})
+  fault("mempool-attr-first-byte-only", {"SOMA-28"},
+        "only the start of an allocation is reported as memory of a pool")
       .after({kGetAttribute},
              WHEN(!blocks.has(call.at<void*>(2)) &&
                   call.at<CUpointer_attribute>(1) ==
@@ -463,9 +439,8 @@ FAULTS(list) {
                return accepted(call);
              });
 
-  list.fault("mempool-attr-not-among-several",
-             "a query of several attributes at once reports no pool",
-             {"SOMA-28"})
+  fault("mempool-attr-not-among-several", {"SOMA-28"},
+        "a query of several attributes at once reports no pool")
       .after({kGetAttributes}, [](Call& call) {
         const auto* const wanted = call.at<const CUpointer_attribute*>(1);
         void** const results = call.at<void**>(2);
@@ -475,12 +450,12 @@ FAULTS(list) {
             *static_cast<cudaMemPool_t*>(results[i]) = nullptr;
             call.fired();
           }
+        return kSuccess;
       });
 
-  list.fault("freeasync-malloc-default-stream-leaks",
-             "in the default stream, cudaFreeAsync does not free memory of "
-             "cudaMalloc",
-             {"SOMA-05"})
+  fault(
+      "freeasync-malloc-default-stream-leaks", {"SOMA-05"},
+      "in the default stream, cudaFreeAsync does not free memory of cudaMalloc")
       .on({kFreeAsync, kFree, kMalloc}, [](Call& call) -> int {
         static auto& of_malloc = *new Table<void*>;
         if (call.is("cudaMalloc")) {
@@ -495,43 +470,39 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("free-counts-in-first-stream",
-             "the stream that has allocated memory gets it again although its "
-             "free in another stream is pending",
-             {"SOMA-04"})
+  fault("free-counts-in-first-stream", {"SOMA-04"},
+        "the stream that has allocated memory gets it again although its free "
+        "in another stream is pending")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           freed_in_first_stream);
 
-  list.fault(
-          "stream-ordered-told-on-current-gpu",
-          "the runtime says that stream-ordered memory is on the current GPU",
-          {"SOMA-03"})
+  fault("stream-ordered-told-on-current-gpu", {"SOMA-03"},
+        "the runtime says that stream-ordered memory is on the current GPU")
       .with_gpus(2)
       .after({kPointerAttributes}, WHEN(is_own_block(call.at<void*>(1))),
-             [](Call& call) {
+             [](Call& call) -> int {
                int& gpu = call.at<cudaPointerAttributes*>(0)->device;
-               if (gpu == current_gpu()) return;
+               if (gpu == current_gpu()) return kSuccess;
                gpu = current_gpu();
                call.fired();
+               return kSuccess;
              });
 
-  list.fault("driver-free-waits",
-             "cuMemFree of memory of a pool waits for all work of the context",
-             {"SOMA-05"})
-      .before({kMallocAsync, kMallocFromPool, kFreeAsync, kFree},
-              WHEN(call.is("cudaFree") && !call.is_runtime() &&
-                   blocks.has(call.at<void*>(0))),
+  fault("driver-free-waits", {"SOMA-05"},
+        "cuMemFree of memory of a pool waits for all work of the context")
+      .before({kFree},
+              WHEN(!call.is_runtime() && blocks.has(call.at<void*>(0))),
               [](Call& call) {
                 call.fired();
                 cudaDeviceSynchronize();
+                return kSuccess;
               });
 
-  list.fault("malloc-freed-at-once-by-default-stream",
-             "a free of memory of cudaMalloc in a default stream does not wait "
-             "for this stream",
-             {"SOMA-05"})
+  fault("malloc-freed-at-once-by-default-stream", {"SOMA-05"},
+        "a free of memory of cudaMalloc in a default stream does not wait for "
+        "this stream")
       .on({kMalloc, kFree, kFreeAsync}, [](Call& call) -> int {
         static Table<void*> allocated;
         if (call.is("cudaFree")) allocated.erase(call.at<void*>(0));

@@ -551,41 +551,37 @@ int destroyed_at_location_stays(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault("pool-types-untold", "a pool does not report its handle types",
-             {"SOMA-35"})
+FAULTS {
+  fault("pool-types-untold", {"SOMA-35"},
+        "a pool does not report its handle types")
       .on_machine("driver-13.5")
       .after({kGetPoolAttribute},
              WHEN(call.at<cudaMemPoolAttr>(1) == kTypesForExport &&
                   own_pools.get(call.at<cudaMemPool_t>(0)).handleTypes !=
                       cudaMemHandleTypeNone),
-             [](Call& call) {
-               *call.at<int*>(2) = cudaMemHandleTypeNone;
-               call.fired();
-             });
+             [](Call& call) { *call.at<int*>(2) = cudaMemHandleTypeNone; });
 
-  list.fault("setaccess-future-only",
-             "access to a pool holds only for later allocations", {"SOMA-14"})
+  fault("setaccess-future-only", {"SOMA-14"},
+        "access to a pool holds only for later allocations")
       .with_gpus(2)
       .on({kSetPoolAccess, kGetPoolAccess, kCreatePool, kDestroyPool,
            kMallocFromPool},
           access_of_one_half<false>);
 
-  list.fault("setaccess-past-only",
-             "access to a pool holds only for earlier allocations", {"SOMA-14"})
+  fault("setaccess-past-only", {"SOMA-14"},
+        "access to a pool holds only for earlier allocations")
       .with_gpus(2)
       .on({kSetPoolAccess, kGetPoolAccess, kCreatePool, kDestroyPool,
            kMallocFromPool},
           access_of_one_half<true>);
 
-  list.fault("pool-access-never-taken",
-             "access to a pool that was given cannot be taken away",
-             {"SOMA-14"})
+  fault("pool-access-never-taken", {"SOMA-14"},
+        "access to a pool that was given cannot be taken away")
       .with_gpus(2)
       .on({kSetPoolAccess}, access_never_taken);
 
-  list.fault("setpool-of-thread",
-             "a pool is current only in the thread that set it", {"SOMA-07"})
+  fault("setpool-of-thread", {"SOMA-07"},
+        "a pool is current only in the thread that set it")
       .on({kSetPool, "cudaDeviceGetMemPool", kMallocAsync},
           [](Call& call) -> int {
             static std::atomic<pid_t> setter{0};
@@ -606,17 +602,14 @@ FAULTS(list) {
                                            call.at<cudaStream_t>(2));
           });
 
-  list.fault("pool-setaccess-first-only",
-             "only the first entry of a list of accesses to a pool is set",
-             {"SOMA-14"})
+  fault("pool-setaccess-first-only", {"SOMA-14"},
+        "only the first entry of a list of accesses to a pool is set")
       .with_gpus(2)
-      .before({kSetPoolAccess}, WHEN(call.at<size_t>(2) > 1), [](Call& call) {
-        call.at<size_t>(2) = 1;
-        call.fired();
-      });
+      .before({kSetPoolAccess}, WHEN(call.at<size_t>(2) > 1),
+              [](Call& call) { call.at<size_t>(2) = 1; });
 
-  list.fault("destroy-resets-current",
-             "destroying any pool makes the default pool current", {"SOMA-10"})
+  fault("destroy-resets-current", {"SOMA-10"},
+        "destroying any pool makes the default pool current")
       .on({kDestroyPool}, [](Call& call) {
         const auto gone = call.at<cudaMemPool_t>(0);
         const auto current = current_pool();
@@ -629,46 +622,40 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("per-thread-stream-default-pool",
-             "a thread's default stream allocates from the default pool, not "
-             "from the current pool",
-             {"SOMA-07"})
+  fault("per-thread-stream-default-pool", {"SOMA-07"},
+        "a thread's default stream allocates from the default pool, not from "
+        "the current pool")
       .on({kMallocAsync}, such_calls_from_default_pool<in_per_thread_stream>);
 
-  list.fault("null-stream-default-pool",
-             "the default stream allocates from the default pool, not from the "
-             "current pool",
-             {"SOMA-07"})
+  fault("null-stream-default-pool", {"SOMA-07"},
+        "the default stream allocates from the default pool, not from the "
+        "current pool")
       .on({kMallocAsync}, such_calls_from_default_pool<in_null_stream>);
 
-  list.fault("driver-default-pool",
-             "the driver API allocates from the default pool, not from the "
-             "current pool",
-             {"SOMA-07"})
+  fault("driver-default-pool", {"SOMA-07"},
+        "the driver API allocates from the default pool, not from the current "
+        "pool")
       .on({kMallocAsync}, such_calls_from_default_pool<by_driver>);
 
-  list.fault("getpool-of-gpu-0", "every GPU reports the current pool of GPU 0",
-             {"SOMA-07", "SOMA-08", "SOMA-09"})
+  fault("getpool-of-gpu-0", {"SOMA-07", "SOMA-08", "SOMA-09"},
+        "every GPU reports the current pool of GPU 0")
       .with_gpus(2)
       .on({"cudaDeviceGetMemPool"}, pool_of_gpu_0);
 
-  list.fault("getdefault-of-gpu-0",
-             "every GPU reports the default pool of GPU 0",
-             {"SOMA-07", "SOMA-08"})
+  fault("getdefault-of-gpu-0", {"SOMA-07", "SOMA-08"},
+        "every GPU reports the default pool of GPU 0")
       .with_gpus(2)
       .on({"cudaDeviceGetDefaultMemPool"}, pool_of_gpu_0);
 
-  list.fault("location-pool-apart",
-             "setting the pool of a location that is a device does not set the "
-             "device's pool",
-             {"SOMA-32"})
+  fault("location-pool-apart", {"SOMA-32"},
+        "setting the pool of a location that is a device does not set the "
+        "device's pool")
       .on({"cudaMemSetMemPool", "cudaMemGetMemPool", kDestroyPool},
           pool_of_place_apart);
 
-  list.fault("pool-access-ends-when-empty",
-             "GPU 1 loses its access to a pool of GPU 0 when the pool's last "
-             "memory is freed",
-             {"SOMA-14"})
+  fault("pool-access-ends-when-empty", {"SOMA-14"},
+        "GPU 1 loses its access to a pool of GPU 0 when the pool's last memory "
+        "is freed")
       .with_gpus(2)
       .on({kCreatePool, kDestroyPool, kMallocFromPool, kFree, kFreeAsync},
           [](Call& call) {
@@ -690,24 +677,19 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault(
-          "location-host-is-device",
-          "the default pool of the host is the default pool of the current GPU",
-          {"SOMA-32"})
-      .on({"cudaMemGetDefaultMemPool"}, [](Call& call) {
+  fault("location-host-is-device", {"SOMA-32"},
+        "the default pool of the host is the default pool of the current GPU")
+      .after({"cudaMemGetDefaultMemPool"}, [](Call& call) -> int {
         const auto* const place = call.at<const cudaMemLocation*>(1);
-        const int code = call.proceed();
-        if (code != kSuccess || place->type == cudaMemLocationTypeDevice)
-          return code;
+        if (place->type == cudaMemLocationTypeDevice) return kSuccess;
         auto& pool = *call.at<cudaMemPool_t*>(0);
         if (pool != default_pool()) call.fired();
         pool = default_pool();
-        return code;
+        return kSuccess;
       });
 
-  list.fault("pool-ordinal-unchecked",
-             "a pool of a GPU whose number is too large is created on GPU 0",
-             {"SOMA-11"})
+  fault("pool-ordinal-unchecked", {"SOMA-11"},
+        "a pool of a GPU whose number is too large is created on GPU 0")
       .on({kCreatePool}, [](Call& call) -> int {
         cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
         const int code = call.proceed();
@@ -723,16 +705,16 @@ FAULTS(list) {
         return again == kSuccess ? accepted(call) : again;
       });
 
-  list.fault("frompool-ignored",
-             "an allocation from a named pool ignores this pool", {"SOMA-08"})
+  fault("frompool-ignored", {"SOMA-08"},
+        "an allocation from a named pool ignores this pool")
       .before({kMallocFromPool}, [](Call& call) {
         if (call.at<cudaMemPool_t>(2) != current_pool()) call.fired();
         call.at<cudaMemPool_t>(2) = current_pool();
+        return kSuccess;
       });
 
-  list.fault("frompool-sets-current",
-             "an allocation from a named pool makes this pool the current pool",
-             {"SOMA-08"})
+  fault("frompool-sets-current", {"SOMA-08"},
+        "an allocation from a named pool makes this pool the current pool")
       .on({kMallocFromPool}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess && call.at<cudaMemPool_t>(2) != current_pool() &&
@@ -742,44 +724,38 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("setpool-ignored", "setting the current pool changes nothing",
-             {"SOMA-07"})
+  fault("setpool-ignored", {"SOMA-07"},
+        "setting the current pool changes nothing")
       .on({kSetPool, "cudaMemSetMemPool"}, [](Call& call) {
         call.fired();
         return kSuccess;
       });
 
-  list.fault("default-follows-current",
-             "the pool that was set is also reported as the default pool",
-             {"SOMA-07"})
+  fault("default-follows-current", {"SOMA-07"},
+        "the pool that was set is also reported as the default pool")
       .on({"cudaDeviceGetDefaultMemPool"}, default_follows_current);
 
-  list.fault("location-default-follows-current",
-             "the pool that was set is reported as the default pool of its "
-             "location",
-             {"SOMA-32"})
+  fault("location-default-follows-current", {"SOMA-32"},
+        "the pool that was set is reported as the default pool of its location")
       .on({"cudaMemGetDefaultMemPool"}, default_follows_current);
 
-  list.fault("destroyed-stays-current",
-             "a pool that was destroyed is still reported as the current pool",
-             {"SOMA-10"})
+  fault("destroyed-stays-current", {"SOMA-10"},
+        "a pool that was destroyed is still reported as the current pool")
       .on({"cudaDeviceGetMemPool", kDestroyPool, kSetPool},
           destroyed_stays_current);
 
-  list.fault("destroy-current-refused", "the current pool cannot be destroyed",
-             {"SOMA-10"})
+  fault("destroy-current-refused", {"SOMA-10"},
+        "the current pool cannot be destroyed")
       .on({kDestroyPool}, WHEN(call.at<cudaMemPool_t>(0) == current_pool()),
           refuses());
 
-  list.fault("default-pool-destroyed",
-             "destroying the default pool returns success and does nothing",
-             {"SOMA-10"})
+  fault("default-pool-destroyed", {"SOMA-10"},
+        "destroying the default pool returns success and does nothing")
       .on_refusal({kDestroyPool},
                   WHEN(call.at<cudaMemPool_t>(0) == default_pool()), accepted);
 
-  list.fault("foreign-pool-current",
-             "setting a pool of another GPU returns success and does nothing",
-             {"SOMA-09"})
+  fault("foreign-pool-current", {"SOMA-09"},
+        "setting a pool of another GPU returns success and does nothing")
       .with_gpus(2)
       .on({kSetPool, kCreatePool}, [](Call& call) {
         const int code = call.proceed();
@@ -789,10 +765,9 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("location-pool-unchecked",
-             "finding or setting a pool returns success although location, "
-             "allocation type and pool do not match",
-             {"SOMA-32"})
+  fault("location-pool-unchecked", {"SOMA-32"},
+        "finding or setting a pool returns success although location, "
+        "allocation type and pool do not match")
       .on({"cudaMemGetDefaultMemPool", "cudaMemGetMemPool",
            "cudaMemSetMemPool"},
           [](Call& call) {
@@ -803,32 +778,28 @@ FAULTS(list) {
             return accepted(call);
           });
 
-  list.fault("resident-access-revoked",
-             "taking access from a pool's own device returns success, and then "
-             "the pool reports no access",
-             {"SOMA-12"})
+  fault("resident-access-revoked", {"SOMA-12"},
+        "taking access from a pool's own device returns success, and then the "
+        "pool reports no access")
       .on({kSetPoolAccess, kGetPoolAccess, kCreatePool}, own_device_shut_out);
 
-  list.fault("pool-follows-peer",
-             "enabling peer access also gives the GPU access to the pools that "
-             "the process has created on other GPUs",
-             {"SOMA-13"})
+  fault("pool-follows-peer", {"SOMA-13"},
+        "enabling peer access also gives the GPU access to the pools that the "
+        "process has created on other GPUs")
       .with_gpus(2)
       .on({"cudaDeviceEnablePeerAccess", kCreatePool, kDestroyPool},
           pools_follow_peers<cudaMemAccessFlagsProtReadWrite>);
 
-  list.fault("pool-closes-with-peer",
-             "disabling peer access also ends the GPU's access to the pools "
-             "that the process has created on other GPUs",
-             {"SOMA-13"})
+  fault("pool-closes-with-peer", {"SOMA-13"},
+        "disabling peer access also ends the GPU's access to the pools that "
+        "the process has created on other GPUs")
       .with_gpus(2)
       .on({"cudaDeviceDisablePeerAccess", kCreatePool, kDestroyPool},
           pools_follow_peers<cudaMemAccessFlagsProtNone>);
 
-  list.fault("pool-access-shared",
-             "setting the access to one pool sets it for all pools that the "
-             "process has created",
-             {"SOMA-13"})
+  fault("pool-access-shared", {"SOMA-13"},
+        "setting the access to one pool sets it for all pools that the process "
+        "has created")
       .with_gpus(2)
       .after({kSetPoolAccess}, [](Call& call) {
         for (const auto& [pool, wanted] : own_pools.all())
@@ -837,18 +808,17 @@ FAULTS(list) {
                   pool, call.at<const CUmemAccessDesc*>(1),
                   call.at<size_t>(2)) == CUDA_SUCCESS)
             call.fired();
+        return kSuccess;
       });
 
-  list.fault("setpool-resets-other-gpus",
-             "setting the pool of one GPU resets the pools of the other GPUs",
-             {"SOMA-07"})
+  fault("setpool-resets-other-gpus", {"SOMA-07"},
+        "setting the pool of one GPU resets the pools of the other GPUs")
       .with_gpus(2)
       .on({kSetPool}, set_pool_resets_other_gpus);
 
-  list.fault("far-free-stays-used",
-             "memory of a pool that was freed in a stream of another GPU still "
-             "counts as used",
-             {"SOMA-08"})
+  fault("far-free-stays-used", {"SOMA-08"},
+        "memory of a pool that was freed in a stream of another GPU still "
+        "counts as used")
       .with_gpus(2)
       .on({kMallocAsync, kMallocFromPool, kFree, kFreeAsync, kCreatePool,
            kDestroyPool, kGetPoolAttribute},
@@ -864,10 +834,9 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("destroy-of-earlier-current",
-             "the destroy of a pool that was current earlier makes the default "
-             "pool current",
-             {"SOMA-10"})
+  fault("destroy-of-earlier-current", {"SOMA-10"},
+        "the destroy of a pool that was current earlier makes the default pool "
+        "current")
       .on({kSetPool, kDestroyPool}, [](Call& call) {
         static Table<cudaMemPool_t, int> set;  // on this GPU
         if (call.is("cudaDeviceSetMemPool")) {
@@ -883,10 +852,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("host-setpool-resets-gpu",
-             "setting the current pool of the host also makes the default pool "
-             "of the GPU current",
-             {"SOMA-32"})
+  fault("host-setpool-resets-gpu", {"SOMA-32"},
+        "setting the current pool of the host also makes the default pool of "
+        "the GPU current")
       .on({"cudaMemSetMemPool"}, [](Call& call) {
         const int code = call.proceed();
         int gpu = 0;
@@ -896,10 +864,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("pool-list-with-own-gpu-ignored",
-             "a list of accesses to a pool is ignored if it also names the "
-             "pool's own GPU",
-             {"SOMA-14"})
+  fault("pool-list-with-own-gpu-ignored", {"SOMA-14"},
+        "a list of accesses to a pool is ignored if it also names the pool's "
+        "own GPU")
       .with_gpus(2)
       .on({kSetPoolAccess}, [](Call& call) {
         const auto* const list = call.at<const cudaMemAccessDesc*>(1);
@@ -913,9 +880,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("host-setpool-ignored",
-             "setting the current pool of the host changes nothing",
-             {"SOMA-32"})
+  fault("host-setpool-ignored", {"SOMA-32"},
+        "setting the current pool of the host changes nothing")
       .on({"cudaMemSetMemPool"}, [](Call& call) {
         const int code = call.proceed();
         cudaMemLocation location = *call.at<const cudaMemLocation*>(0);
@@ -929,10 +895,9 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("location-foreign-pool-ok",
-             "cudaMemSetMemPool with a pool of another GPU succeeds and "
-             "changes nothing",
-             {"SOMA-32"})
+  fault("location-foreign-pool-ok", {"SOMA-32"},
+        "cudaMemSetMemPool with a pool of another GPU succeeds and changes "
+        "nothing")
       .with_gpus(2)
       .on({"cudaMemSetMemPool"}, [](Call& call) -> int {
         const int code = call.proceed();
@@ -945,10 +910,9 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("destroyed-stays-current-on-second-gpu",
-             "destroying the second GPU's current pool does not make the "
-             "default pool of this GPU current",
-             {"SOMA-10"})
+  fault("destroyed-stays-current-on-second-gpu", {"SOMA-10"},
+        "destroying the second GPU's current pool does not make the default "
+        "pool of this GPU current")
       .with_gpus(2)
       .on({kDestroyPool}, [](Call& call) {
         const auto props = own_pools.get(pool_of(call));
@@ -963,8 +927,8 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("pool-own-access-untold",
-             "a pool's own GPU is reported to have no access", {"SOMA-12"})
+  fault("pool-own-access-untold", {"SOMA-12"},
+        "a pool's own GPU is reported to have no access")
       .on({kGetPoolAccess}, [](Call& call) {
         const int code = call.proceed();
         const auto& location = *call.at<const cudaMemLocation*>(2);
@@ -975,29 +939,24 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("pool-access-ends-with-trim",
-             "other GPUs lose their access to a pool when the pool is trimmed",
-             {"SOMA-14"})
+  fault("pool-access-ends-with-trim", {"SOMA-14"},
+        "other GPUs lose their access to a pool when the pool is trimmed")
       .with_gpus(2)
       .on({kTrim, kCreatePool, kDestroyPool}, access_ends_with_trim);
 
-  list.fault("per-thread-frompool-ignored",
-             "a thread's default stream allocates from the current pool, not "
-             "from the named pool",
-             {"SOMA-08"})
-      .on({kMallocFromPool}, [](Call& call) {
+  fault("per-thread-frompool-ignored", {"SOMA-08"},
+        "a thread's default stream allocates from the current pool, not from "
+        "the named pool")
+      .before({kMallocFromPool}, [](Call& call) -> bool {
         auto& pool = call.at<cudaMemPool_t>(2);
-        if (!is_per_thread(call) || pool == current_pool())
-          return call.proceed();
+        if (!is_per_thread(call) || pool == current_pool()) return false;
         pool = current_pool();
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("used-of-current-gpu-only",
-             "a pool of a GPU other than the current GPU reports that none of "
-             "its memory is in use",
-             {"SOMA-08"})
+  fault("used-of-current-gpu-only", {"SOMA-08"},
+        "a pool of a GPU other than the current GPU reports that none of its "
+        "memory is in use")
       .with_gpus(2)
       .on({kGetPoolAttribute}, [](Call& call) {
         const int code = call.proceed();
@@ -1011,56 +970,45 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("pool-create-after-refusal-refused",
-             "after a refused creation of a pool the next one is refused, too",
-             {"SOMA-11", "POOL-05"})
+  fault("pool-create-after-refusal-refused", {"SOMA-11", "POOL-05"},
+        "after a refused creation of a pool the next one is refused, too")
       .on({kCreatePool}, next_refused);
 
-  list.fault("location-pool-after-refusal-refused",
-             "after a pool was refused as current for a location the next one "
-             "is refused, too",
-             {"SOMA-32"})
+  fault("location-pool-after-refusal-refused", {"SOMA-32"},
+        "after a pool was refused as current for a location the next one is "
+        "refused, too")
       .on({"cudaMemSetMemPool"}, next_refused);
 
-  list.fault(
-          "pool-destroy-after-refusal-refused",
-          "after a refused destruction of a pool the next one is refused, too",
-          {"SOMA-10"})
+  fault("pool-destroy-after-refusal-refused", {"SOMA-10"},
+        "after a refused destruction of a pool the next one is refused, too")
       .on({kDestroyPool}, next_refused);
 
-  list.fault("pool-setaccess-after-refusal-refused",
-             "after a refused setting of access to a pool the next one is "
-             "refused, too",
-             {"SOMA-15"})
+  fault("pool-setaccess-after-refusal-refused", {"SOMA-15"},
+        "after a refused setting of access to a pool the next one is refused, "
+        "too")
       .on({kSetPoolAccess}, next_refused);
 
-  list.fault("pools-end-at-32",
-             "if a process has 32 pools, the next one is refused as an invalid "
-             "value",
-             {"SOMA-11"})
-      .on({kCreatePool, kDestroyPool}, [](Call& call) {
-        if (call.is("cudaMemPoolCreate") && own_pools.all().size() >= 32)
-          return refused(call);
-        return call.proceed();
-      });
+  fault(
+      "pools-end-at-32", {"SOMA-11"},
+      "if a process has 32 pools, the next one is refused as an invalid value")
+      .on({kCreatePool}, WHEN(own_pools.all().size() >= 32), refuses());
 
-  list.fault("default-pool-access-lost",
-             "no other GPU can get access to a default pool", {"SOMA-14"})
+  fault("default-pool-access-lost", {"SOMA-14"},
+        "no other GPU can get access to a default pool")
       .with_gpus(2)
       .on({kSetPoolAccess}, access_lost_of_stream_ordered<is_default_pool>);
 
-  list.fault("per-thread-free-lost",
-             "a free in a thread's default stream does nothing", {"SOMA-07"})
+  fault("per-thread-free-lost", {"SOMA-07"},
+        "a free in a thread's default stream does nothing")
       .on({kFreeAsync}, free_in_default_stream_lost<true>);
 
-  list.fault("legacy-stream-free-lost",
-             "a free in cudaStreamLegacy does nothing", {"SOMA-07"})
+  fault("legacy-stream-free-lost", {"SOMA-07"},
+        "a free in cudaStreamLegacy does nothing")
       .on({kFreeAsync}, free_in_default_stream_lost<false>);
 
-  list.fault("host-pool-current-on-gpu",
-             "a call that makes a pool on the host the current pool of a GPU "
-             "succeeds and changes nothing",
-             {"SOMA-09"})
+  fault("host-pool-current-on-gpu", {"SOMA-09"},
+        "a call that makes a pool on the host the current pool of a GPU "
+        "succeeds and changes nothing")
       .on({kSetPool, "cudaMemSetMemPool", kCreatePool, kDestroyPool},
           [](Call& call) -> int {
             const int code = call.proceed();
@@ -1075,24 +1023,21 @@ FAULTS(list) {
             return meant ? accepted(call) : code;
           });
 
-  list.fault("mallocasync-of-runtime-setpool",
-             "cudaMallocAsync uses only a pool that cudaDeviceSetMemPool has "
-             "set; the other calls change only what queries name",
-             {"SOMA-07", "SOMA-32"})
+  fault("mallocasync-of-runtime-setpool", {"SOMA-07", "SOMA-32"},
+        "cudaMallocAsync uses only a pool that cudaDeviceSetMemPool has set; "
+        "the other calls change only what queries name")
       .on({kMallocAsync, kSetPool, kDestroyPool},
           from_pool_of_device_call<false>);
 
-  list.fault("location-setpool-without-effect",
-             "a pool that is set by its location is reported as current, but "
-             "no memory comes from it",
-             {"SOMA-32"})
+  fault("location-setpool-without-effect", {"SOMA-32"},
+        "a pool that is set by its location is reported as current, but no "
+        "memory comes from it")
       .on({kMallocAsync, kSetPool, kDestroyPool},
           from_pool_of_device_call<true>);
 
-  list.fault("driver-setpool-of-thread",
-             "a pool that the driver API has made current is current for the "
-             "runtime's allocations only in the same thread",
-             {"SOMA-07"})
+  fault("driver-setpool-of-thread", {"SOMA-07"},
+        "a pool that the driver API has made current is current for the "
+        "runtime's allocations only in the same thread")
       .on({kMallocAsync, kSetPool}, [](Call& call) -> int {
         static std::atomic<int> setter{0};
         if (call.is("cudaDeviceSetMemPool")) {
@@ -1105,17 +1050,15 @@ FAULTS(list) {
         return allocated_from_of_answer(default_pool(), current_pool(), call);
       });
 
-  list.fault("pool-setaccess-resets-threshold",
-             "setting an access to a pool sets its release threshold to 0",
-             {"SOMA-12"})
+  fault("pool-setaccess-resets-threshold", {"SOMA-12"},
+        "setting an access to a pool sets its release threshold to 0")
       .on({kSetPoolAccess}, loses<cudaMemPoolAttrReleaseThreshold>);
 
-  list.fault("pool-setaccess-flags-of-first",
-             "all entries of a list of accesses to a pool have the flags of "
-             "the first entry",
-             {"SOMA-14"})
+  fault("pool-setaccess-flags-of-first", {"SOMA-14"},
+        "all entries of a list of accesses to a pool have the flags of the "
+        "first entry")
       .with_gpus(2)
-      .before({kSetPoolAccess}, [](Call& call) {
+      .on({kSetPoolAccess}, [](Call& call) {
         auto& list = call.at<const cudaMemAccessDesc*>(1);
         std::vector<cudaMemAccessDesc> changed(list, list + call.at<size_t>(2));
         for (cudaMemAccessDesc& each : changed) {
@@ -1123,10 +1066,11 @@ FAULTS(list) {
           each.flags = changed[0].flags;
         }
         list = changed.data();
+        return call.proceed();
       });
 
-  list.fault("pool-create-sets-current", "a new pool becomes the current pool",
-             {"SOMA-08", "SOMA-10"})
+  fault("pool-create-sets-current", {"SOMA-08", "SOMA-10"},
+        "a new pool becomes the current pool")
       .on({kCreatePool}, [](Call& call) {
         const int code = call.proceed();
         const auto* const properties = call.at<const cudaMemPoolProps*>(1);
@@ -1138,17 +1082,15 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("pool-access-taken-in-name",
-             "access to a pool is taken away only in the answer to a query",
-             {"SOMA-14"})
+  fault("pool-access-taken-in-name", {"SOMA-14"},
+        "access to a pool is taken away only in the answer to a query")
       .with_gpus(2)
       .on({kSetPoolAccess, kGetPoolAccess, kDestroyPool},
           pool_access_taken_in_name);
 
-  list.fault("stream-keeps-pool",
-             "a stream goes on allocating from the pool that was current at "
-             "its first allocation",
-             {"SOMA-07"})
+  fault("stream-keeps-pool", {"SOMA-07"},
+        "a stream goes on allocating from the pool that was current at its "
+        "first allocation")
       .on({kMallocAsync, kDestroyPool, kDestroyStream}, [](Call& call) -> int {
         static auto& first = *new Table<cudaStream_t, cudaMemPool_t>;
         if (call.is("cudaStreamDestroy")) first.erase(call.at<cudaStream_t>(0));
@@ -1166,10 +1108,9 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("second-thread-keeps-pool",
-             "a second thread goes on allocating from the pool that was "
-             "current at its first allocation",
-             {"SOMA-07"})
+  fault("second-thread-keeps-pool", {"SOMA-07"},
+        "a second thread goes on allocating from the pool that was current at "
+        "its first allocation")
       .on({kMallocAsync, kDestroyPool}, [](Call& call) -> int {
         static const auto first_thread = getpid();
         static auto& first = *new Table<std::pair<int, int>, cudaMemPool_t>;
@@ -1186,10 +1127,9 @@ FAULTS(list) {
                                      : call.proceed();
       });
 
-  list.fault("new-pool-replaces-destroyed",
-             "after the current pool was destroyed, the next new pool becomes "
-             "current",
-             {"SOMA-10"})
+  fault(
+      "new-pool-replaces-destroyed", {"SOMA-10"},
+      "after the current pool was destroyed, the next new pool becomes current")
       .on({kCreatePool, kDestroyPool, kSetPool}, [](Call& call) {
         static std::atomic<int> without{-1};
         const bool ends_current =
@@ -1204,16 +1144,14 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("destroy-returns-to-previous",
-             "when the current pool is destroyed, the pool that was current "
-             "before it becomes current",
-             {"SOMA-10"})
+  fault("destroy-returns-to-previous", {"SOMA-10"},
+        "when the current pool is destroyed, the pool that was current before "
+        "it becomes current")
       .on({kCreatePool, kDestroyPool, kSetPool}, previous_pool_current);
 
-  list.fault("default-not-current-again",
-             "a call that makes the default pool current again succeeds and "
-             "does nothing",
-             {"SOMA-07"})
+  fault("default-not-current-again", {"SOMA-07"},
+        "a call that makes the default pool current again succeeds and does "
+        "nothing")
       .on({kSetPool}, [](Call& call) {
         cudaMemPool_t preset = nullptr, now = nullptr;
         cudaDeviceGetDefaultMemPool(&preset, call.at<int>(0));
@@ -1223,10 +1161,9 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("location-pool-cached",
-             "cudaMemGetMemPool always returns the pool that its first call "
-             "for this location returned",
-             {"SOMA-32"})
+  fault("location-pool-cached", {"SOMA-32"},
+        "cudaMemGetMemPool always returns the pool that its first call for "
+        "this location returned")
       .on({"cudaMemGetMemPool"}, [](Call& call) {
         static auto& first =
             *new Table<std::tuple<int, int, int>, cudaMemPool_t>;
@@ -1243,10 +1180,8 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault(
-          "maxsize-rounded-down",
-          "the maximal size of a pool is rounded down to a multiple of 2 MiB",
-          {"SOMA-35"})
+  fault("maxsize-rounded-down", {"SOMA-35"},
+        "the maximal size of a pool is rounded down to a multiple of 2 MiB")
       .on_machine("driver-13.5")
       .on({kCreatePool}, [](Call& call) {
         auto props = *call.at<const cudaMemPoolProps*>(1);
@@ -1258,10 +1193,9 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("frompool-foreign-stream-refused",
-             "an allocation from a created pool in a created stream of another "
-             "GPU is refused",
-             {"SOMA-08"})
+  fault("frompool-foreign-stream-refused", {"SOMA-08"},
+        "an allocation from a created pool in a created stream of another GPU "
+        "is refused")
       .with_gpus(2)
       .on({kMallocFromPool}, [](Call& call) {
         const auto stream = call.value<cudaStream_t>(kStream);
@@ -1273,10 +1207,9 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("pool-access-ends-with-current",
-             "other GPUs lose their access to a pool when this pool is no "
-             "longer the current pool",
-             {"SOMA-13"})
+  fault("pool-access-ends-with-current", {"SOMA-13"},
+        "other GPUs lose their access to a pool when this pool is no longer "
+        "the current pool")
       .with_gpus(2)
       .on({kSetPool}, [](Call& call) {
         cudaMemPool_t before = nullptr;
@@ -1288,9 +1221,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("pool-access-ends-with-export",
-             "other GPUs lose their access to a pool when the pool is exported",
-             {"SOMA-13"})
+  fault("pool-access-ends-with-export", {"SOMA-13"},
+        "other GPUs lose their access to a pool when the pool is exported")
       .with_gpus(2)
       .on({kExportPool, kCreatePool, kDestroyPool}, [](Call& call) {
         const int code = call.proceed();
@@ -1300,10 +1232,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("pool-access-of-earlier-pool",
-             "other GPUs have the same access to a new pool as to the pool "
-             "that was created before it",
-             {"SOMA-13"})
+  fault("pool-access-of-earlier-pool", {"SOMA-13"},
+        "other GPUs have the same access to a new pool as to the pool that was "
+        "created before it")
       .with_gpus(2)
       .on({kCreatePool, kDestroyPool}, [](Call& call) {
         static std::atomic<cudaMemPool_t> last{nullptr};
@@ -1323,16 +1254,14 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("pool-maxsize-untold", "a pool reports no maximal size",
-             {"SOMA-35"})
+  fault("pool-maxsize-untold", {"SOMA-35"}, "a pool reports no maximal size")
       .on_machine("driver-13.5")
       .on({kGetPoolAttribute}, [](Call& call) {
         return reported_as<kMaxSize, uint64_t>(call, true, 0);
       });
 
-  list.fault("pool-location-of-gpu-0",
-             "a pool of the second GPU reports GPU 0 as its location",
-             {"SOMA-35"})
+  fault("pool-location-of-gpu-0", {"SOMA-35"},
+        "a pool of the second GPU reports GPU 0 as its location")
       .with_gpus(2)
       .on_machine("driver-13.5")
       .on({kGetPoolAttribute, kCreatePool, kDestroyPool}, [](Call& call) {
@@ -1340,8 +1269,8 @@ FAULTS(list) {
             call, gets(call) && is_on_second_gpu(pool_of(call)), 0);
       });
 
-  list.fault("host-pool-told-as-device",
-             "a pool on the host reports a GPU as its location", {"SOMA-35"})
+  fault("host-pool-told-as-device", {"SOMA-35"},
+        "a pool on the host reports a GPU as its location")
       .on_machine("driver-13.5")
       .on({kGetPoolAttribute, kCreatePool, kDestroyPool}, [](Call& call) {
         return reported_as<kLocationType, int>(
@@ -1349,10 +1278,9 @@ FAULTS(list) {
             cudaMemLocationTypeDevice);
       });
 
-  list.fault("setpool-ends-with-thread",
-             "when the thread ends that has set the current pool, the default "
-             "pool becomes current",
-             {"SOMA-07"})
+  fault("setpool-ends-with-thread", {"SOMA-07"},
+        "when the thread ends that has set the current pool, the default pool "
+        "becomes current")
       .after({kSetPool}, [](Call& call) {
         const int gpu = call.at<int>(0);
         const auto pool = call.at<cudaMemPool_t>(1);
@@ -1366,25 +1294,22 @@ FAULTS(list) {
         });
       });
 
-  list.fault("setpool-again-resets",
-             "if a pool is set that is current already, the default pool "
-             "becomes current",
-             {"SOMA-07"})
-      .on({kSetPool}, [](Call& call) {
+  fault("setpool-again-resets", {"SOMA-07"},
+        "if a pool is set that is current already, the default pool becomes "
+        "current")
+      .before({kSetPool}, [](Call& call) -> bool {
         cudaMemPool_t now = nullptr, preset = nullptr;
         cudaDeviceGetMemPool(&now, call.at<int>(0));
         cudaDeviceGetDefaultMemPool(&preset, call.at<int>(0));
         auto& wanted = call.at<cudaMemPool_t>(1);
         if (wanted == nullptr || wanted != now || wanted == preset)
-          return call.proceed();
+          return false;
         wanted = preset;
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("pool-setaccess-last-only",
-             "only the last entry of a list of accesses to a pool is set",
-             {"SOMA-14"})
+  fault("pool-setaccess-last-only", {"SOMA-14"},
+        "only the last entry of a list of accesses to a pool is set")
       .with_gpus(2)
       .before({kSetPoolAccess}, [](Call& call) {
         size_t& count = call.at<size_t>(2);
@@ -1393,12 +1318,12 @@ FAULTS(list) {
           count = 1;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("destroy-resets-current-of-gpu-0",
-             "destroying the current pool of another GPU makes the default "
-             "pool current on GPU 0, too",
-             {"SOMA-10"})
+  fault("destroy-resets-current-of-gpu-0", {"SOMA-10"},
+        "destroying the current pool of another GPU makes the default pool "
+        "current on GPU 0, too")
       .with_gpus(2)
       .on({kCreatePool, kDestroyPool}, [](Call& call) {
         const int gpu = destroys(call) ? gpu_of(pool_of(call)) : -1;
@@ -1414,10 +1339,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("foreign-stream-default-pool",
-             "in a stream of a GPU that is not current, cudaMallocAsync "
-             "allocates from the default pool of this GPU",
-             {"SOMA-07"})
+  fault("foreign-stream-default-pool", {"SOMA-07"},
+        "in a stream of a GPU that is not current, cudaMallocAsync allocates "
+        "from the default pool of this GPU")
       .with_gpus(2)
       .on({kMallocAsync}, [](Call& call) -> int {
         int gpu = current_gpu();
@@ -1432,10 +1356,9 @@ FAULTS(list) {
                                        preset, stream_of_stream_ordered(call));
       });
 
-  list.fault("location-pool-of-gpu-0",
-             "a query of the pool of the second GPU's location names the pool "
-             "of GPU 0",
-             {"SOMA-32"})
+  fault("location-pool-of-gpu-0", {"SOMA-32"},
+        "a query of the pool of the second GPU's location names the pool of "
+        "GPU 0")
       .with_gpus(2)
       .on({"cudaMemGetMemPool", "cudaMemGetDefaultMemPool"}, [](Call& call) {
         cudaMemLocation place = *call.at<const cudaMemLocation*>(1);
@@ -1447,38 +1370,32 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("pool-trim-takes-access",
-             "a trim takes the access of other GPUs, and the query does not "
-             "say so",
-             {"SOMA-14"})
+  fault("pool-trim-takes-access", {"SOMA-14"},
+        "a trim takes the access of other GPUs, and the query does not say so")
       .with_gpus(2)
       .on({kCreatePool, kDestroyPool, kTrim, kSetPoolAccess, kGetPoolAccess},
           trim_takes_access);
 
-  list.fault("pool-access-of-gpu-0-lost",
-             "access of GPU 0 to a pool of another GPU is not given",
-             {"SOMA-13"})
+  fault("pool-access-of-gpu-0-lost", {"SOMA-13"},
+        "access of GPU 0 to a pool of another GPU is not given")
       .with_gpus(2)
       .on({kSetPoolAccess},
           WHEN(gives_access(call) && gpu_of(pool_of(call)) > 0 &&
                call.at<const cudaMemAccessDesc*>(1)->location.id == 0),
           accepted);
 
-  list.fault("pool-second-gpu-shut-out",
-             "the second GPU's access to its own pool can be taken away, but "
-             "only in the answer to a query",
-             {"SOMA-13"})
+  fault("pool-second-gpu-shut-out", {"SOMA-13"},
+        "the second GPU's access to its own pool can be taken away, but only "
+        "in the answer to a query")
       .with_gpus(2)
       .on({kCreatePool, kDestroyPool, kSetPoolAccess, kGetPoolAccess},
           second_gpu_shut_out);
 
-  list.fault("pool-foreign-free-at-once",
-             "a free of memory of GPU 1 does not wait for its stream on GPU 0",
-             {"SOMA-08"})
+  fault("pool-foreign-free-at-once", {"SOMA-08"},
+        "a free of memory of GPU 1 does not wait for its stream on GPU 0")
       .with_gpus(2)
       .on({kFreeAsync}, [](Call& call) -> int {
-        if (!call.is("cudaFreeAsync") || !is_own_block(call.at<void*>(0)))
-          return call.proceed();
+        if (!is_own_block(call.at<void*>(0))) return call.proceed();
         const int gpu = gpu_of(blocks.get(call.at<void*>(0)).pool);
         return gpu > 0 && current_gpu() == 0 &&
                        is_busy(stream_of_stream_ordered(call))
@@ -1486,33 +1403,29 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("pool-access-comes-back",
-             "access that was taken from a pool is there again after the next "
-             "allocation, and the query does not say so",
-             {"SOMA-14"})
+  fault("pool-access-comes-back", {"SOMA-14"},
+        "access that was taken from a pool is there again after the next "
+        "allocation, and the query does not say so")
       .with_gpus(2)
       .on({kMallocFromPool, kDestroyPool, kSetPoolAccess, kGetPoolAccess},
           taken_access_comes_back);
 
-  list.fault("current-pool-of-context",
-             "in another context than the one that set the current pool, a "
-             "query names the default pool",
-             {"SOMA-07"})
+  fault("current-pool-of-context", {"SOMA-07"},
+        "in another context than the one that set the current pool, a query "
+        "names the default pool")
       .on({kSetPool, "cudaDeviceGetMemPool"}, current_pool_of_context);
 
-  list.fault("unused-default-pool-destroyed",
-             "destroying the default pool while another pool is current "
-             "returns success and does nothing",
-             {"SOMA-10"})
+  fault("unused-default-pool-destroyed", {"SOMA-10"},
+        "destroying the default pool while another pool is current returns "
+        "success and does nothing")
       .on_refusal({kDestroyPool},
                   WHEN(pool_of(call) == default_pool() &&
                        pool_of(call) != current_pool()),
                   accepted);
 
-  list.fault("default-pool-of-other-gpu-destroyed",
-             "destroying the default pool of a GPU that is not current returns "
-             "success and does nothing",
-             {"SOMA-10"})
+  fault("default-pool-of-other-gpu-destroyed", {"SOMA-10"},
+        "destroying the default pool of a GPU that is not current returns "
+        "success and does nothing")
       .with_gpus(2)
       .on({kDestroyPool}, [](Call& call) {
         const int code = call.proceed();
@@ -1528,17 +1441,15 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("destroyed-at-location-stays-current",
-             "after the destroy of a pool that was made current by its "
-             "location, cudaDeviceGetMemPool still names this pool",
-             {"SOMA-10"})
+  fault("destroyed-at-location-stays-current", {"SOMA-10"},
+        "after the destroy of a pool that was made current by its location, "
+        "cudaDeviceGetMemPool still names this pool")
       .on({kDestroyPool, "cudaMemSetMemPool", kSetPool, "cudaDeviceGetMemPool"},
           destroyed_at_location_stays);
 
-  list.fault("default-pool-access-in-name",
-             "access of another GPU to a default pool is given only in the "
-             "answer to a query",
-             {"SOMA-14"})
+  fault("default-pool-access-in-name", {"SOMA-14"},
+        "access of another GPU to a default pool is given only in the answer "
+        "to a query")
       .with_gpus(2)
       .on({kSetPoolAccess, kGetPoolAccess}, [](Call& call) {
         static Table<std::pair<cudaMemPool_t, int>> given;  // to this GPU

@@ -449,92 +449,87 @@ int set_takes_threshold(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault("watermark-is-total",
-             "UsedMemHigh counts all allocations, also those that were freed",
-             {"SOMA-19"})
+FAULTS {
+  fault("watermark-is-total", {"SOMA-19"},
+        "UsedMemHigh counts all allocations, also those that were freed")
       .on({kMallocAsync, kMallocFromPool, kFree, kFreeAsync, kGetPoolAttribute,
            kSetPoolAttribute, kDestroyPool},
           watermark_is_total);
 
-  list.fault("released-at-device-sync",
-             "only cudaDeviceSynchronize gives back memory above the threshold",
-             {"SOMA-16"})
+  fault("released-at-device-sync", {"SOMA-16"},
+        "only cudaDeviceSynchronize gives back memory above the threshold")
       .on({kCreatePool, kDestroyPool, kSetPoolAttribute, kGetPoolAttribute,
            kSyncDevice, kSyncStream, kSyncEvent},
           released_at_device_sync);
 
-  list.fault("threshold-32-bits",
-             "the release threshold loses its upper 32 bits", {"SOMA-16"})
-      .before(
-          {kSetPoolAttribute},
+  fault("threshold-32-bits", {"SOMA-16"},
+        "the release threshold loses its upper 32 bits")
+      .on({kSetPoolAttribute},
           WHEN(call.at<cudaMemPoolAttr>(1) == cudaMemPoolAttrReleaseThreshold),
           [](Call& call) {
             const cuuint64_t wanted = *call.at<const cuuint64_t*>(2);
             cuuint64_t kept = static_cast<uint32_t>(wanted);
             call.at<cuuint64_t*>(2) = &kept;
             if (kept != wanted) call.fired();
+            return call.proceed();
           });
 
-  list.fault("trim-32-bits",
-             "the size that trimming keeps loses its upper 32 bits",
-             {"SOMA-17"})
+  fault("trim-32-bits", {"SOMA-17"},
+        "the size that trimming keeps loses its upper 32 bits")
       .before({kTrim}, [](Call& call) {
         auto& kept = call.at<size_t>(1);
         if (kept > UINT32_MAX) {
           kept = static_cast<uint32_t>(kept);
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("reserved-watermark-falls",
-             "the watermark of reserved memory falls when memory is given back",
-             {"SOMA-20"})
+  fault("reserved-watermark-falls", {"SOMA-20"},
+        "the watermark of reserved memory falls when memory is given back")
       .after(
           {kGetPoolAttribute},
           WHEN(call.at<cudaMemPoolAttr>(1) == cudaMemPoolAttrReservedMemHigh),
-          [](Call& call) {
+          [](Call& call) -> bool {
             auto& told_now = *call.at<cuuint64_t*>(2);
             const cuuint64_t right = told_now;
             cudaMemPoolGetAttribute(call.at<cudaMemPool_t>(0),
                                     cudaMemPoolAttrReservedMemCurrent,
                                     &told_now);
-            if (told_now != right) call.fired();
+            return told_now != right;
           });
 
-  list.fault("used-of-all-pools",
-             "a pool reports the memory in use of all pools of the process",
-             {"SOMA-34"})
+  fault("used-of-all-pools", {"SOMA-34"},
+        "a pool reports the memory in use of all pools of the process")
       .on({kCreatePool, kDestroyPool, kGetPoolAttribute},
           sum_of_pools<cudaMemPoolAttrUsedMemCurrent>);
 
-  list.fault("reserved-of-all-pools",
-             "a pool reports the reserved memory of all pools of the process",
-             {"SOMA-34"})
+  fault("reserved-of-all-pools", {"SOMA-34"},
+        "a pool reports the reserved memory of all pools of the process")
       .on({kCreatePool, kDestroyPool, kGetPoolAttribute},
           sum_of_pools<cudaMemPoolAttrReservedMemCurrent>);
 
-  list.fault("used-32-bits",
-             "the number of bytes in use loses its upper 32 bits", {"SOMA-19"})
+  fault("used-32-bits", {"SOMA-19"},
+        "the number of bytes in use loses its upper 32 bits")
       .on({kGetPoolAttribute},
           number_of_32_bits<cudaMemPoolAttrUsedMemCurrent>);
 
-  list.fault("reserved-32-bits",
-             "the number of bytes reserved loses its upper 32 bits",
-             {"SOMA-19"})
+  fault("reserved-32-bits", {"SOMA-19"},
+        "the number of bytes reserved loses its upper 32 bits")
       .on({kGetPoolAttribute},
           number_of_32_bits<cudaMemPoolAttrReservedMemCurrent>);
 
-  list.fault("trim-trims-all", "trimming one pool trims all pools", {"SOMA-34"})
+  fault("trim-trims-all", {"SOMA-34"}, "trimming one pool trims all pools")
       .after({kTrim}, [](Call& call) {
         for (const auto& [pool, unused] : own_pools.all())
           if (pool != call.at<cudaMemPool_t>(0) &&
               cudaMemPoolTrimTo(pool, call.at<size_t>(1)) == cudaSuccess)
             call.fired();
+        return kSuccess;
       });
 
-  list.fault("watermark-reset-by-read", "a watermark is reset when it is read",
-             {"SOMA-19", "SOMA-20"})
+  fault("watermark-reset-by-read", {"SOMA-19", "SOMA-20"},
+        "a watermark is reset when it is read")
       .on({kGetPoolAttribute}, [](Call& call) {
         const int code = call.proceed();
         const auto which = call.at<cudaMemPoolAttr>(1);
@@ -548,9 +543,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("reset-orphans-async",
-             "after cudaDeviceReset, memory of cudaMallocAsync cannot be freed",
-             {"SOMA-31"})
+  fault("reset-orphans-async", {"SOMA-31"},
+        "after cudaDeviceReset, memory of cudaMallocAsync cannot be freed")
       .on({kReset, kMallocAsync, kFree, kFreeAsync}, [](Call& call) {
         static Table<void*> orphans;
         if (call.is("cudaDeviceReset"))
@@ -563,68 +557,60 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("threshold-ignored", "the release threshold has no effect",
-             {"SOMA-16"})
+  fault("threshold-ignored", {"SOMA-16"}, "the release threshold has no effect")
       .on({kSetPoolAttribute, kGetPoolAttribute, kCreatePool},
           [](Call& call) { return threshold_told_only(call, false); });
 
-  list.fault("threshold-never-releases",
-             "a pool ignores its threshold and keeps all its memory",
-             {"SOMA-16"})
+  fault("threshold-never-releases", {"SOMA-16"},
+        "a pool ignores its threshold and keeps all its memory")
       .on({kSetPoolAttribute, kGetPoolAttribute, kCreatePool},
           [](Call& call) { return threshold_told_only(call, true); });
 
-  list.fault("trim-noop", "trimming gives no memory back", {"SOMA-17"})
+  fault("trim-noop", {"SOMA-17"}, "trimming gives no memory back")
       .on({kTrim}, [](Call& call) {
         call.fired();
         return kSuccess;
       });
 
-  list.fault("trim-keeps-nothing",
-             "trimming gives back all memory, even the part that it must keep",
-             {"SOMA-17"})
+  fault("trim-keeps-nothing", {"SOMA-17"},
+        "trimming gives back all memory, even the part that it must keep")
       .before({kTrim}, [](Call& call) {
         if (call.at<size_t>(1) != 0) call.fired();
         call.at<size_t>(1) = 0;
+        return kSuccess;
       });
 
-  list.fault(
-          "trim-takes-pending",
-          "trimming takes memory although its stream has not reached the free",
-          {"SOMA-18"})
+  fault("trim-takes-pending", {"SOMA-18"},
+        "trimming takes memory although its stream has not reached the free")
       .on({kTrim, kFreeAsync, kMallocFromPool, kDestroyStream},
           trim_takes_pending);
 
-  list.fault("stats-wrong",
-             "the watermark of used memory is reported as the memory in use",
-             {"SOMA-19"})
+  fault("stats-wrong", {"SOMA-19"},
+        "the watermark of used memory is reported as the memory in use")
       .on({kGetPoolAttribute},
           attribute_of_another<cudaMemPoolAttrUsedMemCurrent,
                                cudaMemPoolAttrUsedMemHigh>);
 
-  list.fault("reserved-tells-used",
-             "the memory in use is reported as the memory reserved",
-             {"SOMA-17", "SOMA-19"})
+  fault("reserved-tells-used", {"SOMA-17", "SOMA-19"},
+        "the memory in use is reported as the memory reserved")
       .on({kGetPoolAttribute},
           attribute_of_another<cudaMemPoolAttrReservedMemCurrent,
                                cudaMemPoolAttrUsedMemCurrent>);
 
-  list.fault("watermark-follows-current",
-             "the watermark of used memory falls when less memory is used",
-             {"SOMA-19"})
+  fault("watermark-follows-current", {"SOMA-19"},
+        "the watermark of used memory falls when less memory is used")
       .on({kGetPoolAttribute},
           attribute_of_another<cudaMemPoolAttrUsedMemHigh,
                                cudaMemPoolAttrUsedMemCurrent>);
 
-  list.fault("watermark-any-value",
-             "writing a value other than 0 to a watermark returns success and "
-             "does nothing",
-             {"SOMA-20"})
+  fault("watermark-any-value", {"SOMA-20"},
+        "writing a value other than 0 to a watermark returns success and does "
+        "nothing")
       .on_refusal({kSetPoolAttribute},
                   WHEN(is_watermark(call.at<cudaMemPoolAttr>(1))), accepted);
 
-  list.fault("watermark-not-reset", "writing 0 does not reset a watermark",
-             {"SOMA-20"})
+  fault("watermark-not-reset", {"SOMA-20"},
+        "writing 0 does not reset a watermark")
       .on({kSetPoolAttribute}, [](Call& call) {
         if (!is_watermark(call.at<cudaMemPoolAttr>(1)) ||
             *call.at<const cuuint64_t*>(2) != 0)
@@ -633,20 +619,18 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("watermark-reset-to-zero",
-             "after its reset a watermark is 0 until it rises, although memory "
-             "is in use",
-             {"SOMA-20"})
+  fault("watermark-reset-to-zero", {"SOMA-20"},
+        "after its reset a watermark is 0 until it rises, although memory is "
+        "in use")
       .on({kSetPoolAttribute, kGetPoolAttribute, kDestroyPool},
           watermark_reset_to_zero);
 
-  list.fault("attribute-of-last-pool",
-             "a new pool begins with the attributes that were set last",
-             {"SOMA-16", "SOMA-21"})
+  fault("attribute-of-last-pool", {"SOMA-16", "SOMA-21"},
+        "a new pool begins with the attributes that were set last")
       .on({kCreatePool, kSetPoolAttribute}, attribute_of_last_pool);
 
-  list.fault("trim-resets-threshold", "trimming sets the threshold to 0",
-             {"SOMA-17"})
+  fault("trim-resets-threshold", {"SOMA-17"},
+        "trimming sets the threshold to 0")
       .on({kTrim}, [](Call& call) {
         const int code = call.proceed();
         const auto pool = call.at<cudaMemPool_t>(0);
@@ -662,9 +646,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("watermarks-reset-together",
-             "resetting one watermark also resets the other watermark",
-             {"SOMA-20"})
+  fault("watermarks-reset-together", {"SOMA-20"},
+        "resetting one watermark also resets the other watermark")
       .on({kSetPoolAttribute}, [](Call& call) {
         const int code = call.proceed();
         const auto which = call.at<cudaMemPoolAttr>(1);
@@ -681,71 +664,63 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("threshold-signed",
-             "a release threshold with its upper bit set is stored as 0",
-             {"SOMA-16"})
-      .before({kSetPoolAttribute},
-              WHEN(attribute_of_stream_ordered(call) ==
-                       cudaMemPoolAttrReleaseThreshold &&
-                   number_of(call) >> 63 != 0),
-              [](Call& call) {
-                uint64_t stored = 0;
-                call.at<uint64_t*>(2) = &stored;
-                call.fired();
-              });
+  fault("threshold-signed", {"SOMA-16"},
+        "a release threshold with its upper bit set is stored as 0")
+      .on({kSetPoolAttribute},
+          WHEN(attribute_of_stream_ordered(call) ==
+                   cudaMemPoolAttrReleaseThreshold &&
+               number_of(call) >> 63 != 0),
+          [](Call& call) {
+            uint64_t stored = 0;
+            call.at<uint64_t*>(2) = &stored;
+            call.fired();
+            return call.proceed();
+          });
 
-  list.fault("threshold-begins-with-granule",
-             "a new pool reports a release threshold of 2 MiB", {"SOMA-16"})
+  fault("threshold-begins-with-granule", {"SOMA-16"},
+        "a new pool reports a release threshold of 2 MiB")
       .on({kGetPoolAttribute, kSetPoolAttribute, kCreatePool, kDestroyPool},
           threshold_begins_with_granule);
 
-  list.fault("event-sync-keeps-memory",
-             "cudaEventSynchronize does not give back memory of created pools "
-             "above the release threshold",
-             {"SOMA-16"})
+  fault("event-sync-keeps-memory", {"SOMA-16"},
+        "cudaEventSynchronize does not give back memory of created pools above "
+        "the release threshold")
       .on({kSyncEvent, kCreatePool, kDestroyPool}, memory_kept);
 
-  list.fault("stream-sync-keeps-memory",
-             "cudaStreamSynchronize does not give back memory of created pools "
-             "above the release threshold",
-             {"SOMA-16"})
+  fault("stream-sync-keeps-memory", {"SOMA-16"},
+        "cudaStreamSynchronize does not give back memory of created pools "
+        "above the release threshold")
       .on({kSyncStream, kCreatePool, kDestroyPool}, memory_kept);
 
-  list.fault("trim-large-refused",
-             "trimming to more than a pool has reserved is refused",
-             {"SOMA-17"})
+  fault("trim-large-refused", {"SOMA-17"},
+        "trimming to more than a pool has reserved is refused")
       .on({kTrim},
           WHEN(call.at<size_t>(1) >
                attribute(pool_of(call), cudaMemPoolAttrReservedMemCurrent)),
           refuses());
 
-  list.fault(
-          "trim-rounds-down",
-          "the size that trimming keeps is rounded down to a multiple of 2 MiB",
-          {"SOMA-17"})
-      .on({kTrim}, [](Call& call) {
+  fault("trim-rounds-down", {"SOMA-17"},
+        "the size that trimming keeps is rounded down to a multiple of 2 MiB")
+      .before({kTrim}, [](Call& call) -> bool {
         size_t& kept = call.at<size_t>(1);
-        if (kept % kGranule == 0) return call.proceed();
+        if (kept % kGranule == 0) return false;
         const bool matters =
             kept < attribute(pool_of(call), cudaMemPoolAttrReservedMemCurrent);
         kept -= kept % kGranule;
-        if (matters) call.fired();
-        return call.proceed();
+        return matters;
       });
 
-  list.fault("reserved-watermark-any-value",
-             "setting the watermark of reserved memory to another value than "
-             "zero succeeds and changes nothing",
-             {"SOMA-20"})
+  fault("reserved-watermark-any-value", {"SOMA-20"},
+        "setting the watermark of reserved memory to another value than zero "
+        "succeeds and changes nothing")
       .on_refusal({kSetPoolAttribute},
                   WHEN(attribute_of_stream_ordered(call) ==
                        cudaMemPoolAttrReservedMemHigh),
                   accepted);
 
-  list.fault("watermark-resets-once",
-             "after one watermark of a pool was reset, no watermark of this "
-             "pool can be reset",
-             {"SOMA-20"})
+  fault("watermark-resets-once", {"SOMA-20"},
+        "after one watermark of a pool was reset, no watermark of this pool "
+        "can be reset")
       .on({kSetPoolAttribute, kCreatePool}, [](Call& call) {
         static auto& done = *new Table<cudaMemPool_t>;
         if (call.is("cudaMemPoolCreate")) {
@@ -763,10 +738,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("reserved-watermark-of-use",
-             "the watermark of reserved memory reports the watermark of memory "
-             "in use",
-             {"SOMA-20"})
+  fault(
+      "reserved-watermark-of-use", {"SOMA-20"},
+      "the watermark of reserved memory reports the watermark of memory in use")
       .after({kGetPoolAttribute},
              WHEN(attribute_of_stream_ordered(call) ==
                   cudaMemPoolAttrReservedMemHigh),
@@ -775,11 +749,11 @@ FAULTS(list) {
                    attribute(pool_of(call), cudaMemPoolAttrUsedMemHigh);
                if (used != number_of(call)) call.fired();
                number_of(call) = used;
+               return kSuccess;
              });
 
-  list.fault("free-of-other-thread-lost",
-             "a free does nothing if another thread has allocated the memory",
-             {"SOMA-19"})
+  fault("free-of-other-thread-lost", {"SOMA-19"},
+        "a free does nothing if another thread has allocated the memory")
       .on({kFree, kFreeAsync, kMallocAsync, kMallocFromPool}, [](Call& call) {
         static auto& threads = *new Table<void*, int>;
         if (allocates(call)) {
@@ -794,40 +768,35 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("setattr-of-other-thread-lost",
-             "an attribute is set only by the thread that has created the pool",
-             {"SOMA-16"})
+  fault("setattr-of-other-thread-lost", {"SOMA-16"},
+        "an attribute is set only by the thread that has created the pool")
       .on({kSetPoolAttribute, kCreatePool}, of_creators_thread_only);
 
-  list.fault("trim-of-other-thread-lost",
-             "a pool is trimmed only by the thread that has created it",
-             {"SOMA-17"})
+  fault("trim-of-other-thread-lost", {"SOMA-17"},
+        "a pool is trimmed only by the thread that has created it")
       .on({kTrim, kCreatePool}, of_creators_thread_only);
 
-  list.fault("threshold-rounded",
-             "the release threshold is rounded down to a multiple of 2 MiB",
-             {"SOMA-16"})
-      .before({kSetPoolAttribute},
-              WHEN(attribute_of_stream_ordered(call) ==
-                       cudaMemPoolAttrReleaseThreshold &&
-                   number_of(call) % kGranule != 0 &&
-                   number_of(call) != UINT64_MAX),
-              [](Call& call) {
-                uint64_t rounded = number_of(call) - number_of(call) % kGranule;
-                call.at<uint64_t*>(2) = &rounded;
-                call.fired();
-              });
+  fault("threshold-rounded", {"SOMA-16"},
+        "the release threshold is rounded down to a multiple of 2 MiB")
+      .on({kSetPoolAttribute},
+          WHEN(attribute_of_stream_ordered(call) ==
+                   cudaMemPoolAttrReleaseThreshold &&
+               number_of(call) % kGranule != 0 &&
+               number_of(call) != UINT64_MAX),
+          [](Call& call) {
+            uint64_t rounded = number_of(call) - number_of(call) % kGranule;
+            call.at<uint64_t*>(2) = &rounded;
+            call.fired();
+            return call.proceed();
+          });
 
-  list.fault("setattr-after-refusal-refused",
-             "after a refused setting of an attribute the next one is refused, "
-             "too",
-             {"SOMA-20"})
+  fault("setattr-after-refusal-refused", {"SOMA-20"},
+        "after a refused setting of an attribute the next one is refused, too")
       .on({kSetPoolAttribute}, next_refused);
 
-  list.fault("pool-blocks-end-at-256",
-             "if a process has 256 allocations of pools, the next one is "
-             "refused as an invalid value",
-             {"SOMA-19"})
+  fault("pool-blocks-end-at-256", {"SOMA-19"},
+        "if a process has 256 allocations of pools, the next one is refused as "
+        "an invalid value")
       .on({kMallocAsync, kMallocFromPool}, [](Call& call) {
         size_t mine = 0;
         for (const auto& [address, block] : blocks.all())
@@ -835,52 +804,45 @@ FAULTS(list) {
         return mine >= 256 ? refused(call) : call.proceed();
       });
 
-  list.fault("default-pool-threshold-lost",
-             "the release threshold of a default pool cannot be changed",
-             {"SOMA-34"})
+  fault("default-pool-threshold-lost", {"SOMA-34"},
+        "the release threshold of a default pool cannot be changed")
       .on({kSetPoolAttribute}, setting_lost<is_default_pool, is_threshold>);
 
-  list.fault("default-pool-policy-lost",
-             "the reuse policies of a default pool cannot be changed",
-             {"SOMA-34"})
+  fault("default-pool-policy-lost", {"SOMA-34"},
+        "the reuse policies of a default pool cannot be changed")
       .on({kSetPoolAttribute}, setting_lost<is_default_pool, is_policy>);
 
-  list.fault("default-pool-watermark-not-reset",
-             "the watermarks of a default pool cannot be reset", {"SOMA-34"})
+  fault("default-pool-watermark-not-reset", {"SOMA-34"},
+        "the watermarks of a default pool cannot be reset")
       .on({kSetPoolAttribute}, setting_lost<is_default_pool, is_watermark>);
 
-  list.fault("default-pool-trim-lost", "trimming a default pool does nothing",
-             {"SOMA-34"})
+  fault("default-pool-trim-lost", {"SOMA-34"},
+        "trimming a default pool does nothing")
       .on({kTrim}, trim_lost<is_default_pool>);
 
-  list.fault("shared-pool-policy-lost",
-             "the reuse policies of a pool with handle types cannot be changed",
-             {"SOMA-34"})
+  fault("shared-pool-policy-lost", {"SOMA-34"},
+        "the reuse policies of a pool with handle types cannot be changed")
       .on({kSetPoolAttribute, kCreatePool, kDestroyPool},
           setting_lost<is_shareable, is_policy>);
 
-  list.fault("shared-pool-watermark-not-reset",
-             "the watermarks of a pool with handle types cannot be reset",
-             {"SOMA-34"})
+  fault("shared-pool-watermark-not-reset", {"SOMA-34"},
+        "the watermarks of a pool with handle types cannot be reset")
       .on({kSetPoolAttribute, kCreatePool, kDestroyPool},
           setting_lost<is_shareable, is_watermark>);
 
-  list.fault(
-          "threshold-second-gpu-lost",
-          "the release threshold of a pool of the second GPU cannot be changed",
-          {"SOMA-34"})
+  fault("threshold-second-gpu-lost", {"SOMA-34"},
+        "the release threshold of a pool of the second GPU cannot be changed")
       .with_gpus(2)
       .on({kSetPoolAttribute, kCreatePool, kDestroyPool},
           setting_lost<is_on_second_gpu, is_threshold>);
 
-  list.fault("trim-second-gpu-lost",
-             "trimming a pool of the second GPU does nothing", {"SOMA-34"})
+  fault("trim-second-gpu-lost", {"SOMA-34"},
+        "trimming a pool of the second GPU does nothing")
       .with_gpus(2)
       .on({kTrim, kCreatePool, kDestroyPool}, trim_lost<is_on_second_gpu>);
 
-  list.fault("host-pool-uses-nothing",
-             "a pool on the host reports that none of its memory is in use",
-             {"SOMA-34"})
+  fault("host-pool-uses-nothing", {"SOMA-34"},
+        "a pool on the host reports that none of its memory is in use")
       .after({kGetPoolAttribute},
              WHEN(attribute_of_stream_ordered(call) ==
                       cudaMemPoolAttrUsedMemCurrent &&
@@ -890,31 +852,27 @@ FAULTS(list) {
                return accepted(call);
              });
 
-  list.fault("watermark-comes-back",
-             "the first rise of a watermark after its reset takes it to its "
-             "old value",
-             {"SOMA-20"})
+  fault(
+      "watermark-comes-back", {"SOMA-20"},
+      "the first rise of a watermark after its reset takes it to its old value")
       .on({kSetPoolAttribute, kGetPoolAttribute, kCreatePool},
           watermark_comes_back);
 
-  list.fault("trim-beside-use-keeps-nothing",
-             "while memory of a pool is in use, a trim gives back all memory "
-             "that is not in use",
-             {"SOMA-17"})
-      .on({kTrim}, [](Call& call) {
+  fault("trim-beside-use-keeps-nothing", {"SOMA-17"},
+        "while memory of a pool is in use, a trim gives back all memory that "
+        "is not in use")
+      .before({kTrim}, [](Call& call) -> bool {
         const auto used =
             attribute(pool_of(call), cudaMemPoolAttrUsedMemCurrent);
         size_t& kept = call.at<size_t>(1);
-        if (used == 0 || kept <= used) return call.proceed();
+        if (used == 0 || kept <= used) return false;
         kept = 0;
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("threshold-of-unused-memory",
-             "in created pools, memory in use does not count towards the "
-             "release threshold",
-             {"SOMA-16"})
+  fault("threshold-of-unused-memory", {"SOMA-16"},
+        "in created pools, memory in use does not count towards the release "
+        "threshold")
       .on({kSyncEvent, kSyncStream, kSyncDevice}, [](Call& call) {
         std::map<cudaMemPool_t, uint64_t> thresholds;
         for (const auto& [pool, props] : own_pools.all()) {
@@ -934,10 +892,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("synchronise-trims-all-pools",
-             "if one created pool is above its release threshold, a "
-             "synchronise takes the unused memory of all created pools",
-             {"SOMA-34"})
+  fault("synchronise-trims-all-pools", {"SOMA-34"},
+        "if one created pool is above its release threshold, a synchronise "
+        "takes the unused memory of all created pools")
       .on({kSyncEvent, kSyncStream, kSyncDevice}, [](Call& call) {
         bool above = false;
         for (const auto& [pool, props] : own_pools.all())
@@ -955,41 +912,34 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("policy-resets-watermark",
-             "setting a reuse policy resets the watermark of memory in use",
-             {"SOMA-20"})
+  fault("policy-resets-watermark", {"SOMA-20"},
+        "setting a reuse policy resets the watermark of memory in use")
       .on({kSetPoolAttribute}, loses<cudaMemPoolAttrUsedMemHigh>);
 
-  list.fault("setpool-resets-watermark",
-             "the watermark of reserved memory of a pool that becomes current "
-             "is reset",
-             {"SOMA-20"})
+  fault("setpool-resets-watermark", {"SOMA-20"},
+        "the watermark of reserved memory of a pool that becomes current is "
+        "reset")
       .on({kSetPool, "cudaMemSetMemPool"},
           loses<cudaMemPoolAttrReservedMemHigh>);
 
-  list.fault(
-          "pool-setaccess-resets-watermark",
-          "setting an access to a pool resets its watermark of memory in use",
-          {"SOMA-20"})
+  fault("pool-setaccess-resets-watermark", {"SOMA-20"},
+        "setting an access to a pool resets its watermark of memory in use")
       .on({kSetPoolAccess}, loses<cudaMemPoolAttrUsedMemHigh>);
 
-  list.fault("used-watermark-of-queries",
-             "UsedMemHigh is the largest value that UsedMemCurrent had when "
-             "the pool was queried",
-             {"SOMA-19", "SOMA-20"})
+  fault("used-watermark-of-queries", {"SOMA-19", "SOMA-20"},
+        "UsedMemHigh is the largest value that UsedMemCurrent had when the "
+        "pool was queried")
       .on({kGetPoolAttribute, kSetPoolAttribute, kDestroyPool},
           watermark_of_queries<kUsed, kUsedHigh>);
 
-  list.fault("reserved-watermark-of-queries",
-             "ReservedMemHigh is the largest value that ReservedMemCurrent had "
-             "when the pool was queried",
-             {"SOMA-19", "SOMA-20"})
+  fault("reserved-watermark-of-queries", {"SOMA-19", "SOMA-20"},
+        "ReservedMemHigh is the largest value that ReservedMemCurrent had when "
+        "the pool was queried")
       .on({kGetPoolAttribute, kSetPoolAttribute, kDestroyPool},
           watermark_of_queries<kReserved, kReservedHigh>);
 
-  list.fault("used-watermark-frozen",
-             "after its reset, the watermark of memory in use does not rise",
-             {"SOMA-20"})
+  fault("used-watermark-frozen", {"SOMA-20"},
+        "after its reset, the watermark of memory in use does not rise")
       .on({kGetPoolAttribute, kSetPoolAttribute, kDestroyPool}, [](Call& call) {
         static auto& frozen = *new Table<cudaMemPool_t, uint64_t>;
         const int code = call.proceed();
@@ -1006,10 +956,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("used-misses-default-stream",
-             "memory that was allocated in the default stream does not count "
-             "as used",
-             {"SOMA-19"})
+  fault(
+      "used-misses-default-stream", {"SOMA-19"},
+      "memory that was allocated in the default stream does not count as used")
       .on({kGetPoolAttribute, kMallocAsync, kMallocFromPool, kFree, kFreeAsync},
           [](Call& call) {
             static auto& uncounted = *new Table<void*>;
@@ -1031,8 +980,8 @@ FAULTS(list) {
             return accepted(call);
           });
 
-  list.fault("trim-second-lost", "only the first trim of a pool has an effect",
-             {"SOMA-17"})
+  fault("trim-second-lost", {"SOMA-17"},
+        "only the first trim of a pool has an effect")
       .on({kTrim, kDestroyPool}, [](Call& call) {
         static auto& trimmed = *new Table<cudaMemPool_t>;
         if (destroys(call)) trimmed.erase(pool_of(call));
@@ -1042,21 +991,18 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("trim-keeps-free-memory",
-             "memory in use does not count towards the size that a trim keeps",
-             {"SOMA-17"})
-      .on({kTrim}, [](Call& call) {
+  fault("trim-keeps-free-memory", {"SOMA-17"},
+        "memory in use does not count towards the size that a trim keeps")
+      .before({kTrim}, [](Call& call) -> bool {
         size_t& kept = call.at<size_t>(1);
         const auto used = attribute(pool_of(call), kUsed);
-        if (kept == 0 || used == 0 || kept > SIZE_MAX - used)
-          return call.proceed();
+        if (kept == 0 || used == 0 || kept > SIZE_MAX - used) return false;
         kept += used;
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("trim-resets-used-watermark",
-             "a trim resets the watermark of memory in use", {"SOMA-20"})
+  fault("trim-resets-used-watermark", {"SOMA-20"},
+        "a trim resets the watermark of memory in use")
       .after({kTrim},
              WHEN(attribute(pool_of(call), kUsedHigh) !=
                   attribute(pool_of(call), kUsed)),
@@ -1066,10 +1012,9 @@ FAULTS(list) {
                return accepted(call);
              });
 
-  list.fault("threshold-lowered-no-effect",
-             "a release threshold that is lower than the threshold in force "
-             "has no effect",
-             {"SOMA-16"})
+  fault("threshold-lowered-no-effect", {"SOMA-16"},
+        "a release threshold that is lower than the threshold in force has no "
+        "effect")
       .on({kSetPoolAttribute, kGetPoolAttribute, kDestroyPool}, [](Call& call) {
         static auto& told_as = *new Table<cudaMemPool_t, uint64_t>;
         if (destroys(call)) told_as.erase(pool_of(call));
@@ -1089,45 +1034,40 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("host-pool-trim-lost", "trimming a pool on the host does nothing",
-             {"SOMA-34"})
+  fault("host-pool-trim-lost", {"SOMA-34"},
+        "trimming a pool on the host does nothing")
       .on({kTrim, kCreatePool, kDestroyPool},
           lost_in_such_pools<is_on_host, is_trim>);
 
-  list.fault("host-pool-watermark-not-reset",
-             "the watermarks of a pool on the host cannot be reset",
-             {"SOMA-34"})
+  fault("host-pool-watermark-not-reset", {"SOMA-34"},
+        "the watermarks of a pool on the host cannot be reset")
       .on({kSetPoolAttribute, kCreatePool, kDestroyPool},
           lost_in_such_pools<is_on_host, is_reset>);
 
-  list.fault("second-gpu-watermark-not-reset",
-             "the watermarks of a pool of the second GPU cannot be reset",
-             {"SOMA-34"})
+  fault("second-gpu-watermark-not-reset", {"SOMA-34"},
+        "the watermarks of a pool of the second GPU cannot be reset")
       .with_gpus(2)
       .on({kSetPoolAttribute, kCreatePool, kDestroyPool},
           lost_in_such_pools<is_on_second_gpu, is_reset>);
 
-  list.fault("threshold-set-late-no-effect",
-             "a release threshold that is set while the pool has memory has no "
-             "effect",
-             {"SOMA-16"})
+  fault(
+      "threshold-set-late-no-effect", {"SOMA-16"},
+      "a release threshold that is set while the pool has memory has no effect")
       .on({kSetPoolAttribute, kGetPoolAttribute, kDestroyPool},
           late_threshold_without_effect);
 
-  list.fault("trim-of-current-pool-lost",
-             "trimming the current pool does nothing", {"SOMA-17"})
+  fault("trim-of-current-pool-lost", {"SOMA-17"},
+        "trimming the current pool does nothing")
       .on({kTrim}, WHEN(pool_of(call) == current_pool() && has_unused(call)),
           lost);
 
-  list.fault("trim-while-in-use-lost",
-             "trimming does nothing while memory of the pool is in use",
-             {"SOMA-17"})
+  fault("trim-while-in-use-lost", {"SOMA-17"},
+        "trimming does nothing while memory of the pool is in use")
       .on({kTrim},
           WHEN(attribute(pool_of(call), kUsed) > 0 && has_unused(call)), lost);
 
-  list.fault("used-misses-driver-allocations",
-             "memory that the driver API has allocated does not count as used",
-             {"SOMA-19"})
+  fault("used-misses-driver-allocations", {"SOMA-19"},
+        "memory that the driver API has allocated does not count as used")
       .on({kGetPoolAttribute, kMallocAsync, kMallocFromPool, kFree, kFreeAsync},
           [](Call& call) {
             static auto& uncounted = *new Table<void*>;
@@ -1149,10 +1089,9 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("destroy-resets-other-thresholds",
-             "when a pool is destroyed, the release thresholds of the other "
-             "pools become 0",
-             {"SOMA-34"})
+  fault("destroy-resets-other-thresholds", {"SOMA-34"},
+        "when a pool is destroyed, the release thresholds of the other pools "
+        "become 0")
       .after({kDestroyPool}, [](Call& call) {
         for (const auto& each : own_pools.all()) {
           uint64_t none = 0;
@@ -1161,24 +1100,24 @@ FAULTS(list) {
                   cudaSuccess)
             call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("allocation-size-wraps",
-             "the size of an allocation that is rounded up beyond 64 bits "
-             "becomes a small size",
-             {"SOMA-19"})
+  fault("allocation-size-wraps", {"SOMA-19"},
+        "the size of an allocation that is rounded up beyond 64 bits becomes a "
+        "small size")
       .before({kMallocAsync, kMallocFromPool}, [](Call& call) {
         size_t& bytes = call.at<size_t>(1);
         if (bytes > SIZE_MAX - kGranule) {
           bytes = kGranule;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("watermark-of-use-resets-both",
-             "resetting the watermark of memory in use also resets the "
-             "watermark of reserved memory",
-             {"SOMA-20"})
+  fault("watermark-of-use-resets-both", {"SOMA-20"},
+        "resetting the watermark of memory in use also resets the watermark of "
+        "reserved memory")
       .after(
           {kSetPoolAttribute},
           WHEN(attribute_of_stream_ordered(call) == cudaMemPoolAttrUsedMemHigh),
@@ -1186,12 +1125,10 @@ FAULTS(list) {
             uint64_t zero = 0;
             cudaMemPoolSetAttribute(pool_of(call),
                                     cudaMemPoolAttrReservedMemHigh, &zero);
-            call.fired();
           });
 
-  list.fault("watermark-value-cut-to-32-bits",
-             "a watermark accepts a value whose lower 32 bits are 0",
-             {"SOMA-20"})
+  fault("watermark-value-cut-to-32-bits", {"SOMA-20"},
+        "a watermark accepts a value whose lower 32 bits are 0")
       .on({kSetPoolAttribute}, [](Call& call) {
         if (!is_watermark(attribute_of_stream_ordered(call)))
           return call.proceed();
@@ -1204,9 +1141,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("watermark-reset-of-all-pools",
-             "resetting a watermark of one pool resets it in all pools",
-             {"SOMA-34"})
+  fault("watermark-reset-of-all-pools", {"SOMA-34"},
+        "resetting a watermark of one pool resets it in all pools")
       .after({kSetPoolAttribute},
              WHEN(is_watermark(attribute_of_stream_ordered(call))),
              [](Call& call) {
@@ -1217,39 +1153,34 @@ FAULTS(list) {
                                              attribute_of_stream_ordered(call),
                                              &zero) == cudaSuccess)
                    call.fired();
+               return kSuccess;
              });
 
-  list.fault("threshold-releases-all",
-             "a pool that holds more than its release threshold gives back all "
-             "memory that is not in use",
-             {"SOMA-16"})
+  fault("threshold-releases-all", {"SOMA-16"},
+        "a pool that holds more than its release threshold gives back all "
+        "memory that is not in use")
       .on({kCreatePool, kDestroyPool, kSyncStream, kSyncDevice, kSyncContext},
           synchronise_keeps<in_any_case, 0>);
 
-  list.fault("thread-sync-keeps-memory",
-             "a synchronise by another thread than the first gives back no "
-             "memory above the release threshold",
-             {"SOMA-16"})
+  fault("thread-sync-keeps-memory", {"SOMA-16"},
+        "a synchronise by another thread than the first gives back no memory "
+        "above the release threshold")
       .on({kCreatePool, kDestroyPool, kSyncStream, kSyncDevice, kSyncContext},
           synchronise_keeps<in_later_thread>);
 
-  list.fault("trim-takes-pending-allocation",
-             "a trim takes memory of an allocation that its stream has not "
-             "reached",
-             {"SOMA-18"})
+  fault("trim-takes-pending-allocation", {"SOMA-18"},
+        "a trim takes memory of an allocation that its stream has not reached")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kTrim},
           pending_allocation_taken<trims>);
 
-  list.fault("sync-takes-pending-allocation",
-             "a synchronise of another stream takes memory of an allocation "
-             "that its stream has not reached",
-             {"SOMA-18"})
+  fault("sync-takes-pending-allocation", {"SOMA-18"},
+        "a synchronise of another stream takes memory of an allocation that "
+        "its stream has not reached")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kSyncStream},
           pending_allocation_taken<synchronises_stream>);
 
-  list.fault("pool-free-of-other-gpu-refused",
-             "cudaFree refuses memory of a pool of a GPU that is not current",
-             {"SOMA-34"})
+  fault("pool-free-of-other-gpu-refused", {"SOMA-34"},
+        "cudaFree refuses memory of a pool of a GPU that is not current")
       .with_gpus(2)
       .on({kCreatePool, kDestroyPool, kMallocAsync, kMallocFromPool, kFreeAsync,
            kFree},
@@ -1261,36 +1192,31 @@ FAULTS(list) {
                                                     : call.proceed();
           });
 
-  list.fault("pool-second-gpu-keeps",
-             "a synchronise gives back no memory of pools of the second GPU",
-             {"SOMA-34"})
+  fault("pool-second-gpu-keeps", {"SOMA-34"},
+        "a synchronise gives back no memory of pools of the second GPU")
       .with_gpus(2)
       .on({kCreatePool, kDestroyPool, kSyncStream, kSyncDevice},
           synchronise_keeps<pool_of_second_gpu>);
 
-  list.fault("default-stream-sync-keeps",
-             "a synchronise of the default stream gives back no memory",
-             {"SOMA-16"})
+  fault("default-stream-sync-keeps", {"SOMA-16"},
+        "a synchronise of the default stream gives back no memory")
       .on({kCreatePool, kDestroyPool, kSyncStream},
           synchronise_keeps<in_default_stream>);
 
-  list.fault("mallocasync-cut-to-32-bits",
-             "cudaMallocAsync loses the upper 32 bits of the size", {"SOMA-19"})
+  fault("mallocasync-cut-to-32-bits", {"SOMA-19"},
+        "cudaMallocAsync loses the upper 32 bits of the size")
       .on({kMallocAsync}, cut_to_32_bits);
 
-  list.fault("driver-allocation-cut-to-32-bits",
-             "cuMemAllocFromPoolAsync loses the upper 32 bits of the size",
-             {"SOMA-19"})
+  fault("driver-allocation-cut-to-32-bits", {"SOMA-19"},
+        "cuMemAllocFromPoolAsync loses the upper 32 bits of the size")
       .on({"cuMemAllocFromPoolAsync"}, cut_to_32_bits);
 
-  list.fault("policy-resets-threshold",
-             "setting a reuse policy of a pool sets its release threshold to 0",
-             {"SOMA-34"})
+  fault("policy-resets-threshold", {"SOMA-34"},
+        "setting a reuse policy of a pool sets its release threshold to 0")
       .on({kSetPoolAttribute}, set_takes_threshold<is_policy>);
 
-  list.fault("watermark-resets-threshold",
-             "resetting a watermark of a pool sets its release threshold to 0",
-             {"SOMA-34"})
+  fault("watermark-resets-threshold", {"SOMA-34"},
+        "resetting a watermark of a pool sets its release threshold to 0")
       .on({kSetPoolAttribute}, set_takes_threshold<is_watermark>);
 }
 

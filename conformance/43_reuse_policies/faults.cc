@@ -623,9 +623,9 @@ Now at_smaller_allocation(Call& call, const Free& free) {
              : Now::kStays;
 }
 
-FAULTS(list) {
-  list.fault("policy-never-back-on",
-             "a reuse policy that was switched off stays off", {"SOMA-21"})
+FAULTS {
+  fault("policy-never-back-on", {"SOMA-21"},
+        "a reuse policy that was switched off stays off")
       .on({kSetPoolAttribute}, [](Call& call) {
         const auto which = call.at<cudaMemPoolAttr>(1);
         int now = 1;
@@ -638,58 +638,46 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault(
-          "per-thread-free-at-once",
-          "a free in a thread's default stream does not wait for this stream",
-          {"SOMA-26"})
+  fault("per-thread-free-at-once", {"SOMA-26"},
+        "a free in a thread's default stream does not wait for this stream")
       .on({kFreeAsync}, such_frees_at_once<in_per_thread_stream>);
 
-  list.fault("null-free-at-once",
-             "a free in the default stream does not wait for this stream",
-             {"SOMA-26"})
+  fault("null-free-at-once", {"SOMA-26"},
+        "a free in the default stream does not wait for this stream")
       .on({kFreeAsync}, such_frees_at_once<in_null_stream>);
 
-  list.fault("follow-event-always-on",
-             "reuse by event dependencies cannot be switched off", {"SOMA-23"})
+  fault("follow-event-always-on", {"SOMA-23"},
+        "reuse by event dependencies cannot be switched off")
       .on({kSetPoolAttribute, kGetPoolAttribute, kDestroyPool},
           policy_without_effect<cudaMemPoolReuseFollowEventDependencies>);
 
-  list.fault("internal-dependencies-always-on",
-             "reuse by dependencies that the driver inserts cannot be switched "
-             "off",
-             {"SOMA-25"})
+  fault("internal-dependencies-always-on", {"SOMA-25"},
+        "reuse by dependencies that the driver inserts cannot be switched off")
       .on({kSetPoolAttribute, kGetPoolAttribute, kDestroyPool},
           policy_without_effect<cudaMemPoolReuseAllowInternalDependencies>);
 
-  list.fault("captured-work-lost",
-             "the launch of a graph returns success and does nothing",
-             {"SOMA-29", "ARED-02", "GRPH-01"})
+  fault("captured-work-lost", {"SOMA-29", "ARED-02", "GRPH-01"},
+        "the launch of a graph returns success and does nothing")
       .on({kLaunchGraph}, [](Call& call) {
         call.fired();
         return kSuccess;
       });
 
-  list.fault("reuse-while-live",
-             "freed memory is reused before its stream reaches the free",
-             {"SOMA-25", "SOMA-26"})
-      .on({kFreeAsync},
-          WHEN(call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0))),
-          free_now);
+  fault("reuse-while-live", {"SOMA-25", "SOMA-26"},
+        "freed memory is reused before its stream reaches the free")
+      .on({kFreeAsync}, WHEN(blocks.has(call.at<void*>(0))), free_now);
 
-  list.fault("follow-event-unsafe",
-             "in a pool with FollowEventDependencies, memory is reused before "
-             "its stream reaches the free, although no event orders this",
-             {"SOMA-23"})
+  fault("follow-event-unsafe", {"SOMA-23"},
+        "in a pool with FollowEventDependencies, memory is reused before its "
+        "stream reaches the free, although no event orders this")
       .on({kFreeAsync},
-          WHEN(call.is("cudaFreeAsync") &&
-               has_policy(call.at<void*>(0),
+          WHEN(has_policy(call.at<void*>(0),
                           cudaMemPoolReuseFollowEventDependencies)),
           free_now);
 
-  list.fault("no-reuse-same-stream",
-             "a stream does not reuse memory that it has freed itself before "
-             "the host synchronizes",
-             {"SOMA-22"})
+  fault("no-reuse-same-stream", {"SOMA-22"},
+        "a stream does not reuse memory that it has freed itself before the "
+        "host synchronizes")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kSyncStream, kSyncEvent,
            kSyncDevice, kDestroyStream},
           [](Call& call) {
@@ -700,34 +688,31 @@ FAULTS(list) {
                                 true);
           });
 
-  list.fault("sync-does-not-release",
-             "freed memory stays in use until its own stream allocates again, "
-             "also after a synchronization",
-             {"SOMA-24", "SOMA-27"})
+  fault("sync-does-not-release", {"SOMA-24", "SOMA-27"},
+        "freed memory stays in use until its own stream allocates again, also "
+        "after a synchronization")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kDestroyStream},
           [](Call& call) {
             return put_free_off(call, allocates(call), false);
           });
 
-  list.fault("policy-default-off", "the reuse policies are 0 in a new pool",
-             {"SOMA-21"})
+  fault("policy-default-off", {"SOMA-21"},
+        "the reuse policies are 0 in a new pool")
       .after({kCreatePool}, [](Call& call) {
         int off = 0;
         for (const cudaMemPoolAttr policy : kPolicies)
           cudaMemPoolSetAttribute(*call.at<cudaMemPool_t*>(0), policy, &off);
-        call.fired();
       });
 
-  list.fault("policy-too-wide", "a policy is written as 8 bytes", {"SOMA-21"})
+  fault("policy-too-wide", {"SOMA-21"}, "a policy is written as 8 bytes")
       .after({kGetPoolAttribute}, WHEN(is_policy(call.at<cudaMemPoolAttr>(1))),
              [](Call& call) {
                const cuuint64_t wide = static_cast<unsigned>(*call.at<int*>(2));
                std::memcpy(call.at<void*>(2), &wide, sizeof wide);
-               call.fired();
              });
 
-  list.fault("policy-switches-all", "setting one reuse policy sets all three",
-             {"SOMA-21"})
+  fault("policy-switches-all", {"SOMA-21"},
+        "setting one reuse policy sets all three")
       .after({kSetPoolAttribute}, WHEN(is_policy(call.at<cudaMemPoolAttr>(1))),
              [](Call& call) {
                int value = *call.at<const int*>(2);
@@ -736,12 +721,12 @@ FAULTS(list) {
                      cudaMemPoolSetAttribute(call.at<cudaMemPool_t>(0), policy,
                                              &value) == cudaSuccess)
                    call.fired();
+               return kSuccess;
              });
 
-  list.fault("attribute-of-all-pools",
-             "an attribute that is set on one pool is set on all pools that "
-             "the process has created",
-             {"SOMA-21"})
+  fault("attribute-of-all-pools", {"SOMA-21"},
+        "an attribute that is set on one pool is set on all pools that the "
+        "process has created")
       .after({kSetPoolAttribute}, WHEN(can_be_set(call.at<cudaMemPoolAttr>(1))),
              [](Call& call) {
                for (const auto& [pool, wanted] : own_pools.all())
@@ -749,11 +734,11 @@ FAULTS(list) {
                      cudaMemPoolSetAttribute(pool, call.at<cudaMemPoolAttr>(1),
                                              call.at<void*>(2)) == cudaSuccess)
                    call.fired();
+               return kSuccess;
              });
 
-  list.fault("captured-counts-as-used",
-             "an allocation that is captured counts as used memory of the pool",
-             {"SOMA-33"})
+  fault("captured-counts-as-used", {"SOMA-33"},
+        "an allocation that is captured counts as used memory of the pool")
       .on({kMallocAsync, kMallocFromPool, kDestroyPool, kGetPoolAttribute},
           [](Call& call) -> int {
             if (!allocates(call) ||
@@ -767,7 +752,7 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("policy-read-too-wide", "a policy is read as 8 bytes", {"SOMA-21"})
+  fault("policy-read-too-wide", {"SOMA-21"}, "a policy is read as 8 bytes")
       .on({kSetPoolAttribute}, [](Call& call) {
         if (attribute_of_stream_ordered(call) >
             cudaMemPoolReuseAllowInternalDependencies)
@@ -781,8 +766,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("policies-exchanged",
-             "two reuse policies have each other's effect", {"SOMA-23"})
+  fault("policies-exchanged", {"SOMA-23"},
+        "two reuse policies have each other's effect")
       .before({kSetPoolAttribute, kGetPoolAttribute}, [](Call& call) {
         auto& which = call.at<cudaMemPoolAttr>(1);
         if (which == cudaMemPoolReuseFollowEventDependencies) {
@@ -792,80 +777,71 @@ FAULTS(list) {
           which = cudaMemPoolReuseFollowEventDependencies;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("query-ends-frees",
-             "a query of a stream that is not done makes its frees known to "
-             "other streams as done",
-             {"SOMA-24"})
+  fault("query-ends-frees", {"SOMA-24"},
+        "a query of a stream that is not done makes its frees known to other "
+        "streams as done")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kTrim, kFree, kImportPointer, kSyncStream, kDestroyStream,
            kSyncDevice, kQueryStream},
           ends_held_frees<is_query_of_its_stream>);
 
-  list.fault("default-stream-sync-ends-all-frees",
-             "a synchronise of the default stream ends the pending frees of "
-             "streams for which it does not wait",
-             {"SOMA-27"})
+  fault("default-stream-sync-ends-all-frees", {"SOMA-27"},
+        "a synchronise of the default stream ends the pending frees of streams "
+        "for which it does not wait")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kTrim, kFree, kImportPointer, kSyncStream, kDestroyStream,
            kSyncDevice},
           ends_held_frees<is_synchronise_of_default>);
 
-  list.fault("blocking-streams-count-as-one",
-             "a blocking stream gets memory whose free in another blocking "
-             "stream is pending",
-             {"SOMA-26"})
+  fault("blocking-streams-count-as-one", {"SOMA-26"},
+        "a blocking stream gets memory whose free in another blocking stream "
+        "is pending")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kTrim, kFree, kImportPointer, kSyncStream, kDestroyStream,
            kSyncDevice},
           ends_held_frees<is_between_blocking>);
 
-  list.fault("wait-orders-both-streams",
-             "if a stream waits for an event of a second stream, the second "
-             "stream gets memory whose free in the first stream is pending",
-             {"SOMA-23"})
+  fault("wait-orders-both-streams", {"SOMA-23"},
+        "if a stream waits for an event of a second stream, the second stream "
+        "gets memory whose free in the first stream is pending")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kTrim, kFree, kImportPointer, kSyncStream, kDestroyStream,
            kSyncDevice, kRecord, kWaitEvent},
           order_mistaken<waits_both_ways>);
 
-  list.fault("event-includes-later-waits",
-             "an event also allows the reuse of memory for whose free its "
-             "stream waits later",
-             {"SOMA-23"})
+  fault("event-includes-later-waits", {"SOMA-23"},
+        "an event also allows the reuse of memory for whose free its stream "
+        "waits later")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kTrim, kFree, kImportPointer, kSyncStream, kDestroyStream,
            kSyncDevice, kRecord, kWaitEvent},
           order_mistaken<waits_through_third>);
 
-  list.fault("policies-only-of-named-pool",
-             "an allocation from the current pool ignores which reuse policies "
-             "are off",
-             {"SOMA-23"})
-      .on({kMallocAsync}, WHEN(call.is("cudaMallocAsync")), with_all_policies);
+  fault("policies-only-of-named-pool", {"SOMA-23"},
+        "an allocation from the current pool ignores which reuse policies are "
+        "off")
+      .on({kMallocAsync}, with_all_policies);
 
-  list.fault("shared-pool-policies-no-effect",
-             "the reuse policies of a pool with handle types have no effect",
-             {"SOMA-23"})
+  fault("shared-pool-policies-no-effect", {"SOMA-23"},
+        "the reuse policies of a pool with handle types have no effect")
       .on({kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool},
           policies_without_effect<is_shareable>);
 
-  list.fault("setpool-resets-threshold",
-             "the release threshold of a pool that becomes current is set to 0",
-             {"SOMA-21"})
+  fault("setpool-resets-threshold", {"SOMA-21"},
+        "the release threshold of a pool that becomes current is set to 0")
       .on({kSetPool, "cudaMemSetMemPool"},
           loses<cudaMemPoolAttrReleaseThreshold>);
 
-  list.fault("pool-tail-given-out",
-             "the last bytes of an allocation whose size is no multiple of 512 "
-             "are also the first bytes of the allocation that follows",
-             {"SOMA-26"})
+  fault("pool-tail-given-out", {"SOMA-26"},
+        "the last bytes of an allocation whose size is no multiple of 512 are "
+        "also the first bytes of the allocation that follows")
       .on({kMallocAsync, kMallocFromPool, kFree, kFreeAsync}, tail_given_out);
 
-  list.fault("threshold-switches-policies",
-             "setting the release threshold switches the reuse policies on",
-             {"SOMA-21"})
+  fault("threshold-switches-policies", {"SOMA-21"},
+        "setting the release threshold switches the reuse policies on")
       .after({kSetPoolAttribute},
              WHEN(attribute_of_stream_ordered(call) == kThreshold),
              [](Call& call) {
@@ -880,11 +856,11 @@ FAULTS(list) {
                  cudaMemPoolSetAttribute(pool_of(call), policy, &on);
                  call.fired();
                }
+               return kSuccess;
              });
 
-  list.fault("priority-free-at-once",
-             "a free in a stream with a priority does not wait for this stream",
-             {"SOMA-26"})
+  fault("priority-free-at-once", {"SOMA-26"},
+        "a free in a stream with a priority does not wait for this stream")
       .on({kFreeAsync}, [](Call& call) {
         auto& stream = call.value<cudaStream_t>(kStream);
         int priority = 0;
@@ -901,9 +877,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("event-sync-does-not-release",
-             "cudaEventSynchronize makes no free known to other streams",
-             {"SOMA-27"})
+  fault("event-sync-does-not-release", {"SOMA-27"},
+        "cudaEventSynchronize makes no free known to other streams")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kSyncEvent, kSyncStream,
            kSyncDevice, kWaitEvent, kDestroyPool, kDestroyStream, kSyncContext},
           [](Call& call) {
@@ -924,10 +899,9 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault("per-thread-sync-does-not-release",
-             "cudaStreamSynchronize of a per-thread default stream does not "
-             "make freed memory available to other streams",
-             {"SOMA-27"})
+  fault("per-thread-sync-does-not-release", {"SOMA-27"},
+        "cudaStreamSynchronize of a per-thread default stream does not make "
+        "freed memory available to other streams")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kSyncEvent, kSyncStream,
            kSyncDevice, kWaitEvent, kDestroyPool, kSyncContext},
           [](Call& call) {
@@ -947,10 +921,8 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault(
-          "setpool-resets-policies",
-          "the reuse policies of a pool that becomes current are switched on",
-          {"SOMA-21"})
+  fault("setpool-resets-policies", {"SOMA-21"},
+        "the reuse policies of a pool that becomes current are switched on")
       .after({kSetPool}, [](Call& call) {
         const auto pool = call.at<cudaMemPool_t>(1);
         for (const auto policy : {cudaMemPoolReuseFollowEventDependencies,
@@ -963,20 +935,19 @@ FAULTS(list) {
           cudaMemPoolSetAttribute(pool, policy, &on);
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("event-recorded-again-allows-reuse",
-             "a stream that has waited for an event also gets memory that is "
-             "freed before the next record of this event",
-             {"SOMA-23"})
+  fault("event-recorded-again-allows-reuse", {"SOMA-23"},
+        "a stream that has waited for an event also gets memory that is freed "
+        "before the next record of this event")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream, kRecord, kWaitEvent, kDestroyEvent},
           event_recorded_again_orders);
 
-  list.fault("default-stream-free-misses-blocking",
-             "a free in the default stream does not wait for blocking streams",
-             {"SOMA-26"})
+  fault("default-stream-free-misses-blocking", {"SOMA-26"},
+        "a free in the default stream does not wait for blocking streams")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream, kCopyAsync},
@@ -998,126 +969,107 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault("pending-part-of-larger-memory",
-             "a larger allocation gets memory of which a part has a pending "
-             "free in another stream",
-             {"SOMA-26"})
+  fault("pending-part-of-larger-memory", {"SOMA-26"},
+        "a larger allocation gets memory of which a part has a pending free in "
+        "another stream")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<busy_free, at_larger_allocation>);
 
-  list.fault("pending-frees-end-at-256",
-             "if 256 frees are pending, other streams get the memory of all of "
-             "them",
-             {"SOMA-26"})
+  fault("pending-frees-end-at-256", {"SOMA-26"},
+        "if 256 frees are pending, other streams get the memory of all of them")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<busy_free, at_free_256>);
 
-  list.fault("old-event-allows-reuse",
-             "an event that was not recorded orders two streams if an earlier "
-             "event with the same handle was recorded",
-             {"SOMA-23"})
+  fault("old-event-allows-reuse", {"SOMA-23"},
+        "an event that was not recorded orders two streams if an earlier event "
+        "with the same handle was recorded")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream, kRecord, kWaitEvent, kDestroyEvent},
           old_event_orders);
 
-  list.fault("per-thread-sync-ends-all-frees",
-             "a synchronise of a thread's default stream ends the pending "
-             "frees in the default streams of all threads",
-             {"SOMA-27"})
+  fault("per-thread-sync-ends-all-frees", {"SOMA-27"},
+        "a synchronise of a thread's default stream ends the pending frees in "
+        "the default streams of all threads")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<busy_free_per_thread,
                           at_synchronise_by_other_thread>);
 
-  list.fault("end-of-context-clears-memory",
-             "the end of a context clears the memory of pools that was "
-             "allocated in it",
-             {"SOMA-26"})
+  fault("end-of-context-clears-memory", {"SOMA-26"},
+        "the end of a context clears the memory of pools that was allocated in "
+        "it")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, "cuCtxDestroy"},
           end_of_context<true>);
 
-  list.fault("free-needs-first-context",
-             "memory of a pool cannot be freed after the end of the context in "
-             "which it was allocated",
-             {"SOMA-26"})
+  fault("free-needs-first-context", {"SOMA-26"},
+        "memory of a pool cannot be freed after the end of the context in "
+        "which it was allocated")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, "cuCtxDestroy"},
           end_of_context<false>);
 
-  list.fault("policies-fixed-at-first-use",
-             "a reuse policy that is set after the pool's first allocation has "
-             "no effect",
-             {"SOMA-23"})
+  fault("policies-fixed-at-first-use", {"SOMA-23"},
+        "a reuse policy that is set after the pool's first allocation has no "
+        "effect")
       .on({kMallocFromPool, kDestroyPool, kSetPoolAttribute, kGetPoolAttribute},
           policies_fixed_at_first_use);
 
-  list.fault("other-gpu-sync-frees",
-             "cudaDeviceSynchronize of another GPU ends the pending frees of "
-             "streams of GPU 0",
-             {"SOMA-27"})
+  fault("other-gpu-sync-frees", {"SOMA-27"},
+        "cudaDeviceSynchronize of another GPU ends the pending frees of "
+        "streams of GPU 0")
       .with_gpus(2)
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<busy_free_on_gpu_0, at_synchronise_of_other_gpu>);
 
-  list.fault("part-of-pending-memory",
-             "a smaller allocation gets a part of memory whose free in another "
-             "stream is pending",
-             {"SOMA-26"})
+  fault("part-of-pending-memory", {"SOMA-26"},
+        "a smaller allocation gets a part of memory whose free in another "
+        "stream is pending")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<busy_free, at_smaller_allocation>);
 
-  list.fault(
-          "context-sync-keeps-memory",
-          "cuCtxSynchronize gives back no memory above the release threshold",
-          {"SOMA-27"})
+  fault("context-sync-keeps-memory", {"SOMA-27"},
+        "cuCtxSynchronize gives back no memory above the release threshold")
       .on({kCreatePool, kDestroyPool, kSyncContext},
           synchronise_keeps<of_the_context>);
 
-  list.fault("null-stream-free-at-once",
-             "a free in stream 0 of the runtime does not wait for this stream",
-             {"SOMA-26"})
+  fault("null-stream-free-at-once", {"SOMA-26"},
+        "a free in stream 0 of the runtime does not wait for this stream")
       .on({kFreeAsync},
-          WHEN(call.is("cudaFreeAsync") && call.is_runtime() &&
-               stream_of_stream_ordered(call) == nullptr &&
+          WHEN(call.is_runtime() && stream_of_stream_ordered(call) == nullptr &&
                !is_per_thread(call) && is_own_block(call.at<void*>(0)) &&
                is_busy(nullptr)),
           freed_at_once);
 
-  list.fault("driver-free-in-default-stream-at-once",
-             "a free of the driver API in a default stream does not wait for "
-             "this stream",
-             {"SOMA-26"})
+  fault("driver-free-in-default-stream-at-once", {"SOMA-26"},
+        "a free of the driver API in a default stream does not wait for this "
+        "stream")
       .on({kFreeAsync},
-          WHEN(call.is("cudaFreeAsync") && !call.is_runtime() &&
+          WHEN(!call.is_runtime() &&
                (is_default(stream_of_stream_ordered(call)) ||
                 is_per_thread(call)) &&
                is_own_block(call.at<void*>(0)) &&
                is_busy(stream_of_stream_ordered(call))),
           freed_at_once);
 
-  list.fault("blocking-stream-free-at-once",
-             "a free in a blocking stream does not wait for this stream",
-             {"SOMA-26"})
+  fault("blocking-stream-free-at-once", {"SOMA-26"},
+        "a free in a blocking stream does not wait for this stream")
       .on({kFreeAsync},
-          WHEN(call.is("cudaFreeAsync") &&
-               has_flags(stream_of_stream_ordered(call), cudaStreamDefault) &&
+          WHEN(has_flags(stream_of_stream_ordered(call), cudaStreamDefault) &&
                is_own_block(call.at<void*>(0)) &&
                is_busy(stream_of_stream_ordered(call))),
           freed_at_once);
 
-  list.fault(
-          "older-event-ends-frees",
-          "the synchronise of an event ends later frees in the event's stream",
-          {"SOMA-27"})
+  fault("older-event-ends-frees", {"SOMA-27"},
+        "the synchronise of an event ends later frees in the event's stream")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream, kRecord, kDestroyEvent},
@@ -1133,52 +1085,46 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault(
-          "sync-of-other-stream-frees",
-          "a synchronise of one stream ends the pending frees of all streams",
-          {"SOMA-27"})
+  fault("sync-of-other-stream-frees", {"SOMA-27"},
+        "a synchronise of one stream ends the pending frees of all streams")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<busy_free, at_synchronise_of_other>);
 
-  list.fault("default-stream-gets-pending-memory",
-             "an allocation in the default stream gets memory whose free in a "
-             "non-blocking stream is pending",
-             {"SOMA-26"})
+  fault("default-stream-gets-pending-memory", {"SOMA-26"},
+        "an allocation in the default stream gets memory whose free in a "
+        "non-blocking stream is pending")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<busy_free_by_non_blocking,
                           at_allocation_in_default_stream>);
 
-  list.fault("default-streams-of-threads-are-one",
-             "the default stream of a thread gets memory whose free in the "
-             "default stream of another thread is pending",
-             {"SOMA-26"})
+  fault("default-streams-of-threads-are-one", {"SOMA-26"},
+        "the default stream of a thread gets memory whose free in the default "
+        "stream of another thread is pending")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<busy_free_per_thread, at_allocation_by_other_thread>);
 
-  list.fault("end-of-stream-frees-at-once",
-             "the end of a stream ends its pending frees at once", {"SOMA-26"})
+  fault("end-of-stream-frees-at-once", {"SOMA-26"},
+        "the end of a stream ends its pending frees at once")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<busy_free, at_end_of_stream>);
 
-  list.fault("end-of-stream-loses-frees",
-             "the pending frees of a stream that is destroyed are lost",
-             {"SOMA-26"})
+  fault("end-of-stream-loses-frees", {"SOMA-26"},
+        "the pending frees of a stream that is destroyed are lost")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<busy_free, lost_at_end_of_stream>);
 
-  list.fault("end-of-stream-clears-memory",
-             "the end of a stream clears the memory that was allocated in it",
-             {"SOMA-26"})
+  fault("end-of-stream-clears-memory", {"SOMA-26"},
+        "the end of a stream clears the memory that was allocated in it")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kDestroyStream},
           [](Call& call) {
             static Table<void*, cudaStream_t> allocated_in;
@@ -1200,10 +1146,9 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("free-needs-first-stream",
-             "a free in stream order is refused after the end of the stream "
-             "that has allocated the memory",
-             {"SOMA-26"})
+  fault("free-needs-first-stream", {"SOMA-26"},
+        "a free in stream order is refused after the end of the stream that "
+        "has allocated the memory")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kDestroyStream},
           [](Call& call) {
             static Table<void*, cudaStream_t> allocated_in;
@@ -1225,74 +1170,65 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("context-sync-hides-frees",
-             "cuCtxSynchronize makes no free known to other streams",
-             {"SOMA-27"})
+  fault("context-sync-hides-frees", {"SOMA-27"},
+        "cuCtxSynchronize makes no free known to other streams")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<any_free, known_later<context_synchronise>>);
 
-  list.fault("driver-stream-sync-hides-frees",
-             "cuStreamSynchronize makes no free known to other streams",
-             {"SOMA-27"})
+  fault("driver-stream-sync-hides-frees", {"SOMA-27"},
+        "cuStreamSynchronize makes no free known to other streams")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<any_free, known_later<driver_stream_synchronise>>);
 
-  list.fault("driver-event-sync-hides-frees",
-             "cuEventSynchronize makes no free known to other streams",
-             {"SOMA-27"})
+  fault("driver-event-sync-hides-frees", {"SOMA-27"},
+        "cuEventSynchronize makes no free known to other streams")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<any_free, known_later<driver_event_synchronise>>);
 
-  list.fault("default-stream-sync-hides-frees",
-             "a synchronise of the default stream makes no free known to other "
-             "streams",
-             {"SOMA-27"})
+  fault("default-stream-sync-hides-frees", {"SOMA-27"},
+        "a synchronise of the default stream makes no free known to other "
+        "streams")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<any_free, known_later<synchronise_of_null>>);
 
-  list.fault("other-thread-sync-hides-frees",
-             "a synchronise of a stream makes known only the frees of the "
-             "thread that synchronises",
-             {"SOMA-27"})
+  fault("other-thread-sync-hides-frees", {"SOMA-27"},
+        "a synchronise of a stream makes known only the frees of the thread "
+        "that synchronises")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<any_free, known_later<synchronise_by_other_thread>>);
 
-  list.fault("default-stream-reuses-later",
-             "a default stream does not reuse at once what was freed in it",
-             {"SOMA-22"})
+  fault("default-stream-reuses-later", {"SOMA-22"},
+        "a default stream does not reuse at once what was freed in it")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<free_in_default_stream, not_at_allocation>);
 
-  list.fault("earlier-event-allows-reuse",
-             "an event that was recorded before a free also allows the reuse "
-             "of the memory",
-             {"SOMA-23"})
+  fault("earlier-event-allows-reuse", {"SOMA-23"},
+        "an event that was recorded before a free also allows the reuse of the "
+        "memory")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream, kRecord, kWaitEvent, kDestroyEvent},
           earlier_event_orders);
 
-  list.fault("threads-get-same-memory",
-             "two threads that allocate at the same time get the same memory",
-             {"SOMA-26"})
+  fault("threads-get-same-memory", {"SOMA-26"},
+        "two threads that allocate at the same time get the same memory")
       .on({kMallocFromPool}, address_of_other_thread);
 
-  list.fault("statistics-miss-thread",
-             "the statistics miss an allocation that another thread makes at "
-             "the same time",
-             {"SOMA-26"})
+  fault("statistics-miss-thread", {"SOMA-26"},
+        "the statistics miss an allocation that another thread makes at the "
+        "same time")
       .on({kMallocFromPool, kFreeAsync, kFree, kGetPoolAttribute},
           statistics_miss_thread);
 }

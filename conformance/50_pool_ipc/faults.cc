@@ -472,24 +472,19 @@ int rectangle_copy_lost(Call& call) {
   return kSuccess;
 }
 
-FAULTS(list) {
-  list.fault(
-          "order-unchecked",
-          "a pointer is exported before its pool, and then cannot be imported",
-          {"POOL-08"})
+FAULTS {
+  fault("order-unchecked", {"POOL-08"},
+        "a pointer is exported before its pool, and then cannot be imported")
       .on({kExportPointer, kExportPool, kCreatePool, kMallocFromPool},
           useless_before_pool);
 
-  list.fault(
-          "export-older-refused",
-          "memory that is older than the export of its pool cannot be exported",
-          {"POOL-08"})
+  fault("export-older-refused", {"POOL-08"},
+        "memory that is older than the export of its pool cannot be exported")
       .on({kCreatePool, kExportPointer, kExportPool, kMallocFromPool},
           older_not_exported);
 
-  list.fault("pool-export-fd-needed",
-             "memory cannot be exported once the pool's descriptor is closed",
-             {"POOL-24"})
+  fault("pool-export-fd-needed", {"POOL-24"},
+        "memory cannot be exported once the pool's descriptor is closed")
       .on({kCreatePool, kExportPointer, kExportPool, kMallocFromPool},
           [](Call& call) {
             static Table<cudaMemPool_t, Source> sources;
@@ -507,9 +502,8 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("pool-fd-needed",
-             "an imported pool cannot be used after its descriptor is closed",
-             {"POOL-24"})
+  fault("pool-fd-needed", {"POOL-24"},
+        "an imported pool cannot be used after its descriptor is closed")
       .on({kImportPointer, kImportPool}, [](Call& call) -> int {
         static Table<cudaMemPool_t, Source> sources;
         if (call.is("cudaMemPoolImportFromShareableHandle")) {
@@ -524,31 +518,25 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("pool-import-fresh",
-             "an imported pointer leads to new memory, not to the exporter's "
-             "memory",
-             {"POOL-06", "FABR-04", "COST-03"})
+  fault("pool-import-fresh", {"POOL-06", "FABR-04", "COST-03"},
+        "an imported pointer leads to new memory, not to the exporter's memory")
       .on_machine("fabric")
       .on({kImportPointer, kExportPointer, kMallocFromPool, kFree, kFreeAsync},
           import_fresh);
 
-  list.fault("pool-import-copy",
-             "an imported pointer leads to a copy, made at the import",
-             {"POOL-06", "PIPE-03", "COST-03"})
+  fault("pool-import-copy", {"POOL-06", "PIPE-03", "COST-03"},
+        "an imported pointer leads to a copy, made at the import")
       .on({kImportPointer, kExportPointer, kMallocFromPool, kFree, kFreeAsync},
           import_snapshot);
 
-  list.fault("pool-import-cached",
-             "if memory at the same address of the exporter was imported "
-             "before, an import gives new memory",
-             {"POOL-10"})
+  fault("pool-import-cached", {"POOL-10"},
+        "if memory at the same address of the exporter was imported before, an "
+        "import gives new memory")
       .on({kImportPointer, kExportPointer, kMallocFromPool, kFree, kFreeAsync},
           import_known_address);
 
-  list.fault(
-          "ptrdata-address-bound",
-          "export data are valid only at the address where they were written",
-          {"POOL-07"})
+  fault("ptrdata-address-bound", {"POOL-07"},
+        "export data are valid only at the address where they were written")
       .on({kImportPointer, kExportPointer}, [](Call& call) -> int {
         if (call.is("cudaMemPoolExportPointer")) {
           const int code = call.proceed();
@@ -562,9 +550,8 @@ FAULTS(list) {
                                                               : refused(call);
       });
 
-  list.fault("ptrdata-process-bound",
-             "export data are valid only in the first process that uses them",
-             {"POOL-07", "POOL-21"})
+  fault("ptrdata-process-bound", {"POOL-07", "POOL-21"},
+        "export data are valid only in the first process that uses them")
       .on({kImportPointer}, [](Call& call) {
         static Table<std::string, bool> firsts;  // is it this process?
         const std::string key = key_of_data(call.at<void*>(2));
@@ -573,10 +560,8 @@ FAULTS(list) {
         return firsts.get(key) ? call.proceed() : refused(call);
       });
 
-  list.fault("pool-import-frozen",
-             "only memory that is older than the import of its pool can be "
-             "imported",
-             {"POOL-10"})
+  fault("pool-import-frozen", {"POOL-10"},
+        "only memory that is older than the import of its pool can be imported")
       .on({kImportPointer, kExportPointer, kImportPool, kMallocFromPool},
           [](Call& call) {
             static Table<void*, unsigned long long> born;
@@ -595,89 +580,74 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("import-offset-lost",
-             "small imports all begin where their page of 2 MiB begins",
-             {"POOL-10"})
+  fault("import-offset-lost", {"POOL-10"},
+        "small imports all begin where their page of 2 MiB begins")
       .on({kImportPointer, kFree, kFreeAsync}, offset_lost);
 
-  list.fault("pool-import-copy-in-lost",
-             "data that cudaMemcpy writes into imported memory are lost",
-             {"POOL-06"})
+  fault("pool-import-copy-in-lost", {"POOL-06"},
+        "data that cudaMemcpy writes into imported memory are lost")
       .on({kCopy, kImportPointer, kExportPointer, kMallocFromPool, kFree,
            kFreeAsync},
           write_to_import_lost);
 
-  list.fault("pool-import-memset-lost",
-             "data that cudaMemset writes into imported memory are lost",
-             {"POOL-06"})
+  fault("pool-import-memset-lost", {"POOL-06"},
+        "data that cudaMemset writes into imported memory are lost")
       .on({kSet, kImportPointer, kExportPointer, kMallocFromPool, kFree,
            kFreeAsync},
           write_to_import_lost);
 
-  list.fault("pool-import-copy-out-stale",
-             "cudaMemcpy out of imported memory returns the values of the "
-             "first copy",
-             {"POOL-06"})
+  fault(
+      "pool-import-copy-out-stale", {"POOL-06"},
+      "cudaMemcpy out of imported memory returns the values of the first copy")
       .on({kCopy, kImportPointer, kExportPointer, kMallocFromPool, kFree,
            kFreeAsync},
           copy_from_import_stale);
 
-  list.fault("pool-import-equal-size-shared",
-             "an import that is as large as another import of its pool gives "
-             "the memory of the other import",
-             {"POOL-06", "POOL-10"})
+  fault("pool-import-equal-size-shared", {"POOL-06", "POOL-10"},
+        "an import that is as large as another import of its pool gives the "
+        "memory of the other import")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync},
           equal_size_shared);
 
-  list.fault("pool-imports-end-at-16",
-             "a process cannot have more than 16 imported pointers",
-             {"POOL-10"})
+  fault("pool-imports-end-at-16", {"POOL-10"},
+        "a process cannot have more than 16 imported pointers")
       .on({kImportPointer, kFree, kFreeAsync}, imports_end<16>);
 
-  list.fault("pool-imports-end-at-64",
-             "a process cannot have more than 64 imported pointers",
-             {"POOL-10"})
+  fault("pool-imports-end-at-64", {"POOL-10"},
+        "a process cannot have more than 64 imported pointers")
       .on({kImportPointer, kFree, kFreeAsync}, imports_end<64>);
 
-  list.fault("imported-pools-end-at-4",
-             "a process cannot have more than 4 imported pools", {"POOL-06"})
-      .on({kImportPool},
-          WHEN(call.is("cudaMemPoolImportFromShareableHandle") &&
-               imported_pools.all().size() >= 4),
-          refuses());
+  fault("imported-pools-end-at-4", {"POOL-06"},
+        "a process cannot have more than 4 imported pools")
+      .on({kImportPool}, WHEN(imported_pools.all().size() >= 4), refuses());
 
-  list.fault("pool-free-by-driver-lost",
-             "the frees of the driver API do nothing with memory of a pool",
-             {"POOL-06"})
-      .on({kFree, kFreeAsync}, [](Call& call) {
-        if (call.is_runtime() || !frees(call) || !blocks.has(call.at<void*>(0)))
+  fault("pool-free-by-driver-lost", {"POOL-06"},
+        "the frees of the driver API do nothing with memory of a pool")
+      .on({kFree, kFreeAsync}, [](Call& call) -> int {
+        if (call.is_runtime() || !blocks.has(call.at<void*>(0)))
           return call.proceed();
         blocks.erase(call.at<void*>(0));
         call.fired();
         return kSuccess;
       });
 
-  list.fault("pool-import-cached-by-number",
-             "a descriptor with the number of an earlier one imports the "
-             "earlier pool",
-             {"POOL-06"})
+  fault(
+      "pool-import-cached-by-number", {"POOL-06"},
+      "a descriptor with the number of an earlier one imports the earlier pool")
       .on({kImportPool}, import_by_known_number);
 
-  list.fault("pool-export-cached-by-handle",
-             "a pool with the handle value of an earlier pool is exported as "
-             "the earlier pool",
-             {"POOL-06"})
+  fault("pool-export-cached-by-handle", {"POOL-06"},
+        "a pool with the handle value of an earlier pool is exported as the "
+        "earlier pool")
       .on({kExportPool, kDestroyPool}, export_by_known_handle);
 
-  list.fault("pool-export-same-number",
-             "a second export of a pool returns the descriptor of the first "
-             "export, not a new one",
-             {"POOL-24"})
+  fault("pool-export-same-number", {"POOL-24"},
+        "a second export of a pool returns the descriptor of the first export, "
+        "not a new one")
       .on({kExportPool, kDestroyPool}, export_same_number);
 
-  list.fault("import-destroy-ends-others",
-             "destroying one imported pool ends the imports from other pools",
-             {"POOL-06"})
+  fault("import-destroy-ends-others", {"POOL-06"},
+        "destroying one imported pool ends the imports from other pools")
       .on({kDestroyPool, kImportPool, kImportPointer, kFree, kFreeAsync},
           [](Call& call) -> int {
             if (was_freed_by_fault(call)) return kSuccess;
@@ -691,101 +661,87 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("pool-set-16-lost",
-             "cuMemsetD16 does not reach imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-set-16-lost", {"POOL-06"},
+        "cuMemsetD16 does not reach imported memory of a pool")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            "cuMemsetD16"},
           other_access_lost);
 
-  list.fault("pool-async-copy-2d-lost",
-             "cudaMemcpy2DAsync does not reach imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-async-copy-2d-lost", {"POOL-06"},
+        "cudaMemcpy2DAsync does not reach imported memory of a pool")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kCopy2DAsync},
           other_access_lost);
 
-  list.fault("pool-copy-2d-first-row",
-             "cudaMemcpy2D copies only the first row of a rectangle of "
-             "imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-copy-2d-first-row", {"POOL-06"},
+        "cudaMemcpy2D copies only the first row of a rectangle of imported "
+        "memory of a pool")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kCopy2D},
           first_row<5>);
 
-  list.fault("pool-set-2d-first-row",
-             "cudaMemset2D sets only the first row of a rectangle of imported "
-             "memory of a pool",
-             {"POOL-06"})
+  fault("pool-set-2d-first-row", {"POOL-06"},
+        "cudaMemset2D sets only the first row of a rectangle of imported "
+        "memory of a pool")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            "cudaMemset2D"},
           first_row<4>);
 
-  list.fault("pool-copy-3d-first-row",
-             "cudaMemcpy3D copies only the first row of a box of imported "
-             "memory of a pool",
-             {"POOL-06"})
+  fault("pool-copy-3d-first-row", {"POOL-06"},
+        "cudaMemcpy3D copies only the first row of a box of imported memory of "
+        "a pool")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            "cudaMemcpy3D"},
           first_row_of_box);
 
-  list.fault("pool-copy-tail-lost",
-             "the last bytes of a copy of imported memory of a pool are lost "
-             "if the size of the copy is not a multiple of 4",
-             {"POOL-06"})
+  fault("pool-copy-tail-lost", {"POOL-06"},
+        "the last bytes of a copy of imported memory of a pool are lost if the "
+        "size of the copy is not a multiple of 4")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kCopy, kCopyAsync},
           tail_lost);
 
-  list.fault("pool-set-tail-lost",
-             "the last bytes of a memset of imported memory of a pool are lost "
-             "if the size of the memset is not a multiple of 4",
-             {"POOL-06"})
+  fault("pool-set-tail-lost", {"POOL-06"},
+        "the last bytes of a memset of imported memory of a pool are lost if "
+        "the size of the memset is not a multiple of 4")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kSet, kSetAsync},
           tail_lost);
 
-  list.fault(
-          "pool-default-kind-refused",
-          "cudaMemcpyDefault does not know where imported memory of a pool is",
-          {"POOL-06"})
+  fault("pool-default-kind-refused", {"POOL-06"},
+        "cudaMemcpyDefault does not know where imported memory of a pool is")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kCopy, kCopyAsync},
           default_kind_refused);
 
-  list.fault("pool-to-import-lost",
-             "a copy from imported memory of a pool to imported memory of a "
-             "pool moves nothing",
-             {"POOL-06"})
+  fault("pool-to-import-lost", {"POOL-06"},
+        "a copy from imported memory of a pool to imported memory of a pool "
+        "moves nothing")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kCopy, kCopyAsync},
           copy_between_imports_lost);
 
-  list.fault("pool-driver-copy-lost",
-             "copies of the driver API do not reach imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-driver-copy-lost", {"POOL-06"},
+        "copies of the driver API do not reach imported memory of a pool")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kCopy, kCopyAsync},
           driver_form_lost);
 
-  list.fault("pool-driver-set-lost",
-             "memsets of the driver API do not reach imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-driver-set-lost", {"POOL-06"},
+        "memsets of the driver API do not reach imported memory of a pool")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kSet, kSetAsync},
           driver_form_lost);
 
-  list.fault("pool-async-set-lost",
-             "asynchronous memsets do not reach imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-async-set-lost", {"POOL-06"},
+        "asynchronous memsets do not reach imported memory of a pool")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kSetAsync},
           access_lost);
 
-  list.fault("pool-copy-two-granules",
-             "copies do not reach beyond the first 4 MiB of imported memory of "
-             "a pool",
-             {"POOL-06", "POOL-08"})
+  fault(
+      "pool-copy-two-granules", {"POOL-06", "POOL-08"},
+      "copies do not reach beyond the first 4 MiB of imported memory of a pool")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kCopy, kCopyAsync},
           [](Call& call) -> int {
@@ -802,85 +758,73 @@ FAULTS(list) {
             return bytes == 0 ? kSuccess : call.proceed();
           });
 
-  list.fault("pool-async-copy-lost",
-             "asynchronous copies do not reach imported memory of a pool",
-             {"POOL-06", "POOL-12"})
+  fault("pool-async-copy-lost", {"POOL-06", "POOL-12"},
+        "asynchronous copies do not reach imported memory of a pool")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kCopyAsync},
           access_lost);
 
-  list.fault("pool-copy-last-byte-lost",
-             "a copy up to the end of imported memory of a pool loses the last "
-             "byte",
-             {"POOL-06"})
+  fault("pool-copy-last-byte-lost", {"POOL-06"},
+        "a copy up to the end of imported memory of a pool loses the last byte")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kCopy, kCopyAsync},
           last_byte_lost);
 
-  list.fault("pool-set-last-byte-lost",
-             "a memset up to the end of imported memory of a pool loses the "
-             "last byte",
-             {"POOL-06"})
+  fault(
+      "pool-set-last-byte-lost", {"POOL-06"},
+      "a memset up to the end of imported memory of a pool loses the last byte")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kSet, kSetAsync},
           last_byte_lost);
 
-  list.fault("pool-pinned-copy-lost",
-             "copies between pinned host memory and imported memory of a pool "
-             "move nothing",
-             {"POOL-06"})
+  fault("pool-pinned-copy-lost", {"POOL-06"},
+        "copies between pinned host memory and imported memory of a pool move "
+        "nothing")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kCopy, kCopyAsync},
           pinned_copy_lost);
 
-  list.fault("pool-copy-skips-queue",
-             "a synchronous copy of imported memory of a pool does not wait "
-             "for the default stream",
-             {"POOL-06"})
+  fault("pool-copy-skips-queue", {"POOL-06"},
+        "a synchronous copy of imported memory of a pool does not wait for the "
+        "default stream")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kCopy},
           copy_skips_queue);
 
-  list.fault("pool-per-thread-copy-lost",
-             "a copy in a thread's default stream does not reach imported "
-             "memory of a pool",
-             {"POOL-06"})
+  fault("pool-per-thread-copy-lost", {"POOL-06"},
+        "a copy in a thread's default stream does not reach imported memory of "
+        "a pool")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kCopyAsync},
           per_thread_copy_lost);
 
-  list.fault("pool-copy-2d-pitch-ignored",
-             "cudaMemcpy2D ignores the pitch of imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-copy-2d-pitch-ignored", {"POOL-06"},
+        "cudaMemcpy2D ignores the pitch of imported memory of a pool")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kCopy2D},
           pitch_ignored);
 
-  list.fault("pool-driver-device-copy-lost",
-             "cuMemcpyDtoD does not reach imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-driver-device-copy-lost", {"POOL-06"},
+        "cuMemcpyDtoD does not reach imported memory of a pool")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kCopy},
           driver_function_lost<0>);
 
-  list.fault("pool-driver-unified-copy-lost",
-             "cuMemcpy does not reach imported memory of a pool", {"POOL-06"})
+  fault("pool-driver-unified-copy-lost", {"POOL-06"},
+        "cuMemcpy does not reach imported memory of a pool")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kCopy},
           driver_function_lost<1>);
 
-  list.fault("pool-export-writes-8-bytes",
-             "the export of a pool writes a descriptor as a number of 8 bytes",
-             {"POOL-24"})
+  fault("pool-export-writes-8-bytes", {"POOL-24"},
+        "the export of a pool writes a descriptor as a number of 8 bytes")
       .after({kExportPool}, WHEN(is_descriptor(call)), [](Call& call) {
         std::memset(call.at<char*>(0) + sizeof(int), 0, sizeof(int));
-        call.fired();
       });
 
-  list.fault("pool-descriptor-ends-with-thread",
-             "the descriptor of a pool is closed when the thread that exported "
-             "it ends",
-             {"POOL-25"})
+  fault("pool-descriptor-ends-with-thread", {"POOL-25"},
+        "the descriptor of a pool is closed when the thread that exported it "
+        "ends")
       .after({kExportPool}, WHEN(is_descriptor(call) && gettid() != getpid()),
              [](Call& call) {
                const int made = *call.at<int*>(0);
@@ -894,23 +838,21 @@ FAULTS(list) {
                });
              });
 
-  list.fault("pool-import-has-earlier-size",
-             "if an address of the exporter was imported before with another "
-             "size, cuMemGetAddressRange reports the earlier size",
-             {"POOL-10"})
+  fault("pool-import-has-earlier-size", {"POOL-10"},
+        "if an address of the exporter was imported before with another size, "
+        "cuMemGetAddressRange reports the earlier size")
       .on({kExportPointer, kImportPointer, kMallocAsync, kMallocFromPool, kFree,
            kFreeAsync, "cuMemGetAddressRange"},
           import_has_earlier_size);
 
-  list.fault("second-pointer-as-first",
-             "while the first exported pointer of a pool is in use, every "
-             "other pointer of this pool gets the data of the first",
-             {"POOL-06", "POOL-10"})
+  fault("second-pointer-as-first", {"POOL-06", "POOL-10"},
+        "while the first exported pointer of a pool is in use, every other "
+        "pointer of this pool gets the data of the first")
       .on({kExportPointer, kMallocAsync, kMallocFromPool, kFree, kFreeAsync},
           exported_as_first);
 
-  list.fault("pool-import-consumes-fd",
-             "the import of a pool closes the descriptor", {"POOL-24"})
+  fault("pool-import-consumes-fd", {"POOL-24"},
+        "the import of a pool closes the descriptor")
       .after({kImportPool},
              WHEN(call.at<int>(2) == cudaMemHandleTypePosixFileDescriptor),
              [](Call& call) {
@@ -918,9 +860,8 @@ FAULTS(list) {
                return accepted(call);
              });
 
-  list.fault("importptr-of-other-thread-refused",
-             "only the thread that has imported a pool can import its pointers",
-             {"POOL-25"})
+  fault("importptr-of-other-thread-refused", {"POOL-25"},
+        "only the thread that has imported a pool can import its pointers")
       .on({kImportPool, kImportPointer}, [](Call& call) -> int {
         static auto& threads = *new Table<cudaMemPool_t, int>;
         if (call.is("cudaMemPoolImportFromShareableHandle")) {
@@ -935,10 +876,9 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("pool-import-is-of-host",
-             "cuPointerGetAttribute reports imported memory of a pool as host "
-             "memory",
-             {"POOL-06"})
+  fault(
+      "pool-import-is-of-host", {"POOL-06"},
+      "cuPointerGetAttribute reports imported memory of a pool as host memory")
       .after({kGetAttribute},
              WHEN(call.at<CUpointer_attribute>(1) ==
                       CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&
@@ -948,20 +888,18 @@ FAULTS(list) {
                return accepted(call);
              });
 
-  list.fault("pool-import-is-managed",
-             "cudaPointerGetAttributes reports imported memory of a pool as "
-             "managed memory",
-             {"POOL-06"})
+  fault("pool-import-is-managed", {"POOL-06"},
+        "cudaPointerGetAttributes reports imported memory of a pool as managed "
+        "memory")
       .after({kPointerAttributes}, WHEN(is_import(call.at<void*>(1))),
              [](Call& call) {
                call.at<cudaPointerAttributes*>(0)->type = cudaMemoryTypeManaged;
                return accepted(call);
              });
 
-  list.fault("pool-set-after-export-lost",
-             "after an export of memory, a memset of it by the exporter does "
-             "nothing",
-             {"POOL-06"})
+  fault(
+      "pool-set-after-export-lost", {"POOL-06"},
+      "after an export of memory, a memset of it by the exporter does nothing")
       .on({kExportPointer, kSet, kSetAsync, kFree, kFreeAsync},
           [](Call& call) -> int {
             static auto& exported = *new Table<void*>;
@@ -976,15 +914,13 @@ FAULTS(list) {
                        : call.proceed();
           });
 
-  list.fault("pool-create-of-other-thread-refused",
-             "only the first thread of a process can create a pool",
-             {"POOL-25"})
+  fault("pool-create-of-other-thread-refused", {"POOL-25"},
+        "only the first thread of a process can create a pool")
       .on({kCreatePool}, first_thread_only);
 
-  list.fault("pool-import-range-short",
-             "the address range of imported memory of a pool is half of the "
-             "allocation",
-             {"POOL-06"})
+  fault("pool-import-range-short", {"POOL-06"},
+        "the address range of imported memory of a pool is half of the "
+        "allocation")
       .on({"cuMemGetAddressRange"}, [](Call& call) {
         const int code = call.proceed();
         size_t* const bytes = call.at<size_t*>(1);
@@ -996,177 +932,149 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("alloc-rounds-down",
-             "the size of stream-ordered memory is rounded down to a multiple "
-             "of 512 bytes",
-             {"POOL-06"})
-      .on({kMallocAsync, kMallocFromPool}, [](Call& call) {
+  fault("alloc-rounds-down", {"POOL-06"},
+        "the size of stream-ordered memory is rounded down to a multiple of "
+        "512 bytes")
+      .before({kMallocAsync, kMallocFromPool}, [](Call& call) -> bool {
         constexpr size_t kUnit = 512;
         auto& bytes = call.at<size_t>(1);
-        if (bytes < kUnit || bytes % kUnit == 0) return call.proceed();
+        if (bytes < kUnit || bytes % kUnit == 0) return false;
         bytes -= bytes % kUnit;
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("importptr-in-order-only",
-             "pointers can be imported only in the order of their exports",
-             {"POOL-06"})
+  fault("importptr-in-order-only", {"POOL-06"},
+        "pointers can be imported only in the order of their exports")
       .on({kExportPointer, kImportPointer}, imported_in_order<false>);
 
-  list.fault("exportptr-ends-earlier",
-             "the export of a pointer makes earlier exports invalid",
-             {"POOL-06"})
+  fault("exportptr-ends-earlier", {"POOL-06"},
+        "the export of a pointer makes earlier exports invalid")
       .on({kExportPointer, kImportPointer}, imported_in_order<true>);
 
-  list.fault("wait-holds-no-records",
-             "the first record after the wait for an imported event does not "
-             "wait, if no kernel was launched between them",
-             {"POOL-12", "GRPH-01"})
+  fault("wait-holds-no-records", {"POOL-12", "GRPH-01"},
+        "the first record after the wait for an imported event does not wait, "
+        "if no kernel was launched between them")
       .on({kRecord, kWaitEvent, kOpenEvent, kDestroyEvent, kLaunch,
            kDestroyStream},
           not_held<true>);
 
-  list.fault("pool-copy-2d-last-row-lost",
-             "the last row is missing in a copy of a rectangle of imported "
-             "memory of a pool",
-             {"POOL-06"})
+  fault("pool-copy-2d-last-row-lost", {"POOL-06"},
+        "the last row is missing in a copy of a rectangle of imported memory "
+        "of a pool")
       .on({kCopy2D, kImportPointer, kFree, kFreeAsync, kFreeAsync},
           last_row_lost);
 
-  list.fault("pool-copy-2d-fills-padding",
-             "a copy of a rectangle also writes between the rows of imported "
-             "memory of a pool",
-             {"POOL-06"})
+  fault("pool-copy-2d-fills-padding", {"POOL-06"},
+        "a copy of a rectangle also writes between the rows of imported memory "
+        "of a pool")
       .on({kCopy2D, kImportPointer, kFree, kFreeAsync, kFreeAsync},
           copy_fills_padding);
 
-  list.fault("pool-set-2d-fills-padding",
-             "a memset of a rectangle also writes between the rows of imported "
-             "memory of a pool",
-             {"POOL-06"})
+  fault("pool-set-2d-fills-padding", {"POOL-06"},
+        "a memset of a rectangle also writes between the rows of imported "
+        "memory of a pool")
       .on({"cudaMemset2D", kImportPointer, kFree, kFreeAsync, kFreeAsync},
           set_fills_padding);
 
-  list.fault("pool-set-one-byte-more",
-             "a memset of an odd number of bytes sets one more byte in "
-             "imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-set-one-byte-more", {"POOL-06"},
+        "a memset of an odd number of bytes sets one more byte in imported "
+        "memory of a pool")
       .on({kSet, kImportPointer, kFree, kFreeAsync, kFreeAsync}, one_byte_more);
 
-  list.fault("pool-copy-tail-too-long",
-             "a copy whose size is no multiple of 4 clears the bytes after it "
-             "in imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-copy-tail-too-long", {"POOL-06"},
+        "a copy whose size is no multiple of 4 clears the bytes after it in "
+        "imported memory of a pool")
       .on({kCopy, kImportPointer, kFree, kFreeAsync, kFreeAsync},
           tail_too_long);
 
-  list.fault("pool-async-copy-tail-too-long",
-             "an asynchronous copy whose size is no multiple of 4 clears the "
-             "bytes after it in imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-async-copy-tail-too-long", {"POOL-06"},
+        "an asynchronous copy whose size is no multiple of 4 clears the bytes "
+        "after it in imported memory of a pool")
       .on({kCopyAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
           tail_too_long);
 
-  list.fault("pool-copy-within-lost",
-             "a copy is lost if both of its addresses are in the same imported "
-             "memory of a pool",
-             {"POOL-06"})
+  fault("pool-copy-within-lost", {"POOL-06"},
+        "a copy is lost if both of its addresses are in the same imported "
+        "memory of a pool")
       .on({kCopy, kImportPointer, kFree, kFreeAsync, kFreeAsync},
           copy_within_lost);
 
-  list.fault("pool-async-copy-within-lost",
-             "an asynchronous copy is lost if both of its addresses are in the "
-             "same imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-async-copy-within-lost", {"POOL-06"},
+        "an asynchronous copy is lost if both of its addresses are in the same "
+        "imported memory of a pool")
       .on({kCopyAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
           copy_within_lost);
 
-  list.fault("pool-async-copy-offset-lost",
-             "an asynchronous copy from an inner address reads from the start "
-             "of imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-async-copy-offset-lost", {"POOL-06"},
+        "an asynchronous copy from an inner address reads from the start of "
+        "imported memory of a pool")
       .on({kCopyAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
           source_offset_lost);
 
-  list.fault("pool-async-copy-2d-pitch-ignored",
-             "an asynchronous copy of a rectangle ignores the pitch of "
-             "imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-async-copy-2d-pitch-ignored", {"POOL-06"},
+        "an asynchronous copy of a rectangle ignores the pitch of imported "
+        "memory of a pool")
       .on({kCopy2DAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
           pitch_ignored_of_borrowed);
 
-  list.fault("pool-async-copy-2d-last-row-lost",
-             "the last row is missing in an asynchronous copy of a rectangle "
-             "of imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-async-copy-2d-last-row-lost", {"POOL-06"},
+        "the last row is missing in an asynchronous copy of a rectangle of "
+        "imported memory of a pool")
       .on({kCopy2DAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
           last_row_lost);
 
-  list.fault("pool-set-per-thread-lost",
-             "a memset in a thread's default stream does not reach imported "
-             "memory of a pool",
-             {"POOL-06"})
+  fault("pool-set-per-thread-lost", {"POOL-06"},
+        "a memset in a thread's default stream does not reach imported memory "
+        "of a pool")
       .on({kSetAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
           lost_in_per_thread_stream);
 
-  list.fault("pool-set-in-default-stream-lost",
-             "an asynchronous memset in the default stream does not reach "
-             "imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-set-in-default-stream-lost", {"POOL-06"},
+        "an asynchronous memset in the default stream does not reach imported "
+        "memory of a pool")
       .on({kSetAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
           lost_in_default_stream);
 
-  list.fault("pool-copy-in-default-stream-lost",
-             "an asynchronous copy in the default stream does not reach "
-             "imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-copy-in-default-stream-lost", {"POOL-06"},
+        "an asynchronous copy in the default stream does not reach imported "
+        "memory of a pool")
       .on({kCopyAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
           lost_in_default_stream);
 
-  list.fault("pool-copy-equal-size-confused",
-             "a copy uses the one with the lowest address of several equally "
-             "large allocations of imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-copy-equal-size-confused", {"POOL-06"},
+        "a copy uses the one with the lowest address of several equally large "
+        "allocations of imported memory of a pool")
       .on({kCopy, kImportPointer, kFree, kFreeAsync, kFreeAsync},
           equal_size_confused);
 
-  list.fault("pool-set-32-counts-bytes",
-             "a memset of 32 bits sets only a quarter of the words in imported "
-             "memory of a pool",
-             {"POOL-06"})
+  fault("pool-set-32-counts-bytes", {"POOL-06"},
+        "a memset of 32 bits sets only a quarter of the words in imported "
+        "memory of a pool")
       .on({"cuMemsetD32", kImportPointer, kFree, kFreeAsync, kFreeAsync},
           words_as_bytes);
 
-  list.fault("pool-set-16-low-byte",
-             "a memset of 16 bits writes the lower byte of its value twice to "
-             "imported memory of a pool",
-             {"POOL-06"})
+  fault("pool-set-16-low-byte", {"POOL-06"},
+        "a memset of 16 bits writes the lower byte of its value twice to "
+        "imported memory of a pool")
       .on({"cuMemsetD16", kImportPointer, kFree, kFreeAsync, kFreeAsync},
           low_byte_twice);
 
-  list.fault(
-          "pool-async-copy-64-kib",
-          "an asynchronous copy ends after 64 KiB of imported memory of a pool",
-          {"POOL-06"})
+  fault("pool-async-copy-64-kib", {"POOL-06"},
+        "an asynchronous copy ends after 64 KiB of imported memory of a pool")
       .on({kCopyAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
           first_64_kib);
 
-  list.fault("pool-async-set-64-kib",
-             "an asynchronous memset ends after 64 KiB of imported memory of a "
-             "pool",
-             {"POOL-06"})
+  fault("pool-async-set-64-kib", {"POOL-06"},
+        "an asynchronous memset ends after 64 KiB of imported memory of a pool")
       .on({kSetAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
           first_64_kib);
 
-  list.fault("pool-import-rounds-to-64-kib",
-             "the address of an imported allocation is rounded down to 64 KiB",
-             {"POOL-10"})
+  fault("pool-import-rounds-to-64-kib", {"POOL-10"},
+        "the address of an imported allocation is rounded down to 64 KiB")
       .on({kImportPointer, kFree, kFreeAsync}, import_rounds_to_64_kib);
 
-  list.fault("exportptr-65th-is-first",
-             "the 65th exported pointer of a pool gets the data of the first",
-             {"POOL-10"})
+  fault("exportptr-65th-is-first", {"POOL-10"},
+        "the 65th exported pointer of a pool gets the data of the first")
       .on({kExportPointer, kDestroyPool, kMallocAsync, kMallocFromPool, kFree,
            kFreeAsync},
           [](Call& call) {
@@ -1186,10 +1094,9 @@ FAULTS(list) {
             return accepted(call);
           });
 
-  list.fault("exportptr-cached-by-address",
-             "an allocation gets the export data of an earlier allocation at "
-             "its address",
-             {"POOL-06"})
+  fault("exportptr-cached-by-address", {"POOL-06"},
+        "an allocation gets the export data of an earlier allocation at its "
+        "address")
       .on({kExportPointer}, [](Call& call) {
         static auto& known = *new Table<void*, cudaMemPoolPtrExportData>;
         const int code = call.proceed();
@@ -1203,9 +1110,8 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("import-destroy-other-thread-refused",
-             "only the thread that has imported a pool can destroy it",
-             {"POOL-25"})
+  fault("import-destroy-other-thread-refused", {"POOL-25"},
+        "only the thread that has imported a pool can destroy it")
       .on({kImportPool, kDestroyPool}, [](Call& call) {
         static auto& threads = *new Table<cudaMemPool_t, int>;
         if (destroys(call)) {
@@ -1221,9 +1127,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("exportptr-after-trim-refused",
-             "after a pool was trimmed, its memory cannot be exported",
-             {"POOL-10"})
+  fault("exportptr-after-trim-refused", {"POOL-10"},
+        "after a pool was trimmed, its memory cannot be exported")
       .on({kExportPointer, kTrim, kDestroyPool, kMallocAsync, kMallocFromPool,
            kFree, kFreeAsync},
           [](Call& call) {
@@ -1237,10 +1142,9 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("exportptr-of-other-thread-refused",
-             "only the thread that has allocated memory of a pool can export "
-             "its pointer",
-             {"POOL-25"})
+  fault("exportptr-of-other-thread-refused", {"POOL-25"},
+        "only the thread that has allocated memory of a pool can export its "
+        "pointer")
       .on({kExportPointer, kMallocAsync, kMallocFromPool, kFree, kFreeAsync},
           [](Call& call) -> int {
             static auto& owners = *new Table<void*, int>;
@@ -1257,9 +1161,8 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("pool-export-of-other-thread-refused",
-             "only the thread that has created a pool can export it",
-             {"POOL-25"})
+  fault("pool-export-of-other-thread-refused", {"POOL-25"},
+        "only the thread that has created a pool can export it")
       .on({kExportPool, kCreatePool, kDestroyPool}, [](Call& call) -> int {
         static auto& owners = *new Table<cudaMemPool_t, int>;
         if (call.is("cudaMemPoolExportToShareableHandle")) {
@@ -1275,52 +1178,43 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("ptrdata-odd-address-refused",
-             "export data are refused if their address is not a multiple of 8",
-             {"POOL-07"})
+  fault("ptrdata-odd-address-refused", {"POOL-07"},
+        "export data are refused if their address is not a multiple of 8")
       .on({kImportPointer}, WHEN(call.at<uintptr_t>(2) % 8 != 0), refuses());
 
-  list.fault("import-counts-for-exporter",
-             "memory that a process has imported counts twice as used memory "
-             "of the exporter's pool",
-             {"POOL-06"})
+  fault("import-counts-for-exporter", {"POOL-06"},
+        "memory that a process has imported counts twice as used memory of the "
+        "exporter's pool")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kExportPointer,
            kImportPointer, kGetPoolAttribute},
           import_counts_for_exporter);
 
-  list.fault("importptr-257th-is-first",
-             "the 257th pointer that is imported from a pool is the first",
-             {"POOL-10"})
+  fault("importptr-257th-is-first", {"POOL-10"},
+        "the 257th pointer that is imported from a pool is the first")
       .on({kImportPointer, kDestroyPool}, import_257_as_first);
 
-  list.fault("pool-sharing-needs-earlier-call",
-             "in a later thread, the first call of the runtime API cannot be "
-             "one that shares a pool",
-             {"POOL-25"})
+  fault("pool-sharing-needs-earlier-call", {"POOL-25"},
+        "in a later thread, the first call of the runtime API cannot be one "
+        "that shares a pool")
       .on({kExportPool, kExportPointer, kImportPool, kImportPointer},
           WHEN(call.is_runtime() && this_thread() != getpid() &&
                current_context() == nullptr),
           refuses(cudaErrorDeviceUninitialized));
 
-  list.fault("import-consumes-data",
-             "the import of a pointer clears the data that it has read",
-             {"POOL-07"})
+  fault("import-consumes-data", {"POOL-07"},
+        "the import of a pointer clears the data that it has read")
       .after({kImportPointer}, [](Call& call) {
         std::memset(call.at<void*>(2), 0, sizeof(cudaMemPoolPtrExportData));
-        call.fired();
       });
 
-  list.fault("pool-exporters-confused",
-             "an importer of two exporters gets the memory of the first one "
-             "for both",
-             {"POOL-06"})
+  fault(
+      "pool-exporters-confused", {"POOL-06"},
+      "an importer of two exporters gets the memory of the first one for both")
       .on({kExportPointer, kImportPointer, kFreeAsync, kFree},
           exporters_confused);
 
-  list.fault(
-          "pool-import-gives-own-export",
-          "a process that has exported memory gets this memory from an import",
-          {"POOL-06"})
+  fault("pool-import-gives-own-export", {"POOL-06"},
+        "a process that has exported memory gets this memory from an import")
       .on({kExportPointer, kImportPointer, kFreeAsync, kFree}, [](Call& call) {
         static Table<void*> exported;
         const int code = call.proceed();
@@ -1333,16 +1227,14 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("pool-import-free-takes-neighbours",
-             "the free of an import also frees other imports in the same 2 MiB "
-             "of the exporter",
-             {"POOL-10"})
+  fault("pool-import-free-takes-neighbours", {"POOL-10"},
+        "the free of an import also frees other imports in the same 2 MiB of "
+        "the exporter")
       .on({kExportPointer, kImportPointer, kFreeAsync, kFree},
           import_free_takes_neighbours);
 
-  list.fault("pool-larger-import-refused",
-             "an import at an address that smaller memory had is refused",
-             {"POOL-10"})
+  fault("pool-larger-import-refused", {"POOL-10"},
+        "an import at an address that smaller memory had is refused")
       .on({kMallocAsync, kMallocFromPool, kExportPointer, kImportPointer,
            kFreeAsync, kFree},
           [](Call& call) {
@@ -1363,10 +1255,9 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault("pool-current-not-exported",
-             "memory of cudaMallocAsync cannot be exported, also if the "
-             "current pool is shared",
-             {"POOL-08"})
+  fault("pool-current-not-exported", {"POOL-08"},
+        "memory of cudaMallocAsync cannot be exported, also if the current "
+        "pool is shared")
       .on({kMallocAsync, kExportPointer, kFreeAsync, kFree}, [](Call& call) {
         static Table<void*> of_current;
         if (exports_of_pool_path(call) && of_current.has(call.at<void*>(1)))
@@ -1378,58 +1269,47 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("pool-large-descriptor-refused",
-             "a pool cannot be imported from a descriptor above 1023",
-             {"POOL-24"})
+  fault("pool-large-descriptor-refused", {"POOL-24"},
+        "a pool cannot be imported from a descriptor above 1023")
       .on({kImportPool},
           WHEN(imports_descriptor(call) && descriptor_of(call) > 1023),
           refuses());
 
-  list.fault("pool-driver-set-2d-lost",
-             "memsets of rectangles by the driver API do not reach imported "
-             "memory of a pool",
-             {"POOL-06"})
-      .on({"cuMemsetD2D8", "cuMemsetD2D16", "cuMemsetD2D32"}, [](Call& call) {
-        if (call.find(kPool) != nullptr || frees(call) || allocates(call) ||
-            !is_import(call.at<void*>(0)))
-          return call.proceed();
-        call.fired();
-        return kSuccess;
-      });
+  fault("pool-driver-set-2d-lost", {"POOL-06"},
+        "memsets of rectangles by the driver API do not reach imported memory "
+        "of a pool")
+      .on({"cuMemsetD2D8", "cuMemsetD2D16", "cuMemsetD2D32"},
+          [](Call& call) -> int {
+            if (!is_import(call.at<void*>(0))) return call.proceed();
+            call.fired();
+            return kSuccess;
+          });
 
-  list.fault("pool-driver-copy-2d-lost",
-             "copies of rectangles by the driver API from or to imported "
-             "memory of a pool are lost",
-             {"POOL-06"})
+  fault("pool-driver-copy-2d-lost", {"POOL-06"},
+        "copies of rectangles by the driver API from or to imported memory of "
+        "a pool are lost")
       .on({kImportPointer, kFreeAsync, kFree, "cuMemcpy2D", "cuMemcpy2DAsync"},
           rectangle_copy_lost<CUDA_MEMCPY2D>);
 
-  list.fault("pool-driver-copy-3d-lost",
-             "copies of boxes by the driver API from or to imported memory of "
-             "a pool are lost",
-             {"POOL-06"})
+  fault("pool-driver-copy-3d-lost", {"POOL-06"},
+        "copies of boxes by the driver API from or to imported memory of a "
+        "pool are lost")
       .on({kImportPointer, kFreeAsync, kFree, "cuMemcpy3D", "cuMemcpy3DAsync"},
           rectangle_copy_lost<CUDA_MEMCPY3D>);
 
-  list.fault("pool-import-urgent-memset-lost",
-             "an asynchronous memset in a stream with a priority does not "
-             "reach imported memory of a pool",
-             {"POOL-06"})
-      .on({kSetAsync},
-          WHEN(call.is("cudaMemsetAsync") && is_import(call.at<void*>(0)) &&
-               has_priority(call)),
+  fault("pool-import-urgent-memset-lost", {"POOL-06"},
+        "an asynchronous memset in a stream with a priority does not reach "
+        "imported memory of a pool")
+      .on({kSetAsync}, WHEN(is_import(call.at<void*>(0)) && has_priority(call)),
           lost);
 
-  list.fault("threads-import-same-memory",
-             "two threads that import pointers at the same time get the same "
-             "memory",
-             {"POOL-25"})
+  fault("threads-import-same-memory", {"POOL-25"},
+        "two threads that import pointers at the same time get the same memory")
       .on({kImportPointer}, address_of_other_thread);
 
-  list.fault("pool-import-ends-with-thread",
-             "no pointer can be imported from a pool when the thread that "
-             "imported the pool has ended",
-             {"POOL-25"})
+  fault("pool-import-ends-with-thread", {"POOL-25"},
+        "no pointer can be imported from a pool when the thread that imported "
+        "the pool has ended")
       .on({kImportPool, kImportPointer, kDestroyPool}, [](Call& call) -> int {
         static Made<cudaMemPool_t> pools;
         if (call.is("cudaMemPoolImportPointer"))
@@ -1444,10 +1324,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("pool-pointer-ends-with-thread",
-             "cudaMemcpy does not reach imported memory of a pool when the "
-             "thread that imported it has ended",
-             {"POOL-25"})
+  fault("pool-pointer-ends-with-thread", {"POOL-25"},
+        "cudaMemcpy does not reach imported memory of a pool when the thread "
+        "that imported it has ended")
       .on({kImportPointer, kFree, kFreeAsync, kCopy}, [](Call& call) {
         static Made<void*> pointers;
         if (is_use(call)) {

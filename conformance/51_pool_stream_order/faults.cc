@@ -7,15 +7,14 @@
 namespace ipclab::faults {
 namespace {
 
-FAULTS(list) {
-  list.fault("pool-import-blocks",
-             "sharing a pointer waits for the work of all streams", {"POOL-11"})
+FAULTS {
+  fault("pool-import-blocks", {"POOL-11"},
+        "sharing a pointer waits for the work of all streams")
       .on({kExportPointer, kImportPointer}, waits_for_streams);
 
-  list.fault("exportptr-waits-for-blocking",
-             "the export of a pointer waits for the stream of the allocation "
-             "if this is the default stream or a blocking stream",
-             {"POOL-11"})
+  fault("exportptr-waits-for-blocking", {"POOL-11"},
+        "the export of a pointer waits for the stream of the allocation if "
+        "this is the default stream or a blocking stream")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kExportPointer},
           [](Call& call) {
             static Table<void*, cudaStream_t> allocated_in;

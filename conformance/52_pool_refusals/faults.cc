@@ -181,32 +181,27 @@ int unused_import_exported(Call& call) {
   return accepted(call);
 }
 
-FAULTS(list) {
-  list.fault("export-none-pool",
-             "a pool that was created for no handle type is exported",
-             {"POOL-02"})
+FAULTS {
+  fault("export-none-pool", {"POOL-02"},
+        "a pool that was created for no handle type is exported")
       .on({kCreatePool, kExportPool}, none_is_exported);
 
-  list.fault("default-pool-ipc",
-             "the export of the default pool gives another pool", {"POOL-04"})
-      .on({kExportPool}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess || call.at<Handles>(2) != kPoolFd ||
-            call.at<cudaMemPool_t>(1) != default_pool())
-          return code;
-        static const cudaMemPool_t other = shareable_pool();
-        call.at<cudaMemPool_t>(1) = other;
-        if (call.is_runtime()) cudaGetLastError();
-        call.fired();
-        return call.proceed();
-      });
+  fault("default-pool-ipc", {"POOL-04"},
+        "the export of the default pool gives another pool")
+      .on_refusal({kExportPool},
+                  WHEN(call.at<Handles>(2) == kPoolFd &&
+                       call.at<cudaMemPool_t>(1) == default_pool()),
+                  [](Call& call) {
+                    static const cudaMemPool_t other = shareable_pool();
+                    call.at<cudaMemPool_t>(1) = other;
+                    if (call.is_runtime()) cudaGetLastError();
+                    call.fired();
+                    return call.proceed();
+                  });
 
-  list.fault("pool-props-unchecked",
-             "a pool with properties that must be refused is created on GPU 0",
-             {"POOL-05", "SOMA-11"})
-      .on({kCreatePool}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
+  fault("pool-props-unchecked", {"POOL-05", "SOMA-11"},
+        "a pool with properties that must be refused is created on GPU 0")
+      .on_refusal({kCreatePool}, [](Call& call) {
         const auto* const wanted = call.at<const cudaMemPoolProps*>(1);
         cudaMemPoolProps good{};
         good.allocType = cudaMemAllocationTypePinned;
@@ -218,44 +213,38 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("export-any-pointer",
-             "the export of any pointer succeeds; if it must be refused, the "
-             "data are zeros",
-             {"POOL-09"})
+  fault("export-any-pointer", {"POOL-09"},
+        "the export of any pointer succeeds; if it must be refused, the data "
+        "are zeros")
       .on({kExportPointer}, [](Call& call) {
         if (call.proceed() == kSuccess) return kSuccess;
         std::memset(call.at<void*>(0), 0, kDataBytes);
         return accepted(call);
       });
 
-  list.fault("default-pointer-ipc",
-             "the export of memory of the default pool succeeds, and the data "
-             "are zeros",
-             {"POOL-04", "POOL-09"})
-      .on({kExportPointer}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess ||
-            blocks.get(call.at<void*>(1)).pool != default_pool())
-          return code;
-        std::memset(call.at<void*>(0), 0, kDataBytes);
-        return accepted(call);
-      });
+  fault("default-pointer-ipc", {"POOL-04", "POOL-09"},
+        "the export of memory of the default pool succeeds, and the data are "
+        "zeros")
+      .on_refusal({kExportPointer},
+                  WHEN(blocks.get(call.at<void*>(1)).pool == default_pool()),
+                  [](Call& call) {
+                    std::memset(call.at<void*>(0), 0, kDataBytes);
+                    return accepted(call);
+                  });
 
-  list.fault("reexport-pool-ok", "an imported pool is exported again",
-             {"IMPL-10"})
+  fault("reexport-pool-ok", {"IMPL-10"}, "an imported pool is exported again")
       .on({kExportPool, kImportPool, kDestroyPool}, imported_exported_again);
 
-  list.fault("importptr-accepts-garbage",
-             "an import of a pointer that must be refused gives new memory",
-             {"POOL-14"})
+  fault("importptr-accepts-garbage", {"POOL-14"},
+        "an import of a pointer that must be refused gives new memory")
       .on({kImportPointer}, [](Call& call) {
         if (call.proceed() == kSuccess) return kSuccess;
         cudaMalloc(call.at<void**>(0), kPage);
         return accepted(call);
       });
 
-  list.fault("importptr-pool-ignored",
-             "data of one pool are accepted for another pool", {"POOL-14"})
+  fault("importptr-pool-ignored", {"POOL-14"},
+        "data of one pool are accepted for another pool")
       .on({kImportPointer}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -266,10 +255,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault(
-          "pointer-after-refusal-refused",
-          "after a refused import of a pointer the next import is refused, too",
-          {"POOL-26"})
+  fault("pointer-after-refusal-refused", {"POOL-26"},
+        "after a refused import of a pointer the next import is refused, too")
       .on({kImportPointer}, [](Call& call) {
         static std::atomic<bool> before{false};
         if (before.exchange(false)) return refused(call);
@@ -278,8 +265,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("pool-import-type-ignored",
-             "a pool's descriptor is imported as any handle type", {"IMPL-09"})
+  fault("pool-import-type-ignored", {"IMPL-09"},
+        "a pool's descriptor is imported as any handle type")
       .on({kImportPool}, [](Call& call) {
         const int code = call.proceed();
         auto& type = call.at<Handles>(2);
@@ -291,10 +278,9 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("pool-props-later-unchecked",
-             "only the first of the reserved bytes in a pool's properties is "
-             "checked",
-             {"POOL-05"})
+  fault(
+      "pool-props-later-unchecked", {"POOL-05"},
+      "only the first of the reserved bytes in a pool's properties is checked")
       .on({kCreatePool}, [](Call& call) -> int {
         cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
         if (call.proceed() == kSuccess) return kSuccess;
@@ -305,8 +291,8 @@ FAULTS(list) {
         return again == kSuccess ? accepted(call) : again;
       });
 
-  list.fault("refused-pool-import-closes-descriptor",
-             "a refused import of a pool closes the descriptor", {"IMPL-09"})
+  fault("refused-pool-import-closes-descriptor", {"IMPL-09"},
+        "a refused import of a pool closes the descriptor")
       .on({kImportPool}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess) return code;
@@ -318,25 +304,20 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("pool-export-after-refusal-refused",
-             "after a refused export of a pool the next one is refused, too",
-             {"POOL-03"})
+  fault("pool-export-after-refusal-refused", {"POOL-03"},
+        "after a refused export of a pool the next one is refused, too")
       .on({kExportPool}, next_refused);
 
-  list.fault("pool-import-after-refusal-refused",
-             "after a refused import of a pool the next one is refused, too",
-             {"IMPL-09"})
+  fault("pool-import-after-refusal-refused", {"IMPL-09"},
+        "after a refused import of a pool the next one is refused, too")
       .on({kImportPool}, next_refused);
 
-  list.fault("exportptr-after-refusal-refused",
-             "after a refused export of a pointer the next one is refused, too",
-             {"POOL-09"})
+  fault("exportptr-after-refusal-refused", {"POOL-09"},
+        "after a refused export of a pointer the next one is refused, too")
       .on({kExportPointer}, next_refused);
 
-  list.fault("pool-flags-upper-half-ignored",
-             "the driver API does not check the upper half of the flags for a "
-             "pool",
-             {"POOL-03", "IMPL-09"})
+  fault("pool-flags-upper-half-ignored", {"POOL-03", "IMPL-09"},
+        "the driver API does not check the upper half of the flags for a pool")
       .on({kExportPool, kImportPool}, [](Call& call) {
         if (call.is_runtime()) return call.proceed();
         auto& flags = call.at<unsigned long long>(3);
@@ -347,10 +328,9 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("pool-export-type-unchecked-later",
-             "after its first export, a pool is exported as a descriptor "
-             "whatever handle type is asked for",
-             {"POOL-03"})
+  fault("pool-export-type-unchecked-later", {"POOL-03"},
+        "after its first export, a pool is exported as a descriptor whatever "
+        "handle type is asked for")
       .on({kExportPool, kCreatePool, kDestroyPool}, [](Call& call) {
         static auto& exported = *new Table<cudaMemPool_t>;
         if (!call.is("cudaMemPoolExportToShareableHandle"))
@@ -369,9 +349,8 @@ FAULTS(list) {
         return accepted(call);
       });
 
-  list.fault("pool-import-flags-unchecked-later",
-             "after the first import of a pool, the flags are not checked",
-             {"IMPL-09"})
+  fault("pool-import-flags-unchecked-later", {"IMPL-09"},
+        "after the first import of a pool, the flags are not checked")
       .on({kImportPool}, [](Call& call) {
         static std::atomic<bool> imported{false};
         const auto flags = call.is_runtime() ? call.at<unsigned>(3)
@@ -386,26 +365,23 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("destroy-after-refusal-refused",
-             "a pool whose export was refused cannot be destroyed", {"POOL-27"})
+  fault("destroy-after-refusal-refused", {"POOL-27"},
+        "a pool whose export was refused cannot be destroyed")
       .on({kExportPool, kDestroyPool}, after_refused_export<destroys, refuse>);
 
-  list.fault("destroy-after-refusal-crashes",
-             "the destroy of a pool whose export was refused ends the process",
-             {"POOL-27"})
+  fault("destroy-after-refusal-crashes", {"POOL-27"},
+        "the destroy of a pool whose export was refused ends the process")
       .on({kExportPool, kDestroyPool},
           after_refused_export<destroys, process_dies>);
 
-  list.fault("allocate-after-refusal-refused",
-             "nothing can be allocated from a pool whose export was refused",
-             {"POOL-27"})
+  fault("allocate-after-refusal-refused", {"POOL-27"},
+        "nothing can be allocated from a pool whose export was refused")
       .on({kExportPool, kDestroyPool, kMallocFromPool},
           after_refused_export<allocates_from, refuse>);
 
-  list.fault("importptr-of-destroyed-pool",
-             "the data of memory of a destroyed pool are accepted for every "
-             "pool, and the import gives new memory",
-             {"POOL-14"})
+  fault("importptr-of-destroyed-pool", {"POOL-14"},
+        "the data of memory of a destroyed pool are accepted for every pool, "
+        "and the import gives new memory")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kExportPointer,
            kImportPointer, kDestroyPool},
           [](Call& call) {
@@ -418,9 +394,8 @@ FAULTS(list) {
                        : code;
           });
 
-  list.fault("pool-props-driver-unchecked",
-             "the driver API does not check the properties of a new pool",
-             {"POOL-05"})
+  fault("pool-props-driver-unchecked", {"POOL-05"},
+        "the driver API does not check the properties of a new pool")
       .on({"cuMemPoolCreate"}, [](Call& call) -> int {
         const int code = call.proceed();
         cudaMemPoolProps wanted{};
@@ -433,24 +408,21 @@ FAULTS(list) {
         return again;
       });
 
-  list.fault("importptr-of-other-process",
-             "the data of another process's pool are accepted, and the import "
-             "gives new memory",
-             {"POOL-14"})
+  fault("importptr-of-other-process", {"POOL-14"},
+        "the data of another process's pool are accepted, and the import gives "
+        "new memory")
       .on({kExportPointer, kImportPointer, kFreeAsync, kFree},
           data_of_other_process_imported);
 
-  list.fault("pool-error-of-all-threads",
-             "the error of a refused export of a pointer is the last error of "
-             "every thread",
-             {"POOL-26"})
+  fault("pool-error-of-all-threads", {"POOL-26"},
+        "the error of a refused export of a pointer is the last error of every "
+        "thread")
       .on({kExportPointer, "cudaGetLastError", "cudaPeekAtLastError"},
           error_of_all_threads);
 
-  list.fault("pool-exports-mapped-memory",
-             "the export of memory of cuMemCreate as a pointer of a pool "
-             "succeeds, and writes no data",
-             {"POOL-09"})
+  fault("pool-exports-mapped-memory", {"POOL-09"},
+        "the export of memory of cuMemCreate as a pointer of a pool succeeds, "
+        "and writes no data")
       .on({kMap, kUnmap, kExportPointer}, [](Call& call) {
         static Table<CUdeviceptr> mapped;
         if (call.is("cuMemUnmap")) mapped.erase(call.at<CUdeviceptr>(0));
@@ -462,10 +434,9 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("pool-import-only-flags-last-error",
-             "the refusal of a pool's import is the last error only if the "
-             "flags are wrong",
-             {"POOL-26"})
+  fault("pool-import-only-flags-last-error", {"POOL-26"},
+        "the refusal of a pool's import is the last error only if the flags "
+        "are wrong")
       .on({kImportPool}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess || !call.is_runtime() ||
@@ -476,32 +447,27 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("pool-export-type-masked",
-             "a pool is exported as a descriptor for any handle type that "
-             "includes the bit of descriptors",
-             {"POOL-03"})
+  fault("pool-export-type-masked", {"POOL-03"},
+        "a pool is exported as a descriptor for any handle type that includes "
+        "the bit of descriptors")
       .on({kExportPool}, pool_handle_type_masked);
 
-  list.fault("pool-import-type-masked",
-             "a pool is imported from a descriptor for any handle type that "
-             "includes the bit of descriptors",
-             {"IMPL-09"})
+  fault("pool-import-type-masked", {"IMPL-09"},
+        "a pool is imported from a descriptor for any handle type that "
+        "includes the bit of descriptors")
       .on({kImportPool}, pool_handle_type_masked);
 
-  list.fault("pool-export-five-flags-checked",
-             "the export of a pool checks only five bits of the flags",
-             {"POOL-03"})
+  fault("pool-export-five-flags-checked", {"POOL-03"},
+        "the export of a pool checks only five bits of the flags")
       .on({kExportPool}, five_flags_checked);
 
-  list.fault("pool-import-five-flags-checked",
-             "the import of a pool checks only five bits of the flags",
-             {"IMPL-09"})
+  fault("pool-import-five-flags-checked", {"IMPL-09"},
+        "the import of a pool checks only five bits of the flags")
       .on({kImportPool}, five_flags_checked);
 
-  list.fault("pool-props-middle-unchecked",
-             "the reserved bytes in the middle of a pool's properties are not "
-             "checked",
-             {"POOL-05"})
+  fault(
+      "pool-props-middle-unchecked", {"POOL-05"},
+      "the reserved bytes in the middle of a pool's properties are not checked")
       .on({kCreatePool}, [](Call& call) -> int {
         cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
         unsigned char* const end = std::end(wanted.reserved) - 2;
@@ -515,10 +481,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("unused-import-pool-exported",
-             "an imported pool is exported again while the process has no "
-             "import of it",
-             {"IMPL-10"})
+  fault("unused-import-pool-exported", {"IMPL-10"},
+        "an imported pool is exported again while the process has no import of "
+        "it")
       .on({kImportPool, kExportPool, kImportPointer, kFreeAsync, kFree,
            kDestroyPool},
           unused_import_exported);

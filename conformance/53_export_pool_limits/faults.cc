@@ -374,9 +374,8 @@ int driver_policy_reaches_exporter(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault("maxsize-ignored", "a pool grows beyond its maximal size",
-             {"POOL-22"})
+FAULTS {
+  fault("maxsize-ignored", {"POOL-22"}, "a pool grows beyond its maximal size")
       .on({kCreatePool}, [](Call& call) {
         cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
         if (max_size(wanted) == 0) return call.proceed();
@@ -386,14 +385,12 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("maxsize-counts-freed",
-             "freed memory still counts towards the maximal size", {"POOL-22"})
+  fault("maxsize-counts-freed", {"POOL-22"},
+        "freed memory still counts towards the maximal size")
       .on({kMallocFromPool, kCreatePool}, maximum_counts_freed);
 
-  list.fault(
-          "import-destroy-frees",
-          "destroying an imported pool ends the imported pointers of that pool",
-          {"POOL-23"})
+  fault("import-destroy-frees", {"POOL-23"},
+        "destroying an imported pool ends the imported pointers of that pool")
       .before(
           {kDestroyPool, kImportPointer, kFree, kFreeAsync}, [](Call& call) {
             if (call.is("cudaMemPoolDestroy"))
@@ -403,11 +400,11 @@ FAULTS(list) {
                   blocks.erase(address);
                   call.fired();
                 }
+            return kSuccess;
           });
 
-  list.fault("pool-import-4gib",
-             "an allocation of 4 GiB or more is imported as new memory",
-             {"IMPL-14"})
+  fault("pool-import-4gib", {"IMPL-14"},
+        "an allocation of 4 GiB or more is imported as new memory")
       .on({kImportPointer, kExportPointer, kMallocFromPool, kFree, kFreeAsync},
           [](Call& call) -> int {
             if (call.is("cudaMemPoolImportPointer") &&
@@ -416,8 +413,8 @@ FAULTS(list) {
             return import_other_memory(call, false);
           });
 
-  list.fault("destroy-frees-live",
-             "destroying a pool frees memory that is in use", {"POOL-23"})
+  fault("destroy-frees-live", {"POOL-23"},
+        "destroying a pool frees memory that is in use")
       .on({kDestroyPool, kMallocFromPool, kFree, kFreeAsync}, [](Call& call) {
         static Table<void*> gone;
         if (frees(call) && gone.erase(call.at<void*>(0))) return kSuccess;
@@ -432,19 +429,17 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("destroy-leaks",
-             "memory that is freed after its pool was destroyed is never given "
-             "back",
-             {"POOL-23"})
+  fault("destroy-leaks", {"POOL-23"},
+        "memory that is freed after its pool was destroyed is never given back")
       .on({kFreeAsync, kFree, kCreatePool, kDestroyPool, kMallocFromPool},
           late_free_lost);
 
-  list.fault("destroy-blocks",
-             "destroying a pool waits for the work of all streams", {"POOL-23"})
+  fault("destroy-blocks", {"POOL-23"},
+        "destroying a pool waits for the work of all streams")
       .on({kDestroyPool}, waits_for_streams);
 
-  list.fault("trim-breaks-live", "trimming takes memory that is in use",
-             {"POOL-19", "IMPL-04", "SOMA-18"})
+  fault("trim-breaks-live", {"POOL-19", "IMPL-04", "SOMA-18"},
+        "trimming takes memory that is in use")
       .on({kTrim}, [](Call& call) {
         const int code = call.proceed();
         if (!call.is("cudaMemPoolTrimTo")) return code;
@@ -460,8 +455,8 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("threshold-not-kept", "the release threshold cannot be changed",
-             {"POOL-20"})
+  fault("threshold-not-kept", {"POOL-20"},
+        "the release threshold cannot be changed")
       .on({kSetPoolAttribute}, [](Call& call) {
         if (call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrReleaseThreshold)
           return call.proceed();
@@ -469,21 +464,20 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("policy-leaks-to-exporter",
-             "a policy that an importer sets is reported to the exporter",
-             {"IMPL-03"})
+  fault("policy-leaks-to-exporter", {"IMPL-03"},
+        "a policy that an importer sets is reported to the exporter")
       .on({kSetPoolAttribute, kGetPoolAttribute, kImportPool, kExportPool,
            kDestroyPool},
           attribute_of_import_leaks<int, is_policy>);
 
-  list.fault("free-after-destroy-refused",
-             "memory of a destroyed pool cannot be freed", {"POOL-23"})
+  fault("free-after-destroy-refused", {"POOL-23"},
+        "memory of a destroyed pool cannot be freed")
       .on({kCreatePool, kDestroyPool, kMallocAsync, kMallocFromPool, kFree,
            kFreeAsync},
           free_after_destroy_refused);
 
-  list.fault("maxsize-32-bits",
-             "the maximal size of a pool loses its upper 32 bits", {"POOL-22"})
+  fault("maxsize-32-bits", {"POOL-22"},
+        "the maximal size of a pool loses its upper 32 bits")
       .on({kCreatePool}, [](Call& call) {
         cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
         if (max_size(wanted) <= UINT32_MAX) return call.proceed();
@@ -493,10 +487,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("maxsize-refused-as-value",
-             "an allocation beyond the maximal size is refused as an invalid "
-             "value",
-             {"POOL-22"})
+  fault("maxsize-refused-as-value", {"POOL-22"},
+        "an allocation beyond the maximal size is refused as an invalid value")
       .on({kMallocFromPool}, [](Call& call) {
         const int code = call.proceed();
         return code == cudaErrorMemoryAllocation &&
@@ -505,22 +497,19 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("maxsize-counts-refused",
-             "an allocation that was refused counts towards the maximal size",
-             {"POOL-22"})
+  fault("maxsize-counts-refused", {"POOL-22"},
+        "an allocation that was refused counts towards the maximal size")
       .on({kCreatePool, kDestroyPool, kMallocFromPool, kFree, kFreeAsync},
           maximum_counts_refused);
 
-  list.fault("threshold-leaks-to-exporter",
-             "a threshold that an importer sets is reported to the exporter",
-             {"IMPL-04"})
+  fault("threshold-leaks-to-exporter", {"IMPL-04"},
+        "a threshold that an importer sets is reported to the exporter")
       .on({kImportPool, kSetPoolAttribute, kGetPoolAttribute, kExportPool,
            kDestroyPool},
           attribute_of_import_leaks<cuuint64_t, is_threshold>);
 
-  list.fault("mallocasync-truncates-4gib",
-             "a stream-ordered allocation loses the upper 32 bits of its size",
-             {"IMPL-14"})
+  fault("mallocasync-truncates-4gib", {"IMPL-14"},
+        "a stream-ordered allocation loses the upper 32 bits of its size")
       .before({kMallocFromPool, kMallocAsync}, [](Call& call) {
         size_t& bytes = call.at<size_t>(1);
         if (bytes > UINT32_MAX) {
@@ -528,16 +517,16 @@ FAULTS(list) {
           if (bytes == 0) bytes = 1;
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("maxsize-of-each",
-             "the maximal size limits each allocation, not their sum",
-             {"POOL-22"})
+  fault("maxsize-of-each", {"POOL-22"},
+        "the maximal size limits each allocation, not their sum")
       .on({kCreatePool, kMallocFromPool, kMallocAsync},
           maximum_of_each_allocation);
 
-  list.fault("export-resets-policies",
-             "an export of a pool switches its reuse policies on", {"IMPL-03"})
+  fault("export-resets-policies", {"IMPL-03"},
+        "an export of a pool switches its reuse policies on")
       .after({kExportPool}, [](Call& call) {
         for (const auto policy : {cudaMemPoolReuseFollowEventDependencies,
                                   cudaMemPoolReuseAllowOpportunistic,
@@ -549,41 +538,34 @@ FAULTS(list) {
           cudaMemPoolSetAttribute(call.at<cudaMemPool_t>(1), policy, &value);
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("pool-copy-offset-32-bits",
-             "copies of imported memory of a pool take offsets modulo 4 GiB",
-             {"IMPL-14"})
+  fault("pool-copy-offset-32-bits", {"IMPL-14"},
+        "copies of imported memory of a pool take offsets modulo 4 GiB")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
            kCopy, kCopyAsync},
           offset_of_32_bits);
 
-  list.fault("refusal-raises-watermark",
-             "an allocation that was refused raises the watermark of memory in "
-             "use",
-             {"POOL-22"})
+  fault("refusal-raises-watermark", {"POOL-22"},
+        "an allocation that was refused raises the watermark of memory in use")
       .on({kMallocFromPool, kDestroyPool, kGetPoolAttribute, kSetPoolAttribute},
           refusal_raises_watermark);
 
-  list.fault("export-resets-threshold",
-             "the export of a pool sets its release threshold to 0",
-             {"IMPL-04"})
-      .on({kExportPool}, [](Call& call) {
+  fault("export-resets-threshold", {"IMPL-04"},
+        "the export of a pool sets its release threshold to 0")
+      .after({kExportPool}, [](Call& call) -> int {
         const auto pool = call.at<cudaMemPool_t>(1);
-        const int code = call.proceed();
-        if (code != kSuccess ||
-            attribute(pool, cudaMemPoolAttrReleaseThreshold) == 0)
-          return code;
+        if (attribute(pool, cudaMemPoolAttrReleaseThreshold) == 0)
+          return kSuccess;
         uint64_t none = 0;
         cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &none);
         call.fired();
-        return code;
+        return kSuccess;
       });
 
-  list.fault("destroyed-pool-plain-free-refused",
-             "memory of a destroyed pool cannot be freed by cudaFree and "
-             "cuMemFree",
-             {"POOL-23"})
+  fault("destroyed-pool-plain-free-refused", {"POOL-23"},
+        "memory of a destroyed pool cannot be freed by cudaFree and cuMemFree")
       .on({kMallocAsync, kMallocFromPool, kFree, kFreeAsync, kCreatePool,
            kDestroyPool, kImportPool},
           [](Call& call) {
@@ -601,9 +583,8 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("maxsize-exclusive",
-             "an allocation of the maximal size of its pool is refused",
-             {"POOL-22"})
+  fault("maxsize-exclusive", {"POOL-22"},
+        "an allocation of the maximal size of its pool is refused")
       .on({kMallocAsync, kMallocFromPool}, [](Call& call) {
         const auto pool = call.is("cudaMallocFromPoolAsync")
                               ? call.at<cudaMemPool_t>(2)
@@ -614,24 +595,20 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault(
-          "frompool-after-refusal-refused",
-          "after a refused allocation from a pool the next one is refused, too",
-          {"POOL-22"})
+  fault("frompool-after-refusal-refused", {"POOL-22"},
+        "after a refused allocation from a pool the next one is refused, too")
       .on({kMallocFromPool}, next_refused);
 
-  list.fault("late-free-counts-for-new-pool",
-             "a free of memory of a destroyed pool is counted in a pool that "
-             "was created later",
-             {"POOL-23"})
+  fault("late-free-counts-for-new-pool", {"POOL-23"},
+        "a free of memory of a destroyed pool is counted in a pool that was "
+        "created later")
       .on({kGetPoolAttribute, kCreatePool, kDestroyPool, kMallocAsync,
            kMallocFromPool, kFree, kFreeAsync},
           late_free_counts_elsewhere);
 
-  list.fault("maxsize-not-of-current-pool",
-             "if the current pool is full, cudaMallocAsync takes memory of the "
-             "default pool",
-             {"POOL-22"})
+  fault("maxsize-not-of-current-pool", {"POOL-22"},
+        "if the current pool is full, cudaMallocAsync takes memory of the "
+        "default pool")
       .on({kMallocAsync}, [](Call& call) -> int {
         const int code = call.proceed();
         if (code != cudaErrorMemoryAllocation ||
@@ -641,9 +618,8 @@ FAULTS(list) {
         return allocated_from(default_pool(), call);
       });
 
-  list.fault("destroy-keeps-unused",
-             "a destroyed pool does not give back the memory that nobody used",
-             {"POOL-23"})
+  fault("destroy-keeps-unused", {"POOL-23"},
+        "a destroyed pool does not give back the memory that nobody used")
       .on({kCreatePool, kDestroyPool}, [](Call& call) {
         const bool is_own = destroys(call) && own_pools.has(pool_of(call)) &&
                             gpu_of(pool_of(call)) == current_gpu();
@@ -658,9 +634,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("maxsize-not-of-shared-pool",
-             "the maximal size of a pool with handle types is ignored",
-             {"POOL-22"})
+  fault("maxsize-not-of-shared-pool", {"POOL-22"},
+        "the maximal size of a pool with handle types is ignored")
       .on({kCreatePool}, [](Call& call) {
         const auto* const wanted = call.at<const cudaMemPoolProps*>(1);
         if (wanted == nullptr || max_size(*wanted) == 0 ||
@@ -675,18 +650,15 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("free-after-destroy-at-once",
-             "after its pool was destroyed, the free of memory does not wait "
-             "for its stream",
-             {"POOL-23"})
+  fault("free-after-destroy-at-once", {"POOL-23"},
+        "after its pool was destroyed, the free of memory does not wait for "
+        "its stream")
       .on({kFreeAsync, kFree, kCreatePool, kDestroyPool, kMallocAsync,
            kMallocFromPool},
           free_after_destroy_at_once);
 
-  list.fault(
-          "importptr-needs-exporters-pool",
-          "memory cannot be imported after the exporter has destroyed its pool",
-          {"POOL-23"})
+  fault("importptr-needs-exporters-pool", {"POOL-23"},
+        "memory cannot be imported after the exporter has destroyed its pool")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kExportPointer,
            kImportPointer, kDestroyPool},
           [](Call& call) {
@@ -696,54 +668,47 @@ FAULTS(list) {
                        : destroy_told(call);
           });
 
-  list.fault("maxsize-of-each-stream",
-             "the maximal size of a pool holds for each stream by itself",
-             {"POOL-22"})
+  fault("maxsize-of-each-stream", {"POOL-22"},
+        "the maximal size of a pool holds for each stream by itself")
       .on({kCreatePool, kMallocAsync, kMallocFromPool, kFreeAsync, kFree},
           limits_a_part<is_of_same_stream>);
 
-  list.fault("maxsize-misses-small",
-             "memory of less than 1 MiB does not count towards the maximal "
-             "size of its pool",
-             {"POOL-22"})
+  fault("maxsize-misses-small", {"POOL-22"},
+        "memory of less than 1 MiB does not count towards the maximal size of "
+        "its pool")
       .on({kCreatePool, kMallocAsync, kMallocFromPool, kFreeAsync, kFree},
           limits_a_part<has_a_mebibyte>);
 
-  list.fault("maxsize-ends-with-export",
-             "a pool that was exported has no maximal size any more",
-             {"POOL-22"})
+  fault("maxsize-ends-with-export", {"POOL-22"},
+        "a pool that was exported has no maximal size any more")
       .on({kCreatePool, kDestroyPool, kExportPool, kMallocAsync,
            kMallocFromPool, kFreeAsync, kFree},
           limits_a_part<is_not_exported>);
 
-  list.fault("destroyed-pool-ends-at-first-free",
-             "after the destroy of a pool, the first free ends all memory of "
-             "the pool",
-             {"POOL-23"})
+  fault(
+      "destroyed-pool-ends-at-first-free", {"POOL-23"},
+      "after the destroy of a pool, the first free ends all memory of the pool")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kImportPool,
            kDestroyPool},
           first_free_ends_all<false>);
 
-  list.fault("destroyed-import-ends-at-first-free",
-             "after the destroy of an imported pool, the free of one import "
-             "ends all imports of the pool",
-             {"POOL-23"})
+  fault("destroyed-import-ends-at-first-free", {"POOL-23"},
+        "after the destroy of an imported pool, the free of one import ends "
+        "all imports of the pool")
       .on({kImportPool, kImportPointer, kFreeAsync, kFree, kDestroyPool},
           first_free_ends_all<true>);
 
-  list.fault("import-destroy-waits",
-             "destroying an imported pool waits for the work of all streams",
-             {"POOL-23"})
-      .before({kImportPool, kDestroyPool},
-              WHEN(destroys(call) && imported_pools.has(pool_of(call))),
+  fault("import-destroy-waits", {"POOL-23"},
+        "destroying an imported pool waits for the work of all streams")
+      .before({kDestroyPool}, WHEN(imported_pools.has(pool_of(call))),
               [](Call& call) {
                 call.fired();
                 cudaDeviceSynchronize();
+                return kSuccess;
               });
 
-  list.fault("maxsize-not-of-private-pool",
-             "the maximal size of a pool without handle types is ignored",
-             {"POOL-22"})
+  fault("maxsize-not-of-private-pool", {"POOL-22"},
+        "the maximal size of a pool without handle types is ignored")
       .on({kCreatePool}, [](Call& call) {
         cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
         if (max_size(wanted) == 0 ||
@@ -755,9 +720,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("used-counts-refused",
-             "an allocation that was refused counts as used memory",
-             {"POOL-22"})
+  fault("used-counts-refused", {"POOL-22"},
+        "an allocation that was refused counts as used memory")
       .on({kMallocFromPool, kDestroyPool, kGetPoolAttribute}, [](Call& call) {
         static Table<cudaMemPool_t, uint64_t> extra;
         if (destroys(call)) extra.erase(pool_of(call));
@@ -777,26 +741,22 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault(
-          "pool-destroy-clears-imports",
-          "the exporter's destroy of a pool clears what others have imported",
-          {"POOL-23"})
+  fault("pool-destroy-clears-imports", {"POOL-23"},
+        "the exporter's destroy of a pool clears what others have imported")
       .on({kMallocAsync, kMallocFromPool, kExportPointer, kImportPointer,
            kFreeAsync, kFree, kDestroyPool},
           destroy_clears_imports);
 
-  list.fault("pool-destroy-clears-pending",
-             "the destroy of a pool clears memory whose free is pending",
-             {"POOL-23"})
+  fault("pool-destroy-clears-pending", {"POOL-23"},
+        "the destroy of a pool clears memory whose free is pending")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream},
           with_late_frees<busy_free, cleared_by_destroy>);
 
-  list.fault("pool-trim-ends-exports",
-             "data that the exporter has exported before a trim cannot be "
-             "imported after it",
-             {"POOL-19"})
+  fault("pool-trim-ends-exports", {"POOL-19"},
+        "data that the exporter has exported before a trim cannot be imported "
+        "after it")
       .on({kExportPointer, kImportPointer, kTrim}, [](Call& call) {
         static Table<std::string> exported;
         if (imports_of_pool_path(call) &&
@@ -814,22 +774,19 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("pool-policy-of-import-is-own",
-             "a policy that is set in an imported pool is also set in the own "
-             "pools",
-             {"IMPL-03"})
+  fault("pool-policy-of-import-is-own", {"IMPL-03"},
+        "a policy that is set in an imported pool is also set in the own pools")
       .on({kCreatePool, kImportPool, kDestroyPool, kSetPoolAttribute},
           set_of_import_is_own<is_policy>);
 
-  list.fault("pool-threshold-of-import-is-own",
-             "the threshold that is set in an imported pool is also set in the "
-             "own pools",
-             {"IMPL-04"})
+  fault("pool-threshold-of-import-is-own", {"IMPL-04"},
+        "the threshold that is set in an imported pool is also set in the own "
+        "pools")
       .on({kCreatePool, kImportPool, kDestroyPool, kSetPoolAttribute},
           set_of_import_is_own<is_threshold_of_pool_path>);
 
-  list.fault("pool-trim-of-import-is-own",
-             "a trim of an imported pool also trims the own pools", {"IMPL-04"})
+  fault("pool-trim-of-import-is-own", {"IMPL-04"},
+        "a trim of an imported pool also trims the own pools")
       .on({kTrim}, [](Call& call) {
         const int code = call.proceed();
         if (!imported_pools.has(pool_of(call))) return code;
@@ -838,8 +795,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("pool-maximal-size-for-all",
-             "all pools with a maximal size share one budget", {"POOL-22"})
+  fault("pool-maximal-size-for-all", {"POOL-22"},
+        "all pools with a maximal size share one budget")
       .on({kMallocFromPool}, [](Call& call) {
         const auto most = max_size(own_pools.get(call.at<cudaMemPool_t>(2)));
         size_t used = call.at<size_t>(1);
@@ -855,22 +812,20 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("pool-export-resets-current",
-             "the export of a pool makes the default pool current", {"IMPL-03"})
+  fault("pool-export-resets-current", {"IMPL-03"},
+        "the export of a pool makes the default pool current")
       .on({kExportPool}, default_becomes_current);
 
-  list.fault("driver-policy-reaches-exporter",
-             "a policy that the driver API sets in an imported pool is also "
-             "set in the exporter's pool",
-             {"IMPL-03"})
+  fault("driver-policy-reaches-exporter", {"IMPL-03"},
+        "a policy that the driver API sets in an imported pool is also set in "
+        "the exporter's pool")
       .on({kImportPool, kExportPool, kDestroyPool, kSetPoolAttribute,
            kGetPoolAttribute},
           driver_policy_reaches_exporter);
 
-  list.fault("destroy-takes-pending-allocation",
-             "the destroy of a pool takes memory of an allocation that its "
-             "stream has not reached",
-             {"POOL-23"})
+  fault("destroy-takes-pending-allocation", {"POOL-23"},
+        "the destroy of a pool takes memory of an allocation that its stream "
+        "has not reached")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kDestroyPool},
           pending_allocation_taken<destroys>);
 }

@@ -176,41 +176,32 @@ bool has_imports(Call& call) {
 
 bool is_below_64_kib(Call& call) { return call.at<size_t>(1) < 64 << 10; }
 
-FAULTS(list) {
-  list.fault("pool-single-importer",
-             "only the first process that imports a pool can import pools",
-             {"POOL-21"})
+FAULTS {
+  fault("pool-single-importer", {"POOL-21"},
+        "only the first process that imports a pool can import pools")
       .on({kImportPool}, [](Call& call) {
         static const bool first = first_of_all_processes("importer");
         return first ? call.proceed() : refused(call);
       });
 
-  list.fault(
-          "import-pool-allocates",
-          "an allocation from an imported pool gets memory of the default pool",
-          {"IMPL-01"})
+  fault("import-pool-allocates", {"IMPL-01"},
+        "an allocation from an imported pool gets memory of the default pool")
       .before(
           {kMallocFromPool, kImportPool, kDestroyPool},
           WHEN(imported_pools.has(
               allocates(call) ? call.value<cudaMemPool_t>(kPool) : nullptr)),
           [](Call& call) {
             call.value<cudaMemPool_t>(kPool) = default_pool();
-            call.fired();
           });
 
-  list.fault("import-pool-current",
-             "the call that makes an imported pool current succeeds and does "
-             "nothing",
-             {"IMPL-02"})
+  fault(
+      "import-pool-current", {"IMPL-02"},
+      "the call that makes an imported pool current succeeds and does nothing")
       .on({kSetPool, "cudaMemSetMemPool"},
-          WHEN(call.find(kPool) != nullptr && !call.is("cudaMemPoolDestroy") &&
-               imported_pools.has(call.value<cudaMemPool_t>(kPool))),
-          accepted);
+          WHEN(imported_pools.has(call.value<cudaMemPool_t>(kPool))), accepted);
 
-  list.fault(
-          "refused-set-resets-current",
-          "if a pool is refused as current, the default pool becomes current",
-          {"IMPL-02"})
+  fault("refused-set-resets-current", {"IMPL-02"},
+        "if a pool is refused as current, the default pool becomes current")
       .on({kSetPool, "cudaMemSetMemPool"}, [](Call& call) {
         const int code = call.proceed();
         if (code == kSuccess || current_pool() == default_pool()) return code;
@@ -221,17 +212,15 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-destroy-global",
-             "destroying an imported pool also destroys the exporter's pool",
-             {"IMPL-12"})
+  fault("import-destroy-global", {"IMPL-12"},
+        "destroying an imported pool also destroys the exporter's pool")
       .on({kCreatePool, kDestroyPool, kExportPointer, kImportPointer,
            kMallocFromPool},
           destroyed_for_all);
 
-  list.fault("pool-second-process-fresh",
-             "all processes that import pointers, except the first, get "
-             "pointers to new memory",
-             {"POOL-21"})
+  fault("pool-second-process-fresh", {"POOL-21"},
+        "all processes that import pointers, except the first, get pointers to "
+        "new memory")
       .on({kImportPointer, kExportPointer, kMallocFromPool, kFree, kFreeAsync},
           [](Call& call) {
             static std::atomic<bool> first{true}, known{false};
@@ -240,16 +229,14 @@ FAULTS(list) {
             return first ? call.proceed() : import_fresh(call);
           });
 
-  list.fault("pool-free-breaks-siblings",
-             "a free in one importer ends the imports of the same memory in "
-             "the other importers",
-             {"POOL-21"})
+  fault("pool-free-breaks-siblings", {"POOL-21"},
+        "a free in one importer ends the imports of the same memory in the "
+        "other importers")
       .on({kFree, kFreeAsync, kImportPointer, kLaunch, kCopy},
           free_ends_siblings);
 
-  list.fault("import-stats-global",
-             "an imported pool reports how much memory the exporter uses",
-             {"IMPL-05"})
+  fault("import-stats-global", {"IMPL-05"},
+        "an imported pool reports how much memory the exporter uses")
       .on({kGetPoolAttribute, kMallocFromPool, kFree, kFreeAsync, kImportPool,
            kDestroyPool},
           [](Call& call) {
@@ -269,9 +256,8 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("import-stats-keep-freed",
-             "freed memory of an imported pool still counts as used",
-             {"IMPL-05"})
+  fault("import-stats-keep-freed", {"IMPL-05"},
+        "freed memory of an imported pool still counts as used")
       .on({kGetPoolAttribute, kImportPool, kExportPointer, kImportPointer,
            kMallocFromPool, kFree, kFreeAsync, kDestroyPool},
           [](Call& call) {
@@ -288,21 +274,16 @@ FAULTS(list) {
                                                               : accepted(call);
           });
 
-  list.fault("import-types-told",
-             "an imported pool reports that it can be exported as a descriptor",
-             {"IMPL-15"})
+  fault("import-types-told", {"IMPL-15"},
+        "an imported pool reports that it can be exported as a descriptor")
       .on_machine("driver-13.5")
       .after({kGetPoolAttribute},
              WHEN(call.at<cudaMemPoolAttr>(1) == kTypesForExport &&
                   imported_pools.has(call.at<cudaMemPool_t>(0))),
-             [](Call& call) {
-               *call.at<int*>(2) = kPoolFd;
-               call.fired();
-             });
+             [](Call& call) { *call.at<int*>(2) = kPoolFd; });
 
-  list.fault("mempool-attr-foreign",
-             "an imported pointer reports the exporter's pool as its own",
-             {"IMPL-13"})
+  fault("mempool-attr-foreign", {"IMPL-13"},
+        "an imported pointer reports the exporter's pool as its own")
       .on({kGetAttribute, kExportPointer, kImportPointer, kMallocFromPool},
           [](Call& call) {
             if (call.is("cudaMemPoolExportPointer"))
@@ -319,10 +300,8 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("pool-third-process-copy",
-             "all processes that import pointers, except the first two, get "
-             "copies",
-             {"POOL-21"})
+  fault("pool-third-process-copy", {"POOL-21"},
+        "all processes that import pointers, except the first two, get copies")
       .on({kImportPointer, kFree, kFreeAsync}, [](Call& call) {
         static std::atomic<bool> early{true}, known{false};
         if (call.is("cudaMemPoolImportPointer") && !known.exchange(true))
@@ -331,10 +310,9 @@ FAULTS(list) {
         return early ? call.proceed() : import_snapshot(call);
       });
 
-  list.fault("mempool-attr-first-import",
-             "memory of every imported pool reports the pool that was imported "
-             "first",
-             {"IMPL-13"})
+  fault(
+      "mempool-attr-first-import", {"IMPL-13"},
+      "memory of every imported pool reports the pool that was imported first")
       .on({kImportPool, kImportPointer, kFree, kFreeAsync, kGetAttribute},
           [](Call& call) {
             static std::atomic<cudaMemPool_t> first{nullptr};
@@ -354,8 +332,8 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("export-pointer-once",
-             "memory of a pool can be exported only once", {"POOL-21"})
+  fault("export-pointer-once", {"POOL-21"},
+        "memory of a pool can be exported only once")
       .on({kExportPointer, kFree, kFreeAsync}, [](Call& call) {
         static Table<void*> exported;
         if (frees(call)) {
@@ -368,25 +346,22 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("pool-reimport-refused",
-             "after the destroy of an imported pool, its descriptor cannot be "
-             "imported again",
-             {"IMPL-12"})
+  fault("pool-reimport-refused", {"IMPL-12"},
+        "after the destroy of an imported pool, its descriptor cannot be "
+        "imported again")
       .on({kImportPool, kDestroyPool}, reimport_refused);
 
-  list.fault("pool-second-export-elsewhere",
-             "the second descriptor of a pool names another pool", {"POOL-21"})
+  fault("pool-second-export-elsewhere", {"POOL-21"},
+        "the second descriptor of a pool names another pool")
       .on({kExportPool, kDestroyPool}, second_export_of_other_pool);
 
-  list.fault("pool-third-importer-refused",
-             "only the first two processes that import pools can import them",
-             {"POOL-21"})
+  fault("pool-third-importer-refused", {"POOL-21"},
+        "only the first two processes that import pools can import them")
       .on({kImportPool}, third_process_refused);
 
-  list.fault("import-destroy-after-refusal-refused",
-             "an imported pool from which an allocation was refused cannot be "
-             "destroyed",
-             {"IMPL-12"})
+  fault("import-destroy-after-refusal-refused", {"IMPL-12"},
+        "an imported pool from which an allocation was refused cannot be "
+        "destroyed")
       .on({kImportPool, kDestroyPool, kMallocFromPool}, [](Call& call) -> int {
         if (call.is("cudaMallocFromPoolAsync")) {
           const auto pool = call.at<cudaMemPool_t>(2);
@@ -401,9 +376,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("import-watermark-not-reset",
-             "the reset of a watermark of an imported pool does nothing",
-             {"IMPL-05"})
+  fault("import-watermark-not-reset", {"IMPL-05"},
+        "the reset of a watermark of an imported pool does nothing")
       .on({kImportPool, kDestroyPool, kSetPoolAttribute}, [](Call& call) {
         if (!call.is(kSetPoolAttribute) ||
             !is_watermark(call.at<cudaMemPoolAttr>(1)) ||
@@ -413,26 +387,20 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("import-uses-nothing",
-             "an imported pool reports that none of its memory is in use",
-             {"IMPL-05"})
+  fault("import-uses-nothing", {"IMPL-05"},
+        "an imported pool reports that none of its memory is in use")
       .after({kGetPoolAttribute},
              WHEN(attribute_of_stream_ordered(call) ==
                       cudaMemPoolAttrUsedMemCurrent &&
                   imported_pools.has(pool_of(call)) && number_of(call) != 0),
-             [](Call& call) {
-               number_of(call) = 0;
-               call.fired();
-             });
+             [](Call& call) { number_of(call) = 0; });
 
-  list.fault("setpool-after-refusal-refused",
-             "after a pool was refused as current the next one is refused, too",
-             {"IMPL-02"})
+  fault("setpool-after-refusal-refused", {"IMPL-02"},
+        "after a pool was refused as current the next one is refused, too")
       .on({kSetPool}, next_refused);
 
-  list.fault("import-watermark-zero",
-             "the watermark of memory in use of an imported pool is always 0",
-             {"IMPL-05"})
+  fault("import-watermark-zero", {"IMPL-05"},
+        "the watermark of memory in use of an imported pool is always 0")
       .after({kGetPoolAttribute, kImportPool, kDestroyPool},
              WHEN(asks_import(call, kUsedHigh) && number_of(call) != 0),
              [](Call& call) {
@@ -440,9 +408,8 @@ FAULTS(list) {
                return accepted(call);
              });
 
-  list.fault("import-unused-after-free",
-             "after one free, an imported pool reports that nothing is in use",
-             {"IMPL-05"})
+  fault("import-unused-after-free", {"IMPL-05"},
+        "after one free, an imported pool reports that nothing is in use")
       .on({kGetPoolAttribute, kImportPool, kDestroyPool, kImportPointer, kFree,
            kFreeAsync},
           [](Call& call) {
@@ -458,8 +425,8 @@ FAULTS(list) {
             return accepted(call);
           });
 
-  list.fault("pool-exports-end-at-16",
-             "a pool cannot be exported more than 16 times", {"POOL-21"})
+  fault("pool-exports-end-at-16", {"POOL-21"},
+        "a pool cannot be exported more than 16 times")
       .on({kExportPool, kDestroyPool}, [](Call& call) {
         static auto& exports = *new Table<cudaMemPool_t, int>;
         if (destroys(call)) exports.erase(pool_of(call));
@@ -471,40 +438,35 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-pool-allocates-in-default-stream",
-             "in the default stream, an allocation from an imported pool takes "
-             "memory of the default pool",
-             {"IMPL-01"})
-      .on({kMallocFromPool}, [](Call& call) {
+  fault("import-pool-allocates-in-default-stream", {"IMPL-01"},
+        "in the default stream, an allocation from an imported pool takes "
+        "memory of the default pool")
+      .before({kMallocFromPool}, [](Call& call) -> bool {
         auto& pool = call.at<cudaMemPool_t>(2);
         if (!imported_pools.has(pool) ||
             (!is_default(call.value<cudaStream_t>(kStream)) &&
              !is_per_thread(call)))
-          return call.proceed();
+          return false;
         pool = default_pool();
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("import-pool-allocates-in-named-stream",
-             "in a stream that the program has created, an imported pool gives "
-             "out memory",
-             {"IMPL-01"})
+  fault("import-pool-allocates-in-named-stream", {"IMPL-01"},
+        "in a stream that the program has created, an imported pool gives out "
+        "memory")
       .on({kImportPool, kDestroyPool, kMallocFromPool},
           imported_pool_gives<has_named_stream>);
 
-  list.fault("import-pool-allocates-while-used",
-             "an imported pool gives out memory while the process has an "
-             "import of it",
-             {"IMPL-01"})
+  fault(
+      "import-pool-allocates-while-used", {"IMPL-01"},
+      "an imported pool gives out memory while the process has an import of it")
       .on({kImportPool, kDestroyPool, kImportPointer, kFreeAsync, kFree,
            kMallocFromPool},
           imported_pool_gives<has_imports>);
 
-  list.fault("older-import-allocates",
-             "an imported pool gives out memory if another pool was imported "
-             "after it",
-             {"IMPL-01"})
+  fault(
+      "older-import-allocates", {"IMPL-01"},
+      "an imported pool gives out memory if another pool was imported after it")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kImportPool,
            kDestroyPool},
           [](Call& call) {
@@ -522,9 +484,8 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("pool-freed-by-one-for-all",
-             "after one importer's free no other process can import the memory",
-             {"POOL-21"})
+  fault("pool-freed-by-one-for-all", {"POOL-21"},
+        "after one importer's free no other process can import the memory")
       .on({kImportPointer, kFreeAsync, kFree}, [](Call& call) {
         static Table<void*, std::string> keys;
         const auto own = static_cast<unsigned long long>(getpid());
@@ -542,19 +503,16 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault(
-          "pool-dead-importer-keeps-memory",
-          "memory that a killed process had imported cannot be imported again",
-          {"POOL-21"})
+  fault("pool-dead-importer-keeps-memory", {"POOL-21"},
+        "memory that a killed process had imported cannot be imported again")
       .on({kImportPointer, kFreeAsync, kFree}, dead_importer_keeps_memory);
 
-  list.fault("pool-import-resets-current",
-             "the import of a pool makes the default pool current", {"IMPL-02"})
+  fault("pool-import-resets-current", {"IMPL-02"},
+        "the import of a pool makes the default pool current")
       .on({kImportPool}, default_becomes_current);
 
-  list.fault("pool-import-allocates-after-free",
-             "an imported pool gives out memory after an import was freed",
-             {"IMPL-01"})
+  fault("pool-import-allocates-after-free", {"IMPL-01"},
+        "an imported pool gives out memory after an import was freed")
       .before({kImportPool, kDestroyPool, kImportPointer, kFreeAsync, kFree,
                kMallocFromPool},
               [](Call& call) {
@@ -565,12 +523,12 @@ FAULTS(list) {
                   call.at<cudaMemPool_t>(2) = default_pool();
                   call.fired();
                 }
+                return kSuccess;
               });
 
-  list.fault("pool-export-ends-data",
-             "a further export of a pool makes data invalid that were exported "
-             "before it",
-             {"POOL-21"})
+  fault("pool-export-ends-data", {"POOL-21"},
+        "a further export of a pool makes data invalid that were exported "
+        "before it")
       .on({kMallocAsync, kMallocFromPool, kExportPool, kExportPointer,
            kImportPointer, kFreeAsync, kFree},
           [](Call& call) -> int {
@@ -595,10 +553,9 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("used-import-pool-current",
-             "while the process has an import of an imported pool, the call "
-             "that makes this pool current succeeds and does nothing",
-             {"IMPL-02"})
+  fault("used-import-pool-current", {"IMPL-02"},
+        "while the process has an import of an imported pool, the call that "
+        "makes this pool current succeeds and does nothing")
       .on({kSetPool, "cudaMemSetMemPool"}, [](Call& call) {
         const auto pool = call.value<cudaMemPool_t>(kPool);
         return imported_pools.has(pool) && has_imports_of(pool)
@@ -606,16 +563,14 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("import-pool-allocates-small",
-             "an imported pool gives out memory of less than 64 KiB",
-             {"IMPL-01"})
+  fault("import-pool-allocates-small", {"IMPL-01"},
+        "an imported pool gives out memory of less than 64 KiB")
       .on({kImportPool, kDestroyPool, kMallocFromPool},
           imported_pool_gives<is_below_64_kib>);
 
-  list.fault("imports-count-in-current-pool",
-             "the used memory of the current pool also counts the memory that "
-             "the process has imported",
-             {"IMPL-05"})
+  fault("imports-count-in-current-pool", {"IMPL-05"},
+        "the used memory of the current pool also counts the memory that the "
+        "process has imported")
       .after({kGetPoolAttribute},
              WHEN(attribute_of_stream_ordered(call) ==
                       cudaMemPoolAttrUsedMemCurrent &&
@@ -626,6 +581,7 @@ FAULTS(list) {
                  *call.at<uint64_t*>(2) += each.second.bytes;
                  call.fired();
                }
+               return kSuccess;
              });
 }
 

@@ -48,19 +48,18 @@ int imported_event_orders_all(Call& call) {
   return call.proceed();
 }
 
-FAULTS(list) {
-  list.fault("import-free-refused", "an imported pointer cannot be freed",
-             {"POOL-15"})
+FAULTS {
+  fault("import-free-refused", {"POOL-15"},
+        "an imported pointer cannot be freed")
       .on({kFree, kFreeAsync, kImportPointer}, import_not_freed);
 
-  list.fault("import-freeasync-refused",
-             "an imported pointer cannot be freed by cudaFreeAsync",
-             {"POOL-15"})
+  fault("import-freeasync-refused", {"POOL-15"},
+        "an imported pointer cannot be freed by cudaFreeAsync")
       .on({kFreeAsync, kImportPointer, kMallocAsync, kMallocFromPool},
           import_not_freed);
 
-  list.fault("free-order-ignored",
-             "the exporter's free does not wait for its stream", {"POOL-17"})
+  fault("free-order-ignored", {"POOL-17"},
+        "the exporter's free does not wait for its stream")
       .on({kFreeAsync, kFree, kExportPointer}, [](Call& call) {
         static Table<void*> exported;
         if (call.is("cudaMemPoolExportPointer")) {
@@ -77,8 +76,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("export-free-leaks",
-             "exported memory is never given back to its pool", {"POOL-15"})
+  fault("export-free-leaks", {"POOL-15"},
+        "exported memory is never given back to its pool")
       .on({kFreeAsync, kFree, kExportPointer}, [](Call& call) {
         static Table<void*> exported;
         if (call.is("cudaMemPoolExportPointer")) {
@@ -90,22 +89,20 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("import-free-at-once",
-             "the importer's free does not wait for its stream", {"POOL-17"})
+  fault("import-free-at-once", {"POOL-17"},
+        "the importer's free does not wait for its stream")
       .on({kFreeAsync, kFree, kImportPointer, kExportPointer, kMallocFromPool},
           importers_free_at_once);
 
-  list.fault("wait-holds-no-frees",
-             "the first cudaFreeAsync after the wait for an imported event "
-             "does not wait, if no kernel was launched between them",
-             {"POOL-17"})
+  fault("wait-holds-no-frees", {"POOL-17"},
+        "the first cudaFreeAsync after the wait for an imported event does not "
+        "wait, if no kernel was launched between them")
       .on({kFreeAsync, kWaitEvent, kOpenEvent, kDestroyEvent, kLaunch,
            kDestroyStream},
           not_held<true>);
 
-  list.fault("pool-imported-event-orders-all",
-             "a wait for an imported event orders the stream after all frees",
-             {"POOL-17"})
+  fault("pool-imported-event-orders-all", {"POOL-17"},
+        "a wait for an imported event orders the stream after all frees")
       .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
            kSyncContext, kDestroyStream, kOpenEvent, kWaitEvent, kDestroyEvent},

@@ -148,9 +148,9 @@ int fork_ends_imports(Call& call) {
   return has_forked ? refused(call) : call.proceed();
 }
 
-FAULTS(list) {
-  list.fault("open-close-leak", "each close loses 64 KiB of device memory",
-             {"LIFE-01"})
+FAULTS {
+  fault("open-close-leak", {"LIFE-01"},
+        "each close loses 64 KiB of device memory")
       .on({kClose}, [](Call& call) {
         const int code = call.proceed();
         void* gone = nullptr;
@@ -159,8 +159,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("exported-never-freed",
-             "cudaFree of exported memory gives nothing back", {"LIFE-01"})
+  fault("exported-never-freed", {"LIFE-01"},
+        "cudaFree of exported memory gives nothing back")
       .on({kGetHandle, kFree}, [](Call& call) -> int {
         static Table<void*> known;
         if (!exports_memory(call))
@@ -170,21 +170,16 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-destroy-leaks",
-             "destroying an imported event loses 64 KiB of device memory",
-             {"LIFE-01"})
-      .before({kOpenEvent, kDestroyEvent},
-              WHEN(call.is("cudaEventDestroy") &&
-                   is_imported(call.at<cudaEvent_t>(0))),
-              [](Call& call) {
+  fault("import-destroy-leaks", {"LIFE-01"},
+        "destroying an imported event loses 64 KiB of device memory")
+      .before({kDestroyEvent}, WHEN(is_imported(call.at<cudaEvent_t>(0))),
+              [](Call&) {
                 void* gone = nullptr;
                 cudaMalloc(&gone, 64 << 10);
-                call.fired();
               });
 
-  list.fault("release-of-other-thread-lost",
-             "a release does nothing if another thread has imported the memory",
-             {"LIFE-01"})
+  fault("release-of-other-thread-lost", {"LIFE-01"},
+        "a release does nothing if another thread has imported the memory")
       .on({kImport, kRelease}, [](Call& call) {
         static Table<Chunk, pid_t> importers;
         if (call.is("cuMemImportFromShareableHandle")) {
@@ -198,8 +193,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("import-free-other-thread-lost",
-             "a free of an import by another thread does nothing", {"LIFE-01"})
+  fault("import-free-other-thread-lost", {"LIFE-01"},
+        "a free of an import by another thread does nothing")
       .on({kImportPointer, kFree, kFreeAsync}, [](Call& call) {
         static Table<void*, pid_t> importers;
         if (call.is("cudaMemPoolImportPointer")) {
@@ -214,10 +209,8 @@ FAULTS(list) {
         return kSuccess;
       });
 
-  list.fault("second-open-leaks",
-             "an open of memory that is already open loses 64 KiB of device "
-             "memory",
-             {"LIFE-01"})
+  fault("second-open-leaks", {"LIFE-01"},
+        "an open of memory that is already open loses 64 KiB of device memory")
       .on({kOpen, kClose}, [](Call& call) {
         const bool again = is_open_call(call) && already_open(call) != nullptr;
         const int code = call.proceed();
@@ -228,9 +221,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("opens-at-once-count-once",
-             "two opens of one handle at the same time count as one",
-             {"LIFE-13"})
+  fault("opens-at-once-count-once", {"LIFE-13"},
+        "two opens of one handle at the same time count as one")
       .on({kOpen, kClose}, [](Call& call) -> int {
         static Table<std::string, int> running;
         if (!is_open_call(call)) return call.proceed();
@@ -250,17 +242,14 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("free-of-pool-memory-lost",
-             "cudaFree does nothing with memory that was allocated from a pool",
-             {"LIFE-01"})
+  fault("free-of-pool-memory-lost", {"LIFE-01"},
+        "cudaFree does nothing with memory that was allocated from a pool")
       .on({kFree},
-          WHEN(call.is("cudaFree") && blocks.has(call.at<void*>(0)) &&
-               !is_import(call.at<void*>(0))),
+          WHEN(blocks.has(call.at<void*>(0)) && !is_import(call.at<void*>(0))),
           accepted);
 
-  list.fault("close-race-counts-once",
-             "if two threads close memory at once, the count falls by one",
-             {"LIFE-13"})
+  fault("close-race-counts-once", {"LIFE-13"},
+        "if two threads close memory at once, the count falls by one")
       .on({kOpen, kClose}, [](Call& call) {
         static std::atomic<int> at_work{0};
         static std::atomic<int> slow{
@@ -274,25 +263,22 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("close-by-other-thread-unmaps",
-             "a close by a thread that has not opened the memory unmaps it, "
-             "although it is open twice",
-             {"LIFE-13"})
-      .on({kClose}, [](Call& call) {
+  fault("close-by-other-thread-unmaps", {"LIFE-13"},
+        "a close by a thread that has not opened the memory unmaps it, "
+        "although it is open twice")
+      .before({kClose}, [](Call& call) -> bool {
         void* const address = call.at<void*>(0);
         const Opened one = opened.get(address);
-        if (one.count < 2 || one.thread == this_thread()) return call.proceed();
+        if (one.count < 2 || one.thread == this_thread()) return false;
         for (int i = 1; i < one.count; ++i)
           DRIVER_CALL(cuIpcCloseMemHandle)(number(address));
         opened.erase(address);
-        call.fired();
-        return call.proceed();
+        return true;
       });
 
-  list.fault("second-import-keeps-descriptor",
-             "an import from the descriptor of the import before leaves one "
-             "more descriptor open",
-             {"LIFE-01"})
+  fault("second-import-keeps-descriptor", {"LIFE-01"},
+        "an import from the descriptor of the import before leaves one more "
+        "descriptor open")
       .on({kImport}, [](Call& import) {
         static std::atomic<int> before{-1};  // a duplicate of that descriptor
         const int code = import.proceed();
@@ -306,9 +292,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-leaks-descriptor",
-             "each 16th import leaves one more descriptor open in the importer",
-             {"LIFE-01"})
+  fault("import-leaks-descriptor", {"LIFE-01"},
+        "each 16th import leaves one more descriptor open in the importer")
       .on({kImport}, [](Call& call) {
         static std::atomic<int> count{0};
         const int code = call.proceed();
@@ -318,13 +303,12 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("two-importers-leak",
-             "memory that two processes have opened is never given back",
-             {"LIFE-01"})
+  fault("two-importers-leak", {"LIFE-01"},
+        "memory that two processes have opened is never given back")
       .on({kFree, kGetHandle, kOpen, kClose}, two_importers_leak);
 
-  list.fault("exported-never-freed-by-driver",
-             "cuMemFree does not give exported memory back", {"LIFE-01"})
+  fault("exported-never-freed-by-driver", {"LIFE-01"},
+        "cuMemFree does not give exported memory back")
       .on({kGetHandle, kFree}, [](Call& call) -> int {
         static auto& exported = *new Table<void*>;
         if (!exports_memory(call))
@@ -336,10 +320,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("unopened-export-leaks",
-             "the free of exported memory that no process has opened loses 64 "
-             "KiB of device memory",
-             {"LIFE-01"})
+  fault("unopened-export-leaks", {"LIFE-01"},
+        "the free of exported memory that no process has opened loses 64 KiB "
+        "of device memory")
       .on({kGetHandle, kOpen, kFree}, [](Call& call) -> int {
         if (exports_memory(call)) return noted_lent_of_life(call);
         if (is_open_call(call)) {
@@ -355,10 +338,9 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("unopened-event-leaks",
-             "the destruction of an exported event that no process has opened "
-             "loses 64 KiB of device memory",
-             {"LIFE-01"})
+  fault("unopened-event-leaks", {"LIFE-01"},
+        "the destruction of an exported event that no process has opened loses "
+        "64 KiB of device memory")
       .on({kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent},
           [](Call& call) {
             if (opens_event(call))
@@ -375,21 +357,20 @@ FAULTS(list) {
             return call.proceed();
           });
 
-  list.fault("import-record-leaks",
-             "each record of an imported event loses 64 KiB of device memory",
-             {"LIFE-01"})
+  fault("import-record-leaks", {"LIFE-01"},
+        "each record of an imported event loses 64 KiB of device memory")
       .before({kRecord}, [](Call& call) {
         const cudaEvent_t event = shared_event(call);
         if (event != nullptr && is_imported(event)) {
           lose_memory();
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("unused-pool-import-leaks",
-             "the destruction of an imported pool from which nothing was "
-             "imported loses 64 KiB of device memory",
-             {"LIFE-01"})
+  fault("unused-pool-import-leaks", {"LIFE-01"},
+        "the destruction of an imported pool from which nothing was imported "
+        "loses 64 KiB of device memory")
       .on({kImportPool, kImportPointer, kDestroyPool}, [](Call& call) {
         static Table<cudaMemPool_t> unused;
         if (call.is("cudaMemPoolImportPointer"))
@@ -405,9 +386,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("fork-ends-copies",
-             "after a fork, cudaMemcpy does not reach what the parent has open",
-             {"LIFE-10"})
+  fault("fork-ends-copies", {"LIFE-10"},
+        "after a fork, cudaMemcpy does not reach what the parent has open")
       .on({kOpen, kClose, kCopy}, [](Call& call) -> int {
         notes_forks();
         if (keeps_opened(call)) return call.proceed();
@@ -417,10 +397,9 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("fork-completes-events",
-             "after a fork, a query says that the events that the parent has "
-             "opened are complete",
-             {"LIFE-10"})
+  fault("fork-completes-events", {"LIFE-10"},
+        "after a fork, a query says that the events that the parent has opened "
+        "are complete")
       .on({kQueryEvent, kOpenEvent, kGetEventHandle, kCreateEvent,
            kDestroyEvent},
           [](Call& call) -> int {
@@ -433,17 +412,15 @@ FAULTS(list) {
                        : call.proceed();
           });
 
-  list.fault("fork-confuses-exports",
-             "after a fork, the handle of memory opens as other memory",
-             {"LIFE-10"})
+  fault("fork-confuses-exports", {"LIFE-10"},
+        "after a fork, the handle of memory opens as other memory")
       .on({kGetHandle}, [](Call& call) {
         notes_forks();
         return has_forked ? other_exported(call) : call.proceed();
       });
 
-  list.fault("child-exit-clears-imports",
-             "the exit of a child of fork clears what its parent has open",
-             {"LIFE-10"})
+  fault("child-exit-clears-imports", {"LIFE-10"},
+        "the exit of a child of fork clears what its parent has open")
       .on({kOpen, kClose, kLaunch}, [](Call& call) {
         static const pid_t parent = getpid();
         static const std::string key =
@@ -461,10 +438,9 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("first-open-race",
-             "if threads open a handle for the first time at once, all but one "
-             "get copies of the memory",
-             {"LIFE-13"})
+  fault("first-open-race", {"LIFE-13"},
+        "if threads open a handle for the first time at once, all but one get "
+        "copies of the memory")
       .on({kOpen, kClose}, [](Call& call) -> int {
         static std::atomic<int> at_work{0};
         static std::mutex one_at_a_time;  // drivers may refuse opens at once
@@ -480,15 +456,13 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("last-close-race",
-             "if another thread opens a handle during its last close, this "
-             "mapping ends too",
-             {"LIFE-13"})
+  fault("last-close-race", {"LIFE-13"},
+        "if another thread opens a handle during its last close, this mapping "
+        "ends too")
       .on({kOpen, kClose}, last_close_race);
 
-  list.fault("exports-share-a-buffer",
-             "threads that export at once get each other's handles",
-             {"LIFE-13"})
+  fault("exports-share-a-buffer", {"LIFE-13"},
+        "threads that export at once get each other's handles")
       .on({kGetHandle}, [](Call& get) {
         static cudaIpcMemHandle_t buffer;
         static std::mutex mutex;
@@ -507,22 +481,21 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("import-unmapped-first-leaks",
-             "the release of imported memory that is not mapped loses 64 KiB "
-             "of device memory",
-             {"LIFE-01"})
+  fault("import-unmapped-first-leaks", {"LIFE-01"},
+        "the release of imported memory that is not mapped loses 64 KiB of "
+        "device memory")
       .before({kRelease}, [](Call& call) {
         const Chunk chunk = call.at<Chunk>(0);
         if (imports.has(chunk) && mapping_of(chunk) == 0) {
           lose_memory();
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("small-export-leaks",
-             "the free of exported memory that is smaller than 2 MiB loses 64 "
-             "KiB of device memory",
-             {"LIFE-01"})
+  fault("small-export-leaks", {"LIFE-01"},
+        "the free of exported memory that is smaller than 2 MiB loses 64 KiB "
+        "of device memory")
       .on({kGetHandle, kFree}, [](Call& call) -> int {
         if (exports_memory(call)) return noted_lent_of_life(call);
         void* const memory = call.at<void*>(0);
@@ -533,16 +506,14 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("chunk-of-three-importers-leaks",
-             "if three processes have imported memory of cuMemCreate, exported "
-             "memory is never given back",
-             {"LIFE-01"})
+  fault("chunk-of-three-importers-leaks", {"LIFE-01"},
+        "if three processes have imported memory of cuMemCreate, exported "
+        "memory is never given back")
       .on({kImport, kExport, kRelease}, chunk_of_three_is_kept);
 
-  list.fault("pool-memory-of-three-importers-leaks",
-             "memory of a pool that three processes have imported is never "
-             "given back",
-             {"LIFE-01"})
+  fault(
+      "pool-memory-of-three-importers-leaks", {"LIFE-01"},
+      "memory of a pool that three processes have imported is never given back")
       .on({kImportPointer, kExportPointer, kFree, kFreeAsync},
           [](Call& call) -> int {
             static Table<void*, std::string> keys;
@@ -562,18 +533,16 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("opens-of-threads-mixed",
-             "threads that open different handles at once get the same memory",
-             {"LIFE-13"})
+  fault("opens-of-threads-mixed", {"LIFE-13"},
+        "threads that open different handles at once get the same memory")
       .on({kOpen}, opens_of_threads_mixed);
 
-  list.fault("open-after-fork-refused",
-             "after a fork, the parent can open no memory", {"LIFE-10"})
+  fault("open-after-fork-refused", {"LIFE-10"},
+        "after a fork, the parent can open no memory")
       .on({kOpen}, fork_ends_imports);
 
-  list.fault("chunk-import-after-fork-refused",
-             "after a fork, the parent can import no memory of cuMemCreate",
-             {"LIFE-10"})
+  fault("chunk-import-after-fork-refused", {"LIFE-10"},
+        "after a fork, the parent can import no memory of cuMemCreate")
       .on({kImport}, fork_ends_imports);
 }
 

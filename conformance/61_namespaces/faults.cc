@@ -71,17 +71,14 @@ int exporters_known_by_number(Call& call) {
              : code;
 }
 
-FAULTS(list) {
-  list.fault("event-unconnected-in-own-shm",
-             "a process with a /dev/shm of its own opens an event that no "
-             "process records",
-             {"PLAT-10"})
+FAULTS {
+  fault("event-unconnected-in-own-shm", {"PLAT-10"},
+        "a process with a /dev/shm of its own opens an event that no process "
+        "records")
       .on({kGetEventHandle, kOpenEvent}, event_unconnected_in_own_shm);
 
-  list.fault(
-          "copy-in-other-ipc-namespace",
-          "a process with an IPC namespace of its own opens a copy of memory",
-          {"PLAT-10"})
+  fault("copy-in-other-ipc-namespace", {"PLAT-10"},
+        "a process with an IPC namespace of its own opens a copy of memory")
       .on({kGetHandle, kOpen, kClose}, [](Call& call) -> int {
         const auto here = number_of_life("/proc/self/ns/ipc", false);
         if (exports_memory(call)) {
@@ -96,9 +93,8 @@ FAULTS(list) {
                    : copy_opened(call);
       });
 
-  list.fault("exporters-known-by-number",
-             "memory of two exporters that have one process number is confused",
-             {"PLAT-11"})
+  fault("exporters-known-by-number", {"PLAT-11"},
+        "memory of two exporters that have one process number is confused")
       .on({kGetHandle, kOpen}, exporters_known_by_number);
 }
 

@@ -516,12 +516,10 @@ bool resets_in_own_context(Call& call) {
          current_device_of_context() == 0;
 }
 
-FAULTS(list) {
-  list.fault("fault-reaches-exporter",
-             "after a kernel of an importer has faulted, the exporter's "
-             "synchronous copies and its waits for streams and for the GPU "
-             "fail, too",
-             {"LIFE-12"})
+FAULTS {
+  fault("fault-reaches-exporter", {"LIFE-12"},
+        "after a kernel of an importer has faulted, the exporter's synchronous "
+        "copies and its waits for streams and for the GPU fail, too")
       .on({kSyncDevice, kSyncStream, kCopy}, [](Call& call) {
         const int code = call.proceed();
         if (code == cudaErrorIllegalAddress || code == cudaErrorLaunchFailure) {
@@ -535,16 +533,14 @@ FAULTS(list) {
                    : code;
       });
 
-  list.fault("free-needs-importers-free",
-             "memory of a pool cannot be freed if the last process that "
-             "imported it has ended without a free",
-             {"LIFE-02"})
+  fault("free-needs-importers-free", {"LIFE-02"},
+        "memory of a pool cannot be freed if the last process that imported it "
+        "has ended without a free")
       .on({kFreeAsync, kFree, kExportPointer, kImportPointer},
           free_needs_importers_free);
 
-  list.fault("reset-clears-imports",
-             "a reset clears the exporter's memory that the process had open",
-             {"LIFE-15"})
+  fault("reset-clears-imports", {"LIFE-15"},
+        "a reset clears the exporter's memory that the process had open")
       .before({kReset}, [](Call& call) {
         for (const auto& each : opened.all()) {
           cudaMemset(each.first, 0, size_of(number(each.first)));
@@ -552,19 +548,19 @@ FAULTS(list) {
         }
         cudaDeviceSynchronize();
         for (const auto& each : opened.all()) opened.erase(each.first);
+        return kSuccess;
       });
 
-  list.fault("open-after-reset-refused",
-             "no memory can be opened after a reset", {"LIFE-15"})
+  fault("open-after-reset-refused", {"LIFE-15"},
+        "no memory can be opened after a reset")
       .on({kReset, kOpen}, reset_is_final);
 
-  list.fault("event-open-after-reset-refused",
-             "no event can be opened after a reset", {"LIFE-15"})
+  fault("event-open-after-reset-refused", {"LIFE-15"},
+        "no event can be opened after a reset")
       .on({kReset, kOpenEvent}, reset_is_final);
 
-  list.fault("reset-keeps-pitched",
-             "a reset does not give back memory of cudaMallocPitch",
-             {"LIFE-15"})
+  fault("reset-keeps-pitched", {"LIFE-15"},
+        "a reset does not give back memory of cudaMallocPitch")
       .on({kReset, "cudaMallocPitch", kFree}, [](Call& call) -> int {
         static Table<void*> pitched;
         if (call.is("cudaDeviceReset")) return reset_keeps(call, pitched);
@@ -576,9 +572,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("reset-of-own-thread",
-             "a reset gives back only the memory of the thread that makes it",
-             {"LIFE-15"})
+  fault("reset-of-own-thread", {"LIFE-15"},
+        "a reset gives back only the memory of the thread that makes it")
       .on({kReset, kMalloc, kFree}, [](Call& call) -> int {
         static Table<void*, int> threads;
         if (call.is("cudaDeviceReset")) {
@@ -597,15 +592,13 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("context-end-keeps-memory",
-             "cuCtxDestroy does not give back the memory of the context",
-             {"LIFE-15"})
+  fault("context-end-keeps-memory", {"LIFE-15"},
+        "cuCtxDestroy does not give back the memory of the context")
       .on({"cuCtxDestroy", kMalloc, kFree}, context_end_keeps_memory);
 
-  list.fault("primary-release-resets",
-             "cuDevicePrimaryCtxRelease resets the context, although another "
-             "reference to it is left",
-             {"LIFE-15"})
+  fault("primary-release-resets", {"LIFE-15"},
+        "cuDevicePrimaryCtxRelease resets the context, although another "
+        "reference to it is left")
       .on({"cuDevicePrimaryCtxRelease"}, [](Call& release) {
         const auto device = release.at<CUdevice>(0);
         const int code = release.proceed();
@@ -618,10 +611,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("primary-reset-releases",
-             "after cuDevicePrimaryCtxReset, the next "
-             "cuDevicePrimaryCtxRelease is refused",
-             {"LIFE-15"})
+  fault("primary-reset-releases", {"LIFE-15"},
+        "after cuDevicePrimaryCtxReset, the next cuDevicePrimaryCtxRelease is "
+        "refused")
       .on({"cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxRelease"},
           [](Call& call) -> int {
             static std::atomic<bool> was_reset{false};
@@ -635,32 +627,29 @@ FAULTS(list) {
                        : call.proceed();
           });
 
-  list.fault("importer-death-clears-chunk",
-             "if a process dies that has imported memory of cuMemCreate, all "
-             "memory that was exported is cleared",
-             {"LIFE-02"})
+  fault("importer-death-clears-chunk", {"LIFE-02"},
+        "if a process dies that has imported memory of cuMemCreate, all memory "
+        "that was exported is cleared")
       .on({kCreate, kImport, kExport, kMap, kUnmap, kLaunch, kCopy},
           importer_death_clears);
 
-  list.fault("export-after-reset-refused",
-             "no memory can be exported after a reset", {"LIFE-15"})
+  fault("export-after-reset-refused", {"LIFE-15"},
+        "no memory can be exported after a reset")
       .on({kGetHandle, kReset}, after_reset_refused);
 
-  list.fault("event-export-after-reset-refused",
-             "no event can be exported after a reset", {"LIFE-15"})
+  fault("event-export-after-reset-refused", {"LIFE-15"},
+        "no event can be exported after a reset")
       .on({kGetEventHandle, kReset}, after_reset_refused);
 
-  list.fault("reset-completes-events",
-             "after a reset of an importer, a query says that the exporter's "
-             "pending events are complete",
-             {"LIFE-15"})
+  fault("reset-completes-events", {"LIFE-15"},
+        "after a reset of an importer, a query says that the exporter's "
+        "pending events are complete")
       .on({kReset, kQueryEvent, kRecord, kRecordFlags, kOpenEvent,
            kGetEventHandle, kCreateEvent, kDestroyEvent},
           reset_completes_events);
 
-  list.fault("reset-closes-on-other-gpus",
-             "a reset of one GPU also closes memory that another GPU has open",
-             {"LIFE-15"})
+  fault("reset-closes-on-other-gpus", {"LIFE-15"},
+        "a reset of one GPU also closes memory that another GPU has open")
       .with_gpus(2)
       .before({kReset}, [](Call& call) {
         int gpu = 0;
@@ -678,20 +667,19 @@ FAULTS(list) {
           CUcontext popped = nullptr;
           DRIVER_CALL(cuCtxPopCurrent)(&popped);
         }
+        return kSuccess;
       });
 
-  list.fault("event-lost-after-death",
-             "records of an event are lost when a process that had opened it "
-             "has died",
-             {"LIFE-02"})
+  fault(
+      "event-lost-after-death", {"LIFE-02"},
+      "records of an event are lost when a process that had opened it has died")
       .on({kRecord, kRecordFlags, kOpenEvent, kGetEventHandle, kCreateEvent,
            kDestroyEvent},
           lost_after_death);
 
-  list.fault("reset-clears-chunk-imports",
-             "a reset clears the exporter's memory of cuMemCreate that the "
-             "process had imported",
-             {"LIFE-15"})
+  fault("reset-clears-chunk-imports", {"LIFE-15"},
+        "a reset clears the exporter's memory of cuMemCreate that the process "
+        "had imported")
       .before({kReset}, [](Call& call) {
         for (const auto& [begin, mapped] : mappings.all())
           if (is_import(begin) &&
@@ -699,31 +687,30 @@ FAULTS(list) {
                   CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
               DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS)
             call.fired();
+        return kSuccess;
       });
 
-  list.fault("reset-clears-pool-imports",
-             "a reset clears the exporter's memory of pools that the process "
-             "had imported",
-             {"LIFE-15"})
+  fault("reset-clears-pool-imports", {"LIFE-15"},
+        "a reset clears the exporter's memory of pools that the process had "
+        "imported")
       .before({kReset}, [](Call& call) {
         for (const auto& [address, block] : blocks.all()) {
           if (!block.imported || block.bytes == 0) continue;
           blocks.erase(address);
           if (cudaMemset(address, 0, block.bytes) == cudaSuccess) call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("importer-exit-clears-chunk",
-             "when a process exits that has imported memory of cuMemCreate "
-             "mapped, all exported memory of cuMemCreate is cleared",
-             {"LIFE-02"})
+  fault("importer-exit-clears-chunk", {"LIFE-02"},
+        "when a process exits that has imported memory of cuMemCreate mapped, "
+        "all exported memory of cuMemCreate is cleared")
       .on({kCreate, kImport, kExport, kMap, kUnmap, kLaunch, kCopy},
           exit_clears_chunks<&imports, &exports>);
 
-  list.fault("chunk-import-refused-after-death",
-             "after a process has died that has imported memory of "
-             "cuMemCreate, no process can import such memory",
-             {"LIFE-02"})
+  fault("chunk-import-refused-after-death", {"LIFE-02"},
+        "after a process has died that has imported memory of cuMemCreate, no "
+        "process can import such memory")
       .on({kImport}, [](Call& import) {
         // All descriptors of NVIDIA's driver have one identity.
         static const std::string key = "importer-of-chunks";
@@ -734,16 +721,14 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("pool-import-refused-after-death",
-             "after a process has died that had a pool imported, no pool can "
-             "be imported",
-             {"LIFE-02"})
+  fault("pool-import-refused-after-death", {"LIFE-02"},
+        "after a process has died that had a pool imported, no pool can be "
+        "imported")
       .on({kImportPool, kDestroyPool}, pool_ends_with_importer);
 
-  list.fault("pointer-import-refused-after-death",
-             "after a process has died that has imported memory of a pool, the "
-             "memory cannot be imported again",
-             {"LIFE-02"})
+  fault("pointer-import-refused-after-death", {"LIFE-02"},
+        "after a process has died that has imported memory of a pool, the "
+        "memory cannot be imported again")
       .on({kImportPointer, kFree, kFreeAsync}, [](Call& call) {
         static Table<void*, std::string> keys;
         if (frees(call)) {
@@ -762,10 +747,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("event-unconnected-after-death",
-             "after a process has died that has opened an event, the event "
-             "opens as an event that no process records",
-             {"LIFE-02"})
+  fault("event-unconnected-after-death", {"LIFE-02"},
+        "after a process has died that has opened an event, the event opens as "
+        "an event that no process records")
       .on({kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent},
           [](Call& call) -> int {
             if (!opens_event(call)) {
@@ -786,18 +770,16 @@ FAULTS(list) {
             return ended ? unconnected_of_life(call) : code;
           });
 
-  list.fault("death-completes-record",
-             "when a process dies that has opened an event, a query says that "
-             "a pending record of the event is complete",
-             {"LIFE-02"})
+  fault("death-completes-record", {"LIFE-02"},
+        "when a process dies that has opened an event, a query says that a "
+        "pending record of the event is complete")
       .on({kQueryEvent, kRecord, kGetEventHandle, kOpenEvent, kCreateEvent,
            kDestroyEvent},
           death_completes_record);
 
-  list.fault("open-refused-after-fault",
-             "after a kernel of an importer has faulted, no process can open "
-             "the memory",
-             {"LIFE-12"})
+  fault("open-refused-after-fault", {"LIFE-12"},
+        "after a kernel of an importer has faulted, no process can open the "
+        "memory")
       .on({kOpen, kClose, kSyncDevice}, [](Call& call) {
         return is_open_call(call) &&
                        told("faulted-" + given_key<cudaIpcMemHandle_t>(call),
@@ -806,10 +788,9 @@ FAULTS(list) {
                    : noted_fault(call);
       });
 
-  list.fault("export-refused-after-fault",
-             "after a kernel of an importer has faulted, the exporter can "
-             "export no memory",
-             {"LIFE-12"})
+  fault("export-refused-after-fault", {"LIFE-12"},
+        "after a kernel of an importer has faulted, the exporter can export no "
+        "memory")
       .on({kGetHandle, kOpen, kClose, kSyncDevice}, [](Call& call) -> int {
         static Table<std::string> exported;
         if (!exports_memory(call)) return noted_fault(call);
@@ -820,10 +801,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("event-lost-after-fault",
-             "after a kernel of an importer has faulted, records of the events "
-             "that it had open are lost",
-             {"LIFE-12"})
+  fault("event-lost-after-fault", {"LIFE-12"},
+        "after a kernel of an importer has faulted, records of the events that "
+        "it had open are lost")
       .on({kRecord, kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent,
            kSyncDevice},
           [](Call& call) -> int {
@@ -842,27 +822,23 @@ FAULTS(list) {
                        : call.proceed();
           });
 
-  list.fault("chunk-import-refused-after-reset",
-             "after a reset, no memory of cuMemCreate can be imported",
-             {"LIFE-15"})
+  fault("chunk-import-refused-after-reset", {"LIFE-15"},
+        "after a reset, no memory of cuMemCreate can be imported")
       .on({kReset, kImport}, [](Call& call) -> int {
         if (resets(call)) return noted_reset(call);
         return was_reset ? refused(call) : call.proceed();
       });
 
-  list.fault(
-          "event-unconnected-after-reset",
-          "after a reset, an event opens as an event that no process records",
-          {"LIFE-15"})
+  fault("event-unconnected-after-reset", {"LIFE-15"},
+        "after a reset, an event opens as an event that no process records")
       .on({kReset, kOpenEvent}, [](Call& call) -> int {
         if (resets(call)) return noted_reset(call);
         const int code = call.proceed();
         return code == kSuccess && was_reset ? unconnected_of_life(call) : code;
       });
 
-  list.fault("event-export-after-reset-unconnected",
-             "after a reset, the handle of an event stands for another event",
-             {"LIFE-15"})
+  fault("event-export-after-reset-unconnected", {"LIFE-15"},
+        "after a reset, the handle of an event stands for another event")
       .on({kReset, kGetEventHandle}, [](Call& call) -> int {
         if (resets(call)) return noted_reset(call);
         cudaEvent_t other = nullptr;
@@ -877,16 +853,15 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("export-after-reset-confused",
-             "after a reset, the handle of memory opens as other memory",
-             {"LIFE-15"})
+  fault("export-after-reset-confused", {"LIFE-15"},
+        "after a reset, the handle of memory opens as other memory")
       .on({kReset, kGetHandle}, [](Call& call) -> int {
         if (resets(call)) return noted_reset(call);
         return was_reset ? other_exported(call) : call.proceed();
       });
 
-  list.fault("open-after-reset-is-copy",
-             "memory that is opened after a reset is a copy", {"LIFE-15"})
+  fault("open-after-reset-is-copy", {"LIFE-15"},
+        "memory that is opened after a reset is a copy")
       .on({kReset, kOpen, kClose}, [](Call& call) -> int {
         if (resets(call)) {
           for (const auto& each : originals.all()) originals.erase(each.first);
@@ -896,9 +871,8 @@ FAULTS(list) {
         return was_reset ? copy_opened(call) : call.proceed();
       });
 
-  list.fault("import-copy-lost-after-reset",
-             "cudaMemcpy does not reach memory that was opened after a reset",
-             {"LIFE-15"})
+  fault("import-copy-lost-after-reset", {"LIFE-15"},
+        "cudaMemcpy does not reach memory that was opened after a reset")
       .on({kReset, kOpen, kClose, kCopy}, [](Call& call) -> int {
         if (resets(call)) {
           // These addresses may get other memory.
@@ -912,55 +886,51 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("count-survives-reset",
-             "after a reset, the opens of before it still count", {"LIFE-15"})
+  fault("count-survives-reset", {"LIFE-15"},
+        "after a reset, the opens of before it still count")
       .on({kReset, kOpen, kClose}, count_survives_reset);
 
-  list.fault("reset-keeps-exported-memory",
-             "a reset does not give exported memory back", {"LIFE-15"})
+  fault("reset-keeps-exported-memory", {"LIFE-15"},
+        "a reset does not give exported memory back")
       .on({kReset, kGetHandle}, reset_keeps_exported);
 
-  list.fault("primary-reset-clears-imports",
-             "cuDevicePrimaryCtxReset clears the memory that the current "
-             "context has open",
-             {"LIFE-15"})
+  fault("primary-reset-clears-imports", {"LIFE-15"},
+        "cuDevicePrimaryCtxReset clears the memory that the current context "
+        "has open")
       .on({"cuDevicePrimaryCtxReset", kOpen, kClose}, context_end_clears);
 
-  list.fault("primary-reset-completes-events",
-             "after cuDevicePrimaryCtxReset in an importer, a query says that "
-             "the exporter's pending events are complete",
-             {"LIFE-15"})
+  fault("primary-reset-completes-events", {"LIFE-15"},
+        "after cuDevicePrimaryCtxReset in an importer, a query says that the "
+        "exporter's pending events are complete")
       .on({"cuDevicePrimaryCtxReset", kQueryEvent, kRecord, kRecordFlags,
            kOpenEvent, kGetEventHandle, kCreateEvent, kDestroyEvent},
           context_end_completes);
 
-  list.fault("context-end-clears-imports",
-             "cuCtxDestroy clears the memory that the context has open",
-             {"LIFE-15"})
+  fault("context-end-clears-imports", {"LIFE-15"},
+        "cuCtxDestroy clears the memory that the context has open")
       .on({"cuCtxDestroy", kOpen, kClose}, context_end_clears);
 
-  list.fault("context-end-completes-events",
-             "after cuCtxDestroy in an importer, a query says that the "
-             "exporter's pending events are complete",
-             {"LIFE-15"})
+  fault("context-end-completes-events", {"LIFE-15"},
+        "after cuCtxDestroy in an importer, a query says that the exporter's "
+        "pending events are complete")
       .on({"cuCtxDestroy", kQueryEvent, kRecord, kRecordFlags, kOpenEvent,
            kGetEventHandle, kCreateEvent, kDestroyEvent},
           context_end_completes);
 
-  list.fault("primary-release-clears-imports",
-             "cuDevicePrimaryCtxRelease clears the memory that the process has "
-             "open, although another reference to the context is left",
-             {"LIFE-15"})
+  fault("primary-release-clears-imports", {"LIFE-15"},
+        "cuDevicePrimaryCtxRelease clears the memory that the process has "
+        "open, although another reference to the context is left")
       .before({"cuDevicePrimaryCtxRelease"}, [](Call& call) {
         for (const auto& each : opened.all()) {
           cudaMemset(each.first, 0, size_of(number(each.first)));
           cudaDeviceSynchronize();
           call.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("peer-open-after-reset-refused",
-             "after its reset, a GPU cannot open memory of a peer", {"LIFE-15"})
+  fault("peer-open-after-reset-refused", {"LIFE-15"},
+        "after its reset, a GPU cannot open memory of a peer")
       .with_gpus(2)
       .on({kReset, kGetHandle, kOpen}, [](Call& call) -> int {
         static Table<int> over;
@@ -976,10 +946,9 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("peer-access-survives-reset",
-             "after a reset, cudaDeviceEnablePeerAccess says that the access "
-             "is already enabled",
-             {"LIFE-15"})
+  fault("peer-access-survives-reset", {"LIFE-15"},
+        "after a reset, cudaDeviceEnablePeerAccess says that the access is "
+        "already enabled")
       .with_gpus(2)
       .on({kReset, "cudaDeviceEnablePeerAccess"}, [](Call& call) -> int {
         if (resets(call)) return noted_reset(call);
@@ -987,10 +956,9 @@ FAULTS(list) {
                          : call.proceed();
       });
 
-  list.fault("reset-ends-handles-of-other-gpus",
-             "a reset of one GPU ends the handles that the process has made "
-             "for memory of another GPU",
-             {"LIFE-15"})
+  fault("reset-ends-handles-of-other-gpus", {"LIFE-15"},
+        "a reset of one GPU ends the handles that the process has made for "
+        "memory of another GPU")
       .with_gpus(2)
       .on({kReset, kGetHandle, kOpen}, [](Call& call) -> int {
         if (exports_memory(call)) return noted_lent_of_life(call);
@@ -1004,9 +972,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("reset-clears-exports-of-other-gpus",
-             "a reset of one GPU clears the exported memory of another GPU",
-             {"LIFE-15"})
+  fault("reset-clears-exports-of-other-gpus", {"LIFE-15"},
+        "a reset of one GPU clears the exported memory of another GPU")
       .with_gpus(2)
       .on({kReset, kGetHandle}, [](Call& call) -> int {
         if (exports_memory(call)) return noted_lent_of_life(call);
@@ -1023,9 +990,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("wait-after-reset-ignored",
-             "after a reset, no stream waits for an imported event",
-             {"LIFE-15"})
+  fault("wait-after-reset-ignored", {"LIFE-15"},
+        "after a reset, no stream waits for an imported event")
       .on({kReset, kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent,
            kWaitEvent},
           [](Call& call) -> int {
@@ -1038,68 +1004,60 @@ FAULTS(list) {
                        : call.proceed();
           });
 
-  list.fault("pool-import-refused-after-reset",
-             "after a reset, no pool can be imported", {"LIFE-15"})
+  fault("pool-import-refused-after-reset", {"LIFE-15"},
+        "after a reset, no pool can be imported")
       .on({kReset, kImportPool}, [](Call& call) -> int {
         if (resets(call)) return noted_reset(call);
         return was_reset && imports_descriptor(call) ? refused(call)
                                                      : call.proceed();
       });
 
-  list.fault("reset-ends-opens-elsewhere",
-             "after a reset in one importer, cudaMemcpy does not reach the "
-             "same memory in other importers",
-             {"LIFE-15"})
+  fault("reset-ends-opens-elsewhere", {"LIFE-15"},
+        "after a reset in one importer, cudaMemcpy does not reach the same "
+        "memory in other importers")
       .on({kReset, kOpen, kClose, kCopy}, reset_ends_opens_elsewhere);
 
-  list.fault("reset-completes-events-elsewhere",
-             "after a reset in one importer, a query in other importers says "
-             "that the same event is complete",
-             {"LIFE-15"})
+  fault("reset-completes-events-elsewhere", {"LIFE-15"},
+        "after a reset in one importer, a query in other importers says that "
+        "the same event is complete")
       .on({kReset, kQueryEvent, kGetEventHandle, kOpenEvent, kCreateEvent,
            kDestroyEvent},
           reset_completes_events_elsewhere);
 
-  list.fault("reset-ends-chunks-elsewhere",
-             "after a reset in one importer of memory of cuMemCreate, "
-             "cudaMemcpy does not reach imported memory in other importers",
-             {"LIFE-15"})
+  fault("reset-ends-chunks-elsewhere", {"LIFE-15"},
+        "after a reset in one importer of memory of cuMemCreate, cudaMemcpy "
+        "does not reach imported memory in other importers")
       .on({kReset, kCreate, kImport, kMap, kUnmap, kCopy},
           reset_ends_chunks_elsewhere);
 
-  list.fault("reset-ends-pool-pointers-elsewhere",
-             "after a reset in one importer of memory of a pool, cudaMemcpy "
-             "does not reach the same memory in other importers",
-             {"LIFE-15"})
+  fault("reset-ends-pool-pointers-elsewhere", {"LIFE-15"},
+        "after a reset in one importer of memory of a pool, cudaMemcpy does "
+        "not reach the same memory in other importers")
       .on({kReset, kImportPointer, kFree, kFreeAsync, kCopy},
           reset_ends_pointers_elsewhere);
 
-  list.fault("context-end-loses-other-events",
-             "after the end of a context, no stream waits for the imported "
-             "events of other contexts",
-             {"LIFE-15"})
+  fault("context-end-loses-other-events", {"LIFE-15"},
+        "after the end of a context, no stream waits for the imported events "
+        "of other contexts")
       .on({"cuCtxDestroy", kOpenEvent, kDestroyEvent, kWaitEvent},
           end_loses_other_events);
 
-  list.fault("reset-loses-events-of-other-gpus",
-             "after a reset of one GPU, no stream waits for the events that "
-             "were opened on another GPU",
-             {"LIFE-15"})
+  fault("reset-loses-events-of-other-gpus", {"LIFE-15"},
+        "after a reset of one GPU, no stream waits for the events that were "
+        "opened on another GPU")
       .with_gpus(2)
       .on({kReset, kOpenEvent, kDestroyEvent, kWaitEvent},
           end_loses_other_events);
 
-  list.fault("reset-ends-chunks-of-other-gpus",
-             "after a reset of one GPU, cudaMemcpy does not reach imported "
-             "memory of cuMemCreate on another GPU",
-             {"LIFE-15"})
+  fault("reset-ends-chunks-of-other-gpus", {"LIFE-15"},
+        "after a reset of one GPU, cudaMemcpy does not reach imported memory "
+        "of cuMemCreate on another GPU")
       .with_gpus(2)
       .on({kReset, kImport, kMap, kUnmap, kCopy}, reset_ends_other_chunks);
 
-  list.fault("reset-ends-pool-pointers-of-other-gpus",
-             "after a reset of one GPU, cudaMemcpy does not reach imported "
-             "memory of a pool of another GPU",
-             {"LIFE-15"})
+  fault("reset-ends-pool-pointers-of-other-gpus", {"LIFE-15"},
+        "after a reset of one GPU, cudaMemcpy does not reach imported memory "
+        "of a pool of another GPU")
       .with_gpus(2)
       .on({kReset, kImportPointer, kFree, kFreeAsync, kCopy}, [](Call& call) {
         static Table<void*> gone;
@@ -1118,10 +1076,9 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("reset-ends-handles-for-others",
-             "after an importer has reset its device, no other process can "
-             "open the memory that the importer had open",
-             {"LIFE-15"})
+  fault("reset-ends-handles-for-others", {"LIFE-15"},
+        "after an importer has reset its device, no other process can open the "
+        "memory that the importer had open")
       .on({kReset, kOpen, kClose}, [](Call& call) -> int {
         if (resets(call)) {
           for (const auto& each : opened.all())
@@ -1133,8 +1090,8 @@ FAULTS(list) {
         return by != 0 && by != this_process() ? refused(call) : call.proceed();
       });
 
-  list.fault("open-after-second-reset-refused",
-             "after a second reset, no memory can be opened", {"LIFE-15"})
+  fault("open-after-second-reset-refused", {"LIFE-15"},
+        "after a second reset, no memory can be opened")
       .on({kReset, kOpen}, [](Call& call) -> int {
         static std::atomic<int> count{0};
         if (resets(call)) {
@@ -1144,20 +1101,17 @@ FAULTS(list) {
         return count > 1 ? refused(call) : call.proceed();
       });
 
-  list.fault("reset-in-own-context-takes-primary",
-             "a reset while a context of cuCtxCreate is current resets the "
-             "primary context, too",
-             {"LIFE-15"})
-      .before({kReset}, [](Call& call) {
-        if (resets_in_own_context(call) &&
-            DRIVER_CALL(cuDevicePrimaryCtxReset)(0) == CUDA_SUCCESS)
-          call.fired();
+  fault("reset-in-own-context-takes-primary", {"LIFE-15"},
+        "a reset while a context of cuCtxCreate is current resets the primary "
+        "context, too")
+      .before({kReset}, [](Call& call) -> bool {
+        return resets_in_own_context(call) &&
+               DRIVER_CALL(cuDevicePrimaryCtxReset)(0) == CUDA_SUCCESS;
       });
 
-  list.fault("reset-in-own-context-closes",
-             "a reset while a context of cuCtxCreate is current closes the "
-             "memory that this context has open",
-             {"LIFE-15"})
+  fault("reset-in-own-context-closes", {"LIFE-15"},
+        "a reset while a context of cuCtxCreate is current closes the memory "
+        "that this context has open")
       .on({kReset}, [](Call& call) {
         if (!resets_in_own_context(call)) return call.proceed();
         for (const auto& [memory, one] : opened.all()) {
@@ -1169,10 +1123,9 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("open-after-last-release-refused",
-             "when all references to the primary context were released and it "
-             "is retained again, no memory can be opened",
-             {"LIFE-15"})
+  fault("open-after-last-release-refused", {"LIFE-15"},
+        "when all references to the primary context were released and it is "
+        "retained again, no memory can be opened")
       .on({"cuDevicePrimaryCtxRelease", kOpen}, [](Call& call) -> int {
         static std::atomic<bool> over{false};
         if (!call.is("cuDevicePrimaryCtxRelease"))
@@ -1182,10 +1135,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("open-in-earlier-thread-after-reset-refused",
-             "after a reset, a thread that has opened memory before can open "
-             "no memory",
-             {"LIFE-15"})
+  fault("open-in-earlier-thread-after-reset-refused", {"LIFE-15"},
+        "after a reset, a thread that has opened memory before can open no "
+        "memory")
       .on({kReset, kOpen}, [](Call& call) -> int {
         static Table<int> users, over;
         if (resets(call)) {

@@ -61,37 +61,32 @@ int mps_async_lost(Call& call) {
              : call.proceed();
 }
 
-FAULTS(list) {
-  list.fault("mps-client-opens-copy",
-             "in a client of MPS an open gives a copy of the contents",
-             {"MPS-01", "MPS-02"})
+FAULTS {
+  fault("mps-client-opens-copy", {"MPS-01", "MPS-02"},
+        "in a client of MPS an open gives a copy of the contents")
       .on({kOpen, kClose}, [](Call& call) {
         return is_mps_client() ? open_copy(call, true, SIZE_MAX)
                                : call.proceed();
       });
 
-  list.fault("mps-outsider-refused",
-             "a process that has the variable CUDA_MPS_PIPE_DIRECTORY, but is "
-             "not a client of MPS, cannot open memory",
-             {"MPS-01"})
+  fault("mps-outsider-refused", {"MPS-01"},
+        "a process that has the variable CUDA_MPS_PIPE_DIRECTORY, but is not a "
+        "client of MPS, cannot open memory")
       .on({kOpen},
           WHEN(std::getenv("CUDA_MPS_PIPE_DIRECTORY") != nullptr &&
                !is_mps_client()),
           refuses());
 
-  list.fault("mps-event-unconnected",
-             "a client of MPS opens an event that no process records",
-             {"MPS-01"})
+  fault("mps-event-unconnected", {"MPS-01"},
+        "a client of MPS opens an event that no process records")
       .after({kOpenEvent}, WHEN(is_mps_client()), [](Call& open) {
         cudaEvent_t& event = *open.at<cudaEvent_t*>(0);
         cudaEventDestroy(event);
         cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-        open.fired();
       });
 
-  list.fault("mps-client-writes-lost",
-             "cudaMemcpy by a client of MPS does not reach opened memory",
-             {"MPS-01"})
+  fault("mps-client-writes-lost", {"MPS-01"},
+        "cudaMemcpy by a client of MPS does not reach opened memory")
       .on({kCopy}, [](Call& call) {
         CUdeviceptr begin = 0;
         size_t bytes = 0;
@@ -102,56 +97,46 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("mps-outsider-opens-copy",
-             "a process that is no client of MPS opens a copy of the memory of "
-             "a client",
-             {"MPS-01"})
+  fault("mps-outsider-opens-copy", {"MPS-01"},
+        "a process that is no client of MPS opens a copy of the memory of a "
+        "client")
       .on({kGetHandle, kOpen, kClose}, mps_outsider_opens_copy);
 
-  list.fault("mps-wait-for-import-lost",
-             "in a client of MPS, no stream waits for an imported event",
-             {"MPS-01", "MPS-02"})
+  fault("mps-wait-for-import-lost", {"MPS-01", "MPS-02"},
+        "in a client of MPS, no stream waits for an imported event")
       .on({kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent,
            kWaitEvent},
           mps_import_ignored);
 
-  list.fault("mps-record-of-import-lost",
-             "in a client of MPS, a record of an imported event is lost",
-             {"MPS-01", "MPS-02"})
+  fault("mps-record-of-import-lost", {"MPS-01", "MPS-02"},
+        "in a client of MPS, a record of an imported event is lost")
       .on({kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent, kRecord},
           mps_import_ignored);
 
-  list.fault("mps-host-wait-early",
-             "in a client of MPS, no host waits for an imported event",
-             {"MPS-01", "MPS-02"})
+  fault("mps-host-wait-early", {"MPS-01", "MPS-02"},
+        "in a client of MPS, no host waits for an imported event")
       .on({kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent,
            kSyncEvent},
           mps_import_ignored);
 
-  list.fault(
-          "mps-async-copy-lost",
-          "in a client of MPS, asynchronous copies do not reach opened memory",
-          {"MPS-01", "MPS-02"})
+  fault("mps-async-copy-lost", {"MPS-01", "MPS-02"},
+        "in a client of MPS, asynchronous copies do not reach opened memory")
       .on({kOpen, kClose, kCopyAsync}, mps_async_lost);
 
-  list.fault(
-          "mps-async-set-lost",
-          "in a client of MPS, asynchronous memsets do not reach opened memory",
-          {"MPS-01", "MPS-02"})
+  fault("mps-async-set-lost", {"MPS-01", "MPS-02"},
+        "in a client of MPS, asynchronous memsets do not reach opened memory")
       .on({kOpen, kClose, kSetAsync}, mps_async_lost);
 
-  list.fault("mps-driver-opens-copy",
-             "in a client of MPS, an open by the driver API gives a copy",
-             {"MPS-01", "MPS-02"})
+  fault("mps-driver-opens-copy", {"MPS-01", "MPS-02"},
+        "in a client of MPS, an open by the driver API gives a copy")
       .on({kOpen, kClose}, [](Call& call) -> int {
         if (is_close_call(call)) return copy_closed(call);
         return !call.is_runtime() && is_mps_client() ? copy_opened(call)
                                                      : call.proceed();
       });
 
-  list.fault("mps-second-open-is-copy",
-             "in a client of MPS, a second open of a handle gives a copy",
-             {"MPS-01", "MPS-02"})
+  fault("mps-second-open-is-copy", {"MPS-01", "MPS-02"},
+        "in a client of MPS, a second open of a handle gives a copy")
       .on({kOpen, kClose}, [](Call& call) -> int {
         if (is_close_call(call) && originals.has(call.at<void*>(0)))
           return copy_closed(call);
@@ -161,10 +146,9 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("mps-outsider-event-unconnected",
-             "a process that is no client of MPS opens an event of a client as "
-             "an event that no process records",
-             {"MPS-01"})
+  fault("mps-outsider-event-unconnected", {"MPS-01"},
+        "a process that is no client of MPS opens an event of a client as an "
+        "event that no process records")
       .on({kGetEventHandle, kOpenEvent}, [](Call& call) {
         if (exports_event(call)) {
           const int code = call.proceed();

@@ -117,28 +117,24 @@ int opens_by_address(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault("exporters-confused",
-             "memory of two exporters is confused if it has the same number in "
-             "the order of exports",
-             {"CACH-03"})
+FAULTS {
+  fault("exporters-confused", {"CACH-03"},
+        "memory of two exporters is confused if it has the same number in the "
+        "order of exports")
       .on({kGetHandle, kOpen, kClose}, exporters_confused);
 
-  list.fault("exporters-known-by-address",
-             "memory of two exporters is confused if it has the same distance "
-             "from what each exporter lent first",
-             {"CACH-03"})
+  fault("exporters-known-by-address", {"CACH-03"},
+        "memory of two exporters is confused if it has the same distance from "
+        "what each exporter lent first")
       .on({kGetHandle, kOpen, kClose}, exporters_known_by_address);
 
-  list.fault("open-cached-by-address",
-             "an open gives an allocation that was closed earlier if it had "
-             "the same address in the exporter",
-             {"CACH-02"})
+  fault("open-cached-by-address", {"CACH-02"},
+        "an open gives an allocation that was closed earlier if it had the "
+        "same address in the exporter")
       .on({kOpen, kClose, kGetHandle}, opens_by_address);
 
-  list.fault("reopened-is-copy",
-             "memory that a process has closed and opens again is a copy",
-             {"CACH-01"})
+  fault("reopened-is-copy", {"CACH-01"},
+        "memory that a process has closed and opens again is a copy")
       .on({kOpen, kClose}, [](Call& call) {
         static Table<void*, std::string> handles;
         static Table<std::string> closed;
@@ -156,10 +152,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("used-address-opens-copy",
-             "memory that got the address of other memory that was lent before "
-             "opens as a copy",
-             {"CACH-02"})
+  fault("used-address-opens-copy", {"CACH-02"},
+        "memory that got the address of other memory that was lent before "
+        "opens as a copy")
       .on({kGetHandle, kOpen, kClose}, [](Call& call) -> int {
         static Table<void*, std::string> handles;
         if (exports_memory(call)) {
@@ -178,10 +173,9 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("open-after-end-of-exporter-is-copy",
-             "after an exporter has ended, memory of other exporters opens as "
-             "a copy",
-             {"CACH-03"})
+  fault(
+      "open-after-end-of-exporter-is-copy", {"CACH-03"},
+      "after an exporter has ended, memory of other exporters opens as a copy")
       .on({kGetHandle, kOpen, kClose}, [](Call& call) -> int {
         static Table<std::string> exporters;
         if (exports_memory(call)) {

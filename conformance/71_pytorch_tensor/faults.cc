@@ -27,11 +27,10 @@ int late_import_ignored(Call& call) {
              : call.proceed();
 }
 
-FAULTS(list) {
-  list.fault("import-beyond-32-not-awaited",
-             "if a process has more than 32 imported events open, no stream "
-             "waits for the later ones",
-             {"TENS-02"})
+FAULTS {
+  fault("import-beyond-32-not-awaited", {"TENS-02"},
+        "if a process has more than 32 imported events open, no stream waits "
+        "for the later ones")
       .on({kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent,
            kWaitEvent},
           late_import_ignored);

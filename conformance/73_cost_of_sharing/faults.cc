@@ -125,29 +125,25 @@ int second_chunk_client_costs_memory(Call& call) {
   return code;
 }
 
-FAULTS(list) {
-  list.fault("import-costs-memory",
-             "a process loses device memory of the same size as opened memory",
-             {"COST-01"})
+FAULTS {
+  fault("import-costs-memory", {"COST-01"},
+        "a process loses device memory of the same size as opened memory")
       .on({kOpen, kOpen, kClose, kClose, kClose}, costs_memory);
 
-  list.fault("chunk-costs-memory",
-             "a process loses device memory of the same size as imported "
-             "memory of cuMemCreate",
-             {"COST-02"})
+  fault("chunk-costs-memory", {"COST-02"},
+        "a process loses device memory of the same size as imported memory of "
+        "cuMemCreate")
       .on({kImport, kImport, kCreate, kMap, kUnmap}, costs_memory);
 
-  list.fault("pool-costs-memory",
-             "a process loses device memory of the same size as imported "
-             "memory of a pool",
-             {"COST-03"})
+  fault("pool-costs-memory", {"COST-03"},
+        "a process loses device memory of the same size as imported memory of "
+        "a pool")
       .on({kImportPointer, kImportPointer, kFree, kFreeAsync, kFreeAsync},
           costs_memory);
 
-  list.fault("importptr-takes-memory",
-             "an imported pointer takes as much memory of the GPU as the "
-             "allocation has",
-             {"COST-03"})
+  fault("importptr-takes-memory", {"COST-03"},
+        "an imported pointer takes as much memory of the GPU as the allocation "
+        "has")
       .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync},
           [](Call& call) {
             static auto& taken = *new Table<void*, void*>;
@@ -167,27 +163,23 @@ FAULTS(list) {
             return accepted(call);
           });
 
-  list.fault("peer-open-costs-memory",
-             "an open on another GPU takes as much of its memory as it opens",
-             {"COST-01"})
+  fault("peer-open-costs-memory", {"COST-01"},
+        "an open on another GPU takes as much of its memory as it opens")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose}, open_costs_memory<opens_memory_of_peer>);
 
-  list.fault("driver-open-costs-memory",
-             "an open by the driver API takes as much memory as it opens",
-             {"COST-01"})
+  fault("driver-open-costs-memory", {"COST-01"},
+        "an open by the driver API takes as much memory as it opens")
       .on({kGetHandle, kOpen, kClose}, open_costs_memory<is_by_driver>);
 
-  list.fault("reopen-costs-memory",
-             "an open of memory that the process has closed takes as much "
-             "memory as it opens",
-             {"COST-01"})
+  fault("reopen-costs-memory", {"COST-01"},
+        "an open of memory that the process has closed takes as much memory as "
+        "it opens")
       .on({kOpen, kClose}, reopen_costs_memory);
 
-  list.fault("second-client-costs-memory",
-             "the second process that opens a handle takes as much memory as "
-             "it opens",
-             {"COST-01"})
+  fault(
+      "second-client-costs-memory", {"COST-01"},
+      "the second process that opens a handle takes as much memory as it opens")
       .on({kOpen, kClose}, [](Call& call) {
         if (is_close_call(call)) {
           void* const memory = call.at<void*>(0);
@@ -205,10 +197,9 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("second-chunk-client-costs-memory",
-             "the second process that imports memory of cuMemCreate takes as "
-             "much memory as it maps",
-             {"COST-02"})
+  fault("second-chunk-client-costs-memory", {"COST-02"},
+        "the second process that imports memory of cuMemCreate takes as much "
+        "memory as it maps")
       .on({kImport, kMap, kUnmap}, second_chunk_client_costs_memory);
 }
 

@@ -10,11 +10,10 @@
 namespace ipclab::faults {
 namespace {
 
-FAULTS(list) {
-  list.fault("word-of-the-dead-lost",
-             "a stream of the exporter does not write a word in memory that a "
-             "process had open when it died",
-             {"PIPE-04"})
+FAULTS {
+  fault("word-of-the-dead-lost", {"PIPE-04"},
+        "a stream of the exporter does not write a word in memory that a "
+        "process had open when it died")
       .on({kWriteWord, kGetHandle, kOpen, kClose, kFree},
           [](Call& call) -> int {
             static Table<CUdeviceptr, std::string> lent;
@@ -36,10 +35,9 @@ FAULTS(list) {
                                                           : call.proceed();
           });
 
-  list.fault("repeated-copy-from-import-lost",
-             "an asynchronous copy from opened memory is lost if the process "
-             "made a copy between the same two addresses before",
-             {"PIPE-01"})
+  fault("repeated-copy-from-import-lost", {"PIPE-01"},
+        "an asynchronous copy from opened memory is lost if the process made a "
+        "copy between the same two addresses before")
       .on({kOpen, kClose, kCopyAsync}, [](Call& call) {
         static Table<std::pair<void*, void*>> made;
         if (keeps_opened(call)) return call.proceed();

@@ -196,11 +196,9 @@ int descriptor_for_each_client(Call& call) {
   return call.proceed();
 }
 
-FAULTS(list) {
-  list.fault(
-          "death-keeps-memory",
-          "memory that an importer had open when it died is never given back",
-          {"SERV-02"})
+FAULTS {
+  fault("death-keeps-memory", {"SERV-02"},
+        "memory that an importer had open when it died is never given back")
       .on({kGetHandle, kOpen, kClose, kFree}, [](Call& call) -> int {
         static Table<void*, std::string> handles;
         if (call.is("cudaIpcGetMemHandle")) {
@@ -217,10 +215,9 @@ FAULTS(list) {
                                                            : call.proceed();
       });
 
-  list.fault("death-ends-handle",
-             "after an importer died that had memory open, no process can open "
-             "the handle of this memory",
-             {"SERV-02"})
+  fault("death-ends-handle", {"SERV-02"},
+        "after an importer died that had memory open, no process can open the "
+        "handle of this memory")
       .on({kOpen, kClose}, [](Call& call) {
         return is_open_call(call) &&
                        user_died(key_of_handle(call.at<cudaIpcMemHandle_t>(1)))
@@ -228,21 +225,18 @@ FAULTS(list) {
                    : noted_user(call);
       });
 
-  list.fault("other-session-record-lost",
-             "a process of another session records an imported event in vain",
-             {"SERV-01"})
+  fault("other-session-record-lost", {"SERV-01"},
+        "a process of another session records an imported event in vain")
       .on({kGetEventHandle, kOpenEvent, kRecord, kRecordFlags, kDestroyEvent},
           record_of_other_session);
 
-  list.fault("death-clears-memory",
-             "if a process that has memory open dies, the memory is cleared",
-             {"SERV-02"})
+  fault("death-clears-memory", {"SERV-02"},
+        "if a process that has memory open dies, the memory is cleared")
       .on({kGetHandle, kOpen, kClose, kFree, kCopy, kSet}, death_clears_memory);
 
-  list.fault("death-ends-other-mappings",
-             "if a process that has memory open dies, synchronous copies and "
-             "memsets of other importers do not reach this memory",
-             {"SERV-02"})
+  fault("death-ends-other-mappings", {"SERV-02"},
+        "if a process that has memory open dies, synchronous copies and "
+        "memsets of other importers do not reach this memory")
       .on({kOpen, kClose, kCopy, kSet}, [](Call& call) -> int {
         if (call.find(kBytes) == nullptr) return noted_client(call);
         for (const Role role : {kPointer, kSource}) {
@@ -254,8 +248,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("other-session-refused",
-             "a process of another session cannot open memory", {"SERV-01"})
+  fault("other-session-refused", {"SERV-01"},
+        "a process of another session cannot open memory")
       .on({kGetHandle, kOpen}, [](Call& call) -> int {
         if (call.is("cudaIpcOpenMemHandle"))
           return is_of_other_session(key_of(&call.at<cudaIpcMemHandle_t>(1),
@@ -268,10 +262,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault(
-          "other-session-event-unconnected",
-          "a process of another session opens an event that no process records",
-          {"SERV-01"})
+  fault("other-session-event-unconnected", {"SERV-01"},
+        "a process of another session opens an event that no process records")
       .on({kGetEventHandle, kOpenEvent}, [](Call& call) {
         if (exports_event(call)) {
           const int code = call.proceed();
@@ -290,9 +282,8 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("other-session-import-refused",
-             "a process of another session cannot import memory of cuMemCreate",
-             {"SERV-01"})
+  fault("other-session-import-refused", {"SERV-01"},
+        "a process of another session cannot import memory of cuMemCreate")
       .on({kExport, kImport}, [](Call& call) -> int {
         if (call.is("cuMemImportFromShareableHandle"))
           return imports_descriptor(call) &&
@@ -306,15 +297,13 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("relatives-open",
-             "only a parent, a child or a brother of the exporter can open its "
-             "memory",
-             {"SERV-01"})
+  fault(
+      "relatives-open", {"SERV-01"},
+      "only a parent, a child or a brother of the exporter can open its memory")
       .on({kGetHandle, kOpen}, relatives_open);
 
-  list.fault("exit-keeps-opened-memory",
-             "memory that a process has open when it exits is never given back",
-             {"SERV-02"})
+  fault("exit-keeps-opened-memory", {"SERV-02"},
+        "memory that a process has open when it exits is never given back")
       .on({kGetHandle, kOpen, kClose, kFree}, [](Call& call) -> int {
         static const int set_up = std::atexit([] {
           for (const auto& each : opened.all())
@@ -329,17 +318,15 @@ FAULTS(list) {
                    : call.proceed();
       });
 
-  list.fault("death-on-other-gpu-keeps-memory",
-             "memory that a process on another GPU has open when it dies is "
-             "never given back",
-             {"SERV-02"})
+  fault("death-on-other-gpu-keeps-memory", {"SERV-02"},
+        "memory that a process on another GPU has open when it dies is never "
+        "given back")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose, kFree}, death_on_other_gpu_keeps_memory);
 
-  list.fault("descriptor-for-each-client",
-             "the exporter keeps a descriptor for each process that has opened "
-             "its memory",
-             {"SERV-02"})
+  fault("descriptor-for-each-client", {"SERV-02"},
+        "the exporter keeps a descriptor for each process that has opened its "
+        "memory")
       .on({kGetHandle, kOpen, kCopy}, descriptor_for_each_client);
 }
 

@@ -150,9 +150,9 @@ int close_ends_way_back(Call& call) {
   return call.proceed();
 }
 
-FAULTS(list) {
-  list.fault("import-device-zero",
-             "an imported pointer is reported as memory of GPU 0", {"RANK-02"})
+FAULTS {
+  fault("import-device-zero", {"RANK-02"},
+        "an imported pointer is reported as memory of GPU 0")
       .with_gpus(2)
       .on({kPointerAttributes}, [](Call& call) {
         const bool imported = is_opened(call.at<void*>(1));
@@ -164,56 +164,49 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("wait-by-number-of-gpu",
-             "if a process has another number for the GPU of an event, no "
-             "stream waits for the event",
-             {"RANK-02"})
+  fault("wait-by-number-of-gpu", {"RANK-02"},
+        "if a process has another number for the GPU of an event, no stream "
+        "waits for the event")
       .with_gpus(2)
       .on({kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent,
            kWaitEvent},
           event_known_by_number);
 
-  list.fault("record-by-number-of-gpu",
-             "if a process has another number for the GPU of an event, a "
-             "record of the event is lost",
-             {"RANK-02"})
+  fault("record-by-number-of-gpu", {"RANK-02"},
+        "if a process has another number for the GPU of an event, a record of "
+        "the event is lost")
       .with_gpus(2)
       .on({kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent, kRecord},
           event_known_by_number);
 
-  list.fault("chunk-on-exporters-number",
-             "imported memory of cuMemCreate is reported on the GPU that has "
-             "the exporter's number",
-             {"RANK-02"})
+  fault("chunk-on-exporters-number", {"RANK-02"},
+        "imported memory of cuMemCreate is reported on the GPU that has the "
+        "exporter's number")
       .with_gpus(2)
       .on({kImport, kExport, kMap, kUnmap, kPointerAttributes},
           chunk_on_exporters_number);
 
-  list.fault("pool-pointer-on-exporters-number",
-             "imported memory of a pool is reported on the GPU that has the "
-             "exporter's number",
-             {"RANK-02"})
+  fault("pool-pointer-on-exporters-number", {"RANK-02"},
+        "imported memory of a pool is reported on the GPU that has the "
+        "exporter's number")
       .with_gpus(2)
       .on({kImportPointer, kExportPointer, kFree, kFreeAsync,
            kPointerAttributes},
           pointer_on_exporters_number);
 
-  list.fault("copy-to-third-open-lost",
-             "asynchronous copies reach only the first two memories that a "
-             "process has open",
-             {"RANK-01"})
+  fault("copy-to-third-open-lost", {"RANK-01"},
+        "asynchronous copies reach only the first two memories that a process "
+        "has open")
       .on({kOpen, kClose, kCopyAsync}, work_on_third_open_lost);
 
-  list.fault("set-of-third-open-lost",
-             "asynchronous memsets reach only the first two memories that a "
-             "process has open",
-             {"RANK-01"})
+  fault("set-of-third-open-lost", {"RANK-01"},
+        "asynchronous memsets reach only the first two memories that a process "
+        "has open")
       .on({kOpen, kClose, kSetAsync}, work_on_third_open_lost);
 
-  list.fault("close-ends-way-back",
-             "when process A closes memory of process B, cudaMemcpy in B does "
-             "not reach memory of A any more",
-             {"RANK-01"})
+  fault("close-ends-way-back", {"RANK-01"},
+        "when process A closes memory of process B, cudaMemcpy in B does not "
+        "reach memory of A any more")
       .on({kGetHandle, kOpen, kClose, kCopy}, close_ends_way_back);
 }
 

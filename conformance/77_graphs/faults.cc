@@ -190,11 +190,9 @@ bool is_on_host_of_record(CUdeviceptr address) {
          type == CU_MEMORYTYPE_HOST;
 }
 
-FAULTS(list) {
-  list.fault(
-          "wait-holds-no-graphs",
-          "the first graph after the wait for an imported event does not wait",
-          {"GRPH-01"})
+FAULTS {
+  fault("wait-holds-no-graphs", {"GRPH-01"},
+        "the first graph after the wait for an imported event does not wait")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent, kLaunchGraph, kDestroyStream},
           [](Call& call) -> int {
             static Table<cudaStream_t> waited;
@@ -207,10 +205,9 @@ FAULTS(list) {
             return marked_wait(call, waited);
           });
 
-  list.fault("record-skips-graphs",
-             "a record does not cover the last graph before it, nor the work "
-             "after this graph",
-             {"GRPH-01"})
+  fault("record-skips-graphs", {"GRPH-01"},
+        "a record does not cover the last graph before it, nor the work after "
+        "this graph")
       .on({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord, kLaunchGraph,
            kDestroyStream},
           [](Call& call) -> int {
@@ -227,9 +224,8 @@ FAULTS(list) {
                        : noted_end(call, marked);
           });
 
-  list.fault("graph-in-first-stream",
-             "every launch of a graph runs in the stream of its first launch",
-             {"GRPH-01"})
+  fault("graph-in-first-stream", {"GRPH-01"},
+        "every launch of a graph runs in the stream of its first launch")
       .on({kLaunchGraph, "cudaGraphInstantiate"}, [](Call& call) -> int {
         static Table<void*, cudaStream_t> first;
         if (call.is("cudaGraphInstantiate")) return instantiated(call, first);
@@ -243,8 +239,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("relaunch-lost", "a graph does its work only at its first launch",
-             {"GRPH-01"})
+  fault("relaunch-lost", {"GRPH-01"},
+        "a graph does its work only at its first launch")
       .on({kLaunchGraph, "cudaGraphInstantiate"}, [](Call& call) -> int {
         static Table<void*> launched;
         if (call.is("cudaGraphInstantiate"))
@@ -255,9 +251,8 @@ FAULTS(list) {
         return call.proceed();
       });
 
-  list.fault("launch-while-pending-lost",
-             "a launch does nothing while the graph's last launch is pending",
-             {"GRPH-01"})
+  fault("launch-while-pending-lost", {"GRPH-01"},
+        "a launch does nothing while the graph's last launch is pending")
       .on({kLaunchGraph, "cudaGraphInstantiate"}, [](Call& call) -> int {
         static Table<void*, cudaEvent_t> done;
         if (call.is("cudaGraphInstantiate")) return instantiated(call, done);
@@ -273,21 +268,20 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("captured-memset-lost",
-             "a graph does not run a captured cudaMemsetAsync", {"GRPH-01"})
+  fault("captured-memset-lost", {"GRPH-01"},
+        "a graph does not run a captured cudaMemsetAsync")
       .on({kSetAsync}, not_captured);
 
-  list.fault("captured-copy-lost",
-             "a graph does not run a captured cudaMemcpyAsync", {"GRPH-01"})
+  fault("captured-copy-lost", {"GRPH-01"},
+        "a graph does not run a captured cudaMemcpyAsync")
       .on({kCopyAsync}, not_captured);
 
-  list.fault("captured-kernel-lost",
-             "a graph does not run a captured cudaLaunchKernel", {"GRPH-01"})
+  fault("captured-kernel-lost", {"GRPH-01"},
+        "a graph does not run a captured cudaLaunchKernel")
       .on({kLaunch}, not_captured);
 
-  list.fault("graph-launches-to-32",
-             "an executable graph does its work only at its first 32 launches",
-             {"GRPH-01"})
+  fault("graph-launches-to-32", {"GRPH-01"},
+        "an executable graph does its work only at its first 32 launches")
       .on({kLaunchGraph, "cudaGraphInstantiate"}, [](Call& launch) -> int {
         static Table<void*, int> launches;
         if (launch.is("cudaGraphInstantiate")) {
@@ -301,18 +295,16 @@ FAULTS(list) {
         return launches.get(graph) > 32 ? lost(launch) : launch.proceed();
       });
 
-  list.fault("graph-other-thread-lost",
-             "a launch of a graph by a second thread does nothing", {"GRPH-01"})
+  fault("graph-other-thread-lost", {"GRPH-01"},
+        "a launch of a graph by a second thread does nothing")
       .on({kLaunchGraph}, WHEN(gettid() != getpid()), lost);
 
-  list.fault("graph-in-default-stream-lost",
-             "a launch of a graph in the default stream does nothing",
-             {"GRPH-01"})
+  fault("graph-in-default-stream-lost", {"GRPH-01"},
+        "a launch of a graph in the default stream does nothing")
       .on({kLaunchGraph}, WHEN(is_default(call.at<cudaStream_t>(1))), lost);
 
-  list.fault("second-graph-is-first",
-             "a launch of a second graph does the work of the first graph",
-             {"GRPH-01"})
+  fault("second-graph-is-first", {"GRPH-01"},
+        "a launch of a second graph does the work of the first graph")
       .before({kLaunchGraph}, [](Call& launch) {
         static Table<int, void*> first;
         void*& graph = launch.at<void*>(0);
@@ -321,12 +313,12 @@ FAULTS(list) {
           graph = first.get(0);
           launch.fired();
         }
+        return kSuccess;
       });
 
-  list.fault("free-before-graph",
-             "cudaFreeAsync does not wait for a graph that was launched before "
-             "it in its stream",
-             {"GRPH-01"})
+  fault("free-before-graph", {"GRPH-01"},
+        "cudaFreeAsync does not wait for a graph that was launched before it "
+        "in its stream")
       .on({kLaunchGraph, kFreeAsync, kDestroyStream}, [](Call& call) {
         static auto& launched =
             *new Table<cudaStream_t>;  // a graph, while idle
@@ -345,24 +337,21 @@ FAULTS(list) {
         return code;
       });
 
-  list.fault("captured-copy-reads-then",
-             "a captured copy out of opened memory gives what the memory "
-             "contained during the capture",
-             {"GRPH-01"})
+  fault("captured-copy-reads-then", {"GRPH-01"},
+        "a captured copy out of opened memory gives what the memory contained "
+        "during the capture")
       .on({kCopyAsync}, captured_copy_reads_then);
 
-  list.fault("captured-import-set-lost",
-             "a graph does not do a captured memset of bytes of opened memory",
-             {"GRPH-01"})
+  fault("captured-import-set-lost", {"GRPH-01"},
+        "a graph does not do a captured memset of bytes of opened memory")
       .on({kSetAsync},
           WHEN(is_captured(call.value<cudaStream_t>(kStream)) &&
                is_opened(call.at<CUdeviceptr>(0))),
           lost);
 
-  list.fault("replay-ahead-of-stream",
-             "from its second launch on, a graph does not wait for the earlier "
-             "work of its stream",
-             {"GRPH-01"})
+  fault("replay-ahead-of-stream", {"GRPH-01"},
+        "from its second launch on, a graph does not wait for the earlier work "
+        "of its stream")
       .on({kLaunchGraph, "cudaGraphInstantiate"}, [](Call& launch) -> int {
         static Table<void*> launched;
         if (makes_graph(launch)) {
@@ -376,10 +365,9 @@ FAULTS(list) {
         return launched_ahead(launch);
       });
 
-  list.fault("launch-elsewhere-ahead",
-             "a graph that is launched in another stream than the first time "
-             "does not wait for the earlier work of that stream",
-             {"GRPH-01"})
+  fault("launch-elsewhere-ahead", {"GRPH-01"},
+        "a graph that is launched in another stream than the first time does "
+        "not wait for the earlier work of that stream")
       .on({kLaunchGraph, "cudaGraphInstantiate"}, [](Call& launch) -> int {
         static Table<void*, cudaStream_t> firsts;
         if (makes_graph(launch)) {
@@ -395,56 +383,49 @@ FAULTS(list) {
         return launched_ahead(launch);
       });
 
-  list.fault("captured-upload-reads-then",
-             "a graph copies what host memory contained during the capture",
-             {"GRPH-01"})
+  fault("captured-upload-reads-then", {"GRPH-01"},
+        "a graph copies what host memory contained during the capture")
       .on({kCopyAsync}, captured_upload_reads_then);
 
-  list.fault("graph-upload-executes", "an upload of a graph also executes it",
-             {"GRPH-01"})
+  fault("graph-upload-executes", {"GRPH-01"},
+        "an upload of a graph also executes it")
       .after({"cudaGraphUpload"}, [](Call& upload) {
         upload.fired();
         return cudaGraphLaunch(upload.at<cudaGraphExec_t>(0),
                                upload.at<cudaStream_t>(1));
       });
 
-  list.fault("graph-launches-overlap",
-             "launches of one graph in different streams do not wait for each "
-             "other",
-             {"GRPH-01"})
+  fault("graph-launches-overlap", {"GRPH-01"},
+        "launches of one graph in different streams do not wait for each other")
       .on({kLaunchGraph, "cudaGraphInstantiate"}, launches_overlap<false>);
 
-  list.fault("launches-of-threads-overlap",
-             "launches of one graph by different threads in different streams "
-             "do not wait for each other",
-             {"GRPH-01"})
+  fault("launches-of-threads-overlap", {"GRPH-01"},
+        "launches of one graph by different threads in different streams do "
+        "not wait for each other")
       .on({kLaunchGraph, "cudaGraphInstantiate"}, launches_overlap<true>);
 
-  list.fault("chunk-captured-set-lost",
-             "a graph does not set imported memory of cuMemCreate", {"GRPH-01"})
+  fault("chunk-captured-set-lost", {"GRPH-01"},
+        "a graph does not set imported memory of cuMemCreate")
       .on({kSetAsync},
           WHEN(is_captured(stream_of_stream_ordered(call)) &&
                is_import(target_of(call))),
           lost);
 
-  list.fault("chunk-captured-copy-lost",
-             "a graph does not copy imported memory of cuMemCreate",
-             {"GRPH-01"})
+  fault("chunk-captured-copy-lost", {"GRPH-01"},
+        "a graph does not copy imported memory of cuMemCreate")
       .on({kCopyAsync},
           WHEN(is_captured(stream_of_stream_ordered(call)) &&
                (is_import(target_of(call)) ||
                 is_import(call.value<CUdeviceptr>(kSource)))),
           lost);
 
-  list.fault("graph-in-per-thread-stream-lost",
-             "a launch of a graph in a thread's default stream does nothing",
-             {"GRPH-01"})
+  fault("graph-in-per-thread-stream-lost", {"GRPH-01"},
+        "a launch of a graph in a thread's default stream does nothing")
       .on({kLaunchGraph},
           WHEN(call.value<cudaStream_t>(kStream) == cudaStreamPerThread), lost);
 
-  list.fault("import-record-skips-graphs",
-             "an importer's record does not cover the graph directly before it",
-             {"GRPH-01"})
+  fault("import-record-skips-graphs", {"GRPH-01"},
+        "an importer's record does not cover the graph directly before it")
       .on({kRecord, kRecordFlags, kLaunchGraph, kCreateEvent, kGetEventHandle,
            kOpenEvent, kDestroyEvent, kWaitEvent, kLaunch, kCopyAsync,
            kSetAsync, kHostFunction, kDestroyStream},
@@ -453,43 +434,39 @@ FAULTS(list) {
                                      uses_import(call));
           });
 
-  list.fault("exporter-wait-holds-no-graphs",
-             "a graph directly after an exporter's wait for its event does not "
-             "wait",
-             {"GRPH-01"})
+  fault("exporter-wait-holds-no-graphs", {"GRPH-01"},
+        "a graph directly after an exporter's wait for its event does not wait")
       .on({kLaunchGraph, kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent, kLaunch, kCopyAsync, kSetAsync, kHostFunction,
            kDestroyStream},
           exporter_wait_holds_no_graphs);
 
-  list.fault("captured-box-set-lost",
-             "a graph does not set boxes of opened memory", {"GRPH-01"})
+  fault("captured-box-set-lost", {"GRPH-01"},
+        "a graph does not set boxes of opened memory")
       .on({"cudaMemset3DAsync"}, [](Call& call) {
         return captured_call_lost(call,
                                   is_opened(call.at<cudaPitchedPtr>(0).ptr));
       });
 
-  list.fault("graph-holds-no-host-functions",
-             "a host function after a graph does not wait for the graph",
-             {"GRPH-01"})
+  fault("graph-holds-no-host-functions", {"GRPH-01"},
+        "a host function after a graph does not wait for the graph")
       .on({kLaunchGraph, kHostFunction}, graph_holds_not);
 
-  list.fault("graph-holds-no-copies",
-             "a copy after a graph does not wait for the graph", {"GRPH-01"})
+  fault("graph-holds-no-copies", {"GRPH-01"},
+        "a copy after a graph does not wait for the graph")
       .on({kLaunchGraph, kCopyAsync}, graph_holds_not);
 
-  list.fault("graph-holds-no-memsets",
-             "a memset after a graph does not wait for the graph", {"GRPH-01"})
+  fault("graph-holds-no-memsets", {"GRPH-01"},
+        "a memset after a graph does not wait for the graph")
       .on({kLaunchGraph, kSetAsync}, graph_holds_not);
 
-  list.fault("graph-holds-no-kernels",
-             "a kernel after a graph does not wait for the graph", {"GRPH-01"})
+  fault("graph-holds-no-kernels", {"GRPH-01"},
+        "a kernel after a graph does not wait for the graph")
       .on({kLaunchGraph, kLaunch}, graph_holds_not);
 
-  list.fault("captured-in-joined-stream-lost",
-             "a graph does not copy to opened memory if a stream that has "
-             "joined the capture made the copy",
-             {"GRPH-01"})
+  fault("captured-in-joined-stream-lost", {"GRPH-01"},
+        "a graph does not copy to opened memory if a stream that has joined "
+        "the capture made the copy")
       .on({kCopyAsync, "cudaStreamBeginCapture", "cudaStreamEndCapture", kOpen,
            kClose},
           [](Call& call) -> int {
@@ -509,66 +486,61 @@ FAULTS(list) {
                 !origins.has(stream) && is_opened(call.at<CUdeviceptr>(0)));
           });
 
-  list.fault("captured-rectangle-lost",
-             "a graph does not copy rectangles of opened memory", {"GRPH-01"})
+  fault("captured-rectangle-lost", {"GRPH-01"},
+        "a graph does not copy rectangles of opened memory")
       .on({kCopy2DAsync}, [](Call& call) {
         return captured_call_lost(call, is_opened(call.at<const void*>(0)) ||
                                             is_opened(call.at<const void*>(2)));
       });
 
-  list.fault("captured-box-lost",
-             "a graph does not copy boxes of opened memory", {"GRPH-01"})
+  fault("captured-box-lost", {"GRPH-01"},
+        "a graph does not copy boxes of opened memory")
       .on({"cudaMemcpy3DAsync"}, [](Call& call) {
         const auto* const box = call.at<const cudaMemcpy3DParms*>(0);
         return captured_call_lost(
             call, is_opened(box->srcPtr.ptr) || is_opened(box->dstPtr.ptr));
       });
 
-  list.fault("captured-rectangle-set-lost",
-             "a graph does not set rectangles of opened memory", {"GRPH-01"})
+  fault("captured-rectangle-set-lost", {"GRPH-01"},
+        "a graph does not set rectangles of opened memory")
       .on({kSet2DAsync, kOpen, kClose}, captured_set_lost);
 
-  list.fault("captured-words-set-lost",
-             "a graph does not set words of opened memory", {"GRPH-01"})
+  fault("captured-words-set-lost", {"GRPH-01"},
+        "a graph does not set words of opened memory")
       .on({"cuMemsetD32Async", kOpen, kClose}, captured_set_lost);
 
-  list.fault("captured-read-of-host-lost",
-             "a graph does not copy from pinned host memory to opened memory",
-             {"GRPH-01"})
+  fault("captured-read-of-host-lost", {"GRPH-01"},
+        "a graph does not copy from pinned host memory to opened memory")
       .on({kCopyAsync}, [](Call& call) {
         return captured_call_lost(
             call, is_opened(call.at<CUdeviceptr>(0)) &&
                       is_on_host_of_record(call.at<CUdeviceptr>(1)));
       });
 
-  list.fault("captured-write-to-host-lost",
-             "a graph does not copy from opened memory to pinned host memory",
-             {"GRPH-01"})
+  fault("captured-write-to-host-lost", {"GRPH-01"},
+        "a graph does not copy from opened memory to pinned host memory")
       .on({kCopyAsync}, [](Call& call) {
         return captured_call_lost(
             call, is_opened(call.at<CUdeviceptr>(1)) &&
                       is_on_host_of_record(call.at<CUdeviceptr>(0)));
       });
 
-  list.fault("captured-driver-copy-lost",
-             "a graph loses copies of opened memory by the driver API",
-             {"GRPH-01"})
+  fault("captured-driver-copy-lost", {"GRPH-01"},
+        "a graph loses copies of opened memory by the driver API")
       .on({kCopyAsync}, [](Call& call) {
         return captured_call_lost(
             call, !call.is_runtime() && (is_opened(call.at<CUdeviceptr>(0)) ||
                                          is_opened(call.at<CUdeviceptr>(1))));
       });
 
-  list.fault("driver-graph-launch-lost",
-             "a graph that the driver API launches does nothing in a process "
-             "with opened memory",
-             {"GRPH-01"})
+  fault("driver-graph-launch-lost", {"GRPH-01"},
+        "a graph that the driver API launches does nothing in a process with "
+        "opened memory")
       .on({kLaunchGraph}, WHEN(!call.is_runtime() && !opened.all().empty()),
           lost);
 
-  list.fault("second-executable-lost",
-             "of all executables of one graph only the first works",
-             {"GRPH-01"})
+  fault("second-executable-lost", {"GRPH-01"},
+        "of all executables of one graph only the first works")
       .on({kLaunchGraph, "cudaGraphInstantiate", "cudaStreamEndCapture"},
           [](Call& call) -> int {
             static Table<cudaGraph_t> used;
@@ -588,8 +560,8 @@ FAULTS(list) {
             return code;
           });
 
-  list.fault("uploaded-graph-runs-once", "a graph that was uploaded runs once",
-             {"GRPH-01"})
+  fault("uploaded-graph-runs-once", {"GRPH-01"},
+        "a graph that was uploaded runs once")
       .on({kLaunchGraph, "cudaGraphInstantiate", "cudaGraphUpload"},
           [](Call& call) -> int {
             static Table<cudaGraphExec_t, int> launches;

@@ -820,13 +820,14 @@ int gpus_for(const Function& function, const Operator& one) {
   return two ? 2 : one.gpus;
 }
 
-FAULTS(list) {
-  const auto add = [&list](const Function& function, const char* name) {
+FAULTS {
+  const auto add = [](const Function& function, const char* name) {
     if (is_one_of(function, kTools)) return;
     for (const Operator& one : kOperators)
       if (one.applies(function))
-        list.combine(name, one.name, std::string(name) + " " + one.what,
-                     one.fault, gpus_for(function, one), one.everywhere);
+        all_faults().combine(name, one.name, std::string(name) + " " + one.what,
+                             one.fault, gpus_for(function, one),
+                             one.everywhere);
   };
   std::set<std::string> done;
   for (const Function* function : functions()) {

@@ -247,28 +247,30 @@ int Entry::run(Call& call) const {
   return rule != nullptr ? rule->does(call, code) : code;
 }
 
-Entry& List::fault(const char* name, const char* what,
-                   std::initializer_list<const char*> rows, const char* file) {
+Entry& List::add(std::string name, std::string what, const char* file) {
   Entry& made = entries_.emplace_back();
-  made.name = name;
-  made.what = what;
-  made.rows = rows;
+  made.name = std::move(name);
+  made.what = std::move(what);
   made.file = in_tree(file);
   return made;
 }
 
 void List::combine(const char* function, const char* op, std::string what,
                    Fault fault, int gpus, bool everywhere, const char* file) {
-  Entry& made = entries_.emplace_back();
-  made.name = std::string(function) + "." + op;
-  made.what = std::move(what);
+  Entry& made = add(std::string(function) + "." + op, std::move(what), file);
   made.op = op;
-  made.file = in_tree(file);
   made.with_gpus(gpus);
   if (everywhere)
     made.on({function, "*"}, fault);
   else
     made.on({function}, fault);
+}
+
+Entry& fault(const char* name, std::initializer_list<const char*> rows,
+             const char* what, const char* file) {
+  Entry& made = all_faults().add(name, what, file);
+  made.rows = rows;
+  return made;
 }
 
 std::string chosen_function() { return chosen->function(); }
@@ -279,21 +281,12 @@ const Entry* List::find(const std::string& name) const {
   return nullptr;
 }
 
-static std::vector<void (*)(List& list)>& rooms() {
-  static auto& all = *new std::vector<void (*)(List & list)>;
-  return all;
-}
-
-Room::Room(void (*declare)(List& list)) { rooms().push_back(declare); }
-
-const List& all_faults() {
-  static const List& list = *[] {
-    auto* const made = new List;
-    for (const auto declare : rooms()) declare(*made);
-    return made;
-  }();
+List& all_faults() {
+  static List& list = *new List;
   return list;
 }
+
+Room::Room(void (*declare)()) { declare(); }
 
 int refused(Call& call, int code) {
   call.fired();

@@ -27,18 +27,24 @@ using When = std::function<bool(Call& call)>;
   []([[maybe_unused]] Call& call) -> bool { return __VA_ARGS__; }
 
 /// An effect of a rule: a function of the call. It returns the code that the
-/// program gets, or nothing; then the code stays as it is.
+/// program gets. Or it returns nothing, or whether it has changed something:
+/// then the code stays as it is, and the effect counts as fired.
 class Does {
  public:
   template <class Effect>
   Does(Effect effect) {
-    if constexpr (std::is_void_v<std::invoke_result_t<Effect, Call&>>)
-      run_ = [effect](Call& call, int code) {
+    using Result = std::invoke_result_t<Effect, Call&>;
+    run_ = [effect](Call& call, int code) -> int {
+      if constexpr (std::is_void_v<Result>) {
         effect(call);
-        return code;
-      };
-    else
-      run_ = [effect](Call& call, int) -> int { return effect(call); };
+        call.fired();
+      } else if constexpr (std::is_same_v<Result, bool>) {
+        if (effect(call)) call.fired();
+      } else {
+        return effect(call);
+      }
+      return code;
+    };
   }
   /// Runs it; `code` is the code of the call so far.
   int operator()(Call& call, int code) const { return run_(call, code); }
@@ -126,10 +132,8 @@ class Entry {
 /// All faults, in the order in which they were added.
 class List {
  public:
-  /// Adds a bug that a driver could really have, or a legal answer (ok-…).
-  Entry& fault(const char* name, const char* what,
-               std::initializer_list<const char*> rows,
-               const char* file = __builtin_FILE());
+  /// Adds a fault without rules.
+  Entry& add(std::string name, std::string what, const char* file);
   /// Adds a systematic fault: it breaks one function in the way `op`. With
   /// `everywhere`, the fault also runs for the calls of all other functions.
   void combine(const char* function, const char* op, std::string what,
@@ -146,18 +150,22 @@ class List {
 };
 
 /// Every fault that this library knows.
-const List& all_faults();
+List& all_faults();
 
-/// A function that declares faults. FAULTS(list) { list.fault(…)…; } defines
-/// it.
+/// Declares a bug that a driver could really have, or a legal answer (ok-…):
+/// its name, the rows that must notice it, and the bug in one plain sentence.
+Entry& fault(const char* name, std::initializer_list<const char*> rows,
+             const char* what, const char* file = __builtin_FILE());
+
+/// A function that declares faults: FAULTS { fault(…)…; }
 struct Room {
-  explicit Room(void (*declare)(List& list));
+  explicit Room(void (*declare)());
 };
-// init_priority: before the library looks for the chosen fault.
-#define FAULTS(list)                                                    \
-  static void declare_faults(List& list);                               \
-  __attribute__((init_priority(1000))) const Room room{declare_faults}; \
-  static void declare_faults(List& list)
+// init_priority: after all Functions exist, before the chosen fault is looked for.
+#define FAULTS                                                          \
+  static void declare_faults();                                         \
+  __attribute__((init_priority(1001))) const Room room{declare_faults}; \
+  static void declare_faults()
 
 // --- functions that several faults need ------------------------------------
 

@@ -28,11 +28,11 @@ DECLARED = """
 namespace ipclab::faults {
 namespace {
 int helper(Call& call) { return call.proceed(); }
-FAULTS(list) {
-  list.fault("second", "is wrong", {"TWO-01"}).on({"f"}, helper);
-  list.fault("third", "is wrong,"
-             " too", {"TWO-02"}).on({"f"}, is_known, lost);
-  list.fault("ok-fourth", "is slow", {"TWO-03"}).on({"f"}, slow);
+FAULTS {
+  fault("second", {"TWO-01"}, "is wrong").on({"f"}, helper);
+  fault("third", {"TWO-02"}, "is wrong,"
+             " too").on({"f"}, is_known, lost);
+  fault("ok-fourth", {"TWO-03"}, "is slow").on({"f"}, slow);
 }
 }  // namespace
 }  // namespace ipclab::faults

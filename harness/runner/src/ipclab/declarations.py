@@ -35,7 +35,8 @@ _TOKEN = re.compile(
 )
 _OPEN, _CLOSE = "({[", ")}]"
 _NO_BODY = ("=", "struct", "class", "enum", "union", "using")
-_DECLARES = "fault"  # the member of List that declares a fault
+ROOM = "FAULTS"  # the macro before the body of a function that declares faults
+_DECLARES = "fault"  # the function that declares a fault
 _NO_NAMES = frozenset(
     [
         "alignas",
@@ -171,15 +172,14 @@ def declared(found: Mapping[str, str]) -> list[Declared]:
             continue
         for item in definitions(text):
             for name, one in _declared(item)[0]:
-                words = [x for x in one.tokens if x.text not in (_DECLARES, ".")]
-                start = next(i for i, x in enumerate(words) if x.kind == "text")
-                end = next(i for i, x in enumerate(words) if x.text == "}")
+                # fault("name", {"ROW", …}, "what")
+                end = next(i for i, x in enumerate(one.tokens) if x.text == ")")
                 strings = [
                     x.text[1:-1].replace('\\"', '"')
-                    for x in words[start:end]
+                    for x in one.tokens[:end]
                     if x.kind == "text"
                 ]
-                result.append(Declared(name, strings[1], tuple(strings[2:])))
+                result.append(Declared(name, strings[-1], tuple(strings[1:-1])))
     return result
 
 
@@ -301,11 +301,9 @@ def _declared(item: Item) -> tuple[list[tuple[str, Item]], list[Item]]:
 
 def _name_of_fault(statement: list[Token]) -> str | None:
     """The name of the fault that a statement declares; None if it declares none."""
-    for dot, verb, bracket, name in zip(
-        *(statement[i:] for i in range(4)), strict=False
-    ):
-        if dot.text == "." and verb.text == _DECLARES and bracket.text == "(":
-            return name.text[1:-1] if name.kind == "text" else None
+    words = [x.text for x in statement[:3]]
+    if words[:2] == [_DECLARES, "("] and statement[2].kind == "text":
+        return words[2][1:-1]
     return None
 
 
@@ -330,8 +328,13 @@ def _is_body(current: list[Token]) -> bool:
             return False
         elif token.text in _OPEN:
             if depth == 0 and token.text == "{":
-                before = [x.text for x in current[:i]]
-                return before[-1:] in ([")"], ["const"], ["noexcept"]) or "->" in before
+                before = ["", *(x.text for x in current[:i])]
+                return "->" in before or before[-1] in (
+                    ")",
+                    "const",
+                    "noexcept",
+                    ROOM,
+                )
             depth += 1
         elif token.text in _CLOSE:
             depth -= 1
