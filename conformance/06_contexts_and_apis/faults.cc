@@ -349,7 +349,7 @@ FAULTS {
           if (code == kSuccess) chosen = wanted;
           return code;
         }
-        if (!call.is_runtime() || current_device_of_context() == chosen)
+        if (!call.is_runtime() || current_device() == chosen)
           return call.proceed();
         const CUcontext before = current_context();
         cudaSetDevice(chosen);

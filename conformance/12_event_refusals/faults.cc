@@ -627,7 +627,7 @@ FAULTS {
             }
             const cudaEvent_t event = shared_event(call);
             if (event == nullptr || !is_imported(event) ||
-                current_device_of_context() == 0)
+                current_device() == 0)
               return call.proceed();
             const bool pending = is_pending(event);
             if (pending && awaited.has(event)) return lost(call);

@@ -1217,7 +1217,7 @@ FAULTS {
   fault("props-needs-context", {"VMM-43"},
         "a thread without a current context cannot query the properties of "
         "memory")
-      .on({"cuMemGetAllocationPropertiesFromHandle"}, refused_without_context);
+      .on({kGetProperties}, refused_without_context);
 
   fault("import-number-above-1023-refused", {"VMM-10"},
         "a descriptor with a number above 1023 cannot be imported")

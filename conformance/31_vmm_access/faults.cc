@@ -17,33 +17,6 @@
 namespace ipclab::faults {
 namespace {
 
-int access_of_peer_is_a_copy(Call& call) {
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  const CUdeviceptr address = call.at<CUdeviceptr>(0);
-  const CUmemAccessDesc access = *call.at<const CUmemAccessDesc*>(2);
-  const Mapped mapped = mappings.get(address);
-  const Chunk held =
-      mapped.bytes == call.at<size_t>(1) ? retain(address) : Chunk{0};
-  if (held == 0) return code;
-  const CUmemLocation own = properties_of(held).location;
-  const Chunk other = access.location.id != own.id
-                          ? private_chunk(held, mapped.bytes)
-                          : Chunk{0};
-  if (other != 0) {
-    const auto of_own = access_of(address, own);
-    copy(other, held, mapped.bytes);
-    DRIVER_CALL(cuMemUnmap)(address, mapped.bytes);
-    DRIVER_CALL(cuMemMap)(address, mapped.bytes, 0, other, 0);
-    if (of_own != 0) allow(address, mapped.bytes, own, of_own);
-    if (allow(address, mapped.bytes, on_gpu(access.location.id), access.flags))
-      call.fired();
-    DRIVER_CALL(cuMemRelease)(other);
-  }
-  DRIVER_CALL(cuMemRelease)(held);
-  return code;
-}
-
 template <bool zeros>
 int import_properties(Call& call) {
   if (call.is("cuMemCreate"))
@@ -93,27 +66,6 @@ int read_only_ignored(Call& call) {
   return code;
 }
 
-int remap_keeps_access(Call& call) {
-  static Table<CUdeviceptr, CUmemAccess_flags> former;
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  const CUdeviceptr address = call.at<CUdeviceptr>(0);
-  if (call.is("cuMemSetAccess")) {
-    const CUmemAccessDesc& access = *call.at<const CUmemAccessDesc*>(2);
-    if (access.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        access.location.id != 0)
-      return code;
-    if (access.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
-      former.erase(address);
-    else
-      former.put(address, access.flags);
-  } else if (former.has(address) && allow(address, call.at<size_t>(1),
-                                          on_gpu(0), former.get(address))) {
-    call.fired();
-  }
-  return code;
-}
-
 int remap_stale(Call& call) {
   static Table<CUdeviceptr, Mapped> first;
   const CUdeviceptr address = call.at<CUdeviceptr>(0);
@@ -138,25 +90,6 @@ int remap_stale(Call& call) {
   const Chunk held = retain(address);
   if (held != 0) first.put(address, {call.at<size_t>(1), held});
   return code;
-}
-
-// A copy or memset ends where the first of several chunks ends.
-int ends_with_chunk(Call& call) {
-  if (call.find(kBytes) == nullptr || call.is("cuMemMap") ||
-      call.is("cuMemUnmap"))
-    return call.proceed();
-  auto& bytes = call.value<size_t>(kBytes);
-  for (const Role role : {kPointer, kSource}) {
-    if (call.find(role) == nullptr) continue;
-    const auto address = call.value<CUdeviceptr>(role);
-    const CUdeviceptr begin = mapping_at(address);
-    if (begin == 0) continue;
-    const size_t room = begin + mappings.get(begin).bytes - address;
-    if (bytes <= room) continue;
-    bytes = room;
-    call.fired();
-  }
-  return call.proceed();
 }
 
 int equal_size_shared(Call& call) {
@@ -610,28 +543,6 @@ int access_toggles(Call& call) {
   return code;
 }
 
-int remap_of_other_size_refused(Call& call) {
-  static auto& former = *new Table<CUdeviceptr, size_t>;
-  if (call.is("cuMemMap")) {
-    const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-    return former.has(begin) && former.get(begin) != call.at<size_t>(1)
-               ? refused(call)
-               : call.proceed();
-  }
-  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-  const size_t bytes = call.at<size_t>(1);
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cuMemUnmap")) {
-    former.put(begin, bytes);
-    return code;
-  }
-  for (const auto& each : former.all())
-    if (each.first >= begin && each.first - begin < bytes)
-      former.erase(each.first);
-  return code;
-}
-
 // The address that a call writes.
 CUdeviceptr target_of_held(Call& call) {
   if (call.is("cuStreamBatchMemOp"))
@@ -640,52 +551,10 @@ CUdeviceptr target_of_held(Call& call) {
                                          : call.value<CUdeviceptr>(kPointer);
 }
 
-// A call writes to memory that can only be read, or to which no access was
-// set. (Of copies, only those from device to device.)
-template <CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READ>
-int writes_without_access(Call& call) {
-  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return call.proceed();
-  if (call.is("cudaMemcpy") &&
-      (!call.is_runtime() ||
-       call.at<cudaMemcpyKind>(3) != cudaMemcpyDeviceToDevice))
-    return call.proceed();
-  const CUdeviceptr begin = mapping_at(target_of_held(call));
-  if (begin == 0) return call.proceed();
-  const CUmemLocation here = location_at(begin);
-  if (access_of(begin, here) != flags ||
-      !allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
-    return call.proceed();
-  const int code = call.proceed();
-  cudaDeviceSynchronize();
-  allow(begin, here, flags);
-  call.fired();
-  return code;
-}
-
 // Is this a copy from device to device, as the runtime says it?
 bool is_device_copy(Call& call) {
   return call.is("cudaMemcpy") && call.is_runtime() &&
          call.at<cudaMemcpyKind>(3) == cudaMemcpyDeviceToDevice;
-}
-
-// A call writes to memory whose access was taken away. (Of copies, only those
-// from device to device.)
-int writes_where_access_was_taken(Call& call) {
-  static Table<CUdeviceptr> given;
-  if (!call.is("cudaMemset") && !call.is("cudaMemcpy")) {
-    const int code = call.proceed();
-    if (code != kSuccess || call.is("cuMemMap")) return code;
-    const auto begin = call.at<CUdeviceptr>(0);
-    if (call.is("cuMemUnmap"))
-      given.erase(begin);
-    else if (mappings.has(begin) && access_of(begin, on_gpu(0)) != 0)
-      given.put(begin);
-    return code;
-  }
-  if (call.is("cudaMemcpy") && !is_device_copy(call)) return call.proceed();
-  return given.has(mapping_at(call.value<CUdeviceptr>(kPointer)))
-             ? writes_without_access<CU_MEM_ACCESS_FLAGS_PROT_NONE>(call)
-             : call.proceed();
 }
 
 int same_memory_keeps_access(Call& call) {
@@ -715,26 +584,6 @@ int same_memory_keeps_access(Call& call) {
       before.second != 0 &&
       allow(begin, on_gpu(0), static_cast<unsigned>(before.second)))
     call.fired();
-  return code;
-}
-
-int addresses_stay_read_only(Call& call) {
-  static auto& marked = *new Table<CUdeviceptr>;
-  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-  if (call.is("cuMemUnmap") && mappings.has(begin) &&
-      access_of(begin, on_gpu(0)) == CU_MEM_ACCESS_FLAGS_PROT_READ)
-    marked.put(begin);
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cuMemAddressFree")) {
-    for (const auto& each : marked.all())
-      if (each.first - begin < call.at<size_t>(1)) marked.erase(each.first);
-  } else if (call.is("cuMemSetAccess") && marked.has(begin) &&
-             access_of(begin, on_gpu(0)) ==
-                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
-             allow(begin, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_READ)) {
-    call.fired();
-  }
   return code;
 }
 
@@ -789,25 +638,6 @@ int wanted_address_taken(Call& call) {
   return lost(call);
 }
 
-// A copy of one direction ends where the first of several chunks ends.
-template <cudaMemcpyKind kind>
-int copy_ends_with_chunk(Call& call) {
-  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return call.proceed();
-  if (!call.is_runtime() || call.at<cudaMemcpyKind>(3) != kind)
-    return call.proceed();
-  auto& bytes = call.value<size_t>(kBytes);
-  for (const Role role : {kPointer, kSource}) {
-    const auto address = call.value<CUdeviceptr>(role);
-    const CUdeviceptr begin = mapping_at(address);
-    if (begin == 0) continue;
-    const size_t room = begin + mappings.get(begin).bytes - address;
-    if (bytes <= room) continue;
-    bytes = room;
-    call.fired();
-  }
-  return call.proceed();
-}
-
 int retain_gives_first_import(Call& call) {
   struct Import {
     Chunk chunk = 0;
@@ -851,22 +681,6 @@ int retain_gives_first_import(Call& call) {
 }
 
 constexpr size_t kFarAway = size_t{4} << 30;
-
-// The size of the largest mapping of memory so far.
-Table<Chunk, size_t> largest;
-
-// Proceeds and updates this table.
-int noted_largest(Call& call) {
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cuMemMap")) {
-    const auto chunk = call.at<Chunk>(3);
-    largest.put(chunk, std::max(largest.get(chunk), call.at<size_t>(1)));
-  } else if (!call.is("cuMemUnmap")) {  // memory is created or imported
-    largest.erase(*call.at<Chunk*>(0));
-  }
-  return code;
-}
 
 int remap_keeps_second_gpu(Call& call) {
   static auto& had = *new Table<CUdeviceptr, CUmemAccess_flags>;
@@ -919,27 +733,6 @@ int other_gpu_has_secret_access(Call& call) {
     secret.put({begin, other});
     call.fired();
   }
-  return code;
-}
-
-// A memset or a copy from device to device looks only at the access of its
-// first mapping: it also writes the next one, which can only be read.
-int next_mapping_unchecked(Call& call) {
-  if (!call.is("cudaMemset") && !call.is("cudaMemcpy")) return call.proceed();
-  if (call.is("cudaMemcpy") && !is_device_copy(call)) return call.proceed();
-  const auto address = call.value<CUdeviceptr>(kPointer);
-  const CUdeviceptr first = mapping_at(address);
-  const CUdeviceptr last = mapping_at(address + call.value<size_t>(kBytes) - 1);
-  if (first == 0 || last == 0 || first == last) return call.proceed();
-  const CUmemLocation here = location_at(last);
-  if (access_of(first, here) != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
-      access_of(last, here) != CU_MEM_ACCESS_FLAGS_PROT_READ ||
-      !allow(last, here, CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
-    return call.proceed();
-  const int code = call.proceed();
-  cudaDeviceSynchronize();
-  allow(last, here, CU_MEM_ACCESS_FLAGS_PROT_READ);
-  call.fired();
   return code;
 }
 
@@ -1008,38 +801,6 @@ bool is_in_later_granule(CUdeviceptr address) {
   return begin != 0 && address - begin >= kGranule;
 }
 
-// Only the first granule of a mapping names its handle, or has access in
-// cuMemGetAccess.
-int later_granules_unknown(Call& call) {
-  if (call.is("cuMemRetainAllocationHandle"))
-    return is_in_later_granule(call.at<CUdeviceptr>(1)) ? refused(call)
-                                                        : call.proceed();
-  const int code = call.proceed();
-  if (call.is("cuMemGetAccess") && code == kSuccess &&
-      *call.at<unsigned long long*>(0) != 0 &&
-      is_in_later_granule(call.at<CUdeviceptr>(2))) {
-    *call.at<unsigned long long*>(0) = 0;
-    call.fired();
-  }
-  return code;
-}
-
-// A memset of elements of this size ends where the first of several chunks
-// ends.
-template <size_t element>
-int set_ends_with_chunk(Call& call) {
-  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return call.proceed();
-  const auto address = call.value<CUdeviceptr>(kPointer);
-  const CUdeviceptr begin = mapping_at(address);
-  auto& count = call.value<size_t>(kBytes);
-  const size_t room = (begin + mappings.get(begin).bytes - address) / element;
-  if (begin != 0 && count > room) {
-    count = room;
-    call.fired();
-  }
-  return call.proceed();
-}
-
 // A query of properties does not write the struct from `begin` on.
 int properties_unwritten(Call& call, size_t begin) {
   auto* const found = call.at<unsigned char*>(0);
@@ -1092,36 +853,65 @@ int lowered_access_stays(Call& call) {
   return code;
 }
 
-int retained_has_no_types(Call& call) {
-  static auto& retained = *new Table<Chunk>;
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cuMemRetainAllocationHandle")) {
-    retained.put(*call.at<Chunk*>(0));
-    return code;
-  }
-  if (!call.is("cuMemGetAllocationPropertiesFromHandle")) {
-    retained.erase(*call.at<Chunk*>(0));  // created or imported
-    return code;
-  }
-  auto& types = call.at<CUmemAllocationProp*>(0)->requestedHandleTypes;
-  if (types != CU_MEM_HANDLE_TYPE_NONE && retained.has(call.at<Chunk>(1))) {
-    types = CU_MEM_HANDLE_TYPE_NONE;
-    call.fired();
-  }
-  return code;
+// The export succeeds and gives a descriptor of something else.
+int gives_null_device(Call& call) {
+  *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
+  return accepted(call);
+}
+
+// The call writes although the access to its target is `flags`.
+template <CUmemAccess_flags flags = kRead>
+int writes_without_access(Call& call) {
+  return uses_without_access(call, target_of_held(call), flags);
+}
+// The access that was given to a mapping with calls of cuMemSetAccess.
+int access_given(Call& call) {
+  if (mappings.has(begin(call)) && access_of(begin(call), on_gpu(0)) != 0)
+    marks.put(begin(call));
+  return kSuccess;
+}
+bool had_access(Call& call) {
+  return marks.has(mapping_at(call.value<CUdeviceptr>(kPointer)));
+}
+int unmapped_marks_end(Call& call) {
+  marks.erase(begin(call));
+  return kSuccess;
+}
+
+bool copies(Call& call, cudaMemcpyKind kind) {
+  return call.is_runtime() && call.at<cudaMemcpyKind>(3) == kind;
+}
+
+int freed_marks_end(Call& call) {
+  for (const auto& each : marks.all())
+    if (each.first - begin(call) < bytes(call)) marks.erase(each.first);
+  return kSuccess;
+}
+
+// A call looks only at the access of its first mapping: it also writes the next
+// one, which can only be read.
+int next_mapping_unchecked(Call& call) {
+  const auto address = call.value<CUdeviceptr>(kPointer);
+  const CUdeviceptr last = mapping_at(address + call.value<size_t>(kBytes) - 1);
+  return last != 0 && mapping_at(address) != last &&
+                 access_of(address, location_at(last)) == kReadWrite
+             ? uses_without_access(call, last, kRead)
+             : call.proceed();
+}
+
+// The size of the largest mapping of memory so far.
+int largest_mapping_marked(Call& call) {
+  const auto before = marks.get(chunk_of(call));
+  marks.put(chunk_of(call), std::max<unsigned long long>(before, bytes(call)));
+  return kSuccess;
 }
 
 FAULTS {
   fault("rdma-flag-lost", {"VMM-39"}, "gpuDirectRDMACapable is ignored")
-      .on({kCreate}, [](Call& call) {
-        CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
-        if (wanted.allocFlags.gpuDirectRDMACapable == 0) return call.proceed();
-        wanted.allocFlags.gpuDirectRDMACapable = 0;
-        call.at<const CUmemAllocationProp*>(2) = &wanted;
-        call.fired();
-        return call.proceed();
-      });
+      .on({kCreate}, with_copy<CUmemAllocationProp>(2, [](auto& wanted) {
+            return std::exchange(wanted.allocFlags.gpuDirectRDMACapable, 0) !=
+                   0;
+          }));
 
   fault("full-size-map-refused", {"VMM-23"},
         "an import can only be mapped in parts, not as a whole")
@@ -1137,40 +927,36 @@ FAULTS {
   fault("import-maps-once", {"VMM-36"},
         "an import that is mapped cannot be mapped again")
       .on({kMap},
-          WHEN(imports.has(call.at<Chunk>(3)) && is_mapped(call.at<Chunk>(3))),
+          WHEN(imports.has(chunk_of(call)) && is_mapped(chunk_of(call))),
           refuses());
 
   fault("import-props-wrong", {"VMM-31"},
         "the location of an import has the exporter's device number")
       .with_gpus(2)
-      .on({"cuMemGetAllocationPropertiesFromHandle", kCreate, kImport},
-          import_properties<false>);
+      .on({kGetProperties, kCreate, kImport}, import_properties<false>);
 
   fault("import-props-zero", {"VMM-31"},
         "the properties of an import are zeros")
-      .on({"cuMemGetAllocationPropertiesFromHandle", kCreate, kImport},
-          import_properties<true>);
+      .on({kGetProperties, kCreate, kImport}, import_properties<true>);
 
   fault("retain-wrong-handle", {"VMM-32"},
         "a retained handle has another value than the handle that was mapped")
-      .on({kRetain, kRelease, kMap, kExport,
-           "cuMemGetAllocationPropertiesFromHandle"},
-          [](Call& call) {
-            static Table<Chunk, Chunk> real;
-            constexpr Chunk kMark = Chunk{1} << 62;
-            if (Argument* const argument = call.find(kChunk)) {
-              Chunk& chunk = *static_cast<Chunk*>(argument->place);
-              if (real.has(chunk)) chunk = real.get(chunk);
-              return call.proceed();
-            }
-            const int code = call.proceed();
-            if (code != kSuccess) return code;
-            Chunk& chunk = *call.at<Chunk*>(0);
-            real.put(chunk ^ kMark, chunk);
-            chunk ^= kMark;
-            call.fired();
-            return code;
-          });
+      .on({kRetain, kRelease, kMap, kExport, kGetProperties}, [](Call& call) {
+        static Table<Chunk, Chunk> real;
+        constexpr Chunk kMark = Chunk{1} << 62;
+        if (Argument* const argument = call.find(kChunk)) {
+          Chunk& chunk = *static_cast<Chunk*>(argument->place);
+          if (real.has(chunk)) chunk = real.get(chunk);
+          return call.proceed();
+        }
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        Chunk& chunk = *call.at<Chunk*>(0);
+        real.put(chunk ^ kMark, chunk);
+        chunk ^= kMark;
+        call.fired();
+        return code;
+      });
 
   fault("retain-no-reference", {"VMM-32"},
         "retaining a handle takes no reference")
@@ -1180,33 +966,24 @@ FAULTS {
 
   fault("retain-begin-only", {"VMM-32"},
         "only the first address of a mapping names its handle")
-      .on({kRetain}, [](Call& call) {
-        const auto address = call.at<CUdeviceptr>(1);
-        const CUdeviceptr begin = mapping_at(address);
-        if (begin == 0 || begin == address) return call.proceed();
-        return refused(call);
-      });
+      .on({kRetain},
+          WHEN(mapping_at(call.at<CUdeviceptr>(1)) != 0 &&
+               !mappings.has(call.at<CUdeviceptr>(1))),
+          refuses());
 
   fault("retain-hole-ok", {"VMM-32"},
         "the address after a mapping also names the handle of the mapping")
-      .on({kRetain}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
-        const CUdeviceptr before = mapping_at(call.at<CUdeviceptr>(1) - 1);
-        if (before == 0) return code;
-        call.at<CUdeviceptr>(1) = before;
-        call.fired();
-        return call.proceed();
-      });
+      .on_refusal({kRetain}, WHEN(mapping_at(call.at<CUdeviceptr>(1) - 1) != 0),
+                  [](Call& call) {
+                    call.at<CUdeviceptr>(1) =
+                        mapping_at(call.at<CUdeviceptr>(1) - 1);
+                    return once_more(call);
+                  });
 
   fault("map-grants-access", {"VMM-17"}, "a mapping can be used at once")
-      .on({kMap}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess &&
-            allow(call.at<CUdeviceptr>(0), call.at<size_t>(1),
-                  on_gpu(properties_of(call.at<Chunk>(3)).location.id)))
-          call.fired();
-        return code;
+      .after({kMap}, [](Call& call) {
+        return allow(begin(call), bytes(call),
+                     on_gpu(properties_of(chunk_of(call)).location.id));
       });
 
   fault("setaccess-noop", {"VMM-18"}, "setting access changes nothing")
@@ -1214,76 +991,61 @@ FAULTS {
 
   fault("access-inherited", {"VMM-19"},
         "an importer starts with the access that the exporter has set")
-      .after({kSetAccess, kMap, kUnmap, kImport}, [](Call& call) {
-        if (call.is("cuMemSetAccess") && imports.all().empty())
-          tell_processes("access", call.at<const CUmemAccessDesc*>(2)->flags);
-        const auto flags = static_cast<CUmemAccess_flags>(told("access", 0));
-        if (call.is("cuMemMap") && imports.has(call.at<Chunk>(3)) &&
-            flags != 0 &&
-            allow(call.at<CUdeviceptr>(0), call.at<size_t>(1), on_gpu(0),
-                  flags))
-          call.fired();
-        return kSuccess;
-      });
+      .after({kSetAccess}, WHEN(imports.all().empty()),
+             [](Call& call) {
+               tell_processes("access", wants(call).flags);
+               return kSuccess;
+             })
+      .after({kMap},
+             WHEN(imports.has(chunk_of(call)) && told("access", 0) != 0),
+             [](Call& call) {
+               return allow(begin(call), bytes(call), on_gpu(0),
+                            told("access", 0));
+             });
 
   fault("access-travels-back", {"VMM-19"},
         "the access that an importer sets changes the exporter's access")
-      .after({kSetAccess, kGetAccess, kMap, kUnmap, kImport}, [](Call& call) {
-        if (call.is("cuMemSetAccess") && is_import(call.at<CUdeviceptr>(0)))
-          tell_processes("access", call.at<const CUmemAccessDesc*>(2)->flags);
-        const auto flags =
-            static_cast<CUmemAccess_flags>(told("access", ~0ull));
-        if (!call.is("cuMemGetAccess") || told("access", ~0ull) == ~0ull ||
-            is_import(call.at<CUdeviceptr>(2)))
-          return kSuccess;
-        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(2));
-        if (begin != 0 && allow(begin, on_gpu(0), flags)) call.fired();
-        return call.proceed();
-      });
+      .after({kSetAccess}, WHEN(is_import(begin(call))),
+             [](Call& call) {
+               tell_processes("access", wants(call).flags);
+               return kSuccess;
+             })
+      .after({kGetAccess},
+             WHEN(told("access", ~0ull) != ~0ull &&
+                  !is_import(call.at<CUdeviceptr>(2))),
+             [](Call& call) {
+               const CUdeviceptr first = mapping_at(call.at<CUdeviceptr>(2));
+               if (first != 0 && allow(first, on_gpu(0), told("access", 0)))
+                 call.fired();
+               return call.proceed();
+             });
 
   fault("readonly-ignored", {"VMM-20"}, "a read-only range can also be written")
       .on({kSetAccess, kGetAccess, kUnmap}, read_only_ignored);
 
   fault("access-never-taken", {"VMM-18"},
         "access that was given cannot be taken away")
-      .on({kSetAccess},
-          WHEN(call.at<size_t>(3) == 1 &&
-               call.at<const CUmemAccessDesc*>(2)->flags ==
-                   CU_MEM_ACCESS_FLAGS_PROT_NONE),
+      .on({kSetAccess}, WHEN(length(call) == 1 && wants(call).flags == kNone),
           accepted);
 
   fault("setaccess-hole-ok", {"VMM-21"}, "a range with a hole gets access")
-      .on({kSetAccess}, [](Call& call) {
-        const int code = call.proceed();
-        if (code != CUDA_ERROR_INVALID_VALUE) return code;
-        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-        const CUdeviceptr end = begin + call.at<size_t>(1);
-        const auto* const access = call.at<const CUmemAccessDesc*>(2);
+      .on_refusal({kSetAccess}, [](Call& call) {
         bool any = false;
         for (const auto& [address, mapped] : mappings.all())
-          if (address >= begin && address < end)
-            any = DRIVER_CALL(cuMemSetAccess)(address, mapped.bytes, access,
-                                              call.at<size_t>(3)) ==
-                      CUDA_SUCCESS ||
-                  any;
-        if (!any) return code;
-        return accepted(call);
+          if (address - begin(call) < bytes(call))
+            any |= allow_same(call, address, mapped.bytes);
+        return any ? accepted(call)
+                   : static_cast<int>(CUDA_ERROR_INVALID_VALUE);
       });
 
   fault("setaccess-any-device", {"VMM-34", "SOMA-15"},
         "access for a GPU that does not exist is accepted")
-      .on({kSetAccess, kSetPoolAccess}, [](Call& call) {
-        const int code = call.proceed();
-        const bool by_address = call.is("cuMemSetAccess");
-        const CUmemLocation location =
-            by_address ? call.at<const CUmemAccessDesc*>(2)->location
-                       : call.at<const CUmemAccessDesc*>(1)->location;
-        int devices = 0;
-        DRIVER_CALL(cuDeviceGetCount)(&devices);
-        const bool unknown = location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-                             (location.id < 0 || location.id >= devices);
-        if (code == kSuccess || !unknown) return code;
-        return accepted(call);
+      .on_refusal({kSetAccess, kSetPoolAccess}, [](Call& call) -> int {
+        const size_t list = call.is("cuMemSetAccess") ? 2 : 1;
+        const auto& place = call.at<const CUmemAccessDesc*>(list)->location;
+        return is_gpu(place) && (place.id < 0 || place.id >= gpus())
+                   ? accepted(call)
+                   : call.code();
       });
 
   fault("setaccess-nonpeer-ok", {"VMM-34"},
@@ -1311,84 +1073,79 @@ FAULTS {
 
   fault("setaccess-numa-ok", {"VMM-34"},
         "access for a NUMA node to the memory of a GPU is accepted")
-      .on_refusal({kSetAccess},
-                  WHEN(call.at<const CUmemAccessDesc*>(2)->location.type ==
-                       CU_MEM_LOCATION_TYPE_HOST_NUMA),
+      .on_refusal({kSetAccess}, WHEN(is_on_node(wants(call).location)),
                   accepted);
 
   fault("peer-access-is-copy", {"VMM-33"},
         "a mapping that another GPU may use becomes a copy")
       .with_gpus(2)
-      .on({kSetAccess}, access_of_peer_is_a_copy);
-
-  fault("only-first-chunk", {"VMM-35"},
-        "only the first of several chunks side by side gets access")
-      .before({kSetAccess}, [](Call& call) {
-        const size_t first = mappings.get(call.at<CUdeviceptr>(0)).bytes;
-        if (first != 0 && first < call.at<size_t>(1)) {
-          call.at<size_t>(1) = first;
-          call.fired();
+      .after({kSetAccess}, [](Call& call) {
+        const CUmemAccessDesc access = wants(call);
+        const CUmemLocation own = location_at(begin(call));
+        const Chunk held = mappings.get(begin(call)).bytes == bytes(call)
+                               ? retain(begin(call))
+                               : 0;
+        const Chunk other = held != 0 && access.location.id != own.id
+                                ? private_chunk(held, bytes(call))
+                                : 0;
+        const auto of_own = access_of(begin(call), own);
+        if (other != 0) {
+          copy(other, held, bytes(call));
+          DRIVER_CALL(cuMemUnmap)(begin(call), bytes(call));
+          DRIVER_CALL(cuMemMap)(begin(call), bytes(call), 0, other, 0);
+          if (of_own != 0) allow(begin(call), bytes(call), own, of_own);
+          if (allow(begin(call), bytes(call), on_gpu(access.location.id),
+                    access.flags))
+            call.fired();
+          DRIVER_CALL(cuMemRelease)(other);
         }
+        if (held != 0) DRIVER_CALL(cuMemRelease)(held);
         return kSuccess;
       });
 
+  fault("only-first-chunk", {"VMM-35"},
+        "only the first of several chunks side by side gets access")
+      .before(
+          {kSetAccess},
+          WHEN(mappings.has(begin(call)) &&
+               mappings.get(begin(call)).bytes < bytes(call)),
+          [](Call& call) { bytes(call) = mappings.get(begin(call)).bytes; });
+
   fault("getaccess-of-last", {"VMM-17", "VMM-25"},
         "every address reports the access that was set last")
-      .on({kGetAccess, kSetAccess}, [](Call& call) {
+      .after({kSetAccess, kGetAccess}, [](Call& call) {
         static std::atomic<unsigned long long> last{0};
-        const int code = call.proceed();
-        if (code != kSuccess) return code;
-        if (call.is("cuMemSetAccess")) {
-          last = call.at<const CUmemAccessDesc*>(2)->flags;
-        } else if (*call.at<unsigned long long*>(0) != last) {
-          *call.at<unsigned long long*>(0) = last;
-          call.fired();
-        }
-        return code;
+        if (call.is("cuMemGetAccess")) return answers(last.load())(call);
+        last = wants(call).flags;
+        return false;
       });
 
   fault("getaccess-of-gpu-0", {"VMM-33"},
         "cuMemGetAccess reports the access of GPU 0 for every GPU")
       .with_gpus(2)
-      .on({kGetAccess}, [](Call& call) {
-        CUmemLocation location = *call.at<const CUmemLocation*>(1);
-        if (location.type != CU_MEM_LOCATION_TYPE_DEVICE || location.id == 0)
-          return call.proceed();
-        location.id = 0;
-        call.at<const CUmemLocation*>(1) = &location;
-        call.fired();
-        return call.proceed();
-      });
+      .on({kGetAccess}, with_copy<CUmemLocation>(1, [](auto& place) {
+            return is_gpu(place) && std::exchange(place.id, 0) != 0;
+          }));
 
   fault("setaccess-wrong-gpu", {"VMM-33"},
         "access for another GPU is given to GPU 0")
       .with_gpus(2)
-      .on({kSetAccess}, [](Call& call) {
-        CUmemAccessDesc access = *call.at<const CUmemAccessDesc*>(2);
-        if (call.at<size_t>(3) != 1 ||
-            access.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-            access.location.id == 0)
-          return call.proceed();
-        access.location.id = 0;
-        call.at<const CUmemAccessDesc*>(2) = &access;
-        call.fired();
-        return call.proceed();
-      });
+      .on({kSetAccess}, WHEN(length(call) == 1),
+          with_copy<CUmemAccessDesc>(2, [](auto& access) {
+            return is_gpu(access.location) &&
+                   std::exchange(access.location.id, 0) != 0;
+          }));
 
   fault("setaccess-all-gpus", {"VMM-33"},
         "access for one GPU is given to all GPUs")
       .with_gpus(2)
-      .on({kSetAccess}, [](Call& call) {
-        const int code = call.proceed();
-        int devices = 0;
-        DRIVER_CALL(cuDeviceGetCount)(&devices);
-        const auto* const access = call.at<const CUmemAccessDesc*>(2);
-        for (int device = 0; code == kSuccess && device < devices; ++device)
-          if (device != access->location.id &&
-              allow(call.at<CUdeviceptr>(0), call.at<size_t>(1), on_gpu(device),
-                    access->flags))
-            call.fired();
-        return code;
+      .after({kSetAccess}, [](Call& call) {
+        bool any = false;
+        for (int gpu = 0; gpu < gpus(); ++gpu)
+          any |=
+              gpu != wants(call).location.id &&
+              allow(begin(call), bytes(call), on_gpu(gpu), wants(call).flags);
+        return any;
       });
 
   fault("vmm-needs-enablepeer", {"VMM-33"},
@@ -1396,89 +1153,75 @@ FAULTS {
       .with_gpus(2)
       .on({kSetAccess, "cudaDeviceEnablePeerAccess"}, [](Call& call) -> int {
         static std::atomic<bool> enabled{false};
-        if (!call.is("cuMemSetAccess")) {
-          enabled = true;
-          return call.proceed();
-        }
-        const Chunk chunk =
-            enabled ? Chunk{0} : retain(call.at<CUdeviceptr>(0));
-        if (chunk == 0) return call.proceed();
-        const int own = properties_of(chunk).location.id;
-        DRIVER_CALL(cuMemRelease)(chunk);
-        if (call.at<const CUmemAccessDesc*>(2)->location.id == own)
-          return call.proceed();
-        return refused(call, CUDA_ERROR_INVALID_DEVICE);
+        enabled = enabled || !call.is("cuMemSetAccess");
+        if (enabled) return call.proceed();
+        const CUmemLocation own = location_at(begin(call));
+        return own.type == CU_MEM_LOCATION_TYPE_INVALID ||
+                       wants(call).location.id == own.id
+                   ? call.proceed()
+                   : refused(call, CUDA_ERROR_INVALID_DEVICE);
       });
 
   fault("map-over-map", {"VMM-22"},
         "a mapped range can be mapped again, and GPU 0 has access to it")
-      .on({kMap, kUnmap}, [](Call& call) {
-        int code = call.proceed();
-        const CUdeviceptr address = call.at<CUdeviceptr>(0);
-        if (!call.is("cuMemMap") || code == kSuccess ||
-            mappings.get(address).bytes != call.at<size_t>(1))
-          return code;
-        DRIVER_CALL(cuMemUnmap)(address, call.at<size_t>(1));
-        code = call.proceed();
-        allow(address, call.at<size_t>(1), on_gpu(0));
-        if (code == kSuccess) call.fired();
-        return code;
-      });
+      .on_refusal({kMap}, WHEN(mappings.get(begin(call)).bytes == bytes(call)),
+                  [](Call& call) {
+                    DRIVER_CALL(cuMemUnmap)(begin(call), bytes(call));
+                    const int code = once_more(call);
+                    allow(begin(call), bytes(call), on_gpu(0));
+                    return code;
+                  });
 
   fault("map-offset-ignored", {"VMM-23"},
         "an offset into the memory is accepted and ignored")
-      .before({kMap}, WHEN(call.at<size_t>(2) != 0),
-              [](Call& call) { call.at<size_t>(2) = 0; });
+      .before({kMap}, WHEN(call.at<size_t>(2) != 0), with<size_t>(2, 0));
 
   fault("alias-incoherent", {"VMM-36"},
         "the second mapping of an allocation is a copy")
-      .on({kMap}, [](Call& call) -> int {
-        if (!is_mapped(call.at<Chunk>(3))) return call.proceed();
-        const Chunk chunk = call.at<Chunk>(3);
-        const size_t bytes = call.at<size_t>(1);
-        const Chunk other = private_chunk(chunk, bytes);
+      .on({kMap}, WHEN(is_mapped(chunk_of(call))), [](Call& call) {
+        const Chunk other = private_chunk(chunk_of(call), bytes(call));
         if (other == 0) return call.proceed();
-        copy(other, chunk, bytes);
-        call.at<Chunk>(3) = other;
-        const int code = call.proceed();
-        if (code == kSuccess) call.fired();
-        DRIVER_CALL(cuMemRelease)(other);
-        return code;
+        copy(other, chunk_of(call), bytes(call));
+        return map_instead(call, other);
       });
 
   fault("partial-unmap-ok", {"VMM-24"},
         "unmapping a part of a mapping unmaps the whole mapping")
-      .on({kUnmap}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
-        const CUdeviceptr address = call.at<CUdeviceptr>(0);
-        const CUdeviceptr begin = mapping_at(address);
-        const size_t bytes = mappings.get(begin).bytes;
-        if (begin == 0 || call.at<size_t>(1) > bytes - (address - begin))
-          return code;
-        DRIVER_CALL(cuMemUnmap)(begin, bytes);
-        mappings.erase(begin);
-        return accepted(call);
-      });
+      .on_refusal({kUnmap},
+                  WHEN(mapping_at(begin(call)) != 0 &&
+                       bytes(call) <= room_at(begin(call))),
+                  [](Call& call) {
+                    const CUdeviceptr first = mapping_at(begin(call));
+                    DRIVER_CALL(cuMemUnmap)(first, mappings.get(first).bytes);
+                    mappings.erase(first);
+                    return accepted(call);
+                  });
 
   fault("remap-keeps-access", {"VMM-25"},
         "a new mapping has the access of the earlier mapping at its address")
-      .on({kMap, kSetAccess}, remap_keeps_access);
+      .after({kSetAccess},
+             WHEN(is_gpu(wants(call).location) && wants(call).location.id == 0),
+             [](Call& call) {
+               marks.put(begin(call), wants(call).flags);
+               return kSuccess;
+             })
+      .after({kMap}, WHEN(marks.get(begin(call)) != kNone), [](Call& call) {
+        return allow(begin(call), bytes(call), on_gpu(0),
+                     marks.get(begin(call)));
+      });
 
   fault("remap-refused", {"VMM-25"},
         "a range that was unmapped cannot be mapped again")
       .on({kMap, kFreeAddress}, [](Call& call) {
         static Table<CUdeviceptr> used;
-        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-        if (call.is("cuMemMap") && used.has(begin)) return refused(call);
+        if (call.is("cuMemMap") && used.has(begin(call))) return refused(call);
         const int code = call.proceed();
         if (code != kSuccess) return code;
         if (call.is("cuMemMap"))
-          used.put(begin);
+          used.put(begin(call));
         else
           for (const auto& each : used.all())
-            if (each.first >= begin && each.first - begin < call.at<size_t>(1))
-              used.erase(each.first);
+            if (each.first - begin(call) < bytes(call)) used.erase(each.first);
         return code;
       });
 
@@ -1521,92 +1264,71 @@ FAULTS {
 
   fault("reserve-hint-is-order", {"VMM-44"},
         "addresses are reserved at the requested place, or not at all")
-      .on({kReserve}, [](Call& call) -> int {
-        const CUdeviceptr wanted = call.at<CUdeviceptr>(3);
-        const int code = call.proceed();
-        const CUdeviceptr reserved = *call.at<CUdeviceptr*>(0);
-        if (code != kSuccess || wanted == 0 || reserved == wanted) return code;
-        DRIVER_CALL(cuMemAddressFree)(reserved, call.at<size_t>(1));
-        return refused(call, CUDA_ERROR_OUT_OF_MEMORY);
-      });
+      .after({kReserve},
+             WHEN(call.at<CUdeviceptr>(3) != 0 &&
+                  *call.at<CUdeviceptr*>(0) != call.at<CUdeviceptr>(3)),
+             [](Call& call) {
+               DRIVER_CALL(cuMemAddressFree)
+               (*call.at<CUdeviceptr*>(0), bytes(call));
+               return refused(call, CUDA_ERROR_OUT_OF_MEMORY);
+             });
 
   fault("reserve-hint-twice", {"VMM-44"},
         "requested addresses are returned although they are reserved")
-      .on({kReserve}, [](Call& call) {
-        const CUdeviceptr wanted = call.at<CUdeviceptr>(3);
-        const int code = call.proceed();
-        CUdeviceptr& reserved = *call.at<CUdeviceptr*>(0);
-        if (code != kSuccess || wanted == 0 || reserved == wanted) return code;
-        DRIVER_CALL(cuMemAddressFree)(reserved, call.at<size_t>(1));
-        reserved = wanted;
-        call.fired();
-        return code;
-      });
+      .after({kReserve},
+             WHEN(call.at<CUdeviceptr>(3) != 0 &&
+                  *call.at<CUdeviceptr*>(0) != call.at<CUdeviceptr>(3)),
+             [](Call& call) {
+               CUdeviceptr& given = *call.at<CUdeviceptr*>(0);
+               DRIVER_CALL(cuMemAddressFree)(given, bytes(call));
+               given = call.at<CUdeviceptr>(3);
+             });
 
   fault("dmabuf-unaligned-ok", {"VMM-42"},
         "the export of a range at any address as a dma-buf succeeds, and gives "
         "another descriptor if the address is not aligned")
-      .on_refusal({"cuMemGetHandleForAddressRange"},
-                  WHEN(call.at<CUdeviceptr>(1) % 4096 != 0), [](Call& call) {
-                    *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
-                    return accepted(call);
-                  });
+      .on_refusal({kGetRange}, WHEN(call.at<CUdeviceptr>(1) % kSmallPage != 0),
+                  gives_null_device);
 
   fault("setaccess-of-reservation", {"VMM-18"},
         "access to one mapping gives access to all mappings of its reservation")
       .after({kSetAccess}, [](Call& call) {
-        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-        const CUdeviceptr end = begin + call.at<size_t>(1);
-        const CUdeviceptr first = reservation_at(begin);
+        bool any = false;
+        const CUdeviceptr first = reservation_at(begin(call));
         for (const auto& [address, mapped] : mappings.all())
-          if (first != 0 && reservation_at(address) == first &&
-              (address < begin || address >= end) &&
-              DRIVER_CALL(cuMemSetAccess)(address, mapped.bytes,
-                                          call.at<const CUmemAccessDesc*>(2),
-                                          call.at<size_t>(3)) == CUDA_SUCCESS)
-            call.fired();
-        return kSuccess;
+          any |= first != 0 && reservation_at(address) == first &&
+                 address - begin(call) >= bytes(call) &&
+                 allow_same(call, address, mapped.bytes);
+        return any;
       });
 
   fault("access-never-raised", {"VMM-20"},
         "read access never becomes write access")
-      .on({kSetAccess}, [](Call& call) {
-        const auto* const wanted = call.at<const CUmemAccessDesc*>(2);
-        if (call.at<size_t>(3) != 1 ||
-            wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-            wanted->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
-            access_of(call.at<CUdeviceptr>(0), wanted->location) !=
-                CU_MEM_ACCESS_FLAGS_PROT_READ)
-          return call.proceed();
-        return accepted(call);
-      });
+      .on({kSetAccess},
+          WHEN(length(call) == 1 && is_gpu(wants(call).location) &&
+               wants(call).flags == kReadWrite &&
+               access_of(begin(call), wants(call).location) == kRead),
+          accepted);
 
   fault("setaccess-replaces-others", {"VMM-33"},
         "access for one GPU ends the access of the other GPUs")
       .with_gpus(2)
-      .on({kSetAccess}, [](Call& call) {
-        const int code = call.proceed();
-        int devices = 0;
-        DRIVER_CALL(cuDeviceGetCount)(&devices);
-        const auto* const wanted = call.at<const CUmemAccessDesc*>(2);
-        if (code != kSuccess || call.at<size_t>(3) != 1 ||
-            wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-            wanted->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
-          return code;
-        for (int device = 0; device < devices; ++device)
-          if (device != wanted->location.id &&
-              access_of(call.at<CUdeviceptr>(0), on_gpu(device)) != 0 &&
-              allow(call.at<CUdeviceptr>(0), call.at<size_t>(1), on_gpu(device),
-                    CU_MEM_ACCESS_FLAGS_PROT_NONE))
-            call.fired();
-        return code;
-      });
+      .after({kSetAccess},
+             WHEN(length(call) == 1 && is_gpu(wants(call).location) &&
+                  wants(call).flags != kNone),
+             [](Call& call) {
+               bool any = false;
+               for (int gpu = 0; gpu < gpus(); ++gpu)
+                 any |= gpu != wants(call).location.id &&
+                        access_of(begin(call), on_gpu(gpu)) != 0 &&
+                        allow(begin(call), bytes(call), on_gpu(gpu), kNone);
+               return any;
+             });
 
   fault("setaccess-first-only", {"VMM-33"},
         "only the first entry of a list of accesses is set")
       .with_gpus(2)
-      .before({kSetAccess}, WHEN(call.at<size_t>(3) > 1),
-              [](Call& call) { call.at<size_t>(3) = 1; });
+      .before({kSetAccess}, WHEN(length(call) > 1), with<size_t>(3, 1));
 
   fault("retain-import-refused", {"VMM-32"},
         "the handle of an imported mapping cannot be retained")
@@ -1619,23 +1341,19 @@ FAULTS {
 
   fault("copy-ends-with-chunk", {"VMM-35"},
         "a copy of several chunks side by side copies only the first chunk")
-      .on({kMap, kUnmap, kCopy, kCopyAsync}, ends_with_chunk);
+      .before({kCopy, kCopyAsync}, ends_with_mapping<>);
 
   fault("set-ends-with-chunk", {"VMM-35"},
         "a memset of several chunks side by side sets only the first chunk")
-      .on({kMap, kUnmap, kSet, kSetAsync}, ends_with_chunk);
+      .before({kSet, kSetAsync}, ends_with_mapping<>);
 
   fault("retain-after-release-refused", {"VMM-32"},
         "a handle that was released cannot be retained from its mapping")
-      .on({kMap, kUnmap, kRelease, kRetain}, [](Call& call) {
-        if (!call.is("cuMemRetainAllocationHandle")) {
-          if (call.is("cuMemMap")) released.erase(call.at<Chunk>(3));
-          return call.proceed();
-        }
-        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
-        if (begin == 0 || !released.has(mappings.get(begin).chunk))
-          return call.proceed();
-        return refused(call);
+      .on({kRetain}, WHEN(released.has(around(call.at<CUdeviceptr>(1)).chunk)),
+          refuses())
+      .after({kMap}, [](Call& call) {
+        released.erase(chunk_of(call));
+        return kSuccess;
       });
 
   fault("reserve-alignment-ignored", {"VMM-44"},
@@ -1652,26 +1370,20 @@ FAULTS {
 
   fault("reserve-alignment-odd-ok", {"VMM-44"},
         "an alignment that is not a power of two is accepted")
-      .on({kReserve}, [](Call& call) {
-        const size_t wanted = call.at<size_t>(2);
-        const int code = call.proceed();
-        if (code == kSuccess || (wanted & (wanted - 1)) == 0) return code;
-        call.at<size_t>(2) = 0;
-        call.fired();
-        return call.proceed();
-      });
+      .on_refusal({kReserve},
+                  WHEN((call.at<size_t>(2) & (call.at<size_t>(2) - 1)) != 0),
+                  [](Call& call) {
+                    call.at<size_t>(2) = 0;
+                    return once_more(call);
+                  });
 
   fault("reserve-size-odd-ok", {"VMM-44"},
         "addresses are reserved for a size that is not a multiple of a page")
-      .on({kReserve}, [](Call& call) {
-        constexpr size_t kPage = 4096;
-        const size_t wanted = call.at<size_t>(1);
-        const int code = call.proceed();
-        if (code == kSuccess || wanted % kPage == 0) return code;
-        call.at<size_t>(1) = (wanted / granule() + 1) * granule();
-        call.fired();
-        return call.proceed();
-      });
+      .on_refusal({kReserve}, WHEN(bytes(call) % kSmallPage != 0),
+                  [](Call& call) {
+                    bytes(call) = (bytes(call) / granule() + 1) * granule();
+                    return once_more(call);
+                  });
 
   fault("retain-first-chunk", {"VMM-32"},
         "every address of a reservation names the handle that is mapped at its "
@@ -1698,7 +1410,7 @@ FAULTS {
 
   fault("props-types-lost", {"VMM-31"},
         "the properties of an allocation do not have its handle types")
-      .on({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
+      .on({kGetProperties}, [](Call& call) {
         const int code = call.proceed();
         auto& types = call.at<CUmemAllocationProp*>(0)->requestedHandleTypes;
         if (code != kSuccess || types == CU_MEM_HANDLE_TYPE_NONE) return code;
@@ -1763,25 +1475,19 @@ FAULTS {
   fault("dmabuf-hole-ok", {"VMM-42"},
         "the export of a range that is not fully mapped as a dma-buf gives "
         "another descriptor")
-      .on({"cuMemGetHandleForAddressRange"}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
-        const size_t bytes = mappings.get(call.at<CUdeviceptr>(1)).bytes;
-        if (bytes == 0 || bytes >= call.at<size_t>(2)) return code;
-        *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
-        return accepted(call);
-      });
+      .on_refusal({kGetRange},
+                  WHEN(mappings.has(call.at<CUdeviceptr>(1)) &&
+                       mappings.get(call.at<CUdeviceptr>(1)).bytes <
+                           call.at<size_t>(2)),
+                  gives_null_device);
 
   fault("dmabuf-size-odd-ok", {"VMM-42"},
         "the export of a range as a dma-buf gives another descriptor if the "
         "size is not a multiple of a page")
-      .on_refusal({"cuMemGetHandleForAddressRange"},
-                  WHEN(call.at<size_t>(2) % 4096 != 0 &&
-                       call.at<CUdeviceptr>(1) % 4096 == 0),
-                  [](Call& call) {
-                    *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
-                    return accepted(call);
-                  });
+      .on_refusal({kGetRange},
+                  WHEN(call.at<size_t>(2) % kSmallPage != 0 &&
+                       call.at<CUdeviceptr>(1) % kSmallPage == 0),
+                  gives_null_device);
 
   fault("unmap-releases", {"VMM-25", "VMM-15"},
         "unmapping also releases the handle")
@@ -1808,20 +1514,18 @@ FAULTS {
 
   fault("props-of-latest", {"VMM-31"},
         "every handle has the properties of the memory that was created last")
-      .on({kCreate, "cuMemGetAllocationPropertiesFromHandle"},
-          properties_of_latest);
+      .on({kCreate, kGetProperties}, properties_of_latest);
 
   fault("second-mapping-takes-access", {"VMM-36"},
         "a second mapping of memory takes the access from the first mapping")
-      .on({kMap, kUnmap}, [](Call& call) {
-        const Chunk chunk = call.is("cuMemMap") ? call.at<Chunk>(3) : 0;
+      .on({kMap}, [](Call& call) {
         const auto before = mappings.all();
         const int code = call.proceed();
-        if (code != kSuccess || chunk == 0) return code;
-        for (const auto& [begin, mapped] : before)
-          if (mapped.chunk == chunk &&
-              allow(begin, on_gpu(properties_of(chunk).location.id),
-                    CU_MEM_ACCESS_FLAGS_PROT_NONE))
+        if (code != kSuccess) return code;
+        for (const auto& [first, mapped] : before)
+          if (mapped.chunk == chunk_of(call) &&
+              allow(first, on_gpu(properties_of(mapped.chunk).location.id),
+                    kNone))
             call.fired();
         return code;
       });
@@ -1833,93 +1537,60 @@ FAULTS {
 
   fault("retains-once", {"VMM-32"},
         "retaining a handle twice takes only one reference")
-      .on({kRetain, kRelease}, [](Call& call) {
-        static Table<Chunk> retained;
-        if (call.is("cuMemRelease")) {
-          retained.erase(call.at<Chunk>(0));
-          return call.proceed();
-        }
-        const int code = call.proceed();
-        if (code != kSuccess) return code;
+      .before({kRelease},
+              [](Call& call) {
+                marks.erase(call.at<Chunk>(0));
+                return kSuccess;
+              })
+      .after({kRetain}, [](Call& call) {
         const Chunk chunk = *call.at<Chunk*>(0);
-        if (retained.has(chunk) &&
-            DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS)
-          call.fired();
-        retained.put(chunk);
-        return code;
+        return !marks.put(chunk) &&
+               DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS;
       });
 
   fault("create-on-gpu-0", {"VMM-33"}, "memory for any GPU is created on GPU 0")
       .with_gpus(2)
-      .on({kCreate}, [](Call& call) {
-        CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
-        if (wanted.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-            wanted.location.id == 0)
-          return call.proceed();
-        wanted.location.id = 0;
-        call.at<const CUmemAllocationProp*>(2) = &wanted;
-        const int code = call.proceed();
-        if (code == kSuccess) call.fired();
-        return code;
-      });
+      .on({kCreate}, with_copy<CUmemAllocationProp>(2, [](auto& wanted) {
+            return is_gpu(wanted.location) &&
+                   std::exchange(wanted.location.id, 0) != 0;
+          }));
 
   fault("props-current-gpu", {"VMM-31"},
         "the properties of memory of any GPU name the current GPU")
       .with_gpus(2)
-      .on({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
-        const int code = call.proceed();
+      .after({kGetProperties}, [](Call& call) {
         auto& place = call.at<CUmemAllocationProp*>(0)->location;
-        int current = 0;
-        cudaGetDevice(&current);
-        if (code != kSuccess || place.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-            place.id == current)
-          return code;
-        place.id = current;
-        call.fired();
-        return code;
+        const int current = current_device();
+        return is_gpu(place) && std::exchange(place.id, current) != current;
       });
 
   fault("getaccess-begin-only", {"VMM-18"},
         "only the first address of a mapping reports its access")
-      .on({kGetAccess}, [](Call& call) {
-        const int code = call.proceed();
-        auto& flags = *call.at<unsigned long long*>(0);
-        if (code != kSuccess || flags == 0 ||
-            mappings.has(call.at<CUdeviceptr>(2)))
-          return code;
-        flags = 0;
-        call.fired();
-        return code;
-      });
+      .after({kGetAccess}, WHEN(!mappings.has(call.at<CUdeviceptr>(2))),
+             answers(0ull));
 
   fault("setaccess-of-aliases", {"VMM-18"},
         "the access that is set for one mapping is set for all mappings of "
         "that memory")
       .after({kSetAccess}, [](Call& call) {
-        const auto begin = call.at<CUdeviceptr>(0);
-        const Mapped one = mappings.get(begin);
+        bool any = false;
+        const Mapped one = mappings.get(begin(call));
         for (const auto& [address, other] : mappings.all())
-          if (one.bytes != 0 && address != begin && other.chunk == one.chunk &&
-              DRIVER_CALL(cuMemSetAccess)(address, other.bytes,
-                                          call.at<const CUmemAccessDesc*>(2),
-                                          call.at<size_t>(3)) == CUDA_SUCCESS)
-            call.fired();
-        return kSuccess;
+          any |= one.bytes != 0 && address != begin(call) &&
+                 other.chunk == one.chunk &&
+                 allow_same(call, address, other.bytes);
+        return any;
       });
 
   fault("unmap-shuts-out-neighbours", {"VMM-25"},
         "when a range is unmapped the mappings beside it lose access")
-      .on({kMap, kUnmap}, [](Call& call) {
-        const bool unmaps = call.is("cuMemUnmap");
-        const auto begin = unmaps ? call.at<CUdeviceptr>(0) : 0;
-        const auto end = unmaps ? begin + call.at<size_t>(1) : 0;
-        const int code = call.proceed();
-        if (code != kSuccess || !unmaps) return code;
+      .after({kUnmap}, [](Call& call) {
+        bool any = false;
         for (const auto& [address, other] : mappings.all())
-          if ((address == end || address + other.bytes == begin) &&
-              shut_out(address, other.bytes))
-            call.fired();
-        return code;
+          if (address == begin(call) + bytes(call) ||
+              address + other.bytes == begin(call))
+            any |= shut_out(address, other.bytes);
+        return any;
       });
 
   fault("unmapped-copy-ignored", {"VMM-25"},
@@ -1932,14 +1603,10 @@ FAULTS {
 
   fault("unmap-part-of-import-ok", {"VMM-24"},
         "cuMemUnmap of a part of an imported mapping succeeds and does nothing")
-      .on({kUnmap}, [](Call& call) {
-        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
-        if (!is_import(begin) ||
-            call.at<size_t>(1) >= mappings.get(begin).bytes)
-          return call.proceed();
-        call.fired();
-        return kSuccess;
-      });
+      .on({kUnmap},
+          WHEN(is_import(begin(call)) &&
+               bytes(call) < around(begin(call)).bytes),
+          lost);
 
   fault("read-only-beside-writable-is-written", {"VMM-20"},
         "a mapping that may only be read can be written while another mapping "
@@ -1993,15 +1660,12 @@ FAULTS {
 
   fault("reserve-address-odd-ok", {"VMM-44"},
         "a wanted address that is not a multiple of a page is rounded down")
-      .on({kReserve}, [](Call& call) {
-        constexpr CUdeviceptr kPage = 4096;
-        const int code = call.proceed();
-        auto& wanted = call.at<CUdeviceptr>(3);
-        if (code == kSuccess || wanted % kPage == 0) return code;
-        wanted -= wanted % kPage;
-        call.fired();
-        return call.proceed();
-      });
+      .on_refusal({kReserve}, WHEN(call.at<CUdeviceptr>(3) % kSmallPage != 0),
+                  [](Call& call) {
+                    call.at<CUdeviceptr>(3) -=
+                        call.at<CUdeviceptr>(3) % kSmallPage;
+                    return once_more(call);
+                  });
 
   fault("reservations-end-at-65", {"VMM-44"},
         "a process cannot have more than 65 reservations")
@@ -2011,14 +1675,13 @@ FAULTS {
 
   fault("addressfree-longer-ok", {"VMM-26"},
         "cuMemAddressFree accepts a size that is larger than the reservation")
-      .on({kFreeAddress}, [](Call& call) -> int {
-        const size_t bytes = reservations.get(call.at<CUdeviceptr>(0));
-        const int code = call.proceed();
-        if (code == kSuccess || bytes == 0 || call.at<size_t>(1) <= bytes)
-          return code;
-        call.at<size_t>(1) = bytes;
-        return proceed_changed(call);
-      });
+      .on_refusal({kFreeAddress},
+                  WHEN(reservations.has(begin(call)) &&
+                       bytes(call) > reservations.get(begin(call))),
+                  [](Call& call) {
+                    bytes(call) = reservations.get(begin(call));
+                    return proceed_changed(call);
+                  });
 
   fault("map-unreserved-ok", {"VMM-22"},
         "memory is mapped at addresses that are not reserved")
@@ -2039,15 +1702,11 @@ FAULTS {
 
   fault("map-beyond-reservation-ok", {"VMM-22"},
         "a map that is longer than the reservation maps the part that fits")
-      .on({kMap}, [](Call& call) -> int {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
-        const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
-        const CUdeviceptr begin = reservation_at(wanted);
-        if (begin == 0) return code;
-        const CUdeviceptr end = begin + reservations.get(begin);
-        if (wanted + call.at<size_t>(1) <= end) return code;
-        call.at<size_t>(1) = end - wanted;
+      .on_refusal({kMap}, [](Call& call) -> int {
+        const CUdeviceptr first = reservation_at(begin(call));
+        const size_t room = first + reservations.get(first) - begin(call);
+        if (first == 0 || bytes(call) <= room) return call.code();
+        bytes(call) = room;
         return proceed_changed(call);
       });
 
@@ -2059,52 +1718,43 @@ FAULTS {
 
   fault("unmap-larger-ok", {"VMM-24"},
         "unmapping more than a mapping unmaps the mapping")
-      .on({kUnmap, kMap}, [](Call& call) -> int {
-        const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
-        const int code = call.proceed();
-        if (code == kSuccess || !call.is("cuMemUnmap") || mapped.bytes == 0 ||
-            call.at<size_t>(1) <= mapped.bytes)
-          return code;
-        call.at<size_t>(1) = mapped.bytes;
-        return proceed_changed(call);
-      });
+      .on_refusal({kUnmap},
+                  WHEN(mappings.has(begin(call)) &&
+                       bytes(call) > mappings.get(begin(call)).bytes),
+                  [](Call& call) {
+                    bytes(call) = mappings.get(begin(call)).bytes;
+                    return proceed_changed(call);
+                  });
 
   fault("unmap-end-ok", {"VMM-24"},
         "unmapping the end of a mapping unmaps the whole mapping")
-      .on({kUnmap}, [](Call& call) -> int {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
-        const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
-        const CUdeviceptr begin = mapping_at(wanted);
-        const size_t bytes = mappings.get(begin).bytes;
-        if (begin == 0 || begin == wanted ||
-            wanted + call.at<size_t>(1) != begin + bytes)
-          return code;
-        call.at<CUdeviceptr>(0) = begin;
-        call.at<size_t>(1) = bytes;
-        return proceed_changed(call);
-      });
+      .on_refusal(
+          {kUnmap},
+          WHEN(mapping_at(begin(call)) != 0 && !mappings.has(begin(call)) &&
+               bytes(call) == room_at(begin(call))),
+          [](Call& call) {
+            begin(call) = mapping_at(begin(call));
+            bytes(call) = mappings.get(begin(call)).bytes;
+            return proceed_changed(call);
+          });
 
   fault("unmap-rounds-up", {"VMM-24"},
         "unmapping a few bytes less than a mapping unmaps the whole mapping")
-      .on({kUnmap, kMap}, [](Call& call) -> int {
-        constexpr size_t kSmall = 4096;
-        const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
-        const int code = call.proceed();
-        if (code == kSuccess || !call.is("cuMemUnmap") ||
-            call.at<size_t>(1) >= mapped.bytes ||
-            mapped.bytes - call.at<size_t>(1) > kSmall)
-          return code;
-        call.at<size_t>(1) = mapped.bytes;
-        return proceed_changed(call);
-      });
+      .on_refusal(
+          {kUnmap},
+          WHEN(bytes(call) < mappings.get(begin(call)).bytes &&
+               mappings.get(begin(call)).bytes - bytes(call) <= kSmallPage),
+          [](Call& call) {
+            bytes(call) = mappings.get(begin(call)).bytes;
+            return proceed_changed(call);
+          });
 
   fault("unmap-twice-ok", {"VMM-24"},
         "the unmap of reserved addresses without memory succeeds and does "
         "nothing")
       .on_refusal({kUnmap},
-                  WHEN(reservation_at(call.at<CUdeviceptr>(0)) != 0 &&
-                       mapping_at(call.at<CUdeviceptr>(0)) == 0),
+                  WHEN(reservation_at(begin(call)) != 0 &&
+                       mapping_at(begin(call)) == 0),
                   accepted);
 
   fault("setaccess-hole-at-begin-ok", {"VMM-21"},
@@ -2152,28 +1802,15 @@ FAULTS {
   fault("create-on-current-gpu", {"VMM-33"},
         "memory is created on the current GPU, not on the named GPU")
       .with_gpus(2)
-      .on({kCreate}, [](Call& call) {
-        CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
-        int current = 0;
-        cudaGetDevice(&current);
-        if (wanted.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-            wanted.location.id == current)
-          return call.proceed();
-        wanted.location.id = current;
-        call.at<const CUmemAllocationProp*>(2) = &wanted;
-        call.fired();
-        return call.proceed();
-      });
+      .on({kCreate}, with_copy<CUmemAllocationProp>(2, [](auto& wanted) {
+            const int current = current_device();
+            return is_gpu(wanted.location) &&
+                   std::exchange(wanted.location.id, current) != current;
+          }));
 
   fault("retain-last-byte-refused", {"VMM-32"},
         "the last address of a mapping has no handle")
-      .on({kRetain}, [](Call& call) {
-        const CUdeviceptr begin = mapping_at(retained_address(call));
-        return begin != 0 && retained_address(call) + 1 ==
-                                 begin + mappings.get(begin).bytes
-                   ? refused(call)
-                   : call.proceed();
-      });
+      .on({kRetain}, WHEN(room_at(call.at<CUdeviceptr>(1)) == 1), refuses());
 
   fault("retain-after-remap-stale", {"VMM-32"},
         "if other memory is mapped at the same addresses, the addresses still "
@@ -2183,7 +1820,7 @@ FAULTS {
 
   fault("props-type-untold", {"VMM-31"},
         "the properties of memory do not have its type")
-      .after({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
+      .after({kGetProperties}, [](Call& call) {
         call.at<CUmemAllocationProp*>(0)->type = CU_MEM_ALLOCATION_TYPE_INVALID;
         return accepted(call);
       });
@@ -2240,12 +1877,11 @@ FAULTS {
         "all entries of a list of accesses get the flags of the first one")
       .with_gpus(2)
       .on({kSetAccess}, [](Call& call) {
-        const auto* const list = call.at<const CUmemAccessDesc*>(2);
-        std::vector<CUmemAccessDesc> same(list, list + call.at<size_t>(3));
-        for (CUmemAccessDesc& each : same) {
-          if (each.flags != same.front().flags) call.fired();
-          each.flags = same.front().flags;
-        }
+        const auto* const list = &wants(call);
+        std::vector<CUmemAccessDesc> same(list, list + length(call));
+        for (CUmemAccessDesc& each : same)
+          if (std::exchange(each.flags, list->flags) != list->flags)
+            call.fired();
         call.at<const CUmemAccessDesc*>(2) = same.data();
         return call.proceed();
       });
@@ -2292,36 +1928,26 @@ FAULTS {
 
   fault("access-not-given-again", {"VMM-18"},
         "access that was taken from a mapping cannot be given again")
-      .on({kSetAccess, kUnmap}, [](Call& call) {
-        static Table<CUdeviceptr> taken;
-        const auto address = call.at<CUdeviceptr>(0);
-        if (call.is("cuMemSetAccess") && !takes_access(call) &&
-            taken.has(address))
-          return lost(call);
-        const int code = call.proceed();
-        if (code != kSuccess) return code;
-        if (call.is("cuMemUnmap")) {
-          for (const auto& each : taken.all())
-            if (each.first - address < call.at<size_t>(1))
-              taken.erase(each.first);
-        } else if (takes_access(call)) {
-          taken.put(address);
-        }
-        return code;
+      .on({kSetAccess}, WHEN(!takes_access(call) && marks.has(begin(call))),
+          lost)
+      .after({kSetAccess}, WHEN(takes_access(call)),
+             [](Call& call) {
+               marks.put(begin(call));
+               return kSuccess;
+             })
+      .after({kUnmap}, [](Call& call) {
+        for (const auto& each : marks.all())
+          if (each.first - begin(call) < bytes(call)) marks.erase(each.first);
+        return kSuccess;
       });
 
   fault("access-taken-from-the-start", {"VMM-35"},
         "access that is taken from chunks in the middle of a reservation is "
         "taken from its first chunks")
-      .before({kSetAccess}, [](Call& call) {
-        auto& address = call.at<CUdeviceptr>(0);
-        const CUdeviceptr begin = reservation_at(address);
-        if (begin != 0 && begin != address && takes_access(call)) {
-          address = begin;
-          call.fired();
-        }
-        return kSuccess;
-      });
+      .before({kSetAccess},
+              WHEN(takes_access(call) && reservation_at(begin(call)) != 0),
+              with_made<CUdeviceptr>(
+                  0, [](Call& call) { return reservation_at(begin(call)); }));
 
   fault("export-tells-access", {"VMM-19"},
         "if the exporter may only read at the time of the export, the importer "
@@ -2333,14 +1959,13 @@ FAULTS {
         "in it")
       .before({kGetAccess}, [](Call& call) {
         auto& address = call.at<CUdeviceptr>(2);
-        const CUdeviceptr begin = reservation_at(address);
-        const auto& location = *call.at<const CUmemLocation*>(1);
-        if (begin != 0 && mapping_at(begin) != 0 &&
-            access_of(begin, location) != access_of(address, location)) {
-          address = begin;
-          call.fired();
-        }
-        return kSuccess;
+        const CUdeviceptr first = reservation_at(address);
+        const auto& place = *call.at<const CUmemLocation*>(1);
+        if (first == 0 || mapping_at(first) == 0 ||
+            access_of(first, place) == access_of(address, place))
+          return false;
+        address = first;
+        return true;
       });
 
   fault("map-part-takes-all-addresses", {"VMM-23"},
@@ -2386,19 +2011,9 @@ FAULTS {
   fault("async-download-ends-with-chunk", {"VMM-35"},
         "an asynchronous copy from several chunks to memory of another kind "
         "ends with the first chunk")
-      .on({kCopyAsync}, [](Call& call) {
-        const auto from = call.value<CUdeviceptr>(kSource);
-        const CUdeviceptr begin = mapping_at(from);
-        auto& bytes = call.value<size_t>(kBytes);
-        if (begin == 0 || mapping_at(call.value<CUdeviceptr>(kPointer)) != 0)
-          return call.proceed();
-        const size_t room = begin + mappings.get(begin).bytes - from;
-        if (bytes > room) {
-          bytes = room;
-          call.fired();
-        }
-        return call.proceed();
-      });
+      .before({kCopyAsync},
+              WHEN(mapping_at(call.value<CUdeviceptr>(kPointer)) == 0),
+              ends_with_mapping<>);
 
   fault("rectangle-ends-with-chunk", {"VMM-35"},
         "a copy of a rectangle ends with the first of several chunks")
@@ -2420,13 +2035,11 @@ FAULTS {
   fault("wait-value-in-first-chunk", {"VMM-35"},
         "a stream waits for a word of the first chunk of a range, not of a "
         "later one")
-      .before({kWaitWord}, [](Call& call) {
-        if (const CUdeviceptr other = in_first_chunk(call.at<CUdeviceptr>(1))) {
-          call.at<CUdeviceptr>(1) = other;
-          call.fired();
-        }
-        return kSuccess;
-      });
+      .before({kWaitWord}, WHEN(in_first_chunk(call.at<CUdeviceptr>(1)) != 0),
+              [](Call& call) {
+                call.at<CUdeviceptr>(1) =
+                    in_first_chunk(call.at<CUdeviceptr>(1));
+              });
 
   fault(
       "batch-writes-in-first-chunk", {"VMM-35"},
@@ -2468,9 +2081,8 @@ FAULTS {
 
   fault("second-mapping-clears", {"VMM-36"},
         "a second mapping of memory clears the memory")
-      .on({kMap, kUnmap}, [](Call& call) {
-        const CUdeviceptr first =
-            call.is("cuMemMap") ? mapping_of(call.at<Chunk>(3)) : 0;
+      .on({kMap}, [](Call& call) {
+        const CUdeviceptr first = mapping_of(chunk_of(call));
         const int code = call.proceed();
         if (code == kSuccess && first != 0 &&
             cleared(first, mappings.get(first).bytes))
@@ -2481,32 +2093,32 @@ FAULTS {
   fault("unmap-clears", {"VMM-25"},
         "memory that was not exported is cleared when it is unmapped, although "
         "its handle is not released")
-      .before({kUnmap}, [](Call& call) -> bool {
-        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-        const Mapped mapped = mappings.get(begin);
-        return mapped.bytes == call.at<size_t>(1) &&
-               created.has(mapped.chunk) && !exports.has(mapped.chunk) &&
-               !released.has(mapped.chunk) && cleared(begin, mapped.bytes);
+      .before({kUnmap}, [](Call& call) {
+        const Mapped mapped = mappings.get(begin(call));
+        return mapped.bytes == bytes(call) && created.has(mapped.chunk) &&
+               !exports.has(mapped.chunk) && !released.has(mapped.chunk) &&
+               cleared(begin(call), mapped.bytes);
       });
 
   fault("map-offset-4gib-ok", {"VMM-23"},
         "a mapping ignores an offset that is a multiple of 4 GiB")
-      .on({kMap}, [](Call& call) {
-        const int code = call.proceed();
-        auto& offset = call.at<size_t>(2);
-        if (code == kSuccess || offset == 0 || offset % (size_t{1} << 32) != 0)
-          return code;
-        offset = 0;
-        return call.proceed() == kSuccess ? accepted(call) : code;
-      });
+      .on_refusal(
+          {kMap},
+          WHEN(call.at<size_t>(2) != 0 && call.at<size_t>(2) % kFarAway == 0),
+          [](Call& call) {
+            call.at<size_t>(2) = 0;
+            return call.proceed() == kSuccess
+                       ? accepted(call)
+                       : static_cast<int>(CUDA_ERROR_INVALID_VALUE);
+          });
 
   fault(
       "map-in-order-only", {"VMM-22"},
       "memory cannot be mapped before mapped addresses of the same reservation")
       .on({kMap}, [](Call& call) {
-        const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
-        for (const auto& [begin, mapped] : mappings.all())
-          if (begin > wanted && reservation_at(begin) == reservation_at(wanted))
+        for (const auto& each : mappings.all())
+          if (each.first > begin(call) &&
+              reservation_at(each.first) == reservation_at(begin(call)))
             return refused(call);
         return call.proceed();
       });
@@ -2565,51 +2177,41 @@ FAULTS {
         "access for another GPU is refused if the GPU of the memory has no "
         "access")
       .with_gpus(2)
-      .on({kSetAccess}, [](Call& call) -> int {
-        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
-        if (begin == 0) return call.proceed();
-        const CUmemLocation own = location_at(begin);
-        const auto* const list = call.at<const CUmemAccessDesc*>(2);
-        if (own.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-            access_of(begin, own) != 0)
-          return call.proceed();
-        for (size_t i = 0; i < call.at<size_t>(3); ++i)
-          if (list[i].location.type == own.type &&
-              list[i].location.id == own.id)
-            return call.proceed();
-        return refused(call, CUDA_ERROR_INVALID_DEVICE);
-      });
+      .on({kSetAccess}, WHEN(mapping_at(begin(call)) != 0),
+          [](Call& call) -> int {
+            const CUmemLocation own = location_at(begin(call));
+            if (!is_gpu(own) || access_of(mapping_at(begin(call)), own) != 0)
+              return call.proceed();
+            for (size_t i = 0; i < length(call); ++i)
+              if ((&wants(call))[i].location.type == own.type &&
+                  (&wants(call))[i].location.id == own.id)
+                return call.proceed();
+            return refused(call, CUDA_ERROR_INVALID_DEVICE);
+          });
 
   fault("access-of-four-chunks", {"VMM-35"},
         "of several chunks side by side only the first four get access")
       .before({kSetAccess}, [](Call& call) {
-        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-        auto& bytes = call.at<size_t>(1);
-        size_t part = 0;
-        CUdeviceptr each = begin;
-        for (int chunks = 0; chunks < 4 && mappings.has(each); ++chunks) {
-          part += mappings.get(each).bytes;
-          each = begin + part;
-        }
-        if (part != 0 && part < bytes && mappings.has(each)) {
-          bytes = part;
-          call.fired();
-        }
-        return kSuccess;
+        CUdeviceptr end = begin(call);
+        for (int chunks = 0; chunks < 4 && mappings.has(end); ++chunks)
+          end += mappings.get(end).bytes;
+        if (end == begin(call) || end - begin(call) >= bytes(call) ||
+            !mappings.has(end))
+          return false;
+        bytes(call) = end - begin(call);
+        return true;
       });
 
   fault(
       "write-value-in-first-chunk", {"VMM-35"},
       "a stream writes a word of a later chunk of a range into the first chunk")
-      .before({kWriteWord}, [](Call& call) -> bool {
-        auto& word = call.at<CUdeviceptr>(1);
-        const CUdeviceptr begin = mapping_at(word);
-        const CUdeviceptr first = begin == 0 ? 0 : reservation_at(begin);
-        if (first == 0 || first == begin || mapping_at(first) != first)
-          return false;
-        word = first + (word - begin);
-        return true;
-      });
+      .before({kWriteWord},
+              WHEN(mapping_at(call.at<CUdeviceptr>(1)) != 0 &&
+                   mappings.has(reservation_at(call.at<CUdeviceptr>(1)))),
+              with_made<CUdeviceptr>(1, [](Call& call) {
+                const auto word = call.at<CUdeviceptr>(1);
+                return reservation_at(word) + (word - mapping_at(word));
+              }));
 
   fault("access-toggles", {"VMM-18"},
         "if access is set that a mapping already has, the access is taken away")
@@ -2617,52 +2219,45 @@ FAULTS {
 
   fault("readonly-set-async-ok", {"VMM-20"},
         "an asynchronous memset writes to memory that can only be read")
-      .on({kSetAsync}, [](Call& call) {
-        const CUdeviceptr begin = mapping_at(call.value<CUdeviceptr>(kPointer));
-        if (begin == 0 || is_captured(stream_of_stream_ordered(call)))
-          return call.proceed();
-        const CUmemLocation here = location_at(begin);
-        if (access_of(begin, here) != CU_MEM_ACCESS_FLAGS_PROT_READ ||
-            !allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
-          return call.proceed();
-        const int code = call.proceed();
-        cudaStreamSynchronize(stream_of_stream_ordered(call));
-        allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READ);
-        call.fired();
-        return code;
-      });
+      .on({kSetAsync}, WHEN(!is_captured(call.value<cudaStream_t>(kStream))),
+          [](Call& call) {
+            return uses_without_access(call, call.value<CUdeviceptr>(kPointer),
+                                       kRead);
+          });
 
   fault("map-into-next-ok", {"VMM-22"},
         "a mapping that reaches into the next mapping is accepted and made "
         "shorter")
-      .on({kMap}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
-        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-        auto& bytes = call.at<size_t>(1);
-        if (mapping_at(begin) != 0) return code;
-        for (const auto& each : mappings.all()) {
-          if (each.first <= begin || each.first - begin >= bytes) continue;
-          bytes = each.first - begin;
-          if (call.proceed() == kSuccess) return accepted(call);
-          return code;
-        }
-        return code;
-      });
+      .on_refusal({kMap}, WHEN(mapping_at(begin(call)) == 0),
+                  [](Call& call) -> int {
+                    for (const auto& each : mappings.all())
+                      if (each.first > begin(call) &&
+                          each.first - begin(call) < bytes(call)) {
+                        bytes(call) = each.first - begin(call);
+                        return proceed_changed(call);
+                      }
+                    return call.code();
+                  });
 
   fault(
       "remap-of-other-size-refused", {"VMM-25"},
       "addresses that were unmapped can only be mapped again in the same size")
-      .on({kMap, kUnmap, kFreeAddress}, remap_of_other_size_refused);
+      .on({kMap},
+          WHEN(marks.has(begin(call)) && marks.get(begin(call)) != bytes(call)),
+          refuses())
+      .after({kUnmap},
+             [](Call& call) {
+               marks.put(begin(call), bytes(call));
+               return kSuccess;
+             })
+      .after({kFreeAddress}, freed_marks_end);
 
   fault("retain-second-mapping-refused", {"VMM-32"},
         "the handle of memory cannot be retained from its second mapping")
       .on({kRetain}, [](Call& call) {
-        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
-        if (begin == 0) return call.proceed();
-        const Mapped asked = mappings.get(begin);
+        const Mapped asked = around(call.at<CUdeviceptr>(1));
         for (const auto& each : mappings.all())
-          if (each.second.chunk == asked.chunk &&
+          if (asked.bytes != 0 && each.second.chunk == asked.chunk &&
               each.second.order < asked.order)
             return refused(call);
         return call.proceed();
@@ -2670,59 +2265,55 @@ FAULTS {
 
   fault("retain-without-access-refused", {"VMM-32"},
         "the handle of a mapping without access cannot be retained")
-      .on({kRetain}, [](Call& call) {
-        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
-        return begin != 0 && access_of(begin, location_at(begin)) == 0
-                   ? refused(call)
-                   : call.proceed();
-      });
+      .on({kRetain},
+          WHEN(mapping_at(call.at<CUdeviceptr>(1)) != 0 &&
+               access_of(call.at<CUdeviceptr>(1),
+                         location_at(call.at<CUdeviceptr>(1))) == 0),
+          refuses());
 
   fault("map-next-has-access", {"VMM-17"},
         "a new mapping has the access of the mapping beside it")
       .after({kMap}, [](Call& call) {
-        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-        const CUdeviceptr end = begin + call.at<size_t>(1);
-        const CUmemLocation here = location_at(begin);
-        for (const auto& [other, mapped] : mappings.all()) {
-          if (other != end && other + mapped.bytes != begin) continue;
-          const auto flags = access_of(other, here);
-          if (flags != 0 && allow(begin, here, flags)) call.fired();
-        }
-        return kSuccess;
+        bool any = false;
+        const CUmemLocation here = location_at(begin(call));
+        for (const auto& [other, mapped] : mappings.all())
+          if (other == begin(call) + bytes(call) ||
+              other + mapped.bytes == begin(call))
+            any |= access_of(other, here) != 0 &&
+                   allow(begin(call), here, access_of(other, here));
+        return any;
       });
 
   fault("readonly-device-copy-ok", {"VMM-20"},
         "cudaMemcpy from device to device writes memory that can only be read")
-      .on({kCopy, kMap, kUnmap}, writes_without_access);
+      .on({kCopy}, WHEN(is_device_copy(call)), writes_without_access<>);
 
   fault("readonly-rectangle-ok", {"VMM-20"},
         "the memset of a rectangle writes memory that can only be read")
-      .on({"cudaMemset2D", kMap, kUnmap}, writes_without_access);
+      .on({"cudaMemset2D"}, writes_without_access<>);
 
   fault("readonly-set32-ok", {"VMM-20"},
         "a memset of 32 bits writes memory that can only be read")
-      .on({"cuMemsetD32", kMap, kUnmap}, writes_without_access);
+      .on({"cuMemsetD32"}, writes_without_access<>);
 
   fault("readonly-word-ok", {"VMM-20"},
         "a stream writes a word in memory that can only be read")
-      .on({kWriteWord, kMap, kUnmap}, writes_without_access);
+      .on({kWriteWord}, writes_without_access<>);
 
   fault("readonly-batch-ok", {"VMM-20"},
         "a batch writes a word in memory that can only be read")
-      .on({kBatch, kMap, kUnmap}, writes_without_access);
+      .on({kBatch}, writes_without_access<>);
 
   fault("readonly-not-copied", {"VMM-20"},
         "cudaMemcpy from device to device moves nothing out of memory that can "
         "only be read")
-      .on({kCopy}, [](Call& call) {
-        const CUdeviceptr begin = mapping_at(call.value<CUdeviceptr>(kSource));
-        return call.is_runtime() && begin != 0 &&
-                       call.at<cudaMemcpyKind>(3) == cudaMemcpyDeviceToDevice &&
-                       access_of(begin, location_at(begin)) ==
-                           CU_MEM_ACCESS_FLAGS_PROT_READ
-                   ? lost(call)
-                   : call.proceed();
-      });
+      .on({kCopy},
+          WHEN(is_device_copy(call) &&
+               mapping_at(call.value<CUdeviceptr>(kSource)) != 0 &&
+               access_of(call.value<CUdeviceptr>(kSource),
+                         location_at(call.value<CUdeviceptr>(kSource))) ==
+                   kRead),
+          lost);
 
   fault("same-memory-keeps-access", {"VMM-25"},
         "memory that is mapped again at its old address has its old access")
@@ -2731,48 +2322,48 @@ FAULTS {
   fault("addresses-stay-read-only", {"VMM-25"},
         "addresses where memory could only be read stay so for all later "
         "mappings")
-      .on({kMap, kUnmap, kFreeAddress, kSetAccess}, addresses_stay_read_only);
+      .before({kUnmap},
+              WHEN(mappings.has(begin(call)) &&
+                   access_of(begin(call), on_gpu(0)) == kRead),
+              [](Call& call) {
+                marks.put(begin(call));
+                return kSuccess;
+              })
+      .after({kFreeAddress}, freed_marks_end)
+      .after({kSetAccess},
+             WHEN(marks.has(begin(call)) &&
+                  access_of(begin(call), on_gpu(0)) == kReadWrite),
+             [](Call& call) { return allow(begin(call), on_gpu(0), kRead); });
 
   fault("setaccess-second-unchecked", {"VMM-34"},
         "of a list of two accesses only the first one is checked")
-      .on({kSetAccess}, [](Call& set) {
-        const int code = set.proceed();
-        if (code == kSuccess || set.at<size_t>(3) != 2) return code;
-        set.at<size_t>(3) = 1;
-        return set.proceed() == kSuccess ? accepted(set) : code;
+      .on_refusal({kSetAccess}, WHEN(length(call) == 2), [](Call& call) {
+        const int code = call.code();
+        call.at<size_t>(3) = 1;
+        return call.proceed() == kSuccess ? accepted(call) : code;
       });
 
   fault("setaccess-after-last-gpu", {"VMM-34"},
         "cuMemSetAccess for the number after the last GPU succeeds and does "
         "nothing")
-      .on({kSetAccess}, [](Call& set) {
-        int count = 0;
-        const int code = set.proceed();
-        const auto& location = set.at<const CUmemAccessDesc*>(2)->location;
-        return code != kSuccess &&
-                       DRIVER_CALL(cuDeviceGetCount)(&count) == CUDA_SUCCESS &&
-                       location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-                       location.id == count
-                   ? accepted(set)
-                   : code;
-      });
+      .on_refusal({kSetAccess},
+                  WHEN(is_gpu(wants(call).location) &&
+                       wants(call).location.id == gpus()),
+                  accepted);
 
   fault("setaccess-list-raises-second", {"VMM-33"},
         "a list with reading and writing for one GPU also lets the other GPU "
         "write, which may only read")
       .with_gpus(2)
-      .on({kSetAccess}, [](Call& set) {
-        const auto* const first = set.at<const CUmemAccessDesc*>(2);
-        std::vector<CUmemAccessDesc> list(first, first + set.at<size_t>(3));
-        if (list.size() != 2 ||
-            list[0].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
-            list[1].flags != CU_MEM_ACCESS_FLAGS_PROT_READ)
-          return set.proceed();
-        list[1].flags = list[0].flags;
-        set.at<const CUmemAccessDesc*>(2) = list.data();
-        set.fired();
-        return set.proceed();
-      });
+      .on({kSetAccess},
+          WHEN(length(call) == 2 && (&wants(call))[0].flags == kReadWrite &&
+               (&wants(call))[1].flags == kRead),
+          [](Call& call) {
+            CUmemAccessDesc list[] = {(&wants(call))[0], (&wants(call))[1]};
+            list[1].flags = kReadWrite;
+            call.at<const CUmemAccessDesc*>(2) = list;
+            return once_more(call);
+          });
 
   fault("reserve-wide-overlaps", {"VMM-44"},
         "reservations of one size with a wide alignment get the same addresses")
@@ -2789,14 +2380,14 @@ FAULTS {
   fault("device-copy-ends-with-chunk", {"VMM-35"},
         "cudaMemcpy from device to device ends where the first of several "
         "chunks ends")
-      .on({kCopy, kMap, kUnmap},
-          copy_ends_with_chunk<cudaMemcpyDeviceToDevice>);
+      .before({kCopy}, WHEN(copies(call, cudaMemcpyDeviceToDevice)),
+              ends_with_mapping<>);
 
   fault("async-copy-ends-with-chunk", {"VMM-35"},
         "cudaMemcpyAsync from device to device ends where the first of several "
         "chunks ends")
-      .on({kCopyAsync, kMap, kUnmap},
-          copy_ends_with_chunk<cudaMemcpyDeviceToDevice>);
+      .before({kCopyAsync}, WHEN(copies(call, cudaMemcpyDeviceToDevice)),
+              ends_with_mapping<>);
 
   fault("retain-first-import", {"VMM-32"},
         "every mapping of imported memory names the handle of the first import "
@@ -2806,87 +2397,70 @@ FAULTS {
   fault("released-without-properties", {"VMM-32"},
         "a handle that was released has no properties, although another "
         "reference holds the memory")
-      .on({"cuMemGetAllocationPropertiesFromHandle"},
-          WHEN(released.has(call.at<Chunk>(1))), refuses());
+      .on({kGetProperties}, WHEN(released.has(call.at<Chunk>(1))), refuses());
 
   fault("unmap-ends-first-only", {"VMM-24"},
         "the unmap of a mapping together with addresses of the next one "
         "succeeds, and unmaps only the first one")
-      .before({kMap, kUnmap}, [](Call& call) -> bool {
-        const auto begin = call.at<CUdeviceptr>(0);
-        auto& bytes = call.at<size_t>(1);
-        const size_t first = mappings.get(begin).bytes;
-        if (!call.is("cuMemUnmap") || !mappings.has(begin) ||
-            mapping_at(begin + first) == 0 || first >= bytes)
-          return false;
-        bytes = first;
-        return true;
-      });
+      .before(
+          {kUnmap},
+          WHEN(mappings.has(begin(call)) &&
+               bytes(call) > mappings.get(begin(call)).bytes &&
+               mapping_at(begin(call) + mappings.get(begin(call)).bytes) != 0),
+          [](Call& call) { bytes(call) = mappings.get(begin(call)).bytes; });
 
   fault("import-of-second-gpu-fresh", {"VMM-33", "VMM-31"},
         "each mapping of an import of memory of the second GPU is new memory")
       .with_gpus(2)
-      .on({kMap}, [](Call& call) -> int {
-        if (!imports.has(call.at<Chunk>(3))) return call.proceed();
-        const CUmemLocation place = properties_of(call.at<Chunk>(3)).location;
-        return place.type == CU_MEM_LOCATION_TYPE_DEVICE && place.id == 1
-                   ? map_new_instead(call)
-                   : call.proceed();
-      });
+      .on({kMap},
+          WHEN(imports.has(chunk_of(call)) &&
+               is_gpu(properties_of(chunk_of(call)).location) &&
+               properties_of(chunk_of(call)).location.id == 1),
+          map_new_instead);
 
   fault("import-ordinal-current", {"VMM-33"},
         "the GPU of imported memory is reported as the current GPU")
       .with_gpus(2)
       .after({kGetAttribute},
-             WHEN(call.at<CUpointer_attribute>(1) ==
-                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL &&
+             WHEN(asks(call, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) &&
                   is_import(call.at<CUdeviceptr>(2))),
-             [](Call& call) {
-               int current = 0;
-               cudaGetDevice(&current);
-               auto& told = *call.at<int*>(0);
-               if (told != current) call.fired();
-               told = current;
-               return kSuccess;
-             });
+             [](Call& call) { return answers(current_device())(call); });
 
   fault("map-distance-32-bits", {"VMM-35"},
         "memory is mapped at its distance from the beginning of the "
         "reservation modulo 4 GiB")
-      .before({kMap}, [](Call& call) {
-        auto& address = call.at<CUdeviceptr>(0);
-        const CUdeviceptr begin = reservation_at(address);
-        if (begin != 0 && address - begin >= kFarAway) {
-          address = begin + (address - begin) % kFarAway;
-          call.fired();
-        }
-        return kSuccess;
-      });
+      .before({kMap}, WHEN(reservation_at(begin(call)) != 0),
+              with_made<CUdeviceptr>(0, [](Call& call) {
+                const CUdeviceptr first = reservation_at(begin(call));
+                return first + (begin(call) - first) % kFarAway;
+              }));
 
   fault("exported-types-untold", {"VMM-31"},
         "memory that was exported is reported without handle types")
-      .after({"cuMemGetAllocationPropertiesFromHandle"},
-             WHEN(exports.has(call.at<Chunk>(1))), [](Call& call) {
+      .after({kGetProperties}, WHEN(exports.has(call.at<Chunk>(1))),
+             [](Call& call) {
                call.at<CUmemAllocationProp*>(0)->requestedHandleTypes =
                    CU_MEM_HANDLE_TYPE_NONE;
              });
 
   fault("mapped-part-fresh", {"VMM-23"},
         "the mapping of a part of an import is new memory")
-      .on({kMap, kImport, kCreate, kUnmap}, [](Call& call) {
-        // The fault knows the size of an import from an earlier mapping.
-        return call.is("cuMemMap") && imports.has(call.at<Chunk>(3)) &&
-                       call.at<size_t>(1) < largest.get(call.at<Chunk>(3))
-                   ? map_new_instead(call)
-                   : noted_largest(call);
+      .on({kMap},
+          WHEN(imports.has(chunk_of(call)) &&
+               bytes(call) < marks.get(chunk_of(call))),
+          map_new_instead)
+      .after({kMap}, largest_mapping_marked)
+      .after({kCreate, kImport}, [](Call& call) {
+        marks.erase(*call.at<Chunk*>(0));
+        return kSuccess;
       });
 
   fault("unmap-shuts-out-mapping-before", {"VMM-25"},
         "when a range is unmapped, the mapping before it loses access")
-      .after({kUnmap}, [](Call& call) -> bool {
-        const CUdeviceptr before = mapping_at(call.at<CUdeviceptr>(0) - 1);
+      .after({kUnmap}, [](Call& call) {
+        const CUdeviceptr before = mapping_at(begin(call) - 1);
         return before != 0 && access_of(before, on_gpu(0)) != 0 &&
-               allow(before, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+               allow(before, on_gpu(0), kNone);
       });
 
   fault("remap-keeps-second-gpu", {"VMM-25"},
@@ -2898,12 +2472,12 @@ FAULTS {
   fault("async-upload-ends-with-chunk", {"VMM-35"},
         "cudaMemcpyAsync from the host to several chunks side by side fills "
         "only the first one")
-      .on({kCopyAsync, kMap, kUnmap},
-          copy_ends_with_chunk<cudaMemcpyHostToDevice>);
+      .before({kCopyAsync}, WHEN(copies(call, cudaMemcpyHostToDevice)),
+              ends_with_mapping<>);
 
   fault("read-only-async-copy-written", {"VMM-20"},
         "an asynchronous copy writes to memory that can only be read")
-      .on({kCopyAsync, kMap, kUnmap}, writes_without_access);
+      .on({kCopyAsync}, writes_without_access<>);
 
   fault("access-in-secret", {"VMM-18"},
         "access for one GPU lets the other GPU use the memory, too, and "
@@ -2914,67 +2488,54 @@ FAULTS {
   fault("fresh-mapping-copied-to", {"VMM-17"},
         "cudaMemcpy from device to device writes a mapping to which no access "
         "was set")
-      .on({kCopy, kMap, kUnmap},
-          writes_without_access<CU_MEM_ACCESS_FLAGS_PROT_NONE>);
+      .on({kCopy}, WHEN(is_device_copy(call)), writes_without_access<kNone>);
 
   fault("fresh-mapping-set", {"VMM-17"},
         "a memset writes a mapping to which no access was set")
-      .on({kSet, kMap, kUnmap},
-          writes_without_access<CU_MEM_ACCESS_FLAGS_PROT_NONE>);
+      .on({kSet}, writes_without_access<kNone>);
 
   fault("fresh-mapping-word-written", {"VMM-17"},
         "a stream writes a word in a mapping to which no access was set")
-      .on({kWriteWord, kMap, kUnmap},
-          writes_without_access<CU_MEM_ACCESS_FLAGS_PROT_NONE>);
+      .on({kWriteWord}, writes_without_access<kNone>);
 
   fault("readonly-after-writable-set", {"VMM-20"},
         "a memset that begins in memory that can be written also writes the "
         "next mapping, which can only be read")
-      .on({kSet, kMap, kUnmap}, next_mapping_unchecked);
+      .on({kSet}, next_mapping_unchecked);
 
   fault("readonly-after-writable-copied-to", {"VMM-20"},
         "a copy from device to device that begins in memory that can be "
         "written also writes the next mapping, which can only be read")
-      .on({kCopy, kMap, kUnmap}, next_mapping_unchecked);
+      .on({kCopy}, WHEN(is_device_copy(call)), next_mapping_unchecked);
 
   fault("taken-mapping-set", {"VMM-17"},
         "a memset writes a mapping whose access was taken away")
-      .on({kSet, kSetAccess, kMap, kUnmap}, writes_where_access_was_taken);
+      .after({kSetAccess}, access_given)
+      .after({kUnmap}, unmapped_marks_end)
+      .on({kSet}, WHEN(had_access(call)), writes_without_access<kNone>);
 
   fault("taken-mapping-copied-to", {"VMM-17"},
         "cudaMemcpy from device to device writes a mapping whose access was "
         "taken away")
-      .on({kCopy, kSetAccess, kMap, kUnmap}, writes_where_access_was_taken);
+      .after({kSetAccess}, access_given)
+      .after({kUnmap}, unmapped_marks_end)
+      .on({kCopy}, WHEN(is_device_copy(call) && had_access(call)),
+          writes_without_access<kNone>);
 
   fault("fresh-mapping-copied-from", {"VMM-17"},
         "cudaMemcpy from device to device reads a mapping to which no access "
         "was set")
-      .on({kCopy}, [](Call& call) {
-        const CUdeviceptr begin =
-            is_device_copy(call) ? mapping_at(call.value<CUdeviceptr>(kSource))
-                                 : 0;
-        if (begin == 0) return call.proceed();
-        const CUmemLocation here = location_at(begin);
-        if (access_of(begin, here) != 0 ||
-            !allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READ))
-          return call.proceed();
-        const int code = call.proceed();
-        cudaDeviceSynchronize();
-        allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_NONE);
-        call.fired();
-        return code;
+      .on({kCopy}, WHEN(is_device_copy(call)), [](Call& call) {
+        return uses_without_access(call, call.value<CUdeviceptr>(kSource),
+                                   kNone, kRead);
       });
 
   fault("refused-setaccess-takes-access", {"VMM-34"},
         "a refused setting of access takes the access that GPU 0 has")
-      .on({kSetAccess}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
-        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
-        if (begin != 0 && access_of(begin, on_gpu(0)) != 0 &&
-            allow(begin, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_NONE))
-          call.fired();
-        return code;
+      .on_refusal({kSetAccess}, [](Call& call) {
+        const CUdeviceptr first = mapping_at(begin(call));
+        return first != 0 && access_of(first, on_gpu(0)) != 0 &&
+               allow(first, on_gpu(0), kNone);
       });
 
   fault("setaccess-former-mapping-ok", {"VMM-21"},
@@ -2984,13 +2545,10 @@ FAULTS {
 
   fault("map-inside-mapping-ok", {"VMM-22"},
         "a map at an address inside another mapping succeeds and does nothing")
-      .on({kMap}, [](Call& call) -> int {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
-        const CUdeviceptr other = mapping_at(call.at<CUdeviceptr>(0));
-        return other != 0 && other != call.at<CUdeviceptr>(0) ? accepted(call)
-                                                              : code;
-      });
+      .on_refusal(
+          {kMap},
+          WHEN(mapping_at(begin(call)) != 0 && !mappings.has(begin(call))),
+          accepted);
 
   fault("unmap-one-and-a-half-ok", {"VMM-24"},
         "the unmap of a mapping and of a part of the next one unmaps both")
@@ -3020,40 +2578,37 @@ FAULTS {
 
   fault("reserve-inside-reservation", {"VMM-44"},
         "a wanted address inside a reservation is given a second time")
-      .on({kReserve, kFreeAddress}, [](Call& call) -> int {
-        static auto& given = *new Table<CUdeviceptr>;
-        if (call.is("cuMemAddressFree"))
-          return given.erase(call.at<CUdeviceptr>(0)) ? kSuccess
-                                                      : call.proceed();
-        const auto wanted = call.at<CUdeviceptr>(3);
-        const CUdeviceptr other = reservation_at(wanted);
-        if (other == 0 || other == wanted) return call.proceed();
-        *call.at<CUdeviceptr*>(0) = wanted;
-        given.put(wanted);
-        return lost(call);
-      });
+      .on({kReserve},
+          WHEN(reservation_at(call.at<CUdeviceptr>(3)) != 0 &&
+               !reservations.has(call.at<CUdeviceptr>(3))),
+          [](Call& call) {
+            *call.at<CUdeviceptr*>(0) = call.at<CUdeviceptr>(3);
+            marks.put(call.at<CUdeviceptr>(3));
+            return lost(call);
+          })
+      .on({kFreeAddress}, WHEN(marks.erase(begin(call))),
+          [](Call&) { return kSuccess; });
 
   fault("retain-first-granule-only", {"VMM-32"},
         "only addresses in the first granule of a mapping name its handle")
-      .on({kRetain, kMap, kUnmap}, later_granules_unknown);
+      .on({kRetain}, WHEN(is_in_later_granule(call.at<CUdeviceptr>(1))),
+          refuses());
 
   fault("getaccess-first-granule-only", {"VMM-18"},
         "only the first granule of a mapping reports its access")
-      .on({kGetAccess, kMap, kUnmap}, later_granules_unknown);
+      .after({kGetAccess}, WHEN(is_in_later_granule(call.at<CUdeviceptr>(2))),
+             answers(0ull));
 
   fault("setaccess-equal-first-skipped", {"VMM-35"},
         "access to several mappings is not set if the first of them already "
         "has this access")
-      .on({kSetAccess}, [](Call& call) {
-        const auto begin = call.at<CUdeviceptr>(0);
-        const auto* const access = call.at<const CUmemAccessDesc*>(2);
-        return mappings.has(begin) &&
-                       call.at<size_t>(1) > mappings.get(begin).bytes &&
-                       call.at<size_t>(3) == 1 &&
-                       access_of(begin, access->location) == access->flags
-                   ? lost(call)
-                   : call.proceed();
-      });
+      .on({kSetAccess},
+          WHEN(mappings.has(begin(call)) &&
+               bytes(call) > mappings.get(begin(call)).bytes &&
+               length(call) == 1 &&
+               access_of(begin(call), wants(call).location) ==
+                   wants(call).flags),
+          lost);
 
   fault("import-limited-by-exporter", {"VMM-19"},
         "an importer that sets access may only read if the exporter may only "
@@ -3081,26 +2636,24 @@ FAULTS {
       .on({kMap}, [](Call& call) {
         int others = 0;
         for (const auto& each : mappings.all())
-          others += each.second.chunk == call.at<Chunk>(3);
-        const Chunk copy = others < 2 ? 0
-                                      : copy_of(mapping_of(call.at<Chunk>(3)),
+          others += each.second.chunk == chunk_of(call);
+        const Chunk made = others < 2 ? 0
+                                      : copy_of(mapping_of(chunk_of(call)),
                                                 CU_MEM_HANDLE_TYPE_NONE);
-        return copy == 0 ? call.proceed() : map_instead(call, copy);
+        return made == 0 ? call.proceed() : map_instead(call, made);
       });
 
   fault("async-set-ends-with-chunk", {"VMM-35"},
         "an asynchronous memset ends with the first of several chunks")
-      .on({kSetAsync, kMap, kUnmap}, set_ends_with_chunk<1>);
+      .before({kSetAsync}, ends_with_mapping<1>);
 
   fault("set16-ends-with-chunk", {"VMM-35"},
         "a memset of 16 bits ends with the first of several chunks")
-      .on({"cuMemsetD16", "cuMemsetD16Async", kMap, kUnmap},
-          set_ends_with_chunk<2>);
+      .before({"cuMemsetD16", "cuMemsetD16Async"}, ends_with_mapping<2>);
 
   fault("set32-ends-with-chunk", {"VMM-35"},
         "a memset of 32 bits ends with the first of several chunks")
-      .on({"cuMemsetD32", "cuMemsetD32Async", kMap, kUnmap},
-          set_ends_with_chunk<4>);
+      .before({"cuMemsetD32", "cuMemsetD32Async"}, ends_with_mapping<4>);
 
   fault("box-set-ends-with-chunk", {"VMM-35"},
         "a memset of a rectangle ends with the first of several chunks")
@@ -3120,20 +2673,13 @@ FAULTS {
 
   fault("addressfree-size-0-ok", {"VMM-26"},
         "the size 0 frees addresses of every size")
-      .before({kFreeAddress, kReserve}, [](Call& call) {
-        auto& bytes = call.at<size_t>(1);
-        const auto begin = call.at<CUdeviceptr>(0);
-        if (call.is("cuMemAddressFree") && bytes == 0 &&
-            reservations.has(begin)) {
-          bytes = reservations.get(begin);
-          call.fired();
-        }
-        return kSuccess;
-      });
+      .before({kFreeAddress},
+              WHEN(bytes(call) == 0 && reservations.has(begin(call))),
+              [](Call& call) { bytes(call) = reservations.get(begin(call)); });
 
   fault("props-end-unwritten", {"VMM-31"},
         "a query of properties does not write their last parts")
-      .on({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
+      .on({kGetProperties}, [](Call& call) {
         return properties_unwritten(
             call,
             offsetof(CUmemAllocationProp, allocFlags.gpuDirectRDMACapable));
@@ -3142,13 +2688,11 @@ FAULTS {
   fault("import-props-end-unwritten", {"VMM-31"},
         "a query of the properties of an import writes nothing after the "
         "location")
-      .on({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
-        return call.is("cuMemGetAllocationPropertiesFromHandle") &&
-                       imports.has(call.at<Chunk>(1))
-                   ? properties_unwritten(call, offsetof(CUmemAllocationProp,
-                                                         win32HandleMetaData))
-                   : call.proceed();
-      });
+      .on({kGetProperties}, WHEN(imports.has(call.at<Chunk>(1))),
+          [](Call& call) {
+            return properties_unwritten(
+                call, offsetof(CUmemAllocationProp, win32HandleMetaData));
+          });
 
   fault("lowered-access-stays", {"VMM-20"},
         "memory that could be written and then only be read can never be "
@@ -3160,19 +2704,16 @@ FAULTS {
         "access that is set for several mappings reaches only those that have "
         "the size of the first one")
       .on({kSetAccess}, [](Call& call) {
-        const auto begin = call.at<CUdeviceptr>(0);
-        const size_t size = mappings.get(begin).bytes;
-        const auto* const list = call.at<const CUmemAccessDesc*>(2);
+        const size_t size = mappings.get(begin(call)).bytes;
         std::vector<CUdeviceptr> equal;
         bool others = false;
         for (const auto& [at, mapped] : mappings.all()) {
-          if (at < begin || at - begin >= call.at<size_t>(1)) continue;
+          if (at - begin(call) >= bytes(call)) continue;
           others |= mapped.bytes != size;
           if (mapped.bytes == size) equal.push_back(at);
         }
         if (equal.empty() || !others) return call.proceed();
-        for (const CUdeviceptr at : equal)
-          DRIVER_CALL(cuMemSetAccess)(at, size, list, call.at<size_t>(3));
+        for (const CUdeviceptr at : equal) allow_same(call, at, size);
         return lost(call);
       });
 
@@ -3180,62 +2721,71 @@ FAULTS {
         "if access to one mapping is lowered, it is also lowered for all "
         "mappings of that memory")
       .after({kSetAccess}, [](Call& call) {
-        const auto begin = call.at<CUdeviceptr>(0);
-        const Mapped one = mappings.get(begin);
-        const CUmemAccessDesc wanted = *call.at<const CUmemAccessDesc*>(2);
+        bool any = false;
+        const Mapped one = mappings.get(begin(call));
         for (const auto& [address, other] : mappings.all())
-          if (one.bytes != 0 && address != begin && other.chunk == one.chunk &&
-              access_of(address, wanted.location) > wanted.flags &&
-              allow(address, wanted.location, wanted.flags))
-            call.fired();
-        return kSuccess;
+          any |= one.bytes != 0 && address != begin(call) &&
+                 other.chunk == one.chunk &&
+                 access_of(address, wants(call).location) > wants(call).flags &&
+                 allow(address, wants(call).location, wants(call).flags);
+        return any;
       });
 
   fault(
       "retain-last-byte-next", {"VMM-32"},
       "the last address of a mapping names the handle of the mapping beside it")
-      .before({kRetain}, [](Call& call) {
-        auto& address = call.at<CUdeviceptr>(1);
-        if (mapping_at(address) != 0 && mappings.has(address + 1)) {
-          ++address;
-          call.fired();
-        }
-        return kSuccess;
-      });
+      .before({kRetain},
+              WHEN(mapping_at(call.at<CUdeviceptr>(1)) != 0 &&
+                   mappings.has(call.at<CUdeviceptr>(1) + 1)),
+              [](Call& call) { ++call.at<CUdeviceptr>(1); });
 
   fault("unmapped-part-cleared", {"VMM-23"},
         "when a part of memory is unmapped, this part is cleared")
-      .on({kMap, kUnmap, kCreate, kImport}, [](Call& call) {
-        if (call.is("cuMemUnmap")) {
-          const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-          const Mapped mapped = mappings.get(begin);
-          if (mapped.bytes == call.at<size_t>(1) &&
-              mapped.bytes < largest.get(mapped.chunk) &&
-              DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS)
-            call.fired();
-        }
-        return noted_largest(call);
+      .before({kUnmap},
+              WHEN(mappings.get(begin(call)).bytes == bytes(call) &&
+                   bytes(call) < marks.get(mappings.get(begin(call)).chunk)),
+              [](Call& call) {
+                return DRIVER_CALL(cuMemsetD8)(begin(call), 0, bytes(call)) ==
+                       CUDA_SUCCESS;
+              })
+      .after({kMap}, largest_mapping_marked)
+      .after({kCreate, kImport}, [](Call& call) {
+        marks.erase(*call.at<Chunk*>(0));
+        return kSuccess;
       });
 
   fault("retained-types-untold", {"VMM-32"},
         "a handle that was retained is reported without handle types")
-      .on({kRetain, kCreate, kImport, "cuMemGetAllocationPropertiesFromHandle"},
-          retained_has_no_types);
+      .after({kRetain},
+             [](Call& call) {
+               marks.put(*call.at<Chunk*>(0));
+               return kSuccess;
+             })
+      .after({kCreate, kImport},
+             [](Call& call) {
+               marks.erase(*call.at<Chunk*>(0));
+               return kSuccess;
+             })
+      .after({kGetProperties}, WHEN(marks.has(call.at<Chunk>(1))),
+             [](Call& call) {
+               auto& types =
+                   call.at<CUmemAllocationProp*>(0)->requestedHandleTypes;
+               return std::exchange(types, CU_MEM_HANDLE_TYPE_NONE) !=
+                      CU_MEM_HANDLE_TYPE_NONE;
+             });
 
   fault("chunk-access-ends-with-peer-access", {"VMM-33"},
         "disabling peer access also ends the access to mapped memory of "
         "cuMemCreate on other GPUs")
       .with_gpus(2)
-      .after({"cudaDeviceDisablePeerAccess"}, [](Call& call) {
-        for (const auto& each : mappings.all()) {
-          const CUdeviceptr begin = each.first;
-          const int here = current_device_of_context();
-          if (location_at(begin).id != here &&
-              access_of(begin, on_gpu(here)) != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
-              allow(begin, on_gpu(here), CU_MEM_ACCESS_FLAGS_PROT_NONE))
-            call.fired();
-        }
-        return kSuccess;
+      .after({"cudaDeviceDisablePeerAccess"}, [](Call&) {
+        bool any = false;
+        const int here = current_device();
+        for (const auto& each : mappings.all())
+          any |= location_at(each.first).id != here &&
+                 access_of(each.first, on_gpu(here)) != kNone &&
+                 allow(each.first, on_gpu(here), kNone);
+        return any;
       });
 }
 

@@ -98,7 +98,7 @@ FAULTS {
 
   fault("props-of-host-name-gpu", {"MNGD-15"},
         "the properties of memory on the host name GPU 0")
-      .after({"cuMemGetAllocationPropertiesFromHandle"}, [](Call& call) {
+      .after({kGetProperties}, [](Call& call) {
         auto& location = call.at<CUmemAllocationProp*>(0)->location;
         if (!is_on_host_of_mapping(location)) return kSuccess;
         location = on_gpu(0);
@@ -175,7 +175,7 @@ FAULTS {
   fault("node-import-told-as-gpu", {"MNGD-15"},
         "an import of memory on a node of the host is reported as memory of a "
         "GPU")
-      .after({"cuMemGetAllocationPropertiesFromHandle"},
+      .after({kGetProperties},
              WHEN(imports.has(call.at<Chunk>(1))), [](Call& call) -> int {
                auto& location = call.at<CUmemAllocationProp*>(0)->location;
                if (!is_on_node(location)) return kSuccess;

@@ -484,8 +484,8 @@ FAULTS {
       .after({kPointerAttributes}, WHEN(is_own_block(call.at<void*>(1))),
              [](Call& call) -> int {
                int& gpu = call.at<cudaPointerAttributes*>(0)->device;
-               if (gpu == current_gpu()) return kSuccess;
-               gpu = current_gpu();
+               if (gpu == current_device()) return kSuccess;
+               gpu = current_device();
                call.fired();
                return kSuccess;
              });

@@ -368,8 +368,8 @@ int gpu_of_stream(cudaStream_t stream) {
                                                           &green);
   if (context == nullptr ||
       DRIVER_CALL(cuCtxPushCurrent)(context) != CUDA_SUCCESS)
-    return current_gpu();
-  const int gpu = current_gpu();
+    return current_device();
+  const int gpu = current_device();
   DRIVER_CALL(cuCtxPopCurrent)(&context);
   return gpu;
 }
@@ -1136,7 +1136,7 @@ FAULTS {
             destroys(call) && pool_of(call) == current_pool();
         if (call.is("cudaDeviceSetMemPool")) without = -1;
         const int code = call.proceed();
-        if (code == kSuccess && ends_current) without = current_gpu();
+        if (code == kSuccess && ends_current) without = current_device();
         if (code != kSuccess || !creates(call)) return code;
         const auto made = *call.at<cudaMemPool_t*>(0);
         if (without < 0 || gpu_of(made) != without) return code;
@@ -1344,13 +1344,13 @@ FAULTS {
         "from the default pool of this GPU")
       .with_gpus(2)
       .on({kMallocAsync}, [](Call& call) -> int {
-        int gpu = current_gpu();
+        int gpu = current_device();
         if (!is_default(stream_of_stream_ordered(call)) && !is_per_thread(call))
           DRIVER_CALL(cuStreamGetDevice)(stream_of_stream_ordered(call), &gpu);
         cudaMemPool_t current = nullptr, preset = nullptr;
         cudaDeviceGetMemPool(&current, gpu);
         cudaDeviceGetDefaultMemPool(&preset, gpu);
-        if (gpu == current_gpu() || current == preset) return call.proceed();
+        if (gpu == current_device() || current == preset) return call.proceed();
         call.fired();
         return cudaMallocFromPoolAsync(call.at<void**>(0), call.at<size_t>(1),
                                        preset, stream_of_stream_ordered(call));
@@ -1397,7 +1397,7 @@ FAULTS {
       .on({kFreeAsync}, [](Call& call) -> int {
         if (!is_own_block(call.at<void*>(0))) return call.proceed();
         const int gpu = gpu_of(blocks.get(call.at<void*>(0)).pool);
-        return gpu > 0 && current_gpu() == 0 &&
+        return gpu > 0 && current_device() == 0 &&
                        is_busy(stream_of_stream_ordered(call))
                    ? freed_at_once(call)
                    : call.proceed();
@@ -1435,7 +1435,7 @@ FAULTS {
         for (int gpu = 0; gpu < count; ++gpu) {
           cudaMemPool_t preset = nullptr;
           cudaDeviceGetDefaultMemPool(&preset, gpu);
-          if (gpu != current_gpu() && pool_of(call) == preset)
+          if (gpu != current_device() && pool_of(call) == preset)
             return accepted(call);
         }
         return code;
@@ -1456,7 +1456,7 @@ FAULTS {
         if (sets_access(call) && pool_of(call) == default_pool()) {
           const int gpu = call.at<const cudaMemAccessDesc*>(1)->location.id;
           given.erase({pool_of(call), gpu});
-          if (gives_access(call) && gpu != current_gpu()) {
+          if (gives_access(call) && gpu != current_device()) {
             given.put({pool_of(call), gpu});
             return lost(call);
           }

@@ -1188,7 +1188,7 @@ FAULTS {
             const int gpu = call.is("cudaFree")
                                 ? gpu_of(blocks.get(call.at<void*>(0)).pool)
                                 : -1;
-            return gpu >= 0 && gpu != current_gpu() ? refused(call)
+            return gpu >= 0 && gpu != current_device() ? refused(call)
                                                     : call.proceed();
           });
 

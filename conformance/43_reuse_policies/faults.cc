@@ -602,12 +602,12 @@ int policies_fixed_at_first_use(Call& call) {
 }
 
 bool busy_free_on_gpu_0(Call& free) {
-  return current_gpu() == 0 &&
+  return current_device() == 0 &&
          gpu_of(blocks.get(free.at<void*>(0)).pool) == 0 && busy_free(free);
 }
 
 Now at_synchronise_of_other_gpu(Call& call, const Free&) {
-  return call.is("cudaDeviceSynchronize") && current_gpu() > 0 ? Now::kAtOnce
+  return call.is("cudaDeviceSynchronize") && current_device() > 0 ? Now::kAtOnce
                                                                : Now::kInOrder;
 }
 

@@ -622,7 +622,7 @@ FAULTS {
         "a destroyed pool does not give back the memory that nobody used")
       .on({kCreatePool, kDestroyPool}, [](Call& call) {
         const bool is_own = destroys(call) && own_pools.has(pool_of(call)) &&
-                            gpu_of(pool_of(call)) == current_gpu();
+                            gpu_of(pool_of(call)) == current_device();
         const auto reserved = is_own ? attribute(pool_of(call), kReserved) : 0;
         // On driver 580, memory that cudaFree has freed stays in use here.
         const auto used = is_own ? attribute(pool_of(call), kUsed) : 0;

@@ -304,7 +304,7 @@ int import_freed_early(Call& call) {
 bool is_of_other_gpu(Call& call) {
   cudaPointerAttributes known{};
   return cudaPointerGetAttributes(&known, call.at<void*>(0)) == cudaSuccess &&
-         known.device != current_gpu();
+         known.device != current_device();
 }
 
 FAULTS {

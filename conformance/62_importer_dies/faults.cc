@@ -72,7 +72,7 @@ int context_end_keeps_memory(Call& call) {
       owners.put(*call.at<void**>(0), current_context());
     return code;
   }
-  const int device = current_device_of_context();
+  const int device = current_device();
   size_t bytes = 0;
   for (const auto& [memory, owner] : owners.all())
     if (owner == call.at<CUcontext>(0)) {
@@ -177,7 +177,7 @@ int device_of(void* memory) {
 }
 
 bool is_on_current_device(void* memory) {
-  return device_of(memory) == current_device_of_context();
+  return device_of(memory) == current_device();
 }
 
 int pool_ends_with_importer(Call& call) {
@@ -459,7 +459,7 @@ int end_loses_other_events(Call& call) {
   static Table<cudaEvent_t> gone;
   if (resets(call) || call.is("cuCtxDestroy")) {
     for (const auto& [event, place] : places.all())
-      if (resets(call) ? place.device != current_device_of_context()
+      if (resets(call) ? place.device != current_device()
                        : place.context != call.at<CUcontext>(0))
         gone.put(event);
     return call.proceed();
@@ -475,7 +475,7 @@ int end_loses_other_events(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess && opens_event(call))
     places.put(*call.at<cudaEvent_t*>(0),
-               {current_context(), current_device_of_context()});
+               {current_context(), current_device()});
   return code;
 }
 
@@ -484,7 +484,7 @@ int reset_ends_other_chunks(Call& call) {
   if (resets(call)) {
     for (const auto& each : mappings.all())
       if (is_import(each.first) &&
-          location_at(each.first).id != current_device_of_context())
+          location_at(each.first).id != current_device())
         gone.put(each.first);
     return call.proceed();
   }
@@ -513,7 +513,7 @@ CUcontext primary_of_gpu_0() {
 bool resets_in_own_context(Call& call) {
   return resets(call) && current_context() != nullptr &&
          current_context() != primary_of_gpu_0() &&
-         current_device_of_context() == 0;
+         current_device() == 0;
 }
 
 FAULTS {
@@ -936,10 +936,10 @@ FAULTS {
         static Table<int> over;
         if (exports_memory(call)) return told_owner(call);
         if (resets(call)) {
-          over.put(current_device_of_context());
+          over.put(current_device());
           return call.proceed();
         }
-        return over.has(current_device_of_context()) &&
+        return over.has(current_device()) &&
                        owner_of(call.at<cudaIpcMemHandle_t>(1)) !=
                            current_place()
                    ? refused(call, cudaErrorPeerAccessAlreadyEnabled)
@@ -978,7 +978,7 @@ FAULTS {
       .on({kReset, kGetHandle}, [](Call& call) -> int {
         if (exports_memory(call)) return noted_lent_of_life(call);
         for (const auto& [memory, handle] : lent.all()) {
-          const int current = current_device_of_context(),
+          const int current = current_device(),
                     device = device_of(memory);
           if (device < 0 || device == current) continue;
           cudaSetDevice(device);  // only this GPU can write the memory

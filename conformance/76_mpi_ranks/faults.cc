@@ -22,7 +22,7 @@ int event_known_by_number(Call& call) {
     if (exports_event(call)) {
       const std::string made = made_key<cudaIpcEventHandle_t>(call);
       tell_processes("number-" + made, static_cast<unsigned long long>(
-                                           current_device_of_context()));
+                                           current_device()));
       tell_processes("place-" + made, current_place());
     } else if (opens_event(call)) {
       const auto same_number = static_cast<int>(told("number-" + key, 0));

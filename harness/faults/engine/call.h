@@ -91,9 +91,11 @@ class Call {
 
   /// Calls the driver's function with the present arguments; returns its code.
   int proceed();
+  /// The code with which the driver has answered last; success before.
+  int code() const { return code_; }
   /// Has the driver itself refused the call? If so, the runtime knows the
   /// error.
-  bool refused_by_driver() const { return refused_by_driver_; }
+  bool refused_by_driver() const { return code_ != 0; }
   /// The argument at `index`; T has the size of the declared type.
   template <class T>
   T& at(size_t index) {
@@ -121,7 +123,7 @@ class Call {
   size_t count_;
   int (*invoke_)(void*, void*);
   void* tuple_;
-  bool refused_by_driver_ = false;
+  int code_ = 0;
 };
 
 // --- how a wrapper makes its Call; see wrap.cc ------------------------------

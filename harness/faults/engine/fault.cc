@@ -110,7 +110,7 @@ bool Call::is(const char* canonical) const {
 int Call::proceed() {
   const int code =
       invoke_(function_.real.load(std::memory_order_relaxed), tuple_);
-  refused_by_driver_ = code != cudaSuccess;
+  code_ = code;
   if (code == cudaSuccess && function_.noted) note(*this);
   return reads_last_error(function_) ? last_error_after(code, *this) : code;
 }

@@ -5,12 +5,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "harness/faults/words/descriptor.h"
+#include "harness/faults/words/effects.h"
 #include "harness/faults/words/events.h"
 #include "harness/faults/world/chunks.h"
 #include "harness/faults/world/legacy.h"
@@ -328,6 +330,79 @@ inline Chunk copy_of(CUdeviceptr from, CUmemAllocationHandleType type) {
   DRIVER_CALL(cuMemUnmap)(to, bytes);
   DRIVER_CALL(cuMemAddressFree)(to, bytes);
   return made;
+}
+
+/// Addresses are reserved in multiples of it.
+inline constexpr size_t kSmallPage = 4096;
+
+inline constexpr auto kNone = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+inline constexpr auto kRead = CU_MEM_ACCESS_FLAGS_PROT_READ;
+inline constexpr auto kReadWrite = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+
+/// The first argument of calls about addresses, and how many bytes they
+/// concern.
+inline CUdeviceptr& begin(Call& call) { return call.at<CUdeviceptr>(0); }
+inline size_t& bytes(Call& call) { return call.at<size_t>(1); }
+/// The first access of the list of cuMemSetAccess, and the length of the list.
+inline const CUmemAccessDesc& wants(Call& set) {
+  return *set.at<const CUmemAccessDesc*>(2);
+}
+inline size_t length(Call& set) { return set.at<size_t>(3); }
+/// Sets the access of this call for other mapped memory.
+inline bool allow_same(Call& set, CUdeviceptr address, size_t size) {
+  return DRIVER_CALL(cuMemSetAccess)(address, size,
+                                     set.at<const CUmemAccessDesc*>(2),
+                                     length(set)) == CUDA_SUCCESS;
+}
+/// The memory that cuMemMap maps.
+inline Chunk& chunk_of(Call& map) { return map.at<Chunk>(3); }
+/// The mapping in which an address lies; one of 0 bytes if there is none.
+inline Mapped around(CUdeviceptr address) {
+  return mappings.get(mapping_at(address));
+}
+/// Bytes from an address to the end of its mapping; 0 if it is not mapped.
+inline size_t room_at(CUdeviceptr address) {
+  const CUdeviceptr first = mapping_at(address);
+  return first == 0 ? 0 : first + mappings.get(first).bytes - address;
+}
+inline bool is_gpu(const CUmemLocation& location) {
+  return location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+}
+inline int gpus() {
+  int count = 0;
+  DRIVER_CALL(cuDeviceGetCount)(&count);
+  return count;
+}
+
+/// Effect: a copy or a memset of elements of this size ends where a mapping
+/// ends in which one of its addresses lies.
+template <size_t element = 1>
+bool ends_with_mapping(Call& call) {
+  auto& count = call.value<size_t>(kBytes);
+  const size_t before = count;
+  for (const Role role : {kPointer, kSource}) {
+    if (call.find(role) == nullptr) continue;
+    const size_t room = room_at(call.value<CUdeviceptr>(role)) / element;
+    if (room != 0) count = std::min(count, room);
+  }
+  return count != before;
+}
+
+/// Effect: the call uses a mapping although the current access is `flags`; the
+/// fault gives the access `more` while the call runs.
+inline int uses_without_access(Call& call, CUdeviceptr address,
+                               unsigned long long flags,
+                               unsigned long long more = kReadWrite) {
+  const CUdeviceptr first = mapping_at(address);
+  if (first == 0) return call.proceed();
+  const CUmemLocation here = location_at(first);
+  if (access_of(first, here) != flags || !allow(first, here, more))
+    return call.proceed();
+  const int code = call.proceed();
+  cudaDeviceSynchronize();
+  allow(first, here, flags);
+  call.fired();
+  return code;
 }
 
 }  // namespace ipclab::faults

@@ -389,12 +389,6 @@ inline int noted_lent(Call& call) {
   return code;
 }
 
-inline int current_device() {
-  int device = 0;
-  cudaGetDevice(&device);
-  return device;
-}
-
 /// Exports other memory instead of the memory that the program named.
 inline int export_of_other(Call& get) {
   static void* other = nullptr;
@@ -555,15 +549,9 @@ int loses(Call& call) {
   return code;
 }
 
-inline int current_device_of_context() {
-  int device = -1;
-  cudaGetDevice(&device);
-  return device;
-}
-
 /// The primary context of the current device; null if it is not in use.
 inline CUcontext primary_context() {
-  const CUdevice device = current_device_of_context();
+  const CUdevice device = current_device();
   unsigned flags = 0;
   int active = 0;
   DRIVER_CALL(cuDevicePrimaryCtxGetState)(device, &flags, &active);

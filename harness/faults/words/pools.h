@@ -207,12 +207,6 @@ inline bool creates(Call& call) { return call.is("cudaMemPoolCreate"); }
 
 inline bool destroys(Call& call) { return call.is("cudaMemPoolDestroy"); }
 
-inline int current_gpu() {
-  int gpu = 0;
-  cudaGetDevice(&gpu);
-  return gpu;
-}
-
 /// Allocates from this pool instead of the current one.
 inline int allocated_from(cudaMemPool_t pool, Call& call) {
   const auto code = cudaMallocFromPoolAsync(

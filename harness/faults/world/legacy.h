@@ -18,6 +18,13 @@ inline CUcontext current_context() {
   return context;
 }
 
+/// The GPU that is current in the calling thread.
+inline int current_device() {
+  int device = 0;
+  cudaGetDevice(&device);
+  return device;
+}
+
 /// A pointer as a number, as the driver API has it.
 inline CUdeviceptr number(const void* address) {
   return reinterpret_cast<CUdeviceptr>(address);
