@@ -53,8 +53,6 @@ int first_row_of_path(Call& call) {
 
 // A call of the driver API does nothing with opened memory.
 int driver_form_lost_of_path(Call& call) {
-  if (call.find(kPointer) == nullptr || call.is("cudaIpcCloseMemHandle"))
-    return call.proceed();
   if (call.is_runtime() || !touches_import_of_path(call)) return call.proceed();
   call.fired();
   return kSuccess;
@@ -62,7 +60,6 @@ int driver_form_lost_of_path(Call& call) {
 
 // If the size is not a multiple of 4, the last bytes are lost.
 int tail_lost_of_path(Call& call) {
-  if (call.find(kBytes) == nullptr) return call.proceed();
   auto& bytes = call.value<size_t>(kBytes);
   if (bytes % 4 == 0 || !touches_import_of_path(call)) return call.proceed();
   bytes -= bytes % 4;
@@ -72,7 +69,6 @@ int tail_lost_of_path(Call& call) {
 
 // Addresses in opened memory are rounded down to multiples of 4.
 int aligned_down(Call& call) {
-  if (call.find(kBytes) == nullptr) return call.proceed();
   for (const Role role : {kPointer, kSource}) {
     if (call.find(role) == nullptr) continue;
     auto& address = call.value<uintptr_t>(role);
@@ -86,7 +82,6 @@ int aligned_down(Call& call) {
 
 // Copies and memsets of opened memory end after 1 MiB.
 int first_mib_only(Call& call) {
-  if (call.find(kBytes) == nullptr) return call.proceed();
   auto& bytes = call.value<size_t>(kBytes);
   if (bytes > 1 << 20 && touches_import_of_path(call)) {
     bytes = 1 << 20;
@@ -131,7 +126,6 @@ int copies_from_cache(Call& call) {
 
 // A copy or memset up to the end of opened memory leaves out the last byte.
 int last_byte_lost_of_path(Call& call) {
-  if (call.find(kBytes) == nullptr) return call.proceed();
   auto& bytes = call.value<size_t>(kBytes);
   for (const Role role : {kPointer, kSource}) {
     if (call.find(role) == nullptr) continue;
@@ -203,7 +197,6 @@ int import_copy_reads_late(Call& call) {
 
 // A call for no bytes of opened memory writes a word.
 int nothing_is_a_word(Call& call) {
-  if (keeps_opened(call)) return call.proceed();
   auto& bytes = call.value<size_t>(kBytes);
   if (bytes == 0 && is_opened(call.at<CUdeviceptr>(0))) {
     bytes = 4;
@@ -287,7 +280,6 @@ void join_layers(cudaMemcpy3DParms& box) {
 
 // A rectangle of opened memory is copied with one pitch for both sides.
 int rectangle_of_one_pitch(Call& call) {
-  if (keeps_opened(call)) return call.proceed();
   size_t &to = call.at<size_t>(1), &from = call.at<size_t>(3);
   if (to == from || call.at<size_t>(5) < 2 ||
       (!is_opened(call.value<void*>(kPointer)) &&
@@ -333,7 +325,6 @@ int copy_with_other_kind_lost(Call& call) {
 
 // A copy does nothing with opened memory.
 int copy_lost(Call& call) {
-  if (keeps_opened(call)) return call.proceed();
   return is_opened(call.value<CUdeviceptr>(kPointer)) ||
                  is_opened(call.value<CUdeviceptr>(kSource))
              ? lost(call)
@@ -427,7 +418,6 @@ int pinned_copy_lost_of_opened(Call& call) {
 
 int registered_copy_lost(Call& call) {
   static auto& registered = *new Table<const char*, size_t>;
-  if (keeps_opened(call)) return call.proceed();
   if (call.is("cudaHostRegister")) {
     const int code = call.proceed();
     if (code == kSuccess)
@@ -500,9 +490,8 @@ FAULTS {
 
   fault("reopen-refused", {"LMEM-04", "LMEM-14", "CACH-01"},
         "a process cannot open a handle again after its last close")
-      .on({kOpen, kClose}, [](Call& call) {
+      .on({kOpen}, [](Call& call) -> int {
         static Table<std::string> before;
-        if (!is_open_call(call)) return call.proceed();
         const std::string handle = key_of_handle(given(call));
         if (before.has(handle) && !is_held(handle)) return refused(call);
         const int code = call.proceed();
@@ -596,29 +585,29 @@ FAULTS {
   fault("import-driver-async-copy-lost", {"LMEM-35"},
         "cuMemcpyAsync and its forms for each direction do nothing with opened "
         "memory")
-      .on({kOpen, kClose, kCopyAsync}, driver_form_lost_of_path);
+      .on({kCopyAsync}, driver_form_lost_of_path);
 
   fault("import-driver-set-lost", {"LMEM-35"},
         "cuMemsetD8 and cuMemsetD8Async do nothing with opened memory")
-      .on({kOpen, kClose, kSet, kSetAsync}, driver_form_lost_of_path);
+      .on({kSet, kSetAsync}, driver_form_lost_of_path);
 
   fault("import-copy-tail-lost", {"LMEM-35"},
         "the last bytes of a copy of opened memory are lost if the size of the "
         "copy is not a multiple of 4")
-      .on({kOpen, kClose, kCopy, kCopyAsync}, tail_lost_of_path);
+      .on({kCopy, kCopyAsync}, tail_lost_of_path);
 
   fault("import-set-tail-lost", {"LMEM-35"},
         "the last bytes of a memset of opened memory are lost if the size of "
         "the memset is not a multiple of 4")
-      .on({kOpen, kClose, kSet, kSetAsync}, tail_lost_of_path);
+      .on({kSet, kSetAsync}, tail_lost_of_path);
 
   fault("import-copy-aligned-down", {"LMEM-35"},
         "a copy of opened memory rounds its address down to a multiple of 4")
-      .on({kOpen, kClose, kCopy, kCopyAsync}, aligned_down);
+      .on({kCopy, kCopyAsync}, aligned_down);
 
   fault("import-set-aligned-down", {"LMEM-35"},
         "a memset of opened memory rounds its address down to a multiple of 4")
-      .on({kOpen, kClose, kSet, kSetAsync}, aligned_down);
+      .on({kSet, kSetAsync}, aligned_down);
 
   fault("import-default-kind-refused", {"LMEM-35"},
         "cudaMemcpyDefault does not know where opened memory is")
@@ -642,19 +631,19 @@ FAULTS {
 
   fault("import-copy-last-byte-lost", {"LMEM-35"},
         "a copy up to the end of opened memory loses the last byte")
-      .on({kOpen, kClose, kCopy, kCopyAsync}, last_byte_lost_of_path);
+      .on({kCopy, kCopyAsync}, last_byte_lost_of_path);
 
   fault("import-set-last-byte-lost", {"LMEM-35"},
         "a memset up to the end of opened memory loses the last byte")
-      .on({kOpen, kClose, kSet, kSetAsync}, last_byte_lost_of_path);
+      .on({kSet, kSetAsync}, last_byte_lost_of_path);
 
   fault("import-copy-first-mib", {"LMEM-35"},
         "a copy of opened memory ends after 1 MiB")
-      .on({kOpen, kClose, kCopy, kCopyAsync}, first_mib_only);
+      .on({kCopy, kCopyAsync}, first_mib_only);
 
   fault("import-set-first-mib", {"LMEM-35"},
         "a memset of opened memory ends after 1 MiB")
-      .on({kOpen, kClose, kSet, kSetAsync}, first_mib_only);
+      .on({kSet, kSetAsync}, first_mib_only);
 
   fault("import-copy-2d-pitch-ignored", {"LMEM-35"},
         "cudaMemcpy2D ignores the pitch of opened memory")
@@ -777,11 +766,11 @@ FAULTS {
 
   fault("import-set-of-nothing-sets-word", {"LMEM-35"},
         "a memset of 0 bytes of opened memory sets 4 bytes")
-      .on({kSet, kSetAsync, kOpen, kClose}, nothing_is_a_word);
+      .on({kSet, kSetAsync}, nothing_is_a_word);
 
   fault("import-copy-of-nothing-copies-word", {"LMEM-35"},
         "a copy of 0 bytes into opened memory copies 4 bytes")
-      .on({kCopy, kCopyAsync, kOpen, kClose}, nothing_is_a_word);
+      .on({kCopy, kCopyAsync}, nothing_is_a_word);
 
   fault("import-async-set-aligned-down", {"LMEM-35"},
         "an asynchronous memset of opened memory rounds its address down to a "
@@ -795,7 +784,7 @@ FAULTS {
 
   fault("import-async-set-lost", {"LMEM-35"},
         "cudaMemsetAsync and cuMemsetD8Async do not reach opened memory")
-      .on({kSetAsync, kOpen, kClose}, lost_in_opened);
+      .on({kSetAsync}, lost_in_opened);
 
   fault("import-set-7-bits", {"LMEM-35"},
         "a memset of opened memory clears the upper bit of its value")
@@ -810,11 +799,11 @@ FAULTS {
 
   fault("import-set-16-lost", {"LMEM-35"},
         "cuMemsetD16 does not reach opened memory")
-      .on({"cuMemsetD16", kOpen, kClose}, lost_in_opened);
+      .on({"cuMemsetD16"}, lost_in_opened);
 
   fault("import-set-32-lost", {"LMEM-35"},
         "cuMemsetD32 does not reach opened memory")
-      .on({"cuMemsetD32", kOpen, kClose}, lost_in_opened);
+      .on({"cuMemsetD32"}, lost_in_opened);
 
   fault("import-set-3d-lost", {"LMEM-35"},
         "cudaMemset3D does not reach opened memory")
@@ -824,9 +813,8 @@ FAULTS {
   fault("import-set-from-other-gpu-lost", {"LMEM-35"},
         "a memset of opened memory by another GPU does nothing")
       .with_gpus(2)
-      .on({kSet, kSetAsync, kGetHandle, kOpen, kClose}, [](Call& call) -> int {
+      .on({kSet, kSetAsync, kGetHandle}, [](Call& call) -> int {
         if (exports_memory(call)) return told_owner(call);
-        if (keeps_opened(call)) return call.proceed();
         void* const memory = call.at<void*>(0);
         return opened.has(memory) &&
                        owner_of(opened.get(memory).bytes) != current_place()
@@ -847,11 +835,11 @@ FAULTS {
 
   fault("import-sync-peer-copy-lost", {"LMEM-35"},
         "cudaMemcpyPeer does not reach opened memory")
-      .on({"cudaMemcpyPeer", kOpen, kClose}, lost_in_opened);
+      .on({"cudaMemcpyPeer"}, lost_in_opened);
 
   fault("import-async-copy-2d-lost", {"LMEM-35"},
         "cudaMemcpy2DAsync does not reach opened memory")
-      .on({kCopy2DAsync, kOpen, kClose}, lost_in_opened);
+      .on({kCopy2DAsync}, lost_in_opened);
 
   fault("import-copy-2d-last-row-lost", {"LMEM-35"},
         "the last row is missing in a copy of a rectangle of opened memory")
@@ -980,12 +968,12 @@ FAULTS {
   fault("import-copy-2d-one-pitch", {"LMEM-35"},
         "cudaMemcpy2D copies a rectangle of opened memory with one pitch for "
         "both sides")
-      .on({kOpen, kClose, kCopy2D}, rectangle_of_one_pitch);
+      .on({kCopy2D}, rectangle_of_one_pitch);
 
   fault("import-async-copy-2d-one-pitch", {"LMEM-35"},
         "cudaMemcpy2DAsync copies a rectangle of opened memory with one pitch "
         "for both sides")
-      .on({kOpen, kClose, kCopy2DAsync}, rectangle_of_one_pitch);
+      .on({kCopy2DAsync}, rectangle_of_one_pitch);
 
   fault("import-set-3d-joins-layers", {"LMEM-35"},
         "cudaMemset3D treats the layers of a box of opened memory as adjacent")
@@ -1027,11 +1015,11 @@ FAULTS {
 
   fault("import-driver-peer-copy-lost", {"LMEM-35"},
         "cuMemcpyPeer does nothing with opened memory")
-      .on({kOpen, kClose, "cuMemcpyPeer"}, copy_lost);
+      .on({"cuMemcpyPeer"}, copy_lost);
 
   fault("import-driver-async-peer-copy-lost", {"LMEM-35"},
         "cuMemcpyPeerAsync does nothing with opened memory")
-      .on({kOpen, kClose, "cuMemcpyPeerAsync"}, copy_lost);
+      .on({"cuMemcpyPeerAsync"}, copy_lost);
 
   fault("import-set-rows-16-counts-bytes", {"LMEM-35"},
         "cuMemsetD2D16 of opened memory takes its width as bytes")
@@ -1133,9 +1121,8 @@ FAULTS {
   fault("peer-copy-3d-in-lost", {"LMEM-35"},
         "cudaMemcpy3D into opened memory of a peer is lost")
       .with_gpus(2)
-      .on({kGetHandle, kOpen, kClose, "cudaMemcpy3D"}, [](Call& call) -> int {
+      .on({kGetHandle, "cudaMemcpy3D"}, [](Call& call) -> int {
         if (exports_memory(call)) return told_owner(call);
-        if (keeps_opened(call)) return call.proceed();
         return is_of_peer(call.at<const cudaMemcpy3DParms*>(0)->dstPtr.ptr)
                    ? lost(call)
                    : call.proceed();
@@ -1144,15 +1131,12 @@ FAULTS {
   fault("peer-copy-3d-between-gpus-lost", {"LMEM-35"},
         "cudaMemcpy3DPeer into opened memory of a peer is lost")
       .with_gpus(2)
-      .on({kGetHandle, kOpen, kClose, "cudaMemcpy3DPeer"},
-          [](Call& call) -> int {
-            if (exports_memory(call)) return told_owner(call);
-            if (keeps_opened(call)) return call.proceed();
-            return is_of_peer(
-                       call.at<const cudaMemcpy3DPeerParms*>(0)->dstPtr.ptr)
-                       ? lost(call)
-                       : call.proceed();
-          });
+      .on({kGetHandle, "cudaMemcpy3DPeer"}, [](Call& call) -> int {
+        if (exports_memory(call)) return told_owner(call);
+        return is_of_peer(call.at<const cudaMemcpy3DPeerParms*>(0)->dstPtr.ptr)
+                   ? lost(call)
+                   : call.proceed();
+      });
 
   fault("reopen-restores-contents", {"LMEM-14"},
         "memory that is opened again has the contents that it had at the close")
@@ -1185,8 +1169,7 @@ FAULTS {
 
   fault("import-copy-with-registered-lost", {"LMEM-35"},
         "copies between opened memory and registered host memory move nothing")
-      .on({kOpen, kClose, kCopy, kCopyAsync, "cudaHostRegister"},
-          registered_copy_lost);
+      .on({kCopy, kCopyAsync, "cudaHostRegister"}, registered_copy_lost);
 
   fault("import-async-default-copy-in-lost", {"LMEM-35"},
         "cudaMemcpyAsync of the default kind from the host into opened memory "

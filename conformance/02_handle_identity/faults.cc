@@ -195,7 +195,6 @@ int open_in_order_only(Call& call) {
 
 // A copy from opened memory to other opened memory moves nothing.
 int copy_between_imports_lost_of_second(Call& call) {
-  if (keeps_opened(call)) return call.proceed();
   void* const to = opened_around(call.at<void*>(0));
   void* const from = opened_around(call.at<void*>(1));
   return to != nullptr && from != nullptr && to != from ? lost(call)
@@ -353,7 +352,6 @@ int open_gives_own_of_same_number(Call& call) {
 // Memsets and copies do not reach opened memory between 2 and 4 GiB after its
 // beginning.
 int lost_after_2_gib(Call& call) {
-  if (keeps_opened(call)) return call.proceed();
   const auto address = call.value<CUdeviceptr>(kPointer);
   const CUdeviceptr begin = opened_at_of_legacy_life(address);
   constexpr size_t kFrom = size_t{2} << 30;
@@ -406,7 +404,6 @@ int reused_in_open_block_is_fresh(Call& call) {
 int id_of_opened_apart(Call& call) {
   static auto& ids =
       *new Table<std::pair<bool, unsigned long long>, unsigned long long>;
-  if (keeps_opened(call)) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || !asks_id(call)) return code;
   auto& id = *call.at<unsigned long long*>(0);
@@ -935,16 +932,16 @@ FAULTS {
   fault("open-in-order-only", {"LMEM-17"},
         "handles of one exporter can be opened only in the order of their "
         "exports")
-      .on({kOpen, kGetHandle, kClose}, open_in_order_only);
+      .on({kOpen, kGetHandle}, open_in_order_only);
 
   fault("copy-between-imports-lost", {"LMEM-17"},
         "a copy between two pieces of opened memory moves nothing")
-      .on({kOpen, kClose, kCopy}, copy_between_imports_lost_of_second);
+      .on({kCopy}, copy_between_imports_lost_of_second);
 
   fault(
       "async-copy-between-imports-lost", {"LMEM-17"},
       "an asynchronous copy between two pieces of opened memory moves nothing")
-      .on({kOpen, kClose, kCopyAsync}, copy_between_imports_lost_of_second);
+      .on({kCopyAsync}, copy_between_imports_lost_of_second);
 
   fault("importer-exports-first", {"LMEM-17"},
         "while a process has memory open, all its memory gets the handle that "
@@ -1023,12 +1020,12 @@ FAULTS {
   fault("import-set-after-2-gib-lost", {"LMEM-18"},
         "cudaMemset does nothing if it begins between 2 and 4 GiB after the "
         "beginning of opened memory")
-      .on({kSet, kOpen, kClose}, lost_after_2_gib);
+      .on({kSet}, lost_after_2_gib);
 
   fault("import-copy-after-2-gib-lost", {"LMEM-18"},
         "cudaMemcpy does nothing if its destination is between 2 and 4 GiB "
         "after the beginning of opened memory")
-      .on({kCopy, kOpen, kClose}, lost_after_2_gib);
+      .on({kCopy}, lost_after_2_gib);
 
   fault("reused-in-open-block-is-fresh", {"LMEM-06"},
         "while a process has other memory of a block open, a small allocation "
@@ -1042,7 +1039,7 @@ FAULTS {
 
   fault("buffer-id-of-opened-apart", {"LMEM-48"},
         "opened memory can have the id of other memory of its process")
-      .on({kGetAttribute, kOpen, kClose}, id_of_opened_apart);
+      .on({kGetAttribute}, id_of_opened_apart);
 
   fault("buffer-id-of-managed-same", {"LMEM-48"},
         "all managed memory has the same id")

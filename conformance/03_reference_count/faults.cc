@@ -324,9 +324,8 @@ FAULTS {
 
   fault("close-waits-for-others", {"LMEM-10"},
         "the last close unmaps nothing while another handle is open")
-      .on({kOpen, kClose}, [](Call& call) -> int {
+      .on({kClose}, [](Call& call) -> int {
         static Table<void*> kept;
-        if (!is_close_call(call)) return call.proceed();
         void* const address = call.at<void*>(0);
         if (opened.get(address).count == 1 && opened.all().size() > 1) {
           opened.erase(address);
@@ -344,9 +343,8 @@ FAULTS {
 
   fault("attributes-stay", {"LMEM-10"},
         "memory that was closed is still reported as device memory")
-      .on({kOpen, kClose, kPointerAttributes}, [](Call& call) {
+      .on({kPointerAttributes}, [](Call& call) -> int {
         static Table<void*, cudaPointerAttributes> known;
-        if (!call.is("cudaPointerGetAttributes")) return call.proceed();
         const int code = call.proceed();
         auto& found = *call.at<cudaPointerAttributes*>(0);
         if (code != kSuccess) return code;
@@ -594,8 +592,7 @@ FAULTS {
 
   fault("close-while-busy-lost", {"LMEM-10"},
         "the last close unmaps nothing while a created stream has work")
-      .on({kClose, kOpen, kLaunch, kCopyAsync, kSetAsync, kWaitWord,
-           kDestroyStream},
+      .on({kClose, kLaunch, kCopyAsync, kSetAsync, kWaitWord, kDestroyStream},
           [](Call& call) -> int {
             if (call.find(kStream) != nullptr) return noted_stream(call);
             if (is_close_call(call) &&
@@ -671,10 +668,9 @@ FAULTS {
   fault("close-too-often-beside-other-ok", {"LMEM-11"},
         "while other memory is open, memory can be closed more often than it "
         "was opened")
-      .on({kOpen, kClose}, [](Call& call) -> int {
+      .on({kClose}, [](Call& call) -> int {
         static auto& closed = *new Table<void*>;
         const int code = call.proceed();
-        if (!is_close_call(call)) return code;
         void* const address = call.at<void*>(0);
         if (code == kSuccess) {
           if (!opened.has(address)) closed.put(address);
@@ -685,7 +681,7 @@ FAULTS {
       });
 
   fault("free-closed-ok", {"LMEM-28"}, "a free accepts memory that was closed")
-      .on({kOpen, kClose, kFree}, [](Call& call) {
+      .on({kClose, kFree}, [](Call& call) {
         static auto& closed = *new Table<void*>;
         const int code = call.proceed();
         if (is_close_call(call) && code == kSuccess &&
@@ -712,9 +708,8 @@ FAULTS {
 
   fault("small-close-never-unmaps", {"LMEM-10"},
         "the last close of a small allocation does not unmap it")
-      .on({kOpen, kClose}, [](Call& call) -> int {
+      .on({kClose}, [](Call& call) -> int {
         static auto& closed = *new Table<void*>;
-        if (!is_close_call(call)) return call.proceed();
         void* const address = call.at<void*>(0);
         if (!opened.has(address) && closed.has(address))
           return cudaErrorInvalidValue;
@@ -808,7 +803,7 @@ FAULTS {
   fault("closed-memory-exported", {"LMEM-10"},
         "memory that was opened and closed gets a handle, which opens other "
         "memory")
-      .on({kGetHandle, kOpen, kClose}, [](Call& call) -> int {
+      .on({kGetHandle, kClose}, [](Call& call) -> int {
         static auto& closed = *new Table<void*>;
         if (exports_memory(call))
           return exported_all_the_same(

@@ -227,9 +227,8 @@ FAULTS {
 
   fault("third-context-opens", {"LMEM-26"},
         "a second context is refused, but a third context is not")
-      .on({kOpen, kClose}, [](Call& call) -> int {
+      .on({kOpen}, [](Call& call) -> int {
         static Table<unsigned long long> refused_contexts;
-        if (!is_open_call(call)) return call.proceed();
         const int code = call.proceed();
         if (code == kSuccess || opened.all().empty()) return code;
         unsigned long long id = 0;
@@ -247,7 +246,7 @@ FAULTS {
   fault("limit-outlives-context", {"LMEM-26"},
         "a context cannot open memory if another context had memory open when "
         "it was destroyed")
-      .on({kOpen, kClose, "cuCtxDestroy"}, [](Call& call) -> int {
+      .on({kOpen, "cuCtxDestroy"}, [](Call& call) -> int {
         static std::atomic<bool> ended{false};
         if (is_open_call(call) && ended)
           return refused(call, cudaErrorInvalidResourceHandle);
@@ -335,7 +334,7 @@ FAULTS {
 
   fault("one-context-for-all-exporters", {"LMEM-26"},
         "two contexts of a device cannot open handles of two exporters")
-      .on({kOpen, kClose, "cuCtxDestroy"}, one_context_for_all_exporters);
+      .on({kOpen, "cuCtxDestroy"}, one_context_for_all_exporters);
 
   fault("open-on-chosen-gpu", {"LMEM-39"},
         "the runtime opens memory on the GPU of cudaSetDevice although a "

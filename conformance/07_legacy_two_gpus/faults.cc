@@ -76,7 +76,6 @@ bool is_last_byte(CUdeviceptr address) {
 
 int counts_in_first_context(Call& call) {
   static Table<std::string, CUcontext> first;
-  if (is_close_call(call)) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess) return code;
   const std::string key = key_of_opened(call);
@@ -177,7 +176,6 @@ int ordinal_of_exporter(Call& call) {
                      static_cast<unsigned long long>(device));
     return code;
   }
-  if (keeps_opened(call)) return call.proceed();
   const bool many = call.is("cuPointerGetAttributes");
   void* const begin =
       opened_around(many ? call.at<void*>(3) : call.at<void*>(2));
@@ -243,7 +241,7 @@ FAULTS {
   fault("one-context-per-process", {"LMEM-27"},
         "two contexts of a process cannot have memory open at the same time")
       .with_gpus(2)
-      .on({kOpen, kClose}, [](Call& call) -> int {
+      .on({kOpen}, [](Call& call) -> int {
         if (is_open_call(call))
           for (const auto& each : opened.all())
             if (each.second.context != current_context())
@@ -721,7 +719,7 @@ FAULTS {
   fault("open-on-second-gpu-counts-on-first", {"LMEM-27"},
         "an open on a second GPU also raises the count on the first GPU")
       .with_gpus(2)
-      .on({kOpen, kClose}, counts_in_first_context);
+      .on({kOpen}, counts_in_first_context);
 
   fault("import-range-last-byte-refused", {"LMEM-36"},
         "the last byte of opened memory has no range")
@@ -774,10 +772,9 @@ FAULTS {
         "synchronous copies of opened memory of a peer take offsets modulo 64 "
         "MiB")
       .with_gpus(2)
-      .on({kGetHandle, kOpen, kClose, kCopy}, [](Call& call) -> int {
+      .on({kGetHandle, kCopy}, [](Call& call) -> int {
         constexpr size_t kMost = 64 << 20;
         if (exports_memory(call)) return told_owner(call);
-        if (keeps_opened(call)) return call.proceed();
         for (const Role role : {kPointer, kSource}) {
           auto& address = call.value<CUdeviceptr>(role);
           if (!is_of_peer(call.value<void*>(role))) continue;
@@ -792,10 +789,10 @@ FAULTS {
   fault("peer-suballoc-offset-lost", {"LMEM-30"},
         "on another GPU, a small allocation opens at the start of its block")
       .with_gpus(2)
-      .on({kGetHandle, kOpen, kClose}, [](Call& call) -> int {
+      .on({kGetHandle, kOpen}, [](Call& call) -> int {
         if (exports_memory(call)) return told_owner(call);
         const int code = call.proceed();
-        if (code != kSuccess || is_close_call(call)) return code;
+        if (code != kSuccess) return code;
         auto& address = *call.at<CUdeviceptr*>(0);
         if (address % kBlock == 0 || !is_of_peer(*call.at<void**>(0)))
           return code;
@@ -894,8 +891,7 @@ FAULTS {
         "the driver's number of the device of opened memory is the exporter's "
         "number")
       .with_gpus(2)
-      .on({kGetHandle, kOpen, kClose, kGetAttribute, kGetAttributes},
-          ordinal_of_exporter);
+      .on({kGetHandle, kGetAttribute, kGetAttributes}, ordinal_of_exporter);
 
   fault("hidden-gpu-memory-unknown", {"LMEM-33"},
         "cudaPointerGetAttributes does not know opened memory in a process "

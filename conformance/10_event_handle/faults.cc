@@ -247,7 +247,6 @@ int noted_event_wait(Call& wait) {
 
 // While a stream waits for an imported event, it counts as done.
 int idle_while_event(Call& call) {
-  if (keeps_events(call)) return call.proceed();
   if (waits_for_event(call)) return noted_event_wait(call);
   if (call.is("cudaStreamDestroy")) return noted_destroy(call);
   return waits(call.at<cudaStream_t>(0)) ? lost(call) : call.proceed();
@@ -450,7 +449,6 @@ int done_while_stream_waits(Call& call) {
 
 int blocking_record_skips_default(Call& call) {
   static Table<cudaStream_t> worked;
-  if (keeps_events(call)) return call.proceed();
   auto& stream = call.value<cudaStream_t>(kStream);
   if (!records(call)) {
     const int code = call.proceed();
@@ -550,7 +548,6 @@ int stream_destroy_ends_wait(Call& call) {
   };
   static Table<cudaStream_t, cudaEvent_t> waiting;
   static Table<CUdeviceptr, Write> writes;
-  if (keeps_events(call)) return call.proceed();
   const auto stream = call.at<cudaStream_t>(0);
   if (waits_for_event(call)) {
     if (uses_import(call)) waiting.put(stream, call.value<cudaEvent_t>(kEvent));
@@ -1055,15 +1052,11 @@ FAULTS {
 
   fault("query-done-while-event", {"LEVT-07"},
         "a stream that waits for an imported event is reported as done")
-      .on({kQueryStream, kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
-           kDestroyEvent, kDestroyStream},
-          idle_while_event);
+      .on({kQueryStream, kWaitEvent, kDestroyStream}, idle_while_event);
 
   fault("sync-done-while-event", {"LEVT-07"},
         "a host does not wait for a stream that waits for an imported event")
-      .on({kSyncStream, kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
-           kDestroyEvent, kDestroyStream},
-          idle_while_event);
+      .on({kSyncStream, kWaitEvent, kDestroyStream}, idle_while_event);
 
   fault("context-sync-done-while-event", {"LEVT-07"},
         "cuCtxSynchronize does not wait while a stream waits for an imported "
@@ -1105,19 +1098,17 @@ FAULTS {
 
   fault("query-of-previous", {"LEVT-28"},
         "after one event was ready, the next query of another event says ready")
-      .on({kQueryEvent, kCreateEvent, kOpenEvent, kDestroyEvent},
-          [](Call& call) {
-            static std::atomic<cudaEvent_t> ready{nullptr};
-            if (keeps_events(call)) return call.proceed();
-            const cudaEvent_t event = shared_event(call);
-            const int code = call.proceed();
-            if (event == nullptr) return code;
-            if (code == kSuccess) ready = event;
-            if (code != cudaErrorNotReady || ready == nullptr || ready == event)
-              return code;
-            ready = nullptr;
-            return accepted(call);
-          });
+      .on({kQueryEvent}, [](Call& call) -> int {
+        static std::atomic<cudaEvent_t> ready{nullptr};
+        const cudaEvent_t event = shared_event(call);
+        const int code = call.proceed();
+        if (event == nullptr) return code;
+        if (code == kSuccess) ready = event;
+        if (code != cudaErrorNotReady || ready == nullptr || ready == event)
+          return code;
+        ready = nullptr;
+        return accepted(call);
+      });
 
   fault("sync-early-after-query", {"LEVT-27", "LEVT-10"},
         "a host does not wait for an event that it has found pending")
@@ -1224,20 +1215,17 @@ FAULTS {
   fault("record-waits-for-host-wait", {"LEVT-27"},
         "a record of an event does not return while another thread waits for "
         "an event")
-      .on({kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent, kRecord,
-           kSyncEvent},
-          [](Call& call) {
-            static std::mutex mutex;
-            if (keeps_events(call)) return call.proceed();
-            if (shared_event(call) == nullptr) return call.proceed();
-            std::unique_lock lock(mutex, std::try_to_lock);
-            if (!lock.owns_lock() && records(call)) {
-              call.fired();
-              lock.lock();
-            }
-            if (records(call)) lock.unlock();
-            return call.proceed();
-          });
+      .on({kRecord, kSyncEvent}, [](Call& call) -> int {
+        static std::mutex mutex;
+        if (shared_event(call) == nullptr) return call.proceed();
+        std::unique_lock lock(mutex, std::try_to_lock);
+        if (!lock.owns_lock() && records(call)) {
+          call.fired();
+          lock.lock();
+        }
+        if (records(call)) lock.unlock();
+        return call.proceed();
+      });
 
   fault("blocking-import-always-ready", {"LEVT-22"},
         "a query says that an imported event with blocking waits is always "
@@ -1282,18 +1270,16 @@ FAULTS {
   fault("second-host-wait-early", {"LEVT-08"},
         "a thread does not wait for an imported event while another thread "
         "waits for it")
-      .on({kSyncEvent, kOpenEvent, kCreateEvent, kDestroyEvent},
-          [](Call& call) {
-            static Table<cudaEvent_t> waited;
-            if (keeps_events(call)) return call.proceed();
-            const cudaEvent_t event = shared_event(call);
-            if (event == nullptr || !is_imported(event)) return call.proceed();
-            if (waited.has(event) && is_pending(event)) return lost(call);
-            waited.put(event);
-            const int code = call.proceed();
-            waited.erase(event);
-            return code;
-          });
+      .on({kSyncEvent}, [](Call& call) -> int {
+        static Table<cudaEvent_t> waited;
+        const cudaEvent_t event = shared_event(call);
+        if (event == nullptr || !is_imported(event)) return call.proceed();
+        if (waited.has(event) && is_pending(event)) return lost(call);
+        waited.put(event);
+        const int code = call.proceed();
+        waited.erase(event);
+        return code;
+      });
 
   fault("event-handle-ends-with-thread", {"LEVT-27"},
         "the handle of an event cannot be opened when the thread that exported "
@@ -1338,8 +1324,7 @@ FAULTS {
   fault("blocking-record-skips-default", {"LEVT-07"},
         "a record in a stream that waits for the null stream does not cover "
         "the work of the null stream")
-      .on({kRecord, kRecordFlags, kLaunch, kCreateEvent, kGetEventHandle,
-           kOpenEvent, kDestroyEvent, kWaitEvent, kCopyAsync, kSetAsync,
+      .on({kRecord, kRecordFlags, kLaunch, kWaitEvent, kCopyAsync, kSetAsync,
            kHostFunction, kCopy2DAsync, kSet2DAsync, kWriteWord, kWaitWord,
            kBatch},
           blocking_record_skips_default);
@@ -1522,9 +1507,7 @@ FAULTS {
   fault("stream-destroy-ends-wait", {"LEVT-07"},
         "when a stream is destroyed that waits for an imported event, its "
         "writes of words do not wait any more")
-      .on({kDestroyStream, kWaitEvent, kWriteWord, kCreateEvent,
-           kGetEventHandle, kOpenEvent, kDestroyEvent},
-          stream_destroy_ends_wait);
+      .on({kDestroyStream, kWaitEvent, kWriteWord}, stream_destroy_ends_wait);
 
   fault("host-wait-ends-at-signal", {"LEVT-08"},
         "a host wait for an event ends when its thread gets a signal")
@@ -1535,8 +1518,7 @@ FAULTS {
   fault("new-event-inherits-record", {"LEVT-11"},
         "a new event takes over the pending record of an event that was "
         "destroyed")
-      .on({kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent},
-          new_event_inherits_record);
+      .on({kCreateEvent, kDestroyEvent}, new_event_inherits_record);
 
   fault("event-export-needs-current-gpu", {"LEVT-01"},
         "the handle of an event names another event if another GPU is current")

@@ -347,7 +347,6 @@ int record_ends_with_stream(Call& call) {
 
 int null_record_skips_blocking(Call& call) {
   static Table<cudaStream_t> worked;
-  if (keeps_events(call)) return call.proceed();
   auto& stream = call.value<cudaStream_t>(kStream);
   if (!records(call)) {
     const int code = call.proceed();
@@ -910,18 +909,15 @@ FAULTS {
 
   fault("host-wait-of-one-process", {"LEVT-19"},
         "only the hosts of one process wait for an imported event")
-      .on({kSyncEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
-           kDestroyEvent},
-          [](Call& call) -> int {
-            static Table<std::string> mine;
-            if (keeps_events(call)) return call.proceed();
-            const cudaEvent_t event = shared_event(call);
-            if (event == nullptr || !is_imported(event) || !is_pending(event))
-              return call.proceed();
-            const std::string key = "waits-" + event_keys.get(event);
-            if (first_of_all_processes(key)) mine.put(key);
-            return mine.has(key) ? call.proceed() : lost(call);
-          });
+      .on({kSyncEvent}, [](Call& call) -> int {
+        static Table<std::string> mine;
+        const cudaEvent_t event = shared_event(call);
+        if (event == nullptr || !is_imported(event) || !is_pending(event))
+          return call.proceed();
+        const std::string key = "waits-" + event_keys.get(event);
+        if (first_of_all_processes(key)) mine.put(key);
+        return mine.has(key) ? call.proceed() : lost(call);
+      });
 
   fault("record-submitted-late", {"LEVT-10"},
         "a process submits a record of an event only with its next call")
@@ -1032,12 +1028,10 @@ FAULTS {
   fault("record-after-wait-lost", {"LEVT-13"},
         "a record directly after a wait of the same stream for the same event "
         "is lost")
-      .on({kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent, kRecord,
-           kWaitEvent, kLaunch, kCopyAsync, kSetAsync, kHostFunction,
+      .on({kRecord, kWaitEvent, kLaunch, kCopyAsync, kSetAsync, kHostFunction,
            kLaunchGraph, kWaitWord, kWriteWord, kDestroyStream},
           [](Call& call) -> int {
             static Table<cudaStream_t, cudaEvent_t> waited;
-            if (keeps_events(call)) return call.proceed();
             const auto stream = call.value<cudaStream_t>(kStream);
             const cudaEvent_t event = shared_event(call);
             if (call.is("cudaStreamWaitEvent") && event != nullptr) {
@@ -1074,7 +1068,7 @@ FAULTS {
   fault("event-destroy-ends-handle", {"LEVT-20"},
         "when an importer has destroyed an event, no other process can open "
         "its handle")
-      .on({kOpenEvent, kCreateEvent, kDestroyEvent}, [](Call& call) -> int {
+      .on({kOpenEvent, kDestroyEvent}, [](Call& call) -> int {
         if (opens_event(call)) {
           const auto ender = told(
               "ender-" + key_of_handle(call.at<cudaIpcEventHandle_t>(1)), 0);
@@ -1279,9 +1273,7 @@ FAULTS {
   fault("import-null-record-skips-blocking", {"LEVT-10"},
         "an importer's record in the null stream does not cover the work of "
         "streams that wait for the null stream")
-      .on({kRecord, kRecordFlags, kLaunch, kCreateEvent, kGetEventHandle,
-           kOpenEvent, kDestroyEvent},
-          null_record_skips_blocking);
+      .on({kRecord, kRecordFlags, kLaunch}, null_record_skips_blocking);
 
   fault("both-destroys-end-wait", {"LEVT-20"},
         "when an importer and then the exporter have destroyed an event, a "

@@ -214,9 +214,8 @@ FAULTS {
         "a stream does not wait for an imported event while a GPU other than "
         "GPU 0 is current")
       .with_gpus(2)
-      .on({kOpenEvent, kWaitEvent, kDestroyEvent}, [](Call& call) -> int {
+      .on({kWaitEvent}, [](Call& call) -> int {
         int device = 0;
-        if (keeps_events(call)) return call.proceed();
         return shared_event(call) != nullptr &&
                        cudaGetDevice(&device) == cudaSuccess && device != 0
                    ? lost(call)
@@ -337,24 +336,20 @@ FAULTS {
   fault("second-gpu-event-unconnected", {"LEVT-18"},
         "an importer of an event of GPU 1 sees no records")
       .with_gpus(2)
-      .on({kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent},
-          [](Call& call) -> int {
-            static Table<cudaEvent_t, int> devices;
-            const int code = call.proceed();
-            if (code != kSuccess) return code;
-            if (makes_event(call))
-              devices.put(*call.at<cudaEvent_t*>(0), current_device());
-            if (exports_event(call) &&
-                devices.get(call.at<cudaEvent_t>(1)) != 0)
-              tell_processes("gpu-" + event_keys.get(call.at<cudaEvent_t>(1)),
-                             1);
-            return opens_event(call) &&
-                           told("gpu-" +
-                                    event_keys.get(*call.at<cudaEvent_t*>(0)),
-                                0)
-                       ? unconnected(call)
-                       : code;
-          });
+      .on({kCreateEvent, kGetEventHandle, kOpenEvent}, [](Call& call) -> int {
+        static Table<cudaEvent_t, int> devices;
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        if (makes_event(call))
+          devices.put(*call.at<cudaEvent_t*>(0), current_device());
+        if (exports_event(call) && devices.get(call.at<cudaEvent_t>(1)) != 0)
+          tell_processes("gpu-" + event_keys.get(call.at<cudaEvent_t>(1)), 1);
+        return opens_event(call) &&
+                       told("gpu-" + event_keys.get(*call.at<cudaEvent_t*>(0)),
+                            0)
+                   ? unconnected(call)
+                   : code;
+      });
 
   fault("query-on-other-gpu-ready", {"LEVT-18"},
         "an event is ready for a thread whose current GPU is not the GPU of "

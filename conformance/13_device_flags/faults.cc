@@ -93,7 +93,6 @@ int next_is_not_held(Call& call) {
 }
 
 int lost_in_imported_chunk(Call& call) {
-  if (!waits_of_word(call) && !writes(call)) return call.proceed();
   return is_import(word_of(call)) ? lost(call) : call.proceed();
 }
 
@@ -876,11 +875,11 @@ FAULTS {
 
   fault("wait-value-chunk-word-ignored", {"FLAG-01"},
         "a stream does not wait for a word in imported memory of cuMemCreate")
-      .on({kWaitWord, kImport, kMap, kUnmap}, lost_in_imported_chunk);
+      .on({kWaitWord}, lost_in_imported_chunk);
 
   fault("write-value-chunk-word-lost", {"FLAG-01"},
         "a stream does not write a word in imported memory of cuMemCreate")
-      .on({kWriteWord, kImport, kMap, kUnmap}, lost_in_imported_chunk);
+      .on({kWriteWord}, lost_in_imported_chunk);
 
   fault("word-managed-inside-ok", {"FLAG-05"},
         "cuStreamWaitValue32 and cuStreamWriteValue32 accept a word inside "
@@ -940,7 +939,7 @@ FAULTS {
   fault("wait-reopened-word-ignored", {"FLAG-01"},
         "a stream does not wait for a word in memory that was opened, closed "
         "and opened again")
-      .on({kWaitWord, kOpen, kClose}, [](Call& call) -> int {
+      .on({kWaitWord, kClose}, [](Call& call) -> int {
         static Table<std::string> closed;
         if (is_close_call(call)) {
           const std::string key = opened.get(call.at<void*>(0)).handle;
@@ -949,7 +948,6 @@ FAULTS {
             closed.put(key);
           return code;
         }
-        if (is_open_call(call)) return call.proceed();
         void* const memory =
             opened_around(reinterpret_cast<void*>(word_of(call)));
         return memory != nullptr && closed.has(opened.get(memory).handle)

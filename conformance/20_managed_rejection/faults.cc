@@ -430,21 +430,19 @@ FAULTS {
   fault("orphan-memory-export-ok", {"MNGD-06"},
         "memory of a destroyed pool gets a legacy handle, which opens other "
         "memory")
-      .on({kGetHandle, kMallocAsync, kMallocFromPool, kFree, kFreeAsync,
-           kCreatePool, kDestroyPool},
-          [](Call& call) -> int {
-            static Table<cudaMemPool_t> destroyed;
-            if (exports_memory(call))
-              return exported_all_the_same(
-                  call, destroyed.has(blocks.get(call.at<void*>(1)).pool));
-            const int code = call.proceed();
-            if (code != kSuccess) return code;
-            if (call.is("cudaMemPoolDestroy"))
-              destroyed.put(call.at<cudaMemPool_t>(0));
-            if (call.is("cudaMemPoolCreate"))
-              destroyed.erase(*call.at<cudaMemPool_t*>(0));
-            return code;
-          });
+      .on({kGetHandle, kCreatePool, kDestroyPool}, [](Call& call) -> int {
+        static Table<cudaMemPool_t> destroyed;
+        if (exports_memory(call))
+          return exported_all_the_same(
+              call, destroyed.has(blocks.get(call.at<void*>(1)).pool));
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        if (call.is("cudaMemPoolDestroy"))
+          destroyed.put(call.at<cudaMemPool_t>(0));
+        if (call.is("cudaMemPoolCreate"))
+          destroyed.erase(*call.at<cudaMemPool_t*>(0));
+        return code;
+      });
 
   fault("untyped-chunk-export-ok", {"MNGD-07"},
         "mapped memory of cuMemCreate without handle types gets a legacy "

@@ -297,26 +297,25 @@ FAULTS {
   fault("allowed-types-of-first-query", {"MNGD-14"},
         "the handle types of an address stay the same when other memory is "
         "mapped there")
-      .on({kGetAttribute, kGetAttributes, kReserve, kFreeAddress},
-          [](Call& call) -> int {
-            static Table<CUdeviceptr, unsigned long long> first;
-            if (call.is("cuMemAddressFree")) {
-              const auto begin = call.at<CUdeviceptr>(0);
-              for (const auto& each : first.all())
-                if (each.first - begin < call.at<size_t>(1))
-                  first.erase(each.first);
-            }
-            if (!call.is("cuPointerGetAttribute") &&
-                !call.is("cuPointerGetAttributes"))
-              return call.proceed();
-            return answered_by<CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
-                               unsigned long long>(
-                call, [](CUdeviceptr address, unsigned long long types) {
-                  if (reservation_at(address) == 0) return types;
-                  if (!first.has(address)) first.put(address, types);
-                  return first.get(address);
-                });
-          });
+      .on({kGetAttribute, kGetAttributes, kFreeAddress}, [](Call& call) -> int {
+        static Table<CUdeviceptr, unsigned long long> first;
+        if (call.is("cuMemAddressFree")) {
+          const auto begin = call.at<CUdeviceptr>(0);
+          for (const auto& each : first.all())
+            if (each.first - begin < call.at<size_t>(1))
+              first.erase(each.first);
+        }
+        if (!call.is("cuPointerGetAttribute") &&
+            !call.is("cuPointerGetAttributes"))
+          return call.proceed();
+        return answered_by<CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                           unsigned long long>(
+            call, [](CUdeviceptr address, unsigned long long types) {
+              if (reservation_at(address) == 0) return types;
+              if (!first.has(address)) first.put(address, types);
+              return first.get(address);
+            });
+      });
 
   fault("capable-registered", {"LMEM-37"},
         "memory of cudaHostRegister is reported as capable of legacy IPC")
@@ -508,7 +507,7 @@ FAULTS {
   fault("import-allows-descriptors", {"MNGD-14"},
         "cuPointerGetAttribute says that opened memory can be exported as a "
         "descriptor")
-      .on({kGetAttribute, kOpen, kClose}, [](Call& call) {
+      .on({kGetAttribute}, [](Call& call) {
         return keeps_opened(call)
                    ? call.proceed()
                    : said_to_allow_descriptors(

@@ -38,7 +38,6 @@ int second_export_elsewhere(Call& call) {
     exports.erase(call.at<Chunk>(0));
     return call.proceed();
   }
-  if (call.is("cuMemCreate")) return call.proceed();
   const Chunk chunk = call.at<Chunk>(1);
   if (call.at<CUmemAllocationHandleType>(2) != kFd) return call.proceed();
   if (!exports.has(chunk)) return call.proceed();
@@ -153,10 +152,7 @@ int reserve_misaligned(Call& call) {
 
 // The copies or memsets of one function to imported memory are lost.
 int write_to_import_lost(Call& call) {
-  if (call.find(kPointer) == nullptr || call.is("cuMemUnmap") ||
-      call.is("cuMemMap") || call.is("cuMemImportFromShareableHandle") ||
-      !is_import(call.value<CUdeviceptr>(kPointer)))
-    return call.proceed();
+  if (!is_import(call.value<CUdeviceptr>(kPointer))) return call.proceed();
   call.fired();
   return kSuccess;
 }
@@ -235,8 +231,6 @@ int rectangle_of_driver_lost(Call& call) {
 
 int access_told_to_one_thread(Call& call) {
   static auto& threads = *new Table<CUdeviceptr, int>;
-  if (!call.is("cuMemSetAccess") && !call.is("cuMemGetAccess"))
-    return call.proceed();
   const int code = call.proceed();
   const CUdeviceptr begin =
       mapping_at(call.at<CUdeviceptr>(call.is("cuMemSetAccess") ? 0 : 2));
@@ -564,7 +558,7 @@ FAULTS {
 
   fault("second-export-elsewhere", {"VMM-08"},
         "the second descriptor of an allocation names other memory")
-      .on({kExport, kRelease, kCreate}, second_export_elsewhere);
+      .on({kExport, kRelease}, second_export_elsewhere);
 
   fault("release-closes-descriptors", {"VMM-08"},
         "releasing a handle closes the descriptor that was exported last")
@@ -678,20 +672,20 @@ FAULTS {
 
   fault("import-copy-in-lost", {"VMM-07"},
         "data that cudaMemcpy writes into imported memory are lost")
-      .on({kCopy, kImport, kMap, kUnmap}, write_to_import_lost);
+      .on({kCopy}, write_to_import_lost);
 
   fault("import-async-copy-in-lost", {"VMM-07"},
         "data that cudaMemcpyAsync writes into imported memory are lost")
-      .on({kCopyAsync, kImport, kMap, kUnmap}, write_to_import_lost);
+      .on({kCopyAsync}, write_to_import_lost);
 
   fault("import-memset-lost", {"VMM-07"},
         "data that cudaMemset writes into imported memory are lost")
-      .on({kSet, kImport, kMap, kUnmap}, write_to_import_lost);
+      .on({kSet}, write_to_import_lost);
 
   fault(
       "import-copy-out-stale", {"VMM-07"},
       "cudaMemcpy out of imported memory returns the values of the first copy")
-      .on({kCopy, kImport, kMap, kUnmap}, copy_from_import_stale);
+      .on({kCopy, kUnmap}, copy_from_import_stale);
 
   fault("import-release-miscount", {"VMM-14", "VMM-15"},
         "the first release of an import releases all imports of that memory")
@@ -956,7 +950,7 @@ FAULTS {
 
   fault("unmap-of-other-thread-lost", {"VMM-43"},
         "an unmapping does nothing if another thread has mapped the memory")
-      .on({kUnmap, kMap}, [](Call& call) {
+      .on({kUnmap}, [](Call& call) {
         const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
         return call.is("cuMemUnmap") && mapped.bytes != 0 &&
                        mapped.thread != this_thread()
@@ -1028,7 +1022,7 @@ FAULTS {
   fault("getaccess-of-other-thread-none", {"VMM-43"},
         "cuMemGetAccess reports access only to the thread that has set the "
         "access")
-      .on({kGetAccess, kSetAccess, kMap, kUnmap}, access_told_to_one_thread);
+      .on({kGetAccess, kSetAccess}, access_told_to_one_thread);
 
   fault("chunk-import-range-short", {"VMM-07"},
         "the address range of imported memory of cuMemCreate is half of the "
@@ -1164,7 +1158,7 @@ FAULTS {
   fault("import-after-release-fresh", {"VMM-13"},
         "after an import was unmapped and released, the process imports new "
         "memory from its descriptor")
-      .on({kImport, kMap, kUnmap, kRelease}, import_after_release_fresh);
+      .on({kImport, kMap}, import_after_release_fresh);
 
   fault("import-needs-context", {"VMM-43"},
         "a thread without a current context cannot import memory")

@@ -637,7 +637,7 @@ FAULTS {
   fault("imports-count-as-memory", {"VMM-15"},
         "a process can import memory of 1 GiB or more only as often as it "
         "would fit into the GPU")
-      .on({kImport, kExport, kCreate, kRelease}, imports_count_as_memory);
+      .on({kImport, kExport, kRelease}, imports_count_as_memory);
 
   fault("second-export-leaks", {"VMM-30"},
         "memory that was exported twice is never given back")

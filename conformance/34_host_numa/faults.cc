@@ -22,7 +22,6 @@ bool is_on_node_of_second(CUdeviceptr address) {
 
 // A GPU's memset, copy or word does not reach memory on a node of the host.
 int node_not_reached(Call& call) {
-  if (call.is("cuMemMap") || call.is("cuMemUnmap")) return call.proceed();
   const int place = call.is("cuStreamWriteValue32") ? 1 : 0;
   if (!is_on_node_of_second(call.at<CUdeviceptr>(place))) return call.proceed();
   call.fired();
@@ -31,7 +30,6 @@ int node_not_reached(Call& call) {
 
 // A copy or a memset does not reach imported memory on a node of the host.
 int node_import_not_reached(Call& call) {
-  if (!call.is("cudaMemset") && !call.is("cudaMemcpy")) return call.proceed();
   const CUdeviceptr begin = mapping_at(call.value<CUdeviceptr>(kPointer));
   return begin != 0 && is_import(begin) && is_on_node(location_at(begin))
              ? lost(call)
@@ -107,11 +105,11 @@ FAULTS {
 
   fault("node-set-lost", {"MNGD-15"},
         "a memset does not reach memory on a node of the host")
-      .on({kSet, kMap, kUnmap}, node_not_reached);
+      .on({kSet}, node_not_reached);
 
   fault("node-copy-in-lost", {"MNGD-15"},
         "a copy does not reach memory on a node of the host")
-      .on({kCopy, kMap, kUnmap}, node_not_reached);
+      .on({kCopy}, node_not_reached);
 
   fault("node-copy-out-lost", {"MNGD-15"},
         "a copy out of memory on a node of the host moves nothing")
@@ -124,15 +122,15 @@ FAULTS {
 
   fault("node-word-lost", {"MNGD-15"},
         "a stream does not write a word in memory on a node of the host")
-      .on({kWriteWord, kMap, kUnmap}, node_not_reached);
+      .on({kWriteWord}, node_not_reached);
 
   fault("node-async-set-lost", {"MNGD-15"},
         "an asynchronous memset does not reach memory on a node of the host")
-      .on({kSetAsync, kMap, kUnmap}, node_not_reached);
+      .on({kSetAsync}, node_not_reached);
 
   fault("node-async-copy-lost", {"MNGD-15"},
         "an asynchronous copy does not reach memory on a node of the host")
-      .on({kCopyAsync, kMap, kUnmap}, node_not_reached);
+      .on({kCopyAsync}, node_not_reached);
 
   fault("numa-access-one-at-a-time", {"MNGD-15"},
         "access of a GPU to memory on a host node ends the access of the CPU")
@@ -175,8 +173,8 @@ FAULTS {
   fault("node-import-told-as-gpu", {"MNGD-15"},
         "an import of memory on a node of the host is reported as memory of a "
         "GPU")
-      .after({kGetProperties},
-             WHEN(imports.has(call.at<Chunk>(1))), [](Call& call) -> int {
+      .after({kGetProperties}, WHEN(imports.has(call.at<Chunk>(1))),
+             [](Call& call) -> int {
                auto& location = call.at<CUmemAllocationProp*>(0)->location;
                if (!is_on_node(location)) return kSuccess;
                location = on_gpu(0);
@@ -187,12 +185,12 @@ FAULTS {
   fault(
       "node-import-copy-lost", {"MNGD-15"},
       "a synchronous copy does not reach imported memory on a node of the host")
-      .on({kCopy, kImport, kMap, kUnmap}, node_import_not_reached);
+      .on({kCopy}, node_import_not_reached);
 
   fault("node-import-set-lost", {"MNGD-15"},
         "a synchronous memset does not reach imported memory on a node of the "
         "host")
-      .on({kSet, kImport, kMap, kUnmap}, node_import_not_reached);
+      .on({kSet}, node_import_not_reached);
 
   fault("node-usable-before-access", {"MNGD-15"},
         "the CPU can use mapped memory on a node of the host before it gets "

@@ -11,7 +11,6 @@ namespace {
 // Serves a call from the current pool of the current device. Ignores the device
 // of its stream, or a pool of another device that it names.
 int from_current_device(Call& call) {
-  if (call.is("cudaMemPoolCreate")) return call.proceed();
   if (call.is("cudaMallocFromPoolAsync")) {
     int device = 0;
     cudaGetDevice(&device);
@@ -223,7 +222,7 @@ FAULTS {
   fault("frompool-current-device", {"SOMA-03"},
         "memory lies on the current device, not on the pool's device")
       .with_gpus(2)
-      .on({kMallocFromPool, kCreatePool}, from_current_device);
+      .on({kMallocFromPool}, from_current_device);
 
   fault("wait-noop-local", {"SOMA-04"},
         "a stream does not wait for an event of its own process")

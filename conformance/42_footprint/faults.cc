@@ -68,7 +68,7 @@ int watermark_is_total(Call& call) {
     return code;
   }
   const int code = call.proceed();
-  if (code != kSuccess || frees(call) ||
+  if (code != kSuccess ||
       call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrUsedMemHigh)
     return code;
   const auto pool = call.at<cudaMemPool_t>(0);
@@ -257,8 +257,6 @@ int threshold_begins_with_granule(Call& call) {
 
 // A call that should give back memory above the threshold gives back nothing.
 int memory_kept(Call& call) {
-  if (!call.is("cudaEventSynchronize") && !call.is("cudaStreamSynchronize"))
-    return call.proceed();
   std::map<cudaMemPool_t, uint64_t> thresholds;
   for (const auto& [pool, props] : own_pools.all()) {
     const auto now = attribute(pool, cudaMemPoolAttrReleaseThreshold);
@@ -452,8 +450,8 @@ int set_takes_threshold(Call& call) {
 FAULTS {
   fault("watermark-is-total", {"SOMA-19"},
         "UsedMemHigh counts all allocations, also those that were freed")
-      .on({kMallocAsync, kMallocFromPool, kFree, kFreeAsync, kGetPoolAttribute,
-           kSetPoolAttribute, kDestroyPool},
+      .on({kMallocAsync, kMallocFromPool, kGetPoolAttribute, kSetPoolAttribute,
+           kDestroyPool},
           watermark_is_total);
 
   fault("released-at-device-sync", {"SOMA-16"},
@@ -685,12 +683,12 @@ FAULTS {
   fault("event-sync-keeps-memory", {"SOMA-16"},
         "cudaEventSynchronize does not give back memory of created pools above "
         "the release threshold")
-      .on({kSyncEvent, kCreatePool, kDestroyPool}, memory_kept);
+      .on({kSyncEvent}, memory_kept);
 
   fault("stream-sync-keeps-memory", {"SOMA-16"},
         "cudaStreamSynchronize does not give back memory of created pools "
         "above the release threshold")
-      .on({kSyncStream, kCreatePool, kDestroyPool}, memory_kept);
+      .on({kSyncStream}, memory_kept);
 
   fault("trim-large-refused", {"SOMA-17"},
         "trimming to more than a pool has reserved is refused")
@@ -1189,7 +1187,7 @@ FAULTS {
                                 ? gpu_of(blocks.get(call.at<void*>(0)).pool)
                                 : -1;
             return gpu >= 0 && gpu != current_device() ? refused(call)
-                                                    : call.proceed();
+                                                       : call.proceed();
           });
 
   fault("pool-second-gpu-keeps", {"SOMA-34"},

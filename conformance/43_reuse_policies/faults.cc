@@ -607,8 +607,9 @@ bool busy_free_on_gpu_0(Call& free) {
 }
 
 Now at_synchronise_of_other_gpu(Call& call, const Free&) {
-  return call.is("cudaDeviceSynchronize") && current_device() > 0 ? Now::kAtOnce
-                                                               : Now::kInOrder;
+  return call.is("cudaDeviceSynchronize") && current_device() > 0
+             ? Now::kAtOnce
+             : Now::kInOrder;
 }
 
 // Memory that is at most half as large as freed memory is a part of it,
@@ -948,26 +949,22 @@ FAULTS {
 
   fault("default-stream-free-misses-blocking", {"SOMA-26"},
         "a free in the default stream does not wait for blocking streams")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream, kCopyAsync},
-          [](Call& call) -> int {
-            // Such a stream is known by a copy in it.
-            static Table<cudaStream_t> blocking;
-            if (call.is("cudaStreamDestroy"))
-              blocking.erase(stream_of_stream_ordered(call));
-            if (call.is("cudaMemcpyAsync")) {
-              if (has_flags(stream_of_stream_ordered(call), cudaStreamDefault))
-                blocking.put(stream_of_stream_ordered(call));
-              return call.proceed();
-            }
-            if (call.is("cudaFreeAsync") && is_own_block(call.at<void*>(0)) &&
-                is_default(stream_of_stream_ordered(call)) &&
-                !is_per_thread(call))
-              for (const auto& each : blocking.all())
-                if (is_busy(each.first)) return freed_at_once(call);
-            return call.proceed();
-          });
+      .on({kFreeAsync, kDestroyStream, kCopyAsync}, [](Call& call) -> int {
+        // Such a stream is known by a copy in it.
+        static Table<cudaStream_t> blocking;
+        if (call.is("cudaStreamDestroy"))
+          blocking.erase(stream_of_stream_ordered(call));
+        if (call.is("cudaMemcpyAsync")) {
+          if (has_flags(stream_of_stream_ordered(call), cudaStreamDefault))
+            blocking.put(stream_of_stream_ordered(call));
+          return call.proceed();
+        }
+        if (call.is("cudaFreeAsync") && is_own_block(call.at<void*>(0)) &&
+            is_default(stream_of_stream_ordered(call)) && !is_per_thread(call))
+          for (const auto& each : blocking.all())
+            if (is_busy(each.first)) return freed_at_once(call);
+        return call.proceed();
+      });
 
   fault("pending-part-of-larger-memory", {"SOMA-26"},
         "a larger allocation gets memory of which a part has a pending free in "

@@ -485,22 +485,20 @@ FAULTS {
 
   fault("pool-export-fd-needed", {"POOL-24"},
         "memory cannot be exported once the pool's descriptor is closed")
-      .on({kCreatePool, kExportPointer, kExportPool, kMallocFromPool},
-          [](Call& call) {
-            static Table<cudaMemPool_t, Source> sources;
-            if (call.is("cudaMemPoolExportPointer") &&
-                is_closed(sources.get(blocks.get(call.at<void*>(1)).pool)))
-              return refused(call);
-            const int code = call.proceed();
-            if (code == kSuccess && call.is("cudaMemPoolCreate"))
-              sources.erase(*call.at<cudaMemPool_t*>(0));
-            if (code == kSuccess &&
-                call.is("cudaMemPoolExportToShareableHandle") &&
-                call.at<Handles>(2) == kPoolFd)
-              sources.put(call.at<cudaMemPool_t>(1),
-                          source_of_pool(*call.at<int*>(0)));
-            return code;
-          });
+      .on({kCreatePool, kExportPointer, kExportPool}, [](Call& call) {
+        static Table<cudaMemPool_t, Source> sources;
+        if (call.is("cudaMemPoolExportPointer") &&
+            is_closed(sources.get(blocks.get(call.at<void*>(1)).pool)))
+          return refused(call);
+        const int code = call.proceed();
+        if (code == kSuccess && call.is("cudaMemPoolCreate"))
+          sources.erase(*call.at<cudaMemPool_t*>(0));
+        if (code == kSuccess && call.is("cudaMemPoolExportToShareableHandle") &&
+            call.at<Handles>(2) == kPoolFd)
+          sources.put(call.at<cudaMemPool_t>(1),
+                      source_of_pool(*call.at<int*>(0)));
+        return code;
+      });
 
   fault("pool-fd-needed", {"POOL-24"},
         "an imported pool cannot be used after its descriptor is closed")
@@ -599,15 +597,12 @@ FAULTS {
   fault(
       "pool-import-copy-out-stale", {"POOL-06"},
       "cudaMemcpy out of imported memory returns the values of the first copy")
-      .on({kCopy, kImportPointer, kExportPointer, kMallocFromPool, kFree,
-           kFreeAsync},
-          copy_from_import_stale);
+      .on({kCopy, kFree, kFreeAsync}, copy_from_import_stale);
 
   fault("pool-import-equal-size-shared", {"POOL-06", "POOL-10"},
         "an import that is as large as another import of its pool gives the "
         "memory of the other import")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync},
-          equal_size_shared);
+      .on({kImportPointer, kFree, kFreeAsync}, equal_size_shared);
 
   fault("pool-imports-end-at-16", {"POOL-10"},
         "a process cannot have more than 16 imported pointers")
@@ -742,21 +737,18 @@ FAULTS {
   fault(
       "pool-copy-two-granules", {"POOL-06", "POOL-08"},
       "copies do not reach beyond the first 4 MiB of imported memory of a pool")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kCopy, kCopyAsync},
-          [](Call& call) -> int {
-            constexpr size_t kReach = 4 << 20;
-            if (!is_access(call)) return call.proceed();
-            auto& bytes = call.value<size_t>(kBytes);
-            for (const Role role : {kPointer, kSource}) {
-              const uintptr_t begin = import_at(call.value<void*>(role));
-              const uintptr_t offset = call.value<uintptr_t>(role) - begin;
-              if (begin == 0 || offset + bytes <= kReach) continue;
-              bytes = offset < kReach ? kReach - offset : 0;
-              call.fired();
-            }
-            return bytes == 0 ? kSuccess : call.proceed();
-          });
+      .on({kCopy, kCopyAsync}, [](Call& call) -> int {
+        constexpr size_t kReach = 4 << 20;
+        auto& bytes = call.value<size_t>(kBytes);
+        for (const Role role : {kPointer, kSource}) {
+          const uintptr_t begin = import_at(call.value<void*>(role));
+          const uintptr_t offset = call.value<uintptr_t>(role) - begin;
+          if (begin == 0 || offset + bytes <= kReach) continue;
+          bytes = offset < kReach ? kReach - offset : 0;
+          call.fired();
+        }
+        return bytes == 0 ? kSuccess : call.proceed();
+      });
 
   fault("pool-async-copy-lost", {"POOL-06", "POOL-12"},
         "asynchronous copies do not reach imported memory of a pool")
@@ -841,8 +833,8 @@ FAULTS {
   fault("pool-import-has-earlier-size", {"POOL-10"},
         "if an address of the exporter was imported before with another size, "
         "cuMemGetAddressRange reports the earlier size")
-      .on({kExportPointer, kImportPointer, kMallocAsync, kMallocFromPool, kFree,
-           kFreeAsync, "cuMemGetAddressRange"},
+      .on({kExportPointer, kImportPointer, kFree, kFreeAsync,
+           "cuMemGetAddressRange"},
           import_has_earlier_size);
 
   fault("second-pointer-as-first", {"POOL-06", "POOL-10"},
@@ -1075,24 +1067,22 @@ FAULTS {
 
   fault("exportptr-65th-is-first", {"POOL-10"},
         "the 65th exported pointer of a pool gets the data of the first")
-      .on({kExportPointer, kDestroyPool, kMallocAsync, kMallocFromPool, kFree,
-           kFreeAsync},
-          [](Call& call) {
-            static auto& first =
-                *new Table<cudaMemPool_t, cudaMemPoolPtrExportData>;
-            static auto& counts = *new Table<cudaMemPool_t, int>;
-            const int code = call.proceed();
-            if (destroys(call)) counts.erase(pool_of(call));
-            if (code != kSuccess || !call.is("cudaMemPoolExportPointer"))
-              return code;
-            const auto pool = blocks.get(call.at<void*>(1)).pool;
-            auto& data = *call.at<cudaMemPoolPtrExportData*>(0);
-            counts.put(pool, counts.get(pool) + 1);
-            if (counts.get(pool) == 1) first.put(pool, data);
-            if (counts.get(pool) != 65) return code;
-            data = first.get(pool);
-            return accepted(call);
-          });
+      .on({kExportPointer, kDestroyPool}, [](Call& call) {
+        static auto& first =
+            *new Table<cudaMemPool_t, cudaMemPoolPtrExportData>;
+        static auto& counts = *new Table<cudaMemPool_t, int>;
+        const int code = call.proceed();
+        if (destroys(call)) counts.erase(pool_of(call));
+        if (code != kSuccess || !call.is("cudaMemPoolExportPointer"))
+          return code;
+        const auto pool = blocks.get(call.at<void*>(1)).pool;
+        auto& data = *call.at<cudaMemPoolPtrExportData*>(0);
+        counts.put(pool, counts.get(pool) + 1);
+        if (counts.get(pool) == 1) first.put(pool, data);
+        if (counts.get(pool) != 65) return code;
+        data = first.get(pool);
+        return accepted(call);
+      });
 
   fault("exportptr-cached-by-address", {"POOL-06"},
         "an allocation gets the export data of an earlier allocation at its "
@@ -1129,18 +1119,16 @@ FAULTS {
 
   fault("exportptr-after-trim-refused", {"POOL-10"},
         "after a pool was trimmed, its memory cannot be exported")
-      .on({kExportPointer, kTrim, kDestroyPool, kMallocAsync, kMallocFromPool,
-           kFree, kFreeAsync},
-          [](Call& call) {
-            static auto& trimmed = *new Table<cudaMemPool_t>;
-            if (exports_pointer(call) &&
-                trimmed.has(blocks.get(call.at<void*>(1)).pool))
-              return refused(call);
-            if (destroys(call)) trimmed.erase(pool_of(call));
-            const int code = call.proceed();
-            if (code == kSuccess && trims(call)) trimmed.put(pool_of(call));
-            return code;
-          });
+      .on({kExportPointer, kTrim, kDestroyPool}, [](Call& call) {
+        static auto& trimmed = *new Table<cudaMemPool_t>;
+        if (exports_pointer(call) &&
+            trimmed.has(blocks.get(call.at<void*>(1)).pool))
+          return refused(call);
+        if (destroys(call)) trimmed.erase(pool_of(call));
+        const int code = call.proceed();
+        if (code == kSuccess && trims(call)) trimmed.put(pool_of(call));
+        return code;
+      });
 
   fault("exportptr-of-other-thread-refused", {"POOL-25"},
         "only the thread that has allocated memory of a pool can export its "
@@ -1210,8 +1198,7 @@ FAULTS {
   fault(
       "pool-exporters-confused", {"POOL-06"},
       "an importer of two exporters gets the memory of the first one for both")
-      .on({kExportPointer, kImportPointer, kFreeAsync, kFree},
-          exporters_confused);
+      .on({kExportPointer, kImportPointer}, exporters_confused);
 
   fault("pool-import-gives-own-export", {"POOL-06"},
         "a process that has exported memory gets this memory from an import")
@@ -1235,25 +1222,23 @@ FAULTS {
 
   fault("pool-larger-import-refused", {"POOL-10"},
         "an import at an address that smaller memory had is refused")
-      .on({kMallocAsync, kMallocFromPool, kExportPointer, kImportPointer,
-           kFreeAsync, kFree},
-          [](Call& call) {
-            static Table<unsigned long long, unsigned long long> sizes;
-            if (exports_of_pool_path(call)) {
-              const int code = call.proceed();
-              if (code == kSuccess)
-                tell_processes("address-" + key_of_export(call),
-                               in_this_process(number(call.at<void*>(1))));
-              return code;
-            }
-            if (!imports_of_pool_path(call)) return call.proceed();
-            const auto address = told("address-" + key_of_import(call), 0);
-            const auto bytes = told(key_of_import(call), 0);
-            if (sizes.has(address) && sizes.get(address) < bytes)
-              return refused(call);
-            sizes.put(address, bytes);
-            return call.proceed();
-          });
+      .on({kExportPointer, kImportPointer}, [](Call& call) {
+        static Table<unsigned long long, unsigned long long> sizes;
+        if (exports_of_pool_path(call)) {
+          const int code = call.proceed();
+          if (code == kSuccess)
+            tell_processes("address-" + key_of_export(call),
+                           in_this_process(number(call.at<void*>(1))));
+          return code;
+        }
+        if (!imports_of_pool_path(call)) return call.proceed();
+        const auto address = told("address-" + key_of_import(call), 0);
+        const auto bytes = told(key_of_import(call), 0);
+        if (sizes.has(address) && sizes.get(address) < bytes)
+          return refused(call);
+        sizes.put(address, bytes);
+        return call.proceed();
+      });
 
   fault("pool-current-not-exported", {"POOL-08"},
         "memory of cudaMallocAsync cannot be exported, also if the current "

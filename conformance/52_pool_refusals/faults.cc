@@ -331,10 +331,8 @@ FAULTS {
   fault("pool-export-type-unchecked-later", {"POOL-03"},
         "after its first export, a pool is exported as a descriptor whatever "
         "handle type is asked for")
-      .on({kExportPool, kCreatePool, kDestroyPool}, [](Call& call) {
+      .on({kExportPool}, [](Call& call) -> int {
         static auto& exported = *new Table<cudaMemPool_t>;
-        if (!call.is("cudaMemPoolExportToShareableHandle"))
-          return call.proceed();
         const int code = call.proceed();
         const auto pool = call.at<cudaMemPool_t>(1);
         if (code == kSuccess) exported.put(pool);
@@ -411,8 +409,7 @@ FAULTS {
   fault("importptr-of-other-process", {"POOL-14"},
         "the data of another process's pool are accepted, and the import gives "
         "new memory")
-      .on({kExportPointer, kImportPointer, kFreeAsync, kFree},
-          data_of_other_process_imported);
+      .on({kExportPointer, kImportPointer}, data_of_other_process_imported);
 
   fault("pool-error-of-all-threads", {"POOL-26"},
         "the error of a refused export of a pointer is the last error of every "
@@ -484,9 +481,7 @@ FAULTS {
   fault("unused-import-pool-exported", {"IMPL-10"},
         "an imported pool is exported again while the process has no import of "
         "it")
-      .on({kImportPool, kExportPool, kImportPointer, kFreeAsync, kFree,
-           kDestroyPool},
-          unused_import_exported);
+      .on({kImportPool, kExportPool, kDestroyPool}, unused_import_exported);
 }
 
 }  // namespace

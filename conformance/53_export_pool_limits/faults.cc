@@ -431,8 +431,7 @@ FAULTS {
 
   fault("destroy-leaks", {"POOL-23"},
         "memory that is freed after its pool was destroyed is never given back")
-      .on({kFreeAsync, kFree, kCreatePool, kDestroyPool, kMallocFromPool},
-          late_free_lost);
+      .on({kFreeAsync, kFree, kCreatePool, kDestroyPool}, late_free_lost);
 
   fault("destroy-blocks", {"POOL-23"},
         "destroying a pool waits for the work of all streams")
@@ -440,9 +439,8 @@ FAULTS {
 
   fault("trim-breaks-live", {"POOL-19", "IMPL-04", "SOMA-18"},
         "trimming takes memory that is in use")
-      .on({kTrim}, [](Call& call) {
+      .on({kTrim}, [](Call& call) -> int {
         const int code = call.proceed();
-        if (!call.is("cudaMemPoolTrimTo")) return code;
         if (code != kSuccess && !imported_pools.has(call.at<cudaMemPool_t>(0)))
           return code;
         if (code != kSuccess) accepted(call);
@@ -472,8 +470,7 @@ FAULTS {
 
   fault("free-after-destroy-refused", {"POOL-23"},
         "memory of a destroyed pool cannot be freed")
-      .on({kCreatePool, kDestroyPool, kMallocAsync, kMallocFromPool, kFree,
-           kFreeAsync},
+      .on({kCreatePool, kDestroyPool, kFree, kFreeAsync},
           free_after_destroy_refused);
 
   fault("maxsize-32-bits", {"POOL-22"},
@@ -602,8 +599,7 @@ FAULTS {
   fault("late-free-counts-for-new-pool", {"POOL-23"},
         "a free of memory of a destroyed pool is counted in a pool that was "
         "created later")
-      .on({kGetPoolAttribute, kCreatePool, kDestroyPool, kMallocAsync,
-           kMallocFromPool, kFree, kFreeAsync},
+      .on({kGetPoolAttribute, kCreatePool, kDestroyPool, kFree, kFreeAsync},
           late_free_counts_elsewhere);
 
   fault("maxsize-not-of-current-pool", {"POOL-22"},
@@ -653,9 +649,7 @@ FAULTS {
   fault("free-after-destroy-at-once", {"POOL-23"},
         "after its pool was destroyed, the free of memory does not wait for "
         "its stream")
-      .on({kFreeAsync, kFree, kCreatePool, kDestroyPool, kMallocAsync,
-           kMallocFromPool},
-          free_after_destroy_at_once);
+      .on({kFreeAsync, kCreatePool, kDestroyPool}, free_after_destroy_at_once);
 
   fault("importptr-needs-exporters-pool", {"POOL-23"},
         "memory cannot be imported after the exporter has destroyed its pool")
@@ -743,8 +737,7 @@ FAULTS {
 
   fault("pool-destroy-clears-imports", {"POOL-23"},
         "the exporter's destroy of a pool clears what others have imported")
-      .on({kMallocAsync, kMallocFromPool, kExportPointer, kImportPointer,
-           kFreeAsync, kFree, kDestroyPool},
+      .on({kExportPointer, kImportPointer, kFreeAsync, kFree, kDestroyPool},
           destroy_clears_imports);
 
   fault("pool-destroy-clears-pending", {"POOL-23"},
@@ -819,8 +812,7 @@ FAULTS {
   fault("driver-policy-reaches-exporter", {"IMPL-03"},
         "a policy that the driver API sets in an imported pool is also set in "
         "the exporter's pool")
-      .on({kImportPool, kExportPool, kDestroyPool, kSetPoolAttribute,
-           kGetPoolAttribute},
+      .on({kExportPool, kDestroyPool, kSetPoolAttribute, kGetPoolAttribute},
           driver_policy_reaches_exporter);
 
   fault("destroy-takes-pending-allocation", {"POOL-23"},

@@ -258,21 +258,19 @@ FAULTS {
 
   fault("import-stats-keep-freed", {"IMPL-05"},
         "freed memory of an imported pool still counts as used")
-      .on({kGetPoolAttribute, kImportPool, kExportPointer, kImportPointer,
-           kMallocFromPool, kFree, kFreeAsync, kDestroyPool},
-          [](Call& call) {
-            static Table<cudaMemPool_t, cuuint64_t> most;
-            if (call.is("cudaMemPoolDestroy"))
-              most.erase(call.at<cudaMemPool_t>(0));
-            const int code = call.proceed();
-            if (!asks_import_for_use(call)) return code;
-            const cudaMemPool_t pool = call.at<cudaMemPool_t>(0);
-            const cuuint64_t used = lent_by(pool);
-            most.put(pool, std::max(used, most.get(pool)));
-            *call.at<cuuint64_t*>(2) = most.get(pool);
-            return code == kSuccess && used == most.get(pool) ? code
-                                                              : accepted(call);
-          });
+      .on({kGetPoolAttribute, kDestroyPool}, [](Call& call) {
+        static Table<cudaMemPool_t, cuuint64_t> most;
+        if (call.is("cudaMemPoolDestroy"))
+          most.erase(call.at<cudaMemPool_t>(0));
+        const int code = call.proceed();
+        if (!asks_import_for_use(call)) return code;
+        const cudaMemPool_t pool = call.at<cudaMemPool_t>(0);
+        const cuuint64_t used = lent_by(pool);
+        most.put(pool, std::max(used, most.get(pool)));
+        *call.at<cuuint64_t*>(2) = most.get(pool);
+        return code == kSuccess && used == most.get(pool) ? code
+                                                          : accepted(call);
+      });
 
   fault("import-types-told", {"IMPL-15"},
         "an imported pool reports that it can be exported as a descriptor")
@@ -284,21 +282,20 @@ FAULTS {
 
   fault("mempool-attr-foreign", {"IMPL-13"},
         "an imported pointer reports the exporter's pool as its own")
-      .on({kGetAttribute, kExportPointer, kImportPointer, kMallocFromPool},
-          [](Call& call) {
-            if (call.is("cudaMemPoolExportPointer"))
-              tell_processes("pool", reinterpret_cast<uintptr_t>(
-                                         blocks.get(call.at<void*>(1)).pool));
-            const int code = call.proceed();
-            if (call.is("cuPointerGetAttribute") && code == kSuccess &&
-                call.at<CUpointer_attribute>(1) ==
-                    CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE &&
-                is_import(call.at<void*>(2))) {
-              *call.at<uintptr_t*>(0) = told("pool", 0);
-              call.fired();
-            }
-            return code;
-          });
+      .on({kGetAttribute, kExportPointer}, [](Call& call) {
+        if (call.is("cudaMemPoolExportPointer"))
+          tell_processes("pool", reinterpret_cast<uintptr_t>(
+                                     blocks.get(call.at<void*>(1)).pool));
+        const int code = call.proceed();
+        if (call.is("cuPointerGetAttribute") && code == kSuccess &&
+            call.at<CUpointer_attribute>(1) ==
+                CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE &&
+            is_import(call.at<void*>(2))) {
+          *call.at<uintptr_t*>(0) = told("pool", 0);
+          call.fired();
+        }
+        return code;
+      });
 
   fault("pool-third-process-copy", {"POOL-21"},
         "all processes that import pointers, except the first two, get copies")
@@ -313,24 +310,22 @@ FAULTS {
   fault(
       "mempool-attr-first-import", {"IMPL-13"},
       "memory of every imported pool reports the pool that was imported first")
-      .on({kImportPool, kImportPointer, kFree, kFreeAsync, kGetAttribute},
-          [](Call& call) {
-            static std::atomic<cudaMemPool_t> first{nullptr};
-            const int code = call.proceed();
-            if (code != kSuccess) return code;
-            if (call.is("cudaMemPoolImportFromShareableHandle") &&
-                first == nullptr)
-              first = *call.at<cudaMemPool_t*>(0);
-            if (call.is("cuPointerGetAttribute") &&
-                call.at<CUpointer_attribute>(1) ==
-                    CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE &&
-                is_import(call.at<void*>(2)) &&
-                *call.at<cudaMemPool_t*>(0) != first) {
-              *call.at<cudaMemPool_t*>(0) = first;
-              call.fired();
-            }
-            return code;
-          });
+      .on({kImportPool, kGetAttribute}, [](Call& call) {
+        static std::atomic<cudaMemPool_t> first{nullptr};
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        if (call.is("cudaMemPoolImportFromShareableHandle") && first == nullptr)
+          first = *call.at<cudaMemPool_t*>(0);
+        if (call.is("cuPointerGetAttribute") &&
+            call.at<CUpointer_attribute>(1) ==
+                CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE &&
+            is_import(call.at<void*>(2)) &&
+            *call.at<cudaMemPool_t*>(0) != first) {
+          *call.at<cudaMemPool_t*>(0) = first;
+          call.fired();
+        }
+        return code;
+      });
 
   fault("export-pointer-once", {"POOL-21"},
         "memory of a pool can be exported only once")
@@ -467,22 +462,19 @@ FAULTS {
   fault(
       "older-import-allocates", {"IMPL-01"},
       "an imported pool gives out memory if another pool was imported after it")
-      .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kImportPool,
-           kDestroyPool},
-          [](Call& call) {
-            static std::atomic<cudaMemPool_t> last{nullptr};
-            if (call.is("cudaMallocFromPoolAsync") &&
-                imported_pools.has(call.at<cudaMemPool_t>(2)) &&
-                call.at<cudaMemPool_t>(2) != last) {
-              call.at<cudaMemPool_t>(2) = default_pool();
-              call.fired();
-            }
-            const int code = call.proceed();
-            if (code == kSuccess &&
-                call.is("cudaMemPoolImportFromShareableHandle"))
-              last = *call.at<cudaMemPool_t*>(0);
-            return code;
-          });
+      .on({kMallocFromPool, kImportPool}, [](Call& call) {
+        static std::atomic<cudaMemPool_t> last{nullptr};
+        if (call.is("cudaMallocFromPoolAsync") &&
+            imported_pools.has(call.at<cudaMemPool_t>(2)) &&
+            call.at<cudaMemPool_t>(2) != last) {
+          call.at<cudaMemPool_t>(2) = default_pool();
+          call.fired();
+        }
+        const int code = call.proceed();
+        if (code == kSuccess && call.is("cudaMemPoolImportFromShareableHandle"))
+          last = *call.at<cudaMemPool_t*>(0);
+        return code;
+      });
 
   fault("pool-freed-by-one-for-all", {"POOL-21"},
         "after one importer's free no other process can import the memory")

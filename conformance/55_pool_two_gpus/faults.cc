@@ -366,8 +366,7 @@ FAULTS {
   fault("import-access-travels-back", {"IMPL-07"},
         "the access that an importer sets is reported to the exporter")
       .with_gpus(2)
-      .on({kImportPool, kExportPool, kDestroyPool, kSetPoolAccess,
-           kGetPoolAccess},
+      .on({kExportPool, kDestroyPool, kSetPoolAccess, kGetPoolAccess},
           access_of_import_leaks);
 
   fault("import-access-begins-late", {"IMPL-07"},
@@ -490,8 +489,7 @@ FAULTS {
   fault("import-access-ends-with-free", {"IMPL-07"},
         "freeing one import ends the access to its pool")
       .with_gpus(2)
-      .on({kSetPoolAccess, kImportPool, kImportPointer, kFree, kFreeAsync,
-           kDestroyPool},
+      .on({kSetPoolAccess, kFree, kFreeAsync, kDestroyPool},
           import_access_ends_with_free);
 
   fault("pool-export-needs-current-gpu", {"IMPL-08"},
@@ -536,8 +534,7 @@ FAULTS {
         "if the exporter takes access away, cudaMemPoolGetAccess says that the "
         "importers have lost it, too")
       .with_gpus(2)
-      .on({kImportPool, kExportPool, kDestroyPool, kSetPoolAccess,
-           kGetPoolAccess},
+      .on({kExportPool, kDestroyPool, kSetPoolAccess, kGetPoolAccess},
           exporters_refusal_reaches);
 
   fault("exportptr-after-import-free-refused", {"POOL-16"},
@@ -595,31 +592,29 @@ FAULTS {
         "cudaMemPoolGetAccess says at first that an imported pool is "
         "accessible from GPU 0 alone, wherever it is")
       .with_gpus(2)
-      .on({kImportPool, kDestroyPool, kSetPoolAccess, kGetPoolAccess},
-          [](Call& call) {
-            static Table<cudaMemPool_t> was_set;
-            const int code = call.proceed();
-            if (code != kSuccess) return code;
-            if (call.is("cudaMemPoolDestroy")) was_set.erase(pool_of(call));
-            if (call.is("cudaMemPoolSetAccess")) was_set.put(pool_of(call));
-            if (!call.is("cudaMemPoolGetAccess")) return code;
-            const auto pool = call.at<cudaMemPool_t>(1);
-            if (!imported_pools.has(pool) || was_set.has(pool)) return code;
-            auto& flags = *call.at<cudaMemAccessFlags*>(0);
-            const auto seen = call.at<const cudaMemLocation*>(2)->id == 0
-                                  ? cudaMemAccessFlagsProtReadWrite
-                                  : cudaMemAccessFlagsProtNone;
-            if (seen != flags) call.fired();
-            flags = seen;
-            return code;
-          });
+      .on({kDestroyPool, kSetPoolAccess, kGetPoolAccess}, [](Call& call) {
+        static Table<cudaMemPool_t> was_set;
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        if (call.is("cudaMemPoolDestroy")) was_set.erase(pool_of(call));
+        if (call.is("cudaMemPoolSetAccess")) was_set.put(pool_of(call));
+        if (!call.is("cudaMemPoolGetAccess")) return code;
+        const auto pool = call.at<cudaMemPool_t>(1);
+        if (!imported_pools.has(pool) || was_set.has(pool)) return code;
+        auto& flags = *call.at<cudaMemAccessFlags*>(0);
+        const auto seen = call.at<const cudaMemLocation*>(2)->id == 0
+                              ? cudaMemAccessFlagsProtReadWrite
+                              : cudaMemAccessFlagsProtNone;
+        if (seen != flags) call.fired();
+        flags = seen;
+        return code;
+      });
 
   fault("pool-import-has-exporters-gpu", {"IMPL-06"},
         "cudaPointerGetAttributes gives imported memory of a pool the "
         "exporter's number of its GPU")
       .with_gpus(2)
-      .on({kCreatePool, kMallocAsync, kMallocFromPool, kExportPointer,
-           kImportPointer, kFreeAsync, kFree, kPointerAttributes},
+      .on({kExportPointer, kImportPointer, kPointerAttributes},
           import_has_exporters_gpu);
 
   fault("pool-access-outlives-import", {"IMPL-07"},
@@ -645,8 +640,7 @@ FAULTS {
         "if the exporter gives access after the export, cudaMemPoolGetAccess "
         "says that the importers have it, too")
       .with_gpus(2)
-      .on({kImportPool, kExportPool, kDestroyPool, kSetPoolAccess,
-           kGetPoolAccess},
+      .on({kExportPool, kDestroyPool, kSetPoolAccess, kGetPoolAccess},
           [](Call& call) -> int {
             static Table<cudaMemPool_t> exported;
             const int code = call.proceed();
@@ -664,17 +658,16 @@ FAULTS {
         "if one importer gives access, cudaMemPoolGetAccess says that the "
         "other importers have it, too")
       .with_gpus(2)
-      .on({kImportPool, kDestroyPool, kSetPoolAccess, kGetPoolAccess},
-          [](Call& call) -> int {
-            const auto own = static_cast<unsigned long long>(getpid());
-            const int code = call.proceed();
-            if (code != kSuccess) return code;
-            if (gives_access(call) && imported_pools.has(pool_of(call)))
-              tell_processes("giver", own);
-            return asks_about_import(call) && told("giver", own) != own
-                       ? told_access(call, code)
-                       : code;
-          });
+      .on({kSetPoolAccess, kGetPoolAccess}, [](Call& call) -> int {
+        const auto own = static_cast<unsigned long long>(getpid());
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        if (gives_access(call) && imported_pools.has(pool_of(call)))
+          tell_processes("giver", own);
+        return asks_about_import(call) && told("giver", own) != own
+                   ? told_access(call, code)
+                   : code;
+      });
 
   fault("pool-no-access-after-export", {"IMPL-07"},
         "after the export of a pool, no other GPU gets access to it")
@@ -694,7 +687,7 @@ FAULTS {
       "pool-import-access-taken-in-name", {"IMPL-07"},
       "access to an imported pool is taken away only in the answer to a query")
       .with_gpus(2)
-      .on({kImportPool, kDestroyPool, kSetPoolAccess, kGetPoolAccess},
+      .on({kDestroyPool, kSetPoolAccess, kGetPoolAccess},
           import_access_taken_in_name);
 
   fault("import-free-priority-at-once", {"POOL-16"},
@@ -733,22 +726,19 @@ FAULTS {
         "access to the pool of a hidden GPU cannot be given after memory of "
         "the pool was imported")
       .with_gpus(2)
-      .on({kImportPool, kDestroyPool, kImportPointer, kFreeAsync, kFree,
-           kSetPoolAccess},
-          [](Call& call) -> int {
-            int count = 0;
-            if (!sets_access(call) || !imported_pools.has(pool_of(call)) ||
-                !has_imports_of(pool_of(call)) ||
-                DRIVER_CALL(cuDeviceGetCount)(&count) != CUDA_SUCCESS ||
-                count != 1)
-              return call.proceed();
-            cudaMemLocation place{};
-            place.type = cudaMemLocationTypeDevice;
-            cudaMemAccessFlags flags = cudaMemAccessFlagsProtReadWrite;
-            cudaMemPoolGetAccess(&flags, pool_of(call), &place);
-            return flags == cudaMemAccessFlagsProtNone ? lost(call)
-                                                       : call.proceed();
-          });
+      .on({kSetPoolAccess}, [](Call& call) -> int {
+        int count = 0;
+        if (!imported_pools.has(pool_of(call)) ||
+            !has_imports_of(pool_of(call)) ||
+            DRIVER_CALL(cuDeviceGetCount)(&count) != CUDA_SUCCESS || count != 1)
+          return call.proceed();
+        cudaMemLocation place{};
+        place.type = cudaMemLocationTypeDevice;
+        cudaMemAccessFlags flags = cudaMemAccessFlagsProtReadWrite;
+        cudaMemPoolGetAccess(&flags, pool_of(call), &place);
+        return flags == cudaMemAccessFlagsProtNone ? lost(call)
+                                                   : call.proceed();
+      });
 
   fault("import-setaccess-first-only", {"IMPL-07"},
         "only the first entry of a list of accesses to an imported pool is set")

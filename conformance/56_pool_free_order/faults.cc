@@ -51,12 +51,11 @@ int imported_event_orders_all(Call& call) {
 FAULTS {
   fault("import-free-refused", {"POOL-15"},
         "an imported pointer cannot be freed")
-      .on({kFree, kFreeAsync, kImportPointer}, import_not_freed);
+      .on({kFree, kFreeAsync}, import_not_freed);
 
   fault("import-freeasync-refused", {"POOL-15"},
         "an imported pointer cannot be freed by cudaFreeAsync")
-      .on({kFreeAsync, kImportPointer, kMallocAsync, kMallocFromPool},
-          import_not_freed);
+      .on({kFreeAsync}, import_not_freed);
 
   fault("free-order-ignored", {"POOL-17"},
         "the exporter's free does not wait for its stream")

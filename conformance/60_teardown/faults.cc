@@ -34,7 +34,7 @@ int two_importers_leak(Call& call) {
     return leaks ? lost(call) : call.proceed();
   }
   const int code = call.proceed();
-  if (code != kSuccess || is_close_call(call)) return code;
+  if (code != kSuccess) return code;
   static Table<std::string> opened_first;  // by this process
   const std::string handle = key_of_opened(call);
   if (first_of_all_processes("opener-" + handle))
@@ -121,7 +121,6 @@ int opens_of_threads_mixed(Call& call) {
   static std::mutex mutex;
   static int at_work = 0, opens = 0;
   static cudaIpcMemHandle_t first;
-  if (!is_open_call(call)) return call.proceed();
   auto& handle = call.at<cudaIpcMemHandle_t>(1);
   bool alone = false;
   {
@@ -223,9 +222,8 @@ FAULTS {
 
   fault("opens-at-once-count-once", {"LIFE-13"},
         "two opens of one handle at the same time count as one")
-      .on({kOpen, kClose}, [](Call& call) -> int {
+      .on({kOpen}, [](Call& call) -> int {
         static Table<std::string, int> running;
-        if (!is_open_call(call)) return call.proceed();
         const std::string handle =
             key_of_handle(call.at<cudaIpcMemHandle_t>(1));
         const bool beside =
@@ -250,11 +248,10 @@ FAULTS {
 
   fault("close-race-counts-once", {"LIFE-13"},
         "if two threads close memory at once, the count falls by one")
-      .on({kOpen, kClose}, [](Call& call) {
+      .on({kClose}, [](Call& call) -> int {
         static std::atomic<int> at_work{0};
         static std::atomic<int> slow{
             400};  // a limit, because tests close very often
-        if (is_open_call(call)) return call.proceed();
         const bool alone = at_work++ == 0;
         if (alone && slow-- > 0) usleep(2000);
         const bool gone = !alone && opened.get(call.at<void*>(0)).count > 1;
@@ -305,7 +302,7 @@ FAULTS {
 
   fault("two-importers-leak", {"LIFE-01"},
         "memory that two processes have opened is never given back")
-      .on({kFree, kGetHandle, kOpen, kClose}, two_importers_leak);
+      .on({kFree, kGetHandle, kOpen}, two_importers_leak);
 
   fault("exported-never-freed-by-driver", {"LIFE-01"},
         "cuMemFree does not give exported memory back")
@@ -341,21 +338,19 @@ FAULTS {
   fault("unopened-event-leaks", {"LIFE-01"},
         "the destruction of an exported event that no process has opened loses "
         "64 KiB of device memory")
-      .on({kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent},
-          [](Call& call) {
-            if (opens_event(call))
-              tell_processes("opened-" + given_key<cudaIpcEventHandle_t>(call),
-                             1);
-            if (!call.is("cudaEventDestroy")) return call.proceed();
-            const auto event = call.at<cudaEvent_t>(0);
-            if (!is_imported(event) && event_keys.has(event) &&
-                told("opened-" + event_keys.get(event), 0) == 0) {
-              lose_memory();
-              call.fired();
-            }
-            event_keys.erase(event);
-            return call.proceed();
-          });
+      .on({kOpenEvent, kDestroyEvent}, [](Call& call) {
+        if (opens_event(call))
+          tell_processes("opened-" + given_key<cudaIpcEventHandle_t>(call), 1);
+        if (!call.is("cudaEventDestroy")) return call.proceed();
+        const auto event = call.at<cudaEvent_t>(0);
+        if (!is_imported(event) && event_keys.has(event) &&
+            told("opened-" + event_keys.get(event), 0) == 0) {
+          lose_memory();
+          call.fired();
+        }
+        event_keys.erase(event);
+        return call.proceed();
+      });
 
   fault("import-record-leaks", {"LIFE-01"},
         "each record of an imported event loses 64 KiB of device memory")
@@ -421,14 +416,14 @@ FAULTS {
 
   fault("child-exit-clears-imports", {"LIFE-10"},
         "the exit of a child of fork clears what its parent has open")
-      .on({kOpen, kClose, kLaunch}, [](Call& call) {
+      .on({kLaunch}, [](Call& call) -> int {
         static const pid_t parent = getpid();
         static const std::string key =
             "exit-of-child-of-" + std::to_string(parent);
         static const int set_up = std::atexit([] {
           if (getpid() != parent) tell_processes(key, 1);
         });
-        if (keeps_opened(call) || set_up != 0) return call.proceed();
+        if (set_up != 0) return call.proceed();
         if (told(key, 0) == 0) return call.proceed();
         tell_processes(key, 0);
         for (const auto& each : opened.all()) {

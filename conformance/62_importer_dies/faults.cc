@@ -136,7 +136,6 @@ int reset_completes_events(Call& call) {
     }
     return call.proceed();
   }
-  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || is_imported(event)) return call.proceed();
   if (records(call)) {
@@ -512,8 +511,7 @@ CUcontext primary_of_gpu_0() {
 // Does a reset come while a context is current that the program has created?
 bool resets_in_own_context(Call& call) {
   return resets(call) && current_context() != nullptr &&
-         current_context() != primary_of_gpu_0() &&
-         current_device() == 0;
+         current_context() != primary_of_gpu_0() && current_device() == 0;
 }
 
 FAULTS {
@@ -644,9 +642,7 @@ FAULTS {
   fault("reset-completes-events", {"LIFE-15"},
         "after a reset of an importer, a query says that the exporter's "
         "pending events are complete")
-      .on({kReset, kQueryEvent, kRecord, kRecordFlags, kOpenEvent,
-           kGetEventHandle, kCreateEvent, kDestroyEvent},
-          reset_completes_events);
+      .on({kReset, kQueryEvent, kRecord, kRecordFlags}, reset_completes_events);
 
   fault("reset-closes-on-other-gpus", {"LIFE-15"},
         "a reset of one GPU also closes memory that another GPU has open")
@@ -873,13 +869,12 @@ FAULTS {
 
   fault("import-copy-lost-after-reset", {"LIFE-15"},
         "cudaMemcpy does not reach memory that was opened after a reset")
-      .on({kReset, kOpen, kClose, kCopy}, [](Call& call) -> int {
+      .on({kReset, kCopy}, [](Call& call) -> int {
         if (resets(call)) {
           // These addresses may get other memory.
           for (const auto& each : opened.all()) opened.erase(each.first);
           return noted_reset(call);
         }
-        if (keeps_opened(call)) return call.proceed();
         if (was_reset && (is_opened(call.value<void*>(kPointer)) ||
                           is_opened(call.value<void*>(kSource))))
           return lost(call);
@@ -888,7 +883,7 @@ FAULTS {
 
   fault("count-survives-reset", {"LIFE-15"},
         "after a reset, the opens of before it still count")
-      .on({kReset, kOpen, kClose}, count_survives_reset);
+      .on({kReset, kClose}, count_survives_reset);
 
   fault("reset-keeps-exported-memory", {"LIFE-15"},
         "a reset does not give exported memory back")
@@ -978,8 +973,7 @@ FAULTS {
       .on({kReset, kGetHandle}, [](Call& call) -> int {
         if (exports_memory(call)) return noted_lent_of_life(call);
         for (const auto& [memory, handle] : lent.all()) {
-          const int current = current_device(),
-                    device = device_of(memory);
+          const int current = current_device(), device = device_of(memory);
           if (device < 0 || device == current) continue;
           cudaSetDevice(device);  // only this GPU can write the memory
           if (cudaMemset(memory, 0, size_of(number(memory))) == cudaSuccess &&
@@ -992,17 +986,14 @@ FAULTS {
 
   fault("wait-after-reset-ignored", {"LIFE-15"},
         "after a reset, no stream waits for an imported event")
-      .on({kReset, kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent,
-           kWaitEvent},
-          [](Call& call) -> int {
-            if (resets(call)) return noted_reset(call);
-            if (keeps_events(call)) return call.proceed();
-            const cudaEvent_t event = shared_event(call);
-            return was_reset && event != nullptr && is_imported(event) &&
-                           is_pending(event)
-                       ? lost(call)
-                       : call.proceed();
-          });
+      .on({kReset, kWaitEvent}, [](Call& call) -> int {
+        if (resets(call)) return noted_reset(call);
+        const cudaEvent_t event = shared_event(call);
+        return was_reset && event != nullptr && is_imported(event) &&
+                       is_pending(event)
+                   ? lost(call)
+                   : call.proceed();
+      });
 
   fault("pool-import-refused-after-reset", {"LIFE-15"},
         "after a reset, no pool can be imported")
@@ -1027,8 +1018,7 @@ FAULTS {
   fault("reset-ends-chunks-elsewhere", {"LIFE-15"},
         "after a reset in one importer of memory of cuMemCreate, cudaMemcpy "
         "does not reach imported memory in other importers")
-      .on({kReset, kCreate, kImport, kMap, kUnmap, kCopy},
-          reset_ends_chunks_elsewhere);
+      .on({kReset, kCreate, kImport, kCopy}, reset_ends_chunks_elsewhere);
 
   fault("reset-ends-pool-pointers-elsewhere", {"LIFE-15"},
         "after a reset in one importer of memory of a pool, cudaMemcpy does "
@@ -1079,7 +1069,7 @@ FAULTS {
   fault("reset-ends-handles-for-others", {"LIFE-15"},
         "after an importer has reset its device, no other process can open the "
         "memory that the importer had open")
-      .on({kReset, kOpen, kClose}, [](Call& call) -> int {
+      .on({kReset, kOpen}, [](Call& call) -> int {
         if (resets(call)) {
           for (const auto& each : opened.all())
             tell_processes("reset-" + each.second.handle, this_process());

@@ -45,7 +45,6 @@ int mps_outsider_opens_copy(Call& call) {
 
 // In a client of MPS, calls do nothing with an imported event.
 int mps_import_ignored(Call& call) {
-  if (keeps_events(call)) return call.proceed();
   const cudaEvent_t event = shared_event(call);
   return event != nullptr && is_imported(event) && is_mps_client() &&
                  (records(call) || is_pending(event))
@@ -55,7 +54,6 @@ int mps_import_ignored(Call& call) {
 
 // In a client of MPS, asynchronous work does not reach opened memory.
 int mps_async_lost(Call& call) {
-  if (keeps_opened(call)) return call.proceed();
   return is_opened(call.value<void*>(kPointer)) && is_mps_client()
              ? lost(call)
              : call.proceed();
@@ -104,28 +102,23 @@ FAULTS {
 
   fault("mps-wait-for-import-lost", {"MPS-01", "MPS-02"},
         "in a client of MPS, no stream waits for an imported event")
-      .on({kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent,
-           kWaitEvent},
-          mps_import_ignored);
+      .on({kWaitEvent}, mps_import_ignored);
 
   fault("mps-record-of-import-lost", {"MPS-01", "MPS-02"},
         "in a client of MPS, a record of an imported event is lost")
-      .on({kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent, kRecord},
-          mps_import_ignored);
+      .on({kRecord}, mps_import_ignored);
 
   fault("mps-host-wait-early", {"MPS-01", "MPS-02"},
         "in a client of MPS, no host waits for an imported event")
-      .on({kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent,
-           kSyncEvent},
-          mps_import_ignored);
+      .on({kSyncEvent}, mps_import_ignored);
 
   fault("mps-async-copy-lost", {"MPS-01", "MPS-02"},
         "in a client of MPS, asynchronous copies do not reach opened memory")
-      .on({kOpen, kClose, kCopyAsync}, mps_async_lost);
+      .on({kCopyAsync}, mps_async_lost);
 
   fault("mps-async-set-lost", {"MPS-01", "MPS-02"},
         "in a client of MPS, asynchronous memsets do not reach opened memory")
-      .on({kOpen, kClose, kSetAsync}, mps_async_lost);
+      .on({kSetAsync}, mps_async_lost);
 
   fault("mps-driver-opens-copy", {"MPS-01", "MPS-02"},
         "in a client of MPS, an open by the driver API gives a copy")

@@ -121,12 +121,12 @@ FAULTS {
   fault("exporters-confused", {"CACH-03"},
         "memory of two exporters is confused if it has the same number in the "
         "order of exports")
-      .on({kGetHandle, kOpen, kClose}, exporters_confused);
+      .on({kGetHandle, kOpen}, exporters_confused);
 
   fault("exporters-known-by-address", {"CACH-03"},
         "memory of two exporters is confused if it has the same distance from "
         "what each exporter lent first")
-      .on({kGetHandle, kOpen, kClose}, exporters_known_by_address);
+      .on({kGetHandle, kOpen}, exporters_known_by_address);
 
   fault("open-cached-by-address", {"CACH-02"},
         "an open gives an allocation that was closed earlier if it had the "

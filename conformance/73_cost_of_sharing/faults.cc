@@ -144,24 +144,22 @@ FAULTS {
   fault("importptr-takes-memory", {"COST-03"},
         "an imported pointer takes as much memory of the GPU as the allocation "
         "has")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync},
-          [](Call& call) {
-            static auto& taken = *new Table<void*, void*>;
-            if (frees(call) && taken.has(call.at<void*>(0))) {
-              cudaFreeAsync(taken.get(call.at<void*>(0)), private_stream());
-              taken.erase(call.at<void*>(0));
-            }
-            const int code = call.proceed();
-            if (code != kSuccess || !call.is("cudaMemPoolImportPointer"))
-              return code;
-            void* more = nullptr;
-            void* const address = *call.at<void**>(0);
-            const size_t bytes = blocks.get(address).bytes;
-            if (bytes == 0 || cudaMalloc(&more, bytes) != cudaSuccess)
-              return code;
-            taken.put(address, more);
-            return accepted(call);
-          });
+      .on({kImportPointer, kFree, kFreeAsync}, [](Call& call) {
+        static auto& taken = *new Table<void*, void*>;
+        if (frees(call) && taken.has(call.at<void*>(0))) {
+          cudaFreeAsync(taken.get(call.at<void*>(0)), private_stream());
+          taken.erase(call.at<void*>(0));
+        }
+        const int code = call.proceed();
+        if (code != kSuccess || !call.is("cudaMemPoolImportPointer"))
+          return code;
+        void* more = nullptr;
+        void* const address = *call.at<void**>(0);
+        const size_t bytes = blocks.get(address).bytes;
+        if (bytes == 0 || cudaMalloc(&more, bytes) != cudaSuccess) return code;
+        taken.put(address, more);
+        return accepted(call);
+      });
 
   fault("peer-open-costs-memory", {"COST-01"},
         "an open on another GPU takes as much of its memory as it opens")

@@ -38,9 +38,8 @@ FAULTS {
   fault("repeated-copy-from-import-lost", {"PIPE-01"},
         "an asynchronous copy from opened memory is lost if the process made a "
         "copy between the same two addresses before")
-      .on({kOpen, kClose, kCopyAsync}, [](Call& call) {
+      .on({kCopyAsync}, [](Call& call) -> int {
         static Table<std::pair<void*, void*>> made;
-        if (keeps_opened(call)) return call.proceed();
         void* const from = call.value<void*>(kSource);
         if (!is_opened(from) || made.put({call.value<void*>(kPointer), from}))
           return call.proceed();

@@ -304,7 +304,7 @@ FAULTS {
 
   fault("exit-keeps-opened-memory", {"SERV-02"},
         "memory that a process has open when it exits is never given back")
-      .on({kGetHandle, kOpen, kClose, kFree}, [](Call& call) -> int {
+      .on({kGetHandle, kFree}, [](Call& call) -> int {
         static const int set_up = std::atexit([] {
           for (const auto& each : opened.all())
             tell_processes("kept-" + each.second.handle, 1);

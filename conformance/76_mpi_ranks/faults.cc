@@ -21,8 +21,8 @@ int event_known_by_number(Call& call) {
     if (code != kSuccess) return code;
     if (exports_event(call)) {
       const std::string made = made_key<cudaIpcEventHandle_t>(call);
-      tell_processes("number-" + made, static_cast<unsigned long long>(
-                                           current_device()));
+      tell_processes("number-" + made,
+                     static_cast<unsigned long long>(current_device()));
       tell_processes("place-" + made, current_place());
     } else if (opens_event(call)) {
       const auto same_number = static_cast<int>(told("number-" + key, 0));
@@ -183,8 +183,7 @@ FAULTS {
         "imported memory of cuMemCreate is reported on the GPU that has the "
         "exporter's number")
       .with_gpus(2)
-      .on({kImport, kExport, kMap, kUnmap, kPointerAttributes},
-          chunk_on_exporters_number);
+      .on({kExport, kPointerAttributes}, chunk_on_exporters_number);
 
   fault("pool-pointer-on-exporters-number", {"RANK-02"},
         "imported memory of a pool is reported on the GPU that has the "

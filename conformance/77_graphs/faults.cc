@@ -147,7 +147,6 @@ int graph_holds_not(Call& call) {
 
 int exporter_wait_holds_no_graphs(Call& call) {
   static Table<cudaStream_t> waited;
-  if (keeps_events(call)) return call.proceed();
   auto& stream = call.value<cudaStream_t>(kStream);
   if (waits_for_event(call) && uses_own(call)) {
     mark(stream);
@@ -178,7 +177,6 @@ int captured_call_lost(Call& call, bool applies) {
 
 // For memsets of any kind.
 int captured_set_lost(Call& call) {
-  if (keeps_opened(call)) return call.proceed();
   return captured_call_lost(call, is_opened(call.at<CUdeviceptr>(0)));
 }
 
@@ -436,9 +434,8 @@ FAULTS {
 
   fault("exporter-wait-holds-no-graphs", {"GRPH-01"},
         "a graph directly after an exporter's wait for its event does not wait")
-      .on({kLaunchGraph, kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
-           kDestroyEvent, kLaunch, kCopyAsync, kSetAsync, kHostFunction,
-           kDestroyStream},
+      .on({kLaunchGraph, kWaitEvent, kLaunch, kCopyAsync, kSetAsync,
+           kHostFunction, kDestroyStream},
           exporter_wait_holds_no_graphs);
 
   fault("captured-box-set-lost", {"GRPH-01"},
@@ -467,11 +464,9 @@ FAULTS {
   fault("captured-in-joined-stream-lost", {"GRPH-01"},
         "a graph does not copy to opened memory if a stream that has joined "
         "the capture made the copy")
-      .on({kCopyAsync, "cudaStreamBeginCapture", "cudaStreamEndCapture", kOpen,
-           kClose},
+      .on({kCopyAsync, "cudaStreamBeginCapture", "cudaStreamEndCapture"},
           [](Call& call) -> int {
             static Table<cudaStream_t> origins;
-            if (keeps_opened(call)) return call.proceed();
             const auto stream = call.value<cudaStream_t>(kStream);
             if (call.is("cudaStreamBeginCapture")) {
               origins.put(stream);
@@ -503,11 +498,11 @@ FAULTS {
 
   fault("captured-rectangle-set-lost", {"GRPH-01"},
         "a graph does not set rectangles of opened memory")
-      .on({kSet2DAsync, kOpen, kClose}, captured_set_lost);
+      .on({kSet2DAsync}, captured_set_lost);
 
   fault("captured-words-set-lost", {"GRPH-01"},
         "a graph does not set words of opened memory")
-      .on({"cuMemsetD32Async", kOpen, kClose}, captured_set_lost);
+      .on({"cuMemsetD32Async"}, captured_set_lost);
 
   fault("captured-read-of-host-lost", {"GRPH-01"},
         "a graph does not copy from pinned host memory to opened memory")
