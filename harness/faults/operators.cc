@@ -14,7 +14,7 @@
 #include <set>
 #include <thread>
 
-#include "fault.h"
+#include "harness/faults/engine/fault.h"
 
 namespace ipclab::faults {
 namespace {
@@ -327,7 +327,7 @@ int sticky(Call& call) {
     return cudaErrorIllegalAddress;
   }
   const int code = call.proceed();
-  const std::string& chosen = chosen_function();
+  const std::string chosen = chosen_function();
   if (code != kSuccess && code != cudaErrorNotReady &&
       (call.is(chosen.c_str()) || chosen == call.function().name))
     poisoned = true;
@@ -820,15 +820,14 @@ int gpus_for(const Function& function, const Operator& one) {
   return two ? 2 : one.gpus;
 }
 
-}  // namespace
-
-void add_operators(List& list) {
-  const auto add = [&list](const Function& function, const char* name) {
+FAULTS {
+  const auto add = [](const Function& function, const char* name) {
     if (is_one_of(function, kTools)) return;
     for (const Operator& one : kOperators)
       if (one.applies(function))
-        list.combine(name, one.name, std::string(name) + " " + one.what,
-                     one.fault, gpus_for(function, one), one.everywhere);
+        all_faults().combine(name, one.name, std::string(name) + " " + one.what,
+                             one.fault, gpus_for(function, one),
+                             one.everywhere);
   };
   std::set<std::string> done;
   for (const Function* function : functions()) {
@@ -841,4 +840,5 @@ void add_operators(List& list) {
   }
 }
 
+}  // namespace
 }  // namespace ipclab::faults

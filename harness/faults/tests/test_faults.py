@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,8 @@ BUILD = Path(os.environ["IPCLAB_BUILD"])
 LIBRARY = BUILD / "faults" / "libipclab_faults.so"
 NAMES = BUILD / "faults" / "names"
 DATA = json.loads((Path(__file__).parents[1] / "faults.json").read_text())
+TREE = Path(__file__).parents[3]
+ROWS = "conformance/requirements.json"
 ALL = {
     fault["name"]: fault
     for fault in json.loads(
@@ -46,10 +49,26 @@ def run(way: str, fault: str | None, **more: str) -> subprocess.CompletedProcess
     )
 
 
-def test_code_and_data_name_the_same_faults() -> None:
-    in_code = {name for name, fault in ALL.items() if fault["kind"] == "named"}
-    in_data = {x["name"] for x in DATA["named"] if not x.get("model")}
-    assert in_code == in_data
+def test_every_named_fault_breaks_rows_that_exist() -> None:
+    rows = {x["id"] for x in json.loads((TREE / ROWS).read_text())["rows"]}
+    for name, fault in ALL.items():
+        assert bool(fault["rows"]) == (fault["kind"] == "named"), name
+        assert set(fault["rows"]) <= rows, name
+
+
+def test_a_fault_stands_beside_the_tests_of_its_first_row() -> None:
+    folders: dict[str, str] = {}
+    for path in sorted(TREE.glob("conformance/*/*.cu")):
+        for row in re.findall(r'covers\(\s*"([A-Z0-9-]+)"', path.read_text()):
+            folders.setdefault(row, path.parent.name)
+    wrong = {
+        name: (fault["file"], fault["rows"][0])
+        for name, fault in ALL.items()
+        if fault["kind"] == "named"
+        if Path(fault["file"])
+        != Path("conformance") / folders[fault["rows"][0]] / "faults.cc"
+    }
+    assert wrong == {}
 
 
 def test_only_known_faults_are_called_equivalent() -> None:

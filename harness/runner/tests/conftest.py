@@ -149,8 +149,6 @@ def under(*names, fires=True):
     return chosen in names
 """
 
-OF_JSON = ("rows", "profile")  # fields of faults.json, not of the library
-
 
 @functools.cache
 def _library() -> Path:
@@ -314,20 +312,16 @@ class Build:
                 "kind": "named",
                 "what": "is wrong",
                 "gpus": 1,
-                "file": "bugs.cc",
+                "rows": [],
+                "file": "harness/faults/bugs.cc",
                 **entry,
                 **fault,
             }
-            listed.append({x: y for x, y in entry.items() if x not in OF_JSON})
+            listed.append(entry)
         lister = folder / "ipclab_faults"
         lister.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(listed)}\nEND\n")
         lister.chmod(0o755)
         document = {
-            "named": [
-                {x: y for x, y in fault.items() if x in ("name", *OF_JSON)}
-                for fault in faults
-                if "rows" in fault
-            ],
             "equivalent": [],
             "expected_unfired": [],
             "same_as_driver": [],

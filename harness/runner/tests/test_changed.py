@@ -9,17 +9,36 @@ from pathlib import Path
 
 import pytest
 
-from ipclab import changed
+from ipclab import changed, declarations
 from ipclab.errors import UsageError
 from ipclab.faults import Fault
 
+ONE, TWO = "conformance/01_first/faults.cc", "conformance/02_second/faults.cc"
+OPERATORS = "harness/faults/operators.cc"
 TEST = "conformance/01_first/first_test.cu"
 FAULTS = [
-    Fault("first", "named", "f", None, "", rows=("ONE-01",), file="one.cc"),
-    Fault("second", "named", "f", None, "", rows=("TWO-01",), file="two.cc"),
-    Fault("third", "named", "f", None, "", rows=("TWO-02",), file="two.cc"),
-    Fault("ok-fourth", "named", "f", None, "", rows=("TWO-03",), file="three.cc"),
+    Fault("first", "named", "f", None, "", rows=("ONE-01",), file=ONE),
+    Fault("second", "named", "f", None, "", rows=("TWO-01",), file=TWO),
+    Fault("third", "named", "f", None, "", rows=("TWO-02",), file=TWO),
+    Fault("ok-fourth", "named", "f", None, "", rows=("TWO-03",), file=TWO),
+    Fault("f.lost", "operator", "f", "lost", "", file=OPERATORS),
 ]
+# The second fault uses a helper; the third uses a word, which reads a fact.
+DECLARED = """
+namespace ipclab::faults {
+namespace {
+int helper(Call& call) { return call.proceed(); }
+FAULTS {
+  fault("second", {"TWO-01"}, "is wrong").on({"f"}, helper);
+  fault("third", {"TWO-02"}, "is wrong,"
+             " too").on({"f"}, is_known, lost);
+  fault("ok-fourth", {"TWO-03"}, "is slow").on({"f"}, slow);
+}
+}  // namespace
+}  // namespace ipclab::faults
+"""
+WORDS = "constexpr auto is_known = WHEN(known.has(1));\nint unused(Call& call) {}\n"
+WORLD = "inline Table<int> known;\nvoid note_known(Call& call) { known.put(1); }\n"
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -33,9 +52,10 @@ def tree(tmp_path: Path) -> Path:
     write(tmp_path / TEST, 'covers("ONE-01");\n')
     rows = [{"id": row, "check": "x"} for fault in FAULTS for row in fault.rows]
     write(tmp_path / changed.ROWS, json.dumps({"rows": rows}))
-    named = [{"name": x.name, "rows": list(x.rows)} for x in FAULTS]
-    write(tmp_path / "harness/faults/faults.json", json.dumps({"named": named}))
-    write(tmp_path / "harness/faults/two.cc", "")
+    write(tmp_path / TWO, DECLARED)
+    write(tmp_path / "harness/faults/words/words.h", WORDS)
+    write(tmp_path / "harness/faults/world/known.h", WORLD)
+    write(tmp_path / OPERATORS, "")
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "first")
@@ -69,27 +89,43 @@ def test_a_row_concerns_its_faults_alone(tree: Path) -> None:
     assert concerned(tree) == ["third"]
 
 
-def test_a_decision_concerns_its_fault_alone(tree: Path) -> None:
-    path = tree / "harness/faults/faults.json"
-    decided = json.loads(path.read_text())
-    decided["named"][3]["rows"] = ["ONE-01"]
-    write(path, json.dumps(decided))
-    assert concerned(tree) == ["ok-fourth"]
-
-
-def test_a_source_concerns_its_faults(tree: Path) -> None:
-    write(tree / "harness/faults/two.cc", "// another")
-    assert concerned(tree) == ["second", "third"]
+@pytest.mark.parametrize(
+    ("path", "old", "new", "found"),
+    [
+        (TWO, '{"f"}, helper', '{"g"}, helper', ["second"]),
+        (TWO, "return call.proceed()", "return 1", ["second"]),
+        (TWO, "int helper", "// A comment.\nint   helper", []),
+        (TWO, 'is wrong,"\n             " too', "is wrong, too", []),
+        ("harness/faults/words/words.h", "known.has(1)", "known.has(2)", ["third"]),
+        ("harness/faults/words/words.h", "unused", "still_unused", []),
+        ("harness/faults/world/known.h", "known.put(1)", "known.put(2)", ["third"]),
+        (OPERATORS, "", "int changed;", ["f.lost"]),
+    ],
+)
+def test_a_fault_changes_with_what_it_uses(
+    tree: Path, path: str, old: str, new: str, found: list[str]
+) -> None:
+    write(tree / path, (tree / path).read_text().replace(old, new, 1))
+    assert concerned(tree) == found
 
 
 def test_a_large_change_is_cut(tree: Path) -> None:
-    write(tree / "harness/faults/two.cc", "// another")
+    write(tree / TWO, DECLARED.replace('{"f"}', '{"g"}', 2))
     found, number = changed.concerned(tree, "HEAD", FAULTS, 1)
     assert (len(found), number) == (1, 2)
 
 
+def test_declarations_are_read_without_a_build(tree: Path) -> None:
+    found = declarations.declared(declarations.texts(tree))
+    assert [(x.name, x.what, x.rows) for x in found] == [
+        ("second", "is wrong", ("TWO-01",)),
+        ("third", "is wrong, too", ("TWO-02",)),
+        ("ok-fourth", "is slow", ("TWO-03",)),
+    ]
+
+
 def test_the_sample_stays_when_faults_come() -> None:
-    few = changed.sample(FAULTS[:3], 2)
+    few = changed.sample(FAULTS[:4], 2)
     more = changed.sample(FAULTS, 3)
     assert len(few) == 2 and set(few) <= set(more)
 

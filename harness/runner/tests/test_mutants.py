@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -708,7 +709,7 @@ def test_the_two_lists_have_to_agree(model: Build) -> None:
     model.conformance("violates() if under('bad') else record()")
     done = mutants(model)
     assert done.returncode == 1
-    assert "faults.json: no rows for no-rows, which the library has" in done.stdout
+    assert "harness/faults/bugs.cc: no-rows names no rows" in done.stdout
     assert "faults.json: there is no fault cudaGone.noop" in done.stdout
 
 
@@ -718,9 +719,9 @@ def test_the_two_lists_have_to_agree(model: Build) -> None:
         ("[]", "faults.json: [] is not of type object"),
         ("{", "is not JSON"),
         (
-            '{"named": [{"name": "x"}], "equivalent": [], "expected_unfired": [], '
+            '{"equivalent": [{"fault": "x"}], "expected_unfired": [], '
             '"same_as_driver": [], "first": {}, "lessons": {}}',
-            "faults.json.named[0].rows: is missing",
+            "faults.json.equivalent[0].why: is missing",
         ),
     ],
 )
@@ -867,12 +868,14 @@ def test_only_the_faults_of_a_changed_file_run_again(model: Build) -> None:
     a_source(model, "harness/faults/bugs.cc", "one")
     model.conformance("violates() if under('a', 'b') else record()")
     old = [{"name": "a", "rows": ["LMEM-01"]}]
-    old += [{"name": "b", "rows": ["LMEM-01"], "file": "other.cc"}]
+    old += [{"name": "b", "rows": ["LMEM-01"], "file": "harness/faults/other.cc"}]
     model.faults(*old)
     assert mutants(model).returncode == 0
     before = journal(model)
     a_source(model, "harness/faults/bugs.cc", "two")
-    model.faults(*old, {"name": "c", "rows": ["LMEM-01"], "file": "bugs.cc"})
+    model.faults(
+        *old, {"name": "c", "rows": ["LMEM-01"], "file": "harness/faults/bugs.cc"}
+    )
     done = mutants(model, "--resume", "kills")
     assert "0 tests and 2 faults are not the same any more" in done.stdout
     assert results(model) == {"a": "killed", "b": "killed", "c": "never fired"}
@@ -889,7 +892,7 @@ def test_only_the_faults_of_a_changed_file_run_again(model: Build) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["harness/faults/fault.cc", "conformance/CMakeLists.txt", "samples/common/x.h"],
+    ["harness/faults/engine/f.cc", "conformance/CMakeLists.txt", "samples/common/x.h"],
 )
 def test_another_build_is_not_gone_on_with(model: Build, path: str) -> None:
     slow(model, 3)
@@ -902,7 +905,11 @@ def test_another_build_is_not_gone_on_with(model: Build, path: str) -> None:
 
 @pytest.mark.parametrize(
     ("path", "code"),
-    [("harness/model/m.cc", 0), ("harness/trace/t.cc", 0), ("harness/faults/f.cc", 2)],
+    [
+        ("harness/model/m.cc", 0),
+        ("harness/trace/t.cc", 0),
+        ("harness/faults/engine/f.cc", 2),
+    ],
 )
 def test_on_a_gpu_the_model_may_change(build: Build, path: str, code: int) -> None:
     machine(build, PROBE)
@@ -912,6 +919,31 @@ def test_on_a_gpu_the_model_may_change(build: Build, path: str, code: int) -> No
     done = mutants(build, "--backend", "cuda", "--resume", "kills")
     assert done.returncode == code
     assert ("was begun with another build" in done.stdout) == (code == 2)
+
+
+def test_twins_that_differ_are_told(model: Build) -> None:
+    model.faults(
+        {"name": "same", "rows": ["LMEM-01"]}, {"name": "other", "rows": ["LMEM-01"]}
+    )
+    old = model.root / "old" / "libipclab_faults.so"
+    old.parent.mkdir()
+    shutil.copy(model.folder / "faults/libipclab_faults.so", old)
+    # A fault that its old form does not notice in one of the two tests.
+    model.conformance("violates() if under('same') else record()")
+    model.conformance(
+        "import os\n"
+        "new = '/new/' in os.environ.get('LD_PRELOAD', '')\n"
+        "violates() if under('other') and new else record()",
+        "Suite.Two",
+        "LMEM-02",
+    )
+    done = model.ipclab("mutants", "--build", "build", "--twin", str(old), "-j", "2")
+    assert done.returncode == 1, done.stdout
+    assert "other: conformance." in done.stdout
+    assert "was conforms; is violates" in done.stdout
+    assert "2 faults, 4 of 4 pairs of test and fault" in done.stdout
+    assert "1 differ, of 1 faults" in done.stdout
+    assert "same: " not in done.stdout
 
 
 @pytest.mark.parametrize(

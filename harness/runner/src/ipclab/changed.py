@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ipclab import faults
+from ipclab import declarations
 from ipclab.errors import UsageError
 from ipclab.faults import Fault
 
@@ -27,9 +27,9 @@ def concerned(
 ) -> tuple[list[Fault], int]:
     """At most `most` of the faults that concern a change, and how many concern one.
 
-    A fault concerns a change if its source file, its entry in faults.json, one of its
-    rows, or a test file with one of its rows changed. UsageError if `source` is no
-    checkout of git or has no such revision.
+    A fault concerns a change if its declaration or what this uses, one of its rows, or
+    a test file with one of its rows changed; an operator also if its file changed.
+    UsageError if `source` is no checkout of git or has no such revision.
     """
     changed = set(_git(source, "diff", "--name-only", revision, "--").split())
     rows = {
@@ -41,18 +41,23 @@ def concerned(
     }
     if ROWS in changed:
         rows |= _differing(source, revision, ROWS, "rows", "id")
-    decided = faults.DECISIONS.as_posix()
-    names = (
-        _differing(source, revision, decided, "named", "name")
-        if decided in changed
-        else set()
+    now = declarations.digests(declarations.texts(source))
+    paths = _git(source, "ls-tree", "-r", "--name-only", revision).splitlines()
+    before = declarations.digests(
+        {
+            x: _git(source, "show", f"{revision}:{x}")
+            for x in paths
+            if declarations.has(x)
+        }
+        if any(map(declarations.has, changed))
+        else {}
     )
     found = [
         fault
         for fault in known
-        if fault.name in names
-        or rows.intersection(fault.rows)
-        or (fault.file and f"{Path(decided).parent}/{fault.file}" in changed)
+        if rows.intersection(fault.rows)
+        or (before and now.get(fault.name) != before.get(fault.name))
+        or (fault.name not in now and fault.file in changed)
     ]
     return sample(found, most), len(found)
 

@@ -564,6 +564,21 @@ def _parser() -> argparse.ArgumentParser:
         "tests that noticed it there",
     )
     kill.add_argument(
+        "--twin",
+        metavar="OLD",
+        type=Path,
+        default=None,
+        help="instead, compare each fault on the model with its form in this earlier "
+        "library of faults (libipclab_faults.so), by all tests of its folder",
+    )
+    kill.add_argument(
+        "--tests",
+        metavar="N",
+        type=_positive,
+        default=None,
+        help="with --twin: at most N tests for a fault, those of its rows first",
+    )
+    kill.add_argument(
         "--baseline",
         metavar="RESULTS",
         type=Path,

@@ -178,6 +178,8 @@ def _mutants(options: argparse.Namespace) -> int:
             seconds=options.limit,
             baseline=options.baseline,
             like=options.like,
+            twin=options.twin,
+            tests=options.tests,
         ),
     )
     if folder and (folder / "run.json").exists():

@@ -1,7 +1,8 @@
 """Which faults there are, and who must notice them (harness/faults, harness/model).
 
 The library in front of the driver prints its own list of faults.
-harness/faults/faults.json has the decisions of a person: rows, profiles, equivalents.
+Its declarations also name rows and profiles. harness/faults/faults.json has what is no
+property of a fault: where it cannot take effect, equivalents, what runs first.
 The model's few choices are in harness/model/choices.json.
 """
 # SPDX-License-Identifier: Apache-2.0
@@ -11,11 +12,11 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipclab import ctest, schema
+from ipclab import ctest, declarations, schema
 from ipclab.errors import HarnessError, UsageError
 
 LIBRARY = Path("faults/libipclab_faults.so")  # in the build folder
@@ -34,11 +35,13 @@ _LISTED: schema.Schema = {
         "kind": {"enum": [NAMED, OPERATOR]},
         "function": {"type": "string", "minLength": 1},
         "operator": {"type": "string", "minLength": 1},
+        "rows": {"type": "array", "items": {"type": "string", "minLength": 1}},
+        "profile": {"type": "string", "minLength": 1},
         "what": {"type": "string", "minLength": 1},
         "gpus": {"type": "integer", "minimum": 1},
         "file": {"type": "string", "minLength": 1},
     },
-    "required": ["name", "kind", "function", "what", "gpus", "file"],
+    "required": ["name", "kind", "function", "rows", "what", "gpus", "file"],
     "additionalProperties": False,
 }
 _TEXT: schema.Schema = {"type": "string", "minLength": 1}
@@ -60,20 +63,6 @@ _DECIDED: schema.Schema = {
     "type": "object",
     "properties": {
         "about": {"type": "string"},
-        "named": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "name": _TEXT,
-                    "rows": _TEXTS,
-                    "profile": _TEXT,
-                    "model": {"type": "boolean"},
-                },
-                "required": ["name", "rows"],
-                "additionalProperties": False,
-            },
-        },
         "equivalent": {
             "type": "array",
             "items": {
@@ -89,7 +78,6 @@ _DECIDED: schema.Schema = {
         "lessons": {"type": "object", "additionalProperties": _TEXTS},
     },
     "required": [
-        "named",
         "equivalent",
         "expected_unfired",
         "same_as_driver",
@@ -112,7 +100,7 @@ class Fault:
     gpus: int = 1  # how many GPUs the machine must have
     rows: tuple[str, ...] = ()  # all of these must notice the fault; operator: none
     profile: str | None = None  # which machine the model imitates for the fault
-    file: str = ""  # the source file in harness/faults; empty: a hook
+    file: str = ""  # the source file, in the source tree; empty: a hook
 
     @property
     def allowed(self) -> bool:
@@ -154,7 +142,6 @@ def read(build: Path, source: Path | None = None) -> Catalogue:
         )
     source = source or ctest.source_folder(build)
     decided = _decided(source / DECISIONS)
-    by_name = {x["name"]: x for x in decided["named"]}
     faults = [
         Fault(
             x["name"],
@@ -163,18 +150,14 @@ def read(build: Path, source: Path | None = None) -> Catalogue:
             x.get("operator"),
             x["what"],
             x["gpus"],
-            tuple(by_name.get(x["name"], {}).get("rows", ())),
-            by_name.get(x["name"], {}).get("profile"),
+            tuple(x["rows"]),
+            x.get("profile"),
             x["file"],
         )
         for x in _listed(build / LISTER)
     ]
     names = {x.name for x in faults}
-    faults += [
-        replace(hook, rows=tuple(by_name.get(hook.name, {}).get("rows", hook.rows)))
-        for hook in hooks(source)
-        if hook.name not in names
-    ]
+    faults += [hook for hook in hooks(source) if hook.name not in names]
     there = {x.name for x in faults}
     return Catalogue(
         library=library,
@@ -187,7 +170,7 @@ def read(build: Path, source: Path | None = None) -> Catalogue:
         lessons={name: tuple(x) for name, x in decided["lessons"].items()},
         problems=(
             *(
-                f"faults.json: no rows for {x.name}, which the library has"
+                f"{x.file}: {x.name} names no rows"
                 for x in faults
                 if x.kind == NAMED and not x.rows
             ),
@@ -215,18 +198,16 @@ def known(build: Path) -> tuple[Fault, ...]:
 
 
 def of_rows(build: Path, source: Path) -> tuple[Fault, ...]:
-    """The faults for which a person has named rows.
-
-    Without a fault library in the build, nobody says what a named fault does: `what` is
-    empty.
+    """The faults with the rows that must notice them, also without a fault library in
+    the build.
     """
     if (build / LIBRARY).is_file() and (build / LISTER).is_file():
         return read(build, source).faults
-    named = (
-        _decided(source / DECISIONS)["named"] if (source / DECISIONS).exists() else []
-    )
     return (
-        *(Fault(x["name"], NAMED, "", None, "", rows=tuple(x["rows"])) for x in named),
+        *(
+            Fault(x.name, NAMED, "", None, x.what, rows=x.rows)
+            for x in declarations.declared(declarations.texts(source))
+        ),
         *hooks(source),
     )
 
@@ -294,7 +275,6 @@ def _somewhere(entries: list[dict[str, str]]) -> dict[tuple[str, str], str]:
 
 def _mentioned(decided: dict[str, Any]) -> Sequence[str]:
     return [
-        *(x["name"] for x in decided["named"]),
         *(x["fault"] for x in decided["equivalent"]),
         *(x["fault"] for x in decided["expected_unfired"]),
         *(x["fault"] for x in decided["same_as_driver"]),

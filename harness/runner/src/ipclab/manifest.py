@@ -13,8 +13,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ipclab import ctest, packed
+from ipclab import ctest, declarations, packed
 from ipclab.ctest import Case
+
+DECLARED = "fault"  # before the name of a fault, in the digests of the sources
 
 _known: dict[tuple[str, int, int, int, int], str] = {}
 
@@ -56,12 +58,14 @@ def of_programs(
 
 
 def of_sources(source: Path) -> dict[str, str | None]:
-    """The digest of each source file from which the programs are built.
+    """The digest of each source file from which the programs are built, and of each
+    named fault: its declaration with what it uses (`fault/NAME`).
 
     nvcc writes its process id into some programs, so the programs of two builds of the
     same sources can differ.
     """
-    return {
+    named = declarations.digests(declarations.texts(source))
+    return {f"{DECLARED}/{name}": digest for name, digest in named.items()} | {
         str(path.relative_to(source)): of_file(path)
         for folder in ("samples", "conformance", "harness")
         for path in sorted((source / folder).rglob("*"))

@@ -28,6 +28,7 @@ from rich.text import Text
 from ipclab import (
     changed,
     ctest,
+    declarations,
     faults,
     manifest,
     matrix,
@@ -37,13 +38,15 @@ from ipclab import (
     results,
     schedule,
     trials,
+    twin,
 )
 from ipclab.ctest import Case
 from ipclab.deviations import UNJUDGED_KINDS
-from ipclab.errors import HarnessError, UsageError
+from ipclab.errors import UsageError
 from ipclab.faults import CENTRAL, EVERY, HOOK, OPERATOR, Fault
 from ipclab.journal import Journal
-from ipclab.run import Planted, Run, Settings
+from ipclab.planting import EVERYBODY_PASSES, Bench
+from ipclab.run import Run, Settings
 from ipclab.terminal import Counted
 from ipclab.trials import Baseline, Trial
 
@@ -52,8 +55,6 @@ ON_MODEL = ("model", "trace")  # folders of harness/ that no test on a GPU uses
 # If no fault has made a row fail, there are up to this many further trials: a test of
 # the row with an operator.
 PROOFS = 60
-# A test that hangs ends so many seconds before its limit, and writes its record.
-RECORDS_WITHIN = 4.0
 # The driver creates one context after the other, so contexts take most of the time on a
 # GPU. More than half of a context's time goes into its queues for kernels and copies.
 FEW_QUEUES = {
@@ -71,8 +72,6 @@ NEED_QUEUES = (
 # A change of the whole suite concerns all faults; this many of them run, then.
 MOST_OF_CHANGE = 200
 STOPPED = 3  # exit code
-EVERYBODY_PASSES = 0o711
-UNKNOWN = "ipclab faults: no fault '"  # the library prints it and exits
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,8 @@ class Request:
     like: Path | None = (
         None  # an earlier matrix: tests that noticed a fault there run first
     )
+    twin: Path | None = None  # instead: compare with this earlier library of faults
+    tests: int | None = None  # with `twin`: at most this many tests for a fault
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,18 @@ def run(out: Console, request: Request) -> int:
     not. Returns 3 if the command was stopped before its end; then `--resume` continues.
     Raises UsageError and HarnessError.
     """
+    if request.twin:
+        chosen, _ = choose(faults.read(request.build), "model", request)
+        return twin.run(
+            out,
+            request.build,
+            request.twin,
+            chosen,
+            request.jobs,
+            request.results,
+            request.tests,
+            request.seconds,
+        )
     began = time.monotonic()
     campaign = Campaign(out, request)
     try:
@@ -265,6 +278,7 @@ class Campaign:
             )
         self.suite = str(self._journal.head["suite"])
         self.backend = backend
+        self._bench = Bench(self.catalogue.library, self._temporary, backend)
         by_name = {x.name: x for x in self.catalogue.faults}
         self.chosen = [by_name[name] for name in self._journal.head["faults"]]
         self.rows = sound.catalogue
@@ -676,63 +690,40 @@ class Campaign:
         self, job: Job, visible: str | None, exclusive: bool
     ) -> Baseline | Trial:
         """Run one test. Each call runs in its own thread."""
-        if self.backend == "model":  # a test sees no more GPUs than on a driver
-            seen = self._uuids(job.profile)[: job.case.visible_gpus]
-            visible = ",".join(seen) or None
-        folder = Path(tempfile.mkdtemp(dir=self._temporary))
-        log, state = folder / "log", folder / "state"
-        # A role may change its user, and must still be able to write to the log.
-        log.touch()
-        state.mkdir()
-        folder.chmod(EVERYBODY_PASSES)
-        log.chmod(0o666)
-        state.chmod(0o777)
-        before = os.environ.get("LD_PRELOAD")
-        library = str(self.catalogue.library)
-        environment = {
-            "LD_PRELOAD": f"{before}:{library}" if before else library,
-            "IPCLAB_FAULT_STATE": str(state),
-            "IPCLAB_MODEL_MACHINE": str(folder),  # a machine for this test alone
-            **self._queues(job.case),
-        }
-        began = time.monotonic()
-        machine = self.machine(job.profile)
-        if job.fault is None:
-            environment["IPCLAB_FAULT_CENSUS"] = str(log)
-            planted = Planted(environment)
-        else:
-            environment |= {"IPCLAB_FAULT_LOG": str(log), **job.fault.environment}
-            sound = self._sound[job.profile][job.case.name]
-            limit = trials.limit(job.fault, job.case, sound.seconds)
-            environment["IPCLAB_SECONDS"] = f"{limit - RECORDS_WITHIN:g}"
-            planted = Planted(environment, limit)
-        record = machine.execute(job.case, 1, visible, exclusive, planted)
-        seconds = round(time.monotonic() - began, 3)
-        lines = _lines(log)
-        shutil.rmtree(folder, ignore_errors=True)
-        if any(UNKNOWN in role["output"] for role in record["roles"]):
-            name = job.fault.name if job.fault else "none"
-            raise HarnessError(
-                f"{self.catalogue.library}: does not know {name}, although its own "
-                f"list has it: build both again"
-            )
-        verdict, reason = str(record["verdict"]), _reason(record)
-        if job.fault is None:
-            reached = frozenset(x[2] for x in lines if x[0] == "called")
+        fault, case = job.fault, job.case
+        limit = None
+        if fault is not None:
+            sound = self._sound[job.profile][case.name]
+            limit = trials.limit(fault, case, sound.seconds)
+        seen = self._bench.see(
+            self.machine(job.profile),
+            case,
+            fault,
+            limit,
+            visible,
+            exclusive,
+            self._queues(case),
+        )
+        if fault is None:
             return Baseline(
-                job.profile, job.case.name, verdict, reason, seconds, reached
+                job.profile,
+                case.name,
+                seen.verdict,
+                seen.reason,
+                seen.seconds,
+                seen.reached,
             )
-        fired = [x for x in lines if x[0] == "fired" and x[1] == job.fault.name]
+        covered = seen.verdict == "deviates"
         return Trial(
-            fault=job.fault.name,
+            fault=fault.name,
             profile=job.profile,
-            ctest=job.case.name,
-            verdict=verdict,
-            reason=reason,
-            fired=None if job.fault.kind == HOOK else bool(fired),
-            where=" ".join(fired[0][3:]) if fired else None,
-            deviation=record["requirement"] if verdict == "deviates" else None,
-            seconds=seconds,
+            ctest=case.name,
+            verdict=seen.verdict,
+            reason=seen.reason,
+            fired=seen.fired,
+            where=seen.where,
+            deviation=seen.record["requirement"] if covered else None,
+            seconds=seen.seconds,
         )
 
     def _queues(self, case: Case) -> dict[str, str]:
@@ -914,14 +905,12 @@ class Campaign:
         sources = packed.sources(self._request.build) or manifest.of_sources(source)
         shared: dict[str, str | None] = {}
         of_folder: dict[str, dict[str, str | None]] = defaultdict(dict)
-        files = {f"harness/faults/{x.file}": x.file for x in self.catalogue.faults}
-        of_file: dict[str, str | None] = {}
         for name, digest in sources.items():
             top, folder, *rest = Path(name).parts
+            if top == manifest.DECLARED or declarations.has(name):
+                continue  # see `of_fault`
             if top in ("conformance", "samples") and rest and folder[0].isdigit():
                 of_folder[folder][name] = digest
-            elif name in files:
-                of_file[files[name]] = digest
             elif "tests" not in rest and (backend == "model" or folder not in ON_MODEL):
                 shared[name] = digest
         common = {
@@ -932,7 +921,9 @@ class Campaign:
             x.name: manifest.of_document(
                 {
                     "fault": [x.kind, x.function, x.operator, x.gpus, x.profile],
-                    "source": of_file.get(x.file),
+                    "source": sources.get(
+                        f"{manifest.DECLARED}/{x.name}", sources.get(x.file)
+                    ),
                 }
             )
             for x in self.catalogue.faults
@@ -979,28 +970,6 @@ def _tests_of(folder: Path | None, suite: str) -> dict[str, dict[str, float]]:
             if trial.effect in trials.NOTICED:
                 found.setdefault(trial.fault, {})[trial.ctest] = trial.seconds
     return found
-
-
-def _reason(record: records.Record) -> str:
-    """Why a test has its verdict, in one line. If a check failed before the test hung,
-    the line begins with this check.
-    """
-    reason = str(record["reason"]).removeprefix("Failed\n").partition("\n")[0]
-    failed = [x for x in record["failures"] if x["file"]]  # others are the harness's
-    if record["verdict"] != "hung" or not failed:
-        return reason
-    check = str(failed[0]["message"]).partition("\n")[0]
-    return f"{check}; then {reason}"
-
-
-def _lines(path: Path) -> list[list[str]]:
-    """The words of each complete line of a log that several processes wrote."""
-    try:
-        text = path.read_text(errors="replace")
-    except FileNotFoundError:
-        return []
-    words = [line.split() for line in text.splitlines()]
-    return [x for x in words if len(x) >= 3 and (x[0] != "fired" or len(x) >= 4)]
 
 
 def _show(out: Console, document: matrix.Document) -> None:

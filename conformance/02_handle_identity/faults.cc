@@ -1,0 +1,1192 @@
+// Bugs of a driver against the rules of this folder (harness/faults/README.md).
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/faults/words/words.h"
+
+namespace ipclab::faults {
+namespace {
+
+int reused_address_is_fresh(Call& call) {
+  static Table<void*, bool> known;  // exported; was it freed?
+  if (is_open_call(call))
+    return told("reused-" + key_of_handle(given(call)), 0) != 0
+               ? open_copy(call, false, SIZE_MAX)
+               : call.proceed();
+  if (is_close_call(call)) return open_copy(call, false, SIZE_MAX);
+  const bool exports = exports_memory(call);
+  void* const address = exports ? exported(call) : call.at<void*>(0);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (!exports) {
+    if (known.has(address)) known.put(address, true);
+  } else if (known.get(address)) {
+    tell_processes("reused-" + key_of_handle(handle_of(call)), 1);
+  } else {
+    known.put(address, false);
+  }
+  return code;
+}
+
+// The fault changes the last word of the handle by a number; the open removes
+// this number.
+uint32_t& last_word(cudaIpcMemHandle_t& handle) {
+  return *reinterpret_cast<uint32_t*>(handle.reserved + sizeof handle - 4);
+}
+
+int get_invalidates_previous(Call& call) {
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    const std::string name = "generation-" + key_of_handle(handle_of(call));
+    static Table<std::string, unsigned long long> generations;
+    const auto generation =
+        generations.change([&](auto& all) { return ++all[name]; });
+    // Reports each of the first exports to other processes, but only a few of
+    // the later exports.
+    const bool power = (generation & (generation - 1)) == 0;
+    if (generation < 64 || power) tell_processes(name, generation);
+    last_word(handle_of(call)) ^= static_cast<uint32_t>(generation) << 16;
+    return code;
+  }
+  // Find the generation of the handle.
+  for (uint32_t generation = 1; generation < 65536; ++generation) {
+    cudaIpcMemHandle_t real = given(call);
+    last_word(real) ^= generation << 16;
+    const unsigned long long newest =
+        told("generation-" + key_of_handle(real), 0);
+    if (newest == 0) continue;
+    if (newest > generation) return refused(call);
+    given(call) = real;
+    break;
+  }
+  return call.proceed();
+}
+
+int handles_swapped(Call& call) {
+  static std::mutex mutex;
+  static auto& made = *new std::vector<void*>;
+  if (exports_memory(call)) {
+    const std::lock_guard lock(mutex);
+    const auto found = std::find(made.begin(), made.end(), exported(call));
+    if (found != made.end() && found != made.begin()) {
+      call.at<void*>(1) = *(found - 1);
+      call.fired();
+    }
+    return call.proceed();
+  }
+  void* const freed = call.is("cudaFree") ? call.at<void*>(0) : nullptr;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const std::lock_guard lock(mutex);
+  if (freed != nullptr)
+    made.erase(std::remove(made.begin(), made.end(), freed), made.end());
+  else if (call.is("cudaMalloc"))
+    made.push_back(*call.at<void**>(0));
+  return code;
+}
+
+std::mutex mutex;
+
+// The first addresses of all memory that was exported.
+Table<CUdeviceptr> exported_memory;
+
+unsigned long long* id_in(Call& call) {
+  return answer<CU_POINTER_ATTRIBUTE_BUFFER_ID, unsigned long long>(call);
+}
+
+// All memory for whose query `applies` is true has the id that was returned
+// first.
+int one_id(Call& call, bool applies) {
+  static Table<int, unsigned long long> first;
+  const int code = call.proceed();
+  if (code != kSuccess || !applies) return code;
+  auto& id = answer_of_answer<unsigned long long>(call);
+  if (!first.has(0)) first.put(0, id);
+  if (id == first.get(0)) return code;
+  id = first.get(0);
+  call.fired();
+  return code;
+}
+
+unsigned long long id_of(void* pointer) {
+  unsigned long long id = 0;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, reinterpret_cast<CUdeviceptr>(pointer));
+  return id;
+}
+
+int driver_caches_handles(Call& get) {
+  struct Given {
+    unsigned long long id = 0;
+    cudaIpcMemHandle_t handle{};
+  };
+  static Table<void*, Given> given;
+  const int code = get.proceed();
+  if (code != kSuccess || get.is_runtime()) return code;
+  void* const memory = get.at<void*>(1);
+  auto& handle = *get.at<cudaIpcMemHandle_t*>(0);
+  if (!given.has(memory)) {
+    given.put(memory, {id_of(memory), handle});
+  } else if (given.get(memory).id != id_of(memory)) {
+    handle = given.get(memory).handle;
+    get.fired();
+  }
+  return code;
+}
+
+int handle_kept_after_driver_free(Call& call) {
+  static Table<void*, cudaIpcMemHandle_t> given;
+  if (call.is("cudaFree")) {
+    if (call.is_runtime()) given.erase(call.at<void*>(0));
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess || !call.is_runtime()) return code;
+  void* const memory = call.at<void*>(1);
+  auto& handle = *call.at<cudaIpcMemHandle_t*>(0);
+  if (!given.has(memory)) {
+    given.put(memory, handle);
+    return code;
+  }
+  const cudaIpcMemHandle_t before = given.get(memory);
+  if (std::memcmp(&before, &handle, sizeof handle) != 0) call.fired();
+  handle = before;
+  return code;
+}
+
+int open_in_order_only(Call& call) {
+  static std::atomic<unsigned long long> exports{0};
+  static Table<unsigned long long, unsigned long long> highest;  // by exporter
+  const auto exporter_of = [](unsigned long long number) {
+    return number >> 32;
+  };
+  const auto number_of = [](const cudaIpcMemHandle_t& handle) {
+    return "order-" + key_of_handle(handle);
+  };
+  if (call.is("cudaIpcGetMemHandle")) {
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    const std::string name = number_of(*call.at<cudaIpcMemHandle_t*>(0));
+    const auto self = static_cast<unsigned long long>(getpid());
+    if (told(name, 0) == 0) tell_processes(name, self << 32 | ++exports);
+    return code;
+  }
+  if (is_open_call(call) && already_open(call) == nullptr) {
+    const auto number = told(number_of(call.at<cudaIpcMemHandle_t>(1)), 0);
+    if (number != 0 && number < highest.get(exporter_of(number)))
+      return refused(call);
+    highest.put(exporter_of(number), number);
+  }
+  return call.proceed();
+}
+
+// A copy from opened memory to other opened memory moves nothing.
+int copy_between_imports_lost_of_second(Call& call) {
+  void* const to = opened_around(call.at<void*>(0));
+  void* const from = opened_around(call.at<void*>(1));
+  return to != nullptr && from != nullptr && to != from ? lost(call)
+                                                        : call.proceed();
+}
+
+int open_65th_closes_first(Call& call) {
+  static std::mutex mutex;
+  static auto& order = *new std::vector<void*>;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const std::lock_guard lock(mutex);
+  if (is_close_call(call)) {
+    if (!opened.has(call.at<void*>(0)))
+      order.erase(std::remove(order.begin(), order.end(), call.at<void*>(0)),
+                  order.end());
+    return code;
+  }
+  if (opened.get(*call.at<void**>(0)).count != 1) return code;
+  order.push_back(*call.at<void**>(0));
+  if (order.size() <= 64) return code;
+  void* const first = order.front();
+  order.erase(order.begin());
+  for (int left = 1; left > 0 && cudaIpcCloseMemHandle(first) == cudaSuccess;) {
+    left = count_close(first);
+    call.fired();
+  }
+  return code;
+}
+
+int free_clears_exported(Call& call) {
+  static Table<void*> exported;
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess) exported.put(call.at<void*>(1));
+    return code;
+  }
+  void* const memory = call.at<void*>(0);
+  const bool was_exported = exported.erase(memory);
+  const int code = call.proceed();
+  if (code != kSuccess || was_exported || memory == nullptr) return code;
+  for (const auto& each : exported.all()) {
+    const Addresses range = range_of_legacy_life(number(each.first));
+    if (range.second == 0) continue;
+    cudaMemset(each.first, 0, std::min<size_t>(16, range.second));
+    call.fired();
+  }
+  return code;
+}
+
+int id_of_each_gpu(Call& call) {
+  static Table<std::pair<int, unsigned long long>, unsigned long long> ids;
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
+    return code;
+  auto& id = *call.at<unsigned long long*>(0);
+  int device = 0;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, call.at<CUdeviceptr>(2));
+  const std::pair<int, unsigned long long> key(device, id);
+  if (!ids.has(key)) {
+    unsigned long long next = 1;
+    for (const auto& each : ids.all())
+      if (each.first.first == device) ++next;
+    ids.put(key, next);
+  }
+  id = ids.get(key);
+  for (const auto& each : ids.all())
+    if (each.first.first != device && each.second == id) call.fired();
+  return code;
+}
+
+int id_of_host_apart(Call& call) {
+  static Table<std::pair<bool, unsigned long long>, unsigned long long> ids;
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
+    return code;
+  auto& id = *call.at<unsigned long long*>(0);
+  unsigned type = 0;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, call.at<CUdeviceptr>(2));
+  const bool is_host = type == CU_MEMORYTYPE_HOST;
+  const std::pair<bool, unsigned long long> key(is_host, id);
+  if (!ids.has(key)) {
+    unsigned long long next = 1;
+    for (const auto& each : ids.all())
+      if (each.first.first == is_host) ++next;
+    ids.put(key, next);
+  }
+  id = ids.get(key);
+  for (const auto& each : ids.all())
+    if (each.first.first != is_host && each.second == id) call.fired();
+  return code;
+}
+
+int handles_counted_by_context(Call& get) {
+  static Table<CUcontext, size_t> counts;
+  static Table<std::string, size_t> numbers;  // by the driver's handles
+  static Table<std::string, cudaIpcMemHandle_t> handles;
+  const int code = get.proceed();
+  if (code != kSuccess) return code;
+  auto& handle = *get.at<cudaIpcMemHandle_t*>(0);
+  const std::string key = key_of_handle(handle);
+  if (!numbers.has(key)) {
+    const size_t before = counts.get(current_context());
+    counts.put(current_context(), before + 1);
+    numbers.put(key, before);
+  }
+  const std::string number = std::to_string(numbers.get(key));
+  if (!handles.has(number)) {
+    handles.put(number, handle);
+  } else if (key_of_handle(handles.get(number)) != key_of_handle(handle)) {
+    handle = handles.get(number);
+    get.fired();
+  }
+  return code;
+}
+
+int open_gives_own_of_same_number(Call& call) {
+  static Table<void*, unsigned long long> numbers;  // of own exported memory
+  static Table<void*, void*> given;  // what the driver has opened instead
+  static std::atomic<unsigned long long> count{0};
+  if (call.is("cudaFree")) {
+    numbers.erase(call.at<void*>(0));
+    return call.proceed();
+  }
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    void* const memory = call.at<void*>(1);
+    if (code != kSuccess) return code;
+    if (!numbers.has(memory)) numbers.put(memory, ++count);
+    tell_processes("number-" + key_of_handle(*call.at<cudaIpcMemHandle_t*>(0)),
+                   numbers.get(memory));
+    return code;
+  }
+  if (is_close_call(call)) {
+    void*& memory = call.at<void*>(0);
+    memory = given.get(memory, memory);
+    return call.proceed();
+  }
+  const auto number = told("number-" + key_of_opened(call), 0);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  for (const auto& [memory, each] : numbers.all()) {
+    if (each != number) continue;
+    given.put(memory, *call.at<void**>(0));
+    *call.at<void**>(0) = memory;
+    call.fired();
+  }
+  return code;
+}
+
+// Memsets and copies do not reach opened memory between 2 and 4 GiB after its
+// beginning.
+int lost_after_2_gib(Call& call) {
+  const auto address = call.value<CUdeviceptr>(kPointer);
+  const CUdeviceptr begin = opened_at_of_legacy_life(address);
+  constexpr size_t kFrom = size_t{2} << 30;
+  return begin != 0 && address - begin >= kFrom && address - begin < 2 * kFrom
+             ? lost(call)
+             : call.proceed();
+}
+
+int reused_in_open_block_is_fresh(Call& call) {
+  static Table<std::string, std::string> places;  // by block and address
+  static Table<void*, void*> given;               // and what it replaces
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_processes("place-" + key_of_handle(*call.at<cudaIpcMemHandle_t*>(0)),
+                     call.at<CUdeviceptr>(1) ^
+                         (static_cast<unsigned long long>(getpid()) << 48));
+    return code;
+  }
+  if (is_close_call(call)) {
+    void*& memory = call.at<void*>(0);
+    void* const made = memory;
+    memory = given.get(made, made);
+    if (given.erase(made)) cudaFree(made);
+    return call.proceed();
+  }
+  const std::string key = key_of_opened(call);
+  const auto place = told("place-" + key, 0);
+  const std::string name = std::to_string(place);
+  const bool was_other = places.has(name) && places.get(name) != key;
+  bool block_is_open = false;
+  for (const auto& each : opened.all())
+    block_is_open |=
+        told("place-" + each.second.handle, 0) / kGranule == place / kGranule &&
+        each.second.handle != key;
+  const int code = call.proceed();
+  if (code != kSuccess || place == 0) return code;
+  places.put(name, key);
+  void*& memory = *call.at<void**>(0);
+  void* made = nullptr;
+  if (!was_other || !block_is_open ||
+      cudaMalloc(&made, size_of(number(memory))) != cudaSuccess)
+    return code;
+  given.put(made, memory);
+  memory = made;
+  call.fired();
+  return code;
+}
+
+int id_of_opened_apart(Call& call) {
+  static auto& ids =
+      *new Table<std::pair<bool, unsigned long long>, unsigned long long>;
+  const int code = call.proceed();
+  if (code != kSuccess || !asks_id(call)) return code;
+  auto& id = *call.at<unsigned long long*>(0);
+  const std::pair<bool, unsigned long long> key(
+      is_opened(call.at<CUdeviceptr>(2)), id);
+  if (!ids.has(key)) {
+    unsigned long long next = 1;
+    for (const auto& each : ids.all())
+      if (each.first.first == key.first) ++next;
+    ids.put(key, next);
+  }
+  id = ids.get(key);
+  for (const auto& [other, same] : ids.all())
+    if (other.first != key.first && same == id) call.fired();
+  return code;
+}
+
+int export_ends_mappings(Call& call) {
+  constexpr unsigned long long kTold = 16;
+  static auto& times = *new Table<std::string, unsigned long long>;
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    const std::string key = key_of_exported(call);
+    times.put(key, times.get(key) + 1);
+    // Some programs export thousands of times.
+    if (times.get(key) <= kTold)
+      tell_processes("exports-" + key, times.get(key));
+    return code;
+  }
+  if (keeps_opened(call)) {
+    const int code = call.proceed();
+    if (code != kSuccess || is_close_call(call)) return code;
+    const std::string key = key_of_opened(call);
+    times.put(key, told("exports-" + key, 0));
+    return code;
+  }
+  for (const auto& [address, one] : opened.all())
+    if (told("exports-" + one.handle, 0) > times.get(one.handle))
+      unmap_of_opened(call, address, one);
+  return call.proceed();
+}
+
+int buffer_ids_of_each_thread(Call& call) {
+  using Id = unsigned long long;
+  static auto& of_main = *new Table<size_t, Id>;  // the ids in their order
+  static auto& replaced = *new Table<CUdeviceptr, Id>;
+  thread_local size_t count = 0;
+  if (call.is("cudaFree")) {
+    replaced.erase(call.at<CUdeviceptr>(0));
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cudaMalloc")) {
+    const CUdeviceptr made = *call.at<CUdeviceptr*>(0);
+    const size_t order = count++;
+    Id id = 0;
+    if (this_thread() != getpid()) {
+      if (of_main.has(order)) replaced.put(made, of_main.get(order));
+    } else if (DRIVER_CALL(cuPointerGetAttribute)(
+                   &id, CU_POINTER_ATTRIBUTE_BUFFER_ID, made) == CUDA_SUCCESS) {
+      of_main.put(order, id);
+    }
+    return code;
+  }
+  const CUdeviceptr begin = begin_of(call.at<CUdeviceptr>(2));
+  if (call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID ||
+      !replaced.has(begin))
+    return code;
+  *call.at<Id*>(0) = replaced.get(begin);
+  call.fired();
+  return code;
+}
+
+// The ids of allocations begin again after a reset, or in a second context.
+int ids_begin_again(Call& call) {
+  static std::mutex mutex;
+  static unsigned long long least = 0, most = 0, shift = 0;
+  static bool begins = false;
+  if (resets(call) || call.is("cuCtxDestroy")) {
+    {
+      const std::lock_guard lock(mutex);
+      begins = true;
+    }
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
+    return code;
+  auto& id = *call.at<unsigned long long*>(0);
+  const std::lock_guard lock(mutex);
+  if (least == 0) least = id;
+  // Earlier memory keeps its id.
+  if (begins && id > most) {
+    shift = id - least;
+    begins = false;
+  }
+  most = std::max(most, id);
+  if (shift == 0 || id < least + shift) return code;
+  call.fired();
+  id -= shift;
+  return code;
+}
+
+FAULTS {
+  fault("map-first-2mib", {"LMEM-18"},
+        "an open of more than 2 MiB gives a copy of the first 2 MiB")
+      .on({kOpen, kClose},
+          [](Call& call) { return open_copy(call, true, kBlock); });
+
+  fault("get-invalidates-previous", {"LMEM-05"},
+        "a new export of an allocation makes its earlier handle invalid")
+      .on({kGetHandle, kOpen}, get_invalidates_previous);
+
+  fault("get-consumes-memory", {"LMEM-05"},
+        "every 1000th export loses 2 MiB of device memory")
+      .on({kGetHandle}, [](Call& call) {
+        static std::atomic<int> exports{0};
+        const int code = call.proceed();
+        void* gone = nullptr;
+        if (code == kSuccess && ++exports % 1000 == 0 &&
+            cudaMalloc(&gone, kBlock) == cudaSuccess)
+          call.fired();
+        return code;
+      });
+
+  fault("handle-cached-by-address", {"LMEM-06"},
+        "an allocation has the handle of the earlier allocation at its address")
+      .on({kGetHandle}, [](Call& call) -> int {
+        static Table<void*, cudaIpcMemHandle_t> known;
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        const cudaIpcMemHandle_t first = known.change([&](auto& all) {
+          return all.emplace(exported(call), handle_of(call)).first->second;
+        });
+        if (std::memcmp(&first, &handle_of(call), sizeof first) != 0) {
+          handle_of(call) = first;
+          call.fired();
+        }
+        return code;
+      });
+
+  fault("reused-address-is-fresh", {"LMEM-06"},
+        "memory at an address that other exported memory had is opened without "
+        "its contents")
+      .on({kGetHandle, kOpen, kClose, kFree}, reused_address_is_fresh);
+
+  fault("handles-swapped", {"LMEM-17"},
+        "the handle names the allocation that was made just before the "
+        "exported allocation")
+      .on({kGetHandle, kMalloc, kFree}, handles_swapped);
+
+  fault("buffer-id-reused", {"LMEM-48"},
+        "an allocation has the id of the earlier allocation at its address")
+      .on({kGetAttribute}, [](Call& call) {
+        static auto& ids = *new std::map<CUdeviceptr, unsigned long long>;
+        const int code = call.proceed();
+        if (code != kSuccess ||
+            call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
+          return code;
+        const std::lock_guard lock(mutex);
+        auto& id = *call.at<unsigned long long*>(0);
+        const auto [entry, is_new] = ids.emplace(call.at<CUdeviceptr>(2), id);
+        if (!is_new && entry->second != id) {
+          id = entry->second;
+          call.fired();
+        }
+        return code;
+      });
+
+  fault("buffer-id-constant", {"LMEM-48"}, "all allocations have the same id")
+      .after({kGetAttribute},
+             WHEN(call.at<CUpointer_attribute>(1) ==
+                  CU_POINTER_ATTRIBUTE_BUFFER_ID),
+             [](Call& call) { *call.at<unsigned long long*>(0) = 42; });
+
+  fault("buffer-id-of-address", {"LMEM-48"},
+        "each address of an allocation has its own id")
+      .after({kGetAttribute},
+             WHEN(call.at<CUpointer_attribute>(1) ==
+                  CU_POINTER_ATTRIBUTE_BUFFER_ID),
+             [](Call& call) -> int {
+               CUdeviceptr base = 0;
+               size_t bytes = 0;
+               const auto address = call.at<CUdeviceptr>(2);
+               DRIVER_CALL(cuMemGetAddressRange)(&base, &bytes, address);
+               if (base == 0 || base == address) return kSuccess;
+               *call.at<unsigned long long*>(0) += (address - base) << 32;
+               call.fired();
+               return kSuccess;
+             });
+
+  fault("handle-half-compared", {"LMEM-17"},
+        "handles that agree in one half open the same memory")
+      .before({kOpen}, [](Call& call) {
+        constexpr size_t kHalf = sizeof(cudaIpcMemHandle_t) / 2;
+        auto& handle = call.at<cudaIpcMemHandle_t>(1);
+        for (const auto& [address, one] : opened.all()) {
+          const bool first = std::memcmp(&one.bytes, &handle, kHalf) == 0;
+          const bool second = std::memcmp(one.bytes.reserved + kHalf,
+                                          handle.reserved + kHalf, kHalf) == 0;
+          if (first == second || one.context != current_context()) continue;
+          handle = one.bytes;
+          call.fired();
+          break;
+        }
+        return kSuccess;
+      });
+
+  fault("import-copy-offset-32-bits", {"LMEM-18"},
+        "synchronous copies of opened memory take offsets modulo 4 GiB")
+      .before({kCopy}, [](Call& call) {
+        for (const Role role : {kPointer, kSource}) {
+          auto& address = *static_cast<char**>(call.find(role)->place);
+          char* const begin = opened_at(address);
+          if (begin == nullptr || static_cast<size_t>(address - begin) < k4GiB)
+            continue;
+          address = begin + static_cast<size_t>(address - begin) % k4GiB;
+          call.fired();
+        }
+        return kSuccess;
+      });
+
+  fault("open-set-size-32-bits", {"LMEM-18"},
+        "a memset of opened memory takes its size modulo 4 GiB")
+      .on({kOpen, kClose, kSet, kSetAsync}, set_size_of_32_bits);
+
+  fault("exported-memory-unknown", {"LMEM-05"},
+        "cudaPointerGetAttributes in the exporter does not know memory that "
+        "was exported")
+      .after({kGetHandle, kPointerAttributes}, [](Call& call) {
+        if (exports_memory(call)) {
+          exported_memory.put(begin_of(number(call.at<void*>(1))));
+        } else if (exported_memory.has(begin_of(number(call.at<void*>(1))))) {
+          call.at<cudaPointerAttributes*>(0)->type = cudaMemoryTypeUnregistered;
+          call.fired();
+        }
+        return kSuccess;
+      });
+
+  fault(
+      "open-33rd-is-first", {"LMEM-17"},
+      "if 32 handles are open, the next handle opens the memory of one of them")
+      .before({kOpen, kClose}, [](Call& call) {
+        if (is_open_call(call) && already_open(call) == nullptr) {
+          const auto all = opened.all();
+          if (all.size() >= 32) {
+            call.at<cudaIpcMemHandle_t>(1) = all.begin()->second.bytes;
+            call.fired();
+          }
+        }
+        return kSuccess;
+      });
+
+  fault("handle-65th-is-first", {"LMEM-17"},
+        "from the 65th on, allocations have the handle of the first")
+      .on({kGetHandle}, [](Call& get) {
+        static Table<std::string> known;
+        static cudaIpcMemHandle_t first;
+        const int code = get.proceed();
+        if (code != kSuccess) return code;
+        const std::string key = key_of_handle(exported_handle(get));
+        if (known.has(key)) return code;
+        const size_t before = known.all().size();
+        if (before == 0) first = exported_handle(get);
+        if (before < 64) {
+          known.put(key);
+          return code;
+        }
+        exported_handle(get) = first;
+        get.fired();
+        return code;
+      });
+
+  fault("lender-exports-borrowed", {"LMEM-17"},
+        "a process that has memory open exports this memory instead of its own")
+      .on({kGetHandle}, [](Call& call) {
+        const int code = call.proceed();
+        const auto all = opened.all();
+        if (code != kSuccess || all.empty()) return code;
+        exported_handle(call) = all.begin()->second.bytes;
+        call.fired();
+        return code;
+      });
+
+  fault("free-ends-imports", {"LMEM-17"},
+        "if a process frees memory that it has exported, all memory that it "
+        "has opened is closed")
+      .on({kGetHandle, kOpen, kClose, kFree}, [](Call& call) -> int {
+        if (!call.is("cudaFree")) return noted_lent(call);
+        const int code = call.proceed();
+        if (code != kSuccess || !lent.erase(call.at<void*>(0))) return code;
+        for (const auto& [address, one] : opened.all()) {
+          for (int i = 0; i < one.count; ++i) cudaIpcCloseMemHandle(address);
+          opened.erase(address);
+          call.fired();
+        }
+        return code;
+      });
+
+  fault("close-ends-exports", {"LMEM-17"},
+        "if a process closes its last opened memory, its own handles become "
+        "invalid")
+      .on({kGetHandle, kOpen, kClose}, [](Call& call) {
+        if (is_open_call(call)) {
+          const auto& handle = call.at<cudaIpcMemHandle_t>(1);
+          if (told("ended-" + key_of_handle(handle), 0) != 0)
+            return refused(call);
+        }
+        const int code = noted_lent(call);
+        if (is_close_call(call) && code == kSuccess && opened.all().empty())
+          for (const auto& one : lent.all())
+            tell_processes("ended-" + one.second, 1);
+        return code;
+      });
+
+  fault("small-export-refused", {"LMEM-18"},
+        "memory of less than 256 bytes cannot be exported")
+      .on({kGetHandle}, [](Call& get) {
+        const size_t bytes = range_of(get.at<void*>(1)).bytes;
+        return bytes != 0 && bytes < 256 ? refused(get) : get.proceed();
+      });
+
+  fault("handle-of-one-before-last", {"LMEM-06"},
+        "the third allocation at an address has the handle of the first")
+      .on({kGetHandle}, [](Call& get) {
+        static Table<void*, std::vector<cudaIpcMemHandle_t>> known;
+        const int code = get.proceed();
+        if (code != kSuccess) return code;
+        auto all = known.get(get.at<void*>(1));
+        auto& handle = exported_handle(get);
+        if (all.empty() ||
+            std::memcmp(&all.back(), &handle, sizeof handle) != 0) {
+          all.push_back(handle);
+          known.put(get.at<void*>(1), all);
+        }
+        if (all.size() > 2) {
+          handle = all[(all.size() - 1) % 2];
+          get.fired();
+        }
+        return code;
+      });
+
+  fault("buffer-id-257th-is-first", {"LMEM-48"},
+        "from the 257th on, allocations have the id of the first")
+      .on({kGetAttribute}, [](Call& call) {
+        static Table<unsigned long long> known;
+        static unsigned long long first = 0;
+        const int code = call.proceed();
+        if (code != kSuccess || id_in(call) == nullptr) return code;
+        auto& id = *id_in(call);
+        if (known.all().empty()) first = id;
+        if (known.has(id) || known.all().size() < 256) {
+          known.put(id);
+          return code;
+        }
+        id = first;
+        call.fired();
+        return code;
+      });
+
+  fault("buffer-id-changes", {"LMEM-48"},
+        "each query of an address returns another id")
+      .on({kGetAttribute}, [](Call& call) {
+        static Table<CUdeviceptr, unsigned long long> asked;
+        const int code = call.proceed();
+        if (code != kSuccess || id_in(call) == nullptr) return code;
+        const auto address = call.at<CUdeviceptr>(2);
+        const auto times = asked.get(address);
+        asked.put(address, times + 1);
+        if (times == 0) return code;
+        *id_in(call) += times << 40;
+        call.fired();
+        return code;
+      });
+
+  fault("sync-memops-at-begin-only", {"LMEM-46"},
+        "cuPointerSetAttribute does not set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS "
+        "by an address inside memory")
+      .on({"cuPointerSetAttribute"}, [](Call& set) {
+        const auto address = set.at<CUdeviceptr>(2);
+        if (set.at<CUpointer_attribute>(1) !=
+                CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
+            begin_of(address) == 0 || begin_of(address) == address)
+          return set.proceed();
+        set.fired();
+        return kSuccess;
+      });
+
+  fault("buffer-id-of-mappings-same", {"LMEM-48"},
+        "all mapped memory of cuMemCreate has the same id")
+      .on({kGetAttribute, kMap, kUnmap}, [](Call& call) {
+        return attribute_wrong<unsigned long long>(
+            call, CU_POINTER_ATTRIBUTE_BUFFER_ID,
+            [](CUdeviceptr address, unsigned long long& id) {
+              if (!is_mapped_of_mapping(address)) return;
+              static const unsigned long long first = id;
+              id = first;
+            });
+      });
+
+  fault("import-ids-equal", {"LMEM-48"}, "all opened memory has the same id")
+      .on({kGetAttribute, kOpen, kClose}, [](Call& call) -> int {
+        if (!asks(call, CU_POINTER_ATTRIBUTE_BUFFER_ID)) return call.proceed();
+        return one_id(call, is_opened(asked(call)));
+      });
+
+  fault("async-ids-equal", {"LMEM-48"},
+        "all stream-ordered memory has the same id")
+      .on({kGetAttribute}, [](Call& call) {
+        void* pool = nullptr;
+        const bool asked_for_id = asks(call, CU_POINTER_ATTRIBUTE_BUFFER_ID);
+        if (asked_for_id) DRIVER_CALL(cuPointerGetAttribute)
+        (&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, call.at<CUdeviceptr>(2));
+        return one_id(call, asked_for_id && pool != nullptr);
+      });
+
+  fault("memory-export-makes-primary-current", {"LMEM-17"},
+        "after the export of memory, the primary context of the GPU is current")
+      .on({kGetHandle}, makes_primary_current);
+
+  fault("sync-memops-end-at-export", {"LMEM-46"},
+        "an export of memory unsets its CU_POINTER_ATTRIBUTE_SYNC_MEMOPS")
+      .after({kGetHandle}, [](Call& get) -> int {
+        const CUdeviceptr memory = get.at<CUdeviceptr>(1);
+        unsigned synchronous = 0;
+        DRIVER_CALL(cuPointerGetAttribute)
+        (&synchronous, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory);
+        if ((synchronous & 0xff) == 0) return kSuccess;
+        synchronous = 0;
+        DRIVER_CALL(cuPointerSetAttribute)
+        (&synchronous, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory);
+        get.fired();
+        return kSuccess;
+      });
+
+  fault("export-while-busy-refused", {"LMEM-05"},
+        "no memory can be exported while a created stream has work")
+      .on({kGetHandle, kLaunch, kSetAsync, kCopyAsync, kWaitWord,
+           kDestroyStream},
+          [](Call& call) -> int {
+            static Table<cudaStream_t> used;
+            if (exports_memory(call)) {
+              for (const auto& each : used.all())
+                if (is_busy(each.first))
+                  return refused(call, cudaErrorNotReady);
+              return call.proceed();
+            }
+            const auto stream = call.value<cudaStream_t>(kStream);
+            if (call.is("cudaStreamDestroy"))
+              used.erase(stream);
+            else if (!is_default(stream) && stream != cudaStreamPerThread)
+              used.put(stream);
+            return call.proceed();
+          });
+
+  fault("handle-kept-after-driver-free", {"LMEM-06"},
+        "the runtime exports the old handle again after cuMemFree has freed "
+        "the memory")
+      .on({kGetHandle, kFree}, handle_kept_after_driver_free);
+
+  fault("driver-caches-handles", {"LMEM-06"},
+        "the driver API gives the handle of the earlier allocation at the same "
+        "address")
+      .on({kGetHandle}, driver_caches_handles);
+
+  fault("second-export-clears", {"LMEM-05"},
+        "the second export of memory clears its first bytes")
+      .on({kGetHandle}, [](Call& get) {
+        static Table<unsigned long long> exported;
+        const int code = get.proceed();
+        if (code != kSuccess) return code;
+        void* const memory = get.at<void*>(1);
+        const unsigned long long id = id_of(memory);
+        if (exported.has(id)) {
+          cudaMemset(memory, 0, std::min<size_t>(16, size_of(number(memory))));
+          get.fired();
+        }
+        exported.put(id);
+        return code;
+      });
+
+  fault("odd-size-export-refused", {"LMEM-18"},
+        "memory of more than 256 bytes cannot be exported if its size is not a "
+        "multiple of 4")
+      .on({kGetHandle, kMalloc, kFree}, [](Call& call) -> int {
+        static Table<void*> odd;
+        if (exports_memory(call))
+          return odd.has(call.at<void*>(1)) ? refused(call) : call.proceed();
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        if (call.is("cudaFree")) {
+          odd.erase(call.at<void*>(0));
+        } else if (call.at<size_t>(1) > 256 && call.at<size_t>(1) % 4 != 0) {
+          odd.put(*call.at<void**>(0));
+        }
+        return code;
+      });
+
+  fault("free-ends-other-handles", {"LMEM-17"},
+        "when exported memory is freed the handles of other memory end")
+      .on({kOpen, kGetHandle, kFree}, [](Call& call) -> int {
+        static Table<void*, std::string> exported;
+        const auto ended = [](const std::string& key) {
+          return "ended-" + key;
+        };
+        if (is_open_call(call) &&
+            told(ended(key_of_handle(call.at<cudaIpcMemHandle_t>(1))), 0) != 0)
+          return refused(call);
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        if (call.is("cudaIpcGetMemHandle")) {
+          const std::string key =
+              key_of_handle(*call.at<cudaIpcMemHandle_t*>(0));
+          exported.put(call.at<void*>(1), key);
+          tell_processes(ended(key),
+                         0);  // an earlier export gave the same bytes
+        } else if (call.is("cudaFree") && exported.erase(call.at<void*>(0)))
+          for (const auto& one : exported.all())
+            tell_processes(ended(one.second), 1);
+        return code;
+      });
+
+  fault("open-in-order-only", {"LMEM-17"},
+        "handles of one exporter can be opened only in the order of their "
+        "exports")
+      .on({kOpen, kGetHandle}, open_in_order_only);
+
+  fault("copy-between-imports-lost", {"LMEM-17"},
+        "a copy between two pieces of opened memory moves nothing")
+      .on({kCopy}, copy_between_imports_lost_of_second);
+
+  fault(
+      "async-copy-between-imports-lost", {"LMEM-17"},
+      "an asynchronous copy between two pieces of opened memory moves nothing")
+      .on({kCopyAsync}, copy_between_imports_lost_of_second);
+
+  fault("importer-exports-first", {"LMEM-17"},
+        "while a process has memory open, all its memory gets the handle that "
+        "it made first")
+      .before({kGetHandle, kOpen, kClose, kFree}, [](Call& call) -> bool {
+        static Table<int, void*> first;
+        if (keeps_opened(call)) return false;
+        if (call.is("cudaFree")) {
+          if (first.get(0) == call.at<void*>(0)) first.erase(0);
+          return false;
+        }
+        void*& memory = call.at<void*>(1);
+        if (!first.has(0)) first.put(0, memory);
+        if (memory == first.get(0) || opened.all().empty()) return false;
+        memory = first.get(0);
+        return true;
+      });
+
+  fault("open-65th-closes-first", {"LMEM-17"},
+        "if 64 handles are open, the next open closes the first one")
+      .on({kOpen, kClose}, open_65th_closes_first);
+
+  fault("free-clears-exported", {"LMEM-17"},
+        "a free of other memory clears the first bytes of exported memory")
+      .on({kFree, kGetHandle}, free_clears_exported);
+
+  fault("buffer-id-of-each-gpu", {"LMEM-48"},
+        "by cuPointerGetAttribute, memory of one GPU can have the id of memory "
+        "of another GPU")
+      .with_gpus(2)
+      .on({kGetAttribute}, id_of_each_gpu);
+
+  fault("buffer-id-of-host-apart", {"LMEM-48"},
+        "by cuPointerGetAttribute, pinned host memory can have the id of "
+        "device memory")
+      .on({kGetAttribute}, id_of_host_apart);
+
+  fault("buffer-id-16-bits", {"LMEM-48"},
+        "cuPointerGetAttribute gives only 16 bits of buffer ids")
+      .after({kGetAttribute},
+             WHEN(call.at<CUpointer_attribute>(1) ==
+                  CU_POINTER_ATTRIBUTE_BUFFER_ID),
+             [](Call& call) {
+               auto& id = *call.at<unsigned long long*>(0);
+               if (id > 0xffff) call.fired();
+               id &= 0xffff;
+               return kSuccess;
+             });
+
+  fault("context-end-ends-handles", {"LMEM-17"},
+        "when a context of the exporter ends, the handles that were made in "
+        "its other contexts do not open")
+      .on({kGetHandle, kOpen, "cuCtxDestroy"}, [](Call& call) -> int {
+        static Table<std::string, CUcontext> made;
+        if (is_open_call(call))
+          return told("gone-" + key_of_opened(call), 0) != 0 ? refused(call)
+                                                             : call.proceed();
+        if (call.is("cuCtxDestroy")) {
+          const auto ended = call.at<CUcontext>(0);
+          for (const auto& [key, context] : made.all())
+            if (context != ended) tell_processes("gone-" + key, 1);
+          return call.proceed();
+        }
+        const int code = call.proceed();
+        if (code == kSuccess)
+          made.put(key_of_handle(*call.at<cudaIpcMemHandle_t*>(0)),
+                   current_context());
+        return code;
+      });
+
+  fault("handles-counted-by-context", {"LMEM-17"},
+        "memory of a second context gets the handle of memory of the first "
+        "context")
+      .on({kGetHandle}, handles_counted_by_context);
+
+  fault("import-set-after-2-gib-lost", {"LMEM-18"},
+        "cudaMemset does nothing if it begins between 2 and 4 GiB after the "
+        "beginning of opened memory")
+      .on({kSet}, lost_after_2_gib);
+
+  fault("import-copy-after-2-gib-lost", {"LMEM-18"},
+        "cudaMemcpy does nothing if its destination is between 2 and 4 GiB "
+        "after the beginning of opened memory")
+      .on({kCopy}, lost_after_2_gib);
+
+  fault("reused-in-open-block-is-fresh", {"LMEM-06"},
+        "while a process has other memory of a block open, a small allocation "
+        "at an address that was used before opens as new memory")
+      .on({kGetHandle, kOpen, kClose}, reused_in_open_block_is_fresh);
+
+  fault("open-gives-own-of-same-number", {"LMEM-17"},
+        "an open gives this process's own memory that has the same number in "
+        "the order of exports")
+      .on({kGetHandle, kOpen, kClose, kFree}, open_gives_own_of_same_number);
+
+  fault("buffer-id-of-opened-apart", {"LMEM-48"},
+        "opened memory can have the id of other memory of its process")
+      .on({kGetAttribute}, id_of_opened_apart);
+
+  fault("buffer-id-of-managed-same", {"LMEM-48"},
+        "all managed memory has the same id")
+      .on({kGetAttribute}, [](Call& call) {
+        static std::atomic<unsigned long long> first{0};
+        const int code = call.proceed();
+        if (code != kSuccess || !asks_id(call) ||
+            attribute_of_further(call.at<CUdeviceptr>(2),
+                                 CU_POINTER_ATTRIBUTE_IS_MANAGED) == 0)
+          return code;
+        auto& id = *call.at<unsigned long long*>(0);
+        unsigned long long none = 0;
+        if (first.compare_exchange_strong(none, id) || none == id) return code;
+        id = none;
+        call.fired();
+        return code;
+      });
+
+  fault("import-set-2d-first-4-gib", {"LMEM-18"},
+        "cudaMemset2D of opened memory does not set the rows that begin after "
+        "4 GiB")
+      .before({"cudaMemset2D"}, [](Call& call) -> bool {
+        const size_t pitch = call.at<size_t>(1);
+        size_t& height = call.at<size_t>(4);
+        if (height == 0 || (height - 1) * pitch <= UINT32_MAX ||
+            !is_opened(call.at<void*>(0)))
+          return false;
+        height = UINT32_MAX / pitch + 1;
+        return true;
+      });
+
+  fault("range-size-32-bits", {"LMEM-18"},
+        "the size of an allocation is reported modulo 4 GiB")
+      .on({"cuMemGetAddressRange"}, [](Call& call) {
+        const int code = call.proceed();
+        auto* const bytes = call.at<size_t*>(1);
+        if (code != kSuccess || bytes == nullptr || *bytes <= UINT32_MAX)
+          return code;
+        *bytes = static_cast<uint32_t>(*bytes);
+        call.fired();
+        return code;
+      });
+
+  fault("sync-memops-never-unset", {"LMEM-46"},
+        "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS cannot be unset")
+      .on({"cuPointerSetAttribute"},
+          WHEN(call.at<CUpointer_attribute>(1) ==
+                   CU_POINTER_ATTRIBUTE_SYNC_MEMOPS &&
+               *call.at<const unsigned*>(0) == 0),
+          lost);
+
+  fault("buffer-id-new-at-export", {"LMEM-48"},
+        "an allocation gets a new id when it is exported")
+      .on({kGetHandle, kFree, kGetAttribute}, [](Call& call) {
+        static auto& exported = *new Table<CUdeviceptr>;
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        if (exports_memory(call)) {
+          exported.put(call.at<CUdeviceptr>(1));
+        } else if (call.is("cudaFree")) {
+          exported.erase(call.at<CUdeviceptr>(0));
+        } else if (call.at<CUpointer_attribute>(1) ==
+                       CU_POINTER_ATTRIBUTE_BUFFER_ID &&
+                   exported.has(call.at<CUdeviceptr>(2))) {
+          *call.at<unsigned long long*>(0) += 1ull << 40;
+          call.fired();
+        }
+        return code;
+      });
+
+  fault("export-ends-mappings", {"LMEM-05"},
+        "a further export of memory ends the mappings that importers have open")
+      .on({kGetHandle, kOpen, kClose, kLaunch}, export_ends_mappings);
+
+  fault("import-set-offset-32-bits", {"LMEM-18"},
+        "synchronous memsets of opened memory take offsets modulo 4 GiB")
+      .before({kSet}, [](Call& call) -> bool {
+        auto& address = call.at<CUdeviceptr>(0);
+        const void* const begin = opened_around(call.at<void*>(0));
+        if (begin == nullptr || address - number(begin) <= UINT32_MAX)
+          return false;
+        address =
+            number(begin) + static_cast<uint32_t>(address - number(begin));
+        return true;
+      });
+
+  fault("handle-cached-by-thread", {"LMEM-06"},
+        "a thread exports the old handle again after another thread has freed "
+        "the memory")
+      .on({kGetHandle, kFree}, [](Call& call) {
+        thread_local std::map<void*, cudaIpcMemHandle_t> made;
+        if (!exports_memory(call)) {
+          made.erase(call.at<void*>(0));
+          return call.proceed();
+        }
+        void* const address = call.at<void*>(1);
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        auto& handle = *call.at<cudaIpcMemHandle_t*>(0);
+        const auto [known, is_new] = made.emplace(address, handle);
+        if (is_new || std::memcmp(&known->second, &handle, sizeof handle) == 0)
+          return code;
+        handle = known->second;
+        call.fired();
+        return code;
+      });
+
+  fault("buffer-ids-of-each-thread", {"LMEM-48"},
+        "each thread counts buffer ids from the beginning")
+      .on({kMalloc, kFree, kGetAttribute}, buffer_ids_of_each_thread);
+
+  fault("buffer-id-of-each-block", {"LMEM-48"},
+        "cuPointerGetAttribute gives another buffer id in each 2 MiB of an "
+        "allocation")
+      .on({kGetAttribute}, [](Call& get) {
+        const int code = get.proceed();
+        const auto address = get.at<CUdeviceptr>(2);
+        if (code != kSuccess ||
+            get.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
+          return code;
+        const CUdeviceptr begin = begin_of(address);
+        const auto blocks = begin == 0 ? 0 : (address - begin) / kBlock;
+        if (blocks > 0) get.fired();
+        *get.at<unsigned long long*>(0) += blocks;
+        return code;
+      });
+
+  fault("buffer-ids-begin-again-after-reset", {"LMEM-48"},
+        "after a reset, memory has the ids of earlier memory")
+      .on({kReset, kGetAttribute}, ids_begin_again);
+
+  fault("buffer-ids-begin-again-after-context", {"LMEM-48"},
+        "after the end of a context, memory has the ids of earlier memory")
+      .on({"cuCtxDestroy", kGetAttribute}, ids_begin_again);
+
+  fault("host-buffer-ids-begin-again", {"LMEM-48"},
+        "after a reset, memory of the host has the ids of earlier memory of "
+        "the host")
+      .on({kReset, kGetAttribute}, [](Call& call) -> int {
+        if (resets(call)) return ids_begin_again(call);
+        CUmemorytype type{};
+        DRIVER_CALL(cuPointerGetAttribute)
+        (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, call.at<CUdeviceptr>(2));
+        return type == CU_MEMORYTYPE_HOST ? ids_begin_again(call)
+                                          : call.proceed();
+      });
+}
+
+}  // namespace
+}  // namespace ipclab::faults

@@ -1,0 +1,851 @@
+// Bugs of a driver against the rules of this folder (harness/faults/README.md).
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "harness/faults/words/words.h"
+
+namespace ipclab::faults {
+namespace {
+
+int reopened_unknown(Call& call) {
+  static Table<void*> closed, again;
+  if (!call.is("cudaPointerGetAttributes")) {
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    if (is_close_call(call) && !opened.has(call.at<void*>(0))) {
+      closed.put(call.at<void*>(0));
+      again.erase(call.at<void*>(0));
+    } else if (is_open_call(call) && closed.has(*call.at<void**>(0))) {
+      again.put(*call.at<void**>(0));
+    }
+    return code;
+  }
+  const int code = call.proceed();
+  if (code != kSuccess || !again.has(call.at<void*>(1))) return code;
+  *call.at<cudaPointerAttributes*>(0) = cudaPointerAttributes{};
+  call.fired();
+  return code;
+}
+
+int last_close_loses_writes(Call& call) {
+  constexpr size_t kMost = 64 << 20;
+  static Table<void*, std::vector<char>> before;
+  if (is_open_call(call)) {
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    void* const memory = *call.at<void**>(0);
+    const size_t bytes = size_of(number(memory));
+    if (opened.get(memory).count != 1 || bytes > kMost) return code;
+    std::vector<char> contents(bytes);
+    cudaMemcpy(contents.data(), memory, bytes, cudaMemcpyDeviceToHost);
+    before.put(memory, contents);
+    return code;
+  }
+  void* const memory = call.at<void*>(0);
+  if (opened.get(memory).count == 1 && before.has(memory)) {
+    const std::vector<char> old = before.get(memory);
+    std::vector<char> now(old.size());
+    cudaMemcpy(now.data(), memory, now.size(), cudaMemcpyDeviceToHost);
+    before.erase(memory);
+    if (now != old) {
+      cudaMemcpy(memory, old.data(), old.size(), cudaMemcpyHostToDevice);
+      cudaStreamSynchronize(nullptr);
+      call.fired();
+    }
+  }
+  return call.proceed();
+}
+
+// The ranges of closed memory, which the faults below still know.
+Table<CUdeviceptr, size_t> closed_memory;
+
+int noted_closed(Call& call) {
+  const Addresses range = is_close_call(call)
+                              ? range_of_legacy_life(call.at<CUdeviceptr>(0))
+                              : Addresses();
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (is_open_call(call))
+    closed_memory.erase(range_of_legacy_life(*call.at<CUdeviceptr*>(0)).first);
+  else if (!opened.has(call.at<void*>(0)))
+    closed_memory.put(range.first, range.second);
+  return code;
+}
+
+Addresses closed_at(CUdeviceptr address) {
+  for (const auto& [begin, bytes] : closed_memory.all())
+    if (address >= begin && address - begin < bytes) return {begin, bytes};
+  return {};
+}
+
+// A close accepts memory that these functions have made.
+int such_memory_closed(Call& call) {
+  static Table<void*> made;
+  if (call.is("cudaFree")) made.erase(call.at<void*>(0));
+  const int code = call.proceed();
+  if (call.is("cudaFree")) return code;
+  if (is_close_call(call))
+    return code != kSuccess && made.has(call.at<void*>(0)) ? accepted(call)
+                                                           : code;
+  if (code != kSuccess) return code;
+  if (call.is("cudaHostRegister"))
+    made.put(call.at<void*>(0));
+  else if (call.is("cudaMalloc3D"))
+    made.put(call.at<cudaPitchedPtr*>(0)->ptr);
+  else if (call.is("cudaGraphAddMemAllocNode"))
+    made.put(
+        reinterpret_cast<void*>(call.at<CUDA_MEM_ALLOC_NODE_PARAMS*>(4)->dptr));
+  else
+    made.put(*call.at<void**>(0));
+  return code;
+}
+
+int open_after_close_not_counted(Call& call) {
+  static auto& lowered = *new Table<void*>;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (is_close_call(call)) {
+    void* const closed = call.at<void*>(0);
+    if (opened.has(closed))
+      lowered.put(closed);
+    else
+      lowered.erase(closed);
+    return code;
+  }
+  void* const address = *call.at<void**>(0);
+  const bool was_lowered = lowered.erase(address);
+  if (was_lowered && opened.get(address).count > 1 &&
+      cudaIpcCloseMemHandle(address) == cudaSuccess) {
+    count_close(address);
+    call.fired();
+  }
+  return code;
+}
+
+// A free of opened memory is taken for a close.
+template <bool (*applies)(void*)>
+int free_closes(Call& call) {
+  if (keeps_opened(call)) return call.proceed();
+  void* const address = call.at<void*>(0);
+  if (!opened.has(address) || !applies(address) ||
+      cudaIpcCloseMemHandle(address) != cudaSuccess)
+    return call.proceed();
+  count_close(address);
+  return lost(call);
+}
+
+bool is_open_twice(void* address) { return opened.get(address).count > 1; }
+
+// A free of opened memory by another thread than the opener's is taken for a
+// close.
+template <bool runtime>
+int free_in_thread_closes(Call& call) {
+  if (keeps_opened(call)) return call.proceed();
+  void* const address = call.at<void*>(0);
+  if (call.is_runtime() != runtime || !opened.has(address) ||
+      opened.get(address).thread == this_thread() ||
+      cudaIpcCloseMemHandle(address) != cudaSuccess)
+    return call.proceed();
+  count_close(address);
+  return lost(call);
+}
+
+int closed_inside_known_to_driver(Call& call) {
+  static auto& closed = *new Table<CUdeviceptr, size_t>;
+  if (keeps_opened(call)) {
+    const auto address = is_close_call(call) ? call.at<CUdeviceptr>(0) : 0;
+    const size_t bytes = size_of(address);
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    if (is_open_call(call))
+      closed.erase(*call.at<CUdeviceptr*>(0));
+    else if (!opened.has(call.at<void*>(0)))
+      closed.put(address, bytes);
+    return code;
+  }
+  const int code = call.proceed();
+  const bool asks_range = call.is("cuMemGetAddressRange");
+  if (code == kSuccess || (!asks_range && call.at<CUpointer_attribute>(1) !=
+                                              CU_POINTER_ATTRIBUTE_MEMORY_TYPE))
+    return code;
+  const auto address = call.at<CUdeviceptr>(2);
+  for (const auto& [begin, bytes] : closed.all()) {
+    if (address <= begin || address - begin >= bytes) continue;
+    if (!asks_range) {
+      *call.at<unsigned*>(0) = CU_MEMORYTYPE_DEVICE;
+      return accepted(call);
+    }
+    if (auto* const first = call.at<CUdeviceptr*>(0)) *first = begin;
+    if (auto* const size = call.at<size_t*>(1)) *size = bytes;
+    return accepted(call);
+  }
+  return code;
+}
+
+FAULTS {
+  fault("open-second-already-mapped", {"LMEM-08"},
+        "a second open of a handle is refused")
+      .on({kOpen}, WHEN(already_open(call) != nullptr),
+          refuses(cudaErrorAlreadyMapped));
+
+  fault("open-second-not-counted", {"LMEM-08", "LMEM-09", "TENS-03"},
+        "a second open of a handle does not raise the reference count")
+      .on({kOpen, kClose}, [](Call& call) {
+        void* const before = is_open_call(call) ? already_open(call) : nullptr;
+        if (before == nullptr) return call.proceed();
+        result_of(call) = before;
+        call.fired();
+        return kSuccess;
+      });
+
+  fault("close-unmaps-at-first", {"LMEM-09", "TENS-03"},
+        "the first close unmaps and ignores the reference count")
+      .after({kClose}, [](Call& call) {
+        while (call.proceed() == kSuccess) call.fired();
+        if (call.is_runtime()) cudaGetLastError();
+        return kSuccess;
+      });
+
+  fault("close-never-unmaps", {"LMEM-10"},
+        "the last close lowers the count and does not unmap")
+      .on({kClose}, [](Call& call) -> int {
+        if (!opened.has(closed(call))) return cudaErrorInvalidValue;
+        if (opened.get(closed(call)).count > 1) return call.proceed();
+        count_close(closed(call));
+        return lost(call);
+      });
+
+  fault("close-underflow-ok", {"LMEM-11"},
+        "memory that was closed can be closed again and again")
+      .on({kClose}, [](Call& call) {
+        static Table<void*> before;
+        void* const address = closed(call);
+        const int code = call.proceed();
+        if (code == kSuccess) before.put(address);
+        return code != kSuccess && before.has(address) ? accepted(call) : code;
+      });
+
+  fault("close-frees-origin", {"LMEM-12", "SERV-02"},
+        "the last close in an importer destroys the exporter's data")
+      .before({kClose}, [](Call& call) -> bool {
+        void* const address = closed(call);
+        return opened.get(address).count == 1 &&
+               cudaMemset(address, 0, size_of(number(address))) ==
+                   cudaSuccess &&
+               cudaDeviceSynchronize() == cudaSuccess;
+      });
+
+  fault("close-any-pointer", {"LMEM-29"},
+        "a close succeeds for every pointer except null")
+      .on({kClose}, [](Call& call) {
+        const bool is_null = closed(call) == nullptr;
+        const int code = call.proceed();
+        return code == kSuccess || is_null ? code : accepted(call);
+      });
+
+  fault("import-cudafree-ok", {"LMEM-28"},
+        "cudaFree accepts an opened pointer and closes it")
+      .on({kFree}, [](Call& call) {
+        void* const address = call.at<void*>(0);
+        if (!opened.has(address) ||
+            cudaIpcCloseMemHandle(address) != cudaSuccess)
+          return call.proceed();
+        count_close(address);
+        return lost(call);
+      });
+
+  fault("refused-as-unsupported", {"LMEM-11", "LMEM-29"},
+        "a close of memory that was not opened is refused as not supported")
+      .on({kClose}, [](Call& call) -> int {
+        const int code = call.proceed();
+        if (code == kSuccess || code == cudaErrorNotSupported) return code;
+        call.fired();
+        return cudaErrorNotSupported;
+      });
+
+  fault("open-third-not-counted", {"LMEM-08", "LMEM-09"},
+        "a third open of a handle does not raise the reference count")
+      .on({kOpen, kClose}, [](Call& call) {
+        void* const known = is_open_call(call) ? already_open(call) : nullptr;
+        return known != nullptr && opened.get(known).count >= 2
+                   ? give_uncounted(call, known)
+                   : call.proceed();
+      });
+
+  fault("open-counts-to-255", {"LMEM-08"},
+        "the reference count of opened memory does not rise above 255")
+      .on({kOpen, kClose}, [](Call& call) {
+        void* const known = is_open_call(call) ? already_open(call) : nullptr;
+        return known != nullptr && opened.get(known).count >= 255
+                   ? give_uncounted(call, known)
+                   : call.proceed();
+      });
+
+  fault("refused-close-closes-another", {"LMEM-29"},
+        "a refused close lowers the count of other memory")
+      .on({kClose}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess) return code;
+        for (const auto& one : opened.all()) {
+          if (one.second.context != current_context()) continue;
+          if (DRIVER_CALL(cuIpcCloseMemHandle)(
+                  reinterpret_cast<CUdeviceptr>(one.first)) == CUDA_SUCCESS) {
+            count_close(one.first);
+            call.fired();
+          }
+          break;
+        }
+        return code;
+      });
+
+  fault("close-too-often-closes-neighbour", {"LMEM-11"},
+        "a close of memory that is not open any more closes other memory of "
+        "the same block of 2 MiB")
+      .on({kClose}, [](Call& call) -> int {
+        if (opened.has(call.at<void*>(0))) return call.proceed();
+        const auto block = [](const void* address) {
+          return number(address) >> 21;
+        };
+        for (const auto& each : opened.all()) {
+          if (block(each.first) != block(call.at<void*>(0))) continue;
+          call.at<void*>(0) = each.first;
+          call.fired();
+          break;
+        }
+        return call.proceed();
+      });
+
+  fault("close-waits-for-others", {"LMEM-10"},
+        "the last close unmaps nothing while another handle is open")
+      .on({kClose}, [](Call& call) -> int {
+        static Table<void*> kept;
+        void* const address = call.at<void*>(0);
+        if (opened.get(address).count == 1 && opened.all().size() > 1) {
+          opened.erase(address);
+          // If the memory was opened again, the mapping is kept already.
+          return kept.put(address) ? lost(call) : call.proceed();
+        }
+        const int code = call.proceed();
+        if (!opened.all().empty()) return code;
+        for (const auto& one : kept.all()) {
+          cudaIpcCloseMemHandle(one.first);
+          kept.erase(one.first);
+        }
+        return code;
+      });
+
+  fault("attributes-stay", {"LMEM-10"},
+        "memory that was closed is still reported as device memory")
+      .on({kPointerAttributes}, [](Call& call) -> int {
+        static Table<void*, cudaPointerAttributes> known;
+        const int code = call.proceed();
+        auto& found = *call.at<cudaPointerAttributes*>(0);
+        if (code != kSuccess) return code;
+        if (opened.has(call.at<void*>(1))) {
+          known.put(call.at<void*>(1), found);
+        } else if (known.has(call.at<void*>(1)) &&
+                   found.type == cudaMemoryTypeUnregistered) {
+          found = known.get(call.at<void*>(1));
+          call.fired();
+        }
+        return code;
+      });
+
+  fault("import-attr-first-only", {"LMEM-10"},
+        "cudaPointerGetAttributes knows only the memory that was opened first")
+      .on({kPointerAttributes, kOpen, kClose}, [](Call& call) -> int {
+        static Table<int, void*> first;
+        const int code = retold(
+            call,
+            [](const void* pointer) {
+              void* const one = opened_around(pointer);
+              return one != nullptr && one != first.get(0);
+            },
+            forget);
+        if (is_open_call(call) && code == kSuccess && !first.has(0))
+          first.put(0, *call.at<void**>(0));
+        return code;
+      });
+
+  fault("import-attr-until-first-close", {"LMEM-10"},
+        "cudaPointerGetAttributes does not know opened memory after one of two "
+        "closes")
+      .on({kPointerAttributes, kOpen, kClose}, [](Call& call) -> int {
+        static Table<void*> once_closed;
+        const int code = retold(
+            call,
+            [](const void* pointer) {
+              void* const one = opened_around(pointer);
+              return one != nullptr && once_closed.has(one);
+            },
+            forget);
+        if (code != kSuccess) return code;
+        if (is_close_call(call)) once_closed.put(call.at<void*>(0));
+        if (is_open_call(call)) once_closed.erase(*call.at<void**>(0));
+        return code;
+      });
+
+  fault("close-inside-ok", {"LMEM-29"},
+        "a close accepts an address inside opened memory")
+      .before({kOpen, kClose}, [](Call& call) {
+        if (is_close_call(call) && !opened.has(call.at<void*>(0)))
+          if (void* const around = opened_around(call.at<void*>(0))) {
+            call.at<void*>(0) = around;
+            call.fired();
+          }
+        return kSuccess;
+      });
+
+  fault("close-exported-ok", {"LMEM-29"},
+        "a close of memory that the process has exported returns success and "
+        "does nothing")
+      .on({kGetHandle, kClose, kFree}, [](Call& call) {
+        static Table<void*> exported;
+        if (call.is("cudaFree")) exported.erase(call.at<void*>(0));
+        const int code = call.proceed();
+        if (!is_close_call(call)) {
+          if (exports_memory(call) && code == kSuccess)
+            exported.put(call.at<void*>(1));
+          return code;
+        }
+        return code != kSuccess && exported.has(call.at<void*>(0))
+                   ? accepted(call)
+                   : code;
+      });
+
+  fault("import-driver-free-ok", {"LMEM-28"},
+        "cuMemFree accepts opened memory and closes it")
+      .on({kFree}, [](Call& call) {
+        void* const pointer = call.at<void*>(0);
+        if (call.is_runtime() || !opened.has(pointer)) return call.proceed();
+        count_close(pointer);
+        cudaIpcCloseMemHandle(pointer);
+        return accepted(call);
+      });
+
+  fault("last-close-loses-writes", {"LMEM-12"},
+        "the last close restores what the memory contained at the open")
+      .on({kOpen, kClose}, last_close_loses_writes);
+
+  fault("reopened-unknown", {"LMEM-10", "LMEM-36"},
+        "cudaPointerGetAttributes does not know memory that was closed and "
+        "opened again")
+      .on({kPointerAttributes, kOpen, kClose}, reopened_unknown);
+
+  fault("close-counts-twice-above-two", {"LMEM-09"},
+        "a close lowers a count of more than two by two")
+      .on({kClose, kOpen}, [](Call& call) -> int {
+        const bool many =
+            is_close_call(call) && opened.get(call.at<void*>(0)).count > 2;
+        const int code = call.proceed();
+        if (!many || code != kSuccess) return code;
+        void* const address = call.at<void*>(0);
+        count_close(address);
+        call.fired();
+        return cudaIpcCloseMemHandle(address);
+      });
+
+  fault("close-mapped-ok", {"LMEM-29"}, "a close accepts memory of cuMemCreate")
+      .on_refusal({kClose}, WHEN(mapping_at(number(call.at<void*>(0))) != 0),
+                  accepted);
+
+  fault("reopen-counts-twice", {"LMEM-10", "LMEM-14"},
+        "the count of memory that was closed and is opened again starts at two")
+      .on({kOpen, kClose}, [](Call& call) {
+        static Table<std::string> closed;
+        const std::string handle =
+            is_close_call(call) ? opened.get(call.at<void*>(0)).handle : "";
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        if (is_close_call(call)) {
+          if (!opened.has(call.at<void*>(0))) closed.put(handle);
+          return code;
+        }
+        void* again = nullptr;
+        if (closed.erase(key_of_opened(call)) &&
+            cudaIpcOpenMemHandle(&again, call.at<cudaIpcMemHandle_t>(1),
+                                 cudaIpcMemLazyEnablePeerAccess) == cudaSuccess)
+          call.fired();
+        return code;
+      });
+
+  fault("second-open-clears", {"LMEM-08"},
+        "the second open of memory clears its first bytes")
+      .after({kOpen}, [](Call& call) -> int {
+        void* const address = *call.at<void**>(0);
+        if (opened.get(address).count < 2) return kSuccess;
+        call.fired();
+        return cudaMemset(address, 0, 16);
+      });
+
+  fault("close-ends-handle", {"LMEM-12", "SERV-02"},
+        "when a process has closed memory, no other process can open it")
+      .on({kOpen, kClose}, [](Call& call) {
+        if (is_open_call(call)) {
+          const auto closer = told("closer-" + key_of_opened(call), 0);
+          if (closer != 0 &&
+              closer != static_cast<unsigned long long>(getpid()))
+            return refused(call);
+          return call.proceed();
+        }
+        const std::string handle = opened.get(call.at<void*>(0)).handle;
+        const int code = call.proceed();
+        if (code == kSuccess && !opened.has(call.at<void*>(0)))
+          tell_processes("closer-" + handle,
+                         static_cast<unsigned long long>(getpid()));
+        return code;
+      });
+
+  fault("close-too-often-by-driver-ok", {"LMEM-11"},
+        "memory that was closed can be closed again by the driver API")
+      .on({kClose, kOpen}, [](Call& call) {
+        static Table<void*> closed;
+        const int code = call.proceed();
+        if (is_open_call(call)) {
+          if (code == kSuccess) closed.erase(*call.at<void**>(0));
+          return code;
+        }
+        void* const address = call.at<void*>(0);
+        if (code == kSuccess) closed.put(address);
+        return code != kSuccess && !call.is_runtime() && closed.has(address)
+                   ? accepted(call)
+                   : code;
+      });
+
+  fault("import-free-inside-ok", {"LMEM-28"},
+        "cudaFree accepts an address inside opened memory")
+      .on({kFree}, [](Call& call) {
+        const auto address = call.at<CUdeviceptr>(0);
+        const CUdeviceptr begin = opened_at_of_legacy_life(address);
+        return begin != 0 && begin != address ? lost(call) : call.proceed();
+      });
+
+  fault("range-of-closed-told", {"LMEM-10"},
+        "memory that was closed still has a range")
+      .on({"cuMemGetAddressRange", kOpen, kClose}, [](Call& call) -> int {
+        if (keeps_opened(call)) return noted_closed(call);
+        const int code = call.proceed();
+        const Addresses range = closed_at(call.at<CUdeviceptr>(2));
+        if (code == kSuccess || range.second == 0) return code;
+        if (auto* const begin = call.at<CUdeviceptr*>(0)) *begin = range.first;
+        if (auto* const bytes = call.at<size_t*>(1)) *bytes = range.second;
+        return accepted(call);
+      });
+
+  fault("closed-known-to-driver", {"LMEM-10"},
+        "cuPointerGetAttribute still tells the type of memory that was closed")
+      .on({kGetAttribute, kOpen, kClose}, [](Call& call) -> int {
+        if (keeps_opened(call)) return noted_closed(call);
+        const int code = call.proceed();
+        if (code == kSuccess ||
+            closed_at(call.at<CUdeviceptr>(2)).second == 0 ||
+            call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
+          return code;
+        *call.at<unsigned*>(0) = CU_MEMORYTYPE_DEVICE;
+        return accepted(call);
+      });
+
+  fault("closed-known-to-many", {"LMEM-10"},
+        "the query of many attributes still tells the type of memory that was "
+        "closed")
+      .on({kGetAttributes, kOpen, kClose}, [](Call& call) -> int {
+        if (keeps_opened(call)) return noted_closed(call);
+        const int code = call.proceed();
+        if (code != kSuccess ||
+            closed_at(call.at<CUdeviceptr>(3)).second == 0 ||
+            range_of_legacy_life(call.at<CUdeviceptr>(3)).first != 0)
+          return code;
+        for (unsigned i = 0; i < call.at<unsigned>(0); ++i)
+          if (call.at<CUpointer_attribute*>(1)[i] ==
+              CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
+            *static_cast<unsigned*>(call.at<void**>(2)[i]) =
+                CU_MEMORYTYPE_DEVICE;
+            call.fired();
+          }
+        return code;
+      });
+
+  fault("closed-inside-known", {"LMEM-10"},
+        "cudaPointerGetAttributes still knows addresses inside memory that was "
+        "closed")
+      .on({kPointerAttributes, kOpen, kClose}, [](Call& call) -> int {
+        if (keeps_opened(call)) return noted_closed(call);
+        const int code = call.proceed();
+        const CUdeviceptr address = call.at<CUdeviceptr>(1);
+        if (code != kSuccess || range_of_legacy_life(address).first != 0 ||
+            closed_at(address).second == 0 ||
+            closed_at(address).first == address)
+          return code;
+        auto& told = *call.at<cudaPointerAttributes*>(0);
+        told.type = cudaMemoryTypeDevice;
+        told.devicePointer = call.at<void*>(1);
+        call.fired();
+        return code;
+      });
+
+  fault("close-while-busy-lost", {"LMEM-10"},
+        "the last close unmaps nothing while a created stream has work")
+      .on({kClose, kLaunch, kCopyAsync, kSetAsync, kWaitWord, kDestroyStream},
+          [](Call& call) -> int {
+            if (call.find(kStream) != nullptr) return noted_stream(call);
+            if (is_close_call(call) &&
+                opened.get(call.at<void*>(0)).count == 1 && has_work()) {
+              count_close(call.at<void*>(0));
+              return lost(call);
+            }
+            return call.proceed();
+          });
+
+  fault("refused-async-free-closes", {"LMEM-28"},
+        "a refused cudaFreeAsync of opened memory closes it")
+      .on({kFreeAsync}, [](Call& call) {
+        void* const address = call.at<void*>(0);
+        const int code = call.proceed();
+        if (code == kSuccess || !opened.has(address) ||
+            DRIVER_CALL(cuIpcCloseMemHandle)(number(address)) != CUDA_SUCCESS)
+          return code;
+        count_close(address);
+        call.fired();
+        return code;
+      });
+
+  fault("close-registered-ok", {"LMEM-29"},
+        "a close accepts host memory of cudaHostRegister")
+      .on({kClose, "cudaHostRegister"}, such_memory_closed);
+
+  fault("close-graph-memory-ok", {"LMEM-29"},
+        "a close accepts memory of a graph's node")
+      .on({kClose, "cudaGraphAddMemAllocNode"}, such_memory_closed);
+
+  fault("close-pitched-ok", {"LMEM-29"},
+        "a close accepts memory of cudaMallocPitch and cudaMalloc3D")
+      .on({kClose, "cudaMallocPitch", "cudaMalloc3D", kFree},
+          such_memory_closed);
+
+  fault("import-freehost-ok", {"LMEM-28"},
+        "cudaFreeHost accepts opened memory and closes it")
+      .on({"cudaFreeHost"}, [](Call& call) {
+        void* const address = call.at<void*>(0);
+        if (!opened.has(address) ||
+            cudaIpcCloseMemHandle(address) != cudaSuccess)
+          return call.proceed();
+        count_close(address);
+        return lost(call);
+      });
+
+  fault("opened-freeasync-ok", {"LMEM-28"},
+        "cudaFreeAsync accepts opened memory and closes it")
+      .on({kFreeAsync}, [](Call& call) {
+        void* const address = call.at<void*>(0);
+        if (!opened.has(address) ||
+            cudaIpcCloseMemHandle(address) != cudaSuccess)
+          return call.proceed();
+        count_close(address);
+        call.fired();
+        return kSuccess;
+      });
+
+  fault("close-pool-import-ok", {"LMEM-29"},
+        "a close accepts imported memory of a pool")
+      .on({kClose}, [](Call& call) {
+        const bool applies = is_import(call.at<void*>(0));
+        const int code = call.proceed();
+        return code != kSuccess && applies ? accepted(call) : code;
+      });
+
+  fault("open-after-close-not-counted", {"LMEM-08"},
+        "if memory is still open after a close, the next open does not raise "
+        "the count")
+      .on({kOpen, kClose}, open_after_close_not_counted);
+
+  fault("close-too-often-beside-other-ok", {"LMEM-11"},
+        "while other memory is open, memory can be closed more often than it "
+        "was opened")
+      .on({kClose}, [](Call& call) -> int {
+        static auto& closed = *new Table<void*>;
+        const int code = call.proceed();
+        void* const address = call.at<void*>(0);
+        if (code == kSuccess) {
+          if (!opened.has(address)) closed.put(address);
+          return code;
+        }
+        return closed.has(address) && !opened.all().empty() ? accepted(call)
+                                                            : code;
+      });
+
+  fault("free-closed-ok", {"LMEM-28"}, "a free accepts memory that was closed")
+      .on({kClose, kFree}, [](Call& call) {
+        static auto& closed = *new Table<void*>;
+        const int code = call.proceed();
+        if (is_close_call(call) && code == kSuccess &&
+            !opened.has(call.at<void*>(0)))
+          closed.put(call.at<void*>(0));
+        return call.is("cudaFree") && code != kSuccess &&
+                       closed.has(call.at<void*>(0)) &&
+                       !opened.has(call.at<void*>(0))
+                   ? accepted(call)
+                   : code;
+      });
+
+  fault("close-own-small-ok", {"LMEM-29"},
+        "a close accepts a small allocation of this process")
+      .on({kClose}, [](Call& call) -> int {
+        const int code = call.proceed();
+        if (code == kSuccess) return code;
+        const size_t bytes = size_of(call.at<CUdeviceptr>(0));
+        return bytes > 0 && bytes < kBlock && !is_managed(call.at<void*>(0)) &&
+                       !is_opened(call.at<void*>(0))
+                   ? accepted(call)
+                   : code;
+      });
+
+  fault("small-close-never-unmaps", {"LMEM-10"},
+        "the last close of a small allocation does not unmap it")
+      .on({kClose}, [](Call& call) -> int {
+        static auto& closed = *new Table<void*>;
+        void* const address = call.at<void*>(0);
+        if (!opened.has(address) && closed.has(address))
+          return cudaErrorInvalidValue;
+        if (opened.get(address).count != 1 ||
+            size_of(number(address)) >= kBlock)
+          return call.proceed();
+        count_close(address);
+        closed.put(address);
+        return lost(call);
+      });
+
+  fault("refused-inside-close-counts", {"LMEM-29"},
+        "a refused close of an address inside opened memory lowers the count")
+      .on({kClose}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess) return code;
+        void* const begin = opened_around(call.at<void*>(0));
+        if (begin == nullptr || opened.get(begin).count < 2) return code;
+        if (DRIVER_CALL(cuIpcCloseMemHandle)(number(begin)) == CUDA_SUCCESS) {
+          count_close(begin);
+          call.fired();
+        }
+        return code;
+      });
+
+  fault("close-address-aligned-down", {"LMEM-29"},
+        "a close ignores the two lowest bits of the address")
+      .on({kClose}, [](Call& close) {
+        auto& address = close.at<CUdeviceptr>(0);
+        if (address % 4 == 0) return close.proceed();
+        address -= address % 4;
+        const int code = close.proceed();
+        if (code == kSuccess) close.fired();
+        return code;
+      });
+
+  fault("free-in-second-thread-closes", {"LMEM-28"},
+        "cudaFree of opened memory in a second thread is taken for a close")
+      .on({kOpen, kClose, kFree}, free_in_thread_closes<true>);
+
+  fault("free-by-driver-in-second-thread-closes", {"LMEM-28"},
+        "cuMemFree of opened memory in a second thread is taken for a close")
+      .on({kOpen, kClose, kFree}, free_in_thread_closes<false>);
+
+  fault(
+      "async-free-in-second-thread-closes", {"LMEM-28"},
+      "cudaFreeAsync of opened memory in a second thread is taken for a close")
+      .on({kOpen, kClose, kFreeAsync}, free_in_thread_closes<true>);
+
+  fault("closed-inside-known-to-driver", {"LMEM-10"},
+        "the driver API still knows addresses inside memory that was closed")
+      .on({kOpen, kClose, kGetAttribute, "cuMemGetAddressRange"},
+          closed_inside_known_to_driver);
+
+  fault("close-inside-small-ok", {"LMEM-29"},
+        "a close of an address inside an opened small allocation returns "
+        "success and does nothing")
+      .on({kClose}, [](Call& call) -> int {
+        const int code = call.proceed();
+        if (code == kSuccess || opened.has(call.at<void*>(0))) return code;
+        void* const begin = opened_around(call.at<void*>(0));
+        return begin != nullptr && is_inside_block(begin) ? accepted(call)
+                                                          : code;
+      });
+
+  fault("open-counts-to-65535", {"LMEM-08"},
+        "the reference count of opened memory does not rise above 65535")
+      .on({kOpen, kClose}, [](Call& call) {
+        void* const known = is_open_call(call) ? already_open(call) : nullptr;
+        return known != nullptr && opened.get(known).count >= 65535
+                   ? uncounted(call, known)
+                   : call.proceed();
+      });
+
+  fault("free-closes-small", {"LMEM-28"},
+        "a free of an opened small allocation is taken for a close")
+      .on({kOpen, kClose, kFree}, free_closes<is_inside_block>);
+
+  fault("free-closes-one-of-two", {"LMEM-28"},
+        "a free of memory that is open twice is taken for a close")
+      .on({kOpen, kClose, kFree}, free_closes<is_open_twice>);
+
+  fault("close-managed-ok", {"LMEM-29"}, "a close accepts managed memory")
+      .on_refusal({kClose}, WHEN(is_managed(call.at<void*>(0))), accepted);
+
+  fault("close-stream-ordered-ok", {"LMEM-29"},
+        "a close accepts stream-ordered memory of this process")
+      .on_refusal({kClose}, WHEN(is_stream_ordered(call.at<void*>(0))),
+                  accepted);
+
+  fault("closed-memory-exported", {"LMEM-10"},
+        "memory that was opened and closed gets a handle, which opens other "
+        "memory")
+      .on({kGetHandle, kClose}, [](Call& call) -> int {
+        static auto& closed = *new Table<void*>;
+        if (exports_memory(call))
+          return exported_all_the_same(
+              call,
+              closed.has(call.at<void*>(1)) && !opened.has(call.at<void*>(1)));
+        const int code = call.proceed();
+        if (code == kSuccess && is_close_call(call) &&
+            !opened.has(call.at<void*>(0)))
+          closed.put(call.at<void*>(0));
+        return code;
+      });
+
+  fault("ok-different-va", {"LMEM-08", "LMEM-15"},
+        "processes get different addresses for the same handle")
+      .on({kOpen}, [](Call& call) -> int {
+        // One reservation in each process moves all later mappings of the
+        // process.
+        static const bool shifted = [] {
+          CUdeviceptr gap = 0;
+          const size_t size = (static_cast<size_t>(getpid()) % 61 + 1) * kBlock;
+          return DRIVER_CALL(cuMemAddressReserve)(&gap, size, 0, 0, 0) ==
+                 CUDA_SUCCESS;
+        }();
+        if (shifted) call.fired();
+        return call.proceed();
+      });
+
+  fault("ok-launch-returns-late",
+        {"LMEM-10", "LEVT-07", "LEVT-08", "LEVT-13", "SUBA-02", "VMM-18",
+         "POOL-06"},
+        "a launch returns 2 ms later, when its kernel may have ended")
+      .on({kLaunch}, [](Call& call) {
+        const int code = call.proceed();
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        call.fired();
+        return code;
+      });
+
+  fault("ok-open-and-close-wait", {"LMEM-10", "LMEM-43"},
+        "an open and a close wait for all work of the context")
+      .before({kOpen, kClose}, [](Call&) { cudaDeviceSynchronize(); });
+}
+
+}  // namespace
+}  // namespace ipclab::faults

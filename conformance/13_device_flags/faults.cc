@@ -1,0 +1,1921 @@
+// Bugs of a driver against the rules of this folder (harness/faults/README.md).
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "harness/faults/words/words.h"
+
+namespace ipclab::faults {
+namespace {
+
+// The condition `asked` is treated as the condition `taken`.
+template <unsigned asked, unsigned taken>
+int other_condition(Call& call) {
+  auto& flags = call.at<unsigned>(3);
+  if (flags == asked) {
+    flags = taken;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+bool waits_of_word(Call& call) {
+  return call.is("cuStreamWaitValue32") || call.is("cuStreamWaitValue64");
+}
+
+bool writes(Call& call) {
+  return call.is("cuStreamWriteValue32") || call.is("cuStreamWriteValue64");
+}
+
+bool is_copy(Call& call) { return call.is("cudaMemcpyAsync"); }
+
+bool is_memset(Call& call) { return call.is("cudaMemsetAsync"); }
+
+int in_private_stream(Call& call) {
+  stream_of(call) = private_stream();
+  call.fired();
+  return call.proceed();
+}
+
+int lost_in_other_threads(Call& call) {
+  return gettid() != getpid() ? lost(call) : call.proceed();
+}
+
+// If the call ends memory, forgets the words in it, and returns true.
+template <class Value>
+bool forgets_words(Call& call, Table<CUdeviceptr, Value>& words) {
+  if (waits_of_word(call) || writes(call)) return false;
+  const auto ending = call.at<CUdeviceptr>(0);
+  for (const auto& each : words.all())
+    if (ending != 0 && begin_of(each.first) == ending) words.erase(each.first);
+  return true;
+}
+
+// A write does not wait for the work that was submitted to its stream last, if
+// this work is not a kernel.
+int writes_before_last(Call& call) {
+  static Table<cudaStream_t> concerned;
+  const auto stream = stream_of(call);
+  if (writes(call))
+    return concerned.erase(stream) && is_busy(stream) ? in_private_stream(call)
+                                                      : call.proceed();
+  if (call.is("cudaLaunchKernel"))
+    concerned.erase(stream);
+  else
+    concerned.put(stream);
+  return call.proceed();
+}
+
+// Work of this kind directly after a wait does not wait for the word.
+template <bool (*concerned)(Call&)>
+int next_is_not_held(Call& call) {
+  static Table<cudaStream_t> waiting;
+  const auto stream = stream_of(call);
+  if (waits_of_word(call)) {
+    waiting.put(stream);
+    return call.proceed();
+  }
+  return waiting.erase(stream) && concerned(call) && is_busy(stream)
+             ? in_private_stream(call)
+             : call.proceed();
+}
+
+int lost_in_imported_chunk(Call& call) {
+  return is_import(word_of(call)) ? lost(call) : call.proceed();
+}
+
+int waits_for_lower_half(Call& call) {
+  call.fired();
+  return DRIVER_CALL(cuStreamWaitValue32)(
+      call.at<CUstream>(0), word_of(call),
+      static_cast<uint32_t>(call.at<uint64_t>(2)), call.at<unsigned>(3));
+}
+
+int waits_for_upper_half(Call& call) {
+  call.fired();
+  return DRIVER_CALL(cuStreamWaitValue32)(
+      call.at<CUstream>(0), word_of(call) + sizeof(uint32_t),
+      static_cast<uint32_t>(call.at<uint64_t>(2) >> 32), call.at<unsigned>(3));
+}
+
+int writes_lower_half(Call& call) {
+  call.fired();
+  return DRIVER_CALL(cuStreamWriteValue32)(
+      call.at<CUstream>(0), word_of(call),
+      static_cast<uint32_t>(call.at<uint64_t>(2)), call.at<unsigned>(3));
+}
+
+// Proceeds with these operations instead of the operations of the program.
+int with_operations(Call& call, Operations operations) {
+  call.at<unsigned>(1) = static_cast<unsigned>(operations.size());
+  call.at<CUstreamBatchMemOpParams*>(2) = operations.data();
+  call.fired();
+  return operations.empty() ? kSuccess : call.proceed();
+}
+
+Operations operations_of_word(Call& call) {
+  const auto* const first = call.at<CUstreamBatchMemOpParams*>(2);
+  const unsigned count = call.at<unsigned>(1);
+  return first == nullptr || count >= 256 ? Operations{}
+                                          : Operations(first, first + count);
+}
+
+bool writes(const CUstreamBatchMemOpParams& one) {
+  return one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ||
+         one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+}
+
+// Proceeds with other operations.
+int proceed_with_of_word(Call& batch,
+                         std::vector<CUstreamBatchMemOpParams>& list) {
+  batch.at<CUstreamBatchMemOpParams*>(2) = list.data();
+  batch.at<unsigned>(1) = static_cast<unsigned>(list.size());
+  batch.fired();
+  return batch.proceed();
+}
+
+// For this time, the word has the value for which the stream waits.
+int destroy_ends_word_wait(Call& call) {
+  struct Wait {
+    CUdeviceptr address = 0;
+    cuuint32_t value = 0;
+  };
+  static Table<cudaStream_t, Wait> waits_of_word;
+  const auto stream = call.at<cudaStream_t>(0);
+  if (call.is("cuStreamWaitValue32")) {
+    const int code = call.proceed();
+    if (code != kSuccess || is_captured(stream)) return code;
+    waits_of_word.put(stream,
+                      {call.at<CUdeviceptr>(1), call.at<cuuint32_t>(2)});
+    DRIVER_CALL(cuEventRecord)(mark_of(stream), stream);
+    return code;
+  }
+  if (waits_of_word.has(stream) && is_pending(mark_of(stream))) {
+    const Wait wait = waits_of_word.get(stream);
+    const cudaStream_t own = private_stream();
+    cuuint32_t before = 0;
+    DRIVER_CALL(cuMemcpyDtoHAsync)(&before, wait.address, sizeof before, own);
+    DRIVER_CALL(cuStreamSynchronize)(own);
+    const auto write = [&](cuuint32_t value) {
+      DRIVER_CALL(cuStreamWriteValue32)
+      (own, wait.address, value, CU_STREAM_WRITE_VALUE_DEFAULT);
+    };
+    write(wait.value);
+    cudaStreamWaitEvent(own, mark_of(stream), 0);
+    write(before);
+    call.fired();
+  }
+  waits_of_word.erase(stream);
+  return call.proceed();
+}
+
+int one_stream_released(Call& call) {
+  static Table<CUdeviceptr, cudaStream_t> waiting;
+  static cuuint32_t* never = nullptr;
+  const cudaStream_t stream = stream_of(call);
+  const cudaStream_t first = waiting.get(word_of(call), stream);
+  const bool is_second = first != stream && is_pending(mark_of(first));
+  const int code = call.proceed();
+  if (code != kSuccess || is_captured(stream)) return code;
+  if (!is_second) {
+    waiting.put(word_of(call), stream);
+    DRIVER_CALL(cuEventRecord)(mark_of(stream), stream);
+    return code;
+  }
+  if (never == nullptr &&
+      cudaHostAlloc(reinterpret_cast<void**>(&never), sizeof *never,
+                    cudaHostAllocDefault) != cudaSuccess)
+    return code;
+  *never = 0;
+  call.fired();
+  return DRIVER_CALL(cuStreamWaitValue32)(stream, number(never), 1,
+                                          CU_STREAM_WAIT_VALUE_EQ);
+}
+
+Operations operations_of_order(Call& batch) {
+  auto* const first = batch.at<CUstreamBatchMemOpParams*>(2);
+  return {first, first + batch.at<unsigned>(1)};
+}
+
+int proceed_with_of_order(Call& batch, Operations& operations) {
+  batch.at<unsigned>(1) = static_cast<unsigned>(operations.size());
+  batch.at<CUstreamBatchMemOpParams*>(2) = operations.data();
+  batch.fired();
+  return operations.empty() ? kSuccess : batch.proceed();
+}
+
+bool is_wait(const CUstreamBatchMemOpParams& one) {
+  return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+         one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+}
+
+bool is_managed_of_order(CUdeviceptr address) {
+  unsigned managed = 0;
+  return DRIVER_CALL(cuPointerGetAttribute)(&managed,
+                                            CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                            address) == CUDA_SUCCESS &&
+         managed != 0;
+}
+
+// A batch is lost if `applies` is true.
+int batch_lost(Call& batch, bool applies) {
+  return applies ? lost(batch) : batch.proceed();
+}
+
+int word_in_default_lost(Call& call) {
+  return is_default(call.at<cudaStream_t>(0)) ? lost(call) : call.proceed();
+}
+
+int word_in_per_thread_lost(Call& call) {
+  return call.at<cudaStream_t>(0) == cudaStreamPerThread ? lost(call)
+                                                         : call.proceed();
+}
+
+int word_of_thread_lost(Call& call) {
+  return gettid() != getpid() ? lost(call) : call.proceed();
+}
+
+int word_in_priority_lost(Call& call) {
+  int priority = 0;
+  DRIVER_CALL(cuStreamGetPriority)(call.at<cudaStream_t>(0), &priority);
+  return priority != 0 ? lost(call) : call.proceed();
+}
+
+// Skips the calls of `function`, a write or a wait, for words in memory that
+// this process has exported.
+int exported_word_lost(Call& call, const char* function) {
+  static Table<CUdeviceptr> exported;
+  if (call.is("cudaFree")) exported.erase(call.at<CUdeviceptr>(0));
+  if (call.is("cudaIpcGetMemHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess) exported.put(begin_of(call.at<CUdeviceptr>(1)));
+    return code;
+  }
+  return call.is(function) && exported.has(begin_of(call.at<CUdeviceptr>(1)))
+             ? lost(call)
+             : call.proceed();
+}
+
+// The driver API says that a stream that waits for a word is done, and does not
+// wait for it.
+int driver_ignores_word(Call& call) {
+  if (call.is("cuStreamWaitValue32")) return noted_wait(call);
+  if (call.is("cudaStreamDestroy")) return noted_destroy(call);
+  return call.is_runtime() ? call.proceed() : ignores_waiting(call);
+}
+
+// A stream of one of these two kinds, blocking streams and the null stream,
+// does not wait for a stream of the other kind that waits for a word.
+template <bool of_default>
+int other_kind_skips_word(Call& call) {
+  if (call.is("cuStreamWaitValue32")) return noted_wait(call);
+  auto& stream = call.value<cudaStream_t>(kStream);
+  if (is_captured(stream) ||
+      !(of_default ? waits_for_null_stream(stream) : is_default(stream)))
+    return call.proceed();
+  for (const auto& [other, is_blocking] : told_to_wait.all())
+    if (waits(other) && (of_default ? is_default(other) : is_blocking)) {
+      stream = private_stream();
+      call.fired();
+      break;
+    }
+  return call.proceed();
+}
+
+// The first write after a graph waits for the work before the graph, but not
+// for the graph itself.
+int not_held_by_graph(Call& call) {
+  static Table<cudaStream_t> after_graph;
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (call.is("cudaGraphLaunch")) {
+    if (is_captured(stream)) return call.proceed();
+    cudaEventRecord(mark_of(stream), stream);
+    after_graph.put(stream);
+    return call.proceed();
+  }
+  return after_graph.erase(stream) && is_busy(stream) &&
+                 !call.is("cudaLaunchKernel") && !call.is("cudaStreamDestroy")
+             ? begins_at(mark_of(stream), call)
+             : call.proceed();
+}
+
+template <unsigned wanted, unsigned instead>
+int other_condition_of_borrowed(Call& wait) {
+  auto& condition = wait.at<unsigned>(3);
+  if (condition == wanted) {
+    condition = instead;
+    wait.fired();
+  }
+  return wait.proceed();
+}
+
+// A stream that waits for the null stream does nothing with a word.
+int blocking_stream_does_nothing(Call& call) {
+  const auto stream = call.at<CUstream>(0);
+  unsigned flags = CU_STREAM_NON_BLOCKING;
+  if (!is_default(stream) && stream != cudaStreamPerThread)
+    DRIVER_CALL(cuStreamGetFlags)(stream, &flags);
+  if (flags != CU_STREAM_DEFAULT) return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+int words_of_a_line_wake(Call& wait) {
+  struct Wait {
+    CUstream stream = nullptr;
+    CUdeviceptr word = 0;
+    unsigned value = 0;
+    unsigned flags = 0;
+  };
+  static Table<CUdeviceptr, Wait> lines;
+  const auto stream = wait.at<CUstream>(0);
+  if (wait.is("cudaStreamDestroy")) {
+    for (const auto& [line, earlier] : lines.all())
+      if (earlier.stream == stream) lines.erase(line);
+    return wait.proceed();
+  }
+  auto& word = wait.at<CUdeviceptr>(1);
+  const CUdeviceptr line = word / 64;
+  const Wait earlier = lines.get(line);
+  lines.put(line, {stream, word, wait.at<unsigned>(2), wait.at<unsigned>(3)});
+  if (earlier.word == 0 || earlier.word == word || earlier.stream == stream ||
+      !is_busy(earlier.stream))
+    return wait.proceed();
+  word = earlier.word;
+  wait.at<unsigned>(2) = earlier.value;
+  wait.at<unsigned>(3) = earlier.flags;
+  wait.fired();
+  return wait.proceed();
+}
+
+bool is_word_wait(Call& call) {
+  return call.is("cuStreamWaitValue32") || call.is("cuStreamWaitValue64");
+}
+
+// Is the operation a wait?
+bool waits_of_legacy_life(const CUstreamBatchMemOpParams& one) {
+  return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+         one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+}
+
+bool is_waiting_batch(Call& call) {
+  if (!call.is("cuStreamBatchMemOp")) return false;
+  const auto* const operations = call.at<CUstreamBatchMemOpParams*>(2);
+  return std::any_of(operations, operations + call.at<unsigned>(1),
+                     waits_of_legacy_life);
+}
+
+bool is_write64(Call& call) { return call.is("cuStreamWriteValue64"); }
+
+// The call of the second kind does not wait for the call of the first kind that
+// is directly before it in the stream.
+template <bool (*is_first)(Call&), bool (*is_second)(Call&)>
+int next_goes_ahead(Call& call) {
+  static Table<cudaStream_t> last;
+  auto& stream = call.value<cudaStream_t>(kStream);
+  const bool next = last.erase(stream);
+  if (is_first(call)) {
+    last.put(stream);
+  } else if (next && is_second(call) && is_busy(stream)) {
+    stream = private_stream();
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// Is this pinned host memory?
+bool is_on_host_of_further(CUdeviceptr address) {
+  return attribute_of_further(address, CU_POINTER_ATTRIBUTE_MEMORY_TYPE) ==
+             CU_MEMORYTYPE_HOST &&
+         attribute_of_further(address, CU_POINTER_ATTRIBUTE_IS_MANAGED) == 0;
+}
+
+constexpr unsigned kCondition = 3;
+
+Operations operations_of_further(Call& batch) {
+  const auto* const list = batch.at<CUstreamBatchMemOpParams*>(2);
+  return Operations(list, list + batch.at<unsigned>(1));
+}
+
+// Proceeds with other operations.
+int proceed_with_of_further(Call& batch, Operations& list) {
+  batch.at<CUstreamBatchMemOpParams*>(2) = list.data();
+  batch.at<unsigned>(1) = static_cast<unsigned>(list.size());
+  batch.fired();
+  return batch.proceed();
+}
+
+bool writes_of_further(const CUstreamBatchMemOpParams& one) {
+  return one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ||
+         one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+}
+
+int last_word_replaces(Call& call) {
+  struct Wait {
+    CUdeviceptr word = 0;
+    cuuint32_t value = 0;
+    unsigned flags = 0;
+  };
+  static Table<cudaStream_t, Wait> waits;
+  const bool waits_for_all = call.find(kStream) == nullptr;
+  const auto own = waits_for_all ? nullptr : call.value<cudaStream_t>(kStream);
+  if (call.is("cuStreamWaitValue32")) {
+    if (waits.has(own)) call.fired();
+    waits.put(own, {call.at<CUdeviceptr>(1), call.at<cuuint32_t>(2),
+                    call.at<unsigned>(3)});
+    return kSuccess;
+  }
+  for (const auto& [stream, wait] : waits.all())
+    if ((waits_for_all || stream == own) && waits.erase(stream))
+      DRIVER_CALL(cuStreamWaitValue32)
+  (stream, wait.word, wait.value, wait.flags);
+  return call.proceed();
+}
+
+// Changes the operations of a batch: `changes` returns true if it has changed
+// an operation, and may erase it by the operation 0.
+template <class Changes>
+int batch_changed(Call& call, Changes changes) {
+  auto& count = call.at<unsigned>(1);
+  auto& array = call.at<CUstreamBatchMemOpParams*>(2);
+  std::vector<CUstreamBatchMemOpParams> kept;
+  bool has_changed = false;
+  for (unsigned i = 0; i < count; ++i) {
+    CUstreamBatchMemOpParams one = array[i];
+    if (changes(one)) has_changed = true;
+    if (one.operation != 0) kept.push_back(one);
+  }
+  if (!has_changed) return call.proceed();
+  if (kept.empty()) return lost(call);
+  call.fired();
+  count = static_cast<unsigned>(kept.size());
+  array = kept.data();
+  return call.proceed();
+}
+
+bool waits_of_held(Call& call) {
+  return call.is("cuStreamWaitValue32") || call.is("cuStreamWaitValue64");
+}
+
+// Is this the first call in its stream after a wait for a word, which the
+// stream still waits for?
+bool is_next_after_wait(Call& call) {
+  static Table<cudaStream_t> waiting;
+  const auto stream = stream_of(call);
+  if (waits_of_held(call)) {
+    waiting.put(stream);
+    return false;
+  }
+  return waiting.erase(stream) && is_busy(stream);
+}
+
+// A copy of one direction directly after the wait for a word does not wait.
+template <cudaMemcpyKind kind>
+int copy_not_held(Call& call) {
+  return is_next_after_wait(call) && call.is("cudaMemcpyAsync") &&
+                 call.is_runtime() && call.at<cudaMemcpyKind>(3) == kind
+             ? in_private_stream(call)
+             : call.proceed();
+}
+
+// The streams that were told to wait for a word, with their contexts, and the
+// events that were recorded in them while they waited.
+Table<cudaStream_t, CUcontext> told_to_wait_of_held;
+
+Table<cudaEvent_t> behind_a_word;
+
+// Does the stream wait for a word now?
+bool waits_for_word_of_held(cudaStream_t stream) {
+  return told_to_wait_of_held.has(stream) && is_pending(mark_of(stream));
+}
+
+// Does the call concern these tables?
+bool concerns_waits(Call& call) {
+  return waits_of_held(call) || call.is("cudaStreamDestroy") || records(call);
+}
+
+// Proceeds and updates these tables.
+int noted_wait_of_held(Call& call) {
+  if (call.is("cudaStreamDestroy")) {
+    told_to_wait_of_held.erase(call.at<cudaStream_t>(0));
+  } else if (records(call)) {
+    const auto event = call.value<cudaEvent_t>(kEvent);
+    if (waits_for_word_of_held(stream_of(call)))
+      behind_a_word.put(event);
+    else
+      behind_a_word.erase(event);
+  }
+  const int code = call.proceed();
+  if (code == kSuccess && waits_of_held(call) &&
+      !is_captured(stream_of(call))) {
+    told_to_wait_of_held.put(stream_of(call), current_context());
+    DRIVER_CALL(cuEventRecord)(mark_of(stream_of(call)), stream_of(call));
+  }
+  return code;
+}
+
+// A host does not wait for work that waits for a word.
+int host_does_not_wait(Call& call) {
+  if (concerns_waits(call)) return noted_wait_of_held(call);
+  // A query needs a context, and a new thread has none yet.
+  if (current_context() == nullptr) cudaFree(nullptr);
+  bool concerned = false;
+  if (call.is("cudaStreamSynchronize")) {
+    concerned = waits_for_word_of_held(stream_of(call));
+  } else if (call.is("cudaEventSynchronize")) {
+    const auto event = call.value<cudaEvent_t>(kEvent);
+    concerned = behind_a_word.has(event) && is_pending(event);
+  } else {
+    for (const auto& [stream, context] : told_to_wait_of_held.all())
+      concerned |=
+          context == current_context() && waits_for_word_of_held(stream);
+  }
+  return concerned ? lost(call) : call.proceed();
+}
+
+// A wait for a greater value compares signed numbers. (No signed number is
+// greater than the largest one.)
+template <class Signed>
+int signed_comparison(Call& call) {
+  using Number = std::make_unsigned_t<Signed>;
+  auto& flags = call.at<unsigned>(3);
+  if (flags == CU_STREAM_WAIT_VALUE_GEQ &&
+      call.at<Number>(2) ==
+          static_cast<Number>(std::numeric_limits<Signed>::max())) {
+    flags = CU_STREAM_WAIT_VALUE_EQ;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+Operations operations_of_held(Call& batch) {
+  const auto* const list = batch.at<CUstreamBatchMemOpParams*>(2);
+  const auto count = batch.at<unsigned>(1);
+  // The driver has to refuse 256 operations and more.
+  return list == nullptr || count >= 256 ? Operations{}
+                                         : Operations(list, list + count);
+}
+
+bool waits_of_held(const CUstreamBatchMemOpParams& one) {
+  return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+         one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+}
+
+// Only the first word of pinned host memory is written.
+int word_inside_host_memory_lost(Call& call) {
+  unsigned type = 0;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, word_of(call));
+  return type == CU_MEMORYTYPE_HOST && begin_of(word_of(call)) != word_of(call)
+             ? lost(call)
+             : call.proceed();
+}
+
+FAULTS {
+  fault("wait-value-noop", {"FLAG-01", "FLAG-03", "PIPE-04"},
+        "a stream does not wait for a word in memory")
+      .on({kWaitWord}, lost);
+
+  fault("write-value-early", {"FLAG-02", "PIPE-01"},
+        "a stream writes a word before its earlier work is done")
+      .before({kWriteWord}, [](Call& call) {
+        call.value<cudaStream_t>(kStream) = private_stream();
+      });
+
+  fault("word-wait-ends-after-1-s", {"FLAG-01"},
+        "a stream waits for a word for one second at most")
+      .on({kWaitWord}, wait_ends_after_a_second);
+
+  fault("write-value-two-words", {"FLAG-01"},
+        "a stream that writes a word also writes the next word")
+      .after({kWriteWord}, [](Call& call) -> bool {
+        const auto next = call.at<CUdeviceptr>(1) + sizeof(uint32_t);
+        return DRIVER_CALL(cuStreamWriteValue32)(call.at<CUstream>(0), next,
+                                                 0xA5A5A5A5, 0) == CUDA_SUCCESS;
+      });
+
+  fault("wait-equal-is-greater", {"FLAG-03"},
+        "a stream that waits for equality also continues at a greater value")
+      .on({kWaitWord},
+          other_condition<CU_STREAM_WAIT_VALUE_EQ, CU_STREAM_WAIT_VALUE_GEQ>);
+
+  fault("wait-bit-is-equal", {"FLAG-03"},
+        "a stream that waits for any of some bits waits until the word has "
+        "exactly these bits")
+      .on({kWaitWord},
+          other_condition<CU_STREAM_WAIT_VALUE_AND, CU_STREAM_WAIT_VALUE_EQ>);
+
+  fault("wait-greater-by-sign", {"FLAG-03"},
+        "a stream does not wait for a value with its upper bit set or a "
+        "greater one")
+      .on({kWaitWord}, [](Call& call) {
+        if (call.at<unsigned>(3) != CU_STREAM_WAIT_VALUE_GEQ ||
+            call.at<uint32_t>(2) <= INT32_MAX)
+          return call.proceed();
+        call.fired();
+        return kSuccess;
+      });
+
+  fault("wait-greater-not-cyclic", {"FLAG-03"},
+        "a stream that waits for a value of 2^31 or more, or a greater one, "
+        "continues only at this value")
+      .before({kWaitWord}, [](Call& call) {
+        auto& flags = call.at<unsigned>(3);
+        if (flags == CU_STREAM_WAIT_VALUE_GEQ &&
+            call.at<uint32_t>(2) > INT32_MAX) {
+          flags = CU_STREAM_WAIT_VALUE_EQ;
+          call.fired();
+        }
+        return kSuccess;
+      });
+
+  fault("wait-16-bits", {"FLAG-03"},
+        "a stream that waits for a word looks at the lower half of the wanted "
+        "value")
+      .before({kWaitWord}, [](Call& call) {
+        auto& value = call.at<uint32_t>(2);
+        if (value > UINT16_MAX) {
+          value &= UINT16_MAX;
+          call.fired();
+        }
+        return kSuccess;
+      });
+
+  fault("wait-even-words", {"FLAG-01"},
+        "a stream that waits for a word rounds the address down to a multiple "
+        "of 8")
+      .before({kWaitWord}, [](Call& call) {
+        auto& address = call.at<CUdeviceptr>(1);
+        if (address % 8 != 0) {
+          address -= address % 8;
+          call.fired();
+        }
+        return kSuccess;
+      });
+
+  fault("wait-greater-strictly", {"FLAG-03"},
+        "a stream that waits for a value or a greater one does not continue at "
+        "that value")
+      .before({kWaitWord},
+              WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_GEQ),
+              [](Call& call) { ++call.at<uint32_t>(2); });
+
+  fault("wait-bit-lower-half", {"FLAG-03"},
+        "a stream that waits for bits ignores the upper 16 bits of its mask")
+      .before({kWaitWord}, [](Call& call) {
+        auto& value = call.at<uint32_t>(2);
+        if (call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_AND &&
+            value > UINT16_MAX) {
+          value &= UINT16_MAX;
+          call.fired();
+        }
+        return kSuccess;
+      });
+
+  fault("wait-first-page", {"FLAG-01"},
+        "a stream that waits for a word takes the word's offset in its memory "
+        "modulo 4 KiB")
+      .before({kWaitWord}, [](Call& call) {
+        auto& address = call.at<CUdeviceptr>(1);
+        CUdeviceptr begin = 0;
+        size_t bytes = 0;
+        DRIVER_CALL(cuMemGetAddressRange)(&begin, &bytes, address);
+        if (begin != 0 && address - begin >= 4096) {
+          address = begin + (address - begin) % 4096;
+          call.fired();
+        }
+        return kSuccess;
+      });
+
+  fault("wait-value-first-stream-only", {"FLAG-01"},
+        "of several streams that wait for a word at the same time, only the "
+        "first one waits")
+      .on({kWaitWord}, [](Call& call) {
+        static Table<CUdeviceptr, CUstream> first;
+        const auto address = call.at<CUdeviceptr>(1);
+        const auto stream = call.at<CUstream>(0);
+        const CUstream before = first.get(address, stream);
+        if (before != stream && is_pending(mark_of(before))) return lost(call);
+        const int code = call.proceed();
+        if (code != kSuccess || is_captured(stream)) return code;
+        first.put(address, stream);
+        DRIVER_CALL(cuEventRecord)(mark_of(stream), stream);
+        return code;
+      });
+
+  fault("wait-value-not-by-default-stream", {"FLAG-01"},
+        "the null stream does not wait for a word")
+      .on({kWaitWord}, [](Call& call) {
+        if (call.at<CUstream>(0) != nullptr) return call.proceed();
+        call.fired();
+        return kSuccess;
+      });
+
+  fault("write-value-16-bits", {"FLAG-01"},
+        "a stream writes zeros for the upper half of a word's value")
+      .before({kWriteWord}, [](Call& call) {
+        auto& value = call.at<uint32_t>(2);
+        if (value > UINT16_MAX) {
+          value &= UINT16_MAX;
+          call.fired();
+        }
+        return kSuccess;
+      });
+
+  fault(
+      "wait-bit-is-any", {"FLAG-03"},
+      "a stream that waits for any of some bits also continues at another bit")
+      .before({kWaitWord},
+              WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_AND),
+              [](Call& call) { call.at<uint32_t>(2) = UINT32_MAX; });
+
+  fault("wait-greater-is-equal", {"FLAG-03"},
+        "a stream that waits for a value does not continue at a greater value")
+      .on({kWaitWord},
+          other_condition<CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_EQ>);
+
+  fault("write-value-first-stream-only", {"FLAG-01"},
+        "of several streams only the first one writes words")
+      .on({kWriteWord}, [](Call& call) {
+        static Table<int, cudaStream_t> first;
+        if (!first.has(0)) first.put(0, stream_of(call));
+        return stream_of(call) == first.get(0) ? call.proceed() : lost(call);
+      });
+
+  fault("write-value-not-by-default-stream", {"FLAG-01"},
+        "the default stream does not write a word")
+      .on({kWriteWord}, WHEN(is_default(stream_of(call))), lost);
+
+  fault("wait-value-not-by-per-thread-stream", {"FLAG-01"},
+        "a thread's default stream does not wait for a word")
+      .on({kWaitWord}, WHEN(stream_of(call) == cudaStreamPerThread), lost);
+
+  fault("wait-value-first-thread-only", {"FLAG-01"},
+        "a second thread's wait for a word is lost")
+      .on({kWaitWord}, lost_in_other_threads);
+
+  fault("write-value-first-thread-only", {"FLAG-01"},
+        "a second thread's write of a word is lost")
+      .on({kWriteWord}, lost_in_other_threads);
+
+  fault("wait-value-one-at-a-time", {"FLAG-01"},
+        "a stream does not wait for a word while another stream waits")
+      .on({kWaitWord}, [](Call& call) {
+        static Table<cudaStream_t> waiting;
+        const auto stream = stream_of(call);
+        for (const auto& one : waiting.all())
+          if (one.first != stream && is_pending(mark_of(one.first)))
+            return lost(call);
+        const int code = call.proceed();
+        if (code != kSuccess || is_captured(stream)) return code;
+        waiting.put(stream);
+        DRIVER_CALL(cuEventRecord)(mark_of(stream), stream);
+        return code;
+      });
+
+  fault("wait-value-once", {"FLAG-01"},
+        "a second wait for the same value of a word is lost")
+      .on({kWaitWord, kFree, kClose}, [](Call& call) -> int {
+        static Table<CUdeviceptr, std::set<uint32_t>> seen;
+        if (forgets_words(call, seen)) return call.proceed();
+        const bool is_first = seen.change([&](auto& all) {
+          return all[word_of(call)].insert(call.at<uint32_t>(2)).second;
+        });
+        return is_first ? call.proceed() : lost(call);
+      });
+
+  fault("write-value-again-lost", {"FLAG-01"},
+        "a process does not write a value to a word if it wrote the same value "
+        "last")
+      .on({kWriteWord, kFree, kClose}, [](Call& call) {
+        static Table<CUdeviceptr, uint32_t> last;
+        if (forgets_words(call, last)) return call.proceed();
+        const auto value = call.at<uint32_t>(2);
+        if (last.has(word_of(call)) && last.get(word_of(call)) == value)
+          return lost(call);
+        last.put(word_of(call), value);
+        return call.proceed();
+      });
+
+  fault("write-value-before-copies", {"FLAG-02"},
+        "a stream writes a word before its last copy is done")
+      .on({kWriteWord, kCopyAsync, kLaunch}, writes_before_last);
+
+  fault("write-value-before-host-copies", {"FLAG-02"},
+        "a stream writes a word before its last copy to the host is done")
+      .on({kWriteWord, kCopyAsync, kLaunch}, [](Call& call) -> int {
+        static Table<cudaStream_t> copies;
+        const auto stream = stream_of(call);
+        if (writes(call))
+          return copies.erase(stream) && is_busy(stream)
+                     ? in_private_stream(call)
+                     : call.proceed();
+        unsigned type = CU_MEMORYTYPE_DEVICE;
+        if (is_copy(call)) DRIVER_CALL(cuPointerGetAttribute)
+        (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, call.at<CUdeviceptr>(0));
+        if (type == CU_MEMORYTYPE_HOST)
+          copies.put(stream);
+        else
+          copies.erase(stream);
+        return call.proceed();
+      });
+
+  fault("write-value-before-memsets", {"FLAG-02"},
+        "a stream writes a word before its last memset is done")
+      .on({kWriteWord, kSetAsync, kLaunch}, writes_before_last);
+
+  fault("write-value-before-graphs", {"FLAG-02"},
+        "a stream writes a word before its last graph is done")
+      .on({kWriteWord, kLaunchGraph, kLaunch}, writes_before_last);
+
+  fault("wait-value-holds-no-copies", {"FLAG-01"},
+        "a copy directly after the wait for a word does not wait")
+      .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
+           kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
+          next_is_not_held<is_copy>);
+
+  fault("wait-value-holds-no-memsets", {"FLAG-01"},
+        "a memset directly after the wait for a word does not wait")
+      .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
+           kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
+          next_is_not_held<is_memset>);
+
+  fault("wait-value-holds-no-records", {"FLAG-01"},
+        "a record directly after the wait for a word does not wait")
+      .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
+           kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
+          next_is_not_held<records>);
+
+  fault("wait-value-holds-no-writes", {"FLAG-01"},
+        "a write directly after the wait for a word does not wait")
+      .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
+           kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
+          next_is_not_held<writes>);
+
+  fault("wait-value-host-word-ignored", {"FLAG-01"},
+        "a stream does not wait for a word in pinned host memory")
+      .on({kWaitWord}, [](Call& call) {
+        unsigned type = 0;
+        DRIVER_CALL(cuPointerGetAttribute)
+        (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, word_of(call));
+        return type == CU_MEMORYTYPE_HOST ? lost(call) : call.proceed();
+      });
+
+  fault("wait-value-chunk-word-ignored", {"FLAG-01"},
+        "a stream does not wait for a word in imported memory of cuMemCreate")
+      .on({kWaitWord}, lost_in_imported_chunk);
+
+  fault("write-value-chunk-word-lost", {"FLAG-01"},
+        "a stream does not write a word in imported memory of cuMemCreate")
+      .on({kWriteWord}, lost_in_imported_chunk);
+
+  fault("word-managed-inside-ok", {"FLAG-05"},
+        "cuStreamWaitValue32 and cuStreamWriteValue32 accept a word inside "
+        "managed memory, but not the first one, and do nothing")
+      .on({kWaitWord, kWriteWord}, [](Call& call) {
+        const int code = call.proceed();
+        unsigned is_managed = 0;
+        CUdeviceptr begin = 0;
+        size_t bytes = 0;
+        if (code == kSuccess ||
+            DRIVER_CALL(cuPointerGetAttribute)(&is_managed,
+                                               CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                               word_of(call)) != CUDA_SUCCESS ||
+            is_managed == 0 ||
+            DRIVER_CALL(cuMemGetAddressRange)(&begin, &bytes, word_of(call)) !=
+                CUDA_SUCCESS ||
+            begin == word_of(call))
+          return code;
+        return accepted(call);
+      });
+
+  fault("word64-managed-ok", {"FLAG-05"},
+        "cuStreamWaitValue64 and cuStreamWriteValue64 accept managed memory "
+        "and do nothing")
+      .on({kWaitWord64, kWriteWord64}, [](Call& call) {
+        const int code = call.proceed();
+        unsigned is_managed = 0;
+        return code != kSuccess &&
+                       DRIVER_CALL(cuPointerGetAttribute)(
+                           &is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                           word_of(call)) == CUDA_SUCCESS &&
+                       is_managed != 0
+                   ? accepted(call)
+                   : code;
+      });
+
+  fault("words-of-first-importer", {"FLAG-01"},
+        "a second process that opens memory does not wait for its words and "
+        "does not write them")
+      .on({kWaitWord, kWriteWord, kOpen, kClose}, [](Call& call) -> int {
+        static Table<std::string> mine;
+        if (keeps_opened(call)) {
+          const int code = call.proceed();
+          if (code != kSuccess || !is_open_call(call)) return code;
+          const std::string key = opened.get(*call.at<void**>(0)).handle;
+          if (!mine.has(key) && first_of_all_processes("words-in-" + key))
+            mine.put(key);
+          return code;
+        }
+        void* const memory =
+            opened_around(reinterpret_cast<void*>(word_of(call)));
+        return memory != nullptr && !mine.has(opened.get(memory).handle)
+                   ? lost(call)
+                   : call.proceed();
+      });
+
+  fault("wait-reopened-word-ignored", {"FLAG-01"},
+        "a stream does not wait for a word in memory that was opened, closed "
+        "and opened again")
+      .on({kWaitWord, kClose}, [](Call& call) -> int {
+        static Table<std::string> closed;
+        if (is_close_call(call)) {
+          const std::string key = opened.get(call.at<void*>(0)).handle;
+          const int code = call.proceed();
+          if (code == kSuccess && !opened.has(call.at<void*>(0)))
+            closed.put(key);
+          return code;
+        }
+        void* const memory =
+            opened_around(reinterpret_cast<void*>(word_of(call)));
+        return memory != nullptr && closed.has(opened.get(memory).handle)
+                   ? lost(call)
+                   : call.proceed();
+      });
+
+  fault("wait-opened-word-is-equal", {"FLAG-03"},
+        "each wait for a word in opened memory is a wait for equality")
+      .before({kWaitWord}, [](Call& call) {
+        auto& flags = call.at<unsigned>(3);
+        if (flags != CU_STREAM_WAIT_VALUE_EQ && is_opened(word_of(call))) {
+          flags = CU_STREAM_WAIT_VALUE_EQ;
+          call.fired();
+        }
+        return kSuccess;
+      });
+
+  fault("wait64-in-busy-stream-lost", {"FLAG-07"},
+        "a wait for 64 bits is lost if its stream has other work")
+      .on({kWaitWord64}, WHEN(is_busy(stream_of(call))), lost);
+
+  fault("wait64-lower-half", {"FLAG-07"},
+        "a stream that waits for 64 bits looks at the lower 32 bits")
+      .on({kWaitWord64}, waits_for_lower_half);
+
+  fault("wait64-upper-half", {"FLAG-07"},
+        "a stream that waits for 64 bits looks at the upper 32 bits")
+      .on({kWaitWord64}, waits_for_upper_half);
+
+  fault("write64-lower-half", {"FLAG-07"},
+        "a stream that writes 64 bits writes the lower 32 bits")
+      .on({kWriteWord64}, writes_lower_half);
+
+  fault("write64-early", {"FLAG-07"},
+        "a stream writes 64 bits before its earlier work is done")
+      .on({kWriteWord64}, WHEN(is_busy(stream_of(call))), in_private_stream);
+
+  fault("wait64-greater-is-equal", {"FLAG-07"},
+        "a stream that waits for 64 bits does not continue at a greater value")
+      .on({kWaitWord64},
+          other_condition<CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_EQ>);
+
+  fault("wait-nor-is-and", {"FLAG-08"},
+        "a stream that waits for a missing bit (NOR) waits for a common bit "
+        "(AND)")
+      .on({kWaitWord},
+          other_condition<CU_STREAM_WAIT_VALUE_NOR, CU_STREAM_WAIT_VALUE_AND>);
+
+  fault("wait-nor-refused", {"FLAG-08"},
+        "the attribute says that a stream can wait for a missing bit (NOR), "
+        "but the wait is refused")
+      .on({kWaitWord}, WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_NOR),
+          refuses(CUDA_ERROR_NOT_SUPPORTED));
+
+  fault("batch-first-only", {"FLAG-09"},
+        "a batch does only its first operation")
+      .on({kBatch}, [](Call& call) -> int {
+        Operations all = operations_of_word(call);
+        if (all.size() < 2) return call.proceed();
+        all.resize(1);
+        return with_operations(call, all);
+      });
+
+  fault("batch-ends-at-16", {"FLAG-09"},
+        "a batch does only its first 16 operations")
+      .on({kBatch}, [](Call& call) -> int {
+        Operations all = operations_of_word(call);
+        if (all.size() <= 16) return call.proceed();
+        all.resize(16);
+        return with_operations(call, all);
+      });
+
+  fault("batch-in-reverse", {"FLAG-09"},
+        "a batch does its operations in reverse order")
+      .on({kBatch}, [](Call& call) -> int {
+        Operations all = operations_of_word(call);
+        if (all.size() < 2) return call.proceed();
+        std::reverse(all.begin(), all.end());
+        return with_operations(call, all);
+      });
+
+  fault("batch-of-32-bits", {"FLAG-09"},
+        "the operations of a batch use 32 bits where 64 are wanted")
+      .on({kBatch}, [](Call& call) {
+        Operations all = operations_of_word(call);
+        bool changed = false;
+        for (CUstreamBatchMemOpParams& one : all) {
+          changed |= one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 ||
+                     one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+          if (one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64)
+            one.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+          else if (one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64)
+            one.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+        }
+        return changed ? with_operations(call, all) : call.proceed();
+      });
+
+  fault("batch-of-64-bits", {"FLAG-09"},
+        "a batch that writes 32 bits at a multiple of 8 bytes also clears the "
+        "32 bits after them")
+      .on({kBatch}, [](Call& call) {
+        Operations all = operations_of_word(call);
+        bool changed = false;
+        for (CUstreamBatchMemOpParams& one : all) {
+          if (one.operation != CU_STREAM_MEM_OP_WRITE_VALUE_32 ||
+              one.writeValue.address % sizeof(uint64_t) != 0)
+            continue;
+          one.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+          one.writeValue.value64 = one.writeValue.value;
+          changed = true;
+        }
+        return changed ? with_operations(call, all) : call.proceed();
+      });
+
+  fault("batch-in-one-memory", {"FLAG-09"},
+        "a batch whose first operation uses the process's own memory leaves "
+        "out the operations on opened memory")
+      .on({kBatch}, [](Call& call) -> int {
+        const Operations all = operations_of_word(call);
+        if (all.empty() || is_opened(all.front().waitValue.address))
+          return call.proceed();
+        Operations some;
+        for (const CUstreamBatchMemOpParams& one : all)
+          if (!is_opened(one.waitValue.address)) some.push_back(one);
+        return some.size() < all.size() ? with_operations(call, some)
+                                        : call.proceed();
+      });
+
+  fault("batch-flags-ignored", {"FLAG-09"},
+        "a batch with a flag that does not exist is accepted")
+      .before({kBatch}, WHEN(call.at<unsigned>(3) != 0),
+              [](Call& call) { call.at<unsigned>(3) = 0; });
+
+  fault("batch-count-8-bits", {"FLAG-09"},
+        "a batch has as many operations as the lowest eight bits of their "
+        "number say")
+      .on({kBatch}, [](Call& batch) {
+        auto& count = batch.at<unsigned>(1);
+        if (count <= 0xFF) return batch.proceed();
+        count &= 0xFF;
+        if (count == 0) return lost(batch);
+        batch.fired();
+        return batch.proceed();
+      });
+
+  fault("batch-keeps-first-write", {"FLAG-09"},
+        "of writes of one word directly after each other in a batch, the first "
+        "one counts")
+      .on({kBatch}, [](Call& batch) -> int {
+        const auto* const all = batch.at<CUstreamBatchMemOpParams*>(2);
+        const unsigned count = batch.at<unsigned>(1);
+        if (count >= 256) return batch.proceed();
+        std::vector<CUstreamBatchMemOpParams> kept;
+        for (unsigned i = 0; i < count; ++i)
+          if (i == 0 || !writes(all[i]) || !writes(all[i - 1]) ||
+              all[i].writeValue.address != all[i - 1].writeValue.address)
+            kept.push_back(all[i]);
+        return kept.size() < count ? proceed_with_of_word(batch, kept)
+                                   : batch.proceed();
+      });
+
+  fault("batch-writes-wide-first", {"FLAG-09"},
+        "in a batch of writes alone, those of 64 bits come first")
+      .on({kBatch}, [](Call& batch) -> int {
+        const auto* const all = batch.at<CUstreamBatchMemOpParams*>(2);
+        const unsigned count = batch.at<unsigned>(1);
+        if (count >= 256) return batch.proceed();
+        std::vector<CUstreamBatchMemOpParams> wide, rest;
+        bool other = false;
+        for (unsigned i = 0; i < count; ++i) {
+          if (!writes(all[i])) return batch.proceed();
+          const bool is_wide =
+              all[i].operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+          other |= is_wide && !rest.empty();
+          (is_wide ? wide : rest).push_back(all[i]);
+        }
+        if (!other) return batch.proceed();
+        wide.insert(wide.end(), rest.begin(), rest.end());
+        return proceed_with_of_word(batch, wide);
+      });
+
+  fault("stream-destroy-ends-word-wait", {"FLAG-01"},
+        "the destroy of a stream ends its wait for a word")
+      .on({kDestroyStream, kWaitWord}, destroy_ends_word_wait);
+
+  fault("wait64-nor-lower-half", {"FLAG-08"},
+        "a stream that waits for a missing bit (NOR) of a word of 64 bits "
+        "looks at the lower 32 bits")
+      .on({kWaitWord64}, [](Call& call) {
+        // Nothing is different if the upper half of the value has no bit that
+        // is 0.
+        const bool visible = ~call.at<cuuint64_t>(2) >> 32 != 0;
+        return call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_NOR && visible
+                   ? waits_for_lower_half(call)
+                   : call.proceed();
+      });
+
+  fault("wait64-compares-halves", {"FLAG-07"},
+        "a stream that waits for a greater value of 64 bits waits until each "
+        "half is greater or equal")
+      .on({kWaitWord64}, [](Call& call) {
+        if (call.at<unsigned>(3) != CU_STREAM_WAIT_VALUE_GEQ)
+          return call.proceed();
+        const int code = waits_for_upper_half(call);
+        return code == kSuccess ? waits_for_lower_half(call) : code;
+      });
+
+  fault("write64-small-value-half", {"FLAG-07"},
+        "a stream that writes a small value of 64 bits does not clear the "
+        "upper 32 bits")
+      .on({kWriteWord64}, WHEN(call.at<uint64_t>(2) >> 32 == 0),
+          writes_lower_half);
+
+  fault("batch-ends-at-128", {"FLAG-09"},
+        "a batch does only its first 128 operations")
+      .on({kBatch}, [](Call& call) -> int {
+        Operations all = operations_of_word(call);
+        if (all.size() <= 128) return call.proceed();
+        all.resize(128);
+        return with_operations(call, all);
+      });
+
+  fault("batch-keeps-last-wait", {"FLAG-09"},
+        "of two waits one after the other, a batch does only the second")
+      .on({kBatch}, [](Call& call) -> int {
+        const auto is_wait = [](const CUstreamBatchMemOpParams& one) {
+          return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+                 one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+        };
+        Operations some;
+        for (const CUstreamBatchMemOpParams& one : operations_of_word(call)) {
+          if (!some.empty() && is_wait(one) && is_wait(some.back()))
+            some.pop_back();
+          some.push_back(one);
+        }
+        return some.size() < operations_of_word(call).size()
+                   ? with_operations(call, some)
+                   : call.proceed();
+      });
+
+  fault("word-releases-one-stream", {"FLAG-01"},
+        "of two streams that wait for one word, only the first continues")
+      .on({kWaitWord}, one_stream_released);
+
+  fault("batch-of-other-thread-lost", {"FLAG-09"},
+        "a batch that a second thread submits is lost")
+      .on({kBatch},
+          [](Call& batch) { return batch_lost(batch, gettid() != getpid()); });
+
+  fault("batch-in-default-stream-lost", {"FLAG-09"},
+        "a batch in the default stream is lost")
+      .on({kBatch}, [](Call& batch) {
+        return batch_lost(batch, is_default(batch.at<cudaStream_t>(0)));
+      });
+
+  fault("batch-in-per-thread-stream-lost", {"FLAG-09"},
+        "a batch in a thread's default stream is lost")
+      .on({kBatch}, [](Call& batch) {
+        return batch_lost(batch,
+                          batch.at<cudaStream_t>(0) == cudaStreamPerThread);
+      });
+
+  fault("batch-waits-for-half", {"FLAG-09"},
+        "a wait for 64 bits in a batch looks at the lower 32 bits")
+      .on({kBatch}, [](Call& batch) {
+        Operations all = operations_of_order(batch);
+        bool changed = false;
+        for (auto& one : all)
+          if (one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64) {
+            one.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+            changed = true;
+          }
+        return changed ? proceed_with_of_order(batch, all) : batch.proceed();
+      });
+
+  fault("batch-writes-one-wide", {"FLAG-09"},
+        "a batch does only its first write of 64 bits")
+      .on({kBatch}, [](Call& batch) {
+        Operations some;
+        bool found = false;
+        for (const auto& one : operations_of_order(batch)) {
+          if (one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64 &&
+              std::exchange(found, true))
+            continue;
+          some.push_back(one);
+        }
+        return some.size() == batch.at<unsigned>(1)
+                   ? batch.proceed()
+                   : proceed_with_of_order(batch, some);
+      });
+
+  fault("wait64-in-default-stream-lost", {"FLAG-07"},
+        "the default stream does not wait for a word of 64 bits")
+      .on({kWaitWord64}, word_in_default_lost);
+
+  fault("write64-in-default-stream-lost", {"FLAG-07"},
+        "the default stream does not write a word of 64 bits")
+      .on({kWriteWord64}, word_in_default_lost);
+
+  fault("wait64-in-per-thread-stream-lost", {"FLAG-07"},
+        "a thread's default stream does not wait for a word of 64 bits")
+      .on({kWaitWord64}, word_in_per_thread_lost);
+
+  fault("write64-of-other-thread-lost", {"FLAG-07"},
+        "a second thread's write of a word of 64 bits is lost")
+      .on({kWriteWord64}, word_of_thread_lost);
+
+  fault("wait64-of-other-thread-lost", {"FLAG-07"},
+        "a second thread's wait for a word of 64 bits is lost")
+      .on({kWaitWord64}, word_of_thread_lost);
+
+  fault("wait-value-legacy-constant-lost", {"FLAG-01"},
+        "the stream cudaStreamLegacy does not wait for a word")
+      .on({kWaitWord}, WHEN(call.at<cudaStream_t>(0) == cudaStreamLegacy),
+          lost);
+
+  fault("write-value-per-thread-lost", {"FLAG-01"},
+        "a thread's default stream does not write a word")
+      .on({kWriteWord}, word_in_per_thread_lost);
+
+  fault("wait-value-priority-lost", {"FLAG-01"},
+        "a stream with a priority does not wait for a word")
+      .on({kWaitWord}, word_in_priority_lost);
+
+  fault("write-value-priority-lost", {"FLAG-01"},
+        "a stream with a priority does not write a word")
+      .on({kWriteWord}, word_in_priority_lost);
+
+  fault("query-done-while-word", {"FLAG-01", "FLAG-07"},
+        "a stream that waits for a word is reported as done")
+      .on({kQueryStream, kWaitWord, kWaitWord64, kDestroyStream},
+          [](Call& call) -> int {
+            if (call.is("cudaStreamDestroy")) return noted_destroy(call);
+            if (!call.is("cudaStreamQuery")) return noted_wait(call);
+            return waits(call.at<cudaStream_t>(0)) ? lost(call)
+                                                   : call.proceed();
+          });
+
+  fault("batch-never-waits", {"FLAG-09"}, "a batch does not wait")
+      .on({kBatch}, [](Call& batch) {
+        Operations writes;
+        for (const auto& one : operations_of_order(batch))
+          if (!is_wait(one)) writes.push_back(one);
+        return writes.size() == batch.at<unsigned>(1)
+                   ? batch.proceed()
+                   : proceed_with_of_order(batch, writes);
+      });
+
+  fault("batch-waits-for-greater", {"FLAG-09"},
+        "a wait for equality in a batch also ends at a greater value")
+      .on({kBatch}, [](Call& batch) {
+        Operations all = operations_of_order(batch);
+        bool changed = false;
+        for (auto& one : all)
+          if (is_wait(one) && one.waitValue.flags == CU_STREAM_WAIT_VALUE_EQ) {
+            one.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+            changed = true;
+          }
+        return changed ? proceed_with_of_order(batch, all) : batch.proceed();
+      });
+
+  fault("batch-of-256-ok", {"FLAG-09"}, "a batch of 256 operations is accepted")
+      .on({kBatch}, [](Call& batch) -> int {
+        if (batch.at<unsigned>(1) != 256) return batch.proceed();
+        Operations all = operations_of_order(batch);
+        const CUstreamBatchMemOpParams last = all.back();
+        all.pop_back();
+        if (const int code = proceed_with_of_order(batch, all);
+            code != kSuccess)
+          return code;
+        Operations rest{last};
+        return proceed_with_of_order(batch, rest);
+      });
+
+  fault("batch-of-managed-ok", {"FLAG-05"},
+        "a batch with a word in managed memory succeeds and does nothing")
+      .on({kBatch}, [](Call& batch) {
+        const int code = batch.proceed();
+        if (code == kSuccess) return code;
+        for (const auto& one : operations_of_order(batch))
+          if (is_managed_of_order(one.waitValue.address)) return lost(batch);
+        return code;
+      });
+
+  fault("wait64-not-cyclic", {"FLAG-07"},
+        "a stream that waits for a 64-bit value of 2^63 or more, or a greater "
+        "one, continues only at this value")
+      .before(
+          {kWaitWord64},
+          WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_GEQ &&
+               call.at<cuuint64_t>(2) >> 63 != 0),
+          [](Call& wait) { wait.at<unsigned>(3) = CU_STREAM_WAIT_VALUE_EQ; });
+
+  fault("wait64-bit-is-equal", {"FLAG-07"},
+        "a stream that waits for any of several bits of a 64-bit word waits "
+        "until the word has exactly these bits")
+      .before(
+          {kWaitWord64}, WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_AND),
+          [](Call& wait) { wait.at<unsigned>(3) = CU_STREAM_WAIT_VALUE_EQ; });
+
+  fault(
+      "write-exported-word-lost", {"FLAG-01", "FLAG-02", "PIPE-01", "PIPE-04"},
+      "a stream does not write a word in memory that its process has exported")
+      .on({kWriteWord, kGetHandle, kFree}, [](Call& call) {
+        return exported_word_lost(call, "cuStreamWriteValue32");
+      });
+
+  fault("wait-exported-word-ignored",
+        {"FLAG-01", "FLAG-02", "PIPE-01", "PIPE-04"},
+        "a stream does not wait for a word in memory that its process has "
+        "exported")
+      .on({kWaitWord, kGetHandle, kFree}, [](Call& call) {
+        return exported_word_lost(call, "cuStreamWaitValue32");
+      });
+
+  fault("context-sync-done-while-word", {"FLAG-01"},
+        "cuCtxSynchronize does not wait while a stream waits for a word")
+      .on({kSyncContext, kWaitWord}, driver_ignores_word);
+
+  fault("driver-stream-sync-done-while-word", {"FLAG-01"},
+        "cuStreamSynchronize does not wait for a stream that waits for a word")
+      .on({kSyncStream, kWaitWord, kDestroyStream}, driver_ignores_word);
+
+  fault("driver-stream-query-done-while-word", {"FLAG-01"},
+        "cuStreamQuery reports a stream that waits for a word as done")
+      .on({kQueryStream, kWaitWord, kDestroyStream}, driver_ignores_word);
+
+  fault("default-skips-word-of-blocking", {"FLAG-01"},
+        "the null stream does not wait for a blocking stream that waits for a "
+        "word")
+      .on({kWaitWord, kLaunch, kSetAsync, kCopyAsync},
+          other_kind_skips_word<false>);
+
+  fault("blocking-skips-word-of-default", {"FLAG-01"},
+        "a blocking stream does not wait for the null stream that waits for a "
+        "word")
+      .on({kWaitWord, kLaunch, kSetAsync, kCopyAsync},
+          other_kind_skips_word<true>);
+
+  fault("sync-copy-skips-word", {"FLAG-01"},
+        "a synchronous copy does not wait, although the null stream waits for "
+        "a word")
+      .on({kCopy, kWaitWord}, [](Call& call) -> int {
+        if (call.is("cuStreamWaitValue32")) return noted_wait(call);
+        for (const auto& each : told_to_wait.all()) {
+          if (!is_default(each.first) || !waits(each.first)) continue;
+          return copied_at_once(call);
+        }
+        return call.proceed();
+      });
+
+  fault("wait-value-holds-no-kernels",
+        {"FLAG-02", "PIPE-01", "PIPE-02", "PIPE-03"},
+        "the first kernel after the wait for a word does not wait")
+      .on({kLaunch, kWaitWord, kDestroyStream}, not_held<false>);
+
+  fault("wait64-holds-no-kernels", {"FLAG-07"},
+        "the first kernel after the wait for 64 bits does not wait")
+      .on({kLaunch, kWaitWord64, kDestroyStream}, not_held<false>);
+
+  fault("graph-holds-no-words", {"FLAG-02"},
+        "the first write of a word after a graph does not wait for the graph, "
+        "if no kernel was launched between them")
+      .on({kWriteWord, kLaunchGraph, kLaunch, kDestroyStream},
+          not_held_by_graph);
+
+  fault("graph-holds-no-batches", {"FLAG-09"},
+        "the first batch after a graph does not wait for the graph, if no "
+        "kernel was launched between them")
+      .on({kBatch, kLaunchGraph, kLaunch, kDestroyStream}, not_held_by_graph);
+
+  fault("batch-early", {"FLAG-02"},
+        "a batch does not wait for the earlier work of its stream")
+      .on({kBatch}, [](Call& batch) -> int {
+        const auto stream = batch.at<cudaStream_t>(0);
+        if (!is_busy(stream)) return batch.proceed();
+        cudaEvent_t nothing = nullptr;
+        cudaEventCreateWithFlags(&nothing, cudaEventDisableTiming);
+        return begins_at(nothing, batch);
+      });
+
+  fault("wait64-equal-is-greater", {"FLAG-07"},
+        "a stream that waits for an equal word of 64 bits also continues at a "
+        "greater value")
+      .on({kWaitWord64}, other_condition_of_borrowed<CU_STREAM_WAIT_VALUE_EQ,
+                                                     CU_STREAM_WAIT_VALUE_GEQ>);
+
+  fault("wait64-nor-is-and", {"FLAG-08"},
+        "a stream that waits for a missing bit (NOR) of a word of 64 bits "
+        "waits for a common bit (AND)")
+      .on({kWaitWord64}, other_condition_of_borrowed<CU_STREAM_WAIT_VALUE_NOR,
+                                                     CU_STREAM_WAIT_VALUE_AND>);
+
+  fault("wait-value-holds-no-graphs", {"FLAG-01"},
+        "the first graph after the wait for a word does not wait, if no kernel "
+        "was launched between them")
+      .on({kLaunchGraph, kWaitWord, kLaunch, kDestroyStream}, not_held<true>);
+
+  fault("wait-value-holds-no-batches", {"FLAG-01"},
+        "the first batch after the wait for a word does not wait, if no kernel "
+        "was launched between them")
+      .on({kBatch, kWaitWord, kLaunch, kDestroyStream}, not_held<true>);
+
+  fault("wait64-holds-no-copies", {"FLAG-07"},
+        "the first copy after the wait for 64 bits does not wait, if no kernel "
+        "was launched between them")
+      .on({kCopyAsync, kWaitWord64, kLaunch, kDestroyStream}, not_held<true>);
+
+  fault("wait64-holds-no-memsets", {"FLAG-07"},
+        "the first memset after the wait for 64 bits does not wait, if no "
+        "kernel was launched between them")
+      .on({kSetAsync, kWaitWord64, kLaunch, kDestroyStream}, not_held<true>);
+
+  fault("batch-condition-is-equal", {"FLAG-09"},
+        "a wait in a batch for a greater value or for a common bit waits for "
+        "an equal value")
+      .on({kBatch}, [](Call& batch) {
+        auto operations = operations_of(batch);
+        batch.at<CUstreamBatchMemOpParams*>(2) = operations.data();
+        for (auto& operation : operations) {
+          auto& wait = operation.waitValue;
+          if (wait.operation != CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+              (wait.flags != CU_STREAM_WAIT_VALUE_GEQ &&
+               wait.flags != CU_STREAM_WAIT_VALUE_AND))
+            continue;
+          wait.flags = CU_STREAM_WAIT_VALUE_EQ;
+          batch.fired();
+        }
+        return batch.proceed();
+      });
+
+  fault("batch-second-unchecked", {"FLAG-05"},
+        "a wrong batch of two operations returns success and does nothing")
+      .on_refusal({kBatch}, WHEN(call.at<unsigned>(1) == 2), accepted);
+
+  fault("wait-value-not-by-blocking-stream", {"FLAG-01"},
+        "a stream that waits for the null stream does not wait for a word")
+      .on({kWaitWord}, blocking_stream_does_nothing);
+
+  fault("write-value-not-by-blocking-stream", {"FLAG-01"},
+        "a stream that waits for the null stream does not write a word")
+      .on({kWriteWord}, blocking_stream_does_nothing);
+
+  fault("registered-word-lost", {"FLAG-01"},
+        "a stream does not write the first word of registered host memory")
+      .on({"cudaHostRegister", kWriteWord}, [](Call& call) {
+        static Table<CUdeviceptr> registered;
+        if (call.is("cudaHostRegister")) {
+          const int code = call.proceed();
+          if (code == kSuccess) registered.put(call.at<CUdeviceptr>(0));
+          return code;
+        }
+        if (!registered.has(call.at<CUdeviceptr>(1))) return call.proceed();
+        call.fired();
+        return kSuccess;
+      });
+
+  fault("words-of-a-line-wake", {"FLAG-03"},
+        "if two streams wait for two words in 64 bytes, the second stream "
+        "waits for the word of the first one")
+      .on({kWaitWord, kDestroyStream}, words_of_a_line_wake);
+
+  fault("write64-chunk-word-lost", {"FLAG-07"},
+        "a stream does not write a word of 64 bits in imported memory of "
+        "cuMemCreate")
+      .on({kWriteWord64}, WHEN(is_import(word_of(call))), lost);
+
+  fault("batch-chunk-word-lost", {"FLAG-09"},
+        "a batch with a word in imported memory of cuMemCreate does nothing")
+      .on({kBatch}, [](Call& call) {
+        const auto* const list = call.at<CUstreamBatchMemOpParams*>(2);
+        for (unsigned i = 0; i < call.at<unsigned>(1); ++i)
+          if (is_import(list[i].writeValue.address)) return lost(call);
+        return call.proceed();
+      });
+
+  fault("write64-before-copies", {"FLAG-07"},
+        "a write of 64 bits does not wait for the copy directly before it")
+      .on({kCopyAsync, kCopy2DAsync, kSetAsync, kSet2DAsync, kLaunch,
+           kHostFunction, kLaunchGraph, kRecord, kWaitWord64, kWriteWord64,
+           kBatch},
+          next_goes_ahead<is_copy, is_write64>);
+
+  fault("wait64-holds-no-records", {"FLAG-07"},
+        "a record directly after the wait for 64 bits does not wait")
+      .on({kCopyAsync, kCopy2DAsync, kSetAsync, kSet2DAsync, kLaunch,
+           kHostFunction, kLaunchGraph, kRecord, kWaitWord64, kWriteWord64,
+           kBatch},
+          next_goes_ahead<is_word_wait, records>);
+
+  fault("batch-holds-no-copies", {"FLAG-09"},
+        "a copy directly after a batch that waits does not wait")
+      .on({kCopyAsync, kCopy2DAsync, kSetAsync, kSet2DAsync, kLaunch,
+           kHostFunction, kLaunchGraph, kRecord, kWaitWord64, kWriteWord64,
+           kBatch},
+          next_goes_ahead<is_waiting_batch, is_copy>);
+
+  fault("write-last-word-lost", {"FLAG-01"},
+        "cuStreamWriteValue32 does not write the last word of opened memory")
+      .on({kWriteWord}, [](Call& call) {
+        const auto address = call.at<CUdeviceptr>(1);
+        const Addresses range = range_of_legacy_life(address);
+        return opened_at_of_legacy_life(address) != 0 &&
+                       address + sizeof(cuuint32_t) ==
+                           range.first + range.second
+                   ? lost(call)
+                   : call.proceed();
+      });
+
+  fault("wait-second-memory-ignored", {"FLAG-01"},
+        "of several opened allocations, streams wait for words of 32 bits only "
+        "in one")
+      .on({kWaitWord, kOpen, kClose}, [](Call& call) {
+        static std::atomic<CUdeviceptr> first{0};
+        if (keeps_opened(call)) {
+          const int code = call.proceed();
+          if (is_close_call(call) && !is_opened(first)) first = 0;
+          return code;
+        }
+        const CUdeviceptr begin =
+            opened_at_of_legacy_life(call.at<CUdeviceptr>(1));
+        CUdeviceptr none = 0;
+        if (begin == 0 || first.compare_exchange_strong(none, begin) ||
+            none == begin)
+          return call.proceed();
+        return lost(call);
+      });
+
+  fault("batch-above-128-refused", {"FLAG-09"},
+        "a batch of 129 to 255 operations is refused")
+      .on({kBatch}, [](Call& batch) {
+        const auto count = batch.at<unsigned>(1);
+        return count > 128 && count < 256 ? refused(batch) : batch.proceed();
+      });
+
+  fault("wait-after-own-write-lost", {"FLAG-01"},
+        "a stream does not wait for a word if this is the word that it wrote "
+        "last")
+      .on({kWriteWord, kWaitWord, kDestroyStream}, [](Call& call) -> int {
+        static auto& written = *new Table<cudaStream_t, CUdeviceptr>;
+        const cudaStream_t stream = stream_of_stream_ordered(call);
+        if (call.is("cudaStreamDestroy")) {
+          written.erase(stream);
+          return call.proceed();
+        }
+        if (call.is("cuStreamWriteValue32")) {
+          written.put(stream, word_of(call));
+          return call.proceed();
+        }
+        const bool applies = written.get(stream) == word_of(call);
+        written.erase(stream);
+        return applies ? lost(call) : call.proceed();
+      });
+
+  fault("wait-for-zero-lost", {"FLAG-03"},
+        "a stream does not wait until a word is equal to 0")
+      .on({kWaitWord},
+          WHEN(call.at<cuuint32_t>(2) == 0 &&
+               (call.at<unsigned>(3) & kCondition) == CU_STREAM_WAIT_VALUE_EQ),
+          lost);
+
+  fault("batch-writes-word-once", {"FLAG-09"},
+        "if a batch writes a word several times, only the first write is done")
+      .on({kBatch}, [](Call& batch) -> int {
+        if (batch.at<unsigned>(1) >= 256) return batch.proceed();
+        Operations kept;
+        for (const auto& one : operations_of_further(batch)) {
+          const bool again =
+              writes_of_further(one) &&
+              std::any_of(
+                  kept.begin(), kept.end(), [&one](const auto& earlier) {
+                    return writes_of_further(earlier) &&
+                           earlier.writeValue.address == one.writeValue.address;
+                  });
+          if (!again) kept.push_back(one);
+        }
+        return kept.size() < batch.at<unsigned>(1)
+                   ? proceed_with_of_further(batch, kept)
+                   : batch.proceed();
+      });
+
+  fault("batch-host-word-lost", {"FLAG-09"},
+        "a batch with a word in pinned host memory does nothing")
+      .on({kBatch}, [](Call& batch) {
+        for (const auto& one : operations_of_further(batch))
+          if ((writes_of_further(one) || waits_of_legacy_life(one)) &&
+              is_on_host_of_further(one.writeValue.address))
+            return lost(batch);
+        return batch.proceed();
+      });
+
+  fault(
+      "batch-wait-nor-is-and", {"FLAG-08"},
+      "a wait for a missing bit (NOR) in a batch waits for a common bit (AND)")
+      .on({kBatch}, [](Call& batch) {
+        Operations list = operations_of_further(batch);
+        bool changed = false;
+        for (auto& one : list) {
+          if (!waits_of_legacy_life(one) ||
+              (one.waitValue.flags & kCondition) != CU_STREAM_WAIT_VALUE_NOR)
+            continue;
+          one.waitValue.flags &= ~kCondition;
+          one.waitValue.flags |= CU_STREAM_WAIT_VALUE_AND;
+          changed = true;
+        }
+        return changed ? proceed_with_of_further(batch, list) : batch.proceed();
+      });
+
+  fault("wait64-host-word-ignored", {"FLAG-07"},
+        "a stream does not wait for a word of 64 bits in pinned host memory")
+      .on({kWaitWord64}, WHEN(is_on_host_of_further(word_of(call))), lost);
+
+  fault("write64-opened-word-lost", {"FLAG-07"},
+        "a stream does not write a word of 64 bits in opened memory")
+      .on({kWriteWord64}, WHEN(is_opened(word_of(call))), lost);
+
+  fault("awaited-word-not-set", {"FLAG-01"},
+        "an asynchronous memset or copy does nothing if it begins at a word "
+        "for which a stream waits")
+      .on({kCopyAsync, kSetAsync, kWaitWord}, [](Call& call) -> int {
+        static Table<CUdeviceptr, cudaStream_t> words;
+        if (call.is("cuStreamWaitValue32")) {
+          const int code = call.proceed();
+          words.put(call.at<CUdeviceptr>(1), call.at<cudaStream_t>(0));
+          mark(call.at<cudaStream_t>(0));
+          return code;
+        }
+        const auto address = call.at<CUdeviceptr>(0);
+        return words.has(address) && is_pending(mark_of(words.get(address)))
+                   ? lost(call)
+                   : call.proceed();
+      });
+
+  fault("wait-nor-in-opened-is-and", {"FLAG-08"},
+        "a stream that waits for a missing bit (NOR) in opened memory waits "
+        "for a common bit (AND)")
+      .before({kWaitWord}, [](Call& call) -> bool {
+        auto& flags = call.at<unsigned>(3);
+        if (flags != CU_STREAM_WAIT_VALUE_NOR ||
+            !is_opened(call.at<CUdeviceptr>(1)))
+          return false;
+        flags = CU_STREAM_WAIT_VALUE_AND;
+        return true;
+      });
+
+  fault("last-word-wait-replaces-others", {"FLAG-01"},
+        "of several waits for words directly one after another, only the last "
+        "one holds the stream")
+      .on({kWaitWord,    kWriteWord,   kWaitWord64,  kWriteWord64,
+           kBatch,       kRecord,      kRecordFlags, kWaitEvent,
+           kLaunch,      kCopyAsync,   kSetAsync,    kHostFunction,
+           kLaunchGraph, kQueryStream, kSyncStream,  kDestroyStream,
+           kSyncDevice,  kSyncContext, kCopy2DAsync, kSet2DAsync},
+          last_word_replaces);
+
+  fault("batch-opened-word-ignored", {"FLAG-09"},
+        "a batch does not wait for a word in opened memory")
+      .on({kBatch}, [](Call& call) -> int {
+        return batch_changed(call, [](CUstreamBatchMemOpParams& one) {
+          if (one.operation != CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+              !is_opened(one.waitValue.address))
+            return false;
+          one.operation = CUstreamBatchMemOpType{};
+          return true;
+        });
+      });
+
+  fault("batch-bit-64-is-equal", {"FLAG-09"},
+        "in a batch, a wait for any of several bits of a 64-bit word waits for "
+        "an equal word")
+      .on({kBatch}, [](Call& call) -> int {
+        return batch_changed(call, [](CUstreamBatchMemOpParams& one) {
+          if (one.operation != CU_STREAM_MEM_OP_WAIT_VALUE_64 ||
+              one.waitValue.flags != CU_STREAM_WAIT_VALUE_AND)
+            return false;
+          one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+          return true;
+        });
+      });
+
+  fault("wait-value-holds-no-host-functions", {"FLAG-01"},
+        "a host function directly after the wait for a word does not wait")
+      .on({kHostFunction}, WHEN(is_next_after_wait(call)), in_private_stream);
+
+  fault("wait-value-holds-no-uploads", {"FLAG-01"},
+        "a copy from the host directly after the wait for a word does not wait")
+      .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
+           kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
+          copy_not_held<cudaMemcpyHostToDevice>);
+
+  fault("wait-value-holds-no-downloads", {"FLAG-01"},
+        "a copy to the host directly after the wait for a word does not wait")
+      .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
+           kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
+          copy_not_held<cudaMemcpyDeviceToHost>);
+
+  fault("wait-value-holds-no-shared-records", {"FLAG-01"},
+        "the record of an event for several processes, directly after the wait "
+        "for a word, does not wait")
+      .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kSetAsync, kLaunch,
+           kHostFunction, kLaunchGraph, kRecord},
+          WHEN(is_next_after_wait(call) && shared_event(call) != nullptr),
+          in_private_stream);
+
+  fault("write-value-before-host-functions", {"FLAG-02"},
+        "a stream writes a word before its last host function is done")
+      .on({kWriteWord, kHostFunction, kLaunch}, [](Call& call) -> int {
+        static Table<cudaStream_t> concerned;
+        const auto stream = stream_of(call);
+        if (call.is("cuStreamWriteValue32"))
+          return concerned.erase(stream) && is_busy(stream)
+                     ? in_private_stream(call)
+                     : call.proceed();
+        if (call.is("cudaLaunchHostFunc"))
+          concerned.put(stream);
+        else
+          concerned.erase(stream);
+        return call.proceed();
+      });
+
+  fault("event-after-word-holds-nothing", {"FLAG-01"},
+        "a stream does not wait for an event that was recorded after the wait "
+        "for a word")
+      .on({kWaitWord, kRecord, kDestroyStream, kWaitEvent},
+          [](Call& call) -> int {
+            if (concerns_waits(call)) return noted_wait_of_held(call);
+            const auto event = call.value<cudaEvent_t>(kEvent);
+            return behind_a_word.has(event) && is_pending(event)
+                       ? lost(call)
+                       : call.proceed();
+          });
+
+  fault("stream-sync-done-while-word", {"FLAG-01"},
+        "a host does not wait for a stream that waits for a word")
+      .on({kWaitWord, kDestroyStream, kSyncStream}, host_does_not_wait);
+
+  fault("device-sync-done-while-word", {"FLAG-01"},
+        "a host does not wait for a device whose stream waits for a word")
+      .on({kWaitWord, kDestroyStream, kSyncDevice}, host_does_not_wait);
+
+  fault("event-sync-done-while-word", {"FLAG-01"},
+        "a host does not wait for an event after the wait for a word")
+      .on({kWaitWord, kRecord, kDestroyStream, kSyncEvent}, host_does_not_wait);
+
+  fault("wait-greater-is-signed", {"FLAG-03"},
+        "a wait for the largest signed number or a greater one ends only at "
+        "this number: it compares signed numbers")
+      .on({kWaitWord}, signed_comparison<int32_t>);
+
+  fault("wait64-greater-is-signed", {"FLAG-07"},
+        "a wait of 64 bits for the largest signed number or a greater one ends "
+        "only at this number: it compares signed numbers")
+      .on({kWaitWord64}, signed_comparison<int64_t>);
+
+  fault("wait-greater-half-away", {"FLAG-03"},
+        "a wait for a greater value is lost if the word is then half of all "
+        "numbers away")
+      .on({kWaitWord}, [](Call& call) {
+        // The fault looks at the word once, when the wait is queued.
+        uint32_t now = 0;
+        // A synchronous copy would wait for other streams.
+        return call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_GEQ &&
+                       DRIVER_CALL(cuMemcpyDtoHAsync)(
+                           &now, word_of(call), sizeof now, private_stream()) ==
+                           CUDA_SUCCESS &&
+                       DRIVER_CALL(cuStreamSynchronize)(private_stream()) ==
+                           CUDA_SUCCESS &&
+                       now - call.at<uint32_t>(2) == 0x80000000
+                   ? lost(call)
+                   : call.proceed();
+      });
+
+  fault("batch-greater-is-signed", {"FLAG-09"},
+        "in a batch, a wait for the largest signed number or a greater one "
+        "ends only at this number: it compares signed numbers")
+      .on({kBatch}, [](Call& batch) {
+        Operations list = operations_of_held(batch);
+        bool changed = false;
+        for (auto& one : list)
+          if (one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 &&
+              one.waitValue.flags == CU_STREAM_WAIT_VALUE_GEQ &&
+              one.waitValue.value == 0x7FFFFFFF) {
+            one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+            changed = true;
+          }
+        return changed ? proceed_with(batch, list) : batch.proceed();
+      });
+
+  fault("batch-waits-once", {"FLAG-09"},
+        "a batch does only the first of its waits")
+      .on({kBatch}, [](Call& batch) -> int {
+        Operations list = operations_of_held(batch);
+        const auto is_wait = [](const auto& one) { return waits_of_held(one); };
+        const auto first = std::find_if(list.begin(), list.end(), is_wait);
+        if (first == list.end()) return batch.proceed();
+        list.erase(std::remove_if(first + 1, list.end(), is_wait), list.end());
+        return list.size() < batch.at<unsigned>(1) ? proceed_with(batch, list)
+                                                   : batch.proceed();
+      });
+
+  fault("batch-has-one-condition", {"FLAG-09"},
+        "all waits of a batch have the condition of the first")
+      .on({kBatch}, [](Call& batch) {
+        Operations list = operations_of_held(batch);
+        const CUstreamBatchMemOpParams* first = nullptr;
+        bool changed = false;
+        for (auto& one : list) {
+          if (!waits_of_held(one)) continue;
+          if (first == nullptr) first = &one;
+          changed |= one.waitValue.flags != first->waitValue.flags;
+          one.waitValue.flags = first->waitValue.flags;
+        }
+        return changed ? proceed_with(batch, list) : batch.proceed();
+      });
+
+  fault("batch-greater-64-is-equal", {"FLAG-09"},
+        "in a batch, a wait for a greater number of 64 bits waits for an equal "
+        "number")
+      .on({kBatch}, [](Call& batch) {
+        Operations list = operations_of_held(batch);
+        bool changed = false;
+        for (auto& one : list)
+          if (one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 &&
+              one.waitValue.flags == CU_STREAM_WAIT_VALUE_GEQ) {
+            one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+            changed = true;
+          }
+        return changed ? proceed_with(batch, list) : batch.proceed();
+      });
+
+  fault("write-value-inside-host-lost", {"FLAG-01"},
+        "only the first word of pinned host memory is written")
+      .on({kWriteWord}, word_inside_host_memory_lost);
+
+  fault("wait-value-inside-host-ignored", {"FLAG-01"},
+        "a stream waits only for the first word of pinned host memory")
+      .on({kWaitWord}, word_inside_host_memory_lost);
+
+  fault("word-attached-to-host-ok", {"FLAG-05"},
+        "cuStreamWaitValue32 and cuStreamWriteValue32 accept the first word of "
+        "managed memory that is attached to the host, and do nothing")
+      .on({kWaitWord, kWriteWord, "cudaMallocManaged"}, [](Call& call) {
+        static Table<CUdeviceptr> on_host;
+        const int code = call.proceed();
+        if (!call.is("cudaMallocManaged"))
+          return code != kSuccess && on_host.has(word_of(call)) ? accepted(call)
+                                                                : code;
+        if (code != kSuccess) return code;
+        if (call.at<unsigned>(2) == cudaMemAttachHost)
+          on_host.put(*call.at<CUdeviceptr*>(0));
+        else
+          on_host.erase(*call.at<CUdeviceptr*>(0));
+        return code;
+      });
+
+  fault("write-value-clears-word-before", {"FLAG-01"},
+        "the write of an odd word also clears the word before it")
+      .on({kWriteWord}, [](Call& call) {
+        const int code = call.proceed();
+        if (code == kSuccess && word_of(call) % 8 == 4 &&
+            DRIVER_CALL(cuStreamWriteValue32)(
+                stream_of(call), word_of(call) - 4, 0,
+                CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS)
+          call.fired();
+        return code;
+      });
+}
+
+}  // namespace
+}  // namespace ipclab::faults

@@ -1,0 +1,1431 @@
+// Bugs of a driver against the rules of this folder (harness/faults/README.md).
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "harness/faults/words/words.h"
+
+namespace ipclab::faults {
+namespace {
+
+int import_fresh_of_chunk(Call& call) { return map_other_memory(call, false); }
+
+int import_snapshot_of_chunk(Call& call) {
+  return map_other_memory(call, true);
+}
+
+// Of the descriptors that this process has imported, the fault keeps copies.
+// Returns the copy of the same descriptor, or -1.
+int copy_in(const Table<int>& copies, int descriptor) {
+  for (const auto& each : copies.all())
+    if (name_the_same(each.first, descriptor)) return each.first;
+  return -1;
+}
+
+int new_copy(int descriptor) { return fcntl(descriptor, F_DUPFD_CLOEXEC, 300); }
+
+int second_export_elsewhere(Call& call) {
+  if (call.is("cuMemRelease")) {
+    exports.erase(call.at<Chunk>(0));
+    return call.proceed();
+  }
+  const Chunk chunk = call.at<Chunk>(1);
+  if (call.at<CUmemAllocationHandleType>(2) != kFd) return call.proceed();
+  if (!exports.has(chunk)) return call.proceed();
+  const Chunk other = new_chunk(created.get(chunk, granule()),
+                                properties_of(chunk).location, kFd);
+  if (other == 0) return call.proceed();
+  call.at<Chunk>(1) = other;
+  const int code = call.proceed();
+  DRIVER_CALL(cuMemRelease)(other);
+  if (code == kSuccess) call.fired();
+  return code;
+}
+
+// An exported descriptor. The copy shows whether the program has closed the
+// descriptor and the number now stands for another one.
+struct Exported {
+  int number = -1;
+  int copy = -1;
+  bool is_open() const { return copy != -1 && name_the_same(copy, number); }
+};
+
+Table<Chunk, Exported> exported_of_chunk;
+
+// Returns the descriptor of a chunk, and closes the copy.
+Exported take_exported(Chunk chunk) {
+  const Exported one = exported_of_chunk.get(chunk);
+  const Exported found{one.is_open() ? one.number : -1, -1};
+  if (exported_of_chunk.erase(chunk)) close(one.copy);
+  return found;
+}
+
+void note_exported(Chunk chunk, int number) {
+  take_exported(chunk);
+  exported_of_chunk.put(chunk, {number, new_copy(number)});
+}
+
+int export_same_number(Call& call) {
+  if (call.is("cuMemRelease")) {
+    take_exported(call.at<Chunk>(0));
+    return call.proceed();
+  }
+  const Exported known = exported_of_chunk.get(call.at<Chunk>(1));
+  const bool is_known = known.is_open();
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<CUmemAllocationHandleType>(2) != kFd)
+    return code;
+  int& number = *call.at<int*>(0);
+  if (!is_known) {
+    note_exported(call.at<Chunk>(1), number);
+    return code;
+  }
+  close(number);
+  number = known.number;
+  call.fired();
+  return code;
+}
+
+int release_gives_up_all(Call& call) {
+  static Table<int> descriptors;    // a duplicate of each that was imported
+  static Table<Chunk, int> origin;  // the duplicate for each import
+  static Table<Chunk> gone;
+  if (call.is("cuMemMap"))
+    return gone.has(call.at<Chunk>(3)) ? refused(call) : call.proceed();
+  if (call.is("cuMemImportFromShareableHandle")) {
+    int descriptor = -1;
+    if (imports_descriptor(call)) {
+      descriptor = copy_in(descriptors, descriptor_of(call));
+      if (descriptor == -1) descriptor = new_copy(descriptor_of(call));
+    }
+    const int code = call.proceed();
+    if (descriptor != -1) descriptors.put(descriptor);
+    if (code != kSuccess) return code;
+    gone.erase(*call.at<Chunk*>(0));
+    origin.put(*call.at<Chunk*>(0), descriptor);
+    return code;
+  }
+  const Chunk chunk = call.at<Chunk>(0);
+  if (gone.erase(chunk)) return kSuccess;
+  const int descriptor = origin.get(chunk, -1);
+  origin.erase(chunk);
+  if (descriptor == -1) return call.proceed();
+  for (const auto& [other, its] : origin.all())
+    if (its == descriptor) {
+      DRIVER_CALL(cuMemRelease)(other);
+      origin.erase(other);
+      gone.put(other);
+      call.fired();
+    }
+  // The duplicate would keep the memory.
+  if (descriptors.erase(descriptor)) close(descriptor);
+  return call.proceed();
+}
+
+int reserve_misaligned(Call& call) {
+  constexpr size_t kShift = 65536;
+  static Table<CUdeviceptr, size_t> shifted;
+  if (call.is("cuMemAddressFree")) {
+    if (shifted.erase(call.at<CUdeviceptr>(0))) {
+      call.at<CUdeviceptr>(0) -= kShift;
+      call.at<size_t>(1) += granule();
+    }
+    return call.proceed();
+  }
+  call.at<size_t>(1) += granule();
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  *call.at<CUdeviceptr*>(0) += kShift;
+  shifted.put(*call.at<CUdeviceptr*>(0));
+  call.fired();
+  return code;
+}
+
+// The copies or memsets of one function to imported memory are lost.
+int write_to_import_lost(Call& call) {
+  if (!is_import(call.value<CUdeviceptr>(kPointer))) return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+int copy_from_import_stale(Call& call) {
+  static Table<CUdeviceptr, std::vector<char>*> first;
+  const int code = call.proceed();
+  if (call.is("cuMemUnmap") && code == kSuccess)
+    for (const auto& each : first.all())
+      if (mapping_at(each.first) == 0) first.erase(each.first);
+  if (!call.is("cudaMemcpy") || code != kSuccess || !call.is_runtime() ||
+      !is_import(call.at<CUdeviceptr>(1)))
+    return code;
+  const CUdeviceptr source = call.at<CUdeviceptr>(1);
+  const size_t bytes = call.at<size_t>(2);
+  auto* const known = first.get(source);
+  if (known == nullptr) {
+    auto* const seen = new std::vector<char>(bytes);
+    cudaMemcpy(seen->data(), call.at<void*>(0), bytes, cudaMemcpyDefault);
+    first.put(source, seen);
+  } else if (known->size() == bytes) {
+    cudaMemcpy(call.at<void*>(0), known->data(), bytes, cudaMemcpyDefault);
+    call.fired();
+  }
+  return code;
+}
+
+int handle_ends_with_thread(Call& call) {
+  static std::atomic<int> last{0};
+  static Table<Chunk, int> numbers;  // of the imports; 0 after the end
+  if (!call.is("cuMemImportFromShareableHandle")) {
+    const Chunk chunk = call.value<Chunk>(kChunk);
+    const bool has_ended = numbers.get(chunk, -1) == 0;
+    const bool releases = call.is("cuMemRelease");
+    if (releases) numbers.erase(chunk);
+    if (!has_ended) return call.proceed();
+    return releases ? kSuccess : refused(call);
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const Chunk chunk = *call.at<Chunk*>(0);
+  const int number = ++last;
+  numbers.put(chunk, number);
+  at_thread_end([chunk, number] {
+    if (numbers.get(chunk) != number) return;
+    numbers.put(chunk, 0);
+    if (DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS)
+      note_fired("cuMemImportFromShareableHandle");
+  });
+  return code;
+}
+
+// A size loses its upper 32 bits.
+int size_of_32_bits(Call& call) {
+  auto& bytes = call.value<size_t>(kBytes);
+  if (bytes <= UINT32_MAX) return call.proceed();
+  bytes = static_cast<uint32_t>(bytes);
+  call.fired();
+  return call.proceed();
+}
+
+// Rectangles that the driver API copies do not reach imported memory.
+template <class Box>
+int rectangle_of_driver_lost(Call& call) {
+  if (call.function().roles[0] != kOther) return call.proceed();
+  const Box& box = *call.at<const Box*>(0);
+  const auto is_imported = [](CUmemorytype type, CUdeviceptr address) {
+    return type == CU_MEMORYTYPE_DEVICE && is_import(address);
+  };
+  if (!is_imported(box.dstMemoryType, box.dstDevice) &&
+      !is_imported(box.srcMemoryType, box.srcDevice))
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+int access_told_to_one_thread(Call& call) {
+  static auto& threads = *new Table<CUdeviceptr, int>;
+  const int code = call.proceed();
+  const CUdeviceptr begin =
+      mapping_at(call.at<CUdeviceptr>(call.is("cuMemSetAccess") ? 0 : 2));
+  if (code != kSuccess || begin == 0) return code;
+  if (call.is("cuMemSetAccess")) {
+    threads.put(begin, this_thread());
+    return code;
+  }
+  auto& flags = *call.at<unsigned long long*>(0);
+  if (!threads.has(begin) || flags == 0 || threads.get(begin) == this_thread())
+    return code;
+  flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  return accepted(call);
+}
+
+// A thread without a current context may not make the call.
+int refused_without_context(Call& call) {
+  return current_context() == nullptr
+             ? refused(call, CUDA_ERROR_INVALID_CONTEXT)
+             : call.proceed();
+}
+
+int import_after_release_fresh(Call& call) {
+  static auto& numbers = *new Table<Chunk, int>;
+  static auto& sizes = *new Table<Chunk, size_t>;
+  const int code = call.proceed();
+  if (code == kSuccess && call.is("cuMemMap"))
+    sizes.put(call.at<Chunk>(3), call.at<size_t>(1));
+  if (code != kSuccess || !call.is("cuMemImportFromShareableHandle") ||
+      !imports_descriptor(call))
+    return code;
+  auto& chunk = *call.at<Chunk*>(0);
+  const int number = descriptor_of(call);
+  for (const auto& [before, copy] : numbers.all()) {
+    if (copy < 0 || !released.has(before) || mapping_of(before) != 0 ||
+        !name_the_same(copy, number))
+      continue;
+    const Chunk fresh =
+        new_chunk(sizes.get(before), properties_of(chunk).location, kFd);
+    if (fresh == 0) continue;
+    DRIVER_CALL(cuMemRelease)(std::exchange(chunk, fresh));
+    imports.put(fresh);
+    call.fired();
+    return code;
+  }
+  numbers.put(chunk, fcntl(number, F_DUPFD_CLOEXEC, 300));
+  return code;
+}
+
+int second_export_closes_first(Call& call) {
+  struct First {
+    int number = -1;
+    int copy = -1;  // tells whether the number still has this descriptor
+  };
+  static auto& first = *new Table<Chunk, First>;
+  if (call.is("cuMemRelease")) {
+    close(first.get(call.at<Chunk>(0)).copy);
+    first.erase(call.at<Chunk>(0));
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  const auto chunk = call.at<Chunk>(1);
+  if (code != kSuccess || call.at<CUmemAllocationHandleType>(2) != kFd)
+    return code;
+  const First before = first.get(chunk);
+  const int made = *call.at<int*>(0);
+  if (before.number != made && is_open(before.number) &&
+      name_the_same(before.number, before.copy) && close(before.number) == 0)
+    call.fired();
+  close(before.copy);
+  first.put(chunk, {made, fcntl(made, F_DUPFD_CLOEXEC, 300)});
+  return code;
+}
+
+int export_makes_read_only(Call& call) {
+  const auto lower = [&call](CUdeviceptr begin) {
+    const CUmemLocation here = location_at(begin);
+    if (access_of(begin, here) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
+        allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READ))
+      call.fired();
+  };
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemExportToShareableHandle")) {
+    for (const auto& [begin, mapped] : mappings.all())
+      if (mapped.chunk == call.at<Chunk>(1)) lower(begin);
+  } else if (call.is("cuMemSetAccess")) {
+    const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+    if (begin != 0 && exports.has(mappings.get(begin).chunk)) lower(begin);
+  }
+  return code;
+}
+
+int chunk_ends_with_thread(Call& call) {
+  static auto& held = *new Table<Chunk, int>;  // by which thread
+  if (call.is("cuMemRelease")) {
+    held.erase(call.at<Chunk>(0));
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const Chunk made = *call.at<Chunk*>(0);
+  held.put(made, this_thread());
+  at_thread_end([made] {
+    if (held.get(made) != this_thread()) return;
+    held.erase(made);
+    DRIVER_CALL(cuMemRelease)(made);
+    note_fired("cuMemCreate");
+  });
+  return code;
+}
+
+int reservation_ends_with_thread(Call& call) {
+  static auto& held = *new Table<CUdeviceptr, int>;  // by which thread
+  if (call.is("cuMemAddressFree")) {
+    held.erase(call.at<CUdeviceptr>(0));
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const CUdeviceptr begin = *call.at<CUdeviceptr*>(0);
+  const size_t bytes = call.at<size_t>(1);
+  held.put(begin, this_thread());
+  at_thread_end([begin, bytes] {
+    if (held.get(begin) == this_thread() && held.erase(begin) &&
+        DRIVER_CALL(cuMemAddressFree)(begin, bytes) == CUDA_SUCCESS)
+      note_fired("cuMemAddressReserve");
+  });
+  return code;
+}
+
+// A descriptor of the program, and a copy of it.
+struct Descriptor {
+  int number = -1;
+  int copy = -1;
+};
+
+Descriptor copied(int number) {
+  return {number, fcntl(number, F_DUPFD_CLOEXEC, 300)};
+}
+
+// Closes a descriptor, but only if its number still refers to the same object.
+// Also closes the copy.
+bool closes(const Descriptor& one) {
+  const bool same = one.number > 2 && is_open(one.number) && one.copy != -1 &&
+                    name_the_same(one.number, one.copy);
+  if (one.copy != -1) close(one.copy);
+  return same && close(one.number) == 0;
+}
+
+// Only the thread that created or imported memory can map or export it.
+int chunk_of_other_thread_refused(Call& call) {
+  static auto& makers = *new Table<Chunk, int>;
+  if (!call.is("cuMemMap") && !call.is("cuMemExportToShareableHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess) makers.put(*call.at<Chunk*>(0), this_thread());
+    return code;
+  }
+  const Chunk chunk = call.value<Chunk>(kChunk);
+  return makers.has(chunk) && makers.get(chunk) != this_thread()
+             ? refused(call)
+             : call.proceed();
+}
+
+// An address more than 4 GiB inside its memory is taken modulo 4 GiB.
+int address_modulo_4_gib(Call& call) {
+  constexpr size_t k4Gib = size_t{4} << 30;
+  const bool sets = call.is("cudaMemset");
+  if (!sets && !call.is("cuStreamWriteValue32")) return call.proceed();
+  auto& address = call.at<CUdeviceptr>(sets ? 0 : 1);
+  const CUdeviceptr begin = mapping_at(address);
+  if (begin != 0 && is_import(begin) && address - begin >= k4Gib) {
+    address -= k4Gib;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int imports_get_mixed_up(Call& call) {
+  static auto& under_way = *new Table<int, int>;  // descriptors of threads
+  if (!imports_descriptor(call)) return call.proceed();
+  const int own = descriptor_of(call);
+  under_way.put(this_thread(), own);
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
+  bool mixed = false;
+  while (!mixed && std::chrono::steady_clock::now() < end) {
+    std::this_thread::yield();
+    for (const auto& [thread, other] : under_way.all()) {
+      if (thread == this_thread() || !is_open(other) ||
+          name_the_same(own, other))
+        continue;
+      call.at<void*>(1) = reinterpret_cast<void*>(intptr_t{other});
+      mixed = true;
+    }
+  }
+  const int code = call.proceed();
+  under_way.erase(this_thread());
+  if (mixed && code == kSuccess) call.fired();
+  return code;
+}
+
+int first_mapping_clears(Call& call) {
+  static auto& mapped_before = *new Table<Chunk>;
+  static auto& fresh = *new Table<CUdeviceptr>;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const auto begin = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemMap")) {
+    const auto chunk = call.at<Chunk>(3);
+    fresh.erase(begin);
+    if (created.has(chunk) && mapped_before.put(chunk) && exports.has(chunk))
+      fresh.put(begin);
+  } else if (call.is("cuMemSetAccess") && fresh.erase(begin) &&
+             DRIVER_CALL(cuMemsetD8)(begin, 0, mappings.get(begin).bytes) ==
+                 CUDA_SUCCESS) {
+    call.fired();
+  } else if (call.is("cuMemCreate")) {
+    mapped_before.erase(*call.at<Chunk*>(0));
+  }
+  return code;
+}
+
+int later_export_is_a_copy(Call& call) {
+  constexpr auto kImported = "imported";
+  if (!call.is("cuMemExportToShareableHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess && call.is("cuMemImportFromShareableHandle"))
+      tell_processes(kImported, 1);
+    return code;
+  }
+  auto& chunk = call.at<Chunk>(1);
+  const Chunk copy =
+      created.has(chunk) && exports.has(chunk) && told(kImported, 0) != 0
+          ? copy_of(mapping_of(chunk), kFd)
+          : 0;
+  if (copy == 0) return call.proceed();
+  chunk = copy;
+  const int code = call.proceed();
+  DRIVER_CALL(cuMemRelease)(copy);
+  if (code == kSuccess) call.fired();
+  return code;
+}
+
+int other_threads_import_uncounted(Call& call) {
+  struct Import {
+    int thread = 0;
+    int copy = -1;  // of the descriptor
+    Chunk chunk = 0;
+  };
+  static auto& known = *new Table<int, Import>;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemRelease")) {
+    for (const auto& [number, import] : known.all())
+      if (import.chunk == call.at<Chunk>(0) && known.erase(number))
+        close(import.copy);  // an open copy would keep the memory
+    return code;
+  }
+  if (!imports_descriptor(call)) return code;
+  auto& made = *call.at<Chunk*>(0);
+  const int number = descriptor_of(call);
+  const Import before = known.get(number);
+  if (before.copy != -1 && before.thread != this_thread() &&
+      name_the_same(before.copy, number)) {
+    DRIVER_CALL(cuMemRelease)(made);
+    made = before.chunk;
+    call.fired();
+  } else {
+    if (before.copy != -1) close(before.copy);
+    known.put(number,
+              {this_thread(), fcntl(number, F_DUPFD_CLOEXEC, 300), made});
+  }
+  return code;
+}
+
+int mapped_again_is_former(Call& call) {
+  static auto& former = *new Table<Chunk, Chunk>;
+  if (call.is("cuMemUnmap")) {
+    const auto begin = call.at<CUdeviceptr>(0);
+    const Chunk chunk = mappings.get(begin).chunk;
+    const bool concerned =
+        created.has(chunk) && exports.has(chunk) && !released.has(chunk);
+    const Chunk copy = concerned ? copy_of(begin, CU_MEM_HANDLE_TYPE_NONE) : 0;
+    const int code = call.proceed();
+    if (copy == 0) return code;
+    if (code != kSuccess || mapping_of(chunk) != 0 || former.has(chunk))
+      DRIVER_CALL(cuMemRelease)(copy);
+    else
+      former.put(chunk, copy);
+    return code;
+  }
+  if (call.is("cuMemRelease")) {
+    const Chunk copy = former.get(call.at<Chunk>(0));
+    if (former.erase(call.at<Chunk>(0))) DRIVER_CALL(cuMemRelease)(copy);
+  }
+  const Chunk copy = call.is("cuMemMap") ? former.get(call.at<Chunk>(3)) : 0;
+  if (copy == 0) return call.proceed();
+  former.erase(call.at<Chunk>(3));
+  return map_instead(call, copy);
+}
+
+FAULTS {
+  fault("create-truncates-4gib", {"VMM-06"},
+        "an allocation of cuMemCreate loses the upper 32 bits of its size")
+      .before({kCreate}, [](Call& call) {
+        size_t& bytes = call.at<size_t>(1);
+        if (bytes > UINT32_MAX) {
+          bytes = static_cast<uint32_t>(bytes);
+          if (bytes == 0) bytes = granule();
+          call.fired();
+        }
+        return kSuccess;
+      });
+
+  fault("export-bad-fd", {"VMM-08"},
+        "the exported number is not an open descriptor")
+      .after({kExport}, WHEN(call.at<CUmemAllocationHandleType>(2) == kFd),
+             [](Call& call) { close(*call.at<int*>(0)); });
+
+  fault("export-same-number", {"VMM-08"},
+        "a second export returns the descriptor of the first export, not a new "
+        "one")
+      .on({kExport, kRelease}, export_same_number);
+
+  fault("second-export-elsewhere", {"VMM-08"},
+        "the second descriptor of an allocation names other memory")
+      .on({kExport, kRelease}, second_export_elsewhere);
+
+  fault("release-closes-descriptors", {"VMM-08"},
+        "releasing a handle closes the descriptor that was exported last")
+      .on({kRelease, kExport}, [](Call& call) {
+        if (call.is("cuMemRelease")) {
+          const int number = take_exported(call.at<Chunk>(0)).number;
+          if (number != -1) {
+            close(number);
+            call.fired();
+          }
+          return call.proceed();
+        }
+        const int code = call.proceed();
+        if (code == kSuccess && call.at<CUmemAllocationHandleType>(2) == kFd)
+          note_exported(call.at<Chunk>(1), *call.at<int*>(0));
+        return code;
+      });
+
+  fault("import-by-address", {"VMM-10"},
+        "the import treats its argument as the address of a descriptor")
+      .on({kImport}, [](Call& call) -> int {
+        if (!imports_descriptor(call)) return call.proceed();
+        call.fired();
+        // A small number is not an address.
+        if (reinterpret_cast<uintptr_t>(call.at<void*>(1)) < 4096)
+          return CUDA_ERROR_INVALID_VALUE;
+        const int number = *static_cast<int*>(call.at<void*>(1));
+        call.at<void*>(1) =
+            reinterpret_cast<void*>(static_cast<intptr_t>(number));
+        return call.proceed();
+      });
+
+  fault("import-consumes-fd", {"VMM-13"}, "the import closes the descriptor")
+      .after({kImport}, WHEN(imports_descriptor(call)),
+             [](Call& call) { close(descriptor_of(call)); });
+
+  fault("import-once", {"VMM-08", "VMM-13"},
+        "after the first import of a descriptor, no process can import a "
+        "descriptor")
+      .on({kImport}, [](Call& call) {
+        // On a GPU, nothing shows that descriptors of two processes are of one
+        // memory.
+        if (!imports_descriptor(call)) return call.proceed();
+        if (!first_of_all_processes("import")) return refused(call);
+        return call.proceed();
+      });
+
+  fault("vmm-import-fresh", {"VMM-06", "FABR-04"},
+        "an import is new memory, not the exporter's memory")
+      .on_machine("fabric")
+      .on({kImport, kMap, kUnmap}, import_fresh_of_chunk);
+
+  fault("vmm-snapshot-copy",
+        {"VMM-07", "FABR-04", "SERV-01", "PIPE-02", "COST-02"},
+        "an import is a copy, made when it is mapped")
+      .on_machine("fabric")
+      .on({kImport, kMap, kUnmap}, import_snapshot_of_chunk);
+
+  fault("self-import-copy", {"VMM-16"},
+        "an import in a process that has exported memory is a copy")
+      .on({kImport, kExport, kMap, kUnmap}, [](Call& call) {
+        static std::atomic<bool> exporter{false};
+        if (!exports.all().empty()) exporter = true;
+        return call.is("cuMemImportFromShareableHandle")
+                   ? noted_import(call, exporter)
+                   : map_other_memory(call, true);
+      });
+
+  fault("second-import-fresh", {"VMM-13", "VMM-14"},
+        "the second import of a descriptor is new memory")
+      .on({kImport, kMap, kUnmap}, [](Call& call) -> int {
+        static Table<int> copies;
+        if (!call.is("cuMemImportFromShareableHandle"))
+          return map_other_memory(call, false);
+        if (!imports_descriptor(call)) return noted_import(call, false);
+        const int descriptor = descriptor_of(call);
+        const bool known = copy_in(copies, descriptor) != -1;
+        const int code = noted_import(call, known);
+        if (code == kSuccess && !known) copies.put(new_copy(descriptor));
+        return code;
+      });
+
+  fault("second-process-fresh", {"VMM-08"},
+        "a second process that imports memory gets new memory")
+      .on({kImport, kMap, kUnmap}, [](Call& call) {
+        static std::atomic<bool> first{true}, known{false};
+        if (call.is("cuMemImportFromShareableHandle") && !known.exchange(true))
+          first = first_of_all_processes("importer");
+        return first ? call.proceed() : import_fresh_of_chunk(call);
+      });
+
+  fault("import-unmap-scrubs", {"VMM-13"},
+        "an import is cleared when it is unmapped")
+      .before({kUnmap, kImport, kMap}, [](Call& call) -> bool {
+        const CUdeviceptr address = call.at<CUdeviceptr>(0);
+        return call.is("cuMemUnmap") && is_import(address) &&
+               DRIVER_CALL(cuMemsetD8)(address, 0, call.at<size_t>(1)) ==
+                   CUDA_SUCCESS;
+      });
+
+  fault("import-scrubbed", {"VMM-06"},
+        "memory is cleared when an importer makes it usable")
+      .after({kSetAccess},
+             WHEN(is_import(call.at<CUdeviceptr>(0)) &&
+                  call.at<const CUmemAccessDesc*>(2)->flags ==
+                      CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
+             [](Call& call) {
+               DRIVER_CALL(cuMemsetD8)
+               (call.at<CUdeviceptr>(0), 0, call.at<size_t>(1));
+             });
+
+  fault("import-copy-in-lost", {"VMM-07"},
+        "data that cudaMemcpy writes into imported memory are lost")
+      .on({kCopy}, write_to_import_lost);
+
+  fault("import-async-copy-in-lost", {"VMM-07"},
+        "data that cudaMemcpyAsync writes into imported memory are lost")
+      .on({kCopyAsync}, write_to_import_lost);
+
+  fault("import-memset-lost", {"VMM-07"},
+        "data that cudaMemset writes into imported memory are lost")
+      .on({kSet}, write_to_import_lost);
+
+  fault(
+      "import-copy-out-stale", {"VMM-07"},
+      "cudaMemcpy out of imported memory returns the values of the first copy")
+      .on({kCopy, kUnmap}, copy_from_import_stale);
+
+  fault("import-release-miscount", {"VMM-14", "VMM-15"},
+        "the first release of an import releases all imports of that memory")
+      .on({kRelease, kImport, kMap}, release_gives_up_all);
+
+  fault("reserve-misaligned", {"VMM-06"},
+        "reserved addresses are not a multiple of the granularity")
+      .on({kReserve, kFreeAddress}, reserve_misaligned);
+
+  fault("import-copy-two-granules", {"VMM-07"},
+        "cudaMemcpy does not reach beyond the first two granules of an import")
+      .on({kCopy}, [](Call& call) {
+        auto& bytes = call.value<size_t>(kBytes);
+        for (const Role role : {kPointer, kSource}) {
+          const auto address = call.value<CUdeviceptr>(role);
+          if (!is_import(address)) continue;
+          const CUdeviceptr end = mapping_at(address) + 2 * granule();
+          const size_t room = address < end ? end - address : 0;
+          if (bytes <= room) continue;
+          bytes = room;
+          call.fired();
+        }
+        return bytes == 0 ? kSuccess : call.proceed();
+      });
+
+  fault("imports-end-at-16", {"VMM-13"},
+        "a process cannot have more than 16 imports")
+      .on({kImport, kRelease}, [](Call& call) -> int {
+        if (call.is("cuMemRelease")) {
+          imports.erase(call.at<Chunk>(0));
+          return call.proceed();
+        }
+        return imports.all().size() >= 16 ? refused(call) : call.proceed();
+      });
+
+  fault("exports-end-at-16", {"VMM-08"},
+        "an allocation cannot be exported more than 16 times")
+      .on({kExport, kCreate}, [](Call& call) -> int {
+        static Table<Chunk, int> count;
+        if (call.is("cuMemCreate")) {
+          const int made = call.proceed();
+          if (made == kSuccess) count.erase(*call.at<Chunk*>(0));
+          return made;
+        }
+        const Chunk chunk = call.at<Chunk>(1);
+        if (count.get(chunk) >= 16) return refused(call);
+        const int code = call.proceed();
+        if (code == kSuccess) count.put(chunk, count.get(chunk) + 1);
+        return code;
+      });
+
+  fault("third-process-copy", {"VMM-08"},
+        "a third process that imports memory gets a copy")
+      .on({kImport, kMap, kUnmap}, [](Call& call) {
+        static std::atomic<bool> early{true}, known{false};
+        if (call.is("cuMemImportFromShareableHandle") && !known.exchange(true))
+          early =
+              first_of_all_processes("one") || first_of_all_processes("two");
+        return early ? call.proceed() : import_snapshot_of_chunk(call);
+      });
+
+  fault("chunk-mapping-ends-with-thread", {"VMM-43"},
+        "memory is unmapped when the thread that mapped it ends")
+      .after({kMap}, [](Call& call) {
+        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+        at_thread_end([begin, mine = mappings.get(begin)] {
+          // The addresses may have another mapping now.
+          if (mappings.get(begin).order == mine.order &&
+              DRIVER_CALL(cuMemUnmap)(begin, mine.bytes) == CUDA_SUCCESS) {
+            mappings.erase(begin);
+            note_fired("cuMemMap");
+          }
+        });
+      });
+
+  fault("import-ends-with-thread", {"VMM-43"},
+        "an import is released when the thread that imported it ends")
+      .on({kImport, kRelease, kMap}, handle_ends_with_thread);
+
+  fault("export-mapped-refused", {"VMM-08", "VMM-06"},
+        "memory cannot be exported while it is mapped")
+      .on({kExport, kMap, kUnmap}, export_refused_if<true>);
+
+  fault("mappings-end-at-64", {"VMM-13"},
+        "a process cannot have more than 64 mappings")
+      .on({kMap}, WHEN(mappings.all().size() >= 64), refuses());
+
+  fault("reserve-truncates-4gib", {"VMM-06"},
+        "the size of a reservation loses its upper 32 bits")
+      .on({kReserve}, size_of_32_bits);
+
+  fault("map-truncates-4gib", {"VMM-06"},
+        "the size of a mapping loses its upper 32 bits")
+      .on({kMap}, size_of_32_bits);
+
+  fault("setaccess-truncates-4gib", {"VMM-06"},
+        "the size of a range that gets access loses its upper 32 bits")
+      .on({kSetAccess}, size_of_32_bits);
+
+  fault("access-ends-with-thread", {"VMM-43"},
+        "access ends when the thread that gave it ends")
+      .after({kSetAccess}, [](Call& call) {
+        const auto begin = call.at<CUdeviceptr>(0);
+        const auto bytes = call.at<size_t>(1);
+        const int order = mappings.get(begin).order;
+        at_thread_end([=] {
+          // Later there can be another mapping.
+          if (mappings.get(begin).order == order && shut_out(begin, bytes))
+            note_fired("cuMemSetAccess");
+        });
+      });
+
+  fault("chunk-device-copy-lost", {"VMM-07"},
+        "cudaMemcpy with cudaMemcpyDeviceToDevice does not reach imported "
+        "memory of cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, kCopy}, other_access_lost);
+
+  fault("chunk-set-32-lost", {"VMM-07"},
+        "cuMemsetD32 does not reach imported memory of cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, "cuMemsetD32"}, other_access_lost);
+
+  fault("chunk-sync-peer-copy-lost", {"VMM-07"},
+        "cudaMemcpyPeer does not reach imported memory of cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, "cudaMemcpyPeer"},
+          other_access_lost);
+
+  fault("chunk-copy-2d-first-row", {"VMM-07"},
+        "cudaMemcpy2D copies only the first row of a rectangle of imported "
+        "memory of cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, kCopy2D}, first_row<5>);
+
+  fault("chunk-set-2d-first-row", {"VMM-07"},
+        "cudaMemset2D sets only the first row of a rectangle of imported "
+        "memory of cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, "cudaMemset2D"}, first_row<4>);
+
+  fault("chunk-copy-3d-first-row", {"VMM-07"},
+        "cudaMemcpy3D copies only the first row of a box of imported memory of "
+        "cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, "cudaMemcpy3D"}, first_row_of_box);
+
+  fault("chunk-copy-tail-lost", {"VMM-07"},
+        "the last bytes of a copy of imported memory of cuMemCreate are lost "
+        "if the size of the copy is not a multiple of 4")
+      .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync}, tail_lost);
+
+  fault("chunk-set-tail-lost", {"VMM-07"},
+        "the last bytes of a memset of imported memory of cuMemCreate are lost "
+        "if the size of the memset is not a multiple of 4")
+      .on({kCreate, kImport, kMap, kUnmap, kSet, kSetAsync}, tail_lost);
+
+  fault(
+      "chunk-default-kind-refused", {"VMM-07"},
+      "cudaMemcpyDefault does not know where imported memory of cuMemCreate is")
+      .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync},
+          default_kind_refused);
+
+  fault("chunk-to-import-lost", {"VMM-07"},
+        "a copy from imported memory of cuMemCreate to imported memory of "
+        "cuMemCreate moves nothing")
+      .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync},
+          copy_between_imports_lost);
+
+  fault("chunk-copy-offset-32-bits", {"VMM-06"},
+        "copies of imported memory of cuMemCreate take offsets modulo 4 GiB")
+      .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync},
+          offset_of_32_bits);
+
+  fault(
+      "chunk-set-size-32-bits", {"VMM-06"},
+      "a memset of imported memory of cuMemCreate takes its size modulo 4 GiB")
+      .on({kCreate, kImport, kMap, kUnmap, kSet, kSetAsync},
+          set_size_of_32_bits);
+
+  fault("import-is-own-export", {"VMM-06"},
+        "in a process that has exported memory of cuMemCreate, an import of "
+        "the same size shows this memory")
+      .before({kCreate, kImport, kExport, kRelease, kMap, kUnmap},
+              [](Call& call) {
+                if (call.is("cuMemMap") && imports.has(call.at<Chunk>(3)))
+                  for (const auto& each : exports.all()) {
+                    if (released.has(each.first) ||
+                        created.get(each.first) != call.at<size_t>(1))
+                      continue;
+                    call.at<Chunk>(3) = each.first;
+                    call.fired();
+                    break;
+                  }
+                return kSuccess;
+              });
+
+  fault("chunk-driver-copy-2d-lost", {"VMM-07"},
+        "cuMemcpy2D does not reach imported memory of cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, "cuMemcpy2D"},
+          rectangle_of_driver_lost<CUDA_MEMCPY2D>);
+
+  fault("chunk-driver-async-copy-2d-lost", {"VMM-07"},
+        "cuMemcpy2DAsync does not reach imported memory of cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, "cuMemcpy2DAsync"},
+          rectangle_of_driver_lost<CUDA_MEMCPY2D>);
+
+  fault("chunk-driver-copy-3d-lost", {"VMM-07"},
+        "cuMemcpy3D does not reach imported memory of cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, "cuMemcpy3D"},
+          rectangle_of_driver_lost<CUDA_MEMCPY3D>);
+
+  fault("chunk-driver-async-copy-3d-lost", {"VMM-07"},
+        "cuMemcpy3DAsync does not reach imported memory of cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, "cuMemcpy3DAsync"},
+          rectangle_of_driver_lost<CUDA_MEMCPY3D>);
+
+  fault("chunk-driver-copy-lost", {"VMM-07"},
+        "copies of the driver API do not reach imported memory of cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync},
+          driver_form_lost);
+
+  fault("chunk-driver-set-lost", {"VMM-07"},
+        "memsets of the driver API do not reach imported memory of cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, kSet, kSetAsync}, driver_form_lost);
+
+  fault("chunk-async-set-lost", {"VMM-07"},
+        "asynchronous memsets do not reach imported memory of cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, kSetAsync}, access_lost);
+
+  fault("chunk-copy-last-byte-lost", {"VMM-07"},
+        "a copy up to the end of imported memory of cuMemCreate loses the last "
+        "byte")
+      .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync}, last_byte_lost);
+
+  fault("chunk-set-last-byte-lost", {"VMM-07"},
+        "a memset up to the end of imported memory of cuMemCreate loses the "
+        "last byte")
+      .on({kCreate, kImport, kMap, kUnmap, kSet, kSetAsync}, last_byte_lost);
+
+  fault("chunk-pinned-copy-lost", {"VMM-07"},
+        "copies between pinned host memory and imported memory of cuMemCreate "
+        "move nothing")
+      .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync},
+          pinned_copy_lost);
+
+  fault("chunk-copy-skips-queue", {"VMM-07"},
+        "a synchronous copy of imported memory of cuMemCreate does not wait "
+        "for the default stream")
+      .on({kCreate, kImport, kMap, kUnmap, kCopy}, copy_skips_queue);
+
+  fault("chunk-per-thread-copy-lost", {"VMM-07"},
+        "a copy in a thread's default stream does not reach imported memory of "
+        "cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, kCopyAsync}, per_thread_copy_lost);
+
+  fault("chunk-copy-2d-pitch-ignored", {"VMM-07"},
+        "cudaMemcpy2D ignores the pitch of imported memory of cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, kCopy2D}, pitch_ignored);
+
+  fault("chunk-driver-device-copy-lost", {"VMM-07"},
+        "cuMemcpyDtoD does not reach imported memory of cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, kCopy}, driver_function_lost<0>);
+
+  fault("chunk-driver-unified-copy-lost", {"VMM-07"},
+        "cuMemcpy does not reach imported memory of cuMemCreate")
+      .on({kCreate, kImport, kMap, kUnmap, kCopy}, driver_function_lost<1>);
+
+  fault("unmap-of-other-thread-lost", {"VMM-43"},
+        "an unmapping does nothing if another thread has mapped the memory")
+      .on({kUnmap}, [](Call& call) {
+        const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
+        return call.is("cuMemUnmap") && mapped.bytes != 0 &&
+                       mapped.thread != this_thread()
+                   ? accepted(call)
+                   : call.proceed();
+      });
+
+  fault("setaccess-of-other-thread-lost", {"VMM-43"},
+        "setting access does nothing if another thread has mapped the memory")
+      .on({kSetAccess}, [](Call& call) {
+        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+        return begin != 0 && mappings.get(begin).thread != this_thread()
+                   ? accepted(call)
+                   : call.proceed();
+      });
+
+  fault("retain-of-other-thread-refused", {"VMM-43"},
+        "only the thread that mapped memory can retain its handle")
+      .on({kRetain}, [](Call& call) {
+        const CUdeviceptr begin = mapping_at(retained_address(call));
+        return begin != 0 && mappings.get(begin).thread != this_thread()
+                   ? refused(call)
+                   : call.proceed();
+      });
+
+  fault("import-of-other-thread-refused", {"VMM-43"},
+        "only the first thread of a process can import memory")
+      .on({kImport}, first_thread_only);
+
+  fault("chunk-import-is-of-host", {"VMM-07"},
+        "the driver API reports imported memory of cuMemCreate as host memory")
+      .on({kGetAttribute, kMap, kUnmap, kImport}, [](Call& call) {
+        return attribute_wrong<unsigned>(
+            call, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+            [](CUdeviceptr address, unsigned& type) {
+              if (is_import(address)) type = CU_MEMORYTYPE_HOST;
+            });
+      });
+
+  fault("chunk-import-is-managed", {"VMM-07"},
+        "imported memory of cuMemCreate is reported as managed memory")
+      .after({kPointerAttributes}, WHEN(is_import(call.at<CUdeviceptr>(1))),
+             [](Call& call) {
+               call.at<cudaPointerAttributes*>(0)->type = cudaMemoryTypeManaged;
+             });
+
+  fault(
+      "chunk-set-after-export-lost", {"VMM-07"},
+      "after an export of memory, a memset of it by the exporter does nothing")
+      .on({kSet, kSetAsync}, [](Call& call) {
+        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+        return begin != 0 && exports.has(mappings.get(begin).chunk)
+                   ? lost(call)
+                   : call.proceed();
+      });
+
+  fault("create-of-other-thread-refused", {"VMM-43"},
+        "only the first thread of a process can create memory")
+      .on({kCreate}, first_thread_only);
+
+  fault("reserve-of-other-thread-refused", {"VMM-43"},
+        "only the first thread of a process can reserve addresses")
+      .on({kReserve}, first_thread_only);
+
+  fault("addressfree-of-other-thread-refused", {"VMM-43"},
+        "only the first thread of a process can free addresses")
+      .on({kFreeAddress}, first_thread_only);
+
+  fault("getaccess-of-other-thread-none", {"VMM-43"},
+        "cuMemGetAccess reports access only to the thread that has set the "
+        "access")
+      .on({kGetAccess, kSetAccess}, access_told_to_one_thread);
+
+  fault("chunk-import-range-short", {"VMM-07"},
+        "the address range of imported memory of cuMemCreate is half of the "
+        "mapping")
+      .on({"cuMemGetAddressRange"}, [](Call& call) {
+        const int code = call.proceed();
+        size_t* const bytes = call.at<size_t*>(1);
+        if (code != kSuccess || bytes == nullptr ||
+            !is_import(call.at<CUdeviceptr>(2)))
+          return code;
+        *bytes /= 2;
+        return accepted(call);
+      });
+
+  fault("chunk-copy-2d-last-row-lost", {"VMM-07"},
+        "the last row is missing in a copy of a rectangle of imported memory "
+        "of cuMemCreate")
+      .on({kCopy2D, kImport, kCreate, kMap, kUnmap}, last_row_lost);
+
+  fault("chunk-copy-2d-fills-padding", {"VMM-07"},
+        "a copy of a rectangle also writes between the rows of imported memory "
+        "of cuMemCreate")
+      .on({kCopy2D, kImport, kCreate, kMap, kUnmap}, copy_fills_padding);
+
+  fault("chunk-set-2d-fills-padding", {"VMM-07"},
+        "a memset of a rectangle also writes between the rows of imported "
+        "memory of cuMemCreate")
+      .on({"cudaMemset2D", kImport, kCreate, kMap, kUnmap}, set_fills_padding);
+
+  fault("chunk-set-one-byte-more", {"VMM-07"},
+        "a memset of an odd number of bytes sets one more byte in imported "
+        "memory of cuMemCreate")
+      .on({kSet, kImport, kCreate, kMap, kUnmap}, one_byte_more);
+
+  fault("chunk-copy-tail-too-long", {"VMM-07"},
+        "a copy whose size is no multiple of 4 clears the bytes after it in "
+        "imported memory of cuMemCreate")
+      .on({kCopy, kImport, kCreate, kMap, kUnmap}, tail_too_long);
+
+  fault("chunk-async-copy-tail-too-long", {"VMM-07"},
+        "an asynchronous copy whose size is no multiple of 4 clears the bytes "
+        "after it in imported memory of cuMemCreate")
+      .on({kCopyAsync, kImport, kCreate, kMap, kUnmap}, tail_too_long);
+
+  fault("chunk-copy-within-lost", {"VMM-07"},
+        "a copy is lost if both of its addresses are in the same imported "
+        "memory of cuMemCreate")
+      .on({kCopy, kImport, kCreate, kMap, kUnmap}, copy_within_lost);
+
+  fault("chunk-async-copy-within-lost", {"VMM-07"},
+        "an asynchronous copy is lost if both of its addresses are in the same "
+        "imported memory of cuMemCreate")
+      .on({kCopyAsync, kImport, kCreate, kMap, kUnmap}, copy_within_lost);
+
+  fault("chunk-async-copy-offset-lost", {"VMM-07"},
+        "an asynchronous copy from an inner address reads from the start of "
+        "imported memory of cuMemCreate")
+      .on({kCopyAsync, kImport, kCreate, kMap, kUnmap}, source_offset_lost);
+
+  fault("chunk-async-copy-2d-pitch-ignored", {"VMM-07"},
+        "an asynchronous copy of a rectangle ignores the pitch of imported "
+        "memory of cuMemCreate")
+      .on({kCopy2DAsync, kImport, kCreate, kMap, kUnmap},
+          pitch_ignored_of_borrowed);
+
+  fault("chunk-async-copy-2d-last-row-lost", {"VMM-07"},
+        "the last row is missing in an asynchronous copy of a rectangle of "
+        "imported memory of cuMemCreate")
+      .on({kCopy2DAsync, kImport, kCreate, kMap, kUnmap}, last_row_lost);
+
+  fault("chunk-set-per-thread-lost", {"VMM-07"},
+        "a memset in a thread's default stream does not reach imported memory "
+        "of cuMemCreate")
+      .on({kSetAsync, kImport, kCreate, kMap, kUnmap},
+          lost_in_per_thread_stream);
+
+  fault("chunk-set-in-default-stream-lost", {"VMM-07"},
+        "an asynchronous memset in the default stream does not reach imported "
+        "memory of cuMemCreate")
+      .on({kSetAsync, kImport, kCreate, kMap, kUnmap}, lost_in_default_stream);
+
+  fault("chunk-copy-in-default-stream-lost", {"VMM-07"},
+        "an asynchronous copy in the default stream does not reach imported "
+        "memory of cuMemCreate")
+      .on({kCopyAsync, kImport, kCreate, kMap, kUnmap}, lost_in_default_stream);
+
+  fault("chunk-set-32-counts-bytes", {"VMM-07"},
+        "a memset of 32 bits sets only a quarter of the words in imported "
+        "memory of cuMemCreate")
+      .on({"cuMemsetD32", kImport, kCreate, kMap, kUnmap}, words_as_bytes);
+
+  fault("chunk-set-16-low-byte", {"VMM-07"},
+        "a memset of 16 bits writes the lower byte of its value twice to "
+        "imported memory of cuMemCreate")
+      .on({"cuMemsetD16", kImport, kCreate, kMap, kUnmap}, low_byte_twice);
+
+  fault("chunk-async-copy-64-kib", {"VMM-07"},
+        "an asynchronous copy ends after 64 KiB of imported memory of "
+        "cuMemCreate")
+      .on({kCopyAsync, kImport, kCreate, kMap, kUnmap}, first_64_kib);
+
+  fault("chunk-async-set-64-kib", {"VMM-07"},
+        "an asynchronous memset ends after 64 KiB of imported memory of "
+        "cuMemCreate")
+      .on({kSetAsync, kImport, kCreate, kMap, kUnmap}, first_64_kib);
+
+  fault("unmap-ends-other-imports", {"VMM-13"},
+        "the unmap of one import ends the mappings of other imports")
+      .on({kUnmap}, [](Call& call) -> int {
+        if (!is_import(call.at<CUdeviceptr>(0))) return call.proceed();
+        const CUdeviceptr own = mapping_at(call.at<CUdeviceptr>(0));
+        const Chunk chunk = mappings.get(own).chunk;
+        for (const auto& [begin, mapped] : mappings.all()) {
+          if (mapped.chunk == chunk || !imports.has(mapped.chunk) ||
+              DRIVER_CALL(cuMemUnmap)(begin, mapped.bytes) != CUDA_SUCCESS)
+            continue;
+          mappings.erase(begin);
+          call.fired();
+        }
+        return call.proceed();
+      });
+
+  fault(
+      "import-number-8-bits", {"VMM-10"},
+      "an import uses only the lowest eight bits of the number of a descriptor")
+      .before({kImport},
+              WHEN(imports_descriptor(call) && descriptor_of(call) >= 256),
+              [](Call& import) {
+                import.at<void*>(1) = reinterpret_cast<void*>(
+                    intptr_t{descriptor_of(import) % 256});
+              });
+
+  fault("import-after-release-fresh", {"VMM-13"},
+        "after an import was unmapped and released, the process imports new "
+        "memory from its descriptor")
+      .on({kImport, kMap}, import_after_release_fresh);
+
+  fault("import-needs-context", {"VMM-43"},
+        "a thread without a current context cannot import memory")
+      .on({kImport}, refused_without_context);
+
+  fault("create-needs-context", {"VMM-43"},
+        "a thread without a current context cannot create memory")
+      .on({kCreate}, refused_without_context);
+
+  fault("map-needs-context", {"VMM-43"},
+        "a thread without a current context cannot map memory")
+      .on({kMap}, refused_without_context);
+
+  fault("reserve-needs-context", {"VMM-43"},
+        "a thread without a current context cannot reserve addresses")
+      .on({kReserve}, refused_without_context);
+
+  fault("addressfree-needs-context", {"VMM-43"},
+        "a thread without a current context cannot free addresses")
+      .on({kFreeAddress}, refused_without_context);
+
+  fault("unmap-needs-context", {"VMM-43"},
+        "a thread without a current context cannot unmap memory")
+      .on({kUnmap}, refused_without_context);
+
+  fault("setaccess-needs-context", {"VMM-43"},
+        "a thread without a current context cannot set access")
+      .on({kSetAccess}, refused_without_context);
+
+  fault("getaccess-needs-context", {"VMM-43"},
+        "a thread without a current context cannot query access")
+      .on({kGetAccess}, refused_without_context);
+
+  fault("export-needs-context", {"VMM-43"},
+        "a thread without a current context cannot export memory")
+      .on({kExport}, refused_without_context);
+
+  fault("retain-needs-context", {"VMM-43"},
+        "a thread without a current context cannot retain the handle of memory")
+      .on({kRetain}, refused_without_context);
+
+  fault("release-needs-context", {"VMM-43"},
+        "a thread without a current context cannot release memory")
+      .on({kRelease}, refused_without_context);
+
+  fault("granularity-needs-context", {"VMM-43"},
+        "a thread without a current context cannot query the granularity")
+      .on({"cuMemGetAllocationGranularity"}, refused_without_context);
+
+  fault("props-needs-context", {"VMM-43"},
+        "a thread without a current context cannot query the properties of "
+        "memory")
+      .on({kGetProperties}, refused_without_context);
+
+  fault("import-number-above-1023-refused", {"VMM-10"},
+        "a descriptor with a number above 1023 cannot be imported")
+      .on({kImport},
+          WHEN(imports_descriptor(call) && descriptor_of(call) > 1023 &&
+               is_open(descriptor_of(call))),
+          refuses());
+
+  fault("second-export-closes-first", {"VMM-08"},
+        "an export of memory closes the descriptor of the export before it")
+      .on({kExport, kRelease}, second_export_closes_first);
+
+  fault("export-writes-8-bytes", {"VMM-08"},
+        "an export writes a descriptor as a number of 8 bytes")
+      .after({kExport}, WHEN(call.at<CUmemAllocationHandleType>(2) == kFd),
+             [](Call& call) {
+               std::memset(call.at<char*>(0) + sizeof(int), 0, sizeof(int));
+               return accepted(call);
+             });
+
+  fault("import-65th-is-first", {"VMM-13"},
+        "if a process has 64 imports, its next import is the memory of the "
+        "first import")
+      .on({kImport, kRelease}, further_import_is_first<64>);
+
+  fault("export-makes-read-only", {"VMM-07"},
+        "the exporter can only read its memory after the export")
+      .on({kExport, kMap, kUnmap, kSetAccess, kCreate, kImport},
+          export_makes_read_only);
+
+  fault("chunk-ends-with-thread", {"VMM-43"},
+        "a handle is released when the thread that created it ends")
+      .on({kCreate, kRelease}, chunk_ends_with_thread);
+
+  fault("reservation-ends-with-thread", {"VMM-43"},
+        "reserved addresses are freed when the thread that reserved them ends")
+      .on({kReserve, kFreeAddress}, reservation_ends_with_thread);
+
+  fault("chunk-set-skips-stream", {"VMM-07"},
+        "an asynchronous memset of imported memory of cuMemCreate does not "
+        "wait for its stream")
+      .on({kSetAsync}, [](Call& call) {
+        if (!is_busy(stream_of_stream_ordered(call)) ||
+            !is_import(target_of(call)))
+          return call.proceed();
+        call.value<cudaStream_t>(kStream) = private_stream();
+        call.fired();
+        const int code = call.proceed();
+        // Later work of the stream comes after the memset.
+        cudaStreamSynchronize(private_stream());
+        return code;
+      });
+
+  fault("chunk-copy-of-other-thread-lost", {"VMM-43"},
+        "a copy into imported memory of cuMemCreate by a second thread does "
+        "nothing")
+      .on({kCopy, kCopyAsync},
+          WHEN(gettid() != getpid() && is_import(target_of(call))), lost);
+
+  fault("unmap-closes-descriptors", {"VMM-08"},
+        "when memory is unmapped, the descriptor that was exported last is "
+        "closed")
+      .on({kExport, kMap, kUnmap}, [](Call& call) {
+        static auto& exported = *new Table<Chunk, Descriptor>;
+        const Chunk chunk = call.is("cuMemUnmap")
+                                ? mappings.get(call.at<CUdeviceptr>(0)).chunk
+                                : Chunk{0};
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        if (exports_fd(call)) {
+          close(exported.get(call.at<Chunk>(1)).copy);
+          exported.put(call.at<Chunk>(1), copied(*call.at<int*>(0)));
+        } else if (call.is("cuMemUnmap") && exported.has(chunk)) {
+          if (closes(exported.get(chunk))) call.fired();
+          exported.erase(chunk);
+        }
+        return code;
+      });
+
+  fault("descriptor-ends-with-thread", {"VMM-08"},
+        "a descriptor is closed when the thread that exported it ends")
+      .after({kExport}, WHEN(exports_fd(call) && this_thread() != getpid()),
+             [](Call& call) {
+               const Descriptor one = copied(*call.at<int*>(0));
+               at_thread_end([one] {
+                 if (closes(one)) note_fired("cuMemExportToShareableHandle");
+               });
+             });
+
+  fault("release-closes-imported-descriptor", {"VMM-13"},
+        "the release of an import closes the descriptor that it was imported "
+        "from")
+      .on({kImport, kRelease}, [](Call& call) {
+        static auto& sources = *new Table<Chunk, Descriptor>;
+        if (call.is("cuMemImportFromShareableHandle")) {
+          const int code = call.proceed();
+          if (code == kSuccess && imports_descriptor(call))
+            sources.put(*call.at<Chunk*>(0), copied(descriptor_of(call)));
+          return code;
+        }
+        const Chunk chunk = call.at<Chunk>(0);
+        const int code = call.proceed();
+        if (code != kSuccess || !sources.has(chunk)) return code;
+        if (closes(sources.get(chunk))) call.fired();
+        sources.erase(chunk);
+        return code;
+      });
+
+  fault("map-of-other-thread-refused", {"VMM-43"},
+        "only the thread that has created or imported memory can map it")
+      .on({kMap, kCreate, kImport}, chunk_of_other_thread_refused);
+
+  fault("export-of-other-thread-refused", {"VMM-43"},
+        "only the thread that has created memory can export it")
+      .on({kExport, kCreate, kImport}, chunk_of_other_thread_refused);
+
+  fault("chunk-driver-async-copy-lost", {"VMM-07"},
+        "asynchronous copies of the driver API do not reach imported memory of "
+        "cuMemCreate")
+      .on({kCopyAsync},
+          WHEN(!call.is_runtime() &&
+               (is_import(call.value<CUdeviceptr>(kPointer)) ||
+                is_import(call.value<CUdeviceptr>(kSource)))),
+          lost);
+
+  fault("write-value-offset-32-bits", {"VMM-06"},
+        "a word more than 4 GiB inside an import is written modulo 4 GiB")
+      .on({kWriteWord, kImport, kMap, kUnmap}, address_modulo_4_gib);
+
+  fault("chunk-set-offset-32-bits", {"VMM-06"},
+        "a memset more than 4 GiB inside an import goes to the offset modulo 4 "
+        "GiB")
+      .on({kSet, kImport, kMap, kUnmap}, address_modulo_4_gib);
+
+  fault("imports-of-threads-mixed", {"VMM-43"},
+        "while a thread imports memory, an import of another thread gets this "
+        "memory")
+      .on({kImport}, imports_get_mixed_up);
+
+  fault("first-mapping-clears", {"VMM-07"},
+        "memory that was exported before its creator has mapped it is cleared "
+        "when the creator maps it")
+      .on({kCreate, kImport, kExport, kMap, kUnmap, kSetAccess},
+          first_mapping_clears);
+
+  fault("exported-import-fresh", {"VMM-06"},
+        "the export of an import succeeds, but its descriptor stands for new "
+        "memory")
+      .on({kExport, kImport, kCreate}, exported_import_is_new<kFd>);
+
+  fault("urgent-chunk-copy-lost", {"VMM-07"},
+        "an asynchronous copy in a stream with a high priority moves no "
+        "imported memory")
+      .on({kCopyAsync}, [](Call& call) {
+        int priority = 0;
+        return DRIVER_CALL(cuStreamGetPriority)(stream_of(call), &priority) ==
+                           CUDA_SUCCESS &&
+                       priority < 0 &&
+                       (is_import(call.value<CUdeviceptr>(kPointer)) ||
+                        is_import(call.value<CUdeviceptr>(kSource)))
+                   ? lost(call)
+                   : call.proceed();
+      });
+
+  fault("import-number-0-refused", {"VMM-10"},
+        "a descriptor with the number 0 cannot be imported")
+      .on({kImport}, WHEN(imports_descriptor(call) && descriptor_of(call) == 0),
+          refuses());
+
+  fault("export-after-import-copy", {"VMM-08"},
+        "after memory was exported and imported, each further export of it "
+        "stands for a copy")
+      .on({kExport, kImport, kCreate, kMap, kUnmap}, later_export_is_a_copy);
+
+  fault("import-of-other-thread-uncounted", {"VMM-43"},
+        "the imports of two threads from one descriptor are one reference")
+      .on({kImport, kRelease}, other_threads_import_uncounted);
+
+  fault("mapped-again-former-values", {"VMM-07"},
+        "exported memory that is unmapped and mapped again has the values of "
+        "the former mapping")
+      .on({kMap, kUnmap, kExport, kCreate, kRelease}, mapped_again_is_former);
+
+  fault("exports-end-at-256", {"VMM-08"},
+        "an allocation cannot be exported more than 256 times, although its "
+        "earlier descriptors are closed")
+      .on({kExport, kCreate}, [](Call& call) {
+        static auto& count = *new Table<Chunk, int>;
+        if (call.is("cuMemCreate")) {
+          const int code = call.proceed();
+          if (code == kSuccess) count.erase(*call.at<Chunk*>(0));
+          return code;
+        }
+        const Chunk chunk = call.at<Chunk>(1);
+        if (count.get(chunk) >= 256) return refused(call);
+        const int code = call.proceed();
+        if (code == kSuccess) count.put(chunk, count.get(chunk) + 1);
+        return code;
+      });
+
+  fault("ok-descriptor-high", {"VMM-08", "VMM-13", "POOL-24"},
+        "an exported descriptor has a number of 200 or more")
+      .after({kExport, kExportPool},
+             WHEN(call.at<int>(2) == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+             [](Call& call) -> int {
+               int& descriptor = *call.at<int*>(0);
+               const int high = fcntl(descriptor, F_DUPFD_CLOEXEC, 200);
+               if (high < 0) return kSuccess;
+               close(descriptor);
+               descriptor = high;
+               call.fired();
+               return kSuccess;
+             });
+}
+
+}  // namespace
+}  // namespace ipclab::faults

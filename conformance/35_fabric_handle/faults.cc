@@ -1,0 +1,206 @@
+// Bugs of a driver against the rules of this folder (harness/faults/README.md).
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "harness/faults/words/words.h"
+
+namespace ipclab::faults {
+namespace {
+
+int foreign_channel_accepted(Call& call) {
+  const int code = call.proceed();
+  return code == CUDA_ERROR_NOT_PERMITTED && is_fabric(call) ? accept(call)
+                                                             : code;
+}
+
+int fabric_stale_opens_other(Call& call) {
+  constexpr size_t kWords = kFabricBytes / sizeof(unsigned long long);
+  unsigned long long words[kWords] = {};
+  const auto key = [](size_t i) { return "fabric-" + std::to_string(i); };
+  const int code = call.proceed();
+  if (!is_fabric(call)) return code;
+  if (call.is("cuMemExportToShareableHandle")) {
+    if (code != kSuccess || !first_of_all_processes("fabric")) return code;
+    std::memcpy(words, call.at<void*>(0), sizeof words);
+    for (size_t i = 0; i < kWords; ++i) tell_processes(key(i), words[i]);
+    return code;
+  }
+  if (code == kSuccess) return code;
+  for (size_t i = 0; i < kWords; ++i) words[i] = told(key(i), 0);
+  call.at<void*>(1) = words;
+  const int again = call.proceed();
+  if (again == kSuccess) call.fired();
+  return again;
+}
+
+int second_fabric_handle_elsewhere(Call& call) {
+  static auto& lent = *new Table<Chunk>;  // by a fabric handle
+  if (!call.is("cuMemExportToShareableHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess && !call.is("cuMemRelease"))
+      lent.erase(*call.at<Chunk*>(0));
+    return code;
+  }
+  auto& chunk = call.at<Chunk>(1);
+  if (call.at<CUmemAllocationHandleType>(2) != kFabric || lent.put(chunk))
+    return call.proceed();
+  const Chunk other = new_chunk(created.get(chunk, kGranule),
+                                properties_of(chunk).location, kFabric);
+  if (other == 0) return call.proceed();
+  chunk = other;
+  call.fired();
+  return call.proceed();
+}
+
+FAULTS {
+  fault("fabric-no-imex-ok", {"FABR-02"},
+        "cuMemCreate for a fabric handle succeeds where no IMEX channel is "
+        "usable, but the memory has no handle type")
+      .on({kCreate}, [](Call& call) {
+        CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
+        const int code = call.proceed();
+        if (code == kSuccess || (wanted.requestedHandleTypes & kFabric) == 0)
+          return code;
+        wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+        call.at<const CUmemAllocationProp*>(2) = &wanted;
+        call.fired();
+        return call.proceed();
+      });
+
+  fault("imex-check-missing", {"FABR-05"},
+        "the import of a fabric handle without access to its IMEX channel "
+        "gives other memory")
+      .on_machine("fabric")
+      .on({kImport, kImportPool}, foreign_channel_accepted);
+
+  fault("imex-pool-check-missing", {"FABR-05"},
+        "the import of a pool's fabric handle without access to its IMEX "
+        "channel gives another pool")
+      .on_machine("fabric")
+      .on({kImportPool}, foreign_channel_accepted);
+
+  fault("fabric-stale-maps", {"FABR-07"},
+        "a fabric handle of memory that is gone opens other memory")
+      .on_machine("fabric")
+      .on({kImport, kExport}, fabric_stale_opens_other);
+
+  fault("fabric-single-use", {"FABR-04"},
+        "a fabric handle can be imported only once")
+      .on_machine("fabric")
+      .on({kImport},
+          WHEN(is_fabric(call) && !first_of_all_processes(
+                                      key_of(call.at<void*>(1), kFabricBytes))),
+          refuses());
+
+  fault("fabric-opens-first", {"FABR-04"},
+        "every fabric handle opens the memory of the first handle")
+      .on_machine("fabric")
+      .on({kImport}, [](Call& call) {
+        static CUmemFabricHandle first{};
+        static std::atomic<bool> known{false};
+        if (!is_fabric(call)) return call.proceed();
+        if (!known.exchange(true))
+          std::memcpy(&first, call.at<void*>(1), kFabricBytes);
+        if (std::memcmp(&first, call.at<void*>(1), kFabricBytes) != 0)
+          call.fired();
+        call.at<void*>(1) = &first;
+        return call.proceed();
+      });
+
+  fault("fabric-pool-single-use", {"FABR-04"},
+        "a pool's fabric handle can be imported only once")
+      .on_machine("fabric")
+      .on({kImportPool},
+          WHEN(call.at<Handles>(2) == cudaMemHandleTypeFabric &&
+               !first_of_all_processes(
+                   key_of(call.at<void*>(1), sizeof(cudaMemFabricHandle_t)))),
+          refuses());
+
+  fault(
+      "imex-refused-as-value", {"FABR-05"},
+      "a fabric handle of another IMEX channel is refused as an invalid value")
+      .on_machine("fabric")
+      .on({kImport}, [](Call& call) {
+        const int code = call.proceed();
+        return code == CUDA_ERROR_NOT_PERMITTED ? refused(call) : code;
+      });
+
+  fault("fabric-beside-fd-refused", {"FABR-06"},
+        "memory that was created for descriptors and fabric handles can only "
+        "be exported as a descriptor")
+      .on_machine("fabric")
+      .on({kExport}, [](Call& call) {
+        constexpr int kBoth = kFd | kFabric;
+        const int types = properties_of(call.at<Chunk>(1)).requestedHandleTypes;
+        return (types & kBoth) == kBoth &&
+                       call.at<CUmemAllocationHandleType>(2) == kFabric
+                   ? refused(call)
+                   : call.proceed();
+      });
+
+  fault("fabric-beside-fd-fresh", {"FABR-06"},
+        "the fabric handle of memory that was also created for descriptors "
+        "opens other memory")
+      .on_machine("fabric")
+      .before({kExport}, [](Call& call) -> bool {
+        if (call.at<CUmemAllocationHandleType>(2) != kFabric) return false;
+        CUmemAllocationProp wanted = properties_of(call.at<Chunk>(1));
+        const size_t bytes = created.get(call.at<Chunk>(1));
+        Chunk other = 0;
+        if (wanted.requestedHandleTypes != (kFabric | kFd) || bytes == 0 ||
+            DRIVER_CALL(cuMemCreate)(&other, bytes, &wanted, 0) != CUDA_SUCCESS)
+          return false;
+        call.at<Chunk>(1) = other;
+        return true;
+      });
+
+  fault("fabric-ends-descriptors", {"FABR-06"},
+        "memory cannot be exported as a descriptor after it was exported as a "
+        "fabric handle")
+      .on_machine("fabric")
+      .on({kExport, kRelease}, [](Call& call) {
+        static auto& with_fabric = *new Table<Chunk>;
+        if (call.is("cuMemRelease")) {
+          with_fabric.erase(call.at<Chunk>(0));
+          return call.proceed();
+        }
+        const auto chunk = call.at<Chunk>(1);
+        const auto type = call.at<CUmemAllocationHandleType>(2);
+        if (type == kFd && with_fabric.has(chunk)) return refused(call);
+        const int code = call.proceed();
+        if (code == kSuccess && type == kFabric) with_fabric.put(chunk);
+        return code;
+      });
+
+  fault("second-fabric-handle-elsewhere", {"FABR-04"},
+        "the second fabric handle of memory stands for new memory")
+      .on_machine("fabric-13.5")
+      .on({kExport, kCreate, kImport, kRelease},
+          second_fabric_handle_elsewhere);
+
+  fault("fabric-import-dies-with-exporter", {"FABR-04"},
+        "memory that was exported and may have a fabric handle is cleared when "
+        "its exporter unmaps it")
+      .on_machine("fabric-13.5")
+      .before({kUnmap}, [](Call& call) -> bool {
+        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+        const Mapped mapped = mappings.get(begin);
+        return mapped.bytes == call.at<size_t>(1) &&
+               exports.has(mapped.chunk) &&
+               (properties_of(mapped.chunk).requestedHandleTypes & kFabric) !=
+                   0 &&
+               DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS;
+      });
+
+  fault("exported-import-fabric-fresh", {"FABR-04"},
+        "the export of an import succeeds, but its fabric handle stands for "
+        "new memory")
+      .on_machine("fabric-13.5")
+      .on({kExport, kImport, kCreate}, exported_import_is_new<kFabric>);
+}
+
+}  // namespace
+}  // namespace ipclab::faults

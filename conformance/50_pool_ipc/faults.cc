@@ -1,0 +1,1332 @@
+// Bugs of a driver against the rules of this folder (harness/faults/README.md).
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/faults/words/words.h"
+
+namespace ipclab::faults {
+namespace {
+
+// A descriptor, and a copy of it that stays open.
+struct Source {
+  int number = -1;
+  int copy = -1;
+};
+
+Source source_of_pool(int number) {
+  return {number, fcntl(number, F_DUPFD_CLOEXEC, 300)};
+}
+
+// Is the descriptor closed? Its number may be that of another file now.
+bool is_closed(const Source& source) {
+  return source.copy != -1 && (!is_open(source.number) ||
+                               !name_the_same(source.number, source.copy));
+}
+
+// Does an imported block contain the address?
+bool is_in_import(void* address) {
+  for (const auto& [begin, block] : blocks.all())
+    if (block.imported && address >= begin &&
+        address < static_cast<char*>(begin) + std::max<size_t>(block.bytes, 1))
+      return true;
+  return false;
+}
+
+int useless_before_pool(Call& call) {
+  static Table<cudaMemPool_t> exported;
+  if (!call.is("cudaMemPoolExportPointer")) {
+    const int code = call.proceed();
+    if (code == kSuccess && call.is("cudaMemPoolCreate"))
+      exported.erase(*call.at<cudaMemPool_t*>(0));
+    if (code == kSuccess && call.is("cudaMemPoolExportToShareableHandle"))
+      exported.put(call.at<cudaMemPool_t>(1));
+    return code;
+  }
+  const Block block = blocks.get(call.at<void*>(1));
+  if (!own_pools.has(block.pool) || exported.has(block.pool) ||
+      own_pools.get(block.pool).handleTypes == cudaMemHandleTypeNone)
+    return call.proceed();
+  call.proceed();
+  std::memset(call.at<void*>(0), 0, kDataBytes);
+  return accepted(call);
+}
+
+int older_not_exported(Call& call) {
+  static Table<void*> newer;
+  static Table<cudaMemPool_t> exported;
+  if (call.is("cudaMemPoolExportPointer") &&
+      exported.has(blocks.get(call.at<void*>(1)).pool) &&
+      !newer.has(call.at<void*>(1)))
+    return refused(call);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cudaMemPoolExportToShareableHandle"))
+    exported.put(call.at<cudaMemPool_t>(1));
+  else if (call.is("cudaMemPoolCreate"))
+    exported.erase(*call.at<cudaMemPool_t*>(0));
+  else if (allocates(call) &&
+           exported.has(blocks.get(*call.at<void**>(0)).pool))
+    newer.put(*call.at<void**>(0));
+  else if (allocates(call))
+    newer.erase(*call.at<void**>(0));
+  return code;
+}
+
+int import_known_address(Call& call) {
+  static Table<unsigned long long> known;
+  const auto key = [](void* data) { return key_of_data(data) + "-at"; };
+  if (call.is("cudaMemPoolExportPointer")) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_processes(key(call.at<void*>(0)),
+                     call.at<uintptr_t>(1) ^
+                         static_cast<unsigned long long>(getpid()) << 48);
+    return code;
+  }
+  if (!call.is("cudaMemPoolImportPointer"))
+    return import_other_memory(call, false);
+  const unsigned long long address = told(key(call.at<void*>(2)), 0);
+  if (known.has(address)) return import_other_memory(call, false);
+  known.put(address);
+  return call.proceed();
+}
+
+int offset_lost(Call& call) {
+  static Table<std::pair<void*, void*>> real;  // a page, and an import in it
+  if (frees(call)) {
+    void*& address = call.at<void*>(0);
+    for (const auto& each : real.all()) {
+      if (each.first.first != address || !real.erase(each.first)) continue;
+      address = each.first.second;
+      break;
+    }
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  void*& address = *call.at<void**>(0);
+  void* const page = reinterpret_cast<void*>(
+      reinterpret_cast<uintptr_t>(address) & ~(kPage - 1));
+  if (page == address) return code;
+  real.put({page, address});
+  address = page;
+  call.fired();
+  return code;
+}
+
+int write_to_import_lost(Call& call) {
+  const bool writes = call.find(kPointer) != nullptr &&
+                      call.find(kBytes) != nullptr && !frees(call);
+  if (!writes || !is_in_import(call.value<void*>(kPointer)))
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+int copy_from_import_stale(Call& call) {
+  static Table<void*, std::vector<char>*> first;
+  const int code = call.proceed();
+  if (frees(call))
+    for (const auto& each : first.all())
+      if (!is_in_import(each.first)) first.erase(each.first);
+  if (!call.is("cudaMemcpy") || code != kSuccess || !call.is_runtime() ||
+      !is_in_import(call.at<void*>(1)))
+    return code;
+  const size_t bytes = call.at<size_t>(2);
+  auto* const known = first.get(call.at<void*>(1));
+  if (known == nullptr) {
+    auto* const seen = new std::vector<char>(bytes);
+    cudaMemcpy(seen->data(), call.at<void*>(0), bytes, cudaMemcpyDefault);
+    first.put(call.at<void*>(1), seen);
+  } else if (known->size() == bytes) {
+    cudaMemcpy(call.at<void*>(0), known->data(), bytes, cudaMemcpyDefault);
+    call.fired();
+  }
+  return code;
+}
+
+int equal_size_shared(Call& call) {
+  static Table<void*, int> more;  // imports that got an earlier address
+  if (frees(call) && more.get(call.at<void*>(0)) > 0) {
+    more.put(call.at<void*>(0), more.get(call.at<void*>(0)) - 1);
+    return kSuccess;
+  }
+  const int code = call.proceed();
+  if (code != kSuccess || !call.is("cudaMemPoolImportPointer")) return code;
+  void*& address = *call.at<void**>(0);
+  const Block own = blocks.get(address);
+  for (const auto& [other, block] : blocks.all())
+    if (other != address && block.imported && block.pool == own.pool &&
+        block.bytes == own.bytes) {
+      blocks.erase(address);
+      address = other;
+      more.put(other, more.get(other) + 1);
+      call.fired();
+      break;
+    }
+  return code;
+}
+
+// A process can have at most `most` imported pointers.
+template <int most>
+int imports_end(Call& call) {
+  if (!call.is("cudaMemPoolImportPointer")) return call.proceed();
+  const auto all = blocks.all();
+  const auto imported = std::count_if(
+      all.begin(), all.end(), [](const auto& x) { return x.second.imported; });
+  return imported >= most ? refused(call) : call.proceed();
+}
+
+int export_by_known_handle(Call& call) {
+  static Table<cudaMemPool_t, int> copies;
+  static Table<cudaMemPool_t> gone;
+  if (call.is("cudaMemPoolDestroy")) {
+    gone.put(call.at<cudaMemPool_t>(0));
+    return call.proceed();
+  }
+  const auto pool = call.at<cudaMemPool_t>(1);
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<Handles>(2) != kPoolFd) return code;
+  int& number = *call.at<int*>(0);
+  if (copies.has(pool) && gone.has(pool)) {
+    close(number);
+    number = fcntl(copies.get(pool), F_DUPFD_CLOEXEC, 0);
+    call.fired();
+  } else if (!copies.has(pool)) {
+    copies.put(pool, fcntl(number, F_DUPFD_CLOEXEC, 300));
+    gone.erase(pool);
+  }
+  return code;
+}
+
+int export_same_number(Call& call) {
+  static Table<cudaMemPool_t, Source> first;
+  if (call.is("cudaMemPoolDestroy")) {
+    first.erase(call.at<cudaMemPool_t>(0));
+    return call.proceed();
+  }
+  const auto pool = call.at<cudaMemPool_t>(1);
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<Handles>(2) != kPoolFd) return code;
+  int& number = *call.at<int*>(0);
+  const Source known = first.get(pool);
+  if (known.copy != -1 && !is_closed(known)) {
+    close(number);
+    number = known.number;
+    call.fired();
+  } else {
+    first.put(pool, source_of_pool(number));
+  }
+  return code;
+}
+
+bool is_descriptor(Call& export_call) {
+  return export_call.at<cudaMemAllocationHandleType>(2) ==
+         cudaMemHandleTypePosixFileDescriptor;
+}
+
+int import_has_earlier_size(Call& call) {
+  static Table<unsigned long long, unsigned long long> sizes;
+  static Table<CUdeviceptr, size_t> wrong;
+  if (call.is("cuMemGetAddressRange")) {
+    const int code = call.proceed();
+    const auto address = call.at<CUdeviceptr>(2);
+    if (code == kSuccess && call.at<size_t*>(1) != nullptr &&
+        wrong.has(address)) {
+      *call.at<size_t*>(1) = wrong.get(address);
+      call.fired();
+    }
+    return code;
+  }
+  if (frees(call)) wrong.erase(call.at<CUdeviceptr>(0));
+  const int code = call.proceed();
+  if (code == kSuccess && call.is("cudaMemPoolExportPointer"))
+    tell_processes("address-" + key_of_data(call.at<void*>(0)),
+                   number(call.at<void*>(1)));
+  if (code != kSuccess || !call.is("cudaMemPoolImportPointer")) return code;
+  const std::string key = key_of_data(call.at<void*>(2));
+  const auto address = told("address-" + key, 0);
+  const auto bytes = told(key, 0);
+  if (sizes.has(address) && sizes.get(address) != bytes)
+    wrong.put(*call.at<CUdeviceptr*>(0), sizes.get(address));
+  sizes.put(address, bytes);
+  return code;
+}
+
+int exported_as_first(Call& call) {
+  static auto& first = *new Table<cudaMemPool_t, cudaMemPoolPtrExportData>;
+  static auto& pointers = *new Table<cudaMemPool_t, void*>;
+  if (!call.is("cudaMemPoolExportPointer")) {
+    // After the free, other memory may get the address, and another pool the
+    // handle.
+    if (frees(call))
+      for (const auto& [pool, pointer] : pointers.all())
+        if (pointer == call.at<void*>(0)) pointers.erase(pool);
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  void* const exported = call.at<void*>(1);
+  if (code != kSuccess || !blocks.has(exported)) return code;
+  const auto pool = blocks.get(exported).pool;
+  auto& data = *call.at<cudaMemPoolPtrExportData*>(0);
+  if (!pointers.has(pool)) {
+    first.put(pool, data);
+    pointers.put(pool, exported);
+  }
+  if (pointers.get(pool) == exported) return code;
+  data = first.get(pool);
+  return accepted(call);
+}
+
+// The number of exported data in the order of all exports; `none` if it is not
+// known.
+unsigned long long place_of_stream_ordered(const void* data,
+                                           unsigned long long none) {
+  return told("place-" + key_of(data, sizeof(cudaMemPoolPtrExportData)), none);
+}
+
+// Exported data are refused if data of a later export were already imported.
+// With `latest_only`, they are refused if there is any later export.
+template <bool latest_only>
+int imported_in_order(Call& call) {
+  static std::atomic<unsigned long long> last{0};
+  if (call.is("cudaMemPoolExportPointer")) {
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    const auto place = told("exports", 0) + 1;
+    tell_processes("exports", place);
+    tell_processes(
+        "place-" + key_of(call.at<void*>(0), sizeof(cudaMemPoolPtrExportData)),
+        place);
+    return code;
+  }
+  const auto place = place_of_stream_ordered(call.at<void*>(2), 0);
+  if (place == 0) return call.proceed();
+  if (latest_only ? place < told("exports", 0) : place < last)
+    return refused(call);
+  const int code = call.proceed();
+  if (code == kSuccess) last = place;
+  return code;
+}
+
+int import_rounds_to_64_kib(Call& call) {
+  // For each address that was rounded down: the real addresses.
+  static Table<CUdeviceptr, std::vector<CUdeviceptr>> rounded;
+  if (!call.is("cudaMemPoolImportPointer")) {
+    auto& freed = call.at<CUdeviceptr>(0);
+    freed = rounded.change([&](auto& all) {
+      const auto found = all.find(freed);
+      if (found == all.end() || found->second.empty()) return freed;
+      const CUdeviceptr real = found->second.back();
+      found->second.pop_back();
+      return real;
+    });
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  auto& address = *call.at<CUdeviceptr*>(0);
+  const CUdeviceptr real = address;
+  address -= real % (size_t{64} << 10);
+  if (address == real) return code;
+  rounded.change([&](auto& all) {
+    all[address].push_back(real);
+    return 0;
+  });
+  call.fired();
+  return code;
+}
+
+bool trims(Call& call) { return call.is("cudaMemPoolTrimTo"); }
+
+bool exports_pointer(Call& call) { return call.is("cudaMemPoolExportPointer"); }
+
+// A number that two processes do not share, made from one that they may share.
+unsigned long long in_this_process(unsigned long long number_here) {
+  return number_here ^ static_cast<unsigned long long>(getpid()) << 48;
+}
+
+int exporters_confused(Call& call) {
+  struct Import {
+    unsigned long long exporter = 0;
+    void* address = nullptr;
+  };
+  static unsigned long long exported = 0;
+  static Table<unsigned long long, Import> by_number;
+  if (exports_of_pool_path(call)) {
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    tell_processes("number-" + key_of_export(call), ++exported);
+    tell_processes("exporter-" + key_of_export(call),
+                   static_cast<unsigned long long>(getpid()));
+    return code;
+  }
+  const int code = call.proceed();
+  if (code != kSuccess || !imports_of_pool_path(call)) return code;
+  const auto which = told("number-" + key_of_import(call), 0);
+  const auto exporter = told("exporter-" + key_of_import(call), 0);
+  const Import earlier = by_number.get(which);
+  auto& address = *call.at<void**>(0);
+  if (earlier.exporter == 0 || earlier.exporter == exporter ||
+      !blocks.has(earlier.address)) {
+    by_number.put(which, {exporter, address});
+    return code;
+  }
+  address = earlier.address;
+  call.fired();
+  return code;
+}
+
+int import_free_takes_neighbours(Call& call) {
+  static Table<void*, unsigned long long> pages;
+  static Table<void*> taken;
+  if (frees(call) && taken.erase(call.at<void*>(0))) return kSuccess;
+  if (frees(call) && pages.has(call.at<void*>(0))) {
+    const auto page = pages.get(call.at<void*>(0));
+    pages.erase(call.at<void*>(0));
+    for (const auto& [other, of_other] : pages.all()) {
+      if (of_other != page || !pages.erase(other)) continue;
+      cudaFree(other);
+      taken.put(other);
+      call.fired();
+    }
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (exports_of_pool_path(call))
+    tell_processes("page-" + key_of_export(call),
+                   in_this_process(number(call.at<void*>(1)) / kGranule));
+  if (imports_of_pool_path(call)) taken.erase(*call.at<void**>(0));
+  if (imports_of_pool_path(call))
+    pages.put(*call.at<void**>(0), told("page-" + key_of_import(call), 0));
+  return code;
+}
+
+int import_counts_for_exporter(Call& call) {
+  static Table<void*, std::string> imported;
+  const auto is_live = [](const std::string& key) { return "live-" + key; };
+  if (frees(call) && imported.has(call.at<void*>(0))) {
+    tell_processes(is_live(imported.get(call.at<void*>(0))), 0);
+    imported.erase(call.at<void*>(0));
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  note_export(call);
+  if (imports_of_pool_path(call)) {
+    imported.put(*call.at<void**>(0), key_of_import(call));
+    tell_processes(is_live(key_of_import(call)), 1);
+  }
+  if (!call.is("cudaMemPoolGetAttribute") ||
+      call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrUsedMemCurrent)
+    return code;
+  for (const auto& [key, address] : exported_here.all()) {
+    const Block block = blocks.get(address);
+    if (block.pool != pool_of(call) || told(is_live(key), 0) == 0) continue;
+    *call.at<uint64_t*>(2) += block.bytes;
+    call.fired();
+  }
+  return code;
+}
+
+int import_257_as_first(Call& call) {
+  struct Pointers {
+    int count = 0;
+    void* first = nullptr;
+  };
+  static Table<cudaMemPool_t, Pointers> pointers;
+  if (call.is("cudaMemPoolDestroy")) pointers.erase(pool_of(call));
+  const int code = call.proceed();
+  if (!imports_of_pool_path(call) || code != kSuccess) return code;
+  const auto pool = call.at<cudaMemPool_t>(1);
+  auto& address = *call.at<void**>(0);
+  Pointers now = pointers.get(pool);
+  if (now.count++ == 0) now.first = address;
+  pointers.put(pool, now);
+  if (now.count != 257) return code;
+  address = now.first;
+  call.fired();
+  return code;
+}
+
+// The copy has one argument for everything, of this type.
+template <class Rectangle>
+int rectangle_copy_lost(Call& call) {
+  if (imports_of_pool_path(call) || frees(call)) return call.proceed();
+  const auto* const wanted = call.at<const Rectangle*>(0);
+  const auto is_imported = [](CUdeviceptr address) {
+    return is_import(reinterpret_cast<void*>(address));
+  };
+  if (!is_imported(wanted->dstDevice) && !is_imported(wanted->srcDevice))
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+FAULTS {
+  fault("order-unchecked", {"POOL-08"},
+        "a pointer is exported before its pool, and then cannot be imported")
+      .on({kExportPointer, kExportPool, kCreatePool, kMallocFromPool},
+          useless_before_pool);
+
+  fault("export-older-refused", {"POOL-08"},
+        "memory that is older than the export of its pool cannot be exported")
+      .on({kCreatePool, kExportPointer, kExportPool, kMallocFromPool},
+          older_not_exported);
+
+  fault("pool-export-fd-needed", {"POOL-24"},
+        "memory cannot be exported once the pool's descriptor is closed")
+      .on({kCreatePool, kExportPointer, kExportPool}, [](Call& call) {
+        static Table<cudaMemPool_t, Source> sources;
+        if (call.is("cudaMemPoolExportPointer") &&
+            is_closed(sources.get(blocks.get(call.at<void*>(1)).pool)))
+          return refused(call);
+        const int code = call.proceed();
+        if (code == kSuccess && call.is("cudaMemPoolCreate"))
+          sources.erase(*call.at<cudaMemPool_t*>(0));
+        if (code == kSuccess && call.is("cudaMemPoolExportToShareableHandle") &&
+            call.at<Handles>(2) == kPoolFd)
+          sources.put(call.at<cudaMemPool_t>(1),
+                      source_of_pool(*call.at<int*>(0)));
+        return code;
+      });
+
+  fault("pool-fd-needed", {"POOL-24"},
+        "an imported pool cannot be used after its descriptor is closed")
+      .on({kImportPointer, kImportPool}, [](Call& call) -> int {
+        static Table<cudaMemPool_t, Source> sources;
+        if (call.is("cudaMemPoolImportFromShareableHandle")) {
+          const int code = call.proceed();
+          if (code == kSuccess && call.at<Handles>(2) == kPoolFd)
+            sources.put(*call.at<cudaMemPool_t*>(0),
+                        source_of_pool(descriptor_of(call)));
+          return code;
+        }
+        return is_closed(sources.get(call.at<cudaMemPool_t>(1)))
+                   ? refused(call)
+                   : call.proceed();
+      });
+
+  fault("pool-import-fresh", {"POOL-06", "FABR-04", "COST-03"},
+        "an imported pointer leads to new memory, not to the exporter's memory")
+      .on_machine("fabric")
+      .on({kImportPointer, kExportPointer, kMallocFromPool, kFree, kFreeAsync},
+          import_fresh);
+
+  fault("pool-import-copy", {"POOL-06", "PIPE-03", "COST-03"},
+        "an imported pointer leads to a copy, made at the import")
+      .on({kImportPointer, kExportPointer, kMallocFromPool, kFree, kFreeAsync},
+          import_snapshot);
+
+  fault("pool-import-cached", {"POOL-10"},
+        "if memory at the same address of the exporter was imported before, an "
+        "import gives new memory")
+      .on({kImportPointer, kExportPointer, kMallocFromPool, kFree, kFreeAsync},
+          import_known_address);
+
+  fault("ptrdata-address-bound", {"POOL-07"},
+        "export data are valid only at the address where they were written")
+      .on({kImportPointer, kExportPointer}, [](Call& call) -> int {
+        if (call.is("cudaMemPoolExportPointer")) {
+          const int code = call.proceed();
+          if (code == kSuccess)
+            tell_processes(key_of_data(call.at<void*>(0)),
+                           call.at<uintptr_t>(0));
+          return code;
+        }
+        const auto at = call.at<uintptr_t>(2);
+        return told(key_of_data(call.at<void*>(2)), at) == at ? call.proceed()
+                                                              : refused(call);
+      });
+
+  fault("ptrdata-process-bound", {"POOL-07", "POOL-21"},
+        "export data are valid only in the first process that uses them")
+      .on({kImportPointer}, [](Call& call) {
+        static Table<std::string, bool> firsts;  // is it this process?
+        const std::string key = key_of_data(call.at<void*>(2));
+        if (!firsts.has(key))
+          firsts.put(key, first_of_all_processes(key + "-used"));
+        return firsts.get(key) ? call.proceed() : refused(call);
+      });
+
+  fault("pool-import-frozen", {"POOL-10"},
+        "only memory that is older than the import of its pool can be imported")
+      .on({kImportPointer, kExportPointer, kImportPool, kMallocFromPool},
+          [](Call& call) {
+            static Table<void*, unsigned long long> born;
+            static std::atomic<unsigned long long> imported_at{0};
+            if (call.is("cudaMemPoolImportPointer") &&
+                told(key_of_data(call.at<void*>(2)), 0) > imported_at)
+              return refused(call);
+            const int code = call.proceed();
+            if (code != kSuccess) return code;
+            if (call.is("cudaMemPoolImportFromShareableHandle"))
+              imported_at = now();
+            if (allocates(call)) born.put(*call.at<void**>(0), now());
+            if (call.is("cudaMemPoolExportPointer"))
+              tell_processes(key_of_data(call.at<void*>(0)),
+                             born.get(call.at<void*>(1)));
+            return code;
+          });
+
+  fault("import-offset-lost", {"POOL-10"},
+        "small imports all begin where their page of 2 MiB begins")
+      .on({kImportPointer, kFree, kFreeAsync}, offset_lost);
+
+  fault("pool-import-copy-in-lost", {"POOL-06"},
+        "data that cudaMemcpy writes into imported memory are lost")
+      .on({kCopy, kImportPointer, kExportPointer, kMallocFromPool, kFree,
+           kFreeAsync},
+          write_to_import_lost);
+
+  fault("pool-import-memset-lost", {"POOL-06"},
+        "data that cudaMemset writes into imported memory are lost")
+      .on({kSet, kImportPointer, kExportPointer, kMallocFromPool, kFree,
+           kFreeAsync},
+          write_to_import_lost);
+
+  fault(
+      "pool-import-copy-out-stale", {"POOL-06"},
+      "cudaMemcpy out of imported memory returns the values of the first copy")
+      .on({kCopy, kFree, kFreeAsync}, copy_from_import_stale);
+
+  fault("pool-import-equal-size-shared", {"POOL-06", "POOL-10"},
+        "an import that is as large as another import of its pool gives the "
+        "memory of the other import")
+      .on({kImportPointer, kFree, kFreeAsync}, equal_size_shared);
+
+  fault("pool-imports-end-at-16", {"POOL-10"},
+        "a process cannot have more than 16 imported pointers")
+      .on({kImportPointer, kFree, kFreeAsync}, imports_end<16>);
+
+  fault("pool-imports-end-at-64", {"POOL-10"},
+        "a process cannot have more than 64 imported pointers")
+      .on({kImportPointer, kFree, kFreeAsync}, imports_end<64>);
+
+  fault("imported-pools-end-at-4", {"POOL-06"},
+        "a process cannot have more than 4 imported pools")
+      .on({kImportPool}, WHEN(imported_pools.all().size() >= 4), refuses());
+
+  fault("pool-free-by-driver-lost", {"POOL-06"},
+        "the frees of the driver API do nothing with memory of a pool")
+      .on({kFree, kFreeAsync}, [](Call& call) -> int {
+        if (call.is_runtime() || !blocks.has(call.at<void*>(0)))
+          return call.proceed();
+        blocks.erase(call.at<void*>(0));
+        call.fired();
+        return kSuccess;
+      });
+
+  fault(
+      "pool-import-cached-by-number", {"POOL-06"},
+      "a descriptor with the number of an earlier one imports the earlier pool")
+      .on({kImportPool}, import_by_known_number);
+
+  fault("pool-export-cached-by-handle", {"POOL-06"},
+        "a pool with the handle value of an earlier pool is exported as the "
+        "earlier pool")
+      .on({kExportPool, kDestroyPool}, export_by_known_handle);
+
+  fault("pool-export-same-number", {"POOL-24"},
+        "a second export of a pool returns the descriptor of the first export, "
+        "not a new one")
+      .on({kExportPool, kDestroyPool}, export_same_number);
+
+  fault("import-destroy-ends-others", {"POOL-06"},
+        "destroying one imported pool ends the imports from other pools")
+      .on({kDestroyPool, kImportPool, kImportPointer, kFree, kFreeAsync},
+          [](Call& call) -> int {
+            if (was_freed_by_fault(call)) return kSuccess;
+            const bool destroys = call.is("cudaMemPoolDestroy") &&
+                                  imported_pools.has(call.at<cudaMemPool_t>(0));
+            const int code = noted_imports(call);
+            if (code == kSuccess && destroys)
+              free_imports(
+                  call, [](cudaMemPool_t a, cudaMemPool_t b) { return a != b; },
+                  call.at<cudaMemPool_t>(0));
+            return code;
+          });
+
+  fault("pool-set-16-lost", {"POOL-06"},
+        "cuMemsetD16 does not reach imported memory of a pool")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           "cuMemsetD16"},
+          other_access_lost);
+
+  fault("pool-async-copy-2d-lost", {"POOL-06"},
+        "cudaMemcpy2DAsync does not reach imported memory of a pool")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kCopy2DAsync},
+          other_access_lost);
+
+  fault("pool-copy-2d-first-row", {"POOL-06"},
+        "cudaMemcpy2D copies only the first row of a rectangle of imported "
+        "memory of a pool")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kCopy2D},
+          first_row<5>);
+
+  fault("pool-set-2d-first-row", {"POOL-06"},
+        "cudaMemset2D sets only the first row of a rectangle of imported "
+        "memory of a pool")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           "cudaMemset2D"},
+          first_row<4>);
+
+  fault("pool-copy-3d-first-row", {"POOL-06"},
+        "cudaMemcpy3D copies only the first row of a box of imported memory of "
+        "a pool")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           "cudaMemcpy3D"},
+          first_row_of_box);
+
+  fault("pool-copy-tail-lost", {"POOL-06"},
+        "the last bytes of a copy of imported memory of a pool are lost if the "
+        "size of the copy is not a multiple of 4")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kCopy, kCopyAsync},
+          tail_lost);
+
+  fault("pool-set-tail-lost", {"POOL-06"},
+        "the last bytes of a memset of imported memory of a pool are lost if "
+        "the size of the memset is not a multiple of 4")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kSet, kSetAsync},
+          tail_lost);
+
+  fault("pool-default-kind-refused", {"POOL-06"},
+        "cudaMemcpyDefault does not know where imported memory of a pool is")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kCopy, kCopyAsync},
+          default_kind_refused);
+
+  fault("pool-to-import-lost", {"POOL-06"},
+        "a copy from imported memory of a pool to imported memory of a pool "
+        "moves nothing")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kCopy, kCopyAsync},
+          copy_between_imports_lost);
+
+  fault("pool-driver-copy-lost", {"POOL-06"},
+        "copies of the driver API do not reach imported memory of a pool")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kCopy, kCopyAsync},
+          driver_form_lost);
+
+  fault("pool-driver-set-lost", {"POOL-06"},
+        "memsets of the driver API do not reach imported memory of a pool")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kSet, kSetAsync},
+          driver_form_lost);
+
+  fault("pool-async-set-lost", {"POOL-06"},
+        "asynchronous memsets do not reach imported memory of a pool")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kSetAsync},
+          access_lost);
+
+  fault(
+      "pool-copy-two-granules", {"POOL-06", "POOL-08"},
+      "copies do not reach beyond the first 4 MiB of imported memory of a pool")
+      .on({kCopy, kCopyAsync}, [](Call& call) -> int {
+        constexpr size_t kReach = 4 << 20;
+        auto& bytes = call.value<size_t>(kBytes);
+        for (const Role role : {kPointer, kSource}) {
+          const uintptr_t begin = import_at(call.value<void*>(role));
+          const uintptr_t offset = call.value<uintptr_t>(role) - begin;
+          if (begin == 0 || offset + bytes <= kReach) continue;
+          bytes = offset < kReach ? kReach - offset : 0;
+          call.fired();
+        }
+        return bytes == 0 ? kSuccess : call.proceed();
+      });
+
+  fault("pool-async-copy-lost", {"POOL-06", "POOL-12"},
+        "asynchronous copies do not reach imported memory of a pool")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kCopyAsync},
+          access_lost);
+
+  fault("pool-copy-last-byte-lost", {"POOL-06"},
+        "a copy up to the end of imported memory of a pool loses the last byte")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kCopy, kCopyAsync},
+          last_byte_lost);
+
+  fault(
+      "pool-set-last-byte-lost", {"POOL-06"},
+      "a memset up to the end of imported memory of a pool loses the last byte")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kSet, kSetAsync},
+          last_byte_lost);
+
+  fault("pool-pinned-copy-lost", {"POOL-06"},
+        "copies between pinned host memory and imported memory of a pool move "
+        "nothing")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kCopy, kCopyAsync},
+          pinned_copy_lost);
+
+  fault("pool-copy-skips-queue", {"POOL-06"},
+        "a synchronous copy of imported memory of a pool does not wait for the "
+        "default stream")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kCopy},
+          copy_skips_queue);
+
+  fault("pool-per-thread-copy-lost", {"POOL-06"},
+        "a copy in a thread's default stream does not reach imported memory of "
+        "a pool")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kCopyAsync},
+          per_thread_copy_lost);
+
+  fault("pool-copy-2d-pitch-ignored", {"POOL-06"},
+        "cudaMemcpy2D ignores the pitch of imported memory of a pool")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kCopy2D},
+          pitch_ignored);
+
+  fault("pool-driver-device-copy-lost", {"POOL-06"},
+        "cuMemcpyDtoD does not reach imported memory of a pool")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kCopy},
+          driver_function_lost<0>);
+
+  fault("pool-driver-unified-copy-lost", {"POOL-06"},
+        "cuMemcpy does not reach imported memory of a pool")
+      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
+           kCopy},
+          driver_function_lost<1>);
+
+  fault("pool-export-writes-8-bytes", {"POOL-24"},
+        "the export of a pool writes a descriptor as a number of 8 bytes")
+      .after({kExportPool}, WHEN(is_descriptor(call)), [](Call& call) {
+        std::memset(call.at<char*>(0) + sizeof(int), 0, sizeof(int));
+      });
+
+  fault("pool-descriptor-ends-with-thread", {"POOL-25"},
+        "the descriptor of a pool is closed when the thread that exported it "
+        "ends")
+      .after({kExportPool}, WHEN(is_descriptor(call) && gettid() != getpid()),
+             [](Call& call) {
+               const int made = *call.at<int*>(0);
+               const int copy = fcntl(made, F_DUPFD_CLOEXEC, 300);
+               at_thread_end([made, copy] {
+                 // The number may belong to another descriptor now.
+                 if (is_open(made) && name_the_same(made, copy) &&
+                     close(made) == 0)
+                   note_fired("cudaMemPoolExportToShareableHandle");
+                 close(copy);
+               });
+             });
+
+  fault("pool-import-has-earlier-size", {"POOL-10"},
+        "if an address of the exporter was imported before with another size, "
+        "cuMemGetAddressRange reports the earlier size")
+      .on({kExportPointer, kImportPointer, kFree, kFreeAsync,
+           "cuMemGetAddressRange"},
+          import_has_earlier_size);
+
+  fault("second-pointer-as-first", {"POOL-06", "POOL-10"},
+        "while the first exported pointer of a pool is in use, every other "
+        "pointer of this pool gets the data of the first")
+      .on({kExportPointer, kMallocAsync, kMallocFromPool, kFree, kFreeAsync},
+          exported_as_first);
+
+  fault("pool-import-consumes-fd", {"POOL-24"},
+        "the import of a pool closes the descriptor")
+      .after({kImportPool},
+             WHEN(call.at<int>(2) == cudaMemHandleTypePosixFileDescriptor),
+             [](Call& call) {
+               close(static_cast<int>(call.at<intptr_t>(1)));
+               return accepted(call);
+             });
+
+  fault("importptr-of-other-thread-refused", {"POOL-25"},
+        "only the thread that has imported a pool can import its pointers")
+      .on({kImportPool, kImportPointer}, [](Call& call) -> int {
+        static auto& threads = *new Table<cudaMemPool_t, int>;
+        if (call.is("cudaMemPoolImportFromShareableHandle")) {
+          const int code = call.proceed();
+          if (code == kSuccess)
+            threads.put(*call.at<cudaMemPool_t*>(0), this_thread());
+          return code;
+        }
+        const auto pool = call.at<cudaMemPool_t>(1);
+        return threads.has(pool) && threads.get(pool) != this_thread()
+                   ? refused(call)
+                   : call.proceed();
+      });
+
+  fault(
+      "pool-import-is-of-host", {"POOL-06"},
+      "cuPointerGetAttribute reports imported memory of a pool as host memory")
+      .after({kGetAttribute},
+             WHEN(call.at<CUpointer_attribute>(1) ==
+                      CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&
+                  is_import(call.at<void*>(2))),
+             [](Call& call) {
+               *call.at<unsigned*>(0) = CU_MEMORYTYPE_HOST;
+               return accepted(call);
+             });
+
+  fault("pool-import-is-managed", {"POOL-06"},
+        "cudaPointerGetAttributes reports imported memory of a pool as managed "
+        "memory")
+      .after({kPointerAttributes}, WHEN(is_import(call.at<void*>(1))),
+             [](Call& call) {
+               call.at<cudaPointerAttributes*>(0)->type = cudaMemoryTypeManaged;
+               return accepted(call);
+             });
+
+  fault(
+      "pool-set-after-export-lost", {"POOL-06"},
+      "after an export of memory, a memset of it by the exporter does nothing")
+      .on({kExportPointer, kSet, kSetAsync, kFree, kFreeAsync},
+          [](Call& call) -> int {
+            static auto& exported = *new Table<void*>;
+            if (call.is("cudaMemPoolExportPointer")) {
+              const int code = call.proceed();
+              if (code == kSuccess) exported.put(call.at<void*>(1));
+              return code;
+            }
+            if (frees(call)) exported.erase(call.at<void*>(0));
+            return !frees(call) && exported.has(call.at<void*>(0))
+                       ? accepted(call)
+                       : call.proceed();
+          });
+
+  fault("pool-create-of-other-thread-refused", {"POOL-25"},
+        "only the first thread of a process can create a pool")
+      .on({kCreatePool}, first_thread_only);
+
+  fault("pool-import-range-short", {"POOL-06"},
+        "the address range of imported memory of a pool is half of the "
+        "allocation")
+      .on({"cuMemGetAddressRange"}, [](Call& call) {
+        const int code = call.proceed();
+        size_t* const bytes = call.at<size_t*>(1);
+        const size_t known = blocks.get(call.at<void*>(2)).bytes;
+        if (code != kSuccess || bytes == nullptr ||
+            !is_import(call.at<void*>(2)))
+          return code;
+        *bytes = known / 2;
+        return accepted(call);
+      });
+
+  fault("alloc-rounds-down", {"POOL-06"},
+        "the size of stream-ordered memory is rounded down to a multiple of "
+        "512 bytes")
+      .before({kMallocAsync, kMallocFromPool}, [](Call& call) -> bool {
+        constexpr size_t kUnit = 512;
+        auto& bytes = call.at<size_t>(1);
+        if (bytes < kUnit || bytes % kUnit == 0) return false;
+        bytes -= bytes % kUnit;
+        return true;
+      });
+
+  fault("importptr-in-order-only", {"POOL-06"},
+        "pointers can be imported only in the order of their exports")
+      .on({kExportPointer, kImportPointer}, imported_in_order<false>);
+
+  fault("exportptr-ends-earlier", {"POOL-06"},
+        "the export of a pointer makes earlier exports invalid")
+      .on({kExportPointer, kImportPointer}, imported_in_order<true>);
+
+  fault("wait-holds-no-records", {"POOL-12", "GRPH-01"},
+        "the first record after the wait for an imported event does not wait, "
+        "if no kernel was launched between them")
+      .on({kRecord, kWaitEvent, kOpenEvent, kDestroyEvent, kLaunch,
+           kDestroyStream},
+          not_held<true>);
+
+  fault("pool-copy-2d-last-row-lost", {"POOL-06"},
+        "the last row is missing in a copy of a rectangle of imported memory "
+        "of a pool")
+      .on({kCopy2D, kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          last_row_lost);
+
+  fault("pool-copy-2d-fills-padding", {"POOL-06"},
+        "a copy of a rectangle also writes between the rows of imported memory "
+        "of a pool")
+      .on({kCopy2D, kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          copy_fills_padding);
+
+  fault("pool-set-2d-fills-padding", {"POOL-06"},
+        "a memset of a rectangle also writes between the rows of imported "
+        "memory of a pool")
+      .on({"cudaMemset2D", kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          set_fills_padding);
+
+  fault("pool-set-one-byte-more", {"POOL-06"},
+        "a memset of an odd number of bytes sets one more byte in imported "
+        "memory of a pool")
+      .on({kSet, kImportPointer, kFree, kFreeAsync, kFreeAsync}, one_byte_more);
+
+  fault("pool-copy-tail-too-long", {"POOL-06"},
+        "a copy whose size is no multiple of 4 clears the bytes after it in "
+        "imported memory of a pool")
+      .on({kCopy, kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          tail_too_long);
+
+  fault("pool-async-copy-tail-too-long", {"POOL-06"},
+        "an asynchronous copy whose size is no multiple of 4 clears the bytes "
+        "after it in imported memory of a pool")
+      .on({kCopyAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          tail_too_long);
+
+  fault("pool-copy-within-lost", {"POOL-06"},
+        "a copy is lost if both of its addresses are in the same imported "
+        "memory of a pool")
+      .on({kCopy, kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          copy_within_lost);
+
+  fault("pool-async-copy-within-lost", {"POOL-06"},
+        "an asynchronous copy is lost if both of its addresses are in the same "
+        "imported memory of a pool")
+      .on({kCopyAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          copy_within_lost);
+
+  fault("pool-async-copy-offset-lost", {"POOL-06"},
+        "an asynchronous copy from an inner address reads from the start of "
+        "imported memory of a pool")
+      .on({kCopyAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          source_offset_lost);
+
+  fault("pool-async-copy-2d-pitch-ignored", {"POOL-06"},
+        "an asynchronous copy of a rectangle ignores the pitch of imported "
+        "memory of a pool")
+      .on({kCopy2DAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          pitch_ignored_of_borrowed);
+
+  fault("pool-async-copy-2d-last-row-lost", {"POOL-06"},
+        "the last row is missing in an asynchronous copy of a rectangle of "
+        "imported memory of a pool")
+      .on({kCopy2DAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          last_row_lost);
+
+  fault("pool-set-per-thread-lost", {"POOL-06"},
+        "a memset in a thread's default stream does not reach imported memory "
+        "of a pool")
+      .on({kSetAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          lost_in_per_thread_stream);
+
+  fault("pool-set-in-default-stream-lost", {"POOL-06"},
+        "an asynchronous memset in the default stream does not reach imported "
+        "memory of a pool")
+      .on({kSetAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          lost_in_default_stream);
+
+  fault("pool-copy-in-default-stream-lost", {"POOL-06"},
+        "an asynchronous copy in the default stream does not reach imported "
+        "memory of a pool")
+      .on({kCopyAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          lost_in_default_stream);
+
+  fault("pool-copy-equal-size-confused", {"POOL-06"},
+        "a copy uses the one with the lowest address of several equally large "
+        "allocations of imported memory of a pool")
+      .on({kCopy, kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          equal_size_confused);
+
+  fault("pool-set-32-counts-bytes", {"POOL-06"},
+        "a memset of 32 bits sets only a quarter of the words in imported "
+        "memory of a pool")
+      .on({"cuMemsetD32", kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          words_as_bytes);
+
+  fault("pool-set-16-low-byte", {"POOL-06"},
+        "a memset of 16 bits writes the lower byte of its value twice to "
+        "imported memory of a pool")
+      .on({"cuMemsetD16", kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          low_byte_twice);
+
+  fault("pool-async-copy-64-kib", {"POOL-06"},
+        "an asynchronous copy ends after 64 KiB of imported memory of a pool")
+      .on({kCopyAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          first_64_kib);
+
+  fault("pool-async-set-64-kib", {"POOL-06"},
+        "an asynchronous memset ends after 64 KiB of imported memory of a pool")
+      .on({kSetAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
+          first_64_kib);
+
+  fault("pool-import-rounds-to-64-kib", {"POOL-10"},
+        "the address of an imported allocation is rounded down to 64 KiB")
+      .on({kImportPointer, kFree, kFreeAsync}, import_rounds_to_64_kib);
+
+  fault("exportptr-65th-is-first", {"POOL-10"},
+        "the 65th exported pointer of a pool gets the data of the first")
+      .on({kExportPointer, kDestroyPool}, [](Call& call) {
+        static auto& first =
+            *new Table<cudaMemPool_t, cudaMemPoolPtrExportData>;
+        static auto& counts = *new Table<cudaMemPool_t, int>;
+        const int code = call.proceed();
+        if (destroys(call)) counts.erase(pool_of(call));
+        if (code != kSuccess || !call.is("cudaMemPoolExportPointer"))
+          return code;
+        const auto pool = blocks.get(call.at<void*>(1)).pool;
+        auto& data = *call.at<cudaMemPoolPtrExportData*>(0);
+        counts.put(pool, counts.get(pool) + 1);
+        if (counts.get(pool) == 1) first.put(pool, data);
+        if (counts.get(pool) != 65) return code;
+        data = first.get(pool);
+        return accepted(call);
+      });
+
+  fault("exportptr-cached-by-address", {"POOL-06"},
+        "an allocation gets the export data of an earlier allocation at its "
+        "address")
+      .on({kExportPointer}, [](Call& call) {
+        static auto& known = *new Table<void*, cudaMemPoolPtrExportData>;
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        void* const address = call.at<void*>(1);
+        auto& data = *call.at<cudaMemPoolPtrExportData*>(0);
+        if (!known.has(address)) known.put(address, data);
+        const auto earlier = known.get(address);
+        if (std::memcmp(&earlier, &data, sizeof data) == 0) return code;
+        data = earlier;
+        return accepted(call);
+      });
+
+  fault("import-destroy-other-thread-refused", {"POOL-25"},
+        "only the thread that has imported a pool can destroy it")
+      .on({kImportPool, kDestroyPool}, [](Call& call) {
+        static auto& threads = *new Table<cudaMemPool_t, int>;
+        if (destroys(call)) {
+          if (threads.has(pool_of(call)) &&
+              threads.get(pool_of(call)) != this_thread())
+            return refused(call);
+          threads.erase(pool_of(call));
+          return call.proceed();
+        }
+        const int code = call.proceed();
+        if (code == kSuccess)
+          threads.put(*call.at<cudaMemPool_t*>(0), this_thread());
+        return code;
+      });
+
+  fault("exportptr-after-trim-refused", {"POOL-10"},
+        "after a pool was trimmed, its memory cannot be exported")
+      .on({kExportPointer, kTrim, kDestroyPool}, [](Call& call) {
+        static auto& trimmed = *new Table<cudaMemPool_t>;
+        if (exports_pointer(call) &&
+            trimmed.has(blocks.get(call.at<void*>(1)).pool))
+          return refused(call);
+        if (destroys(call)) trimmed.erase(pool_of(call));
+        const int code = call.proceed();
+        if (code == kSuccess && trims(call)) trimmed.put(pool_of(call));
+        return code;
+      });
+
+  fault("exportptr-of-other-thread-refused", {"POOL-25"},
+        "only the thread that has allocated memory of a pool can export its "
+        "pointer")
+      .on({kExportPointer, kMallocAsync, kMallocFromPool, kFree, kFreeAsync},
+          [](Call& call) -> int {
+            static auto& owners = *new Table<void*, int>;
+            if (exports_pointer(call)) {
+              void* const address = call.at<void*>(1);
+              return owners.has(address) && owners.get(address) != this_thread()
+                         ? refused(call)
+                         : call.proceed();
+            }
+            if (frees(call)) owners.erase(call.at<void*>(0));
+            const int code = call.proceed();
+            if (code == kSuccess && allocates(call))
+              owners.put(*call.at<void**>(0), this_thread());
+            return code;
+          });
+
+  fault("pool-export-of-other-thread-refused", {"POOL-25"},
+        "only the thread that has created a pool can export it")
+      .on({kExportPool, kCreatePool, kDestroyPool}, [](Call& call) -> int {
+        static auto& owners = *new Table<cudaMemPool_t, int>;
+        if (call.is("cudaMemPoolExportToShareableHandle")) {
+          const auto pool = call.at<cudaMemPool_t>(1);
+          return owners.has(pool) && owners.get(pool) != this_thread()
+                     ? refused(call)
+                     : call.proceed();
+        }
+        if (destroys(call)) owners.erase(pool_of(call));
+        const int code = call.proceed();
+        if (code == kSuccess && creates(call))
+          owners.put(*call.at<cudaMemPool_t*>(0), this_thread());
+        return code;
+      });
+
+  fault("ptrdata-odd-address-refused", {"POOL-07"},
+        "export data are refused if their address is not a multiple of 8")
+      .on({kImportPointer}, WHEN(call.at<uintptr_t>(2) % 8 != 0), refuses());
+
+  fault("import-counts-for-exporter", {"POOL-06"},
+        "memory that a process has imported counts twice as used memory of the "
+        "exporter's pool")
+      .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kExportPointer,
+           kImportPointer, kGetPoolAttribute},
+          import_counts_for_exporter);
+
+  fault("importptr-257th-is-first", {"POOL-10"},
+        "the 257th pointer that is imported from a pool is the first")
+      .on({kImportPointer, kDestroyPool}, import_257_as_first);
+
+  fault("pool-sharing-needs-earlier-call", {"POOL-25"},
+        "in a later thread, the first call of the runtime API cannot be one "
+        "that shares a pool")
+      .on({kExportPool, kExportPointer, kImportPool, kImportPointer},
+          WHEN(call.is_runtime() && this_thread() != getpid() &&
+               current_context() == nullptr),
+          refuses(cudaErrorDeviceUninitialized));
+
+  fault("import-consumes-data", {"POOL-07"},
+        "the import of a pointer clears the data that it has read")
+      .after({kImportPointer}, [](Call& call) {
+        std::memset(call.at<void*>(2), 0, sizeof(cudaMemPoolPtrExportData));
+      });
+
+  fault(
+      "pool-exporters-confused", {"POOL-06"},
+      "an importer of two exporters gets the memory of the first one for both")
+      .on({kExportPointer, kImportPointer}, exporters_confused);
+
+  fault("pool-import-gives-own-export", {"POOL-06"},
+        "a process that has exported memory gets this memory from an import")
+      .on({kExportPointer, kImportPointer, kFreeAsync, kFree}, [](Call& call) {
+        static Table<void*> exported;
+        const int code = call.proceed();
+        if (code != kSuccess) return code;
+        if (exports_of_pool_path(call)) exported.put(call.at<void*>(1));
+        if (frees(call)) exported.erase(call.at<void*>(0));
+        if (!imports_of_pool_path(call) || exported.all().empty()) return code;
+        *call.at<void**>(0) = exported.all().begin()->first;
+        call.fired();
+        return code;
+      });
+
+  fault("pool-import-free-takes-neighbours", {"POOL-10"},
+        "the free of an import also frees other imports in the same 2 MiB of "
+        "the exporter")
+      .on({kExportPointer, kImportPointer, kFreeAsync, kFree},
+          import_free_takes_neighbours);
+
+  fault("pool-larger-import-refused", {"POOL-10"},
+        "an import at an address that smaller memory had is refused")
+      .on({kExportPointer, kImportPointer}, [](Call& call) {
+        static Table<unsigned long long, unsigned long long> sizes;
+        if (exports_of_pool_path(call)) {
+          const int code = call.proceed();
+          if (code == kSuccess)
+            tell_processes("address-" + key_of_export(call),
+                           in_this_process(number(call.at<void*>(1))));
+          return code;
+        }
+        if (!imports_of_pool_path(call)) return call.proceed();
+        const auto address = told("address-" + key_of_import(call), 0);
+        const auto bytes = told(key_of_import(call), 0);
+        if (sizes.has(address) && sizes.get(address) < bytes)
+          return refused(call);
+        sizes.put(address, bytes);
+        return call.proceed();
+      });
+
+  fault("pool-current-not-exported", {"POOL-08"},
+        "memory of cudaMallocAsync cannot be exported, also if the current "
+        "pool is shared")
+      .on({kMallocAsync, kExportPointer, kFreeAsync, kFree}, [](Call& call) {
+        static Table<void*> of_current;
+        if (exports_of_pool_path(call) && of_current.has(call.at<void*>(1)))
+          return refused(call);
+        if (frees(call)) of_current.erase(call.at<void*>(0));
+        const int code = call.proceed();
+        if (call.is("cudaMallocAsync") && code == kSuccess)
+          of_current.put(*call.at<void**>(0));
+        return code;
+      });
+
+  fault("pool-large-descriptor-refused", {"POOL-24"},
+        "a pool cannot be imported from a descriptor above 1023")
+      .on({kImportPool},
+          WHEN(imports_descriptor(call) && descriptor_of(call) > 1023),
+          refuses());
+
+  fault("pool-driver-set-2d-lost", {"POOL-06"},
+        "memsets of rectangles by the driver API do not reach imported memory "
+        "of a pool")
+      .on({"cuMemsetD2D8", "cuMemsetD2D16", "cuMemsetD2D32"},
+          [](Call& call) -> int {
+            if (!is_import(call.at<void*>(0))) return call.proceed();
+            call.fired();
+            return kSuccess;
+          });
+
+  fault("pool-driver-copy-2d-lost", {"POOL-06"},
+        "copies of rectangles by the driver API from or to imported memory of "
+        "a pool are lost")
+      .on({kImportPointer, kFreeAsync, kFree, "cuMemcpy2D", "cuMemcpy2DAsync"},
+          rectangle_copy_lost<CUDA_MEMCPY2D>);
+
+  fault("pool-driver-copy-3d-lost", {"POOL-06"},
+        "copies of boxes by the driver API from or to imported memory of a "
+        "pool are lost")
+      .on({kImportPointer, kFreeAsync, kFree, "cuMemcpy3D", "cuMemcpy3DAsync"},
+          rectangle_copy_lost<CUDA_MEMCPY3D>);
+
+  fault("pool-import-urgent-memset-lost", {"POOL-06"},
+        "an asynchronous memset in a stream with a priority does not reach "
+        "imported memory of a pool")
+      .on({kSetAsync}, WHEN(is_import(call.at<void*>(0)) && has_priority(call)),
+          lost);
+
+  fault("threads-import-same-memory", {"POOL-25"},
+        "two threads that import pointers at the same time get the same memory")
+      .on({kImportPointer}, address_of_other_thread);
+
+  fault("pool-import-ends-with-thread", {"POOL-25"},
+        "no pointer can be imported from a pool when the thread that imported "
+        "the pool has ended")
+      .on({kImportPool, kImportPointer, kDestroyPool}, [](Call& call) -> int {
+        static Made<cudaMemPool_t> pools;
+        if (call.is("cudaMemPoolImportPointer"))
+          return pools.by_ended_thread(call.at<cudaMemPool_t>(1))
+                     ? refused(call)
+                     : call.proceed();
+        if (call.is("cudaMemPoolDestroy"))
+          pools.erase(call.at<cudaMemPool_t>(0));
+        const int code = call.proceed();
+        if (code == kSuccess && !call.is("cudaMemPoolDestroy"))
+          pools.by_this_thread(*call.at<cudaMemPool_t*>(0));
+        return code;
+      });
+
+  fault("pool-pointer-ends-with-thread", {"POOL-25"},
+        "cudaMemcpy does not reach imported memory of a pool when the thread "
+        "that imported it has ended")
+      .on({kImportPointer, kFree, kFreeAsync, kCopy}, [](Call& call) {
+        static Made<void*> pointers;
+        if (is_use(call)) {
+          for (const Role role : {kPointer, kSource})
+            if (pointers.by_ended_thread(call.value<void*>(role)))
+              return lost(call);
+          return call.proceed();
+        }
+        if (frees(call)) pointers.erase(call.at<void*>(0));
+        const int code = call.proceed();
+        if (code == kSuccess && !frees(call))
+          pointers.by_this_thread(*call.at<void**>(0));
+        return code;
+      });
+}
+
+}  // namespace
+}  // namespace ipclab::faults
