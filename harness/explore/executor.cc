@@ -365,6 +365,8 @@ std::optional<Failure> Executor::run(const Program& program) {
     if (more) continue;
     wrong = perform(batch);
     if (!wrong) wrong = after_batch(batch);
+    if (pause_.count() != 0)
+      ::poll(nullptr, 0, static_cast<int>(pause_.count()));
     batch.clear();
   }
   if (!wrong && gates_->gave_up != 0)

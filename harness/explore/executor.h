@@ -45,6 +45,10 @@ class Executor {
   /// std::runtime_error if no role can start.
   std::optional<Failure> run(const Program& program);
 
+  /// From now on the parent lets work finish between two steps, if nothing
+  /// holds it. What still fails then does not depend on speed.
+  void set_pause(std::chrono::milliseconds pause) { pause_ = pause; }
+
   /// Ends all roles, so that the next program gets new ones.
   void end_roles();
 
@@ -83,6 +87,7 @@ class Executor {
 
   const std::function<bool(const Failure&)> known_;
   const Deadlines deadlines_;
+  std::chrono::milliseconds pause_{0};
   std::map<int, RoleProcess> roles_;
   Machine machine_;
   bool asked_ = false;

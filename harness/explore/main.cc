@@ -1,95 +1,35 @@
-// The program `explore`; see `ipclab explore`.
+// The program `explore`; `ipclab explore` starts it. Exit codes: 0 nothing
+// failed, 1 something did, 2 wrong arguments, 3 it could not judge.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 
-#include "harness/explore/executor.h"
-#include "harness/explore/world/coverage.h"
-#include "harness/explore/world/generator.h"
-#include "harness/explore/world/shrink.h"
+#include "harness/explore/role.h"
+#include "harness/explore/search.h"
 
 namespace ipclab::explore {
 namespace {
 
-struct Options {
-  double seconds = 60;
-  uint64_t seed = 1;
-  long programs = 0;  // 0: until the time is over
-  int processes = 0;  // 0: 2 to 4
-};
+constexpr char kUsage[] =
+    "usage: explore [--seconds N] [--seed S] [--programs N] [--processes "
+    "2..5]\n"
+    "               [--shrink-seconds N] [--failures N] [--out DIR] "
+    "[--known FILE]\n"
+    "       explore --replay FILE [--times N] [--known FILE]\n";
 
-int search(const Options& options) {
-  Executor executor;
-  const Machine machine = executor.machine();
-  Coverage coverage(machine);
-  Random seeds(options.seed);
-  const auto begin = std::chrono::steady_clock::now();
-  const auto passed = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() -
-                                         begin)
-        .count();
-  };
-  for (long i = 0; options.programs == 0 || i < options.programs; ++i) {
-    if (passed() > options.seconds) break;
-    const uint64_t seed = seeds.next();
-    Random choice(seed);
-    const int processes =
-        options.processes != 0 ? options.processes : 2 + choice.below(3) % 3;
-    Generator generator(machine, processes, coverage, seed);
-    const Program program =
-        generator.make(60 + choice.below(80), choice.chance(10));
-    const auto failure = executor.run(program);
-    if (failure) {
-      std::printf("program %ld: step %zu of %zu: %s\n  %s %s: %s, not %s\n", i,
-                  failure->index, program.steps.size(),
-                  to_text(failure->step).c_str(), failure->row.c_str(),
-                  failure->check.c_str(), failure->seen.c_str(),
-                  failure->wanted.c_str());
-      const Shrunk small = shrink(
-          machine, program, *failure,
-          [&](const Program& trial) {
-            executor.end_roles();
-            return executor.run(trial);
-          },
-          std::chrono::seconds(20));
-      std::printf("%d runs, finished %d: %s %s: %s not %s\n%s\n", small.runs,
-                  small.finished, small.failure.row.c_str(),
-                  small.failure.check.c_str(), small.failure.seen.c_str(),
-                  small.failure.wanted.c_str(), to_text(small.program).c_str());
-      std::fflush(stdout);
-      executor.end_roles();
-      return 1;
-    }
-    if (i % 50 == 49) {
-      std::printf("%ld programs, %lld steps, %.1f s", i + 1, executor.steps(),
-                  passed());
-      for (const auto& table : coverage.tables())
-        std::printf(", %d/%zu", table.reached(), table.pairs.size());
-      std::printf("\n");
-      std::fflush(stdout);
-    }
-  }
-  return 0;
-}
-
-int replay(const char* path) {
-  const Program program = read_program(path);
-  Executor executor;
-  const auto failure = executor.run(program);
-  if (!failure) {
-    std::printf("no failure\n");
-    return 0;
-  }
-  std::printf("step %zu: %s\n  %s %s: %s, not %s\n", failure->index,
-              to_text(failure->step).c_str(), failure->row.c_str(),
-              failure->check.c_str(), failure->seen.c_str(),
-              failure->wanted.c_str());
-  return 1;
+double number(const std::string& name, const char* text, double least,
+              double most) {
+  char* end = nullptr;
+  const double value = std::strtod(text, &end);
+  if (end == text || *end != '\0' || !(value >= least && value <= most))
+    throw std::invalid_argument(name + ": not a number from " +
+                                std::to_string(least) + " to " +
+                                std::to_string(most) + ": " + text);
+  return value;
 }
 
 int run(int argc, char** argv) {
@@ -99,16 +39,36 @@ int run(int argc, char** argv) {
     return play(descriptors);
   }
   Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
+  std::string replayed;
+  int times = 1;
+  for (int i = 1; i < argc; i += 2) {
     const std::string name = argv[i];
-    if (name == "--seconds") options.seconds = std::atof(argv[i + 1]);
-    if (name == "--seed")
-      options.seed = std::strtoull(argv[i + 1], nullptr, 10);
-    if (name == "--programs") options.programs = std::atol(argv[i + 1]);
-    if (name == "--processes") options.processes = std::atoi(argv[i + 1]);
-    if (name == "--replay") return replay(argv[i + 1]);
+    if (i + 1 == argc) throw std::invalid_argument(name + ": has no value");
+    const char* const value = argv[i + 1];
+    if (name == "--seconds")
+      options.seconds = number(name, value, 0, 1e6);
+    else if (name == "--seed")
+      options.seed = static_cast<uint64_t>(number(name, value, 0, 1e15));
+    else if (name == "--programs")
+      options.programs = static_cast<long>(number(name, value, 1, 1e12));
+    else if (name == "--processes")
+      options.processes = static_cast<int>(number(name, value, 2, 5));
+    else if (name == "--shrink-seconds")
+      options.shrink_seconds = number(name, value, 0, 1e6);
+    else if (name == "--failures")
+      options.failures = static_cast<int>(number(name, value, 1, 1000));
+    else if (name == "--out")
+      options.out = value;
+    else if (name == "--known")
+      options.known = value;
+    else if (name == "--replay")
+      replayed = value;
+    else if (name == "--times")
+      times = static_cast<int>(number(name, value, 1, 1000));
+    else
+      throw std::invalid_argument("no option " + name);
   }
-  return search(options);
+  return replayed.empty() ? search(options) : replay(replayed, times, options);
 }
 
 }  // namespace
@@ -117,6 +77,10 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return ipclab::explore::run(argc, argv);
+  } catch (const std::invalid_argument& error) {
+    std::fprintf(stderr, "explore: %s\n%s", error.what(),
+                 ipclab::explore::kUsage);
+    return 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "explore: %s\n", error.what());
     return 3;

@@ -95,8 +95,13 @@ std::vector<std::pair<const void*, bool>> Shadow::touched(
   const auto object = [&](int id, bool changes) {
     if (id == 0) return;
     all.emplace_back(number(id), changes);
-    if (const auto it = views.find(id); it != views.end())
+    if (const auto it = views.find(id); it != views.end()) {
       all.emplace_back(it->second.memory.get(), changes);
+      if (it->second.range != 0)
+        all.emplace_back(number(it->second.range), changes);
+      if (it->second.pool != 0)
+        all.emplace_back(number(it->second.pool), changes);
+    }
     if (const auto it = chunks.find(id); it != chunks.end())
       all.emplace_back(it->second.memory.get(), changes);
     if (const auto it = events.find(id); it != events.end())

@@ -123,6 +123,12 @@ class Shrinker {
         [](Step& step) { step.thread = 0; },
         [](Step& step) { step.rows = step.layers = 0; },
         [](Step& step) { step.how = 0; },
+        [](Step& step) {  // the simplest call, in the default stream
+          if (step.op == Op::kRead) step.how = kReadSync;
+          if (step.op == Op::kSet) step.how = kSet8Sync;
+          if (step.op == Op::kRead || step.op == Op::kSet)
+            step.stream = legacy_stream(step.process);
+        },
         [](Step& step) { step.at = 0; },
         [](Step& step) { step.from_at = 0; },
         [](Step& step) {

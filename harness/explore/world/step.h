@@ -130,8 +130,8 @@ constexpr bool is_thread_stream(int stream) {
 }
 
 constexpr int kMaxProcesses = 5;
-constexpr int kThreads = 3;  ///< of each process
-constexpr int kGates = 512;  ///< in one program
+constexpr int kThreads = 3;   ///< of each process
+constexpr int kGates = 4096;  ///< in one program
 
 /// The step as a line of text: "copy p=1 t=0 on=7 from=4 bytes=64".
 std::string to_text(const Step& step);
