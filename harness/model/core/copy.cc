@@ -56,7 +56,20 @@ CUresult locate(const Region& region, const Extent& extent, Contexts contexts,
   const bool in_window = window.contains(region.address);
   const Allocation* found = machine->memory.find(region.address);
   if (found == nullptr && in_window && contexts.late) {
-    return CUDA_ERROR_ILLEGAL_ADDRESS;
+    // The call that frees memory of a pool takes the allocation away at once,
+    // but the pages stay until the stream reaches the free.
+    const uint64_t end = region.address + length(region, extent);
+    constexpr uint64_t kPage = uint64_t{2} << 20;
+    for (uint64_t at = region.address; at < end;
+         at = (at / kPage + 1) * kPage) {
+      if ((window.access(contexts.stream->device, at) & needed) != needed) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+      }
+    }
+    place->pageable = false;
+    place->bytes = static_cast<char*>(window.alias(region.address));
+    place->pin = machine->window.pin(region.address, end - region.address);
+    return CUDA_SUCCESS;
   }
   if (found == nullptr) {
     // Host memory, or an address that faults like host memory.

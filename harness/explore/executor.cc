@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/explore/executor.h"
+
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <system_error>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/process.h"
+#include "samples/common/channel.h"
+
+namespace ipclab::explore {
+namespace {
+
+[[noreturn]] void system_failed(const char* call) {
+  throw std::system_error(errno, std::generic_category(), call);
+}
+
+std::string name_of_code(int code) {
+  return ipclab::name_of(static_cast<cudaError_t>(code));
+}
+
+bool is_refusal_of_the_driver_api(const Step& step) {
+  return step.api == 1 || (step.how >= kMapTwice && step.how <= kPoolAsChunk);
+}
+
+}  // namespace
+
+Executor::Executor(std::function<bool(const Failure&)> known,
+                   Deadlines deadlines)
+    : known_(std::move(known)), deadlines_(deadlines) {
+  gates_file_ = Descriptor(memfd_create("ipclab explore", MFD_CLOEXEC));
+  if (!gates_file_) system_failed("memfd_create");
+  if (ftruncate(gates_file_.get(), sizeof(Gates)) != 0)
+    system_failed("ftruncate");
+  void* const mapped = mmap(nullptr, sizeof(Gates), PROT_READ | PROT_WRITE,
+                            MAP_SHARED, gates_file_.get(), 0);
+  if (mapped == MAP_FAILED) system_failed("mmap");
+  gates_ = static_cast<Gates*>(mapped);
+}
+
+Executor::~Executor() {
+  end_roles();
+  munmap(gates_, sizeof(Gates));
+}
+
+// --- roles ------------------------------------------------------------------
+
+void Executor::start(int which) {
+  int ends[kThreads][2];
+  std::vector<std::string> words = {"explore", "--role"};
+  std::vector<Descriptor> theirs;
+  theirs.emplace_back(dup(gates_file_.get()));  // exec keeps it open
+  words.push_back(std::to_string(theirs.back().get()));
+  RoleProcess role;
+  for (int t = 0; t < kThreads; ++t) {
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends[t]) != 0)
+      system_failed("socketpair");
+    role.wires[static_cast<size_t>(t)] = Wire(Descriptor(ends[t][0]));
+    const Descriptor other(ends[t][1]);
+    theirs.emplace_back(dup(other.get()));
+    words.push_back(std::to_string(theirs.back().get()));
+  }
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const pid_t parent = getpid();
+  role.pid = fork();
+  if (role.pid == -1) system_failed("fork");
+  if (role.pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() == parent) execv("/proc/self/exe", arguments.data());
+    _exit(EXIT_FAILURE);
+  }
+  ++started_;
+  roles_[which] = std::move(role);
+  bool died = false;
+  const auto hello = next_frame(which, 0, deadlines_.start, &died);
+  if (!hello) {
+    const std::string why =
+        died ? how_it_ended(which) : "no answer at the start";
+    end(which);
+    throw std::runtime_error("a role cannot start: " + why);
+  }
+  Answer answer;
+  std::memcpy(static_cast<void*>(&answer), hello->data.data(), sizeof answer);
+  machine_ = answer.machine;
+  asked_ = true;
+}
+
+void Executor::end(int which) {
+  const auto found = roles_.find(which);
+  if (found == roles_.end()) return;
+  if (found->second.pid > 0) {
+    kill(found->second.pid, SIGKILL);
+    waitpid(found->second.pid, nullptr, 0);
+  }
+  roles_.erase(found);
+}
+
+void Executor::end_roles() {
+  while (!roles_.empty()) end(roles_.begin()->first);
+}
+
+const Machine& Executor::machine() {
+  if (!asked_) start(0);
+  return machine_;
+}
+
+std::string Executor::how_it_ended(int which) {
+  int status = 0;
+  pid_t& pid = roles_.at(which).pid;
+  // The socket closes shortly before the process ends.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  pid_t got = 0;
+  while ((got = waitpid(pid, &status, WNOHANG)) == 0 &&
+         std::chrono::steady_clock::now() < end)
+    ::poll(nullptr, 0, 1);
+  if (got != pid) return "its socket closed";
+  pid = -1;
+  return WIFSIGNALED(status)
+             ? "killed by " + signal_name(WTERMSIG(status))
+             : "exit code " + std::to_string(WEXITSTATUS(status));
+}
+
+std::optional<Frame> Executor::next_frame(int which, int thread,
+                                          std::chrono::milliseconds limit,
+                                          bool* died) {
+  Wire& wire = roles_.at(which).wires[static_cast<size_t>(thread)];
+  const auto end = std::chrono::steady_clock::now() + limit;
+  for (;;) {
+    if (auto frame = wire.next()) return frame;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        end - std::chrono::steady_clock::now());
+    if (!wait_for(wire.socket(), POLLIN, std::max(left, left.zero())))
+      return std::nullopt;
+    if (!wire.read_some()) {
+      *died = true;
+      return std::nullopt;
+    }
+  }
+}
+
+bool Executor::send(const Step& step, Frame::Kind kind) {
+  Frame frame;
+  frame.kind = kind;
+  frame.data.assign(reinterpret_cast<const char*>(&step), sizeof step);
+  const bool takes_on = step.op == Op::kOpenMemory ||
+                        step.op == Op::kOpenEvent ||
+                        step.op == Op::kImportChunk ||
+                        step.op == Op::kImportPool || step.op == Op::kRefuse;
+  const int which = step.op == Op::kImportPointer ? step.from
+                    : takes_on                    ? step.on
+                                                  : 0;
+  if (const auto found = handles_.find(which); found != handles_.end()) {
+    frame.data += found->second.bytes;
+    if (found->second.descriptor)
+      frame.descriptor = Descriptor(dup(found->second.descriptor.get()));
+  }
+  Wire& wire = roles_.at(step.process).wires[static_cast<size_t>(step.thread)];
+  wire.queue(frame);
+  return wire.flush();
+}
+
+// --- answers ----------------------------------------------------------------
+
+Failure Executor::failure(const Sent& sent, const char* check, std::string seen,
+                          std::string wanted) const {
+  return {sent.index, sent.step,       sent.expected.row,
+          check,      std::move(seen), std::move(wanted)};
+}
+
+std::optional<Failure> Executor::await(const Sent& sent, Reply* reply) {
+  bool died = false;
+  auto frame =
+      next_frame(sent.step.process, sent.step.thread, deadlines_.answer, &died);
+  if (died)
+    return failure(sent, "died", how_it_ended(sent.step.process), "an answer");
+  if (!frame)
+    return failure(sent, "hang", "no answer at the deadline", "an answer");
+  std::memcpy(static_cast<void*>(&reply->answer), frame->data.data(),
+              sizeof reply->answer);
+  reply->parcel = {frame->data.substr(sizeof reply->answer),
+                   std::move(frame->descriptor)};
+  return std::nullopt;
+}
+
+std::optional<Failure> Executor::judge(const Sent& sent, Reply& reply) {
+  const Expected& expected = sent.expected;
+  const Answer& answer = reply.answer;
+  std::vector<int> codes = expected.codes;
+  if (codes.empty()) codes = {0};
+  std::string wanted;
+  for (const int code : codes)
+    wanted += (wanted.empty() ? "" : " or ") + name_of_code(code);
+  if (std::find(codes.begin(), codes.end(), answer.code) == codes.end())
+    return failure(sent, "code", name_of_code(answer.code), wanted);
+  const bool judges_error = answer.code == 0 || expected.refused;
+  const int last_error =
+      expected.refused && !is_refusal_of_the_driver_api(sent.step) ? answer.code
+                                                                   : 0;
+  if (judges_error && answer.last_error != last_error)
+    return failure(sent, "last error", name_of_code(answer.last_error),
+                   name_of_code(last_error));
+  if (expected.refused || answer.code != 0) return std::nullopt;
+  if (expected.judges_value &&
+      (answer.value < expected.least || answer.value > expected.most))
+    return failure(sent, "value", std::to_string(answer.value),
+                   std::to_string(expected.least) +
+                       (expected.most == expected.least
+                            ? ""
+                            : " to " + std::to_string(expected.most)));
+  if (expected.judges_bytes) {
+    const std::string& seen = reply.parcel.bytes;
+    for (size_t i = 0; i < expected.bytes.size(); ++i)
+      if (i >= seen.size() ||
+          static_cast<uint8_t>(seen[i]) != expected.bytes[i])
+        return failure(sent, "bytes",
+                       i >= seen.size()
+                           ? "fewer bytes"
+                           : "byte " + std::to_string(i) + " of " +
+                                 std::to_string(expected.bytes.size()) +
+                                 " is " +
+                                 std::to_string(static_cast<uint8_t>(seen[i])),
+                       std::to_string(expected.bytes[i]));
+  }
+  if (answer.address != 0) addresses_[sent.step.id] = answer.address;
+  if (expected.same_address != 0 &&
+      addresses_[expected.same_address] != answer.address)
+    return failure(sent, "address", "another address",
+                   "the address of the first open");
+  switch (sent.step.op) {
+    case Op::kExportMemory:
+    case Op::kExportChunk:
+    case Op::kExportPool:
+    case Op::kExportPointer:
+    case Op::kExportEvent:
+      handles_[sent.step.id] = std::move(reply.parcel);
+      break;
+    default:
+      break;
+  }
+  return std::nullopt;
+}
+
+std::optional<Failure> Executor::returned_early() {
+  for (const Sent& call : held_) {
+    bool died = false;
+    auto frame = next_frame(call.step.process, call.step.thread,
+                            std::chrono::milliseconds(0), &died);
+    if (died)
+      return failure(call, "died", how_it_ended(call.step.process), "a wait");
+    if (frame) return failure(call, "returned early", "it returned", "a wait");
+  }
+  return std::nullopt;
+}
+
+// Makes the steps of one group, or one step.
+std::optional<Failure> Executor::perform(std::vector<Sent>& batch) {
+  std::vector<const Sent*> asked;
+  for (const Sent& sent : batch) {
+    const Step& step = sent.step;
+    switch (step.op) {
+      case Op::kOpenGate: {
+        if (auto early = returned_early()) return early;
+        gates_->open[sent.step.value] = 1;
+        continue;
+      }
+      case Op::kDropHandle:
+        handles_.erase(step.on);
+        continue;
+      case Op::kStart:
+        start(step.process);
+        continue;
+      case Op::kEnd:
+        if (step.how == kKilled) {
+          end(step.process);
+          continue;
+        }
+        send(step, Frame::kPost);
+        {
+          bool died = false;
+          next_frame(step.process, step.thread, deadlines_.answer, &died);
+          if (!died)
+            return failure(sent, "hang", "the process does not end", "its end");
+          const std::string how = how_it_ended(step.process);
+          end(step.process);
+          if (how != "exit code 0")
+            return failure(sent, "died", how, "exit code 0");
+        }
+        continue;
+      default:
+        break;
+    }
+    if (!send(step, sent.expected.held ? Frame::kWant : Frame::kPost))
+      return failure(sent, "died", how_it_ended(step.process), "an answer");
+    asked.push_back(&sent);
+  }
+  // Each answer is read, so that a known deviation does not end the roles.
+  std::optional<Failure> first;
+  for (const Sent* sent : asked) {
+    Reply reply;
+    if (auto wrong = await(*sent, &reply)) return wrong;
+    if (sent->expected.held)  // the role has begun the call
+      held_.push_back(*sent);
+    else if (auto wrong = judge(*sent, reply); wrong && !is_known(*wrong))
+      first = first ? first : wrong;
+  }
+  return first;
+}
+
+// Held calls return exactly when they have to.
+std::optional<Failure> Executor::after_batch(const std::vector<Sent>& batch) {
+  for (const Sent& sent : batch)
+    for (const Held& call : sent.expected.returned) {
+      const auto found =
+          std::find_if(held_.begin(), held_.end(), [&](const Sent& one) {
+            return one.step.process == call.process &&
+                   one.step.thread == call.thread;
+          });
+      if (found == held_.end()) continue;
+      const Sent waited = *found;
+      held_.erase(found);
+      Reply reply;
+      if (auto wrong = await(waited, &reply)) return wrong;
+      if (auto wrong = judge(waited, reply); wrong && !is_known(*wrong))
+        return wrong;
+    }
+  return returned_early();
+}
+
+bool Executor::is_known(const Failure& failure) const {
+  return known_ && known_(failure);
+}
+
+std::optional<Failure> Executor::run(const Program& program) {
+  for (int p = 0; p < program.processes; ++p)
+    if (roles_.count(p) == 0) start(p);
+  std::memset(const_cast<uint32_t*>(gates_->open), 0, sizeof gates_->open);
+  gates_->gave_up = 0;
+  handles_.clear();
+  addresses_.clear();
+  held_.clear();
+  Shadow shadow(machine_, program.processes);
+  std::vector<Sent> batch;
+  std::optional<Failure> wrong;
+  for (size_t i = 0; i < program.steps.size() && !wrong; ++i) {
+    const Step& step = program.steps[i];
+    Sent sent{i, step, {}};
+    if (shadow.apply(step, &sent.expected)) {
+      batch.push_back(std::move(sent));
+      ++steps_;
+    }
+    const bool more = step.group != 0 && i + 1 < program.steps.size() &&
+                      program.steps[i + 1].group == step.group;
+    if (more) continue;
+    wrong = perform(batch);
+    if (!wrong) wrong = after_batch(batch);
+    if (pause_.count() != 0)
+      ::poll(nullptr, 0, static_cast<int>(pause_.count()));
+    batch.clear();
+  }
+  if (!wrong && gates_->gave_up != 0)
+    throw std::runtime_error("a gate's kernel waited for a minute");
+  if (wrong || !shadow.is_clean()) {
+    end_roles();
+  } else {
+    for (auto& [which, role] : roles_) {
+      Step none;
+      none.process = which;
+      Sent sent{program.steps.size(), none, {}};
+      Reply reply;
+      if (!send(none, Frame::kPlay)) continue;
+      wrong = await(sent, &reply);
+      if (wrong) break;
+    }
+    if (wrong) end_roles();
+  }
+  if (wrong && is_known(*wrong)) return std::nullopt;
+  return wrong;
+}
+
+}  // namespace ipclab::explore

@@ -1,0 +1,103 @@
+// Runs programs: starts the roles, sends them the steps, and compares what they
+// answer with the shadow.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <sys/types.h>
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/explore/role.h"
+#include "harness/explore/world/failure.h"
+#include "harness/explore/world/program.h"
+#include "harness/explore/world/shadow.h"
+
+namespace ipclab::explore {
+
+/// How long the parent waits.
+struct Deadlines {
+  std::chrono::milliseconds start{60000};  ///< for a new role
+  std::chrono::milliseconds answer{10000};
+};
+
+class Executor {
+ public:
+  /// `known` says whether a failure is a known deviation: a wrong answer does
+  /// not end the program then.
+  explicit Executor(std::function<bool(const Failure&)> known = nullptr,
+                    Deadlines deadlines = {});
+  Executor(const Executor&) = delete;
+  ~Executor();
+
+  /// What programs may use. Starts a role. Throws std::runtime_error with the
+  /// reason if the role cannot use CUDA.
+  const Machine& machine();
+
+  /// Runs a program. Returns the first failure that is no known deviation. If
+  /// the program left something or failed, the next one gets new roles. Throws
+  /// std::runtime_error if no role can start.
+  std::optional<Failure> run(const Program& program);
+
+  /// From now on the parent lets work finish between two steps, if nothing
+  /// holds it. What still fails then does not depend on speed.
+  void set_pause(std::chrono::milliseconds pause) { pause_ = pause; }
+
+  /// Ends all roles, so that the next program gets new ones.
+  void end_roles();
+
+  int started() const { return started_; }
+  long long steps() const { return steps_; }
+
+ private:
+  struct RoleProcess {
+    pid_t pid = -1;
+    std::array<Wire, kThreads> wires;
+  };
+  struct Sent {
+    size_t index;
+    Step step;
+    Expected expected;
+  };
+  struct Reply {
+    Answer answer;
+    Parcel parcel;
+  };
+
+  void start(int which);
+  void end(int which);
+  bool send(const Step& step, Frame::Kind kind);
+  std::optional<Frame> next_frame(int process, int thread,
+                                  std::chrono::milliseconds limit, bool* died);
+  std::optional<Failure> await(const Sent& sent, Reply* reply);
+  std::optional<Failure> judge(const Sent& sent, Reply& reply);
+  std::optional<Failure> perform(std::vector<Sent>& batch);
+  std::optional<Failure> after_batch(const std::vector<Sent>& batch);
+  std::optional<Failure> returned_early();
+  Failure failure(const Sent& sent, const char* check, std::string seen,
+                  std::string wanted) const;
+  std::string how_it_ended(int process);
+  bool is_known(const Failure& failure) const;
+
+  const std::function<bool(const Failure&)> known_;
+  const Deadlines deadlines_;
+  std::chrono::milliseconds pause_{0};
+  std::map<int, RoleProcess> roles_;
+  Machine machine_;
+  bool asked_ = false;
+  Gates* gates_ = nullptr;
+  Descriptor gates_file_;
+  std::map<int, Parcel> handles_;
+  std::map<int, uint64_t> addresses_;
+  std::vector<Sent> held_;
+  int started_ = 0;
+  long long steps_ = 0;
+};
+
+}  // namespace ipclab::explore

@@ -1,0 +1,176 @@
+// The frame of a role: its threads, and what it knows of the machine.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/explore/role.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "harness/scenario/cuda.h"
+
+namespace ipclab::explore {
+namespace {
+
+int perform(Objects& objects, const Step& step, Parcel& parcel,
+            Answer& answer) {
+  switch (step.op) {
+    case Op::kCreateStream:
+    case Op::kDestroyStream:
+    case Op::kCreateEvent:
+    case Op::kExportEvent:
+    case Op::kOpenEvent:
+    case Op::kDestroyEvent:
+    case Op::kRecord:
+    case Op::kWait:
+    case Op::kQueryEvent:
+    case Op::kSyncEvent:
+    case Op::kQueryStream:
+    case Op::kSyncStream:
+    case Op::kSyncDevice:
+    case Op::kBeginCapture:
+    case Op::kEndCapture:
+    case Op::kLaunch:
+    case Op::kDestroyGraph:
+    case Op::kWriteWord:
+    case Op::kWaitWord:
+      return perform_order(objects, step, parcel, answer);
+    case Op::kGate:
+    case Op::kWrite:
+    case Op::kSet:
+    case Op::kCopy:
+    case Op::kUpload:
+    case Op::kRead:
+      return perform_work(objects, step, parcel);
+    case Op::kRefuse:
+      return perform_refusal(objects, step, parcel);
+    case Op::kEnd:
+      std::_Exit(EXIT_SUCCESS);
+    default:
+      return perform_memory(objects, step, parcel, answer);
+  }
+}
+
+int attribute_of(cudaDeviceAttr which) {
+  int value = 0;
+  cudaDeviceGetAttribute(&value, which, 0);
+  return value;
+}
+
+int attribute_of(CUdevice_attribute which) {
+  int value = 0;
+  DRIVER(cuDeviceGetAttribute)(&value, which, 0);
+  return value;
+}
+
+// What programs may use here: attributes, and a small real attempt.
+Machine ask_machine() {
+  Machine machine;
+  void* memory = nullptr;
+  cudaIpcMemHandle_t handle;
+  if (attribute_of(cudaDevAttrIpcEventSupport) != 0 &&
+      cudaMalloc(&memory, 4096) == cudaSuccess) {
+    machine.legacy = cudaIpcGetMemHandle(&handle, memory) == cudaSuccess;
+    cudaFree(memory);
+  }
+  if (attribute_of(
+          CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) !=
+      0) {
+    CUmemAllocationProp wanted{};
+    wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    size_t granule = 0;
+    if (DRIVER(cuMemGetAllocationGranularity)(
+            &granule, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM) ==
+        CUDA_SUCCESS)
+      machine.granule = static_cast<int64_t>(granule);
+  }
+  machine.pools = attribute_of(cudaDevAttrMemoryPoolsSupported) != 0 &&
+                  (attribute_of(cudaDevAttrMemoryPoolSupportedHandleTypes) &
+                   cudaMemHandleTypePosixFileDescriptor) != 0;
+  machine.words =
+      attribute_of(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) != 0;
+  machine.managed = attribute_of(cudaDevAttrConcurrentManagedAccess) != 0;
+  cudaGetLastError();
+  return machine;
+}
+
+void answer_with(Wire& wire, Frame::Kind kind, const Answer& answer,
+                 Parcel parcel) {
+  Frame frame;
+  frame.kind = kind;
+  frame.data.assign(reinterpret_cast<const char*>(&answer), sizeof answer);
+  frame.data += parcel.bytes;
+  frame.descriptor = std::move(parcel.descriptor);
+  wire.queue(frame);
+  wire.flush();
+}
+
+// Makes the steps that arrive, until the parent closes the socket.
+void serve(Objects& objects, int thread, int socket) {
+  Wire wire{Descriptor(socket)};
+  if (cudaSetDevice(0) != cudaSuccess) std::_Exit(EXIT_FAILURE);
+  if (thread == 0) {
+    Answer hello;
+    hello.machine = ask_machine();
+    answer_with(wire, Frame::kDelivery, hello, {});
+  }
+  for (;;) {
+    std::optional<Frame> frame;
+    while (!(frame = wire.next()))
+      if (!wire.read_some()) std::_Exit(EXIT_SUCCESS);
+    Step step;
+    std::memcpy(static_cast<void*>(&step), frame->data.data(), sizeof step);
+    Parcel parcel{frame->data.substr(sizeof step),
+                  std::move(frame->descriptor)};
+    // The parent has to know that a call that may be held has begun.
+    if (frame->kind == Frame::kWant) answer_with(wire, Frame::kRest, {}, {});
+    if (frame->kind == Frame::kPlay) {  // between two programs
+      for (auto& buffers : objects.pageable) buffers.clear();
+      answer_with(wire, Frame::kDelivery, {}, {});
+      continue;
+    }
+    Answer answer;
+    cudaGetLastError();
+    answer.code = perform(objects, step, parcel, answer);
+    answer.last_error = cudaGetLastError();
+    answer_with(wire, Frame::kDelivery, answer, std::move(parcel));
+  }
+}
+
+}  // namespace
+
+cudaStream_t Objects::stream_of(const Step& step) {
+  if (is_legacy(step.stream)) return cudaStreamLegacy;
+  if (is_thread_stream(step.stream)) return cudaStreamPerThread;
+  return streams.at(step.stream);
+}
+
+int play(const std::vector<int>& descriptors) {
+  static Objects objects;  // threads use it until the process ends
+  objects.gates =
+      static_cast<Gates*>(mmap(nullptr, sizeof(Gates), PROT_READ | PROT_WRITE,
+                               MAP_SHARED, descriptors.at(0), 0));
+  if (objects.gates == MAP_FAILED) return EXIT_FAILURE;
+  CALL(cudaSetDevice(0));
+  CALL(cudaFree(nullptr));
+  CALL(cudaHostRegister(objects.gates, sizeof(Gates), cudaHostRegisterMapped));
+  void* seen = nullptr;
+  CALL(cudaHostGetDevicePointer(&seen, objects.gates, 0));
+  objects.device_gates = static_cast<Gates*>(seen);
+  for (char*& scratch : objects.scratch)
+    CALL(cudaMallocHost(reinterpret_cast<void**>(&scratch), kScratchBytes));
+  load_work(objects);
+  CALL(cudaDeviceSynchronize());
+  for (int thread = 1; thread < kThreads; ++thread)
+    std::thread(serve, std::ref(objects), thread,
+                descriptors.at(static_cast<size_t>(thread) + 1))
+        .detach();
+  serve(objects, 0, descriptors.at(1));
+  return EXIT_SUCCESS;
+}
+
+}  // namespace ipclab::explore

@@ -1,0 +1,119 @@
+// A role: a process that makes the calls of steps, in several threads. It knows
+// nothing of other processes; handles and descriptors come with a step.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "harness/explore/world/program.h"
+#include "harness/explore/world/step.h"
+#include "harness/scenario/wire.h"
+
+namespace ipclab::explore {
+
+/// A word in a page that the parent shares with all roles. A stream that waits
+/// for a gate goes on when the parent sets its word.
+struct Gates {
+  volatile uint32_t open[kGates];
+  volatile uint32_t gave_up;  ///< a gate's kernel waited for too long
+};
+
+/// What a role answers.
+struct Answer {
+  int32_t code = 0;        ///< of the first call that failed
+  int32_t last_error = 0;  ///< cudaGetLastError() after the step
+  int64_t value = 0;       ///< the number that was asked for
+  uint64_t address = 0;    ///< of new memory
+  Machine machine;         ///< only in the first answer
+};
+
+/// What a step receives and returns besides numbers.
+struct Parcel {
+  std::string bytes;
+  Descriptor descriptor;
+};
+
+/// The objects of a process, by the numbers of the program.
+class Objects {
+ public:
+  struct Memory {
+    char* data = nullptr;
+    int64_t bytes = 0;
+    int host_kind = -1;  ///< a HostKind, or -1
+    bool device = true;  ///< memory of a GPU
+  };
+  struct Range {
+    CUdeviceptr address = 0;
+    int64_t bytes = 0;
+  };
+  struct Graph {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t run = nullptr;
+  };
+
+  template <class T>
+  class Table {
+   public:
+    explicit Table(std::mutex& mutex) : mutex_(mutex) {}
+    T at(int id) const {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      return all_.at(id);
+    }
+    void put(int id, T value) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      all_[id] = value;
+    }
+    void erase(int id) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      all_.erase(id);
+    }
+    size_t size() const { return all_.size(); }
+
+   private:
+    std::mutex& mutex_;
+    std::map<int, T> all_;
+  };
+
+  std::mutex mutex;
+  Table<Memory> memory{mutex};
+  Table<CUmemGenericAllocationHandle> chunks{mutex};
+  Table<Range> ranges{mutex};
+  Table<cudaMemPool_t> pools{mutex};
+  Table<cudaStream_t> streams{mutex};
+  Table<cudaEvent_t> events{mutex};
+  Table<Graph> graphs{mutex};
+  /// Pageable sources of copies, which live until the end of the program.
+  std::vector<std::vector<char>> pageable[kThreads];
+  Gates* gates = nullptr;         ///< as the host sees them
+  Gates* device_gates = nullptr;  ///< as kernels see them
+  char* scratch[kThreads] = {};   ///< pinned memory for reads
+
+  /// The stream that a step names.
+  cudaStream_t stream_of(const Step& step);
+};
+
+constexpr int64_t kScratchBytes = 1 << 18;
+
+/// Makes the calls of steps of one subject, and fills the answer. Returns the
+/// code of the first call that failed, or 0.
+int perform_memory(Objects& objects, const Step& step, Parcel& parcel,
+                   Answer& answer);
+int perform_order(Objects& objects, const Step& step, Parcel& parcel,
+                  Answer& answer);
+int perform_refusal(Objects& objects, const Step& step, Parcel& parcel);
+int perform_work(Objects& objects, const Step& step, Parcel& parcel);
+/// Launches each kernel once, because to load one may wait for held work.
+void load_work(Objects& objects);
+
+/// The main function of a role. The arguments are the descriptors of the gates
+/// and of a socket for each thread.
+int play(const std::vector<int>& descriptors);
+
+}  // namespace ipclab::explore

@@ -1,0 +1,389 @@
+// The calls of steps on objects of memory.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/mman.h>
+
+#include <cstdlib>
+
+#include "harness/explore/role.h"
+#include "harness/scenario/both_apis.h"
+#include "harness/scenario/vmm.h"
+
+namespace ipclab::explore {
+namespace {
+
+constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+constexpr auto kPoolFd = cudaMemHandleTypePosixFileDescriptor;
+
+// Calls `body` with the API of the step; returns its code as a number.
+template <class Body>
+int by_api(const Step& step, Body body) {
+  return step.api == 0 ? static_cast<int>(body(RuntimeApi{}))
+                       : static_cast<int>(body(DriverApi{}));
+}
+
+template <class T>
+void give(Parcel& parcel, const T& value) {
+  parcel.bytes.assign(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+template <class T>
+T take(const Parcel& parcel) {
+  T value{};
+  std::memcpy(&value, parcel.bytes.data(),
+              std::min(sizeof value, parcel.bytes.size()));
+  return value;
+}
+
+int host_alloc(const Step& step, Objects::Memory* made) {
+  void* data = nullptr;
+  const auto bytes = static_cast<size_t>(step.bytes);
+  made->host_kind = step.how;
+  made->device = false;
+  int code = 0;
+  switch (step.how) {
+    case kMallocHost:
+      code = step.api == 0
+                 ? static_cast<int>(cudaMallocHost(&data, bytes))
+                 : static_cast<int>(DRIVER(cuMemAllocHost)(&data, bytes));
+      break;
+    case kHostAlloc:
+      code =
+          step.api == 0
+              ? static_cast<int>(cudaHostAlloc(
+                    &data, bytes, cudaHostAllocMapped | cudaHostAllocPortable))
+              : static_cast<int>(DRIVER(cuMemHostAlloc)(
+                    &data, bytes,
+                    CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE));
+      break;
+    case kRegistered:
+      data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (data == MAP_FAILED) return cudaErrorMemoryAllocation;
+      code = step.api == 0
+                 ? static_cast<int>(
+                       cudaHostRegister(data, bytes, cudaHostRegisterDefault))
+                 : static_cast<int>(DRIVER(cuMemHostRegister)(data, bytes, 0));
+      break;
+    default:
+      code = cudaMallocManaged(&data, bytes, cudaMemAttachGlobal);
+  }
+  made->data = static_cast<char*>(data);
+  return code;
+}
+
+int host_free(const Step& step, const Objects::Memory& memory) {
+  if (memory.host_kind == kRegistered) {
+    const int code =
+        step.api == 0
+            ? static_cast<int>(cudaHostUnregister(memory.data))
+            : static_cast<int>(DRIVER(cuMemHostUnregister)(memory.data));
+    munmap(memory.data, static_cast<size_t>(memory.bytes));
+    return code;
+  }
+  if (memory.host_kind == kManaged) return cudaFree(memory.data);
+  return step.api == 0 ? static_cast<int>(cudaFreeHost(memory.data))
+                       : static_cast<int>(DRIVER(cuMemFreeHost)(memory.data));
+}
+
+int ask_pointer(const Step& step, const Objects::Memory& memory,
+                Answer& answer) {
+  const CUdeviceptr address = address_of(memory.data);
+  if (step.how == kAccess) {
+    const CUmemLocation gpu{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    unsigned long long flags = 0;
+    const int code = DRIVER(cuMemGetAccess)(&flags, &gpu, address);
+    answer.value = static_cast<int64_t>(flags);
+    return code;
+  }
+  if (step.how == kRange) {
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    const int code = DRIVER(cuMemGetAddressRange)(&base, &size, address);
+    answer.value = base == address ? static_cast<int64_t>(size) : -1;
+    return code;
+  }
+  if (step.api == 1) {
+    CUmemorytype type{};
+    const int code = DRIVER(cuPointerGetAttribute)(
+        &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+    answer.value = type;
+    return code;
+  }
+  cudaPointerAttributes attributes{};
+  const int code = cudaPointerGetAttributes(&attributes, memory.data);
+  answer.value = attributes.type;
+  return code;
+}
+
+int perform_chunk(Objects& objects, const Step& step, Parcel& parcel,
+                  Answer& answer) {
+  const auto bytes = static_cast<size_t>(step.bytes);
+  switch (step.op) {
+    case Op::kCreateChunk: {
+      const CUmemAllocationProp wanted = chunk_of(0);
+      CUmemGenericAllocationHandle made = 0;
+      const int code = DRIVER(cuMemCreate)(&made, bytes, &wanted, 0);
+      objects.chunks.put(step.id, made);
+      return code;
+    }
+    case Op::kExportChunk: {
+      int descriptor = -1;
+      const int code = DRIVER(cuMemExportToShareableHandle)(
+          &descriptor, objects.chunks.at(step.on), kFd, 0);
+      parcel.descriptor = Descriptor(descriptor);
+      return code;
+    }
+    case Op::kImportChunk: {
+      CUmemGenericAllocationHandle made = 0;
+      const int code = DRIVER(cuMemImportFromShareableHandle)(
+          &made, by_value(parcel.descriptor.get()), kFd);
+      parcel.descriptor.close();
+      objects.chunks.put(step.id, made);
+      return code;
+    }
+    case Op::kReleaseChunk: {
+      const auto chunk = objects.chunks.at(step.on);
+      objects.chunks.erase(step.on);
+      return DRIVER(cuMemRelease)(chunk);
+    }
+    case Op::kRetainChunk: {
+      CUmemGenericAllocationHandle made = 0;
+      const int code = DRIVER(cuMemRetainAllocationHandle)(
+          &made, objects.memory.at(step.on).data);
+      objects.chunks.put(step.id, made);
+      return code;
+    }
+    case Op::kReserve: {
+      CUdeviceptr address = 0;
+      const int code = DRIVER(cuMemAddressReserve)(&address, bytes, 0, 0, 0);
+      objects.ranges.put(step.id, {address, step.bytes});
+      return code;
+    }
+    case Op::kUnreserve: {
+      const Objects::Range range = objects.ranges.at(step.on);
+      objects.ranges.erase(step.on);
+      return DRIVER(cuMemAddressFree)(range.address,
+                                      static_cast<size_t>(range.bytes));
+    }
+    case Op::kMap: {
+      const CUdeviceptr address = objects.ranges.at(step.from).address +
+                                  static_cast<CUdeviceptr>(step.at);
+      Objects::Memory made;
+      made.data = reinterpret_cast<char*>(address);
+      made.bytes = step.bytes;
+      answer.address = address;
+      objects.memory.put(step.id, made);
+      return DRIVER(cuMemMap)(address, bytes, 0, objects.chunks.at(step.on), 0);
+    }
+    case Op::kSetAccess: {
+      const Objects::Memory memory = objects.memory.at(step.on);
+      const CUmemAccessDesc access =
+          access_for(0, static_cast<CUmemAccess_flags>(step.value));
+      return DRIVER(cuMemSetAccess)(address_of(memory.data),
+                                    static_cast<size_t>(memory.bytes), &access,
+                                    1);
+    }
+    default: {  // kUnmap
+      const Objects::Memory memory = objects.memory.at(step.on);
+      objects.memory.erase(step.on);
+      return DRIVER(cuMemUnmap)(address_of(memory.data),
+                                static_cast<size_t>(memory.bytes));
+    }
+  }
+}
+
+int perform_pool(Objects& objects, const Step& step, Parcel& parcel,
+                 Answer& answer) {
+  switch (step.op) {
+    case Op::kCreatePool: {
+      const cudaMemPoolProps wanted =
+          pool_properties(step.value != 0 ? kPoolFd : cudaMemHandleTypeNone);
+      cudaMemPool_t made = nullptr;
+      const int code = by_api(
+          step, [&](auto api) { return api.mem_pool_create(&made, wanted); });
+      objects.pools.put(step.id, made);
+      return code;
+    }
+    case Op::kExportPool: {
+      int descriptor = -1;
+      const int code = by_api(step, [&](auto api) {
+        return api.mem_pool_export_to_shareable_handle(
+            &descriptor, objects.pools.at(step.on), kPoolFd);
+      });
+      parcel.descriptor = Descriptor(descriptor);
+      return code;
+    }
+    case Op::kImportPool: {
+      cudaMemPool_t made = nullptr;
+      const int code = by_api(step, [&](auto api) {
+        return api.mem_pool_import_from_shareable_handle(
+            &made, by_value(parcel.descriptor.get()), kPoolFd);
+      });
+      parcel.descriptor.close();
+      objects.pools.put(step.id, made);
+      return code;
+    }
+    case Op::kDestroyPool: {
+      const cudaMemPool_t pool = objects.pools.at(step.on);
+      objects.pools.erase(step.on);
+      return by_api(step, [&](auto api) { return api.mem_pool_destroy(pool); });
+    }
+    case Op::kPoolAlloc: {
+      Objects::Memory made;
+      made.bytes = step.bytes;
+      const int code = by_api(step, [&](auto api) {
+        return api.malloc_from_pool_async(reinterpret_cast<void**>(&made.data),
+                                          static_cast<size_t>(step.bytes),
+                                          objects.pools.at(step.on),
+                                          objects.stream_of(step));
+      });
+      objects.memory.put(step.id, made);
+      return code;
+    }
+    case Op::kExportPointer: {
+      cudaMemPoolPtrExportData data{};
+      const int code = by_api(step, [&](auto api) {
+        return api.mem_pool_export_pointer(&data,
+                                           objects.memory.at(step.on).data);
+      });
+      give(parcel, data);
+      return code;
+    }
+    case Op::kImportPointer: {
+      auto data = take<cudaMemPoolPtrExportData>(parcel);
+      parcel.bytes.clear();
+      Objects::Memory made;
+      const int code = by_api(step, [&](auto api) {
+        return api.mem_pool_import_pointer(reinterpret_cast<void**>(&made.data),
+                                           objects.pools.at(step.on), &data);
+      });
+      objects.memory.put(step.id, made);
+      return code;
+    }
+    case Op::kFreeAsync: {
+      const Objects::Memory memory = objects.memory.at(step.on);
+      objects.memory.erase(step.on);
+      return by_api(step, [&](auto api) {
+        return api.free_async(memory.data, objects.stream_of(step));
+      });
+    }
+    case Op::kTrimPool:
+      return by_api(step, [&](auto api) {
+        return api.mem_pool_trim_to(objects.pools.at(step.on),
+                                    static_cast<size_t>(step.value));
+      });
+    case Op::kSetThreshold: {
+      auto value = static_cast<uint64_t>(step.value);
+      return by_api(step, [&](auto api) {
+        return api.mem_pool_set_attribute(
+            objects.pools.at(step.on), cudaMemPoolAttrReleaseThreshold, &value);
+      });
+    }
+    default: {  // kAskPool
+      uint64_t value = 0;
+      const int code = by_api(step, [&](auto api) {
+        return api.mem_pool_get_attribute(objects.pools.at(step.on),
+                                          step.how == kUsed
+                                              ? cudaMemPoolAttrUsedMemCurrent
+                                              : cudaMemPoolAttrReleaseThreshold,
+                                          &value);
+      });
+      answer.value = static_cast<int64_t>(value);
+      return code;
+    }
+  }
+}
+
+}  // namespace
+
+int perform_memory(Objects& objects, const Step& step, Parcel& parcel,
+                   Answer& answer) {
+  switch (step.op) {
+    case Op::kMalloc: {
+      Objects::Memory made;
+      made.bytes = step.bytes;
+      const auto bytes = static_cast<size_t>(step.bytes);
+      void** const out = reinterpret_cast<void**>(&made.data);
+      const int code = step.api == 0
+                           ? static_cast<int>(cudaMalloc(out, bytes))
+                           : static_cast<int>(DRIVER(cuMemAlloc)(
+                                 reinterpret_cast<CUdeviceptr*>(out), bytes));
+      objects.memory.put(step.id, made);
+      return code;
+    }
+    case Op::kFree: {
+      const Objects::Memory memory = objects.memory.at(step.on);
+      objects.memory.erase(step.on);
+      return by_api(step, [&](auto api) { return api.mem_free(memory.data); });
+    }
+    case Op::kExportMemory: {
+      cudaIpcMemHandle_t handle{};
+      const int code = by_api(step, [&](auto api) {
+        return api.ipc_get_mem_handle(&handle, objects.memory.at(step.on).data);
+      });
+      give(parcel, handle);
+      return code;
+    }
+    case Op::kOpenMemory: {
+      Objects::Memory made;
+      const auto handle = take<cudaIpcMemHandle_t>(parcel);
+      parcel.bytes.clear();
+      const int code = by_api(step, [&](auto api) {
+        return api.ipc_open_mem_handle(reinterpret_cast<void**>(&made.data),
+                                       handle);
+      });
+      answer.address = address_of(made.data);
+      objects.memory.put(step.id, made);
+      return code;
+    }
+    case Op::kCloseMemory: {
+      const Objects::Memory memory = objects.memory.at(step.on);
+      objects.memory.erase(step.on);
+      return by_api(step, [&](auto api) {
+        return api.ipc_close_mem_handle(memory.data);
+      });
+    }
+    case Op::kHostAlloc: {
+      Objects::Memory made;
+      made.bytes = step.bytes;
+      const int code = host_alloc(step, &made);
+      objects.memory.put(step.id, made);
+      return code;
+    }
+    case Op::kHostFree: {
+      const Objects::Memory memory = objects.memory.at(step.on);
+      objects.memory.erase(step.on);
+      return host_free(step, memory);
+    }
+    case Op::kHostWrite: {
+      char* const data = objects.memory.at(step.on).data + step.at;
+      for (int64_t i = 0; i < step.bytes; ++i)
+        data[i] = static_cast<char>(pattern_byte(
+            static_cast<uint32_t>(step.value), static_cast<uint64_t>(i)));
+      return 0;
+    }
+    case Op::kHostRead:
+      parcel.bytes.assign(objects.memory.at(step.on).data + step.at,
+                          static_cast<size_t>(step.bytes));
+      return 0;
+    case Op::kAskPointer:
+      return ask_pointer(step, objects.memory.at(step.on), answer);
+    case Op::kCreatePool:
+    case Op::kExportPool:
+    case Op::kImportPool:
+    case Op::kDestroyPool:
+    case Op::kPoolAlloc:
+    case Op::kExportPointer:
+    case Op::kImportPointer:
+    case Op::kFreeAsync:
+    case Op::kTrimPool:
+    case Op::kSetThreshold:
+    case Op::kAskPool:
+      return perform_pool(objects, step, parcel, answer);
+    default:
+      return perform_chunk(objects, step, parcel, answer);
+  }
+}
+
+}  // namespace ipclab::explore

@@ -1,0 +1,780 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/explore/world/generator.h"
+
+#include <algorithm>
+
+namespace ipclab::explore {
+namespace {
+
+constexpr int64_t kWindow = 4096;  // programs use the bytes of a few windows
+constexpr int kTries = 12;
+
+bool is_device(Kind kind) {
+  return kind == Kind::kLegacy || kind == Kind::kChunk || kind == Kind::kPool;
+}
+
+}  // namespace
+
+uint64_t Random::next() {
+  uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+Generator::Generator(const Machine& machine, int processes, Coverage& coverage,
+                     uint64_t seed)
+    : machine_(machine),
+      processes_(processes),
+      coverage_(coverage),
+      random_(seed),
+      seed_(seed),
+      shadow_(machine, processes) {}
+
+// --- actors and places ------------------------------------------------------
+
+bool Generator::emit(Step step) {
+  step.group = group_;
+  Expected expected;
+  if (!shadow_.apply(step, &expected)) return false;
+  coverage_.add(step, shadow_);
+  program_.steps.push_back(step);
+  return true;
+}
+
+Step Generator::by(int process, int thread) {
+  Step step;
+  step.process = process;
+  step.thread = thread;
+  step.api = random_.below(2);
+  return step;
+}
+
+Step Generator::by(int process) { return by(process, free_thread(process)); }
+
+int Generator::some_process() {
+  for (int i = 0; i < kTries; ++i) {
+    const int p = random_.below(processes_);
+    if (shadow_.process[static_cast<size_t>(p)].alive) return p;
+  }
+  return 0;
+}
+
+int Generator::other_process(int than) {
+  for (int i = 0; i < kTries; ++i)
+    if (const int p = some_process(); p != than) return p;
+  return than;
+}
+
+int Generator::free_thread(int process) {
+  const int first = random_.chance(60) ? 0 : random_.below(kThreads);
+  for (int i = 0; i < kThreads; ++i) {
+    const int thread = (first + i) % kThreads;
+    if (!shadow_.process[static_cast<size_t>(process)].held[thread])
+      return thread;
+  }
+  return 0;
+}
+
+// A stream in which the actor may queue work.
+int Generator::some_stream(const Step& actor) {
+  std::vector<int> all = {legacy_stream(actor.process),
+                          thread_stream(actor.process, actor.thread)};
+  for (const auto& [id, stream] : shadow_.streams)
+    if (id > 0 && stream.process == actor.process) all.insert(all.end(), 3, id);
+  // Now and then the stream in which the least known pair would arise.
+  int best = random_.of(all);
+  Step trial = actor;
+  for (int i = 0; i < 2; ++i) {
+    const int other = random_.of(all);
+    trial.stream = best;
+    const int now = coverage_.follows(trial);
+    trial.stream = other;
+    if (coverage_.follows(trial) < now) best = other;
+  }
+  return best;
+}
+
+// A stream that is not a default stream; 0 if the process has none.
+int Generator::own_stream(int process) {
+  std::vector<int> all;
+  for (const auto& [id, stream] : shadow_.streams)
+    if (id > 0 && stream.process == process && stream.capture == 0)
+      all.push_back(id);
+  return all.empty() ? 0 : random_.of(all);
+}
+
+std::vector<int> Generator::views_of(int process) const {
+  std::vector<int> all;
+  for (const auto& [id, view] : shadow_.views)
+    if (view.process == process && view.access == 3) all.push_back(id);
+  return all;
+}
+
+std::vector<int> Generator::views_of(int process, const Memory* memory) const {
+  std::vector<int> all;
+  for (const auto& [id, view] : shadow_.views)
+    if (view.process == process && view.access == 3 &&
+        view.memory.get() == memory)
+      all.push_back(id);
+  return all;
+}
+
+Generator::Place Generator::some_place(int64_t bytes, int64_t most) {
+  const int64_t window = std::min(bytes, kWindow);
+  const int64_t base = random_.of({0, 1, 2}) == 0 ? 0
+                       : random_.chance(50)
+                           ? bytes - window
+                           : (bytes - window) / 2 / 4096 * 4096;
+  int64_t size = int64_t{1} << random_.below(13);
+  if (random_.chance(40)) size = 1 + random_.below(static_cast<int>(window));
+  size = std::max<int64_t>(1, std::min({size, window, most}));
+  const int64_t room = window - size;
+  int64_t at = 0;
+  switch (random_.below(4)) {
+    case 0:
+      break;
+    case 1:
+      at = room;
+      break;
+    case 2:
+      at = room == 0 ? 0 : random_.below(static_cast<int>(room) + 1);
+      break;
+    default:
+      at = room == 0 ? 0 : random_.below(static_cast<int>(room) + 1) / 16 * 16;
+  }
+  return {base + at, size};
+}
+
+// --- work -------------------------------------------------------------------
+
+// Some way of giving bytes a value.
+bool Generator::write_somewhere(const Step& actor, int view, Place place,
+                                int stream) {
+  Step step = actor;
+  step.on = view;
+  step.at = place.at;
+  step.bytes = place.bytes;
+  step.stream = stream;
+  step.value = static_cast<int64_t>(random_.next() & 0x7fffffff);
+  const View& target = shadow_.views.at(view);
+  switch (random_.below(8)) {
+    case 0:
+    case 1:
+    case 2:
+      step.op = Op::kWrite;
+      step.how = random_.below(kWriteHows);
+      break;
+    case 3:
+    case 4:
+    case 5:
+      step.op = Op::kSet;
+      step.how = random_.below(is_legacy(stream) ? kSetHows : kSet8Sync);
+      if (step.how % 3 != kSet8) {
+        const int64_t width = step.how % 3 == kSet16 ? 2 : 4;
+        step.at = step.at / width * width;
+        step.bytes = std::max(width, step.bytes / width * width);
+      }
+      if (step.bytes >= 8 && random_.chance(30)) {
+        step.rows = random_.of({2, 3, 4});
+        step.layers = random_.chance(30) && step.how % 3 == kSet8 ? 2 : 0;
+        if (step.layers != 0) step.api = 0;
+        const int64_t lines = step.rows * std::max(step.layers, 1);
+        step.pitch = step.bytes / lines / 4 * 4;
+        step.bytes = std::max<int64_t>(4, step.pitch - random_.of({0, 4}));
+        if (step.pitch < step.bytes) return false;
+      }
+      break;
+    case 6:
+      if (!is_device(target.memory->kind)) return false;
+      step.op = Op::kUpload;
+      step.how = random_.below(kUploadHows);
+      if (step.how != kUploadAsync) step.stream = legacy_stream(actor.process);
+      if (step.how == kUpload2D && step.bytes >= 8) {
+        step.rows = 2;
+        step.pitch = step.bytes / 2;
+        step.bytes = std::max<int64_t>(1, step.pitch - random_.below(3));
+      }
+      break;
+    default: {
+      // A copy from other memory, in the way that is least known.
+      const std::vector<int> sources = views_of(actor.process);
+      Step best;
+      int least = 1 << 30;
+      for (int i = 0; i < 5; ++i) {
+        Step trial = step;
+        trial.op = Op::kCopy;
+        trial.value = 0;
+        trial.from = random_.of(sources);
+        const int64_t size = shadow_.views.at(trial.from).memory->bytes;
+        const Place from = some_place(size, trial.bytes);
+        trial.from_at = from.at;
+        trial.bytes = from.bytes;
+        trial.how = random_.below(
+            is_legacy(stream) ? static_cast<int>(kCopyHows) : kFirstSyncCopy);
+        const bool box = trial.how == kCopy2DAsync ||
+                         trial.how == kCopy3DAsync ||
+                         trial.how == kCopy2DSync || trial.how == kCopy3DSync;
+        if (box && trial.bytes >= 16) {
+          const bool deep =
+              trial.how == kCopy3DAsync || trial.how == kCopy3DSync;
+          trial.rows = random_.of({1, 2, 3});
+          trial.layers = deep ? random_.of({0, 2}) : 0;
+          const int64_t lines = trial.rows * std::max(trial.layers, 1);
+          trial.pitch = trial.from_pitch = trial.bytes / lines;
+          trial.bytes = std::max<int64_t>(1, trial.pitch - random_.below(4));
+        }
+        if (const int known = coverage_.uses(trial, shadow_); known < least) {
+          least = known;
+          best = trial;
+        }
+      }
+      step = best;
+    }
+  }
+  return emit(step);
+}
+
+Step Generator::some_read(Step actor, int view, Place place, int stream) {
+  actor.op = Op::kRead;
+  actor.on = view;
+  actor.at = place.at;
+  actor.bytes = place.bytes;
+  actor.stream = stream;
+  actor.how = random_.below(kReadHows);
+  if (actor.how >= kReadSync) actor.stream = legacy_stream(actor.process);
+  if (actor.how == kRead2D && actor.bytes >= 8) {
+    actor.rows = 2;
+    actor.pitch = actor.bytes / 2;
+    actor.bytes = std::max<int64_t>(1, actor.pitch - random_.below(3));
+  }
+  return actor;
+}
+
+// Reads a place by any process that can.
+void Generator::look_at(int view) {
+  const auto found = shadow_.views.find(view);
+  if (found == shadow_.views.end()) return;
+  const MemoryPtr memory = found->second.memory;
+  for (int i = 0; i < 4; ++i) {
+    const int p = random_.chance(50) ? found->second.process : some_process();
+    const std::vector<int> ways = views_of(p, memory.get());
+    if (ways.empty()) continue;
+    const Step actor = by(p);
+    if (emit(some_read(actor, random_.of(ways),
+                       some_place(memory->bytes, kWindow), some_stream(actor))))
+      return;
+  }
+}
+
+void Generator::work() {
+  const int p = some_process();
+  const std::vector<int> views = views_of(p);
+  if (views.empty()) return;
+  const int burst = 1 + random_.below(4);
+  for (int i = 0; i < burst; ++i) {
+    const Step actor = by(p);
+    const int view = random_.of(views);
+    const int64_t size = shadow_.views.at(view).memory->bytes;
+    const int stream = some_stream(actor);
+    if (random_.chance(30)) {
+      emit(some_read(actor, view, some_place(size, kWindow), stream));
+    } else {
+      const bool done =
+          write_somewhere(actor, view, some_place(size, kWindow), stream);
+      if (!done && random_.chance(20)) settle(p);
+    }
+  }
+  const int view = random_.of(views);
+  const Kind kind = shadow_.views.at(view).memory->kind;
+  if (!is_device(kind) && random_.chance(50)) {
+    const Place place =
+        some_place(shadow_.views.at(view).memory->bytes, kWindow);
+    Step step = by(p);
+    step.op = random_.chance(40) ? Op::kHostWrite : Op::kHostRead;
+    step.on = view;
+    step.at = place.at;
+    step.bytes = place.bytes;
+    if (step.op == Op::kHostWrite)
+      step.value = static_cast<int64_t>(random_.next() & 0x7fffffff);
+    step.api = 0;
+    emit(step);
+  }
+}
+
+// One process writes, another reads after an event.
+void Generator::hand_over() {
+  std::vector<int> events;
+  for (const auto& [id, event] : shadow_.events) events.push_back(id);
+  if (events.empty()) return;
+  const int event = random_.of(events);
+  const int p = shadow_.events.at(event).process;
+  const int q = other_process(p);
+  const int theirs = event_in(event, q);
+  if (theirs == 0) return;
+  // Memory that both can use.
+  std::vector<std::pair<int, int>> both;
+  for (const int mine : views_of(p))
+    for (const int his : views_of(q, shadow_.views.at(mine).memory.get()))
+      both.emplace_back(mine, his);
+  if (both.empty()) return;
+  const auto [mine, his] = random_.of(both);
+  const int64_t size = shadow_.views.at(mine).memory->bytes;
+  const Step writer = by(p), reader = by(q);
+  const int from = some_stream(writer), to = some_stream(reader);
+  int gate = 0;
+  if (random_.chance(40) && next_gate_ < kGates - 1) {
+    Step step = writer;
+    step.op = Op::kGate;
+    step.id = gate = number();
+    step.stream = from;
+    step.how = random_.chance(85) ? kGateWord : kGateKernel;
+    step.value = next_gate_;
+    if (emit(step))
+      ++next_gate_;
+    else
+      gate = 0;
+  }
+  const Place place = some_place(size, kWindow);
+  if (!write_somewhere(writer, mine, place, from)) settle(p);
+  Step record = by(p, writer.thread);
+  record.op = Op::kRecord;
+  record.on = event;
+  record.stream = from;
+  record.how = random_.below(2);
+  if (!emit(record)) return;
+  if (random_.chance(70)) {
+    Step wait = by(q, reader.thread);
+    wait.op = Op::kWait;
+    wait.on = theirs;
+    wait.stream = to;
+    emit(wait);
+    // In its stream, the reader uses what the writer wrote.
+    const std::vector<int> locals = views_of(q);
+    Step copy = by(q, reader.thread);
+    copy.op = Op::kCopy;
+    copy.on = random_.of(locals);
+    copy.from = his;
+    copy.from_at = place.at;
+    copy.bytes = place.bytes;
+    const Place target =
+        some_place(shadow_.views.at(copy.on).memory->bytes, place.bytes);
+    copy.at = target.at;
+    copy.bytes = std::min(copy.bytes, target.bytes);
+    copy.stream = to;
+    copy.how = random_.below(kCopyPeerAsync + 1);
+    emit(copy);
+    if (random_.chance(40))
+      write_somewhere(by(q, reader.thread), his, place, to);
+  }
+  if (gate != 0) {
+    Step query = by(q);
+    query.op = random_.chance(70) ? Op::kQueryEvent : Op::kQueryStream;
+    query.on = query.op == Op::kQueryEvent ? theirs : 0;
+    query.stream = query.op == Op::kQueryStream ? to : 0;
+    emit(query);
+    if (random_.chance(50)) look_at(mine);
+    if (random_.chance(70)) open_gates(100);
+  }
+  if (random_.chance(60)) {
+    Step sync = by(q);
+    sync.op = random_.chance(50) ? Op::kSyncEvent : Op::kSyncStream;
+    sync.on = sync.op == Op::kSyncEvent ? theirs : 0;
+    sync.stream = sync.op == Op::kSyncStream ? to : 0;
+    sync.how = random_.below(kSyncHows);
+    if (is_thread_stream(to)) sync.thread = reader.thread;
+    emit(sync);
+    Step query = by(random_.chance(50) ? p : q);
+    query.op = Op::kQueryEvent;
+    query.on = query.process == p ? event : theirs;
+    emit(query);
+    const Step looker = by(q);
+    emit(some_read(looker, his, place, some_stream(looker)));
+  }
+}
+
+// What held work will overwrite is still there.
+void Generator::peek() {
+  const int p = some_process();
+  const std::vector<int> views = views_of(p);
+  const int stream = own_stream(p);
+  if (views.empty() || stream == 0 || next_gate_ >= kGates - 1) return;
+  const int view = random_.of(views);
+  const Step actor = by(p);
+  Step gate = actor;
+  gate.op = Op::kGate;
+  gate.id = number();
+  gate.stream = stream;
+  gate.how = random_.chance(85) ? kGateWord : kGateKernel;
+  gate.value = next_gate_;
+  if (!emit(gate)) return;
+  ++next_gate_;
+  const Place place = some_place(shadow_.views.at(view).memory->bytes, kWindow);
+  const int writes = 1 + random_.below(3);
+  for (int i = 0; i < writes; ++i) write_somewhere(actor, view, place, stream);
+  const int looks = 1 + random_.below(3);
+  for (int i = 0; i < looks; ++i) {
+    if (random_.chance(25)) {
+      Step query = by(p);
+      query.op = Op::kQueryStream;
+      query.stream = stream;
+      emit(query);
+    } else {
+      look_at(view);
+    }
+  }
+  if (random_.chance(75)) {
+    open_gates(100);
+    settle(p);
+    look_at(view);
+  }
+}
+
+// A thread waits in a call while others go on.
+void Generator::hold_host() {
+  const int p = some_process();
+  const int stream = own_stream(p);
+  if (stream == 0 || next_gate_ >= kGates - 1) return;
+  const Step actor = by(p);
+  Step gate = actor;
+  gate.op = Op::kGate;
+  gate.id = number();
+  gate.stream = stream;
+  gate.value = next_gate_;
+  if (!emit(gate)) return;
+  ++next_gate_;
+  std::vector<int> events;
+  for (const auto& [id, event] : shadow_.events)
+    if (event.process == p) events.push_back(id);
+  int event = 0;
+  if (!events.empty()) {
+    Step record = actor;
+    record.op = Op::kRecord;
+    record.on = event = random_.of(events);
+    record.stream = stream;
+    if (!emit(record)) event = 0;
+  }
+  const int q = event != 0 && random_.chance(60) ? some_process() : p;
+  Step sync = by(q);
+  const int theirs = event != 0 ? (q == p ? event : event_in(event, q)) : 0;
+  if (theirs != 0) {
+    sync.op = Op::kSyncEvent;
+    sync.on = theirs;
+  } else if (q != p) {
+    return;
+  } else {
+    sync.op = random_.chance(50) ? Op::kSyncStream : Op::kSyncDevice;
+    sync.stream = sync.op == Op::kSyncStream ? stream : 0;
+  }
+  emit(sync);
+  const int between = 1 + random_.below(3);
+  for (int i = 0; i < between; ++i) {
+    if (random_.chance(50))
+      work();
+    else
+      ask();
+  }
+  open_gates(100);
+}
+
+// A stream of one process waits for a word that another writes.
+void Generator::words() {
+  const int p = some_process(), q = some_process();
+  std::vector<std::pair<int, int>> both;
+  for (const int mine : views_of(p))
+    for (const int his : views_of(q, shadow_.views.at(mine).memory.get()))
+      both.emplace_back(mine, his);
+  const int waits = own_stream(p), writes = own_stream(q);
+  if (both.empty() || waits == 0 || writes == 0 || waits == writes) return;
+  const auto [mine, his] = random_.of(both);
+  const Memory& memory = *shadow_.views.at(mine).memory;
+  // Words have places of their own, beside the windows.
+  if (memory.bytes < 3 * kWindow) return;
+  const int64_t bytes = random_.chance(75) ? 4 : 8;
+  const int64_t at = kWindow + 8 * random_.below(16);
+  if (memory.words.count(at) == 0) {
+    if (!shadow_.quiet(p)) return;
+    Step first = by(p);
+    first.op = Op::kSet;
+    first.on = mine;
+    first.at = at;
+    first.bytes = 8;
+    first.stream = waits;
+    if (!emit(first)) return;
+    settle(p);
+  }
+  uint64_t last = 0;
+  if (const auto word = memory.words.find(at); word != memory.words.end()) {
+    if (word->second.bytes != bytes) return;
+    last = word->second.writes.empty() ? word->second.initial
+                                       : word->second.writes.back().second;
+  }
+  const int64_t next = static_cast<int64_t>(last) + 1 + random_.below(7);
+  Step wait = by(p);
+  wait.op = Op::kWaitWord;
+  wait.on = mine;
+  wait.at = at;
+  wait.bytes = bytes;
+  wait.stream = waits;
+  wait.how = random_.below(kWaitWordHows);
+  wait.value = next;
+  Step write = by(q);
+  write.op = Op::kWriteWord;
+  write.on = his;
+  write.at = at;
+  write.bytes = bytes;
+  write.stream = writes;
+  write.how = bytes == 4 ? random_.below(kWriteWordHows) : 0;
+  write.value = next;
+  const bool first = random_.chance(65);
+  if (first && !emit(wait)) return;
+  if (first && random_.chance(60)) {
+    const std::vector<int> views = views_of(p);
+    const int view = random_.of(views);
+    write_somewhere(by(p), view,
+                    some_place(shadow_.views.at(view).memory->bytes, kWindow),
+                    waits);
+    Step query = by(p);
+    query.op = Op::kQueryStream;
+    query.stream = waits;
+    emit(query);
+  }
+  if (random_.chance(60)) {
+    const std::vector<int> views = views_of(q);
+    const int view = random_.of(views);
+    write_somewhere(by(q), view,
+                    some_place(shadow_.views.at(view).memory->bytes, kWindow),
+                    writes);
+  }
+  if (!emit(write)) return;
+  if (!first) emit(wait);
+  if (random_.chance(70)) settle(p);
+}
+
+void Generator::graph() {
+  const int p = some_process();
+  std::vector<int> graphs;
+  for (const auto& [id, graph] : shadow_.graphs)
+    if (graph.process == p) graphs.push_back(id);
+  const Step actor = by(p);
+  if (graphs.empty() || random_.chance(40)) {
+    const int stream = own_stream(p);
+    if (stream == 0) return;
+    Step begin = actor;
+    begin.op = Op::kBeginCapture;
+    begin.id = number();
+    begin.stream = stream;
+    begin.how = random_.below(kCaptureHows);
+    if (!emit(begin)) return;
+    const int nodes = 1 + random_.below(3);
+    for (int i = 0; i < nodes || shadow_.graphs.at(begin.id).nodes.empty();
+         ++i) {
+      const std::vector<int> views = views_of(p);
+      if (views.empty()) break;
+      const int view = random_.of(views);
+      Step node = by(p, actor.thread);
+      const Place place =
+          some_place(shadow_.views.at(view).memory->bytes, kWindow);
+      if (i > 20) {  // surely something that can be captured
+        node.op = Op::kWrite;
+        node.on = view;
+        node.at = place.at;
+        node.bytes = place.bytes;
+        node.stream = stream;
+        node.api = 0;
+        emit(node);
+        continue;
+      }
+      write_somewhere(node, view, place, stream);
+    }
+    Step end = actor;
+    end.op = Op::kEndCapture;
+    end.on = begin.id;
+    end.stream = stream;
+    emit(end);
+    graphs = {begin.id};
+  }
+  const int graph = random_.of(graphs);
+  const int launches = 1 + random_.below(2);
+  for (int i = 0; i < launches; ++i) {
+    Step launch = actor;
+    launch.op = Op::kLaunch;
+    launch.on = graph;
+    launch.stream = some_stream(launch);
+    if (!emit(launch) && random_.chance(50)) {
+      settle(p);
+      emit(launch);
+    }
+  }
+  const std::vector<int> views = views_of(p);
+  if (random_.chance(50) && !views.empty()) {
+    settle(p);
+    look_at(random_.of(views));
+  }
+}
+
+// --- order ------------------------------------------------------------------
+
+void Generator::open_gates(int percent) {
+  std::vector<int> closed;
+  for (const auto& [id, gate] : shadow_.gates)
+    if (!gate.open) closed.push_back(id);
+  for (const int id : closed) {
+    if (!random_.chance(percent)) continue;
+    Step open;
+    open.op = Op::kOpenGate;
+    open.process = shadow_.gates.at(id).process;
+    open.on = id;
+    open.value = shadow_.gates.at(id).word;
+    emit(open);
+  }
+}
+
+// Waits for what nothing holds.
+void Generator::settle(int process) {
+  Step sync = by(process);
+  if (shadow_.quiet(process)) {
+    sync.op = Op::kSyncDevice;
+    emit(sync);
+    return;
+  }
+  for (const auto& [id, stream] : shadow_.streams) {
+    if (stream.process != process || !stream.queue.empty() || stream.synced ||
+        is_thread_stream(id) || is_legacy(id))
+      continue;
+    sync.op = Op::kSyncStream;
+    sync.stream = id;
+    emit(sync);
+  }
+}
+
+void Generator::synchronise() {
+  const int p = some_process();
+  Step sync = by(p);
+  switch (random_.below(4)) {
+    case 0:
+      sync.op = Op::kSyncStream;
+      sync.stream = some_stream(sync);
+      sync.how = random_.below(kSyncHows);
+      emit(sync);
+      break;
+    case 1: {
+      std::vector<int> events;
+      for (const auto& [id, event] : shadow_.events)
+        if (event.process == p) events.push_back(id);
+      if (events.empty()) return;
+      sync.on = random_.of(events);
+      sync.op = random_.chance(50) ? Op::kSyncEvent : Op::kQueryEvent;
+      emit(sync);
+      break;
+    }
+    case 2:
+      sync.op = Op::kQueryStream;
+      sync.stream = some_stream(sync);
+      emit(sync);
+      break;
+    default:
+      open_gates(60);
+      settle(p);
+  }
+}
+
+void Generator::ask() {
+  const int p = some_process();
+  Step step = by(p);
+  if (random_.chance(40)) {
+    std::vector<int> pools;
+    for (const auto& [id, pool] : shadow_.pools)
+      if (pool.process == p) pools.push_back(id);
+    if (!pools.empty()) {
+      step.op = Op::kAskPool;
+      step.on = random_.of(pools);
+      step.how = random_.below(kAskPoolHows);
+      emit(step);
+      return;
+    }
+  }
+  std::vector<int> views;
+  for (const auto& [id, view] : shadow_.views)
+    if (view.process == p) views.push_back(id);
+  if (views.empty()) return;
+  step.op = Op::kAskPointer;
+  step.on = random_.of(views);
+  step.how = random_.below(kAskPointerHows);
+  emit(step);
+}
+
+void Generator::refuse() {
+  const int p = some_process();
+  std::vector<int> any = {0};
+  for (const auto& [id, view] : shadow_.views)
+    if (view.process == p) any.push_back(id);
+  for (const auto& [id, pool] : shadow_.pools)
+    if (pool.process == p) any.push_back(id);
+  for (const auto& [id, event] : shadow_.events)
+    if (event.process == p) any.push_back(id);
+  for (const auto& [id, range] : shadow_.ranges)
+    if (range.process == p) any.push_back(id);
+  for (const auto& [id, handle] : shadow_.handles) any.push_back(id);
+  std::vector<int> chunks;
+  for (const auto& [id, chunk] : shadow_.chunks)
+    if (chunk.process == p) chunks.push_back(id);
+  for (int i = 0; i < 30; ++i) {
+    Step step = by(p);
+    step.op = Op::kRefuse;
+    step.how = random_.below(kRefusals);
+    step.on = random_.of(any);
+    if (step.how == kTimedEvent || step.how == kOddChunk) step.on = 0;
+    if (step.how == kMapTwice && !chunks.empty()) {
+      step.from = random_.of(chunks);
+      step.bytes = shadow_.chunks.at(step.from).memory->bytes;
+    }
+    if (emit(step)) break;
+  }
+  // Nothing may have changed.
+  const std::vector<int> views = views_of(p);
+  if (!views.empty() && random_.chance(50)) look_at(random_.of(views));
+}
+
+// Several threads call at the same time.
+void Generator::together() {
+  group_ = next_group_++;
+  const size_t before = program_.steps.size();
+  const int wanted = 2 + random_.below(3);
+  std::vector<int> fresh_views;
+  for (int i = 0; i < 4 * wanted &&
+                  program_.steps.size() < before + static_cast<size_t>(wanted);
+       ++i) {
+    const int p = random_.chance(60) ? program_.steps.size() > before
+                                           ? program_.steps.back().process
+                                           : some_process()
+                                     : some_process();
+    const std::vector<int> views = views_of(p);
+    switch (random_.below(6)) {
+      case 0:
+        set_up();
+        break;
+      case 1:
+        take_down_one(false);
+        break;
+      case 2:
+        synchronise();
+        break;
+      default: {
+        if (views.empty()) break;
+        const Step actor = by(p, random_.below(kThreads));
+        const int view = random_.of(views);
+        const int64_t size = shadow_.views.at(view).memory->bytes;
+        if (random_.chance(40))
+          emit(some_read(actor, view, some_place(size, kWindow),
+                         some_stream(actor)));
+        else
+          write_somewhere(actor, view, some_place(size, kWindow),
+                          some_stream(actor));
+      }
+    }
+  }
+  group_ = 0;
+}
+
+}  // namespace ipclab::explore

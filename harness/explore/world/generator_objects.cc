@@ -1,0 +1,685 @@
+// How the generator makes objects, shares them, and takes them down.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "harness/explore/world/generator.h"
+
+namespace ipclab::explore {
+namespace {
+
+constexpr int64_t kMegabyte = 1 << 20;
+
+}  // namespace
+
+// --- memory -----------------------------------------------------------------
+
+// Memory of any kind, with values in its windows; 0 if that was not possible.
+int Generator::new_memory(int process) {
+  Step step = by(process);
+  step.id = number();
+  const int kind = random_.below(10);
+  if (kind < 4) {
+    step.op = Op::kMalloc;
+    step.bytes = random_.of(
+        {512, 4096, 20000, 65536, 1 << 20, 2 << 20, (2 << 20) + 4096, 3 << 20});
+    if (!emit(step)) return 0;
+  } else if (kind < 6 && machine_.granule != 0) {
+    Step chunk = by(process);
+    chunk.op = Op::kCreateChunk;
+    chunk.id = number();
+    chunk.bytes = machine_.granule * (random_.chance(75) ? 1 : 2);
+    if (!emit(chunk)) return 0;
+    step.id = 0;
+    Step range = by(process);
+    range.op = Op::kReserve;
+    range.id = number();
+    range.bytes = chunk.bytes + machine_.granule * random_.below(3);
+    if (!emit(range)) return 0;
+    Step map = by(process);
+    map.op = Op::kMap;
+    map.id = number();
+    map.on = chunk.id;
+    map.from = range.id;
+    map.bytes = chunk.bytes;
+    map.at = random_.below(static_cast<int>(
+                 (range.bytes - chunk.bytes) / machine_.granule + 1)) *
+             machine_.granule;
+    if (!emit(map)) return 0;
+    Step access = by(process);
+    access.op = Op::kSetAccess;
+    access.on = map.id;
+    access.value = 3;
+    if (!emit(access)) return 0;
+    step.id = map.id;
+  } else if (kind < 8 && machine_.pools) {
+    int pool = 0;
+    for (const auto& [id, one] : shadow_.pools)
+      if (one.process == process && !one.imported && random_.chance(70))
+        pool = id;
+    if (pool == 0) {
+      Step create = by(process);
+      create.op = Op::kCreatePool;
+      create.id = pool = number();
+      create.value = random_.chance(85) ? 1 : 0;
+      if (!emit(create)) return 0;
+    }
+    step.op = Op::kPoolAlloc;
+    step.on = pool;
+    step.bytes = random_.of({512, 4096, 65536, 2 << 20, 5 << 20});
+    step.stream = some_stream(step);
+    if (!emit(step)) return 0;
+    if (random_.chance(70)) settle(process);
+  } else {
+    step.op = Op::kHostAlloc;
+    step.how = random_.below(kHostKinds);
+    step.bytes = random_.of({4096, 16384, 65536});
+    if (!emit(step)) return 0;
+  }
+  // Values in all windows, mostly by one step.
+  const int64_t bytes = shadow_.views.at(step.id).memory->bytes;
+  const Kind kind_of = shadow_.views.at(step.id).memory->kind;
+  const bool device = kind_of == Kind::kLegacy || kind_of == Kind::kChunk ||
+                      kind_of == Kind::kPool;
+  Step fill = by(process);
+  fill.op = Op::kSet;
+  fill.on = step.id;
+  fill.bytes = bytes;
+  fill.value = random_.below(255) + 1;
+  fill.stream = some_stream(fill);
+  if (kind_of == Kind::kPool)
+    for (const auto& made : program_.steps)
+      if (made.id == step.id && !is_thread_stream(made.stream))
+        fill.stream = made.stream;
+  const bool filled = bytes <= 4 * kMegabyte && emit(fill);
+  if (filled && !device && random_.chance(50)) settle(process);
+  if (filled && random_.chance(50)) settle(process);
+  return step.id;
+}
+
+int Generator::share(int view, int process) {
+  const View& mine = shadow_.views.at(view);
+  if (mine.imported || mine.process == process) return 0;
+  switch (mine.memory->kind) {
+    case Kind::kLegacy:
+      return share_legacy(view, process);
+    case Kind::kChunk:
+      return share_chunk(view, process);
+    case Kind::kPool:
+      return share_pool(view, process);
+    default:
+      return 0;
+  }
+}
+
+int Generator::share_legacy(int view, int process) {
+  const View& mine = shadow_.views.at(view);
+  int handle = 0;
+  for (const auto& [id, one] : shadow_.handles)
+    if (one.made_by == Op::kExportMemory && one.memory == mine.memory &&
+        random_.chance(60))
+      handle = id;
+  if (handle == 0) {
+    Step step = by(mine.process);
+    step.op = Op::kExportMemory;
+    step.id = handle = number();
+    step.on = view;
+    if (!emit(step)) return 0;
+  }
+  Step open = by(process);
+  open.op = Op::kOpenMemory;
+  open.id = number();
+  open.on = handle;
+  return emit(open) ? open.id : 0;
+}
+
+int Generator::share_chunk(int view, int process) {
+  const View mine = shadow_.views.at(view);
+  int handle = 0, chunk = 0;
+  for (const auto& [id, one] : shadow_.handles)
+    if (one.made_by == Op::kExportChunk && one.memory == mine.memory &&
+        one.process != process && random_.chance(60))
+      handle = id;
+  if (handle == 0) {
+    for (const auto& [id, one] : shadow_.chunks)
+      if (one.process == mine.process && one.memory == mine.memory) chunk = id;
+    if (chunk == 0) {  // its handle was released
+      Step retain = by(mine.process);
+      retain.op = Op::kRetainChunk;
+      retain.id = chunk = number();
+      retain.on = view;
+      if (!emit(retain)) return 0;
+    }
+    Step step = by(mine.process);
+    step.op = Op::kExportChunk;
+    step.id = handle = number();
+    step.on = chunk;
+    if (!emit(step)) return 0;
+  }
+  Step import = by(process);
+  import.op = Op::kImportChunk;
+  import.id = number();
+  import.on = handle;
+  if (!emit(import)) return 0;
+  if (random_.chance(40)) {
+    Step drop = by(process);
+    drop.op = Op::kDropHandle;
+    drop.on = handle;
+    emit(drop);
+  }
+  const int64_t bytes = mine.memory->bytes;
+  // At the end of a reservation that has room, or in a new one.
+  int range = 0;
+  int64_t at = 0;
+  for (const auto& [id, one] : shadow_.ranges) {
+    if (one.process != process || !random_.chance(60)) continue;
+    for (int64_t place = 0; place + bytes <= one.bytes;
+         place += machine_.granule) {
+      const bool taken = std::any_of(
+          shadow_.views.begin(), shadow_.views.end(), [&](const auto& entry) {
+            return entry.second.range == id &&
+                   entry.second.at < place + bytes &&
+                   place < entry.second.at + entry.second.memory->bytes;
+          });
+      if (taken) continue;
+      range = id;
+      at = place;
+      break;
+    }
+  }
+  if (range == 0) {
+    Step reserve = by(process);
+    reserve.op = Op::kReserve;
+    reserve.id = range = number();
+    reserve.bytes = bytes + machine_.granule * random_.below(3);
+    if (!emit(reserve)) return 0;
+  }
+  Step map = by(process);
+  map.op = Op::kMap;
+  map.id = number();
+  map.on = import.id;
+  map.from = range;
+  map.at = at;
+  map.bytes = bytes;
+  if (!emit(map)) return 0;
+  Step access = by(process);
+  access.op = Op::kSetAccess;
+  access.on = map.id;
+  access.value = random_.chance(90) ? 3 : 1;
+  if (!emit(access)) return 0;
+  if (random_.chance(30)) {
+    Step release = by(process);
+    release.op = Op::kReleaseChunk;
+    release.on = import.id;
+    emit(release);
+  }
+  return map.id;
+}
+
+int Generator::share_pool(int view, int process) {
+  const View mine = shadow_.views.at(view);
+  const auto owner = shadow_.pools.find(mine.pool);
+  if (owner == shadow_.pools.end() || !owner->second.shared->shareable)
+    return 0;
+  int imported = 0;
+  for (const auto& [id, one] : shadow_.pools)
+    if (one.process == process && one.shared == owner->second.shared)
+      imported = id;
+  if (imported == 0) {
+    int handle = 0;
+    for (const auto& [id, one] : shadow_.handles)
+      if (one.made_by == Op::kExportPool && one.pool == owner->second.shared)
+        handle = id;
+    if (handle == 0) {
+      Step step = by(mine.process);
+      step.op = Op::kExportPool;
+      step.id = handle = number();
+      step.on = mine.pool;
+      if (!emit(step)) return 0;
+    }
+    Step import = by(process);
+    import.op = Op::kImportPool;
+    import.id = imported = number();
+    import.on = handle;
+    if (!emit(import)) return 0;
+  }
+  Step pointer = by(mine.process);
+  pointer.op = Op::kExportPointer;
+  pointer.id = number();
+  pointer.on = view;
+  if (!emit(pointer)) return 0;
+  Step import = by(process);
+  import.op = Op::kImportPointer;
+  import.id = number();
+  import.on = imported;
+  import.from = pointer.id;
+  return emit(import) ? import.id : 0;
+}
+
+// --- events -----------------------------------------------------------------
+
+int Generator::new_event(int process) {
+  Step step = by(process);
+  step.op = Op::kCreateEvent;
+  step.id = number();
+  step.how =
+      random_.of({kInterprocess, kInterprocess, kInterprocessBlocking, kLocal});
+  return emit(step) ? step.id : 0;
+}
+
+// The same event in another process; 0 if it is not shared.
+int Generator::event_in(int event, int process) {
+  const auto found = shadow_.events.find(event);
+  if (found == shadow_.events.end()) return 0;
+  const Event mine = found->second;
+  if (mine.process == process) return event;
+  for (const auto& [id, one] : shadow_.events)
+    if (one.process == process && one.shared == mine.shared) return id;
+  if (mine.shared->how == kLocal || !machine_.legacy ||
+      mine.shared->owner == process)
+    return 0;
+  int handle = 0;
+  for (const auto& [id, one] : shadow_.handles)
+    if (one.made_by == Op::kExportEvent && one.event == mine.shared)
+      handle = id;
+  if (handle == 0) {
+    int first = 0;
+    for (const auto& [id, one] : shadow_.events)
+      if (one.shared == mine.shared && !one.imported) first = id;
+    if (first == 0) return 0;
+    Step step = by(mine.shared->owner);
+    step.op = Op::kExportEvent;
+    step.id = handle = number();
+    step.on = first;
+    if (!emit(step)) return 0;
+  }
+  Step open = by(process);
+  open.op = Op::kOpenEvent;
+  open.id = number();
+  open.on = handle;
+  return emit(open) ? open.id : 0;
+}
+
+// --- set up, change, take down ----------------------------------------------
+
+void Generator::set_up() {
+  const int p = some_process();
+  switch (random_.below(6)) {
+    case 0: {
+      Step stream = by(p);
+      stream.op = Op::kCreateStream;
+      stream.id = number();
+      stream.how = random_.below(kStreamHows);
+      int count = 0;
+      for (const auto& [id, one] : shadow_.streams)
+        count += one.process == p && id > 0;
+      if (count < 4) emit(stream);
+      break;
+    }
+    case 1: {
+      const int event = new_event(p);
+      if (event != 0 && group_ == 0 && random_.chance(70))
+        event_in(event, other_process(p));
+      break;
+    }
+    case 2:
+    case 3: {
+      std::vector<int> lent;
+      for (const auto& [id, view] : shadow_.views)
+        if (!view.imported) lent.push_back(id);
+      if (lent.empty()) break;
+      share(random_.of(lent), some_process());
+      break;
+    }
+    default: {
+      if (shadow_.views.size() > 14) break;
+      const int view = new_memory(p);
+      if (view != 0 && group_ == 0 && random_.chance(75))
+        share(view, other_process(p));
+    }
+  }
+}
+
+// Mappings come and go while the memory stays.
+void Generator::remap() {
+  std::vector<int> mappings;
+  for (const auto& [id, view] : shadow_.views)
+    if (view.range != 0) mappings.push_back(id);
+  if (mappings.empty()) return;
+  const int mapping = random_.of(mappings);
+  const View view = shadow_.views.at(mapping);
+  settle(view.process);
+  Step step = by(view.process);
+  if (random_.chance(40)) {  // other access, a look, and back
+    step.op = Op::kSetAccess;
+    step.on = mapping;
+    step.value = random_.of({0, 1, 1});
+    if (!emit(step)) return;
+    Step ask = by(view.process);
+    ask.op = Op::kAskPointer;
+    ask.on = mapping;
+    ask.how = kAccess;
+    emit(ask);
+    look_at(mapping);
+    const Step actor = by(view.process);
+    if (step.value == 1)
+      emit(some_read(actor, mapping, some_place(view.memory->bytes, 4096),
+                     some_stream(actor)));
+    step = by(view.process);
+    step.op = Op::kSetAccess;
+    step.on = mapping;
+    step.value = 3;
+    emit(step);
+    look_at(mapping);
+    return;
+  }
+  int chunk = 0;
+  for (const auto& [id, one] : shadow_.chunks)
+    if (one.process == view.process && one.memory == view.memory) chunk = id;
+  if (chunk == 0 || random_.chance(30)) {
+    Step retain = by(view.process);
+    retain.op = Op::kRetainChunk;
+    retain.id = chunk = number();
+    retain.on = mapping;
+    if (!emit(retain)) return;
+  }
+  const bool second = random_.chance(40);  // an alias beside it
+  if (!second) {
+    step.op = Op::kUnmap;
+    step.on = mapping;
+    if (!emit(step)) return;
+  }
+  int range = view.range;
+  Step map = by(view.process);
+  if (second || random_.chance(30)) {
+    Step reserve = by(view.process);
+    reserve.op = Op::kReserve;
+    reserve.id = range = number();
+    reserve.bytes = view.memory->bytes + machine_.granule * random_.below(2);
+    if (!emit(reserve)) return;
+    map.at = reserve.bytes - view.memory->bytes;
+  } else {
+    map.at = view.at;
+  }
+  map.op = Op::kMap;
+  map.id = number();
+  map.on = chunk;
+  map.from = range;
+  map.bytes = view.memory->bytes;
+  if (!emit(map)) return;
+  Step access = by(view.process);
+  access.op = Op::kSetAccess;
+  access.on = map.id;
+  access.value = 3;
+  emit(access);
+  look_at(map.id);
+}
+
+// Pool memory is freed and allocated again in stream order.
+void Generator::pool_round() {
+  std::vector<int> memory;
+  for (const auto& [id, view] : shadow_.views)
+    if (view.memory->kind == Kind::kPool) memory.push_back(id);
+  if (memory.empty()) return;
+  const int view = random_.of(memory);
+  const int p = shadow_.views.at(view).process;
+  const bool imported = shadow_.views.at(view).imported;
+  const int pool = shadow_.views.at(view).pool;
+  const int64_t bytes = shadow_.views.at(view).memory->bytes;
+  look_at(view);
+  Step free = by(p);
+  free.op = random_.chance(75) ? Op::kFreeAsync : Op::kFree;
+  free.on = view;
+  free.stream = free.op == Op::kFreeAsync ? some_stream(free) : 0;
+  if (!emit(free)) {
+    settle(p);
+    if (!emit(free)) return;
+  }
+  if (random_.chance(40)) {
+    Step ask = by(p);
+    ask.op = Op::kAskPool;
+    ask.on = pool;
+    ask.how = kUsed;
+    emit(ask);
+  }
+  if (random_.chance(30)) {
+    Step trim = by(p);
+    trim.op = random_.chance(60) ? Op::kTrimPool : Op::kSetThreshold;
+    trim.on = pool;
+    trim.value = random_.of({0, 1 << 20, 1 << 26});
+    emit(trim);
+  }
+  if (imported) return;
+  Step again = by(p);
+  again.op = Op::kPoolAlloc;
+  again.id = number();
+  again.on = pool;
+  again.bytes = random_.chance(60) ? bytes : 65536;
+  again.stream =
+      free.stream != 0 && !is_thread_stream(free.stream) && random_.chance(60)
+          ? free.stream
+          : some_stream(again);
+  if (!emit(again)) return;
+  Step fill = by(p, again.thread);
+  fill.op = Op::kSet;
+  fill.on = again.id;
+  fill.bytes = again.bytes;
+  fill.value = random_.below(255) + 1;
+  fill.stream = again.stream;
+  emit(fill);
+  if (random_.chance(60)) share(again.id, other_process(p));
+}
+
+void Generator::end_process() {
+  if (!lives_) return;
+  const int p = some_process();
+  open_gates(100);
+  settle(p);
+  // What others have open of it must be closed before.
+  Step end = by(p, 0);
+  end.op = Op::kEnd;
+  end.how = random_.below(kEndHows);
+  end.api = 0;
+  if (!emit(end)) return;
+  for (const auto& [id, view] : shadow_.views)
+    if (random_.chance(30)) {
+      look_at(id);
+      break;
+    }
+  Step start;
+  start.op = Op::kStart;
+  start.process = p;
+  emit(start);
+}
+
+// Tries to end one object, chosen at random; with `all`, tries until one ends.
+bool Generator::take_down_one(bool all) {
+  struct Candidate {
+    int process;
+    Op op;
+    int on;
+  };
+  std::vector<Candidate> ends;
+  for (const auto& [id, view] : shadow_.views) {
+    const Kind kind = view.memory->kind;
+    Op op = Op::kFree;
+    if (kind == Kind::kChunk)
+      op = Op::kUnmap;
+    else if (kind == Kind::kPool)
+      op = random_.chance(50) ? Op::kFree : Op::kFreeAsync;
+    else if (kind != Kind::kLegacy)
+      op = Op::kHostFree;
+    else if (view.imported)
+      op = Op::kCloseMemory;
+    ends.push_back({view.process, op, id});
+  }
+  for (const auto& [id, one] : shadow_.chunks)
+    ends.push_back({one.process, Op::kReleaseChunk, id});
+  for (const auto& [id, one] : shadow_.ranges)
+    ends.push_back({one.process, Op::kUnreserve, id});
+  for (const auto& [id, one] : shadow_.pools)
+    ends.push_back({one.process, Op::kDestroyPool, id});
+  for (const auto& [id, one] : shadow_.events)
+    ends.push_back({one.process, Op::kDestroyEvent, id});
+  for (const auto& [id, one] : shadow_.graphs)
+    if (one.ready) ends.push_back({one.process, Op::kDestroyGraph, id});
+  for (const auto& [id, one] : shadow_.handles)
+    ends.push_back({one.process, Op::kDropHandle, id});
+  for (const auto& [id, one] : shadow_.streams)
+    if (id > 0) ends.push_back({one.process, Op::kDestroyStream, id});
+  while (!ends.empty()) {
+    const size_t which =
+        static_cast<size_t>(random_.below(static_cast<int>(ends.size())));
+    const Candidate one = ends[which];
+    ends.erase(ends.begin() + static_cast<long>(which));
+    Step step = by(one.process);
+    step.op = one.op;
+    step.on = one.on;
+    if (one.op == Op::kFreeAsync) step.stream = some_stream(step);
+    // The owner's last handle of memory that programs still use stays.
+    if (emit(step)) return true;
+    if (!all) return false;
+  }
+  return false;
+}
+
+void Generator::take_down() {
+  const int p = some_process();
+  settle(p);
+  if (!take_down_one(false)) return;
+  std::vector<int> views;
+  for (const auto& [id, view] : shadow_.views) views.push_back(id);
+  if (views.empty()) return;
+  if (random_.chance(60))
+    look_at(random_.of(views));
+  else
+    ask();
+}
+
+// Ends all that is left, in any legal order, with looks between.
+void Generator::finish() {
+  open_gates(100);
+  for (int round = 0; round < 40; ++round) {
+    // A stream that waits for a word gets it from another stream.
+    bool blocked = false;
+    std::vector<std::pair<int, Word>> all;
+    for (const auto& [id, view] : shadow_.views) {
+      for (const auto& [at, word] : view.memory->words) {
+        for (const auto& wait : word.waits) {
+          if (wait.work->done) continue;
+          blocked = true;
+          Step write;
+          write.process = view.process;
+          write.thread = free_thread(view.process);
+          write.op = Op::kWriteWord;
+          write.on = id;
+          write.at = at;
+          write.bytes = word.bytes;
+          write.value = static_cast<int64_t>(wait.value);
+          for (const auto& [number, stream] : shadow_.streams) {
+            if (stream.process != view.process || !stream.queue.empty() ||
+                is_legacy(number))
+              continue;
+            if (is_thread_stream(number) &&
+                number != thread_stream(view.process, write.thread))
+              continue;
+            write.stream = number;
+            if (emit(write)) goto next;
+          }
+        }
+      }
+    }
+  next:
+    if (!blocked) break;
+  }
+  for (int p = 0; p < processes_; ++p)
+    if (!shadow_.process[static_cast<size_t>(p)].alive) {
+      Step start;
+      start.op = Op::kStart;
+      start.process = p;
+      emit(start);
+    }
+  for (int round = 0; round < 400 && !shadow_.is_clean(); ++round) {
+    for (int p = 0; p < processes_; ++p) {
+      bool all_known = true;
+      for (const auto& [id, stream] : shadow_.streams)
+        all_known = all_known && (stream.process != p || stream.synced);
+      if (!all_known) settle(p);
+    }
+    if (!take_down_one(true)) break;
+    std::vector<int> views;
+    for (const auto& [id, view] : shadow_.views) views.push_back(id);
+    if (!views.empty() && random_.chance(35)) look_at(random_.of(views));
+  }
+}
+
+// --- programs ---------------------------------------------------------------
+
+Program Generator::make(int steps, bool lives) {
+  struct Weighed {
+    Action action;
+    int weight;
+  };
+  std::vector<Weighed> actions = {
+      {&Generator::work, 26},       {&Generator::hand_over, 20},
+      {&Generator::peek, 10},       {&Generator::hold_host, 5},
+      {&Generator::words, 7},       {&Generator::graph, 6},
+      {&Generator::set_up, 10},     {&Generator::take_down, 6},
+      {&Generator::ask, 4},         {&Generator::refuse, 4},
+      {&Generator::together, 8},    {&Generator::synchronise, 6},
+      {&Generator::remap, 5},       {&Generator::pool_round, 5},
+      {&Generator::end_process, 1},
+  };
+  // Each program leaves some kinds of steps out, and does more of others.
+  for (Weighed& one : actions)
+    if (one.action != &Generator::work)
+      one.weight *= random_.of({0, 1, 1, 1, 3});
+  lives_ = lives;
+  coverage_.begin();
+  program_ = {};
+  program_.seed = seed_;
+  program_.processes = processes_;
+  for (int p = 0; p < processes_; ++p) {
+    const int streams = 1 + random_.below(3);
+    for (int i = 0; i < streams; ++i) {
+      Step stream = by(p);
+      stream.op = Op::kCreateStream;
+      stream.id = number();
+      stream.how = random_.below(kStreamHows);
+      emit(stream);
+    }
+  }
+  const int first = 2 + random_.below(4);
+  for (int i = 0; i < first; ++i) {
+    const int p = some_process();
+    const int view = new_memory(p);
+    if (view != 0)
+      for (int q = 0; q < processes_; ++q)
+        if (random_.chance(70)) share(view, q);
+  }
+  const int events = 1 + random_.below(3);
+  for (int i = 0; i < events; ++i) {
+    const int p = some_process();
+    if (const int event = new_event(p); event != 0)
+      for (int q = 0; q < processes_; ++q)
+        if (random_.chance(60)) event_in(event, q);
+  }
+  int total = 0;
+  for (const Weighed& one : actions) total += one.weight;
+  for (int i = 0; i < 3 * steps; ++i) {
+    if (static_cast<int>(program_.steps.size()) >= steps) break;
+    int pick = random_.below(total);
+    for (const Weighed& one : actions) {
+      pick -= one.weight;
+      if (pick < 0) {
+        (this->*one.action)();
+        break;
+      }
+    }
+    if (random_.chance(12)) open_gates(50);
+  }
+  finish();
+  return std::move(program_);
+}
+
+}  // namespace ipclab::explore

@@ -1,0 +1,395 @@
+// The frame of the shadow: groups, order, and work that goes on.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/explore/world/shadow.h"
+
+#include <cstdlib>
+#include <new>
+
+namespace ipclab::explore {
+
+const char* name_of(Kind kind) {
+  constexpr const char* kNames[] = {"legacy", "chunk",      "pool",
+                                    "pinned", "registered", "managed"};
+  return kNames[static_cast<int>(kind)];
+}
+
+Memory::Memory(Kind kind, int owner, int64_t bytes)
+    : kind(kind),
+      owner(owner),
+      bytes(bytes),
+      // Pages that nobody uses cost nothing.
+      data(static_cast<uint8_t*>(std::calloc(1, bytes)), std::free) {
+  if (data == nullptr) throw std::bad_alloc();
+}
+
+Shadow::Shadow(const Machine& machine, int processes)
+    : machine(machine), processes(processes), process(processes) {
+  for (int p = 0; p < processes; ++p) {
+    Stream& legacy = make_stream(legacy_stream(p), p);
+    legacy.legacy = true;
+    for (int t = 0; t < kThreads; ++t)
+      make_stream(thread_stream(p, t), p).blocking = true;
+  }
+}
+
+bool Shadow::no(const char* why) {
+  reason_ = why;
+  return false;
+}
+
+bool Shadow::fresh(int id) const { return id > 0 && ids_.count(id) == 0; }
+
+Stream& Shadow::make_stream(int id, int of_process) {
+  Stream& made = streams[id];
+  made.process = of_process;
+  made.lane = lanes_++;
+  return made;
+}
+
+const View* Shadow::view_of(int id, int of_process) const {
+  const auto found = views.find(id);
+  if (found == views.end() || found->second.process != of_process)
+    return nullptr;
+  return &found->second;
+}
+
+bool Shadow::is_known(const Work& work) const {
+  return known().at(work.lane) >= work.seq;
+}
+
+void Shadow::forget_known(Memory& memory) const {
+  auto& all = memory.accesses;
+  all.erase(std::remove_if(
+                all.begin(), all.end(),
+                [&](const Access& access) { return is_known(*access.work); }),
+            all.end());
+}
+
+bool Shadow::unused(const MemoryPtr& memory) const {
+  forget_known(*memory);
+  return memory->accesses.empty();
+}
+
+bool Shadow::unused_by(const MemoryPtr& memory, int view) const {
+  forget_known(*memory);
+  return std::none_of(
+      memory->accesses.begin(), memory->accesses.end(),
+      [&](const Access& access) { return access.view == view; });
+}
+
+bool Shadow::quiet(int which) const {
+  for (const auto& [id, stream] : streams)
+    if (stream.process == which && !stream.queue.empty()) return false;
+  return true;
+}
+
+// --- groups -----------------------------------------------------------------
+
+std::vector<std::pair<const void*, bool>> Shadow::touched(
+    const Step& step) const {
+  std::vector<std::pair<const void*, bool>> all;
+  const auto number = [](int id) {
+    return reinterpret_cast<const void*>(static_cast<intptr_t>(id));
+  };
+  const auto object = [&](int id, bool changes) {
+    if (id == 0) return;
+    all.emplace_back(number(id), changes);
+    if (const auto it = views.find(id); it != views.end()) {
+      all.emplace_back(it->second.memory.get(), changes);
+      if (it->second.range != 0)
+        all.emplace_back(number(it->second.range), changes);
+      if (it->second.pool != 0)
+        all.emplace_back(number(it->second.pool), changes);
+    }
+    if (const auto it = chunks.find(id); it != chunks.end())
+      all.emplace_back(it->second.memory.get(), changes);
+    if (const auto it = events.find(id); it != events.end())
+      all.emplace_back(it->second.shared.get(), changes);
+    if (const auto it = pools.find(id); it != pools.end())
+      all.emplace_back(it->second.shared.get(), changes);
+    if (const auto it = handles.find(id); it != handles.end())
+      for (const void* shared :
+           {static_cast<const void*>(it->second.memory.get()),
+            static_cast<const void*>(it->second.event.get()),
+            static_cast<const void*>(it->second.pool.get())})
+        if (shared != nullptr) all.emplace_back(shared, changes);
+  };
+  const std::string letters = changes_of(step.op);
+  const auto changes = [&](char letter) {
+    return letters.find(letter) != std::string::npos;
+  };
+  object(step.id, changes('c'));
+  object(step.on, changes('o'));
+  object(step.from, changes('f'));
+  // A legacy default stream concerns all blocking streams of its process.
+  if (step.stream != 0) {
+    all.emplace_back(number(step.stream), true);
+    all.emplace_back(&process[step.process], is_legacy(step.stream));
+  }
+  if (changes('p')) all.emplace_back(&process[step.process], true);
+  return all;
+}
+
+bool Shadow::enter_group(const Step& step) {
+  if (step.group == 0) {
+    group_ = 0;
+    return true;
+  }
+  if (step.op == Op::kOpenGate || step.op == Op::kEnd ||
+      step.op == Op::kStart || step.op == Op::kBeginCapture ||
+      step.op == Op::kEndCapture)
+    return no("not in a group");
+  if (step.group != group_) {
+    group_ = step.group;
+    group_host_ = host_;
+    group_touched_.clear();
+    group_actors_.clear();
+    return true;
+  }
+  if (group_actors_.count({step.process, step.thread}) != 0)
+    return no("one thread makes one step of a group");
+  for (const auto& [key, changes] : touched(step)) {
+    const auto found = group_touched_.find(key);
+    if (found != group_touched_.end() && (changes || found->second))
+      return no("steps of a group would depend on their order");
+  }
+  return true;
+}
+
+// --- steps ------------------------------------------------------------------
+
+bool Shadow::apply(const Step& step, Expected* expected) {
+  *expected = {};
+  reason_.clear();
+  if (step.process >= processes) return no("no such process");
+  Process& mine = process[step.process];
+  if (!mine.alive && step.op != Op::kStart && step.op != Op::kOpenGate &&
+      step.op != Op::kDropHandle)
+    return no("the process has ended");
+  if (mine.held[step.thread] && step.op != Op::kOpenGate)
+    return no("the thread is in a call");
+  if (mine.capture != 0 && step.op != Op::kOpenGate) {
+    const Graph& graph = graphs.at(mine.capture);
+    if (step.thread != graph.thread || step.group != 0 ||
+        (step.stream != graph.stream && step.op != Op::kEndCapture))
+      return no("the process captures a stream");
+  }
+  const int group_before = group_;
+  if (!enter_group(step)) return false;
+  const auto marks = touched(step);  // before objects disappear
+  if (!judge(step, expected)) {
+    if (step.group != group_before) group_ = group_before;
+    return false;
+  }
+  if (step.group != 0) {
+    group_actors_.insert({step.process, step.thread});
+    for (const auto& [key, changes] : marks) group_touched_[key] |= changes;
+  }
+  if (step.id != 0) ids_.insert(step.id);
+  pump();
+  release_held(expected);
+  return true;
+}
+
+bool Shadow::judge(const Step& step, Expected* expected) {
+  switch (step.op) {
+    case Op::kMalloc:
+    case Op::kFree:
+    case Op::kExportMemory:
+    case Op::kOpenMemory:
+    case Op::kCloseMemory:
+    case Op::kHostAlloc:
+    case Op::kHostFree:
+    case Op::kHostWrite:
+    case Op::kHostRead:
+      return memory_step(step, expected);
+    case Op::kCreateChunk:
+    case Op::kExportChunk:
+    case Op::kImportChunk:
+    case Op::kReleaseChunk:
+    case Op::kRetainChunk:
+    case Op::kDropHandle:
+    case Op::kReserve:
+    case Op::kUnreserve:
+    case Op::kMap:
+    case Op::kSetAccess:
+    case Op::kUnmap:
+      return chunk_step(step, expected);
+    case Op::kCreatePool:
+    case Op::kExportPool:
+    case Op::kImportPool:
+    case Op::kDestroyPool:
+    case Op::kPoolAlloc:
+    case Op::kExportPointer:
+    case Op::kImportPointer:
+    case Op::kFreeAsync:
+    case Op::kTrimPool:
+    case Op::kSetThreshold:
+    case Op::kAskPool:
+      return pool_step(step, expected);
+    case Op::kCreateStream:
+    case Op::kDestroyStream:
+    case Op::kCreateEvent:
+    case Op::kExportEvent:
+    case Op::kOpenEvent:
+    case Op::kDestroyEvent:
+    case Op::kRecord:
+    case Op::kWait:
+    case Op::kQueryEvent:
+    case Op::kSyncEvent:
+    case Op::kQueryStream:
+    case Op::kSyncStream:
+    case Op::kSyncDevice:
+    case Op::kGate:
+    case Op::kOpenGate:
+      return order_step(step, expected);
+    case Op::kWriteWord:
+    case Op::kWaitWord:
+      return word_step(step, expected);
+    case Op::kWrite:
+    case Op::kSet:
+    case Op::kCopy:
+    case Op::kUpload:
+    case Op::kRead:
+      return work_step(step, expected);
+    case Op::kBeginCapture:
+    case Op::kEndCapture:
+    case Op::kLaunch:
+    case Op::kDestroyGraph:
+      return graph_step(step, expected);
+    case Op::kAskPointer:
+      return ask_step(step, expected);
+    case Op::kRefuse:
+      return refuse_step(step, expected);
+    case Op::kEnd:
+    case Op::kStart:
+      return life_step(step, expected);
+  }
+  return no("no such operation");
+}
+
+void Shadow::pump() {
+  for (bool more = true; more;) {
+    more = false;
+    for (auto& [id, stream] : streams)
+      while (!stream.queue.empty()) {
+        const WorkPtr work = stream.queue.front();
+        const bool free =
+            std::all_of(work->after.begin(), work->after.end(),
+                        [](const WorkPtr& before) { return before->done; });
+        if (!free || (work->ready && !work->ready())) break;
+        if (work->execute) work->execute();
+        work->done = more = true;
+        work->after.clear();
+        work->execute = nullptr;
+        work->ready = nullptr;
+        stream.queue.pop_front();
+      }
+  }
+}
+
+void Shadow::returns(const Held& call) {
+  for (const WorkPtr& work : call.until) host_.join(work->clock);
+  for (auto& [id, stream] : streams) {
+    const bool covers =
+        (call.step.op == Op::kSyncStream && id == call.step.stream) ||
+        (call.step.op == Op::kSyncDevice && stream.process == call.process);
+    if (covers) stream.synced = true;
+  }
+}
+
+void Shadow::release_held(Expected* expected) {
+  for (size_t i = 0; i < held.size();) {
+    const bool over =
+        std::all_of(held[i].until.begin(), held[i].until.end(),
+                    [](const WorkPtr& work) { return work->done; });
+    if (!over) {
+      ++i;
+      continue;
+    }
+    process[held[i].process].held[held[i].thread] = false;
+    returns(held[i]);
+    expected->returned.push_back(held[i]);
+    held.erase(held.begin() + static_cast<long>(i));
+  }
+}
+
+bool Shadow::is_clean() const {
+  const bool streams_left =
+      std::any_of(streams.begin(), streams.end(), [](const auto& entry) {
+        return entry.first > 0 || !entry.second.queue.empty();
+      });
+  return !streams_left && views.empty() && chunks.empty() && ranges.empty() &&
+         pools.empty() && events.empty() && handles.empty() && graphs.empty() &&
+         held.empty();
+}
+
+// --- the lives of processes -------------------------------------------------
+
+bool Shadow::life_step(const Step& step, Expected*) {
+  const int which = step.process;
+  if (step.op == Op::kStart) {
+    if (process[which].alive) return no("the process has not ended");
+    process[which].alive = true;
+    ++process[which].lives;
+    return true;
+  }
+  for (const Held& call : held)
+    if (call.process == which) return no("a thread is in a call");
+  for (const auto& [id, stream] : streams)
+    if (stream.process == which && stream.last != nullptr &&
+        !is_known(*stream.last))
+      return no("work of the process may be unfinished");
+  for (const auto& [id, view] : views) {
+    const Kind kind = view.memory->kind;
+    if (view.process != which && view.memory->owner == which &&
+        kind != Kind::kChunk)
+      return no("another process has its memory open");
+    // What its pending uses did is not known.
+    if (view.process == which && !unused_by(view.memory, id))
+      return no("work of the process may be unfinished");
+  }
+  for (const auto& [id, event] : events)
+    if (event.process != which && event.shared->owner == which)
+      return no("another process has its event open");
+  end_process(which);
+  return true;
+}
+
+void Shadow::end_process(int which) {
+  const auto drop = [&](auto& objects) {
+    for (auto it = objects.begin(); it != objects.end();)
+      it = it->second.process == which ? objects.erase(it) : std::next(it);
+  };
+  for (auto& [id, view] : views) {
+    if (view.process != which) continue;
+    if (view.imported && view.memory->kind != Kind::kChunk) {
+      view.memory->opens.erase(which);
+      view.memory->lost_importer = true;
+    }
+    if (!view.imported) view.memory->alive = view.memory->kind == Kind::kChunk;
+  }
+  drop(views);
+  drop(chunks);
+  drop(ranges);
+  drop(pools);
+  drop(events);
+  drop(graphs);
+  // A descriptor keeps memory of cuMemCreate; nothing keeps the rest.
+  for (auto it = handles.begin(); it != handles.end();)
+    it = it->second.process == which && it->second.made_by != Op::kExportChunk
+             ? handles.erase(it)
+             : std::next(it);
+  for (auto it = streams.begin(); it != streams.end();)
+    it = it->second.process == which && it->first > 0 ? streams.erase(it)
+                                                      : std::next(it);
+  for (auto& [id, stream] : streams)
+    if (stream.process == which) {
+      stream.last = nullptr;
+      stream.synced = true;
+    }
+  process[which].alive = false;
+}
+
+}  // namespace ipclab::explore

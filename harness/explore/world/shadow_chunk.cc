@@ -1,0 +1,140 @@
+// Memory of cuMemCreate: handles, descriptors, reservations, mappings.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/explore/world/shadow.h"
+
+namespace ipclab::explore {
+
+bool Shadow::chunk_step(const Step& step, Expected* expected) {
+  if (step.op == Op::kDropHandle) {
+    if (handles.erase(step.on) == 0) return no("no such handle");
+    return true;
+  }
+  const int me = step.process;
+  if (machine.granule == 0) return no("no virtual memory management here");
+  const int64_t granule = machine.granule;
+  const auto chunk = chunks.find(step.on);
+  const bool has_chunk = chunk != chunks.end() && chunk->second.process == me;
+  const auto range_of = [&](int id) {
+    const auto found = ranges.find(id);
+    return found != ranges.end() && found->second.process == me ? &found->second
+                                                                : nullptr;
+  };
+  const View* view = view_of(step.on, me);
+  const bool is_mapping = view != nullptr && view->range != 0;
+  // Of these calls, the ones that change a mapping may wait for work.
+  const bool calm = quiet(me);
+  switch (step.op) {
+    case Op::kCreateChunk: {
+      if (!fresh(step.id) || step.bytes <= 0 || step.bytes % granule != 0 ||
+          step.bytes > 8 * granule)
+        return no("no such size of a chunk");
+      if (!calm) return no("the process holds work");
+      chunks[step.id] = {
+          me, std::make_shared<Memory>(Kind::kChunk, me, step.bytes), false};
+      expected->row = "VMM-01";
+      return true;
+    }
+    case Op::kExportChunk: {
+      if (!has_chunk || !fresh(step.id)) return no("no such chunk");
+      Handle made;
+      made.made_by = step.op;
+      made.memory = chunk->second.memory;
+      made.process = me;
+      handles[step.id] = made;
+      expected->row = "VMM-08";
+      return true;
+    }
+    case Op::kImportChunk: {
+      const auto handle = handles.find(step.on);
+      if (handle == handles.end() ||
+          handle->second.made_by != Op::kExportChunk || !fresh(step.id))
+        return no("no such handle");
+      // Not described: an import in the process that exported.
+      if (handle->second.process == me) return no("its own export");
+      if (!calm) return no("the process holds work");
+      chunks[step.id] = {me, handle->second.memory, true};
+      expected->row = "VMM-13";
+      return true;
+    }
+    case Op::kReleaseChunk: {
+      if (!has_chunk) return no("no such chunk");
+      if (!calm) return no("the process holds work");
+      if (chunk->second.memory.use_count() == 1 &&
+          !unused(chunk->second.memory))
+        return no("it may be in use");
+      chunks.erase(chunk);
+      expected->row = "VMM-27";
+      return true;
+    }
+    case Op::kRetainChunk: {
+      if (!is_mapping || !fresh(step.id)) return no("no such mapping");
+      chunks[step.id] = {me, view->memory, view->imported};
+      expected->row = "VMM-32";
+      return true;
+    }
+    case Op::kReserve: {
+      if (!fresh(step.id) || step.bytes <= 0 || step.bytes % granule != 0 ||
+          step.bytes > 16 * granule)
+        return no("no such size of a reservation");
+      if (!calm) return no("the process holds work");
+      ranges[step.id] = {me, step.bytes};
+      expected->row = "VMM-44";
+      return true;
+    }
+    case Op::kUnreserve: {
+      if (range_of(step.on) == nullptr) return no("no such reservation");
+      for (const auto& [id, other] : views)
+        if (other.range == step.on) return no("something is mapped there");
+      if (!calm) return no("the process holds work");
+      ranges.erase(step.on);
+      expected->row = "VMM-26";
+      return true;
+    }
+    case Op::kMap: {
+      const Range* range = range_of(step.from);
+      if (!has_chunk || range == nullptr || !fresh(step.id))
+        return no("no such chunk or reservation");
+      const MemoryPtr memory = chunk->second.memory;
+      if (step.bytes != memory->bytes) return no("not the whole chunk");
+      if (step.at < 0 || step.at % granule != 0 ||
+          step.at + memory->bytes > range->bytes)
+        return no("beyond the reservation");
+      for (const auto& [id, other] : views)
+        if (other.range == step.from && other.at < step.at + memory->bytes &&
+            step.at < other.at + other.memory->bytes)
+          return no("something is mapped there");
+      if (!calm) return no("the process holds work");
+      View made;
+      made.process = me;
+      made.memory = memory;
+      made.imported = chunk->second.imported;
+      made.range = step.from;
+      made.at = step.at;
+      made.access = 0;
+      views[step.id] = made;
+      expected->row = "VMM-25";
+      return true;
+    }
+    case Op::kSetAccess: {
+      if (!is_mapping ||
+          (step.value != 0 && step.value != 1 && step.value != 3))
+        return no("no such mapping or access");
+      if (!calm) return no("the process holds work");
+      if (!unused_by(view->memory, step.on)) return no("it may be in use");
+      views.at(step.on).access = static_cast<int>(step.value);
+      expected->row = "VMM-18";
+      return true;
+    }
+    default: {  // kUnmap
+      if (!is_mapping) return no("no such mapping");
+      if (!calm) return no("the process holds work");
+      if (!unused_by(view->memory, step.on)) return no("it may be in use");
+      views.erase(step.on);
+      expected->row = "VMM-25";
+      return true;
+    }
+  }
+}
+
+}  // namespace ipclab::explore

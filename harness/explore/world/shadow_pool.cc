@@ -1,0 +1,224 @@
+// Pools: stream-ordered memory, and how processes share it.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/explore/world/shadow.h"
+
+namespace ipclab::explore {
+namespace {
+
+constexpr int64_t kMostBytes = 64 << 20;
+constexpr int64_t kLeastUnit = 512;  // a driver may round sizes up
+
+}  // namespace
+
+bool Shadow::pool_step(const Step& step, Expected* expected) {
+  if (!machine.pools) return no("no pools that can be shared here");
+  const int me = step.process;
+  const auto found = pools.find(step.on);
+  Pool* const pool = found != pools.end() && found->second.process == me
+                         ? &found->second
+                         : nullptr;
+  const View* view = view_of(step.on, me);
+  const bool is_pool_memory =
+      view != nullptr && view->memory->kind == Kind::kPool;
+  switch (step.op) {
+    case Op::kCreatePool: {
+      if (!fresh(step.id)) return no("the number is taken");
+      if (!quiet(me)) return no("the process holds work");
+      Pool made;
+      made.process = me;
+      made.shared = std::make_shared<PoolShared>();
+      made.shared->owner = me;
+      made.shared->shareable = step.value != 0;
+      pools[step.id] = made;
+      expected->row = "SOMA-11";
+      return true;
+    }
+    case Op::kExportPool: {
+      if (pool == nullptr || pool->imported || !pool->shared->shareable ||
+          !fresh(step.id))
+        return no("no pool that can be shared");
+      Handle made;
+      made.made_by = step.op;
+      made.pool = pool->shared;
+      made.process = me;
+      handles[step.id] = made;
+      pool->shared->exported = true;
+      expected->row = "POOL-06";
+      return true;
+    }
+    case Op::kImportPool: {
+      const auto handle = handles.find(step.on);
+      if (handle == handles.end() ||
+          handle->second.made_by != Op::kExportPool || !fresh(step.id))
+        return no("no such handle");
+      const auto shared = handle->second.pool;
+      if (shared->owner == me) return no("a pool of this process");
+      bool lives = false;
+      for (const auto& [id, other] : pools) {
+        if (other.shared != shared) continue;
+        lives = lives || !other.imported;
+        if (other.process == me) return no("it is imported here");
+      }
+      if (!lives) return no("the pool is destroyed");
+      if (!quiet(me)) return no("the process holds work");
+      Pool made;
+      made.process = me;
+      made.shared = shared;
+      made.imported = true;
+      pools[step.id] = made;
+      expected->row = "POOL-06";
+      return true;
+    }
+    case Op::kDestroyPool: {
+      if (pool == nullptr) return no("no such pool");
+      if (!quiet(me)) return no("the process holds work");
+      // Importers that still use a destroyed pool: documented for its
+      // allocations, open for new imports; those are refused above.
+      pools.erase(found);
+      expected->row = "POOL-23";
+      return true;
+    }
+    case Op::kPoolAlloc: {
+      Stream* const stream = stream_of(step);
+      if (stream == nullptr) return false;
+      if (pool == nullptr || pool->imported || !fresh(step.id) ||
+          step.bytes <= 0 || step.bytes > kMostBytes)
+        return no("no such allocation");
+      if (stream->capture != 0) return no("not in a capture");
+      View made;
+      made.process = me;
+      made.memory = std::make_shared<Memory>(Kind::kPool, me, step.bytes);
+      made.pool = step.on;
+      const WorkPtr work = plan(step, *stream);
+      Effect effect;
+      effect.writes.push_back({made.memory, 0, step.bytes, step.id});
+      made.memory->allocation = work;
+      views[step.id] = made;
+      pool->used.push_back({step.bytes, step.id, nullptr});
+      commit(work, effect);
+      expected->row = "SOMA-02";
+      return true;
+    }
+    case Op::kExportPointer: {
+      if (!is_pool_memory || view->imported || !fresh(step.id))
+        return no("no memory of a pool");
+      const auto owner = pools.find(view->pool);
+      if (owner == pools.end() || !owner->second.shared->exported)
+        return no("its pool is not shared");
+      Handle made;
+      made.made_by = step.op;
+      made.memory = view->memory;
+      made.pool = owner->second.shared;
+      made.process = me;
+      handles[step.id] = made;
+      expected->row = "POOL-06";
+      return true;
+    }
+    case Op::kImportPointer: {
+      const auto handle = handles.find(step.from);
+      if (pool == nullptr || !pool->imported || handle == handles.end() ||
+          handle->second.made_by != Op::kExportPointer ||
+          handle->second.pool != pool->shared || !fresh(step.id))
+        return no("no such pool or pointer");
+      const MemoryPtr memory = handle->second.memory;
+      if (!memory->alive) return no("the memory is freed");
+      // Not described: a second import of one allocation.
+      if (memory->opens.count(me) != 0) return no("it is imported here");
+      forget_known(*memory);
+      for (const Access& access : memory->accesses)
+        if (access.work->process == me) return no("its free may be unfinished");
+      bool lives = false;
+      for (const auto& [id, other] : pools)
+        lives = lives || (other.shared == pool->shared && !other.imported);
+      if (!lives) return no("the pool is destroyed");
+      View made;
+      made.process = me;
+      made.memory = memory;
+      made.imported = true;
+      made.pool = step.on;
+      views[step.id] = made;
+      memory->opens[me] = 1;
+      pool->used.push_back({memory->bytes, step.id, nullptr});
+      expected->row = "POOL-06";
+      return true;
+    }
+    case Op::kFreeAsync: {
+      Stream* const stream = stream_of(step);
+      if (stream == nullptr) return false;
+      if (!is_pool_memory) return no("no memory of a pool");
+      if (stream->capture != 0) return no("not in a capture");
+      const MemoryPtr memory = view->memory;
+      const WorkPtr work = plan(step, *stream);
+      forget_known(*memory);
+      for (const Access& access : memory->accesses) {
+        // An importer's free concerns the uses by its own address.
+        if (view->imported && access.view != step.on) continue;
+        if (work->clock.at(access.work->lane) < access.work->seq)
+          return no("a race");
+      }
+      if (!is_known(*memory->allocation) &&
+          work->clock.at(memory->allocation->lane) < memory->allocation->seq)
+        return no("it may not be allocated yet");
+      if (!view->imported && !memory->opens.empty())
+        return no("another process has it open");
+      Effect effect;
+      effect.reads.push_back({memory, 0, memory->bytes, step.on});
+      expected->row = view->imported ? "POOL-16" : "SOMA-06";
+      const auto owner = pools.find(view->pool);
+      if (owner != pools.end())
+        for (Allocation& allocation : owner->second.used)
+          if (allocation.view == step.on) allocation.freed = work;
+      if (view->imported)
+        memory->opens.erase(me);
+      else
+        memory->alive = false;
+      views.erase(step.on);
+      commit(work, effect);
+      return true;
+    }
+    case Op::kTrimPool: {
+      if (pool == nullptr || step.value < 0) return no("no such pool");
+      if (!quiet(me)) return no("the process holds work");
+      expected->row = pool->imported ? "IMPL-04" : "SOMA-18";
+      return true;
+    }
+    case Op::kSetThreshold: {
+      if (pool == nullptr || pool->imported || step.value < 0)
+        return no("no such pool");
+      pool->threshold = step.value;
+      expected->row = "SOMA-16";
+      return true;
+    }
+    default: {  // kAskPool
+      if (pool == nullptr) return no("no such pool");
+      if (step.how == kThreshold) {
+        if (pool->imported) return no("not described");
+        expected->judges_value = true;
+        expected->least = expected->most = pool->threshold;
+        expected->row = "SOMA-16";
+        return true;
+      }
+      // A free counts from some moment between its call and the host's
+      // knowledge of it.
+      auto& used = pool->used;
+      used.erase(std::remove_if(used.begin(), used.end(),
+                                [&](const Allocation& allocation) {
+                                  return allocation.freed != nullptr &&
+                                         is_known(*allocation.freed);
+                                }),
+                 used.end());
+      expected->judges_value = true;
+      for (const Allocation& allocation : used) {
+        const int64_t rounded =
+            (allocation.bytes + kLeastUnit - 1) / kLeastUnit * kLeastUnit;
+        expected->most += rounded;
+        if (allocation.freed == nullptr) expected->least += allocation.bytes;
+      }
+      expected->row = pool->imported ? "IMPL-05" : "SOMA-19";
+      return true;
+    }
+  }
+}
+
+}  // namespace ipclab::explore

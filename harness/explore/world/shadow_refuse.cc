@@ -1,0 +1,198 @@
+// Questions, and calls that the documentation says are refused.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/explore/world/shadow.h"
+
+namespace ipclab::explore {
+namespace {
+
+// Codes, which have the same number in both APIs.
+constexpr int kInvalidValue = 1, kInvalidDevice = 101, kInvalidContext = 201,
+              kMapFailed = 205, kInvalidHandle = 400, kTooManyPeers = 711,
+              kNotPermitted = 800, kNotSupported = 801, kNotInitialized = 3,
+              kDeinitialized = 4, kOutOfMemory = 2;
+
+constexpr int kHostType = 1, kDeviceType = 2, kManagedType = 3;
+
+bool is_host_kind(Kind kind) {
+  return kind == Kind::kPinned || kind == Kind::kRegistered;
+}
+
+}  // namespace
+
+bool Shadow::ask_step(const Step& step, Expected* expected) {
+  const View* view = view_of(step.on, step.process);
+  if (view == nullptr) return no("no such memory in this process");
+  const Kind kind = view->memory->kind;
+  expected->judges_value = true;
+  expected->row = "LMEM-36";
+  switch (step.how) {
+    case kKind: {
+      if (view->access == 0) return no("a mapping without access");
+      if (kind == Kind::kPool) return no("not described for imports");
+      if (kind == Kind::kManaged && step.api == 1) return no("not described");
+      expected->least = expected->most = kind == Kind::kManaged ? kManagedType
+                                         : is_host_kind(kind)   ? kHostType
+                                                                : kDeviceType;
+      return true;
+    }
+    case kRange:
+      if (kind != Kind::kLegacy || view->imported)
+        return no("only the allocation's own size is documented");
+      expected->least = expected->most = view->memory->bytes;
+      return true;
+    case kAccess:
+      if (view->range == 0) return no("no mapping");
+      expected->least = expected->most = view->access;
+      expected->row = "VMM-18";
+      return true;
+    default:
+      return no("no such question");
+  }
+}
+
+bool Shadow::refuse_step(const Step& step, Expected* expected) {
+  if (step.how < 0 || step.how >= kRefusals) return no("no such refusal");
+  const int me = step.process;
+  if (!quiet(me)) return no("the process holds work");
+  const View* view = view_of(step.on, me);
+  const auto pool = pools.find(step.on);
+  const bool has_pool = pool != pools.end() && pool->second.process == me;
+  const auto event = events.find(step.on);
+  const bool has_event = event != events.end() && event->second.process == me;
+  const auto handle = handles.find(step.on);
+  const auto made_by = [&](Op op) {
+    return handle != handles.end() && handle->second.made_by == op;
+  };
+  const bool mapped = view != nullptr && view->range != 0;
+  auto& codes = expected->codes;
+  bool applies = false;
+  switch (step.how) {
+    case kCloseOwn:
+      applies = view != nullptr && !view->imported &&
+                view->memory->kind == Kind::kLegacy && machine.legacy;
+      codes = {kInvalidValue, kMapFailed};
+      if (step.api == 1)
+        codes = {kInvalidValue, kInvalidContext, kMapFailed, kInvalidHandle};
+      break;
+    case kFreeOpened:
+      applies = view != nullptr && view->imported &&
+                view->memory->kind == Kind::kLegacy;
+      codes = {kInvalidValue};
+      break;
+    case kExportHost:
+      applies =
+          view != nullptr && is_host_kind(view->memory->kind) && machine.legacy;
+      codes = {kInvalidValue, kNotSupported};
+      break;
+    case kExportManaged:
+      applies = view != nullptr && view->memory->kind == Kind::kManaged &&
+                machine.legacy;
+      codes = {kInvalidValue, kNotSupported};
+      break;
+    case kExportMapped:
+      applies = mapped && view->access == 3 && machine.legacy;
+      codes = {kInvalidValue, kNotSupported};
+      break;
+    case kOpenEventHandle:
+      applies = made_by(Op::kExportEvent) && handle->second.process != me;
+      codes = {kMapFailed,    kInvalidHandle, kInvalidContext,
+               kTooManyPeers, kNotSupported,  kInvalidValue};
+      break;
+    case kOpenMemoryHandle:
+      applies = made_by(Op::kExportMemory) && handle->second.process != me;
+      codes = {kMapFailed, kNotSupported, kInvalidValue, kInvalidContext};
+      if (step.api == 1) codes.push_back(kInvalidHandle);
+      break;
+    case kTimedEvent:
+      applies = machine.legacy;
+      codes = {kInvalidValue};
+      break;
+    case kExportLocalEvent:
+      applies =
+          has_event && event->second.shared->how == kLocal && machine.legacy;
+      codes = {kInvalidHandle, kInvalidValue, kNotSupported};
+      break;
+    case kElapsedTime:
+      applies = has_event && event->second.shared->how != kLocal &&
+                event->second.shared->record != nullptr &&
+                is_known(*event->second.shared->record);
+      codes = {kInvalidHandle};
+      break;
+    case kAllocImported:
+      applies = has_pool && pool->second.imported;
+      codes = {kInvalidValue, kNotSupported};
+      break;
+    case kExportImported:
+      applies = has_pool && pool->second.imported;
+      codes = {kInvalidValue};
+      break;
+    case kImportedCurrent:
+      applies = has_pool && pool->second.imported;
+      codes = {kInvalidValue, kInvalidDevice, kNotSupported};
+      break;
+    case kExportPrivatePool:
+      applies =
+          has_pool && !pool->second.imported && !pool->second.shared->shareable;
+      codes = {kInvalidValue};
+      break;
+    case kExportPlainPointer:
+      applies = view != nullptr && view->memory->kind == Kind::kLegacy &&
+                !view->imported && machine.pools;
+      codes = {kInvalidValue};
+      break;
+    case kMapTwice: {
+      const auto chunk = chunks.find(step.from);
+      applies = mapped && chunk != chunks.end() &&
+                chunk->second.process == me &&
+                chunk->second.memory->bytes <= view->memory->bytes;
+      codes = {kInvalidValue};
+      break;
+    }
+    case kUnmapPart:
+      applies = mapped && view->memory->bytes >= 2 * machine.granule &&
+                unused_by(view->memory, step.on);
+      codes = {kInvalidValue};
+      break;
+    case kFreeMapped: {
+      applies = std::any_of(views.begin(), views.end(), [&](const auto& entry) {
+        return step.on != 0 && entry.second.range == step.on &&
+               entry.second.process == me;
+      });
+      codes = {kInvalidValue};
+      break;
+    }
+    case kAccessHole: {
+      const auto range = ranges.find(step.on);
+      int64_t full = 0;
+      for (const auto& [id, other] : views)
+        if (other.range == step.on) full += other.memory->bytes;
+      applies = range != ranges.end() && range->second.process == me &&
+                full > 0 && full < range->second.bytes;
+      codes = {kInvalidValue};
+      break;
+    }
+    case kOddChunk:
+      applies = machine.granule != 0;
+      codes = {kInvalidValue};
+      break;
+    case kPoolAsChunk:
+      applies = made_by(Op::kExportPool) && machine.granule != 0;
+      codes = {kInvalidValue, kNotInitialized, kDeinitialized,
+               kNotPermitted, kNotSupported,   kOutOfMemory};
+      break;
+    case kChunkAsPool:
+      applies = made_by(Op::kExportChunk) && machine.pools;
+      codes = {kInvalidValue, kOutOfMemory};
+      if (step.api == 1) codes = {kInvalidValue, kNotInitialized, kOutOfMemory};
+      break;
+    default:
+      break;
+  }
+  if (!applies) return no("nothing to refuse");
+  expected->refused = true;
+  expected->row = refusal_row(step.how);
+  return true;
+}
+
+}  // namespace ipclab::explore
