@@ -11,8 +11,10 @@ import gzip
 import json
 import os
 import random
+import resource
 import shutil
 import stat
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -22,13 +24,14 @@ from typing import Any
 import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 
-from conftest import Build
+from conftest import SOURCE, Build
 from ipclab import (
     engines,
     fingerprint,
     fleet,
     fleet_node,
     manifest,
+    reader,
     records,
     results,
 )
@@ -428,6 +431,41 @@ def test_many_nodes_are_one_small_page(tmp_path: Path) -> None:
     assert "n[1-180]" in text and "n[181-195]" in text and "n[197-200]" in text
     assert "590.1" in text
     assert len(text.encode()) < 100_000
+
+
+@pytest.mark.skipif(
+    os.environ.get("IPCLAB_NIGHTLY") != "1", reason="a thousand nodes need a minute"
+)
+def test_a_thousand_nodes_need_little(tmp_path: Path) -> None:
+    """At most 20 s of processor time and 300 MB; the records have their real size."""
+    made = Fleet(tmp_path / "fleet", 1000)
+    whole = [x for x in results.record_lines(RECORDED) if b'"attempt": 1,' in x[:400]]
+    packed = tmp_path / "records.jsonl.gz"
+    packed.write_bytes(gzip.compress(b"".join(whole)))
+    assert packed.stat().st_size < 2e6
+    digest = reader.digest(packed, packed.stat().st_size)
+    test = next(x["ctest"] for x in made.records if x["verdict"] == "conforms")
+    for number, name in enumerate(made.names):
+        odd = {test: "violates"} if number % 50 == 0 else {}
+        node = made.node(name, alter=lambda x: x.update(packed=digest), verdicts=odd)
+        (node / packed.name).unlink()
+        (node / packed.name).hardlink_to(packed)
+    command = "from ipclab.cli import main; import sys; sys.exit(main(sys.argv[1:]))"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", command, "fleet", str(made.folder)],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 1, done.stderr
+    assert "read the results of" in done.stdout
+    assert "1000 nodes, judging the driver: 1000 judged" in done.stdout
+    used = sum(getattr(after, x) - getattr(before, x) for x in ("ru_utime", "ru_stime"))
+    assert used < 20
+    assert after.ru_maxrss * 1024 < 300e6
 
 
 def test_the_command_merges_what_is_there(four: Fleet, build: Build) -> None:
