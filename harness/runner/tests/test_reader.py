@@ -31,6 +31,7 @@ from test_fleet import Fleet
 
 SEEDS = 2000 if os.environ.get("IPCLAB_NIGHTLY") == "1" else 100
 MEMORY = 300 * 2**20  # bytes that a command may take for hostile files
+TRACES = SOURCE.parents[2] / "docs/traces"
 MACHINES = Path(__file__).parent / "machines"
 
 
@@ -192,6 +193,54 @@ def test_deviations(finished: Build) -> None:
         assert done.returncode in (0, 1, 3), (seed, done.stdout)
         assert "Traceback" not in done.stdout, (seed, done.stdout)
         assert done.returncode != 3 or done.stdout.count("\n") == 1
+
+
+def trace_of(folder: Path, name: str) -> list[tuple[Path, bytes]]:
+    """Copy a recorded trace into `folder`, unpacked; its files."""
+    shutil.copytree(TRACES / name, folder)
+    found = []
+    for path in sorted(folder.glob("*.trace.gz")):
+        data = gzip.decompress(path.read_bytes())
+        path.unlink()
+        path = path.with_suffix("")
+        path.write_bytes(data)
+        found.append((path, data))
+    return found
+
+
+@pytest.mark.parametrize("name", ["01_legacy_memory", "50_pool_ipc"])
+def test_traces(finished: Build, tmp_path: Path, name: str) -> None:
+    files = trace_of(tmp_path / "trace", name)
+    read = ("trace", "--read", str(tmp_path / "trace"), "--check")
+    assert "not complete" not in finished.ipclab(*read).stdout
+    for seed in range(SEEDS // 2):
+        chance = random.Random(seed)
+        path, good = chance.choice(files)
+        if seed % 3:
+            lines = good.splitlines(keepends=True)
+            number = chance.randrange(len(lines))
+            line = hostile.altered(json.loads(lines[number]), chance)
+            lines[number] = json.dumps(line).encode() + b"\n"
+            path.write_bytes(b"".join(lines))
+        else:
+            path.write_bytes(hostile.mutated(good, chance))
+        one_line(finished, seed, *read)
+        path.write_bytes(good)
+
+
+def test_a_cut_trace_is_not_taken_for_whole(finished: Build, tmp_path: Path) -> None:
+    files = trace_of(tmp_path / "trace", "01_legacy_memory")
+    read = ("trace", "--read", str(tmp_path / "trace"), "--check")
+    for path, good in files:
+        path.write_bytes(good[: len(good) // 2])
+        done = finished.ipclab(*read)
+        assert done.returncode == 1
+        assert "not complete: " in done.stdout
+        assert "nothing found: " not in done.stdout
+        path.write_bytes(random.Random(1).randbytes(5000))
+    done = finished.ipclab(*read)
+    assert done.returncode == 2
+    assert "no process can be read" in done.stdout
 
 
 # --- special files ------------------------------------------------------------
