@@ -13,15 +13,18 @@ import os
 import random
 import resource
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]
+import psutil
 import pytest
 
 from conftest import SOURCE, Build
@@ -534,6 +537,7 @@ if host == "c":  # a line in a frame, then a general remark
     sys.exit("-" * 60 + "\\nno route to host c\\n" + "-" * 60 + "\\nmpirun ended")
 if host == "d":
     import time
+    print(os.getpid(), flush=True)
     time.sleep(60)
 process = subprocess.Popen(command, env={**os.environ, "HOST": host})
 import signal
@@ -600,6 +604,25 @@ def test_a_late_node_is_stopped_and_does_not_touch_the_others(mpirun: Build) -> 
     assert merged.nodes == {"late": ["e"], "judged": ["a"]}, merged.why
     assert "of 2 tests had ended; not ended after 4 s: " in merged.why["e"]
     assert merged.exit_code == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_fleet_that_is_stopped_leaves_no_launch(mpirun: Build, number: int) -> None:
+    mpirun.conformance("record()")
+    words = ("fleet", "--mpi", "--nodes", "d", "--build", "build", "fleet")
+    with mpirun.start(*words) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "mpi: starts on 1 of 1 nodes\n"
+        log = mpirun.root / "fleet/engine/d.log"
+        end = time.monotonic() + 60
+        while not (log.exists() and log.read_text()):
+            assert time.monotonic() < end
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[0]
+    assert (process.returncode, said) == (4, "ipclab: interrupted\n")
+    assert not psutil.pid_exists(int(log.read_text()))
+    document = json.loads((mpirun.root / "fleet/fleet.json").read_text())
+    assert document["said"]["d"].startswith("interrupted: mpi says")
 
 
 def test_an_engine_that_is_not_there(
