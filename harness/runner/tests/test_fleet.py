@@ -11,24 +11,30 @@ import gzip
 import json
 import os
 import random
+import resource
 import shutil
+import signal
 import stat
+import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]
+import psutil
 import pytest
 
-from conftest import Build
+from conftest import SOURCE, Build
 from ipclab import (
     engines,
     fingerprint,
     fleet,
     fleet_node,
     manifest,
+    reader,
     records,
     results,
 )
@@ -430,6 +436,41 @@ def test_many_nodes_are_one_small_page(tmp_path: Path) -> None:
     assert len(text.encode()) < 100_000
 
 
+@pytest.mark.skipif(
+    os.environ.get("IPCLAB_NIGHTLY") != "1", reason="a thousand nodes need a minute"
+)
+def test_a_thousand_nodes_need_little(tmp_path: Path) -> None:
+    """At most 20 s of processor time and 300 MB; the records have their real size."""
+    made = Fleet(tmp_path / "fleet", 1000)
+    whole = [x for x in results.record_lines(RECORDED) if b'"attempt": 1,' in x[:400]]
+    packed = tmp_path / "records.jsonl.gz"
+    packed.write_bytes(gzip.compress(b"".join(whole)))
+    assert packed.stat().st_size < 2e6
+    digest = reader.digest(packed, packed.stat().st_size)
+    test = next(x["ctest"] for x in made.records if x["verdict"] == "conforms")
+    for number, name in enumerate(made.names):
+        odd = {test: "violates"} if number % 50 == 0 else {}
+        node = made.node(name, alter=lambda x: x.update(packed=digest), verdicts=odd)
+        (node / packed.name).unlink()
+        (node / packed.name).hardlink_to(packed)
+    command = "from ipclab.cli import main; import sys; sys.exit(main(sys.argv[1:]))"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", command, "fleet", str(made.folder)],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 1, done.stderr
+    assert "read the results of" in done.stdout
+    assert "1000 nodes, judging the driver: 1000 judged" in done.stdout
+    used = sum(getattr(after, x) - getattr(before, x) for x in ("ru_utime", "ru_stime"))
+    assert used < 20
+    assert after.ru_maxrss * 1024 < 300e6
+
+
 def test_the_command_merges_what_is_there(four: Fleet, build: Build) -> None:
     four.node("n4", verdicts={})
     done = build.ipclab("fleet", str(four.folder), "--json", "merged.json")
@@ -496,6 +537,7 @@ if host == "c":  # a line in a frame, then a general remark
     sys.exit("-" * 60 + "\\nno route to host c\\n" + "-" * 60 + "\\nmpirun ended")
 if host == "d":
     import time
+    print(os.getpid(), flush=True)
     time.sleep(60)
 process = subprocess.Popen(command, env={**os.environ, "HOST": host})
 import signal
@@ -562,6 +604,25 @@ def test_a_late_node_is_stopped_and_does_not_touch_the_others(mpirun: Build) -> 
     assert merged.nodes == {"late": ["e"], "judged": ["a"]}, merged.why
     assert "of 2 tests had ended; not ended after 4 s: " in merged.why["e"]
     assert merged.exit_code == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_fleet_that_is_stopped_leaves_no_launch(mpirun: Build, number: int) -> None:
+    mpirun.conformance("record()")
+    words = ("fleet", "--mpi", "--nodes", "d", "--build", "build", "fleet")
+    with mpirun.start(*words) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "mpi: starts on 1 of 1 nodes\n"
+        log = mpirun.root / "fleet/engine/d.log"
+        end = time.monotonic() + 60
+        while not (log.exists() and log.read_text()):
+            assert time.monotonic() < end
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[0]
+    assert (process.returncode, said) == (4, "ipclab: interrupted\n")
+    assert not psutil.pid_exists(int(log.read_text()))
+    document = json.loads((mpirun.root / "fleet/fleet.json").read_text())
+    assert document["said"]["d"].startswith("interrupted: mpi says")
 
 
 def test_an_engine_that_is_not_there(

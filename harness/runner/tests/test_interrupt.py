@@ -60,7 +60,7 @@ def is_a_prefix(build: Build, state: str, count: int) -> None:
     ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_run_keeps_what_was_judged(
     build: Build, tmp_path: Path, number: int
 ) -> None:
@@ -108,7 +108,7 @@ def test_a_stopped_run_continues(build: Build, tmp_path: Path, number: int) -> N
         if number == signal.SIGKILL:
             os.kill(hanging, signal.SIGKILL)  # no process was left to end it
         else:
-            assert "with --resume out instead of --results" in text
+            assert "same command with --resume out and no other option" in text
     folder = tmp_path / "out"
     begun = json.loads((folder / "run.json").read_text())["started"]
     before = (folder / "records.jsonl").read_bytes()
@@ -123,7 +123,7 @@ def test_a_stopped_run_continues(build: Build, tmp_path: Path, number: int) -> N
     program.write_text(text)
     done = build.ipclab("run", "--build", "build", "--resume", "out", "--seed", "2")
     assert done.returncode == 2
-    assert "was begun with seed = 1, not 2" in done.stdout
+    assert "keeps the options of the first call: leave out --seed" in done.stdout
     (tmp_path / "started").unlink()
     (tmp_path / "started").mkdir()  # so the test fails at once
     done = build.ipclab("run", "--build", "build", "--resume", "out")
@@ -139,6 +139,48 @@ def test_a_stopped_run_continues(build: Build, tmp_path: Path, number: int) -> N
     done = build.ipclab("run", "--build", "build", "--resume", "out")
     assert done.returncode == 2
     assert "this run is finished" in done.stdout
+
+
+def test_resume_takes_the_options_of_the_first_call(build: Build) -> None:
+    """`qualify` and `run` alike; only -j, -v and --build may be given again."""
+    build.conformance("record()", "Suite.A", "LMEM-01")
+    build.conformance("violates()", "Suite.B", "LMEM-02")
+    seven = ("run", "--build", "build", "--seed", "7", "-k", "LMEM", "--results")
+    whole = ("qualify", "--build", "build", "--results")
+    for command, folder in ((seven, "seven"), (whole, "whole")):
+        build.ipclab(*command, folder)
+        path = build.root / folder / "run.json"
+        run = json.loads(path.read_text())
+        run["state"] = "interrupted"
+        path.write_text(json.dumps(run))
+        (path.parent / "records.jsonl").write_text("")
+        again = (command[0], "--build", "build", "--resume", folder)
+        done = build.ipclab(*again, "--profile", "two-gpus")
+        assert (done.returncode, "leave out --profile" in done.stdout) == (2, True)
+        assert build.ipclab(*again, "-j", "2").returncode == 1
+        now = json.loads(path.read_text())
+        assert now["state"] == "finished"
+        for name in ("seed", "expression", "repeat", "backend"):
+            assert now["settings"][name] == run["settings"][name]
+    run = json.loads((build.root / "seven/run.json").read_text()) | {"state": "running"}
+    (build.root / "seven/run.json").write_text(json.dumps(run))
+    done = build.ipclab("qualify", "--build", "build", "--resume", "seven")
+    assert (done.returncode, "did not begin it" in done.stdout) == (2, True)
+
+
+def test_nohup_keeps_a_run_alive(build: Build) -> None:
+    build.conformance("os.kill(os.getppid(), signal.SIGHUP); record()")
+    program = "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
+    program += "from ipclab.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, "run", "--build", "build"],
+        cwd=build.root,
+        env=build.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_cut_or_foreign_line_is_no_result(build: Build) -> None:

@@ -25,7 +25,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -236,20 +236,19 @@ def gather(folder: Path, say: Say = lambda line: None) -> tuple[Document, list[N
     fleet = read_fleet(folder)
     names = set(fleet["expected"])
     if (folder / "nodes").is_dir():
-        names |= {
-            x.name.removesuffix(".part") or x.name for x in (folder / "nodes").iterdir()
-        }
+        for path in (folder / "nodes").iterdir():
+            name = path.name.removesuffix(".part")
+            names.add(name if name.strip(".") else path.name)
     nodes: list[Node] = []
     rows: dict[bytes, tuple[records.Row, ...]] = {}
     first: dict[str, str] = {}  # the digest of a run, and the node that has it
     told = time.monotonic()
     for name in sorted(names, key=_natural):
-        node = read(folder, fleet, name)
+        node = read(folder, fleet, name, rows)
         if node.run is not None:
             other = first.setdefault(node.run["digest"], node.name)
             if other != node.name:
                 node = Node(node.name, REFUSED, f"handed in the results of {other}")
-            node = replace(node, rows=rows.setdefault(node.key, node.rows))
         nodes.append(node)
         if time.monotonic() - told > SAY_SECONDS:
             told = time.monotonic()

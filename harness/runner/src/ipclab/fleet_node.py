@@ -25,7 +25,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -221,9 +221,13 @@ def of_records(folder: Path) -> Document:
 # --- in the merge -------------------------------------------------------------
 
 
-def read(folder: Path, fleet: Document, name: str) -> Node:
+def read(
+    folder: Path, fleet: Document, name: str, rows: dict[bytes, tuple[Row, ...]]
+) -> Node:
     """What became of a node. No file of the node can make this function fail: results
     that cannot be read or trusted are refused.
+
+    `rows` has the rows of other nodes by key; nodes with equal answers share them.
     """
     shown = reader.plain(name)
     try:
@@ -236,12 +240,11 @@ def read(folder: Path, fleet: Document, name: str) -> Node:
         return Node(shown, REFUSED, f"{UNFORESEEN}{type(error).__name__}")
     if state != JUDGED:
         return Node(shown, state, reader.plain(why))
-    rows = [_row(x) for x in node["answers"]]
-    told = [
-        document["backend"],
-        document["problems"],
-        [(x.ctest, x.shown) for x in rows],
-    ]
+    told = [document["backend"], *document["problems"]]
+    told += [part for x in node["answers"] for part in (x["ctest"], x["shown"])]
+    key = hashlib.sha256("\0".join(told).encode()).digest()
+    if key not in rows:
+        rows[key] = tuple(map(_row, node["answers"]))
     return Node(
         shown,
         JUDGED,
@@ -253,8 +256,8 @@ def read(folder: Path, fleet: Document, name: str) -> Node:
             "strict": document["settings"]["strict"],
             "requirements": {},  # the catalogue of the fleet; its digest was compared
         },
-        rows=tuple(rows),
-        key=hashlib.sha256(json.dumps(told).encode()).digest(),
+        rows=rows[key],
+        key=key,
     )
 
 
@@ -392,20 +395,21 @@ def _clock(fleet: Document, document: Document) -> str | None:
     return None
 
 
-def _contradiction(document: Document, answers: Iterable[Document]) -> str | None:
+def _contradiction(document: Document, answers: list[Document]) -> str | None:
     """Why the answers contradict run.json, although all digests match; None if they do
     not.
     """
     tests = document["manifest"]["tests"]
-    rows = [_row(x) for x in answers]
-    for row in rows:
-        if row.ctest not in tests:
-            return f"{row.ctest}: an answer of a test that is not in the list"
-        if row.record["requirement"] != tests[row.ctest]:
-            return f"{row.ctest}: an answer of another row of the catalogue"
-    count = len({row.ctest for row in rows})
-    if count != document["selected"] or count != len(rows):
+    for answer in answers:
+        name = answer["ctest"]
+        if name not in tests:
+            return f"{name}: an answer of a test that is not in the list"
+        if answer["requirement"] != tests[name]:
+            return f"{name}: an answer of another row of the catalogue"
+    count = len({x["ctest"] for x in answers})
+    if count != document["selected"] or count != len(answers):
         return f"{document['selected']} tests were selected, {count} have an answer"
-    if document["counts"] != (counts := records.counts(rows)):
+    counts = dict(Counter(x["verdict"] for x in answers))
+    if document["counts"] != counts:
         return f"run.json counts {document['counts']}, the answers give {counts}"
     return None

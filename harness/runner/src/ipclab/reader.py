@@ -39,6 +39,7 @@ MEMORY = int(os.environ.get("IPCLAB_MEMORY") or 224) * MIB
 DEPTH = 32
 DIGITS = 20  # of the largest number of 64 bits
 BLOCK = 256 * 1024
+_ESCAPED_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _HALF = re.compile(r"[\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -47,7 +48,9 @@ def parse(text: bytes) -> Any:
     """The value of a JSON text; ValueError, with a few words, if it has none."""
     try:
         value = _DECODER.decode(text.decode("utf-8"))
-        half = b"\\u" in text and _HALF.search(json.dumps(value, ensure_ascii=False))
+        half = _ESCAPED_HALF.search(text) and _HALF.search(
+            json.dumps(value, ensure_ascii=False)
+        )
     except RecursionError:
         raise ValueError("is nested too deeply") from None
     except json.JSONDecodeError:

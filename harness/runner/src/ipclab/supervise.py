@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import select
 import signal
@@ -22,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from ipclab.errors import HarnessError
 
 SHARED_MEMORY = Path("/dev/shm")
 MARK = "IPCLAB_SUPERVISED"  # a variable that even processes in another group inherit
@@ -110,11 +113,13 @@ def run(
     """Run `command` to its end or for `timeout` seconds.
 
     Raises OSError if the program cannot be started, and IndexError if `command` is
-    empty. `live` gets the output as it comes. If SIGKILL does not end the program, for
+    empty, and HarnessError if this system forbids it. `live` gets the output as it
+    comes. If SIGKILL does not end the program, for
     example because it waits inside a hung driver, this function returns nevertheless,
     and `stuck` says so.
     """
     global _marks
+    _require_pidfd()
     adopt_orphans()
     with _lock:
         _marks += 1
@@ -184,6 +189,18 @@ def run(
         survivors=names,
         seconds=time.monotonic() - start,
     )
+
+
+@functools.cache
+def _require_pidfd() -> None:
+    """Raise HarnessError where no program can be supervised."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        raise HarnessError(
+            f"pidfd_open: {error.strerror}: a seccomp profile forbids it, or the kernel "
+            "is older than 5.3; no program can be supervised here"
+        ) from None
 
 
 def stop_all() -> None:

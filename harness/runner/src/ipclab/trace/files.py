@@ -170,6 +170,8 @@ def read(folder: Path, memory: int | None = None) -> Trace:
             else:
                 processes.append(process)
                 entries += own
+    if incomplete and not processes:
+        raise UsageError(f"{folder}: no process can be read: {incomplete[0]}")
     processes.sort(key=lambda process: process.began)
     _ends(processes, entries, _tracer(folder))
     entries.sort(key=when)
