@@ -18,7 +18,7 @@ from ipclab import cli, engines, fleet_cli, packed, rules, summary
 from ipclab.records import Row
 
 TOP = Path(__file__).resolve().parents[3]
-ALONE = ("explain", "rules")  # these commands need Python and nothing else
+ALONE = ("explain", "rules", "findings")  # these commands need Python and nothing else
 
 
 # --- explain and rules --------------------------------------------------------------
@@ -31,6 +31,7 @@ ALONE = ("explain", "rules")  # these commands need Python and nothing else
         (["explain"], "cudaErrorMemoryAllocation"),
         (["rules"], "LMEM-08"),
         (["rules", "lmem-08"], "ReferenceCount.ASecondOpenReturnsTheSamePointer"),
+        (["findings", "9"], "cudaMemPoolTrimTo with SIZE_MAX"),
         (["--help"], "my program fails"),
         (["explian"], "did you mean explain?"),
     ],

@@ -26,7 +26,7 @@ DERIVED = "DERIVED"  # a row that follows from other rows and is judged like the
 BASIS = {
     "MUST": "documented: a sentence promises it",
     "ERROR": "inferred: the call must be refused, but no sentence names the code",
-    "PRECONDITION": "none: the caller must not do this; only harm is judged",
+    "PRECONDITION": "not promised: the caller must not do this; only harm is judged",
     DERIVED: "inferred from other rows",
     "LIMIT": "documented: a sentence describes this limit",
     "OBSERVE": "not documented: recorded, not judged",

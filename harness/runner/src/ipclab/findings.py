@@ -240,6 +240,11 @@ def left_out(finding: Finding) -> bool:
 def program(build: Path, finding: Finding) -> Path:
     """The built reproducer; UsageError, with what to do, if it is not there."""
     path = build / FOLDER / finding.topic
+    if packed.source(build):
+        raise UsageError(
+            "the programs of the findings are not in the wheel: build them from the "
+            "sources of this release, with the nvcc line in the head of each"
+        )
     if not path.is_file():
         raise UsageError(f"{path}: is missing; {packed.remedy(build, 'findings')}")
     return path.resolve()
