@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from ipclab import __version__, explain, faults, fleet_cli, model, packed, rules
+from ipclab import (
+    __version__,
+    explain,
+    explore_cli,
+    faults,
+    fleet_cli,
+    model,
+    packed,
+    rules,
+)
 from ipclab.errors import HarnessError, UsageError
 from ipclab.learn import ACTIONS, progress
 
@@ -21,7 +30,7 @@ GROUPS = {  # of --help
     "learn": ("sample", "learn"),
     "my program fails": ("explain", "doctor", "trace", "model"),
     "test a driver": (
-        *("run", "rules", "compare", "report"),
+        *("run", "explore", "rules", "compare", "report"),
         *("qualify", "verify", "judge", "fleet", "node"),
     ),
     "test the suite itself": ("mutants", "catalogue"),
@@ -211,6 +220,7 @@ def _parser() -> argparse.ArgumentParser:
             help="continue the run in this folder, which was stopped: give the same "
             "options again; machine, build and catalogue must be the same",
         )
+    explore_cli.add_to(commands, BUILD, model.BACKENDS)
     one = commands.add_parser("sample", help="one lesson, narrated")
     one.add_argument("lesson", help="01, 1, 01_legacy_memory or legacy_memory")
     one.add_argument(
