@@ -21,6 +21,7 @@ namespace {
 
 constexpr int kRepeats = 3;  // of a failing program in new processes
 constexpr std::chrono::milliseconds kPause{1};
+constexpr size_t kPausedSteps = 80;  // longer programs run without pauses
 constexpr size_t kHistory = 64;  // programs that are kept for a replay
 
 void tell(const Json& event) {
@@ -172,13 +173,14 @@ void Search::report(const Program& program, const Failure& failure) {
   int slow = 0;
   executor_.set_pause(kPause);
   const bool steady = in_new_processes(cut, 1, &slow).has_value();
-  if (!steady) executor_.set_pause(std::chrono::milliseconds(0));
   // A flaky failure gets more than one chance to show itself.
   const int tries = failed == kRepeats ? 1 : kRepeats;
   const Shrunk small = shrink(
       machine_, whole, *again,
       [&](const Program& trial) {
         int count = 0;
+        const bool pauses = steady && trial.steps.size() < kPausedSteps;
+        executor_.set_pause(pauses ? kPause : kPause.zero());
         return in_new_processes(trial, tries, &count);
       },
       std::chrono::milliseconds(

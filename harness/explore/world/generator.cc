@@ -559,7 +559,7 @@ void Generator::graph() {
   const Step actor = by(p);
   if (graphs.empty() || random_.chance(40)) {
     const int stream = own_stream(p);
-    if (stream == 0) return;
+    if (stream == 0 || views_of(p).empty()) return;
     Step begin = actor;
     begin.op = Op::kBeginCapture;
     begin.id = number();

@@ -605,8 +605,8 @@ std::string Printer::ask(const Step& step, const Expected& expected) {
            "(&value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, " + ptr(memory) + ")";
   }
   return "    " + type + " value = 0;\n    OK(" + call +
-         ");\n    check(\"the value\", value >= " + text(expected.least) +
-         " && value <= " + text(expected.most) + ");\n";
+         ");\n    check(\"the value\", (long long)value >= " +
+         text(expected.least) + " && (long long)value <= " + text(expected.most) + ");\n";
 }
 
 int Printer::actor(int process) {

@@ -17,6 +17,7 @@ from types import FrameType
 from ipclab import (
     __version__,
     explain,
+    explore_cli,
     faults,
     findings,
     fleet_cli,
@@ -32,7 +33,7 @@ GROUPS = {  # of --help
     "learn": ("sample", "learn"),
     "my program fails": ("explain", "doctor", "trace", "model"),
     "test a driver": (
-        *("run", "rules", "findings", "compare", "report"),
+        *("run", "explore", "rules", "findings", "compare", "report"),
         *("qualify", "sign", "verify", "judge", "fleet", "node"),
     ),
     "test the suite itself": ("mutants", "catalogue"),
@@ -274,6 +275,7 @@ def _parser() -> argparse.ArgumentParser:
             "options: give only -j, -v or --build again; machine, build and catalogue "
             "must be the same",
         )
+    explore_cli.add_to(commands, BUILD, model.BACKENDS)
     one = commands.add_parser("sample", help="one lesson, narrated")
     one.add_argument("lesson", help="01, 1, 01_legacy_memory or legacy_memory")
     one.add_argument(

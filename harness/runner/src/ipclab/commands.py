@@ -17,6 +17,7 @@ from ipclab import (
     compare,
     ctest,
     doctor,
+    explore,
     faults,
     fleet_cli,
     judge,
@@ -73,6 +74,23 @@ def run(options: argparse.Namespace) -> int:
                 record=options.machine,
                 json=options.json,
                 expect=options.write_expect,
+            ),
+        )
+    if options.command == "explore":
+        return explore.run(
+            terminal.console(),
+            explore.Request(
+                build=build,
+                seconds=options.seconds,
+                seed=options.seed,
+                programs=options.programs,
+                processes=options.processes,
+                jobs=options.jobs,
+                replay=options.replay,
+                results=options.results,
+                verbose=options.verbose,
+                backend=options.backend,
+                profile=options.profile,
             ),
         )
     if options.command in fleet_cli.COMMANDS:

@@ -1,0 +1,132 @@
+"""Tests of the program `explore` on the reference model, sound and under faults."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BUILD = Path(os.environ["IPCLAB_BUILD"])
+EXPLORE = BUILD / "harness" / "explore" / "explore"
+LIBRARY = BUILD / "faults" / "libipclab_faults.so"
+NVCC = os.environ["IPCLAB_NVCC"]
+
+
+def variables(folder: Path, fault: str | None) -> dict[str, str]:
+    """The environment of a program on the model, with a fault if one is named."""
+    base = {k: v for k, v in os.environ.items() if not k.startswith("IPCLAB_")}
+    state = folder / f"state-{len(list(folder.glob('state-*')))}"
+    state.mkdir()
+    base |= {
+        "LD_LIBRARY_PATH": str(BUILD / "model"),
+        "IPCLAB_MODEL_MACHINE": f"explore test {folder}",
+    }
+    if fault is not None:
+        base |= {
+            "LD_PRELOAD": str(LIBRARY),
+            "IPCLAB_FAULT": fault,
+            "IPCLAB_FAULT_STATE": str(state),
+        }
+    return base
+
+
+def explore(
+    folder: Path, *words: str, fault: str | None = None
+) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code and the events of one call."""
+    done = subprocess.run(
+        [EXPLORE, *words],
+        env=variables(folder, fault),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    events = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
+    return done.returncode, events
+
+
+def test_a_sound_driver_passes(tmp_path: Path) -> None:
+    code, events = explore(
+        tmp_path, "--programs", "25", "--seconds", "240", "--out", str(tmp_path)
+    )
+    assert code == 0, events
+    assert events[0]["event"] == "machine"
+    end = events[-1]
+    assert (end["event"], end["programs"]) == ("end", 25)
+    assert end["steps"] > 25 * 60
+    pairs = json.loads((tmp_path / "pairs.json").read_text())
+    assert all(any(table.values()) for table in pairs.values())
+
+
+@pytest.mark.parametrize(
+    ("fault", "check"),
+    [
+        ("open-snapshot-copy", "bytes"),
+        ("close-takes-last-opened", None),
+    ],
+)
+def test_a_fault_is_noticed_shrunk_and_printed(
+    tmp_path: Path, fault: str, check: str | None
+) -> None:
+    code, events = explore(
+        tmp_path,
+        *("--seconds", "120", "--failures", "1", "--out", str(tmp_path)),
+        fault=fault,
+    )
+    assert code == 1
+    (failure,) = [x for x in events if x["event"] == "failure"]
+    assert check in (None, failure["check"])
+    assert failure["failed"] == failure["of"]
+    assert 3 <= failure["steps"] <= 15, failure["story"]
+    program = Path(failure["files"] + ".program")
+    assert explore(tmp_path, "--replay", str(program), fault=fault)[0] == 1
+    assert explore(tmp_path, "--replay", str(program))[0] == 0
+
+    source = Path(failure["files"] + ".cu")
+    assert len(source.read_text().splitlines()) <= 100
+    finding = tmp_path / "finding"
+    subprocess.run(
+        [NVCC, "-std=c++17", "-cudart", "shared", "-arch=compute_75", "-no-compress"]
+        + ["-Werror", "all-warnings", "-o", str(finding), str(source)],
+        check=True,
+        timeout=240,
+    )
+    for planted, wanted in ((None, 0), (fault, 1)):
+        done = subprocess.run(
+            [finding],
+            env=variables(tmp_path, planted),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == wanted, done.stdout + done.stderr
+
+
+def test_a_known_deviation_does_not_stop_the_search(tmp_path: Path) -> None:
+    known = tmp_path / "known.tsv"
+    known.write_text("LEVT-09\tquery-event\tcode\tcudaSuccess\n")
+    words = ("--programs", "40", "--seconds", "200", "--shrink-seconds", "0")
+    fault = "query-stays-ready"
+    code, events = explore(tmp_path, *words, fault=fault)
+    assert code == 1
+    assert any(x["event"] == "failure" for x in events)
+    code, events = explore(tmp_path, *words, "--known", str(known), fault=fault)
+    assert code == 0, events
+    assert any(x["event"] == "known" for x in events)
+    assert events[-1]["programs"] == 40
+
+
+def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.program"
+    broken.write_text("program seed=1 processes=2\nfly p=0\n")
+    assert explore(tmp_path, "--seconds", "soon")[0] == 2
+    assert explore(tmp_path, "--wings", "2")[0] == 2
+    assert explore(tmp_path, "--replay", str(broken))[0] == 2
+    assert explore(tmp_path, "--replay", str(tmp_path / "none"))[0] == 2

@@ -1,0 +1,429 @@
+"""`ipclab explore`: random programs of several processes, judged by an oracle.
+
+The program `explore` (harness/explore) makes, runs, judges and shrinks programs. This
+command starts several of them side by side, shows what they do, joins their counts, and
+says which rows of the catalogue a driver does not keep.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ipclab import backend, ctest, deviations, model, packed, probe, results, supervise
+from ipclab.deviations import Entry
+from ipclab.errors import HarnessError, UsageError
+
+Event = dict[str, Any]
+Pairs = dict[str, dict[str, int]]
+GRACE = 600.0  # seconds that an explorer may need beyond its time, to shrink
+REPLAYS = 10  # runs of --replay
+STEP = 1_000_003  # between the seeds of two explorers
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the caller requests."""
+
+    build: Path
+    seconds: int = 60
+    seed: int = 1
+    programs: int | None = None
+    processes: int | None = None
+    jobs: int | None = None
+    replay: Path | None = None
+    results: Path | None = None  # None: a new folder under results/
+    verbose: bool = False
+    backend: str = "auto"
+    profile: str | None = None
+
+
+@dataclass
+class Explorer:
+    """What one program `explore` has told so far."""
+
+    folder: Path
+    seed: int
+    last: Event = field(default_factory=dict)  # progress or end
+    failures: list[Event] = field(default_factory=list)
+    known: list[Event] = field(default_factory=list)
+    said: str = ""  # its last words that are no event
+    _rest: bytes = b""
+
+    def hear(self, data: bytes) -> None:
+        """Take output as it comes; each whole line is an event."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            try:
+                event = json.loads(line)
+                kind = event["event"]
+            except (ValueError, KeyError, TypeError):
+                self.said = line.decode(errors="replace") or self.said
+                continue
+            if kind in ("progress", "end"):
+                self.last = event
+            elif kind == "failure":
+                self.failures.append(event)
+            elif kind == "known":
+                self.known.append(event)
+
+
+def run(out: Console, request: Request) -> int:
+    """Search, or replay one program; return the exit code of the command."""
+    cases = ctest.read(request.build)
+    chosen = backend.choose(request.build, cases, request.backend, request.profile)
+    program = find_program(request.build, cases)
+    out.print(Text(probe.first_line(chosen.probe)), soft_wrap=True)
+    if chosen.probe["backend"] == "none":
+        raise HarnessError("there is no GPU and no reference model to explore")
+    source = ctest.source_folder(request.build) / "conformance"
+    rows = deviations.read_requirements(source / "requirements.json")
+    entries = _known(source / deviations.NAME, chosen.probe)
+    if request.replay is not None:
+        return _replay(out, request, program, chosen.environment, rows)
+    folder = request.results or results.default_folder("-explore")
+    jobs = request.jobs or min(4, os.cpu_count() or 1)
+    explorers = [
+        Explorer(folder / f"explorer-{i + 1}", request.seed + i * STEP)
+        for i in range(jobs)
+    ]
+    try:
+        for explorer in explorers:
+            explorer.folder.mkdir(parents=True)
+        known = folder / "known.tsv"
+        known.write_text("".join(f"{line}\n" for line in entries), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}") from None
+    begin = time.monotonic()
+    broken = _search(out, request, program, chosen.environment, explorers, known)
+    pairs = join_pairs(explorers)
+    failures = judged(explorers, rows)
+    for failure in failures:
+        _explain_file(failure, rows)
+    document = {
+        "backend": chosen.probe["backend"],
+        "machine": probe.first_line(chosen.probe),
+        "seed": request.seed,
+        "explorers": jobs,
+        "seconds": round(time.monotonic() - begin, 1),
+        **totals(explorers),
+        "pairs": {
+            name: {"reached": reached(table), "of": len(table)}
+            for name, table in pairs.items()
+        },
+        "known": [_brief(x) for y in explorers for x in y.known],
+        "failures": failures,
+    }
+    results.write(folder / "explore.json", json.dumps(document, indent=1) + "\n")
+    results.write(folder / "pairs.json", json.dumps(pairs, indent=1) + "\n")
+    _show(out, document, pairs, request.verbose)
+    out.print(Text(str(folder)), soft_wrap=True)
+    if broken:
+        raise HarnessError(broken)
+    if not document["programs"]:
+        raise HarnessError("no program has run")
+    return 1 if any(x["verdict"] != "observed" for x in failures) else 0
+
+
+def find_program(build: Path, cases: Sequence[ctest.Case]) -> Path:
+    """The program `explore` of a build; UsageError if it is not built."""
+    beside = [Path(x.command[0]).parent for x in cases if x.suite == "probe"]
+    for folder in (build / "harness" / "explore", *beside):
+        if (folder / "explore").is_file():
+            return (folder / "explore").resolve()
+    raise UsageError(f"no program 'explore'; {packed.remedy(build, 'explore')}")
+
+
+def known_lines(entries: Sequence[Entry]) -> list[str]:
+    """What the program `explore` has to accept, from the entries that apply here."""
+    return [
+        "\t".join((entry["requirement"], one["operation"], one["check"], seen))
+        for entry in entries
+        for one in entry.get("explore", [])
+        for seen in one["seen"]
+    ]
+
+
+def join_pairs(explorers: Sequence[Explorer]) -> Pairs:
+    """The counts of all explorers together."""
+    joined: Pairs = {}
+    for explorer in explorers:
+        path = explorer.folder / "pairs.json"
+        try:
+            tables: Pairs = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        for name, table in tables.items():
+            into = joined.setdefault(name, {})
+            for pair, count in table.items():
+                into[pair] = into.get(pair, 0) + count
+    return joined
+
+
+def reached(table: Mapping[str, int]) -> int:
+    """How many pairs of a table some program has reached."""
+    return sum(count > 0 for count in table.values())
+
+
+def totals(explorers: Sequence[Explorer]) -> dict[str, int]:
+    """The sums of what the explorers did."""
+    return {
+        name: sum(int(x.last.get(name, 0)) for x in explorers)
+        for name in ("programs", "steps", "on_memory", "processes")
+    }
+
+
+def judged(
+    explorers: Sequence[Explorer], rows: Mapping[str, Entry]
+) -> list[dict[str, Any]]:
+    """The failures, each with its verdict, the first of each kind only."""
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for explorer in explorers:
+        for event in explorer.failures:
+            row = str(event.get("shrunk_row") or event["row"])
+            key = (row, event["operation"], event["check"])
+            if key in found:
+                found[key]["times"] += 1
+                continue
+            kind = rows[row]["kind"] if row in rows else "?"
+            failed, of = event.get("failed"), event.get("of")
+            if kind in deviations.UNJUDGED_KINDS:
+                verdict = "observed"
+            elif of is not None and failed != of:
+                verdict = f"flaky ({failed} of {of})"
+            elif event["check"] == "hang":
+                verdict = "hung"
+            elif event["check"] == "died":
+                verdict = "crashed"
+            else:
+                verdict = "violates"
+            found[key] = {**event, "row": row, "verdict": verdict, "times": 1}
+    return list(found.values())
+
+
+def entry_for(failure: Mapping[str, Any], document: Mapping[str, Any]) -> Entry:
+    """The part of an entry of deviations.json that would name this failure."""
+    return {
+        "requirement": failure["row"],
+        "explore": [
+            {
+                "operation": failure["operation"],
+                "check": failure["check"],
+                "seen": [failure.get("shrunk_seen") or failure["seen"]],
+            }
+        ],
+        "evidence": f"ipclab explore, seed {document['seed']}: {document['machine']}",
+    }
+
+
+def _known(path: Path, document: probe.Probe) -> list[str]:
+    import datetime
+
+    here = deviations.Deviations(
+        deviations.read_deviations(path),
+        document["backend"],
+        probe.driver(document) if document["backend"] == "cuda" else None,
+        [str(gpu["name"]) for gpu in document["gpus"]],
+        datetime.datetime.now(tz=datetime.UTC).date(),
+        document.get("runtime_version"),
+    )
+    return known_lines(here.applicable)
+
+
+def _environment(base: Mapping[str, str], number: int) -> dict[str, str]:
+    """An explorer's variables: on the model it has a machine of its own."""
+    variables = {**os.environ, **base}
+    # Kernels are loaded at the start, because a load may wait for held work.
+    variables.setdefault("CUDA_MODULE_LOADING", "EAGER")
+    variables.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    if model.MACHINE in base:
+        variables[model.MACHINE] = f"{base[model.MACHINE]} {number}"
+    return variables
+
+
+def _search(
+    out: Console,
+    request: Request,
+    program: Path,
+    environment: Mapping[str, str],
+    explorers: Sequence[Explorer],
+    known: Path,
+) -> str | None:
+    """Run the explorers side by side; return why the harness is broken, or None."""
+
+    def explore(number: int, explorer: Explorer) -> supervise.Ended:
+        command = [
+            str(program),
+            *("--seconds", str(request.seconds), "--seed", str(explorer.seed)),
+            *("--out", str(explorer.folder), "--known", str(known)),
+        ]
+        if request.programs is not None:
+            each = -(-request.programs // len(explorers))
+            command += ["--programs", str(each)]
+        if request.processes is not None:
+            command += ["--processes", str(request.processes)]
+        return supervise.run(
+            command,
+            timeout=request.seconds + GRACE,
+            environment=_environment(environment, number),
+            live=explorer.hear,
+        )
+
+    stop = threading.Event()
+    ticker = threading.Thread(target=_tick, args=(out, explorers, stop))
+    ticker.start()
+    try:
+        with ThreadPoolExecutor(len(explorers)) as pool:
+            ends = [
+                pool.submit(explore, number, explorer)
+                for number, explorer in enumerate(explorers)
+            ]
+            ended = [end.result() for end in ends]
+    except OSError as error:
+        raise HarnessError(f"{program}: {error.strerror}") from None
+    finally:
+        stop.set()
+        ticker.join()
+    for one, explorer in zip(ended, explorers, strict=True):
+        if one.survivors:
+            return f"explore left processes behind: {', '.join(one.survivors)}"
+        if one.timed_out or one.code not in (0, 1):
+            return f"explore: {one.how}; it said: {explorer.said or 'nothing'}"
+    return None
+
+
+def _tick(out: Console, explorers: Sequence[Explorer], stop: threading.Event) -> None:
+    """Show the progress: each second on a terminal, else every 15 seconds."""
+    begin = time.monotonic()
+    pause = 1.0 if out.is_terminal else 15.0
+    while not stop.wait(pause):
+        seconds = time.monotonic() - begin
+        all_of = totals(explorers)
+        rate = all_of["programs"] / seconds
+        failures = sum(len(x.failures) for x in explorers)
+        pairs = join_pairs(explorers)
+        here = sum(reached(x) for x in pairs.values())
+        total = sum(len(x) for x in pairs.values())
+        out.print(
+            f"{seconds:5.0f} s  {all_of['programs']} programs ({rate:.0f}/s), "
+            f"{all_of['steps']} steps, {here} of {total} pairs, {failures} failures",
+            end="\r" if out.is_terminal else "\n",
+            highlight=False,
+        )
+    if out.is_terminal:
+        out.print(" " * (out.width - 1), end="\r")
+
+
+def _replay(
+    out: Console,
+    request: Request,
+    program: Path,
+    environment: Mapping[str, str],
+    rows: Mapping[str, Entry],
+) -> int:
+    """Run one program several times, and tell its story if it fails."""
+    assert request.replay is not None
+    heard = Explorer(Path(), 0)
+    events: list[Event] = []
+
+    def hear(data: bytes) -> None:
+        heard.hear(data)
+        for line in data.splitlines():
+            if line.startswith(b"{"):
+                events.append(json.loads(line))
+
+    ended = supervise.run(
+        [str(program), "--replay", str(request.replay), "--times", str(REPLAYS)],
+        timeout=GRACE,
+        environment=_environment(environment, 0),
+        live=hear,
+    )
+    if ended.code == 2:
+        raise UsageError(ended.output.strip().splitlines()[0])
+    if ended.timed_out or ended.code not in (0, 1) or not events:
+        raise HarnessError(f"explore: {ended.how}; it said: {heard.said or 'nothing'}")
+    event = events[-1]
+    if ended.code == 0:
+        out.print(f"as documented, {event['of']} times")
+        return 0
+    out.print(Text(event["story"]), soft_wrap=True)
+    out.print(f"failed {event['failed']} of {event['of']} times")
+    _print_row(out, event["row"], rows)
+    return 1
+
+
+def _print_row(out: Console, row: str, rows: Mapping[str, Entry]) -> None:
+    if row in rows:
+        out.print(Text(f"{row}: {rows[row]['statement']}"))
+
+
+def _brief(event: Event) -> Event:
+    return {x: event[x] for x in ("row", "operation", "check", "seen", "seconds")}
+
+
+def _explain_file(failure: Mapping[str, Any], rows: Mapping[str, Entry]) -> None:
+    """Put the row's statement at the top of the file of plain CUDA."""
+    path = Path(f"{failure.get('files', '')}.cu")
+    row = str(failure["row"])
+    if not failure.get("files") or not path.is_file() or row not in rows:
+        return
+    statement = textwrap.wrap(f"{row}: {rows[row]['statement']}", 76)
+    head = "".join(f"// {line}\n" for line in statement)
+    results.write(path, head + path.read_text(encoding="utf-8"))
+
+
+def _show(
+    out: Console, document: Mapping[str, Any], pairs: Pairs, verbose: bool
+) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("pairs of", "reached", "of", ""):
+        table.add_column(name, justify="left" if name == "pairs of" else "right")
+    for name, counts in pairs.items():
+        share = 100 * reached(counts) / max(1, len(counts))
+        table.add_row(name, str(reached(counts)), str(len(counts)), f"{share:.0f} %")
+    out.print(table)
+    if verbose:
+        for name, counts in pairs.items():
+            for pair in (x for x, count in counts.items() if count == 0):
+                out.print(Text(f"missing: {name}: {pair}"), soft_wrap=True)
+    seen = Counter((x["row"], x["operation"], x["seen"]) for x in document["known"])
+    for (row, operation, value), _ in seen.items():
+        out.print(Text(f"known deviation {row}: {operation}: {value}"))
+    for failure in document["failures"]:
+        out.print()
+        out.print(
+            Text.assemble(
+                (f"{failure['verdict']} ", "bold red"),
+                f"{failure['row']}: {failure['operation']}, {failure['check']}: "
+                f"{failure['seen']}, not {failure['wanted']}",
+            ),
+            soft_wrap=True,
+        )
+        if "story" in failure:
+            out.print(Text(failure["story"]), soft_wrap=True)
+        if failure.get("files"):
+            out.print(Text(f"files: {failure['files']}.*"), soft_wrap=True)
+        entry = json.dumps(entry_for(failure, document), indent=1)
+        out.print(Text(f"as an entry: {entry}"), soft_wrap=True)
+    seconds = max(0.1, float(document["seconds"]))
+    share = 100 * document["on_memory"] / max(1, document["steps"])
+    out.print(
+        f"{document['programs']} programs ({document['programs'] / seconds:.1f}/s), "
+        f"{document['steps']} steps, {share:.0f} % of them work on memory, "
+        f"{document['processes']} processes, {len(document['failures'])} failures",
+        highlight=False,
+    )
