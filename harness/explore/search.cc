@@ -22,7 +22,7 @@ namespace {
 constexpr int kRepeats = 3;  // of a failing program in new processes
 constexpr std::chrono::milliseconds kPause{1};
 constexpr size_t kPausedSteps = 80;  // longer programs run without pauses
-constexpr size_t kHistory = 64;  // programs that are kept for a replay
+constexpr size_t kHistory = 64;      // programs that are kept for a replay
 
 void tell(const Json& event) {
   std::printf("%s\n", event.text().c_str());
