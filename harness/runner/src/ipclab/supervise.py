@@ -198,8 +198,8 @@ def _require_pidfd() -> None:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
         raise HarnessError(
-            f"pidfd_open: {error.strerror}: a seccomp profile forbids it, or the kernel "
-            "is older than 5.3; no program can be supervised here"
+            f"pidfd_open: {error.strerror}: a seccomp profile forbids it, or the "
+            "kernel is older than 5.3; no program can be supervised here"
         ) from None
 
 
