@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -156,9 +157,10 @@ static void sends_the_handle_by_every_channel(Role& me) {
   ASSERT_EQ(write(writes.get(), bytes.data(), bytes.size()), 64);
   me.send_descriptor("pipe", reads.get());
 
-  char path[] = "/tmp/ipclab-handle-XXXXXX";
-  const Descriptor file(mkstemp(path));
-  ASSERT_EQ(unlink(path), 0);  // a role that is killed leaves no name
+  std::string path =
+      std::filesystem::temp_directory_path() / "ipclab-handle-XXXXXX";
+  const Descriptor file(mkstemp(path.data()));
+  ASSERT_EQ(unlink(path.c_str()), 0);  // a killed role leaves no name
   ASSERT_EQ(write(file.get(), bytes.data(), bytes.size()), 64);
   me.send_bytes("file", "/proc/" + std::to_string(getpid()) + "/fd/" +
                             std::to_string(file.get()));

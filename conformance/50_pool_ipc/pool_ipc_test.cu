@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -667,9 +668,10 @@ static void lends_by_three_channels(Role& me, Api api) {
   ASSERT_EQ(write(writes.get(), &data, sizeof data), ssize_t{sizeof data});
   me.send_descriptor("pipe", reads.get());
 
-  char path[] = "/tmp/ipclab-pointer-XXXXXX";
-  const Descriptor file(mkstemp(path));
-  ASSERT_EQ(unlink(path), 0);  // a role that is killed leaves no name
+  std::string path =
+      std::filesystem::temp_directory_path() / "ipclab-pointer-XXXXXX";
+  const Descriptor file(mkstemp(path.data()));
+  ASSERT_EQ(unlink(path.c_str()), 0);  // a killed role leaves no name
   ASSERT_EQ(write(file.get(), &data, sizeof data), ssize_t{sizeof data});
   me.send_bytes("file", "/proc/" + std::to_string(getpid()) + "/fd/" +
                             std::to_string(file.get()));

@@ -74,11 +74,15 @@ inline void end_mps() {
 }
 //! [end]
 
-/// Makes an empty folder that only this user may open. Returns the path
-/// of the folder.
+/// Makes an empty folder that only this user may open, in TMPDIR or in
+/// /tmp. Returns the path of the folder.
 inline std::string new_folder() {
-  char folder[] = "/tmp/ipclab.mps.XXXXXX";
-  if (mkdtemp(folder) == nullptr) SYS_CHECK(-1);
+  std::error_code problem;
+  std::string folder = std::filesystem::temp_directory_path(problem);
+  // The daemon makes sockets there. A socket's path is short.
+  if (problem || folder.size() > 60) folder = "/tmp";
+  folder += "/ipclab.mps.XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr) SYS_CHECK(-1);
   return folder;
 }
 

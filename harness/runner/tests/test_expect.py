@@ -149,7 +149,7 @@ def test_qualify_takes_the_file_too(build: Build) -> None:
         (None, "expect.json: No such file or directory"),
         ("{", "is not JSON"),
         ("{" * 100000, "is not JSON"),
-        ("[]", "expect: [] is not of type object"),
+        ("[]", "is not an object"),
         ('{"backend": "cuda"}', "expect.gpus: is missing"),
     ],
 )

@@ -97,7 +97,7 @@ def test_sample(build: Build, program: str, verdict: str, reason: str) -> None:
             "cut off",
         ),
         ("open(os.environ['IPCLAB_RECORD'], 'w').write('what\\n')", "not JSON"),
-        ("open(os.environ['IPCLAB_RECORD'], 'wb').write(b'\\xff\\n')", "not JSON"),
+        ("open(os.environ['IPCLAB_RECORD'], 'wb').write(b'\\xff\\n')", "not UTF-8"),
     ],
 )
 def test_broken(build: Build, program: str, reason: str) -> None:

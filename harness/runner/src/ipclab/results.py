@@ -44,8 +44,7 @@ def make_folder(folder: Path, hint: str = "name another folder") -> None:
     cannot be made.
     """
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise UsageError(f"{folder}: is not empty; {hint}")
     except OSError as error:
