@@ -561,7 +561,7 @@ def test_every_recorded_deviation_is_known_by_deviations_json() -> None:
                 known += 1
             elif (
                 record["verdict"] == "deviates"
-                and rows.get(row, {}).get("kind") != "PRECONDITION"
+                and rows.get(row, {}).get("kind") != deviations.PRECONDITION
             ):
                 # The test belongs to another row now, or was split.
                 split = [entry for (of, _), entry in by_test.items() if of == row]

@@ -22,11 +22,12 @@ Entry = dict[str, Any]
 UNJUDGED_KINDS = ("OBSERVE", "UNDEF", "ADVICE")
 NAME = "deviations.json"  # begins each message about an entry
 DERIVED = "DERIVED"  # a row that follows from other rows and is judged like them
+PRECONDITION = "PRECONDITION"  # the caller's duty: only harm to others is judged
 # What the documentation says about the answer that a test expects, by kind of the row.
 BASIS = {
     "MUST": "documented: a sentence promises it",
     "ERROR": "inferred: the call must be refused, but no sentence names the code",
-    "PRECONDITION": "not promised: the caller must not do this; only harm is judged",
+    PRECONDITION: "not promised: the caller must not do this; only harm is judged",
     DERIVED: "inferred from other rows",
     "LIMIT": "documented: a sentence describes this limit",
     "OBSERVE": "not documented: recorded, not judged",

@@ -19,7 +19,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ipclab import expect, failures, packed, pages, probe, records, summary
-from ipclab.deviations import DERIVED, SEVERITIES, UNJUDGED_KINDS, Entry, basis
+from ipclab.deviations import (
+    DERIVED,
+    PRECONDITION,
+    SEVERITIES,
+    UNJUDGED_KINDS,
+    Entry,
+    basis,
+)
 from ipclab.records import Record, Row
 from ipclab.run import Run
 
@@ -319,10 +326,10 @@ def _every_row(out: Console, order: list[Row]) -> None:
 
 
 def _row_name(record: Record) -> str:
-    """The row, with its kind if the row is derived or is not judged; `sample` for a
-    lesson.
+    """The row, with its kind if the row is derived, judges only harm or is not judged;
+    `sample` for a lesson.
     """
-    if record["kind"] in (DERIVED, *UNJUDGED_KINDS):
+    if record["kind"] in (DERIVED, PRECONDITION, *UNJUDGED_KINDS):
         return f"{record['requirement']} {record['kind']}"
     return str(record["requirement"] or record["suite"])
 
