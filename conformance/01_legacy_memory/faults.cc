@@ -475,6 +475,11 @@ int ok_pageable_copy_returns_early(Call& call) {
   return code;
 }
 
+bool is_box_of_import(const cudaMemcpy3DParms& box) {
+  return opened_at(box.dstPtr.ptr) != nullptr ||
+         opened_at(box.srcPtr.ptr) != nullptr;
+}
+
 FAULTS {
   fault("open-fresh-memory", {"LMEM-01", "CACH-02", "CACH-03"},
         "an open gives new, zeroed memory instead of the exporter's memory")
@@ -570,17 +575,13 @@ FAULTS {
 
   fault("import-copy-3d-first-row", {"LMEM-35"},
         "cudaMemcpy3D copies only the first row of a box of opened memory")
-      .on({"cudaMemcpy3D"}, [](Call& call) {
-        cudaMemcpy3DParms box = *call.at<const cudaMemcpy3DParms*>(0);
-        if ((opened_at(box.dstPtr.ptr) == nullptr &&
-             opened_at(box.srcPtr.ptr) == nullptr) ||
-            (box.extent.height < 2 && box.extent.depth < 2))
-          return call.proceed();
-        box.extent.height = box.extent.depth = 1;
-        call.at<const cudaMemcpy3DParms*>(0) = &box;
-        call.fired();
-        return call.proceed();
-      });
+      .on({"cudaMemcpy3D"}, with_copy<cudaMemcpy3DParms>(0, [](auto& box) {
+            if (!is_box_of_import(box) ||
+                (box.extent.height < 2 && box.extent.depth < 2))
+              return false;
+            box.extent.height = box.extent.depth = 1;
+            return true;
+          }));
 
   fault("import-driver-async-copy-lost", {"LMEM-35"},
         "cuMemcpyAsync and its forms for each direction do nothing with opened "
@@ -611,23 +612,17 @@ FAULTS {
 
   fault("import-default-kind-refused", {"LMEM-35"},
         "cudaMemcpyDefault does not know where opened memory is")
-      .on({kCopy, kCopyAsync}, [](Call& call) -> int {
-        if (!call.is_runtime() || call.at<int>(3) != cudaMemcpyDefault ||
-            !touches_import_of_path(call))
-          return call.proceed();
-        call.fired();
-        return cudaErrorInvalidMemcpyDirection;
-      });
+      .on({kCopy, kCopyAsync},
+          WHEN(call.is_runtime() && call.at<int>(3) == cudaMemcpyDefault &&
+               touches_import_of_path(call)),
+          refuses(cudaErrorInvalidMemcpyDirection));
 
   fault("import-to-import-lost", {"LMEM-35"},
         "a copy from opened memory to opened memory moves nothing")
-      .on({kCopy, kCopyAsync}, [](Call& call) {
-        if (!opened_at(call.value<void*>(kPointer)) ||
-            !opened_at(call.value<void*>(kSource)))
-          return call.proceed();
-        call.fired();
-        return kSuccess;
-      });
+      .on({kCopy, kCopyAsync},
+          WHEN(opened_at(call.value<void*>(kPointer)) &&
+               opened_at(call.value<void*>(kSource))),
+          lost);
 
   fault("import-copy-last-byte-lost", {"LMEM-35"},
         "a copy up to the end of opened memory loses the last byte")
@@ -661,28 +656,18 @@ FAULTS {
 
   fault("import-copy-3d-first-layer", {"LMEM-35"},
         "cudaMemcpy3D copies only the first layer of a box of opened memory")
-      .on({"cudaMemcpy3D"}, [](Call& call) {
-        cudaMemcpy3DParms box = *call.at<const cudaMemcpy3DParms*>(0);
-        if ((opened_at(box.dstPtr.ptr) == nullptr &&
-             opened_at(box.srcPtr.ptr) == nullptr) ||
-            box.extent.depth < 2)
-          return call.proceed();
-        box.extent.depth = 1;
-        call.at<const cudaMemcpy3DParms*>(0) = &box;
-        call.fired();
-        return call.proceed();
-      });
+      .on({"cudaMemcpy3D"}, with_copy<cudaMemcpy3DParms>(0, [](auto& box) {
+            return is_box_of_import(box) &&
+                   std::exchange(box.extent.depth, 1) > 1;
+          }));
 
   fault("import-pinned-copy-lost", {"LMEM-35"},
         "copies between pinned host memory and opened memory move nothing")
-      .on({kCopy, kCopyAsync}, [](Call& call) {
-        if (!touches_import_of_path(call) ||
-            (!is_pinned(call.value<void*>(kPointer)) &&
-             !is_pinned(call.value<void*>(kSource))))
-          return call.proceed();
-        call.fired();
-        return kSuccess;
-      });
+      .on({kCopy, kCopyAsync},
+          WHEN(touches_import_of_path(call) &&
+               (is_pinned(call.value<void*>(kPointer)) ||
+                is_pinned(call.value<void*>(kSource)))),
+          lost);
 
   fault("import-copy-skips-queue", {"LMEM-35"},
         "a synchronous copy of opened memory does not wait for the default "
@@ -692,13 +677,10 @@ FAULTS {
 
   fault("import-copy-per-thread-lost", {"LMEM-35"},
         "a copy in a thread's default stream does not reach opened memory")
-      .on({kCopyAsync}, [](Call& call) {
-        if (call.value<cudaStream_t>(kStream) != cudaStreamPerThread ||
-            !touches_import_of_path(call))
-          return call.proceed();
-        call.fired();
-        return kSuccess;
-      });
+      .on({kCopyAsync},
+          WHEN(call.value<cudaStream_t>(kStream) == cudaStreamPerThread &&
+               touches_import_of_path(call)),
+          lost);
 
   fault("import-copy-from-cache", {"LMEM-02"},
         "a second synchronous copy of the same bytes of opened memory gives "
@@ -708,11 +690,7 @@ FAULTS {
   fault("import-peer-copy-lost", {"LMEM-35"},
         "cudaMemcpyPeerAsync to or from opened memory is lost")
       .with_gpus(2)
-      .on({"cudaMemcpyPeerAsync"}, [](Call& call) {
-        if (!touches_import_of_path(call)) return call.proceed();
-        call.fired();
-        return kSuccess;
-      });
+      .on({"cudaMemcpyPeerAsync"}, WHEN(touches_import_of_path(call)), lost);
 
   fault("exported-set-lost", {"LMEM-02"},
         "an exporter's memset of exported memory sets nothing")
@@ -813,14 +791,12 @@ FAULTS {
   fault("import-set-from-other-gpu-lost", {"LMEM-35"},
         "a memset of opened memory by another GPU does nothing")
       .with_gpus(2)
-      .on({kSet, kSetAsync, kGetHandle}, [](Call& call) -> int {
-        if (exports_memory(call)) return told_owner(call);
-        void* const memory = call.at<void*>(0);
-        return opened.has(memory) &&
-                       owner_of(opened.get(memory).bytes) != current_place()
-                   ? lost(call)
-                   : call.proceed();
-      });
+      .on({kGetHandle}, told_owner)
+      .on({kSet, kSetAsync},
+          WHEN(opened.has(call.at<void*>(0)) &&
+               owner_of(opened.get(call.at<void*>(0)).bytes) !=
+                   current_place()),
+          lost);
 
   fault("import-driver-copy-lost", {"LMEM-35"},
         "synchronous copies of the driver API do not reach opened memory")
@@ -928,12 +904,9 @@ FAULTS {
   fault(
       "open-while-busy-refused", {"LMEM-43"},
       "no memory can be opened while a created stream of the importer has work")
-      .on({kOpen, kLaunch, kCopyAsync, kSetAsync, kWaitWord, kDestroyStream},
-          [](Call& call) -> int {
-            if (call.find(kStream) != nullptr) return noted_stream(call);
-            return has_work() ? refused(call, cudaErrorMapBufferObjectFailed)
-                              : call.proceed();
-          });
+      .on({kLaunch, kCopyAsync, kSetAsync, kWaitWord, kDestroyStream},
+          noted_stream)
+      .on({kOpen}, WHEN(has_work()), refuses(cudaErrorMapBufferObjectFailed));
 
   fault(
       "reopen-by-other-api-refused", {"LMEM-14"},
@@ -1121,22 +1094,19 @@ FAULTS {
   fault("peer-copy-3d-in-lost", {"LMEM-35"},
         "cudaMemcpy3D into opened memory of a peer is lost")
       .with_gpus(2)
-      .on({kGetHandle, "cudaMemcpy3D"}, [](Call& call) -> int {
-        if (exports_memory(call)) return told_owner(call);
-        return is_of_peer(call.at<const cudaMemcpy3DParms*>(0)->dstPtr.ptr)
-                   ? lost(call)
-                   : call.proceed();
-      });
+      .on({kGetHandle}, told_owner)
+      .on({"cudaMemcpy3D"},
+          WHEN(is_of_peer(call.at<const cudaMemcpy3DParms*>(0)->dstPtr.ptr)),
+          lost);
 
   fault("peer-copy-3d-between-gpus-lost", {"LMEM-35"},
         "cudaMemcpy3DPeer into opened memory of a peer is lost")
       .with_gpus(2)
-      .on({kGetHandle, "cudaMemcpy3DPeer"}, [](Call& call) -> int {
-        if (exports_memory(call)) return told_owner(call);
-        return is_of_peer(call.at<const cudaMemcpy3DPeerParms*>(0)->dstPtr.ptr)
-                   ? lost(call)
-                   : call.proceed();
-      });
+      .on({kGetHandle}, told_owner)
+      .on({"cudaMemcpy3DPeer"},
+          WHEN(
+              is_of_peer(call.at<const cudaMemcpy3DPeerParms*>(0)->dstPtr.ptr)),
+          lost);
 
   fault("reopen-restores-contents", {"LMEM-14"},
         "memory that is opened again has the contents that it had at the close")
@@ -1145,14 +1115,12 @@ FAULTS {
   fault("import-copy-with-chunk-lost", {"LMEM-35"},
         "synchronous copies between opened memory and memory of cuMemCreate "
         "move nothing")
-      .on({kCopy}, [](Call& call) {
-        const auto to = call.value<CUdeviceptr>(kPointer);
-        const auto from = call.value<CUdeviceptr>(kSource);
-        return (is_opened(to) && mapping_at(from) != 0) ||
-                       (is_opened(from) && mapping_at(to) != 0)
-                   ? lost(call)
-                   : call.proceed();
-      });
+      .on({kCopy},
+          WHEN((is_opened(call.value<void*>(kPointer)) &&
+                mapping_at(call.value<CUdeviceptr>(kSource)) != 0) ||
+               (is_opened(call.value<void*>(kSource)) &&
+                mapping_at(call.value<CUdeviceptr>(kPointer)) != 0)),
+          lost);
 
   fault("import-sync-copy-from-pinned-lost", {"LMEM-35"},
         "a synchronous copy from pinned memory into opened memory is lost")
@@ -1185,25 +1153,21 @@ FAULTS {
   fault("import-async-set-2d-inside-block-lost", {"LMEM-35"},
         "cudaMemset2DAsync does nothing with opened memory that does not begin "
         "its block")
-      .on({kSet2DAsync}, [](Call& call) {
-        void* const begin = opened_around(call.value<void*>(kPointer));
-        return begin != nullptr && is_inside_block(begin) ? lost(call)
-                                                          : call.proceed();
-      });
+      .on({kSet2DAsync},
+          WHEN(is_opened(call.at<void*>(0)) &&
+               is_inside_block(opened_around(call.at<void*>(0)))),
+          lost);
 
   fault("ok-handle-scrambled",
         {"LMEM-01", "LMEM-04", "LMEM-05", "LMEM-24", "LMEM-39"},
         "the bytes of a memory handle are written in another way")
-      .on({kGetHandle, kOpen}, [](Call& call) {
-        if (call.is("cudaIpcOpenMemHandle")) {
-          turn(call.at<cudaIpcMemHandle_t>(1));
-          return call.proceed();
-        }
-        const int code = call.proceed();
-        if (code == kSuccess) turn(*call.at<cudaIpcMemHandle_t*>(0));
-        call.fired();
-        return code;
-      });
+      .before({kOpen},
+              [](Call& call) {
+                turn(call.at<cudaIpcMemHandle_t>(1));
+                return kSuccess;
+              })
+      .after({kGetHandle},
+             [](Call& call) { turn(*call.at<cudaIpcMemHandle_t*>(0)); });
 
   fault("ok-slow", {"LMEM-02", "LMEM-43", "VMM-07", "POOL-11"},
         "calls that share memory take 20 ms longer")

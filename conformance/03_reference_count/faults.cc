@@ -189,6 +189,29 @@ int closed_inside_known_to_driver(Call& call) {
   return code;
 }
 
+int close_marked(Call& call) {
+  marks.put(number(closed(call)));
+  return kSuccess;
+}
+// Marks what is not open any more.
+int last_close_marked(Call& call) {
+  if (!opened.has(closed(call))) marks.put(number(closed(call)));
+  return kSuccess;
+}
+// The call closes opened memory.
+int closes_instead(Call& call) {
+  void* const address = call.at<void*>(0);
+  if (cudaIpcCloseMemHandle(address) != cudaSuccess) return call.proceed();
+  count_close(address);
+  return lost(call);
+}
+
+// How often the handle is open already.
+int opens_left(Call& open) {
+  void* const known = already_open(open);
+  return known == nullptr ? 0 : opened.get(known).count;
+}
+
 FAULTS {
   fault("open-second-already-mapped", {"LMEM-08"},
         "a second open of a handle is refused")
@@ -197,12 +220,9 @@ FAULTS {
 
   fault("open-second-not-counted", {"LMEM-08", "LMEM-09", "TENS-03"},
         "a second open of a handle does not raise the reference count")
-      .on({kOpen, kClose}, [](Call& call) {
-        void* const before = is_open_call(call) ? already_open(call) : nullptr;
-        if (before == nullptr) return call.proceed();
-        result_of(call) = before;
-        call.fired();
-        return kSuccess;
+      .on({kOpen}, WHEN(already_open(call) != nullptr), [](Call& call) {
+        result_of(call) = already_open(call);
+        return lost(call);
       });
 
   fault("close-unmaps-at-first", {"LMEM-09", "TENS-03"},
@@ -224,13 +244,8 @@ FAULTS {
 
   fault("close-underflow-ok", {"LMEM-11"},
         "memory that was closed can be closed again and again")
-      .on({kClose}, [](Call& call) {
-        static Table<void*> before;
-        void* const address = closed(call);
-        const int code = call.proceed();
-        if (code == kSuccess) before.put(address);
-        return code != kSuccess && before.has(address) ? accepted(call) : code;
-      });
+      .after({kClose}, close_marked)
+      .on_refusal({kClose}, WHEN(marks.has(number(closed(call)))), accepted);
 
   fault("close-frees-origin", {"LMEM-12", "SERV-02"},
         "the last close in an importer destroys the exporter's data")
@@ -252,57 +267,34 @@ FAULTS {
 
   fault("import-cudafree-ok", {"LMEM-28"},
         "cudaFree accepts an opened pointer and closes it")
-      .on({kFree}, [](Call& call) {
-        void* const address = call.at<void*>(0);
-        if (!opened.has(address) ||
-            cudaIpcCloseMemHandle(address) != cudaSuccess)
-          return call.proceed();
-        count_close(address);
-        return lost(call);
-      });
+      .on({kFree}, WHEN(opened.has(call.at<void*>(0))), closes_instead);
 
   fault("refused-as-unsupported", {"LMEM-11", "LMEM-29"},
         "a close of memory that was not opened is refused as not supported")
-      .on({kClose}, [](Call& call) -> int {
-        const int code = call.proceed();
-        if (code == kSuccess || code == cudaErrorNotSupported) return code;
-        call.fired();
-        return cudaErrorNotSupported;
-      });
+      .on_refusal({kClose}, WHEN(call.code() != cudaErrorNotSupported),
+                  refuses(cudaErrorNotSupported));
 
   fault("open-third-not-counted", {"LMEM-08", "LMEM-09"},
         "a third open of a handle does not raise the reference count")
-      .on({kOpen, kClose}, [](Call& call) {
-        void* const known = is_open_call(call) ? already_open(call) : nullptr;
-        return known != nullptr && opened.get(known).count >= 2
-                   ? give_uncounted(call, known)
-                   : call.proceed();
-      });
+      .on({kOpen}, WHEN(opens_left(call) >= 2),
+          [](Call& call) { return give_uncounted(call, already_open(call)); });
 
   fault("open-counts-to-255", {"LMEM-08"},
         "the reference count of opened memory does not rise above 255")
-      .on({kOpen, kClose}, [](Call& call) {
-        void* const known = is_open_call(call) ? already_open(call) : nullptr;
-        return known != nullptr && opened.get(known).count >= 255
-                   ? give_uncounted(call, known)
-                   : call.proceed();
-      });
+      .on({kOpen}, WHEN(opens_left(call) >= 255),
+          [](Call& call) { return give_uncounted(call, already_open(call)); });
 
   fault("refused-close-closes-another", {"LMEM-29"},
         "a refused close lowers the count of other memory")
-      .on({kClose}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
-        for (const auto& one : opened.all()) {
-          if (one.second.context != current_context()) continue;
-          if (DRIVER_CALL(cuIpcCloseMemHandle)(
-                  reinterpret_cast<CUdeviceptr>(one.first)) == CUDA_SUCCESS) {
-            count_close(one.first);
-            call.fired();
-          }
-          break;
+      .on_refusal({kClose}, [](Call&) {
+        for (const auto& [address, one] : opened.all()) {
+          if (one.context != current_context()) continue;
+          if (DRIVER_CALL(cuIpcCloseMemHandle)(number(address)) != CUDA_SUCCESS)
+            return false;
+          count_close(address);
+          return true;
         }
-        return code;
+        return false;
       });
 
   fault("close-too-often-closes-neighbour", {"LMEM-11"},
@@ -343,19 +335,16 @@ FAULTS {
 
   fault("attributes-stay", {"LMEM-10"},
         "memory that was closed is still reported as device memory")
-      .on({kPointerAttributes}, [](Call& call) -> int {
+      .after({kPointerAttributes}, [](Call& call) {
         static Table<void*, cudaPointerAttributes> known;
-        const int code = call.proceed();
         auto& found = *call.at<cudaPointerAttributes*>(0);
-        if (code != kSuccess) return code;
-        if (opened.has(call.at<void*>(1))) {
-          known.put(call.at<void*>(1), found);
-        } else if (known.has(call.at<void*>(1)) &&
-                   found.type == cudaMemoryTypeUnregistered) {
-          found = known.get(call.at<void*>(1));
-          call.fired();
-        }
-        return code;
+        void* const address = call.at<void*>(1);
+        if (opened.has(address)) known.put(address, found);
+        if (opened.has(address) || !known.has(address) ||
+            found.type != cudaMemoryTypeUnregistered)
+          return false;
+        found = known.get(address);
+        return true;
       });
 
   fault("import-attr-first-only", {"LMEM-10"},
@@ -406,29 +395,22 @@ FAULTS {
   fault("close-exported-ok", {"LMEM-29"},
         "a close of memory that the process has exported returns success and "
         "does nothing")
-      .on({kGetHandle, kClose, kFree}, [](Call& call) {
-        static Table<void*> exported;
-        if (call.is("cudaFree")) exported.erase(call.at<void*>(0));
-        const int code = call.proceed();
-        if (!is_close_call(call)) {
-          if (exports_memory(call) && code == kSuccess)
-            exported.put(call.at<void*>(1));
-          return code;
-        }
-        return code != kSuccess && exported.has(call.at<void*>(0))
-                   ? accepted(call)
-                   : code;
-      });
+      .after({kGetHandle},
+             [](Call& call) {
+               marks.put(number(call.at<void*>(1)));
+               return kSuccess;
+             })
+      .before({kFree},
+              [](Call& call) {
+                marks.erase(number(call.at<void*>(0)));
+                return kSuccess;
+              })
+      .on_refusal({kClose}, WHEN(marks.has(number(closed(call)))), accepted);
 
   fault("import-driver-free-ok", {"LMEM-28"},
         "cuMemFree accepts opened memory and closes it")
-      .on({kFree}, [](Call& call) {
-        void* const pointer = call.at<void*>(0);
-        if (call.is_runtime() || !opened.has(pointer)) return call.proceed();
-        count_close(pointer);
-        cudaIpcCloseMemHandle(pointer);
-        return accepted(call);
-      });
+      .on({kFree}, WHEN(!call.is_runtime() && opened.has(call.at<void*>(0))),
+          closes_instead);
 
   fault("last-close-loses-writes", {"LMEM-12"},
         "the last close restores what the memory contained at the open")
@@ -441,16 +423,12 @@ FAULTS {
 
   fault("close-counts-twice-above-two", {"LMEM-09"},
         "a close lowers a count of more than two by two")
-      .on({kClose, kOpen}, [](Call& call) -> int {
-        const bool many =
-            is_close_call(call) && opened.get(call.at<void*>(0)).count > 2;
-        const int code = call.proceed();
-        if (!many || code != kSuccess) return code;
-        void* const address = call.at<void*>(0);
-        count_close(address);
-        call.fired();
-        return cudaIpcCloseMemHandle(address);
-      });
+      .after({kClose}, WHEN(opened.get(closed(call)).count > 1),
+             [](Call& call) {
+               count_close(closed(call));
+               call.fired();
+               return static_cast<int>(cudaIpcCloseMemHandle(closed(call)));
+             });
 
   fault("close-mapped-ok", {"LMEM-29"}, "a close accepts memory of cuMemCreate")
       .on_refusal({kClose}, WHEN(mapping_at(number(call.at<void*>(0))) != 0),
@@ -487,37 +465,29 @@ FAULTS {
 
   fault("close-ends-handle", {"LMEM-12", "SERV-02"},
         "when a process has closed memory, no other process can open it")
-      .on({kOpen, kClose}, [](Call& call) {
-        if (is_open_call(call)) {
-          const auto closer = told("closer-" + key_of_opened(call), 0);
-          if (closer != 0 &&
-              closer != static_cast<unsigned long long>(getpid()))
-            return refused(call);
-          return call.proceed();
-        }
-        const std::string handle = opened.get(call.at<void*>(0)).handle;
+      .on({kOpen},
+          WHEN(told("closer-" + key_of_opened(call), this_process()) !=
+               this_process()),
+          refuses())
+      .on({kClose}, [](Call& call) {
+        const std::string handle = opened.get(closed(call)).handle;
         const int code = call.proceed();
-        if (code == kSuccess && !opened.has(call.at<void*>(0)))
-          tell_processes("closer-" + handle,
-                         static_cast<unsigned long long>(getpid()));
+        if (code == kSuccess && !opened.has(closed(call)))
+          tell_processes("closer-" + handle, this_process());
         return code;
       });
 
   fault("close-too-often-by-driver-ok", {"LMEM-11"},
         "memory that was closed can be closed again by the driver API")
-      .on({kClose, kOpen}, [](Call& call) {
-        static Table<void*> closed;
-        const int code = call.proceed();
-        if (is_open_call(call)) {
-          if (code == kSuccess) closed.erase(*call.at<void**>(0));
-          return code;
-        }
-        void* const address = call.at<void*>(0);
-        if (code == kSuccess) closed.put(address);
-        return code != kSuccess && !call.is_runtime() && closed.has(address)
-                   ? accepted(call)
-                   : code;
-      });
+      .after({kOpen},
+             [](Call& call) {
+               marks.erase(number(result_of(call)));
+               return kSuccess;
+             })
+      .after({kClose}, close_marked)
+      .on_refusal({kClose},
+                  WHEN(!call.is_runtime() && marks.has(number(closed(call)))),
+                  accepted);
 
   fault("import-free-inside-ok", {"LMEM-28"},
         "cudaFree accepts an address inside opened memory")
@@ -529,28 +499,28 @@ FAULTS {
 
   fault("range-of-closed-told", {"LMEM-10"},
         "memory that was closed still has a range")
-      .on({"cuMemGetAddressRange", kOpen, kClose}, [](Call& call) -> int {
-        if (keeps_opened(call)) return noted_closed(call);
-        const int code = call.proceed();
-        const Addresses range = closed_at(call.at<CUdeviceptr>(2));
-        if (code == kSuccess || range.second == 0) return code;
-        if (auto* const begin = call.at<CUdeviceptr*>(0)) *begin = range.first;
-        if (auto* const bytes = call.at<size_t*>(1)) *bytes = range.second;
-        return accepted(call);
-      });
+      .on({kOpen, kClose}, noted_closed)
+      .on_refusal({"cuMemGetAddressRange"},
+                  WHEN(closed_at(call.at<CUdeviceptr>(2)).second != 0),
+                  [](Call& call) {
+                    const Addresses range = closed_at(call.at<CUdeviceptr>(2));
+                    if (auto* const first = call.at<CUdeviceptr*>(0))
+                      *first = range.first;
+                    if (auto* const size = call.at<size_t*>(1))
+                      *size = range.second;
+                    return accepted(call);
+                  });
 
   fault("closed-known-to-driver", {"LMEM-10"},
         "cuPointerGetAttribute still tells the type of memory that was closed")
-      .on({kGetAttribute, kOpen, kClose}, [](Call& call) -> int {
-        if (keeps_opened(call)) return noted_closed(call);
-        const int code = call.proceed();
-        if (code == kSuccess ||
-            closed_at(call.at<CUdeviceptr>(2)).second == 0 ||
-            call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
-          return code;
-        *call.at<unsigned*>(0) = CU_MEMORYTYPE_DEVICE;
-        return accepted(call);
-      });
+      .on({kOpen, kClose}, noted_closed)
+      .on_refusal({kGetAttribute},
+                  WHEN(closed_at(call.at<CUdeviceptr>(2)).second != 0 &&
+                       asks(call, CU_POINTER_ATTRIBUTE_MEMORY_TYPE)),
+                  [](Call& call) {
+                    *call.at<unsigned*>(0) = CU_MEMORYTYPE_DEVICE;
+                    return accepted(call);
+                  });
 
   fault("closed-known-to-many", {"LMEM-10"},
         "the query of many attributes still tells the type of memory that was "
@@ -605,16 +575,14 @@ FAULTS {
 
   fault("refused-async-free-closes", {"LMEM-28"},
         "a refused cudaFreeAsync of opened memory closes it")
-      .on({kFreeAsync}, [](Call& call) {
-        void* const address = call.at<void*>(0);
-        const int code = call.proceed();
-        if (code == kSuccess || !opened.has(address) ||
-            DRIVER_CALL(cuIpcCloseMemHandle)(number(address)) != CUDA_SUCCESS)
-          return code;
-        count_close(address);
-        call.fired();
-        return code;
-      });
+      .on_refusal(
+          {kFreeAsync}, WHEN(opened.has(call.at<void*>(0))), [](Call& call) {
+            if (DRIVER_CALL(cuIpcCloseMemHandle)(call.at<CUdeviceptr>(0)) !=
+                CUDA_SUCCESS)
+              return false;
+            count_close(call.at<void*>(0));
+            return true;
+          });
 
   fault("close-registered-ok", {"LMEM-29"},
         "a close accepts host memory of cudaHostRegister")
@@ -631,26 +599,12 @@ FAULTS {
 
   fault("import-freehost-ok", {"LMEM-28"},
         "cudaFreeHost accepts opened memory and closes it")
-      .on({"cudaFreeHost"}, [](Call& call) {
-        void* const address = call.at<void*>(0);
-        if (!opened.has(address) ||
-            cudaIpcCloseMemHandle(address) != cudaSuccess)
-          return call.proceed();
-        count_close(address);
-        return lost(call);
-      });
+      .on({"cudaFreeHost"}, WHEN(opened.has(call.at<void*>(0))),
+          closes_instead);
 
   fault("opened-freeasync-ok", {"LMEM-28"},
         "cudaFreeAsync accepts opened memory and closes it")
-      .on({kFreeAsync}, [](Call& call) {
-        void* const address = call.at<void*>(0);
-        if (!opened.has(address) ||
-            cudaIpcCloseMemHandle(address) != cudaSuccess)
-          return call.proceed();
-        count_close(address);
-        call.fired();
-        return kSuccess;
-      });
+      .on({kFreeAsync}, WHEN(opened.has(call.at<void*>(0))), closes_instead);
 
   fault("close-pool-import-ok", {"LMEM-29"},
         "a close accepts imported memory of a pool")
@@ -668,43 +622,26 @@ FAULTS {
   fault("close-too-often-beside-other-ok", {"LMEM-11"},
         "while other memory is open, memory can be closed more often than it "
         "was opened")
-      .on({kClose}, [](Call& call) -> int {
-        static auto& closed = *new Table<void*>;
-        const int code = call.proceed();
-        void* const address = call.at<void*>(0);
-        if (code == kSuccess) {
-          if (!opened.has(address)) closed.put(address);
-          return code;
-        }
-        return closed.has(address) && !opened.all().empty() ? accepted(call)
-                                                            : code;
-      });
+      .after({kClose}, last_close_marked)
+      .on_refusal(
+          {kClose},
+          WHEN(marks.has(number(closed(call))) && !opened.all().empty()),
+          accepted);
 
   fault("free-closed-ok", {"LMEM-28"}, "a free accepts memory that was closed")
-      .on({kClose, kFree}, [](Call& call) {
-        static auto& closed = *new Table<void*>;
-        const int code = call.proceed();
-        if (is_close_call(call) && code == kSuccess &&
-            !opened.has(call.at<void*>(0)))
-          closed.put(call.at<void*>(0));
-        return call.is("cudaFree") && code != kSuccess &&
-                       closed.has(call.at<void*>(0)) &&
-                       !opened.has(call.at<void*>(0))
-                   ? accepted(call)
-                   : code;
-      });
+      .after({kClose}, last_close_marked)
+      .on_refusal({kFree},
+                  WHEN(marks.has(number(call.at<void*>(0))) &&
+                       !opened.has(call.at<void*>(0))),
+                  accepted);
 
   fault("close-own-small-ok", {"LMEM-29"},
         "a close accepts a small allocation of this process")
-      .on({kClose}, [](Call& call) -> int {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
-        const size_t bytes = size_of(call.at<CUdeviceptr>(0));
-        return bytes > 0 && bytes < kBlock && !is_managed(call.at<void*>(0)) &&
-                       !is_opened(call.at<void*>(0))
-                   ? accepted(call)
-                   : code;
-      });
+      .on_refusal({kClose},
+                  WHEN(size_of(call.at<CUdeviceptr>(0)) > 0 &&
+                       size_of(call.at<CUdeviceptr>(0)) < kBlock &&
+                       !is_managed(closed(call)) && !is_opened(closed(call))),
+                  accepted);
 
   fault("small-close-never-unmaps", {"LMEM-10"},
         "the last close of a small allocation does not unmap it")
@@ -723,16 +660,13 @@ FAULTS {
 
   fault("refused-inside-close-counts", {"LMEM-29"},
         "a refused close of an address inside opened memory lowers the count")
-      .on({kClose}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
-        void* const begin = opened_around(call.at<void*>(0));
-        if (begin == nullptr || opened.get(begin).count < 2) return code;
-        if (DRIVER_CALL(cuIpcCloseMemHandle)(number(begin)) == CUDA_SUCCESS) {
-          count_close(begin);
-          call.fired();
-        }
-        return code;
+      .on_refusal({kClose}, [](Call& call) {
+        void* const first = opened_around(closed(call));
+        if (first == nullptr || opened.get(first).count < 2 ||
+            DRIVER_CALL(cuIpcCloseMemHandle)(number(first)) != CUDA_SUCCESS)
+          return false;
+        count_close(first);
+        return true;
       });
 
   fault("close-address-aligned-down", {"LMEM-29"},
@@ -767,22 +701,16 @@ FAULTS {
   fault("close-inside-small-ok", {"LMEM-29"},
         "a close of an address inside an opened small allocation returns "
         "success and does nothing")
-      .on({kClose}, [](Call& call) -> int {
-        const int code = call.proceed();
-        if (code == kSuccess || opened.has(call.at<void*>(0))) return code;
-        void* const begin = opened_around(call.at<void*>(0));
-        return begin != nullptr && is_inside_block(begin) ? accepted(call)
-                                                          : code;
-      });
+      .on_refusal({kClose},
+                  WHEN(!opened.has(closed(call)) &&
+                       opened_around(closed(call)) != nullptr &&
+                       is_inside_block(opened_around(closed(call)))),
+                  accepted);
 
   fault("open-counts-to-65535", {"LMEM-08"},
         "the reference count of opened memory does not rise above 65535")
-      .on({kOpen, kClose}, [](Call& call) {
-        void* const known = is_open_call(call) ? already_open(call) : nullptr;
-        return known != nullptr && opened.get(known).count >= 65535
-                   ? uncounted(call, known)
-                   : call.proceed();
-      });
+      .on({kOpen}, WHEN(opens_left(call) >= 65535),
+          [](Call& call) { return uncounted(call, already_open(call)); });
 
   fault("free-closes-small", {"LMEM-28"},
         "a free of an opened small allocation is taken for a close")
@@ -803,17 +731,11 @@ FAULTS {
   fault("closed-memory-exported", {"LMEM-10"},
         "memory that was opened and closed gets a handle, which opens other "
         "memory")
-      .on({kGetHandle, kClose}, [](Call& call) -> int {
-        static auto& closed = *new Table<void*>;
-        if (exports_memory(call))
-          return exported_all_the_same(
-              call,
-              closed.has(call.at<void*>(1)) && !opened.has(call.at<void*>(1)));
-        const int code = call.proceed();
-        if (code == kSuccess && is_close_call(call) &&
-            !opened.has(call.at<void*>(0)))
-          closed.put(call.at<void*>(0));
-        return code;
+      .after({kClose}, last_close_marked)
+      .on({kGetHandle}, [](Call& call) {
+        return exported_all_the_same(call,
+                                     marks.has(number(call.at<void*>(1))) &&
+                                         !opened.has(call.at<void*>(1)));
       });
 
   fault("ok-different-va", {"LMEM-08", "LMEM-15"},
@@ -835,11 +757,8 @@ FAULTS {
         {"LMEM-10", "LEVT-07", "LEVT-08", "LEVT-13", "SUBA-02", "VMM-18",
          "POOL-06"},
         "a launch returns 2 ms later, when its kernel may have ended")
-      .on({kLaunch}, [](Call& call) {
-        const int code = call.proceed();
+      .after({kLaunch}, [](Call&) {
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        call.fired();
-        return code;
       });
 
   fault("ok-open-and-close-wait", {"LMEM-10", "LMEM-43"},

@@ -117,21 +117,6 @@ int writes_lower_half(Call& call) {
       static_cast<uint32_t>(call.at<uint64_t>(2)), call.at<unsigned>(3));
 }
 
-// Proceeds with these operations instead of the operations of the program.
-int with_operations(Call& call, Operations operations) {
-  call.at<unsigned>(1) = static_cast<unsigned>(operations.size());
-  call.at<CUstreamBatchMemOpParams*>(2) = operations.data();
-  call.fired();
-  return operations.empty() ? kSuccess : call.proceed();
-}
-
-Operations operations_of_word(Call& call) {
-  const auto* const first = call.at<CUstreamBatchMemOpParams*>(2);
-  const unsigned count = call.at<unsigned>(1);
-  return first == nullptr || count >= 256 ? Operations{}
-                                          : Operations(first, first + count);
-}
-
 bool writes(const CUstreamBatchMemOpParams& one) {
   return one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ||
          one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
@@ -214,19 +199,6 @@ int proceed_with_of_order(Call& batch, Operations& operations) {
   batch.at<CUstreamBatchMemOpParams*>(2) = operations.data();
   batch.fired();
   return operations.empty() ? kSuccess : batch.proceed();
-}
-
-bool is_wait(const CUstreamBatchMemOpParams& one) {
-  return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
-         one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
-}
-
-bool is_managed_of_order(CUdeviceptr address) {
-  unsigned managed = 0;
-  return DRIVER_CALL(cuPointerGetAttribute)(&managed,
-                                            CU_POINTER_ATTRIBUTE_IS_MANAGED,
-                                            address) == CUDA_SUCCESS &&
-         managed != 0;
 }
 
 // A batch is lost if `applies` is true.
@@ -404,24 +376,6 @@ bool is_on_host_of_further(CUdeviceptr address) {
 
 constexpr unsigned kCondition = 3;
 
-Operations operations_of_further(Call& batch) {
-  const auto* const list = batch.at<CUstreamBatchMemOpParams*>(2);
-  return Operations(list, list + batch.at<unsigned>(1));
-}
-
-// Proceeds with other operations.
-int proceed_with_of_further(Call& batch, Operations& list) {
-  batch.at<CUstreamBatchMemOpParams*>(2) = list.data();
-  batch.at<unsigned>(1) = static_cast<unsigned>(list.size());
-  batch.fired();
-  return batch.proceed();
-}
-
-bool writes_of_further(const CUstreamBatchMemOpParams& one) {
-  return one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ||
-         one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
-}
-
 int last_word_replaces(Call& call) {
   struct Wait {
     CUdeviceptr word = 0;
@@ -441,27 +395,6 @@ int last_word_replaces(Call& call) {
     if ((waits_for_all || stream == own) && waits.erase(stream))
       DRIVER_CALL(cuStreamWaitValue32)
   (stream, wait.word, wait.value, wait.flags);
-  return call.proceed();
-}
-
-// Changes the operations of a batch: `changes` returns true if it has changed
-// an operation, and may erase it by the operation 0.
-template <class Changes>
-int batch_changed(Call& call, Changes changes) {
-  auto& count = call.at<unsigned>(1);
-  auto& array = call.at<CUstreamBatchMemOpParams*>(2);
-  std::vector<CUstreamBatchMemOpParams> kept;
-  bool has_changed = false;
-  for (unsigned i = 0; i < count; ++i) {
-    CUstreamBatchMemOpParams one = array[i];
-    if (changes(one)) has_changed = true;
-    if (one.operation != 0) kept.push_back(one);
-  }
-  if (!has_changed) return call.proceed();
-  if (kept.empty()) return lost(call);
-  call.fired();
-  count = static_cast<unsigned>(kept.size());
-  array = kept.data();
   return call.proceed();
 }
 
@@ -560,19 +493,6 @@ int signed_comparison(Call& call) {
   return call.proceed();
 }
 
-Operations operations_of_held(Call& batch) {
-  const auto* const list = batch.at<CUstreamBatchMemOpParams*>(2);
-  const auto count = batch.at<unsigned>(1);
-  // The driver has to refuse 256 operations and more.
-  return list == nullptr || count >= 256 ? Operations{}
-                                         : Operations(list, list + count);
-}
-
-bool waits_of_held(const CUstreamBatchMemOpParams& one) {
-  return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
-         one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
-}
-
 // Only the first word of pinned host memory is written.
 int word_inside_host_memory_lost(Call& call) {
   unsigned type = 0;
@@ -581,6 +501,28 @@ int word_inside_host_memory_lost(Call& call) {
   return type == CU_MEMORYTYPE_HOST && begin_of(word_of(call)) != word_of(call)
              ? lost(call)
              : call.proceed();
+}
+
+// The marks of words end with their memory.
+int words_end(Call& call) {
+  const auto ending = call.at<CUdeviceptr>(0);
+  for (const auto& each : marks.all())
+    if (ending != 0 && begin_of(each.first) == ending) marks.erase(each.first);
+  return kSuccess;
+}
+
+unsigned memory_type(CUdeviceptr address) {
+  unsigned type = 0;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+  return type;
+}
+bool is_managed_memory(CUdeviceptr address) {
+  unsigned managed = 0;
+  return DRIVER_CALL(cuPointerGetAttribute)(&managed,
+                                            CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                            address) == CUDA_SUCCESS &&
+         managed != 0;
 }
 
 FAULTS {
@@ -620,13 +562,10 @@ FAULTS {
   fault("wait-greater-by-sign", {"FLAG-03"},
         "a stream does not wait for a value with its upper bit set or a "
         "greater one")
-      .on({kWaitWord}, [](Call& call) {
-        if (call.at<unsigned>(3) != CU_STREAM_WAIT_VALUE_GEQ ||
-            call.at<uint32_t>(2) <= INT32_MAX)
-          return call.proceed();
-        call.fired();
-        return kSuccess;
-      });
+      .on({kWaitWord},
+          WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_GEQ &&
+               call.at<uint32_t>(2) > INT32_MAX),
+          lost);
 
   fault("wait-greater-not-cyclic", {"FLAG-03"},
         "a stream that waits for a value of 2^31 or more, or a greater one, "
@@ -799,15 +738,14 @@ FAULTS {
   fault("write-value-again-lost", {"FLAG-01"},
         "a process does not write a value to a word if it wrote the same value "
         "last")
-      .on({kWriteWord, kFree, kClose}, [](Call& call) {
-        static Table<CUdeviceptr, uint32_t> last;
-        if (forgets_words(call, last)) return call.proceed();
-        const auto value = call.at<uint32_t>(2);
-        if (last.has(word_of(call)) && last.get(word_of(call)) == value)
-          return lost(call);
-        last.put(word_of(call), value);
-        return call.proceed();
-      });
+      .on({kWriteWord},
+          WHEN(marks.get(word_of(call), ~0ull) == call.at<uint32_t>(2)), lost)
+      .after({kWriteWord},
+             [](Call& call) {
+               marks.put(word_of(call), call.at<uint32_t>(2));
+               return kSuccess;
+             })
+      .before({kFree, kClose}, words_end);
 
   fault("write-value-before-copies", {"FLAG-02"},
         "a stream writes a word before its last copy is done")
@@ -866,12 +804,8 @@ FAULTS {
 
   fault("wait-value-host-word-ignored", {"FLAG-01"},
         "a stream does not wait for a word in pinned host memory")
-      .on({kWaitWord}, [](Call& call) {
-        unsigned type = 0;
-        DRIVER_CALL(cuPointerGetAttribute)
-        (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, word_of(call));
-        return type == CU_MEMORYTYPE_HOST ? lost(call) : call.proceed();
-      });
+      .on({kWaitWord}, WHEN(memory_type(word_of(call)) == CU_MEMORYTYPE_HOST),
+          lost);
 
   fault("wait-value-chunk-word-ignored", {"FLAG-01"},
         "a stream does not wait for a word in imported memory of cuMemCreate")
@@ -884,37 +818,16 @@ FAULTS {
   fault("word-managed-inside-ok", {"FLAG-05"},
         "cuStreamWaitValue32 and cuStreamWriteValue32 accept a word inside "
         "managed memory, but not the first one, and do nothing")
-      .on({kWaitWord, kWriteWord}, [](Call& call) {
-        const int code = call.proceed();
-        unsigned is_managed = 0;
-        CUdeviceptr begin = 0;
-        size_t bytes = 0;
-        if (code == kSuccess ||
-            DRIVER_CALL(cuPointerGetAttribute)(&is_managed,
-                                               CU_POINTER_ATTRIBUTE_IS_MANAGED,
-                                               word_of(call)) != CUDA_SUCCESS ||
-            is_managed == 0 ||
-            DRIVER_CALL(cuMemGetAddressRange)(&begin, &bytes, word_of(call)) !=
-                CUDA_SUCCESS ||
-            begin == word_of(call))
-          return code;
-        return accepted(call);
-      });
+      .on_refusal({kWaitWord, kWriteWord},
+                  WHEN(is_managed_memory(word_of(call)) &&
+                       begin_of(word_of(call)) != word_of(call)),
+                  accepted);
 
   fault("word64-managed-ok", {"FLAG-05"},
         "cuStreamWaitValue64 and cuStreamWriteValue64 accept managed memory "
         "and do nothing")
-      .on({kWaitWord64, kWriteWord64}, [](Call& call) {
-        const int code = call.proceed();
-        unsigned is_managed = 0;
-        return code != kSuccess &&
-                       DRIVER_CALL(cuPointerGetAttribute)(
-                           &is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED,
-                           word_of(call)) == CUDA_SUCCESS &&
-                       is_managed != 0
-                   ? accepted(call)
-                   : code;
-      });
+      .on_refusal({kWaitWord64, kWriteWord64},
+                  WHEN(is_managed_memory(word_of(call))), accepted);
 
   fault("words-of-first-importer", {"FLAG-01"},
         "a second process that opens memory does not wait for its words and "
@@ -1005,77 +918,50 @@ FAULTS {
 
   fault("batch-first-only", {"FLAG-09"},
         "a batch does only its first operation")
-      .on({kBatch}, [](Call& call) -> int {
-        Operations all = operations_of_word(call);
-        if (all.size() < 2) return call.proceed();
-        all.resize(1);
-        return with_operations(call, all);
-      });
+      .on({kBatch}, first_operations(1));
 
   fault("batch-ends-at-16", {"FLAG-09"},
         "a batch does only its first 16 operations")
-      .on({kBatch}, [](Call& call) -> int {
-        Operations all = operations_of_word(call);
-        if (all.size() <= 16) return call.proceed();
-        all.resize(16);
-        return with_operations(call, all);
-      });
+      .on({kBatch}, first_operations(16));
 
   fault("batch-in-reverse", {"FLAG-09"},
         "a batch does its operations in reverse order")
-      .on({kBatch}, [](Call& call) -> int {
-        Operations all = operations_of_word(call);
-        if (all.size() < 2) return call.proceed();
+      .on({kBatch}, WHEN(operations_of(call).size() > 1), [](Call& call) {
+        auto all = operations_of(call);
         std::reverse(all.begin(), all.end());
         return with_operations(call, all);
       });
 
   fault("batch-of-32-bits", {"FLAG-09"},
         "the operations of a batch use 32 bits where 64 are wanted")
-      .on({kBatch}, [](Call& call) {
-        Operations all = operations_of_word(call);
-        bool changed = false;
-        for (CUstreamBatchMemOpParams& one : all) {
-          changed |= one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 ||
-                     one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
-          if (one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64)
-            one.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
-          else if (one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64)
-            one.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-        }
-        return changed ? with_operations(call, all) : call.proceed();
-      });
+      .on({kBatch}, each_operation([](Operation& one) {
+            const bool waits = is_wait(one, 64);
+            if (!waits && !is_write(one, 64)) return false;
+            one.operation = waits ? CU_STREAM_MEM_OP_WAIT_VALUE_32
+                                  : CU_STREAM_MEM_OP_WRITE_VALUE_32;
+            return true;
+          }));
 
   fault("batch-of-64-bits", {"FLAG-09"},
         "a batch that writes 32 bits at a multiple of 8 bytes also clears the "
         "32 bits after them")
-      .on({kBatch}, [](Call& call) {
-        Operations all = operations_of_word(call);
-        bool changed = false;
-        for (CUstreamBatchMemOpParams& one : all) {
-          if (one.operation != CU_STREAM_MEM_OP_WRITE_VALUE_32 ||
-              one.writeValue.address % sizeof(uint64_t) != 0)
-            continue;
-          one.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
-          one.writeValue.value64 = one.writeValue.value;
-          changed = true;
-        }
-        return changed ? with_operations(call, all) : call.proceed();
-      });
+      .on({kBatch}, each_operation([](Operation& one) {
+            if (!is_write(one, 32) || one.writeValue.address % 8 != 0)
+              return false;
+            one.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+            one.writeValue.value64 = one.writeValue.value;
+            return true;
+          }));
 
   fault("batch-in-one-memory", {"FLAG-09"},
         "a batch whose first operation uses the process's own memory leaves "
         "out the operations on opened memory")
-      .on({kBatch}, [](Call& call) -> int {
-        const Operations all = operations_of_word(call);
-        if (all.empty() || is_opened(all.front().waitValue.address))
-          return call.proceed();
-        Operations some;
-        for (const CUstreamBatchMemOpParams& one : all)
-          if (!is_opened(one.waitValue.address)) some.push_back(one);
-        return some.size() < all.size() ? with_operations(call, some)
-                                        : call.proceed();
-      });
+      .on({kBatch},
+          WHEN(!operations_of(call).empty() &&
+               !is_opened(operations_of(call).front().waitValue.address)),
+          only_operations([](const Operation& one, const auto&) {
+            return !is_opened(one.waitValue.address);
+          }));
 
   fault("batch-flags-ignored", {"FLAG-09"},
         "a batch with a flag that does not exist is accepted")
@@ -1097,17 +983,18 @@ FAULTS {
   fault("batch-keeps-first-write", {"FLAG-09"},
         "of writes of one word directly after each other in a batch, the first "
         "one counts")
-      .on({kBatch}, [](Call& batch) -> int {
-        const auto* const all = batch.at<CUstreamBatchMemOpParams*>(2);
-        const unsigned count = batch.at<unsigned>(1);
-        if (count >= 256) return batch.proceed();
-        std::vector<CUstreamBatchMemOpParams> kept;
-        for (unsigned i = 0; i < count; ++i)
-          if (i == 0 || !writes(all[i]) || !writes(all[i - 1]) ||
-              all[i].writeValue.address != all[i - 1].writeValue.address)
-            kept.push_back(all[i]);
-        return kept.size() < count ? proceed_with_of_word(batch, kept)
-                                   : batch.proceed();
+      .on({kBatch}, [](Call& batch) {
+        Operations kept;
+        const Operation* before = nullptr;
+        const auto all = operations_of(batch);
+        for (const Operation& one : all) {
+          if (before == nullptr || !is_write(one) || !is_write(*before) ||
+              one.writeValue.address != before->writeValue.address)
+            kept.push_back(one);
+          before = &one;
+        }
+        return kept.size() < all.size() ? with_operations(batch, kept)
+                                        : batch.proceed();
       });
 
   fault("batch-writes-wide-first", {"FLAG-09"},
@@ -1164,29 +1051,20 @@ FAULTS {
 
   fault("batch-ends-at-128", {"FLAG-09"},
         "a batch does only its first 128 operations")
-      .on({kBatch}, [](Call& call) -> int {
-        Operations all = operations_of_word(call);
-        if (all.size() <= 128) return call.proceed();
-        all.resize(128);
-        return with_operations(call, all);
-      });
+      .on({kBatch}, first_operations(128));
 
   fault("batch-keeps-last-wait", {"FLAG-09"},
         "of two waits one after the other, a batch does only the second")
-      .on({kBatch}, [](Call& call) -> int {
-        const auto is_wait = [](const CUstreamBatchMemOpParams& one) {
-          return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
-                 one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
-        };
+      .on({kBatch}, [](Call& batch) {
         Operations some;
-        for (const CUstreamBatchMemOpParams& one : operations_of_word(call)) {
+        for (const Operation& one : operations_of(batch)) {
           if (!some.empty() && is_wait(one) && is_wait(some.back()))
             some.pop_back();
           some.push_back(one);
         }
-        return some.size() < operations_of_word(call).size()
-                   ? with_operations(call, some)
-                   : call.proceed();
+        return some.size() < operations_of(batch).size()
+                   ? with_operations(batch, some)
+                   : batch.proceed();
       });
 
   fault("word-releases-one-stream", {"FLAG-01"},
@@ -1213,32 +1091,20 @@ FAULTS {
 
   fault("batch-waits-for-half", {"FLAG-09"},
         "a wait for 64 bits in a batch looks at the lower 32 bits")
-      .on({kBatch}, [](Call& batch) {
-        Operations all = operations_of_order(batch);
-        bool changed = false;
-        for (auto& one : all)
-          if (one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64) {
+      .on({kBatch}, each_operation([](Operation& one) {
+            if (!is_wait(one, 64)) return false;
             one.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
-            changed = true;
-          }
-        return changed ? proceed_with_of_order(batch, all) : batch.proceed();
-      });
+            return true;
+          }));
 
   fault("batch-writes-one-wide", {"FLAG-09"},
         "a batch does only its first write of 64 bits")
-      .on({kBatch}, [](Call& batch) {
-        Operations some;
-        bool found = false;
-        for (const auto& one : operations_of_order(batch)) {
-          if (one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64 &&
-              std::exchange(found, true))
-            continue;
-          some.push_back(one);
-        }
-        return some.size() == batch.at<unsigned>(1)
-                   ? batch.proceed()
-                   : proceed_with_of_order(batch, some);
-      });
+      .on({kBatch}, only_operations([](const Operation& one, const auto& kept) {
+            return !is_write(one, 64) ||
+                   std::none_of(kept.begin(), kept.end(), [](const auto& each) {
+                     return is_write(each, 64);
+                   });
+          }));
 
   fault("wait64-in-default-stream-lost", {"FLAG-07"},
         "the default stream does not wait for a word of 64 bits")
@@ -1288,27 +1154,14 @@ FAULTS {
           });
 
   fault("batch-never-waits", {"FLAG-09"}, "a batch does not wait")
-      .on({kBatch}, [](Call& batch) {
-        Operations writes;
-        for (const auto& one : operations_of_order(batch))
-          if (!is_wait(one)) writes.push_back(one);
-        return writes.size() == batch.at<unsigned>(1)
-                   ? batch.proceed()
-                   : proceed_with_of_order(batch, writes);
-      });
+      .on({kBatch}, only_operations([](const Operation& one, const auto&) {
+            return !is_wait(one);
+          }));
 
   fault("batch-waits-for-greater", {"FLAG-09"},
         "a wait for equality in a batch also ends at a greater value")
-      .on({kBatch}, [](Call& batch) {
-        Operations all = operations_of_order(batch);
-        bool changed = false;
-        for (auto& one : all)
-          if (is_wait(one) && one.waitValue.flags == CU_STREAM_WAIT_VALUE_EQ) {
-            one.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
-            changed = true;
-          }
-        return changed ? proceed_with_of_order(batch, all) : batch.proceed();
-      });
+      .on({kBatch}, other_condition_in_batch(CU_STREAM_WAIT_VALUE_EQ,
+                                             CU_STREAM_WAIT_VALUE_GEQ));
 
   fault("batch-of-256-ok", {"FLAG-09"}, "a batch of 256 operations is accepted")
       .on({kBatch}, [](Call& batch) -> int {
@@ -1325,13 +1178,8 @@ FAULTS {
 
   fault("batch-of-managed-ok", {"FLAG-05"},
         "a batch with a word in managed memory succeeds and does nothing")
-      .on({kBatch}, [](Call& batch) {
-        const int code = batch.proceed();
-        if (code == kSuccess) return code;
-        for (const auto& one : operations_of_order(batch))
-          if (is_managed_of_order(one.waitValue.address)) return lost(batch);
-        return code;
-      });
+      .on_refusal({kBatch}, WHEN(any_operation(call, is_managed_memory)),
+                  accepted);
 
   fault("wait64-not-cyclic", {"FLAG-07"},
         "a stream that waits for a 64-bit value of 2^63 or more, or a greater "
@@ -1465,20 +1313,14 @@ FAULTS {
   fault("batch-condition-is-equal", {"FLAG-09"},
         "a wait in a batch for a greater value or for a common bit waits for "
         "an equal value")
-      .on({kBatch}, [](Call& batch) {
-        auto operations = operations_of(batch);
-        batch.at<CUstreamBatchMemOpParams*>(2) = operations.data();
-        for (auto& operation : operations) {
-          auto& wait = operation.waitValue;
-          if (wait.operation != CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
-              (wait.flags != CU_STREAM_WAIT_VALUE_GEQ &&
-               wait.flags != CU_STREAM_WAIT_VALUE_AND))
-            continue;
-          wait.flags = CU_STREAM_WAIT_VALUE_EQ;
-          batch.fired();
-        }
-        return batch.proceed();
-      });
+      .on({kBatch}, each_operation([](Operation& one) {
+            if (!is_wait(one, 32) ||
+                (one.waitValue.flags != CU_STREAM_WAIT_VALUE_GEQ &&
+                 one.waitValue.flags != CU_STREAM_WAIT_VALUE_AND))
+              return false;
+            one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+            return true;
+          }));
 
   fault("batch-second-unchecked", {"FLAG-05"},
         "a wrong batch of two operations returns success and does nothing")
@@ -1494,17 +1336,12 @@ FAULTS {
 
   fault("registered-word-lost", {"FLAG-01"},
         "a stream does not write the first word of registered host memory")
-      .on({"cudaHostRegister", kWriteWord}, [](Call& call) {
-        static Table<CUdeviceptr> registered;
-        if (call.is("cudaHostRegister")) {
-          const int code = call.proceed();
-          if (code == kSuccess) registered.put(call.at<CUdeviceptr>(0));
-          return code;
-        }
-        if (!registered.has(call.at<CUdeviceptr>(1))) return call.proceed();
-        call.fired();
-        return kSuccess;
-      });
+      .after({"cudaHostRegister"},
+             [](Call& call) {
+               marks.put(call.at<CUdeviceptr>(0));
+               return kSuccess;
+             })
+      .on({kWriteWord}, WHEN(marks.has(word_of(call))), lost);
 
   fault("words-of-a-line-wake", {"FLAG-03"},
         "if two streams wait for two words in 64 bytes, the second stream "
@@ -1518,12 +1355,10 @@ FAULTS {
 
   fault("batch-chunk-word-lost", {"FLAG-09"},
         "a batch with a word in imported memory of cuMemCreate does nothing")
-      .on({kBatch}, [](Call& call) {
-        const auto* const list = call.at<CUstreamBatchMemOpParams*>(2);
-        for (unsigned i = 0; i < call.at<unsigned>(1); ++i)
-          if (is_import(list[i].writeValue.address)) return lost(call);
-        return call.proceed();
-      });
+      .on({kBatch},
+          WHEN(any_operation(call,
+                             [](CUdeviceptr word) { return is_import(word); })),
+          lost);
 
   fault("write64-before-copies", {"FLAG-07"},
         "a write of 64 bits does not wait for the copy directly before it")
@@ -1587,20 +1422,20 @@ FAULTS {
   fault("wait-after-own-write-lost", {"FLAG-01"},
         "a stream does not wait for a word if this is the word that it wrote "
         "last")
-      .on({kWriteWord, kWaitWord, kDestroyStream}, [](Call& call) -> int {
-        static auto& written = *new Table<cudaStream_t, CUdeviceptr>;
-        const cudaStream_t stream = stream_of_stream_ordered(call);
-        if (call.is("cudaStreamDestroy")) {
-          written.erase(stream);
-          return call.proceed();
-        }
-        if (call.is("cuStreamWriteValue32")) {
-          written.put(stream, word_of(call));
-          return call.proceed();
-        }
-        const bool applies = written.get(stream) == word_of(call);
-        written.erase(stream);
-        return applies ? lost(call) : call.proceed();
+      .after({kWriteWord},
+             [](Call& call) {
+               marks.put(number(stream_of(call)), word_of(call));
+               return kSuccess;
+             })
+      .before({kDestroyStream},
+              [](Call& call) {
+                marks.erase(number(stream_of(call)));
+                return kSuccess;
+              })
+      .on({kWaitWord}, [](Call& call) {
+        const auto written = marks.get(number(stream_of(call)));
+        marks.erase(number(stream_of(call)));
+        return written == word_of(call) ? lost(call) : call.proceed();
       });
 
   fault("wait-for-zero-lost", {"FLAG-03"},
@@ -1612,50 +1447,30 @@ FAULTS {
 
   fault("batch-writes-word-once", {"FLAG-09"},
         "if a batch writes a word several times, only the first write is done")
-      .on({kBatch}, [](Call& batch) -> int {
-        if (batch.at<unsigned>(1) >= 256) return batch.proceed();
-        Operations kept;
-        for (const auto& one : operations_of_further(batch)) {
-          const bool again =
-              writes_of_further(one) &&
-              std::any_of(
-                  kept.begin(), kept.end(), [&one](const auto& earlier) {
-                    return writes_of_further(earlier) &&
-                           earlier.writeValue.address == one.writeValue.address;
-                  });
-          if (!again) kept.push_back(one);
-        }
-        return kept.size() < batch.at<unsigned>(1)
-                   ? proceed_with_of_further(batch, kept)
-                   : batch.proceed();
-      });
+      .on({kBatch}, only_operations([](const Operation& one, const auto& kept) {
+            return !is_write(one) ||
+                   std::none_of(
+                       kept.begin(), kept.end(), [&](const auto& each) {
+                         return is_write(each) && each.writeValue.address ==
+                                                      one.writeValue.address;
+                       });
+          }));
 
   fault("batch-host-word-lost", {"FLAG-09"},
         "a batch with a word in pinned host memory does nothing")
-      .on({kBatch}, [](Call& batch) {
-        for (const auto& one : operations_of_further(batch))
-          if ((writes_of_further(one) || waits_of_legacy_life(one)) &&
-              is_on_host_of_further(one.writeValue.address))
-            return lost(batch);
-        return batch.proceed();
-      });
+      .on({kBatch}, WHEN(any_operation(call, is_on_host_of_further)), lost);
 
   fault(
       "batch-wait-nor-is-and", {"FLAG-08"},
       "a wait for a missing bit (NOR) in a batch waits for a common bit (AND)")
-      .on({kBatch}, [](Call& batch) {
-        Operations list = operations_of_further(batch);
-        bool changed = false;
-        for (auto& one : list) {
-          if (!waits_of_legacy_life(one) ||
-              (one.waitValue.flags & kCondition) != CU_STREAM_WAIT_VALUE_NOR)
-            continue;
-          one.waitValue.flags &= ~kCondition;
-          one.waitValue.flags |= CU_STREAM_WAIT_VALUE_AND;
-          changed = true;
-        }
-        return changed ? proceed_with_of_further(batch, list) : batch.proceed();
-      });
+      .on({kBatch}, each_operation([](Operation& one) {
+            if (!is_wait(one) ||
+                (one.waitValue.flags & kCondition) != CU_STREAM_WAIT_VALUE_NOR)
+              return false;
+            one.waitValue.flags ^=
+                CU_STREAM_WAIT_VALUE_NOR ^ CU_STREAM_WAIT_VALUE_AND;
+            return true;
+          }));
 
   fault("wait64-host-word-ignored", {"FLAG-07"},
         "a stream does not wait for a word of 64 bits in pinned host memory")
@@ -1668,19 +1483,17 @@ FAULTS {
   fault("awaited-word-not-set", {"FLAG-01"},
         "an asynchronous memset or copy does nothing if it begins at a word "
         "for which a stream waits")
-      .on({kCopyAsync, kSetAsync, kWaitWord}, [](Call& call) -> int {
-        static Table<CUdeviceptr, cudaStream_t> words;
-        if (call.is("cuStreamWaitValue32")) {
-          const int code = call.proceed();
-          words.put(call.at<CUdeviceptr>(1), call.at<cudaStream_t>(0));
-          mark(call.at<cudaStream_t>(0));
-          return code;
-        }
-        const auto address = call.at<CUdeviceptr>(0);
-        return words.has(address) && is_pending(mark_of(words.get(address)))
-                   ? lost(call)
-                   : call.proceed();
-      });
+      .after({kWaitWord},
+             [](Call& call) {
+               marks.put(word_of(call), number(stream_of(call)));
+               mark(stream_of(call));
+               return kSuccess;
+             })
+      .on({kCopyAsync, kSetAsync},
+          WHEN(marks.has(call.at<CUdeviceptr>(0)) &&
+               is_pending(mark_of(reinterpret_cast<cudaStream_t>(
+                   marks.get(call.at<CUdeviceptr>(0)))))),
+          lost);
 
   fault("wait-nor-in-opened-is-and", {"FLAG-08"},
         "a stream that waits for a missing bit (NOR) in opened memory waits "
@@ -1706,28 +1519,18 @@ FAULTS {
 
   fault("batch-opened-word-ignored", {"FLAG-09"},
         "a batch does not wait for a word in opened memory")
-      .on({kBatch}, [](Call& call) -> int {
-        return batch_changed(call, [](CUstreamBatchMemOpParams& one) {
-          if (one.operation != CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
-              !is_opened(one.waitValue.address))
-            return false;
-          one.operation = CUstreamBatchMemOpType{};
-          return true;
-        });
-      });
+      .on({kBatch}, each_operation([](Operation& one) {
+            if (!is_wait(one, 32) || !is_opened(one.waitValue.address))
+              return false;
+            one.operation = CUstreamBatchMemOpType{};
+            return true;
+          }));
 
   fault("batch-bit-64-is-equal", {"FLAG-09"},
         "in a batch, a wait for any of several bits of a 64-bit word waits for "
         "an equal word")
-      .on({kBatch}, [](Call& call) -> int {
-        return batch_changed(call, [](CUstreamBatchMemOpParams& one) {
-          if (one.operation != CU_STREAM_MEM_OP_WAIT_VALUE_64 ||
-              one.waitValue.flags != CU_STREAM_WAIT_VALUE_AND)
-            return false;
-          one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
-          return true;
-        });
-      });
+      .on({kBatch}, other_condition_in_batch(CU_STREAM_WAIT_VALUE_AND,
+                                             CU_STREAM_WAIT_VALUE_EQ, 64));
 
   fault("wait-value-holds-no-host-functions", {"FLAG-01"},
         "a host function directly after the wait for a word does not wait")
@@ -1824,60 +1627,44 @@ FAULTS {
   fault("batch-greater-is-signed", {"FLAG-09"},
         "in a batch, a wait for the largest signed number or a greater one "
         "ends only at this number: it compares signed numbers")
-      .on({kBatch}, [](Call& batch) {
-        Operations list = operations_of_held(batch);
-        bool changed = false;
-        for (auto& one : list)
-          if (one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 &&
-              one.waitValue.flags == CU_STREAM_WAIT_VALUE_GEQ &&
-              one.waitValue.value == 0x7FFFFFFF) {
+      .on({kBatch}, each_operation([](Operation& one) {
+            if (!is_wait(one, 32) ||
+                one.waitValue.flags != CU_STREAM_WAIT_VALUE_GEQ ||
+                one.waitValue.value != INT32_MAX)
+              return false;
             one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
-            changed = true;
-          }
-        return changed ? proceed_with(batch, list) : batch.proceed();
-      });
+            return true;
+          }));
 
   fault("batch-waits-once", {"FLAG-09"},
         "a batch does only the first of its waits")
-      .on({kBatch}, [](Call& batch) -> int {
-        Operations list = operations_of_held(batch);
-        const auto is_wait = [](const auto& one) { return waits_of_held(one); };
-        const auto first = std::find_if(list.begin(), list.end(), is_wait);
-        if (first == list.end()) return batch.proceed();
-        list.erase(std::remove_if(first + 1, list.end(), is_wait), list.end());
-        return list.size() < batch.at<unsigned>(1) ? proceed_with(batch, list)
-                                                   : batch.proceed();
-      });
+      .on({kBatch}, only_operations([](const Operation& one, const auto& kept) {
+            return !is_wait(one) ||
+                   std::none_of(kept.begin(), kept.end(),
+                                [](const auto& each) { return is_wait(each); });
+          }));
 
   fault("batch-has-one-condition", {"FLAG-09"},
         "all waits of a batch have the condition of the first")
       .on({kBatch}, [](Call& batch) {
-        Operations list = operations_of_held(batch);
-        const CUstreamBatchMemOpParams* first = nullptr;
+        auto list = operations_of(batch);
+        const Operation* first = nullptr;
         bool changed = false;
-        for (auto& one : list) {
-          if (!waits_of_held(one)) continue;
+        for (Operation& one : list) {
+          if (!is_wait(one)) continue;
           if (first == nullptr) first = &one;
-          changed |= one.waitValue.flags != first->waitValue.flags;
-          one.waitValue.flags = first->waitValue.flags;
+          changed |=
+              std::exchange(one.waitValue.flags, first->waitValue.flags) !=
+              first->waitValue.flags;
         }
-        return changed ? proceed_with(batch, list) : batch.proceed();
+        return changed ? with_operations(batch, list) : batch.proceed();
       });
 
   fault("batch-greater-64-is-equal", {"FLAG-09"},
         "in a batch, a wait for a greater number of 64 bits waits for an equal "
         "number")
-      .on({kBatch}, [](Call& batch) {
-        Operations list = operations_of_held(batch);
-        bool changed = false;
-        for (auto& one : list)
-          if (one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 &&
-              one.waitValue.flags == CU_STREAM_WAIT_VALUE_GEQ) {
-            one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
-            changed = true;
-          }
-        return changed ? proceed_with(batch, list) : batch.proceed();
-      });
+      .on({kBatch}, other_condition_in_batch(CU_STREAM_WAIT_VALUE_GEQ,
+                                             CU_STREAM_WAIT_VALUE_EQ, 64));
 
   fault("write-value-inside-host-lost", {"FLAG-01"},
         "only the first word of pinned host memory is written")
@@ -1890,30 +1677,21 @@ FAULTS {
   fault("word-attached-to-host-ok", {"FLAG-05"},
         "cuStreamWaitValue32 and cuStreamWriteValue32 accept the first word of "
         "managed memory that is attached to the host, and do nothing")
-      .on({kWaitWord, kWriteWord, "cudaMallocManaged"}, [](Call& call) {
-        static Table<CUdeviceptr> on_host;
-        const int code = call.proceed();
-        if (!call.is("cudaMallocManaged"))
-          return code != kSuccess && on_host.has(word_of(call)) ? accepted(call)
-                                                                : code;
-        if (code != kSuccess) return code;
-        if (call.at<unsigned>(2) == cudaMemAttachHost)
-          on_host.put(*call.at<CUdeviceptr*>(0));
-        else
-          on_host.erase(*call.at<CUdeviceptr*>(0));
-        return code;
-      });
+      .after({"cudaMallocManaged"},
+             [](Call& call) {
+               marks.put(*call.at<CUdeviceptr*>(0), call.at<unsigned>(2));
+               return kSuccess;
+             })
+      .on_refusal({kWaitWord, kWriteWord},
+                  WHEN(marks.get(word_of(call)) == cudaMemAttachHost),
+                  accepted);
 
   fault("write-value-clears-word-before", {"FLAG-01"},
         "the write of an odd word also clears the word before it")
-      .on({kWriteWord}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess && word_of(call) % 8 == 4 &&
-            DRIVER_CALL(cuStreamWriteValue32)(
-                stream_of(call), word_of(call) - 4, 0,
-                CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS)
-          call.fired();
-        return code;
+      .after({kWriteWord}, WHEN(word_of(call) % 8 == 4), [](Call& call) {
+        return DRIVER_CALL(cuStreamWriteValue32)(
+                   stream_of(call), word_of(call) - 4, 0,
+                   CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS;
       });
 }
 

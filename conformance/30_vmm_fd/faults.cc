@@ -533,6 +533,19 @@ int mapped_again_is_former(Call& call) {
   return map_instead(call, copy);
 }
 
+int exports_counted_again(Call& create) {
+  marks.erase(*create.at<Chunk*>(0));
+  return kSuccess;
+}
+int export_counted(Call& call) {
+  const Chunk chunk = call.at<Chunk>(1);
+  marks.put(chunk, marks.get(chunk) + 1);
+  return kSuccess;
+}
+
+// The descriptors of imports.
+Table<Chunk, Descriptor> sources;
+
 FAULTS {
   fault("create-truncates-4gib", {"VMM-06"},
         "an allocation of cuMemCreate loses the upper 32 bits of its size")
@@ -562,19 +575,14 @@ FAULTS {
 
   fault("release-closes-descriptors", {"VMM-08"},
         "releasing a handle closes the descriptor that was exported last")
-      .on({kRelease, kExport}, [](Call& call) {
-        if (call.is("cuMemRelease")) {
-          const int number = take_exported(call.at<Chunk>(0)).number;
-          if (number != -1) {
-            close(number);
-            call.fired();
-          }
-          return call.proceed();
-        }
-        const int code = call.proceed();
-        if (code == kSuccess && call.at<CUmemAllocationHandleType>(2) == kFd)
-          note_exported(call.at<Chunk>(1), *call.at<int*>(0));
-        return code;
+      .after({kExport}, WHEN(call.at<CUmemAllocationHandleType>(2) == kFd),
+             [](Call& call) {
+               note_exported(call.at<Chunk>(1), *call.at<int*>(0));
+               return kSuccess;
+             })
+      .before({kRelease}, [](Call& call) {
+        const int number = take_exported(call.at<Chunk>(0)).number;
+        return number != -1 && close(number) == 0;
       });
 
   fault("import-by-address", {"VMM-10"},
@@ -713,29 +721,17 @@ FAULTS {
 
   fault("imports-end-at-16", {"VMM-13"},
         "a process cannot have more than 16 imports")
-      .on({kImport, kRelease}, [](Call& call) -> int {
-        if (call.is("cuMemRelease")) {
-          imports.erase(call.at<Chunk>(0));
-          return call.proceed();
-        }
-        return imports.all().size() >= 16 ? refused(call) : call.proceed();
+      .on({kImport}, WHEN(imports.all().size() >= 16), refuses())
+      .before({kRelease}, [](Call& call) {
+        imports.erase(call.at<Chunk>(0));
+        return kSuccess;
       });
 
   fault("exports-end-at-16", {"VMM-08"},
         "an allocation cannot be exported more than 16 times")
-      .on({kExport, kCreate}, [](Call& call) -> int {
-        static Table<Chunk, int> count;
-        if (call.is("cuMemCreate")) {
-          const int made = call.proceed();
-          if (made == kSuccess) count.erase(*call.at<Chunk*>(0));
-          return made;
-        }
-        const Chunk chunk = call.at<Chunk>(1);
-        if (count.get(chunk) >= 16) return refused(call);
-        const int code = call.proceed();
-        if (code == kSuccess) count.put(chunk, count.get(chunk) + 1);
-        return code;
-      });
+      .after({kCreate}, exports_counted_again)
+      .on({kExport}, WHEN(marks.get(call.at<Chunk>(1)) >= 16), refuses())
+      .after({kExport}, export_counted);
 
   fault("third-process-copy", {"VMM-08"},
         "a third process that imports memory gets a copy")
@@ -950,31 +946,24 @@ FAULTS {
 
   fault("unmap-of-other-thread-lost", {"VMM-43"},
         "an unmapping does nothing if another thread has mapped the memory")
-      .on({kUnmap}, [](Call& call) {
-        const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
-        return call.is("cuMemUnmap") && mapped.bytes != 0 &&
-                       mapped.thread != this_thread()
-                   ? accepted(call)
-                   : call.proceed();
-      });
+      .on({kUnmap},
+          WHEN(mappings.has(begin(call)) &&
+               mappings.get(begin(call)).thread != this_thread()),
+          accepted);
 
   fault("setaccess-of-other-thread-lost", {"VMM-43"},
         "setting access does nothing if another thread has mapped the memory")
-      .on({kSetAccess}, [](Call& call) {
-        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
-        return begin != 0 && mappings.get(begin).thread != this_thread()
-                   ? accepted(call)
-                   : call.proceed();
-      });
+      .on({kSetAccess},
+          WHEN(mapping_at(begin(call)) != 0 &&
+               around(begin(call)).thread != this_thread()),
+          accepted);
 
   fault("retain-of-other-thread-refused", {"VMM-43"},
         "only the thread that mapped memory can retain its handle")
-      .on({kRetain}, [](Call& call) {
-        const CUdeviceptr begin = mapping_at(retained_address(call));
-        return begin != 0 && mappings.get(begin).thread != this_thread()
-                   ? refused(call)
-                   : call.proceed();
-      });
+      .on({kRetain},
+          WHEN(mapping_at(retained_address(call)) != 0 &&
+               around(retained_address(call)).thread != this_thread()),
+          refuses());
 
   fault("import-of-other-thread-refused", {"VMM-43"},
         "only the first thread of a process can import memory")
@@ -1000,12 +989,8 @@ FAULTS {
   fault(
       "chunk-set-after-export-lost", {"VMM-07"},
       "after an export of memory, a memset of it by the exporter does nothing")
-      .on({kSet, kSetAsync}, [](Call& call) {
-        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
-        return begin != 0 && exports.has(mappings.get(begin).chunk)
-                   ? lost(call)
-                   : call.proceed();
-      });
+      .on({kSet, kSetAsync},
+          WHEN(exports.has(around(call.at<CUdeviceptr>(0)).chunk)), lost);
 
   fault("create-of-other-thread-refused", {"VMM-43"},
         "only the first thread of a process can create memory")
@@ -1027,15 +1012,10 @@ FAULTS {
   fault("chunk-import-range-short", {"VMM-07"},
         "the address range of imported memory of cuMemCreate is half of the "
         "mapping")
-      .on({"cuMemGetAddressRange"}, [](Call& call) {
-        const int code = call.proceed();
-        size_t* const bytes = call.at<size_t*>(1);
-        if (code != kSuccess || bytes == nullptr ||
-            !is_import(call.at<CUdeviceptr>(2)))
-          return code;
-        *bytes /= 2;
-        return accepted(call);
-      });
+      .after({"cuMemGetAddressRange"},
+             WHEN(call.at<size_t*>(1) != nullptr &&
+                  is_import(call.at<CUdeviceptr>(2))),
+             [](Call& call) { *call.at<size_t*>(1) /= 2; });
 
   fault("chunk-copy-2d-last-row-lost", {"VMM-07"},
         "the last row is missing in a copy of a rectangle of imported memory "
@@ -1304,20 +1284,15 @@ FAULTS {
   fault("release-closes-imported-descriptor", {"VMM-13"},
         "the release of an import closes the descriptor that it was imported "
         "from")
-      .on({kImport, kRelease}, [](Call& call) {
-        static auto& sources = *new Table<Chunk, Descriptor>;
-        if (call.is("cuMemImportFromShareableHandle")) {
-          const int code = call.proceed();
-          if (code == kSuccess && imports_descriptor(call))
-            sources.put(*call.at<Chunk*>(0), copied(descriptor_of(call)));
-          return code;
-        }
-        const Chunk chunk = call.at<Chunk>(0);
-        const int code = call.proceed();
-        if (code != kSuccess || !sources.has(chunk)) return code;
-        if (closes(sources.get(chunk))) call.fired();
-        sources.erase(chunk);
-        return code;
+      .after({kImport}, WHEN(imports_descriptor(call)),
+             [](Call& call) {
+               sources.put(*call.at<Chunk*>(0), copied(descriptor_of(call)));
+               return kSuccess;
+             })
+      .after({kRelease}, WHEN(sources.has(call.at<Chunk>(0))), [](Call& call) {
+        const bool closed = closes(sources.get(call.at<Chunk>(0)));
+        sources.erase(call.at<Chunk>(0));
+        return closed;
       });
 
   fault("map-of-other-thread-refused", {"VMM-43"},
@@ -1398,19 +1373,9 @@ FAULTS {
   fault("exports-end-at-256", {"VMM-08"},
         "an allocation cannot be exported more than 256 times, although its "
         "earlier descriptors are closed")
-      .on({kExport, kCreate}, [](Call& call) {
-        static auto& count = *new Table<Chunk, int>;
-        if (call.is("cuMemCreate")) {
-          const int code = call.proceed();
-          if (code == kSuccess) count.erase(*call.at<Chunk*>(0));
-          return code;
-        }
-        const Chunk chunk = call.at<Chunk>(1);
-        if (count.get(chunk) >= 256) return refused(call);
-        const int code = call.proceed();
-        if (code == kSuccess) count.put(chunk, count.get(chunk) + 1);
-        return code;
-      });
+      .after({kCreate}, exports_counted_again)
+      .on({kExport}, WHEN(marks.get(call.at<Chunk>(1)) >= 256), refuses())
+      .after({kExport}, export_counted);
 
   fault("ok-descriptor-high", {"VMM-08", "VMM-13", "POOL-24"},
         "an exported descriptor has a number of 200 or more")

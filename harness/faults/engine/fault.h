@@ -161,7 +161,8 @@ Entry& fault(const char* name, std::initializer_list<const char*> rows,
 struct Room {
   explicit Room(void (*declare)());
 };
-// init_priority: after all Functions exist, before the chosen fault is looked for.
+// init_priority: after all Functions exist, before the chosen fault is looked
+// for.
 #define FAULTS                                                          \
   static void declare_faults();                                         \
   __attribute__((init_priority(1001))) const Room room{declare_faults}; \

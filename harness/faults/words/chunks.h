@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "harness/faults/words/batches.h"
 #include "harness/faults/words/descriptor.h"
 #include "harness/faults/words/effects.h"
 #include "harness/faults/words/events.h"
@@ -173,12 +174,6 @@ int attribute_wrong(Call& call, CUpointer_attribute attribute, Wrong wrong) {
   return code;
 }
 
-/// The operations of a batch. A fault changes a copy, not the program's array.
-inline std::vector<CUstreamBatchMemOpParams> operations_of(Call& batch) {
-  const auto* const first = batch.at<const CUstreamBatchMemOpParams*>(2);
-  return {first, first + batch.at<unsigned>(1)};
-}
-
 /// How many records of an event all processes have made since its export.
 inline unsigned long long records_of(cudaEvent_t event) {
   return told("records-" + event_keys.get(event), 0);
@@ -253,7 +248,7 @@ inline cudaStream_t stream_of_stream_ordered(Call& call) {
   return call.value<cudaStream_t>(kStream);
 }
 
-inline int proceed_with(Call& batch, Operations& list) {
+inline int proceed_with(Call& batch, std::vector<Operation>& list) {
   batch.at<CUstreamBatchMemOpParams*>(2) = list.data();
   batch.at<unsigned>(1) = static_cast<unsigned>(list.size());
   batch.fired();
