@@ -117,11 +117,11 @@ int perform_graph(Objects& objects, const Step& step) {
               : static_cast<int>(
                     DRIVER(cuStreamEndCapture)(stream, &graph.graph));
       if (code != 0) return code;
-      const int made = step.api == 0
-                           ? static_cast<int>(cudaGraphInstantiate(
-                                 &graph.run, graph.graph, 0))
-                           : static_cast<int>(DRIVER(cuGraphInstantiate)(
-                                 &graph.run, graph.graph, 0));
+      const int made =
+          step.api == 0 ? static_cast<int>(
+                              cudaGraphInstantiate(&graph.run, graph.graph, 0))
+                        : static_cast<int>(DRIVER(cuGraphInstantiateWithFlags)(
+                              &graph.run, graph.graph, 0));
       objects.graphs.put(step.on, graph);
       return made;
     }

@@ -245,7 +245,7 @@ def free_memory_of(environment: dict[str, str]) -> int:
     """Free bytes of device 0, queried by a process that then ends."""
     asked = subprocess.run(
         [sys.executable, __file__],
-        env=environment,
+        env=environment | {"PYTHONPATH": str(TOP / "harness/runner/src")},
         capture_output=True,
         text=True,
         timeout=60,

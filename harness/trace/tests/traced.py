@@ -49,8 +49,8 @@ def trace(
 ) -> Traced:
     """Trace a program into an empty folder."""
     arguments = [
-        sys.executable, "-P", "-m", "ipclab", "trace", "--build", BUILD, "--out", folder,
-        *options, "--", *command,
+        sys.executable, "-P", "-m", "ipclab", "trace",
+        "--build", BUILD, "--out", folder, *options, "--", *command,
     ]  # fmt: skip
     source = ROOT / "harness" / "runner" / "src"
     ended = subprocess.run(
