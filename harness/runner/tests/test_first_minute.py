@@ -81,7 +81,7 @@ def test_faults_are_known_from_the_library_or_from_their_declarations(
     declared = build.source / "conformance/01_legacy_memory/faults.cc"
     declared.parent.mkdir(parents=True, exist_ok=True)
     declared.write_text(
-        'FAULTS {\n  fault("worse", {"LMEM-01"}, "is worse")\n      .on({kOpen}, lost);\n}\n'
+        'FAULTS {\n  fault("worse", {"LMEM-01"}, "is worse").on({kOpen}, lost);\n}\n'
     )
     told = build.ipclab(*words).stdout
     assert "worse: is worse" in told and "bad" not in told
