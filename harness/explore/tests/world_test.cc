@@ -390,7 +390,7 @@ TEST(ExploreShrink, AnotherFailureIsNotKept) {
   };
   const auto failure = run(program);
   const Shrunk small =
-      shrink(kMachine, program, *failure, run, std::chrono::seconds(5));
+      shrink(kMachine, program, *failure, run, std::chrono::seconds(1));
   EXPECT_EQ(small.failure.row, "ROW");
   EXPECT_GT(small.program.steps.size(), 30u);
 }
