@@ -242,7 +242,7 @@ int Search::run() {
     const int processes =
         options_.processes != 0 ? options_.processes : 2 + choice.below(3);
     Generator generator(machine_, processes, coverage_, seed);
-    const int steps = 60 + choice.below(80);
+    const int steps = 80 + choice.below(100);
     const Program program = generator.make(steps, choice.chance(10));
     for (const Step& step : program.steps)
       on_memory_ += step.op >= Op::kWriteWord && step.op <= Op::kHostRead;

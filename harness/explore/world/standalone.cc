@@ -606,7 +606,8 @@ std::string Printer::ask(const Step& step, const Expected& expected) {
   }
   return "    " + type + " value = 0;\n    OK(" + call +
          ");\n    check(\"the value\", (long long)value >= " +
-         text(expected.least) + " && (long long)value <= " + text(expected.most) + ");\n";
+         text(expected.least) +
+         " && (long long)value <= " + text(expected.most) + ");\n";
 }
 
 int Printer::actor(int process) {
