@@ -210,8 +210,14 @@ bool Generator::write_somewhere(const Step& actor, int view, Place place,
         const Place from = some_place(size, trial.bytes);
         trial.from_at = from.at;
         trial.bytes = from.bytes;
-        trial.how = random_.below(
-            is_legacy(stream) ? static_cast<int>(kCopyHows) : kFirstSyncCopy);
+        // A synchronous call may wait for all work of the process.
+        const bool may_wait =
+            shadow_.process[static_cast<size_t>(actor.process)].capture == 0 &&
+            shadow_.quiet(actor.process);
+        trial.how = random_.below(may_wait ? static_cast<int>(kCopyHows)
+                                           : static_cast<int>(kFirstSyncCopy));
+        if (trial.how >= kFirstSyncCopy)
+          trial.stream = legacy_stream(actor.process);
         const bool box = trial.how == kCopy2DAsync ||
                          trial.how == kCopy3DAsync ||
                          trial.how == kCopy2DSync || trial.how == kCopy3DSync;
