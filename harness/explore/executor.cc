@@ -338,6 +338,36 @@ std::optional<Failure> Executor::after_batch(const std::vector<Sent>& batch) {
   return returned_early();
 }
 
+std::optional<Failure> Executor::leak(const Program& program,
+                                      bool judge_memory) {
+  // The first runs make what a driver makes once.
+  constexpr int kWarm = 2, kJudged = 3;
+  end_roles();
+  Rest last;
+  bool less_memory = judge_memory, more_files = true;
+  int64_t lost = 0;
+  for (int i = 0; i < kWarm + kJudged; ++i) {
+    if (run(program) || !rest_.known) return std::nullopt;
+    if (i >= kWarm) {
+      less_memory = less_memory && rest_.free_bytes < last.free_bytes;
+      more_files = more_files && rest_.open_files > last.open_files;
+      lost += last.free_bytes - rest_.free_bytes;
+    }
+    last = rest_;
+  }
+  if (!less_memory && !more_files) return std::nullopt;
+  Failure failure;
+  failure.index = program.steps.size() - 1;
+  failure.step = program.steps.back();
+  failure.row = "LIFE-01";
+  failure.check = "leak";
+  failure.seen = less_memory
+                     ? std::to_string(lost / kJudged) + " bytes of the GPU"
+                     : "open files";
+  failure.wanted = "nothing is left after each run";
+  return failure;
+}
+
 bool Executor::is_known(const Failure& failure) const {
   return known_ && known_(failure);
 }
@@ -350,6 +380,7 @@ std::optional<Failure> Executor::run(const Program& program) {
   handles_.clear();
   addresses_.clear();
   held_.clear();
+  rest_ = {};
   Shadow shadow(machine_, program.processes);
   std::vector<Sent> batch;
   std::optional<Failure> wrong;
@@ -382,7 +413,10 @@ std::optional<Failure> Executor::run(const Program& program) {
       if (!send(none, Frame::kPlay)) continue;
       wrong = await(sent, &reply);
       if (wrong) break;
+      rest_.free_bytes = reply.answer.free_bytes;
+      rest_.open_files += reply.answer.open_files;
     }
+    rest_.known = !wrong;
     if (wrong) end_roles();
   }
   if (wrong && is_known(*wrong)) return std::nullopt;

@@ -52,6 +52,20 @@ class Executor {
   /// Ends all roles, so that the next program gets new ones.
   void end_roles();
 
+  /// What the processes and the GPU have after a program that left nothing:
+  /// fewer free bytes or more open files than before may be a leak.
+  struct Rest {
+    int64_t free_bytes = 0;
+    int64_t open_files = 0;
+    bool known = false;  ///< false: the last program did not end cleanly
+  };
+  const Rest& rest() const { return rest_; }
+
+  /// Runs a program that leaves nothing several times in new processes. Is
+  /// there less after each run? Free bytes are judged only if nobody else uses
+  /// the GPU.
+  std::optional<Failure> leak(const Program& program, bool judge_memory);
+
   int started() const { return started_; }
   long long steps() const { return steps_; }
 
@@ -87,6 +101,7 @@ class Executor {
 
   const std::function<bool(const Failure&)> known_;
   const Deadlines deadlines_;
+  Rest rest_;
   std::chrono::milliseconds pause_{0};
   std::map<int, RoleProcess> roles_;
   Machine machine_;

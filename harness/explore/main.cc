@@ -17,8 +17,8 @@ namespace {
 constexpr char kUsage[] =
     "usage: explore [--seconds N] [--seed S] [--programs N] [--processes "
     "2..5]\n"
-    "               [--shrink-seconds N] [--failures N] [--out DIR] "
-    "[--known FILE]\n"
+    "               [--shrink-seconds N] [--failures N] [--alone 0..1]\n"
+    "               [--out DIR] [--known FILE]\n"
     "       explore --replay FILE [--times N] [--known FILE]\n";
 
 double number(const std::string& name, const char* text, double least,
@@ -57,6 +57,8 @@ int run(int argc, char** argv) {
       options.shrink_seconds = number(name, value, 0, 1e6);
     else if (name == "--failures")
       options.failures = static_cast<int>(number(name, value, 1, 1000));
+    else if (name == "--alone")
+      options.alone = number(name, value, 0, 1) != 0;
     else if (name == "--out")
       options.out = value;
     else if (name == "--known")

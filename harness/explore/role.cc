@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/leaks.h"
 
 namespace ipclab::explore {
 namespace {
@@ -130,7 +131,12 @@ void serve(Objects& objects, int thread, int socket) {
     if (frame->kind == Frame::kWant) answer_with(wire, Frame::kRest, {}, {});
     if (frame->kind == Frame::kPlay) {  // between two programs
       for (auto& buffers : objects.pageable) buffers.clear();
-      answer_with(wire, Frame::kDelivery, {}, {});
+      Answer rest;
+      size_t free_bytes = 0, all_bytes = 0;
+      rest.code = cudaMemGetInfo(&free_bytes, &all_bytes);
+      rest.free_bytes = static_cast<int64_t>(free_bytes);
+      rest.open_files = static_cast<int64_t>(open_descriptors().size());
+      answer_with(wire, Frame::kDelivery, rest, {});
       continue;
     }
     Answer answer;

@@ -31,6 +31,8 @@ struct Answer {
   int32_t last_error = 0;  ///< cudaGetLastError() after the step
   int64_t value = 0;       ///< the number that was asked for
   uint64_t address = 0;    ///< of new memory
+  int64_t free_bytes = 0;  ///< of the GPU; only between two programs
+  int64_t open_files = 0;  ///< of this process; only between two programs
   Machine machine;         ///< only in the first answer
 };
 

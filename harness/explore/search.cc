@@ -58,6 +58,7 @@ class Search {
   void report(const Program& program, const Failure& failure);
   std::optional<Failure> in_new_processes(const Program& program, int tries,
                                           int* failed);
+  std::optional<Failure> leaks(const Program& program);
   double passed() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() -
                                          begin_)
@@ -79,7 +80,8 @@ class Search {
   std::map<std::string, int> failures_;
   std::vector<Program> history_;
   int role_starts_ = 0;
-  bool examining_ = false;
+  Executor::Rest rest_;  // after the program before, in the same processes
+  bool judges_leak_ = false;
 };
 
 std::string signature(const Failure& failure) {
@@ -110,12 +112,25 @@ std::optional<Failure> Search::in_new_processes(const Program& program,
   std::optional<Failure> seen;
   for (int i = 0; i < tries; ++i) {
     executor_.end_roles();
-    if (auto failure = executor_.run(program)) {
+    auto failure = judges_leak_ ? executor_.leak(program, options_.alone)
+                                : executor_.run(program);
+    if (failure) {
       ++*failed;
       seen = std::move(failure);
     }
   }
   return seen;
+}
+
+// If less is left than after the program before, the program may leak.
+std::optional<Failure> Search::leaks(const Program& program) {
+  const Executor::Rest before = rest_, after = executor_.rest();
+  rest_ = executor_.started() == role_starts_ ? after : Executor::Rest{};
+  if (!before.known || !rest_.known) return std::nullopt;
+  const bool less = options_.alone && after.free_bytes < before.free_bytes;
+  if (!less && after.open_files <= before.open_files) return std::nullopt;
+  rest_ = {};
+  return executor_.leak(program, options_.alone);
 }
 
 // A failure counts only if it comes again in new processes. If it needs what
@@ -138,6 +153,7 @@ void Search::report(const Program& program, const Failure& failure) {
   }
   int failed = 0;
   Program whole = program;
+  judges_leak_ = failure.check == "leak";
   std::optional<Failure> again = in_new_processes(whole, kRepeats, &failed);
   bool with_history = false;
   for (size_t back = 1; !again && !history_.empty(); back *= 4) {
@@ -163,6 +179,7 @@ void Search::report(const Program& program, const Failure& failure) {
           : options_.out + "/failure-" + std::to_string(failures_.size());
   if (!name.empty()) write_file(name + ".whole.program", to_text(whole));
   if (!again) {
+    judges_leak_ = false;
     tell(event.add("files", name));
     return;
   }
@@ -172,7 +189,8 @@ void Search::report(const Program& program, const Failure& failure) {
   cut.steps.resize(std::min(cut.steps.size(), again->index + 1));
   int slow = 0;
   executor_.set_pause(kPause);
-  const bool steady = in_new_processes(cut, 1, &slow).has_value();
+  const bool steady =
+      !judges_leak_ && in_new_processes(cut, 1, &slow).has_value();
   // A flaky failure gets more than one chance to show itself.
   const int tries = failed == kRepeats ? 1 : kRepeats;
   const Shrunk small = shrink(
@@ -203,6 +221,7 @@ void Search::report(const Program& program, const Failure& failure) {
       .add("steady", steady)
       .add("story", story_of_it)
       .add("files", name);
+  judges_leak_ = false;
   tell(event);
 }
 
@@ -223,14 +242,15 @@ int Search::run() {
     const int processes =
         options_.processes != 0 ? options_.processes : 2 + choice.below(3);
     Generator generator(machine_, processes, coverage_, seed);
-    const int steps = 60 + choice.below(80);
+    const int steps = 80 + choice.below(100);
     const Program program = generator.make(steps, choice.chance(10));
     for (const Step& step : program.steps)
       on_memory_ += step.op >= Op::kWriteWord && step.op <= Op::kHostRead;
     ++programs_;
     if (executor_.started() != role_starts_) history_.clear();
     role_starts_ = executor_.started();
-    const auto failure = executor_.run(program);
+    auto failure = executor_.run(program);
+    if (!failure) failure = leaks(program);
     if (executor_.started() == role_starts_ || !history_.empty()) {
       history_.push_back(program);
       if (history_.size() > kHistory) history_.erase(history_.begin());

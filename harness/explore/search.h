@@ -17,6 +17,7 @@ struct Options {
   int processes = 0;           ///< of each program; 0: 2 to 4
   double shrink_seconds = 60;  ///< of each failure; 0: do not shrink
   int failures = 5;            ///< different ones after which the search ends
+  bool alone = false;          ///< nobody else uses the GPU: judge its memory
   std::string out;             ///< folder for programs; empty: write none
   std::string known;           ///< file of known deviations; empty: none
 };

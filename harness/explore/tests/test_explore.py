@@ -92,8 +92,11 @@ def test_a_fault_is_noticed_shrunk_and_printed(
     assert len(source.read_text().splitlines()) <= 100
     finding = tmp_path / "finding"
     subprocess.run(
-        [NVCC, "-std=c++17", "-cudart", "shared", "-arch=compute_75", "-no-compress"]
-        + ["-Werror", "all-warnings", "-o", str(finding), str(source)],
+        [
+            *(NVCC, "-std=c++17", "-cudart", "shared", "-arch=compute_75"),
+            *("-no-compress", "-Werror", "all-warnings"),
+            *("-o", str(finding), str(source)),
+        ],
         check=True,
         timeout=240,
     )

@@ -284,6 +284,21 @@ TEST(ExploreShadow, ASynchroniseInAGroupOrdersNoOtherMember) {
   world.does("read p=1 on=3 stream=5 bytes=4");
 }
 
+TEST(ExploreShadow, NothingWaitsForARecordThatWasReplaced) {
+  World world;
+  world.lend();
+  world.does("create-stream p=0 id=10");
+  world.does("create-event p=0 id=6");
+  world.does("gate p=0 id=9 stream=4");
+  world.does("record p=0 on=6 stream=4");
+  EXPECT_EQ(world.does("query-event p=0 on=6").row, "LEVT-09");
+  world.does("record p=0 on=6 stream=10");
+  const Expected& sync = world.does("sync-event p=0 t=1 on=6");
+  EXPECT_FALSE(sync.held);
+  EXPECT_EQ(sync.row, "LEVT-13");
+  EXPECT_EQ(world.does("sync-stream p=0 stream=10").row, "LEVT-13");
+}
+
 TEST(ExploreShadow, AGraphDoesItsWorkAtEachLaunch) {
   World world;
   world.lend();
@@ -390,7 +405,7 @@ TEST(ExploreShrink, AnotherFailureIsNotKept) {
   };
   const auto failure = run(program);
   const Shrunk small =
-      shrink(kMachine, program, *failure, run, std::chrono::seconds(5));
+      shrink(kMachine, program, *failure, run, std::chrono::seconds(1));
   EXPECT_EQ(small.failure.row, "ROW");
   EXPECT_GT(small.program.steps.size(), 30u);
 }

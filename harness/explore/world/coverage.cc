@@ -2,6 +2,7 @@
 #include "harness/explore/world/coverage.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace ipclab::explore {
 namespace {
@@ -255,6 +256,20 @@ void Coverage::add(const Step& step, const Shadow& shadow) {
     ended_ = step.op;
     has_ended_ = true;
   }
+}
+
+bool Coverage::missing_beside(uint64_t number, Op* one, Op* other) const {
+  std::vector<std::pair<Op, Op>> missing;
+  for (const Op first : kBeside)
+    for (const Op second : kBeside) {
+      const auto found = tables_[kThreadsTable].pairs.find(
+          std::string(name_of(first)) + ", " + name_of(second));
+      if (found != tables_[kThreadsTable].pairs.end() && found->second == 0)
+        missing.emplace_back(first, second);
+    }
+  if (missing.empty()) return false;
+  std::tie(*one, *other) = missing[number % missing.size()];
+  return true;
 }
 
 std::string Coverage::to_json() const {

@@ -33,6 +33,9 @@ class Coverage {
     int reached() const;
   };
   const std::vector<Table>& tables() const { return tables_; }
+  /// Two calls that no two threads have made at the same time yet; of all such
+  /// pairs the one with this number. False if none is missing.
+  bool missing_beside(uint64_t number, Op* one, Op* other) const;
   /// As JSON: {"table": {"pair": count}}.
   std::string to_json() const;
 

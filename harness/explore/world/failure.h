@@ -13,13 +13,14 @@ struct Failure {
   Step step;           ///< whose answer was wrong
   std::string row;     ///< whose promise was broken
   std::string check;   ///< code, bytes, value, address, last error, returned
-                       ///< early, hang, died
+                       ///< early, hang, died, leak
   std::string seen;    ///< the value, without numbers that vary
   std::string wanted;  ///< what the row allows
 
   /// Do two failures look like the same fault?
   bool same_as(const Failure& other) const {
-    return check == other.check && step.op == other.step.op && row == other.row;
+    return check == other.check && row == other.row &&
+           (check == "leak" || step.op == other.step.op);
   }
 };
 

@@ -158,7 +158,7 @@ bool Generator::write_somewhere(const Step& actor, int view, Place place,
   step.stream = stream;
   step.value = static_cast<int64_t>(random_.next() & 0x7fffffff);
   const View& target = shadow_.views.at(view);
-  switch (random_.below(8)) {
+  switch (random_.below(10)) {
     case 0:
     case 1:
     case 2:
@@ -210,8 +210,14 @@ bool Generator::write_somewhere(const Step& actor, int view, Place place,
         const Place from = some_place(size, trial.bytes);
         trial.from_at = from.at;
         trial.bytes = from.bytes;
-        trial.how = random_.below(
-            is_legacy(stream) ? static_cast<int>(kCopyHows) : kFirstSyncCopy);
+        // A synchronous call may wait for all work of the process.
+        const bool may_wait =
+            shadow_.process[static_cast<size_t>(actor.process)].capture == 0 &&
+            shadow_.quiet(actor.process);
+        trial.how = random_.below(may_wait ? static_cast<int>(kCopyHows)
+                                           : static_cast<int>(kFirstSyncCopy));
+        if (trial.how >= kFirstSyncCopy)
+          trial.stream = legacy_stream(actor.process);
         const bool box = trial.how == kCopy2DAsync ||
                          trial.how == kCopy3DAsync ||
                          trial.how == kCopy2DSync || trial.how == kCopy3DSync;
@@ -271,7 +277,7 @@ void Generator::work() {
   const int p = some_process();
   const std::vector<int> views = views_of(p);
   if (views.empty()) return;
-  const int burst = 1 + random_.below(4);
+  const int burst = 2 + random_.below(5);
   for (int i = 0; i < burst; ++i) {
     const Step actor = by(p);
     const int view = random_.of(views);
@@ -736,19 +742,26 @@ void Generator::refuse() {
   if (!views.empty() && random_.chance(50)) look_at(random_.of(views));
 }
 
-// Several threads call at the same time.
+// Several threads call at the same time: a pair that is missing, or anything.
 void Generator::together() {
+  Op one{}, other{};
+  const bool aims = random_.chance(70) &&
+                    coverage_.missing_beside(random_.next(), &one, &other);
+  if (aims)  // calls that may wait need a process that holds nothing
+    for (int p = 0; p < processes_; ++p) settle(p);
   group_ = next_group_++;
+  if (aims) {
+    if (single(one)) single(other);
+    group_ = 0;
+    return;
+  }
   const size_t before = program_.steps.size();
-  const int wanted = 2 + random_.below(3);
-  std::vector<int> fresh_views;
-  for (int i = 0; i < 4 * wanted &&
-                  program_.steps.size() < before + static_cast<size_t>(wanted);
+  const size_t wanted = 2 + static_cast<size_t>(random_.below(3));
+  for (size_t i = 0; i < 4 * wanted && program_.steps.size() < before + wanted;
        ++i) {
-    const int p = random_.chance(60) ? program_.steps.size() > before
-                                           ? program_.steps.back().process
-                                           : some_process()
-                                     : some_process();
+    const int p = program_.steps.size() > before && random_.chance(60)
+                      ? program_.steps.back().process
+                      : some_process();
     const std::vector<int> views = views_of(p);
     switch (random_.below(6)) {
       case 0:

@@ -96,6 +96,7 @@ class Generator {
   void pool_round();
   void end_process();
 
+  bool single(Op op);
   bool take_down_one(bool all);
   void finish();
 

@@ -492,6 +492,114 @@ void Generator::end_process() {
   emit(start);
 }
 
+// One step of an operation, by any process that can do it, in any thread.
+bool Generator::single(Op op) {
+  for (int i = 0; i < 3 * kThreads * processes_; ++i) {
+    const int p = some_process();
+    Step step = by(p, random_.below(kThreads));
+    step.op = op;
+    const auto some = [&](const auto& objects, auto suits) {
+      std::vector<int> all;
+      for (const auto& [id, one] : objects)
+        if (suits(one)) all.push_back(id);
+      return all.empty() ? 0 : random_.of(all);
+    };
+    const auto mine = [&](const auto& one) { return one.process == p; };
+    const auto any = [](const auto&) { return true; };
+    const std::string letters = changes_of(op);
+    if (letters.find('c') != std::string::npos) step.id = number();
+    if (letters.find('s') != std::string::npos) step.stream = some_stream(step);
+    const std::vector<int> views = views_of(p);
+    const int view = views.empty() ? 0 : random_.of(views);
+    switch (op) {
+      case Op::kMalloc:
+      case Op::kHostAlloc:
+        step.bytes = random_.of({4096, 65536, 2 << 20});
+        step.how = op == Op::kHostAlloc ? random_.below(kHostKinds) : 0;
+        break;
+      case Op::kCreateChunk:
+      case Op::kReserve:
+        step.bytes = machine_.granule * (1 + random_.below(2));
+        break;
+      case Op::kCreateStream:
+        step.how = random_.below(kStreamHows);
+        break;
+      case Op::kCreateEvent:
+        step.how = random_.below(kEventHows);
+        break;
+      case Op::kOpenMemory:
+      case Op::kImportChunk:
+      case Op::kImportPool:
+      case Op::kOpenEvent:
+        step.on = some(shadow_.handles, any);
+        break;
+      case Op::kExportChunk:
+      case Op::kReleaseChunk:
+        step.on = some(shadow_.chunks, mine);
+        break;
+      case Op::kUnreserve:
+        step.on = some(shadow_.ranges, mine);
+        break;
+      case Op::kMap:
+        step.on = some(shadow_.chunks, mine);
+        step.from = some(shadow_.ranges, mine);
+        if (step.on == 0) continue;
+        step.bytes = shadow_.chunks.at(step.on).memory->bytes;
+        step.at = machine_.granule * random_.below(3);
+        break;
+      case Op::kSetAccess:
+        step.value = random_.of({0, 1, 3, 3});
+        step.on = some(shadow_.views, mine);
+        break;
+      case Op::kPoolAlloc:
+        step.on = some(shadow_.pools, mine);
+        step.bytes = 65536;
+        break;
+      case Op::kImportPointer:
+        step.on = some(shadow_.pools, mine);
+        step.from = some(shadow_.handles, any);
+        break;
+      case Op::kDestroyEvent:
+      case Op::kRecord:
+      case Op::kWait:
+        step.on = some(shadow_.events, mine);
+        break;
+      case Op::kSyncStream:
+        break;
+      case Op::kWrite:
+      case Op::kSet:
+      case Op::kCopy:
+      case Op::kUpload:
+      case Op::kRead: {
+        if (view == 0) continue;
+        const Place place =
+            some_place(shadow_.views.at(view).memory->bytes, 4096);
+        if (op == Op::kRead) {
+          step = some_read(step, view, place, step.stream);
+        } else {
+          step.on = view;
+          step.at = place.at;
+          step.bytes = place.bytes;
+          step.value = op == Op::kCopy ? 0 : 77;
+        }
+        if (op == Op::kUpload) step.how = kUploadAsync;
+        if (op == Op::kCopy) {
+          step.from = random_.of(views);
+          const Place from =
+              some_place(shadow_.views.at(step.from).memory->bytes, step.bytes);
+          step.from_at = from.at;
+          step.bytes = from.bytes;
+        }
+        break;
+      }
+      default:  // an end, or an export, of memory
+        step.on = some(shadow_.views, mine);
+    }
+    if (emit(step)) return true;
+  }
+  return false;
+}
+
 // Tries to end one object, chosen at random; with `all`, tries until one ends.
 bool Generator::take_down_one(bool all) {
   struct Candidate {

@@ -84,7 +84,9 @@ struct Work {
   std::vector<WorkPtr> after;     ///< besides the work before it in the stream
   std::function<bool()> ready;    ///< null: always
   std::function<void()> execute;  ///< null: nothing to do
-  bool done = false;              ///< nothing holds it; the shadow executed it
+  /// It comes after a record that replaced another stream's pending record.
+  bool replaced = false;
+  bool done = false;  ///< nothing holds it; the shadow executed it
 };
 
 /// An address range in one process by which it uses memory.

@@ -36,7 +36,9 @@ bool Shadow::chunk_step(const Step& step, Expected* expected) {
       return true;
     }
     case Op::kExportChunk: {
-      if (!has_chunk || !fresh(step.id)) return no("no such chunk");
+      // Not described: another export of memory that was imported.
+      if (!has_chunk || chunk->second.imported || !fresh(step.id))
+        return no("no such chunk of this process");
       Handle made;
       made.made_by = step.op;
       made.memory = chunk->second.memory;

@@ -13,6 +13,10 @@ constexpr int kNotReady = 600;
 // A host call that waits for work: it returns now, or it is held.
 bool Shadow::wait_on(const Step& step, std::vector<WorkPtr> until,
                      Expected* expected, const char* row) {
+  // LEVT-13 says that nothing waits for a record that was replaced.
+  if (std::any_of(until.begin(), until.end(),
+                  [](const auto& work) { return work->replaced; }))
+    row = "LEVT-13";
   expected->row = row;
   const bool over = std::all_of(until.begin(), until.end(),
                                 [](const auto& work) { return work->done; });
@@ -42,6 +46,7 @@ bool Shadow::order_step(const Step& step, Expected* expected) {
     const WorkPtr work = plan(step, stream);
     if (after != nullptr) {
       work->clock.join(after->clock);
+      work->replaced = work->replaced || after->replaced;
       if (!after->done) work->after.push_back(after);
     }
     work->ready = std::move(ready);
@@ -149,7 +154,13 @@ bool Shadow::order_step(const Step& step, Expected* expected) {
             return no("a thread may start to wait only later");
       const WorkPtr work = queue(
           *stream, step.op == Op::kWait ? shared.record : nullptr, nullptr);
-      if (step.op == Op::kRecord) shared.record = work;
+      if (step.op == Op::kRecord) {
+        const WorkPtr& before = shared.record;
+        if (before != nullptr && !is_known(*before) &&
+            (before->stream != work->stream || before->replaced))
+          work->replaced = true;
+        shared.record = work;
+      }
       auto& uses = shared.uses;
       uses.erase(
           std::remove_if(uses.begin(), uses.end(),
@@ -164,7 +175,9 @@ bool Shadow::order_step(const Step& step, Expected* expected) {
     case Op::kQueryEvent: {
       if (event == nullptr) return no("no such event");
       const WorkPtr& record = event->shared->record;
-      expected->row = record == nullptr ? "LEVT-11" : "LEVT-09";
+      expected->row = record == nullptr  ? "LEVT-11"
+                      : record->replaced ? "LEVT-13"
+                                         : "LEVT-09";
       if (record != nullptr && !record->done)
         expected->codes = {kNotReady};
       else if (record != nullptr && !is_known(*record))
@@ -183,7 +196,8 @@ bool Shadow::order_step(const Step& step, Expected* expected) {
       Stream* const stream = stream_of(step);
       if (stream == nullptr) return false;
       if (stream->capture != 0) return no("not in a capture");
-      expected->row = "LEVT-07";
+      const bool replaced = stream->last != nullptr && stream->last->replaced;
+      expected->row = replaced ? "LEVT-13" : "LEVT-07";
       if (is_legacy(step.stream)) {
         // Does it also speak of the blocking streams? Both are accepted.
         if (!quiet(me)) return no("the process holds work");

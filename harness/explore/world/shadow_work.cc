@@ -266,7 +266,13 @@ WorkPtr Shadow::plan(const Step& step, Stream& stream) {
   work->lane = stream.lane;
   work->clock = stream.clock;
   work->clock.join(known());
+  const auto inherit = [&](const Stream& other) {
+    if (other.last != nullptr && other.last->replaced && !is_known(*other.last))
+      work->replaced = true;
+  };
+  inherit(stream);
   const auto after = [&](const Stream& other) {
+    inherit(other);
     work->clock.join(other.clock);
     if (other.last != nullptr && !other.last->done)
       work->after.push_back(other.last);

@@ -270,6 +270,8 @@ def _search(
             str(program),
             *("--seconds", str(request.seconds), "--seed", str(explorer.seed)),
             *("--out", str(explorer.folder), "--known", str(known)),
+            # On the model, each explorer has a GPU of its own.
+            *("--alone", "1" if model.MACHINE in environment else "0"),
         ]
         if request.programs is not None:
             each = -(-request.programs // len(explorers))
