@@ -152,10 +152,14 @@ class Lines:
                 rest, held = [], 0
                 count += 1
                 weight += _weight(line)
-                if self._memory is not None and (
-                    len(line) > LINE or count > MOST_LINES or weight > self._memory
-                ):
-                    raise _too_large(self.path)
+                if self._memory is not None:
+                    if len(line) > LINE or count > MOST_LINES:
+                        raise _too_large(self.path)
+                    if weight > self._memory:
+                        raise UsageError(
+                            f"{self.path}: takes too much memory; IPCLAB_MEMORY=MB "
+                            "raises the limit"
+                        )
                 yield line
             # A trace may end with megabytes of zeros: space that was never used.
             rest.append(last if last.strip(b"\0") else last[:1])
@@ -259,9 +263,7 @@ def _deep(value: Any) -> bool:
 
 
 def _too_large(path: Path) -> UsageError:
-    return UsageError(
-        f"{path}: larger than any result of ipclab (IPCLAB_MEMORY=MB sets the limit)"
-    )
+    return UsageError(f"{path}: is larger than any such file of ipclab")
 
 
 def _number(kind: Callable[[str], Any]) -> Callable[[str], Any]:
