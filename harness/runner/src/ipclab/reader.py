@@ -201,11 +201,14 @@ def packed_or_not(path: Path) -> Path:
     return there[0] if there else path
 
 
-def plain(text: str) -> str:
+def plain(text: str, keep: str = "") -> str:
     """Text of a file for a terminal: what would control the terminal, or is no
-    character, is replaced.
+    character, is replaced, except the characters of `keep`.
     """
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    return _CONTROL.sub(
+        lambda found: found[0] if found[0] in keep else "\N{REPLACEMENT CHARACTER}",
+        text,
+    )
 
 
 @contextlib.contextmanager
