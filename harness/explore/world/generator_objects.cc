@@ -171,7 +171,8 @@ int Generator::share_chunk(int view, int process) {
   // At the end of a reservation that has room, or in a new one.
   int range = 0;
   int64_t at = 0;
-  for (const auto& [id, one] : shadow_.ranges) {
+  for (const auto& [known, one] : shadow_.ranges) {
+    const int id = known;  // a lambda of C++17 cannot capture `known`
     if (one.process != process || !random_.chance(60)) continue;
     for (int64_t place = 0; place + bytes <= one.bytes;
          place += machine_.granule) {

@@ -219,7 +219,7 @@ def altered(value: Any, chance: random.Random) -> Any:
         case 0 if part is not made:
             del part[key]
         case 1 if isinstance(part, dict) and part is not made:
-            part[chance.choice(("", "more", "\x00", "id"))] = part.pop(key)
+            part[chance.choice(("", "more", "\x1b]0;\n", "id"))] = part.pop(key)
         case _:
             part[key] = copy.deepcopy(chance.choice(ODD))
     return made["all"]

@@ -26,6 +26,7 @@ from typing import Any
 
 import pytest
 
+from ipclab import reader
 from ipclab.cli import main
 from ipclab.errors import HarnessError
 from ipclab.hold import Holder
@@ -603,11 +604,11 @@ def test_a_full_disk_is_no_mistake_in_the_exercise(
 # what the report says about it.
 HOSTILE = {
     "broken": (b"{", "is not JSON"),
-    "bytes": (b"\xff\xfe\x00", "is not JSON"),
-    "deep": (b"[" * 200_000, "is not JSON"),
+    "bytes": (b"\xff\xfe\x00", "is not UTF-8"),
+    "deep": (b"[" * 200_000, "is nested too deeply"),
     "foreign": (b'{"name": "a package", "version": 1}', "progress.json.format"),
-    "huge": (b" " * (progress.LARGEST + 1), "is too large"),
-    "list": (b"[]", "is not of type object"),
+    "huge": (b" " * (reader.DOCUMENT + 1), "is larger than"),
+    "list": (b"[]", "is not an object"),
     "number": (b'{"format": 1, "exercises": {"01": 7}}', "is not of type object"),
 }
 
@@ -638,7 +639,7 @@ def test_a_report_of_thirty_bears_hostile_files(tmp_path: Path) -> None:
         assert re.search(rf"{name}/progress\.json: .{{0,99}}{re.escape(told)}", said), (
             name
         )
-    assert "pipe/progress.json: is not a file" in said
+    assert "pipe/progress.json: is not a regular file" in said
     assert "[red]??[2J 0 of" in said and "\x1b[2J" not in said
 
 

@@ -613,7 +613,7 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(
     for command in (("verify", "out"), ("report", "out")):
         done = handed_in.ipclab(*command)
         assert done.returncode == 2
-        assert "larger than any result of ipclab" in done.stdout
+        assert "is larger than any such file of ipclab" in done.stdout
     assert tracemalloc.get_traced_memory()[1] < 60 * 2**20
     tracemalloc.stop()
 
@@ -626,7 +626,7 @@ def test_a_line_without_end_is_refused(
     path.write_bytes(b"x" * 2**17)
     done = handed_in.ipclab("verify", "out")
     assert done.returncode == 2
-    assert "larger than any result of ipclab" in done.stdout
+    assert "is larger than any such file of ipclab" in done.stdout
 
 
 def test_a_report_goes_through_no_link(handed_in: Build) -> None:

@@ -152,10 +152,14 @@ class Lines:
                 rest, held = [], 0
                 count += 1
                 weight += _weight(line)
-                if self._memory is not None and (
-                    len(line) > LINE or count > MOST_LINES or weight > self._memory
-                ):
-                    raise _too_large(self.path)
+                if self._memory is not None:
+                    if len(line) > LINE or count > MOST_LINES:
+                        raise _too_large(self.path)
+                    if weight > self._memory:
+                        raise UsageError(
+                            f"{self.path}: takes too much memory; IPCLAB_MEMORY=MB "
+                            "raises the limit"
+                        )
                 yield line
             # A trace may end with megabytes of zeros: space that was never used.
             rest.append(last if last.strip(b"\0") else last[:1])
@@ -197,11 +201,14 @@ def packed_or_not(path: Path) -> Path:
     return there[0] if there else path
 
 
-def plain(text: str) -> str:
+def plain(text: str, keep: str = "") -> str:
     """Text of a file for a terminal: what would control the terminal, or is no
-    character, is replaced.
+    character, is replaced, except the characters of `keep`.
     """
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    return _CONTROL.sub(
+        lambda found: found[0] if found[0] in keep else "\N{REPLACEMENT CHARACTER}",
+        text,
+    )
 
 
 @contextlib.contextmanager
@@ -259,9 +266,7 @@ def _deep(value: Any) -> bool:
 
 
 def _too_large(path: Path) -> UsageError:
-    return UsageError(
-        f"{path}: larger than any result of ipclab (IPCLAB_MEMORY=MB sets the limit)"
-    )
+    return UsageError(f"{path}: is larger than any such file of ipclab")
 
 
 def _number(kind: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -67,7 +67,11 @@ def error(value: Any, schema: Schema, where: str = "record") -> str | None:
     `value` is what json.loads returns.
     """
     wrong = _check(schema)(value)
-    return f"{where}{wrong[0]}: {wrong[1]}" if wrong else None
+    if wrong is None:
+        return None
+    told = f"{where}{wrong[0]}: {wrong[1]}"
+    # The name of a field may be anything.
+    return told if told.isprintable() else told.encode("unicode_escape").decode()
 
 
 def of_class(kind: Any, **fields: Schema) -> Schema:

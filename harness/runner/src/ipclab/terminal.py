@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -15,10 +15,11 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import expect, failures, packed, pages, probe, records, summary
+from ipclab import expect, failures, packed, pages, probe, reader, records, summary
 from ipclab.deviations import (
     DERIVED,
     PRECONDITION,
@@ -49,7 +50,17 @@ MOST_TOLD = 3  # failing tests that are printed in full; more would not fit a sc
 
 
 class Output(Console):
-    """A console that leaves a closed pipe to `cli.main`."""
+    """A console that leaves a closed pipe to `cli.main`, and shows no text of a file
+    as a command for the terminal.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """The segments of rich, without control characters in their text."""
+        for part in super().render(renderable, options):
+            text = part.text if part.control else reader.plain(part.text, keep="\n\t")
+            yield Segment(text, part.style, part.control)
 
     def on_broken_pipe(self) -> None:
         """Raise the error again: rich would end the process with exit code 1."""

@@ -18,21 +18,19 @@ import hashlib
 import itertools
 import json
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ipclab import schema
+from ipclab import reader, schema
 from ipclab.errors import HarnessError, UsageError
 from ipclab.learn.exercises import SOURCE, Exercise
 
 FILE = "progress.json"
 FORMAT = 1
 DEFAULT = Path("~/ipclab-exercises")
-LARGEST = 1 << 20  # bytes of a progress file; a hundred exercises take 30 KiB
 _STATE: schema.Schema = {
     "type": "object",
     "properties": {
@@ -216,25 +214,12 @@ def _document(path: Path) -> dict[str, Any] | None:
     """The contents of a progress file, checked against the schema; None if there is no
     file.
     """
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise HarnessError(f"{path}: is not a file")
-        if status.st_size > LARGEST:
-            raise HarnessError(f"{path}: is too large for a progress file")
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists() and not path.is_symlink():
         return None
-    except OSError as error:
-        raise HarnessError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise HarnessError(
-            f"{path}: is not JSON; move it away to begin again"
-        ) from None
-    if wrong := schema.error(document, _FILE, FILE):
-        raise HarnessError(f"{path}: {wrong}")
-    found: dict[str, Any] = document
-    return found
+    try:
+        return reader.document(path, _FILE, FILE, "; move it away to begin again")
+    except UsageError as error:
+        raise HarnessError(str(error)) from None
 
 
 def digest(path: Path) -> str:
