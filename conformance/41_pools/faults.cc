@@ -275,7 +275,7 @@ int access_ends_with_trim(Call& call) {
 }
 
 template <bool (*is_kind)(cudaMemPool_t)>
-int access_lost_of_stream_ordered(Call& call) {
+int lost_in_import(Call& call) {
   if (!call.is("cudaMemPoolSetAccess")) return call.proceed();
   return is_kind(pool_of(call)) ? accepted(call) : call.proceed();
 }
@@ -296,8 +296,8 @@ cudaMemPool_t default_of(int gpu) {
 }
 
 // Allocates from the given pool, if that is not the current pool.
-int allocated_from_of_answer(cudaMemPool_t pool, cudaMemPool_t current,
-                             Call& call) {
+int allocated_instead_from(cudaMemPool_t pool, cudaMemPool_t current,
+                           Call& call) {
   if (pool == current) return call.proceed();
   call.fired();
   return cudaMallocFromPoolAsync(
@@ -317,7 +317,7 @@ int from_pool_of_device_call(Call& call) {
     DRIVER_CALL(cuStreamGetDevice)(call.at<cudaStream_t>(2), &gpu);
     cudaDeviceGetMemPool(&current, gpu);
     const auto preset = default_of(gpu);
-    return allocated_from_of_answer(pools.get(gpu, preset), current, call);
+    return allocated_instead_from(pools.get(gpu, preset), current, call);
   }
   if (call.is("cudaMemPoolDestroy"))
     for (const auto& [gpu, pool] : pools.all())
@@ -388,7 +388,7 @@ int count_of_gpus() {
 }
 
 // The access that `gpu` has to a pool.
-cudaMemAccessDesc access_of_pool_life(cudaMemPool_t pool, int gpu) {
+cudaMemAccessDesc pool_access(cudaMemPool_t pool, int gpu) {
   cudaMemAccessDesc access{};
   access.location.type = cudaMemLocationTypeDevice;
   access.location.id = gpu;
@@ -401,7 +401,7 @@ cudaMemAccessDesc access_of_pool_life(cudaMemPool_t pool, int gpu) {
 bool take_access(cudaMemPool_t pool) {
   bool had = false;
   for (int gpu = 0; gpu < count_of_gpus(); ++gpu) {
-    auto access = access_of_pool_life(pool, gpu);
+    auto access = pool_access(pool, gpu);
     if (gpu == gpu_of(pool) || access.flags == cudaMemAccessFlagsProtNone)
       continue;
     access.flags = cudaMemAccessFlagsProtNone;
@@ -437,9 +437,8 @@ int previous_pool_current(Call& call) {
 template <cudaMemPoolAttr which, class Value>
 int reported_as(Call& call, bool applies, Value value) {
   const int code = call.proceed();
-  if (code != kSuccess || !gets(call) ||
-      attribute_of_stream_ordered(call) != which || !applies ||
-      *call.at<Value*>(2) == value)
+  if (code != kSuccess || !gets(call) || pool_attribute(call) != which ||
+      !applies || *call.at<Value*>(2) == value)
     return code;
   *call.at<Value*>(2) = value;
   return accepted(call);
@@ -510,7 +509,7 @@ int second_gpu_shut_out(Call& call) {
   return code;
 }
 
-int current_pool_of_context(Call& call) {
+int pool_of_context(Call& call) {
   static Table<int, CUcontext> set_in;
   const int code = call.proceed();
   if (call.is("cudaDeviceSetMemPool")) {
@@ -940,8 +939,7 @@ FAULTS {
         "memory is in use")
       .with_gpus(2)
       .after({kGetPoolAttribute},
-             WHEN(attribute_of_stream_ordered(call) ==
-                      cudaMemPoolAttrUsedMemCurrent &&
+             WHEN(pool_attribute(call) == cudaMemPoolAttrUsedMemCurrent &&
                   gpu_of(pool_of(call)) >= 0 &&
                   !is_current_gpu(gpu_of(pool_of(call)))),
              answers(uint64_t{0}, 2));
@@ -972,7 +970,7 @@ FAULTS {
   fault("default-pool-access-lost", {"SOMA-14"},
         "no other GPU can get access to a default pool")
       .with_gpus(2)
-      .on({kSetPoolAccess}, access_lost_of_stream_ordered<is_default_pool>);
+      .on({kSetPoolAccess}, lost_in_import<is_default_pool>);
 
   fault("per-thread-free-lost", {"SOMA-07"},
         "a free in a thread's default stream does nothing")
@@ -1017,7 +1015,7 @@ FAULTS {
         }
         if (!call.is_runtime() || setter == 0 || setter == this_thread())
           return call.proceed();
-        return allocated_from_of_answer(default_pool(), current_pool(), call);
+        return allocated_instead_from(default_pool(), current_pool(), call);
       });
 
   fault("pool-setaccess-resets-threshold", {"SOMA-12"},
@@ -1164,9 +1162,9 @@ FAULTS {
       .with_gpus(2)
       .on({kMallocFromPool},
           WHEN(gpu_of(call.at<cudaMemPool_t>(2)) >= 0 &&
-               !is_default(stream_of_stream_ordered(call)) &&
-               stream_of_stream_ordered(call) != cudaStreamPerThread &&
-               gpu_of_stream(stream_of_stream_ordered(call)) !=
+               !is_default(stream_of(call)) &&
+               stream_of(call) != cudaStreamPerThread &&
+               gpu_of_stream(stream_of(call)) !=
                    gpu_of(call.at<cudaMemPool_t>(2))),
           refuses());
 
@@ -1203,7 +1201,7 @@ FAULTS {
         if (!own_pools.has(before) || gpu_of(before) != gpu_of(made))
           return code;
         for (int gpu = 0; gpu < count_of_gpus(); ++gpu) {
-          const auto access = access_of_pool_life(before, gpu);
+          const auto access = pool_access(before, gpu);
           if (gpu == gpu_of(made) || access.flags == cudaMemAccessFlagsProtNone)
             continue;
           cudaMemPoolSetAccess(made, &access, 1);
@@ -1303,15 +1301,15 @@ FAULTS {
       .with_gpus(2)
       .on({kMallocAsync}, [](Call& call) -> int {
         int gpu = current_device();
-        if (!is_default(stream_of_stream_ordered(call)) && !is_per_thread(call))
-          DRIVER_CALL(cuStreamGetDevice)(stream_of_stream_ordered(call), &gpu);
+        if (!is_default(stream_of(call)) && !is_per_thread(call))
+          DRIVER_CALL(cuStreamGetDevice)(stream_of(call), &gpu);
         cudaMemPool_t current = nullptr, preset = nullptr;
         cudaDeviceGetMemPool(&current, gpu);
         cudaDeviceGetDefaultMemPool(&preset, gpu);
         if (gpu == current_device() || current == preset) return call.proceed();
         call.fired();
         return cudaMallocFromPoolAsync(call.at<void**>(0), call.at<size_t>(1),
-                                       preset, stream_of_stream_ordered(call));
+                                       preset, stream_of(call));
       });
 
   fault("location-pool-of-gpu-0", {"SOMA-32"},
@@ -1353,8 +1351,7 @@ FAULTS {
       .on({kFreeAsync},
           WHEN(is_own_block(call.at<void*>(0)) &&
                gpu_of(blocks.get(call.at<void*>(0)).pool) > 0 &&
-               current_device() == 0 &&
-               is_busy(stream_of_stream_ordered(call))),
+               current_device() == 0 && is_busy(stream_of(call))),
           freed_at_once);
 
   fault("pool-access-comes-back", {"SOMA-14"},
@@ -1367,7 +1364,7 @@ FAULTS {
   fault("current-pool-of-context", {"SOMA-07"},
         "in another context than the one that set the current pool, a query "
         "names the default pool")
-      .on({kSetPool, "cudaDeviceGetMemPool"}, current_pool_of_context);
+      .on({kSetPool, "cudaDeviceGetMemPool"}, pool_of_context);
 
   fault("unused-default-pool-destroyed", {"SOMA-10"},
         "destroying the default pool while another pool is current returns "

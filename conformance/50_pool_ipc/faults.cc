@@ -290,8 +290,7 @@ int exported_as_first(Call& call) {
 
 // The number of exported data in the order of all exports; `none` if it is not
 // known.
-unsigned long long place_of_stream_ordered(const void* data,
-                                           unsigned long long none) {
+unsigned long long place_of_pool(const void* data, unsigned long long none) {
   return told("place-" + key_of(data, sizeof(cudaMemPoolPtrExportData)), none);
 }
 
@@ -310,7 +309,7 @@ int imported_in_order(Call& call) {
         place);
     return code;
   }
-  const auto place = place_of_stream_ordered(call.at<void*>(2), 0);
+  const auto place = place_of_pool(call.at<void*>(2), 0);
   if (place == 0) return call.proceed();
   if (latest_only ? place < told("exports", 0) : place < last)
     return refused(call);
@@ -368,7 +367,7 @@ int exporters_confused(Call& call) {
     return code;
   }
   const int code = call.proceed();
-  if (code != kSuccess || !imports_of_pool_path(call)) return code;
+  if (code != kSuccess || !imports_pointer(call)) return code;
   const auto which = told("number-" + key_of_import(call), 0);
   const auto exporter = told("exporter-" + key_of_import(call), 0);
   const Import earlier = by_number.get(which);
@@ -402,8 +401,8 @@ int import_free_takes_neighbours(Call& call) {
   if (exports_of_pool_path(call))
     tell_processes("page-" + key_of_export(call),
                    in_this_process(number(call.at<void*>(1)) / kGranule));
-  if (imports_of_pool_path(call)) taken.erase(*call.at<void**>(0));
-  if (imports_of_pool_path(call))
+  if (imports_pointer(call)) taken.erase(*call.at<void**>(0));
+  if (imports_pointer(call))
     pages.put(*call.at<void**>(0), told("page-" + key_of_import(call), 0));
   return code;
 }
@@ -418,7 +417,7 @@ int import_counts_for_exporter(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
   note_export(call);
-  if (imports_of_pool_path(call)) {
+  if (imports_pointer(call)) {
     imported.put(*call.at<void**>(0), key_of_import(call));
     tell_processes(is_live(key_of_import(call)), 1);
   }
@@ -442,7 +441,7 @@ int import_257_as_first(Call& call) {
   static Table<cudaMemPool_t, Pointers> pointers;
   if (call.is("cudaMemPoolDestroy")) pointers.erase(pool_of(call));
   const int code = call.proceed();
-  if (!imports_of_pool_path(call) || code != kSuccess) return code;
+  if (!imports_pointer(call) || code != kSuccess) return code;
   const auto pool = call.at<cudaMemPool_t>(1);
   auto& address = *call.at<void**>(0);
   Pointers now = pointers.get(pool);
@@ -457,7 +456,7 @@ int import_257_as_first(Call& call) {
 // The copy has one argument for everything, of this type.
 template <class Rectangle>
 int rectangle_copy_lost(Call& call) {
-  if (imports_of_pool_path(call) || frees(call)) return call.proceed();
+  if (imports_pointer(call) || frees(call)) return call.proceed();
   const auto* const wanted = call.at<const Rectangle*>(0);
   const auto is_imported = [](CUdeviceptr address) {
     return is_import(reinterpret_cast<void*>(address));
@@ -991,7 +990,7 @@ FAULTS {
         "an asynchronous copy of a rectangle ignores the pitch of imported "
         "memory of a pool")
       .on({kCopy2DAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          pitch_ignored_of_borrowed);
+          pitch_is_width);
 
   fault("pool-async-copy-2d-last-row-lost", {"POOL-06"},
         "the last row is missing in an asynchronous copy of a rectangle of "
@@ -1176,7 +1175,7 @@ FAULTS {
                            in_this_process(number(call.at<void*>(1))));
           return code;
         }
-        if (!imports_of_pool_path(call)) return call.proceed();
+        if (!imports_pointer(call)) return call.proceed();
         const auto address = told("address-" + key_of_import(call), 0);
         const auto bytes = told(key_of_import(call), 0);
         if (sizes.has(address) && sizes.get(address) < bytes)
