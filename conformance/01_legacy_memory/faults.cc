@@ -31,7 +31,7 @@ int import_copy(Call& call, Way way) {
 
 int import_copy_broken(Call& call) { return import_copy(call, kBoth); }
 
-bool touches_import_of_path(Call& call) {
+bool touches_opened_memory(Call& call) {
   const Argument* const to = call.find(kPointer);
   const Argument* const from = call.find(kSource);
   return (to != nullptr && opened_at(*static_cast<void**>(to->place))) ||
@@ -41,27 +41,27 @@ bool touches_import_of_path(Call& call) {
 // Only the first row of a rectangle is copied or set; `height` is the index of
 // the argument with the number of rows.
 template <size_t height>
-int first_row_of_path(Call& call) {
+int only_first_row(Call& call) {
   if (call.find(kPointer) == nullptr || call.is("cudaIpcCloseMemHandle"))
     return call.proceed();
   size_t& rows = call.at<size_t>(height);
-  if (!touches_import_of_path(call) || rows < 2) return call.proceed();
+  if (!touches_opened_memory(call) || rows < 2) return call.proceed();
   rows = 1;
   call.fired();
   return call.proceed();
 }
 
 // A call of the driver API does nothing with opened memory.
-int driver_form_lost_of_path(Call& call) {
-  if (call.is_runtime() || !touches_import_of_path(call)) return call.proceed();
+int lost_by_driver_form(Call& call) {
+  if (call.is_runtime() || !touches_opened_memory(call)) return call.proceed();
   call.fired();
   return kSuccess;
 }
 
 // If the size is not a multiple of 4, the last bytes are lost.
-int tail_lost_of_path(Call& call) {
+int tail_of_copy_lost(Call& call) {
   auto& bytes = call.value<size_t>(kBytes);
-  if (bytes % 4 == 0 || !touches_import_of_path(call)) return call.proceed();
+  if (bytes % 4 == 0 || !touches_opened_memory(call)) return call.proceed();
   bytes -= bytes % 4;
   call.fired();
   return bytes == 0 ? kSuccess : call.proceed();
@@ -83,7 +83,7 @@ int aligned_down(Call& call) {
 // Copies and memsets of opened memory end after 1 MiB.
 int first_mib_only(Call& call) {
   auto& bytes = call.value<size_t>(kBytes);
-  if (bytes > 1 << 20 && touches_import_of_path(call)) {
+  if (bytes > 1 << 20 && touches_opened_memory(call)) {
     bytes = 1 << 20;
     call.fired();
   }
@@ -125,7 +125,7 @@ int copies_from_cache(Call& call) {
 }
 
 // A copy or memset up to the end of opened memory leaves out the last byte.
-int last_byte_lost_of_path(Call& call) {
+int last_byte_of_copy_lost(Call& call) {
   auto& bytes = call.value<size_t>(kBytes);
   for (const Role role : {kPointer, kSource}) {
     if (call.find(role) == nullptr) continue;
@@ -342,7 +342,7 @@ int peer_access_lost(Call& call) {
 // Copies between two opened allocations move nothing: those of one exporter, or
 // those of two exporters.
 template <bool of_one>
-int copy_between_imports_lost_of_opened(Call& call) {
+int copy_between_opened_lost(Call& call) {
   if (exports_memory(call)) {
     const int code = call.proceed();
     if (code == kSuccess)
@@ -389,7 +389,7 @@ int reopen_restores(Call& call) {
 }
 
 // The kinds of host memory of a copy: pinned and pageable.
-bool is_pinned_of_opened(const void* address) {
+bool is_pinned_memory(const void* address) {
   unsigned type = 0;
   return DRIVER_CALL(cuPointerGetAttribute)(&type,
                                             CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
@@ -407,10 +407,10 @@ bool is_pageable(const void* address) {
 // A copy that has opened memory on the side `role` and pinned memory on the
 // other side does nothing.
 template <Role role>
-int pinned_copy_lost_of_opened(Call& call) {
+int copy_with_pinned_lost(Call& call) {
   if (keeps_opened(call)) return call.proceed();
   return is_opened(call.value<void*>(role)) &&
-                 is_pinned_of_opened(
+                 is_pinned_memory(
                      call.value<void*>(role == kPointer ? kSource : kPointer))
              ? lost(call)
              : call.proceed();
@@ -428,7 +428,7 @@ int registered_copy_lost(Call& call) {
   const auto is_registered = [](const char* address) {
     for (const auto& [begin, bytes] : registered.all())
       if (address >= begin && address < begin + bytes)
-        return is_pinned_of_opened(address);
+        return is_pinned_memory(address);
     return false;
   };
   const auto* const to = call.value<const char*>(kPointer);
@@ -567,11 +567,11 @@ FAULTS {
   fault(
       "import-copy-2d-first-row", {"LMEM-35"},
       "cudaMemcpy2D copies only the first row of a rectangle of opened memory")
-      .on({kOpen, kClose, kCopy2D}, first_row_of_path<5>);
+      .on({kOpen, kClose, kCopy2D}, only_first_row<5>);
 
   fault("import-set-2d-first-row", {"LMEM-35"},
         "cudaMemset2D sets only the first row of a rectangle of opened memory")
-      .on({kOpen, kClose, "cudaMemset2D"}, first_row_of_path<4>);
+      .on({kOpen, kClose, "cudaMemset2D"}, only_first_row<4>);
 
   fault("import-copy-3d-first-row", {"LMEM-35"},
         "cudaMemcpy3D copies only the first row of a box of opened memory")
@@ -586,21 +586,21 @@ FAULTS {
   fault("import-driver-async-copy-lost", {"LMEM-35"},
         "cuMemcpyAsync and its forms for each direction do nothing with opened "
         "memory")
-      .on({kCopyAsync}, driver_form_lost_of_path);
+      .on({kCopyAsync}, lost_by_driver_form);
 
   fault("import-driver-set-lost", {"LMEM-35"},
         "cuMemsetD8 and cuMemsetD8Async do nothing with opened memory")
-      .on({kSet, kSetAsync}, driver_form_lost_of_path);
+      .on({kSet, kSetAsync}, lost_by_driver_form);
 
   fault("import-copy-tail-lost", {"LMEM-35"},
         "the last bytes of a copy of opened memory are lost if the size of the "
         "copy is not a multiple of 4")
-      .on({kCopy, kCopyAsync}, tail_lost_of_path);
+      .on({kCopy, kCopyAsync}, tail_of_copy_lost);
 
   fault("import-set-tail-lost", {"LMEM-35"},
         "the last bytes of a memset of opened memory are lost if the size of "
         "the memset is not a multiple of 4")
-      .on({kSet, kSetAsync}, tail_lost_of_path);
+      .on({kSet, kSetAsync}, tail_of_copy_lost);
 
   fault("import-copy-aligned-down", {"LMEM-35"},
         "a copy of opened memory rounds its address down to a multiple of 4")
@@ -614,7 +614,7 @@ FAULTS {
         "cudaMemcpyDefault does not know where opened memory is")
       .on({kCopy, kCopyAsync},
           WHEN(call.is_runtime() && call.at<int>(3) == cudaMemcpyDefault &&
-               touches_import_of_path(call)),
+               touches_opened_memory(call)),
           refuses(cudaErrorInvalidMemcpyDirection));
 
   fault("import-to-import-lost", {"LMEM-35"},
@@ -626,11 +626,11 @@ FAULTS {
 
   fault("import-copy-last-byte-lost", {"LMEM-35"},
         "a copy up to the end of opened memory loses the last byte")
-      .on({kCopy, kCopyAsync}, last_byte_lost_of_path);
+      .on({kCopy, kCopyAsync}, last_byte_of_copy_lost);
 
   fault("import-set-last-byte-lost", {"LMEM-35"},
         "a memset up to the end of opened memory loses the last byte")
-      .on({kSet, kSetAsync}, last_byte_lost_of_path);
+      .on({kSet, kSetAsync}, last_byte_of_copy_lost);
 
   fault("import-copy-first-mib", {"LMEM-35"},
         "a copy of opened memory ends after 1 MiB")
@@ -664,7 +664,7 @@ FAULTS {
   fault("import-pinned-copy-lost", {"LMEM-35"},
         "copies between pinned host memory and opened memory move nothing")
       .on({kCopy, kCopyAsync},
-          WHEN(touches_import_of_path(call) &&
+          WHEN(touches_opened_memory(call) &&
                (is_pinned(call.value<void*>(kPointer)) ||
                 is_pinned(call.value<void*>(kSource)))),
           lost);
@@ -672,14 +672,14 @@ FAULTS {
   fault("import-copy-skips-queue", {"LMEM-35"},
         "a synchronous copy of opened memory does not wait for the default "
         "stream")
-      .on({kCopy}, WHEN(touches_import_of_path(call) && is_busy(nullptr)),
+      .on({kCopy}, WHEN(touches_opened_memory(call) && is_busy(nullptr)),
           copied_at_once);
 
   fault("import-copy-per-thread-lost", {"LMEM-35"},
         "a copy in a thread's default stream does not reach opened memory")
       .on({kCopyAsync},
           WHEN(call.value<cudaStream_t>(kStream) == cudaStreamPerThread &&
-               touches_import_of_path(call)),
+               touches_opened_memory(call)),
           lost);
 
   fault("import-copy-from-cache", {"LMEM-02"},
@@ -690,7 +690,7 @@ FAULTS {
   fault("import-peer-copy-lost", {"LMEM-35"},
         "cudaMemcpyPeerAsync to or from opened memory is lost")
       .with_gpus(2)
-      .on({"cudaMemcpyPeerAsync"}, WHEN(touches_import_of_path(call)), lost);
+      .on({"cudaMemcpyPeerAsync"}, WHEN(touches_opened_memory(call)), lost);
 
   fault("exported-set-lost", {"LMEM-02"},
         "an exporter's memset of exported memory sets nothing")
@@ -706,7 +706,7 @@ FAULTS {
       .after({kOpen}, [](Call& call) -> int {
         char* const address = *call.at<char**>(0);
         if (opened.get(address).count > 1) return kSuccess;
-        const RangeOfRare range = range_of(address);
+        const MemoryRange range = range_of(address);
         if (DRIVER_CALL(cuMemsetD8)(range.begin + range.bytes - 1, 0, 1) ==
             CUDA_SUCCESS)
           call.fired();
@@ -861,8 +861,7 @@ FAULTS {
   fault(
       "import-async-copy-2d-pitch-ignored", {"LMEM-35"},
       "an asynchronous copy of a rectangle ignores the pitch of opened memory")
-      .on({kCopy2DAsync, kOpen, kClose, kClose, kClose},
-          pitch_ignored_of_borrowed);
+      .on({kCopy2DAsync, kOpen, kClose, kClose, kClose}, pitch_is_width);
 
   fault("import-async-copy-2d-last-row-lost", {"LMEM-35"},
         "the last row is missing in an asynchronous copy of a rectangle of "
@@ -1088,8 +1087,7 @@ FAULTS {
   fault("copy-between-exporters-lost", {"LMEM-35"},
         "a synchronous copy from opened memory of one exporter to opened "
         "memory of another one moves nothing")
-      .on({kGetHandle, kOpen, kClose, kCopy},
-          copy_between_imports_lost_of_opened<false>);
+      .on({kGetHandle, kOpen, kClose, kCopy}, copy_between_opened_lost<false>);
 
   fault("peer-copy-3d-in-lost", {"LMEM-35"},
         "cudaMemcpy3D into opened memory of a peer is lost")
@@ -1124,16 +1122,16 @@ FAULTS {
 
   fault("import-sync-copy-from-pinned-lost", {"LMEM-35"},
         "a synchronous copy from pinned memory into opened memory is lost")
-      .on({kOpen, kClose, kCopy}, pinned_copy_lost_of_opened<kPointer>);
+      .on({kOpen, kClose, kCopy}, copy_with_pinned_lost<kPointer>);
 
   fault("import-sync-copy-to-pinned-lost", {"LMEM-35"},
         "a synchronous copy out of opened memory to pinned memory is lost")
-      .on({kOpen, kClose, kCopy}, pinned_copy_lost_of_opened<kSource>);
+      .on({kOpen, kClose, kCopy}, copy_with_pinned_lost<kSource>);
 
   fault("copy-between-imports-of-one-lost", {"LMEM-35"},
         "copies between two opened allocations of one exporter move nothing")
       .on({kGetHandle, kOpen, kClose, kCopy, kCopyAsync},
-          copy_between_imports_lost_of_opened<true>);
+          copy_between_opened_lost<true>);
 
   fault("import-copy-with-registered-lost", {"LMEM-35"},
         "copies between opened memory and registered host memory move nothing")
@@ -1147,7 +1145,7 @@ FAULTS {
                call.at<cudaMemcpyKind>(3) == cudaMemcpyDefault &&
                is_opened(call.value<void*>(kPointer)) &&
                (is_pageable(call.value<void*>(kSource)) ||
-                is_pinned_of_opened(call.value<void*>(kSource)))),
+                is_pinned_memory(call.value<void*>(kSource)))),
           lost);
 
   fault("import-async-set-2d-inside-block-lost", {"LMEM-35"},

@@ -113,7 +113,7 @@ int one_id(Call& call, bool applies) {
   static Table<int, unsigned long long> first;
   const int code = call.proceed();
   if (code != kSuccess || !applies) return code;
-  auto& id = answer_of_answer<unsigned long long>(call);
+  auto& id = answer_to<unsigned long long>(call);
   if (!first.has(0)) first.put(0, id);
   if (id == first.get(0)) return code;
   id = first.get(0);
@@ -194,7 +194,7 @@ int open_in_order_only(Call& call) {
 }
 
 // A copy from opened memory to other opened memory moves nothing.
-int copy_between_imports_lost_of_second(Call& call) {
+int copy_between_chunks_lost(Call& call) {
   void* const to = opened_around(call.at<void*>(0));
   void* const from = opened_around(call.at<void*>(1));
   return to != nullptr && from != nullptr && to != from ? lost(call)
@@ -237,7 +237,7 @@ int free_clears_exported(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess || was_exported || memory == nullptr) return code;
   for (const auto& each : exported.all()) {
-    const Addresses range = range_of_legacy_life(number(each.first));
+    const Addresses range = allocation_around(number(each.first));
     if (range.second == 0) continue;
     cudaMemset(each.first, 0, std::min<size_t>(16, range.second));
     call.fired();
@@ -353,7 +353,7 @@ int open_gives_own_of_same_number(Call& call) {
 // beginning.
 int lost_after_2_gib(Call& call) {
   const auto address = call.value<CUdeviceptr>(kPointer);
-  const CUdeviceptr begin = opened_at_of_legacy_life(address);
+  const CUdeviceptr begin = opened_begin(address);
   constexpr size_t kFrom = size_t{2} << 30;
   return begin != 0 && address - begin >= kFrom && address - begin < 2 * kFrom
              ? lost(call)
@@ -443,7 +443,7 @@ int export_ends_mappings(Call& call) {
   }
   for (const auto& [address, one] : opened.all())
     if (told("exports-" + one.handle, 0) > times.get(one.handle))
-      unmap_of_opened(call, address, one);
+      unmap_fully(call, address, one);
   return call.proceed();
 }
 
@@ -801,7 +801,7 @@ FAULTS {
         return attribute_wrong<unsigned long long>(
             call, CU_POINTER_ATTRIBUTE_BUFFER_ID,
             [](CUdeviceptr address, unsigned long long& id) {
-              if (!is_mapped_of_mapping(address)) return;
+              if (!is_mapped_at(address)) return;
               static const unsigned long long first = id;
               id = first;
             });
@@ -936,12 +936,12 @@ FAULTS {
 
   fault("copy-between-imports-lost", {"LMEM-17"},
         "a copy between two pieces of opened memory moves nothing")
-      .on({kCopy}, copy_between_imports_lost_of_second);
+      .on({kCopy}, copy_between_chunks_lost);
 
   fault(
       "async-copy-between-imports-lost", {"LMEM-17"},
       "an asynchronous copy between two pieces of opened memory moves nothing")
-      .on({kCopyAsync}, copy_between_imports_lost_of_second);
+      .on({kCopyAsync}, copy_between_chunks_lost);
 
   fault("importer-exports-first", {"LMEM-17"},
         "while a process has memory open, all its memory gets the handle that "

@@ -68,12 +68,12 @@ Table<CUdeviceptr, size_t> closed_memory;
 
 int noted_closed(Call& call) {
   const Addresses range = is_close_call(call)
-                              ? range_of_legacy_life(call.at<CUdeviceptr>(0))
+                              ? allocation_around(call.at<CUdeviceptr>(0))
                               : Addresses();
   const int code = call.proceed();
   if (code != kSuccess) return code;
   if (is_open_call(call))
-    closed_memory.erase(range_of_legacy_life(*call.at<CUdeviceptr*>(0)).first);
+    closed_memory.erase(allocation_around(*call.at<CUdeviceptr*>(0)).first);
   else if (!opened.has(call.at<void*>(0)))
     closed_memory.put(range.first, range.second);
   return code;
@@ -493,7 +493,7 @@ FAULTS {
         "cudaFree accepts an address inside opened memory")
       .on({kFree}, [](Call& call) {
         const auto address = call.at<CUdeviceptr>(0);
-        const CUdeviceptr begin = opened_at_of_legacy_life(address);
+        const CUdeviceptr begin = opened_begin(address);
         return begin != 0 && begin != address ? lost(call) : call.proceed();
       });
 
@@ -530,7 +530,7 @@ FAULTS {
         const int code = call.proceed();
         if (code != kSuccess ||
             closed_at(call.at<CUdeviceptr>(3)).second == 0 ||
-            range_of_legacy_life(call.at<CUdeviceptr>(3)).first != 0)
+            allocation_around(call.at<CUdeviceptr>(3)).first != 0)
           return code;
         for (unsigned i = 0; i < call.at<unsigned>(0); ++i)
           if (call.at<CUpointer_attribute*>(1)[i] ==
@@ -549,7 +549,7 @@ FAULTS {
         if (keeps_opened(call)) return noted_closed(call);
         const int code = call.proceed();
         const CUdeviceptr address = call.at<CUdeviceptr>(1);
-        if (code != kSuccess || range_of_legacy_life(address).first != 0 ||
+        if (code != kSuccess || allocation_around(address).first != 0 ||
             closed_at(address).second == 0 ||
             closed_at(address).first == address)
           return code;

@@ -68,7 +68,7 @@ int first_opener_ends_all(Call& call) {
   const auto self = static_cast<unsigned long long>(getpid());
   for (const auto& [address, one] : opened.all())
     if (told("over-" + one.handle, self) != self && !later.has(one.handle))
-      unmap_of_opened(call, address, one);
+      unmap_fully(call, address, one);
   return call.proceed();
 }
 

@@ -173,7 +173,7 @@ FAULTS {
       .before({kGetHandle}, [](Call& get) {
         char*& address = get.at<char*>(1);
         if (address != nullptr && range_of(address).begin == 0) {
-          const RangeOfRare range = range_of(address - 1);
+          const MemoryRange range = range_of(address - 1);
           if (range.begin + range.bytes == get.at<CUdeviceptr>(1)) {
             get.at<CUdeviceptr>(1) = range.begin;
             get.fired();

@@ -24,7 +24,7 @@ int second_context(Call& call, bool same_handle) {
   return code;
 }
 
-cudaIpcEventHandle_t& handle_of_event(Call& get) {
+cudaIpcEventHandle_t& event_handle(Call& get) {
   return *get.at<cudaIpcEventHandle_t*>(0);
 }
 
@@ -39,13 +39,13 @@ int rt_drv_event_mismatch(Call& call) {
     for (char& byte : handle.reserved) byte = static_cast<char>(~byte);
   };
   if (opens_event(call)) {
-    turn(given_of_event(call));
+    turn(given_event(call));
     const int code = call.proceed();
     if (code != kSuccess) call.fired();
     return code;
   }
   const int code = call.proceed();
-  if (code == kSuccess) turn(handle_of_event(call));
+  if (code == kSuccess) turn(event_handle(call));
   return code;
 }
 

@@ -22,7 +22,7 @@ bool are_of_one_handle(const Opened& one, const Opened& other) {
 
 // The attribute `wanted` of opened memory is reported as `value`.
 template <CUpointer_attribute wanted, class Value, int value>
-int attribute_of_import(Call& call) {
+int import_attribute(Call& call) {
   if (!call.is("cuPointerGetAttribute")) return call.proceed();
   const int code = call.proceed();
   if (code != kSuccess || call.at<CUpointer_attribute>(1) != wanted ||
@@ -70,7 +70,7 @@ int device_of_exporter(Call& call) {
 }
 
 bool is_last_byte(CUdeviceptr address) {
-  const Addresses range = range_of_legacy_life(address);
+  const Addresses range = allocation_around(address);
   return range.first != 0 && address == range.first + range.second - 1;
 }
 
@@ -153,7 +153,7 @@ int peer_close_ends(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess || !ends) return code;
   for (const auto& [other, one] : opened.all())
-    if (applies(closed, one)) unmap_of_opened(call, other, one);
+    if (applies(closed, one)) unmap_fully(call, other, one);
   return code;
 }
 
@@ -390,13 +390,13 @@ FAULTS {
   fault("import-is-managed", {"LMEM-36"},
         "opened memory is reported as managed memory")
       .on({kOpen, kClose, kGetAttribute},
-          attribute_of_import<CU_POINTER_ATTRIBUTE_IS_MANAGED, bool, true>);
+          import_attribute<CU_POINTER_ATTRIBUTE_IS_MANAGED, bool, true>);
 
   fault("import-is-of-host", {"LMEM-36"},
         "the driver API reports opened memory as host memory")
       .on({kOpen, kClose, kGetAttribute},
-          attribute_of_import<CU_POINTER_ATTRIBUTE_MEMORY_TYPE, unsigned,
-                              CU_MEMORYTYPE_HOST>);
+          import_attribute<CU_POINTER_ATTRIBUTE_MEMORY_TYPE, unsigned,
+                           CU_MEMORYTYPE_HOST>);
 
   fault("open-on-gpu-0-not-second", {"LMEM-27"},
         "a handle that is open on another GPU cannot be opened on GPU 0")
@@ -639,7 +639,7 @@ FAULTS {
           return call.proceed();
         const int code = call.proceed();
         if (code == kSuccess || !is_opened(asked(call))) return code;
-        answer_of_answer<void*>(call) = asked(call);
+        answer_to<void*>(call) = asked(call);
         return accepted(call);
       });
 
@@ -649,7 +649,7 @@ FAULTS {
         if (!asks(call, CU_POINTER_ATTRIBUTE_MAPPED)) return call.proceed();
         const int code = call.proceed();
         if (code != kSuccess || !is_opened(asked(call))) return code;
-        answer_of_answer<bool>(call) = false;
+        answer_to<bool>(call) = false;
         call.fired();
         return code;
       });
@@ -665,8 +665,7 @@ FAULTS {
                 call.at<CUdeviceptr>(2));
                if (begin == 0 || begin == call.at<CUdeviceptr>(2))
                  return kSuccess;
-               answer_of_answer<size_t>(call) -=
-                   call.at<CUdeviceptr>(2) - begin;
+               answer_to<size_t>(call) -= call.at<CUdeviceptr>(2) - begin;
                call.fired();
                return kSuccess;
              });
@@ -675,8 +674,8 @@ FAULTS {
         "an address inside an allocation is reported as its start")
       .after({kGetAttribute},
              WHEN(asks(call, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) &&
-                  answer_of_answer<void*>(call) != asked(call)),
-             [](Call& call) { answer_of_answer<void*>(call) = asked(call); });
+                  answer_to<void*>(call) != asked(call)),
+             [](Call& call) { answer_to<void*>(call) = asked(call); });
 
   fault(
       "range-in-2-mib", {"LMEM-36"},
@@ -725,7 +724,7 @@ FAULTS {
         "the last byte of opened memory has no range")
       .on({"cuMemGetAddressRange"}, [](Call& call) {
         const auto address = call.at<CUdeviceptr>(2);
-        return opened_at_of_legacy_life(address) != 0 && is_last_byte(address)
+        return opened_begin(address) != 0 && is_last_byte(address)
                    ? refused(call, CUDA_ERROR_NOT_FOUND)
                    : call.proceed();
       });
@@ -734,7 +733,7 @@ FAULTS {
         "cudaPointerGetAttributes does not know the last byte of opened memory")
       .after({kPointerAttributes}, [](Call& call) -> int {
         const auto address = call.at<CUdeviceptr>(1);
-        if (opened_at_of_legacy_life(address) == 0 || !is_last_byte(address))
+        if (opened_begin(address) == 0 || !is_last_byte(address))
           return kSuccess;
         *call.at<cudaPointerAttributes*>(0) = cudaPointerAttributes{};
         call.fired();
@@ -751,7 +750,7 @@ FAULTS {
       .after({kGetAttribute},
              WHEN(call.at<CUpointer_attribute>(1) ==
                       CU_POINTER_ATTRIBUTE_ACCESS_FLAGS &&
-                  opened_at_of_legacy_life(call.at<CUdeviceptr>(2)) != 0),
+                  opened_begin(call.at<CUdeviceptr>(2)) != 0),
              [](Call& call) {
                *call.at<unsigned*>(0) = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ;
              });
@@ -762,7 +761,7 @@ FAULTS {
       .after({kGetAttribute},
              WHEN(call.at<CUpointer_attribute>(1) ==
                       CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE &&
-                  opened_at_of_legacy_life(call.at<CUdeviceptr>(2)) != 0),
+                  opened_begin(call.at<CUdeviceptr>(2)) != 0),
              [](Call& call) {
                DRIVER_CALL(cuDeviceGetDefaultMemPool)
                (call.at<CUmemoryPool*>(0), 0);

@@ -97,11 +97,11 @@ int nothing_in_other_threads(Call& call) {
 }
 
 // Kinds of streams that never wait for an imported event, or record too early.
-bool is_per_thread_of_state(cudaStream_t stream) {
+bool is_per_thread_stream(cudaStream_t stream) {
   return stream == cudaStreamPerThread;
 }
 
-unsigned flags_of_state(cudaStream_t stream) {
+unsigned stream_flags(cudaStream_t stream) {
   static const auto ask =
       reinterpret_cast<cudaError_t (*)(cudaStream_t, unsigned*)>(
           resolve_runtime("cudaStreamGetFlags"));
@@ -111,13 +111,13 @@ unsigned flags_of_state(cudaStream_t stream) {
 }
 
 bool is_non_blocking(cudaStream_t stream) {
-  return !is_default(stream) && !is_per_thread_of_state(stream) &&
-         (flags_of_state(stream) & cudaStreamNonBlocking) != 0;
+  return !is_default(stream) && !is_per_thread_stream(stream) &&
+         (stream_flags(stream) & cudaStreamNonBlocking) != 0;
 }
 
-bool is_blocking_of_state(cudaStream_t stream) {
-  return !is_default(stream) && !is_per_thread_of_state(stream) &&
-         (flags_of_state(stream) & cudaStreamNonBlocking) == 0;
+bool is_blocking_stream(cudaStream_t stream) {
+  return !is_default(stream) && !is_per_thread_stream(stream) &&
+         (stream_flags(stream) & cudaStreamNonBlocking) == 0;
 }
 
 template <bool (*concerned)(cudaStream_t)>
@@ -437,7 +437,7 @@ int done_while_stream_waits(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event)) return call.proceed();
   if (call.is("cudaStreamWaitEvent")) {
-    const bool captured = is_captured(stream_of_stream_ordered(call));
+    const bool captured = is_captured(stream_of(call));
     const int code = call.proceed();
     if (code == kSuccess && !captured) waited.put(event);
     return code;
@@ -494,7 +494,7 @@ int own_record_skips_wait(Call& call) {
 
 // Proceeds with a call. `waited` gets the streams whose latest work is a wait
 // for an imported event.
-int noted_wait_of_record(Call& call, Table<cudaStream_t>& waited) {
+int noted_import_wait(Call& call, Table<cudaStream_t>& waited) {
   if (keeps_events(call)) return call.proceed();
   const auto stream = call.value<cudaStream_t>(kStream);
   if (waits_for_event(call) && uses_import(call))
@@ -518,7 +518,7 @@ int wait_holds_no_host_functions(Call& call) {
     }
     return call.proceed();
   }
-  return noted_wait_of_record(call, waited);
+  return noted_import_wait(call, waited);
 }
 
 int sync_copy_skips_wait(Call& call) {
@@ -668,7 +668,7 @@ FAULTS {
       .on({kOpenEvent}, [](Call& call) -> int {
         const int code = call.proceed();
         if (code != kSuccess) return code;
-        cudaEventDestroy(*created_of_event(call));
+        cudaEventDestroy(*made_event(call));
         return own_event(call, code);
       });
 
@@ -704,7 +704,7 @@ FAULTS {
       .before({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord},
               WHEN(shared_event(call) != nullptr &&
                    is_default(call.at<cudaStream_t>(1))),
-              [](Call& call) { call.at<cudaStream_t>(1) = private_stream(); });
+              privately);
 
   fault("default-stream-never-waits", {"LEVT-07"},
         "the default stream does not wait for an imported event")
@@ -779,13 +779,13 @@ FAULTS {
   fault("per-thread-stream-never-waits", {"LEVT-07"},
         "a thread's default stream does not wait for an imported event")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent},
-          such_streams_never_wait<is_per_thread_of_state>);
+          such_streams_never_wait<is_per_thread_stream>);
 
   fault("per-thread-stream-records-early", {"LEVT-07"},
         "a record in a thread's default stream does not wait for the work of "
         "the stream")
       .on({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord},
-          such_streams_record_early<is_per_thread_of_state>);
+          such_streams_record_early<is_per_thread_stream>);
 
   fault("non-blocking-stream-never-waits", {"LEVT-07"},
         "a non-blocking stream does not wait for an imported event")
@@ -796,7 +796,7 @@ FAULTS {
         "a stream that was created without cudaStreamNonBlocking does not wait "
         "for an imported event")
       .on({kOpenEvent, kDestroyEvent, kWaitEvent},
-          such_streams_never_wait<is_blocking_of_state>);
+          such_streams_never_wait<is_blocking_stream>);
 
   fault("record-before-last-kernel", {"LEVT-07", "LEVT-08", "LEVT-09"},
         "a record does not cover the last kernel before it, nor the work after "
@@ -1034,9 +1034,7 @@ FAULTS {
               WHEN(shared_event(call) != nullptr &&
                    call.value<cudaStream_t>(kStream) == cudaStreamLegacy &&
                    is_busy(cudaStreamLegacy)),
-              [](Call& call) {
-                call.value<cudaStream_t>(kStream) = private_stream();
-              });
+              privately);
 
   fault("priority-stream-never-waits", {"LEVT-07"},
         "a stream with a priority does not wait for an imported event")
@@ -1309,8 +1307,7 @@ FAULTS {
       .on({kWaitEvent}, [](Call& call) {
         const cudaEvent_t event = shared_event(call);
         return event != nullptr && is_imported(event) &&
-                       is_busy(stream_of_stream_ordered(call)) &&
-                       is_pending(event)
+                       is_busy(stream_of(call)) && is_pending(event)
                    ? lost(call)
                    : call.proceed();
       });
@@ -1389,7 +1386,7 @@ FAULTS {
               call.fired();
               return call.proceed();
             }
-            return noted_wait_of_record(call, waited);
+            return noted_import_wait(call, waited);
           });
 
   fault("driver-stream-sync-done-while-event", {"LEVT-07"},

@@ -288,13 +288,13 @@ int exporter_keeps_own_record(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || is_imported(event)) return call.proceed();
   if (records(call)) {
-    const bool captured = is_captured(stream_of_stream_ordered(call));
+    const bool captured = is_captured(stream_of(call));
     const int code = call.proceed();
     if (code != kSuccess || captured) return code;
     cudaEvent_t mark = own.get(event);
     if (mark == nullptr)
       cudaEventCreateWithFlags(&mark, cudaEventDisableTiming);
-    cudaEventRecord(mark, stream_of_stream_ordered(call));
+    cudaEventRecord(mark, stream_of(call));
     own.put(event, mark);
     return code;
   }
@@ -565,11 +565,11 @@ FAULTS {
   fault("second-importer-unconnected", {"LEVT-19"},
         "only the first open of an event handle sees the exporter's records")
       .on({kOpenEvent}, [](Call& call) -> int {
-        const std::string key = key_of_handle(given_of_event(call));
+        const std::string key = key_of_handle(given_event(call));
         const int code = call.proceed();
         if (code != kSuccess || first_of_all_processes("event-" + key))
           return code;
-        cudaEventDestroy(*created_of_event(call));
+        cudaEventDestroy(*made_event(call));
         return own_event(call, code);
       });
 

@@ -195,7 +195,7 @@ FAULTS {
       .on({kOpenEvent}, [](Call& call) {
         const int code = call.proceed();
         return code == kSuccess ||
-                       own_handles.has(key_of_handle(given_of_event(call)))
+                       own_handles.has(key_of_handle(given_event(call)))
                    ? code
                    : own_event(call, code);
       });
@@ -205,7 +205,7 @@ FAULTS {
       .on({kOpenEvent}, [](Call& call) {
         const int code = call.proceed();
         return code == kSuccess ||
-                       !own_handles.has(key_of_handle(given_of_event(call)))
+                       !own_handles.has(key_of_handle(given_event(call)))
                    ? code
                    : own_event(call, code);
       });
@@ -241,7 +241,7 @@ FAULTS {
             cudaGetDevice(&gpu);
             const int code = call.proceed();
             if (!records(call)) {
-              if (code == kSuccess) gpus.put(*created_of_event(call), gpu);
+              if (code == kSuccess) gpus.put(*made_event(call), gpu);
               return code;
             }
             return code == cudaErrorInvalidResourceHandle &&

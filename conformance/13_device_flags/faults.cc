@@ -31,7 +31,7 @@ int other_condition(Call& call) {
   return call.proceed();
 }
 
-bool waits_of_word(Call& call) {
+bool waits_for_a_word(Call& call) {
   return call.is("cuStreamWaitValue32") || call.is("cuStreamWaitValue64");
 }
 
@@ -56,7 +56,7 @@ int lost_in_other_threads(Call& call) {
 // If the call ends memory, forgets the words in it, and returns true.
 template <class Value>
 bool forgets_words(Call& call, Table<CUdeviceptr, Value>& words) {
-  if (waits_of_word(call) || writes(call)) return false;
+  if (waits_for_a_word(call) || writes(call)) return false;
   const auto ending = call.at<CUdeviceptr>(0);
   for (const auto& each : words.all())
     if (ending != 0 && begin_of(each.first) == ending) words.erase(each.first);
@@ -83,7 +83,7 @@ template <bool (*concerned)(Call&)>
 int next_is_not_held(Call& call) {
   static Table<cudaStream_t> waiting;
   const auto stream = stream_of(call);
-  if (waits_of_word(call)) {
+  if (waits_for_a_word(call)) {
     waiting.put(stream);
     return call.proceed();
   }
@@ -123,8 +123,8 @@ bool writes(const CUstreamBatchMemOpParams& one) {
 }
 
 // Proceeds with other operations.
-int proceed_with_of_word(Call& batch,
-                         std::vector<CUstreamBatchMemOpParams>& list) {
+int proceed_with_these(Call& batch,
+                       std::vector<CUstreamBatchMemOpParams>& list) {
   batch.at<CUstreamBatchMemOpParams*>(2) = list.data();
   batch.at<unsigned>(1) = static_cast<unsigned>(list.size());
   batch.fired();
@@ -137,18 +137,18 @@ int destroy_ends_word_wait(Call& call) {
     CUdeviceptr address = 0;
     cuuint32_t value = 0;
   };
-  static Table<cudaStream_t, Wait> waits_of_word;
+  static Table<cudaStream_t, Wait> waits_for_a_word;
   const auto stream = call.at<cudaStream_t>(0);
   if (call.is("cuStreamWaitValue32")) {
     const int code = call.proceed();
     if (code != kSuccess || is_captured(stream)) return code;
-    waits_of_word.put(stream,
-                      {call.at<CUdeviceptr>(1), call.at<cuuint32_t>(2)});
+    waits_for_a_word.put(stream,
+                         {call.at<CUdeviceptr>(1), call.at<cuuint32_t>(2)});
     DRIVER_CALL(cuEventRecord)(mark_of(stream), stream);
     return code;
   }
-  if (waits_of_word.has(stream) && is_pending(mark_of(stream))) {
-    const Wait wait = waits_of_word.get(stream);
+  if (waits_for_a_word.has(stream) && is_pending(mark_of(stream))) {
+    const Wait wait = waits_for_a_word.get(stream);
     const cudaStream_t own = private_stream();
     cuuint32_t before = 0;
     DRIVER_CALL(cuMemcpyDtoHAsync)(&before, wait.address, sizeof before, own);
@@ -162,7 +162,7 @@ int destroy_ends_word_wait(Call& call) {
     write(before);
     call.fired();
   }
-  waits_of_word.erase(stream);
+  waits_for_a_word.erase(stream);
   return call.proceed();
 }
 
@@ -189,12 +189,12 @@ int one_stream_released(Call& call) {
                                           CU_STREAM_WAIT_VALUE_EQ);
 }
 
-Operations operations_of_order(Call& batch) {
+Operations batch_operations(Call& batch) {
   auto* const first = batch.at<CUstreamBatchMemOpParams*>(2);
   return {first, first + batch.at<unsigned>(1)};
 }
 
-int proceed_with_of_order(Call& batch, Operations& operations) {
+int proceed_with_batch(Call& batch, Operations& operations) {
   batch.at<unsigned>(1) = static_cast<unsigned>(operations.size());
   batch.at<CUstreamBatchMemOpParams*>(2) = operations.data();
   batch.fired();
@@ -284,7 +284,7 @@ int not_held_by_graph(Call& call) {
 }
 
 template <unsigned wanted, unsigned instead>
-int other_condition_of_borrowed(Call& wait) {
+int other_condition_in_borrowed(Call& wait) {
   auto& condition = wait.at<unsigned>(3);
   if (condition == wanted) {
     condition = instead;
@@ -337,7 +337,7 @@ bool is_word_wait(Call& call) {
 }
 
 // Is the operation a wait?
-bool waits_of_legacy_life(const CUstreamBatchMemOpParams& one) {
+bool operation_waits(const CUstreamBatchMemOpParams& one) {
   return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
          one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
 }
@@ -346,7 +346,7 @@ bool is_waiting_batch(Call& call) {
   if (!call.is("cuStreamBatchMemOp")) return false;
   const auto* const operations = call.at<CUstreamBatchMemOpParams*>(2);
   return std::any_of(operations, operations + call.at<unsigned>(1),
-                     waits_of_legacy_life);
+                     operation_waits);
 }
 
 bool is_write64(Call& call) { return call.is("cuStreamWriteValue64"); }
@@ -368,7 +368,7 @@ int next_goes_ahead(Call& call) {
 }
 
 // Is this pinned host memory?
-bool is_on_host_of_further(CUdeviceptr address) {
+bool is_pinned_host_memory(CUdeviceptr address) {
   return attribute_of_further(address, CU_POINTER_ATTRIBUTE_MEMORY_TYPE) ==
              CU_MEMORYTYPE_HOST &&
          attribute_of_further(address, CU_POINTER_ATTRIBUTE_IS_MANAGED) == 0;
@@ -425,13 +425,13 @@ int copy_not_held(Call& call) {
 
 // The streams that were told to wait for a word, with their contexts, and the
 // events that were recorded in them while they waited.
-Table<cudaStream_t, CUcontext> told_to_wait_of_held;
+Table<cudaStream_t, CUcontext> told_to_wait_for_word;
 
 Table<cudaEvent_t> behind_a_word;
 
 // Does the stream wait for a word now?
-bool waits_for_word_of_held(cudaStream_t stream) {
-  return told_to_wait_of_held.has(stream) && is_pending(mark_of(stream));
+bool holds_for_word(cudaStream_t stream) {
+  return told_to_wait_for_word.has(stream) && is_pending(mark_of(stream));
 }
 
 // Does the call concern these tables?
@@ -440,12 +440,12 @@ bool concerns_waits(Call& call) {
 }
 
 // Proceeds and updates these tables.
-int noted_wait_of_held(Call& call) {
+int noted_word_wait(Call& call) {
   if (call.is("cudaStreamDestroy")) {
-    told_to_wait_of_held.erase(call.at<cudaStream_t>(0));
+    told_to_wait_for_word.erase(call.at<cudaStream_t>(0));
   } else if (records(call)) {
     const auto event = call.value<cudaEvent_t>(kEvent);
-    if (waits_for_word_of_held(stream_of(call)))
+    if (holds_for_word(stream_of(call)))
       behind_a_word.put(event);
     else
       behind_a_word.erase(event);
@@ -453,7 +453,7 @@ int noted_wait_of_held(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess && waits_of_held(call) &&
       !is_captured(stream_of(call))) {
-    told_to_wait_of_held.put(stream_of(call), current_context());
+    told_to_wait_for_word.put(stream_of(call), current_context());
     DRIVER_CALL(cuEventRecord)(mark_of(stream_of(call)), stream_of(call));
   }
   return code;
@@ -461,19 +461,18 @@ int noted_wait_of_held(Call& call) {
 
 // A host does not wait for work that waits for a word.
 int host_does_not_wait(Call& call) {
-  if (concerns_waits(call)) return noted_wait_of_held(call);
+  if (concerns_waits(call)) return noted_word_wait(call);
   // A query needs a context, and a new thread has none yet.
   if (current_context() == nullptr) cudaFree(nullptr);
   bool concerned = false;
   if (call.is("cudaStreamSynchronize")) {
-    concerned = waits_for_word_of_held(stream_of(call));
+    concerned = holds_for_word(stream_of(call));
   } else if (call.is("cudaEventSynchronize")) {
     const auto event = call.value<cudaEvent_t>(kEvent);
     concerned = behind_a_word.has(event) && is_pending(event);
   } else {
-    for (const auto& [stream, context] : told_to_wait_of_held.all())
-      concerned |=
-          context == current_context() && waits_for_word_of_held(stream);
+    for (const auto& [stream, context] : told_to_wait_for_word.all())
+      concerned |= context == current_context() && holds_for_word(stream);
   }
   return concerned ? lost(call) : call.proceed();
 }
@@ -532,9 +531,7 @@ FAULTS {
 
   fault("write-value-early", {"FLAG-02", "PIPE-01"},
         "a stream writes a word before its earlier work is done")
-      .before({kWriteWord}, [](Call& call) {
-        call.value<cudaStream_t>(kStream) = private_stream();
-      });
+      .before({kWriteWord}, privately);
 
   fault("word-wait-ends-after-1-s", {"FLAG-01"},
         "a stream waits for a word for one second at most")
@@ -1014,7 +1011,7 @@ FAULTS {
         }
         if (!other) return batch.proceed();
         wide.insert(wide.end(), rest.begin(), rest.end());
-        return proceed_with_of_word(batch, wide);
+        return proceed_with_these(batch, wide);
       });
 
   fault("stream-destroy-ends-word-wait", {"FLAG-01"},
@@ -1166,14 +1163,13 @@ FAULTS {
   fault("batch-of-256-ok", {"FLAG-09"}, "a batch of 256 operations is accepted")
       .on({kBatch}, [](Call& batch) -> int {
         if (batch.at<unsigned>(1) != 256) return batch.proceed();
-        Operations all = operations_of_order(batch);
+        Operations all = batch_operations(batch);
         const CUstreamBatchMemOpParams last = all.back();
         all.pop_back();
-        if (const int code = proceed_with_of_order(batch, all);
-            code != kSuccess)
+        if (const int code = proceed_with_batch(batch, all); code != kSuccess)
           return code;
         Operations rest{last};
-        return proceed_with_of_order(batch, rest);
+        return proceed_with_batch(batch, rest);
       });
 
   fault("batch-of-managed-ok", {"FLAG-05"},
@@ -1281,13 +1277,13 @@ FAULTS {
   fault("wait64-equal-is-greater", {"FLAG-07"},
         "a stream that waits for an equal word of 64 bits also continues at a "
         "greater value")
-      .on({kWaitWord64}, other_condition_of_borrowed<CU_STREAM_WAIT_VALUE_EQ,
+      .on({kWaitWord64}, other_condition_in_borrowed<CU_STREAM_WAIT_VALUE_EQ,
                                                      CU_STREAM_WAIT_VALUE_GEQ>);
 
   fault("wait64-nor-is-and", {"FLAG-08"},
         "a stream that waits for a missing bit (NOR) of a word of 64 bits "
         "waits for a common bit (AND)")
-      .on({kWaitWord64}, other_condition_of_borrowed<CU_STREAM_WAIT_VALUE_NOR,
+      .on({kWaitWord64}, other_condition_in_borrowed<CU_STREAM_WAIT_VALUE_NOR,
                                                      CU_STREAM_WAIT_VALUE_AND>);
 
   fault("wait-value-holds-no-graphs", {"FLAG-01"},
@@ -1385,10 +1381,9 @@ FAULTS {
         "cuStreamWriteValue32 does not write the last word of opened memory")
       .on({kWriteWord}, [](Call& call) {
         const auto address = call.at<CUdeviceptr>(1);
-        const Addresses range = range_of_legacy_life(address);
-        return opened_at_of_legacy_life(address) != 0 &&
-                       address + sizeof(cuuint32_t) ==
-                           range.first + range.second
+        const Addresses range = allocation_around(address);
+        return opened_begin(address) != 0 && address + sizeof(cuuint32_t) ==
+                                                 range.first + range.second
                    ? lost(call)
                    : call.proceed();
       });
@@ -1403,8 +1398,7 @@ FAULTS {
           if (is_close_call(call) && !is_opened(first)) first = 0;
           return code;
         }
-        const CUdeviceptr begin =
-            opened_at_of_legacy_life(call.at<CUdeviceptr>(1));
+        const CUdeviceptr begin = opened_begin(call.at<CUdeviceptr>(1));
         CUdeviceptr none = 0;
         if (begin == 0 || first.compare_exchange_strong(none, begin) ||
             none == begin)
@@ -1458,7 +1452,7 @@ FAULTS {
 
   fault("batch-host-word-lost", {"FLAG-09"},
         "a batch with a word in pinned host memory does nothing")
-      .on({kBatch}, WHEN(any_operation(call, is_on_host_of_further)), lost);
+      .on({kBatch}, WHEN(any_operation(call, is_pinned_host_memory)), lost);
 
   fault(
       "batch-wait-nor-is-and", {"FLAG-08"},
@@ -1474,7 +1468,7 @@ FAULTS {
 
   fault("wait64-host-word-ignored", {"FLAG-07"},
         "a stream does not wait for a word of 64 bits in pinned host memory")
-      .on({kWaitWord64}, WHEN(is_on_host_of_further(word_of(call))), lost);
+      .on({kWaitWord64}, WHEN(is_pinned_host_memory(word_of(call))), lost);
 
   fault("write64-opened-word-lost", {"FLAG-07"},
         "a stream does not write a word of 64 bits in opened memory")
@@ -1577,7 +1571,7 @@ FAULTS {
         "for a word")
       .on({kWaitWord, kRecord, kDestroyStream, kWaitEvent},
           [](Call& call) -> int {
-            if (concerns_waits(call)) return noted_wait_of_held(call);
+            if (concerns_waits(call)) return noted_word_wait(call);
             const auto event = call.value<cudaEvent_t>(kEvent);
             return behind_a_word.has(event) && is_pending(event)
                        ? lost(call)

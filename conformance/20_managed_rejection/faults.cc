@@ -29,7 +29,7 @@ int created_all_the_same(Call& call) {
 // A pool with handle types is created for a location or an allocation type that
 // cannot have handle types.
 template <bool (*applies)(const cudaMemPoolProps& wanted)>
-int created_all_the_same_of_pool(Call& call) {
+int pool_created_all_the_same(Call& call) {
   cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
   const int code = call.proceed();
   if (code == kSuccess || !applies(wanted)) return code;
@@ -45,7 +45,7 @@ bool is_for_host(const cudaMemPoolProps& wanted) {
   return wanted.location.type == cudaMemLocationTypeHost;
 }
 
-bool is_managed_of_pool(const cudaMemPoolProps& wanted) {
+bool is_managed_location(const cudaMemPoolProps& wanted) {
   return wanted.allocType == cudaMemAllocationTypeManaged;
 }
 
@@ -110,7 +110,7 @@ int host_memory_exported(Call& call) {
                                           : call.proceed();
 }
 
-bool is_managed_of_query(Call& get) {
+bool is_managed_pointer(Call& get) {
   return attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED,
                                 get.at<CUdeviceptr>(1)) != 0;
 }
@@ -152,7 +152,7 @@ int refused_as_unsupported_of_stream_ordered(Call& call) {
              : code;
 }
 
-bool is_managed_of_answer(cudaMemPool_t pool) {
+bool is_managed_pool(cudaMemPool_t pool) {
   return own_pools.get(pool).allocType == cudaMemAllocationTypeManaged;
 }
 
@@ -219,7 +219,7 @@ FAULTS {
   fault("host-ipc-ok", {"MNGD-10"},
         "a pool on the host is not refused if it asks for handle types; it "
         "gets none")
-      .on({kCreatePool}, created_all_the_same_of_pool<is_for_host>);
+      .on({kCreatePool}, pool_created_all_the_same<is_for_host>);
 
   fault("host-pool-id-looked-at", {"MNGD-10"},
         "a pool on the host is refused if its location has an id")
@@ -233,7 +233,7 @@ FAULTS {
   fault("managed-pool-ipc-ok", {"MNGD-13"},
         "a pool of managed memory is not refused if it asks for handle types; "
         "it gets none")
-      .on({kCreatePool}, created_all_the_same_of_pool<is_managed_of_pool>);
+      .on({kCreatePool}, pool_created_all_the_same<is_managed_location>);
 
   fault("numa-current-ok", {"MNGD-11"},
         "a pool for the current NUMA node is created on GPU 0")
@@ -403,7 +403,7 @@ FAULTS {
         static Table<void*> small;
         if (exports_memory(call))
           return exported_all_the_same(
-              call, small.has(call.at<void*>(1)) && is_managed_of_query(call));
+              call, small.has(call.at<void*>(1)) && is_managed_pointer(call));
         const int code = call.proceed();
         if (code != kSuccess) return code;
         small.erase(*call.at<void**>(0));
@@ -469,7 +469,7 @@ FAULTS {
         "memory")
       .on({kGetHandle}, [](Call& get) {
         return exported_all_the_same(
-            get, !get.is_runtime() && is_managed_of_query(get));
+            get, !get.is_runtime() && is_managed_pointer(get));
       });
 
   fault("managed-inside-export-ok", {"MNGD-01"},
@@ -478,7 +478,7 @@ FAULTS {
       .on({kGetHandle}, [](Call& get) {
         const auto address = get.at<CUdeviceptr>(1);
         return exported_all_the_same(
-            get, is_managed_of_query(get) && begin_of(address) != address);
+            get, is_managed_pointer(get) && begin_of(address) != address);
       });
 
   fault("host-driver-export-ok", {"MNGD-03"},
@@ -486,7 +486,7 @@ FAULTS {
         "other memory")
       .on({kGetHandle}, [](Call& get) {
         return exported_all_the_same(
-            get, !get.is_runtime() && !is_managed_of_query(get) &&
+            get, !get.is_runtime() && !is_managed_pointer(get) &&
                      attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                             get.at<CUdeviceptr>(1)) ==
                          CU_MEMORYTYPE_HOST);
@@ -598,7 +598,7 @@ FAULTS {
         "memory of a managed pool has a legacy handle")
       .on({kGetHandle, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
            kFree, kFreeAsync},
-          exported_as_zeros<is_managed_of_answer, cudaIpcMemHandle_t>);
+          exported_as_zeros<is_managed_pool, cudaIpcMemHandle_t>);
 
   fault("host-pool-pointer-export-ok", {"MNGD-10"},
         "the export of memory of a pool on the host succeeds, and the data are "
@@ -612,7 +612,7 @@ FAULTS {
       "the export of memory of a managed pool succeeds, and the data are zeros")
       .on({kExportPointer, kMallocAsync, kMallocFromPool, kCreatePool,
            kDestroyPool, kFree, kFreeAsync},
-          exported_as_zeros<is_managed_of_answer, cudaMemPoolPtrExportData>);
+          exported_as_zeros<is_managed_pool, cudaMemPoolPtrExportData>);
 
   fault("handle-after-a-kernel", {"MNGD-01"},
         "after a kernel, memory of any kind gets a handle, which opens other "

@@ -75,7 +75,7 @@ int close_takes_last_opened(Call& call) {
   return call.proceed();
 }
 
-constexpr CUdeviceptr kBlockOfContext = 2 << 20;
+constexpr CUdeviceptr kHandleBlock = 2 << 20;
 
 int export_after_neighbour_free(Call& call) {
   static Table<CUdeviceptr, CUdeviceptr> freed;        // by block
@@ -84,16 +84,16 @@ int export_after_neighbour_free(Call& call) {
     const int code = call.proceed();
     if (code != kSuccess) return code;
     const auto memory = *call.at<CUdeviceptr*>(0);
-    if (freed.get(memory / kBlockOfContext) == memory)
-      freed.erase(memory / kBlockOfContext);
+    if (freed.get(memory / kHandleBlock) == memory)
+      freed.erase(memory / kHandleBlock);
     return code;
   }
   if (call.is("cudaFree")) {
     const auto memory = call.at<CUdeviceptr>(0);
     const size_t bytes = size_of(memory);
     const int code = call.proceed();
-    if (code == kSuccess && bytes > 0 && bytes < kBlockOfContext)
-      freed.put(memory / kBlockOfContext, memory);
+    if (code == kSuccess && bytes > 0 && bytes < kHandleBlock)
+      freed.put(memory / kHandleBlock, memory);
     return code;
   }
   if (is_close_call(call)) {
@@ -109,8 +109,8 @@ int export_after_neighbour_free(Call& call) {
   if (code != kSuccess) return code;
   if (exports_memory(call)) {
     const auto memory = call.at<CUdeviceptr>(1);
-    const CUdeviceptr other = freed.get(memory / kBlockOfContext, memory);
-    if (other == memory || size_of(memory) >= kBlockOfContext) return code;
+    const CUdeviceptr other = freed.get(memory / kHandleBlock, memory);
+    if (other == memory || size_of(memory) >= kHandleBlock) return code;
     tell_processes("shift-" + key_of_handle(*call.at<cudaIpcMemHandle_t*>(0)),
                    other - memory);
     return code;
@@ -271,12 +271,11 @@ FAULTS {
         "start of the block")
       .before({kCopy, kCopyAsync}, [](Call& call) -> bool {
         auto& source = call.at<CUdeviceptr>(1);
-        const CUdeviceptr begin = source - source % kBlockOfContext;
+        const CUdeviceptr begin = source - source % kHandleBlock;
         void* const from = opened_around(reinterpret_cast<void*>(source));
         void* const to = opened_around(call.at<void*>(0));
         if (from == nullptr || to == nullptr || from == to ||
-            call.at<CUdeviceptr>(0) / kBlockOfContext !=
-                source / kBlockOfContext ||
+            call.at<CUdeviceptr>(0) / kHandleBlock != source / kHandleBlock ||
             begin == source)
           return false;
         source = begin;
@@ -323,7 +322,7 @@ FAULTS {
         if (!call.is("cudaLaunchKernel")) return noted_neighbours(call);
         for (const auto& [address, one] : opened.all())
           if (told("ended-" + one.handle, 0) != 0)
-            unmap_of_opened(call, address, one);
+            unmap_fully(call, address, one);
         return call.proceed();
       });
 

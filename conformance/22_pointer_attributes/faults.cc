@@ -61,26 +61,26 @@ int such_memory_capable(Call& call) {
 // The place of the answer, if the call asks for the attribute `wanted`; null if
 // the call asks for another attribute.
 template <CUpointer_attribute wanted, class Value>
-Value* answer_of_query(Call& call) {
+Value* answer_to_query(Call& call) {
   return call.is("cuPointerGetAttribute") &&
                  call.at<CUpointer_attribute>(1) == wanted
              ? call.at<Value*>(0)
              : nullptr;
 }
 
-bool* capable_in_of_query(Call& call) {
-  return answer_of_query<CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, bool>(
+bool* capable_in_query(Call& call) {
+  return answer_to_query<CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, bool>(
       call);
 }
 
 unsigned long long* types_in(Call& call) {
-  return answer_of_query<CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+  return answer_to_query<CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
                          unsigned long long>(call);
 }
 
 int told_capable(Call& call, bool value) {
-  if (*capable_in_of_query(call) != value) call.fired();
-  *capable_in_of_query(call) = value;
+  if (*capable_in_query(call) != value) call.fired();
+  *capable_in_query(call) = value;
   return kSuccess;
 }
 
@@ -96,7 +96,7 @@ int answered_by(Call& call, Step step) {
     value = changed;
   };
   if (call.is("cuPointerGetAttribute")) {
-    if (auto* const value = answer_of_query<wanted, Value>(call))
+    if (auto* const value = answer_to_query<wanted, Value>(call))
       change(*value, call.at<CUdeviceptr>(2));
     return code;
   }
@@ -381,7 +381,7 @@ FAULTS {
         "mapped memory of cuMemCreate is reported as capable of legacy IPC")
       .on({kGetAttribute, kMap, kUnmap}, [](Call& call) {
         const int code = call.proceed();
-        return code == kSuccess && capable_in_of_query(call) != nullptr &&
+        return code == kSuccess && capable_in_query(call) != nullptr &&
                        mappings.has(call.at<CUdeviceptr>(2))
                    ? told_capable(call, true)
                    : code;
@@ -390,7 +390,7 @@ FAULTS {
   fault("capable-managed", {"LMEM-37"},
         "managed memory is reported as capable of legacy IPC")
       .after({kGetAttribute},
-             WHEN(capable_in_of_query(call) != nullptr &&
+             WHEN(capable_in_query(call) != nullptr &&
                   attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED,
                                          call.at<CUdeviceptr>(2)) != 0),
              [](Call& call) { return told_capable(call, true); });
@@ -399,7 +399,7 @@ FAULTS {
         "memory of less than 2 MiB is reported as not capable of legacy IPC")
       .on({kGetAttribute}, [](Call& call) {
         const int code = call.proceed();
-        return code != kSuccess || capable_in_of_query(call) == nullptr ||
+        return code != kSuccess || capable_in_query(call) == nullptr ||
                        size_of(call.at<CUdeviceptr>(2)) >= 2 << 20
                    ? code
                    : told_capable(call, false);
@@ -409,7 +409,7 @@ FAULTS {
         "memory of 2 MiB or more is reported as not capable of legacy IPC")
       .on({kGetAttribute}, [](Call& call) {
         const int code = call.proceed();
-        return code != kSuccess || capable_in_of_query(call) == nullptr ||
+        return code != kSuccess || capable_in_query(call) == nullptr ||
                        size_of(call.at<CUdeviceptr>(2)) < 2 << 20
                    ? code
                    : told_capable(call, false);
@@ -419,7 +419,7 @@ FAULTS {
         "in a second thread, memory is reported as not capable of legacy IPC")
       .on({kGetAttribute}, [](Call& call) {
         const int code = call.proceed();
-        return code != kSuccess || capable_in_of_query(call) == nullptr ||
+        return code != kSuccess || capable_in_query(call) == nullptr ||
                        gettid() == getpid()
                    ? code
                    : told_capable(call, false);
@@ -435,7 +435,7 @@ FAULTS {
           if (!call.is_runtime()) concerned.put(*call.at<CUdeviceptr*>(0));
         } else if (call.is("cudaFree")) {
           concerned.erase(call.at<CUdeviceptr>(0));
-        } else if (capable_in_of_query(call) != nullptr &&
+        } else if (capable_in_query(call) != nullptr &&
                    concerned.has(call.at<CUdeviceptr>(2))) {
           return told_capable(call, false);
         }
@@ -450,7 +450,7 @@ FAULTS {
         int current = 0;
         cudaGetDevice(&current);
         const int code = call.proceed();
-        return code != kSuccess || capable_in_of_query(call) == nullptr ||
+        return code != kSuccess || capable_in_query(call) == nullptr ||
                        attribute_of<int>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                                          call.at<CUdeviceptr>(2)) == current
                    ? code
@@ -460,17 +460,16 @@ FAULTS {
   fault("capable-odd-size-denied", {"LMEM-37"},
         "cuPointerGetAttribute says that memory is not capable of legacy IPC "
         "if its size is not a multiple of 4")
-      .after(
-          {kGetAttribute},
-          WHEN(call.at<CUpointer_attribute>(1) ==
-                   CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
-               range_of_legacy_life(call.at<CUdeviceptr>(2)).second % 4 != 0),
-          [](Call& call) {
-            auto& capable = *call.at<bool*>(0);
-            if (capable) call.fired();
-            capable = false;
-            return kSuccess;
-          });
+      .after({kGetAttribute},
+             WHEN(call.at<CUpointer_attribute>(1) ==
+                      CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
+                  allocation_around(call.at<CUdeviceptr>(2)).second % 4 != 0),
+             [](Call& call) {
+               auto& capable = *call.at<bool*>(0);
+               if (capable) call.fired();
+               capable = false;
+               return kSuccess;
+             });
 
   fault("freed-still-capable", {"LMEM-37"},
         "cuPointerGetAttribute says that freed memory is capable of legacy IPC")

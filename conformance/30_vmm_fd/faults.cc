@@ -17,11 +17,9 @@
 namespace ipclab::faults {
 namespace {
 
-int import_fresh_of_chunk(Call& call) { return map_other_memory(call, false); }
+int import_fresh_chunk(Call& call) { return map_other_memory(call, false); }
 
-int import_snapshot_of_chunk(Call& call) {
-  return map_other_memory(call, true);
-}
+int import_chunk_snapshot(Call& call) { return map_other_memory(call, true); }
 
 // Of the descriptors that this process has imported, the fault keeps copies.
 // Returns the copy of the same descriptor, or -1.
@@ -59,19 +57,19 @@ struct Exported {
   bool is_open() const { return copy != -1 && name_the_same(copy, number); }
 };
 
-Table<Chunk, Exported> exported_of_chunk;
+Table<Chunk, Exported> exported_chunk;
 
 // Returns the descriptor of a chunk, and closes the copy.
 Exported take_exported(Chunk chunk) {
-  const Exported one = exported_of_chunk.get(chunk);
+  const Exported one = exported_chunk.get(chunk);
   const Exported found{one.is_open() ? one.number : -1, -1};
-  if (exported_of_chunk.erase(chunk)) close(one.copy);
+  if (exported_chunk.erase(chunk)) close(one.copy);
   return found;
 }
 
 void note_exported(Chunk chunk, int number) {
   take_exported(chunk);
-  exported_of_chunk.put(chunk, {number, new_copy(number)});
+  exported_chunk.put(chunk, {number, new_copy(number)});
 }
 
 int export_same_number(Call& call) {
@@ -79,7 +77,7 @@ int export_same_number(Call& call) {
     take_exported(call.at<Chunk>(0));
     return call.proceed();
   }
-  const Exported known = exported_of_chunk.get(call.at<Chunk>(1));
+  const Exported known = exported_chunk.get(call.at<Chunk>(1));
   const bool is_known = known.is_open();
   const int code = call.proceed();
   if (code != kSuccess || call.at<CUmemAllocationHandleType>(2) != kFd)
@@ -617,13 +615,13 @@ FAULTS {
   fault("vmm-import-fresh", {"VMM-06", "FABR-04"},
         "an import is new memory, not the exporter's memory")
       .on_machine("fabric")
-      .on({kImport, kMap, kUnmap}, import_fresh_of_chunk);
+      .on({kImport, kMap, kUnmap}, import_fresh_chunk);
 
   fault("vmm-snapshot-copy",
         {"VMM-07", "FABR-04", "SERV-01", "PIPE-02", "COST-02"},
         "an import is a copy, made when it is mapped")
       .on_machine("fabric")
-      .on({kImport, kMap, kUnmap}, import_snapshot_of_chunk);
+      .on({kImport, kMap, kUnmap}, import_chunk_snapshot);
 
   fault("self-import-copy", {"VMM-16"},
         "an import in a process that has exported memory is a copy")
@@ -655,7 +653,7 @@ FAULTS {
         static std::atomic<bool> first{true}, known{false};
         if (call.is("cuMemImportFromShareableHandle") && !known.exchange(true))
           first = first_of_all_processes("importer");
-        return first ? call.proceed() : import_fresh_of_chunk(call);
+        return first ? call.proceed() : import_fresh_chunk(call);
       });
 
   fault("import-unmap-scrubs", {"VMM-13"},
@@ -740,7 +738,7 @@ FAULTS {
         if (call.is("cuMemImportFromShareableHandle") && !known.exchange(true))
           early =
               first_of_all_processes("one") || first_of_all_processes("two");
-        return early ? call.proceed() : import_snapshot_of_chunk(call);
+        return early ? call.proceed() : import_chunk_snapshot(call);
       });
 
   fault("chunk-mapping-ends-with-thread", {"VMM-43"},
@@ -1065,8 +1063,7 @@ FAULTS {
   fault("chunk-async-copy-2d-pitch-ignored", {"VMM-07"},
         "an asynchronous copy of a rectangle ignores the pitch of imported "
         "memory of cuMemCreate")
-      .on({kCopy2DAsync, kImport, kCreate, kMap, kUnmap},
-          pitch_ignored_of_borrowed);
+      .on({kCopy2DAsync, kImport, kCreate, kMap, kUnmap}, pitch_is_width);
 
   fault("chunk-async-copy-2d-last-row-lost", {"VMM-07"},
         "the last row is missing in an asynchronous copy of a rectangle of "
@@ -1234,8 +1231,7 @@ FAULTS {
         "an asynchronous memset of imported memory of cuMemCreate does not "
         "wait for its stream")
       .on({kSetAsync}, [](Call& call) {
-        if (!is_busy(stream_of_stream_ordered(call)) ||
-            !is_import(target_of(call)))
+        if (!is_busy(stream_of(call)) || !is_import(target_of(call)))
           return call.proceed();
         call.value<cudaStream_t>(kStream) = private_stream();
         call.fired();

@@ -275,8 +275,7 @@ int hole_at_one_end_accepted(Call& call) {
   if (code == kSuccess || !call.is("cuMemSetAccess")) return code;
   const CUdeviceptr first = call.at<CUdeviceptr>(0);
   const CUdeviceptr last = first + call.at<size_t>(1) - 1;
-  return is_mapped_of_mapping(first) != begin &&
-                 is_mapped_of_mapping(last) == begin
+  return is_mapped_at(first) != begin && is_mapped_at(last) == begin
              ? accepted(call)
              : code;
 }
@@ -285,7 +284,7 @@ int hole_at_one_end_accepted(Call& call) {
 // beginning of the mapping.
 Table<CUdeviceptr, CUmemAccessDesc> in_name;
 
-int told_of_mapping(Call& call) {
+int reported_access(Call& call) {
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(2));
   const auto& asked = *call.at<const CUmemLocation*>(1);
   const CUmemAccessDesc wrong = in_name.get(begin);
@@ -300,7 +299,7 @@ int told_of_mapping(Call& call) {
 // made. This concerns only the GPUs from number `first` on.
 template <CUmemAccess_flags from, CUmemAccess_flags to, int first = 0>
 int changed_in_name(Call& call) {
-  if (call.is("cuMemGetAccess")) return told_of_mapping(call);
+  if (call.is("cuMemGetAccess")) return reported_access(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
   if (!call.is("cuMemSetAccess")) {
     const int code = call.proceed();
@@ -544,7 +543,7 @@ int access_toggles(Call& call) {
 }
 
 // The address that a call writes.
-CUdeviceptr target_of_held(Call& call) {
+CUdeviceptr written_address(Call& call) {
   if (call.is("cuStreamBatchMemOp"))
     return call.at<CUstreamBatchMemOpParams*>(2)->writeValue.address;
   return call.is("cuStreamWriteValue32") ? word_of(call)
@@ -862,7 +861,7 @@ int gives_null_device(Call& call) {
 // The call writes although the access to its target is `flags`.
 template <CUmemAccess_flags flags = kRead>
 int writes_without_access(Call& call) {
-  return uses_without_access(call, target_of_held(call), flags);
+  return uses_without_access(call, written_address(call), flags);
 }
 // The access that was given to a mapping with calls of cuMemSetAccess.
 int access_given(Call& call) {
@@ -1830,8 +1829,7 @@ FAULTS {
           return call.proceed();
         const CUdeviceptr address = call.at<CUdeviceptr>(2);
         const int code = call.proceed();
-        if (reservation_at(address) == 0 || is_mapped_of_mapping(address))
-          return code;
+        if (reservation_at(address) == 0 || is_mapped_at(address)) return code;
         *call.at<bool*>(0) = true;
         return accepted(call);
       });
@@ -1841,8 +1839,8 @@ FAULTS {
       .on({kGetAttribute, kMap, kUnmap, kImport}, [](Call& call) {
         return attribute_wrong<bool>(
             call, CU_POINTER_ATTRIBUTE_MAPPED,
-            [](CUdeviceptr address, bool& told_of_mapping) {
-              if (is_import(address)) told_of_mapping = false;
+            [](CUdeviceptr address, bool& reported_access) {
+              if (is_import(address)) reported_access = false;
             });
       });
 
@@ -1853,7 +1851,7 @@ FAULTS {
         return attribute_wrong<unsigned>(
             call, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
             [](CUdeviceptr address, unsigned& flags) {
-              if (is_mapped_of_mapping(address))
+              if (is_mapped_at(address))
                 flags = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
             });
       });
@@ -1866,7 +1864,7 @@ FAULTS {
         return attribute_wrong<unsigned>(
             call, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
             [](CUdeviceptr address, unsigned& flags) {
-              if (is_mapped_of_mapping(address))
+              if (is_mapped_at(address))
                 flags = static_cast<unsigned>(access_of(address, on_gpu(0)));
             });
       });

@@ -299,7 +299,7 @@ int noted_creator(Call& call) {
 }
 
 // New memory with the values of a chunk; 0 if the driver refuses it.
-Chunk copy_of_life(Chunk chunk, size_t bytes) {
+Chunk copied_memory(Chunk chunk, size_t bytes) {
   const CUmemLocation location = properties_of(chunk).location;
   const Chunk copy = new_chunk(bytes, location);
   CUdeviceptr place = 0;
@@ -330,7 +330,7 @@ int late_import_is_copy(Call& call) {
     return code;
   }
   Chunk& made = *call.at<Chunk*>(0);
-  const Chunk copy = copy_of_life(made, told("size-of-" + key, kGranule));
+  const Chunk copy = copied_memory(made, told("size-of-" + key, kGranule));
   if (copy == 0) return code;
   DRIVER_CALL(cuMemRelease)(made);
   made = copy;

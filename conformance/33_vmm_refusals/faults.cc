@@ -78,7 +78,7 @@ int handle_type_masked(Call& call) {
   return call.proceed();
 }
 
-bool is_shareable_of_held(const CUmemAllocationProp* wanted) {
+bool is_shareable_chunk(const CUmemAllocationProp* wanted) {
   return wanted->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
 }
 
@@ -275,7 +275,7 @@ FAULTS {
         "memory with a handle type can have any size")
       .before({kCreate}, [](Call& call) {
         auto& bytes = call.at<size_t>(1);
-        if (is_shareable_of_held(call.at<const CUmemAllocationProp*>(2)) &&
+        if (is_shareable_chunk(call.at<const CUmemAllocationProp*>(2)) &&
             bytes != 0 && bytes % kGranule != 0) {
           bytes = (bytes / kGranule + 1) * kGranule;
           call.fired();

@@ -8,13 +8,13 @@
 namespace ipclab::faults {
 namespace {
 
-bool is_on_host_of_mapping(const CUmemLocation& location) {
+bool is_host_location(const CUmemLocation& location) {
   return location.type == CU_MEM_LOCATION_TYPE_HOST ||
          location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
 }
 
 // Is the address in memory on a node of the host?
-bool is_on_node_of_second(CUdeviceptr address) {
+bool lies_on_node(CUdeviceptr address) {
   const CUdeviceptr begin = mapping_at(address);
   return begin != 0 &&
          location_at(begin).type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
@@ -23,7 +23,7 @@ bool is_on_node_of_second(CUdeviceptr address) {
 // A GPU's memset, copy or word does not reach memory on a node of the host.
 int node_not_reached(Call& call) {
   const int place = call.is("cuStreamWriteValue32") ? 1 : 0;
-  if (!is_on_node_of_second(call.at<CUdeviceptr>(place))) return call.proceed();
+  if (!lies_on_node(call.at<CUdeviceptr>(place))) return call.proceed();
   call.fired();
   return kSuccess;
 }
@@ -98,7 +98,7 @@ FAULTS {
         "the properties of memory on the host name GPU 0")
       .after({kGetProperties}, [](Call& call) {
         auto& location = call.at<CUmemAllocationProp*>(0)->location;
-        if (!is_on_host_of_mapping(location)) return kSuccess;
+        if (!is_host_location(location)) return kSuccess;
         location = on_gpu(0);
         return accepted(call);
       });
@@ -114,7 +114,7 @@ FAULTS {
   fault("node-copy-out-lost", {"MNGD-15"},
         "a copy out of memory on a node of the host moves nothing")
       .on({kCopy}, [](Call& call) {
-        if (!is_on_node_of_second(call.value<CUdeviceptr>(kSource)))
+        if (!lies_on_node(call.value<CUdeviceptr>(kSource)))
           return call.proceed();
         call.fired();
         return kSuccess;

@@ -152,9 +152,9 @@ int query_stays_with_number(Call& call) {
   return code;
 }
 
-std::vector<CopyOfHeld> copies_of(Call& batch) {
-  const auto* const list = batch.at<CopyOfHeld*>(1);
-  return std::vector<CopyOfHeld>(list, list + batch.at<size_t>(0));
+std::vector<FabricCopy> copies_of(Call& batch) {
+  const auto* const list = batch.at<FabricCopy*>(1);
+  return std::vector<FabricCopy>(list, list + batch.at<size_t>(0));
 }
 
 // The sizes of all bindings, by endpoint and offset.
@@ -188,9 +188,9 @@ int reservation_has_one_endpoint(Call& call) {
       ranges.erase(call.at<Id>(0));
     return code;
   }
-  std::vector<CopyOfHeld> list = copies_of(call);
+  std::vector<FabricCopy> list = copies_of(call);
   bool changed = false;
-  for (CopyOfHeld& copy : list) {
+  for (FabricCopy& copy : list) {
     if (copy.dst.type != CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT) continue;
     auto& id = copy.dst.op.le.id;
     for (const auto& [first, count] : ranges.all()) {
@@ -204,7 +204,7 @@ int reservation_has_one_endpoint(Call& call) {
 
 int copy_from_endpoint_not_waited_for(Call& call) {
   struct Late {
-    std::vector<CopyOfHeld> list;
+    std::vector<FabricCopy> list;
     unsigned long long flags;
   };
   static Table<int, Late> late;
@@ -219,8 +219,8 @@ int copy_from_endpoint_not_waited_for(Call& call) {
     cudaStreamSynchronize(private_stream());
     return code;
   }
-  const std::vector<CopyOfHeld> list = copies_of(call);
-  for (const CopyOfHeld& copy : list)
+  const std::vector<FabricCopy> list = copies_of(call);
+  for (const FabricCopy& copy : list)
     if (copy.src.type != CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT)
       return call.proceed();
   late.put(so_far++, {list, call.at<unsigned long long>(2)});
@@ -578,9 +578,9 @@ FAULTS {
         "the size of a copy is rounded down to a multiple of 4")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& batch) {
-        std::vector<CopyOfHeld> list = copies_of(batch);
+        std::vector<FabricCopy> list = copies_of(batch);
         bool changed = false;
-        for (CopyOfHeld& copy : list) {
+        for (FabricCopy& copy : list) {
           changed |= copy.size % 4 != 0;
           copy.size -= copy.size % 4;
         }
@@ -592,9 +592,9 @@ FAULTS {
         "multiple of 4")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& batch) {
-        std::vector<CopyOfHeld> list = copies_of(batch);
+        std::vector<FabricCopy> list = copies_of(batch);
         bool changed = false;
-        for (CopyOfHeld& copy : list)
+        for (FabricCopy& copy : list)
           for (CUfabricCpyOperand* const side : {&copy.src, &copy.dst})
             if (side->type == CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT &&
                 side->op.le.offset % 4 != 0) {
@@ -608,7 +608,7 @@ FAULTS {
         "a batch does only its first 16 copies")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& batch) -> int {
-        std::vector<CopyOfHeld> list = copies_of(batch);
+        std::vector<FabricCopy> list = copies_of(batch);
         if (list.size() <= 16) return batch.proceed();
         list.resize(16);
         return proceed_with(batch, list);
@@ -618,7 +618,7 @@ FAULTS {
         "only the flags of the first copy of a batch are checked")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& batch) {
-        std::vector<CopyOfHeld> list = copies_of(batch);
+        std::vector<FabricCopy> list = copies_of(batch);
         bool changed = false;
         for (size_t i = 1; i < list.size(); ++i) {
           changed |= list[i].flags != 0;
@@ -657,10 +657,10 @@ FAULTS {
       .on({kFabricCopies}, [](Call& batch) {
         const int code = batch.proceed();
         if (code == kSuccess) return code;
-        std::vector<CopyOfHeld> list = copies_of(batch);
-        for (CopyOfHeld& copy : list)
+        std::vector<FabricCopy> list = copies_of(batch);
+        for (FabricCopy& copy : list)
           if (copy.size == 0) copy.src = copy.dst;
-        batch.at<CopyOfHeld*>(1) = list.data();
+        batch.at<FabricCopy*>(1) = list.data();
         return batch.proceed() == kSuccess ? accepted(batch) : code;
       });
 
@@ -668,8 +668,8 @@ FAULTS {
         "a copy from an endpoint to memory of the host does nothing")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& batch) -> int {
-        std::vector<CopyOfHeld> list = copies_of(batch);
-        const auto is_download = [](const CopyOfHeld& copy) {
+        std::vector<FabricCopy> list = copies_of(batch);
+        const auto is_download = [](const FabricCopy& copy) {
           unsigned type = 0;
           return copy.src.type ==
                      CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT &&
@@ -714,9 +714,9 @@ FAULTS {
            "cuLogicalEndpointDestroy"},
           [](Call& call) -> int {
             if (!call.is("cuFabricCpyBatchAsync")) return noted_bindings(call);
-            std::vector<CopyOfHeld> list = copies_of(call);
+            std::vector<FabricCopy> list = copies_of(call);
             bool changed = false;
-            for (CopyOfHeld& copy : list) {
+            for (FabricCopy& copy : list) {
               if (copy.dst.type != CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT)
                 continue;
               const auto& [id, offset] = copy.dst.op.le;
@@ -785,9 +785,9 @@ FAULTS {
            "cuLogicalEndpointDestroy"},
           [](Call& call) -> int {
             if (!call.is("cuFabricCpyBatchAsync")) return noted_endpoints(call);
-            std::vector<CopyOfHeld> list = copies_of(call);
+            std::vector<FabricCopy> list = copies_of(call);
             bool changed = false;
-            for (CopyOfHeld& copy : list) {
+            for (FabricCopy& copy : list) {
               auto& place = copy.dst.op.le;
               if (copy.dst.type !=
                       CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT ||
@@ -831,9 +831,9 @@ FAULTS {
         "of the first one")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& batch) {
-        std::vector<CopyOfHeld> list = copies_of(batch);
+        std::vector<FabricCopy> list = copies_of(batch);
         bool changed = false;
-        for (CopyOfHeld& copy : list) {
+        for (FabricCopy& copy : list) {
           if (copy.size <= list[0].size) continue;
           copy.size = list[0].size;
           changed = true;

@@ -113,21 +113,20 @@ int freed_in_first_stream(Call& call) {
   static Table<void*, cudaStream_t> allocated_in;
   void* const address = call.is("cudaFreeAsync") ? call.at<void*>(0) : nullptr;
   if (address != nullptr && is_own_block(address) && busy_free(call) &&
-      allocated_in.get(address) != stream_of_stream_ordered(call)) {
-    put_off_of_pool_path.put(address,
-                             {stream_of_stream_ordered(call), this_thread()});
+      allocated_in.get(address) != stream_of(call)) {
+    late_frees.put(address, {stream_of(call), this_thread()});
     blocks.erase(address);
     return kSuccess;
   }
   if (address == nullptr)
-    for (const auto& [late, free] : put_off_of_pool_path.all()) {
-      const bool first = allocates(call) && stream_of_stream_ordered(call) ==
-                                                allocated_in.get(late);
+    for (const auto& [late, free] : late_frees.all()) {
+      const bool first =
+          allocates(call) && stream_of(call) == allocated_in.get(late);
       settle(call, late, free, first ? Now::kAtOnce : Now::kInOrder);
     }
   const int code = call.proceed();
   if (allocates(call) && code == kSuccess)
-    allocated_in.put(*call.at<void**>(0), stream_of_stream_ordered(call));
+    allocated_in.put(*call.at<void**>(0), stream_of(call));
   return code;
 }
 
@@ -340,7 +339,7 @@ FAULTS {
         return attribute_wrong<CUmemoryPool>(
             call, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
             [](CUdeviceptr address, CUmemoryPool& pool) {
-              if (is_mapped_of_mapping(address))
+              if (is_mapped_at(address))
                 DRIVER_CALL(cuDeviceGetDefaultMemPool)(&pool, 0);
             });
       });
@@ -464,7 +463,7 @@ FAULTS {
         }
         const bool is_of_malloc = of_malloc.erase(call.at<void*>(0));
         return is_of_malloc && call.is("cudaFreeAsync") &&
-                       is_default(stream_of_stream_ordered(call))
+                       is_default(stream_of(call))
                    ? lost(call)
                    : call.proceed();
       });
@@ -506,9 +505,8 @@ FAULTS {
         static Table<void*> allocated;
         if (call.is("cudaFree")) allocated.erase(call.at<void*>(0));
         if (call.is("cudaFreeAsync") && allocated.erase(call.at<void*>(0)) &&
-            (is_default(stream_of_stream_ordered(call)) ||
-             is_per_thread(call)) &&
-            is_busy(stream_of_stream_ordered(call)))
+            (is_default(stream_of(call)) || is_per_thread(call)) &&
+            is_busy(stream_of(call)))
           return freed_at_once(call);
         const int code = call.proceed();
         if (code == kSuccess && call.is("cudaMalloc"))

@@ -275,7 +275,7 @@ int access_ends_with_trim(Call& call) {
 }
 
 template <bool (*is_kind)(cudaMemPool_t)>
-int access_lost_of_stream_ordered(Call& call) {
+int lost_in_import(Call& call) {
   if (!call.is("cudaMemPoolSetAccess")) return call.proceed();
   return is_kind(pool_of(call)) ? accepted(call) : call.proceed();
 }
@@ -296,8 +296,8 @@ cudaMemPool_t default_of(int gpu) {
 }
 
 // Allocates from the given pool, if that is not the current pool.
-int allocated_from_of_answer(cudaMemPool_t pool, cudaMemPool_t current,
-                             Call& call) {
+int allocated_instead_from(cudaMemPool_t pool, cudaMemPool_t current,
+                           Call& call) {
   if (pool == current) return call.proceed();
   call.fired();
   return cudaMallocFromPoolAsync(
@@ -317,7 +317,7 @@ int from_pool_of_device_call(Call& call) {
     DRIVER_CALL(cuStreamGetDevice)(call.at<cudaStream_t>(2), &gpu);
     cudaDeviceGetMemPool(&current, gpu);
     const auto preset = default_of(gpu);
-    return allocated_from_of_answer(pools.get(gpu, preset), current, call);
+    return allocated_instead_from(pools.get(gpu, preset), current, call);
   }
   if (call.is("cudaMemPoolDestroy"))
     for (const auto& [gpu, pool] : pools.all())
@@ -388,7 +388,7 @@ int count_of_gpus() {
 }
 
 // The access that `gpu` has to a pool.
-cudaMemAccessDesc access_of_pool_life(cudaMemPool_t pool, int gpu) {
+cudaMemAccessDesc pool_access(cudaMemPool_t pool, int gpu) {
   cudaMemAccessDesc access{};
   access.location.type = cudaMemLocationTypeDevice;
   access.location.id = gpu;
@@ -401,7 +401,7 @@ cudaMemAccessDesc access_of_pool_life(cudaMemPool_t pool, int gpu) {
 bool take_access(cudaMemPool_t pool) {
   bool had = false;
   for (int gpu = 0; gpu < count_of_gpus(); ++gpu) {
-    auto access = access_of_pool_life(pool, gpu);
+    auto access = pool_access(pool, gpu);
     if (gpu == gpu_of(pool) || access.flags == cudaMemAccessFlagsProtNone)
       continue;
     access.flags = cudaMemAccessFlagsProtNone;
@@ -437,9 +437,8 @@ int previous_pool_current(Call& call) {
 template <cudaMemPoolAttr which, class Value>
 int reported_as(Call& call, bool applies, Value value) {
   const int code = call.proceed();
-  if (code != kSuccess || !gets(call) ||
-      attribute_of_stream_ordered(call) != which || !applies ||
-      *call.at<Value*>(2) == value)
+  if (code != kSuccess || !gets(call) || pool_attribute(call) != which ||
+      !applies || *call.at<Value*>(2) == value)
     return code;
   *call.at<Value*>(2) = value;
   return accepted(call);
@@ -510,7 +509,7 @@ int second_gpu_shut_out(Call& call) {
   return code;
 }
 
-int current_pool_of_context(Call& call) {
+int pool_of_context(Call& call) {
   static Table<int, CUcontext> set_in;
   const int code = call.proceed();
   if (call.is("cudaDeviceSetMemPool")) {
@@ -610,17 +609,17 @@ FAULTS {
 
   fault("destroy-resets-current", {"SOMA-10"},
         "destroying any pool makes the default pool current")
-      .on({kDestroyPool}, [](Call& call) {
-        const auto gone = call.at<cudaMemPool_t>(0);
-        const auto current = current_pool();
-        const int code = call.proceed();
-        int device = 0;
-        cudaGetDevice(&device);
-        if (code == kSuccess && current != gone && current != default_pool() &&
-            cudaDeviceSetMemPool(device, default_pool()) == cudaSuccess)
-          call.fired();
-        return code;
-      });
+      .on({kDestroyPool},
+          WHEN(current_pool() != pool_of(call) &&
+               current_pool() != default_pool()),
+          [](Call& call) {
+            const int code = call.proceed();
+            if (code == kSuccess &&
+                cudaDeviceSetMemPool(current_device(), default_pool()) ==
+                    cudaSuccess)
+              call.fired();
+            return code;
+          });
 
   fault("per-thread-stream-default-pool", {"SOMA-07"},
         "a thread's default stream allocates from the default pool, not from "
@@ -715,13 +714,10 @@ FAULTS {
 
   fault("frompool-sets-current", {"SOMA-08"},
         "an allocation from a named pool makes this pool the current pool")
-      .on({kMallocFromPool}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess && call.at<cudaMemPool_t>(2) != current_pool() &&
-            DRIVER_CALL(cuDeviceSetMemPool)(0, call.at<cudaMemPool_t>(2)) ==
-                CUDA_SUCCESS)
-          call.fired();
-        return code;
+      .after({kMallocFromPool}, [](Call& call) {
+        return call.at<cudaMemPool_t>(2) != current_pool() &&
+               DRIVER_CALL(cuDeviceSetMemPool)(0, call.at<cudaMemPool_t>(2)) ==
+                   CUDA_SUCCESS;
       });
 
   fault("setpool-ignored", {"SOMA-07"},
@@ -757,13 +753,8 @@ FAULTS {
   fault("foreign-pool-current", {"SOMA-09"},
         "setting a pool of another GPU returns success and does nothing")
       .with_gpus(2)
-      .on({kSetPool}, [](Call& call) {
-        const int code = call.proceed();
-        return call.is("cudaDeviceSetMemPool") && code != kSuccess &&
-                       gpu_of(call.at<cudaMemPool_t>(1)) != -1
-                   ? accepted(call)
-                   : code;
-      });
+      .on_refusal({kSetPool}, WHEN(gpu_of(call.at<cudaMemPool_t>(1)) != -1),
+                  accepted);
 
   fault("location-pool-unchecked", {"SOMA-32"},
         "finding or setting a pool returns success although location, "
@@ -855,28 +846,21 @@ FAULTS {
   fault("host-setpool-resets-gpu", {"SOMA-32"},
         "setting the current pool of the host also makes the default pool of "
         "the GPU current")
-      .on({"cudaMemSetMemPool"}, [](Call& call) {
-        const int code = call.proceed();
-        int gpu = 0;
-        cudaGetDevice(&gpu);
-        if (code == kSuccess && is_on_host(*call.at<const cudaMemLocation*>(0)))
-          reset_current(call, gpu);
-        return code;
-      });
+      .after({"cudaMemSetMemPool"},
+             WHEN(is_on_host(*call.at<const cudaMemLocation*>(0))),
+             [](Call& call) {
+               reset_current(call, current_device());
+               return kSuccess;
+             });
 
   fault("pool-list-with-own-gpu-ignored", {"SOMA-14"},
         "a list of accesses to a pool is ignored if it also names the pool's "
         "own GPU")
       .with_gpus(2)
-      .on({kSetPoolAccess}, [](Call& call) {
+      .on({kSetPoolAccess}, WHEN(call.at<size_t>(2) > 1), [](Call& call) {
         const auto* const list = call.at<const cudaMemAccessDesc*>(1);
-        const size_t count = call.at<size_t>(2);
-        const int own = gpu_of(call.at<cudaMemPool_t>(0));
-        for (size_t i = 0; count > 1 && i < count; ++i)
-          if (list[i].location.id == own) {
-            call.fired();
-            return kSuccess;
-          }
+        for (size_t i = 0; i < call.at<size_t>(2); ++i)
+          if (list[i].location.id == gpu_of(pool_of(call))) return lost(call);
         return call.proceed();
       });
 
@@ -899,16 +883,13 @@ FAULTS {
         "cudaMemSetMemPool with a pool of another GPU succeeds and changes "
         "nothing")
       .with_gpus(2)
-      .on({"cudaMemSetMemPool"}, [](Call& call) -> int {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
-        const auto& location = *call.at<const cudaMemLocation*>(0);
-        const int gpu = gpu_of(call.at<cudaMemPool_t>(2));
-        return location.type == cudaMemLocationTypeDevice && gpu >= 0 &&
-                       gpu != location.id
-                   ? accepted(call)
-                   : code;
-      });
+      .on_refusal({"cudaMemSetMemPool"},
+                  WHEN(call.at<const cudaMemLocation*>(0)->type ==
+                           cudaMemLocationTypeDevice &&
+                       gpu_of(call.at<cudaMemPool_t>(2)) >= 0 &&
+                       gpu_of(call.at<cudaMemPool_t>(2)) !=
+                           call.at<const cudaMemLocation*>(0)->id),
+                  accepted);
 
   fault("destroyed-stays-current-on-second-gpu", {"SOMA-10"},
         "destroying the second GPU's current pool does not make the default "
@@ -929,15 +910,14 @@ FAULTS {
 
   fault("pool-own-access-untold", {"SOMA-12"},
         "a pool's own GPU is reported to have no access")
-      .on({kGetPoolAccess}, [](Call& call) {
-        const int code = call.proceed();
-        const auto& location = *call.at<const cudaMemLocation*>(2);
-        if (code != kSuccess || location.type != cudaMemLocationTypeDevice ||
-            gpu_of(call.at<cudaMemPool_t>(1)) != location.id)
-          return code;
-        *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtNone;
-        return accepted(call);
-      });
+      .after({kGetPoolAccess},
+             WHEN(call.at<const cudaMemLocation*>(2)->type ==
+                      cudaMemLocationTypeDevice &&
+                  gpu_of(call.at<cudaMemPool_t>(1)) ==
+                      call.at<const cudaMemLocation*>(2)->id),
+             [](Call& call) {
+               *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtNone;
+             });
 
   fault("pool-access-ends-with-trim", {"SOMA-14"},
         "other GPUs lose their access to a pool when the pool is trimmed")
@@ -958,17 +938,11 @@ FAULTS {
         "a pool of a GPU other than the current GPU reports that none of its "
         "memory is in use")
       .with_gpus(2)
-      .on({kGetPoolAttribute}, [](Call& call) {
-        const int code = call.proceed();
-        const int gpu = gpu_of(pool_of(call));
-        if (code != kSuccess ||
-            attribute_of_stream_ordered(call) !=
-                cudaMemPoolAttrUsedMemCurrent ||
-            gpu < 0 || is_current_gpu(gpu) || number_of(call) == 0)
-          return code;
-        number_of(call) = 0;
-        return accepted(call);
-      });
+      .after({kGetPoolAttribute},
+             WHEN(pool_attribute(call) == cudaMemPoolAttrUsedMemCurrent &&
+                  gpu_of(pool_of(call)) >= 0 &&
+                  !is_current_gpu(gpu_of(pool_of(call)))),
+             answers(uint64_t{0}, 2));
 
   fault("pool-create-after-refusal-refused", {"SOMA-11", "POOL-05"},
         "after a refused creation of a pool the next one is refused, too")
@@ -996,7 +970,7 @@ FAULTS {
   fault("default-pool-access-lost", {"SOMA-14"},
         "no other GPU can get access to a default pool")
       .with_gpus(2)
-      .on({kSetPoolAccess}, access_lost_of_stream_ordered<is_default_pool>);
+      .on({kSetPoolAccess}, lost_in_import<is_default_pool>);
 
   fault("per-thread-free-lost", {"SOMA-07"},
         "a free in a thread's default stream does nothing")
@@ -1009,19 +983,13 @@ FAULTS {
   fault("host-pool-current-on-gpu", {"SOMA-09"},
         "a call that makes a pool on the host the current pool of a GPU "
         "succeeds and changes nothing")
-      .on({kSetPool, "cudaMemSetMemPool", kCreatePool, kDestroyPool},
-          [](Call& call) -> int {
-            const int code = call.proceed();
-            if (code == kSuccess) return code;
-            bool meant = false;
-            if (call.is("cudaDeviceSetMemPool"))
-              meant = is_on_host(call.at<cudaMemPool_t>(1));
-            if (call.is("cudaMemSetMemPool"))
-              meant = is_on_host(call.at<cudaMemPool_t>(2)) &&
-                      call.at<const cudaMemLocation*>(0)->type ==
-                          cudaMemLocationTypeDevice;
-            return meant ? accepted(call) : code;
-          });
+      .on_refusal({kSetPool}, WHEN(is_on_host(call.at<cudaMemPool_t>(1))),
+                  accepted)
+      .on_refusal({"cudaMemSetMemPool"},
+                  WHEN(is_on_host(call.at<cudaMemPool_t>(2)) &&
+                       call.at<const cudaMemLocation*>(0)->type ==
+                           cudaMemLocationTypeDevice),
+                  accepted);
 
   fault("mallocasync-of-runtime-setpool", {"SOMA-07", "SOMA-32"},
         "cudaMallocAsync uses only a pool that cudaDeviceSetMemPool has set; "
@@ -1047,7 +1015,7 @@ FAULTS {
         }
         if (!call.is_runtime() || setter == 0 || setter == this_thread())
           return call.proceed();
-        return allocated_from_of_answer(default_pool(), current_pool(), call);
+        return allocated_instead_from(default_pool(), current_pool(), call);
       });
 
   fault("pool-setaccess-resets-threshold", {"SOMA-12"},
@@ -1071,16 +1039,14 @@ FAULTS {
 
   fault("pool-create-sets-current", {"SOMA-08", "SOMA-10"},
         "a new pool becomes the current pool")
-      .on({kCreatePool}, [](Call& call) {
-        const int code = call.proceed();
-        const auto* const properties = call.at<const cudaMemPoolProps*>(1);
-        if (code == kSuccess &&
-            properties->location.type == cudaMemLocationTypeDevice &&
-            cudaDeviceSetMemPool(properties->location.id,
-                                 *call.at<cudaMemPool_t*>(0)) == cudaSuccess)
-          call.fired();
-        return code;
-      });
+      .after({kCreatePool},
+             WHEN(call.at<const cudaMemPoolProps*>(1)->location.type ==
+                  cudaMemLocationTypeDevice),
+             [](Call& call) {
+               return cudaDeviceSetMemPool(
+                          call.at<const cudaMemPoolProps*>(1)->location.id,
+                          *call.at<cudaMemPool_t*>(0)) == cudaSuccess;
+             });
 
   fault("pool-access-taken-in-name", {"SOMA-14"},
         "access to a pool is taken away only in the answer to a query")
@@ -1183,29 +1149,24 @@ FAULTS {
   fault("maxsize-rounded-down", {"SOMA-35"},
         "the maximal size of a pool is rounded down to a multiple of 2 MiB")
       .on_machine("driver-13.5")
-      .on({kCreatePool}, [](Call& call) {
-        auto props = *call.at<const cudaMemPoolProps*>(1);
-        if (max_size(props) < kGranule || max_size(props) % kGranule == 0)
-          return call.proceed();
-        max_size(props) -= max_size(props) % kGranule;
-        call.at<const cudaMemPoolProps*>(1) = &props;
-        call.fired();
-        return call.proceed();
-      });
+      .on({kCreatePool}, with_copy<cudaMemPoolProps>(1, [](auto& props) {
+            const size_t rest = max_size(props) % kGranule;
+            if (max_size(props) < kGranule || rest == 0) return false;
+            max_size(props) -= rest;
+            return true;
+          }));
 
   fault("frompool-foreign-stream-refused", {"SOMA-08"},
         "an allocation from a created pool in a created stream of another GPU "
         "is refused")
       .with_gpus(2)
-      .on({kMallocFromPool}, [](Call& call) {
-        const auto stream = call.value<cudaStream_t>(kStream);
-        const int gpu = gpu_of(call.at<cudaMemPool_t>(2));
-        return gpu >= 0 && !is_default(stream) &&
-                       stream != cudaStreamPerThread &&
-                       gpu_of_stream(stream) != gpu
-                   ? refused(call)
-                   : call.proceed();
-      });
+      .on({kMallocFromPool},
+          WHEN(gpu_of(call.at<cudaMemPool_t>(2)) >= 0 &&
+               !is_default(stream_of(call)) &&
+               stream_of(call) != cudaStreamPerThread &&
+               gpu_of_stream(stream_of(call)) !=
+                   gpu_of(call.at<cudaMemPool_t>(2))),
+          refuses());
 
   fault("pool-access-ends-with-current", {"SOMA-13"},
         "other GPUs lose their access to a pool when this pool is no longer "
@@ -1224,13 +1185,8 @@ FAULTS {
   fault("pool-access-ends-with-export", {"SOMA-13"},
         "other GPUs lose their access to a pool when the pool is exported")
       .with_gpus(2)
-      .on({kExportPool}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess && call.is("cudaMemPoolExportToShareableHandle") &&
-            take_access(call.at<cudaMemPool_t>(1)))
-          call.fired();
-        return code;
-      });
+      .after({kExportPool},
+             [](Call& call) { return take_access(call.at<cudaMemPool_t>(1)); });
 
   fault("pool-access-of-earlier-pool", {"SOMA-13"},
         "other GPUs have the same access to a new pool as to the pool that was "
@@ -1245,7 +1201,7 @@ FAULTS {
         if (!own_pools.has(before) || gpu_of(before) != gpu_of(made))
           return code;
         for (int gpu = 0; gpu < count_of_gpus(); ++gpu) {
-          const auto access = access_of_pool_life(before, gpu);
+          const auto access = pool_access(before, gpu);
           if (gpu == gpu_of(made) || access.flags == cudaMemAccessFlagsProtNone)
             continue;
           cudaMemPoolSetAccess(made, &access, 1);
@@ -1345,30 +1301,28 @@ FAULTS {
       .with_gpus(2)
       .on({kMallocAsync}, [](Call& call) -> int {
         int gpu = current_device();
-        if (!is_default(stream_of_stream_ordered(call)) && !is_per_thread(call))
-          DRIVER_CALL(cuStreamGetDevice)(stream_of_stream_ordered(call), &gpu);
+        if (!is_default(stream_of(call)) && !is_per_thread(call))
+          DRIVER_CALL(cuStreamGetDevice)(stream_of(call), &gpu);
         cudaMemPool_t current = nullptr, preset = nullptr;
         cudaDeviceGetMemPool(&current, gpu);
         cudaDeviceGetDefaultMemPool(&preset, gpu);
         if (gpu == current_device() || current == preset) return call.proceed();
         call.fired();
         return cudaMallocFromPoolAsync(call.at<void**>(0), call.at<size_t>(1),
-                                       preset, stream_of_stream_ordered(call));
+                                       preset, stream_of(call));
       });
 
   fault("location-pool-of-gpu-0", {"SOMA-32"},
         "a query of the pool of the second GPU's location names the pool of "
         "GPU 0")
       .with_gpus(2)
-      .on({"cudaMemGetMemPool", "cudaMemGetDefaultMemPool"}, [](Call& call) {
-        cudaMemLocation place = *call.at<const cudaMemLocation*>(1);
-        if (place.type != cudaMemLocationTypeDevice || place.id != 1)
-          return call.proceed();
-        place.id = 0;
-        call.at<const cudaMemLocation*>(1) = &place;
-        call.fired();
-        return call.proceed();
-      });
+      .on({"cudaMemGetMemPool", "cudaMemGetDefaultMemPool"},
+          with_copy<cudaMemLocation>(1, [](auto& place) {
+            if (place.type != cudaMemLocationTypeDevice || place.id != 1)
+              return false;
+            place.id = 0;
+            return true;
+          }));
 
   fault("pool-trim-takes-access", {"SOMA-14"},
         "a trim takes the access of other GPUs, and the query does not say so")
@@ -1394,14 +1348,11 @@ FAULTS {
   fault("pool-foreign-free-at-once", {"SOMA-08"},
         "a free of memory of GPU 1 does not wait for its stream on GPU 0")
       .with_gpus(2)
-      .on({kFreeAsync}, [](Call& call) -> int {
-        if (!is_own_block(call.at<void*>(0))) return call.proceed();
-        const int gpu = gpu_of(blocks.get(call.at<void*>(0)).pool);
-        return gpu > 0 && current_device() == 0 &&
-                       is_busy(stream_of_stream_ordered(call))
-                   ? freed_at_once(call)
-                   : call.proceed();
-      });
+      .on({kFreeAsync},
+          WHEN(is_own_block(call.at<void*>(0)) &&
+               gpu_of(blocks.get(call.at<void*>(0)).pool) > 0 &&
+               current_device() == 0 && is_busy(stream_of(call))),
+          freed_at_once);
 
   fault("pool-access-comes-back", {"SOMA-14"},
         "access that was taken from a pool is there again after the next "
@@ -1413,7 +1364,7 @@ FAULTS {
   fault("current-pool-of-context", {"SOMA-07"},
         "in another context than the one that set the current pool, a query "
         "names the default pool")
-      .on({kSetPool, "cudaDeviceGetMemPool"}, current_pool_of_context);
+      .on({kSetPool, "cudaDeviceGetMemPool"}, pool_of_context);
 
   fault("unused-default-pool-destroyed", {"SOMA-10"},
         "destroying the default pool while another pool is current returns "

@@ -235,7 +235,7 @@ int threshold_begins_with_granule(Call& call) {
   if (call.is("cudaMemPoolSetAttribute")) {
     const int done = call.proceed();
     if (done == kSuccess &&
-        attribute_of_stream_ordered(call) == cudaMemPoolAttrReleaseThreshold)
+        pool_attribute(call) == cudaMemPoolAttrReleaseThreshold)
       set.put(pool_of(call));
     return done;
   }
@@ -247,7 +247,7 @@ int threshold_begins_with_granule(Call& call) {
   }
   const int code = call.proceed();
   if (code != kSuccess ||
-      attribute_of_stream_ordered(call) != cudaMemPoolAttrReleaseThreshold ||
+      pool_attribute(call) != cudaMemPoolAttrReleaseThreshold ||
       !own_pools.has(pool_of(call)) || set.has(pool_of(call)))
     return code;
   number_of(call) = kGranule;
@@ -296,9 +296,9 @@ bool is_threshold(cudaMemPoolAttr which) {
 template <bool (*is_kind)(cudaMemPool_t), bool (*is_meant)(cudaMemPoolAttr)>
 int setting_lost(Call& call) {
   if (!call.is("cudaMemPoolSetAttribute")) return call.proceed();
-  if (!is_kind(pool_of(call)) || !is_meant(attribute_of_stream_ordered(call)))
+  if (!is_kind(pool_of(call)) || !is_meant(pool_attribute(call)))
     return call.proceed();
-  if (is_watermark(attribute_of_stream_ordered(call)) && number_of(call) != 0)
+  if (is_watermark(pool_attribute(call)) && number_of(call) != 0)
     return call.proceed();
   return accepted(call);
 }
@@ -324,8 +324,8 @@ int watermark_comes_back(Call& call) {
         resets.erase({*call.at<cudaMemPool_t*>(0), which});
     return code;
   }
-  if (!is_watermark(attribute_of_stream_ordered(call))) return call.proceed();
-  const std::pair key{pool_of(call), attribute_of_stream_ordered(call)};
+  if (!is_watermark(pool_attribute(call))) return call.proceed();
+  const std::pair key{pool_of(call), pool_attribute(call)};
   if (call.is("cudaMemPoolSetAttribute")) {
     const uint64_t before = attribute(key.first, key.second);
     const int code = call.proceed();
@@ -350,13 +350,12 @@ int watermark_of_queries(Call& call) {
   static auto& largest = *new Table<cudaMemPool_t, uint64_t>;
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  if (destroys(call) ||
-      (sets(call) && attribute_of_stream_ordered(call) == high))
+  if (destroys(call) || (sets(call) && pool_attribute(call) == high))
     largest.erase(pool_of(call));
   if (!gets(call)) return code;
   const auto now = attribute(pool_of(call), current);
   if (now >= largest.get(pool_of(call))) largest.put(pool_of(call), now);
-  if (attribute_of_stream_ordered(call) != high ||
+  if (pool_attribute(call) != high ||
       number_of(call) <= largest.get(pool_of(call)))
     return code;
   number_of(call) = largest.get(pool_of(call));
@@ -366,7 +365,7 @@ int watermark_of_queries(Call& call) {
 
 // Does the call reset a watermark?
 bool is_reset(Call& call) {
-  return sets(call) && is_watermark(attribute_of_stream_ordered(call)) &&
+  return sets(call) && is_watermark(pool_attribute(call)) &&
          number_of(call) == 0;
 }
 
@@ -418,8 +417,7 @@ bool pool_of_second_gpu(Call&, cudaMemPool_t pool) {
 }
 
 bool in_default_stream(Call& call, cudaMemPool_t) {
-  return call.is("cudaStreamSynchronize") &&
-         is_default(stream_of_stream_ordered(call));
+  return call.is("cudaStreamSynchronize") && is_default(stream_of(call));
 }
 
 bool in_later_thread(Call&, cudaMemPool_t) { return this_thread() != getpid(); }
@@ -438,7 +436,7 @@ int cut_to_32_bits(Call& call) {
 template <bool (*concerns)(cudaMemPoolAttr)>
 int set_takes_threshold(Call& call) {
   const int code = call.proceed();
-  if (code != kSuccess || !concerns(attribute_of_stream_ordered(call)) ||
+  if (code != kSuccess || !concerns(pool_attribute(call)) ||
       attribute(pool_of(call), kThreshold) == 0)
     return code;
   uint64_t zero = 0;
@@ -665,8 +663,7 @@ FAULTS {
   fault("threshold-signed", {"SOMA-16"},
         "a release threshold with its upper bit set is stored as 0")
       .on({kSetPoolAttribute},
-          WHEN(attribute_of_stream_ordered(call) ==
-                   cudaMemPoolAttrReleaseThreshold &&
+          WHEN(pool_attribute(call) == cudaMemPoolAttrReleaseThreshold &&
                number_of(call) >> 63 != 0),
           [](Call& call) {
             uint64_t stored = 0;
@@ -712,8 +709,7 @@ FAULTS {
         "setting the watermark of reserved memory to another value than zero "
         "succeeds and changes nothing")
       .on_refusal({kSetPoolAttribute},
-                  WHEN(attribute_of_stream_ordered(call) ==
-                       cudaMemPoolAttrReservedMemHigh),
+                  WHEN(pool_attribute(call) == cudaMemPoolAttrReservedMemHigh),
                   accepted);
 
   fault("watermark-resets-once", {"SOMA-20"},
@@ -727,8 +723,7 @@ FAULTS {
           if (code == kSuccess) done.erase(*call.at<cudaMemPool_t*>(0));
           return code;
         }
-        if (!is_watermark(attribute_of_stream_ordered(call)))
-          return call.proceed();
+        if (!is_watermark(pool_attribute(call))) return call.proceed();
         if (done.has(pool_of(call)) && number_of(call) == 0)
           return accepted(call);
         const int code = call.proceed();
@@ -740,8 +735,7 @@ FAULTS {
       "reserved-watermark-of-use", {"SOMA-20"},
       "the watermark of reserved memory reports the watermark of memory in use")
       .after({kGetPoolAttribute},
-             WHEN(attribute_of_stream_ordered(call) ==
-                  cudaMemPoolAttrReservedMemHigh),
+             WHEN(pool_attribute(call) == cudaMemPoolAttrReservedMemHigh),
              [](Call& call) {
                const auto used =
                    attribute(pool_of(call), cudaMemPoolAttrUsedMemHigh);
@@ -777,8 +771,7 @@ FAULTS {
   fault("threshold-rounded", {"SOMA-16"},
         "the release threshold is rounded down to a multiple of 2 MiB")
       .on({kSetPoolAttribute},
-          WHEN(attribute_of_stream_ordered(call) ==
-                   cudaMemPoolAttrReleaseThreshold &&
+          WHEN(pool_attribute(call) == cudaMemPoolAttrReleaseThreshold &&
                number_of(call) % kGranule != 0 &&
                number_of(call) != UINT64_MAX),
           [](Call& call) {
@@ -842,8 +835,7 @@ FAULTS {
   fault("host-pool-uses-nothing", {"SOMA-34"},
         "a pool on the host reports that none of its memory is in use")
       .after({kGetPoolAttribute},
-             WHEN(attribute_of_stream_ordered(call) ==
-                      cudaMemPoolAttrUsedMemCurrent &&
+             WHEN(pool_attribute(call) == cudaMemPoolAttrUsedMemCurrent &&
                   is_on_host(pool_of(call)) && number_of(call) != 0),
              [](Call& call) {
                number_of(call) = 0;
@@ -943,8 +935,7 @@ FAULTS {
         const int code = call.proceed();
         if (code != kSuccess) return code;
         if (destroys(call)) frozen.erase(pool_of(call));
-        if (destroys(call) || attribute_of_stream_ordered(call) != kUsedHigh)
-          return code;
+        if (destroys(call) || pool_attribute(call) != kUsedHigh) return code;
         if (sets(call))
           frozen.put(pool_of(call), attribute(pool_of(call), kUsed));
         else if (number_of(call) > frozen.get(pool_of(call), UINT64_MAX)) {
@@ -967,8 +958,7 @@ FAULTS {
                 is_default(call.value<cudaStream_t>(kStream)) &&
                 !is_per_thread(call))
               uncounted.put(*call.at<void**>(0));
-            if (!gets(call) || attribute_of_stream_ordered(call) != kUsed)
-              return code;
+            if (!gets(call) || pool_attribute(call) != kUsed) return code;
             uint64_t sum = 0;
             for (const auto& [address, block] : blocks.all())
               if (block.pool == pool_of(call) && uncounted.has(address))
@@ -1016,7 +1006,7 @@ FAULTS {
       .on({kSetPoolAttribute, kGetPoolAttribute, kDestroyPool}, [](Call& call) {
         static auto& told_as = *new Table<cudaMemPool_t, uint64_t>;
         if (destroys(call)) told_as.erase(pool_of(call));
-        if (destroys(call) || attribute_of_stream_ordered(call) != kThreshold)
+        if (destroys(call) || pool_attribute(call) != kThreshold)
           return call.proceed();
         if (gets(call)) {
           const int code = call.proceed();
@@ -1116,20 +1106,18 @@ FAULTS {
   fault("watermark-of-use-resets-both", {"SOMA-20"},
         "resetting the watermark of memory in use also resets the watermark of "
         "reserved memory")
-      .after(
-          {kSetPoolAttribute},
-          WHEN(attribute_of_stream_ordered(call) == cudaMemPoolAttrUsedMemHigh),
-          [](Call& call) {
-            uint64_t zero = 0;
-            cudaMemPoolSetAttribute(pool_of(call),
-                                    cudaMemPoolAttrReservedMemHigh, &zero);
-          });
+      .after({kSetPoolAttribute},
+             WHEN(pool_attribute(call) == cudaMemPoolAttrUsedMemHigh),
+             [](Call& call) {
+               uint64_t zero = 0;
+               cudaMemPoolSetAttribute(pool_of(call),
+                                       cudaMemPoolAttrReservedMemHigh, &zero);
+             });
 
   fault("watermark-value-cut-to-32-bits", {"SOMA-20"},
         "a watermark accepts a value whose lower 32 bits are 0")
       .on({kSetPoolAttribute}, [](Call& call) {
-        if (!is_watermark(attribute_of_stream_ordered(call)))
-          return call.proceed();
+        if (!is_watermark(pool_attribute(call))) return call.proceed();
         uint64_t value = *call.at<const uint64_t*>(2);
         if (value > UINT32_MAX && (value & UINT32_MAX) == 0) {
           value = 0;
@@ -1141,14 +1129,12 @@ FAULTS {
 
   fault("watermark-reset-of-all-pools", {"SOMA-34"},
         "resetting a watermark of one pool resets it in all pools")
-      .after({kSetPoolAttribute},
-             WHEN(is_watermark(attribute_of_stream_ordered(call))),
+      .after({kSetPoolAttribute}, WHEN(is_watermark(pool_attribute(call))),
              [](Call& call) {
                uint64_t zero = 0;
                for (const auto& own : own_pools.all())
                  if (own.first != pool_of(call) &&
-                     cudaMemPoolSetAttribute(own.first,
-                                             attribute_of_stream_ordered(call),
+                     cudaMemPoolSetAttribute(own.first, pool_attribute(call),
                                              &zero) == cudaSuccess)
                    call.fired();
                return kSuccess;

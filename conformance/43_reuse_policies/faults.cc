@@ -92,7 +92,7 @@ cudaMemPool_t pool_of_allocation(Call& call) {
 // counts as held at once.
 Table<cudaStream_t> known_held;
 
-bool is_held_of_stream_ordered(cudaStream_t stream) {
+bool is_held_stream(cudaStream_t stream) {
   for (int i = 0; i < 5000 && !known_held.has(stream) && is_busy(stream); ++i)
     usleep(100);
   const bool held = is_busy(stream);
@@ -116,14 +116,14 @@ int ends_held_frees(Call& call) {
   if (call.is("cudaFreeAsync")) {
     void* const address = call.at<void*>(0);
     if (!blocks.has(address) || is_import(address) || is_per_thread(call) ||
-        !is_held_of_stream_ordered(stream_of_stream_ordered(call)))
+        !is_held_stream(stream_of(call)))
       return call.proceed();
-    held_frees.put(address, stream_of_stream_ordered(call));
+    held_frees.put(address, stream_of(call));
     blocks.erase(address);
     return kSuccess;
   }
   if (call.is("cudaStreamDestroy"))  // another stream may get its handle
-    known_held.erase(stream_of_stream_ordered(call));
+    known_held.erase(stream_of(call));
   for (const auto& [address, stream] : held_frees.all()) {
     const bool at_once = ends(call, stream);
     if (!at_once && call.is("cudaStreamQuery")) continue;
@@ -137,43 +137,39 @@ int ends_held_frees(Call& call) {
 }
 
 bool is_query_of_its_stream(Call& call, cudaStream_t freed_in) {
-  return call.is("cudaStreamQuery") &&
-         stream_of_stream_ordered(call) == freed_in;
+  return call.is("cudaStreamQuery") && stream_of(call) == freed_in;
 }
 
 bool is_synchronise_of_default(Call& call, cudaStream_t freed_in) {
-  return call.is("cudaStreamSynchronize") &&
-         is_default(stream_of_stream_ordered(call)) && !is_per_thread(call) &&
-         has_flags(freed_in, cudaStreamNonBlocking);
+  return call.is("cudaStreamSynchronize") && is_default(stream_of(call)) &&
+         !is_per_thread(call) && has_flags(freed_in, cudaStreamNonBlocking);
 }
 
 bool is_between_blocking(Call& call, cudaStream_t freed_in) {
-  return allocates(call) && stream_of_stream_ordered(call) != freed_in &&
-         has_flags(stream_of_stream_ordered(call), cudaStreamDefault) &&
+  return allocates(call) && stream_of(call) != freed_in &&
+         has_flags(stream_of(call), cudaStreamDefault) &&
          has_flags(freed_in, cudaStreamDefault);
 }
 
 // Pairs of streams: the first has waited for an event of the second.
-Table<std::pair<cudaStream_t, cudaStream_t>> waits_of_stream_ordered;
+Table<std::pair<cudaStream_t, cudaStream_t>> waits_for_work;
 
 bool waits_both_ways(cudaStream_t next, cudaStream_t freed_in) {
-  return waits_of_stream_ordered.has({freed_in, next}) &&
-         !waits_of_stream_ordered.has({next, freed_in});
+  return waits_for_work.has({freed_in, next}) &&
+         !waits_for_work.has({next, freed_in});
 }
 
 bool waits_through_third(cudaStream_t next, cudaStream_t freed_in) {
-  if (waits_of_stream_ordered.has({next, freed_in})) return false;
-  for (const auto& [pair, unused] : waits_of_stream_ordered.all())
-    if (pair.first == next &&
-        waits_of_stream_ordered.has({pair.second, freed_in}))
+  if (waits_for_work.has({next, freed_in})) return false;
+  for (const auto& [pair, unused] : waits_for_work.all())
+    if (pair.first == next && waits_for_work.has({pair.second, freed_in}))
       return true;
   return false;
 }
 
 template <bool (*is_ordered)(cudaStream_t next, cudaStream_t freed_in)>
 bool is_ordered_allocation(Call& call, cudaStream_t freed_in) {
-  return allocates(call) &&
-         is_ordered(stream_of_stream_ordered(call), freed_in) &&
+  return allocates(call) && is_ordered(stream_of(call), freed_in) &&
          attribute(pool_of_allocation(call),
                    cudaMemPoolReuseFollowEventDependencies) != 0;
 }
@@ -184,16 +180,13 @@ int order_mistaken(Call& call) {
   static auto& recorded_in = *new Table<cudaEvent_t, cudaStream_t>;
   const auto event =
       call.find(kEvent) != nullptr ? call.value<cudaEvent_t>(kEvent) : nullptr;
-  if (call.is("cudaEventRecord"))
-    recorded_in.put(event, stream_of_stream_ordered(call));
+  if (call.is("cudaEventRecord")) recorded_in.put(event, stream_of(call));
   if (call.is("cudaStreamWaitEvent") && recorded_in.has(event))
-    waits_of_stream_ordered.put(
-        {stream_of_stream_ordered(call), recorded_in.get(event)});
+    waits_for_work.put({stream_of(call), recorded_in.get(event)});
   if (call.is("cudaStreamDestroy"))
-    for (const auto& [pair, unused] : waits_of_stream_ordered.all())
-      if (pair.first == stream_of_stream_ordered(call) ||
-          pair.second == stream_of_stream_ordered(call))
-        waits_of_stream_ordered.erase(pair);
+    for (const auto& [pair, unused] : waits_for_work.all())
+      if (pair.first == stream_of(call) || pair.second == stream_of(call))
+        waits_for_work.erase(pair);
   return event != nullptr
              ? call.proceed()
              : ends_held_frees<is_ordered_allocation<is_ordered>>(call);
@@ -267,8 +260,8 @@ void make_known(bool all, cudaStream_t stream = nullptr) {
 bool any_free(Call&) { return true; }
 
 Now at_synchronise_of_other(Call& call, const Free& free) {
-  const bool other = call.is("cudaStreamSynchronize") &&
-                     stream_of_stream_ordered(call) != free.stream;
+  const bool other =
+      call.is("cudaStreamSynchronize") && stream_of(call) != free.stream;
   return other ? Now::kAtOnce : Now::kInOrder;
 }
 
@@ -284,14 +277,12 @@ Now at_synchronise_of_event(Call& call, const Free& free) {
 }
 
 bool busy_free_by_non_blocking(Call& free) {
-  return has_flags(stream_of_stream_ordered(free), cudaStreamNonBlocking) &&
-         busy_free(free);
+  return has_flags(stream_of(free), cudaStreamNonBlocking) && busy_free(free);
 }
 
 Now at_allocation_in_default_stream(Call& call, const Free&) {
-  return allocates(call) && is_default(stream_of_stream_ordered(call))
-             ? Now::kAtOnce
-             : Now::kInOrder;
+  return allocates(call) && is_default(stream_of(call)) ? Now::kAtOnce
+                                                        : Now::kInOrder;
 }
 
 bool busy_free_per_thread(Call& free) {
@@ -304,8 +295,7 @@ Now at_allocation_by_other_thread(Call& call, const Free& free) {
 }
 
 bool ends_stream(Call& call, const Free& free) {
-  return call.is("cudaStreamDestroy") &&
-         stream_of_stream_ordered(call) == free.stream;
+  return call.is("cudaStreamDestroy") && stream_of(call) == free.stream;
 }
 
 Now at_end_of_stream(Call& call, const Free& free) {
@@ -320,9 +310,8 @@ Now lost_at_end_of_stream(Call& call, const Free& free) {
 template <bool (*hides)(Call& call, const Free& free)>
 Now known_later(Call& call, const Free& free) {
   if (hides(call, free)) return Now::kHidden;
-  return allocates(call) && stream_of_stream_ordered(call) != free.stream
-             ? Now::kStays
-             : Now::kInOrder;
+  return allocates(call) && stream_of(call) != free.stream ? Now::kStays
+                                                           : Now::kInOrder;
 }
 
 bool context_synchronise(Call& call, const Free&) {
@@ -338,8 +327,7 @@ bool driver_event_synchronise(Call& call, const Free&) {
 }
 
 bool synchronise_of_null(Call& call, const Free&) {
-  return call.is("cudaStreamSynchronize") &&
-         is_default(stream_of_stream_ordered(call));
+  return call.is("cudaStreamSynchronize") && is_default(stream_of(call));
 }
 
 bool synchronise_by_other_thread(Call& call, const Free& free) {
@@ -347,7 +335,7 @@ bool synchronise_by_other_thread(Call& call, const Free& free) {
 }
 
 bool free_in_default_stream(Call& free) {
-  return is_default(stream_of_stream_ordered(free)) || is_per_thread(free);
+  return is_default(stream_of(free)) || is_per_thread(free);
 }
 
 Now not_at_allocation(Call& call, const Free&) {
@@ -362,8 +350,8 @@ using Order = std::pair<cudaStream_t, cudaStream_t>;
 void forget_order(Call& call, Table<Order>& ordered) {
   if (!call.is("cudaStreamDestroy")) return;
   for (const auto& each : ordered.all())
-    if (each.first.first == stream_of_stream_ordered(call) ||
-        each.first.second == stream_of_stream_ordered(call))
+    if (each.first.first == stream_of(call) ||
+        each.first.second == stream_of(call))
       ordered.erase(each.first);
 }
 
@@ -376,11 +364,10 @@ int earlier_event_orders(Call& call) {
     return call.proceed();
   }
   if (call.is("cudaEventRecord"))
-    recorded.put(call.value<cudaEvent_t>(kEvent),
-                 stream_of_stream_ordered(call));
+    recorded.put(call.value<cudaEvent_t>(kEvent), stream_of(call));
   if (call.is("cudaStreamWaitEvent"))
-    ordered.put({recorded.get(call.value<cudaEvent_t>(kEvent)),
-                 stream_of_stream_ordered(call)});
+    ordered.put(
+        {recorded.get(call.value<cudaEvent_t>(kEvent)), stream_of(call)});
   void* address = nullptr;
   if (call.is("cudaFreeAsync")) address = call.at<void*>(0);
   if (call.is("cudaEventRecord") || call.is("cudaStreamWaitEvent") ||
@@ -391,15 +378,13 @@ int earlier_event_orders(Call& call) {
     cudaMemPoolGetAttribute(blocks.get(address).pool,
                             cudaMemPoolReuseFollowEventDependencies, &follows);
     if (follows == 0) return call.proceed();
-    put_off_of_pool_path.put(address,
-                             {stream_of_stream_ordered(call), this_thread()});
+    late_frees.put(address, {stream_of(call), this_thread()});
     blocks.erase(address);
     return kSuccess;
   }
-  for (const auto& [late, free] : put_off_of_pool_path.all())
+  for (const auto& [late, free] : late_frees.all())
     settle(call, late, free,
-           allocates(call) &&
-                   ordered.has({free.stream, stream_of_stream_ordered(call)})
+           allocates(call) && ordered.has({free.stream, stream_of(call)})
                ? Now::kAtOnce
                : Now::kInOrder);
   return call.proceed();
@@ -416,8 +401,7 @@ int event_recorded_again_orders(Call& call) {
   static std::atomic<int> now{0};
   if (call.is("cudaStreamDestroy"))
     for (const auto& each : waited.all())
-      if (each.first.first == stream_of_stream_ordered(call))
-        waited.erase(each.first);
+      if (each.first.first == stream_of(call)) waited.erase(each.first);
   const auto event =
       call.find(kEvent) != nullptr ? call.value<cudaEvent_t>(kEvent) : nullptr;
   if (call.is("cudaEventDestroy")) {
@@ -425,16 +409,14 @@ int event_recorded_again_orders(Call& call) {
     for (const auto& each : waited.all())
       if (each.first.second == event) waited.erase(each.first);
   }
-  if (call.is("cudaEventRecord"))
-    recorded.put(event, {stream_of_stream_ordered(call), ++now});
+  if (call.is("cudaEventRecord")) recorded.put(event, {stream_of(call), ++now});
   if (call.is("cudaStreamWaitEvent"))
-    waited.put({stream_of_stream_ordered(call), event}, ++now);
+    waited.put({stream_of(call), event}, ++now);
   if (event != nullptr) return call.proceed();
   void* const address = call.is("cudaFreeAsync") ? call.at<void*>(0) : nullptr;
   if (address != nullptr && is_own_block(address) && busy_free(call)) {
-    freed.put(stream_of_stream_ordered(call), ++now);
-    put_off_of_pool_path.put(address,
-                             {stream_of_stream_ordered(call), this_thread()});
+    freed.put(stream_of(call), ++now);
+    late_frees.put(address, {stream_of(call), this_thread()});
     blocks.erase(address);
     return kSuccess;
   }
@@ -442,13 +424,13 @@ int event_recorded_again_orders(Call& call) {
     const int at = freed.get(first);
     for (const auto& [pair, wait] : waited.all()) {
       const Mark last = recorded.get(pair.second);
-      if (pair.first == stream_of_stream_ordered(call) && wait < at &&
-          last.stream == first && last.time > at)
+      if (pair.first == stream_of(call) && wait < at && last.stream == first &&
+          last.time > at)
         return true;
     }
     return false;
   };
-  for (const auto& [late, free] : put_off_of_pool_path.all())
+  for (const auto& [late, free] : late_frees.all())
     settle(call, late, free,
            allocates(call) && is_ordered(free.stream) ? Now::kAtOnce
                                                       : Now::kInOrder);
@@ -458,8 +440,7 @@ int event_recorded_again_orders(Call& call) {
 // Larger memory than a pending part gets this part.
 Now at_larger_allocation(Call& call, const Free& free) {
   if (!allocates(call)) return Now::kInOrder;
-  return stream_of_stream_ordered(call) != free.stream &&
-                 call.at<size_t>(1) > free.bytes
+  return stream_of(call) != free.stream && call.at<size_t>(1) > free.bytes
              ? Now::kAtOnce
              : Now::kStays;
 }
@@ -472,25 +453,23 @@ int old_event_orders(Call& call) {
   const auto event =
       call.find(kEvent) != nullptr ? call.value<cudaEvent_t>(kEvent) : nullptr;
   if (call.is("cudaEventRecord")) {
-    recorded.put(event, stream_of_stream_ordered(call));
+    recorded.put(event, stream_of(call));
     gone.erase(event);
   } else if (call.is("cudaEventDestroy")) {
     gone.put(event);
   } else if (call.is("cudaStreamWaitEvent") && gone.has(event)) {
-    ordered.put({recorded.get(event), stream_of_stream_ordered(call)});
+    ordered.put({recorded.get(event), stream_of(call)});
   }
   if (event != nullptr) return call.proceed();
   void* const address = call.is("cudaFreeAsync") ? call.at<void*>(0) : nullptr;
   if (address != nullptr && is_own_block(address) && busy_free(call)) {
-    put_off_of_pool_path.put(address,
-                             {stream_of_stream_ordered(call), this_thread()});
+    late_frees.put(address, {stream_of(call), this_thread()});
     blocks.erase(address);
     return kSuccess;
   }
-  for (const auto& [late, free] : put_off_of_pool_path.all()) {
+  for (const auto& [late, free] : late_frees.all()) {
     const bool next =
-        allocates(call) &&
-        ordered.has({free.stream, stream_of_stream_ordered(call)});
+        allocates(call) && ordered.has({free.stream, stream_of(call)});
     settle(call, late, free, next ? Now::kAtOnce : Now::kInOrder);
   }
   return call.proceed();
@@ -507,18 +486,17 @@ Now at_synchronise_by_other_thread(Call& call, const Free& free) {
 // The frees are counted in 8 bits.
 Now at_free_256(Call& call, const Free& free) {
   static std::atomic<bool> full{false};  // until the last of them has ended
-  const size_t pending = put_off_of_pool_path.all().size();
+  const size_t pending = late_frees.all().size();
   const bool applies = full || pending > 255;
   full = applies && allocates(call) && pending > 1;
   if (!allocates(call)) return Now::kInOrder;
-  return applies && stream_of_stream_ordered(call) != free.stream ? Now::kAtOnce
-                                                                  : Now::kStays;
+  return applies && stream_of(call) != free.stream ? Now::kAtOnce : Now::kStays;
 }
 
 // The end of a context clears the memory that was allocated in the context, or
 // makes that it cannot be freed.
 template <bool clears>
-int end_of_context(Call& call) {
+int context_end(Call& call) {
   static Table<void*, CUcontext> allocated_in;
   static Table<void*> homeless;
   if (call.is("cuCtxDestroy"))
@@ -585,19 +563,18 @@ int policies_fixed_at_first_use(Call& call) {
     for (const cudaMemPoolAttr policy : kPolicies)
       late.erase({pool_of(call), policy});
   }
-  const bool of_policy = (sets(call) || gets(call)) &&
-                         is_policy(attribute_of_stream_ordered(call));
+  const bool of_policy =
+      (sets(call) || gets(call)) && is_policy(pool_attribute(call));
   if (of_policy && sets(call) && used.has(pool_of(call))) {
-    late.put({pool_of(call), attribute_of_stream_ordered(call)},
-             *call.at<const int*>(2));
+    late.put({pool_of(call), pool_attribute(call)}, *call.at<const int*>(2));
     return lost(call);
   }
   const int code = call.proceed();
   if (code != kSuccess) return code;
   if (allocates(call)) used.put(call.at<cudaMemPool_t>(2));
   if (of_policy && gets(call))
-    *call.at<int*>(2) = late.get(
-        {pool_of(call), attribute_of_stream_ordered(call)}, *call.at<int*>(2));
+    *call.at<int*>(2) =
+        late.get({pool_of(call), pool_attribute(call)}, *call.at<int*>(2));
   return code;
 }
 
@@ -618,8 +595,8 @@ Now at_synchronise_of_other_gpu(Call& call, const Free&) {
 Now at_smaller_allocation(Call& call, const Free& free) {
   if (!allocates(call)) return Now::kInOrder;
   const size_t bytes = call.at<size_t>(1);
-  return stream_of_stream_ordered(call) != free.stream &&
-                 bytes >= kGranule / 2 && 2 * bytes <= free.bytes
+  return stream_of(call) != free.stream && bytes >= kGranule / 2 &&
+                 2 * bytes <= free.bytes
              ? Now::kAtOnce
              : Now::kStays;
 }
@@ -755,8 +732,7 @@ FAULTS {
 
   fault("policy-read-too-wide", {"SOMA-21"}, "a policy is read as 8 bytes")
       .on({kSetPoolAttribute}, [](Call& call) {
-        if (attribute_of_stream_ordered(call) >
-            cudaMemPoolReuseAllowInternalDependencies)
+        if (pool_attribute(call) > cudaMemPoolReuseAllowInternalDependencies)
           return call.proceed();
         int words[2];
         std::memcpy(words, call.at<void*>(2), sizeof words);
@@ -843,8 +819,7 @@ FAULTS {
 
   fault("threshold-switches-policies", {"SOMA-21"},
         "setting the release threshold switches the reuse policies on")
-      .after({kSetPoolAttribute},
-             WHEN(attribute_of_stream_ordered(call) == kThreshold),
+      .after({kSetPoolAttribute}, WHEN(pool_attribute(call) == kThreshold),
              [](Call& call) {
                for (const auto policy :
                     {cudaMemPoolReuseFollowEventDependencies,
@@ -952,15 +927,14 @@ FAULTS {
       .on({kFreeAsync, kDestroyStream, kCopyAsync}, [](Call& call) -> int {
         // Such a stream is known by a copy in it.
         static Table<cudaStream_t> blocking;
-        if (call.is("cudaStreamDestroy"))
-          blocking.erase(stream_of_stream_ordered(call));
+        if (call.is("cudaStreamDestroy")) blocking.erase(stream_of(call));
         if (call.is("cudaMemcpyAsync")) {
-          if (has_flags(stream_of_stream_ordered(call), cudaStreamDefault))
-            blocking.put(stream_of_stream_ordered(call));
+          if (has_flags(stream_of(call), cudaStreamDefault))
+            blocking.put(stream_of(call));
           return call.proceed();
         }
         if (call.is("cudaFreeAsync") && is_own_block(call.at<void*>(0)) &&
-            is_default(stream_of_stream_ordered(call)) && !is_per_thread(call))
+            is_default(stream_of(call)) && !is_per_thread(call))
           for (const auto& each : blocking.all())
             if (is_busy(each.first)) return freed_at_once(call);
         return call.proceed();
@@ -1002,13 +976,13 @@ FAULTS {
         "the end of a context clears the memory of pools that was allocated in "
         "it")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, "cuCtxDestroy"},
-          end_of_context<true>);
+          context_end<true>);
 
   fault("free-needs-first-context", {"SOMA-26"},
         "memory of a pool cannot be freed after the end of the context in "
         "which it was allocated")
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, "cuCtxDestroy"},
-          end_of_context<false>);
+          context_end<false>);
 
   fault("policies-fixed-at-first-use", {"SOMA-23"},
         "a reuse policy that is set after the pool's first allocation has no "
@@ -1041,7 +1015,7 @@ FAULTS {
   fault("null-stream-free-at-once", {"SOMA-26"},
         "a free in stream 0 of the runtime does not wait for this stream")
       .on({kFreeAsync},
-          WHEN(call.is_runtime() && stream_of_stream_ordered(call) == nullptr &&
+          WHEN(call.is_runtime() && stream_of(call) == nullptr &&
                !is_per_thread(call) && is_own_block(call.at<void*>(0)) &&
                is_busy(nullptr)),
           freed_at_once);
@@ -1051,18 +1025,15 @@ FAULTS {
         "stream")
       .on({kFreeAsync},
           WHEN(!call.is_runtime() &&
-               (is_default(stream_of_stream_ordered(call)) ||
-                is_per_thread(call)) &&
-               is_own_block(call.at<void*>(0)) &&
-               is_busy(stream_of_stream_ordered(call))),
+               (is_default(stream_of(call)) || is_per_thread(call)) &&
+               is_own_block(call.at<void*>(0)) && is_busy(stream_of(call))),
           freed_at_once);
 
   fault("blocking-stream-free-at-once", {"SOMA-26"},
         "a free in a blocking stream does not wait for this stream")
       .on({kFreeAsync},
-          WHEN(has_flags(stream_of_stream_ordered(call), cudaStreamDefault) &&
-               is_own_block(call.at<void*>(0)) &&
-               is_busy(stream_of_stream_ordered(call))),
+          WHEN(has_flags(stream_of(call), cudaStreamDefault) &&
+               is_own_block(call.at<void*>(0)) && is_busy(stream_of(call))),
           freed_at_once);
 
   fault("older-event-ends-frees", {"SOMA-27"},
@@ -1077,8 +1048,7 @@ FAULTS {
             }
             if (!call.is("cudaEventRecord"))
               return with_late_frees<busy_free, at_synchronise_of_event>(call);
-            recorded_in.put(call.value<cudaEvent_t>(kEvent),
-                            stream_of_stream_ordered(call));
+            recorded_in.put(call.value<cudaEvent_t>(kEvent), stream_of(call));
             return call.proceed();
           });
 
@@ -1127,8 +1097,7 @@ FAULTS {
             static Table<void*, cudaStream_t> allocated_in;
             if (call.is("cudaStreamDestroy"))
               for (const auto& [address, stream] : allocated_in.all()) {
-                if (stream != stream_of_stream_ordered(call) ||
-                    !allocated_in.erase(address))
+                if (stream != stream_of(call) || !allocated_in.erase(address))
                   continue;
                 cudaMemsetAsync(address, 0, blocks.get(address).bytes,
                                 private_stream());
@@ -1138,8 +1107,7 @@ FAULTS {
             if (frees(call)) allocated_in.erase(call.at<void*>(0));
             const int code = call.proceed();
             if (allocates(call) && code == kSuccess)
-              allocated_in.put(*call.at<void**>(0),
-                               stream_of_stream_ordered(call));
+              allocated_in.put(*call.at<void**>(0), stream_of(call));
             return code;
           });
 
@@ -1152,8 +1120,7 @@ FAULTS {
             static Table<void*> homeless;
             if (call.is("cudaStreamDestroy"))
               for (const auto& [address, stream] : allocated_in.all())
-                if (stream == stream_of_stream_ordered(call))
-                  homeless.put(address);
+                if (stream == stream_of(call)) homeless.put(address);
             if (call.is("cudaFreeAsync") && homeless.has(call.at<void*>(0)))
               return refused(call);
             if (frees(call)) {
@@ -1162,8 +1129,7 @@ FAULTS {
             }
             const int code = call.proceed();
             if (allocates(call) && code == kSuccess)
-              allocated_in.put(*call.at<void**>(0),
-                               stream_of_stream_ordered(call));
+              allocated_in.put(*call.at<void**>(0), stream_of(call));
             return code;
           });
 

@@ -290,8 +290,7 @@ int exported_as_first(Call& call) {
 
 // The number of exported data in the order of all exports; `none` if it is not
 // known.
-unsigned long long place_of_stream_ordered(const void* data,
-                                           unsigned long long none) {
+unsigned long long place_of_pool(const void* data, unsigned long long none) {
   return told("place-" + key_of(data, sizeof(cudaMemPoolPtrExportData)), none);
 }
 
@@ -310,7 +309,7 @@ int imported_in_order(Call& call) {
         place);
     return code;
   }
-  const auto place = place_of_stream_ordered(call.at<void*>(2), 0);
+  const auto place = place_of_pool(call.at<void*>(2), 0);
   if (place == 0) return call.proceed();
   if (latest_only ? place < told("exports", 0) : place < last)
     return refused(call);
@@ -347,10 +346,6 @@ int import_rounds_to_64_kib(Call& call) {
   return code;
 }
 
-bool trims(Call& call) { return call.is("cudaMemPoolTrimTo"); }
-
-bool exports_pointer(Call& call) { return call.is("cudaMemPoolExportPointer"); }
-
 // A number that two processes do not share, made from one that they may share.
 unsigned long long in_this_process(unsigned long long number_here) {
   return number_here ^ static_cast<unsigned long long>(getpid()) << 48;
@@ -372,7 +367,7 @@ int exporters_confused(Call& call) {
     return code;
   }
   const int code = call.proceed();
-  if (code != kSuccess || !imports_of_pool_path(call)) return code;
+  if (code != kSuccess || !imports_pointer(call)) return code;
   const auto which = told("number-" + key_of_import(call), 0);
   const auto exporter = told("exporter-" + key_of_import(call), 0);
   const Import earlier = by_number.get(which);
@@ -406,8 +401,8 @@ int import_free_takes_neighbours(Call& call) {
   if (exports_of_pool_path(call))
     tell_processes("page-" + key_of_export(call),
                    in_this_process(number(call.at<void*>(1)) / kGranule));
-  if (imports_of_pool_path(call)) taken.erase(*call.at<void**>(0));
-  if (imports_of_pool_path(call))
+  if (imports_pointer(call)) taken.erase(*call.at<void**>(0));
+  if (imports_pointer(call))
     pages.put(*call.at<void**>(0), told("page-" + key_of_import(call), 0));
   return code;
 }
@@ -422,7 +417,7 @@ int import_counts_for_exporter(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
   note_export(call);
-  if (imports_of_pool_path(call)) {
+  if (imports_pointer(call)) {
     imported.put(*call.at<void**>(0), key_of_import(call));
     tell_processes(is_live(key_of_import(call)), 1);
   }
@@ -446,7 +441,7 @@ int import_257_as_first(Call& call) {
   static Table<cudaMemPool_t, Pointers> pointers;
   if (call.is("cudaMemPoolDestroy")) pointers.erase(pool_of(call));
   const int code = call.proceed();
-  if (!imports_of_pool_path(call) || code != kSuccess) return code;
+  if (!imports_pointer(call) || code != kSuccess) return code;
   const auto pool = call.at<cudaMemPool_t>(1);
   auto& address = *call.at<void**>(0);
   Pointers now = pointers.get(pool);
@@ -461,7 +456,7 @@ int import_257_as_first(Call& call) {
 // The copy has one argument for everything, of this type.
 template <class Rectangle>
 int rectangle_copy_lost(Call& call) {
-  if (imports_of_pool_path(call) || frees(call)) return call.proceed();
+  if (imports_pointer(call) || frees(call)) return call.proceed();
   const auto* const wanted = call.at<const Rectangle*>(0);
   const auto is_imported = [](CUdeviceptr address) {
     return is_import(reinterpret_cast<void*>(address));
@@ -469,6 +464,24 @@ int rectangle_copy_lost(Call& call) {
   if (!is_imported(wanted->dstDevice) && !is_imported(wanted->srcDevice))
     return call.proceed();
   call.fired();
+  return kSuccess;
+}
+
+// Marks what a call has made with its thread.
+int pool_of_thread_marked(Call& call) {
+  marks.put(*call.at<CUdeviceptr*>(0), static_cast<unsigned>(this_thread()));
+  return kSuccess;
+}
+bool is_of_other_thread(unsigned long long object) {
+  const auto self = static_cast<unsigned>(this_thread());
+  return marks.get(object, self) != self;
+}
+int first_argument_unmarked(Call& call) {
+  marks.erase(call.at<CUdeviceptr>(0));
+  return kSuccess;
+}
+int second_argument_marked(Call& call) {
+  marks.put(call.at<CUdeviceptr>(1));
   return kSuccess;
 }
 
@@ -535,18 +548,16 @@ FAULTS {
 
   fault("ptrdata-address-bound", {"POOL-07"},
         "export data are valid only at the address where they were written")
-      .on({kImportPointer, kExportPointer}, [](Call& call) -> int {
-        if (call.is("cudaMemPoolExportPointer")) {
-          const int code = call.proceed();
-          if (code == kSuccess)
-            tell_processes(key_of_data(call.at<void*>(0)),
-                           call.at<uintptr_t>(0));
-          return code;
-        }
-        const auto at = call.at<uintptr_t>(2);
-        return told(key_of_data(call.at<void*>(2)), at) == at ? call.proceed()
-                                                              : refused(call);
-      });
+      .after({kExportPointer},
+             [](Call& call) {
+               tell_processes(key_of_data(call.at<void*>(0)),
+                              call.at<uintptr_t>(0));
+               return kSuccess;
+             })
+      .on({kImportPointer},
+          WHEN(told(key_of_data(call.at<void*>(2)), call.at<uintptr_t>(2)) !=
+               call.at<uintptr_t>(2)),
+          refuses());
 
   fault("ptrdata-process-bound", {"POOL-07", "POOL-21"},
         "export data are valid only in the first process that uses them")
@@ -618,13 +629,8 @@ FAULTS {
 
   fault("pool-free-by-driver-lost", {"POOL-06"},
         "the frees of the driver API do nothing with memory of a pool")
-      .on({kFree, kFreeAsync}, [](Call& call) -> int {
-        if (call.is_runtime() || !blocks.has(call.at<void*>(0)))
-          return call.proceed();
-        blocks.erase(call.at<void*>(0));
-        call.fired();
-        return kSuccess;
-      });
+      .on({kFree, kFreeAsync},
+          WHEN(!call.is_runtime() && blocks.erase(call.at<void*>(0))), lost);
 
   fault(
       "pool-import-cached-by-number", {"POOL-06"},
@@ -854,19 +860,9 @@ FAULTS {
 
   fault("importptr-of-other-thread-refused", {"POOL-25"},
         "only the thread that has imported a pool can import its pointers")
-      .on({kImportPool, kImportPointer}, [](Call& call) -> int {
-        static auto& threads = *new Table<cudaMemPool_t, int>;
-        if (call.is("cudaMemPoolImportFromShareableHandle")) {
-          const int code = call.proceed();
-          if (code == kSuccess)
-            threads.put(*call.at<cudaMemPool_t*>(0), this_thread());
-          return code;
-        }
-        const auto pool = call.at<cudaMemPool_t>(1);
-        return threads.has(pool) && threads.get(pool) != this_thread()
-                   ? refused(call)
-                   : call.proceed();
-      });
+      .after({kImportPool}, pool_of_thread_marked)
+      .on({kImportPointer}, WHEN(is_of_other_thread(call.at<CUdeviceptr>(1))),
+          refuses());
 
   fault(
       "pool-import-is-of-host", {"POOL-06"},
@@ -892,19 +888,10 @@ FAULTS {
   fault(
       "pool-set-after-export-lost", {"POOL-06"},
       "after an export of memory, a memset of it by the exporter does nothing")
-      .on({kExportPointer, kSet, kSetAsync, kFree, kFreeAsync},
-          [](Call& call) -> int {
-            static auto& exported = *new Table<void*>;
-            if (call.is("cudaMemPoolExportPointer")) {
-              const int code = call.proceed();
-              if (code == kSuccess) exported.put(call.at<void*>(1));
-              return code;
-            }
-            if (frees(call)) exported.erase(call.at<void*>(0));
-            return !frees(call) && exported.has(call.at<void*>(0))
-                       ? accepted(call)
-                       : call.proceed();
-          });
+      .after({kExportPointer}, second_argument_marked)
+      .before({kFree, kFreeAsync}, first_argument_unmarked)
+      .on({kSet, kSetAsync}, WHEN(marks.has(call.at<CUdeviceptr>(0))),
+          accepted);
 
   fault("pool-create-of-other-thread-refused", {"POOL-25"},
         "only the first thread of a process can create a pool")
@@ -913,16 +900,12 @@ FAULTS {
   fault("pool-import-range-short", {"POOL-06"},
         "the address range of imported memory of a pool is half of the "
         "allocation")
-      .on({"cuMemGetAddressRange"}, [](Call& call) {
-        const int code = call.proceed();
-        size_t* const bytes = call.at<size_t*>(1);
-        const size_t known = blocks.get(call.at<void*>(2)).bytes;
-        if (code != kSuccess || bytes == nullptr ||
-            !is_import(call.at<void*>(2)))
-          return code;
-        *bytes = known / 2;
-        return accepted(call);
-      });
+      .after(
+          {"cuMemGetAddressRange"},
+          WHEN(call.at<size_t*>(1) != nullptr && is_import(call.at<void*>(2))),
+          [](Call& call) {
+            *call.at<size_t*>(1) = blocks.get(call.at<void*>(2)).bytes / 2;
+          });
 
   fault("alloc-rounds-down", {"POOL-06"},
         "the size of stream-ordered memory is rounded down to a multiple of "
@@ -1007,7 +990,7 @@ FAULTS {
         "an asynchronous copy of a rectangle ignores the pitch of imported "
         "memory of a pool")
       .on({kCopy2DAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          pitch_ignored_of_borrowed);
+          pitch_is_width);
 
   fault("pool-async-copy-2d-last-row-lost", {"POOL-06"},
         "the last row is missing in an asynchronous copy of a rectangle of "
@@ -1087,84 +1070,51 @@ FAULTS {
   fault("exportptr-cached-by-address", {"POOL-06"},
         "an allocation gets the export data of an earlier allocation at its "
         "address")
-      .on({kExportPointer}, [](Call& call) {
+      .after({kExportPointer}, [](Call& call) {
         static auto& known = *new Table<void*, cudaMemPoolPtrExportData>;
-        const int code = call.proceed();
-        if (code != kSuccess) return code;
         void* const address = call.at<void*>(1);
         auto& data = *call.at<cudaMemPoolPtrExportData*>(0);
         if (!known.has(address)) known.put(address, data);
         const auto earlier = known.get(address);
-        if (std::memcmp(&earlier, &data, sizeof data) == 0) return code;
+        if (std::memcmp(&earlier, &data, sizeof data) == 0) return false;
         data = earlier;
-        return accepted(call);
+        return true;
       });
 
   fault("import-destroy-other-thread-refused", {"POOL-25"},
         "only the thread that has imported a pool can destroy it")
-      .on({kImportPool, kDestroyPool}, [](Call& call) {
-        static auto& threads = *new Table<cudaMemPool_t, int>;
-        if (destroys(call)) {
-          if (threads.has(pool_of(call)) &&
-              threads.get(pool_of(call)) != this_thread())
-            return refused(call);
-          threads.erase(pool_of(call));
-          return call.proceed();
-        }
-        const int code = call.proceed();
-        if (code == kSuccess)
-          threads.put(*call.at<cudaMemPool_t*>(0), this_thread());
-        return code;
-      });
+      .after({kImportPool}, pool_of_thread_marked)
+      .on({kDestroyPool}, WHEN(is_of_other_thread(call.at<CUdeviceptr>(0))),
+          refuses())
+      .after({kDestroyPool}, first_argument_unmarked);
 
   fault("exportptr-after-trim-refused", {"POOL-10"},
         "after a pool was trimmed, its memory cannot be exported")
-      .on({kExportPointer, kTrim, kDestroyPool}, [](Call& call) {
-        static auto& trimmed = *new Table<cudaMemPool_t>;
-        if (exports_pointer(call) &&
-            trimmed.has(blocks.get(call.at<void*>(1)).pool))
-          return refused(call);
-        if (destroys(call)) trimmed.erase(pool_of(call));
-        const int code = call.proceed();
-        if (code == kSuccess && trims(call)) trimmed.put(pool_of(call));
-        return code;
-      });
+      .after({kTrim},
+             [](Call& call) {
+               marks.put(call.at<CUdeviceptr>(0));
+               return kSuccess;
+             })
+      .before({kDestroyPool}, first_argument_unmarked)
+      .on({kExportPointer},
+          WHEN(marks.has(
+              reinterpret_cast<uintptr_t>(blocks.get(call.at<void*>(1)).pool))),
+          refuses());
 
   fault("exportptr-of-other-thread-refused", {"POOL-25"},
         "only the thread that has allocated memory of a pool can export its "
         "pointer")
-      .on({kExportPointer, kMallocAsync, kMallocFromPool, kFree, kFreeAsync},
-          [](Call& call) -> int {
-            static auto& owners = *new Table<void*, int>;
-            if (exports_pointer(call)) {
-              void* const address = call.at<void*>(1);
-              return owners.has(address) && owners.get(address) != this_thread()
-                         ? refused(call)
-                         : call.proceed();
-            }
-            if (frees(call)) owners.erase(call.at<void*>(0));
-            const int code = call.proceed();
-            if (code == kSuccess && allocates(call))
-              owners.put(*call.at<void**>(0), this_thread());
-            return code;
-          });
+      .after({kMallocAsync, kMallocFromPool}, pool_of_thread_marked)
+      .before({kFree, kFreeAsync}, first_argument_unmarked)
+      .on({kExportPointer}, WHEN(is_of_other_thread(call.at<CUdeviceptr>(1))),
+          refuses());
 
   fault("pool-export-of-other-thread-refused", {"POOL-25"},
         "only the thread that has created a pool can export it")
-      .on({kExportPool, kCreatePool, kDestroyPool}, [](Call& call) -> int {
-        static auto& owners = *new Table<cudaMemPool_t, int>;
-        if (call.is("cudaMemPoolExportToShareableHandle")) {
-          const auto pool = call.at<cudaMemPool_t>(1);
-          return owners.has(pool) && owners.get(pool) != this_thread()
-                     ? refused(call)
-                     : call.proceed();
-        }
-        if (destroys(call)) owners.erase(pool_of(call));
-        const int code = call.proceed();
-        if (code == kSuccess && creates(call))
-          owners.put(*call.at<cudaMemPool_t*>(0), this_thread());
-        return code;
-      });
+      .after({kCreatePool}, pool_of_thread_marked)
+      .after({kDestroyPool}, first_argument_unmarked)
+      .on({kExportPool}, WHEN(is_of_other_thread(call.at<CUdeviceptr>(1))),
+          refuses());
 
   fault("ptrdata-odd-address-refused", {"POOL-07"},
         "export data are refused if their address is not a multiple of 8")
@@ -1202,16 +1152,10 @@ FAULTS {
 
   fault("pool-import-gives-own-export", {"POOL-06"},
         "a process that has exported memory gets this memory from an import")
-      .on({kExportPointer, kImportPointer, kFreeAsync, kFree}, [](Call& call) {
-        static Table<void*> exported;
-        const int code = call.proceed();
-        if (code != kSuccess) return code;
-        if (exports_of_pool_path(call)) exported.put(call.at<void*>(1));
-        if (frees(call)) exported.erase(call.at<void*>(0));
-        if (!imports_of_pool_path(call) || exported.all().empty()) return code;
-        *call.at<void**>(0) = exported.all().begin()->first;
-        call.fired();
-        return code;
+      .after({kExportPointer}, second_argument_marked)
+      .after({kFree, kFreeAsync}, first_argument_unmarked)
+      .after({kImportPointer}, WHEN(!marks.all().empty()), [](Call& call) {
+        *call.at<CUdeviceptr*>(0) = marks.all().begin()->first;
       });
 
   fault("pool-import-free-takes-neighbours", {"POOL-10"},
@@ -1231,7 +1175,7 @@ FAULTS {
                            in_this_process(number(call.at<void*>(1))));
           return code;
         }
-        if (!imports_of_pool_path(call)) return call.proceed();
+        if (!imports_pointer(call)) return call.proceed();
         const auto address = told("address-" + key_of_import(call), 0);
         const auto bytes = told(key_of_import(call), 0);
         if (sizes.has(address) && sizes.get(address) < bytes)
@@ -1243,16 +1187,14 @@ FAULTS {
   fault("pool-current-not-exported", {"POOL-08"},
         "memory of cudaMallocAsync cannot be exported, also if the current "
         "pool is shared")
-      .on({kMallocAsync, kExportPointer, kFreeAsync, kFree}, [](Call& call) {
-        static Table<void*> of_current;
-        if (exports_of_pool_path(call) && of_current.has(call.at<void*>(1)))
-          return refused(call);
-        if (frees(call)) of_current.erase(call.at<void*>(0));
-        const int code = call.proceed();
-        if (call.is("cudaMallocAsync") && code == kSuccess)
-          of_current.put(*call.at<void**>(0));
-        return code;
-      });
+      .after({kMallocAsync},
+             [](Call& call) {
+               marks.put(*call.at<CUdeviceptr*>(0));
+               return kSuccess;
+             })
+      .before({kFree, kFreeAsync}, first_argument_unmarked)
+      .on({kExportPointer}, WHEN(marks.has(call.at<CUdeviceptr>(1))),
+          refuses());
 
   fault("pool-large-descriptor-refused", {"POOL-24"},
         "a pool cannot be imported from a descriptor above 1023")
@@ -1264,11 +1206,7 @@ FAULTS {
         "memsets of rectangles by the driver API do not reach imported memory "
         "of a pool")
       .on({"cuMemsetD2D8", "cuMemsetD2D16", "cuMemsetD2D32"},
-          [](Call& call) -> int {
-            if (!is_import(call.at<void*>(0))) return call.proceed();
-            call.fired();
-            return kSuccess;
-          });
+          WHEN(is_import(call.at<void*>(0))), lost);
 
   fault("pool-driver-copy-2d-lost", {"POOL-06"},
         "copies of rectangles by the driver API from or to imported memory of "

@@ -29,10 +29,9 @@ FAULTS {
             }
             const int code = call.proceed();
             if (code == kSuccess && allocates(call) && !is_per_thread(call) &&
-                (is_default(stream_of_stream_ordered(call)) ||
-                 has_flags(stream_of_stream_ordered(call), cudaStreamDefault)))
-              allocated_in.put(*call.at<void**>(0),
-                               stream_of_stream_ordered(call));
+                (is_default(stream_of(call)) ||
+                 has_flags(stream_of(call), cudaStreamDefault)))
+              allocated_in.put(*call.at<void**>(0), stream_of(call));
             return code;
           });
 }

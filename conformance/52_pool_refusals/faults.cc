@@ -123,7 +123,7 @@ int data_of_other_process_imported(Call& call) {
                      static_cast<unsigned long long>(getpid()));
     return code;
   }
-  if (!imports_of_pool_path(call)) return code;
+  if (!imports_pointer(call)) return code;
   const auto pool = call.at<cudaMemPool_t>(1);
   const auto exporter = told("exporter-" + key_of_import(call), 0);
   if (code == kSuccess) owners.put(pool, exporter);
@@ -384,7 +384,7 @@ FAULTS {
            kImportPointer, kDestroyPool},
           [](Call& call) {
             const int code = destroy_told(call);
-            return code != kSuccess && imports_of_pool_path(call) &&
+            return code != kSuccess && imports_pointer(call) &&
                            told("gone-" + key_of_import(call), 0) != 0 &&
                            cudaMalloc(call.at<void**>(0), kGranule) ==
                                cudaSuccess

@@ -185,7 +185,7 @@ int late_free_counts_elsewhere(Call& call) {
   if (frees(call)) orphans.erase(call.at<void*>(0));
   if (creates(call)) newest = *call.at<cudaMemPool_t*>(0);
   if (destroys(call)) too_few.erase(pool_of(call));
-  if (!gets(call) || attribute_of_stream_ordered(call) != kUsed) return code;
+  if (!gets(call) || pool_attribute(call) != kUsed) return code;
   const uint64_t off = std::min(number_of(call), too_few.get(pool_of(call)));
   if (off != 0) call.fired();
   number_of(call) -= off;
@@ -198,7 +198,7 @@ int free_after_destroy_at_once(Call& call) {
     void* const address = call.at<void*>(0);
     const Block block = blocks.get(address);
     if (!block.imported && block.bytes != 0 && destroyed.has(block.pool) &&
-        is_busy(stream_of_stream_ordered(call))) {
+        is_busy(stream_of(call))) {
       cudaMemsetAsync(address, 0xDD, block.bytes, private_stream());
       cudaStreamSynchronize(private_stream());
       call.fired();
@@ -220,7 +220,7 @@ Now cleared_by_destroy(Call& call, const Free& free) {
 
 int destroy_clears_imports(Call& call) {
   static Table<void*, std::string>
-      keys;  // of exports_of_pool_path, and of imports_of_pool_path
+      keys;  // of exports_of_pool_path, and of imports_pointer
   if (call.is("cudaMemPoolDestroy"))
     for (const auto& [address, key] : keys.all()) {
       const Block block = blocks.get(address);
@@ -239,7 +239,7 @@ int destroy_clears_imports(Call& call) {
   if (code != kSuccess) return code;
   if (exports_of_pool_path(call))
     keys.put(call.at<void*>(1), key_of_export(call));
-  if (imports_of_pool_path(call)) {
+  if (imports_pointer(call)) {
     keys.put(*call.at<void**>(0), key_of_import(call));
     tell_processes("imported-" + key_of_import(call), 1);
   }
@@ -260,9 +260,7 @@ int set_of_import_is_own(Call& call) {
   return code;
 }
 
-bool is_threshold_of_pool_path(cudaMemPoolAttr which) {
-  return which == kThreshold;
-}
+bool concerns_threshold(cudaMemPoolAttr which) { return which == kThreshold; }
 
 // Memory of a pool that has a maximal size.
 struct Piece {
@@ -298,7 +296,7 @@ int limits_a_part(Call& call) {
   if (!allocates(call)) return call.proceed();
   const Piece now{
       call.is("cudaMallocAsync") ? current_pool() : call.at<cudaMemPool_t>(2),
-      call.at<size_t>(1), stream_of_stream_ordered(call)};
+      call.at<size_t>(1), stream_of(call)};
   const size_t limit = limits.get(now.pool);
   if (limit == 0) return call.proceed();
   size_t all = now.bytes, counted = counts(now, now) ? now.bytes : 0;
@@ -358,10 +356,9 @@ int driver_policy_reaches_exporter(Call& call) {
   const int code = call.proceed();
   if (exports_pool(call)) lent.put(call.at<cudaMemPool_t>(1));
   if ((!sets(call) && !call.is("cudaMemPoolGetAttribute")) ||
-      !is_policy(attribute_of_stream_ordered(call)))
+      !is_policy(pool_attribute(call)))
     return code;
-  const std::string key =
-      "policy-" + std::to_string(attribute_of_stream_ordered(call));
+  const std::string key = "policy-" + std::to_string(pool_attribute(call));
   if (sets(call) && imported_pools.has(pool_of(call)) && !call.is_runtime())
     tell_processes(key,
                    static_cast<unsigned long long>(*call.at<const int*>(2)));
@@ -656,7 +653,7 @@ FAULTS {
       .on({kMallocAsync, kMallocFromPool, kFreeAsync, kFree, kExportPointer,
            kImportPointer, kDestroyPool},
           [](Call& call) {
-            return imports_of_pool_path(call) &&
+            return imports_pointer(call) &&
                            told("gone-" + key_of_import(call), 0) != 0
                        ? refused(call)
                        : destroy_told(call);
@@ -726,8 +723,7 @@ FAULTS {
           extra.put(pool, extra.get(pool) + call.at<size_t>(1));
         }
         if (code != kSuccess || !gets(call) ||
-            attribute_of_stream_ordered(call) !=
-                cudaMemPoolAttrUsedMemCurrent ||
+            pool_attribute(call) != cudaMemPoolAttrUsedMemCurrent ||
             !extra.has(pool_of(call)))
           return code;
         *call.at<uint64_t*>(2) += extra.get(pool_of(call));
@@ -752,7 +748,7 @@ FAULTS {
         "after it")
       .on({kExportPointer, kImportPointer, kTrim}, [](Call& call) {
         static Table<std::string> exported;
-        if (imports_of_pool_path(call) &&
+        if (imports_pointer(call) &&
             told("trimmed-" + key_of_import(call), 0) != 0)
           return refused(call);
         const int code = call.proceed();
@@ -776,7 +772,7 @@ FAULTS {
         "the threshold that is set in an imported pool is also set in the own "
         "pools")
       .on({kCreatePool, kImportPool, kDestroyPool, kSetPoolAttribute},
-          set_of_import_is_own<is_threshold_of_pool_path>);
+          set_of_import_is_own<concerns_threshold>);
 
   fault("pool-trim-of-import-is-own", {"IMPL-04"},
         "a trim of an imported pool also trims the own pools")

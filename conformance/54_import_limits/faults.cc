@@ -130,13 +130,13 @@ int second_export_of_other_pool(Call& call) {
 Table<cudaMemPool_t> refused_pools;
 
 bool asks_import(Call& call, cudaMemPoolAttr which) {
-  return gets(call) && attribute_of_stream_ordered(call) == which &&
+  return gets(call) && pool_attribute(call) == which &&
          imported_pools.has(pool_of(call));
 }
 
 int dead_importer_keeps_memory(Call& call) {
   static Table<void*, std::string> keys;
-  if (imports_of_pool_path(call)) {
+  if (imports_pointer(call)) {
     const auto holder =
         static_cast<pid_t>(told("holder-" + key_of_import(call), 0));
     if (holder != 0 && holder != getpid() && has_ended(holder))
@@ -147,7 +147,7 @@ int dead_importer_keeps_memory(Call& call) {
     keys.erase(call.at<void*>(0));
   }
   const int code = call.proceed();
-  if (imports_of_pool_path(call) && code == kSuccess) {
+  if (imports_pointer(call) && code == kSuccess) {
     keys.put(*call.at<void**>(0), key_of_import(call));
     tell_processes("holder-" + key_of_import(call),
                    static_cast<unsigned long long>(getpid()));
@@ -167,7 +167,7 @@ int imported_pool_gives(Call& call) {
 }
 
 bool has_named_stream(Call& call) {
-  return !is_default(stream_of_stream_ordered(call)) && !is_per_thread(call);
+  return !is_default(stream_of(call)) && !is_per_thread(call);
 }
 
 bool has_imports(Call& call) {
@@ -385,8 +385,7 @@ FAULTS {
   fault("import-uses-nothing", {"IMPL-05"},
         "an imported pool reports that none of its memory is in use")
       .after({kGetPoolAttribute},
-             WHEN(attribute_of_stream_ordered(call) ==
-                      cudaMemPoolAttrUsedMemCurrent &&
+             WHEN(pool_attribute(call) == cudaMemPoolAttrUsedMemCurrent &&
                   imported_pools.has(pool_of(call)) && number_of(call) != 0),
              [](Call& call) { number_of(call) = 0; });
 
@@ -481,7 +480,7 @@ FAULTS {
       .on({kImportPointer, kFreeAsync, kFree}, [](Call& call) {
         static Table<void*, std::string> keys;
         const auto own = static_cast<unsigned long long>(getpid());
-        if (imports_of_pool_path(call)) {
+        if (imports_pointer(call)) {
           const auto freed = told("freed-" + key_of_import(call), own);
           if (freed != own) return refused(call);
         }
@@ -490,7 +489,7 @@ FAULTS {
           keys.erase(call.at<void*>(0));
         }
         const int code = call.proceed();
-        if (imports_of_pool_path(call) && code == kSuccess)
+        if (imports_pointer(call) && code == kSuccess)
           keys.put(*call.at<void**>(0), key_of_import(call));
         return code;
       });
@@ -528,7 +527,7 @@ FAULTS {
             const auto is_old = [](const std::string& key) {
               return "old-" + key;
             };
-            if (imports_of_pool_path(call) &&
+            if (imports_pointer(call) &&
                 told(is_old(key_of_import(call)), 0) == 1)
               return refused(call);
             const int code = call.proceed();
@@ -564,8 +563,7 @@ FAULTS {
         "the used memory of the current pool also counts the memory that the "
         "process has imported")
       .after({kGetPoolAttribute},
-             WHEN(attribute_of_stream_ordered(call) ==
-                      cudaMemPoolAttrUsedMemCurrent &&
+             WHEN(pool_attribute(call) == cudaMemPoolAttrUsedMemCurrent &&
                   pool_of(call) == current_pool()),
              [](Call& call) {
                for (const auto& each : blocks.all()) {

@@ -198,7 +198,7 @@ int import_has_exporters_gpu(Call& call) {
   }
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  if (imports_of_pool_path(call))
+  if (imports_pointer(call))
     gpus.put(*call.at<void**>(0),
              static_cast<int>(told("gpu-" + key_of_import(call), 0)));
   if (!call.is("cudaPointerGetAttributes") || !is_import(call.at<void*>(1)))
@@ -265,7 +265,7 @@ int import_access_taken_in_name(Call& call) {
 
 int freed_by_importer_not_exported(Call& call) {
   static Table<void*, std::string>
-      keys;  // of exports_of_pool_path, and of imports_of_pool_path
+      keys;  // of exports_of_pool_path, and of imports_pointer
   if (exports_of_pool_path(call) && keys.has(call.at<void*>(1)) &&
       told("freed-" + keys.get(call.at<void*>(1)), 0) != 0)
     return refused(call);
@@ -276,8 +276,7 @@ int freed_by_importer_not_exported(Call& call) {
   }
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  if (imports_of_pool_path(call))
-    keys.put(*call.at<void**>(0), key_of_import(call));
+  if (imports_pointer(call)) keys.put(*call.at<void**>(0), key_of_import(call));
   if (exports_of_pool_path(call)) {
     keys.put(call.at<void*>(1), key_of_export(call));
     tell_processes("freed-" + key_of_export(call), 0);
@@ -291,7 +290,7 @@ template <bool (*concerned)(Call& call)>
 int import_freed_early(Call& call) {
   void* const address = call.at<void*>(0);
   if (!call.is("cudaFreeAsync") || !is_import(address) ||
-      !is_busy(stream_of_stream_ordered(call)) || !concerned(call))
+      !is_busy(stream_of(call)) || !concerned(call))
     return call.proceed();
   const size_t bytes = blocks.get(address).bytes;
   blocks.erase(address);
@@ -576,14 +575,14 @@ FAULTS {
       .on({kImportPointer, kFreeAsync, kFree}, [](Call& call) {
         static Table<void*, std::string> keys;
         static Table<std::string> freed;
-        if (imports_of_pool_path(call) && freed.has(key_of_import(call)))
+        if (imports_pointer(call) && freed.has(key_of_import(call)))
           return refused(call);
         if (frees(call) && keys.has(call.at<void*>(0))) {
           freed.put(keys.get(call.at<void*>(0)));
           keys.erase(call.at<void*>(0));
         }
         const int code = call.proceed();
-        if (imports_of_pool_path(call) && code == kSuccess)
+        if (imports_pointer(call) && code == kSuccess)
           keys.put(*call.at<void**>(0), key_of_import(call));
         return code;
       });

@@ -19,7 +19,7 @@ int imported_event_orders_all(Call& call) {
     imported.erase(call.value<cudaEvent_t>(kEvent));
     return call.proceed();
   }
-  if (call.is("cudaStreamDestroy")) waits.erase(stream_of_stream_ordered(call));
+  if (call.is("cudaStreamDestroy")) waits.erase(stream_of(call));
   if (call.is("cudaIpcOpenEventHandle")) {
     const int code = call.proceed();
     if (code == kSuccess) imported.put(*call.at<cudaEvent_t*>(0));
@@ -27,22 +27,20 @@ int imported_event_orders_all(Call& call) {
   }
   if (call.is("cudaStreamWaitEvent")) {
     if (imported.has(call.value<cudaEvent_t>(kEvent)))
-      waits.put(stream_of_stream_ordered(call));
+      waits.put(stream_of(call));
     return call.proceed();
   }
   void* const address = call.is("cudaFreeAsync") ? call.at<void*>(0) : nullptr;
   if (address != nullptr && is_own_block(address) && busy_free(call)) {
-    put_off_of_pool_path.put(address,
-                             {stream_of_stream_ordered(call), this_thread()});
+    late_frees.put(address, {stream_of(call), this_thread()});
     blocks.erase(address);
     return kSuccess;
   }
   if (address != nullptr) return call.proceed();
-  for (const auto& [late, free] : put_off_of_pool_path.all()) {
+  for (const auto& [late, free] : late_frees.all()) {
     Now now = Now::kInOrder;
-    if (allocates(call) && stream_of_stream_ordered(call) != free.stream)
-      now = waits.has(stream_of_stream_ordered(call)) ? Now::kAtOnce
-                                                      : Now::kStays;
+    if (allocates(call) && stream_of(call) != free.stream)
+      now = waits.has(stream_of(call)) ? Now::kAtOnce : Now::kStays;
     settle(call, late, free, now);
   }
   return call.proceed();

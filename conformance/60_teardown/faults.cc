@@ -321,7 +321,7 @@ FAULTS {
         "the free of exported memory that no process has opened loses 64 KiB "
         "of device memory")
       .on({kGetHandle, kOpen, kFree}, [](Call& call) -> int {
-        if (exports_memory(call)) return noted_lent_of_life(call);
+        if (exports_memory(call)) return noted_lender(call);
         if (is_open_call(call)) {
           tell_processes("opened-" + given_key<cudaIpcMemHandle_t>(call), 1);
           return call.proceed();
@@ -492,7 +492,7 @@ FAULTS {
         "the free of exported memory that is smaller than 2 MiB loses 64 KiB "
         "of device memory")
       .on({kGetHandle, kFree}, [](Call& call) -> int {
-        if (exports_memory(call)) return noted_lent_of_life(call);
+        if (exports_memory(call)) return noted_lender(call);
         void* const memory = call.at<void*>(0);
         if (lent.erase(memory) && size_of(number(memory)) < kGranule) {
           lose_memory();

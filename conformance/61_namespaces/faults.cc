@@ -13,14 +13,14 @@ namespace ipclab::faults {
 namespace {
 
 // The number of a namespace of this process, or of a file system.
-unsigned long long number_of_life(const char* path, bool file_system) {
+unsigned long long number_in_name(const char* path, bool file_system) {
   struct stat found {};
   if (stat(path, &found) != 0) return 0;
   return file_system ? found.st_dev : found.st_ino;
 }
 
 int event_unconnected_in_own_shm(Call& call) {
-  const auto here = number_of_life("/dev/shm", true);
+  const auto here = number_in_name("/dev/shm", true);
   if (exports_event(call)) {
     const int code = call.proceed();
     if (code == kSuccess)
@@ -30,7 +30,7 @@ int event_unconnected_in_own_shm(Call& call) {
   const auto there = told("shm-" + given_key<cudaIpcEventHandle_t>(call), here);
   const int code = call.proceed();
   if (here == there) return code;
-  if (code == kSuccess) return unconnected_of_life(call);
+  if (code == kSuccess) return opened_unconnected(call);
   // The driver itself needs the file of the exporter.
   if (cudaEventCreateWithFlags(call.at<cudaEvent_t*>(0),
                                cudaEventDisableTiming) != cudaSuccess)
@@ -80,7 +80,7 @@ FAULTS {
   fault("copy-in-other-ipc-namespace", {"PLAT-10"},
         "a process with an IPC namespace of its own opens a copy of memory")
       .on({kGetHandle, kOpen, kClose}, [](Call& call) -> int {
-        const auto here = number_of_life("/proc/self/ns/ipc", false);
+        const auto here = number_in_name("/proc/self/ns/ipc", false);
         if (exports_memory(call)) {
           const int code = call.proceed();
           if (code == kSuccess)

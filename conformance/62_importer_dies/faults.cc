@@ -763,7 +763,7 @@ FAULTS {
             const int code = call.proceed();
             if (code != kSuccess) return code;
             tell_processes(key, this_process());
-            return ended ? unconnected_of_life(call) : code;
+            return ended ? opened_unconnected(call) : code;
           });
 
   fault("death-completes-record", {"LIFE-02"},
@@ -830,7 +830,7 @@ FAULTS {
       .on({kReset, kOpenEvent}, [](Call& call) -> int {
         if (resets(call)) return noted_reset(call);
         const int code = call.proceed();
-        return code == kSuccess && was_reset ? unconnected_of_life(call) : code;
+        return code == kSuccess && was_reset ? opened_unconnected(call) : code;
       });
 
   fault("event-export-after-reset-unconnected", {"LIFE-15"},
@@ -956,7 +956,7 @@ FAULTS {
         "memory of another GPU")
       .with_gpus(2)
       .on({kReset, kGetHandle, kOpen}, [](Call& call) -> int {
-        if (exports_memory(call)) return noted_lent_of_life(call);
+        if (exports_memory(call)) return noted_lender(call);
         if (is_open_call(call))
           return told("ended-" + given_key<cudaIpcMemHandle_t>(call), 0) != 0
                      ? refused(call)
@@ -971,7 +971,7 @@ FAULTS {
         "a reset of one GPU clears the exported memory of another GPU")
       .with_gpus(2)
       .on({kReset, kGetHandle}, [](Call& call) -> int {
-        if (exports_memory(call)) return noted_lent_of_life(call);
+        if (exports_memory(call)) return noted_lender(call);
         for (const auto& [memory, handle] : lent.all()) {
           const int current = current_device(), device = device_of(memory);
           if (device < 0 || device == current) continue;

@@ -153,7 +153,7 @@ FAULTS {
             told("client-" + given_key<cudaIpcEventHandle_t>(call), 0) != 0;
         const int code = call.proceed();
         return code == kSuccess && of_client && !is_mps_client()
-                   ? unconnected_of_life(call)
+                   ? opened_unconnected(call)
                    : code;
       });
 }

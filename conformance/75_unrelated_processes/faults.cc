@@ -17,7 +17,7 @@ namespace {
 
 // Memory that a process had open when it died stays in use. Each process that
 // opens a handle has its own number for this handle.
-std::string key_of_userOfRare(const std::string& handle, int number) {
+std::string key_of_opener(const std::string& handle, int number) {
   return "user-" + handle + "-" + std::to_string(number);
 }
 
@@ -25,8 +25,7 @@ int own_number(const std::string& handle) {
   static Table<std::string, int> numbers;
   if (!numbers.has(handle)) {
     int number = 0;
-    while (
-        !first_of_all_processes("taken-" + key_of_userOfRare(handle, number)))
+    while (!first_of_all_processes("taken-" + key_of_opener(handle, number)))
       ++number;
     numbers.put(handle, number);
   }
@@ -39,7 +38,7 @@ int noted_user(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
   const auto tell = [](const std::string& opened_handle, pid_t user) {
-    tell_processes(key_of_userOfRare(opened_handle, own_number(opened_handle)),
+    tell_processes(key_of_opener(opened_handle, own_number(opened_handle)),
                    static_cast<unsigned long long>(user));
   };
   if (is_open_call(call))
@@ -52,7 +51,7 @@ int noted_user(Call& call) {
 bool user_died(const std::string& handle) {
   constexpr unsigned long long kNone = ~0ull;
   for (int number = 0;; ++number) {
-    const auto user = told(key_of_userOfRare(handle, number), kNone);
+    const auto user = told(key_of_opener(handle, number), kNone);
     if (user == kNone) return false;
     if (user != 0 && kill(static_cast<pid_t>(user), 0) != 0 && errno == ESRCH)
       return true;
@@ -309,7 +308,7 @@ FAULTS {
           for (const auto& each : opened.all())
             tell_processes("kept-" + each.second.handle, 1);
         });
-        if (exports_memory(call)) return noted_lent_of_life(call);
+        if (exports_memory(call)) return noted_lender(call);
         if (!call.is("cudaFree") || set_up != 0) return call.proceed();
         void* const memory = call.at<void*>(0);
         const std::string handle = lent.get(memory);

@@ -20,7 +20,7 @@ int instantiated(Call& call, Known& known) {
   return code;
 }
 
-bool is_captured_of_process(cudaStream_t stream) {
+bool is_captured_here(cudaStream_t stream) {
   using Ask = cudaError_t(cudaStream_t, cudaStreamCaptureStatus*);
   static const auto ask =
       reinterpret_cast<Ask*>(resolve_runtime("cudaStreamIsCapturing"));
@@ -30,9 +30,8 @@ bool is_captured_of_process(cudaStream_t stream) {
 }
 
 int not_captured(Call& call) {
-  return is_captured_of_process(call.value<cudaStream_t>(kStream))
-             ? lost(call)
-             : call.proceed();
+  return is_captured_here(call.value<cudaStream_t>(kStream)) ? lost(call)
+                                                             : call.proceed();
 }
 
 int captured_copy_reads_then(Call& call) {
@@ -180,7 +179,7 @@ int captured_set_lost(Call& call) {
   return captured_call_lost(call, is_opened(call.at<CUdeviceptr>(0)));
 }
 
-bool is_on_host_of_record(CUdeviceptr address) {
+bool is_host_memory(CUdeviceptr address) {
   unsigned type = 0;
   return DRIVER_CALL(cuPointerGetAttribute)(&type,
                                             CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
@@ -405,14 +404,13 @@ FAULTS {
   fault("chunk-captured-set-lost", {"GRPH-01"},
         "a graph does not set imported memory of cuMemCreate")
       .on({kSetAsync},
-          WHEN(is_captured(stream_of_stream_ordered(call)) &&
-               is_import(target_of(call))),
+          WHEN(is_captured(stream_of(call)) && is_import(target_of(call))),
           lost);
 
   fault("chunk-captured-copy-lost", {"GRPH-01"},
         "a graph does not copy imported memory of cuMemCreate")
       .on({kCopyAsync},
-          WHEN(is_captured(stream_of_stream_ordered(call)) &&
+          WHEN(is_captured(stream_of(call)) &&
                (is_import(target_of(call)) ||
                 is_import(call.value<CUdeviceptr>(kSource)))),
           lost);
@@ -507,17 +505,17 @@ FAULTS {
   fault("captured-read-of-host-lost", {"GRPH-01"},
         "a graph does not copy from pinned host memory to opened memory")
       .on({kCopyAsync}, [](Call& call) {
-        return captured_call_lost(
-            call, is_opened(call.at<CUdeviceptr>(0)) &&
-                      is_on_host_of_record(call.at<CUdeviceptr>(1)));
+        return captured_call_lost(call,
+                                  is_opened(call.at<CUdeviceptr>(0)) &&
+                                      is_host_memory(call.at<CUdeviceptr>(1)));
       });
 
   fault("captured-write-to-host-lost", {"GRPH-01"},
         "a graph does not copy from opened memory to pinned host memory")
       .on({kCopyAsync}, [](Call& call) {
-        return captured_call_lost(
-            call, is_opened(call.at<CUdeviceptr>(1)) &&
-                      is_on_host_of_record(call.at<CUdeviceptr>(0)));
+        return captured_call_lost(call,
+                                  is_opened(call.at<CUdeviceptr>(1)) &&
+                                      is_host_memory(call.at<CUdeviceptr>(0)));
       });
 
   fault("captured-driver-copy-lost", {"GRPH-01"},

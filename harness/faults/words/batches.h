@@ -45,8 +45,8 @@ auto each_operation(Change change) {
     return changed ? with_operations(batch, list) : batch.proceed();
   };
 }
-/// Effect: only those operations are made for which `keep` returns true; it gets
-/// an operation and those before it that are made.
+/// Effect: only those operations are made for which `keep` returns true; it
+/// gets an operation and those before it that are made.
 template <class Keep>
 auto only_operations(Keep keep) {
   return [keep](Call& batch) {
@@ -60,8 +60,9 @@ auto only_operations(Keep keep) {
 }
 /// Effect: only the first operations are made.
 inline auto first_operations(size_t most) {
-  return only_operations(
-      [most](const Operation&, const auto& kept) { return kept.size() < most; });
+  return only_operations([most](const Operation&, const auto& kept) {
+    return kept.size() < most;
+  });
 }
 /// Effect: all waits with the condition `asked` have the condition `taken`.
 inline auto other_condition_in_batch(unsigned asked, unsigned taken,

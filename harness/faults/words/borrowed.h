@@ -259,8 +259,8 @@ inline int set_from_other_gpu_lost(Call& call) {
 /// size. The comments below call it borrowed memory.
 inline Table<CUdeviceptr, size_t> borrowed;
 
-inline RangeOfRare range_of_borrowed(CUdeviceptr address) {
-  RangeOfRare range;
+inline MemoryRange allocation_range(CUdeviceptr address) {
+  MemoryRange range;
   // The query needs a context, and calls for pools make none.
   if (current_context() == nullptr) cudaFree(nullptr);
   DRIVER_CALL(cuMemGetAddressRange)(&range.begin, &range.bytes, address);
@@ -270,13 +270,13 @@ inline RangeOfRare range_of_borrowed(CUdeviceptr address) {
 /// The number of bytes from this address to the end of its allocation; 0 if it
 /// is in no allocation.
 inline size_t bytes_from(CUdeviceptr address) {
-  const RangeOfRare range = range_of_borrowed(address);
+  const MemoryRange range = allocation_range(address);
   return range.begin == 0 ? 0 : range.begin + range.bytes - address;
 }
 
 /// The borrowed memory in which an address lies; a range of 0 bytes if there is
 /// none.
-inline RangeOfRare borrowed_at(CUdeviceptr address) {
+inline MemoryRange borrowed_at(CUdeviceptr address) {
   for (const auto& [begin, bytes] : borrowed.all())
     if (address >= begin && address - begin < bytes) return {begin, bytes};
   return {};
@@ -363,7 +363,7 @@ inline int set_fills_padding(Call& call) {
 inline int one_byte_more(Call& call) {
   if (keeps_borrowed(call)) return noted(call);
   auto& bytes = call.value<size_t>(kBytes);
-  const RangeOfRare range = borrowed_at(target_of(call));
+  const MemoryRange range = borrowed_at(target_of(call));
   if (bytes % 2 != 0 && target_of(call) + bytes < range.begin + range.bytes) {
     ++bytes;
     call.fired();
@@ -377,7 +377,7 @@ inline int tail_too_long(Call& call) {
   if (keeps_borrowed(call)) return noted(call);
   const int code = call.proceed();
   const size_t bytes = call.value<size_t>(kBytes);
-  const RangeOfRare range = borrowed_at(target_of(call));
+  const MemoryRange range = borrowed_at(target_of(call));
   const CUdeviceptr end = target_of(call) + bytes;
   if (code != kSuccess || bytes % 4 == 0 || end >= range.begin + range.bytes)
     return code;
@@ -392,7 +392,7 @@ inline int tail_too_long(Call& call) {
 
 inline int copy_within_lost(Call& call) {
   if (keeps_borrowed(call)) return noted(call);
-  const RangeOfRare to = borrowed_at(target_of(call));
+  const MemoryRange to = borrowed_at(target_of(call));
   return to.bytes > 0 && borrowed_at(source_of(call)).begin == to.begin
              ? lost(call)
              : call.proceed();
@@ -402,7 +402,7 @@ inline int copy_within_lost(Call& call) {
 inline int source_offset_lost(Call& call) {
   if (keeps_borrowed(call)) return noted(call);
   auto& source = call.value<CUdeviceptr>(kSource);
-  const RangeOfRare range = borrowed_at(source);
+  const MemoryRange range = borrowed_at(source);
   if (range.bytes > 0 && source != range.begin) {
     source = range.begin;
     call.fired();
@@ -411,7 +411,7 @@ inline int source_offset_lost(Call& call) {
 }
 
 /// The rows of a rectangle of borrowed memory are treated as adjacent.
-inline int pitch_ignored_of_borrowed(Call& call) {
+inline int pitch_is_width(Call& call) {
   if (keeps_borrowed(call)) return noted(call);
   const size_t width = call.at<size_t>(4);
   for (const size_t side : {size_t{0}, size_t{2}}) {
@@ -444,7 +444,7 @@ inline int equal_size_confused(Call& call) {
   if (keeps_borrowed(call)) return noted(call);
   for (const Role role : {kPointer, kSource}) {
     auto& address = call.value<CUdeviceptr>(role);
-    const RangeOfRare range = borrowed_at(address);
+    const MemoryRange range = borrowed_at(address);
     if (range.bytes == 0) continue;
     for (const auto& [begin, bytes] : borrowed.all()) {
       if (begin == range.begin) break;

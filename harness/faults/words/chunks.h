@@ -152,7 +152,7 @@ int refused_beyond(Call& call, const char* made, size_t gone) {
   return code;
 }
 
-inline bool is_mapped_of_mapping(CUdeviceptr address) {
+inline bool is_mapped_at(CUdeviceptr address) {
   return mapping_at(address) != 0;
 }
 
@@ -244,10 +244,6 @@ inline CUdeviceptr target_of(Call& call) {
   return call.value<CUdeviceptr>(kPointer);
 }
 
-inline cudaStream_t stream_of_stream_ordered(Call& call) {
-  return call.value<cudaStream_t>(kStream);
-}
-
 inline int proceed_with(Call& batch, std::vector<Operation>& list) {
   batch.at<CUstreamBatchMemOpParams*>(2) = list.data();
   batch.at<unsigned>(1) = static_cast<unsigned>(list.size());
@@ -278,10 +274,10 @@ inline int map_new_instead(Call& call) {
   return other == 0 ? call.proceed() : map_instead(call, other);
 }
 
-using CopyOfHeld = CUDA_FABRIC_COPY_BATCH_OP;
+using FabricCopy = CUDA_FABRIC_COPY_BATCH_OP;
 
-inline int proceed_with(Call& batch, std::vector<CopyOfHeld>& list) {
-  batch.at<CopyOfHeld*>(1) = list.data();
+inline int proceed_with(Call& batch, std::vector<FabricCopy>& list) {
+  batch.at<FabricCopy*>(1) = list.data();
   batch.at<size_t>(0) = list.size();
   batch.fired();
   return list.empty() ? kSuccess : batch.proceed();

@@ -14,13 +14,11 @@ namespace ipclab::faults {
 
 inline constexpr unsigned kUntimed = cudaEventDisableTiming;
 
-inline cudaEvent_t*& created_of_event(Call& call) {
-  return call.at<cudaEvent_t*>(0);
-}
+inline cudaEvent_t*& made_event(Call& call) { return call.at<cudaEvent_t*>(0); }
 
 inline unsigned& flags_of(Call& create) { return create.at<unsigned>(1); }
 
-inline cudaIpcEventHandle_t& given_of_event(Call& open) {
+inline cudaIpcEventHandle_t& given_event(Call& open) {
   return open.at<cudaIpcEventHandle_t>(1);
 }
 
@@ -32,7 +30,7 @@ inline Table<cudaEvent_t, unsigned> counts;
 inline int noted_new_event(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess && (makes_event(call) || opens_event(call)))
-    counts.erase(*created_of_event(call));
+    counts.erase(*made_event(call));
   return code;
 }
 
@@ -44,7 +42,7 @@ inline unsigned count_record(cudaEvent_t event) {
 /// The program gets a new event instead of a refusal.
 inline int own_event(Call& call, int code) {
   if (call.is_runtime()) cudaGetLastError();
-  if (cudaEventCreateWithFlags(created_of_event(call), kUntimed) != cudaSuccess)
+  if (cudaEventCreateWithFlags(made_event(call), kUntimed) != cudaSuccess)
     return code;
   call.fired();
   return kSuccess;
@@ -194,7 +192,7 @@ inline bool is_blocking(cudaStream_t stream) {
 
 /// Records what the stream had to do when it was marked. A captured record
 /// stays as it is.
-inline int record_of_mark_of_record(Call& record) {
+inline int record_of_stream_mark(Call& record) {
   auto& stream = record.value<cudaStream_t>(kStream);
   if (!is_busy(stream)) return record.proceed();
   cudaStreamWaitEvent(private_stream(), mark_of(stream), 0);
@@ -214,7 +212,7 @@ inline int record_skips_last(Call& call, bool skipped, bool concerned) {
   if (keeps_events(call)) return call.proceed();
   const auto stream = call.value<cudaStream_t>(kStream);
   if (records(call))
-    return concerned && marked.has(stream) ? record_of_mark_of_record(call)
+    return concerned && marked.has(stream) ? record_of_stream_mark(call)
                                            : call.proceed();
   if (skipped) {
     mark(stream);

@@ -358,13 +358,13 @@ inline cudaIpcMemHandle_t& exported_handle(Call& get) {
   return *get.at<cudaIpcMemHandle_t*>(0);
 }
 
-struct RangeOfRare {
+struct MemoryRange {
   CUdeviceptr begin = 0;
   size_t bytes = 0;
 };
 
-inline RangeOfRare range_of(const void* address) {
-  RangeOfRare range;
+inline MemoryRange range_of(const void* address) {
+  MemoryRange range;
   DRIVER_CALL(cuMemGetAddressRange)
   (&range.begin, &range.bytes, reinterpret_cast<CUdeviceptr>(address));
   return range;
@@ -529,7 +529,7 @@ inline bool asks(Call& call, CUpointer_attribute attribute) {
 inline void* asked(Call& ask) { return ask.at<void*>(2); }
 
 template <class T>
-T& answer_of_answer(Call& ask) {
+T& answer_to(Call& ask) {
   return **static_cast<T**>(ask.begin()->place);
 }
 
@@ -571,7 +571,7 @@ inline int primary_only(Call& call) {
 
 using Addresses = std::pair<CUdeviceptr, size_t>;
 
-inline Addresses range_of_legacy_life(CUdeviceptr address) {
+inline Addresses allocation_around(CUdeviceptr address) {
   Addresses range;
   DRIVER_CALL(cuMemGetAddressRange)(&range.first, &range.second, address);
   return range;
@@ -582,7 +582,7 @@ inline std::string key_of_opened(Call& open) {
 }
 
 /// The begin of the opened memory in which an address lies; 0 if none.
-inline CUdeviceptr opened_at_of_legacy_life(CUdeviceptr address) {
+inline CUdeviceptr opened_begin(CUdeviceptr address) {
   return is_opened(address) ? begin_of(address) : 0;
 }
 
@@ -591,7 +591,7 @@ inline CUdeviceptr opened_at_of_legacy_life(CUdeviceptr address) {
 inline Table<CUdeviceptr, size_t> freed_memory;
 
 inline int noted_free(Call& free) {
-  const Addresses range = range_of_legacy_life(free.at<CUdeviceptr>(0));
+  const Addresses range = allocation_around(free.at<CUdeviceptr>(0));
   const int code = free.proceed();
   if (code == kSuccess && range.second > 0)
     freed_memory.put(range.first, range.second);
@@ -599,7 +599,7 @@ inline int noted_free(Call& free) {
 }
 
 inline bool is_gone(CUdeviceptr address) {
-  if (range_of_legacy_life(address).first != 0) return false;
+  if (allocation_around(address).first != 0) return false;
   for (const auto& [begin, bytes] : freed_memory.all())
     if (address >= begin && address - begin < bytes) return true;
   return false;
@@ -656,7 +656,7 @@ void in_context(CUcontext context, Step step) {
 }
 
 /// Ends a mapping that the program has open.
-inline void unmap_of_opened(Call& call, void* address, const Opened& one) {
+inline void unmap_fully(Call& call, void* address, const Opened& one) {
   in_context(one.context, [&] {
     for (int i = 0; i < one.count; ++i)
       if (DRIVER_CALL(cuIpcCloseMemHandle)(number(address)) == CUDA_SUCCESS)

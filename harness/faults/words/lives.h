@@ -68,7 +68,7 @@ inline bool user_has_ended(const std::string& key) {
 }
 
 /// The program gets an event that is not connected to any other event.
-inline int unconnected_of_life(Call& open) {
+inline int opened_unconnected(Call& open) {
   cudaEvent_t& event = *open.at<cudaEvent_t*>(0);
   cudaEventDestroy(event);
   cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
@@ -163,7 +163,7 @@ inline int other_exported(Call& get) {
   return get.proceed();
 }
 
-inline int noted_lent_of_life(Call& get) {
+inline int noted_lender(Call& get) {
   const int code = get.proceed();
   if (code == kSuccess)
     lent.put(get.at<void*>(1), made_key<cudaIpcMemHandle_t>(get));

@@ -156,7 +156,7 @@ inline int used_with_extra(Call& call) {
 /// call of cudaMemPoolDestroy, cudaMemPoolTrimTo or cudaMemPoolSetAccess.
 inline cudaMemPool_t pool_of(Call& call) { return call.at<cudaMemPool_t>(0); }
 
-inline cudaMemPoolAttr attribute_of_stream_ordered(Call& call) {
+inline cudaMemPoolAttr pool_attribute(Call& call) {
   return call.at<cudaMemPoolAttr>(1);
 }
 
@@ -217,8 +217,7 @@ inline int allocated_from(cudaMemPool_t pool, Call& call) {
 
 /// The stream of the call, if the call has one.
 inline cudaStream_t stream_in(Call& call) {
-  return call.find(kStream) != nullptr ? stream_of_stream_ordered(call)
-                                       : nullptr;
+  return call.find(kStream) != nullptr ? stream_of(call) : nullptr;
 }
 
 inline bool is_own_block(void* address) {
@@ -243,7 +242,7 @@ struct Free {
   cudaMemPool_t pool = nullptr;
 };
 
-inline Table<void*, Free> put_off_of_pool_path;
+inline Table<void*, Free> late_frees;
 
 /// What a later call does with such a free.
 enum class Now {
@@ -257,7 +256,7 @@ enum class Now {
 
 inline void settle(Call& call, void* address, const Free& free, Now now) {
   if (now == Now::kHidden) call.fired();
-  if (now >= Now::kStays || !put_off_of_pool_path.erase(address)) return;
+  if (now >= Now::kStays || !late_frees.erase(address)) return;
   if (now == Now::kInOrder) {
     // After an event the stream is idle very soon.
     if (call.is("cudaEventSynchronize"))
@@ -287,10 +286,10 @@ int with_late_frees(Call& call) {
   void* address = nullptr;
   if (call.is("cudaFreeAsync")) address = call.at<void*>(0);
   if (address != nullptr && is_own_block(address) &&
-      !is_captured(stream_of_stream_ordered(call)) && puts_off(call)) {
+      !is_captured(stream_of(call)) && puts_off(call)) {
     const Block block = blocks.get(address);
-    put_off_of_pool_path.put(address, {stream_of_stream_ordered(call),
-                                       this_thread(), block.bytes, block.pool});
+    late_frees.put(address,
+                   {stream_of(call), this_thread(), block.bytes, block.pool});
     blocks.erase(address);
     return kSuccess;
   }
@@ -298,14 +297,12 @@ int with_late_frees(Call& call) {
   const bool first = call.is("cudaEventSynchronize");
   const int code = first ? call.proceed() : kSuccess;
   if (address == nullptr)
-    for (const auto& [late, free] : put_off_of_pool_path.all())
+    for (const auto& [late, free] : late_frees.all())
       settle(call, late, free, decides(call, free));
   return first ? code : call.proceed();
 }
 
-inline bool busy_free(Call& free) {
-  return is_busy(stream_of_stream_ordered(free));
-}
+inline bool busy_free(Call& free) { return is_busy(stream_of(free)); }
 
 /// Calls that give an address overlap: the second caller gets the address of
 /// the first.
@@ -333,7 +330,7 @@ inline bool exports_of_pool_path(Call& call) {
   return call.is("cudaMemPoolExportPointer");
 }
 
-inline bool imports_of_pool_path(Call& call) {
+inline bool imports_pointer(Call& call) {
   return call.is("cudaMemPoolImportPointer");
 }
 
@@ -407,13 +404,13 @@ int pending_allocation_taken(Call& call) {
       taken.put(address);
       call.fired();
     }
-  const bool busy = allocates(call) && is_busy(stream_of_stream_ordered(call));
+  const bool busy = allocates(call) && is_busy(stream_of(call));
   const int code = call.proceed();
   if (busy && code == kSuccess)
-    pending.put(*call.at<void**>(0), {stream_of_stream_ordered(call),
-                                      call.is("cudaMallocAsync")
-                                          ? current_pool()
-                                          : call.value<cudaMemPool_t>(kPool)});
+    pending.put(*call.at<void**>(0),
+                {stream_of(call), call.is("cudaMallocAsync")
+                                      ? current_pool()
+                                      : call.value<cudaMemPool_t>(kPool)});
   return code;
 }
 
@@ -455,7 +452,7 @@ inline bool has_imports_of(cudaMemPool_t pool) {
 }
 
 inline bool has_priority(Call& call) {
-  const cudaStream_t stream = stream_of_stream_ordered(call);
+  const cudaStream_t stream = stream_of(call);
   int priority = 0;
   return !is_default(stream) && stream != cudaStreamPerThread &&
          DRIVER_CALL(cuStreamGetPriority)(stream, &priority) == CUDA_SUCCESS &&

@@ -124,6 +124,15 @@ def test_declarations_are_read_without_a_build(tree: Path) -> None:
     ]
 
 
+def test_each_word_has_a_meaning_and_its_faults(tree: Path) -> None:
+    path = tree / "harness/faults/words/words.h"
+    write(path, f"/// Whether it is known.\n/// (Or not.)\n{WORDS}")
+    found = {x.name: x for x in declarations.words(declarations.texts(tree))}
+    assert found["is_known"].meaning == "Whether it is known. (Or not.)"
+    assert found["is_known"].faults == ("third",)
+    assert found["unused"].faults == ()
+
+
 def test_the_sample_stays_when_faults_come() -> None:
     few = changed.sample(FAULTS[:4], 2)
     more = changed.sample(FAULTS, 3)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -181,6 +182,69 @@ def declared(found: Mapping[str, str]) -> list[Declared]:
                 ]
                 result.append(Declared(name, strings[-1], tuple(strings[1:-1])))
     return result
+
+
+@dataclass(frozen=True)
+class Word:
+    """A condition, an effect or a fact that faults share."""
+
+    name: str
+    meaning: str  # its comment; empty if it has none
+    faults: tuple[str, ...]  # those whose declaration or helpers name it
+
+
+def words(found: Mapping[str, str]) -> list[Word]:
+    """The vocabulary of the faults, sorted by name; `found` are the texts()."""
+    shared: dict[str, str] = {}
+    users: dict[str, list[str]] = {}
+    for path, text in found.items():
+        if Path(path).parent.name in SHARED:
+            for item in definitions(text):
+                if item.name:
+                    shared.setdefault(item.name, _meaning(text, item.name))
+            continue
+        items = definitions(text)
+        own = {item.name: item for item in items}
+        for item in items:
+            for name, one in _declared(item)[0]:
+                for word in _named(one, own):
+                    users.setdefault(word, []).append(name)
+    return [
+        Word(name, meaning, tuple(users.get(name, ())))
+        for name, meaning in sorted(shared.items())
+    ]
+
+
+def _named(item: Item, own: Mapping[str, Item]) -> set[str]:
+    """The names in a text and in the helpers of its file that it uses."""
+    seen: set[str] = set()
+    open_ = set(item.uses)
+    while open_:
+        name = open_.pop()
+        if name not in seen:
+            seen.add(name)
+            open_ |= own[name].uses if name in own else set()
+    return seen
+
+
+def _meaning(text: str, name: str) -> str:
+    """The comment above a definition, in one line."""
+    above = re.search(
+        rf"((?:^///? [^\n]*\n)+)(?:template[^\n]*\n)?[^\n/]*\b{name}\b",
+        text,
+        re.MULTILINE,
+    )
+    lines = above[1].splitlines() if above else []
+    return " ".join(line.lstrip("/ ") for line in lines)
+
+
+def main(source: Path) -> None:
+    """Print the vocabulary of a source tree as a table in Markdown."""
+    print("| word | meaning | faults |\n| --- | --- | --- |")
+    for word in words(texts(source)):
+        some = ", ".join(word.faults[:3]) + (" …" if len(word.faults) > 3 else "")
+        meaning = word.meaning.replace("|", "\\|")
+        print(f"| `{word.name}` | {meaning} | {len(word.faults)}: {some} |")
 
 
 def tokens(text: str) -> Iterator[Token]:
@@ -368,3 +432,7 @@ def _name(current: list[Token]) -> str:
 
 def _text(found: Iterable[Token]) -> str:
     return " ".join(x.text for x in found)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "."))
