@@ -406,7 +406,7 @@ class _Launch:
         self._asked = time.monotonic()
         self._began: float | None = None
         self._stopped: float | None = None  # when, and why
-        self._why = ""
+        self._why = self._before = ""
         with self._log.open("wb") as stream:
             try:
                 self._process = subprocess.Popen(
@@ -448,14 +448,17 @@ class _Launch:
     def stop(self, why: str) -> None:
         """Tell the command to end."""
         if self._stopped is None:
-            self._stopped, self._why = time.monotonic(), why
+            # What the engine says later is only about this stop.
+            self._stopped, self._why, self._before = time.monotonic(), why, self._said()
             self._process.terminate()
+
+    def _said(self) -> str:
+        return reason_of(self._log.read_text(encoding="utf-8", errors="replace"))
 
     def _tell(self, told: Told) -> None:
         if not self._whole.exists():
-            said = self._log.read_text(encoding="utf-8", errors="replace")
             name, code = self._request.engine, self._process.returncode
-            reason = reason_of(said) or f"it ended with {code} and said nothing"
+            reason = self._before or self._said() or f"nothing; it ended with {code}"
             told.said[self.node] = f"{self._why}{name} says: {reason}"
 
 

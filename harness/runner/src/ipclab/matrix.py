@@ -53,7 +53,7 @@ def read(folder: Path) -> Document | None:
     if not path.exists():
         return None
     hint = "; remove it or make it again"
-    document: Document = reader.document(path, SCHEMA, hint=hint)
+    document: Document = reader.document(path, SCHEMA, "matrix", hint)
     if wrong := _wrong(document):
         raise UsageError(f"{path}: {wrong}{hint}")
     return document
@@ -350,9 +350,7 @@ def _legend(result: str) -> str:
     )
 
 
-def _wrong(document: Any) -> str | None:
-    if wrong := schema.error(document, SCHEMA, "matrix"):
-        return wrong
+def _wrong(document: Document) -> str | None:
     known = {row["id"] for row in document["rows"]}
     for fault in document["faults"]:
         for cell in fault["cells"]:
