@@ -76,7 +76,6 @@ class Objects {
       const std::lock_guard<std::mutex> lock(mutex_);
       all_.erase(id);
     }
-    size_t size() const { return all_.size(); }
 
    private:
     std::mutex& mutex_;

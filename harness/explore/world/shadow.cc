@@ -332,7 +332,6 @@ bool Shadow::life_step(const Step& step, Expected*) {
   if (step.op == Op::kStart) {
     if (process[which].alive) return no("the process has not ended");
     process[which].alive = true;
-    ++process[which].lives;
     return true;
   }
   for (const Held& call : held)

@@ -84,9 +84,8 @@ struct Work {
   std::vector<WorkPtr> after;     ///< besides the work before it in the stream
   std::function<bool()> ready;    ///< null: always
   std::function<void()> execute;  ///< null: nothing to do
-  /// It comes after a record that replaced another stream's pending record.
-  bool replaced = false;
-  bool done = false;  ///< nothing holds it; the shadow executed it
+  bool replaced = false;  ///< after a record that replaced a pending one
+  bool done = false;      ///< nothing holds it; the shadow executed it
 };
 
 /// An address range in one process by which it uses memory.
@@ -169,7 +168,7 @@ struct Graph {
 struct GateState {
   bool open = false;
   int64_t word = 0;  ///< its number in the page that the processes share
-  int process = 0, stream = 0;
+  int process = 0;   ///< whose stream it holds
 };
 
 /// A host call that may not return yet.
@@ -177,14 +176,12 @@ struct Held {
   int process = 0, thread = 0;
   Step step;
   std::vector<WorkPtr> until;
-  std::string row;
 };
 
 struct Process {
   bool alive = true;
   bool held[kThreads] = {};
   int capture = 0;  ///< the graph that it captures
-  int lives = 0;    ///< how often it was started
 };
 
 /// What a step has to answer. All numbers of errors are equal in both APIs.

@@ -20,7 +20,7 @@ bool Shadow::wait_on(const Step& step, std::vector<WorkPtr> until,
   expected->row = row;
   const bool over = std::all_of(until.begin(), until.end(),
                                 [](const auto& work) { return work->done; });
-  const Held call{step.process, step.thread, step, std::move(until), row};
+  const Held call{step.process, step.thread, step, std::move(until)};
   if (over) {
     returns(call);
     return true;
@@ -240,7 +240,7 @@ bool Shadow::order_step(const Step& step, Expected* expected) {
         return no("streams cannot wait for words here");
       for (const auto& [id, gate] : gates)
         if (gate.word == step.value) return no("the gate's word is taken");
-      gates[step.id] = {false, step.value, me, step.stream};
+      gates[step.id] = {false, step.value, me};
       queue(*stream, nullptr,
             [this, gate = step.id] { return gates.at(gate).open; });
       expected->row = "FLAG-01";
