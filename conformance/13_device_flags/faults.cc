@@ -1513,11 +1513,8 @@ FAULTS {
 
   fault("batch-opened-word-ignored", {"FLAG-09"},
         "a batch does not wait for a word in opened memory")
-      .on({kBatch}, each_operation([](Operation& one) {
-            if (!is_wait(one, 32) || !is_opened(one.waitValue.address))
-              return false;
-            one.operation = CUstreamBatchMemOpType{};
-            return true;
+      .on({kBatch}, only_operations([](const Operation& one, const auto&) {
+            return !is_wait(one, 32) || !is_opened(one.waitValue.address);
           }));
 
   fault("batch-bit-64-is-equal", {"FLAG-09"},

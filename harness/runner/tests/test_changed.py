@@ -56,6 +56,7 @@ def tree(tmp_path: Path) -> Path:
     write(tmp_path / "harness/faults/words/words.h", WORDS)
     write(tmp_path / "harness/faults/world/known.h", WORLD)
     write(tmp_path / OPERATORS, "")
+    write(tmp_path / "README.md", "")
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "first")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ipclab import declarations
+from ipclab import declarations, faults
 from ipclab.errors import UsageError
 from ipclab.faults import Fault
 
@@ -41,23 +41,24 @@ def concerned(
     }
     if ROWS in changed:
         rows |= _differing(source, revision, ROWS, "rows", "id")
-    now = declarations.digests(declarations.texts(source))
-    paths = _git(source, "ls-tree", "-r", "--name-only", revision).splitlines()
-    before = declarations.digests(
-        {
-            x: _git(source, "show", f"{revision}:{x}")
-            for x in paths
-            if declarations.has(x)
-        }
-        if any(map(declarations.has, changed))
-        else {}
-    )
+    declared = set()
+    if any(map(declarations.has, changed)):
+        now = declarations.digests(declarations.texts(source))
+        paths = _git(source, "ls-tree", "-r", "--name-only", revision).splitlines()
+        before = declarations.digests(
+            {
+                x: _git(source, "show", f"{revision}:{x}")
+                for x in paths
+                if declarations.has(x)
+            }
+        )
+        declared = {x for x in now if now[x] != before.get(x)}
     found = [
         fault
         for fault in known
         if rows.intersection(fault.rows)
-        or (before and now.get(fault.name) != before.get(fault.name))
-        or (fault.name not in now and fault.file in changed)
+        or fault.name in declared
+        or (fault.kind == faults.OPERATOR and fault.file in changed)
     ]
     return sample(found, most), len(found)
 

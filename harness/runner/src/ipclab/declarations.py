@@ -118,13 +118,13 @@ def texts(source: Path) -> dict[str, str]:
 
 def has(path: str) -> bool:
     """Whether texts() has the file of this path in a source tree."""
-    top, *rest, name = Path(path).parts
-    if top == "conformance":
-        return len(rest) == 1 and name == OWN
-    inner = [top, *rest][len(FOLDER.parts) :]
-    if [top, *rest][: len(FOLDER.parts)] != [*FOLDER.parts]:
+    parts = Path(path).parts
+    if parts[0] == "conformance":
+        return len(parts) == 3 and parts[2] == OWN
+    if parts[:2] != FOLDER.parts:
         return False
-    return inner[0] in SHARED if inner else name.endswith(".cc")
+    inner = parts[2:]
+    return inner[0] in SHARED if len(inner) > 1 else path.endswith(".cc")
 
 
 def digests(found: Mapping[str, str]) -> dict[str, str]:
