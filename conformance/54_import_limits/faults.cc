@@ -298,13 +298,14 @@ FAULTS {
       });
 
   fault("pool-third-process-copy", {"POOL-21"},
-        "all processes that import pointers, except the first two, get copies")
+        "all processes that import pointers, except the first two, get other "
+        "memory")
       .on({kImportPointer, kFree, kFreeAsync}, [](Call& call) {
         static std::atomic<bool> early{true}, known{false};
         if (call.is("cudaMemPoolImportPointer") && !known.exchange(true))
           early =
               first_of_all_processes("one") || first_of_all_processes("two");
-        return early ? call.proceed() : import_snapshot(call);
+        return early ? call.proceed() : import_fresh(call);
       });
 
   fault(
