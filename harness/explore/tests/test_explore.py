@@ -114,7 +114,8 @@ def test_a_fault_is_noticed_shrunk_and_printed(
 
 def test_a_known_deviation_does_not_stop_the_search(tmp_path: Path) -> None:
     known = tmp_path / "known.tsv"
-    known.write_text("LEVT-09\tquery-event\tcode\tcudaSuccess\n")
+    rows = ("LEVT-09", "LEVT-13")
+    known.write_text("".join(f"{x}\tquery-event\tcode\tcudaSuccess\n" for x in rows))
     words = ("--programs", "40", "--seconds", "200", "--shrink-seconds", "0")
     fault = "query-stays-ready"
     code, events = explore(tmp_path, *words, fault=fault)
