@@ -338,6 +338,25 @@ std::optional<Failure> Executor::after_batch(const std::vector<Sent>& batch) {
   return returned_early();
 }
 
+// Waits for the work of the processes of a batch. This is no step of the
+// program, so nothing is judged.
+void Executor::settle(const Shadow& shadow, const std::vector<Sent>& batch) {
+  for (const Sent& sent : batch) {
+    const int which = sent.step.process;
+    const Process& process = shadow.process[static_cast<size_t>(which)];
+    const bool held =
+        std::any_of(std::begin(process.held), std::end(process.held),
+                    [](bool one) { return one; });
+    if (!process.alive || process.capture != 0 || held || !shadow.quiet(which))
+      continue;
+    Sent sync{sent.index, {}, {}};
+    sync.step.op = Op::kSyncDevice;
+    sync.step.process = which;
+    Reply ignored;
+    if (send(sync.step, Frame::kPost)) await(sync, &ignored);
+  }
+}
+
 std::optional<Failure> Executor::leak(const Program& program,
                                       bool judge_memory) {
   // The first runs make what a driver makes once.
@@ -396,8 +415,7 @@ std::optional<Failure> Executor::run(const Program& program) {
     if (more) continue;
     wrong = perform(batch);
     if (!wrong) wrong = after_batch(batch);
-    if (pause_.count() != 0)
-      ::poll(nullptr, 0, static_cast<int>(pause_.count()));
+    if (!wrong && steady_) settle(shadow, batch);
     batch.clear();
   }
   if (!wrong && gates_->gave_up != 0)

@@ -45,9 +45,9 @@ class Executor {
   /// std::runtime_error if no role can start.
   std::optional<Failure> run(const Program& program);
 
-  /// From now on the parent lets work finish between two steps, if nothing
-  /// holds it. What still fails then does not depend on speed.
-  void set_pause(std::chrono::milliseconds pause) { pause_ = pause; }
+  /// From now on each step is followed by a synchronise of its process, if
+  /// nothing is held there. What still fails then does not depend on speed.
+  void set_steady(bool steady) { steady_ = steady; }
 
   /// Ends all roles, so that the next program gets new ones.
   void end_roles();
@@ -94,6 +94,7 @@ class Executor {
   std::optional<Failure> perform(std::vector<Sent>& batch);
   std::optional<Failure> after_batch(const std::vector<Sent>& batch);
   std::optional<Failure> returned_early();
+  void settle(const Shadow& shadow, const std::vector<Sent>& batch);
   Failure failure(const Sent& sent, const char* check, std::string seen,
                   std::string wanted) const;
   std::string how_it_ended(int process);
@@ -102,7 +103,7 @@ class Executor {
   const std::function<bool(const Failure&)> known_;
   const Deadlines deadlines_;
   Rest rest_;
-  std::chrono::milliseconds pause_{0};
+  bool steady_ = false;
   std::map<int, RoleProcess> roles_;
   Machine machine_;
   bool asked_ = false;

@@ -19,10 +19,8 @@
 namespace ipclab::explore {
 namespace {
 
-constexpr int kRepeats = 3;  // of a failing program in new processes
-constexpr std::chrono::milliseconds kPause{1};
-constexpr size_t kPausedSteps = 80;  // longer programs run without pauses
-constexpr size_t kHistory = 64;      // programs that are kept for a replay
+constexpr int kRepeats = 3;      // of a failing program in new processes
+constexpr size_t kHistory = 64;  // programs that are kept for a replay
 
 void tell(const Json& event) {
   std::printf("%s\n", event.text().c_str());
@@ -183,27 +181,25 @@ void Search::report(const Program& program, const Failure& failure) {
     tell(event.add("files", name));
     return;
   }
-  // What also fails with a pause after each step is shrunk with pauses, so that
-  // the small program does not depend on speed.
-  Program cut = whole;
-  cut.steps.resize(std::min(cut.steps.size(), again->index + 1));
+  // What also fails if no work is left between two steps is shrunk in this way,
+  // so that the small program does not depend on speed.
   int slow = 0;
-  executor_.set_pause(kPause);
-  const bool steady =
-      !judges_leak_ && in_new_processes(cut, 1, &slow).has_value();
+  executor_.set_steady(!judges_leak_);
+  const auto calm = in_new_processes(whole, 1, &slow);
+  const bool steady = !judges_leak_ && calm.has_value();
+  if (steady) again = calm;
   // A flaky failure gets more than one chance to show itself.
   const int tries = failed == kRepeats ? 1 : kRepeats;
   const Shrunk small = shrink(
       machine_, whole, *again,
       [&](const Program& trial) {
         int count = 0;
-        const bool pauses = steady && trial.steps.size() < kPausedSteps;
-        executor_.set_pause(pauses ? kPause : kPause.zero());
+        executor_.set_steady(steady);
         return in_new_processes(trial, tries, &count);
       },
       std::chrono::milliseconds(
           static_cast<long>(1000 * options_.shrink_seconds)));
-  executor_.set_pause(std::chrono::milliseconds(0));
+  executor_.set_steady(false);
   const std::string story_of_it = story(small.program, small.failure);
   if (!name.empty()) {
     write_file(name + ".program", to_text(small.program));
