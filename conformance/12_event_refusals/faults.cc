@@ -586,7 +586,7 @@ FAULTS {
         return accepted(call);
       });
 
-  fault("launch-accepts-imported-event", {"LEVT-23"},
+  fault("ok-launch-accepts-imported-event", {"LEVT-23"},
         "a launch accepts an imported event in an attribute, and ignores all "
         "its attributes")
       .on({"cudaLaunchKernelExC"}, [](Call& call) {

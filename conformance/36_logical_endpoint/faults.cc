@@ -474,11 +474,6 @@ FAULTS {
         return call.proceed();
       });
 
-  fault("fabric-copy-unchecked", {"FCPY-04", "FCPY-05"},
-        "a refused batch of copies returns success")
-      .on_machine("fabric-13.5")
-      .on({kFabricCopies}, refusal_told_as_success);
-
   fault("fabric-copy-silent", {"FCPY-06"},
         "copies over a missing fabric return success")
       .on_machine("driver-13.5")

@@ -687,23 +687,6 @@ FAULTS {
         return kSuccess;
       });
 
-  fault("pool-ordinal-unchecked", {"SOMA-11"},
-        "a pool of a GPU whose number is too large is created on GPU 0")
-      .on({kCreatePool}, [](Call& call) -> int {
-        cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
-        const int code = call.proceed();
-        int devices = 0;
-        DRIVER_CALL(cuDeviceGetCount)(&devices);
-        if (code == kSuccess ||
-            wanted.location.type != cudaMemLocationTypeDevice ||
-            wanted.location.id < devices)
-          return code;
-        wanted.location.id = 0;
-        call.at<const cudaMemPoolProps*>(1) = &wanted;
-        const int again = call.proceed();
-        return again == kSuccess ? accepted(call) : again;
-      });
-
   fault("frompool-ignored", {"SOMA-08"},
         "an allocation from a named pool ignores this pool")
       .before({kMallocFromPool}, [](Call& call) {

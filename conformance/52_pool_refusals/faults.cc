@@ -199,8 +199,9 @@ FAULTS {
                     return call.proceed();
                   });
 
-  fault("pool-props-unchecked", {"POOL-05", "SOMA-11"},
-        "a pool with properties that must be refused is created on GPU 0")
+  fault("ok-pool-props-unchecked", {"POOL-05", "SOMA-11"},
+        "a pool with properties that the caller must not give is created on "
+        "GPU 0")
       .on_refusal({kCreatePool}, [](Call& call) {
         const auto* const wanted = call.at<const cudaMemPoolProps*>(1);
         cudaMemPoolProps good{};
@@ -276,19 +277,6 @@ FAULTS {
         type = kPoolFd;
         if (call.proceed() != kSuccess) return code;
         return accepted(call);
-      });
-
-  fault(
-      "pool-props-later-unchecked", {"POOL-05"},
-      "only the first of the reserved bytes in a pool's properties is checked")
-      .on({kCreatePool}, [](Call& call) -> int {
-        cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
-        if (call.proceed() == kSuccess) return kSuccess;
-        if (wanted.reserved[0] != 0) return cudaErrorInvalidValue;
-        std::memset(wanted.reserved, 0, sizeof wanted.reserved);
-        call.at<const cudaMemPoolProps*>(1) = &wanted;
-        const int again = call.proceed();
-        return again == kSuccess ? accepted(call) : again;
       });
 
   fault("refused-pool-import-closes-descriptor", {"IMPL-09"},
@@ -392,20 +380,6 @@ FAULTS {
                        : code;
           });
 
-  fault("pool-props-driver-unchecked", {"POOL-05"},
-        "the driver API does not check the properties of a new pool")
-      .on({"cuMemPoolCreate"}, [](Call& call) -> int {
-        const int code = call.proceed();
-        cudaMemPoolProps wanted{};
-        wanted.allocType = cudaMemAllocationTypePinned;
-        wanted.location = call.at<const cudaMemPoolProps*>(1)->location;
-        if (code == kSuccess || is_on_host(wanted.location)) return code;
-        call.at<const cudaMemPoolProps*>(1) = &wanted;
-        const int again = call.proceed();
-        if (again == kSuccess) call.fired();
-        return again;
-      });
-
   fault("importptr-of-other-process", {"POOL-14"},
         "the data of another process's pool are accepted, and the import gives "
         "new memory")
@@ -461,22 +435,6 @@ FAULTS {
   fault("pool-import-five-flags-checked", {"IMPL-09"},
         "the import of a pool checks only five bits of the flags")
       .on({kImportPool}, five_flags_checked);
-
-  fault(
-      "pool-props-middle-unchecked", {"POOL-05"},
-      "the reserved bytes in the middle of a pool's properties are not checked")
-      .on({kCreatePool}, [](Call& call) -> int {
-        cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
-        unsigned char* const end = std::end(wanted.reserved) - 2;
-        if (std::all_of(wanted.reserved + 2, end,
-                        [](unsigned char byte) { return byte == 0; }))
-          return call.proceed();
-        std::fill(wanted.reserved + 2, end, static_cast<unsigned char>(0));
-        call.at<const cudaMemPoolProps*>(1) = &wanted;
-        const int code = call.proceed();
-        if (code == kSuccess) call.fired();
-        return code;
-      });
 
   fault("unused-import-pool-exported", {"IMPL-10"},
         "an imported pool is exported again while the process has no import of "
