@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from conftest import NO_GPU, Build
@@ -202,3 +205,22 @@ def test_lines_that_come_in_pieces_are_whole_events() -> None:
     assert heard.last == END
     assert heard.failures == [FOUND]
     assert heard.said == "no event"
+
+
+def test_ctrl_c_ends_the_explorers(build: Build, tmp_path: Path) -> None:
+    fifo = tmp_path / "started"
+    os.mkfifo(fifo)
+    explorer(
+        build,
+        f"""
+        import os, time
+        open({str(fifo)!r}, "w").write(str(os.getpid()))
+        time.sleep(600)
+        """,
+    )
+    process = build.start("explore", "--build", "build", "-j", "1", "--results", "out")
+    explored = int(fifo.read_text())
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 3 and "interrupted" in said
+    assert not psutil.pid_exists(explored)

@@ -294,7 +294,11 @@ def _search(
                 pool.submit(explore, number, explorer)
                 for number, explorer in enumerate(explorers)
             ]
-            ended = [end.result() for end in ends]
+            try:
+                ended = [end.result() for end in ends]
+            except KeyboardInterrupt:
+                supervise.stop_all()  # the pool waits for its threads
+                raise
     except OSError as error:
         raise HarnessError(f"{program}: {error.strerror}") from None
     finally:
