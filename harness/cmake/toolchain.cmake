@@ -45,7 +45,7 @@ list(JOIN code "," code)
 set(code "--generate-code=arch=${ptx},code=[${code}]")
 find_file(IPCLAB_CUDA_HEADER cuda.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
 find_package(Threads REQUIRED)
-link_libraries(rt)  # up to glibc 2.33, shm_open() is there
+link_libraries(Threads::Threads rt)  # up to glibc 2.33 they have threads and shm_open()
 # The loader does not always search the toolkit's folder. It searches LD_LIBRARY_PATH,
 # which can name the model, before this path.
 set(CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR})

@@ -1105,8 +1105,8 @@ def test_a_matrix_of_its_own_has_a_folder(model: Build) -> None:
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
-        (lambda x: x.pop("faults"), "mutants.json.faults: is missing"),
-        (lambda x: x.update(seconds=-1), "mutants.json.seconds: -1 is below 0"),
+        (lambda x: x.pop("faults"), "matrix.faults: is missing"),
+        (lambda x: x.update(seconds=-1), "matrix.seconds: -1 is below 0"),
         (lambda x: x["rows"].clear(), "matrix.rows: LMEM-01 is missing"),
         (
             lambda x: x["faults"][0]["cells"][0].update(result="good"),
