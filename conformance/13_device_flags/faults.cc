@@ -1525,7 +1525,10 @@ FAULTS {
 
   fault("wait-value-holds-no-host-functions", {"FLAG-01"},
         "a host function directly after the wait for a word does not wait")
-      .on({kHostFunction}, WHEN(is_next_after_wait(call)), in_private_stream);
+      .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
+           kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
+          WHEN(is_next_after_wait(call) && call.is("cudaLaunchHostFunc")),
+          in_private_stream);
 
   fault("wait-value-holds-no-uploads", {"FLAG-01"},
         "a copy from the host directly after the wait for a word does not wait")
