@@ -19,7 +19,7 @@ TOOLKIT = "13.0"  # whose documentation the quoted sentences are from
 MARKED = (
     "A part of this finding is a matter of security. This page says only what the "
     "documentation already warns of: what a handle of freed memory opens is not "
-    "defined, and whoever has a handle can open the memory. The program and its output "
+    "defined, and a process that has a handle can open the memory. The program and its output "
     "are in no release until the vendor has been told: see @ref security."
 )
 CLAIMS = """- A finding says what the named drivers did on the named GPUs, and how

@@ -5,9 +5,9 @@ Signed are the digest of run.json, which has the seal of the records, the digest
 programs and the fingerprint of the machine; and the kill matrix, if there is one. The
 layout of run.json and whether the records are packed do not matter.
 
-A signature ties results to whoever has the private key. It does not say that this
-person ran the suite, on which machine or when: somebody can sign results that are not
-true. So it shows who answers for them.
+A signature shows that the owner of the private key signed these results. It does not
+show that this person ran the suite, on which machine or when: a person can also sign
+results that are not true.
 """
 # SPDX-License-Identifier: Apache-2.0
 

@@ -6,7 +6,7 @@ a file was damaged. With a build they also show if another program or catalogue 
 They do not show who made the run. If somebody edits records and computes all digests
 again, or submits the records of another day, the digests match. So they reveal
 accidents and careless edits, but they do not stop a forger. With --key a signature ties
-the results to whoever has this key (sign.py); it does not make them true.
+the results to the owner of this key (sign.py); it does not make them true.
 
 A verified run may have failed: a driver that violates a row is a result. But if the
 harness could not judge (broken), or if attempts disagree (flaky), there is no result.
