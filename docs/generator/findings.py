@@ -19,8 +19,8 @@ TOOLKIT = "13.0"  # whose documentation the quoted sentences are from
 MARKED = (
     "A part of this finding is a matter of security. This page says only what the "
     "documentation already warns of: what a handle of freed memory opens is not "
-    "defined, and a process that has a handle can open the memory. The program and its output "
-    "are in no release until the vendor has been told: see @ref security."
+    "defined, and a process that has a handle can open the memory. The program and its "
+    "output are in no release until the vendor has been told: see @ref security."
 )
 CLAIMS = """- A finding says what the named drivers did on the named GPUs, and how
   often. It says nothing about other drivers: there, run
