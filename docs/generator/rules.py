@@ -14,9 +14,10 @@ from typing import Any
 from generator.chapters import page_of
 from generator.recorded import Run
 from generator.text import facts, lines, plain, spelled, table
-from ipclab import deviations, matrix, requirements, trials
+from ipclab import deviations, requirements
 from ipclab.catalogue import Entry
-from ipclab.faults import Fault
+from ipclab.mutants import matrix, trials
+from ipclab.mutants.faults import Fault
 from ipclab.rules import read_tests
 
 Row = dict[str, Any]

@@ -20,7 +20,7 @@ import jsonschema
 import pytest
 
 from conftest import NO_GPU, PROBE, Build, machine
-from ipclab import matrix
+from ipclab.mutants import matrix
 
 FREE = "reaches('cudaFree')\n"
 
@@ -368,7 +368,7 @@ def test_a_capability_that_is_denied_is_a_kill_of_its_own_kind(model: Build) -> 
 def test_a_hang_is_a_kill_and_costs_a_part_of_the_time_limit(
     model: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ipclab.trials.MORE_SECONDS", 0.5)
+    monkeypatch.setattr("ipclab.mutants.trials.MORE_SECONDS", 0.5)
     model.faults({"name": "bad", "rows": ["LMEM-01"]})
     model.conformance("if under('bad'): time.sleep(600)\nrecord()", timeout=900)
     began = time.monotonic()
