@@ -59,7 +59,7 @@ def run(out: Console, folder: Path, build: Path | None, key: Path | None = None)
     key, the results must have its signature. Raises UsageError if the results cannot be
     read at all.
     """
-    contents = results.read(folder)
+    contents = results.read(folder, timelines=False)
     document, found = contents.run, contents.records
     wrongs = [contents.wrong] if contents.wrong else []
     wrongs += problems(document, found, contents.seal)
