@@ -1144,7 +1144,15 @@ def test_rules_name_what_proves_a_row(model: Build) -> None:
         "rules", "--build", "build", "--results", "out", "lmem-01"
     ).stdout
     assert "conformance.01_legacy_memory.Suite.Name  conforms" in told
+    assert "How LMEM-01 is tested." in told
     assert "bad: is wrong" in told
+    whole = json.loads(model.ipclab("rules", "--build", "build", "--json").stdout)
+    assert whole["rows"][0]["tests"] == {"Suite.Name": "How LMEM-01 is tested."}
+    done = model.ipclab("rules", "--build", "build", "--json", "LMEM-01")
+    assert (done.returncode, done.stdout) == (
+        2,
+        "ipclab: --json prints all rows: leave out LMEM-01\n",
+    )
     done = model.ipclab("rules", "--build", "build", "LMEM-99")
     assert done.returncode == 2
     assert "no row 'LMEM-99'" in done.stderr + done.stdout
