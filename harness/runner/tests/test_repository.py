@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ipclab import requirements, rules
-from ipclab.mutants import declarations
+from ipclab import declarations, requirements, rules
 
 TOP = Path(__file__).resolve().parents[3]
 LESSONS = sorted(p.name for p in (TOP / "samples").glob("[0-9][0-9]_*"))

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ipclab import ctest, packed, requirements
+from ipclab import ctest, declarations, packed, requirements
 from ipclab.ctest import Case
-from ipclab.mutants import declarations
 
 DECLARED = "fault"  # before the name of a fault, in the digests of the sources
 

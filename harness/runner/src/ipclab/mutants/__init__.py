@@ -1,6 +1,6 @@
 """`ipclab mutants`: does the suite notice a driver that is wrong in one place?
 
-declarations, faults   which faults there are, and who must notice them
+faults                 which faults there are, and who must notice them
 changed, plan          which of them run, and with which tests next
 planting               runs one test with the library of faults in front of the driver
 trials                 makes results from what the tests did

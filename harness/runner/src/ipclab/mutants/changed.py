@@ -14,9 +14,9 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ipclab import requirements
+from ipclab import declarations, requirements
 from ipclab.errors import UsageError
-from ipclab.mutants import declarations, faults
+from ipclab.mutants import faults
 from ipclab.mutants.faults import Fault
 
 _ROOM = re.compile(r"conformance/[^/]+/rows\.json")

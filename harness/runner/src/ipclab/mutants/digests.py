@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from ipclab import ctest, manifest, packed
-from ipclab.mutants import declarations, faults
+from ipclab import ctest, declarations, manifest, packed
+from ipclab.mutants import faults
 from ipclab.mutants.faults import Catalogue
 from ipclab.run import Run
 

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipclab import ctest, schema
+from ipclab import ctest, declarations, schema
 from ipclab.errors import HarnessError, UsageError
-from ipclab.mutants import declarations
 
 LIBRARY = Path("faults/libipclab_faults.so")  # in the build folder
 LISTER = Path("faults/ipclab_faults")

@@ -21,10 +21,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from ipclab import ctest, manifest, results, schedule
+from ipclab import ctest, declarations, manifest, results, schedule
 from ipclab.ctest import Case
 from ipclab.errors import UsageError
-from ipclab.mutants import declarations, faults, trials
+from ipclab.mutants import faults, trials
 from ipclab.mutants.faults import Fault
 from ipclab.mutants.planting import EVERYBODY_PASSES, Bench, Seen
 from ipclab.run import Run, Settings
