@@ -17,7 +17,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from ipclab import deviations, fingerprint, matrix, pages, records, summary, timeline
+from ipclab import deviations, fingerprint, pages, records, summary, timeline
+from ipclab.mutants import matrix
 from ipclab.records import Record, Row
 
 AT_ONCE = 8  # failing tests that are unfolded, with their pictures

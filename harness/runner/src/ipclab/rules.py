@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ipclab import catalogue as documented
-from ipclab import ctest, faults, lines, packed, records, requirements, results
+from ipclab import ctest, lines, packed, records, requirements, results
 from ipclab.errors import UsageError
-from ipclab.faults import Fault
+from ipclab.mutants import faults
+from ipclab.mutants.faults import Fault
 from ipclab.requirements import Row
 
 LATEST = Path("results/latest")
