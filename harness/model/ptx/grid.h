@@ -50,7 +50,8 @@ class Grid {
   const Program& program;
   uint32_t static_shared_bytes;
   uint32_t dynamic_shared_offset;
-  uint32_t workspace[16] = {};  ///< grid barrier of a cooperative launch
+  /// The grid barrier of a cooperative launch.
+  alignas(16) uint32_t workspace[16] = {};
 
  private:
   friend class Worker;
