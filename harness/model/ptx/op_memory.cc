@@ -323,6 +323,19 @@ void decode_access(Decoder& d) {
 
 void nothing(Warp&, const Instruction&, uint32_t) {}
 
+void refuse_multicast(Warp& warp, const Instruction& i, uint32_t) {
+  warp.block->grid->fault(
+      warp, i, 218,
+      "a multimem instruction, but the reference model has no multicast");
+}
+
+/// The device says that it has no multicast, so a program may have such code
+/// and not reach it.
+void decode_multimem(Decoder& d) {
+  d.ignore_rest();
+  d.i.run = refuse_multicast;
+}
+
 void decode_nothing(Decoder& d) {
   ignore_hints(d);
   d.take_space();
@@ -389,6 +402,7 @@ const DecodeTable& memory_instructions() {
       {"discard", decode_nothing},
       {"applypriority", decode_nothing},
       {"cp", decode_cp},
+      {"multimem", decode_multimem},
   };
   return table;
 }
