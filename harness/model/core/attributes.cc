@@ -15,7 +15,7 @@ namespace {
 // specifications), but with few multiprocessors. So a grid whose size depends
 // on the device stays small enough for a CPU. An attribute that neither this
 // table nor device_attribute() names is 0: the model does not have that feature
-// (arrays, clusters, multicast).
+// (arrays, multicast).
 const std::map<int, int>& fixed_attributes() {
   static const auto& table = *new std::map<int, int>{
       {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
@@ -61,6 +61,7 @@ const std::map<int, int>& fixed_attributes() {
       {CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1},
       {CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1},
       {CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 1},
+      {CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, 1},
       {CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2},
       {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 1},
       {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 1},

@@ -293,6 +293,8 @@ void Decoder::ignore(std::initializer_list<const char*> modifiers) {
   for (const char* modifier : modifiers) take(modifier);
 }
 
+void Decoder::ignore_rest() { taken_.assign(parts_.size(), true); }
+
 Type Decoder::take_type() {
   for (size_t k = 1; k < parts_.size(); ++k) {
     if (taken_[k]) continue;
@@ -469,7 +471,8 @@ uint32_t Decoder::destination(const Operand& operand, Type type,
 
 Space Decoder::take_space() {
   if (take("global") || take("const")) return Space::kGlobal;
-  if (take("shared") || take("shared::cta")) return Space::kShared;
+  if (take("shared") || take("shared::cta") || take("shared::cluster"))
+    return Space::kShared;
   if (take("local")) return Space::kLocal;
   if (take("param") || take("param::entry") || take("param::func"))
     return Space::kParameter;

@@ -78,6 +78,7 @@ class Decoder {
   int take_one_of(std::initializer_list<const char*> modifiers);
   /// Consumes modifiers that have no effect here.
   void ignore(std::initializer_list<const char*> modifiers);
+  void ignore_rest();
   /// Takes the next type among the modifiers.
   Type take_type();
   [[noreturn]] void unsupported() const;

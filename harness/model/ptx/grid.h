@@ -59,8 +59,8 @@ class Grid {
   std::mutex mutex_;
   std::optional<Fault> fault_;
   uint64_t deadline_ns_ = 0;
-  uint64_t blocks_ = 0;
-  std::atomic<uint64_t> next_block_{0};
+  uint64_t clusters_ = 0;
+  std::atomic<uint64_t> next_cluster_{0};
   unsigned threads_ = 1;
 };
 

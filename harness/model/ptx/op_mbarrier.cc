@@ -194,16 +194,6 @@ void ignore_order(Decoder& d) {
   d.ignore({"acquire", "release", "relaxed", "cta", "cluster"});
 }
 
-/// A cluster is one block here, so its shared memory is that block's shared
-/// memory.
-void take_shared(Decoder& d) {
-  if (d.take("shared::cluster")) {
-    d.i.space = Space::kShared;
-  } else {
-    d.i.space = d.take_space();
-  }
-}
-
 void decode_arrival(Decoder& d, Handler plain) {
   const bool expects = d.take("expect_tx");
   d.take("noComplete");
@@ -230,7 +220,7 @@ void decode_mbarrier(Decoder& d) {
       d.take_one_of({"init", "inval", "arrive", "arrive_drop", "test_wait",
                      "try_wait", "expect_tx", "complete_tx", "pending_count"});
   ignore_order(d);
-  take_shared(d);
+  d.i.space = d.take_space();
   if (!d.take("b64")) d.unsupported();
   switch (operation) {
     case 0:
@@ -281,7 +271,7 @@ void decode_copy_arrival(Decoder& d) {
   // the pending count by one, so in total the arrival changes nothing.
   const bool counts = d.take("noinc");
   if (!d.take("arrive")) d.unsupported();
-  take_shared(d);
+  d.i.space = d.take_space();
   if (!d.take("b64")) d.unsupported();
   d.expect_operands(1, 1);
   d.address(0);

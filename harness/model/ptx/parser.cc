@@ -301,6 +301,12 @@ class Parser {
         uint64_t threads = integer();
         while (accept(",")) threads *= integer();
         function_->max_threads = static_cast<uint32_t>(threads);
+      } else if (accept(".reqnctapercluster")) {
+        unsigned* size = function_->cluster;
+        size[0] = size[1] = size[2] = 1;
+        do {
+          *size++ = static_cast<unsigned>(integer());
+        } while (accept(",") && size != function_->cluster + 3);
       } else if (accept(".pragma")) {
         ++at_;
         accept(";");

@@ -109,6 +109,7 @@ struct FunctionSyntax {
                               ///< of a .func count as the module's)
   uint32_t parameter_bytes = 0;
   uint32_t max_threads = 1024;
+  unsigned cluster[3] = {0, 0, 0};  ///< .reqnctapercluster
 };
 
 /// A `.shared` variable at module scope; dynamic if it was declared without a
