@@ -24,6 +24,13 @@ CUresult ipclab_old_cuMemAdvise(CUdeviceptr address, size_t size,
 CUresult ipclab_old_cuMemPrefetchAsync(
     CUdeviceptr address, size_t size, CUdevice device,
     CUstream stream) __asm__("cuMemPrefetchAsync");
+CUresult ipclab_old_cuStreamGetCaptureInfo_v2(
+    CUstream stream, cudaStreamCaptureStatus* status, unsigned long long* id,
+    CUgraph* graph, const CUgraphNode** dependencies,
+    size_t* count) __asm__("cuStreamGetCaptureInfo_v2");
+CUresult ipclab_old_cuStreamUpdateCaptureDependencies(
+    CUstream stream, CUgraphNode* nodes, size_t count,
+    unsigned flags) __asm__("cuStreamUpdateCaptureDependencies");
 }
 
 // The structure of CUDA 11 is the first part of the structure of CUDA 12.
@@ -69,6 +76,29 @@ IPCLAB_OLD_API(cudaGraphAddNode, cudaGraphNode_t* node, cudaGraph_t graph,
                const cudaGraphNode_t* after, size_t count,
                cudaGraphNodeParams* wanted) {
   return add_node(node, graph, after, count, wanted, false);
+}
+
+IPCLAB_OLD_API(cudaStreamGetCaptureInfo_v2, cudaStream_t stream,
+               cudaStreamCaptureStatus* status, unsigned long long* id,
+               cudaGraph_t* graph, const cudaGraphNode_t** dependencies,
+               size_t* count) {
+  IPCLAB_BIND();
+  return remember(ipclab_old_cuStreamGetCaptureInfo_v2(
+      stream, status, id, graph, dependencies, count));
+}
+
+IPCLAB_OLD_API(cudaStreamGetCaptureInfo, cudaStream_t stream,
+               cudaStreamCaptureStatus* status, unsigned long long* id) {
+  IPCLAB_BIND();
+  return remember(ipclab_old_cuStreamGetCaptureInfo_v2(
+      stream, status, id, nullptr, nullptr, nullptr));
+}
+
+IPCLAB_OLD_API(cudaStreamUpdateCaptureDependencies, cudaStream_t stream,
+               cudaGraphNode_t* nodes, size_t count, unsigned flags) {
+  IPCLAB_BIND();
+  return remember(ipclab_old_cuStreamUpdateCaptureDependencies(stream, nodes,
+                                                               count, flags));
 }
 
 // These names come from CUDA 1 to 3.

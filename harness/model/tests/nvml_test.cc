@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "gpu.h"
+#include "peer.h"
 #include "pool.h"
 
 using namespace ipclab::model::test;
@@ -61,6 +62,57 @@ TEST(Nvml, ShowsTheGpusThatCudaShows) {
   EXPECT_EQ(call("nvmlDeviceGetUUID", by_index, uuid, 4u), kInsufficientSize);
   EXPECT_EQ(call("nvmlDeviceGetNvLinkState", by_index, 0u, &count),
             kNotSupported);
+}
+
+TEST(Nvml, KnowsLinksAndPeers) {
+  ASSERT_EQ(call("nvmlInit_v2"), 0);
+  void* device = nullptr;
+  ASSERT_EQ(call("nvmlDeviceGetHandleByIndex_v2", 0u, &device), 0);
+  unsigned generation = 0, lanes = 0;
+  EXPECT_EQ(call("nvmlDeviceGetCurrPcieLinkGeneration", device, &generation),
+            0);
+  EXPECT_EQ(call("nvmlDeviceGetCurrPcieLinkWidth", device, &lanes), 0);
+  EXPECT_EQ(generation, 5u);
+  EXPECT_EQ(lanes, 16u);
+  char bus[32];
+  ASSERT_EQ(cudaDeviceGetPCIBusId(bus, sizeof bus, 0), cudaSuccess);
+  struct {
+    unsigned version = 0x1000040, numbers[7] = {};
+    char id[32] = {};
+  } place;
+  static_assert(sizeof place == 0x40);
+  EXPECT_EQ(call("nvmlDeviceGetPciInfoExt", device, &place), 0);
+  EXPECT_EQ(std::string(place.id), std::string("0000") + bus);
+  unsigned status = 77;  // a GPU is no peer of itself
+  EXPECT_EQ(call("nvmlDeviceGetP2PStatus", device, device, 0u, &status), 0);
+  EXPECT_EQ(status, 5u);
+  EXPECT_NE(call("nvmlDeviceGetP2PStatus", device, &place, 0u, &status), 0);
+}
+
+ROLE(ask_for_peers) {
+  struct {
+    unsigned read = 77, nvlink = 77;
+  } status;
+  void *first = nullptr, *second = nullptr;
+  EXPECT_EQ(call("nvmlInit_v2"), 0);
+  EXPECT_EQ(call("nvmlDeviceGetHandleByIndex_v2", 0u, &first), 0);
+  EXPECT_EQ(call("nvmlDeviceGetHandleByIndex_v2", 1u, &second), 0);
+  EXPECT_EQ(
+      call("nvmlDeviceGetP2PStatus", first, second, 0u, &status.read), 0);
+  EXPECT_EQ(
+      call("nvmlDeviceGetP2PStatus", first, second, 2u, &status.nvlink), 0);
+  test.send(status.read);
+  test.send(status.nvlink);
+}
+
+TEST(Nvml, PeersAreThoseOfTheProfile) {
+  for (const auto& [profile, read] :
+       {std::pair{"two-gpus", 0u}, std::pair{"no-peer", 5u}}) {
+    Peer peer("ask_for_peers", {{"IPCLAB_PROFILE", profile}});
+    EXPECT_EQ(peer.channel().receive<unsigned>(), read) << profile;
+    EXPECT_EQ(peer.channel().receive<unsigned>(), 5u) << profile;
+    EXPECT_EQ(peer.wait(), "exit 0");
+  }
 }
 
 TEST(Nvml, CountsMemoryAndProcesses) {
