@@ -47,9 +47,9 @@ enum class Flow : uint8_t {
   kReturn,
   kExit,
   kBarrier,
-  kWarpSync,  ///< kNext, when all lanes of the member mask have arrived
-  kYield,     ///< kNext, but first other warps may run
-  kPoll,      ///< a load: kYield if it reads the same place again
+  kWarpSync,     ///< kNext, when all lanes of the member mask have arrived
+  kYield,        ///< kNext, but first other warps may run
+  kPoll,         ///< a load: kYield if it reads the same place again
   kClusterWait,  ///< kNext, when all threads of the cluster have arrived
 };
 

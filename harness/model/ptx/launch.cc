@@ -45,9 +45,7 @@ std::string hexadecimal(uint64_t value) {
   return text;
 }
 
-Arena& thread_arena() {
-  return of_this_thread<Arena, Arena>();
-}
+Arena& thread_arena() { return of_this_thread<Arena, Arena>(); }
 
 }  // namespace
 

@@ -367,9 +367,12 @@ void copy_async(Warp& warp, const Instruction& i, uint32_t mask) {
 }
 
 void decode_cp(Decoder& d) {
+  const bool reduces = d.take("reduce");
   if (!d.take("async")) d.unsupported();
+  if (reduces && !d.take("bulk")) d.unsupported();
+  if (reduces) return decode_bulk_copy(d, true);
   if (d.take("mbarrier")) return decode_copy_arrival(d);
-  if (d.take("bulk")) return decode_bulk_copy(d);
+  if (d.take("bulk")) return decode_bulk_copy(d, false);
   d.ignore({"commit_group", "wait_group", "wait_all"});
   d.i.run = nothing;
   if (d.operands() < 2) return;  // all copies are done already

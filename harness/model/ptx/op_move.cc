@@ -452,8 +452,8 @@ void decode_mapa(Decoder& d) {
   d.i.d = d.destination(0, type);
   d.i.a = d.source(1, type);
   d.i.b = d.source(2, Type::kB32);
-  d.i.run = type_bytes(type) == 4 ? map_address<uint32_t>
-                                  : map_address<uint64_t>;
+  d.i.run =
+      type_bytes(type) == 4 ? map_address<uint32_t> : map_address<uint64_t>;
 }
 
 void decode_getctarank(Decoder& d) {

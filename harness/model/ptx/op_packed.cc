@@ -21,8 +21,8 @@ template <class Op, class T>
 struct Halves {
   static uint32_t of(uint32_t a, uint32_t b) {
     const auto half = [=](int shift) {
-      return uint32_t{static_cast<uint16_t>(
-                 Op::of(static_cast<T>(a >> shift), static_cast<T>(b >> shift)))}
+      return uint32_t{static_cast<uint16_t>(Op::of(static_cast<T>(a >> shift),
+                                                   static_cast<T>(b >> shift)))}
              << shift;
     };
     return half(0) | half(16);
@@ -38,10 +38,9 @@ void decode_halves(Decoder& d) {
   d.i.a = d.source(1, Type::kB32);
   d.i.b = d.source(2, Type::kB32);
   if (not_negative && !has_sign) d.unsupported();
-  d.i.run = not_negative
-                ? binary<Halves<NotNegative<Op>, int16_t>, uint32_t>
-            : has_sign ? binary<Halves<Op, int16_t>, uint32_t>
-                       : binary<Halves<Op, uint16_t>, uint32_t>;
+  d.i.run = not_negative ? binary<Halves<NotNegative<Op>, int16_t>, uint32_t>
+            : has_sign   ? binary<Halves<Op, int16_t>, uint32_t>
+                         : binary<Halves<Op, uint16_t>, uint32_t>;
 }
 
 /// dp2a: i.mode is the place of the two bytes of b.
@@ -54,10 +53,10 @@ void dot_product2(Warp& warp, const Instruction& i, uint32_t mask) {
   const int shift = i.mode;
   each_lane(mask, [=](int l) {
     const uint32_t bytes = b[l] >> shift;
-    d[l] = c[l] +
-           static_cast<uint32_t>(
-               int{static_cast<A>(a[l])} * int{static_cast<B>(bytes)} +
-               int{static_cast<A>(a[l] >> 16)} * int{static_cast<B>(bytes >> 8)});
+    d[l] = c[l] + static_cast<uint32_t>(int{static_cast<A>(a[l])} *
+                                            int{static_cast<B>(bytes)} +
+                                        int{static_cast<A>(a[l] >> 16)} *
+                                            int{static_cast<B>(bytes >> 8)});
   });
 }
 
@@ -116,10 +115,9 @@ void video(Warp& warp, const Instruction& i, uint32_t mask) {
   each_lane(mask, [&](int l) {
     uint32_t all = 0, sum = c[l];
     for (int at = 0; at < 32; at += width) {
-      int64_t value =
-          video_result(i.mode & 7,
-                       video_value(a[l], at, width, (i.mode & kSignedA) != 0),
-                       video_value(b[l], at, width, (i.mode & kSignedB) != 0));
+      int64_t value = video_result(
+          i.mode & 7, video_value(a[l], at, width, (i.mode & kSignedA) != 0),
+          video_value(b[l], at, width, (i.mode & kSignedB) != 0));
       if ((i.mode & kSaturate) != 0) value = std::clamp(value, least, most);
       const auto bits = static_cast<uint32_t>(value) & ((1u << width) - 1);
       all |= bits << at;
@@ -135,9 +133,9 @@ void decode_video(Decoder& d) {
   const bool a = is_signed(d.take_type()), b = is_signed(d.take_type());
   const bool saturates = d.take("sat");
   d.i.immediate = d.take("add");
-  d.i.mode = static_cast<uint8_t>(
-      kOperation | (a ? kSignedA : 0) | (b ? kSignedB : 0) |
-      (result ? kSignedD : 0) | (saturates ? kSaturate : 0));
+  d.i.mode = static_cast<uint8_t>(kOperation | (a ? kSignedA : 0) |
+                                  (b ? kSignedB : 0) | (result ? kSignedD : 0) |
+                                  (saturates ? kSaturate : 0));
   d.i.count = kCount;
   d.expect_operands(4, 4);
   d.i.d = d.destination(0, Type::kB32);

@@ -20,7 +20,8 @@ const std::pair<const char*, Type> kTypes[] = {
     {"u64", Type::kU64},     {"s8", Type::kS8},     {"s16", Type::kS16},
     {"s32", Type::kS32},     {"s64", Type::kS64},   {"f16", Type::kF16},
     {"f16x2", Type::kF16x2}, {"bf16", Type::kBf16}, {"bf16x2", Type::kBf16x2},
-    {"f32", Type::kF32},     {"f64", Type::kF64},
+    {"f32", Type::kF32},     {"f64", Type::kF64},   {"u16x2", Type::kU16x2},
+    {"s16x2", Type::kS16x2},
 };
 
 uint32_t align_up(uint32_t value, uint32_t alignment) {

@@ -180,8 +180,8 @@ std::optional<Fault> run(const Launch& launch);
 /// cuModuleLoadData gets: a fatbin wrapper, a bare container, or PTX text. The
 /// PTX may be compressed with zstd (needs libzstd.so.1). Returns one text for
 /// each translation unit. If a unit has texts for several architectures, the
-/// newest that is at most sm_100 is taken. If there is no such text, throws
-/// std::runtime_error with a text that says what to do.
-std::vector<std::string> ptx_of_image(const void* image);
+/// newest that is at most sm_<newest> is taken. If there is no such text,
+/// throws std::runtime_error with a text that says what to do.
+std::vector<std::string> ptx_of_image(const void* image, unsigned newest = 100);
 
 }  // namespace ipclab::ptx

@@ -37,6 +37,8 @@ enum class Type : uint8_t {
   kF16x2,
   kBf16,
   kBf16x2,
+  kU16x2,
+  kS16x2,
   kF32,
   kF64,
 };

@@ -77,14 +77,16 @@ TEST(Clusters, ReadSharedMemoryOfOtherBlocks) {
       "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;\n"
       "add.u32 v, v, 1; setp.lt.u32 q, v, 3; @q bra again;\n"
       "mov.u32 c, %ctaid.x;";
-  const std::string by_address =
-      kRing + std::string("mapa.shared::cluster.u32 a, a, s;\n"
-                          "ld.shared::cluster.u32 c, [a];\n") +
-      rest;
-  const std::string by_generic =
-      kRing + std::string("cvt.u64.u32 g, a; cvta.shared.u64 g, g;\n"
-                          "mapa.u64 g, g, s; ld.u32 c, [g];\n") +
-      rest;
+  const std::string by_address = kRing +
+                                 std::string(
+                                     "mapa.shared::cluster.u32 a, a, s;\n"
+                                     "ld.shared::cluster.u32 c, [a];\n") +
+                                 rest;
+  const std::string by_generic = kRing +
+                                 std::string(
+                                     "cvt.u64.u32 g, a; cvta.shared.u64 g, g;\n"
+                                     "mapa.u64 g, g, s; ld.u32 c, [g];\n") +
+                                 rest;
   for (const std::string& body : {by_address, by_generic}) {
     const auto r = run_clusters(body, Shape{8}, Shape{48}, Shape{4});
     for (uint32_t block = 0; block < 8; ++block)
