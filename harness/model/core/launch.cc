@@ -10,14 +10,12 @@
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/module.h"
+#include "core/profile.h"
 
 namespace ipclab::model {
 namespace {
 
 constexpr unsigned kSharedDefault = 48 << 10;
-constexpr unsigned kSharedPerMultiprocessor = 228 << 10;
-constexpr int kThreadsPerMultiprocessor = 2048;
-constexpr int kBlocksPerMultiprocessor = 32;
 constexpr int kMultiprocessors = 4;
 
 // Seconds after which a kernel counts as endless.
@@ -77,17 +75,18 @@ int blocks_per_multiprocessor(const CUfunc_st& function, int block_size,
   if (block_size > static_cast<int>(kernel.max_threads_per_block())) return 0;
   const size_t shared =
       kernel.static_shared_bytes() + dynamic_shared_bytes + (1 << 10);
-  const size_t by_shared = kSharedPerMultiprocessor / shared;
-  return std::min({kThreadsPerMultiprocessor / block_size,
-                   kBlocksPerMultiprocessor, static_cast<int>(by_shared)});
+  const Capability& gpu = profile().capability;
+  const size_t by_shared =
+      static_cast<size_t>(gpu.shared_per_multiprocessor) / shared;
+  return std::min({gpu.threads_per_multiprocessor / block_size,
+                   gpu.blocks_per_multiprocessor, static_cast<int>(by_shared)});
 }
 
 int resident_blocks(const CUfunc_st& function, const LaunchShape& shape) {
   const auto threads =
       static_cast<int>(shape.block[0] * shape.block[1] * shape.block[2]);
-  return kMultiprocessors *
-         blocks_per_multiprocessor(function, threads,
-                                   shape.dynamic_shared_bytes);
+  return kMultiprocessors * blocks_per_multiprocessor(
+                                function, threads, shape.dynamic_shared_bytes);
 }
 
 CUresult resolve_cluster(const CUfunc_st& function, LaunchShape* shape) {
@@ -115,8 +114,8 @@ CUresult resolve_cluster(const CUfunc_st& function, LaunchShape* shape) {
 
 CUresult launch(const std::shared_ptr<CUfunc_st>& function,
                 const LaunchShape& wanted,
-                const std::shared_ptr<Stream>& stream,
-                void** parameters, const void* packed, size_t packed_size) {
+                const std::shared_ptr<Stream>& stream, void** parameters,
+                const void* packed, size_t packed_size) {
   const ptx::Kernel& kernel = *function->kernel;
   CUcontext context = stream->context();
   if (!kernel.unsupported().empty()) {

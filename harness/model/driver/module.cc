@@ -6,13 +6,12 @@
 #include <sstream>
 
 #include "core/event.h"
+#include "core/profile.h"
 #include "driver/driver.h"
 
 using namespace ipclab::model;
 
 namespace {
-
-constexpr int kSharedOptin = 227 << 10;
 
 CUresult read_file(const char* name, std::string* text) {
   std::ifstream file(name, std::ios::binary);
@@ -279,7 +278,7 @@ IPCLAB_DRIVER_API CUresult cuFuncGetAttribute(int* value,
       return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
     case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-      *value = 90;
+      *value = profile().capability.major * 10 + profile().capability.minor;
       return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
       *value =
@@ -293,8 +292,8 @@ IPCLAB_DRIVER_API CUresult cuFuncGetAttribute(int* value,
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
       *value = static_cast<int>(
-          kernel.required_cluster()
-              [attribute - CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH]);
+          kernel.required_cluster()[attribute -
+                                    CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH]);
       return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
       *value = function->large_clusters;
@@ -326,7 +325,7 @@ IPCLAB_DRIVER_API CUresult cuFuncSetAttribute(CUfunction handle,
     return CUDA_ERROR_INVALID_VALUE;
   }
   const int fixed = static_cast<int>(function->kernel->static_shared_bytes());
-  if (value < 0 || value + fixed > kSharedOptin) {
+  if (value < 0 || value + fixed > profile().capability.shared_per_block) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   function->dynamic_shared_limit = value;

@@ -240,9 +240,10 @@ IPCLAB_DRIVER_API CUresult cuStreamUpdateCaptureDependencies_v2(
              : CUDA_ERROR_INVALID_VALUE;
 }
 
-IPCLAB_DRIVER_API CUresult
-cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode* nodes,
-                                  size_t count, unsigned flags) {
+IPCLAB_DRIVER_API CUresult cuStreamUpdateCaptureDependencies(CUstream stream,
+                                                             CUgraphNode* nodes,
+                                                             size_t count,
+                                                             unsigned flags) {
   return cuStreamUpdateCaptureDependencies_v2(stream, nodes, nullptr, count,
                                               flags);
 }

@@ -281,9 +281,14 @@ IPCLAB_NVML Result nvmlDeviceGetPciInfoExt(Gpu* device, PciInfoExt* info) {
   PciInfo same;
   if (Result error = check(device, info)) return error;
   nvmlDeviceGetPciInfo_v3(device, &same);
-  *info = {info->version,       same.domain, same.bus, same.device,
-           same.device_id,      same.subsystem_id,
-           /*base_class=*/0x03, /*sub_class=*/0x02,  // a 3D controller
+  *info = {info->version,
+           same.domain,
+           same.bus,
+           same.device,
+           same.device_id,
+           same.subsystem_id,
+           /*base_class=*/0x03,
+           /*sub_class=*/0x02,  // a 3D controller
            {}};
   std::memcpy(info->id, same.id, sizeof info->id);
   return kSuccess;

@@ -65,11 +65,11 @@ cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
       stream, reinterpret_cast<CUstreamCaptureStatus*>(status)));
 }
 
-IPCLAB_RUNTIME_API cudaError_t cudaStreamGetCaptureInfo(
-    cudaStream_t stream, cudaStreamCaptureStatus* status,
-    unsigned long long* id, cudaGraph_t* graph,
-    const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges,
-    size_t* count) {
+IPCLAB_RUNTIME_API cudaError_t
+cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                         unsigned long long* id, cudaGraph_t* graph,
+                         const cudaGraphNode_t** dependencies,
+                         const cudaGraphEdgeData** edges, size_t* count) {
   IPCLAB_BIND();
   cuuint64_t number = 0;
   const CUresult error = cuStreamGetCaptureInfo(

@@ -124,14 +124,14 @@ TEST(Launch, ClustersComeFromTheLaunchOrFromTheKernel) {
   EXPECT_EQ(read_back(out, 16), std::vector<int>(16, 16));
 
   const CUfunction pairs = cluster_kernel(".reqnctapercluster 2");
-  EXPECT_EQ(cuLaunchKernel(pairs, 4, 1, 1, 32, 1, 1, 0, nullptr, parameters,
-                           nullptr),
-            CUDA_SUCCESS);
+  EXPECT_EQ(
+      cuLaunchKernel(pairs, 4, 1, 1, 32, 1, 1, 0, nullptr, parameters, nullptr),
+      CUDA_SUCCESS);
   EXPECT_EQ(read_back(out, 4), std::vector<int>(4, 2));
   EXPECT_EQ(run(pairs, 4, 4), CUDA_ERROR_INVALID_CLUSTER_SIZE);
   int width = 0;
-  EXPECT_EQ(cuFuncGetAttribute(
-                &width, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, pairs),
+  EXPECT_EQ(cuFuncGetAttribute(&width, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH,
+                               pairs),
             CUDA_SUCCESS);
   EXPECT_EQ(width, 2);
   EXPECT_EQ(cudaFree(out), cudaSuccess);

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The small NVML shows the same GPUs as CUDA.
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
 
 #include "gpu.h"
 #include "peer.h"
@@ -89,6 +92,45 @@ TEST(Nvml, KnowsLinksAndPeers) {
   EXPECT_NE(call("nvmlDeviceGetP2PStatus", device, &place, 0u, &status), 0);
 }
 
+// What NCCL and MSCCL++ read about the GPU with this number on the bus.
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  std::getline(file, text);
+  return text;
+}
+
+ROLE(read_pci_files) {
+  char bus[32];
+  EXPECT_EQ(cudaDeviceGetPCIBusId(bus, sizeof bus, 1), cudaSuccess);
+  const std::string folder = std::string("/sys/bus/pci/devices/") + bus;
+  EXPECT_EQ(read_file(folder + "/numa_node"), "0");
+  EXPECT_EQ(read_file(folder + "/max_link_width"), "16");
+  EXPECT_EQ(read_file(folder + "/nothing"), "");
+  EXPECT_EQ(access((folder + "/class").c_str(), R_OK), 0);
+  EXPECT_NE(access((folder + "/nothing").c_str(), R_OK), 0);
+  char* real =
+      realpath(("/sys/class/pci_bus/0000:10/../../" + std::string(bus)).c_str(),
+               nullptr);
+  ASSERT_NE(real, nullptr);
+  EXPECT_EQ(read_file(std::string(real) + "/class"), "0x030200");
+  free(real);
+  const int file = open((folder + "/vendor").c_str(), O_RDONLY);
+  EXPECT_GE(file, 0);
+  close(file);
+  // Other files are the real ones; there is no third GPU.
+  EXPECT_NE(read_file("/proc/self/comm"), "");
+  EXPECT_EQ(read_file("/sys/bus/pci/devices/0000:10:02.0/numa_node"), "");
+}
+
+#ifdef IPCLAB_PCI  // not under a sanitizer
+TEST(Nvml, PciFilesAreThoseOfTheModel) {
+  Peer peer("read_pci_files",
+            {{"IPCLAB_PROFILE", "two-gpus"}, {"LD_PRELOAD", IPCLAB_PCI}});
+  EXPECT_EQ(peer.wait(), "exit 0");
+}
+#endif
+
 ROLE(ask_for_peers) {
   struct {
     unsigned read = 77, nvlink = 77;
@@ -97,10 +139,9 @@ ROLE(ask_for_peers) {
   EXPECT_EQ(call("nvmlInit_v2"), 0);
   EXPECT_EQ(call("nvmlDeviceGetHandleByIndex_v2", 0u, &first), 0);
   EXPECT_EQ(call("nvmlDeviceGetHandleByIndex_v2", 1u, &second), 0);
-  EXPECT_EQ(
-      call("nvmlDeviceGetP2PStatus", first, second, 0u, &status.read), 0);
-  EXPECT_EQ(
-      call("nvmlDeviceGetP2PStatus", first, second, 2u, &status.nvlink), 0);
+  EXPECT_EQ(call("nvmlDeviceGetP2PStatus", first, second, 0u, &status.read), 0);
+  EXPECT_EQ(call("nvmlDeviceGetP2PStatus", first, second, 2u, &status.nvlink),
+            0);
   test.send(status.read);
   test.send(status.nvlink);
 }
