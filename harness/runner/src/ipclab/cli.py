@@ -679,6 +679,12 @@ def _parser() -> argparse.ArgumentParser:
         help="also list the sentences whose function no test of their rows called "
         "in these runs",
     )
+    documents.add_argument(
+        "--write",
+        action="store_true",
+        help="with --runs: write the rows that these runs judged on GPUs into "
+        "conformance/judged.json",
+    )
     for command in (law, shown):
         command.add_argument(
             "--build",

@@ -126,6 +126,7 @@ def run(options: argparse.Namespace) -> int:
             options.old,
             options.coverage,
             options.runs,
+            options.write,
         )
     if options.command == "compare":
         return compare.run(
