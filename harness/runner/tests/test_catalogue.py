@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from conftest import Build
-from ipclab import catalogue, deviations, documentation
+from ipclab import catalogue, deviations, documentation, hardware
 from ipclab.catalogue import Finding, Ledger
 from ipclab.documentation import Documentation
 from ipclab.errors import HarnessError, UsageError
@@ -102,6 +102,28 @@ def test_every_reason_is_used(ledger: Ledger) -> None:
     used = {x.why_not for entries in ledger.entries.values() for x in entries}
     used |= {x.why_not for guide in ledger.guides for x in guide.claims}
     assert set(ledger.reasons) == used - {None}
+
+
+def test_the_rows_that_gpus_judged_are_those_of_the_records() -> None:
+    folders = sorted(x.parent for x in (TOP / "docs" / "results").glob("*/run.json"))
+    remedy = "run: ci/ipclab catalogue INCLUDE --runs docs/results/*/ --write"
+    assert hardware.read(FILE.parent) == set(hardware.of_runs(folders)), remedy
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"judged": [1]}'])
+def test_a_wrong_list_of_judged_rows_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / hardware.NAME).write_text(text)
+    with pytest.raises(HarnessError, match=hardware.NAME):
+        hardware.read(tmp_path)
+
+
+def test_a_row_is_judged_on_hardware_or_on_the_model_only(ledger: Ledger) -> None:
+    entry = catalogue.Entry(OPEN, "A.", "01234567", None, None, ("LMEM-01",), None)
+    assert ledger.cover(entry) == catalogue.JUDGED
+    assert ledger.cover(replace(entry, rows=("ENDP-01",))) == catalogue.ON_MODEL
+    assert ledger.cover(replace(entry, rows=("LMEM-42",))) == catalogue.OBSERVED
+    uncounted = replace(entry, why_not="results")  # its rows rest on a code of it
+    assert ledger.cover(uncounted) == catalogue.NO_CLAIM
 
 
 # --- planted changes ---------------------------------------------------------

@@ -203,9 +203,7 @@ def _inconsistent(entry: Entry, ledger: Ledger, rows: Mapping[str, Any]) -> str 
     if entry.why_not and entry.why_not not in ledger.reasons:
         return f"'{entry.why_not}' is not in 'reasons'"
     # Rows may rest on a sentence that is not counted, such as a list of codes.
-    uncounted = (
-        entry.why_not and ledger.reasons[entry.why_not]["class"] == NO_CLAIM
-    )
+    uncounted = entry.why_not and ledger.reasons[entry.why_not]["class"] == NO_CLAIM
     if bool(entry.rows) == bool(entry.why_not) and not uncounted:
         return "has either 'rows' or 'why_not'"
     unknown = [row for row in entry.rows if row not in rows]

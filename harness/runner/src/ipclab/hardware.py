@@ -10,10 +10,11 @@ takes longer than showing a row.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
+from ipclab import packed
 from ipclab.deviations import UNJUDGED_KINDS
 from ipclab.errors import HarnessError, UsageError
 
@@ -43,9 +44,15 @@ def read(conformance: Path) -> frozenset[str]:
     return frozenset(rows)
 
 
-def on_model_only(row: Mapping[str, Any], judged: frozenset[str]) -> bool:
-    """Whether a row is judged, and no recorded GPU has judged it."""
-    return row["kind"] not in UNJUDGED_KINDS and row["id"] not in judged
+def known() -> frozenset[str]:
+    """The rows of this command's judged.json: of its source tree, or of the wheel."""
+    source = packed.source(packed.SUITE) or packed.TREE
+    return read(source / "conformance")
+
+
+def on_model_only(name: str, kind: str, judged: frozenset[str]) -> bool:
+    """Whether a row of this kind is judged, and no recorded GPU has judged it."""
+    return kind not in UNJUDGED_KINDS and name not in judged
 
 
 def of_runs(folders: Iterable[Path]) -> list[str]:
@@ -76,6 +83,6 @@ def write(conformance: Path, folders: Iterable[Path]) -> None:
 
     Raises UsageError if a folder has no results.
     """
-    document = {"about": ABOUT, "judged": of_runs(folders)}
-    path = conformance / NAME
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    rows = textwrap.fill(", ".join(map(json.dumps, of_runs(folders))), 110)
+    text = f'{{\n "about": {json.dumps(ABOUT)},\n "judged": [\n{rows}\n ]\n}}\n'
+    (conformance / NAME).write_text(text, encoding="utf-8")
