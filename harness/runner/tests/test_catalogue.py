@@ -74,6 +74,20 @@ def test_a_source_that_names_a_function_cites_a_sentence_of_it(ledger: Ledger) -
 SILENT = re.compile(r"\b(none|no|absence|lacks|cross references|report on|drivers)\b")
 
 
+def test_a_row_of_kind_observe_asks_a_question() -> None:
+    for name, row in ROWS.items():
+        if row["kind"] == "OBSERVE":
+            assert "?" in row["statement"], name
+
+
+def test_a_test_of_a_limit_says_if_the_limit_is_gone() -> None:
+    texts = [x.read_text() for x in (TOP / "conformance").glob("*/*_test.cu")]
+    for name, row in ROWS.items():
+        if row["kind"] == "LIMIT":
+            found = [x for x in texts if f'covers("{name}")' in x]
+            assert any("lifted(" in x for x in found), name
+
+
 def test_no_source_is_a_line_of_a_header() -> None:
     for name, row in ROWS.items():
         assert not re.search(r"\b(RT|DRV|TY):|\.h:\d", row["source"]), name
