@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipclab import deviations, documentation, hardware, results, schema
+from ipclab import deviations, documentation, hardware, requirements, results, schema
 from ipclab.documentation import Documentation, Sentence
 from ipclab.errors import HarnessError, UsageError
 
@@ -207,7 +207,7 @@ def _inconsistent(entry: Entry, ledger: Ledger, rows: Mapping[str, Any]) -> str 
     if bool(entry.rows) == bool(entry.why_not) and not uncounted:
         return "has either 'rows' or 'why_not'"
     unknown = [row for row in entry.rows if row not in rows]
-    return f"{unknown[0]} is not a row of requirements.json" if unknown else None
+    return f"{unknown[0]} is no row of the catalogue" if unknown else None
 
 
 def cited(ledger: Ledger) -> dict[str, list[Entry]]:
@@ -408,7 +408,7 @@ def run(
     """
     from rich.text import Text
 
-    rows = deviations.read_requirements(source / "conformance" / "requirements.json")
+    rows = requirements.read(source / "conformance")
     if write:
         hardware.write(source / "conformance", runs)
     ledger = read(source / "conformance" / "sentences.json", rows)
