@@ -82,7 +82,6 @@ def write(
     """Make all parts and pages from the build, the headers and the records."""
     catalogue = requirements.document(TOP / "conformance")
     by_id = {row["id"]: row for row in catalogue["rows"]}
-    kinds = {name: row["kind"] for name, row in by_id.items()}
     ledger = documented.read(TOP / "conformance/sentences.json", by_id)
     known = json.loads(lesson_list.read_text())
     runs = recorded.runs(folders)
@@ -137,7 +136,7 @@ def write(
         "runner.dox": documents.runner(),
         **rules.pages(catalogue, evidence),
         **findings.pages(found, catalogue, evidence, shown),
-        **coverage.pages(ledger, kinds),
+        **coverage.pages(ledger),
         **documents.pages(TOP / "docs"),
         **workshop.pages(TOP),
     }

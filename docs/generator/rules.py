@@ -14,7 +14,7 @@ from typing import Any
 from generator.chapters import page_of
 from generator.recorded import Run
 from generator.text import facts, lines, plain, spelled, table
-from ipclab import deviations, requirements
+from ipclab import deviations, hardware, requirements
 from ipclab.catalogue import Entry
 from ipclab.mutants import matrix, trials
 from ipclab.mutants.faults import Fault
@@ -56,11 +56,9 @@ ORIGINS = {
     "OBSERVE": "not promised by the documentation; see",
     "UNDEF": "documented as undefined, our wording of",
 }
-# What a row says that no recorded machine has judged.
-UNSEEN = "judged on the reference model only"
 ON_MODEL = (
     "No recorded machine has judged this rule: so far it is "
-    f"{UNSEEN}, which says nothing about a driver.\n\n"
+    f"{hardware.ON_MODEL}, which says nothing about a driver.\n\n"
 )
 LONGEST_TITLE = 70
 # A title that is cut does not end with one of these words.
@@ -149,7 +147,7 @@ def group_page(group: str, rows: list[Row], evidence: Evidence) -> str:
         [
             f"**{link(row)}**",
             plain(row["statement"])
-            + (f" ({UNSEEN})" if on_model_only(row, evidence.runs) else ""),
+            + (f" ({hardware.ON_MODEL})" if on_model_only(row, evidence.runs) else ""),
             row["kind"],
             *(coloured(run, row["id"]) for run in evidence.runs),
         ]

@@ -39,6 +39,7 @@ struct Profile {
   bool endpoints;       ///< the GPUs are in a fabric with logical endpoints
   bool driver_580;      ///< answers as driver 580 does, also where this differs
                         ///< from the documentation
+  bool one_queue;       ///< all streams of a context share one queue
   int driver_version;   ///< 1000 * major + 10 * minor
   int runtime_version;  ///< the same; 0: the version of the headers
   uint64_t memory_gib;  ///< of each GPU

@@ -14,6 +14,7 @@
 #include "core/device.h"
 #include "core/graph.h"
 #include "core/log.h"
+#include "core/profile.h"
 #include "core/registry.h"
 #include "ptx/per_thread.h"
 
@@ -80,6 +81,12 @@ Ticket Stream::last_ticket() {
 // caller holds submit_mutex, so the order is the same for all streams.
 std::vector<Stream*> Stream::implied() {
   std::vector<Stream*> streams;
+  if (profile().one_queue) {
+    for (const std::shared_ptr<Stream>& other : context_->streams)
+      if (other.get() != this) streams.push_back(other.get());
+    if (!legacy_) streams.push_back(context_->legacy.get());
+    return streams;
+  }
   if (legacy_) {
     for (const std::shared_ptr<Stream>& other : context_->streams) {
       if ((other->flags_ & CU_STREAM_NON_BLOCKING) == 0) {

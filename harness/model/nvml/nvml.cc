@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/endpoint.h"
 #include "core/profile.h"
 #include "core/shared_file.h"
 #include "core/visible.h"
@@ -38,6 +39,12 @@ struct Memory {
 struct MemoryV2 {
   unsigned version;
   unsigned long long total, reserved, free, used;
+};
+struct FabricInfo {
+  unsigned char cluster[16];
+  Result status;
+  unsigned clique;
+  unsigned char state;
 };
 struct PciInfo {
   char legacy_id[16];
@@ -363,6 +370,16 @@ IPCLAB_NVML Result nvmlDeviceGetComputeRunningProcesses_v3(Gpu* device,
   return list_processes(device, count, list);
 }
 
+IPCLAB_NVML Result nvmlDeviceGetGpuFabricInfo(Gpu* device, FabricInfo* info) {
+  if (Result error = check(device, info)) return error;
+  if (!profile().endpoints) return kNotSupported;
+  *info = {};
+  std::memcpy(info->cluster, kFabricCluster, sizeof info->cluster);
+  info->clique = kCliqueId;
+  info->state = 3;  // completed
+  return kSuccess;
+}
+
 #define IPCLAB_NOT_SUPPORTED(name)                       \
   IPCLAB_NVML Result name() {                            \
     return initialised ? kNotSupported : kUninitialised; \
@@ -375,7 +392,6 @@ IPCLAB_NOT_SUPPORTED(nvmlDeviceGetClockInfo)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetComputeMode)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetCpuAffinity)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetFieldValues)
-IPCLAB_NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfo)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfoV)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetGpuInstanceId)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetMaxClockInfo)

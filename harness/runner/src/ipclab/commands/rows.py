@@ -107,6 +107,12 @@ def add(commands: Commands) -> None:
         help="also list the sentences whose function no test of their rows called "
         "in these runs",
     )
+    documents.add_argument(
+        "--write",
+        action="store_true",
+        help="with --runs: write the rows that these runs judged on GPUs into "
+        "conformance/judged.json",
+    )
     programs(documents)
     documents.set_defaults(call=catalogue)
 
@@ -152,4 +158,5 @@ def catalogue(options: argparse.Namespace) -> int:
         options.old,
         options.coverage,
         options.runs,
+        options.write,
     )
