@@ -135,6 +135,20 @@ def test_the_program_sees_files_of_pci_devices(build: Build) -> None:
     assert str(library) in seen["LD_PRELOAD"].split(":")
 
 
+def test_a_sanitizer_stays_the_first_library(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = machine(build, PROBE)
+    library = folder / "pci" / "libipclab_pci.so"
+    library.parent.mkdir()
+    library.touch()
+    loaded = f"libcudart.so.13 => {folder / 'libcudart.so.13'} (0x7f)\n"
+    for more, wanted in (("", True), ("libasan.so.8 => /usr/libasan.so.8\n", False)):
+        monkeypatch.setattr(model, "_listed", lambda *_, more=more: loaded + more)
+        seen = model.for_program(folder, "any", None)
+        assert (str(library) in seen.get("LD_PRELOAD", "")) == wanted
+
+
 def test_its_exit_code_is_the_commands(build: Build) -> None:
     machine(build, PROBE)
     code = "import sys; sys.exit(7)"

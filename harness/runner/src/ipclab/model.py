@@ -57,13 +57,14 @@ def for_program(libraries: Path, program: str, profile: str | None) -> dict[str,
 
     These are the variables of `environment()`, with the folders of NVML and NVRTC. If
     the program would find another runtime (an RPATH), or loads CUDA only later (a
-    script), LD_PRELOAD names the model's runtimes and NVRTC. It always names the
-    library that shows the files of PCI devices for the model's GPUs.
+    script), LD_PRELOAD names the model's runtimes and NVRTC. It also names the library
+    that shows the files of PCI devices for the model's GPUs.
     """
     variables = environment(libraries, profile)
     if (libraries / "nvml").is_dir():
         variables["LD_LIBRARY_PATH"] += f":{libraries / 'nvml'}"
-    loads = _loads(program, libraries, {**os.environ, **variables})
+    listed = _listed(program, {**os.environ, **variables})
+    loads = _loads(listed, libraries)
     runtimes = [libraries / x for x in RUNTIMES if (libraries / x).is_file()]
     early = [] if loads else runtimes
     compiler = libraries / "nvrtc" / COMPILER
@@ -72,7 +73,9 @@ def for_program(libraries: Path, program: str, profile: str | None) -> dict[str,
         variables["LD_LIBRARY_PATH"] = f"{compiler.parent}:{path}"
         early += [compiler] if early else []
     files = libraries / "pci" / "libipclab_pci.so"
-    early += [files] if files.is_file() else []
+    # The runtime of a sanitizer wants to be the first library.
+    if files.is_file() and re.search(r"lib[at]san\.so", listed) is None:
+        early.append(files)
     if early:
         before = os.environ.get("LD_PRELOAD")
         named = ":".join(map(str, early))
@@ -116,14 +119,10 @@ def _in_front(variable: str, path: Path) -> str:
     return f"{path}:{before}" if before else str(path)
 
 
-def _loads(program: str, libraries: Path, variables: dict[str, str]) -> bool:
-    """Whether the program loads the model when it starts.
-
-    False if an RPATH leads to another library. Also False if only a library that is
-    loaded later needs CUDA, as in a script.
-    """
+def _listed(program: str, variables: dict[str, str]) -> str:
+    """Which libraries a program loads when it starts; "" if it is no program."""
     try:
-        listed = subprocess.run(
+        return subprocess.run(
             ["ldd", program],
             env={x: y for x, y in variables.items() if x != "LD_PRELOAD"},
             capture_output=True,
@@ -131,7 +130,15 @@ def _loads(program: str, libraries: Path, variables: dict[str, str]) -> bool:
             check=False,
         ).stdout
     except OSError:
-        return False
+        return ""
+
+
+def _loads(listed: str, libraries: Path) -> bool:
+    """Whether a program that loads these libraries loads the model when it starts.
+
+    False if an RPATH leads to another library. Also False if only a library that is
+    loaded later needs CUDA, as in a script.
+    """
     names = "|".join(re.escape(name) for name in (*RUNTIMES, DRIVER))
     found = re.findall(rf"(?:{names}) => (\S+)", listed)
     return bool(found) and all(libraries in Path(x).resolve().parents for x in found)
