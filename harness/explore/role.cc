@@ -135,7 +135,9 @@ void serve(Objects& objects, int thread, int socket) {
       size_t free_bytes = 0, all_bytes = 0;
       rest.code = cudaMemGetInfo(&free_bytes, &all_bytes);
       rest.free_bytes = static_cast<int64_t>(free_bytes);
-      rest.open_files = static_cast<int64_t>(open_descriptors().size());
+      // Without those that a driver opens for itself at any time.
+      rest.open_files =
+          static_cast<int64_t>(left_open({}, open_descriptors()).size());
       answer_with(wire, Frame::kDelivery, rest, {});
       continue;
     }

@@ -21,8 +21,8 @@ namespace ipclab::explore {
 /// A word in a page that the parent shares with all roles. A stream that waits
 /// for a gate goes on when the parent sets its word.
 struct Gates {
-  volatile uint32_t open[kGates];
-  volatile uint32_t gave_up;  ///< a gate's kernel waited for too long
+  volatile uint32_t open[kGates + 1];  ///< the last one is always open
+  volatile uint32_t gave_up;           ///< a gate's kernel waited for too long
 };
 
 /// What a role answers.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,12 @@ def variables(folder: Path, fault: str | None) -> dict[str, str]:
 
 
 def explore(
-    folder: Path, *words: str, fault: str | None = None
+    folder: Path, *words: str, fault: str | None = None, **more: str
 ) -> tuple[int, list[dict[str, Any]]]:
     """The exit code and the events of one call."""
     done = subprocess.run(
         [EXPLORE, *words],
-        env=variables(folder, fault),
+        env=variables(folder, fault) | more,
         capture_output=True,
         text=True,
         timeout=280,
@@ -126,6 +127,25 @@ def test_a_known_deviation_does_not_stop_the_search(tmp_path: Path) -> None:
     assert code == 0, events
     assert any(x["event"] == "known" for x in events)
     assert events[-1]["programs"] == 40
+
+
+def test_the_end_is_certain_whatever_the_driver_does(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    code, events = explore(
+        tmp_path,
+        *("--seconds", "12", "--out", str(tmp_path)),
+        LD_PRELOAD=os.environ["IPCLAB_SLOW_DRIVER"],
+        SLOW_DRIVER_LOCK=str(tmp_path / "lock"),
+    )
+    assert time.monotonic() - begin < 12 + 11  # `ipclab explore` adds at most 4
+    assert code == 1
+    assert events[-1]["event"] == "end"
+    (failure,) = [x for x in events if x["event"] == "failure"]
+    assert (failure["operation"], failure["check"]) == ("sync-event", "hang")
+    times = events[-1]["times"]
+    assert times["search"]["start"] > 1 and times["search"]["run"] > 9
+    # While it waits, it says for what.
+    assert any("sync-event" in x.get("doing", "") for x in events)
 
 
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:

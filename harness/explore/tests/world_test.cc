@@ -383,7 +383,8 @@ TEST(ExploreShrink, KeepsWhatTheFailureNeeds) {
   const auto failure = run(program);
   ASSERT_TRUE(failure) << "choose another seed";
   const Shrunk small =
-      shrink(kMachine, program, *failure, run, std::chrono::seconds(20));
+      shrink(kMachine, program, *failure, run,
+             std::chrono::steady_clock::now() + std::chrono::seconds(20));
   EXPECT_TRUE(small.finished);
   ASSERT_EQ(small.program.steps.size(), 3u) << to_text(small.program);
   EXPECT_EQ(small.program.steps[0].op, Op::kMalloc);
@@ -405,7 +406,8 @@ TEST(ExploreShrink, AnotherFailureIsNotKept) {
   };
   const auto failure = run(program);
   const Shrunk small =
-      shrink(kMachine, program, *failure, run, std::chrono::seconds(1));
+      shrink(kMachine, program, *failure, run,
+             std::chrono::steady_clock::now() + std::chrono::seconds(1));
   EXPECT_EQ(small.failure.row, "ROW");
   EXPECT_GT(small.program.steps.size(), 30u);
 }

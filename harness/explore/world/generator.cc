@@ -120,6 +120,12 @@ std::vector<int> Generator::views_of(int process, const Memory* memory) const {
   return all;
 }
 
+// A kernel that waits keeps its part of the GPU busy, which makes the work of
+// all other processes slow.
+int Generator::gate_kind() {
+  return machine_.words && random_.chance(95) ? kGateWord : kGateKernel;
+}
+
 Generator::Place Generator::some_place(int64_t bytes, int64_t most) {
   const int64_t window = std::min(bytes, kWindow);
   const int64_t base = random_.of({0, 1, 2}) == 0 ? 0
@@ -334,7 +340,7 @@ void Generator::hand_over() {
     step.op = Op::kGate;
     step.id = gate = number();
     step.stream = from;
-    step.how = random_.chance(85) ? kGateWord : kGateKernel;
+    step.how = gate_kind();
     step.value = next_gate_;
     if (emit(step))
       ++next_gate_;
@@ -411,7 +417,7 @@ void Generator::peek() {
   gate.op = Op::kGate;
   gate.id = number();
   gate.stream = stream;
-  gate.how = random_.chance(85) ? kGateWord : kGateKernel;
+  gate.how = gate_kind();
   gate.value = next_gate_;
   if (!emit(gate)) return;
   ++next_gate_;
@@ -446,6 +452,7 @@ void Generator::hold_host() {
   gate.op = Op::kGate;
   gate.id = number();
   gate.stream = stream;
+  gate.how = gate_kind();
   gate.value = next_gate_;
   if (!emit(gate)) return;
   ++next_gate_;

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,26 @@ def test_a_replay_tells_the_story(build: Build) -> None:
     code, said = run(build, "--replay", "good.program")
     assert code == 0
     assert "as documented, 10 times" in said
+
+
+def test_an_explorer_that_does_not_end_is_killed_and_its_find_is_kept(
+    build: Build,
+) -> None:
+    explorer(
+        build,
+        """
+        import time
+        tell({**FOUND, "event": "found", "failed": None, "of": None})
+        time.sleep(600)
+        """,
+    )
+    begin = time.monotonic()
+    code, said = run(build, "--results", "out", "-j", "1", "--seconds", "1")
+    assert time.monotonic() - begin < 1 + 15
+    assert code == 3
+    assert "ended at the time limit" in said
+    (failure,) = document(build)["failures"]
+    assert failure["verdict"] == "broken"  # it was not run again
 
 
 def test_lines_that_come_in_pieces_are_whole_events() -> None:

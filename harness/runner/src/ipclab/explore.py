@@ -30,7 +30,10 @@ from ipclab.errors import HarnessError, UsageError
 
 Event = dict[str, Any]
 Pairs = dict[str, dict[str, int]]
-GRACE = 600.0  # seconds that an explorer may need beyond its time, to shrink
+# Seconds after its time until an explorer is killed. It ends by itself after 7 s, and
+# needs up to 3 s to end its roles.
+GRACE = 11.0
+REPLAY_LIMIT = 600.0  # seconds
 REPLAYS = 10  # runs of --replay
 STEP = 1_000_003  # between the seeds of two explorers
 
@@ -60,6 +63,7 @@ class Explorer:
     seed: int
     last: Event = field(default_factory=dict)  # progress or end
     failures: list[Event] = field(default_factory=list)
+    found: Event | None = None  # a failure that is examined at this moment
     known: list[Event] = field(default_factory=list)
     said: str = ""  # its last words that are no event
     _rest: bytes = b""
@@ -76,7 +80,10 @@ class Explorer:
                 continue
             if kind in ("progress", "end"):
                 self.last = event
+            elif kind == "found":
+                self.found = event
             elif kind == "failure":
+                self.found = None
                 self.failures.append(event)
             elif kind == "known":
                 self.known.append(event)
@@ -127,6 +134,9 @@ def run(out: Console, request: Request) -> int:
         },
         "known": [_brief(x) for y in explorers for x in y.known],
         "failures": failures,
+        "times": [x.last.get("times", {}) for x in explorers],
+        "unfinished": [x.last.get("unfinished", "") for x in explorers],
+        "slowest": [x.last.get("slowest", []) for x in explorers],
     }
     results.write(folder / "explore.json", json.dumps(document, indent=1) + "\n")
     results.write(folder / "pairs.json", json.dumps(pairs, indent=1) + "\n")
@@ -193,7 +203,10 @@ def judged(
     """The failures, each with its verdict, the first of each kind only."""
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for explorer in explorers:
-        for event in explorer.failures:
+        for event in [
+            *explorer.failures,
+            *([explorer.found] if explorer.found else []),
+        ]:
             row = str(event.get("shrunk_row") or event["row"])
             key = (row, event["operation"], event["check"])
             if key in found:
@@ -203,6 +216,8 @@ def judged(
             failed, of = event.get("failed"), event.get("of")
             if kind in deviations.UNJUDGED_KINDS:
                 verdict = "observed"
+            elif of == 0 or event["event"] == "found":
+                verdict = "broken"  # no time was left to run the program again
             elif of is not None and failed != of:
                 verdict = f"flaky ({failed} of {of})"
             elif event["check"] == "hang":
@@ -286,7 +301,9 @@ def _search(
         )
 
     stop = threading.Event()
-    ticker = threading.Thread(target=_tick, args=(out, explorers, stop))
+    ticker = threading.Thread(
+        target=_tick, args=(out, explorers, stop, request.verbose)
+    )
     ticker.start()
     try:
         with ThreadPoolExecutor(len(explorers)) as pool:
@@ -312,11 +329,16 @@ def _search(
     return None
 
 
-def _tick(out: Console, explorers: Sequence[Explorer], stop: threading.Event) -> None:
-    """Show the progress: each second on a terminal, else every 15 seconds."""
+def _tick(
+    out: Console, explorers: Sequence[Explorer], stop: threading.Event, verbose: bool
+) -> None:
+    """Show the progress: each second on a terminal, else every 15 seconds.
+
+    If `verbose`, every 5 seconds with what each explorer does and where its time went.
+    """
     begin = time.monotonic()
-    pause = 1.0 if out.is_terminal else 15.0
-    while not stop.wait(pause):
+    live = out.is_terminal and not verbose
+    while not stop.wait(1.0 if live else 5.0 if verbose else 15.0):
         seconds = time.monotonic() - begin
         all_of = totals(explorers)
         rate = all_of["programs"] / seconds
@@ -327,11 +349,33 @@ def _tick(out: Console, explorers: Sequence[Explorer], stop: threading.Event) ->
         out.print(
             f"{seconds:5.0f} s  {all_of['programs']} programs ({rate:.0f}/s), "
             f"{all_of['steps']} steps, {here} of {total} pairs, {failures} failures",
-            end="\r" if out.is_terminal else "\n",
+            end="\r" if live else "\n",
             highlight=False,
         )
-    if out.is_terminal:
+        for explorer in explorers if verbose else ():
+            out.print(Text(f"  {explorer.folder.name}: {_now(explorer)}"))
+    if live:
         out.print(" " * (out.width - 1), end="\r")
+
+
+def _now(explorer: Explorer) -> str:
+    """What an explorer has done, where its time went, and what it does now."""
+    last = explorer.last
+    spent = ", ".join(_spent(last.get("times", {})))
+    return (
+        f"{last.get('programs', 0)} programs, {last.get('processes', 0)} processes; "
+        f"{spent or 'nothing yet'}; now {last.get('doing') or 'the end'}"
+    )
+
+
+def _spent(times: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The seconds of each activity, with its phases: `shrink 9.1 s (run 6.0, …)`."""
+    return [
+        f"{activity} {sum(phases.values()):.1f} s ("
+        + ", ".join(f"{name} {seconds:.1f}" for name, seconds in phases.items())
+        + ")"
+        for activity, phases in times.items()
+    ]
 
 
 def _replay(
@@ -354,7 +398,7 @@ def _replay(
 
     ended = supervise.run(
         [str(program), "--replay", str(request.replay), "--times", str(REPLAYS)],
-        timeout=GRACE,
+        timeout=REPLAY_LIMIT,
         environment=_environment(environment, 0),
         live=hear,
     )
@@ -403,6 +447,17 @@ def _show(
         table.add_row(name, str(reached(counts)), str(len(counts)), f"{share:.0f} %")
     out.print(table)
     if verbose:
+        for number, (times, slowest) in enumerate(
+            zip(document["times"], document["slowest"], strict=True), 1
+        ):
+            out.print(f"explorer {number}: {', '.join(_spent(times))}")
+            for one in slowest:
+                mean = 1000 * one["seconds"] / max(1, one["calls"])
+                out.print(
+                    f"  {one['operation']}: {one['calls']} calls, {mean:.2f} ms each, "
+                    f"longest {1000 * one['longest']:.0f} ms",
+                    highlight=False,
+                )
         for name, counts in pairs.items():
             for pair in (x for x, count in counts.items() if count == 0):
                 out.print(Text(f"missing: {name}: {pair}"), soft_wrap=True)
@@ -425,6 +480,8 @@ def _show(
             out.print(Text(f"files: {failure['files']}.*"), soft_wrap=True)
         entry = json.dumps(entry_for(failure, document), indent=1)
         out.print(Text(f"as an entry: {entry}"), soft_wrap=True)
+    for unfinished in filter(None, document["unfinished"]):
+        out.print(Text(f"at the end of the time it waited for: {unfinished}"))
     seconds = max(0.1, float(document["seconds"]))
     share = 100 * document["on_memory"] / max(1, document["steps"])
     out.print(
