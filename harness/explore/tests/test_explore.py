@@ -10,8 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 BUILD = Path(os.environ["IPCLAB_BUILD"])
 EXPLORE = BUILD / "harness" / "explore" / "explore"
 LIBRARY = BUILD / "faults" / "libipclab_faults.so"
@@ -65,24 +63,17 @@ def test_a_sound_driver_passes(tmp_path: Path) -> None:
     assert all(any(table.values()) for table in pairs.values())
 
 
-@pytest.mark.parametrize(
-    ("fault", "check"),
-    [
-        ("open-snapshot-copy", "bytes"),
-        ("close-takes-last-opened", None),
-    ],
-)
-def test_a_fault_is_noticed_shrunk_and_printed(
-    tmp_path: Path, fault: str, check: str | None
-) -> None:
+def test_a_fault_is_noticed_shrunk_and_printed(tmp_path: Path) -> None:
+    fault = "open-snapshot-copy"
     code, events = explore(
         tmp_path,
-        *("--seconds", "120", "--failures", "1", "--out", str(tmp_path)),
+        *("--seconds", "120", "--failures", "1", "--processes", "2"),
+        *("--out", str(tmp_path)),
         fault=fault,
     )
     assert code == 1
     (failure,) = [x for x in events if x["event"] == "failure"]
-    assert check in (None, failure["check"])
+    assert failure["check"] == "bytes"
     assert failure["failed"] == failure["of"]
     assert 3 <= failure["steps"] <= 40, failure["story"]  # of more than 100
     program = Path(failure["files"] + ".program")
@@ -111,6 +102,17 @@ def test_a_fault_is_noticed_shrunk_and_printed(
             check=False,
         )
         assert done.returncode == wanted, done.stdout + done.stderr
+
+
+def test_a_process_that_dies_is_noticed(tmp_path: Path) -> None:
+    code, events = explore(
+        tmp_path,
+        *("--seconds", "120", "--failures", "1", "--shrink-seconds", "0"),
+        fault="close-takes-last-opened",
+    )
+    assert code == 1
+    (failure,) = [x for x in events if x["event"] == "failure"]
+    assert (failure["check"], failure["seen"]) == ("died", "killed by SIGSEGV")
 
 
 def test_a_known_deviation_does_not_stop_the_search(tmp_path: Path) -> None:

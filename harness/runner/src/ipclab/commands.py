@@ -270,6 +270,8 @@ def _run(settings: Settings, latest: bool, verbose: bool) -> int:
     assert run.results is not None
     try:
         terminal.first_line(out, run)
+        if not run.filtered and run.explored is None:
+            run.explored = explore.chapter(out, run)
         code = _pytest(run, out)
     finally:
         if run.state == "running":  # pytest's session has not begun

@@ -8,8 +8,10 @@ says which rows of the catalogue a driver does not keep.
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
+import shutil
 import textwrap
 import threading
 import time
@@ -18,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 from rich.table import Table
@@ -28,12 +30,20 @@ from ipclab import backend, ctest, deviations, model, packed, probe, results, su
 from ipclab.deviations import Entry
 from ipclab.errors import HarnessError, UsageError
 
+if TYPE_CHECKING:
+    from ipclab.run import Run
+
 Event = dict[str, Any]
+Document = dict[str, Any]
 Pairs = dict[str, dict[str, int]]
 # Seconds after its time until an explorer is killed. It ends by itself after 7 s, and
 # needs up to 3 s to end its roles.
 GRACE = 11.0
 REPLAY_LIMIT = 600.0  # seconds
+# What a run of the suite explores: the same programs on each machine.
+CHAPTER = 200  # programs
+CHAPTER_JOBS = 4
+CHAPTER_SECONDS = 30
 REPLAYS = 10  # runs of --replay
 STEP = 1_000_003  # between the seeds of two explorers
 
@@ -99,10 +109,102 @@ def run(out: Console, request: Request) -> int:
         raise HarnessError("there is no GPU and no reference model to explore")
     source = ctest.source_folder(request.build) / "conformance"
     rows = deviations.read_requirements(source / "requirements.json")
-    entries = _known(source / deviations.NAME, chosen.probe)
     if request.replay is not None:
         return _replay(out, request, program, chosen.environment, rows)
     folder = request.results or results.default_folder("-explore")
+    here = _here(source / deviations.NAME, chosen.probe)
+    found = _explore(out, request, program, chosen, rows, here.applicable, folder)
+    _show(out, found.document, found.pairs, request.verbose)
+    out.print(Text(str(folder)), soft_wrap=True)
+    if found.broken:
+        raise HarnessError(found.broken)
+    return 1 if problems(found.document) else 0
+
+
+def chapter(out: Console, run: Run) -> Document | None:
+    """The chapter of a run of the suite: a fixed sequence of programs.
+
+    The results are in the folder `explore` of the run. Returns None, and says why, if
+    nothing can be explored here.
+    """
+    assert run.results is not None
+    folder = run.results.folder / "explore"
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
+    build = run.settings.build
+    try:
+        program = find_program(build, run.everything)
+    except UsageError as error:
+        out.print(Text(f"random programs: not run: {error}"), soft_wrap=True)
+        return None
+    if run.probe["backend"] == "none":
+        return None
+    request = Request(build, CHAPTER_SECONDS, jobs=CHAPTER_JOBS, programs=CHAPTER)
+    found = _explore(
+        out, request, program, run, run.catalogue, run.deviations.applicable, folder
+    )
+    document = {
+        name: found.document[name]
+        for name in (
+            *("seed", "explorers", "seconds", "programs", "steps", "pairs"),
+            *("known", "failures"),
+        )
+    } | {"broken": found.broken}
+    out.print(Text(summary_of(document)), soft_wrap=True)
+    return document
+
+
+def summary_of(document: Mapping[str, Any]) -> str:
+    """What a search did, in one line."""
+    here = sum(table["reached"] for table in document["pairs"].values())
+    total = sum(table["of"] for table in document["pairs"].values())
+    return (
+        f"random programs: {document['programs']} of seed {document['seed']}, "
+        f"{document['steps']} steps, {here} of {total} pairs, "
+        f"{len(document['failures'])} failures"
+    )
+
+
+def problems(document: Mapping[str, Any]) -> list[str]:
+    """What of a search fails a run, one line each."""
+    found = [
+        f"random programs: {x['verdict']} {x['row']}: {x['operation']}, {x['check']}: "
+        f"{x['seen']}, not {x['wanted']}"
+        for x in document["failures"]
+        if x["verdict"] != "observed"
+    ]
+    return found + (
+        [f"random programs: {document['broken']}"] if document["broken"] else []
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a search has found."""
+
+    document: Document
+    pairs: Pairs
+    broken: str | None  # why the harness is broken
+
+
+class _Place(Protocol):
+    """Where a search runs: what the probe says, and the variables of its programs."""
+
+    @property
+    def probe(self) -> probe.Probe: ...
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+
+def _explore(
+    out: Console,
+    request: Request,
+    program: Path,
+    place: _Place,
+    rows: Mapping[str, Entry],
+    entries: Sequence[Entry],
+    folder: Path,
+) -> _Found:
+    """Search with several explorers side by side, and write down what they found."""
     jobs = request.jobs or min(4, os.cpu_count() or 1)
     explorers = [
         Explorer(folder / f"explorer-{i + 1}", request.seed + i * STEP)
@@ -112,18 +214,19 @@ def run(out: Console, request: Request) -> int:
         for explorer in explorers:
             explorer.folder.mkdir(parents=True)
         known = folder / "known.tsv"
-        known.write_text("".join(f"{line}\n" for line in entries), encoding="utf-8")
+        lines = known_lines(entries)
+        known.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror}") from None
     begin = time.monotonic()
-    broken = _search(out, request, program, chosen.environment, explorers, known)
+    broken = _search(out, request, program, place.environment, explorers, known)
     pairs = join_pairs(explorers)
     failures = judged(explorers, rows)
     for failure in failures:
         _explain_file(failure, rows)
     document = {
-        "backend": chosen.probe["backend"],
-        "machine": probe.first_line(chosen.probe),
+        "backend": place.probe["backend"],
+        "machine": probe.first_line(place.probe),
         "seed": request.seed,
         "explorers": jobs,
         "seconds": round(time.monotonic() - begin, 1),
@@ -138,15 +241,12 @@ def run(out: Console, request: Request) -> int:
         "unfinished": [x.last.get("unfinished", "") for x in explorers],
         "slowest": [x.last.get("slowest", []) for x in explorers],
     }
+    if not broken and not document["programs"]:
+        broken = "no program has run"
+    document["broken"] = broken
     results.write(folder / "explore.json", json.dumps(document, indent=1) + "\n")
     results.write(folder / "pairs.json", json.dumps(pairs, indent=1) + "\n")
-    _show(out, document, pairs, request.verbose)
-    out.print(Text(str(folder)), soft_wrap=True)
-    if broken:
-        raise HarnessError(broken)
-    if not document["programs"]:
-        raise HarnessError("no program has run")
-    return 1 if any(x["verdict"] != "observed" for x in failures) else 0
+    return _Found(document, pairs, broken)
 
 
 def find_program(build: Path, cases: Sequence[ctest.Case]) -> Path:
@@ -245,10 +345,9 @@ def entry_for(failure: Mapping[str, Any], document: Mapping[str, Any]) -> Entry:
     }
 
 
-def _known(path: Path, document: probe.Probe) -> list[str]:
-    import datetime
-
-    here = deviations.Deviations(
+def _here(path: Path, document: probe.Probe) -> deviations.Deviations:
+    """The known deviations of this driver."""
+    return deviations.Deviations(
         deviations.read_deviations(path),
         document["backend"],
         probe.driver(document) if document["backend"] == "cuda" else None,
@@ -256,7 +355,6 @@ def _known(path: Path, document: probe.Probe) -> list[str]:
         datetime.datetime.now(tz=datetime.UTC).date(),
         document.get("runtime_version"),
     )
-    return known_lines(here.applicable)
 
 
 def _environment(base: Mapping[str, str], number: int) -> dict[str, str]:

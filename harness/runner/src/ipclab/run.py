@@ -19,6 +19,7 @@ from ipclab import (
     ctest,
     deviations,
     expect,
+    explore,
     fingerprint,
     hold,
     manifest,
@@ -103,11 +104,11 @@ class Run:
             settings.build, everything, settings.backend, settings.profile
         )
         self.probe = chosen.probe
-        self._environment = chosen.environment
+        self.environment = chosen.environment
         self.findings = expect.findings(expected, self.probe) if expected else []
         probes = [case for case in everything if case.suite == "probe"]
         self._holder = (
-            hold.Holder(probes[0], self._environment)
+            hold.Holder(probes[0], self.environment)
             if self.probe["backend"] == "cuda"
             else None
         )
@@ -125,6 +126,7 @@ class Run:
         self.state = "running"
         self.records: list[Record] = []
         self.selected = len(self.cases)
+        self.explored: explore.Document | None = None  # what random programs found
         self.error: str | None = None  # why the harness could not continue
         self._exchanged: list[str] = []  # messages about files that changed in the run
         self._programs = [*self.cases, *probes]
@@ -156,6 +158,7 @@ class Run:
             if contents.wrong:
                 raise UsageError(f"{folder}: {contents.wrong}")
             self.records = contents.records
+            self.explored = contents.run.get("explored")
             self._started = contents.run["started"]
         return opened
 
@@ -249,7 +252,7 @@ class Run:
         path = Path(folder) / "record.jsonl"
         environment = {
             **os.environ,
-            **self._environment,
+            **self.environment,
             "IPCLAB_RECORD": str(path),
             "IPCLAB_CAPABILITIES": str(self._capabilities),
             "IPCLAB_SEED": str(self.settings.seed),
@@ -354,6 +357,8 @@ class Run:
             if name not in judged
         ]
         found += self._exchanged
+        if self.explored:
+            found += explore.problems(self.explored)
         if self.settings.backend == "cuda" and self.probe["backend"] == "none":
             found.append(f"no working driver: {probe.first_line(self.probe)}")
         if self.state != "running" and not any(
@@ -420,6 +425,7 @@ class Run:
             "counts": records.counts(self.rows),
             "problems": self.problems,
             "exit_code": self.exit_code if over else None,
+            **({"explored": self.explored} if self.explored else {}),
             "fingerprint": self.fingerprint,
             "probe": self.probe,
             "requirements": {
