@@ -371,6 +371,7 @@ std::optional<Failure> Executor::perform(std::vector<Sent>& batch) {
         await_start(step.process);
         continue;
       case Op::kEnd:
+        if (step.how == kReset) break;
         if (step.how == kKilled) {
           end(step.process);
           continue;

@@ -96,6 +96,8 @@ class Generator {
   void remap();
   void pool_round();
   void end_process();
+  void ask_access(int mapping);
+  void crowd();
 
   bool single(Op op);
   bool take_down_one(bool all);
