@@ -22,8 +22,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from ipclab import manifest, matrix, reader, results
+from ipclab import manifest, reader, results
 from ipclab.errors import HarnessError, UsageError
+from ipclab.mutants import matrix
 
 NAME = "run.sig"
 NAMESPACE = "ipclab-results"  # a signature for another purpose does not count
