@@ -42,9 +42,10 @@ from generator import (
 )
 from generator.chapters import page_of
 from ipclab import catalogue as documented
-from ipclab import faults, requirements
 from ipclab import findings as known_findings
+from ipclab import requirements
 from ipclab.errors import HarnessError, UsageError
+from ipclab.mutants import faults
 
 TOP = Path(__file__).resolve().parents[2]
 

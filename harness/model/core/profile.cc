@@ -53,6 +53,8 @@ constexpr Profile kProfiles[] = {
      "a GPU without interprocess communication"},
     {"no-pools",     1, true,  8, true,  true,  false, false, 0,   false, 0,    false, false, false, false, kCuda13,  kBuilt,   16,
      "a GPU without the stream-ordered allocator and virtual memory management"},
+    {"compute-12.0", 2, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, false, kCuda13,  kBuilt,   16,
+     "two GPUs of compute capability 12.0", kBlackwell12},
     {"one-queue",    1, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, true, kCuda13,  kBuilt,   16,
      "one GPU on which no stream goes on while another one waits"},
     {"newer-runtime",1, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, false, kCuda13,  kCuda135, 16,

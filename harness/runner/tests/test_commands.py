@@ -165,7 +165,7 @@ def test_hanging_probe(build: Build) -> None:
         (
             ROOM,
             ROW.replace('"kind"', '"check": "x", "kind"'),
-            "rows[0].check: there is",
+            "[0].check: there is",
         ),
         (ROOM, ROW.replace("]}", f", {ROW[10:]}"), "A-01 stands twice"),
         ("deviations.json", "[]", "is not an object"),

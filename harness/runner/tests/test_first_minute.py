@@ -14,16 +14,8 @@ from pathlib import Path
 import pytest
 
 from conftest import SOURCE, Build
-from ipclab import (
-    cli,
-    engines,
-    fleet_cli,
-    hardware,
-    packed,
-    report,
-    rules,
-    summary,
-)
+from ipclab import cli, engines, hardware, packed, report, rules, summary
+from ipclab.commands import fleet
 from ipclab.records import Row
 
 TOP = Path(__file__).resolve().parents[3]
@@ -134,7 +126,7 @@ def test_the_script_installs_packages_for_every_command_that_needs_them() -> Non
 
 
 def test_every_engine_is_an_option() -> None:
-    assert sorted(fleet_cli.ENGINES) == sorted(engines.ENGINES)
+    assert sorted(fleet.ENGINES) == sorted(engines.ENGINES)
 
 
 @pytest.mark.parametrize(

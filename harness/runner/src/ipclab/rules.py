@@ -12,18 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ipclab import catalogue as documented
-from ipclab import (
-    ctest,
-    faults,
-    hardware,
-    lines,
-    packed,
-    records,
-    requirements,
-    results,
-)
+from ipclab import ctest, hardware, lines, packed, records, requirements, results
 from ipclab.errors import UsageError
-from ipclab.faults import Fault
+from ipclab.mutants import faults
+from ipclab.mutants.faults import Fault
 from ipclab.requirements import Row
 
 LATEST = Path("results/latest")
@@ -90,7 +82,7 @@ def _verdicts(folder: Path | None) -> dict[str, str]:
     """
     if folder is None and not LATEST.is_dir():
         return {}
-    found = results.read(folder or LATEST).records
+    found = results.read(folder or LATEST, timelines=False).records
     return {row.ctest: row.shown for row in records.rows(found)}
 
 
