@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -254,12 +255,29 @@ std::vector<std::string> end_children(std::chrono::milliseconds deadline,
 // comes in blocks of 2 MiB.
 static constexpr unsigned long long kOwnMemory = 1 << 20;
 
+// NVML. The reference model's is in the folder `nvml` beside its driver, or
+// beside the folder that has a form of the driver for this processor.
+static void* load_nvml() {
+  constexpr char kName[] = "libnvidia-ml.so.1";
+  void* cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  Dl_info driver{};
+  if (cuda != nullptr && dladdr(dlsym(cuda, "cuInit"), &driver) != 0) {
+    std::filesystem::path folder = driver.dli_fname;
+    for (int i = 0; i < 3; ++i) {
+      folder = folder.parent_path();
+      const std::string own = folder / "nvml" / kName;
+      if (void* nvml = dlopen(own.c_str(), RTLD_NOW | RTLD_LOCAL)) return nvml;
+    }
+  }
+  return dlopen(kName, RTLD_NOW | RTLD_LOCAL);
+}
+
 // Asks NVML about the device with this UUID. The answer of `function` is for
 // the caller only if the result is true.
 template <class Answer>
 static bool told_by_nvml(const std::string& uuid, const char* function,
                          Answer* answer) {
-  void* nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  void* nvml = load_nvml();
   if (nvml == nullptr) return false;
   const auto init = reinterpret_cast<int (*)()>(dlsym(nvml, "nvmlInit_v2"));
   const auto find = reinterpret_cast<int (*)(const char*, void**)>(
