@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "harness/explore/search.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -58,6 +59,7 @@ class Search {
   void progress(bool last);
   void tick();
   void one_program();
+  int share_of_lives();
   void examine(const Program& program, const Failure& failure);
   void replay_and_shrink(const Program& program, Json& event);
   std::optional<Failure> in_new_processes(const Program& program, int tries,
@@ -79,6 +81,7 @@ class Search {
   long programs_ = 0;
   long long on_memory_ = 0;  // steps that are work on memory
   std::map<std::string, int> deviations_;
+  std::map<std::string, bool> met_;  // rows of known deviations
   std::map<std::string, int> failures_;
   std::vector<Program> history_;
   int role_starts_ = 0;
@@ -97,6 +100,7 @@ std::string signature(const Failure& failure) {
 
 bool Search::is_known(const Failure& failure) {
   if (!known_.matches(failure)) return false;
+  met_[failure.row] = true;
   if (++deviations_[signature(failure)] == 1)
     tell(event_of("known", failure).raw("seconds", std::to_string(passed())));
   return true;
@@ -277,6 +281,15 @@ void Search::replay_and_shrink(const Program& program, Json& event) {
       .add("story", story_of_it);
 }
 
+// How many percent of the programs end processes and start new ones. Where a
+// start takes longer than five programs, it may take a fifth of the time.
+int Search::share_of_lives() {
+  constexpr int kUsual = 10, kRare = 2;
+  constexpr double kDear = 0.1;
+  const double starts = executor_.times().seconds("search", "start");
+  return starts / std::max(executor_.started(), 1) > kDear ? kRare : kUsual;
+}
+
 void Search::one_program() {
   const uint64_t seed = seeds_.next();
   Random choice(seed);
@@ -284,9 +297,12 @@ void Search::one_program() {
       options_.processes != 0 ? options_.processes : 2 + choice.below(3);
   const Program program = [&] {
     const Times::Phase phase(executor_.times(), "generate");
-    Generator generator(machine_, processes, coverage_, seed);
+    Machine machine = machine_;
+    // Its hangs cost more than all else, and one sight of it is enough.
+    machine.records_wait = met_["LEVT-13"];
+    Generator generator(machine, processes, coverage_, seed);
     const int steps = 80 + choice.below(100);
-    return generator.make(steps, choice.chance(10));
+    return generator.make(steps, choice.chance(share_of_lives()));
   }();
   for (const Step& step : program.steps)
     on_memory_ += step.op >= Op::kWriteWord && step.op <= Op::kHostRead;

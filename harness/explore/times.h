@@ -41,6 +41,12 @@ class Times {
     Times& times_;
   };
 
+  /// Seconds of a phase of an activity so far.
+  double seconds(const char* activity, const char* phase) {
+    charge();
+    return seconds_[activity][phase];
+  }
+
   /// {"search": {"start": 1.5, "run": 7.25}, …} in seconds.
   Json to_json() {
     charge();

@@ -121,6 +121,10 @@ std::vector<uint8_t> bytes_of(const std::vector<Region>& regions) {
 
 namespace {
 
+bool is_of_host(Kind kind) {
+  return kind == Kind::kPinned || kind == Kind::kRegistered;
+}
+
 // Can this way do a box of this shape between such memories?
 bool has_way(const Step& step, Kind to, Kind from) {
   const bool plain = step.rows <= 1 && step.layers <= 1;
@@ -356,6 +360,8 @@ bool Shadow::work_step(const Step& step, Expected* expected) {
       step.op == Op::kUpload || (step.op == Op::kRead && step.how >= kReadSync);
   if (stream->capture != 0) {
     if (synchronous || step.op == Op::kRead) return no("not in a capture");
+    if (step.op == Op::kCopy && step.how == kCopyPeerAsync)
+      return no("no sentence says that a graph has copies between peers");
     graphs.at(stream->capture).nodes.push_back(step);
     return true;
   }
@@ -363,8 +369,13 @@ bool Shadow::work_step(const Step& step, Expected* expected) {
       synchronous && !(step.op == Op::kUpload && step.how == kUploadAsync);
   if (by_legacy && !is_legacy(step.stream))
     return no("a synchronous call uses the legacy default stream");
-  // Such a call may wait for all work of the process.
-  if (synchronous && !quiet(step.process)) return no("the process holds work");
+  // Such a call may wait for all work of the process. So may every copy between
+  // two memories of the host: it is synchronous, whatever its name says.
+  const bool waits =
+      synchronous || (step.op == Op::kCopy && step.how != kCopyKernel &&
+                      is_of_host(views.at(step.on).memory->kind) &&
+                      is_of_host(views.at(step.from).memory->kind));
+  if (waits && !quiet(step.process)) return no("the process holds work");
   const WorkPtr work = plan(step, *stream);
   const bool host_waits = step.op == Op::kRead;
   if (host_waits && (!stream->queue.empty() || !work->after.empty()))

@@ -356,7 +356,7 @@ def calls(folders: Iterable[Path]) -> dict[str, set[str]]:
     """
     made: dict[str, set[str]] = {}
     for folder in folders:
-        contents = results.read(folder)
+        contents = results.read(folder, timelines=False)
         if contents.wrong:
             raise UsageError(f"{folder}: {contents.wrong}")
         if not any("functions" in record for record in contents.records):

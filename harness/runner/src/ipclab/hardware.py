@@ -64,7 +64,7 @@ def of_runs(folders: Iterable[Path]) -> list[str]:
 
     found: set[str] = set()
     for folder in folders:
-        contents = results.read(folder)
+        contents = results.read(folder, timelines=False)
         if contents.wrong:
             raise UsageError(f"{folder}: {contents.wrong}")
         found.update(

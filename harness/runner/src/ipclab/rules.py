@@ -82,7 +82,7 @@ def _verdicts(folder: Path | None) -> dict[str, str]:
     """
     if folder is None and not LATEST.is_dir():
         return {}
-    found = results.read(folder or LATEST).records
+    found = results.read(folder or LATEST, timelines=False).records
     return {row.ctest: row.shown for row in records.rows(found)}
 
 

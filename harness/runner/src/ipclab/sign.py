@@ -41,7 +41,7 @@ def sign(out: Console, folder: Path, key: Path) -> int:
     UsageError if the run cannot be read, is not finished or was edited, or if
     ssh-keygen does not sign.
     """
-    contents = results.read(folder)
+    contents = results.read(folder, timelines=False)
     run = contents.run
     wrong = contents.wrong or next(manifest.edits(run, contents.seal), None)
     if run["state"] != "finished":
