@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     if wrong := _mistyped(words):
         parser.error(wrong)
-    options = parser.parse_args(words)
+    options = parser.parse_args(_pasted(words))
     options.run_options = rest
     broken = 4 if options.command in fleet_cli.COMMANDS else 3
     if isinstance(sys.stdout, io.TextIOWrapper):  # for names of files that are no text
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     try:
         if options.command == "explain":
-            return explain.run(options.code)
+            return explain.run(options.words, options.json)
         if options.command == "rules":
             return rules.run(options.build, options.row, options.results)
         if options.command == "findings":
@@ -148,6 +148,16 @@ def _mistyped(words: Sequence[str]) -> str | None:
     close = difflib.get_close_matches(words[0], known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"the commands: {', '.join(known)}"
     return f"no command '{words[0]}'; {hint}"
+
+
+def _pasted(words: Sequence[str]) -> Sequence[str]:
+    """The words of the command line. What `explain` explains may begin with dashes,
+    like --ipc=host, and is no option.
+    """
+    if not words or words[0] != "explain":
+        return words
+    own = [x for x in words[1:] if x in ("--json", "-h", "--help")]
+    return ["explain", *own, "--", *(x for x in words[1:] if x not in (*own, "--"))]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -594,13 +604,23 @@ def _parser() -> argparse.ArgumentParser:
         default="model",
         help="the reference model or a GPU (default: model)",
     )
-    what = commands.add_parser("explain", help="what an error code of CUDA means here")
-    what.add_argument(
-        "code",
-        metavar="CODE",
-        nargs="?",
-        help="cudaErrorInvalidDevice, CUDA_ERROR_INVALID_DEVICE or 101 (default: all)",
+    what = commands.add_parser(
+        "explain",
+        help="what an error, a call or a symptom means here, and what to do",
+        description="Explains what you paste: a code of CUDA, a line of a log of "
+        "PyTorch, vLLM, NCCL or UCX, an errno, the name of a call, a switch, a kind of "
+        "memory, a symptom (hang, slow, docker), a finding of `ipclab trace`.",
+        epilog="exit code: 0, or 2 if nothing is known about the words; then it says "
+        "what is near",
     )
+    what.add_argument(
+        "words",
+        metavar="WORDS",
+        nargs="*",
+        help="cudaErrorInvalidDevice, 101, CUDA error: invalid argument, hang "
+        "(default: list everything)",
+    )
+    what.add_argument("--json", action="store_true", help="print it as JSON")
     law = commands.add_parser("rules", help="the rows, their tests and faults")
     law.add_argument("row", metavar="ROW", nargs="?", help="explain this row: LMEM-08")
     law.add_argument(
