@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <generated_cuda_meta.h>
 
+#include <cstring>
 #include <iterator>
 
 #include "log.h"
@@ -20,12 +21,26 @@ struct NoParameters {};
 // Calls that the driver makes itself do not belong to the program.
 thread_local bool inside = false;
 
+// glibc's dlsym, which this library replaces.
+void* real_dlsym(void* library, const char* name) noexcept {
+  using Dlsym = void*(void*, const char*) noexcept;
+  static const auto dlsym_of_libc = [] {
+    for (const char* version : {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"}) {
+      if (void* found = dlvsym(RTLD_NEXT, "dlsym", version)) {
+        return reinterpret_cast<Dlsym*>(found);
+      }
+    }
+    return static_cast<Dlsym*>(nullptr);
+  }();
+  return dlsym_of_libc(library, name);
+}
+
 // The driver's function: the next function of that name, or the function in
 // libcuda.so.1 if the program has opened that library itself.
 void* real_function(const char* symbol) {
-  if (void* next = dlsym(RTLD_NEXT, symbol)) return next;
+  if (void* next = real_dlsym(RTLD_NEXT, symbol)) return next;
   static void* const library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  return library == nullptr ? nullptr : dlsym(library, symbol);
+  return library == nullptr ? nullptr : real_dlsym(library, symbol);
 }
 
 CUcontext context() {
@@ -117,4 +132,46 @@ DEFINE(cuGetProcAddress_v2,
   const CUresult result = real(name, function, version, flags, status);
   if (result == CUDA_SUCCESS) *function = traced_form(*function);
   return result;
+}
+
+namespace {
+
+// The function of this library with the name of a driver's function; null if
+// there is none.
+void* traced_name(const char* name) noexcept {
+  struct Pair {
+    const char* name;
+    void* traced;
+  };
+#define WRAP(symbol, index, Parameters, declared, passed) \
+  {#symbol, reinterpret_cast<void*>(traced_##symbol)},
+  static const Pair kPairs[] = {
+#include "wrappers.inc"
+      {"cuGetProcAddress", reinterpret_cast<void*>(traced_cuGetProcAddress)},
+      {"cuGetProcAddress_v2",
+       reinterpret_cast<void*>(traced_cuGetProcAddress_v2)},
+  };
+#undef WRAP
+  for (const Pair& pair : kPairs) {
+    if (std::strcmp(pair.name, name) == 0) return pair.traced;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+// Gives the function of this library to a program that has loaded the driver by
+// dlopen: a binding for Python, or a static runtime. RTLD_NEXT depends on the
+// caller, which glibc finds by the return address. So the last line must be
+// compiled to a jump (CMakeLists.txt has the options of this file).
+extern "C" __attribute__((visibility("default"))) void* dlsym(
+    void* library, const char* name) noexcept {
+  using namespace ipclab::trace;
+  if (library != RTLD_NEXT && name[0] == 'c' && name[1] == 'u') {
+    if (void* const wrapper = traced_name(name)) {
+      void* const found = real_dlsym(library, name);
+      return found != nullptr && found == real_function(name) ? wrapper : found;
+    }
+  }
+  return real_dlsym(library, name);
 }

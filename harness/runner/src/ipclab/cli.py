@@ -395,9 +395,10 @@ def _parser() -> argparse.ArgumentParser:
         help="what a program and its children do with CUDA IPC, and what is wrong",
         description="Runs PROGRAM, records what it and its children do with CUDA IPC, "
         "draws this and checks the rules. On a driver the recorder uses CUPTI.",
-        epilog="exit code: that of PROGRAM; with --check 1 if a rule is broken, "
-        "PROGRAM failed or a part of the trace is missing; 2 usage, 3 the trace could "
-        "not be written",
+        epilog="exit code: that of PROGRAM; with --check 1 if a rule is broken or "
+        "PROGRAM failed; with --check or --read 3 if nothing was found, but "
+        "nothing was recorded or a part of the trace is missing; 2 usage, 3 the trace could not be "
+        "written",
     )
     seen.add_argument(
         "--out",
@@ -423,6 +424,11 @@ def _parser() -> argparse.ArgumentParser:
         "--check",
         action="store_true",
         help="exit with 1 if something was found or PROGRAM failed",
+    )
+    seen.add_argument(
+        "--allow-empty",
+        action="store_true",
+        help="a program that does not call CUDA is no error",
     )
     seen.add_argument(
         "--suppress",

@@ -157,6 +157,7 @@ def _trace(options: argparse.Namespace) -> trace.Request:
         backend=options.backend,
         profile=options.profile,
         check=options.check,
+        allow_empty=options.allow_empty,
         suppressions=options.suppress,
     )
 

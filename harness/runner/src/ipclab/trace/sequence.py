@@ -7,7 +7,7 @@ import bisect
 import functools
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -256,11 +256,11 @@ def _folded(made: list[Step], with_messages: bool = False) -> list[Step]:
 
     With `with_messages`, only rounds that have a message are folded.
     """
-    shapes = [step.shape for step in made]
+    rounds = _rounds(made)
     kept: list[Step] = []
     place = 0
     while place < len(made):
-        length, times = _round(shapes, place)
+        length, times = rounds(place)
         first = made[place : place + length]
         if times < 3 or (with_messages and not any(step.to for step in first)):
             kept.append(made[place])
@@ -275,18 +275,29 @@ def _folded(made: list[Step], with_messages: bool = False) -> list[Step]:
     return kept
 
 
-def _round(shapes: list[tuple[object, ...]], place: int) -> tuple[int, int]:
-    """The length of the shortest round that begins at this step and occurs at least
-    three times, and how often it occurs; (1, 1) if there is no such round.
+def _rounds(made: list[Step]) -> Callable[[int], tuple[int, int]]:
+    """Gives for each place the length of the shortest round that begins there and
+    occurs at least three times, and how often it occurs; (1, 1) if there is none.
     """
+    numbers: dict[tuple[object, ...], int] = {}
+    shapes = [numbers.setdefault(step.shape, len(numbers)) for step in made]
+    # For each length: how many steps from a place on are equal to the step that comes
+    # this length later. One pass finds them all; a search at each place is quadratic.
+    equal: list[list[int]] = []
     for length in range(1, LONGEST_ROUND + 1):
-        first = shapes[place : place + length]
-        times, at = 1, place + length
-        while first and shapes[at : at + length] == first:
-            times, at = times + 1, at + length
-        if times > 2:
-            return length, times
-    return 1, 1
+        same = [0] * (len(shapes) + 1)
+        for place in range(len(shapes) - length - 1, -1, -1):
+            if shapes[place] == shapes[place + length]:
+                same[place] = same[place + 1] + 1
+        equal.append(same)
+
+    def found(place: int) -> tuple[int, int]:
+        for length, same in enumerate(equal, start=1):
+            if same[place] >= 2 * length:
+                return length, same[place] // length + 1
+        return 1, 1
+
+    return found
 
 
 def plain_name(mangled: str) -> str:
