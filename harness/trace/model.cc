@@ -136,8 +136,37 @@ DEFINE(cuGetProcAddress_v2,
 
 namespace {
 
-// The function of this library with the name of a driver's function; null if
-// there is none.
+// The runtime's function; the runtime may have been loaded by dlopen.
+void* runtime_function(const char* symbol) {
+  if (void* next = ipclab::trace::real_dlsym(RTLD_NEXT, symbol)) return next;
+  for (const char* name : {"libcudart.so.13", "libcudart.so.12"}) {
+    void* const library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+    if (library != nullptr) return ipclab::trace::real_dlsym(library, symbol);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+// The runtime refuses a device that does not exist without a call of the
+// driver.
+extern "C" __attribute__((visibility("default"))) int traced_cudaSetDevice(
+    int device) __asm__("cudaSetDevice");
+int traced_cudaSetDevice(int device) {
+  static const auto real =
+      reinterpret_cast<int (*)(int)>(runtime_function("cudaSetDevice"));
+  if (real == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const int result = real(device);
+  if (result == CUDA_ERROR_INVALID_DEVICE) {
+    ipclab::trace::record_refused("cudaSetDevice", result, device);
+  }
+  return result;
+}
+
+namespace {
+
+// The function of this library with the name of a function of the driver, or
+// of the runtime; null if there is none.
 void* traced_name(const char* name) noexcept {
   struct Pair {
     const char* name;
@@ -150,6 +179,7 @@ void* traced_name(const char* name) noexcept {
       {"cuGetProcAddress", reinterpret_cast<void*>(traced_cuGetProcAddress)},
       {"cuGetProcAddress_v2",
        reinterpret_cast<void*>(traced_cuGetProcAddress_v2)},
+      {"cudaSetDevice", reinterpret_cast<void*>(traced_cudaSetDevice)},
   };
 #undef WRAP
   for (const Pair& pair : kPairs) {
@@ -170,7 +200,9 @@ extern "C" __attribute__((visibility("default"))) void* dlsym(
   if (library != RTLD_NEXT && name[0] == 'c' && name[1] == 'u') {
     if (void* const wrapper = traced_name(name)) {
       void* const found = real_dlsym(library, name);
-      return found != nullptr && found == real_function(name) ? wrapper : found;
+      void* const real =
+          name[2] == 'd' ? runtime_function(name) : real_function(name);
+      return found != nullptr && found == real ? wrapper : found;
     }
   }
   return real_dlsym(library, name);

@@ -397,8 +397,8 @@ def _parser() -> argparse.ArgumentParser:
         "draws this and checks the rules. On a driver the recorder uses CUPTI.",
         epilog="exit code: that of PROGRAM; with --check 1 if a rule is broken or "
         "PROGRAM failed; with --check or --read 3 if nothing was found, but "
-        "nothing was recorded or a part of the trace is missing; 2 usage, 3 the trace could not be "
-        "written",
+        "nothing was recorded or a part of the trace is missing; 2 usage, 3 the trace "
+        "could not be written",
     )
     seen.add_argument(
         "--out",

@@ -19,6 +19,7 @@ from ipclab.trace import files, findings, page, perfetto, recording
 from ipclab.trace.findings import Finding
 from ipclab.trace.story import Story, replay
 
+SHOWN = 3  # findings of one kind; the page has all
 NOTHING = 3  # exit code: nothing was found, and the trace does not prove it
 EMPTY = (
     "no process of this trace has called CUDA, or no call could be recorded; "
@@ -182,17 +183,8 @@ def _say(
         f"{len(story.unmatched)} not",
         highlight=False,
     )
-    for finding in counted:
-        at = (finding.at - began) / 1e6
-        out.print(
-            f"{finding.rule} ({finding.requirement}), {finding.process.name} "
-            f"{finding.process.number} after {at:.3f} ms",
-            style="bold",
-            highlight=False,
-            markup=False,
-        )
-        out.print(f"  {finding.text}", markup=False, highlight=False)
-        out.print(f"  {finding.advice}", markup=False, highlight=False, style="dim")
+    for same in _grouped(counted):
+        _say_group(out, same, began)
     nothing = "nothing judged" if not cuda else "nothing found"
     if missing and cuda:
         nothing = "nothing found in what is there"
@@ -206,3 +198,32 @@ def _count(number: int, what: str) -> str:
     """1 finding, 2 findings, 3 processes."""
     ending = "es" if what.endswith("s") else "s"
     return f"{number} {what if number == 1 else what + ending}"
+
+
+def _grouped(found: list[Finding]) -> list[list[Finding]]:
+    """The findings, those of one rule with one advice together, in order of time."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for x in found:
+        groups.setdefault((x.rule, x.requirement, x.advice), []).append(x)
+    return list(groups.values())
+
+
+def _say_group(out: Console, same: list[Finding], began: int) -> None:
+    times = f", {len(same)} times" if len(same) > 1 else ""
+    first = same[0]
+    out.print(
+        f"{first.rule} ({first.requirement}){times}",
+        style="bold",
+        highlight=False,
+        markup=False,
+    )
+    for x in same[:SHOWN]:
+        at = (x.at - began) / 1e6
+        out.print(
+            f"  {x.process.name} {x.process.number} after {at:.3f} ms: {x.text}",
+            markup=False,
+            highlight=False,
+        )
+    if len(same) > SHOWN:
+        out.print(f"  … and {len(same) - SHOWN} more", markup=False, highlight=False)
+    out.print(f"  do: {first.advice}", markup=False, highlight=False, style="dim")

@@ -35,6 +35,7 @@ class Process:
     forked: bool  # a child of fork that has not called exec
     path: Path
     name: str = ""  # name for people, unique in its trace
+    visible: str | None = None  # CUDA_VISIBLE_DEVICES when it began
     recorder: str = ""  # "cupti" or "calls"; empty without CUDA
     problem: str = ""  # why its calls are not recorded
     torn: int = 0  # incomplete lines; there are some if the process was killed
@@ -95,7 +96,7 @@ class Event:
     """An entry that is not a call: a message, a closed descriptor, a process's end."""
 
     process: Process
-    what: str  # send, receive, takes, close, refused, exit, ended, waits, gone
+    what: str  # send, receive, takes, untaken, close, refused, leaves, exit, ended, …
     at: int
     facts: dict[str, Any]
 
@@ -261,6 +262,7 @@ def _process(path: Path, head: dict[str, Any]) -> Process:
         command=[str(word) for word in head["command"]],
         forked=bool(head["forked"]),
         path=path,
+        visible=None if head.get("visible") is None else str(head["visible"]),
     )
 
 
@@ -422,3 +424,14 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def unfinished(trace: Trace) -> list[Event]:
+    """The waits that never returned: they show where a process hung until it ended."""
+    last: dict[tuple[Process, int], Event] = {}
+    for entry in trace.entries:
+        if isinstance(entry, Event) and entry.what == "waits":
+            last[entry.process, entry.facts["thread"]] = entry
+        elif isinstance(entry, Call):
+            last.pop((entry.process, entry.thread), None)
+    return list(last.values())

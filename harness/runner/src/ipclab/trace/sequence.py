@@ -9,10 +9,9 @@ import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ipclab import explain
-from ipclab.trace.files import Call, Event, Process
+from ipclab.trace.files import Call, Event, Process, unfinished
 from ipclab.trace.findings import Finding
 from ipclab.trace.story import NOT_READY, Story
 from ipclab.trace.things import Memory, size_text
@@ -134,16 +133,9 @@ def _drawn(story: Story, made: list[Step]) -> list[Process]:
 
 def _unfinished(story: Story, began: int) -> list[Step]:
     """The waits that never returned: they show where a process hung until it ended."""
-    last: dict[tuple[Process, int], tuple[int, Any]] = {}
-    for entry in story.trace.entries:
-        if isinstance(entry, Event) and entry.what == "waits":
-            key = (entry.process, entry.facts["thread"])
-            last[key] = (entry.at, entry)
-        elif isinstance(entry, Call):
-            last.pop((entry.process, entry.thread), None)
     return [
-        Step(process.name, "never", entry.facts["call"], at - began, "never returned")
-        for (process, _), (at, entry) in last.items()
+        Step(x.process.name, "never", x.facts["call"], x.at - began, "never returned")
+        for x in unfinished(story.trace)
     ]
 
 
