@@ -369,6 +369,12 @@ def _parser() -> argparse.ArgumentParser:
         "memory",
     )
     look.add_argument(
+        "--peers",
+        action="store_true",
+        help="also move data between all GPUs: does peer access work as the driver "
+        "promises? Exit code 1 if not",
+    )
+    look.add_argument(
         "--json",
         metavar="FILE",
         type=Path,

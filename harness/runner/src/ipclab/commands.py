@@ -72,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
                 profile=options.profile,
                 pid=options.pid,
                 record=options.machine,
+                peers=options.peers,
                 json=options.json,
                 expect=options.write_expect,
             ),

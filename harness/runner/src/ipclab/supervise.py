@@ -33,6 +33,7 @@ GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 LINGER = 2.0  # seconds in which the last children may end by themselves
 STUCK = 10.0  # seconds after SIGKILL until a process counts as stuck
 LOOK = 0.05  # seconds between two checks of /dev/shm; a CUDA process lives longer
+ASK = 0.01  # seconds between two questions whether a process has ended, without a pidfd
 
 _PR_SET_CHILD_SUBREAPER = 36
 _lock = threading.Lock()
@@ -317,17 +318,34 @@ class _End:
     """Notices the end of a child without reaping the child."""
 
     def __init__(self, pid: int) -> None:
-        self._descriptor = os.pidfd_open(pid)
+        self._pid = pid
+        self._poll: select.poll | None = None
+        try:
+            self._descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise
+        except OSError:  # an old kernel, or a filter that forbids it
+            return
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLIN)
 
     def wait(self, seconds: float) -> bool:
         """Whether the child has ended; waits at most `seconds`."""
-        return bool(self._poll.poll(max(seconds, 0) * 1000))
+        if self._poll is not None:
+            return bool(self._poll.poll(max(seconds, 0) * 1000))
+        deadline = time.monotonic() + seconds
+        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while True:
+            if os.waitid(os.P_PID, self._pid, look) is not None:
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(ASK)
 
     def close(self) -> None:
         """Close the descriptor."""
-        os.close(self._descriptor)
+        if self._poll is not None:
+            os.close(self._descriptor)
 
 
 def _wait_and_look(end: _End, timeout: float, names: _DriverNames) -> bool:

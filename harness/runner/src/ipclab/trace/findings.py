@@ -138,8 +138,8 @@ RULES: dict[str, tuple[str, str]] = {
         "LEVT-26",
         "interprocess events are a limited resource of the driver (4,096 in a process "
         "with driver 580), and 'out of memory' is not about memory here: keep a ring "
-        "of events, or destroy an event when its buffer is used again; for many waits use "
-        "words in shared memory and cuStreamWaitValue64",
+        "of events, or destroy an event when its buffer is used again; for many waits "
+        "use words in shared memory and cuStreamWaitValue64",
     ),
     "reservations-without-end": (
         "VMM-44",
