@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import os
 import select
 import signal
@@ -24,7 +23,6 @@ from pathlib import Path
 
 import psutil
 
-from ipclab.errors import HarnessError
 
 SHARED_MEMORY = Path("/dev/shm")
 MARK = "IPCLAB_SUPERVISED"  # a variable that even processes in another group inherit
@@ -114,13 +112,11 @@ def run(
     """Run `command` to its end or for `timeout` seconds.
 
     Raises OSError if the program cannot be started, and IndexError if `command` is
-    empty, and HarnessError if this system forbids it. `live` gets the output as it
-    comes. If SIGKILL does not end the program, for
+    empty. `live` gets the output as it comes. If SIGKILL does not end the program, for
     example because it waits inside a hung driver, this function returns nevertheless,
     and `stuck` says so.
     """
     global _marks
-    _require_pidfd()
     adopt_orphans()
     with _lock:
         _marks += 1
@@ -190,18 +186,6 @@ def run(
         survivors=names,
         seconds=time.monotonic() - start,
     )
-
-
-@functools.cache
-def _require_pidfd() -> None:
-    """Raise HarnessError where no program can be supervised."""
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except OSError as error:
-        raise HarnessError(
-            f"pidfd_open: {error.strerror}: a seccomp profile forbids it, or the "
-            "kernel is older than 5.3; no program can be supervised here"
-        ) from None
 
 
 def stop_all() -> None:
