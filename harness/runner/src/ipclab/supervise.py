@@ -23,7 +23,6 @@ from pathlib import Path
 
 import psutil
 
-
 SHARED_MEMORY = Path("/dev/shm")
 MARK = "IPCLAB_SUPERVISED"  # a variable that even processes in another group inherit
 HEAD = TAIL = 64 * 1024  # bytes of output that are kept at each end
