@@ -237,7 +237,73 @@ int peer_reopen_refused(Call& call) {
   return code;
 }
 
+// A synchronous copy into opened memory of a peer. `wrong` gets the copy, and
+// answers for it. The exporter tells whose memory it is.
+template <class Wrong>
+auto copies_to_peer(Wrong wrong) {
+  return [wrong](Call& call) -> int {
+    if (exports_memory(call)) return told_owner(call);
+    return is_of_peer(call.value<void*>(kPointer)) ? wrong(call)
+                                                   : call.proceed();
+  };
+}
+
+// The copy is made, but only when the next one comes.
+int late(Call& copy) {
+  struct Waiting {
+    void* to;
+    std::vector<char> bytes;
+  };
+  static auto& waiting = *new std::vector<Waiting>;
+  for (const Waiting& one : waiting)
+    if (opened_around(one.to) != nullptr)
+      cudaMemcpy(one.to, one.bytes.data(), one.bytes.size(), cudaMemcpyDefault);
+  waiting.clear();
+  const auto size = copy.value<size_t>(kBytes);
+  Waiting next{copy.value<void*>(kPointer), std::vector<char>(size)};
+  if (cudaMemcpy(next.bytes.data(), copy.value<const void*>(kSource), size,
+                 cudaMemcpyDefault) != cudaSuccess)
+    return copy.proceed();
+  waiting.push_back(std::move(next));
+  copy.fired();
+  return kSuccess;
+}
+
 FAULTS {
+  fault("peer-write-lost", {"LMEM-33"},
+        "synchronous copies into opened memory of a peer do nothing")
+      .with_gpus(2)
+      .on({kGetHandle, kCopy}, copies_to_peer(lost));
+
+  fault("peer-write-late", {"LMEM-33"},
+        "a synchronous copy into opened memory of a peer arrives only with the "
+        "next one")
+      .with_gpus(2)
+      .on({kGetHandle, kCopy}, copies_to_peer(late));
+
+  fault("peer-write-misdirected", {"LMEM-33"},
+        "synchronous copies into opened memory of a peer arrive in other "
+        "memory of this process")
+      .with_gpus(2)
+      .on({kGetHandle, kCopy}, copies_to_peer([](Call& copy) -> int {
+            void* other = nullptr;
+            if (cudaMalloc(&other, copy.value<size_t>(kBytes)) == cudaSuccess) {
+              copy.value<void*>(kPointer) = other;
+              copy.fired();
+            }
+            return copy.proceed();
+          }));
+
+  fault("peer-write-cut", {"LMEM-33"},
+        "the last half of a synchronous copy into opened memory of a peer is "
+        "lost")
+      .with_gpus(2)
+      .on({kGetHandle, kCopy}, copies_to_peer([](Call& copy) -> int {
+            copy.value<size_t>(kBytes) /= 2;
+            copy.fired();
+            return copy.proceed();
+          }));
+
   fault("one-context-per-process", {"LMEM-27"},
         "two contexts of a process cannot have memory open at the same time")
       .with_gpus(2)

@@ -5,23 +5,16 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 from generator.chapters import page_of
 from generator.text import plain, table
-from ipclab import checks
-
-PAINS = Path(checks.__file__).with_name("pains.json")
+from ipclab import checks, explain
 
 
 def parts(lessons: set[str]) -> dict[str, str]:
     """File name -> table; `lessons` are the existing lessons."""
-    pains = json.loads(PAINS.read_text())["pains"]
     return {
         "doctor_checks.md": _checks(),
-        "doctor_symptoms.md": _symptoms(pains, lessons),
+        "doctor_symptoms.md": _symptoms(lessons),
     }
 
 
@@ -30,13 +23,13 @@ def _checks() -> str:
     return table(("check", "question"), rows)
 
 
-def _symptoms(pains: list[dict[str, Any]], lessons: set[str]) -> str:
+def _symptoms(lessons: set[str]) -> str:
     titles = {check.id: check.title for check in checks.CHECKS}
     rows = []
-    for pain in pains:
-        read = [f"@ref {page_of(x)}" for x in pain["lessons"] if x in lessons]
-        read += [f'@ref error_{x} "{x}"' for x in pain["errors"]]
-        looked = ", ".join(plain(titles[x]) for x in pain["checks"])
+    for pain in explain.pains():
+        read = [f"@ref {page_of(x)}" for x in pain.lessons if x in lessons]
+        read += [f'@ref error_{x} "{x}"' for x in pain.errors]
+        looked = ", ".join(plain(titles[x]) for x in pain.checks)
         looked = looked or "nothing: the program decides this"
-        rows.append([plain(pain["what"]), looked, ", ".join(read)])
+        rows.append([plain(pain.what), looked, ", ".join(read)])
     return table(("symptom", "the doctor looks at", "read"), rows)

@@ -130,6 +130,24 @@ Attempt try_vmm(CUmemAllocationHandleType type,
   return result;
 }
 
+// Memory of each NUMA node that this machine has: a node without processors or
+// memory, a cpuset or a container may refuse one of them.
+Attempt try_numa_nodes() {
+  Attempt last = {"cuMemCreate", "no NUMA node", false};
+  for (int node = 0; node < 1024; ++node) {
+    const std::string path =
+        "/sys/devices/system/node/node" + std::to_string(node);
+    if (node != 0 && access(path.c_str(), F_OK) != 0) continue;
+    last = try_vmm(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                   {CU_MEM_LOCATION_TYPE_HOST_NUMA, node});
+    if (!last.good) {
+      last.call += " on NUMA node " + std::to_string(node);
+      return last;
+    }
+  }
+  return last;
+}
+
 Attempt try_endpoint(CUlogicalEndpointProp wanted) {
   if (newer_entry("cuFabricCpyBatchAsync") == nullptr)
     return {"cuFabricCpyBatchAsync", "not in this driver", false};
@@ -351,11 +369,7 @@ const std::vector<Question>& questions() {
          return ask(
              CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
        },
-       [] {
-         return try_vmm(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                        {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0});
-       },
-       "the same on one NUMA node; a descriptor can share it"},
+       try_numa_nodes, "the same on one NUMA node; a descriptor can share it"},
       {"host_pools", "CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED",
        [] { return ask(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED); },
        [] {

@@ -94,10 +94,11 @@ Line& Line::value(const T& argument, bool ok) {
     number(reinterpret_cast<uintptr_t>(argument));
   } else if constexpr (std::is_pointer_v<T>) {
     using Pointee = std::remove_cv_t<std::remove_pointer_t<T>>;
+    constexpr bool kInput = std::is_const_v<std::remove_pointer_t<T>>;
     if constexpr (std::is_void_v<Pointee>) {
       address(argument);
     } else if constexpr (kWritten<Pointee>) {
-      if (!ok || argument == nullptr) {
+      if ((!ok && !kInput) || argument == nullptr) {
         raw("null");
       } else if constexpr (kHandle<Pointee> || std::is_integral_v<Pointee>) {
         value(*argument, ok);

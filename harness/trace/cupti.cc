@@ -58,21 +58,23 @@ constexpr CUpti_CallbackId kFirstCalls[] = {
     CUPTI_RUNTIME_TRACE_CBID_cudaDeviceSynchronize_v3020,
 };
 
-// Records the first call that is refused in a child of fork.
-void on_first_call(const CUpti_CallbackData& call) {
+// Records the first call that is refused in a child of fork, and every device
+// that does not exist: the runtime refuses both without a call of the driver.
+void on_runtime_call(CUpti_CallbackId identifier,
+                     const CUpti_CallbackData& call) {
   static std::atomic<int> told{0};  // the process that has reported
   if (call.callbackSite != CUPTI_API_EXIT) return;
   const auto result =
       *static_cast<const cudaError_t*>(call.functionReturnValue);
+  const bool sets = identifier == CUPTI_RUNTIME_TRACE_CBID_cudaSetDevice_v3020;
+  if (sets && result == cudaErrorInvalidDevice) {
+    // cudaSetDevice_v3020_params has one member, the device.
+    record_refused(call.functionName, result,
+                   *static_cast<const int*>(call.functionParams));
+  }
   if (result != cudaErrorInitializationError) return;
   if (told.exchange(getpid()) == getpid()) return;
-  Line line;
-  begin_event(line, "refused");
-  write(line.raw(",\"name\":")
-            .text(call.functionName)
-            .raw(",\"result\":")
-            .number(static_cast<int>(result))
-            .raw("}"));
+  record_refused(call.functionName, result, -1);
 }
 
 void CUPTIAPI on_call(void*, CUpti_CallbackDomain domain,
@@ -81,7 +83,9 @@ void CUPTIAPI on_call(void*, CUpti_CallbackDomain domain,
   thread_local bool inside = false;
   if (inside || !tracing()) return;
   const auto& call = *static_cast<const CUpti_CallbackData*>(data);
-  if (domain == CUPTI_CB_DOMAIN_RUNTIME_API) return on_first_call(call);
+  if (domain == CUPTI_CB_DOMAIN_RUNTIME_API) {
+    return on_runtime_call(identifier, call);
+  }
   const int index = index_of(identifier);
   if (index < 0) return;
   inside = true;

@@ -26,6 +26,7 @@ class Call:
     symbol: str
     fields: list[tuple[str, str]]  # type and name
     by_hand: list[str]  # the names that arguments.h writes
+    only_refused: bool  # calls that succeed are not recorded
 
     @property
     def name(self) -> str:
@@ -43,7 +44,8 @@ def base(symbol: str) -> str:
 
 def listed(text: str) -> dict[str, list[str]]:
     """The names in calls.txt, each with its arguments that arguments.h writes. The name
-    of a newer function ends in '?'.
+    of a newer function ends in '?', that of a function of which only refused calls are
+    recorded in '!'.
     """
     found = {}
     for line in text.splitlines():
@@ -66,7 +68,7 @@ def calls(wanted: dict[str, list[str]], meta: str, identifiers: str) -> list[Cal
             r"typedef struct \w+ \{([^}]*)\} (\w+)_params;", meta
         )
     }
-    by_hand = {name.rstrip("?"): names for name, names in wanted.items()}
+    by_hand = {name.rstrip("?!"): names for name, names in wanted.items()}
     found = []
     for symbol in re.findall(r"CUPTI_DRIVER_TRACE_CBID_(cu\w+)", identifiers):
         name = base(symbol)
@@ -77,8 +79,9 @@ def calls(wanted: dict[str, list[str]], meta: str, identifiers: str) -> list[Cal
             continue  # the symbol is only a reserved number
         if any("_v1" in kind for kind, _ in fields or []) or symbol in SMALL:
             continue  # from CUDA 3: addresses and sizes of 32 bits
-        found.append(Call(symbol, fields or [], by_hand[name]))
-    old = {name for name in wanted if not name.endswith("?")}
+        refused = f"{name}!" in wanted
+        found.append(Call(symbol, fields or [], by_hand[name], refused))
+    old = {name.rstrip("!") for name in wanted if not name.endswith("?")}
     missing = old - {call.name for call in found}
     if missing:
         sys.exit(f"calls.txt: not in CUPTI's header: {', '.join(sorted(missing))}")
@@ -107,8 +110,9 @@ def table(found: list[Call]) -> str:
         names = "".join(f', \\"{name}\\"' for name in call.names)
         writer = f"write_{call.symbol}" if call.fields else "nullptr"
         waits = "true" if call.name.endswith("Synchronize") else "false"
+        flags = f"{waits}, {'true' if call.only_refused else 'false'}"
         rows.append(
-            f"    {{CUPTI_DRIVER_TRACE_CBID_{call.symbol}, {writer}, {waits},\n"
+            f"    {{CUPTI_DRIVER_TRACE_CBID_{call.symbol}, {writer}, {flags},\n"
             f'     "[\\"{call.name}\\"{names}]"}},\n'
         )
     return "\n".join(parts) + "\nconst Call kCalls[] = {\n" + "".join(rows) + "};\n"

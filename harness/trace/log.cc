@@ -143,6 +143,7 @@ void write_head(File& file) {
       .raw(forked ? ",\"forked\":true" : ",\"forked\":false")
       .raw(",\"command\":");
   write_command(line);
+  write_visible(line);
   put(file, line.raw("}"));
   write_calls([&file](const Line& declared) { put(file, declared); });
 }
@@ -221,6 +222,12 @@ void begin_event(Line& line, std::string_view name, uint64_t at) {
   const uint64_t from = beginning();
   line.raw("{\"what\":").text(name).raw(",\"t\":");
   line.number(at < from ? 0 : at - from);
+}
+
+void write_visible(Line& line) {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr) return;
+  line.raw(",\"visible\":").text(std::string_view(visible).substr(0, 400));
 }
 
 void give_up(std::string_view reason) {

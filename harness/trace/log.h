@@ -35,4 +35,7 @@ void begin_event(Line& line, std::string_view name, uint64_t at = now());
 /// full. Then stops recording.
 void give_up(std::string_view reason);
 
+/// Adds CUDA_VISIBLE_DEVICES, if it is set.
+void write_visible(Line& line);
+
 }  // namespace ipclab::trace

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <generated_cuda_meta.h>
 
+#include <cstring>
 #include <iterator>
 
 #include "log.h"
@@ -20,12 +21,26 @@ struct NoParameters {};
 // Calls that the driver makes itself do not belong to the program.
 thread_local bool inside = false;
 
+// glibc's dlsym, which this library replaces.
+void* real_dlsym(void* library, const char* name) noexcept {
+  using Dlsym = void*(void*, const char*) noexcept;
+  static const auto dlsym_of_libc = [] {
+    for (const char* version : {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"}) {
+      if (void* found = dlvsym(RTLD_NEXT, "dlsym", version)) {
+        return reinterpret_cast<Dlsym*>(found);
+      }
+    }
+    return static_cast<Dlsym*>(nullptr);
+  }();
+  return dlsym_of_libc(library, name);
+}
+
 // The driver's function: the next function of that name, or the function in
 // libcuda.so.1 if the program has opened that library itself.
 void* real_function(const char* symbol) {
-  if (void* next = dlsym(RTLD_NEXT, symbol)) return next;
+  if (void* next = real_dlsym(RTLD_NEXT, symbol)) return next;
   static void* const library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  return library == nullptr ? nullptr : dlsym(library, symbol);
+  return library == nullptr ? nullptr : real_dlsym(library, symbol);
 }
 
 CUcontext context() {
@@ -117,4 +132,78 @@ DEFINE(cuGetProcAddress_v2,
   const CUresult result = real(name, function, version, flags, status);
   if (result == CUDA_SUCCESS) *function = traced_form(*function);
   return result;
+}
+
+namespace {
+
+// The runtime's function; the runtime may have been loaded by dlopen.
+void* runtime_function(const char* symbol) {
+  if (void* next = ipclab::trace::real_dlsym(RTLD_NEXT, symbol)) return next;
+  for (const char* name : {"libcudart.so.13", "libcudart.so.12"}) {
+    void* const library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+    if (library != nullptr) return ipclab::trace::real_dlsym(library, symbol);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+// The runtime refuses a device that does not exist without a call of the
+// driver.
+extern "C" __attribute__((visibility("default"))) int traced_cudaSetDevice(
+    int device) __asm__("cudaSetDevice");
+int traced_cudaSetDevice(int device) {
+  static const auto real =
+      reinterpret_cast<int (*)(int)>(runtime_function("cudaSetDevice"));
+  if (real == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const int result = real(device);
+  if (result == CUDA_ERROR_INVALID_DEVICE) {
+    ipclab::trace::record_refused("cudaSetDevice", result, device);
+  }
+  return result;
+}
+
+namespace {
+
+// The function of this library with the name of a function of the driver, or
+// of the runtime; null if there is none.
+void* traced_name(const char* name) noexcept {
+  struct Pair {
+    const char* name;
+    void* traced;
+  };
+#define WRAP(symbol, index, Parameters, declared, passed) \
+  {#symbol, reinterpret_cast<void*>(traced_##symbol)},
+  static const Pair kPairs[] = {
+#include "wrappers.inc"
+      {"cuGetProcAddress", reinterpret_cast<void*>(traced_cuGetProcAddress)},
+      {"cuGetProcAddress_v2",
+       reinterpret_cast<void*>(traced_cuGetProcAddress_v2)},
+      {"cudaSetDevice", reinterpret_cast<void*>(traced_cudaSetDevice)},
+  };
+#undef WRAP
+  for (const Pair& pair : kPairs) {
+    if (std::strcmp(pair.name, name) == 0) return pair.traced;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+// Gives the function of this library to a program that has loaded the driver by
+// dlopen: a binding for Python, or a static runtime. RTLD_NEXT depends on the
+// caller, which glibc finds by the return address. So the last line must be
+// compiled to a jump (CMakeLists.txt has the options of this file).
+extern "C" __attribute__((visibility("default"))) void* dlsym(
+    void* library, const char* name) noexcept {
+  using namespace ipclab::trace;
+  if (library != RTLD_NEXT && name[0] == 'c' && name[1] == 'u') {
+    if (void* const wrapper = traced_name(name)) {
+      void* const found = real_dlsym(library, name);
+      void* const real =
+          name[2] == 'd' ? runtime_function(name) : real_function(name);
+      return found != nullptr && found == real ? wrapper : found;
+    }
+  }
+  return real_dlsym(library, name);
 }

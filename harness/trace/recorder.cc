@@ -176,9 +176,10 @@ void record_wait(int call, CUcontext context) {
 
 void record(const Done& done) {
   if (!tracing()) return;
+  const Call& call = kCalls[done.call];
+  if (call.only_refused && done.result == CUDA_SUCCESS) return;
   const uint64_t ended = now();
   const uint64_t from = beginning();
-  const Call& call = kCalls[done.call];
   Line line;
   line.raw("[")
       .number(done.began < from ? 0 : done.began - from)
@@ -219,6 +220,16 @@ void write_pointers(Line& line, CUfunction function, void** arguments) {
     }
   }
   line.raw("]");
+}
+
+void record_refused(const char* name, int result, int argument) {
+  if (!tracing()) return;
+  Line line;
+  begin_event(line, "refused");
+  line.raw(",\"name\":").text(name).raw(",\"result\":").number(result);
+  line.raw(",\"argument\":").number(argument);
+  write_visible(line);  // the program may have changed it since it began
+  write(line.raw("}"));
 }
 
 void record_source(const char* name) {

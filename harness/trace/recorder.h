@@ -16,6 +16,7 @@ struct Call {
   uint32_t identifier;  ///< CUPTI's number
   void (*write_arguments)(Line&, const void* parameters, bool ok);
   bool waits;            ///< the call may wait for another process
+  bool only_refused;     ///< a call that succeeds is not recorded
   const char* declared;  ///< names of the call and its arguments, as JSON
 };
 
@@ -54,6 +55,10 @@ void write_pointers(Line& line, CUfunction function, void** arguments);
 /// also recorded (system.cc), because the descriptor belongs to CUDA or may
 /// belong to CUDA.
 void write_descriptor(Line& line, int descriptor, bool note);
+
+/// Writes that the CUDA runtime refused a call without a call of the driver.
+/// `argument` is the call's number, such as a device, or -1.
+void record_refused(const char* name, int result, int argument);
 
 /// Writes how the calls are recorded: "cupti", or "calls" on the reference
 /// model.

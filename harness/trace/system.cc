@@ -192,6 +192,42 @@ void record_ended(pid_t process, int status) {
   errno = error;
 }
 
+// Records that a descriptor of another process was taken, or was refused.
+void record_taken(long pidfd, long descriptor, long result) {
+  const int error = errno;
+  if (tracing() && own_process()) {
+    Line line;
+    begin_event(line, result < 0 ? "untaken" : "takes");
+    line.raw(",\"from\":").number(descriptor).raw(",\"process\":");
+    line.number(process_of(static_cast<int>(pidfd)));
+    if (result < 0) {
+      line.raw(",\"error\":").number(error);
+    } else {
+      line.raw(",\"descriptor\":");
+      write_descriptor(line, static_cast<int>(result), true);
+    }
+    write(line.raw("}"));
+  }
+  errno = error;
+}
+
+// Records that main has returned, or that the program has called exit(). From
+// here on only destructors of static objects and atexit handlers run.
+void record_leaves() {
+  if (!tracing() || !own_process()) return;
+  Line line;
+  begin_event(line, "leaves");
+  write(line.raw("}"));
+}
+
+int (*own_main)(int, char**, char**) = nullptr;
+
+int main_and_leave(int count, char** arguments, char** environment) {
+  const int code = own_main(count, arguments, environment);
+  record_leaves();
+  return code;
+}
+
 __attribute__((constructor)) void start() {
   if (tracing()) {
     on_exit([](int code, void*) { record_exit(code); }, nullptr);
@@ -297,6 +333,22 @@ EXPORTED int waitid(idtype_t type, id_t id, siginfo_t* info, int options) {
   return result;
 }
 
+EXPORTED int __libc_start_main(int (*program)(int, char**, char**), int count,
+                               char** arguments, void (*init)(), void (*fini)(),
+                               void (*loader)(), void* stack) {
+  using Start = int(int (*)(int, char**, char**), int, char**, void (*)(),
+                    void (*)(), void (*)(), void*);
+  static const auto real = next<Start>("__libc_start_main");
+  own_main = program;
+  return real(main_and_leave, count, arguments, init, fini, loader, stack);
+}
+
+EXPORTED void exit(int code) {
+  record_leaves();
+  next<void(int)>("exit")(code);
+  __builtin_unreachable();
+}
+
 EXPORTED void _exit(int code) {
   record_exit(code);
   next<void(int)>("_exit")(code);
@@ -315,15 +367,17 @@ EXPORTED long syscall(long number, ...) {
   for (long& argument : a) argument = va_arg(list, long);
   va_end(list);
   const long result = real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-  if (number == __NR_pidfd_getfd && result >= 0 && tracing() && own_process()) {
-    const int error = errno;
-    Line line;
-    begin_event(line, "takes");
-    line.raw(",\"from\":").number(a[1]).raw(",\"process\":");
-    line.number(process_of(static_cast<int>(a[0]))).raw(",\"descriptor\":");
-    write_descriptor(line, static_cast<int>(result), true);
-    write(line.raw("}"));
-    errno = error;
+  if (number == __NR_pidfd_getfd) record_taken(a[0], a[1], result);
+  return result;
+}
+
+EXPORTED int pidfd_getfd(int process, int descriptor, unsigned flags) {
+  static const auto real = next<int(int, int, unsigned)>("pidfd_getfd");
+  if (real == nullptr) {
+    return static_cast<int>(
+        syscall(__NR_pidfd_getfd, process, descriptor, flags));
   }
+  const int result = real(process, descriptor, flags);
+  record_taken(process, descriptor, result);
   return result;
 }

@@ -135,3 +135,41 @@ def test_a_fault_meets_both_apis_or_the_driver_alone(
 ) -> None:
     assert run("async_runtime", fault).stdout == runtime
     assert run("async_driver", fault).stdout == driver
+
+
+PEER_FAULTS = ("", *sorted(x for x in ALL if x.startswith("peer-write-")))
+
+
+@pytest.mark.parametrize("fault", PEER_FAULTS)
+def test_the_doctor_sees_what_peers_lose(fault: str, tmp_path: Path) -> None:
+    """`probe --peers` moves data, so it notices a driver whose promise is empty."""
+    probe = BUILD / "harness" / "scenario" / "probe"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("IPCLAB_")}
+    environment |= {
+        "LD_LIBRARY_PATH": str(BUILD / "model"),
+        "LD_PRELOAD": str(LIBRARY),
+        "IPCLAB_FAULT": fault,
+        "IPCLAB_FAULT_STATE": str(tmp_path),
+        "IPCLAB_PROFILE": "two-gpus",
+    }
+    done = subprocess.run(
+        [probe, "--peers", "2"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+    assert not found["problem"]
+    pairs = {(x["from"], x["to"]): x for x in found["pairs"]}
+    assert set(pairs) == {(0, 1), (1, 0)}
+    for pair in pairs.values():
+        assert pair["promised"]
+        assert pair["proved"] == (not fault), pair
+        assert pair["failed"] == ("copy to the peer" if fault else "")
+    assert found["together"]["good"] == (not fault)
+
+
+def test_there_are_four_ways_to_lose_a_peers_write() -> None:
+    assert len(PEER_FAULTS) == 1 + 4

@@ -174,7 +174,7 @@ def test_who_refuses_pidfd_getfd(name: str, text: str) -> None:
 
 def test_pains_and_errors_name_checks_that_exist() -> None:
     for pain in PAINS:
-        assert set(pain["checks"]) <= IDS, pain["what"]
+        assert set(pain.checks) <= IDS, pain.what
     for entry in explain.read():
         assert set(entry.checks) <= IDS, entry.code
 

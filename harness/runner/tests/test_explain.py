@@ -5,9 +5,13 @@ by any of its names."""
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import os
 import re
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,6 +74,8 @@ def test_names_and_numbers_are_those_of_the_headers() -> None:
     for name, number in codes.items():
         by_number.setdefault(number, []).append(name)
     for entry in ENTRIES:
+        if entry.since and entry.number not in by_number:
+            continue  # these headers are older than the code
         assert sorted(entry.names) == sorted(by_number[entry.number]), entry.code
     numbers = [entry.number for entry in ENTRIES]
     assert numbers == sorted(set(numbers))
@@ -85,7 +91,10 @@ def test_what_cuda_says_is_what_the_runtime_returns() -> None:
     say = ctypes.CDLL(str(library / "libcudart.so.13")).cudaGetErrorString
     say.restype = ctypes.c_char_p
     for entry in ENTRIES:
-        assert entry.says == say(entry.number).decode(), entry.code
+        said = say(entry.number).decode()
+        if entry.since and said == "unrecognized error code":
+            continue  # this runtime is older than the code
+        assert entry.says == said, entry.code
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.code)
@@ -99,14 +108,126 @@ def test_an_entry_is_whole_and_leads_somewhere(entry: Entry) -> None:
         assert any(re.search(rf"\b{x}\b", proofs(row)) for x in entry.names), row
 
 
-def test_all_twenty_pains_are_answered() -> None:
-    assert [entry["pain"] for entry in PAINS] == list(range(1, 21))
+def test_all_pains_are_answered() -> None:
+    assert len(PAINS) > 40
     codes = {entry.code for entry in ENTRIES}
-    for entry in PAINS:
-        assert entry["checks"] or entry["lessons"], entry["what"]
-        assert set(entry["errors"]) <= codes
-        for lesson in entry["lessons"]:
+    for pain in PAINS:
+        assert pain.words, pain.what
+        assert all(x == x.lower().strip() for x in pain.words), pain.what
+        assert pain.cause, pain.what
+        assert pain.do, pain.what
+        assert pain.checks or pain.lessons, pain.what
+        assert set(pain.errors) <= codes
+        for lesson in pain.lessons:
             assert (TOP / "samples" / lesson).is_dir()
+
+
+# What people paste, and a word of the title that answers it first.
+PASTED = [
+    ("RuntimeError: CUDA error: invalid argument", "1 ", "expandable segments"),
+    ("CUDA error: invalid device context", "201 ", ""),
+    ("NOT_PERMITTED", "800 ", ""),
+    ("InvalidDevice", "101 ", ""),
+    ("PEER_ACCESS", "217 ", ""),
+    ("operation not permitted", "800 ", "pidfd_getfd"),
+    ("RuntimeError: pidfd_getfd: Operation not permitted", "", "pidfd_getfd"),
+    ("cudaIpcOpenMemHandle", "201 ", ""),
+    ("cuIpcOpenMemHandle_v2", "201 ", ""),
+    ("docker", "", "containers"),
+    ("why does it hang", "", "a hang"),
+    ("slow", "", "slow"),
+    ("--disable-custom-all-reduce", "", "peers:"),
+    (
+        "NCCL WARN Cuda failure 217 'peer access is not supported between these two "
+        "devices'",
+        "217 ",
+        "peers:",
+    ),
+    (
+        "cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorInvalidValue: "
+        "invalid argument",
+        "1 ",
+        "other frameworks",
+    ),
+    (
+        "UCX  ERROR cuIpcOpenMemHandle(&addr) failed: invalid device context",
+        "201 ",
+        "in the process that exported it",
+    ),
+    ("[201] Call to cuIpcOpenMemHandle results in CUDA_ERROR_X", "201 ", ""),
+    ("Custom allreduce is disabled: P2P test failed.", "", "peers:"),
+    ("OSError: [Errno 24] Too many open files", "", "descriptors"),
+    ("received 0 items of ancdata", "", "descriptors"),
+    ("Producer process has been terminated before", "", "the exporter ends"),
+    ("Cannot re-initialize CUDA in forked subprocess", "", "after fork"),
+    ("cudaMallocHost", "", "pinned host memory"),
+    ("managed memory", "", "managed memory"),
+    ("UCX_CUDA_IPC_CACHE=n", "", "a segment that grew"),
+    ("NCCL_CUMEM_HOST_ENABLE", "", "NUMA"),
+    ("freed-while-open", "freed-while-open", ""),
+    # The lines that the programs of twelve public reports print.
+    ("kernel fill failed: 1 invalid argument", "1 ", "an error that surfaces later"),
+    ("importer: cudaSetDevice(1): 101 invalid device ordinal", "101 ", "VISIBLE"),
+    ("the client is dead; free memory grew by 0 MiB", "", "memory stays allocated"),
+    ("700 an illegal memory access was encountered", "700 ", "a segment that grew"),
+    ("frame 4096: 2 out of memory, with 130000 MiB free", "2 ", "events for ever"),
+    ("cuIpcGetMemHandle: 201 invalid device context", "201 ", "a thread without"),
+    ("rank 0: buffer 2 of the peer: 1 invalid argument", "1 ", "one buffer less"),
+    ("node 1: invalid device ordinal -> /dev/shm", "101 ", "NUMA"),
+    ("cuMemAddressReserve of 157 GiB: 2 out of memory", "2 ", "no addresses left"),
+    ("still in cudaStreamSynchronize after 10 seconds", "", "a hang"),
+    ("at exit: cudaGetDevice 4, device -1", "4 ", "a static destructor"),
+]
+
+
+@pytest.mark.parametrize(("pasted", "code", "title"), PASTED)
+def test_what_people_paste_is_explained(
+    pasted: str, code: str, title: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert explain.run(pasted.split(), columns=100) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert max(map(len, told)) <= 100
+    assert len(told) < 80, "more than a screen"
+    if code:
+        assert any(x.startswith(code) for x in told)
+    titles = [y for x, y in zip(["", *told], told, strict=False) if not x]
+    if title:
+        assert any(title in x for x in titles), titles
+
+
+def test_the_words_of_a_log_come_from_standard_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = "INFO all well\nNCCL WARN Cuda failure 'invalid device ordinal'\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(log))
+    assert explain.run(["-"]) == 0
+    assert capsys.readouterr().out.startswith("101 ")
+
+
+def test_explained_as_json(build: Build) -> None:
+    done = build.ipclab("explain", "cuda", "error:", "invalid", "argument", "--json")
+    found = json.loads(done.stdout)
+    assert [x["number"] for x in found["errors"]] == [1]
+    assert "expandable_segments" in found["pains"][0]["words"]
+    assert len(json.loads(build.ipclab("explain", "--json").stdout)["pains"]) == len(
+        PAINS
+    )
+
+
+def test_an_answer_takes_less_than_two_seconds_and_no_package() -> None:
+    source = TOP / "harness" / "runner" / "src"
+    began = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-S", "-P", "-m", "ipclab", "explain", "hang", "docker"],
+        env={"PYTHONPATH": str(source), "COLUMNS": "60"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert max(map(len, done.stdout.splitlines())) <= 60
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert used.ru_utime + used.ru_stime - began.ru_utime - began.ru_stime < 2
 
 
 @pytest.mark.parametrize(
@@ -143,12 +264,12 @@ def test_all_entries_without_a_name(build: Build) -> None:
     assert done.returncode == 0
     assert all(f"{entry.number} " in done.stdout for entry in ENTRIES)
     text = " ".join(done.stdout.split())
-    assert all(" ".join(pain["what"].split()[:2]) in text for pain in PAINS)
+    assert all(" ".join(pain.what.split()[:2]) in text for pain in PAINS)
 
 
 def all_at(columns: int, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The lines of `ipclab explain` on a terminal with this number of columns."""
-    assert explain.run(None, columns) == 0
+    assert explain.run((), columns=columns) == 0
     return capsys.readouterr().out.splitlines()
 
 
@@ -158,8 +279,8 @@ def test_a_small_terminal_has_room_for_all_entries(
     """In an earlier version a column was one letter wide: the list had 2745 lines."""
     lines = all_at(80, capsys)
     assert max(map(len, lines)) <= 80
-    assert len(lines) < 250
-    assert len(all_at(140, capsys)) < 150
+    assert len(lines) < 400
+    assert len(all_at(140, capsys)) < 250
 
 
 def test_a_table_without_room_is_noticed(
@@ -175,16 +296,15 @@ def test_no_line_ends_with_spaces(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "near"),
     [
-        (
-            "InvalidDevice",
-            "no error 'InvalidDevice' in the dictionary; "
-            "like cudaErrorInvalidDevice? `ipclab explain` lists them",
-        ),
-        ("12345", "no error '12345' in the dictionary; `ipclab explain` lists them"),
+        ("cudaErrorInvaldDevice", "; near: cudaErrorInvalidDevice"),
+        ("expandible_segments", "; near: expandable_segments"),
+        ("12345", ""),
     ],
 )
-def test_a_code_that_is_not_there(build: Build, name: str, told: str) -> None:
+def test_a_code_that_is_not_there(build: Build, name: str, near: str) -> None:
     done = build.ipclab("explain", name)
-    assert (done.returncode, done.stdout) == (2, f"ipclab: {told}\n")
+    assert (done.returncode, done.stdout.count("\n")) == (2, 1)
+    assert done.stdout.startswith(f"ipclab: nothing is known about '{name}'{near}")
+    assert done.stdout.endswith("; `ipclab explain` lists everything\n")

@@ -54,7 +54,8 @@ def one_line(build: Build, seed: int, *words: str) -> None:
     """The command ends with a verdict, or with one line that says why not."""
     done = build.ipclab(*words)
     said = f"seed {seed}: {words}: {done.stdout[-2000:]}"
-    assert done.returncode in (0, 1, 2), said
+    incomplete = "not complete: " in done.stdout  # of a trace
+    assert done.returncode in (0, 1, 2, *([3] if incomplete else [])), said
     assert "Traceback" not in done.stdout, said
     if done.returncode == 2:
         assert len(done.stdout.splitlines()) == 1, said
@@ -234,8 +235,8 @@ def test_a_cut_trace_is_not_taken_for_whole(finished: Build, tmp_path: Path) -> 
     for path, good in files:
         path.write_bytes(good[: len(good) // 2])
         done = finished.ipclab(*read)
-        assert done.returncode == 1
-        assert "not complete: " in done.stdout
+        assert done.returncode in (1, 3)  # 1: the calls that are gone were the closes
+        assert done.stdout.startswith("not complete: ")
         assert "nothing found: " not in done.stdout
         path.write_bytes(random.Random(1).randbytes(5000))
     done = finished.ipclab(*read)

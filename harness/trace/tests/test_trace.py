@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,77 @@ def test_all_views_are_written(tmp_path: Path) -> None:
     assert phases == {"M", "X", "s", "f", "i"}
     for name in ("sequence.svg", "memory.svg"):
         assert (traced.folder / name).read_text("utf-8").startswith("<svg")
+
+
+def test_a_trace_without_calls_is_no_all_clear(tmp_path: Path) -> None:
+    traced = trace(tmp_path / "1", ["true"], "--check")
+    assert traced.code == 3
+    _, first, *_ = traced.output.splitlines()
+    assert first.startswith("not complete: no process of this trace has called CUDA")
+    assert "nothing found" not in traced.output
+    traced = trace(tmp_path / "2", ["true"], "--check", "--allow-empty")
+    assert traced.code == 0, traced.output
+
+
+def read_again(folder: Path) -> tuple[int, str]:
+    """`ipclab trace --read --check`: exit code and output."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "ipclab", "trace", "--read", folder, "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stdout
+
+
+def test_a_file_that_was_cut_or_is_gone_is_missed(tmp_path: Path) -> None:
+    folder = trace(tmp_path / "trace", [PROGRAMS, "never-closed", "right"]).folder
+    assert read_again(folder)[0] == 0
+    for path in folder.glob("*.trace"):
+        whole = path.read_bytes()
+        lines = whole.splitlines(keepends=True)
+        path.write_bytes(b"".join(lines[:-1]))  # at the end of a line
+        code, output = read_again(folder)
+        assert output.startswith(f"not complete: {path.name}: this file"), output
+        assert code == 3 or "finding" in output
+        path.unlink()
+        code, output = read_again(folder)
+        assert f"{path.name}: this file of the trace is missing" in output
+        path.write_bytes(whole)
+    assert read_again(folder)[0] == 0
+
+
+def test_a_driver_that_was_loaded_by_dlopen_is_recorded(tmp_path: Path) -> None:
+    """As bindings for Python do: all functions come from dlsym."""
+    script = (
+        "import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); assert not cuda.cuInit(0);"
+        "context = ctypes.c_void_p();"
+        "assert not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0);"
+        "assert not cuda.cuDevicePrimaryCtxRelease_v2(0)"
+    )
+    traced = trace(tmp_path / "trace", [sys.executable, "-c", script], "--check")
+    assert traced.code == 0, traced.output
+    text = "".join(x.read_text("latin-1") for x in traced.folder.glob("*.trace"))
+    assert '"source"' in text
+    assert "1 of 1 process used CUDA" in traced.output
+
+
+def test_the_end_of_a_child_that_is_never_reaped(tmp_path: Path) -> None:
+    """It ends when it dies, and not when somebody reaps it."""
+    script = (
+        "import os, signal, socket, time\n"
+        "ends = socket.socketpair()\n"
+        "if os.fork() == 0:\n"
+        "    ends[0].sendmsg([b'here'])\n"
+        "    time.sleep(0.5)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "time.sleep(2.5)\n"
+    )
+    traced = trace(tmp_path / "trace", [sys.executable, "-c", script])
+    parent, child = traced.document["processes"]
+    assert child["ended"] == "killed by SIGKILL"
+    assert child["t"][1] < parent["t"][1] - 1e9
 
 
 def test_a_call_refused_after_fork_is_found(tmp_path: Path) -> None:

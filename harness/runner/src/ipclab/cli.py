@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     if wrong := _mistyped(words):
         parser.error(wrong)
-    asked = parser.parse_args(words)
+    asked = parser.parse_args(_pasted(words))
     asked.run_options = rest
     broken = 4 if asked.command in fleet.COMMANDS else 3
     if isinstance(sys.stdout, io.TextIOWrapper):  # for names of files that are no text
@@ -101,6 +101,16 @@ def _mistyped(words: Sequence[str]) -> str | None:
     close = difflib.get_close_matches(words[0], known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"the commands: {', '.join(known)}"
     return f"no command '{words[0]}'; {hint}"
+
+
+def _pasted(words: Sequence[str]) -> Sequence[str]:
+    """The words of the command line. What `explain` explains may begin with dashes,
+    like --ipc=host, and is no option.
+    """
+    if not words or words[0] != "explain":
+        return words
+    own = [x for x in words[1:] if x in ("--json", "-h", "--help")]
+    return ["explain", *own, "--", *(x for x in words[1:] if x not in (*own, "--"))]
 
 
 def _parser() -> argparse.ArgumentParser:

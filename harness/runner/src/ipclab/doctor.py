@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,8 +14,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import backend, checks, ctest, expect, machine, probe, reader, results
+from ipclab import (
+    backend,
+    checks,
+    ctest,
+    expect,
+    machine,
+    peers,
+    probe,
+    reader,
+    results,
+)
+from ipclab.backend import Backend
 from ipclab.checks import Finding
+from ipclab.ctest import Case
 from ipclab.errors import UsageError
 from ipclab.machine import Machine
 
@@ -38,28 +51,45 @@ class Request:
     pid: int | None = None  # compare with this process
     record: Path | None = None  # judge the machine whose facts are in this file
     expect: Path | None = None  # write what the machine can do into this file
+    peers: bool = False  # move data between all GPUs
     json: Path | None = (
         None  # write facts and findings there; "-": print them, and no tables
     )
 
 
 def run(out: Console, request: Request) -> int:
-    """Print tables and findings; return 0 if something can be shared, 1 if not."""
-    found = _recorded(request) if request.record is not None else _gather(request)
+    """Print tables and findings; return 0 if something can be shared, 1 if not. With
+    `peers`, return 1 if the GPUs do not reach each other as the driver promises.
+    """
+    proof: dict[str, Any] | None = None
+    if request.record is not None:
+        found = _recorded(request)
+    else:
+        cases = ctest.read(request.build)
+        chosen = backend.choose(request.build, cases, request.backend, request.profile)
+        found = _gather(request, cases, chosen)
+        if request.peers:
+            environment = {**os.environ, **chosen.environment}
+            proof = peers.prove(cases, environment, len(found.probe["gpus"]))
     findings = checks.judge(found)
     shared = checks.shared(found)
     if request.expect is not None:
         expect.write(request.expect, found.probe)
     if request.json is not None:
-        _write(out, request.json, _document(found, findings, shared))
+        document = _document(found, findings, shared)
+        if proof is not None:
+            document["peers"] = proof
+        _write(out, request.json, document)
     if request.json != Path("-"):
         _show(out, found, findings, shared)
+        for line in peers.told(proof) if proof is not None else ():
+            out.print(line)
+    if proof is not None and proof["verdict"] == "broken":
+        return 1
     return 0 if shared else 1
 
 
-def _gather(request: Request) -> Machine:
-    cases = ctest.read(request.build)
-    chosen = backend.choose(request.build, cases, request.backend, request.profile)
+def _gather(request: Request, cases: list[Case], chosen: Backend) -> Machine:
 
     def ask_gpu(uuid: str) -> probe.Probe:
         alone = {**chosen.environment, "CUDA_VISIBLE_DEVICES": uuid}
@@ -73,6 +103,8 @@ def _recorded(request: Request) -> Machine:
     assert path is not None
     if request.pid is not None or request.profile is not None:
         raise UsageError("--machine cannot be combined with --with or --profile")
+    if request.peers:
+        raise UsageError("--machine cannot be combined with --peers")
     document = reader.document(
         path, RECORDED, hint="; `ipclab doctor --json` did not write this file"
     )

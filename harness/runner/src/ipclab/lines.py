@@ -15,8 +15,8 @@ GAP = "  "
 
 
 def width() -> int:
-    """The number of columns of standard output."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE
+    """The number of columns of standard output; COLUMNS overrides it."""
+    return shutil.get_terminal_size((PIPE, 24)).columns
 
 
 def bold(text: str) -> str:

@@ -22,37 +22,49 @@ def ask(cases: Sequence[Case], environment: Mapping[str, str] | None = None) -> 
     `environment` is added to our own. The probe always runs without a planted fault,
     because it has to describe the sound machine.
     """
+    sound = {x: y for x, y in os.environ.items() if x not in PLANTED}
+    document = answer(cases, (), {**sound, **(environment or {})})
+    if bad := wrong(document):
+        raise HarnessError(f"probe: its document has no valid '{bad}'")
+    good: Probe = document
+    return good
+
+
+def answer(
+    cases: Sequence[Case],
+    options: Sequence[str],
+    environment: Mapping[str, str],
+    timeout: float | None = None,
+) -> Any:
+    """The JSON that the probe prints with these options; HarnessError if it prints
+    none. Without `timeout` the limit is that of CTest's list.
+    """
     probes = [case for case in cases if case.suite == "probe"]
     if len(probes) != 1:
         raise HarnessError(f"CTest's list has {len(probes)} tests 'probe', not one")
     case = probes[0]
     try:
         ended = supervise.run(
-            case.command,
-            timeout=case.timeout,
+            [*case.command, *options],
+            timeout=timeout or case.timeout,
             folder=case.folder,
-            environment={
-                **{x: y for x, y in os.environ.items() if x not in PLANTED},
-                **(environment or {}),
-            },
+            environment=environment,
         )
-    except (OSError, IndexError) as error:
+    except (FileNotFoundError, IndexError) as error:
         raise HarnessError(
             f"probe: cannot be started, the build is not complete ({error})"
         ) from None
+    except OSError as error:
+        raise HarnessError(f"probe: cannot be started ({error})") from None
     if ended.code != 0:
         raise HarnessError(f"probe: {ended.how}; it said: {_last_line(ended.output)}")
     try:
         start = max(ended.output.find("{"), 0)
-        document = json.JSONDecoder().raw_decode(ended.output, start)[0]
+        return json.JSONDecoder().raw_decode(ended.output, start)[0]
     except ValueError:
         raise HarnessError(
             f"probe: printed no JSON but: {_last_line(ended.output)}"
         ) from None
-    if bad := wrong(document):
-        raise HarnessError(f"probe: its document has no valid '{bad}'")
-    good: Probe = document
-    return good
 
 
 def driver(probe: Probe) -> str | None:

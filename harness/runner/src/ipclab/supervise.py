@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import os
 import select
 import signal
@@ -24,8 +23,6 @@ from pathlib import Path
 
 import psutil
 
-from ipclab.errors import HarnessError
-
 SHARED_MEMORY = Path("/dev/shm")
 MARK = "IPCLAB_SUPERVISED"  # a variable that even processes in another group inherit
 HEAD = TAIL = 64 * 1024  # bytes of output that are kept at each end
@@ -33,6 +30,7 @@ GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 LINGER = 2.0  # seconds in which the last children may end by themselves
 STUCK = 10.0  # seconds after SIGKILL until a process counts as stuck
 LOOK = 0.05  # seconds between two checks of /dev/shm; a CUDA process lives longer
+ASK = 0.01  # seconds between two questions whether a process has ended, without a pidfd
 
 _PR_SET_CHILD_SUBREAPER = 36
 _lock = threading.Lock()
@@ -113,13 +111,11 @@ def run(
     """Run `command` to its end or for `timeout` seconds.
 
     Raises OSError if the program cannot be started, and IndexError if `command` is
-    empty, and HarnessError if this system forbids it. `live` gets the output as it
-    comes. If SIGKILL does not end the program, for
+    empty. `live` gets the output as it comes. If SIGKILL does not end the program, for
     example because it waits inside a hung driver, this function returns nevertheless,
     and `stuck` says so.
     """
     global _marks
-    _require_pidfd()
     adopt_orphans()
     with _lock:
         _marks += 1
@@ -189,18 +185,6 @@ def run(
         survivors=names,
         seconds=time.monotonic() - start,
     )
-
-
-@functools.cache
-def _require_pidfd() -> None:
-    """Raise HarnessError where no program can be supervised."""
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except OSError as error:
-        raise HarnessError(
-            f"pidfd_open: {error.strerror}: a seccomp profile forbids it, or the "
-            "kernel is older than 5.3; no program can be supervised here"
-        ) from None
 
 
 def stop_all() -> None:
@@ -317,17 +301,34 @@ class _End:
     """Notices the end of a child without reaping the child."""
 
     def __init__(self, pid: int) -> None:
-        self._descriptor = os.pidfd_open(pid)
+        self._pid = pid
+        self._poll: select.poll | None = None
+        try:
+            self._descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise
+        except OSError:  # an old kernel, or a filter that forbids it
+            return
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLIN)
 
     def wait(self, seconds: float) -> bool:
         """Whether the child has ended; waits at most `seconds`."""
-        return bool(self._poll.poll(max(seconds, 0) * 1000))
+        if self._poll is not None:
+            return bool(self._poll.poll(max(seconds, 0) * 1000))
+        deadline = time.monotonic() + seconds
+        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while True:
+            if os.waitid(os.P_PID, self._pid, look) is not None:
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(ASK)
 
     def close(self) -> None:
         """Close the descriptor."""
-        os.close(self._descriptor)
+        if self._poll is not None:
+            os.close(self._descriptor)
 
 
 def _wait_and_look(end: _End, timeout: float, names: _DriverNames) -> bool:

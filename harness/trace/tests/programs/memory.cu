@@ -1,6 +1,8 @@
 // Mistakes with legacy memory handles.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
 #include "programs.h"
 
 namespace {
@@ -49,7 +51,7 @@ void opens_with_flags(Channel& channel, bool wrong) {
 
 void opens_other_bytes(Channel& channel, bool wrong) {
   auto handle = channel.receive<cudaIpcMemHandle_t>("handle");
-  if (wrong) handle = {};
+  if (wrong) memset(&handle, 0x5a, sizeof handle);
   void* data = nullptr;
   if (cudaIpcOpenMemHandle(&data, handle, kLazy) == cudaSuccess)
     CUDA_CHECK(cudaIpcCloseMemHandle(data));

@@ -22,7 +22,8 @@ struct Case {
   Role importer;
 };
 
-extern const std::vector<Case> kMemory, kLifetimes, kEvents, kChunks, kPools;
+extern const std::vector<Case> kMemory, kLifetimes, kEvents, kChunks, kPools,
+    kSurroundings;
 
 constexpr size_t kBytes = 4 << 20;
 constexpr int kLazy = cudaIpcMemLazyEnablePeerAccess;

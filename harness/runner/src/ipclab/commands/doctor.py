@@ -21,8 +21,8 @@ def add(commands: Commands) -> None:
     look = commands.add_parser(
         "doctor",
         help="what this machine can share, and what prevents sharing",
-        epilog="exit code: 0 something can be shared, 1 nothing can, 2 usage, "
-        "3 the harness is broken",
+        epilog="exit code: 0 something can be shared, 1 nothing can, or with --peers a "
+        "promise of the driver does not hold, 2 usage, 3 the harness is broken",
     )
     look.add_argument(
         "--with",
@@ -32,6 +32,12 @@ def add(commands: Commands) -> None:
         default=None,
         help="compare this process with process PID, with which it is going to share "
         "memory",
+    )
+    look.add_argument(
+        "--peers",
+        action="store_true",
+        help="also move data between all GPUs: does peer access work as the driver "
+        "promises?",
     )
     look.add_argument(
         "--json",
@@ -74,6 +80,7 @@ def run(options: argparse.Namespace) -> int:
             profile=options.profile,
             pid=options.pid,
             record=options.machine,
+            peers=options.peers,
             json=options.json,
             expect=options.write_expect,
         ),

@@ -12,13 +12,23 @@ from ipclab.commands.options import Commands, console, programs, source_tree
 
 def add(commands: Commands) -> None:
     """Add the four commands."""
-    what = commands.add_parser("explain", help="what an error code of CUDA means here")
-    what.add_argument(
-        "code",
-        metavar="CODE",
-        nargs="?",
-        help="cudaErrorInvalidDevice, CUDA_ERROR_INVALID_DEVICE or 101 (default: all)",
+    what = commands.add_parser(
+        "explain",
+        help="what an error, a call or a symptom means here, and what to do",
+        description="Explains what you paste: a code of CUDA, a line of a log of "
+        "PyTorch, vLLM, NCCL or UCX, an errno, the name of a call, a switch, a kind of "
+        "memory, a symptom (hang, slow, docker), a finding of `ipclab trace`.",
+        epilog="exit code: 0, or 2 if nothing is known about the words; then it says "
+        "what is near",
     )
+    what.add_argument(
+        "words",
+        metavar="WORDS",
+        nargs="*",
+        help="cudaErrorInvalidDevice, 101, CUDA error: invalid argument, hang; - reads "
+        "standard input (default: list everything)",
+    )
+    what.add_argument("--json", action="store_true", help="print it as JSON")
     what.set_defaults(call=explain)
     law = commands.add_parser("rules", help="the rows, their tests and faults")
     law.add_argument("row", metavar="ROW", nargs="?", help="explain this row: LMEM-08")
@@ -121,7 +131,7 @@ def explain(options: argparse.Namespace) -> int:
     """Say what an error code means."""
     from ipclab import explain
 
-    return explain.run(options.code)
+    return explain.run(options.words, options.json)
 
 
 def rules(options: argparse.Namespace) -> int:

@@ -25,9 +25,10 @@ def add(commands: Commands) -> None:
         help="what a program and its children do with CUDA IPC, and what is wrong",
         description="Runs PROGRAM, records what it and its children do with CUDA IPC, "
         "draws this and checks the rules. On a driver the recorder uses CUPTI.",
-        epilog="exit code: that of PROGRAM; with --check 1 if a rule is broken, "
-        "PROGRAM failed or a part of the trace is missing; 2 usage, 3 the trace could "
-        "not be written",
+        epilog="exit code: that of PROGRAM; with --check 1 if a rule is broken or "
+        "PROGRAM failed; with --check or --read 3 if nothing was found, but "
+        "nothing was recorded or a part of the trace is missing; 2 usage, 3 the trace "
+        "could not be written",
     )
     seen.add_argument(
         "--out",
@@ -53,6 +54,11 @@ def add(commands: Commands) -> None:
         "--check",
         action="store_true",
         help="exit with 1 if something was found or PROGRAM failed",
+    )
+    seen.add_argument(
+        "--allow-empty",
+        action="store_true",
+        help="a program that does not call CUDA is no error",
     )
     seen.add_argument(
         "--suppress",
@@ -98,6 +104,7 @@ def run(options: argparse.Namespace) -> int:
         backend=options.backend,
         profile=options.profile,
         check=options.check,
+        allow_empty=options.allow_empty,
         suppressions=options.suppress,
     )
     if options.variables:

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +18,13 @@ from ipclab.errors import HarnessError, UsageError
 from ipclab.trace import files, findings, page, perfetto, recording
 from ipclab.trace.findings import Finding
 from ipclab.trace.story import Story, replay
+
+SHOWN = 3  # findings of one kind; the page has all
+NOTHING = 3  # exit code: nothing was found, and the trace does not prove it
+EMPTY = (
+    "no process of this trace has called CUDA, or no call could be recorded; "
+    "--allow-empty accepts this"
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +37,7 @@ class Request:
     backend: str  # auto, cuda or model
     profile: str | None
     check: bool
+    allow_empty: bool  # a trace without CUDA is no error
     suppressions: Sequence[Path]
 
 
@@ -34,17 +45,22 @@ def run(out: Console, request: Request) -> int:
     """Record, judge and draw; returns the exit code of `ipclab trace`.
 
     This is the exit code of the program. With --check it is 1 if something was found or
-    the program failed. Raises UsageError or HarnessError if there is no trace.
+    the program failed. With --check or without a program it is NOTHING if nothing was
+    found in a trace that is empty or incomplete: that proves nothing. Raises UsageError
+    or HarnessError if there is no trace.
     """
     silenced = [x for path in request.suppressions for x in findings.suppressions(path)]
     folder = request.folder or results.default_folder(top="traces")
     if request.command:
         code = _record(out, request, folder)
         found = _judge(out, request, folder, silenced, None)
-        return 1 if found or (request.check and code) else code
+        if not request.check:
+            return code
+        return found if found else int(bool(code))
     try:
         # A call takes five times what the reader estimates for its line.
-        return _judge(out, request, folder, silenced, reader.MEMORY // 5)
+        found = _judge(out, request, folder, silenced, reader.MEMORY // 5)
+        return found if request.check or found == NOTHING else 0
     except (UsageError, HarnessError):
         raise
     except Exception as error:  # calls that no program can make
@@ -59,14 +75,36 @@ def _judge(
     silenced: list[findings.Suppression],
     memory: int | None,
 ) -> int:
-    """Replay a trace, draw it and say what was found. With --check, returns 1 if
-    something was found or a part of the trace is missing.
+    """Replay a trace, draw it and say what was found. Returns 1 if something was found,
+    NOTHING if nothing was found but the trace is empty or incomplete, and 0 otherwise.
     """
-    story = replay(files.read(folder, memory))
-    counted, covered = findings.split(story.findings, silenced)
-    _draw(folder, story, counted)
-    _say(out, folder, story, counted, covered)
-    return int(request.check and bool(counted or story.trace.incomplete))
+    with _progress(out):
+        story = replay(files.read(folder, memory))
+        counted, covered = findings.split(story.findings, silenced)
+        _draw(folder, story, counted)
+    missing = list(story.trace.incomplete)
+    if not any(x.recorder for x in story.trace.processes) and not request.allow_empty:
+        missing.insert(0, EMPTY)
+    _say(out, folder, story, counted, covered, missing)
+    return 1 if counted else NOTHING if missing else 0
+
+
+@contextlib.contextmanager
+def _progress(out: Console) -> Iterator[None]:
+    """Say every two seconds that a long trace is being read."""
+    began = time.monotonic()
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.wait(2):
+            seconds = time.monotonic() - began
+            out.print(f"reading the trace, {seconds:.0f} s", highlight=False)
+
+    threading.Thread(target=tell, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def print_variables(request: Request) -> int:
@@ -132,41 +170,60 @@ def _say(
     story: Story,
     counted: list[Finding],
     covered: list[Finding],
+    missing: list[str],
 ) -> None:
+    for line in missing:
+        out.print(f"not complete: {reader.plain(line)}", markup=False, style="bold")
     began = story.trace.processes[0].began if story.trace.processes else 0
-    for process in story.trace.processes:
-        if process.problem:
-            out.print(f"{process.name}: not recorded: {process.problem}", markup=False)
     cuda = [process for process in story.trace.processes if process.recorder]
-    if not cuda:
-        out.print(
-            "No process of this trace has called CUDA, or no process could be "
-            "recorded.",
-            markup=False,
-        )
     imports = sum(len(handle.imports) for handle in story.handles)
     out.print(
-        f"{len(cuda)} of {len(story.trace.processes)} processes used CUDA, "
-        f"{len(story.handles)} exports, {imports} imports matched, "
+        f"{len(cuda)} of {_count(len(story.trace.processes), 'process')} used CUDA, "
+        f"{_count(len(story.handles), 'export')}, {_count(imports, 'import')} matched, "
         f"{len(story.unmatched)} not",
         highlight=False,
     )
-    for finding in counted:
-        at = (finding.at - began) / 1e6
-        out.print(
-            f"{finding.rule} ({finding.requirement}), {finding.process.name} "
-            f"{finding.process.number} after {at:.3f} ms",
-            style="bold",
-            highlight=False,
-            markup=False,
-        )
-        out.print(f"  {finding.text}", markup=False, highlight=False)
-        out.print(f"  {finding.advice}", markup=False, highlight=False, style="dim")
-    missing = story.trace.incomplete
-    for line in missing:
-        out.print(f"not complete: {reader.plain(line)}", markup=False, highlight=False)
-    nothing = "nothing found in what is there" if missing else "nothing found"
-    told = f"{len(counted)} findings" if counted else nothing
+    for same in _grouped(counted):
+        _say_group(out, same, began)
+    nothing = "nothing judged" if not cuda else "nothing found"
+    if missing and cuda:
+        nothing = "nothing found in what is there"
+    told = _count(len(counted), "finding") if counted else nothing
     if covered:
         told += f", {len(covered)} suppressed"
     out.print(f"{told}: {folder / 'trace.html'}", highlight=False, markup=False)
+
+
+def _count(number: int, what: str) -> str:
+    """1 finding, 2 findings, 3 processes."""
+    ending = "es" if what.endswith("s") else "s"
+    return f"{number} {what if number == 1 else what + ending}"
+
+
+def _grouped(found: list[Finding]) -> list[list[Finding]]:
+    """The findings, those of one rule with one advice together, in order of time."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for x in found:
+        groups.setdefault((x.rule, x.requirement, x.advice), []).append(x)
+    return list(groups.values())
+
+
+def _say_group(out: Console, same: list[Finding], began: int) -> None:
+    times = f", {len(same)} times" if len(same) > 1 else ""
+    first = same[0]
+    out.print(
+        f"{first.rule} ({first.requirement}){times}",
+        style="bold",
+        highlight=False,
+        markup=False,
+    )
+    for x in same[:SHOWN]:
+        at = (x.at - began) / 1e6
+        out.print(
+            f"  {x.process.name} {x.process.number} after {at:.3f} ms: {x.text}",
+            markup=False,
+            highlight=False,
+        )
+    if len(same) > SHOWN:
+        out.print(f"  … and {len(same) - SHOWN} more", markup=False, highlight=False)
+    out.print(f"  do: {first.advice}", markup=False, highlight=False, style="dim")

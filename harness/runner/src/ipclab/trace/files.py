@@ -18,6 +18,7 @@ from ipclab.errors import UsageError
 FORMAT = 1
 ROLE = "--importer"  # how samples/common/roles.h starts the second role
 TRACER = "tracer.jsonl"  # how processes ended, as far as `ipclab trace` saw it
+UNKNOWN = -1  # in TRACER: the process has ended, and how is not known yet
 
 
 @dataclass(eq=False)
@@ -34,12 +35,14 @@ class Process:
     forked: bool  # a child of fork that has not called exec
     path: Path
     name: str = ""  # name for people, unique in its trace
+    visible: str | None = None  # CUDA_VISIBLE_DEVICES when it began
     recorder: str = ""  # "cupti" or "calls"; empty without CUDA
     problem: str = ""  # why its calls are not recorded
     torn: int = 0  # incomplete lines; there are some if the process was killed
     exit_code: int | None = None  # None: a signal ended it, or its end is unknown
     signal: int = 0  # signal that ended it, if its parent or the tracer saw the end
     ended: int = 0  # time of its end; if nobody saw the end, the time of its last entry
+    size: int = 0  # bytes of its file, without zeros at the end
     kernels: dict[int, str] = field(default_factory=dict)
     contexts: dict[int, int] = field(default_factory=dict)  # number to pointer
 
@@ -93,7 +96,7 @@ class Event:
     """An entry that is not a call: a message, a closed descriptor, a process's end."""
 
     process: Process
-    what: str  # send, receive, takes, close, refused, exit, ended, waits, gone
+    what: str  # send, receive, takes, untaken, close, refused, leaves, exit, ended, …
     at: int
     facts: dict[str, Any]
 
@@ -173,15 +176,23 @@ def read(folder: Path, memory: int | None = None) -> Trace:
     if incomplete and not processes:
         raise UsageError(f"{folder}: no process can be read: {incomplete[0]}")
     processes.sort(key=lambda process: process.began)
-    _ends(processes, entries, _tracer(folder))
+    ends, sizes = _tracer(folder)
+    _ends(processes, entries, ends)
     entries.sort(key=when)
     _names(processes, entries)
+    whole = {x.path.name.removesuffix(".gz"): x.size for x in processes}
+    for name, size in sizes.items():
+        if whole.get(name, 0) < size:
+            what = "was cut" if name in whole else "is missing"
+            incomplete.append(f"{name}: this file of the trace {what}")
     for process in processes:
         name = f"{process.name} {process.number}"
         if process.torn > 1 or (process.torn and not process.died):
             incomplete.append(f"{name}: {process.torn} damaged lines")
         if process.exit_code is None and not process.signal:
             incomplete.append(f"{name}: {process.how}")
+        if process.problem:
+            incomplete.append(f"{name}: not recorded: {process.problem}")
     return Trace(processes, entries, incomplete)
 
 
@@ -192,8 +203,9 @@ def _file(path: Path, memory: int | None) -> tuple[Process | None, list[Entry], 
     process: Process | None = None
     declared: dict[int, list[str]] = {}
     entries: list[Entry] = []
-    torn = 0
+    torn = size = 0
     for line in _lines(path, memory):
+        size += len(line)
         try:
             document = reader.parse(line)
             if isinstance(document, list):
@@ -224,17 +236,18 @@ def _file(path: Path, memory: int | None) -> tuple[Process | None, list[Entry], 
         except (ValueError, KeyError, TypeError, AttributeError):
             torn += 1
     if process is not None:
-        process.torn = torn
+        process.torn, process.size = torn, size
         process.ended = max((when(entry) for entry in entries), default=process.began)
     return process, entries, torn
 
 
 def _lines(path: Path, memory: int | None) -> Iterator[bytes]:
-    """The lines, without zero bytes in front of them. If the process died while it
-    wrote a line, the first byte of that line is zero, so the rest is not JSON."""
+    """The lines. If the process died while it wrote a line, the first byte of that line
+    is zero, so the rest is not JSON; the zeros become spaces."""
     for line in reader.Lines(path, memory):
         if line.endswith(b"\n") or line.strip(b"\0"):
-            yield line[line.rfind(b"\0") + 1 :] if b"\0" in line else line
+            torn = line.rfind(b"\0") + 1
+            yield b" " * torn + line[torn:] if torn else line
 
 
 def _process(path: Path, head: dict[str, Any]) -> Process:
@@ -249,6 +262,7 @@ def _process(path: Path, head: dict[str, Any]) -> Process:
         command=[str(word) for word in head["command"]],
         forked=bool(head["forked"]),
         path=path,
+        visible=None if head.get("visible") is None else str(head["visible"]),
     )
 
 
@@ -268,15 +282,21 @@ def _call(process: Process, declared: dict[int, list[str]], line: list[Any]) -> 
     )
 
 
-def _tracer(folder: Path) -> list[dict[str, Any]]:
-    """How processes ended, as far as the tracer itself saw it."""
+def _tracer(folder: Path) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """How processes ended, as far as the tracer itself saw it, and the sizes that the
+    files had when the program ended."""
     path = folder / TRACER
     if not path.exists():
-        return []
+        return [], {}
     try:
-        ends = [reader.parse(line) for line in reader.Lines(path)]
-        return [{x: int(end[x]) for x in ("process", "status", "at")} for end in ends]
-    except (ValueError, KeyError, TypeError):
+        every = [reader.parse(line) for line in reader.Lines(path)]
+        ends = [x for x in every if "files" not in x]
+        sizes = [x["files"] for x in every if "files" in x]
+        return (
+            [{x: int(end[x]) for x in ("process", "status", "at")} for end in ends],
+            {str(x): int(y) for each in sizes for x, y in each.items()},
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(f"{path}: `ipclab trace` did not write this") from None
 
 
@@ -296,22 +316,30 @@ def _ends(
             process.exit_code = 0  # after exec, another program in the same process
             process.ended = later.began
     ends = [(x["at"], x["process"], x["status"]) for x in seen]
+    exact: set[Process] = set()  # those whose time of the end is known
     for entry in entries:
         if not isinstance(entry, Event):
             continue
         if entry.what == "exit":
             entry.process.exit_code = entry.facts["code"]
             entry.process.ended = max(entry.process.ended, entry.at)
+            exact.add(entry.process)
         elif entry.what == "ended":
             ends.append((entry.at, entry.facts["process"], entry.facts["status"]))
     for at, number, status in sorted(ends):
         before = [x for x in by_number.get(number, []) if x.began < at]
-        if before and status & 0x7F:
-            before[-1].signal = status & 0x7F
-            before[-1].ended = max(before[-1].ended, at)
-        elif before and before[-1].exit_code is None:
-            before[-1].exit_code = status >> 8 & 0xFF
-            before[-1].ended = max(before[-1].ended, at)
+        if not before:
+            continue
+        process = before[-1]
+        if process not in exact:  # it may be reaped much later than it was seen dead
+            process.ended = max(process.ended, at)
+            exact.add(process)
+        if status == UNKNOWN:
+            continue
+        if status & 0x7F:
+            process.signal = status & 0x7F
+        elif process.exit_code is None:
+            process.exit_code = status >> 8 & 0xFF
 
 
 # Calls that only an importer makes successfully.
@@ -396,3 +424,14 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def unfinished(trace: Trace) -> list[Event]:
+    """The waits that never returned: they show where a process hung until it ended."""
+    last: dict[tuple[Process, int], Event] = {}
+    for entry in trace.entries:
+        if isinstance(entry, Event) and entry.what == "waits":
+            last[entry.process, entry.facts["thread"]] = entry
+        elif isinstance(entry, Call):
+            last.pop((entry.process, entry.thread), None)
+    return list(last.values())

@@ -98,7 +98,90 @@ RULES: dict[str, tuple[str, str]] = {
         "create the pool with the handle type that you export",
     ),
     "allocated-from-import": ("IMPL-01", "allocate in the exporter"),
+    "handle-of-zeros": (
+        "LMEM-24",
+        "exchange the number of handles first, and stop if the processes disagree; "
+        "record buffers in the same order in every process. The error is about the "
+        "bytes of the handle and not about the driver",
+    ),
+    "thread-without-context": (
+        "LMEM-40",
+        "call cuCtxSetCurrent with the primary context (or cudaSetDevice) at the start "
+        "of every thread that exports or imports, or export once on the main thread "
+        "and keep the handle. torch.cuda.device(0) binds no context in a new thread",
+    ),
+    "ordinal-of-another-process": (
+        "RANK-02",
+        "never send ordinals: send the UUID of the GPU, or do not select the peer's "
+        "device at all and open the handle on your own one "
+        "(cudaIpcMemLazyEnablePeerAccess maps memory of GPUs that are not visible)",
+    ),
+    "descriptor-not-taken": (
+        "PLAT-12",
+        "send the descriptor with SCM_RIGHTS over a Unix socket, which needs no right; "
+        "or give the container --cap-add SYS_PTRACE, or a seccomp profile that allows "
+        "pidfd_getfd. PyTorch: expandable_segments:False for what is shared",
+    ),
+    "kept-after-owners-end": (
+        "VMM-30",
+        "notice the end of the other process (end of file on the socket, or a pidfd) "
+        "and release what came from it: cuMemUnmap, cuMemRelease, close. PyTorch: drop "
+        "all references, then torch.cuda.ipc_collect()",
+    ),
+    "waits-for-dead-peer": (
+        "FLAG-01",
+        "a wait has no deadline, and CUDA does not report the end of the peer: watch "
+        "its process (end of file on the socket, or a pidfd); when it is gone, write "
+        "the word yourself from another stream (cuStreamWriteValue32), and report it",
+    ),
+    "events-without-end": (
+        "LEVT-26",
+        "interprocess events are a limited resource of the driver (4,096 in a process "
+        "with driver 580), and 'out of memory' is not about memory here: keep a ring "
+        "of events, or destroy an event when its buffer is used again; for many waits "
+        "use words in shared memory and cuStreamWaitValue64",
+    ),
+    "reservations-without-end": (
+        "VMM-44",
+        "'out of memory' is about addresses here, and not about memory: reserve "
+        "exactly the size that is imported, keep imports by their handle, and call "
+        "cuMemAddressFree when an import is unmapped",
+    ),
+    "fault-beside-import": (
+        "VMM-22",
+        "a segment that grows is a new allocation with a handle of its own: the key of "
+        "a cache of imports is (base, size); import every chunk of the range, and let "
+        "the exporter send one descriptor for each chunk",
+    ),
+    "numa-node-refused": (
+        "MNGD-15",
+        "let all processes exchange what they can do, and take what all of them can; "
+        "NCCL: NCCL_CUMEM_HOST_ENABLE=0 on every rank",
+    ),
+    "killed-at-exit": (
+        "LIFE-01",
+        "destructors of static objects and atexit handlers run after CUDA has shut "
+        "down: release in main, and ignore cudaErrorCudartUnloading (4) there",
+    ),
 }
+
+# What to use instead, for each kind of memory that has no legacy handle.
+INSTEAD = {
+    "managed": "copy managed memory into memory of cudaMalloc, and share this",
+    "pool": "create a pool with cudaMemHandleTypePosixFileDescriptor, export the pool "
+    "once, and each pointer by cudaMemPoolExportPointer; the default pool cannot be "
+    "shared. PyTorch: not backend:cudaMallocAsync",
+    "chunk": "export memory of cuMemCreate by cuMemExportToShareableHandle, and send "
+    "the descriptor. PyTorch: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
+    "import": "send the owner's handle on: only the owner can export its memory",
+    "": "host memory, arrays and device variables have no handle: keep the data in "
+    "memory of cudaMalloc or cuMemCreate",
+}
+# A refused call of the runtime leaves its error in the thread.
+LEFT_BEHIND = (
+    "; and call cudaGetLastError() directly after a refusal that you expect: otherwise "
+    "a later check, often after a kernel, reports this error"
+)
 
 
 @dataclass(frozen=True)
@@ -111,6 +194,7 @@ class Finding:
     at: int  # nanoseconds of CLOCK_MONOTONIC
     text: str
     row: str = ""
+    instead: str = ""  # advice for this kind of memory
     other: Entry | None = field(
         default=None, compare=False
     )  # the other entry of a conflict
@@ -123,7 +207,7 @@ class Finding:
     @property
     def advice(self) -> str:
         """What to do."""
-        return RULES[self.rule][1]
+        return self.instead or RULES[self.rule][1]
 
 
 @dataclass(frozen=True)

@@ -3,21 +3,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
+import select
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from ipclab import results
 from ipclab.errors import HarnessError, UsageError
-from ipclab.trace.files import TRACER
+from ipclab.trace.files import TRACER, UNKNOWN
 
 PR_SET_CHILD_SUBREAPER = 36
+WATCH_SECONDS = 0.02  # after this time a new process is noticed
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ def record(request: Request, tell: Callable[[str], None]) -> int:
     status = _wait_for_all(request.folder, program.pid, tell)
     program.returncode = 0  # _wait_for_all() has reaped it
     _trim(request.folder)
+    _seal(request.folder)
     return status >> 8 if not status & 0x7F else 128 + (status & 0x7F)
 
 
@@ -90,19 +95,66 @@ def _wait_for_all(folder: Path, main: int, tell: Callable[[str], None]) -> int:
     threading.Thread(target=_tell, args=(folder, tell, over), daemon=True).start()
     (folder / TRACER).touch(0o600)
     with (folder / TRACER).open("a", encoding="utf-8") as file:
+        watching = threading.Thread(target=_watch, args=(folder, file, over))
+        watching.start()
         while True:
             try:
                 process, status = os.waitpid(-1, 0)
             except ChildProcessError:
                 over.set()
+                watching.join()
                 return own
             except KeyboardInterrupt:
                 continue  # the program also got the signal; its trace is kept
             if process == main:
                 own = status
-            line = {"process": process, "status": status, "at": time.monotonic_ns()}
-            file.write(json.dumps(line) + "\n")
-            file.flush()
+            _note(file, process, status)
+
+
+def _note(file: TextIO, process: int, status: int) -> None:
+    """Write the end of a process; one call of write, because two threads do so."""
+    line = {"process": process, "status": status, "at": time.monotonic_ns()}
+    file.write(json.dumps(line) + "\n")
+    file.flush()
+
+
+def _watch(folder: Path, file: TextIO, over: threading.Event) -> None:
+    """Note when each process ends. Its parent may reap it much later or never, and a
+    process that is killed cannot write its end itself.
+    """
+    seen: set[Path] = set()
+    watched: dict[int, int] = {}  # pidfd to process
+    poll = select.poll()
+    while not over.wait(0 if watched else WATCH_SECONDS):
+        for path in set(folder.iterdir()) - seen:
+            seen.add(path)
+            number = path.name.partition("-")[0]
+            if not number.isdigit() or int(number) in watched.values():
+                continue
+            if not _is_descendant(int(number)):
+                continue  # the process id of another namespace, or of a later process
+            with contextlib.suppress(OSError):  # it has ended, or pidfds are refused
+                watched[pidfd := os.pidfd_open(int(number))] = int(number)
+                poll.register(pidfd, select.POLLIN)
+        for pidfd, _ in poll.poll(WATCH_SECONDS * 1000) if watched else ():
+            _note(file, watched.pop(pidfd), UNKNOWN)
+            poll.unregister(pidfd)
+            os.close(pidfd)
+    for pidfd in watched:
+        os.close(pidfd)
+
+
+def _is_descendant(process: int) -> bool:
+    """Whether this process started the other one, directly or by others."""
+    for _ in range(100):
+        if process == os.getpid():
+            return True
+        try:
+            status = Path(f"/proc/{process}/stat").read_text(encoding="latin-1")
+            process = int(status.rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return False
+    return False
 
 
 def _tell(folder: Path, tell: Callable[[str], None], over: threading.Event) -> None:
@@ -111,6 +163,13 @@ def _tell(folder: Path, tell: Callable[[str], None], over: threading.Event) -> N
     while not over.wait(2):
         used = sum(path.stat().st_blocks * 512 for path in folder.iterdir())
         tell(f"{time.monotonic() - began:.0f} s, {used / 1e6:.0f} MB")
+
+
+def _seal(folder: Path) -> None:
+    """Write the size of each file, so that a reader sees what was cut or is missing."""
+    sizes = {x.name: x.stat().st_size for x in sorted(folder.glob("*.trace"))}
+    with (folder / TRACER).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"files": sizes}) + "\n")
 
 
 def _trim(folder: Path) -> None:

@@ -7,12 +7,11 @@ import bisect
 import functools
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ipclab import explain
-from ipclab.trace.files import Call, Event, Process
+from ipclab.trace.files import Call, Event, Process, unfinished
 from ipclab.trace.findings import Finding
 from ipclab.trace.story import NOT_READY, Story
 from ipclab.trace.things import Memory, size_text
@@ -134,16 +133,9 @@ def _drawn(story: Story, made: list[Step]) -> list[Process]:
 
 def _unfinished(story: Story, began: int) -> list[Step]:
     """The waits that never returned: they show where a process hung until it ended."""
-    last: dict[tuple[Process, int], tuple[int, Any]] = {}
-    for entry in story.trace.entries:
-        if isinstance(entry, Event) and entry.what == "waits":
-            key = (entry.process, entry.facts["thread"])
-            last[key] = (entry.at, entry)
-        elif isinstance(entry, Call):
-            last.pop((entry.process, entry.thread), None)
     return [
-        Step(process.name, "never", entry.facts["call"], at - began, "never returned")
-        for (process, _), (at, entry) in last.items()
+        Step(x.process.name, "never", x.facts["call"], x.at - began, "never returned")
+        for x in unfinished(story.trace)
     ]
 
 
@@ -256,11 +248,11 @@ def _folded(made: list[Step], with_messages: bool = False) -> list[Step]:
 
     With `with_messages`, only rounds that have a message are folded.
     """
-    shapes = [step.shape for step in made]
+    rounds = _rounds(made)
     kept: list[Step] = []
     place = 0
     while place < len(made):
-        length, times = _round(shapes, place)
+        length, times = rounds(place)
         first = made[place : place + length]
         if times < 3 or (with_messages and not any(step.to for step in first)):
             kept.append(made[place])
@@ -275,18 +267,29 @@ def _folded(made: list[Step], with_messages: bool = False) -> list[Step]:
     return kept
 
 
-def _round(shapes: list[tuple[object, ...]], place: int) -> tuple[int, int]:
-    """The length of the shortest round that begins at this step and occurs at least
-    three times, and how often it occurs; (1, 1) if there is no such round.
+def _rounds(made: list[Step]) -> Callable[[int], tuple[int, int]]:
+    """Gives for each place the length of the shortest round that begins there and
+    occurs at least three times, and how often it occurs; (1, 1) if there is none.
     """
+    numbers: dict[tuple[object, ...], int] = {}
+    shapes = [numbers.setdefault(step.shape, len(numbers)) for step in made]
+    # For each length: how many steps from a place on are equal to the step that comes
+    # this length later. One pass finds them all; a search at each place is quadratic.
+    equal: list[list[int]] = []
     for length in range(1, LONGEST_ROUND + 1):
-        first = shapes[place : place + length]
-        times, at = 1, place + length
-        while first and shapes[at : at + length] == first:
-            times, at = times + 1, at + length
-        if times > 2:
-            return length, times
-    return 1, 1
+        same = [0] * (len(shapes) + 1)
+        for place in range(len(shapes) - length - 1, -1, -1):
+            if shapes[place] == shapes[place + length]:
+                same[place] = same[place + 1] + 1
+        equal.append(same)
+
+    def found(place: int) -> tuple[int, int]:
+        for length, same in enumerate(equal, start=1):
+            if same[place] >= 2 * length:
+                return length, same[place] // length + 1
+        return 1, 1
+
+    return found
 
 
 def plain_name(mangled: str) -> str:

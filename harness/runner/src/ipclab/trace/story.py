@@ -11,7 +11,8 @@ from typing import Any
 
 from ipclab.trace import files
 from ipclab.trace.files import Call, Entry, Event, Process, Trace, when
-from ipclab.trace.findings import Finding
+from ipclab.trace.findings import INSTEAD, LEFT_BEHIND, Finding
+from ipclab.trace.surroundings import Surroundings
 from ipclab.trace.things import (
     Chunk,
     EventOpening,
@@ -94,6 +95,7 @@ class _Replay:
         self.sent: dict[str, deque[_Sent]] = {}
         self.said: set[tuple[Any, ...]] = set()
         self.tainted: set[Process] = set()  # forked when CUDA was in use
+        self.around = Surroundings(trace, self.found)
 
     def run(self) -> Story:
         for at, what, value in self._order():
@@ -102,6 +104,7 @@ class _Replay:
             elif what == "end":
                 self._end(value, at)
             elif isinstance(value, Event):
+                self.around.event(value)
                 handler = getattr(self, f"_on_{value.what}", None)
                 if handler:
                     handler(self.spaces[value.process], value)
@@ -111,9 +114,11 @@ class _Replay:
                 space.faulted |= value.result in FAULTS
                 if value.process.forked and space.calls == 1:
                     self._first_after_fork(value, value.name)
+                explained = self.around.call(value, space.addresses)
                 handler = HANDLERS.get(value.name)
-                if handler:
+                if handler and not explained:
                     handler(self, space, value)
+        self.around.end(self.story.openings)
         self.story.findings.sort(key=lambda finding: finding.at)
         for block in self.story.memories:
             if block.shared:
@@ -158,6 +163,7 @@ class _Replay:
         text: str,
         *,
         row: str = "",
+        instead: str = "",
         other: Entry | None = None,
         once: tuple[Any, ...] = (),
     ) -> None:
@@ -167,10 +173,12 @@ class _Replay:
                 return
             self.said.add((rule, *once))
         if isinstance(entry, Process):
-            finding = Finding(rule, entry, None, entry.ended, text, row, other)
+            at = entry.ended
+            finding = Finding(rule, entry, None, at, text, row, instead, other)
         else:
             at = when(entry)
-            finding = Finding(rule, entry.process, entry, at, text, row, other)
+            of = entry.process
+            finding = Finding(rule, of, entry, at, text, row, instead, other)
             self.story.concerns.add(id(entry))
         if other is not None:
             self.story.concerns.add(id(other))
@@ -248,10 +256,18 @@ class _Replay:
                     other=first,
                 )
             elif opening.kind == "chunk":
+                owner = opening.memory.owner if opening.memory else process
+                kept = owner is not process and owner.ended < process.ended
                 self.found(
-                    "never-released",
+                    "kept-after-owners-end" if kept else "never-released",
                     process,
-                    f"{opening.name} was imported and never released",
+                    f"{opening.name} was imported and never released"
+                    + (
+                        f", although {owner.name} had ended ({owner.how}): until then "
+                        "it was not free"
+                        if kept
+                        else ""
+                    ),
                     other=first,
                 )
             elif closes:
@@ -498,6 +514,7 @@ class _Replay:
                 call,
                 f"cuIpcGetMemHandle of {what} is refused (error {call.result})",
                 row="MNGD-01" if what == "managed memory" else "",
+                instead=INSTEAD[_kind(item)] + LEFT_BEHIND,
             )
             return
         if not isinstance(item, Memory):
@@ -595,7 +612,14 @@ class _Replay:
             and opening.open
             and opening.context != call.context
         ]
-        if handle is None or memory is None:
+        if not call.arguments["handle"].strip("0"):
+            self.found(
+                "handle-of-zeros",
+                call,
+                f"{call.name} of a handle of zeros (error {call.result}): its exporter "
+                "sent fewer handles than this process opens",
+            )
+        elif handle is None or memory is None:
             self.found(
                 "unknown-handle",
                 call,
@@ -1187,6 +1211,15 @@ def _memory(item: Range | None) -> Memory | None:
     if isinstance(item, Opening):
         return item.memory
     return item.chunk.memory if isinstance(item, Mapping) else None
+
+
+def _kind(item: Range | None) -> str:
+    """The kind of memory, for INSTEAD."""
+    if isinstance(item, Memory):
+        return "" if item.freed or item.kind == "malloc" else item.kind
+    if isinstance(item, Opening):
+        return "import"
+    return "chunk" if isinstance(item, Mapping) else ""
 
 
 def _what(item: Range | None) -> str:
