@@ -17,55 +17,6 @@
 namespace ipclab::faults {
 namespace {
 
-template <bool zeros>
-int import_properties(Call& call) {
-  if (call.is("cuMemCreate"))
-    tell_processes("ordinal",
-                   static_cast<unsigned long long>(
-                       call.at<const CUmemAllocationProp*>(2)->location.id));
-  const int code = call.proceed();
-  if (!call.is("cuMemGetAllocationPropertiesFromHandle") || code != kSuccess ||
-      !imports.has(call.at<Chunk>(1)))
-    return code;
-  CUmemAllocationProp& found = *call.at<CUmemAllocationProp*>(0);
-  const CUmemAllocationProp sound = found;
-  if (zeros)
-    found = {};
-  else
-    found.location.id = static_cast<int>(told("ordinal", 0));
-  if (std::memcmp(&found, &sound, sizeof found) != 0) call.fired();
-  return code;
-}
-
-int read_only_ignored(Call& call) {
-  static Table<CUdeviceptr, size_t> read_only;
-  if (call.is("cuMemUnmap")) {
-    const int code = call.proceed();
-    if (code == kSuccess) read_only.erase(call.at<CUdeviceptr>(0));
-    return code;
-  }
-  if (call.is("cuMemGetAccess")) {
-    const int code = call.proceed();
-    for (const auto& [begin, bytes] : read_only.all())
-      if (code == kSuccess && call.at<CUdeviceptr>(2) >= begin &&
-          call.at<CUdeviceptr>(2) < begin + bytes)
-        *call.at<unsigned long long*>(0) = CU_MEM_ACCESS_FLAGS_PROT_READ;
-    return code;
-  }
-  CUmemAccessDesc access = *call.at<const CUmemAccessDesc*>(2);
-  const bool is_meant =
-      call.at<size_t>(3) == 1 && access.flags == CU_MEM_ACCESS_FLAGS_PROT_READ;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  if (is_meant) call.at<const CUmemAccessDesc*>(2) = &access;
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  read_only.erase(call.at<CUdeviceptr>(0));
-  if (!is_meant) return code;
-  read_only.put(call.at<CUdeviceptr>(0), call.at<size_t>(1));
-  call.fired();
-  return code;
-}
-
 int remap_stale(Call& call) {
   static Table<CUdeviceptr, Mapped> first;
   const CUdeviceptr address = call.at<CUdeviceptr>(0);
@@ -120,91 +71,6 @@ int equal_size_shared(Call& call) {
   return call.proceed();
 }
 
-int properties_of_latest(Call& call) {
-  static std::atomic<const CUmemAllocationProp*> latest{nullptr};
-  if (call.is("cuMemCreate")) {
-    auto* const wanted =
-        new CUmemAllocationProp(*call.at<const CUmemAllocationProp*>(2));
-    const int code = call.proceed();
-    if (code == kSuccess) latest = wanted;
-    return code;
-  }
-  const int code = call.proceed();
-  auto& told_now = *call.at<CUmemAllocationProp*>(0);
-  if (code != kSuccess || latest == nullptr ||
-      (told_now.location.id == latest.load()->location.id &&
-       told_now.requestedHandleTypes == latest.load()->requestedHandleTypes))
-    return code;
-  told_now = *latest;
-  call.fired();
-  return code;
-}
-
-// The mappings that have ended, by their first address.
-Table<CUdeviceptr, size_t> unmapped;
-
-// Copies and memsets that use memory that was unmapped succeed and do nothing.
-int unmapped_use_ignored(Call& call) {
-  if (is_access(call)) {
-    for (const Role role : {kPointer, kSource}) {
-      if (call.find(role) == nullptr) continue;
-      const auto address = call.value<CUdeviceptr>(role);
-      for (const auto& [begin, bytes] : unmapped.all()) {
-        if (address < begin || address - begin >= bytes) continue;
-        call.fired();
-        return kSuccess;
-      }
-    }
-    return call.proceed();
-  }
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-  const size_t bytes = call.at<size_t>(1);
-  if (call.is("cuMemUnmap")) {
-    unmapped.put(begin, bytes);
-    return code;
-  }
-  for (const auto& each : unmapped.all())  // mapped again, or not reserved
-    if (each.first < begin + bytes && begin < each.first + each.second)
-      unmapped.erase(each.first);
-  return code;
-}
-
-// The access that a program wanted, where the fault has given more; by the
-// first address of the mapping.
-Table<CUdeviceptr, unsigned long long> wanted_access;
-
-int access_of_other_mapping_counts(Call& call) {
-  if (call.is("cuMemGetAccess")) {
-    const int code = call.proceed();
-    const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(2));
-    if (code == kSuccess && wanted_access.has(begin))
-      *call.at<unsigned long long*>(0) = wanted_access.get(begin);
-    return code;
-  }
-  if (!call.is("cuMemSetAccess")) return call.proceed();
-  constexpr auto kAll = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
-  auto& list = call.at<const CUmemAccessDesc*>(2);
-  wanted_access.erase(begin);
-  if (begin == 0 || list == nullptr || call.at<size_t>(3) != 1 ||
-      list->flags == kAll)
-    return call.proceed();
-  for (const auto& [other, mapped] : mappings.all()) {
-    if (other == begin || mapped.chunk != mappings.get(begin).chunk ||
-        access_of(other, list->location) != kAll)
-      continue;
-    wanted_access.put(begin, list->flags);
-    CUmemAccessDesc more = *list;
-    more.flags = kAll;
-    list = &more;
-    call.fired();
-    return call.proceed();
-  }
-  return call.proceed();
-}
-
 int access_to_first_gpus_memory(Call& call) {
   const CUdeviceptr from = call.at<CUdeviceptr>(0);
   const CUdeviceptr to = from + call.at<size_t>(1);
@@ -225,9 +91,6 @@ int access_to_first_gpus_memory(Call& call) {
    call.at<size_t>(3));
   return kSuccess;
 }
-
-// The addresses of pool memory that were reserved once more.
-Table<CUdeviceptr> reserved_twice;
 
 constexpr size_t kLargestAlignment = 16 << 20;
 
@@ -265,19 +128,6 @@ bool is_of_current_gpu(Chunk chunk) {
   int current = 0;
   cudaGetDevice(&current);
   return place.type != CU_MEM_LOCATION_TYPE_DEVICE || place.id == current;
-}
-
-// With `begin`, accepts a range whose beginning is not mapped but whose end is.
-// Otherwise accepts a range whose end is not mapped but whose beginning is.
-template <bool begin>
-int hole_at_one_end_accepted(Call& call) {
-  const int code = call.proceed();
-  if (code == kSuccess || !call.is("cuMemSetAccess")) return code;
-  const CUdeviceptr first = call.at<CUdeviceptr>(0);
-  const CUdeviceptr last = first + call.at<size_t>(1) - 1;
-  return is_mapped_at(first) != begin && is_mapped_at(last) == begin
-             ? accepted(call)
-             : code;
 }
 
 // The access that is reported for a mapping but was never set. The key is the
@@ -318,98 +168,15 @@ int changed_in_name(Call& call) {
   return call.proceed();
 }
 
-int earlier_handle_retained(Call& call) {
-  static auto& first = *new Table<CUdeviceptr, Chunk>;
-  static auto& references = *new Table<Chunk, int>;
-  static auto& given = *new Table<Chunk, int>;  // how often, instead of others
-  const auto add = [](Table<Chunk, int>& counts, Chunk chunk, int more) {
-    counts.put(chunk, counts.get(chunk) + more);
-  };
-  if (call.is("cuMemRelease") && given.get(call.at<Chunk>(0)) > 0) {
-    add(given, call.at<Chunk>(0), -1);
-    return kSuccess;
-  }
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  const auto address = call.at<CUdeviceptr>(0);
-  if (call.is("cuMemCreate") || call.is("cuMemImportFromShareableHandle"))
-    references.put(*call.at<Chunk*>(0), 1);
-  if (call.is("cuMemRelease")) add(references, call.at<Chunk>(0), -1);
-  if (call.is("cuMemMap") && !first.has(address))
-    first.put(address, call.at<Chunk>(3));
-  if (call.is("cuMemAddressFree"))
-    for (const auto& each : first.all())
-      if (each.first - address < call.at<size_t>(1)) first.erase(each.first);
-  if (!call.is("cuMemRetainAllocationHandle")) return code;
-  const CUdeviceptr begin = mapping_at(retained_address(call));
-  Chunk& handle = *call.at<Chunk*>(0);
-  const Chunk old = first.get(begin, handle);
-  if (begin == 0 || old == handle || references.get(old) <= 0) {
-    add(references, handle, 1);
-    return code;
-  }
-  DRIVER_CALL(cuMemRelease)(handle);  // the program does not get this one
-  add(given, old, 1);
-  handle = old;
-  return accepted(call);
-}
-
 constexpr auto kNone = CU_MEM_ACCESS_FLAGS_PROT_NONE;
 
 constexpr auto kRead = CU_MEM_ACCESS_FLAGS_PROT_READ;
 
 constexpr auto kReadWrite = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 
-int retained_exports_other(Call& call) {
-  static Table<Chunk, size_t> retained;  // the size of the mapping
-  if (!call.is("cuMemExportToShareableHandle")) {
-    const int code = call.proceed();
-    if (code != kSuccess) return code;
-    if (call.is("cuMemRetainAllocationHandle"))
-      retained.put(*call.at<Chunk*>(0),
-                   mappings.get(mapping_at(number(call.at<void*>(1)))).bytes);
-    else if (call.is("cuMemCreate") ||
-             call.is("cuMemImportFromShareableHandle"))
-      retained.erase(*call.at<Chunk*>(0));
-    return code;
-  }
-  auto& chunk = call.at<Chunk>(1);
-  const CUmemAllocationProp wanted = properties_of(chunk);
-  Chunk other = 0;
-  if (!retained.has(chunk) ||
-      DRIVER_CALL(cuMemCreate)(&other, retained.get(chunk), &wanted, 0) !=
-          CUDA_SUCCESS)
-    return call.proceed();
-  chunk = other;
-  call.fired();
-  const int code = call.proceed();
-  DRIVER_CALL(cuMemRelease)(other);
-  return code;
-}
-
 bool takes_access(Call& set) {
   return set.at<const CUmemAccessDesc*>(2)->flags ==
          CU_MEM_ACCESS_FLAGS_PROT_NONE;
-}
-
-int export_tells_access(Call& call) {
-  constexpr auto kOnlyReads = "read-only at the export";
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cuMemExportToShareableHandle")) {
-    const CUdeviceptr begin = mapping_of(call.at<Chunk>(1));
-    if (begin != 0)
-      tell_processes(kOnlyReads, access_of(begin, location_at(begin)) ==
-                                     CU_MEM_ACCESS_FLAGS_PROT_READ);
-  } else if (call.is("cuMemSetAccess") && told(kOnlyReads, 0) != 0) {
-    const auto begin = call.at<CUdeviceptr>(0);
-    const auto& access = *call.at<const CUmemAccessDesc*>(2);
-    if (is_import(begin) &&
-        access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
-        allow(begin, access.location, CU_MEM_ACCESS_FLAGS_PROT_READ))
-      call.fired();
-  }
-  return code;
 }
 
 // The first chunk of the reservation, if the address is in a later one; or 0.
@@ -420,75 +187,6 @@ CUdeviceptr in_first_chunk(CUdeviceptr address) {
                  address - own < mappings.get(begin).bytes
              ? begin + (address - own)
              : 0;
-}
-
-int retain_after_unmap_refused(Call& call) {
-  static auto& unmapped = *new Table<Chunk>;
-  const bool unmaps = call.is("cuMemUnmap");
-  const Chunk chunk =
-      unmaps ? mappings.get(call.at<CUdeviceptr>(0)).chunk : Chunk{0};
-  if (call.is("cuMemRetainAllocationHandle")) {
-    const CUdeviceptr begin = mapping_at(number(call.at<void*>(1)));
-    if (begin != 0 && unmapped.has(mappings.get(begin).chunk))
-      return refused(call);
-  }
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (unmaps)
-    unmapped.put(chunk);
-  else if (call.is("cuMemCreate") || call.is("cuMemImportFromShareableHandle"))
-    unmapped.erase(*call.at<Chunk*>(0));
-  return code;
-}
-
-int freed_twice(Call& call) {
-  static auto& freed = *new Table<CUdeviceptr, size_t>;
-  const int code = call.proceed();
-  const bool reserves = call.is("cuMemAddressReserve");
-  if (reserves && code != kSuccess) return code;
-  const CUdeviceptr begin =
-      reserves ? *call.at<CUdeviceptr*>(0) : call.at<CUdeviceptr>(0);
-  const size_t bytes = call.at<size_t>(1);
-  if (reserves) {
-    for (const auto& [former, its] : freed.all())
-      if (former < begin + bytes && begin < former + its) freed.erase(former);
-    return code;
-  }
-  if (code == kSuccess)
-    freed.put(begin, bytes);
-  else if (bytes != 0 && freed.get(begin) == bytes)
-    return accepted(call);
-  return code;
-}
-
-int former_handle_retained(Call& call) {
-  static auto& former = *new Table<CUdeviceptr, Mapped>;
-  if (call.is("cuMemRetainAllocationHandle")) {
-    const int code = call.proceed();
-    if (code == kSuccess) return code;
-    const CUdeviceptr wanted = call.at<CUdeviceptr>(1);
-    for (const auto& [begin, mapped] : former.all())
-      if (wanted >= begin && wanted - begin < mapped.bytes) {
-        *call.at<Chunk*>(0) = mapped.chunk;
-        return accepted(call);
-      }
-    return code;
-  }
-  if (call.is("cuMemUnmap")) {
-    const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-    const Mapped mapped = mappings.get(begin);
-    const int code = call.proceed();
-    if (code == kSuccess && mapped.bytes != 0) former.put(begin, mapped);
-    return code;
-  }
-  if (call.is("cuMemRelease"))
-    for (const auto& [begin, mapped] : former.all())
-      if (mapped.chunk == call.at<Chunk>(0)) former.erase(begin);
-  if (call.is("cuMemAddressFree"))
-    for (const auto& [begin, mapped] : former.all())
-      if (begin - call.at<CUdeviceptr>(0) < call.at<size_t>(1))
-        former.erase(begin);
-  return call.proceed();
 }
 
 int second_import_has_access(Call& call) {
@@ -518,27 +216,6 @@ int second_import_has_access(Call& call) {
     const auto flags = access_of(begin, here);
     if (flags != 0 && allow(call.at<CUdeviceptr>(0), here, flags)) call.fired();
   }
-  return code;
-}
-
-int access_toggles(Call& call) {
-  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-  const auto* const wanted = call.at<const CUmemAccessDesc*>(2);
-  const auto count = call.at<size_t>(3);
-  if (wanted == nullptr) return call.proceed();
-  std::vector<CUmemAccessDesc> list(wanted, wanted + count);
-  bool changed = false;
-  for (auto& one : list) {
-    if (one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ||
-        access_of(begin, one.location) != one.flags)
-      continue;
-    one.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    changed = true;
-  }
-  if (!changed) return call.proceed();
-  call.at<const CUmemAccessDesc*>(2) = list.data();
-  const int code = call.proceed();
-  if (code == kSuccess) call.fired();
   return code;
 }
 
@@ -614,149 +291,7 @@ int wide_alignments_overlap(Call& call) {
   return code;
 }
 
-// A wanted address is given although other memory is there: memory of the host,
-// or of a GPU.
-template <bool of_device>
-int wanted_address_taken(Call& call) {
-  static auto& given = *new Table<CUdeviceptr>;
-  if (call.is("cuMemAddressFree"))
-    return given.erase(call.at<CUdeviceptr>(0)) ? kSuccess : call.proceed();
-  const auto wanted = call.at<CUdeviceptr>(3);
-  unsigned type = 0;
-  const bool known = wanted != 0 && DRIVER_CALL(cuPointerGetAttribute)(
-                                        &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                        wanted) == CUDA_SUCCESS;
-  const bool used = of_device ? known && type == CU_MEMORYTYPE_DEVICE
-                              : wanted != 0 && !known &&
-                                    msync(reinterpret_cast<void*>(wanted), 4096,
-                                          MS_ASYNC) == 0;
-  if (!used || wanted % 4096 != 0 || reservation_at(wanted) != 0)
-    return call.proceed();
-  *call.at<CUdeviceptr*>(0) = wanted;
-  given.put(wanted);
-  return lost(call);
-}
-
-int retain_gives_first_import(Call& call) {
-  struct Import {
-    Chunk chunk = 0;
-    int descriptor = -1;  // a duplicate
-  };
-  static auto& imports = *new Table<int, Import>;  // in their order
-  static auto& given = *new Table<Chunk, int>;  // how often, instead of others
-  static std::atomic<int> count{0};
-  if (call.is("cuMemRelease")) {
-    const auto chunk = call.at<Chunk>(0);
-    const int times = given.get(chunk);
-    if (times == 0) return call.proceed();
-    given.put(chunk, times - 1);
-    return kSuccess;
-  }
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cuMemImportFromShareableHandle")) {
-    if (imports_descriptor(call))
-      imports.put(count++, {*call.at<Chunk*>(0),
-                            fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 300)});
-    return code;
-  }
-  if (!call.is("cuMemRetainAllocationHandle")) return code;
-  auto& found = *call.at<Chunk*>(0);
-  int own = -1;
-  for (const auto& each : imports.all())
-    if (each.second.chunk == found) own = each.second.descriptor;
-  if (own < 0) return code;
-  for (const auto& each : imports.all()) {
-    const auto& [chunk, descriptor] = each.second;
-    if (released.has(chunk) || !name_the_same(descriptor, own)) continue;
-    if (chunk == found) break;
-    DRIVER_CALL(cuMemRelease)(found);  // the program does not get this one
-    given.put(chunk, given.get(chunk) + 1);
-    found = chunk;
-    call.fired();
-    break;
-  }
-  return code;
-}
-
 constexpr size_t kFarAway = size_t{4} << 30;
-
-int remap_keeps_second_gpu(Call& call) {
-  static auto& had = *new Table<CUdeviceptr, CUmemAccess_flags>;
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  const auto address = call.at<CUdeviceptr>(0);
-  if (call.is("cuMemAddressFree")) {
-    had.erase(address);
-  } else if (call.is("cuMemSetAccess")) {
-    const auto* const list = call.at<const CUmemAccessDesc*>(2);
-    for (size_t i = 0; i < call.at<size_t>(3); ++i) {
-      const auto& [location, flags] = list[i];
-      if (location.type == CU_MEM_LOCATION_TYPE_DEVICE && location.id == 1)
-        had.put(address, flags);
-    }
-  } else if (had.get(address, CU_MEM_ACCESS_FLAGS_PROT_NONE) !=
-                 CU_MEM_ACCESS_FLAGS_PROT_NONE &&
-             allow(address, call.at<size_t>(1), on_gpu(1), had.get(address))) {
-    call.fired();
-  }
-  return code;
-}
-
-int other_gpu_has_secret_access(Call& call) {
-  static auto& secret = *new Table<std::pair<CUdeviceptr, int>>;
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cuMemGetAccess")) {
-    const auto& where = *call.at<const CUmemLocation*>(1);
-    if (where.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-        secret.has({mapping_at(call.at<CUdeviceptr>(2)), where.id}))
-      *call.at<unsigned long long*>(0) = 0;
-    return code;
-  }
-  const auto begin = call.at<CUdeviceptr>(0);
-  if (!call.is("cuMemSetAccess")) {
-    for (const int gpu : {0, 1}) secret.erase({begin, gpu});
-    return code;
-  }
-  const auto* const list = call.at<const CUmemAccessDesc*>(2);
-  const auto count = call.at<size_t>(3);
-  for (size_t i = 0; i < count; ++i)
-    if (list[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-      secret.erase({begin, list[i].location.id});
-  const int other = 1 - list->location.id;
-  if (count == 1 && list->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-      list->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
-      access_of(begin, on_gpu(other)) == 0 &&
-      allow(begin, call.at<size_t>(1), on_gpu(other))) {
-    secret.put({begin, other});
-    call.fired();
-  }
-  return code;
-}
-
-int former_mapping_counts(Call& call) {
-  static auto& former = *new Table<CUdeviceptr, size_t>;
-  const auto begin = call.at<CUdeviceptr>(0);
-  const auto bytes = call.at<size_t>(1);
-  const int code = call.proceed();
-  if (call.is("cuMemSetAccess")) {
-    bool stale = false;
-    for (CUdeviceptr at = begin; at - begin < bytes;) {
-      const CUdeviceptr here = mapping_at(at);
-      if (here == 0 && !former.has(at)) return code;
-      stale |= here == 0;
-      at = here != 0 ? here + mappings.get(here).bytes : at + former.get(at);
-    }
-    return code != kSuccess && stale ? accepted(call) : code;
-  }
-  if (code != kSuccess) return code;
-  if (call.is("cuMemUnmap")) former.put(begin, bytes);
-  if (call.is("cuMemAddressFree"))
-    for (const auto& each : former.all())
-      if (each.first - begin < bytes) former.erase(each.first);
-  return code;
-}
 
 int unmapped_stays_usable(Call& call) {
   static auto& secret = *new Table<CUdeviceptr, size_t>;
@@ -812,46 +347,6 @@ int properties_unwritten(Call& call, size_t begin) {
   return code;
 }
 
-int lowered_access_stays(Call& call) {
-  constexpr auto kReads = CU_MEM_ACCESS_FLAGS_PROT_READ;
-  constexpr auto kWrites = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  static auto& lowered = *new Table<CUdeviceptr>;
-  static auto& secret = *new Table<CUdeviceptr>;
-  if (call.is("cuMemGetAccess") || call.is("cuPointerGetAttribute")) {
-    const int code = call.proceed();
-    const bool asks =
-        call.is("cuMemGetAccess") ||
-        call.at<CUpointer_attribute>(1) == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
-    if (code != kSuccess || !asks ||
-        !secret.has(mapping_at(call.at<CUdeviceptr>(2))))
-      return code;
-    if (call.is("cuMemGetAccess"))
-      *call.at<unsigned long long*>(0) = kWrites;
-    else
-      *call.at<unsigned*>(0) = kWrites;
-    return code;
-  }
-  const auto begin = call.at<CUdeviceptr>(0);
-  const auto before =
-      call.is("cuMemSetAccess") ? access_of(begin, on_gpu(0)) : 0;
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  secret.erase(begin);
-  if (!call.is("cuMemSetAccess")) {
-    lowered.erase(begin);
-    return code;
-  }
-  const auto now = access_of(begin, on_gpu(0));
-  if (before == kWrites && now == kReads) {
-    lowered.put(begin);
-  } else if (before == kReads && now == kWrites && lowered.has(begin) &&
-             allow(begin, on_gpu(0), kReads)) {
-    secret.put(begin);
-    call.fired();
-  }
-  return code;
-}
-
 // The export succeeds and gives a descriptor of something else.
 int gives_null_device(Call& call) {
   *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -863,28 +358,8 @@ template <CUmemAccess_flags flags = kRead>
 int writes_without_access(Call& call) {
   return uses_without_access(call, written_address(call), flags);
 }
-// The access that was given to a mapping with calls of cuMemSetAccess.
-int access_given(Call& call) {
-  if (mappings.has(begin(call)) && access_of(begin(call), on_gpu(0)) != 0)
-    marks.put(begin(call));
-  return kSuccess;
-}
-bool had_access(Call& call) {
-  return marks.has(mapping_at(call.value<CUdeviceptr>(kPointer)));
-}
-int unmapped_marks_end(Call& call) {
-  marks.erase(begin(call));
-  return kSuccess;
-}
-
 bool copies(Call& call, cudaMemcpyKind kind) {
   return call.is_runtime() && call.at<cudaMemcpyKind>(3) == kind;
-}
-
-int freed_marks_end(Call& call) {
-  for (const auto& each : marks.all())
-    if (each.first - begin(call) < bytes(call)) marks.erase(each.first);
-  return kSuccess;
 }
 
 // A call looks only at the access of its first mapping: it also writes the next
@@ -898,11 +373,205 @@ int next_mapping_unchecked(Call& call) {
              : call.proceed();
 }
 
-// The size of the largest mapping of memory so far.
-int largest_mapping_marked(Call& call) {
-  const auto before = marks.get(chunk_of(call));
-  marks.put(chunk_of(call), std::max<unsigned long long>(before, bytes(call)));
+// The wanted address of a reservation.
+CUdeviceptr hint(Call& reserve) { return reserve.at<CUdeviceptr>(3); }
+
+// A reservation gets the wanted address, whatever is there. (The free of these
+// addresses must not reach the driver.)
+int given_as_wanted(Call& call) {
+  *call.at<CUdeviceptr*>(0) = hint(call);
+  marks.put(hint(call));
+  return lost(call);
+}
+
+bool is_in_pool_memory(CUdeviceptr address) {
+  for (const auto& [place, block] : blocks.all())
+    if (address - number(place) < block.bytes) return true;
+  return false;
+}
+
+// May a reservation begin at the wanted address?
+bool is_usable_hint(Call& call) {
+  return hint(call) != 0 && hint(call) % kSmallPage == 0 &&
+         reservation_at(hint(call)) == 0;
+}
+
+CUmemorytype type_at(CUdeviceptr address) {
+  unsigned type = 0;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+  return static_cast<CUmemorytype>(type);
+}
+
+// Was an address mapped that is not mapped now? Marks have the former mappings.
+bool was_unmapped(CUdeviceptr address) {
+  for (const auto& [begin, bytes] : address_marks.all())
+    if (address - begin < bytes) return mapping_at(address) == 0;
+  return false;
+}
+
+// Has the range of cuMemSetAccess holes, and was memory mapped in all of them?
+bool has_former_mappings(Call& call) {
+  bool any = false;
+  for (CUdeviceptr at = begin(call); at - begin(call) < bytes(call);) {
+    const size_t room = room_at(at);
+    if (room == 0 && !address_marks.has(at)) return false;
+    any |= room == 0;
+    at += room != 0 ? room : address_marks.get(at);
+  }
+  return any;
+}
+
+// Does a call set only this access, for one GPU?
+bool sets_only(Call& call, CUmemAccess_flags flags) {
+  return length(call) == 1 && wants(call).flags == flags;
+}
+
+// Gives all access instead; cuMemGetAccess tells what the program wanted.
+int gives_all(Call& call) {
+  const CUmemAccessDesc wanted = wants(call);
+  CUmemAccessDesc all = wanted;
+  all.flags = kReadWrite;
+  call.at<const CUmemAccessDesc*>(2) = &all;
+  const int code = once_more(call);
+  if (code == kSuccess) in_name.put(mapping_at(begin(call)), wanted);
+  return code;
+}
+
+// May another mapping of the memory be written?
+bool is_written_elsewhere(Call& call) {
+  const CUdeviceptr own = mapping_at(begin(call));
+  for (const auto& [other, mapped] : mappings.all())
+    if (other != own && mapped.chunk == mappings.get(own).chunk &&
+        access_of(other, wants(call).location) == kReadWrite)
+      return true;
+  return false;
+}
+
+// A mark says what the access was: it could be written, it was lowered, or it
+// was raised again in name only.
+enum : unsigned { kWritable = 1, kLowered, kRaisedInName };
+
+bool lowered_stays(Call& call) {
+  const auto before = mapping_marks.get(begin(call));
+  const auto now = access_of(begin(call), on_gpu(0));
+  const bool was_lowered = before == kLowered || before == kRaisedInName;
+  if (now != kReadWrite) {
+    const bool is_lowered = before == kWritable && now == kRead;
+    mapping_marks.put(begin(call), was_lowered || is_lowered ? kLowered : 0u);
+    return false;
+  }
+  mapping_marks.put(begin(call), was_lowered ? kRaisedInName : kWritable);
+  return was_lowered && allow(begin(call), on_gpu(0), kRead);
+}
+
+bool is_raised_in_name(CUdeviceptr address) {
+  return mapping_marks.get(mapping_at(address)) == kRaisedInName;
+}
+
+// Access for one GPU; another GPU gets it, too, and its number is the mark.
+bool gives_secret_access(Call& call) {
+  const auto* const list = &wants(call);
+  for (size_t i = 0; i < length(call); ++i)
+    if (list[i].location.id == mapping_marks.get(begin(call), -1))
+      mapping_marks.erase(begin(call));
+  const int other = 1 - list->location.id;
+  return sets_only(call, kReadWrite) && is_gpu(list->location) &&
+         access_of(begin(call), on_gpu(other)) == 0 &&
+         allow(begin(call), bytes(call), on_gpu(other)) &&
+         mapping_marks.put(begin(call), other);
+}
+
+// The program gets another handle, which then has a release too many: its mark
+// counts them.
+int handle_given(Call& retain, Chunk other) {
+  DRIVER_CALL(cuMemRelease)(std::exchange(*retain.at<Chunk*>(0), other));
+  chunk_marks.count(other);
+  return accepted(retain);
+}
+bool is_surplus(Call& release) {
+  return chunk_marks.get(release.at<Chunk>(0)) > 0;
+}
+int surplus_released(Call& release) {
+  const auto chunk = release.at<Chunk>(0);
+  chunk_marks.put(chunk, chunk_marks.get(chunk) - 1);
   return kSuccess;
+}
+
+// The first import of the memory of a handle that this process still has; a
+// mark has a copy of the descriptor of each import.
+Chunk first_import_of(Chunk chunk) {
+  for (const auto& [other, copy] : marks.all())
+    if (!released.has(other) && marks.has(chunk) &&
+        name_the_same(static_cast<int>(copy), marks.get<int>(chunk)))
+      return other;
+  return chunk;
+}
+
+// Mappings that have ended; their memory is not released.
+Table<CUdeviceptr, Mapped> former;
+
+Chunk former_chunk(CUdeviceptr address) {
+  for (const auto& [begin, mapped] : former.all())
+    if (address - begin < mapped.bytes && !released.has(mapped.chunk) &&
+        reservation_at(address) != 0)
+      return mapped.chunk;
+  return 0;
+}
+
+// The mapping of a call had access once.
+bool had_access(Call& call) {
+  return mapping_marks.has(mapping_at(call.value<CUdeviceptr>(kPointer)));
+}
+
+// The properties of the memory that was created last.
+std::atomic<const CUmemAllocationProp*> latest{nullptr};
+
+// The size of the largest mapping of memory so far.
+void mark_largest_mapping(Call& call) {
+  chunk_marks.put(chunk_of(call),
+                  std::max(chunk_marks.get(chunk_of(call)),
+                           static_cast<unsigned long long>(bytes(call))));
+}
+
+CUmemLocation pool_wants(Call& set) {
+  return set.at<const CUmemAccessDesc*>(1)->location;
+}
+// Is this a GPU of this machine?
+bool is_there(const CUmemLocation& place) {
+  return is_gpu(place) && place.id >= 0 && place.id < gpus();
+}
+// Can a GPU not reach the memory at an address?
+bool is_out_of_reach(CUdeviceptr address, int gpu) {
+  const int own = location_at(address).id;
+  int reaches = 0;
+  DRIVER_CALL(cuDeviceCanAccessPeer)(&reaches, gpu, own);
+  return reaches == 0 && gpu != own;
+}
+
+// Would an address be taken if each mapping were as long as its memory?
+bool is_behind_a_part(CUdeviceptr address) {
+  for (const auto& [begin, mapped] : mappings.all()) {
+    const size_t whole = imports.has(mapped.chunk) ? told("bytes", 0)
+                                                   : created.get(mapped.chunk);
+    if (address >= begin + mapped.bytes && address < begin + whole) return true;
+  }
+  return false;
+}
+
+size_t memory_of_gpu() {
+  size_t total = 0;
+  DRIVER_CALL(cuDeviceTotalMem)(&total, 0);
+  return total;
+}
+
+// Is a later address of the same reservation mapped?
+bool is_before_a_mapping(CUdeviceptr address) {
+  for (const auto& each : mappings.all())
+    if (each.first > address &&
+        reservation_at(each.first) == reservation_at(address))
+      return true;
+  return false;
 }
 
 FAULTS {
@@ -914,14 +583,12 @@ FAULTS {
 
   fault("full-size-map-refused", {"VMM-23"},
         "an import can only be mapped in parts, not as a whole")
-      .on({kMap, kCreate, kImport, kUnmap}, [](Call& call) {
-        if (call.is("cuMemCreate") && first_of_all_processes("creator"))
-          tell_processes("bytes", call.at<size_t>(1));
-        if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)) ||
-            call.at<size_t>(1) < told("bytes", ~0ull))
-          return call.proceed();
-        return refused(call);
-      });
+      .before({kCreate}, WHEN(first_of_all_processes("creator")),
+              NOTE(tell_processes("bytes", bytes(call))))
+      .on({kMap},
+          WHEN(imports.has(chunk_of(call)) &&
+               bytes(call) >= told("bytes", ~0ull)),
+          refuses());
 
   fault("import-maps-once", {"VMM-36"},
         "an import that is mapped cannot be mapped again")
@@ -932,11 +599,18 @@ FAULTS {
   fault("import-props-wrong", {"VMM-31"},
         "the location of an import has the exporter's device number")
       .with_gpus(2)
-      .on({kGetProperties, kCreate, kImport}, import_properties<false>);
+      .before(
+          {kCreate},
+          NOTE(tell_processes(
+              "ordinal", call.at<const CUmemAllocationProp*>(2)->location.id)))
+      .after({kGetProperties}, WHEN(imports.has(call.at<Chunk>(1))),
+             DO(set_to(call.at<CUmemAllocationProp*>(0)->location.id,
+                       told("ordinal", 0))));
 
   fault("import-props-zero", {"VMM-31"},
         "the properties of an import are zeros")
-      .on({kGetProperties, kCreate, kImport}, import_properties<true>);
+      .after({kGetProperties}, WHEN(imports.has(call.at<Chunk>(1))),
+             [](Call& call) { *call.at<CUmemAllocationProp*>(0) = {}; });
 
   fault("retain-wrong-handle", {"VMM-32"},
         "a retained handle has another value than the handle that was mapped")
@@ -991,16 +665,10 @@ FAULTS {
   fault("access-inherited", {"VMM-19"},
         "an importer starts with the access that the exporter has set")
       .after({kSetAccess}, WHEN(imports.all().empty()),
-             [](Call& call) {
-               tell_processes("access", wants(call).flags);
-               return kSuccess;
-             })
+             NOTE(tell_processes("access", wants(call).flags)))
       .after({kMap},
              WHEN(imports.has(chunk_of(call)) && told("access", 0) != 0),
-             [](Call& call) {
-               return allow(begin(call), bytes(call), on_gpu(0),
-                            told("access", 0));
-             });
+             DO(allow(begin(call), bytes(call), on_gpu(0), told("access", 0))));
 
   fault("access-travels-back", {"VMM-19"},
         "the access that an importer sets changes the exporter's access")
@@ -1020,7 +688,10 @@ FAULTS {
              });
 
   fault("readonly-ignored", {"VMM-20"}, "a read-only range can also be written")
-      .on({kSetAccess, kGetAccess, kUnmap}, read_only_ignored);
+      .on({kSetAccess}, WHEN(sets_only(call, kRead)), gives_all)
+      .after({kSetAccess}, NOTE(in_name.erase(begin(call))))
+      .before({kUnmap}, NOTE(in_name.erase(begin(call))))
+      .on({kGetAccess}, reported_access);
 
   fault("access-never-taken", {"VMM-18"},
         "access that was given cannot be taken away")
@@ -1028,47 +699,31 @@ FAULTS {
           accepted);
 
   fault("setaccess-hole-ok", {"VMM-21"}, "a range with a hole gets access")
-      .on_refusal({kSetAccess}, [](Call& call) {
-        bool any = false;
-        for (const auto& [address, mapped] : mappings.all())
-          if (address - begin(call) < bytes(call))
-            any |= allow_same(call, address, mapped.bytes);
-        return any ? accepted(call)
-                   : static_cast<int>(CUDA_ERROR_INVALID_VALUE);
-      });
+      .on_refusal({kSetAccess}, each_mapping([](Call& call, CUdeviceptr at,
+                                                const Mapped& one) {
+                    return at - begin(call) < bytes(call) &&
+                           allow_same(call, at, one.bytes);
+                  }));
 
   fault("setaccess-any-device", {"VMM-34", "SOMA-15"},
         "access for a GPU that does not exist is accepted")
-      .on_refusal({kSetAccess, kSetPoolAccess}, [](Call& call) -> int {
-        const size_t list = call.is("cuMemSetAccess") ? 2 : 1;
-        const auto& place = call.at<const CUmemAccessDesc*>(list)->location;
-        return is_gpu(place) && (place.id < 0 || place.id >= gpus())
-                   ? accepted(call)
-                   : call.code();
-      });
+      .on_refusal(
+          {kSetAccess},
+          WHEN(is_gpu(wants(call).location) && !is_there(wants(call).location)),
+          accepted)
+      .on_refusal({kSetPoolAccess},
+                  WHEN(is_gpu(pool_wants(call)) && !is_there(pool_wants(call))),
+                  accepted);
 
   fault("setaccess-nonpeer-ok", {"VMM-34"},
         "access for a GPU that cannot reach the memory is accepted")
       .with_gpus(2)
       .on_machine("no-peer")
-      .on({kSetAccess, kSetPoolAccess}, [](Call& call) {
-        const int code = call.proceed();
-        const CUmemAccessDesc& access =
-            call.is("cuMemSetAccess") ? *call.at<const CUmemAccessDesc*>(2)
-                                      : *call.at<const CUmemAccessDesc*>(1);
-        int devices = 0, reaches = 0;
-        DRIVER_CALL(cuDeviceGetCount)(&devices);
-        if (code == kSuccess ||
-            access.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-            access.location.id < 0 || access.location.id >= devices)
-          return code;
-        if (call.is("cuMemSetAccess")) {
-          const int own = location_at(call.at<CUdeviceptr>(0)).id;
-          DRIVER_CALL(cuDeviceCanAccessPeer)(&reaches, access.location.id, own);
-          if (reaches != 0 || access.location.id == own) return code;
-        }
-        return accepted(call);
-      });
+      .on_refusal({kSetAccess},
+                  WHEN(is_there(wants(call).location) &&
+                       is_out_of_reach(begin(call), wants(call).location.id)),
+                  accepted)
+      .on_refusal({kSetPoolAccess}, WHEN(is_there(pool_wants(call))), accepted);
 
   fault("setaccess-numa-ok", {"VMM-34"},
         "access for a NUMA node to the memory of a GPU is accepted")
@@ -1190,76 +845,46 @@ FAULTS {
                   WHEN(mapping_at(begin(call)) != 0 &&
                        bytes(call) <= room_at(begin(call))),
                   [](Call& call) {
-                    const CUdeviceptr first = mapping_at(begin(call));
-                    DRIVER_CALL(cuMemUnmap)(first, mappings.get(first).bytes);
-                    mappings.erase(first);
+                    unmap_at(begin(call));
                     return accepted(call);
                   });
 
   fault("remap-keeps-access", {"VMM-25"},
         "a new mapping has the access of the earlier mapping at its address")
       .after({kSetAccess},
-             WHEN(is_gpu(wants(call).location) && wants(call).location.id == 0),
-             [](Call& call) {
-               marks.put(begin(call), wants(call).flags);
-               return kSuccess;
-             })
-      .after({kMap}, WHEN(marks.get(begin(call)) != kNone), [](Call& call) {
-        return allow(begin(call), bytes(call), on_gpu(0),
-                     marks.get(begin(call)));
-      });
+             NOTE(marks.put(begin(call), access_of(begin(call), on_gpu(0)))))
+      .after({kMap}, WHEN(marks.get(begin(call)) != kNone),
+             DO(allow(begin(call), bytes(call), on_gpu(0),
+                      marks.get(begin(call)))));
 
   fault("remap-refused", {"VMM-25"},
         "a range that was unmapped cannot be mapped again")
-      .on({kMap, kFreeAddress}, [](Call& call) {
-        static Table<CUdeviceptr> used;
-        if (call.is("cuMemMap") && used.has(begin(call))) return refused(call);
-        const int code = call.proceed();
-        if (code != kSuccess) return code;
-        if (call.is("cuMemMap"))
-          used.put(begin(call));
-        else
-          for (const auto& each : used.all())
-            if (each.first - begin(call) < bytes(call)) used.erase(each.first);
-        return code;
-      });
+      .on({kMap}, WHEN(address_marks.has(begin(call))), refuses())
+      .after({kMap}, NOTE(address_marks.put(begin(call))));
 
   fault("unmap-frees-addresses", {"VMM-25"},
         "unmapping a range also gives back its addresses")
-      .on({kUnmap, kReserve, kFreeAddress}, [](Call& call) {
-        static Table<CUdeviceptr> freed;
-        if (call.is("cuMemAddressFree") &&
-            freed.erase(call.at<CUdeviceptr>(0)) &&
-            !reservations.has(call.at<CUdeviceptr>(0)))
-          return kSuccess;
-        const int code = call.proceed();
-        if (!call.is("cuMemUnmap") || code != kSuccess) return code;
-        const CUdeviceptr begin = call.at<CUdeviceptr>(0);
-        const size_t bytes = reservations.get(begin);
-        if (bytes == call.at<size_t>(1) &&
-            DRIVER_CALL(cuMemAddressFree)(begin, bytes) == CUDA_SUCCESS) {
-          reservations.erase(begin);
-          freed.put(begin);
-          call.fired();
-        }
-        return code;
-      });
+      .after({kUnmap}, WHEN(reservations.get(begin(call)) == bytes(call)),
+             [](Call& call) {
+               const bool freed = addresses_freed(begin(call));
+               if (freed) marks.put(begin(call));
+               return freed;
+             })
+      .on({kFreeAddress},
+          WHEN(marks.erase(begin(call)) && !reservations.has(begin(call))),
+          DO(kSuccess));
 
   fault("addressfree-any", {"VMM-26"},
         "cuMemAddressFree accepts a wrong size or an address inside the "
         "reservation")
-      .on({kFreeAddress}, [](Call& call) -> int {
-        const CUdeviceptr address = call.at<CUdeviceptr>(0);
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
-        const CUdeviceptr begin = reservation_at(address);
-        if (begin == 0 || mapping_at(begin) != 0 ||
-            DRIVER_CALL(cuMemAddressFree)(begin, reservations.get(begin)) !=
-                CUDA_SUCCESS)
-          return code;
-        reservations.erase(begin);
-        return accepted(call);
-      });
+      .on_refusal({kFreeAddress},
+                  WHEN(reservation_at(begin(call)) != 0 &&
+                       mapping_at(reservation_at(begin(call))) == 0),
+                  [](Call& call) {
+                    return addresses_freed(reservation_at(begin(call)))
+                               ? accepted(call)
+                               : call.code();
+                  });
 
   fault("reserve-hint-is-order", {"VMM-44"},
         "addresses are reserved at the requested place, or not at all")
@@ -1291,15 +916,12 @@ FAULTS {
 
   fault("setaccess-of-reservation", {"VMM-18"},
         "access to one mapping gives access to all mappings of its reservation")
-      .after({kSetAccess}, [](Call& call) {
-        bool any = false;
-        const CUdeviceptr first = reservation_at(begin(call));
-        for (const auto& [address, mapped] : mappings.all())
-          any |= first != 0 && reservation_at(address) == first &&
-                 address - begin(call) >= bytes(call) &&
-                 allow_same(call, address, mapped.bytes);
-        return any;
-      });
+      .after({kSetAccess}, WHEN(reservation_at(begin(call)) != 0),
+             each_mapping([](Call& call, CUdeviceptr at, const Mapped& one) {
+               return reservation_at(at) == reservation_at(begin(call)) &&
+                      at - begin(call) >= bytes(call) &&
+                      allow_same(call, at, one.bytes);
+             }));
 
   fault("access-never-raised", {"VMM-20"},
         "read access never becomes write access")
@@ -1409,14 +1031,9 @@ FAULTS {
 
   fault("props-types-lost", {"VMM-31"},
         "the properties of an allocation do not have its handle types")
-      .on({kGetProperties}, [](Call& call) {
-        const int code = call.proceed();
-        auto& types = call.at<CUmemAllocationProp*>(0)->requestedHandleTypes;
-        if (code != kSuccess || types == CU_MEM_HANDLE_TYPE_NONE) return code;
-        types = CU_MEM_HANDLE_TYPE_NONE;
-        call.fired();
-        return code;
-      });
+      .after({kGetProperties},
+             DO(set_to(call.at<CUmemAllocationProp*>(0)->requestedHandleTypes,
+                       CU_MEM_HANDLE_TYPE_NONE)));
 
   fault("map-larger-ok", {"VMM-22"},
         "a mapping that is larger than the memory succeeds and maps only the "
@@ -1433,42 +1050,22 @@ FAULTS {
 
   fault("refused-map-unmaps", {"VMM-22"},
         "a refused mapping of mapped addresses unmaps these addresses")
-      .on({kMap}, [](Call& call) -> int {
-        const int code = call.proceed();
-        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
-        if (code == kSuccess || begin == 0) return code;
-        if (DRIVER_CALL(cuMemUnmap)(begin, mappings.get(begin).bytes) ==
-            CUDA_SUCCESS) {
-          mappings.erase(begin);
-          call.fired();
-        }
-        return code;
-      });
+      .on_refusal({kMap}, WHEN(mapping_at(begin(call)) != 0),
+                  DO(unmap_at(begin(call))));
 
   fault("refused-unmap-takes-access", {"VMM-24"},
         "after a refused unmapping the memory has no access")
-      .on({kUnmap}, [](Call& call) -> int {
-        const int code = call.proceed();
-        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
-        if (code == kSuccess || begin == 0) return code;
-        if (allow(begin, on_gpu(0), CU_MEM_ACCESS_FLAGS_PROT_NONE))
-          call.fired();
-        return code;
-      });
+      .on_refusal({kUnmap}, WHEN(mapping_at(begin(call)) != 0),
+                  DO(allow(mapping_at(begin(call)), on_gpu(0), kNone)));
 
   fault("import-needs-current-gpu", {"VMM-33", "VMM-31"},
         "memory of a GPU other than the current GPU cannot be imported")
       .with_gpus(2)
-      .after({kImport}, [](Call& call) -> int {
-        int current = 0;
-        cudaGetDevice(&current);
-        const Chunk chunk = *call.at<Chunk*>(0);
-        const CUmemLocation place = properties_of(chunk).location;
-        if (place.type != CU_MEM_LOCATION_TYPE_DEVICE || place.id == current)
-          return kSuccess;
-        DRIVER_CALL(cuMemRelease)(chunk);
-        return refused(call, CUDA_ERROR_NOT_SUPPORTED);
-      });
+      .after({kImport}, WHEN(!is_of_current_gpu(*call.at<Chunk*>(0))),
+             [](Call& call) {
+               DRIVER_CALL(cuMemRelease)(*call.at<Chunk*>(0));
+               return refused(call, CUDA_ERROR_NOT_SUPPORTED);
+             });
 
   fault("dmabuf-hole-ok", {"VMM-42"},
         "the export of a range that is not fully mapped as a dma-buf gives "
@@ -1489,44 +1086,43 @@ FAULTS {
 
   fault("unmap-releases", {"VMM-25", "VMM-15"},
         "unmapping also releases the handle")
-      .on({kUnmap, kMap, kRelease, kCreate, kImport}, [](Call& call) {
-        static Table<Chunk> gone;
-        if (call.is("cuMemRelease") && gone.erase(call.at<Chunk>(0)))
-          return kSuccess;
-        if (call.is("cuMemMap") && gone.has(call.at<Chunk>(3)))
-          return refused(call);
-        const Chunk chunk = call.is("cuMemUnmap")
-                                ? mappings.get(call.at<CUdeviceptr>(0)).chunk
-                                : 0;
-        const int code = call.proceed();
-        if (code != kSuccess) return code;
-        if (call.is("cuMemCreate") || call.is("cuMemImportFromShareableHandle"))
-          gone.erase(*call.at<Chunk*>(0));  // earlier memory had the handle
-        if (chunk != 0 && !released.has(chunk) && !is_mapped(chunk) &&
-            DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS) {
-          gone.put(chunk);
-          call.fired();
-        }
-        return code;
-      });
+      .on({kUnmap},
+          [](Call& call) {
+            const Chunk chunk = mappings.get(begin(call)).chunk;
+            const int code = call.proceed();
+            if (code == kSuccess && chunk != 0 && !released.has(chunk) &&
+                !is_mapped(chunk) &&
+                DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS &&
+                chunk_marks.put(chunk))
+              call.fired();
+            return code;
+          })
+      .on({kMap}, WHEN(chunk_marks.has(chunk_of(call))), refuses())
+      .on({kRelease}, WHEN(chunk_marks.erase(call.at<Chunk>(0))), DO(kSuccess));
 
   fault("props-of-latest", {"VMM-31"},
         "every handle has the properties of the memory that was created last")
-      .on({kCreate, kGetProperties}, properties_of_latest);
+      .after({kCreate},
+             [](Call& call) {
+               latest = new CUmemAllocationProp(
+                   *call.at<const CUmemAllocationProp*>(2));
+               return kSuccess;
+             })
+      .after({kGetProperties}, WHEN(latest != nullptr), [](Call& call) {
+        auto& found = *call.at<CUmemAllocationProp*>(0);
+        const CUmemAllocationProp before = std::exchange(found, *latest);
+        return before.location.id != found.location.id ||
+               before.requestedHandleTypes != found.requestedHandleTypes;
+      });
 
   fault("second-mapping-takes-access", {"VMM-36"},
         "a second mapping of memory takes the access from the first mapping")
-      .on({kMap}, [](Call& call) {
-        const auto before = mappings.all();
-        const int code = call.proceed();
-        if (code != kSuccess) return code;
-        for (const auto& [first, mapped] : before)
-          if (mapped.chunk == chunk_of(call) &&
-              allow(first, on_gpu(properties_of(mapped.chunk).location.id),
-                    kNone))
-            call.fired();
-        return code;
-      });
+      .after({kMap},
+             each_mapping([](Call& call, CUdeviceptr at, const Mapped& one) {
+               return at != begin(call) && one.chunk == chunk_of(call) &&
+                      allow(at, on_gpu(properties_of(one.chunk).location.id),
+                            kNone);
+             }));
 
   fault("import-cached-by-number", {"VMM-25", "VMM-35"},
         "a descriptor with the number of an earlier descriptor imports the "
@@ -1535,16 +1131,10 @@ FAULTS {
 
   fault("retains-once", {"VMM-32"},
         "retaining a handle twice takes only one reference")
-      .before({kRelease},
-              [](Call& call) {
-                marks.erase(call.at<Chunk>(0));
-                return kSuccess;
-              })
-      .after({kRetain}, [](Call& call) {
-        const Chunk chunk = *call.at<Chunk*>(0);
-        return !marks.put(chunk) &&
-               DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS;
-      });
+      .before({kRelease}, NOTE(chunk_marks.erase(call.at<Chunk>(0))))
+      .after({kRetain}, DO(!chunk_marks.put(*call.at<Chunk*>(0)) &&
+                           DRIVER_CALL(cuMemRelease)(*call.at<Chunk*>(0)) ==
+                               CUDA_SUCCESS));
 
   fault("create-on-gpu-0", {"VMM-33"}, "memory for any GPU is created on GPU 0")
       .with_gpus(2)
@@ -1570,34 +1160,34 @@ FAULTS {
   fault("setaccess-of-aliases", {"VMM-18"},
         "the access that is set for one mapping is set for all mappings of "
         "that memory")
-      .after({kSetAccess}, [](Call& call) {
-        bool any = false;
-        const Mapped one = mappings.get(begin(call));
-        for (const auto& [address, other] : mappings.all())
-          any |= one.bytes != 0 && address != begin(call) &&
-                 other.chunk == one.chunk &&
-                 allow_same(call, address, other.bytes);
-        return any;
-      });
+      .after({kSetAccess}, WHEN(mappings.has(begin(call))),
+             each_mapping([](Call& call, CUdeviceptr at, const Mapped& one) {
+               return at != begin(call) &&
+                      one.chunk == mappings.get(begin(call)).chunk &&
+                      allow_same(call, at, one.bytes);
+             }));
 
   fault("unmap-shuts-out-neighbours", {"VMM-25"},
         "when a range is unmapped the mappings beside it lose access")
-      .after({kUnmap}, [](Call& call) {
-        bool any = false;
-        for (const auto& [address, other] : mappings.all())
-          if (address == begin(call) + bytes(call) ||
-              address + other.bytes == begin(call))
-            any |= shut_out(address, other.bytes);
-        return any;
-      });
+      .after({kUnmap},
+             each_mapping([](Call& call, CUdeviceptr at, const Mapped& one) {
+               return (at == begin(call) + bytes(call) ||
+                       at + one.bytes == begin(call)) &&
+                      shut_out(at, one.bytes);
+             }));
 
   fault("unmapped-copy-ignored", {"VMM-25"},
         "copies from and to memory that was unmapped succeed and do nothing")
-      .on({kMap, kUnmap, kFreeAddress, kCopy}, unmapped_use_ignored);
+      .after({kUnmap}, NOTE(address_marks.put(begin(call), bytes(call))))
+      .on({kCopy},
+          WHEN(was_unmapped(call.value<CUdeviceptr>(kPointer)) ||
+               was_unmapped(call.value<CUdeviceptr>(kSource))),
+          lost);
 
   fault("unmapped-set-ignored", {"VMM-25"},
         "memsets of memory that was unmapped succeed and do nothing")
-      .on({kMap, kUnmap, kFreeAddress, kSet}, unmapped_use_ignored);
+      .after({kUnmap}, NOTE(address_marks.put(begin(call), bytes(call))))
+      .on({kSet}, WHEN(was_unmapped(call.value<CUdeviceptr>(kPointer))), lost);
 
   fault("unmap-part-of-import-ok", {"VMM-24"},
         "cuMemUnmap of a part of an imported mapping succeeds and does nothing")
@@ -1609,7 +1199,12 @@ FAULTS {
   fault("read-only-beside-writable-is-written", {"VMM-20"},
         "a mapping that may only be read can be written while another mapping "
         "of the same handle may be written")
-      .on({kSetAccess, kGetAccess}, access_of_other_mapping_counts);
+      .on({kSetAccess},
+          WHEN(length(call) == 1 && wants(call).flags != kReadWrite &&
+               is_written_elsewhere(call)),
+          gives_all)
+      .after({kSetAccess}, NOTE(in_name.erase(begin(call))))
+      .on({kGetAccess}, reported_access);
 
   fault("setaccess-first-gpus-memory-only", {"VMM-35"},
         "cuMemSetAccess of a range reaches only the memory of the GPU whose "
@@ -1620,36 +1215,19 @@ FAULTS {
   fault("reserve-over-pool-memory", {"VMM-44"},
         "a reservation gets the wanted addresses, also if memory of a pool is "
         "there")
-      .on({kReserve, kFreeAddress, kMallocAsync, kMallocFromPool, kFree,
-           kFreeAsync},
-          [](Call& call) {
-            if (call.is("cuMemAddressFree") &&
-                reserved_twice.erase(call.at<CUdeviceptr>(0)))
-              return kSuccess;
-            if (!call.is("cuMemAddressReserve")) return call.proceed();
-            const CUdeviceptr hint = call.at<CUdeviceptr>(3);
-            for (const auto& [place, block] : blocks.all()) {
-              if (hint < number(place) || hint - number(place) >= block.bytes)
-                continue;
-              *call.at<CUdeviceptr*>(0) = hint;
-              reserved_twice.put(hint);
-              call.fired();
-              return kSuccess;
-            }
-            return call.proceed();
-          });
+      .on({kReserve}, WHEN(is_in_pool_memory(hint(call))), given_as_wanted)
+      .on({kFreeAddress}, WHEN(marks.erase(begin(call))), DO(kSuccess));
 
   fault("chunk-peer-copy-lost", {"VMM-33"},
         "cudaMemcpyPeerAsync does not reach imported memory of cuMemCreate")
       .with_gpus(2)
-      .on({kCreate, kImport, kMap, kUnmap, "cudaMemcpyPeerAsync"}, access_lost);
+      .on({"cudaMemcpyPeerAsync"}, access_lost);
 
   fault(
       "chunk-set-from-other-gpu-lost", {"VMM-33"},
       "a memset of imported memory of cuMemCreate by another GPU does nothing")
       .with_gpus(2)
-      .on({kCreate, kImport, kMap, kUnmap, kSet, kSetAsync},
-          set_from_other_gpu_lost);
+      .on({kSet, kSetAsync}, set_from_other_gpu_lost);
 
   fault("reserve-alignment-capped", {"VMM-44"},
         "addresses are aligned to 16 MiB if a larger alignment is requested")
@@ -1682,9 +1260,8 @@ FAULTS {
 
   fault("map-unreserved-ok", {"VMM-22"},
         "memory is mapped at addresses that are not reserved")
-      .on({kMap}, [](Call& call) -> int {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
+      .on_refusal({kMap}, [](Call& call) -> int {
+        const int code = call.code();
         const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
         if (wanted == 0 || reservation_at(wanted) != 0) return code;
         CUdeviceptr reserved = 0;
@@ -1757,12 +1334,18 @@ FAULTS {
   fault("setaccess-hole-at-begin-ok", {"VMM-21"},
         "cuMemSetAccess succeeds and does nothing if the first addresses of "
         "the range have no memory")
-      .on({kSetAccess, kMap, kUnmap}, hole_at_one_end_accepted<true>);
+      .on_refusal({kSetAccess},
+                  WHEN(!is_mapped_at(begin(call)) &&
+                       is_mapped_at(begin(call) + bytes(call) - 1)),
+                  accepted);
 
   fault("setaccess-hole-at-end-ok", {"VMM-21"},
         "cuMemSetAccess succeeds and does nothing if the last addresses of the "
         "range have no memory")
-      .on({kSetAccess, kMap, kUnmap}, hole_at_one_end_accepted<false>);
+      .on_refusal({kSetAccess},
+                  WHEN(is_mapped_at(begin(call)) &&
+                       !is_mapped_at(begin(call) + bytes(call) - 1)),
+                  accepted);
 
   fault("access-taken-in-name", {"VMM-18"},
         "cuMemGetAccess says that access was taken away, but the memory can "
@@ -1812,8 +1395,16 @@ FAULTS {
   fault("retain-after-remap-stale", {"VMM-32"},
         "if other memory is mapped at the same addresses, the addresses still "
         "name the handle of the old memory")
-      .on({kRetain, kMap, kUnmap, kFreeAddress, kCreate, kImport, kRelease},
-          earlier_handle_retained);
+      .after({kMap}, WHEN(!address_marks.has(begin(call))),
+             NOTE(address_marks.put(begin(call), chunk_of(call))))
+      .on({kRelease}, WHEN(is_surplus(call)), surplus_released)
+      .after({kRetain}, [](Call& call) {
+        const Chunk own = *call.at<Chunk*>(0);
+        const Chunk old =
+            address_marks.get(mapping_at(retained_address(call)), own);
+        return old == own || released.has(old) ? kSuccess
+                                               : handle_given(call, old);
+      });
 
   fault("props-type-untold", {"VMM-31"},
         "the properties of memory do not have its type")
@@ -1824,63 +1415,47 @@ FAULTS {
 
   fault("mapped-attr-of-reserved", {"VMM-25"},
         "reserved addresses without memory are reported as mapped")
-      .on({kGetAttribute}, [](Call& call) -> int {
-        if (call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MAPPED)
-          return call.proceed();
-        const CUdeviceptr address = call.at<CUdeviceptr>(2);
-        const int code = call.proceed();
-        if (reservation_at(address) == 0 || is_mapped_at(address)) return code;
-        *call.at<bool*>(0) = true;
-        return accepted(call);
-      });
+      .on({kGetAttribute},
+          WHEN(asks(call, CU_POINTER_ATTRIBUTE_MAPPED) &&
+               reservation_at(call.at<CUdeviceptr>(2)) != 0 &&
+               !is_mapped_at(call.at<CUdeviceptr>(2))),
+          [](Call& call) {
+            call.proceed();
+            *call.at<bool*>(0) = true;
+            return accepted(call);
+          });
 
   fault("mapped-attr-denies-imports", {"VMM-25"},
         "mapped imports are reported as not mapped")
-      .on({kGetAttribute, kMap, kUnmap, kImport}, [](Call& call) {
-        return attribute_wrong<bool>(
-            call, CU_POINTER_ATTRIBUTE_MAPPED,
-            [](CUdeviceptr address, bool& reported_access) {
-              if (is_import(address)) reported_access = false;
-            });
-      });
+      .after({kGetAttribute},
+             WHEN(asks(call, CU_POINTER_ATTRIBUTE_MAPPED) &&
+                  is_import(call.at<CUdeviceptr>(2))),
+             answers(false));
 
   fault("access-attr-always-full", {"VMM-20"},
         "the attribute of each mapped address says that the memory can be "
         "written")
-      .on({kGetAttribute, kMap, kUnmap}, [](Call& call) {
-        return attribute_wrong<unsigned>(
-            call, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
-            [](CUdeviceptr address, unsigned& flags) {
-              if (is_mapped_at(address))
-                flags = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
-            });
-      });
+      .after({kGetAttribute},
+             WHEN(asks(call, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS) &&
+                  is_mapped_at(call.at<CUdeviceptr>(2))),
+             answers<unsigned>(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
 
   fault("access-attr-of-gpu-0", {"VMM-33"},
         "the attribute of a mapped address says the access of GPU 0, also if "
         "another GPU is current")
       .with_gpus(2)
-      .on({kGetAttribute, kMap, kUnmap}, [](Call& call) {
-        return attribute_wrong<unsigned>(
-            call, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
-            [](CUdeviceptr address, unsigned& flags) {
-              if (is_mapped_at(address))
-                flags = static_cast<unsigned>(access_of(address, on_gpu(0)));
-            });
-      });
+      .after({kGetAttribute},
+             WHEN(asks(call, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS) &&
+                  is_mapped_at(call.at<CUdeviceptr>(2))),
+             DO(set_to(*call.at<unsigned*>(0),
+                       access_of(call.at<CUdeviceptr>(2), on_gpu(0)))));
 
   fault("setaccess-flags-of-first", {"VMM-33"},
         "all entries of a list of accesses get the flags of the first one")
       .with_gpus(2)
-      .on({kSetAccess}, [](Call& call) {
-        const auto* const list = &wants(call);
-        std::vector<CUmemAccessDesc> same(list, list + length(call));
-        for (CUmemAccessDesc& each : same)
-          if (std::exchange(each.flags, list->flags) != list->flags)
-            call.fired();
-        call.at<const CUmemAccessDesc*>(2) = same.data();
-        return call.proceed();
-      });
+      .on({kSetAccess}, each_access([](Call& call, CUmemAccessDesc& one) {
+            return set_to(one.flags, wants(call).flags);
+          }));
 
   fault("export-needs-current-gpu", {"VMM-33"},
         "memory of a GPU other than the current GPU cannot be exported")
@@ -1915,27 +1490,27 @@ FAULTS {
   fault("chunk-copy-equal-size-confused", {"VMM-35"},
         "a copy uses the one with the lowest address of several equally large "
         "allocations of imported memory of cuMemCreate")
-      .on({kCopy, kImport, kCreate, kMap, kUnmap}, equal_size_confused);
+      .on({kCopy}, equal_size_confused);
 
   fault("retained-exports-other", {"VMM-32"},
         "the export of a retained handle gives a descriptor of new memory")
-      .on({kRetain, kExport, kCreate, kImport, kMap, kUnmap},
-          retained_exports_other);
+      .after({kRetain},
+             NOTE(chunk_marks.put(*call.at<Chunk*>(0),
+                                  around(retained_address(call)).bytes)))
+      .on({kExport}, WHEN(chunk_marks.has(call.at<Chunk>(1))), [](Call& call) {
+        const auto wanted = properties_of(call.at<Chunk>(1));
+        return export_instead(
+            call, new_chunk(chunk_marks.get(call.at<Chunk>(1)), wanted.location,
+                            wanted.requestedHandleTypes));
+      });
 
   fault("access-not-given-again", {"VMM-18"},
         "access that was taken from a mapping cannot be given again")
       .on({kSetAccess}, WHEN(!takes_access(call) && marks.has(begin(call))),
           lost)
       .after({kSetAccess}, WHEN(takes_access(call)),
-             [](Call& call) {
-               marks.put(begin(call));
-               return kSuccess;
-             })
-      .after({kUnmap}, [](Call& call) {
-        for (const auto& each : marks.all())
-          if (each.first - begin(call) < bytes(call)) marks.erase(each.first);
-        return kSuccess;
-      });
+             NOTE(marks.put(begin(call))))
+      .after({kUnmap}, NOTE((marks.erase_range(begin(call), bytes(call)))));
 
   fault("access-taken-from-the-start", {"VMM-35"},
         "access that is taken from chunks in the middle of a reservation is "
@@ -1948,7 +1523,17 @@ FAULTS {
   fault("export-tells-access", {"VMM-19"},
         "if the exporter may only read at the time of the export, the importer "
         "can only read")
-      .on({kExport, kImport, kMap, kUnmap, kSetAccess}, export_tells_access);
+      .after({kExport}, WHEN(is_mapped(call.at<Chunk>(1))),
+             [](Call& call) {
+               const CUdeviceptr at = mapping_of(call.at<Chunk>(1));
+               tell_processes("only reads",
+                              access_of(at, location_at(at)) == kRead);
+               return kSuccess;
+             })
+      .after({kSetAccess},
+             WHEN(told("only reads", 0) != 0 && is_import(begin(call)) &&
+                  wants(call).flags == kReadWrite),
+             DO(allow(begin(call), wants(call).location, kRead)));
 
   fault("getaccess-of-first-chunk", {"VMM-18"},
         "each address of a reservation reports the access of the first chunk "
@@ -1967,24 +1552,9 @@ FAULTS {
   fault("map-part-takes-all-addresses", {"VMM-23"},
         "the mapping of a part of memory takes as many addresses as the whole "
         "memory")
-      .on({kMap, kUnmap, kCreate, kImport, kExport}, [](Call& call) {
-        constexpr auto kWhole = "bytes of exported memory";
-        if (!call.is("cuMemMap")) {
-          const int code = call.proceed();
-          if (code == kSuccess && call.is("cuMemExportToShareableHandle"))
-            tell_processes(kWhole, created.get(call.at<Chunk>(1)));
-          return code;
-        }
-        const auto wanted = call.at<CUdeviceptr>(0);
-        for (const auto& [begin, mapped] : mappings.all()) {
-          const size_t whole = imports.has(mapped.chunk)
-                                   ? told(kWhole, 0)
-                                   : created.get(mapped.chunk);
-          if (wanted >= begin + mapped.bytes && wanted < begin + whole)
-            return refused(call);
-        }
-        return call.proceed();
-      });
+      .after({kExport},
+             NOTE(tell_processes("bytes", created.get(call.at<Chunk>(1)))))
+      .on({kMap}, WHEN(is_behind_a_part(begin(call))), refuses());
 
   fault(
       "copy-ends-with-second-chunk", {"VMM-35"},
@@ -2057,18 +1627,16 @@ FAULTS {
   fault("retain-after-other-unmap-refused", {"VMM-32"},
         "after memory was unmapped at one place, its handle cannot be retained "
         "from another place")
-      .on({kRetain, kMap, kUnmap, kCreate, kImport},
-          retain_after_unmap_refused);
+      .before({kUnmap}, WHEN(mappings.get(begin(call)).bytes == bytes(call)),
+              NOTE(chunk_marks.put(mappings.get(begin(call)).chunk)))
+      .on({kRetain},
+          WHEN(chunk_marks.has(around(retained_address(call)).chunk)),
+          refuses());
 
   fault("reserve-larger-than-memory-refused", {"VMM-44"},
         "a reservation that is larger than the memory of the GPU is refused")
-      .on({kReserve}, [](Call& reserve) {
-        size_t total = 0;
-        DRIVER_CALL(cuDeviceTotalMem)(&total, 0);
-        return reserve.at<size_t>(1) > total
-                   ? refused(reserve, CUDA_ERROR_OUT_OF_MEMORY)
-                   : reserve.proceed();
-      });
+      .on({kReserve}, WHEN(bytes(call) > memory_of_gpu()),
+          refuses(CUDA_ERROR_OUT_OF_MEMORY));
 
   fault("ninth-import-is-first", {"VMM-35"},
         "if a process has eight imports, its next import is the memory of the "
@@ -2077,14 +1645,11 @@ FAULTS {
 
   fault("second-mapping-clears", {"VMM-36"},
         "a second mapping of memory clears the memory")
-      .on({kMap}, [](Call& call) {
-        const CUdeviceptr first = mapping_of(chunk_of(call));
-        const int code = call.proceed();
-        if (code == kSuccess && first != 0 &&
-            cleared(first, mappings.get(first).bytes))
-          call.fired();
-        return code;
-      });
+      .after({kMap},
+             each_mapping([](Call& call, CUdeviceptr at, const Mapped& one) {
+               return at != begin(call) && one.chunk == chunk_of(call) &&
+                      cleared(at, one.bytes);
+             }));
 
   fault("unmap-clears", {"VMM-25"},
         "memory that was not exported is cleared when it is unmapped, although "
@@ -2111,13 +1676,7 @@ FAULTS {
   fault(
       "map-in-order-only", {"VMM-22"},
       "memory cannot be mapped before mapped addresses of the same reservation")
-      .on({kMap}, [](Call& call) {
-        for (const auto& each : mappings.all())
-          if (each.first > begin(call) &&
-              reservation_at(each.first) == reservation_at(begin(call)))
-            return refused(call);
-        return call.proceed();
-      });
+      .on({kMap}, WHEN(is_before_a_mapping(begin(call))), refuses());
 
   fault("map-import-larger-ok", {"VMM-22"},
         "a mapping that is larger than the imported memory returns success and "
@@ -2138,7 +1697,12 @@ FAULTS {
 
   fault("addressfree-twice-ok", {"VMM-26"},
         "freeing addresses a second time returns success")
-      .on({kReserve, kFreeAddress}, freed_twice);
+      .after({kFreeAddress}, NOTE(marks.put(begin(call), bytes(call))))
+      .on_refusal(
+          {kFreeAddress},
+          WHEN(bytes(call) != 0 && marks.get(begin(call)) == bytes(call) &&
+               reservation_at(begin(call)) == 0),
+          accepted);
 
   fault("reserve-alignment-at-address-ignored", {"VMM-44"},
         "the alignment is ignored if an address is requested")
@@ -2157,7 +1721,13 @@ FAULTS {
   fault("retain-after-unmap-ok", {"VMM-32"},
         "cuMemRetainAllocationHandle still gives the handle of unmapped "
         "addresses, without a reference")
-      .on({kRetain, kUnmap, kRelease, kFreeAddress}, former_handle_retained);
+      .before({kUnmap}, WHEN(mappings.get(begin(call)).bytes == bytes(call)),
+              NOTE(former.put(begin(call), mappings.get(begin(call)))))
+      .on_refusal({kRetain}, WHEN(former_chunk(retained_address(call)) != 0),
+                  [](Call& call) {
+                    *call.at<Chunk*>(0) = former_chunk(retained_address(call));
+                    return accepted(call);
+                  });
 
   fault("getaccess-writes-32-bits", {"VMM-18"},
         "cuMemGetAccess writes only the lower half of the flags")
@@ -2210,7 +1780,11 @@ FAULTS {
 
   fault("access-toggles", {"VMM-18"},
         "if access is set that a mapping already has, the access is taken away")
-      .on({kSetAccess}, access_toggles);
+      .on({kSetAccess}, each_access([](Call& call, CUmemAccessDesc& one) {
+            return one.flags != kNone &&
+                   access_of(begin(call), one.location) == one.flags &&
+                   set_to(one.flags, kNone);
+          }));
 
   fault("readonly-set-async-ok", {"VMM-20"},
         "an asynchronous memset writes to memory that can only be read")
@@ -2238,14 +1812,10 @@ FAULTS {
       "remap-of-other-size-refused", {"VMM-25"},
       "addresses that were unmapped can only be mapped again in the same size")
       .on({kMap},
-          WHEN(marks.has(begin(call)) && marks.get(begin(call)) != bytes(call)),
+          WHEN(address_marks.has(begin(call)) &&
+               address_marks.get(begin(call)) != bytes(call)),
           refuses())
-      .after({kUnmap},
-             [](Call& call) {
-               marks.put(begin(call), bytes(call));
-               return kSuccess;
-             })
-      .after({kFreeAddress}, freed_marks_end);
+      .after({kUnmap}, NOTE(address_marks.put(begin(call), bytes(call))));
 
   fault("retain-second-mapping-refused", {"VMM-32"},
         "the handle of memory cannot be retained from its second mapping")
@@ -2268,16 +1838,14 @@ FAULTS {
 
   fault("map-next-has-access", {"VMM-17"},
         "a new mapping has the access of the mapping beside it")
-      .after({kMap}, [](Call& call) {
-        bool any = false;
-        const CUmemLocation here = location_at(begin(call));
-        for (const auto& [other, mapped] : mappings.all())
-          if (other == begin(call) + bytes(call) ||
-              other + mapped.bytes == begin(call))
-            any |= access_of(other, here) != 0 &&
-                   allow(begin(call), here, access_of(other, here));
-        return any;
-      });
+      .after({kMap},
+             each_mapping([](Call& call, CUdeviceptr at, const Mapped& one) {
+               const CUmemLocation here = location_at(begin(call));
+               return (at == begin(call) + bytes(call) ||
+                       at + one.bytes == begin(call)) &&
+                      access_of(at, here) != 0 &&
+                      allow(begin(call), here, access_of(at, here));
+             }));
 
   fault("readonly-device-copy-ok", {"VMM-20"},
         "cudaMemcpy from device to device writes memory that can only be read")
@@ -2320,15 +1888,11 @@ FAULTS {
       .before({kUnmap},
               WHEN(mappings.has(begin(call)) &&
                    access_of(begin(call), on_gpu(0)) == kRead),
-              [](Call& call) {
-                marks.put(begin(call));
-                return kSuccess;
-              })
-      .after({kFreeAddress}, freed_marks_end)
+              NOTE(address_marks.put(begin(call))))
       .after({kSetAccess},
-             WHEN(marks.has(begin(call)) &&
+             WHEN(address_marks.has(begin(call)) &&
                   access_of(begin(call), on_gpu(0)) == kReadWrite),
-             [](Call& call) { return allow(begin(call), on_gpu(0), kRead); });
+             DO(allow(begin(call), on_gpu(0), kRead)));
 
   fault("setaccess-second-unchecked", {"VMM-34"},
         "of a list of two accesses only the first one is checked")
@@ -2353,12 +1917,9 @@ FAULTS {
       .on({kSetAccess},
           WHEN(length(call) == 2 && (&wants(call))[0].flags == kReadWrite &&
                (&wants(call))[1].flags == kRead),
-          [](Call& call) {
-            CUmemAccessDesc list[] = {(&wants(call))[0], (&wants(call))[1]};
-            list[1].flags = kReadWrite;
-            call.at<const CUmemAccessDesc*>(2) = list;
-            return once_more(call);
-          });
+          each_access([](Call&, CUmemAccessDesc& one) {
+            return set_to(one.flags, kReadWrite);
+          }));
 
   fault("reserve-wide-overlaps", {"VMM-44"},
         "reservations of one size with a wide alignment get the same addresses")
@@ -2366,11 +1927,20 @@ FAULTS {
 
   fault("reserve-over-host-memory", {"VMM-44"},
         "a wanted address is given although memory of the host is there")
-      .on({kReserve, kFreeAddress}, wanted_address_taken<false>);
+      .on({kReserve},
+          WHEN(is_usable_hint(call) && type_at(hint(call)) == 0 &&
+               msync(reinterpret_cast<void*>(hint(call)), kSmallPage,
+                     MS_ASYNC) == 0),
+          given_as_wanted)
+      .on({kFreeAddress}, WHEN(marks.erase(begin(call))), DO(kSuccess));
 
   fault("reserve-over-device-memory", {"VMM-44"},
         "a wanted address is given although memory of a GPU is there")
-      .on({kReserve, kFreeAddress}, wanted_address_taken<true>);
+      .on({kReserve},
+          WHEN(is_usable_hint(call) &&
+               type_at(hint(call)) == CU_MEMORYTYPE_DEVICE),
+          given_as_wanted)
+      .on({kFreeAddress}, WHEN(marks.erase(begin(call))), DO(kSuccess));
 
   fault("device-copy-ends-with-chunk", {"VMM-35"},
         "cudaMemcpy from device to device ends where the first of several "
@@ -2387,7 +1957,15 @@ FAULTS {
   fault("retain-first-import", {"VMM-32"},
         "every mapping of imported memory names the handle of the first import "
         "of the same memory")
-      .on({kRetain, kImport, kRelease}, retain_gives_first_import);
+      .after({kImport}, WHEN(imports_descriptor(call)),
+             NOTE(marks.put(*call.at<Chunk*>(0),
+                            fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 300))))
+      .on({kRelease}, WHEN(is_surplus(call)), surplus_released)
+      .after({kRetain}, [](Call& call) {
+        const Chunk first = first_import_of(*call.at<Chunk*>(0));
+        return first == *call.at<Chunk*>(0) ? kSuccess
+                                            : handle_given(call, first);
+      });
 
   fault("released-without-properties", {"VMM-32"},
         "a handle that was released has no properties, although another "
@@ -2433,22 +2011,16 @@ FAULTS {
   fault("exported-types-untold", {"VMM-31"},
         "memory that was exported is reported without handle types")
       .after({kGetProperties}, WHEN(exports.has(call.at<Chunk>(1))),
-             [](Call& call) {
-               call.at<CUmemAllocationProp*>(0)->requestedHandleTypes =
-                   CU_MEM_HANDLE_TYPE_NONE;
-             });
+             DO(set_to(call.at<CUmemAllocationProp*>(0)->requestedHandleTypes,
+                       CU_MEM_HANDLE_TYPE_NONE)));
 
   fault("mapped-part-fresh", {"VMM-23"},
         "the mapping of a part of an import is new memory")
       .on({kMap},
           WHEN(imports.has(chunk_of(call)) &&
-               bytes(call) < marks.get(chunk_of(call))),
+               bytes(call) < chunk_marks.get(chunk_of(call))),
           map_new_instead)
-      .after({kMap}, largest_mapping_marked)
-      .after({kCreate, kImport}, [](Call& call) {
-        marks.erase(*call.at<Chunk*>(0));
-        return kSuccess;
-      });
+      .after({kMap}, NOTE(mark_largest_mapping(call)));
 
   fault("unmap-shuts-out-mapping-before", {"VMM-25"},
         "when a range is unmapped, the mapping before it loses access")
@@ -2462,7 +2034,11 @@ FAULTS {
         "a new mapping has the access that the second GPU had to the mapping "
         "before")
       .with_gpus(2)
-      .on({kMap, kSetAccess, kFreeAddress}, remap_keeps_second_gpu);
+      .after({kSetAccess}, NOTE(address_marks.put(
+                               begin(call), access_of(begin(call), on_gpu(1)))))
+      .after({kMap}, WHEN(address_marks.get(begin(call)) != kNone),
+             DO(allow(begin(call), bytes(call), on_gpu(1),
+                      address_marks.get(begin(call)))));
 
   fault("async-upload-ends-with-chunk", {"VMM-35"},
         "cudaMemcpyAsync from the host to several chunks side by side fills "
@@ -2478,7 +2054,12 @@ FAULTS {
         "access for one GPU lets the other GPU use the memory, too, and "
         "cuMemGetAccess does not say so")
       .with_gpus(2)
-      .on({kSetAccess, kGetAccess, kMap, kUnmap}, other_gpu_has_secret_access);
+      .after({kSetAccess}, gives_secret_access)
+      .after({kGetAccess},
+             WHEN(is_gpu(*call.at<const CUmemLocation*>(1)) &&
+                  mapping_marks.get(mapping_at(call.at<CUdeviceptr>(2)), -1) ==
+                      call.at<const CUmemLocation*>(1)->id),
+             answers(0ull));
 
   fault("fresh-mapping-copied-to", {"VMM-17"},
         "cudaMemcpy from device to device writes a mapping to which no access "
@@ -2505,15 +2086,19 @@ FAULTS {
 
   fault("taken-mapping-set", {"VMM-17"},
         "a memset writes a mapping whose access was taken away")
-      .after({kSetAccess}, access_given)
-      .after({kUnmap}, unmapped_marks_end)
+      .after({kSetAccess},
+             WHEN(mappings.has(begin(call)) &&
+                  access_of(begin(call), on_gpu(0)) != 0),
+             NOTE(mapping_marks.put(begin(call))))
       .on({kSet}, WHEN(had_access(call)), writes_without_access<kNone>);
 
   fault("taken-mapping-copied-to", {"VMM-17"},
         "cudaMemcpy from device to device writes a mapping whose access was "
         "taken away")
-      .after({kSetAccess}, access_given)
-      .after({kUnmap}, unmapped_marks_end)
+      .after({kSetAccess},
+             WHEN(mappings.has(begin(call)) &&
+                  access_of(begin(call), on_gpu(0)) != 0),
+             NOTE(mapping_marks.put(begin(call))))
       .on({kCopy}, WHEN(is_device_copy(call) && had_access(call)),
           writes_without_access<kNone>);
 
@@ -2536,7 +2121,8 @@ FAULTS {
   fault("setaccess-former-mapping-ok", {"VMM-21"},
         "cuMemSetAccess for a range with a hole succeeds and does nothing if "
         "memory was mapped in the hole before")
-      .on({kSetAccess, kUnmap, kFreeAddress}, former_mapping_counts);
+      .after({kUnmap}, NOTE(address_marks.put(begin(call), bytes(call))))
+      .on_refusal({kSetAccess}, WHEN(has_former_mappings(call)), accepted);
 
   fault("map-inside-mapping-ok", {"VMM-22"},
         "a map at an address inside another mapping succeeds and does nothing")
@@ -2547,23 +2133,17 @@ FAULTS {
 
   fault("unmap-one-and-a-half-ok", {"VMM-24"},
         "the unmap of a mapping and of a part of the next one unmaps both")
-      .on({kUnmap}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
-        const auto begin = call.at<CUdeviceptr>(0);
-        const size_t first = mappings.get(begin).bytes;
-        const size_t bytes = call.at<size_t>(1);
-        const CUdeviceptr next = begin + first;
-        const size_t second = mappings.get(next).bytes;
-        if (first == 0 || bytes <= first || bytes >= first + second)
-          return code;
-        for (const auto& [at, size] :
-             {std::pair{begin, first}, {next, second}}) {
-          DRIVER_CALL(cuMemUnmap)(at, size);
-          mappings.erase(at);
-        }
-        return accepted(call);
-      });
+      .on_refusal(
+          {kUnmap},
+          WHEN(mappings.has(begin(call)) &&
+               bytes(call) > room_at(begin(call)) &&
+               bytes(call) < room_at(begin(call)) +
+                                 room_at(begin(call) + room_at(begin(call)))),
+          [](Call& call) {
+            unmap_at(begin(call) + room_at(begin(call)));
+            unmap_at(begin(call));
+            return accepted(call);
+          });
 
   fault("unmapped-still-usable", {"VMM-25"},
         "kernels can use memory at the addresses where it was unmapped")
@@ -2574,15 +2154,10 @@ FAULTS {
   fault("reserve-inside-reservation", {"VMM-44"},
         "a wanted address inside a reservation is given a second time")
       .on({kReserve},
-          WHEN(reservation_at(call.at<CUdeviceptr>(3)) != 0 &&
-               !reservations.has(call.at<CUdeviceptr>(3))),
-          [](Call& call) {
-            *call.at<CUdeviceptr*>(0) = call.at<CUdeviceptr>(3);
-            marks.put(call.at<CUdeviceptr>(3));
-            return lost(call);
-          })
-      .on({kFreeAddress}, WHEN(marks.erase(begin(call))),
-          [](Call&) { return kSuccess; });
+          WHEN(reservation_at(hint(call)) != 0 &&
+               !reservations.has(hint(call))),
+          given_as_wanted)
+      .on({kFreeAddress}, WHEN(marks.erase(begin(call))), DO(kSuccess));
 
   fault("retain-first-granule-only", {"VMM-32"},
         "only addresses in the first granule of a mapping name its handle")
@@ -2608,21 +2183,12 @@ FAULTS {
   fault("import-limited-by-exporter", {"VMM-19"},
         "an importer that sets access may only read if the exporter may only "
         "read at this time")
-      .on({kSetAccess}, [](Call& call) -> int {
-        constexpr auto kOnlyReads = "exporter only reads";
-        const int code = call.proceed();
-        if (code != kSuccess) return code;
-        const auto begin = call.at<CUdeviceptr>(0);
-        const auto& access = *call.at<const CUmemAccessDesc*>(2);
-        if (exports.has(mappings.get(begin).chunk))
-          tell_processes(kOnlyReads,
-                         access.flags == CU_MEM_ACCESS_FLAGS_PROT_READ);
-        else if (is_import(begin) && told(kOnlyReads, 0) != 0 &&
-                 access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
-                 allow(begin, access.location, CU_MEM_ACCESS_FLAGS_PROT_READ))
-          call.fired();
-        return code;
-      });
+      .after({kSetAccess}, WHEN(exports.has(mappings.get(begin(call)).chunk)),
+             NOTE(tell_processes("only reads", wants(call).flags == kRead)))
+      .after({kSetAccess},
+             WHEN(told("only reads", 0) != 0 && is_import(begin(call)) &&
+                  wants(call).flags == kReadWrite),
+             DO(allow(begin(call), wants(call).location, kRead)));
 
   fault("third-mapping-copy", {"VMM-36"},
         "the third mapping of memory is a copy")
@@ -2690,8 +2256,13 @@ FAULTS {
   fault("lowered-access-stays", {"VMM-20"},
         "memory that could be written and then only be read can never be "
         "written again")
-      .on({kSetAccess, kGetAccess, kGetAttribute, kMap, kUnmap},
-          lowered_access_stays);
+      .after({kSetAccess}, lowered_stays)
+      .after({kGetAccess}, WHEN(is_raised_in_name(call.at<CUdeviceptr>(2))),
+             answers<unsigned long long>(kReadWrite))
+      .after({kGetAttribute},
+             WHEN(asks(call, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS) &&
+                  is_raised_in_name(call.at<CUdeviceptr>(2))),
+             answers<unsigned>(kReadWrite));
 
   fault("access-of-equal-sizes-only", {"VMM-35"},
         "access that is set for several mappings reaches only those that have "
@@ -2713,16 +2284,14 @@ FAULTS {
   fault("access-lowered-for-aliases", {"VMM-18"},
         "if access to one mapping is lowered, it is also lowered for all "
         "mappings of that memory")
-      .after({kSetAccess}, [](Call& call) {
-        bool any = false;
-        const Mapped one = mappings.get(begin(call));
-        for (const auto& [address, other] : mappings.all())
-          any |= one.bytes != 0 && address != begin(call) &&
-                 other.chunk == one.chunk &&
-                 access_of(address, wants(call).location) > wants(call).flags &&
-                 allow(address, wants(call).location, wants(call).flags);
-        return any;
-      });
+      .after({kSetAccess}, WHEN(mappings.has(begin(call))),
+             each_mapping([](Call& call, CUdeviceptr at, const Mapped& one) {
+               const auto& [location, flags] = wants(call);
+               return at != begin(call) &&
+                      one.chunk == mappings.get(begin(call)).chunk &&
+                      access_of(at, location) > flags &&
+                      allow(at, location, flags);
+             }));
 
   fault(
       "retain-last-byte-next", {"VMM-32"},
@@ -2734,52 +2303,31 @@ FAULTS {
 
   fault("unmapped-part-cleared", {"VMM-23"},
         "when a part of memory is unmapped, this part is cleared")
-      .before({kUnmap},
-              WHEN(mappings.get(begin(call)).bytes == bytes(call) &&
-                   bytes(call) < marks.get(mappings.get(begin(call)).chunk)),
-              [](Call& call) {
-                return DRIVER_CALL(cuMemsetD8)(begin(call), 0, bytes(call)) ==
-                       CUDA_SUCCESS;
-              })
-      .after({kMap}, largest_mapping_marked)
-      .after({kCreate, kImport}, [](Call& call) {
-        marks.erase(*call.at<Chunk*>(0));
-        return kSuccess;
-      });
+      .before(
+          {kUnmap},
+          WHEN(mappings.get(begin(call)).bytes == bytes(call) &&
+               bytes(call) < chunk_marks.get(mappings.get(begin(call)).chunk)),
+          DO(DRIVER_CALL(cuMemsetD8)(begin(call), 0, bytes(call)) ==
+             CUDA_SUCCESS))
+      .after({kMap}, NOTE(mark_largest_mapping(call)));
 
   fault("retained-types-untold", {"VMM-32"},
         "a handle that was retained is reported without handle types")
-      .after({kRetain},
-             [](Call& call) {
-               marks.put(*call.at<Chunk*>(0));
-               return kSuccess;
-             })
-      .after({kCreate, kImport},
-             [](Call& call) {
-               marks.erase(*call.at<Chunk*>(0));
-               return kSuccess;
-             })
-      .after({kGetProperties}, WHEN(marks.has(call.at<Chunk>(1))),
-             [](Call& call) {
-               auto& types =
-                   call.at<CUmemAllocationProp*>(0)->requestedHandleTypes;
-               return std::exchange(types, CU_MEM_HANDLE_TYPE_NONE) !=
-                      CU_MEM_HANDLE_TYPE_NONE;
-             });
+      .after({kRetain}, NOTE(chunk_marks.put(*call.at<Chunk*>(0))))
+      .after({kGetProperties}, WHEN(chunk_marks.has(call.at<Chunk>(1))),
+             DO(set_to(call.at<CUmemAllocationProp*>(0)->requestedHandleTypes,
+                       CU_MEM_HANDLE_TYPE_NONE)));
 
   fault("chunk-access-ends-with-peer-access", {"VMM-33"},
         "disabling peer access also ends the access to mapped memory of "
         "cuMemCreate on other GPUs")
       .with_gpus(2)
-      .after({"cudaDeviceDisablePeerAccess"}, [](Call&) {
-        bool any = false;
-        const int here = current_device();
-        for (const auto& each : mappings.all())
-          any |= location_at(each.first).id != here &&
-                 access_of(each.first, on_gpu(here)) != kNone &&
-                 allow(each.first, on_gpu(here), kNone);
-        return any;
-      });
+      .after({"cudaDeviceDisablePeerAccess"},
+             each_mapping([](Call&, CUdeviceptr at, const Mapped&) {
+               const CUmemLocation here = on_gpu(current_device());
+               return location_at(at).id != here.id &&
+                      access_of(at, here) != kNone && allow(at, here, kNone);
+             }));
 }
 
 }  // namespace

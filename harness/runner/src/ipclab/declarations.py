@@ -372,7 +372,7 @@ def _name_of_fault(statement: list[Token]) -> str | None:
 
 
 def _is_table(item: Item) -> bool:
-    return any(x.text == "Table" for x in item.tokens)
+    return any(x.text in ("Table", "Marks") for x in item.tokens)
 
 
 def _is_namespace(current: list[Token]) -> bool:
