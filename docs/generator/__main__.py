@@ -42,7 +42,7 @@ from generator import (
 )
 from generator.chapters import page_of
 from ipclab import catalogue as documented
-from ipclab import faults
+from ipclab import faults, requirements
 from ipclab import findings as known_findings
 from ipclab.errors import HarnessError, UsageError
 
@@ -79,7 +79,7 @@ def write(
     with_security: bool = False,
 ) -> None:
     """Make all parts and pages from the build, the headers and the records."""
-    catalogue = json.loads((TOP / "conformance/requirements.json").read_text())
+    catalogue = requirements.document(TOP / "conformance")
     by_id = {row["id"]: row for row in catalogue["rows"]}
     kinds = {name: row["kind"] for name, row in by_id.items()}
     ledger = documented.read(TOP / "conformance/sentences.json", by_id)
@@ -143,6 +143,7 @@ def write(
     (output / "files").mkdir(parents=True, exist_ok=True)
     machines.write(evidence.runs, output / "files")
     files = workshop.slides(TOP, parts)
+    files["requirements.json"] = requirements.text(TOP / "conformance")
     for lesson in known:
         source = TOP / lesson_page.source(lesson["lesson"])
         files[source.name] = source.read_text()

@@ -14,7 +14,7 @@ from typing import Any
 from generator.chapters import page_of
 from generator.recorded import Run
 from generator.text import facts, lines, plain, spelled, table
-from ipclab import deviations, matrix, trials
+from ipclab import deviations, matrix, requirements, trials
 from ipclab.catalogue import Entry
 from ipclab.faults import Fault
 from ipclab.rules import read_tests
@@ -68,32 +68,9 @@ DANGLING = re.compile(
     r"never|no|not|of|on|one|only|or|same|shall|so|than|that|the|their|them|then|this|"
     r"to|was|were|when|where|which|while|who|whose|will|with|without"
 )
-GROUPS = {
-    "LMEM": "Legacy memory handles",
-    "LEVT": "Legacy event handles",
-    "FLAG": "Words that GPU work waits for",
-    "MNGD": "Managed and other memory",
-    "SUBA": "Sub-allocation",
-    "VMM": "Virtual memory management",
-    "FABR": "Fabric handles",
-    "ENDP": "Logical endpoints",
-    "FCPY": "Copies over a fabric",
-    "CLIQ": "Cliques of a fabric",
-    "SOMA": "Stream-ordered allocator",
-    "POOL": "IPC pools",
-    "IMPL": "Imported pools",
-    "LIFE": "Lifetime",
-    "MPS": "Multi-Process Service",
-    "PLAT": "Platform",
-    "CACH": "Caches of handles",
-    "TENS": "Tensors of PyTorch",
-    "ARED": "All-reduce",
-    "COST": "What sharing takes",
-    "PIPE": "Pipelines",
-    "RANK": "Ranks of one node",
-    "SERV": "Servers and clients",
-    "GRPH": "Graphs",
-}
+TOP = Path(__file__).resolve().parents[2]
+# The title of each group of rows, in their order.
+GROUPS: dict[str, str] = requirements.document(TOP / "conformance")["groups"]
 
 
 @dataclass(frozen=True)
@@ -205,17 +182,12 @@ def rule_page(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
         f"> {plain(row['statement'])}\n>\n> {origin(row)}\n\n{told}"
         f"@section {page}_test How it is tested\n\n"
     )
-    text += facts(
-        [
-            ("Scenario", plain(row.get("scenario", ""))),
-            ("Check", plain(row.get("check", ""))),
-            ("Expected answer", plain(deviations.basis(row))),
-            (
-                "Tests",
-                lines(_test(x, evidence.places) for x in evidence.tests.get(name, [])),
-            ),
-        ]
-    )
+    text += facts([("Expected answer", plain(deviations.basis(row)))])
+    paragraphs = requirements.paragraphs(row)
+    for test in evidence.tests.get(name, []):
+        text += (
+            f"{_test(test, evidence.places)}\n\n{plain(paragraphs.get(test, ''))}\n\n"
+        )
     if evidence.runs:
         text += f"@section {page}_answers What recorded machines answered\n\n"
         text += ON_MODEL if on_model_only(row, evidence.runs) else ""

@@ -17,14 +17,14 @@ import pytest
 from rich.console import Console
 
 from conftest import Build
-from ipclab import catalogue, deviations, documentation
+from ipclab import catalogue, documentation, requirements
 from ipclab.catalogue import Finding, Ledger
 from ipclab.documentation import Documentation
 from ipclab.errors import HarnessError, UsageError
 
 TOP = Path(__file__).parents[3]
 FILE = TOP / "conformance" / "sentences.json"
-ROWS = deviations.read_requirements(TOP / "conformance" / "requirements.json")
+ROWS = requirements.read(TOP / "conformance")
 KINDS = {name: row["kind"] for name, row in ROWS.items()}
 # The least share of the judgeable sentences that rows must judge or observe.
 LEAST = {"13.0": 0.95, "13.5": 0.9}
@@ -62,7 +62,7 @@ def test_a_source_that_names_a_function_cites_a_sentence_of_it(ledger: Ledger) -
         for row in entry.rows
     }
     for name, row in ROWS.items():
-        if SILENT.search(row["source"]) or row["kind"] == deviations.DERIVED:
+        if SILENT.search(row["source"]) or row["kind"] == requirements.DERIVED:
             continue
         told = re.sub(r"\(.*?\)", "", row["source"])  # without remarks
         for topic in re.findall(r"\bcu(?:da)?[A-Z]\w+", told):
@@ -379,7 +379,7 @@ def test_a_header_that_cannot_be_read_is_refused(copied: Path, kind: str) -> Non
     [
         ({"says": "A.", "digest": "0"}, "does not match"),
         ({"says": "A.", "digest": "01234567"}, "either 'rows' or 'why_not'"),
-        ({"says": "A.", "digest": "01234567", "rows": ["X-01"]}, "is not a row"),
+        ({"says": "A.", "digest": "01234567", "rows": ["X-01"]}, "is no row"),
         ({"says": "A.", "digest": "01234567", "why_not": "rain"}, "'reasons'"),
     ],
 )
@@ -408,10 +408,9 @@ def test_a_wrong_entry_is_refused(
 def test_a_row_is_judged_where_it_holds(
     build: Build, span: dict[str, str], reason: str | None
 ) -> None:
-    file = build.source / "conformance" / "requirements.json"
-    document = json.loads(file.read_text())
+    document = json.loads(build.room.read_text())
     document["rows"][0].update(span)
-    file.write_text(json.dumps(document))
+    build.room.write_text(json.dumps(document))
     build.conformance("record(outcome='violates')" if reason else "record()")
     build.ipclab("run", "--build", "build", "--results", "seen")
     record = json.loads((build.root / "seen/records.jsonl").read_text())
@@ -424,4 +423,4 @@ def test_a_version_that_is_none_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "requirements.json"
     file.write_text(json.dumps({"rows": [row]}))
     with pytest.raises(HarnessError, match="'since' is a version of CUDA"):
-        deviations.read_requirements(file)
+        requirements.read(file)

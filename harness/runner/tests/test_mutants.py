@@ -113,10 +113,9 @@ def test_tests_that_do_not_reach_the_function_are_not_asked(model: Build) -> Non
 
 def test_rows_that_speak_of_the_function_are_asked_first(model: Build) -> None:
     model.faults({"name": "cudaFree.noop"})
-    rows = model.source / "conformance/requirements.json"
-    catalogue = json.loads(rows.read_text())
+    catalogue = json.loads(model.room.read_text())
     catalogue["rows"][1]["source"] = "see cuFree"
-    rows.write_text(json.dumps(catalogue))
+    model.room.write_text(json.dumps(catalogue))
     test = FREE + "violates() if under('cudaFree.noop') else record()"
     model.conformance(test, "Suite.Fast", "LMEM-01")
     model.conformance(FREE + "time.sleep(0.5)\n" + test, "Suite.Slow", "LMEM-02")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipclab import deviations, documentation, results, schema
+from ipclab import deviations, documentation, requirements, results, schema
 from ipclab.documentation import Documentation, Sentence
 from ipclab.errors import HarnessError, UsageError
 
@@ -142,7 +142,7 @@ def _inconsistent(entry: Entry, ledger: Ledger, rows: Mapping[str, Any]) -> str 
     if entry.why_not and entry.why_not not in ledger.reasons:
         return f"'{entry.why_not}' is not in 'reasons'"
     unknown = [row for row in entry.rows if row not in rows]
-    return f"{unknown[0]} is not a row of requirements.json" if unknown else None
+    return f"{unknown[0]} is no row of the catalogue" if unknown else None
 
 
 def cited(ledger: Ledger) -> dict[str, list[Entry]]:
@@ -325,7 +325,7 @@ def run(
     """
     from rich.text import Text
 
-    rows = deviations.read_requirements(source / "conformance" / "requirements.json")
+    rows = requirements.read(source / "conformance")
     ledger = read(source / "conformance" / "sentences.json", rows)
     now = documentation.read(headers)
     before = documentation.read(old) if old else None

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "explain":
             return explain.run(options.code)
         if options.command == "rules":
-            return rules.run(options.build, options.row, options.results)
+            return rules.run(options.build, options.row, options.results, options.json)
         if options.command == "findings":
             return findings.run(
                 findings.Request(
@@ -217,14 +217,21 @@ def _parser() -> argparse.ArgumentParser:
         help="roles pause at random before their calls and steps; if the verdict of a "
         "test changes, the test depends on the speed of a role (use with --repeat)",
     )
-    for name in ("requirements", "deviations"):
-        run.add_argument(
-            f"--{name}",
-            metavar="FILE",
-            type=Path,
-            default=None,
-            help=f"use this file instead of conformance/{name}.json",
-        )
+    run.add_argument(
+        "--requirements",
+        metavar="FILE",
+        type=Path,
+        default=None,
+        help="use the rows of this file (`ipclab rules --json` writes one) instead of "
+        "those of conformance/",
+    )
+    run.add_argument(
+        "--deviations",
+        metavar="FILE",
+        type=Path,
+        default=None,
+        help="use this file instead of conformance/deviations.json",
+    )
     whole = commands.add_parser(
         "qualify",
         help="a run to submit: the whole suite three times, then verified",
@@ -609,6 +616,11 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=None,
         help="verdicts of this run (default: results/latest)",
+    )
+    law.add_argument(
+        "--json",
+        action="store_true",
+        help="all rows, with the paragraph of each test, as one JSON document",
     )
     shown = commands.add_parser(
         "findings",

@@ -24,7 +24,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import backend, ctest, deviations, model, packed, probe, results, supervise
+from ipclab import (
+    backend,
+    ctest,
+    deviations,
+    model,
+    packed,
+    probe,
+    requirements,
+    results,
+    supervise,
+)
 from ipclab.deviations import Entry
 from ipclab.errors import HarnessError, UsageError
 
@@ -91,7 +101,7 @@ def run(out: Console, request: Request) -> int:
     if chosen.probe["backend"] == "none":
         raise HarnessError("there is no GPU and no reference model to explore")
     source = ctest.source_folder(request.build) / "conformance"
-    rows = deviations.read_requirements(source / "requirements.json")
+    rows = requirements.read(source)
     entries = _known(source / deviations.NAME, chosen.probe)
     if request.replay is not None:
         return _replay(out, request, program, chosen.environment, rows)

@@ -26,6 +26,7 @@ from ipclab import (
     probe,
     reader,
     records,
+    requirements,
     results,
     supervise,
 )
@@ -49,7 +50,7 @@ class Settings:
     seed: int = 1
     strict: bool = False
     require: Path | None = None
-    requirements: Path | None = None  # instead of the file in the source tree
+    requirements: Path | None = None  # instead of the rooms of the source tree
     deviations: Path | None = None
     backend: str = "auto"  # one of model.BACKENDS
     profile: str | None = None  # which machine the model imitates
@@ -95,8 +96,8 @@ class Run:
         if whole and (wrong := ctest.incomplete(settings.build, self.cases)):
             raise UsageError(wrong)
         rows, entries = _data_files(settings)
-        self._data = {"requirements.json": rows, "deviations.json": entries}
-        self.catalogue = deviations.read_requirements(rows)
+        self._data = rows, entries
+        self.catalogue = requirements.read(rows)
         expected = expect.read(settings.expect) if settings.expect else None
         self.required = _read_required(settings.require, set(self.catalogue))
         chosen = backend.choose(
@@ -287,7 +288,7 @@ class Run:
         if case.suite == "conformance" and row is None and verdict != "broken":
             verdict = "broken"
             reason = (
-                f"{case.requirement} is not a row of requirements.json"
+                f"{case.requirement} is no row of the catalogue"
                 if case.requirement
                 else "judges no row: CTest's list gives no requirement"
             )
@@ -447,12 +448,12 @@ class Run:
         }
 
     def _inputs(self) -> dict[str, dict[str, str | None]]:
-        """The digests of the programs, of requirements.json and of deviations.json."""
+        """The digests of the programs, of the catalogue and of deviations.json."""
         return {
             "programs": manifest.of_programs(
                 self.settings.build, self._programs, self.probe["backend"]
             ),
-            "data": {x: manifest.of_file(path) for x, path in self._data.items()},
+            "data": manifest.of_data(*self._data),
         }
 
 
@@ -476,11 +477,11 @@ def _cannot_continue(before: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 
 def _data_files(settings: Settings) -> tuple[Path, Path]:
-    """The paths of requirements.json and of deviations.json."""
+    """The paths of the catalogue, a folder or a file, and of deviations.json."""
     rows, entries = settings.requirements, settings.deviations
     if rows is None or entries is None:
         source = ctest.source_folder(settings.build) / "conformance"
-        rows = rows or source / "requirements.json"
+        rows = rows or source
         entries = entries or source / "deviations.json"
     return rows, entries
 
@@ -495,7 +496,7 @@ def _read_required(path: Path | None, known: set[str]) -> list[str]:
     names = [name for line in lines if (name := line.partition("#")[0].strip())]
     for name in names:
         if name not in known:
-            raise UsageError(f"{path}: {name} is not a row of requirements.json")
+            raise UsageError(f"{path}: {name} is no row of the catalogue")
     return names
 
 

@@ -128,8 +128,8 @@ def subject(case: Case) -> str:
 
 def speaks_of(row: Mapping[str, Any], function: str) -> bool:
     """Whether a row of the catalogue names a function, with the name of either API."""
-    fields = ("statement", "source", "scenario", "check", "functions")
-    words = "\n".join(str(row.get(field, "")) for field in fields)
+    told = [str(row.get(field, "")) for field in ("statement", "source")]
+    words = "\n".join([*told, *row.get("tests", {}).values()])
     return _name(function).search(words) is not None
 
 
