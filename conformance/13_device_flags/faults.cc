@@ -3,18 +3,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <limits>
-#include <memory>
 #include <set>
 #include <string>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
+#include "harness/faults/words/device_flags.h"
 #include "harness/faults/words/streams.h"
 #include "harness/faults/words/words.h"
 
@@ -29,14 +24,6 @@ bool writes(Call& call) {
   return call.is("cuStreamWriteValue32") || call.is("cuStreamWriteValue64");
 }
 
-bool is_copy(Call& call) { return call.is("cudaMemcpyAsync"); }
-
-int in_private_stream(Call& call) {
-  stream_of(call) = private_stream();
-  call.fired();
-  return call.proceed();
-}
-
 // If the call ends memory, forgets the words in it, and returns true.
 template <class Value>
 bool forgets_words(Call& call, Table<CUdeviceptr, Value>& words) {
@@ -45,27 +32,6 @@ bool forgets_words(Call& call, Table<CUdeviceptr, Value>& words) {
   for (const auto& each : words.all())
     if (ending != 0 && begin_of(each.first) == ending) words.erase(each.first);
   return true;
-}
-
-int waits_for_lower_half(Call& call) {
-  call.fired();
-  return DRIVER_CALL(cuStreamWaitValue32)(
-      call.at<CUstream>(0), word_of(call),
-      static_cast<uint32_t>(call.at<uint64_t>(2)), call.at<unsigned>(3));
-}
-
-int waits_for_upper_half(Call& call) {
-  call.fired();
-  return DRIVER_CALL(cuStreamWaitValue32)(
-      call.at<CUstream>(0), word_of(call) + sizeof(uint32_t),
-      static_cast<uint32_t>(call.at<uint64_t>(2) >> 32), call.at<unsigned>(3));
-}
-
-int writes_lower_half(Call& call) {
-  call.fired();
-  return DRIVER_CALL(cuStreamWriteValue32)(
-      call.at<CUstream>(0), word_of(call),
-      static_cast<uint32_t>(call.at<uint64_t>(2)), call.at<unsigned>(3));
 }
 
 // For this time, the word has the value for which the stream waits.
@@ -121,23 +87,6 @@ int other_kind_skips_word(Call& call) {
   return call.proceed();
 }
 
-// The first write after a graph waits for the work before the graph, but not
-// for the graph itself.
-int not_held_by_graph(Call& call) {
-  static Table<cudaStream_t> after_graph;
-  const auto stream = call.value<cudaStream_t>(kStream);
-  if (call.is("cudaGraphLaunch")) {
-    if (is_captured(stream)) return call.proceed();
-    cudaEventRecord(mark_of(stream), stream);
-    after_graph.put(stream);
-    return call.proceed();
-  }
-  return after_graph.erase(stream) && is_busy(stream) &&
-                 !call.is("cudaLaunchKernel") && !call.is("cudaStreamDestroy")
-             ? begins_at(mark_of(stream), call)
-             : call.proceed();
-}
-
 int words_of_a_line_wake(Call& wait) {
   struct Wait {
     CUstream stream = nullptr;
@@ -165,28 +114,6 @@ int words_of_a_line_wake(Call& wait) {
   wait.fired();
   return wait.proceed();
 }
-
-// Is the operation a wait?
-bool operation_waits(const CUstreamBatchMemOpParams& one) {
-  return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
-         one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
-}
-
-bool is_waiting_batch(Call& call) {
-  if (!call.is("cuStreamBatchMemOp")) return false;
-  const auto* const operations = call.at<CUstreamBatchMemOpParams*>(2);
-  return std::any_of(operations, operations + call.at<unsigned>(1),
-                     operation_waits);
-}
-
-// Is this pinned host memory?
-bool is_pinned_host_memory(CUdeviceptr address) {
-  return attribute_of_further(address, CU_POINTER_ATTRIBUTE_MEMORY_TYPE) ==
-             CU_MEMORYTYPE_HOST &&
-         attribute_of_further(address, CU_POINTER_ATTRIBUTE_IS_MANAGED) == 0;
-}
-
-constexpr unsigned kCondition = 3;
 
 int last_word_replaces(Call& call) {
   struct Wait {
@@ -254,21 +181,6 @@ bool context_waits_for_word() {
   return false;
 }
 
-// A wait for a greater value compares signed numbers. (No signed number is
-// greater than the largest one.)
-template <class Signed>
-int signed_comparison(Call& call) {
-  using Number = std::make_unsigned_t<Signed>;
-  auto& flags = call.at<unsigned>(3);
-  if (flags == CU_STREAM_WAIT_VALUE_GEQ &&
-      call.at<Number>(2) ==
-          static_cast<Number>(std::numeric_limits<Signed>::max())) {
-    flags = CU_STREAM_WAIT_VALUE_EQ;
-    call.fired();
-  }
-  return call.proceed();
-}
-
 // The marks of words end with their memory.
 int words_end(Call& call) {
   const auto ending = call.at<CUdeviceptr>(0);
@@ -283,6 +195,7 @@ unsigned memory_type(CUdeviceptr address) {
   (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
   return type;
 }
+
 bool is_managed_memory(CUdeviceptr address) {
   unsigned managed = 0;
   return DRIVER_CALL(cuPointerGetAttribute)(&managed,
@@ -291,31 +204,24 @@ bool is_managed_memory(CUdeviceptr address) {
          managed != 0;
 }
 
-constexpr unsigned kEqual = CU_STREAM_WAIT_VALUE_EQ;
-constexpr unsigned kGreater = CU_STREAM_WAIT_VALUE_GEQ;
-constexpr unsigned kAnd = CU_STREAM_WAIT_VALUE_AND;
-constexpr unsigned kNor = CU_STREAM_WAIT_VALUE_NOR;
-
-// The condition of a wait.
-unsigned& condition(Call& wait) { return wait.at<unsigned>(3); }
-
-bool is_other_thread() { return gettid() != getpid(); }
-
 // Marks a stream that waits for a word, by the address of the word.
 int mark_waiter(Call& wait) {
   marks.put(word_of(wait), stream_of(wait));
   mark(stream_of(wait));
   return kSuccess;
 }
+
 // Does a stream wait for the word at an address?
 bool is_awaited(CUdeviceptr word) {
   return marks.has(word) && is_pending(mark_of(marks.get<cudaStream_t>(word)));
 }
+
 // Does another stream wait for the word of this call?
 bool is_awaited_elsewhere(Call& wait) {
   return marks.get(word_of(wait), stream_of(wait)) != stream_of(wait) &&
          is_awaited(word_of(wait));
 }
+
 // Does another stream wait for any word?
 bool another_waits(Call& wait) {
   for (const auto& each : told_to_wait.all())
@@ -347,6 +253,7 @@ std::string key_around(CUdeviceptr address) {
 // Keys of handles: of memory that this process was the first to open, or that
 // it has closed.
 Table<std::string> first_opened;
+
 Table<std::string> closed_once;
 
 bool is_copy_of(Call& call, cudaMemcpyKind kind) {
@@ -626,186 +533,9 @@ FAULTS {
               WHEN(condition(call) != kEqual && is_opened(word_of(call))),
               with<unsigned>(3, kEqual));
 
-  fault("wait64-in-busy-stream-lost", {"FLAG-07"},
-        "a wait for 64 bits is lost if its stream has other work")
-      .on({kWaitWord64}, WHEN(is_busy(stream_of(call))), lost);
-
-  fault("wait64-lower-half", {"FLAG-07"},
-        "a stream that waits for 64 bits looks at the lower 32 bits")
-      .on({kWaitWord64}, waits_for_lower_half);
-
-  fault("wait64-upper-half", {"FLAG-07"},
-        "a stream that waits for 64 bits looks at the upper 32 bits")
-      .on({kWaitWord64}, waits_for_upper_half);
-
-  fault("write64-lower-half", {"FLAG-07"},
-        "a stream that writes 64 bits writes the lower 32 bits")
-      .on({kWriteWord64}, writes_lower_half);
-
-  fault("write64-early", {"FLAG-07"},
-        "a stream writes 64 bits before its earlier work is done")
-      .on({kWriteWord64}, WHEN(is_busy(stream_of(call))), in_private_stream);
-
-  fault("wait64-greater-is-equal", {"FLAG-07"},
-        "a stream that waits for 64 bits does not continue at a greater value")
-      .before({kWaitWord64}, WHEN(condition(call) == kGreater),
-              with<unsigned>(3, kEqual));
-
-  fault("wait-nor-is-and", {"FLAG-08"},
-        "a stream that waits for a missing bit (NOR) waits for a common bit "
-        "(AND)")
-      .before({kWaitWord}, WHEN(condition(call) == kNor),
-              with<unsigned>(3, kAnd));
-
-  fault("wait-nor-refused", {"FLAG-08"},
-        "the attribute says that a stream can wait for a missing bit (NOR), "
-        "but the wait is refused")
-      .on({kWaitWord}, WHEN(condition(call) == kNor),
-          refuses(CUDA_ERROR_NOT_SUPPORTED));
-
-  fault("batch-first-only", {"FLAG-09"},
-        "a batch does only its first operation")
-      .on({kBatch}, first_operations(1));
-
-  fault("batch-ends-at-16", {"FLAG-09"},
-        "a batch does only its first 16 operations")
-      .on({kBatch}, first_operations(16));
-
-  fault("batch-in-reverse", {"FLAG-09"},
-        "a batch does its operations in reverse order")
-      .on({kBatch}, WHEN(operations_of(call).size() > 1), [](Call& call) {
-        auto all = operations_of(call);
-        std::reverse(all.begin(), all.end());
-        return with_operations(call, all);
-      });
-
-  fault("batch-of-32-bits", {"FLAG-09"},
-        "the operations of a batch use 32 bits where 64 are wanted")
-      .on({kBatch}, each_operation([](Operation& one) {
-            const bool waits = is_wait(one, 64);
-            if (!waits && !is_write(one, 64)) return false;
-            one.operation = waits ? CU_STREAM_MEM_OP_WAIT_VALUE_32
-                                  : CU_STREAM_MEM_OP_WRITE_VALUE_32;
-            return true;
-          }));
-
-  fault("batch-of-64-bits", {"FLAG-09"},
-        "a batch that writes 32 bits at a multiple of 8 bytes also clears the "
-        "32 bits after them")
-      .on({kBatch}, each_operation([](Operation& one) {
-            if (!is_write(one, 32) || one.writeValue.address % 8 != 0)
-              return false;
-            one.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
-            one.writeValue.value64 = one.writeValue.value;
-            return true;
-          }));
-
-  fault("batch-in-one-memory", {"FLAG-09"},
-        "a batch whose first operation uses the process's own memory leaves "
-        "out the operations on opened memory")
-      .on({kBatch},
-          WHEN(!operations_of(call).empty() &&
-               !is_opened(operations_of(call).front().waitValue.address)),
-          only_operations([](const Operation& one, const auto&) {
-            return !is_opened(one.waitValue.address);
-          }));
-
-  fault("batch-flags-ignored", {"FLAG-09"},
-        "a batch with a flag that does not exist is accepted")
-      .before({kBatch}, WHEN(call.at<unsigned>(3) != 0),
-              [](Call& call) { call.at<unsigned>(3) = 0; });
-
-  fault("batch-count-8-bits", {"FLAG-09"},
-        "a batch has as many operations as the lowest eight bits of their "
-        "number say")
-      .on({kBatch}, WHEN(call.at<unsigned>(1) > 0xFF), [](Call& call) {
-        call.at<unsigned>(1) &= 0xFF;
-        return call.at<unsigned>(1) == 0 ? lost(call) : once_more(call);
-      });
-
-  fault("batch-keeps-first-write", {"FLAG-09"},
-        "of writes of one word directly after each other in a batch, the first "
-        "one counts")
-      .on({kBatch}, [](Call& batch) {
-        Operations kept;
-        const Operation* before = nullptr;
-        const auto all = operations_of(batch);
-        for (const Operation& one : all) {
-          if (before == nullptr || !is_write(one) || !is_write(*before) ||
-              one.writeValue.address != before->writeValue.address)
-            kept.push_back(one);
-          before = &one;
-        }
-        return kept.size() < all.size() ? with_operations(batch, kept)
-                                        : batch.proceed();
-      });
-
-  fault("batch-writes-wide-first", {"FLAG-09"},
-        "in a batch of writes alone, those of 64 bits come first")
-      .on({kBatch}, [](Call& batch) {
-        const Operations all = operations_of(batch);
-        Operations sorted = all;
-        std::stable_partition(
-            sorted.begin(), sorted.end(),
-            [](const auto& one) { return is_write(one, 64); });
-        const bool writes_only =
-            std::all_of(all.begin(), all.end(),
-                        [](const auto& one) { return is_write(one); });
-        const bool in_order = std::is_partitioned(
-            all.begin(), all.end(),
-            [](const auto& one) { return is_write(one, 64); });
-        return writes_only && !in_order ? with_operations(batch, sorted)
-                                        : batch.proceed();
-      });
-
   fault("stream-destroy-ends-word-wait", {"FLAG-01"},
         "the destroy of a stream ends its wait for a word")
       .on({kDestroyStream, kWaitWord}, destroy_ends_word_wait);
-
-  fault("wait64-nor-lower-half", {"FLAG-08"},
-        "a stream that waits for a missing bit (NOR) of a word of 64 bits "
-        "looks at the lower 32 bits")
-      .on({kWaitWord64}, [](Call& call) {
-        // Nothing is different if the upper half of the value has no bit that
-        // is 0.
-        const bool visible = ~call.at<cuuint64_t>(2) >> 32 != 0;
-        return call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_NOR && visible
-                   ? waits_for_lower_half(call)
-                   : call.proceed();
-      });
-
-  fault("wait64-compares-halves", {"FLAG-07"},
-        "a stream that waits for a greater value of 64 bits waits until each "
-        "half is greater or equal")
-      .on({kWaitWord64}, WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_GEQ),
-          [](Call& call) {
-            const int code = waits_for_upper_half(call);
-            return code == kSuccess ? waits_for_lower_half(call) : code;
-          });
-
-  fault("write64-small-value-half", {"FLAG-07"},
-        "a stream that writes a small value of 64 bits does not clear the "
-        "upper 32 bits")
-      .on({kWriteWord64}, WHEN(call.at<uint64_t>(2) >> 32 == 0),
-          writes_lower_half);
-
-  fault("batch-ends-at-128", {"FLAG-09"},
-        "a batch does only its first 128 operations")
-      .on({kBatch}, first_operations(128));
-
-  fault("batch-keeps-last-wait", {"FLAG-09"},
-        "of two waits one after the other, a batch does only the second")
-      .on({kBatch}, [](Call& batch) {
-        Operations some;
-        for (const Operation& one : operations_of(batch)) {
-          if (!some.empty() && is_wait(one) && is_wait(some.back()))
-            some.pop_back();
-          some.push_back(one);
-        }
-        return some.size() < operations_of(batch).size()
-                   ? with_operations(batch, some)
-                   : batch.proceed();
-      });
 
   fault("word-releases-one-stream", {"FLAG-01"},
         "of two streams that wait for one word, only the first continues")
@@ -817,55 +547,6 @@ FAULTS {
                 stream_of(call), number(word_of_nobody()), 1, kEqual));
           })
       .after({kWaitWord}, WHEN(!is_captured(stream_of(call))), mark_waiter);
-
-  fault("batch-of-other-thread-lost", {"FLAG-09"},
-        "a batch that a second thread submits is lost")
-      .on({kBatch}, WHEN(is_other_thread()), lost);
-
-  fault("batch-in-default-stream-lost", {"FLAG-09"},
-        "a batch in the default stream is lost")
-      .on({kBatch}, WHEN(is_default(stream_of(call))), lost);
-
-  fault("batch-in-per-thread-stream-lost", {"FLAG-09"},
-        "a batch in a thread's default stream is lost")
-      .on({kBatch}, WHEN(stream_of(call) == cudaStreamPerThread), lost);
-
-  fault("batch-waits-for-half", {"FLAG-09"},
-        "a wait for 64 bits in a batch looks at the lower 32 bits")
-      .on({kBatch}, each_operation([](Operation& one) {
-            if (!is_wait(one, 64)) return false;
-            one.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
-            return true;
-          }));
-
-  fault("batch-writes-one-wide", {"FLAG-09"},
-        "a batch does only its first write of 64 bits")
-      .on({kBatch}, only_operations([](const Operation& one, const auto& kept) {
-            return !is_write(one, 64) ||
-                   std::none_of(kept.begin(), kept.end(), [](const auto& each) {
-                     return is_write(each, 64);
-                   });
-          }));
-
-  fault("wait64-in-default-stream-lost", {"FLAG-07"},
-        "the default stream does not wait for a word of 64 bits")
-      .on({kWaitWord64}, WHEN(is_default(stream_of(call))), lost);
-
-  fault("write64-in-default-stream-lost", {"FLAG-07"},
-        "the default stream does not write a word of 64 bits")
-      .on({kWriteWord64}, WHEN(is_default(stream_of(call))), lost);
-
-  fault("wait64-in-per-thread-stream-lost", {"FLAG-07"},
-        "a thread's default stream does not wait for a word of 64 bits")
-      .on({kWaitWord64}, WHEN(stream_of(call) == cudaStreamPerThread), lost);
-
-  fault("write64-of-other-thread-lost", {"FLAG-07"},
-        "a second thread's write of a word of 64 bits is lost")
-      .on({kWriteWord64}, WHEN(is_other_thread()), lost);
-
-  fault("wait64-of-other-thread-lost", {"FLAG-07"},
-        "a second thread's wait for a word of 64 bits is lost")
-      .on({kWaitWord64}, WHEN(is_other_thread()), lost);
 
   fault("wait-value-legacy-constant-lost", {"FLAG-01"},
         "the stream cudaStreamLegacy does not wait for a word")
@@ -890,43 +571,10 @@ FAULTS {
       .on({kWaitWord, kWaitWord64}, noted_wait)
       .on({kDestroyStream}, noted_destroy);
 
-  fault("batch-never-waits", {"FLAG-09"}, "a batch does not wait")
-      .on({kBatch}, only_operations([](const Operation& one, const auto&) {
-            return !is_wait(one);
-          }));
-
-  fault("batch-waits-for-greater", {"FLAG-09"},
-        "a wait for equality in a batch also ends at a greater value")
-      .on({kBatch}, other_condition_in_batch(CU_STREAM_WAIT_VALUE_EQ,
-                                             CU_STREAM_WAIT_VALUE_GEQ));
-
-  fault("batch-of-256-ok", {"FLAG-09"}, "a batch of 256 operations is accepted")
-      .on({kBatch}, WHEN(call.at<unsigned>(1) == 256), [](Call& call) {
-        call.at<unsigned>(1) = 255;
-        if (const int code = once_more(call); code != kSuccess) return code;
-        call.at<CUstreamBatchMemOpParams*>(2) += 255;
-        call.at<unsigned>(1) = 1;
-        return call.proceed();
-      });
-
   fault("batch-of-managed-ok", {"FLAG-05"},
         "a batch with a word in managed memory succeeds and does nothing")
       .on_refusal({kBatch}, WHEN(any_operation(call, is_managed_memory)),
                   accepted);
-
-  fault("wait64-not-cyclic", {"FLAG-07"},
-        "a stream that waits for a 64-bit value of 2^63 or more, or a greater "
-        "one, continues only at this value")
-      .before({kWaitWord64},
-              WHEN(condition(call) == kGreater &&
-                   call.at<cuuint64_t>(2) >> 63 != 0),
-              with<unsigned>(3, kEqual));
-
-  fault("wait64-bit-is-equal", {"FLAG-07"},
-        "a stream that waits for any of several bits of a 64-bit word waits "
-        "until the word has exactly these bits")
-      .before({kWaitWord64}, WHEN(condition(call) == kAnd),
-              with<unsigned>(3, kEqual));
 
   fault(
       "write-exported-word-lost", {"FLAG-01", "FLAG-02", "PIPE-01", "PIPE-04"},
@@ -984,20 +632,11 @@ FAULTS {
         "the first kernel after the wait for a word does not wait")
       .on({kLaunch, kWaitWord, kDestroyStream}, not_held<false>);
 
-  fault("wait64-holds-no-kernels", {"FLAG-07"},
-        "the first kernel after the wait for 64 bits does not wait")
-      .on({kLaunch, kWaitWord64, kDestroyStream}, not_held<false>);
-
   fault("graph-holds-no-words", {"FLAG-02"},
         "the first write of a word after a graph does not wait for the graph, "
         "if no kernel was launched between them")
       .on({kWriteWord, kLaunchGraph, kLaunch, kDestroyStream},
           not_held_by_graph);
-
-  fault("graph-holds-no-batches", {"FLAG-09"},
-        "the first batch after a graph does not wait for the graph, if no "
-        "kernel was launched between them")
-      .on({kBatch, kLaunchGraph, kLaunch, kDestroyStream}, not_held_by_graph);
 
   fault("batch-early", {"FLAG-02"},
         "a batch does not wait for the earlier work of its stream")
@@ -1006,18 +645,6 @@ FAULTS {
         cudaEventCreateWithFlags(&nothing, cudaEventDisableTiming);
         return begins_at(nothing, call);
       });
-
-  fault("wait64-equal-is-greater", {"FLAG-07"},
-        "a stream that waits for an equal word of 64 bits also continues at a "
-        "greater value")
-      .before({kWaitWord64}, WHEN(condition(call) == kEqual),
-              with<unsigned>(3, kGreater));
-
-  fault("wait64-nor-is-and", {"FLAG-08"},
-        "a stream that waits for a missing bit (NOR) of a word of 64 bits "
-        "waits for a common bit (AND)")
-      .before({kWaitWord64}, WHEN(condition(call) == kNor),
-              with<unsigned>(3, kAnd));
 
   fault("wait-value-holds-no-graphs", {"FLAG-01"},
         "the first graph after the wait for a word does not wait, if no kernel "
@@ -1028,25 +655,6 @@ FAULTS {
         "the first batch after the wait for a word does not wait, if no kernel "
         "was launched between them")
       .on({kBatch, kWaitWord, kLaunch, kDestroyStream}, not_held<true>);
-
-  fault("wait64-holds-no-copies", {"FLAG-07"},
-        "the first copy after the wait for 64 bits does not wait, if no kernel "
-        "was launched between them")
-      .on({kCopyAsync, kWaitWord64, kLaunch, kDestroyStream}, not_held<true>);
-
-  fault("wait64-holds-no-memsets", {"FLAG-07"},
-        "the first memset after the wait for 64 bits does not wait, if no "
-        "kernel was launched between them")
-      .on({kSetAsync, kWaitWord64, kLaunch, kDestroyStream}, not_held<true>);
-
-  fault("batch-condition-is-equal", {"FLAG-09"},
-        "a wait in a batch for a greater value or for a common bit waits for "
-        "an equal value")
-      .on({kBatch}, each_operation([](Operation& one) {
-            auto& flags = one.waitValue.flags;
-            return is_wait(one, 32) && (flags == kGreater || flags == kAnd) &&
-                   set_to(flags, kEqual);
-          }));
 
   fault("batch-second-unchecked", {"FLAG-05"},
         "a wrong batch of two operations returns success and does nothing")
@@ -1069,38 +677,6 @@ FAULTS {
         "if two streams wait for two words in 64 bytes, the second stream "
         "waits for the word of the first one")
       .on({kWaitWord, kDestroyStream}, words_of_a_line_wake);
-
-  fault("write64-chunk-word-lost", {"FLAG-07"},
-        "a stream does not write a word of 64 bits in imported memory of "
-        "cuMemCreate")
-      .on({kWriteWord64}, WHEN(is_import(word_of(call))), lost);
-
-  fault("batch-chunk-word-lost", {"FLAG-09"},
-        "a batch with a word in imported memory of cuMemCreate does nothing")
-      .on({kBatch},
-          WHEN(any_operation(call,
-                             [](CUdeviceptr word) { return is_import(word); })),
-          lost);
-
-  fault("write64-before-copies", {"FLAG-07"},
-        "a write of 64 bits does not wait for the copy directly before it")
-      .before(
-          {kCopyAsync, kStreamWork, kMoreWork},
-          WHEN(follows(call, is_copy(call)) && call.is("cuStreamWriteValue64")),
-          privately);
-
-  fault("wait64-holds-no-records", {"FLAG-07"},
-        "a record directly after the wait for 64 bits does not wait")
-      .before(
-          {kCopyAsync, kStreamWork, kMoreWork},
-          WHEN(follows(call, call.is("cuStreamWaitValue64")) && records(call)),
-          privately);
-
-  fault("batch-holds-no-copies", {"FLAG-09"},
-        "a copy directly after a batch that waits does not wait")
-      .before({kCopyAsync, kStreamWork, kMoreWork},
-              WHEN(follows(call, is_waiting_batch(call)) && is_copy(call)),
-              privately);
 
   fault("write-last-word-lost", {"FLAG-01"},
         "cuStreamWriteValue32 does not write the last word of opened memory")
@@ -1125,12 +701,6 @@ FAULTS {
         return lost(call);
       });
 
-  fault("batch-above-128-refused", {"FLAG-09"},
-        "a batch of 129 to 255 operations is refused")
-      .on({kBatch},
-          WHEN(call.at<unsigned>(1) > 128 && call.at<unsigned>(1) < 256),
-          refuses());
-
   fault("wait-after-own-write-lost", {"FLAG-01"},
         "a stream does not wait for a word if this is the word that it wrote "
         "last")
@@ -1152,38 +722,6 @@ FAULTS {
                (call.at<unsigned>(3) & kCondition) == CU_STREAM_WAIT_VALUE_EQ),
           lost);
 
-  fault("batch-writes-word-once", {"FLAG-09"},
-        "if a batch writes a word several times, only the first write is done")
-      .on({kBatch}, only_operations([](const Operation& one, const auto& kept) {
-            return !is_write(one) ||
-                   std::none_of(
-                       kept.begin(), kept.end(), [&](const auto& each) {
-                         return is_write(each) && each.writeValue.address ==
-                                                      one.writeValue.address;
-                       });
-          }));
-
-  fault("batch-host-word-lost", {"FLAG-09"},
-        "a batch with a word in pinned host memory does nothing")
-      .on({kBatch}, WHEN(any_operation(call, is_pinned_host_memory)), lost);
-
-  fault(
-      "batch-wait-nor-is-and", {"FLAG-08"},
-      "a wait for a missing bit (NOR) in a batch waits for a common bit (AND)")
-      .on({kBatch}, each_operation([](Operation& one) {
-            auto& flags = one.waitValue.flags;
-            return is_wait(one) && (flags & kCondition) == kNor &&
-                   set_to(flags, flags ^ kNor ^ kAnd);
-          }));
-
-  fault("wait64-host-word-ignored", {"FLAG-07"},
-        "a stream does not wait for a word of 64 bits in pinned host memory")
-      .on({kWaitWord64}, WHEN(is_pinned_host_memory(word_of(call))), lost);
-
-  fault("write64-opened-word-lost", {"FLAG-07"},
-        "a stream does not write a word of 64 bits in opened memory")
-      .on({kWriteWord64}, WHEN(is_opened(word_of(call))), lost);
-
   fault("awaited-word-not-set", {"FLAG-01"},
         "an asynchronous memset or copy does nothing if it begins at a word "
         "for which a stream waits")
@@ -1191,31 +729,12 @@ FAULTS {
           lost)
       .after({kWaitWord}, mark_waiter);
 
-  fault("wait-nor-in-opened-is-and", {"FLAG-08"},
-        "a stream that waits for a missing bit (NOR) in opened memory waits "
-        "for a common bit (AND)")
-      .before({kWaitWord},
-              WHEN(condition(call) == kNor && is_opened(word_of(call))),
-              with<unsigned>(3, kAnd));
-
   fault("last-word-wait-replaces-others", {"FLAG-01"},
         "of several waits for words directly one after another, only the last "
         "one holds the stream")
       .on({kWaitWord, kStreamWork, kMoreWork, kRecordFlags, kQueryStream,
            kSyncStream, kSyncDevice, kSyncContext},
           last_word_replaces);
-
-  fault("batch-opened-word-ignored", {"FLAG-09"},
-        "a batch does not wait for a word in opened memory")
-      .on({kBatch}, only_operations([](const Operation& one, const auto&) {
-            return !is_wait(one, 32) || !is_opened(one.waitValue.address);
-          }));
-
-  fault("batch-bit-64-is-equal", {"FLAG-09"},
-        "in a batch, a wait for any of several bits of a 64-bit word waits for "
-        "an equal word")
-      .on({kBatch}, other_condition_in_batch(CU_STREAM_WAIT_VALUE_AND,
-                                             CU_STREAM_WAIT_VALUE_EQ, 64));
 
   fault("wait-value-holds-no-host-functions", {"FLAG-01"},
         "a host function directly after the wait for a word does not wait")
@@ -1281,11 +800,6 @@ FAULTS {
         "this number: it compares signed numbers")
       .on({kWaitWord}, signed_comparison<int32_t>);
 
-  fault("wait64-greater-is-signed", {"FLAG-07"},
-        "a wait of 64 bits for the largest signed number or a greater one ends "
-        "only at this number: it compares signed numbers")
-      .on({kWaitWord64}, signed_comparison<int64_t>);
-
   fault("wait-greater-half-away", {"FLAG-03"},
         "a wait for a greater value is lost if the word is then half of all "
         "numbers away")
@@ -1303,45 +817,6 @@ FAULTS {
                    ? lost(call)
                    : call.proceed();
       });
-
-  fault("batch-greater-is-signed", {"FLAG-09"},
-        "in a batch, a wait for the largest signed number or a greater one "
-        "ends only at this number: it compares signed numbers")
-      .on({kBatch}, each_operation([](Operation& one) {
-            return is_wait(one, 32) && one.waitValue.flags == kGreater &&
-                   one.waitValue.value == INT32_MAX &&
-                   set_to(one.waitValue.flags, kEqual);
-          }));
-
-  fault("batch-waits-once", {"FLAG-09"},
-        "a batch does only the first of its waits")
-      .on({kBatch}, only_operations([](const Operation& one, const auto& kept) {
-            return !is_wait(one) ||
-                   std::none_of(kept.begin(), kept.end(),
-                                [](const auto& each) { return is_wait(each); });
-          }));
-
-  fault("batch-has-one-condition", {"FLAG-09"},
-        "all waits of a batch have the condition of the first")
-      .on({kBatch}, [](Call& batch) {
-        auto list = operations_of(batch);
-        const Operation* first = nullptr;
-        bool changed = false;
-        for (Operation& one : list) {
-          if (!is_wait(one)) continue;
-          if (first == nullptr) first = &one;
-          changed |=
-              std::exchange(one.waitValue.flags, first->waitValue.flags) !=
-              first->waitValue.flags;
-        }
-        return changed ? with_operations(batch, list) : batch.proceed();
-      });
-
-  fault("batch-greater-64-is-equal", {"FLAG-09"},
-        "in a batch, a wait for a greater number of 64 bits waits for an equal "
-        "number")
-      .on({kBatch}, other_condition_in_batch(CU_STREAM_WAIT_VALUE_GEQ,
-                                             CU_STREAM_WAIT_VALUE_EQ, 64));
 
   fault("write-value-inside-host-lost", {"FLAG-01"},
         "only the first word of pinned host memory is written")

@@ -111,7 +111,8 @@ endfunction()
 # ipc_add_conformance([TIMEOUT seconds])
 #
 # The mirror of the lesson of the same folder: target topic_test from
-# topic_test.cu, one CTest conformance.NN_topic.Suite.Name for each TEST.
+# topic_test.cu and topic_subject_test.cu …, one CTest conformance.NN_topic.Suite.Name for
+# each TEST.
 #   TIMEOUT  seconds after which CTest ends a TEST (120); the referee has
 #            shorter deadlines of its own
 function(ipc_add_conformance)
