@@ -575,13 +575,13 @@ FAULTS {
   fault("exported-memory-unknown", {"LMEM-05"},
         "cudaPointerGetAttributes in the exporter does not know memory that "
         "was exported")
+      .after({kGetHandle}, NOTE(marks.put(begin_of(number(exported(call))))))
       .after({kPointerAttributes},
              WHEN(marks.has(begin_of(call.at<CUdeviceptr>(1)))),
              [](Call& call) {
                call.at<cudaPointerAttributes*>(0)->type =
                    cudaMemoryTypeUnregistered;
-             })
-      .after({kGetHandle}, NOTE(marks.put(begin_of(number(exported(call))))));
+             });
 
   fault(
       "open-33rd-is-first", {"LMEM-17"},
@@ -636,8 +636,8 @@ FAULTS {
   fault("close-ends-exports", {"LMEM-17"},
         "if a process closes its last opened memory, its own handles become "
         "invalid")
-      .on({kOpen}, WHEN(has_ended_handle(call)), refuses())
       .on({kGetHandle}, noted_lent)
+      .on({kOpen}, WHEN(has_ended_handle(call)), refuses())
       .after({kClose}, WHEN(opened.all().empty()), NOTE(end_lent_handles()));
 
   fault("small-export-refused", {"LMEM-18"},
@@ -845,9 +845,9 @@ FAULTS {
   fault("context-end-ends-handles", {"LMEM-17"},
         "when a context of the exporter ends, the handles that were made in "
         "its other contexts do not open")
-      .on({kOpen}, WHEN(told("gone-" + key_of_opened(call), 0) != 0), refuses())
       .after({kGetHandle},
              NOTE(made_in.put(key_of_exported(call), current_context())))
+      .on({kOpen}, WHEN(told("gone-" + key_of_opened(call), 0) != 0), refuses())
       .before({"cuCtxDestroy"}, [](Call& call) {
         for (const auto& [key, context] : made_in.all())
           if (context != call.at<CUcontext>(0))
@@ -925,10 +925,10 @@ FAULTS {
 
   fault("buffer-id-new-at-export", {"LMEM-48"},
         "an allocation gets a new id when it is exported")
+      .after({kGetHandle}, NOTE(marks.put(exported(call))))
       .after({kGetAttribute},
              WHEN(asks_id(call) && marks.has(asked_address(call))),
              [](Call& call) { given_id(call) += 1ull << 40; })
-      .after({kGetHandle}, NOTE(marks.put(exported(call))))
       .after({kFree}, NOTE(marks.erase(call.at<void*>(0))));
 
   fault("export-ends-mappings", {"LMEM-05"},

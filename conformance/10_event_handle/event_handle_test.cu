@@ -8,7 +8,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <iterator>
 #include <string>
 #include <thread>
 
@@ -183,14 +182,6 @@ TEST(EventHandle, ImportIsUsedAndDestroyedLikeALocalEvent) {
 
   scenario.run(30s);
 }
-
-namespace {
-
-__global__ void set_word(uint32_t* word, uint32_t value) { *word = value; }
-
-static_assert(std::size(kKinds) % kAtOnce == 0);
-
-}  // namespace
 
 // "spins" if the waiting thread used the processor for more than half of its
 // time, else "blocks".

@@ -297,7 +297,65 @@ TEST(EventHandle, AWaitHoldsOtherKindsOfWork) {
 
 namespace {
 
+constexpr uint32_t kSevens = 0x07070707;
+
 __global__ void set_word(uint32_t* word, uint32_t value) { *word = value; }
+
+// Work that writes the first word of `to`: kSevens, or the first word of
+// `from`.
+struct Kind {
+  const char* name;
+  void (*queue)(const Words& to, const Words& from, cudaStream_t stream);
+  bool copies = false;
+};
+
+cudaMemcpy3DParms box(const Words& to, const Words& from) {
+  cudaMemcpy3DParms box{};
+  box.srcPtr = make_cudaPitchedPtr(from.data, kBytes / 2, kBytes / 2, 2);
+  box.dstPtr = make_cudaPitchedPtr(to.data, kBytes / 2, kBytes / 2, 2);
+  box.extent = make_cudaExtent(kBytes / 2, 2, 1);
+  box.kind = cudaMemcpyDefault;
+  return box;
+}
+
+const Kind kKinds[] = {
+    {"the memset of a rectangle",
+     [](const Words& to, const Words&, cudaStream_t stream) {
+       CALL(cudaMemset2DAsync(to.data, kBytes / 2, 7, kBytes / 2, 2, stream));
+     }},
+    {"the memset of a box",
+     [](const Words& to, const Words&, cudaStream_t stream) {
+       CALL(cudaMemset3DAsync(
+           make_cudaPitchedPtr(to.data, kBytes / 2, kBytes / 2, 2), 7,
+           make_cudaExtent(kBytes / 2, 2, 1), stream));
+     }},
+    {"cuMemsetD32Async",
+     [](const Words& to, const Words&, cudaStream_t stream) {
+       CALL(DRIVER(cuMemsetD32Async)(address_of(to.data), kSevens, to.count,
+                                     stream));
+     }},
+    {"a launch with attributes",
+     [](const Words& to, const Words&, cudaStream_t stream) {
+       cudaLaunchConfig_t config{};
+       config.gridDim = config.blockDim = dim3(1);
+       config.stream = stream;
+       CALL(cudaLaunchKernelEx(&config, set_word, to.data, kSevens));
+     }},
+    {"the copy of a box",
+     [](const Words& to, const Words& from, cudaStream_t stream) {
+       const cudaMemcpy3DParms parameters = box(to, from);
+       CALL(cudaMemcpy3DAsync(&parameters, stream));
+     },
+     true},
+    {"cuMemcpyDtoDAsync",
+     [](const Words& to, const Words& from, cudaStream_t stream) {
+       CALL(DRIVER(cuMemcpyDtoDAsync)(address_of(to.data),
+                                      address_of(from.data), kBytes, stream));
+     },
+     true}};
+
+constexpr size_t kAtOnce = 3;
+static_assert(std::size(kKinds) % kAtOnce == 0);
 
 // Queues kAtOnce of the kinds directly after a wait, each in a stream of its
 // own.

@@ -396,22 +396,22 @@ FAULTS {
 
   fault("other-thread-sync-early", {"LEVT-27"},
         "only the thread that has opened an imported event waits for it")
-      .on({kSyncEvent}, WHEN(is_of_other_thread(call)), lost)
       .after({kOpenEvent},
-             NOTE(event_marks.put(*made_event(call), this_thread())));
+             NOTE(event_marks.put(*made_event(call), this_thread())))
+      .on({kSyncEvent}, WHEN(is_of_other_thread(call)), lost);
 
   fault("other-thread-query-ready", {"LEVT-27"},
         "an imported event is always ready for a thread that has not opened it")
-      .on({kQueryEvent}, WHEN(is_of_other_thread(call)), lost)
       .after({kOpenEvent},
-             NOTE(event_marks.put(*made_event(call), this_thread())));
+             NOTE(event_marks.put(*made_event(call), this_thread())))
+      .on({kQueryEvent}, WHEN(is_of_other_thread(call)), lost);
 
   fault("other-thread-wait-noop", {"LEVT-27"},
         "a stream waits for an imported event only if the calling thread has "
         "opened the event")
-      .on({kWaitEvent}, WHEN(is_of_other_thread(call)), lost)
       .after({kOpenEvent},
-             NOTE(event_marks.put(*made_event(call), this_thread())));
+             NOTE(event_marks.put(*made_event(call), this_thread())))
+      .on({kWaitEvent}, WHEN(is_of_other_thread(call)), lost);
 
   fault("record-with-flags-lost", {"LEVT-07"},
         "cudaEventRecordWithFlags records no interprocess event")
@@ -510,9 +510,9 @@ FAULTS {
 
   fault("open-completes-record", {"LEVT-09"},
         "an open completes an event whose record is pending")
-      .on({kRecords, kQueryEvent, kSyncEvent, kWaitEvent}, noted_completion)
       .after({kOpenEvent}, WHEN(is_pending(*made_event(call))),
-             NOTE(complete(*made_event(call))));
+             NOTE(complete(*made_event(call))))
+      .on({kRecords, kQueryEvent, kSyncEvent, kWaitEvent}, noted_completion);
 
   fault("event-reopened-unconnected", {"LEVT-09"},
         "an event that was destroyed and is opened again sees no records")
@@ -536,9 +536,9 @@ FAULTS {
 
   fault("blocking-event-unconnected", {"LEVT-22"},
         "an importer of a blocking event sees no records")
+      .after({kCreateEvent, kGetEventHandle}, note_blocking)
       .after({kOpenEvent}, WHEN(is_blocking_event(*made_event(call))),
-             unconnected)
-      .after({kCreateEvent, kGetEventHandle}, note_blocking);
+             unconnected);
 
   fault("default-records-itself", {"LEVT-07"},
         "a record in the default stream covers no work if the last kernel was "
@@ -568,13 +568,13 @@ FAULTS {
 
   fault("blocking-event-spins", {"LEVT-22"},
         "a host wait for an interprocess event with blocking waits spins")
+      .after({kCreateEvent}, note_blocking)
       .on({kSyncEvent}, WHEN(event_marks.has(shared_event(call))),
           [](Call& call) {
             call.fired();
             while (is_pending(shared_event(call))) continue;
             return call.proceed();
-          })
-      .after({kCreateEvent}, note_blocking);
+          });
 
   fault("query-asks-stream", {"LEVT-09", "LEVT-07", "LEVT-08"},
         "an event that this process has recorded is pending as long as its "
@@ -1124,19 +1124,19 @@ FAULTS {
   fault("imported-event-ends-with-thread", {"LEVT-27"},
         "no stream waits for an imported event when the thread that opened it "
         "has ended")
+      .after({kOpenEvent}, NOTE(made_events.by_this_thread(*made_event(call))))
       .on({kWaitEvent},
           WHEN(made_events.by_ended_thread(shared_event(call)) &&
                is_pending(shared_event(call))),
           lost)
-      .after({kOpenEvent}, NOTE(made_events.by_this_thread(*made_event(call))))
       .before({kDestroyEvent},
               NOTE(made_events.erase(call.at<cudaEvent_t>(0))));
 
   fault("ok-event-handle-scrambled", {"LEVT-01", "LEVT-04", "LEVT-25"},
         "the bytes of an event handle are written in another way")
-      .before({kOpenEvent}, NOTE(turn(given_event(call))))
       .after({kGetEventHandle},
-             [](Call& call) { turn(*call.at<cudaIpcEventHandle_t*>(0)); });
+             [](Call& call) { turn(*call.at<cudaIpcEventHandle_t*>(0)); })
+      .before({kOpenEvent}, NOTE(turn(given_event(call))));
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 // Mirror of samples/11_event_ping_pong.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "conformance/11_event_ping_pong/event_ping_pong_test.h"

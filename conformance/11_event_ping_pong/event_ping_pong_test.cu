@@ -2,7 +2,6 @@
 // Mirror of samples/11_event_ping_pong.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -446,27 +445,30 @@ TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
   scenario.run(40s);
 }
 
-// One process records, and the other one waits in further ways.
-static void expect_further_waits(bool exporter_records) {
+// Records an event behind a kernel that is held until the other process has
+// asked.
+template <class Api>
+static void records_a_held_kernel(Role& me, Api api, cudaEvent_t event) {
+  const Stream stream;
+  records_held_work(me, api, event, {stream, Before::kKernel}, false);
+}
+
+TEST(EventPingPong, TheImportersWaitsReachFurther) {
+  covers("LEVT-07");
+  needs(gpus(1), legacy_events);
   Scenario scenario(Scenario::kShared);
-  const auto takes_part = [](Role& me, auto api, cudaEvent_t event,
-                             bool records) {
-    if (!records) return waits_in_further_ways(me, api, event);
-    const Stream stream;
-    records_held_work(me, api, event, {stream, Before::kKernel}, false);
-  };
-  scenario.role("exporter", [=](Role& me) {
+  scenario.role("exporter", [](Role& me) {
     by_both_apis([&](auto api) {
       const SharedEvent event;
       me.send("handle", event.handle());
-      takes_part(me, api, event, exporter_records);
+      records_a_held_kernel(me, api, event);
       me.wait("closed");
     });
   });
-  scenario.role("importer", [=](Role& me) {
+  scenario.role("importer", [](Role& me) {
     by_both_apis([&](auto api) {
       SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
-      takes_part(me, api, event, !exporter_records);
+      waits_in_further_ways(me, api, event);
       event.destroy();
       me.signal("closed");
     });
@@ -474,16 +476,27 @@ static void expect_further_waits(bool exporter_records) {
   scenario.run(30s);
 }
 
-TEST(EventPingPong, TheImportersWaitsReachFurther) {
-  covers("LEVT-07");
-  needs(gpus(1), legacy_events);
-  expect_further_waits(true);
-}
-
 TEST(EventPingPong, TheExportersWaitsReachFurther) {
   covers("LEVT-10");
   needs(gpus(1), legacy_events);
-  expect_further_waits(false);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) {
+      const SharedEvent event;
+      me.send("handle", event.handle());
+      waits_in_further_ways(me, api, event);
+      me.wait("closed");
+    });
+  });
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) {
+      SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+      records_a_held_kernel(me, api, event);
+      event.destroy();
+      me.signal("closed");
+    });
+  });
+  scenario.run(30s);
 }
 
 TEST(EventPingPong, TheImporterMayRecordOnALaterGpu) {

@@ -2,7 +2,6 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <sys/time.h>
 
 #include "harness/scenario/both_apis.h"
 #include "harness/scenario/kernels.h"

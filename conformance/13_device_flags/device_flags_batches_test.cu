@@ -2,7 +2,6 @@
 // Mirror of samples/13_device_flags.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <cuda/atomic>
 #include <vector>
 
 #include "conformance/13_device_flags/device_flags_test.h"

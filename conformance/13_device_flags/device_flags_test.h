@@ -4,7 +4,6 @@
 #pragma once
 #include <algorithm>
 #include <array>
-#include <cuda/atomic>
 #include <functional>
 #include <iterator>
 #include <string>

@@ -670,8 +670,8 @@ FAULTS {
 
   fault("registered-word-lost", {"FLAG-01"},
         "a stream does not write the first word of registered host memory")
-      .on({kWriteWord}, WHEN(marks.has(word_of(call))), lost)
-      .after({"cudaHostRegister"}, NOTE(marks.put(call.at<CUdeviceptr>(0))));
+      .after({"cudaHostRegister"}, NOTE(marks.put(call.at<CUdeviceptr>(0))))
+      .on({kWriteWord}, WHEN(marks.has(word_of(call))), lost);
 
   fault("words-of-a-line-wake", {"FLAG-03"},
         "if two streams wait for two words in 64 bytes, the second stream "
@@ -704,6 +704,8 @@ FAULTS {
   fault("wait-after-own-write-lost", {"FLAG-01"},
         "a stream does not wait for a word if this is the word that it wrote "
         "last")
+      .after({kWriteWord},
+             NOTE(stream_marks.put(stream_of(call), word_of(call))))
       .on({kWaitWord}, WHEN(stream_marks.get(stream_of(call)) == word_of(call)),
           [](Call& call) {
             stream_marks.erase(stream_of(call));
@@ -711,9 +713,7 @@ FAULTS {
           })
       .before({kWaitWord},
               WHEN(stream_marks.get(stream_of(call)) != word_of(call)),
-              NOTE(stream_marks.erase(stream_of(call))))
-      .after({kWriteWord},
-             NOTE(stream_marks.put(stream_of(call), word_of(call))));
+              NOTE(stream_marks.erase(stream_of(call))));
 
   fault("wait-for-zero-lost", {"FLAG-03"},
         "a stream does not wait until a word is equal to 0")
@@ -725,9 +725,9 @@ FAULTS {
   fault("awaited-word-not-set", {"FLAG-01"},
         "an asynchronous memset or copy does nothing if it begins at a word "
         "for which a stream waits")
+      .after({kWaitWord}, mark_waiter)
       .on({kCopyAsync, kSetAsync}, WHEN(is_awaited(call.at<CUdeviceptr>(0))),
-          lost)
-      .after({kWaitWord}, mark_waiter);
+          lost);
 
   fault("last-word-wait-replaces-others", {"FLAG-01"},
         "of several waits for words directly one after another, only the last "
@@ -775,25 +775,25 @@ FAULTS {
   fault("event-after-word-holds-nothing", {"FLAG-01"},
         "a stream does not wait for an event that was recorded after the wait "
         "for a word")
+      .on({kWaitWord, kRecord, kDestroyStream}, noted_word_wait)
       .on({kWaitEvent},
-          WHEN(is_pending_behind_word(call.value<cudaEvent_t>(kEvent))), lost)
-      .on({kWaitWord, kRecord, kDestroyStream}, noted_word_wait);
+          WHEN(is_pending_behind_word(call.value<cudaEvent_t>(kEvent))), lost);
 
   fault("stream-sync-done-while-word", {"FLAG-01"},
         "a host does not wait for a stream that waits for a word")
-      .on({kSyncStream}, WHEN(holds_for_word(stream_of(call))), lost)
-      .on({kWaitWord, kDestroyStream}, noted_word_wait);
+      .on({kWaitWord, kDestroyStream}, noted_word_wait)
+      .on({kSyncStream}, WHEN(holds_for_word(stream_of(call))), lost);
 
   fault("device-sync-done-while-word", {"FLAG-01"},
         "a host does not wait for a device whose stream waits for a word")
-      .on({kSyncDevice}, WHEN(context_waits_for_word()), lost)
-      .on({kWaitWord, kDestroyStream}, noted_word_wait);
+      .on({kWaitWord, kDestroyStream}, noted_word_wait)
+      .on({kSyncDevice}, WHEN(context_waits_for_word()), lost);
 
   fault("event-sync-done-while-word", {"FLAG-01"},
         "a host does not wait for an event after the wait for a word")
+      .on({kWaitWord, kRecord, kDestroyStream}, noted_word_wait)
       .on({kSyncEvent},
-          WHEN(is_pending_behind_word(call.value<cudaEvent_t>(kEvent))), lost)
-      .on({kWaitWord, kRecord, kDestroyStream}, noted_word_wait);
+          WHEN(is_pending_behind_word(call.value<cudaEvent_t>(kEvent))), lost);
 
   fault("wait-greater-is-signed", {"FLAG-03"},
         "a wait for the largest signed number or a greater one ends only at "
@@ -829,10 +829,11 @@ FAULTS {
   fault("word-attached-to-host-ok", {"FLAG-05"},
         "cuStreamWaitValue32 and cuStreamWriteValue32 accept the first word of "
         "managed memory that is attached to the host, and do nothing")
-      .on_refusal({kWaitWord, kWriteWord},
-                  WHEN(marks.get(word_of(call)) == cudaMemAttachHost), accepted)
       .after({"cudaMallocManaged"},
-             NOTE(marks.put(*call.at<CUdeviceptr*>(0), call.at<unsigned>(2))));
+             NOTE(marks.put(*call.at<CUdeviceptr*>(0), call.at<unsigned>(2))))
+      .on_refusal({kWaitWord, kWriteWord},
+                  WHEN(marks.get(word_of(call)) == cudaMemAttachHost),
+                  accepted);
 
   fault("write-value-clears-word-before", {"FLAG-01"},
         "the write of an odd word also clears the word before it")

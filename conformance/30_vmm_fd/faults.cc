@@ -441,24 +441,25 @@ FAULTS {
 
   fault("import-ends-with-thread", {"VMM-43"},
         "an import is released when the thread that imported it ends")
+      .after({kImport},
+             [](Call& call) -> int {
+               const Chunk chunk = *call.at<Chunk*>(0);
+               chunk_marks.put(chunk, this_thread());
+               at_thread_end([chunk] {
+                 if (chunk_marks.get<int>(chunk) != this_thread()) return;
+                 chunk_marks.put(chunk, 0);
+                 if (DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS)
+                   note_fired("cuMemImportFromShareableHandle");
+               });
+               return kSuccess;
+             })
       .on({kMap}, WHEN(chunk_marks.get(chunk_of(call), 1) == 0), refuses())
       .on({kRelease}, WHEN(chunk_marks.get(call.at<Chunk>(0), 1) == 0),
           [](Call& call) {
             chunk_marks.erase(call.at<Chunk>(0));
             return kSuccess;
           })
-      .after({kRelease}, NOTE(chunk_marks.erase(call.at<Chunk>(0))))
-      .after({kImport}, [](Call& call) {
-        const Chunk chunk = *call.at<Chunk*>(0);
-        chunk_marks.put(chunk, this_thread());
-        at_thread_end([chunk] {
-          if (chunk_marks.get<int>(chunk) != this_thread()) return;
-          chunk_marks.put(chunk, 0);
-          if (DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS)
-            note_fired("cuMemImportFromShareableHandle");
-        });
-        return kSuccess;
-      });
+      .after({kRelease}, NOTE(chunk_marks.erase(call.at<Chunk>(0))));
 
   fault("export-mapped-refused", {"VMM-08", "VMM-06"},
         "memory cannot be exported while it is mapped")

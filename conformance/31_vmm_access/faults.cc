@@ -474,8 +474,8 @@ FAULTS {
   fault("setaccess-former-mapping-ok", {"VMM-21"},
         "cuMemSetAccess for a range with a hole succeeds and does nothing if "
         "memory was mapped in the hole before")
-      .after({kUnmap}, NOTE(address_marks.put(begin(call), bytes(call))))
-      .on_refusal({kSetAccess}, WHEN(has_former_mappings(call)), accepted);
+      .on_refusal({kSetAccess}, WHEN(has_former_mappings(call)), accepted)
+      .after({kUnmap}, NOTE(address_marks.put(begin(call), bytes(call))));
 
   fault("getaccess-first-granule-only", {"VMM-18"},
         "only the first granule of a mapping reports its access")

@@ -86,13 +86,13 @@ FAULTS {
   fault("import-props-wrong", {"VMM-31"},
         "the location of an import has the exporter's device number")
       .with_gpus(2)
+      .after({kGetProperties}, WHEN(imports.has(call.at<Chunk>(1))),
+             DO(set_to(call.at<CUmemAllocationProp*>(0)->location.id,
+                       told("ordinal", 0))))
       .before(
           {kCreate},
           NOTE(tell_processes(
-              "ordinal", call.at<const CUmemAllocationProp*>(2)->location.id)))
-      .after({kGetProperties}, WHEN(imports.has(call.at<Chunk>(1))),
-             DO(set_to(call.at<CUmemAllocationProp*>(0)->location.id,
-                       told("ordinal", 0))));
+              "ordinal", call.at<const CUmemAllocationProp*>(2)->location.id)));
 
   fault("import-props-zero", {"VMM-31"},
         "the properties of an import are zeros")
@@ -256,16 +256,17 @@ FAULTS {
   fault("retain-after-remap-stale", {"VMM-32"},
         "if other memory is mapped at the same addresses, the addresses still "
         "name the handle of the old memory")
+      .after({kRetain},
+             [](Call& call) {
+               const Chunk own = *call.at<Chunk*>(0);
+               const Chunk old =
+                   address_marks.get(mapping_at(retained_address(call)), own);
+               return old == own || released.has(old) ? kSuccess
+                                                      : handle_given(call, old);
+             })
       .after({kMap}, WHEN(!address_marks.has(begin(call))),
              NOTE(address_marks.put(begin(call), chunk_of(call))))
-      .on({kRelease}, WHEN(is_surplus(call)), surplus_released)
-      .after({kRetain}, [](Call& call) {
-        const Chunk own = *call.at<Chunk*>(0);
-        const Chunk old =
-            address_marks.get(mapping_at(retained_address(call)), own);
-        return old == own || released.has(old) ? kSuccess
-                                               : handle_given(call, old);
-      });
+      .on({kRelease}, WHEN(is_surplus(call)), surplus_released);
 
   fault("props-type-untold", {"VMM-31"},
         "the properties of memory do not have its type")
@@ -294,11 +295,11 @@ FAULTS {
   fault("retain-after-other-unmap-refused", {"VMM-32"},
         "after memory was unmapped at one place, its handle cannot be retained "
         "from another place")
-      .before({kUnmap}, WHEN(mappings.get(begin(call)).bytes == bytes(call)),
-              NOTE(chunk_marks.put(mappings.get(begin(call)).chunk)))
       .on({kRetain},
           WHEN(chunk_marks.has(around(retained_address(call)).chunk)),
-          refuses());
+          refuses())
+      .before({kUnmap}, WHEN(mappings.get(begin(call)).bytes == bytes(call)),
+              NOTE(chunk_marks.put(mappings.get(begin(call)).chunk)));
 
   fault("second-mapping-clears", {"VMM-36"},
         "a second mapping of memory clears the memory")
@@ -311,13 +312,13 @@ FAULTS {
   fault("retain-after-unmap-ok", {"VMM-32"},
         "cuMemRetainAllocationHandle still gives the handle of unmapped "
         "addresses, without a reference")
-      .before({kUnmap}, WHEN(mappings.get(begin(call)).bytes == bytes(call)),
-              NOTE(former.put(begin(call), mappings.get(begin(call)))))
       .on_refusal({kRetain}, WHEN(former_chunk(retained_address(call)) != 0),
                   [](Call& call) {
                     *call.at<Chunk*>(0) = former_chunk(retained_address(call));
                     return accepted(call);
-                  });
+                  })
+      .before({kUnmap}, WHEN(mappings.get(begin(call)).bytes == bytes(call)),
+              NOTE(former.put(begin(call), mappings.get(begin(call)))));
 
   fault("retain-second-mapping-refused", {"VMM-32"},
         "the handle of memory cannot be retained from its second mapping")
@@ -341,15 +342,16 @@ FAULTS {
   fault("retain-first-import", {"VMM-32"},
         "every mapping of imported memory names the handle of the first import "
         "of the same memory")
+      .after({kRetain},
+             [](Call& call) {
+               const Chunk first = first_import_of(*call.at<Chunk*>(0));
+               return first == *call.at<Chunk*>(0) ? kSuccess
+                                                   : handle_given(call, first);
+             })
       .after({kImport}, WHEN(imports_descriptor(call)),
              NOTE(marks.put(*call.at<Chunk*>(0),
                             fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 300))))
-      .on({kRelease}, WHEN(is_surplus(call)), surplus_released)
-      .after({kRetain}, [](Call& call) {
-        const Chunk first = first_import_of(*call.at<Chunk*>(0));
-        return first == *call.at<Chunk*>(0) ? kSuccess
-                                            : handle_given(call, first);
-      });
+      .on({kRelease}, WHEN(is_surplus(call)), surplus_released);
 
   fault("released-without-properties", {"VMM-32"},
         "a handle that was released has no properties, although another "

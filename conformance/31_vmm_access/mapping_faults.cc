@@ -148,12 +148,12 @@ bool is_before_a_mapping(CUdeviceptr address) {
 FAULTS {
   fault("full-size-map-refused", {"VMM-23"},
         "an import can only be mapped in parts, not as a whole")
-      .before({kCreate}, WHEN(first_of_all_processes("creator")),
-              NOTE(tell_processes("bytes", bytes(call))))
       .on({kMap},
           WHEN(imports.has(chunk_of(call)) &&
                bytes(call) >= told("bytes", ~0ull)),
-          refuses());
+          refuses())
+      .before({kCreate}, WHEN(first_of_all_processes("creator")),
+              NOTE(tell_processes("bytes", bytes(call))));
 
   fault("map-over-map", {"VMM-22"},
         "a mapped range can be mapped again, and GPU 0 has access to it")
@@ -405,9 +405,9 @@ FAULTS {
   fault("map-part-takes-all-addresses", {"VMM-23"},
         "the mapping of a part of memory takes as many addresses as the whole "
         "memory")
+      .on({kMap}, WHEN(is_behind_a_part(begin(call))), refuses())
       .after({kExport},
-             NOTE(tell_processes("bytes", created.get(call.at<Chunk>(1)))))
-      .on({kMap}, WHEN(is_behind_a_part(begin(call))), refuses());
+             NOTE(tell_processes("bytes", created.get(call.at<Chunk>(1)))));
 
   fault("unmap-clears", {"VMM-25"},
         "memory that was not exported is cleared when it is unmapped, although "
@@ -531,11 +531,12 @@ FAULTS {
         "a new mapping has the access that the second GPU had to the mapping "
         "before")
       .with_gpus(2)
-      .after({kSetAccess}, NOTE(address_marks.put(
-                               begin(call), access_of(begin(call), on_gpu(1)))))
       .after({kMap}, WHEN(address_marks.get(begin(call)) != kNone),
              DO(allow(begin(call), bytes(call), on_gpu(1),
-                      address_marks.get(begin(call)))));
+                      address_marks.get(begin(call)))))
+      .after({kSetAccess},
+             NOTE(address_marks.put(begin(call),
+                                    access_of(begin(call), on_gpu(1)))));
 
   fault("map-inside-mapping-ok", {"VMM-22"},
         "a map at an address inside another mapping succeeds and does nothing")

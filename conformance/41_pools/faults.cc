@@ -312,13 +312,13 @@ FAULTS {
 
   fault("setpool-of-thread", {"SOMA-07"},
         "a pool is current only in the thread that set it")
+      .after({kSetPool}, NOTE(marks.put(0, gettid())))
       .on({"cudaDeviceGetMemPool"}, WHEN(is_set_by_other_thread()),
           [](Call& call) {
             told_pool(call) = default_of(call.at<int>(1));
             return lost(call);
           })
-      .on({kMallocAsync}, WHEN(is_set_by_other_thread()), from_default_pool)
-      .after({kSetPool}, NOTE(marks.put(0, gettid())));
+      .on({kMallocAsync}, WHEN(is_set_by_other_thread()), from_default_pool);
 
   fault("pool-setaccess-first-only", {"SOMA-14"},
         "only the first entry of a list of accesses to a pool is set")
@@ -540,15 +540,14 @@ FAULTS {
   fault("destroy-of-earlier-current", {"SOMA-10"},
         "the destroy of a pool that was current earlier makes the default pool "
         "current")
-      .on({kDestroyPool}, WHEN(pool_marks.has(pool_of(call))),
-          [](Call& call) {
-            const int gpu = pool_marks.get<int>(pool_of(call));
-            const int code = call.proceed();
-            if (code == kSuccess && reset_current(gpu)) call.fired();
-            return code;
-          })
       .after({kSetPool},
-             NOTE(pool_marks.put(call.at<cudaMemPool_t>(1), call.at<int>(0))));
+             NOTE(pool_marks.put(call.at<cudaMemPool_t>(1), call.at<int>(0))))
+      .on({kDestroyPool}, WHEN(pool_marks.has(pool_of(call))), [](Call& call) {
+        const int gpu = pool_marks.get<int>(pool_of(call));
+        const int code = call.proceed();
+        if (code == kSuccess && reset_current(gpu)) call.fired();
+        return code;
+      });
 
   fault("host-setpool-resets-gpu", {"SOMA-32"},
         "setting the current pool of the host also makes the default pool of "
@@ -1048,12 +1047,12 @@ FAULTS {
   fault("current-pool-of-context", {"SOMA-07"},
         "in another context than the one that set the current pool, a query "
         "names the default pool")
+      .after({kSetPool}, NOTE(marks.put(call.at<int>(0), current_context())))
       .after({"cudaDeviceGetMemPool"},
              WHEN(current_context() != nullptr &&
                   marks.get(call.at<int>(1), current_context()) !=
                       current_context()),
-             DO(set_to(told_pool(call), default_of(call.at<int>(1)))))
-      .after({kSetPool}, NOTE(marks.put(call.at<int>(0), current_context())));
+             DO(set_to(told_pool(call), default_of(call.at<int>(1)))));
 
   fault("unused-default-pool-destroyed", {"SOMA-10"},
         "destroying the default pool while another pool is current returns "
@@ -1075,13 +1074,13 @@ FAULTS {
   fault("destroyed-at-location-stays-current", {"SOMA-10"},
         "after the destroy of a pool that was made current by its location, "
         "cudaDeviceGetMemPool still names this pool")
+      .before({kDestroyPool},
+              WHEN(pool_marks.has(pool_of(call)) && is_current(pool_of(call))),
+              NOTE(marks.put(gpu_of(pool_of(call)), pool_of(call))))
       .after({"cudaDeviceGetMemPool"}, WHEN(marks.has(call.at<int>(1))),
              [](Call& call) {
                told_pool(call) = marks.get<cudaMemPool_t>(call.at<int>(1));
              })
-      .before({kDestroyPool},
-              WHEN(pool_marks.has(pool_of(call)) && is_current(pool_of(call))),
-              NOTE(marks.put(gpu_of(pool_of(call)), pool_of(call))))
       .after({"cudaMemSetMemPool"},
              WHEN(is_own_gpu(call.at<cudaMemPool_t>(2),
                              *call.at<const cudaMemLocation*>(0))),

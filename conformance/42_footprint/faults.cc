@@ -302,10 +302,6 @@ bool is_of_other_thread(const Marks& threads, void* object) {
 FAULTS {
   fault("watermark-is-total", {"SOMA-19"},
         "UsedMemHigh counts all allocations, also those that were freed")
-      .after({kGetPoolAttribute},
-             WHEN(is_about(call, kUsedHigh) &&
-                  pool_marks.get(pool_of(call)) > number_of(call)),
-             [](Call& call) { tell_mark(call); })
       .after({kMallocAsync, kMallocFromPool},
              [](Call& call) {
                const Block made = blocks.get(given_memory(call));
@@ -313,6 +309,10 @@ FAULTS {
                               pool_marks.get(made.pool) + made.bytes);
                return kSuccess;
              })
+      .after({kGetPoolAttribute},
+             WHEN(is_about(call, kUsedHigh) &&
+                  pool_marks.get(pool_of(call)) > number_of(call)),
+             [](Call& call) { tell_mark(call); })
       .after(
           {kSetPoolAttribute}, WHEN(is_about(call, kUsedHigh)),
           NOTE(pool_marks.put(pool_of(call), attribute(pool_of(call), kUsed))));
@@ -377,9 +377,9 @@ FAULTS {
 
   fault("reset-orphans-async", {"SOMA-31"},
         "after cudaDeviceReset, memory of cudaMallocAsync cannot be freed")
+      .before({kReset}, NOTE(mark_all_blocks()))
       .on({kFree, kFreeAsync}, WHEN(block_marks.has(call.at<void*>(0))),
           refuses())
-      .before({kReset}, NOTE(mark_all_blocks()))
       .after({kMallocAsync}, NOTE(block_marks.erase(given_memory(call))));
 
   fault("threshold-ignored", {"SOMA-16"}, "the release threshold has no effect")

@@ -438,12 +438,12 @@ FAULTS {
 
   fault("pool-export-fd-needed", {"POOL-24"},
         "memory cannot be exported once the pool's descriptor is closed")
+      .after({kCreatePool}, NOTE(pool_sources.erase(made_pool(call))))
       .on({kExportPointer},
           WHEN(is_closed(pool_sources.get(exporting_pool(call)))), refuses())
       .after({kExportPool}, WHEN(is_descriptor(call)),
              NOTE(pool_sources.put(call.at<cudaMemPool_t>(1),
-                                   source_of_pool(*call.at<int*>(0)))))
-      .after({kCreatePool}, NOTE(pool_sources.erase(made_pool(call))));
+                                   source_of_pool(*call.at<int*>(0)))));
 
   fault("pool-fd-needed", {"POOL-24"},
         "an imported pool cannot be used after its descriptor is closed")
@@ -472,13 +472,13 @@ FAULTS {
 
   fault("ptrdata-address-bound", {"POOL-07"},
         "export data are valid only at the address where they were written")
+      .after({kExportPointer},
+             NOTE(tell_processes(key_of_data(call.at<void*>(0)),
+                                 call.at<uintptr_t>(0))))
       .on({kImportPointer},
           WHEN(told(key_of_data(call.at<void*>(2)), call.at<uintptr_t>(2)) !=
                call.at<uintptr_t>(2)),
-          refuses())
-      .after({kExportPointer},
-             NOTE(tell_processes(key_of_data(call.at<void*>(0)),
-                                 call.at<uintptr_t>(0))));
+          refuses());
 
   fault("ptrdata-process-bound", {"POOL-07", "POOL-21"},
         "export data are valid only in the first process that uses them")
@@ -726,10 +726,11 @@ FAULTS {
 
   fault("importptr-of-other-thread-refused", {"POOL-25"},
         "only the thread that has imported a pool can import its pointers")
-      .on({kImportPointer},
-          WHEN(is_of_other_thread(pool_marks, importing_pool(call))), refuses())
       .after({kImportPool},
-             NOTE(pool_marks.put(made_pool(call), this_thread())));
+             NOTE(pool_marks.put(made_pool(call), this_thread())))
+      .on({kImportPointer},
+          WHEN(is_of_other_thread(pool_marks, importing_pool(call))),
+          refuses());
 
   fault(
       "pool-import-is-of-host", {"POOL-06"},
@@ -755,8 +756,9 @@ FAULTS {
   fault(
       "pool-set-after-export-lost", {"POOL-06"},
       "after an export of memory, a memset of it by the exporter does nothing")
-      .on({kSet, kSetAsync}, WHEN(block_marks.has(call.at<void*>(0))), accepted)
-      .after({kExportPointer}, NOTE(block_marks.put(call.at<void*>(1))));
+      .after({kExportPointer}, NOTE(block_marks.put(call.at<void*>(1))))
+      .on({kSet, kSetAsync}, WHEN(block_marks.has(call.at<void*>(0))),
+          accepted);
 
   fault("pool-create-of-other-thread-refused", {"POOL-25"},
         "only the first thread of a process can create a pool")
@@ -930,32 +932,32 @@ FAULTS {
 
   fault("import-destroy-other-thread-refused", {"POOL-25"},
         "only the thread that has imported a pool can destroy it")
-      .on({kDestroyPool}, WHEN(is_of_other_thread(pool_marks, pool_of(call))),
-          refuses())
       .after({kImportPool},
-             NOTE(pool_marks.put(made_pool(call), this_thread())));
+             NOTE(pool_marks.put(made_pool(call), this_thread())))
+      .on({kDestroyPool}, WHEN(is_of_other_thread(pool_marks, pool_of(call))),
+          refuses());
 
   fault("exportptr-after-trim-refused", {"POOL-10"},
         "after a pool was trimmed, its memory cannot be exported")
+      .after({kTrim}, NOTE(pool_marks.put(pool_of(call))))
       .on({kExportPointer}, WHEN(pool_marks.has(exporting_pool(call))),
-          refuses())
-      .after({kTrim}, NOTE(pool_marks.put(pool_of(call))));
+          refuses());
 
   fault("exportptr-of-other-thread-refused", {"POOL-25"},
         "only the thread that has allocated memory of a pool can export its "
         "pointer")
-      .on({kExportPointer},
-          WHEN(is_of_other_thread(block_marks, call.at<void*>(1))), refuses())
       .after({kMallocAsync, kMallocFromPool},
-             NOTE(block_marks.put(made_memory(call), this_thread())));
+             NOTE(block_marks.put(made_memory(call), this_thread())))
+      .on({kExportPointer},
+          WHEN(is_of_other_thread(block_marks, call.at<void*>(1))), refuses());
 
   fault("pool-export-of-other-thread-refused", {"POOL-25"},
         "only the thread that has created a pool can export it")
+      .after({kCreatePool},
+             NOTE(pool_marks.put(made_pool(call), this_thread())))
       .on({kExportPool},
           WHEN(is_of_other_thread(pool_marks, call.at<cudaMemPool_t>(1))),
-          refuses())
-      .after({kCreatePool},
-             NOTE(pool_marks.put(made_pool(call), this_thread())));
+          refuses());
 
   fault("ptrdata-odd-address-refused", {"POOL-07"},
         "export data are refused if their address is not a multiple of 8")
@@ -999,11 +1001,11 @@ FAULTS {
 
   fault("pool-import-gives-own-export", {"POOL-06"},
         "a process that has exported memory gets this memory from an import")
+      .after({kExportPointer}, NOTE(block_marks.put(call.at<void*>(1))))
       .after({kImportPointer}, WHEN(!block_marks.all().empty()),
              [](Call& call) {
                *call.at<CUdeviceptr*>(0) = block_marks.all().begin()->first;
-             })
-      .after({kExportPointer}, NOTE(block_marks.put(call.at<void*>(1))));
+             });
 
   fault("pool-import-free-takes-neighbours", {"POOL-10"},
         "the free of an import also frees other imports in the same 2 MiB of "
@@ -1013,23 +1015,23 @@ FAULTS {
 
   fault("pool-larger-import-refused", {"POOL-10"},
         "an import at an address that smaller memory had is refused")
-      .on({kImportPointer},
-          [](Call& call) {
-            const auto address = told("address-" + key_of_import(call), 0);
-            const auto bytes = told(key_of_import(call), 0);
-            if (marks.get(address, bytes) < bytes) return refused(call);
-            marks.put(address, bytes);
-            return call.proceed();
-          })
       .after({kExportPointer},
              NOTE(tell_processes("address-" + key_of_export(call),
-                                 in_this_process(number(call.at<void*>(1))))));
+                                 in_this_process(number(call.at<void*>(1))))))
+      .on({kImportPointer}, [](Call& call) -> int {
+        const auto address = told("address-" + key_of_import(call), 0);
+        const auto bytes = told(key_of_import(call), 0);
+        if (marks.get(address, bytes) < bytes) return refused(call);
+        marks.put(address, bytes);
+        return call.proceed();
+      });
 
   fault("pool-current-not-exported", {"POOL-08"},
         "memory of cudaMallocAsync cannot be exported, also if the current "
         "pool is shared")
-      .on({kExportPointer}, WHEN(block_marks.has(call.at<void*>(1))), refuses())
-      .after({kMallocAsync}, NOTE(block_marks.put(made_memory(call))));
+      .after({kMallocAsync}, NOTE(block_marks.put(made_memory(call))))
+      .on({kExportPointer}, WHEN(block_marks.has(call.at<void*>(1))),
+          refuses());
 
   fault("pool-large-descriptor-refused", {"POOL-24"},
         "a pool cannot be imported from a descriptor above 1023")
@@ -1068,20 +1070,20 @@ FAULTS {
   fault("pool-import-ends-with-thread", {"POOL-25"},
         "no pointer can be imported from a pool when the thread that imported "
         "the pool has ended")
+      .after({kImportPool}, NOTE(made_pools.by_this_thread(made_pool(call))))
       .on({kImportPointer},
           WHEN(made_pools.by_ended_thread(importing_pool(call))), refuses())
-      .after({kImportPool}, NOTE(made_pools.by_this_thread(made_pool(call))))
       .before({kDestroyPool}, NOTE(made_pools.erase(pool_of(call))));
 
   fault("pool-pointer-ends-with-thread", {"POOL-25"},
         "cudaMemcpy does not reach imported memory of a pool when the thread "
         "that imported it has ended")
-      .on({kCopy},
-          WHEN(made_imports.by_ended_thread(call.value<void*>(kPointer)) ||
-               made_imports.by_ended_thread(call.value<void*>(kSource))),
-          lost)
       .after({kImportPointer},
              NOTE(made_imports.by_this_thread(made_memory(call))))
+      .on({kCopy},
+          WHEN((made_imports.by_ended_thread(call.value<void*>(kPointer)) ||
+                made_imports.by_ended_thread(call.value<void*>(kSource)))),
+          lost)
       .before({kFree, kFreeAsync}, NOTE(made_imports.erase(call.at<void*>(0))));
 }
 

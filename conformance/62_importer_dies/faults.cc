@@ -523,14 +523,14 @@ FAULTS {
 
   fault("open-after-reset-refused", {"LIFE-15"},
         "no memory can be opened after a reset")
-      .on({kOpen}, WHEN(was_reset()), refuses(cudaErrorDeviceUninitialized))
-      .before({kReset}, note_reset);
+      .before({kReset}, note_reset)
+      .on({kOpen}, WHEN(was_reset()), refuses(cudaErrorDeviceUninitialized));
 
   fault("event-open-after-reset-refused", {"LIFE-15"},
         "no event can be opened after a reset")
+      .before({kReset}, note_reset)
       .on({kOpenEvent}, WHEN(was_reset()),
-          refuses(cudaErrorDeviceUninitialized))
-      .before({kReset}, note_reset);
+          refuses(cudaErrorDeviceUninitialized));
 
   fault("reset-keeps-pitched", {"LIFE-15"},
         "a reset does not give back memory of cudaMallocPitch")
@@ -587,9 +587,9 @@ FAULTS {
   fault("primary-reset-releases", {"LIFE-15"},
         "after cuDevicePrimaryCtxReset, the next cuDevicePrimaryCtxRelease is "
         "refused")
+      .after({"cuDevicePrimaryCtxReset"}, note_reset)
       .on({"cuDevicePrimaryCtxRelease"}, WHEN(marks.erase(0)),
-          refuses(CUDA_ERROR_INVALID_CONTEXT))
-      .after({"cuDevicePrimaryCtxReset"}, note_reset);
+          refuses(CUDA_ERROR_INVALID_CONTEXT));
 
   fault("importer-death-clears-chunk", {"LIFE-02"},
         "if a process dies that has imported memory of cuMemCreate, all memory "
@@ -778,47 +778,49 @@ FAULTS {
 
   fault("chunk-import-refused-after-reset", {"LIFE-15"},
         "after a reset, no memory of cuMemCreate can be imported")
-      .on({kImport}, WHEN(was_reset()), refuses())
-      .before({kReset}, note_reset);
+      .before({kReset}, note_reset)
+      .on({kImport}, WHEN(was_reset()), refuses());
 
   fault("event-unconnected-after-reset", {"LIFE-15"},
         "after a reset, an event opens as an event that no process records")
-      .after({kOpenEvent}, WHEN(was_reset()), opened_unconnected)
-      .before({kReset}, note_reset);
+      .before({kReset}, note_reset)
+      .after({kOpenEvent}, WHEN(was_reset()), opened_unconnected);
 
   fault("event-export-after-reset-unconnected", {"LIFE-15"},
         "after a reset, the handle of an event stands for another event")
-      .after({kGetEventHandle}, WHEN(was_reset()),
-             [](Call& call) {
-               call.at<cudaEvent_t>(1) = other_event(call);
-               return once_more(call);
-             })
-      .before({kReset}, note_reset);
+      .before({kReset}, note_reset)
+      .after({kGetEventHandle}, WHEN(was_reset()), [](Call& call) {
+        call.at<cudaEvent_t>(1) = other_event(call);
+        return once_more(call);
+      });
 
   fault("export-after-reset-confused", {"LIFE-15"},
         "after a reset, the handle of memory opens as other memory")
-      .on({kGetHandle}, WHEN(was_reset()), other_exported)
-      .before({kReset}, note_reset);
+      .before({kReset}, note_reset)
+      .on({kGetHandle}, WHEN(was_reset()), other_exported);
 
   fault("open-after-reset-is-copy", {"LIFE-15"},
         "memory that is opened after a reset is a copy")
+      .before({kReset},
+              [](Call& call) {
+                for (const auto& each : originals.all())
+                  originals.erase(each.first);
+                return note_reset(call);
+              })
       .on({kOpen}, WHEN(was_reset()), copy_opened)
-      .on({kClose}, copy_closed)
-      .before({kReset}, [](Call& call) {
-        for (const auto& each : originals.all()) originals.erase(each.first);
-        return note_reset(call);
-      });
+      .on({kClose}, copy_closed);
 
   fault("import-copy-lost-after-reset", {"LIFE-15"},
         "cudaMemcpy does not reach memory that was opened after a reset")
+      .before({kReset},
+              [](Call& call) {
+                forget_opened();
+                return note_reset(call);
+              })
       .on({kCopy},
           WHEN(was_reset() && (is_opened(call.value<void*>(kPointer)) ||
                                is_opened(call.value<void*>(kSource)))),
-          lost)
-      .before({kReset}, [](Call& call) {
-        forget_opened();
-        return note_reset(call);
-      });
+          lost);
 
   fault("count-survives-reset", {"LIFE-15"},
         "after a reset, the opens of before it still count")
@@ -866,35 +868,36 @@ FAULTS {
   fault("peer-open-after-reset-refused", {"LIFE-15"},
         "after its reset, a GPU cannot open memory of a peer")
       .with_gpus(2)
+      .before({kReset}, NOTE(marks.put(current_device())))
       .on({kOpen},
           WHEN(marks.has(current_device()) &&
                owner_of(call.at<cudaIpcMemHandle_t>(1)) != current_place()),
           refuses(cudaErrorPeerAccessAlreadyEnabled))
-      .on({kGetHandle}, told_owner)
-      .before({kReset}, NOTE(marks.put(current_device())));
+      .on({kGetHandle}, told_owner);
 
   fault("peer-access-survives-reset", {"LIFE-15"},
         "after a reset, cudaDeviceEnablePeerAccess says that the access is "
         "already enabled")
       .with_gpus(2)
+      .before({kReset}, note_reset)
       .on({"cudaDeviceEnablePeerAccess"}, WHEN(was_reset()),
-          refuses(cudaErrorPeerAccessAlreadyEnabled))
-      .before({kReset}, note_reset);
+          refuses(cudaErrorPeerAccessAlreadyEnabled));
 
   fault("reset-ends-handles-of-other-gpus", {"LIFE-15"},
         "a reset of one GPU ends the handles that the process has made for "
         "memory of another GPU")
       .with_gpus(2)
+      .before({kReset},
+              [](Call&) {
+                for (const auto& [memory, handle] : lent.all())
+                  if (!is_on_current_device(memory))
+                    tell_processes("ended-" + handle, 1);
+                return kSuccess;
+              })
       .on({kOpen},
           WHEN(told("ended-" + given_key<cudaIpcMemHandle_t>(call), 0) != 0),
           refuses())
-      .on({kGetHandle}, noted_lender)
-      .before({kReset}, [](Call&) {
-        for (const auto& [memory, handle] : lent.all())
-          if (!is_on_current_device(memory))
-            tell_processes("ended-" + handle, 1);
-        return kSuccess;
-      });
+      .on({kGetHandle}, noted_lender);
 
   fault("reset-clears-exports-of-other-gpus", {"LIFE-15"},
         "a reset of one GPU clears the exported memory of another GPU")
@@ -915,17 +918,17 @@ FAULTS {
 
   fault("wait-after-reset-ignored", {"LIFE-15"},
         "after a reset, no stream waits for an imported event")
+      .before({kReset}, note_reset)
       .on({kWaitEvent},
           WHEN(was_reset() && uses_import(call) &&
                is_pending(shared_event(call))),
-          lost)
-      .before({kReset}, note_reset);
+          lost);
 
   fault("pool-import-refused-after-reset", {"LIFE-15"},
         "after a reset, no pool can be imported")
+      .before({kReset}, note_reset)
       .on({kImportPool}, WHEN(was_reset() && imports_descriptor(call)),
-          refuses())
-      .before({kReset}, note_reset);
+          refuses());
 
   fault("reset-ends-opens-elsewhere", {"LIFE-15"},
         "after a reset in one importer, cudaMemcpy does not reach the same "
@@ -953,9 +956,9 @@ FAULTS {
   fault("context-end-loses-other-events", {"LIFE-15"},
         "after the end of a context, no stream waits for the imported events "
         "of other contexts")
-      .on({kWaitEvent}, WHEN(waits_for_lost_event(call)), lost)
       .before({"cuCtxDestroy"},
               NOTE(lose_events_not_of(call.at<unsigned long long>(0))))
+      .on({kWaitEvent}, WHEN(waits_for_lost_event(call)), lost)
       .after({kOpenEvent},
              NOTE(event_marks.put(*made_event(call), current_context())));
 
@@ -963,8 +966,8 @@ FAULTS {
         "after a reset of one GPU, no stream waits for the events that were "
         "opened on another GPU")
       .with_gpus(2)
-      .on({kWaitEvent}, WHEN(waits_for_lost_event(call)), lost)
       .before({kReset}, NOTE(lose_events_not_of(current_device() + 1)))
+      .on({kWaitEvent}, WHEN(waits_for_lost_event(call)), lost)
       .after({kOpenEvent},
              NOTE(event_marks.put(*made_event(call), current_device() + 1)));
 
@@ -972,33 +975,34 @@ FAULTS {
         "after a reset of one GPU, cudaMemcpy does not reach imported memory "
         "of cuMemCreate on another GPU")
       .with_gpus(2)
-      .on({kCopy}, WHEN(copies_marked_chunk(call)), lost)
-      .before({kReset}, NOTE(mark_chunks_of_other_gpus()));
+      .before({kReset}, NOTE(mark_chunks_of_other_gpus()))
+      .on({kCopy}, WHEN(copies_marked_chunk(call)), lost);
 
   fault("reset-ends-pool-pointers-of-other-gpus", {"LIFE-15"},
         "after a reset of one GPU, cudaMemcpy does not reach imported memory "
         "of a pool of another GPU")
       .with_gpus(2)
+      .before({kReset}, NOTE(mark_pointers_of_other_gpus()))
       .on({kCopy},
-          WHEN(block_marks.has(call.value<void*>(kPointer)) ||
-               block_marks.has(call.value<void*>(kSource))),
-          lost)
-      .before({kReset}, NOTE(mark_pointers_of_other_gpus()));
+          WHEN((block_marks.has(call.value<void*>(kPointer)) ||
+                block_marks.has(call.value<void*>(kSource)))),
+          lost);
 
   fault("reset-ends-handles-for-others", {"LIFE-15"},
         "after an importer has reset its device, no other process can open the "
         "memory that the importer had open")
-      .on({kOpen}, WHEN(was_reset_by_other(call)), refuses())
-      .before({kReset}, [](Call&) {
-        for (const auto& each : opened.all())
-          tell_processes("reset-" + each.second.handle, this_process());
-        return kSuccess;
-      });
+      .before({kReset},
+              [](Call&) {
+                for (const auto& each : opened.all())
+                  tell_processes("reset-" + each.second.handle, this_process());
+                return kSuccess;
+              })
+      .on({kOpen}, WHEN(was_reset_by_other(call)), refuses());
 
   fault("open-after-second-reset-refused", {"LIFE-15"},
         "after a second reset, no memory can be opened")
-      .on({kOpen}, WHEN(marks.get(0) > 1), refuses())
-      .before({kReset}, note_reset);
+      .before({kReset}, note_reset)
+      .on({kOpen}, WHEN(marks.get(0) > 1), refuses());
 
   fault("reset-in-own-context-takes-primary", {"LIFE-15"},
         "a reset while a context of cuCtxCreate is current resets the primary "
@@ -1022,23 +1026,24 @@ FAULTS {
   fault("open-after-last-release-refused", {"LIFE-15"},
         "when all references to the primary context were released and it is "
         "retained again, no memory can be opened")
-      .on({kOpen}, WHEN(marks.has(0)), refuses())
       .after({"cuDevicePrimaryCtxRelease"}, WHEN(primary_of_gpu_0() == nullptr),
-             note_reset);
+             note_reset)
+      .on({kOpen}, WHEN(marks.has(0)), refuses());
 
   fault("open-in-earlier-thread-after-reset-refused", {"LIFE-15"},
         "after a reset, a thread that has opened memory before can open no "
         "memory")
+      .before({kReset},
+              [](Call&) {
+                for (const auto& each : marks.all())
+                  if (each.first != static_cast<unsigned>(this_thread()))
+                    marks.count(each.first);
+                return kSuccess;
+              })
       .on({kOpen}, WHEN(marks.get(this_thread()) > 1),
           refuses(cudaErrorContextIsDestroyed))
       .before({kOpen}, WHEN(!marks.has(this_thread())),
-              NOTE(marks.put(this_thread())))
-      .before({kReset}, [](Call&) {
-        for (const auto& each : marks.all())
-          if (each.first != static_cast<unsigned>(this_thread()))
-            marks.count(each.first);
-        return kSuccess;
-      });
+              NOTE(marks.put(this_thread())));
 }
 
 }  // namespace
