@@ -2,6 +2,7 @@
 // Mirror of samples/11_event_ping_pong.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
 

@@ -46,12 +46,6 @@ int changed_in_name(Call& call) {
   return call.proceed();
 }
 
-inline constexpr auto kNone = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-
-inline constexpr auto kRead = CU_MEM_ACCESS_FLAGS_PROT_READ;
-
-inline constexpr auto kReadWrite = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-
 inline bool takes_access(Call& set) {
   return set.at<const CUmemAccessDesc*>(2)->flags ==
          CU_MEM_ACCESS_FLAGS_PROT_NONE;

@@ -42,7 +42,7 @@ def source(lesson: str) -> Path:
 
 
 def mirrors(lesson: str) -> list[Path]:
-    """The tests of a lesson: topic_test.cu, and topic_subject_test.cu if there are many."""
+    """The tests of a lesson: topic_test.cu, and perhaps topic_subject_test.cu."""
     found = [x for x in MIRRORS if x.parent.name == lesson]
     assert TOP / "conformance" / lesson / f"{topic(lesson)}_test.cu" in found
     return found
