@@ -59,12 +59,27 @@ Chunk first_import_of(Chunk chunk) {
   return chunk;
 }
 
+// Mappings that have ended; no handle of their memory was released since.
+Table<CUdeviceptr, Mapped> former;
+
 Chunk former_chunk(CUdeviceptr address) {
   for (const auto& [begin, mapped] : former.all())
-    if (address - begin < mapped.bytes && !released.has(mapped.chunk) &&
-        reservation_at(address) != 0)
+    if (address - begin < mapped.bytes && reservation_at(address) != 0)
       return mapped.chunk;
   return 0;
+}
+int forget_former(Chunk released_now) {
+  for (const auto& [begin, mapped] : former.all())
+    if (mapped.chunk == released_now) former.erase(begin);
+  return kSuccess;
+}
+
+// The references to each handle that the program has.
+Table<Chunk, int> references;
+
+int add_reference(Chunk chunk, int more) {
+  references.put(chunk, references.get(chunk) + more);
+  return kSuccess;
 }
 
 // The properties of the memory that was created last.
@@ -261,12 +276,15 @@ FAULTS {
                const Chunk own = *call.at<Chunk*>(0);
                const Chunk old =
                    address_marks.get(mapping_at(retained_address(call)), own);
-               return old == own || released.has(old) ? kSuccess
-                                                      : handle_given(call, old);
+               if (old == own || references.get(old) <= 0)
+                 return add_reference(own, 1);
+               return handle_given(call, old);
              })
+      .on({kRelease}, WHEN(is_surplus(call)), surplus_released)
       .after({kMap}, WHEN(!address_marks.has(begin(call))),
              NOTE(address_marks.put(begin(call), chunk_of(call))))
-      .on({kRelease}, WHEN(is_surplus(call)), surplus_released);
+      .after({kCreate, kImport}, NOTE(references.put(*call.at<Chunk*>(0), 1)))
+      .after({kRelease}, NOTE(add_reference(call.at<Chunk>(0), -1)));
 
   fault("props-type-untold", {"VMM-31"},
         "the properties of memory do not have its type")
@@ -318,7 +336,8 @@ FAULTS {
                     return accepted(call);
                   })
       .before({kUnmap}, WHEN(mappings.get(begin(call)).bytes == bytes(call)),
-              NOTE(former.put(begin(call), mappings.get(begin(call)))));
+              NOTE(former.put(begin(call), mappings.get(begin(call)))))
+      .before({kRelease}, NOTE(forget_former(call.at<Chunk>(0))));
 
   fault("retain-second-mapping-refused", {"VMM-32"},
         "the handle of memory cannot be retained from its second mapping")

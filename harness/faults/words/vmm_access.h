@@ -66,7 +66,4 @@ inline bool copies(Call& call, cudaMemcpyKind kind) {
 /// was raised again in name only.
 enum : unsigned { kWritable = 1, kLowered, kRaisedInName };
 
-/// Mappings that have ended; their memory is not released.
-inline Table<CUdeviceptr, Mapped> former;
-
 }  // namespace ipclab::faults
