@@ -27,7 +27,7 @@ from generator import (
 )
 from ipclab import requirements
 from ipclab.errors import UsageError
-from ipclab.faults import Fault
+from ipclab.mutants.faults import Fault
 
 ROW = {
     "id": "LMEM-01",

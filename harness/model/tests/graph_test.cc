@@ -358,4 +358,36 @@ TEST(Graph, ACaptureHasTypedNodes) {
   EXPECT_EQ(cudaFree(data), cudaSuccess);
 }
 
+// The last reference destroys it: the program's, the graph's and the
+// executable's count.
+TEST(Graph, UserObjectsLiveAsLongAsGraphsNeedThem) {
+  EXPECT_EQ(cudaFree(nullptr), cudaSuccess);
+  int destroyed = 0;
+  const auto count = [](void* data) { ++*static_cast<int*>(data); };
+  cudaUserObject_t object = nullptr;
+  EXPECT_EQ(cudaUserObjectCreate(&object, &destroyed, count, 1, 0),
+            cudaErrorInvalidValue);
+  ASSERT_EQ(cudaUserObjectCreate(&object, &destroyed, count, 2,
+                                 cudaUserObjectNoDestructorSync),
+            cudaSuccess);
+  cudaGraph_t graph = nullptr, clone = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaGraphCreate(&graph, 0), cudaSuccess);
+  ASSERT_EQ(
+      cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove),
+      cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  ASSERT_EQ(cudaGraphClone(&clone, graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphReleaseUserObject(graph, object, 2),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(cudaUserObjectRelease(object, 1), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(clone), cudaSuccess);
+  EXPECT_EQ(destroyed, 0);
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(destroyed, 1);
+  EXPECT_EQ(cudaUserObjectRelease(object, 1), cudaErrorInvalidValue);
+  cudaGetLastError();
+}
+
 }  // namespace

@@ -280,11 +280,9 @@ class Build:
 
     def written(self, name: str = "Suite.Name", row: str = "LMEM-01") -> None:
         """Write the source of a TEST of lesson 01, which `ipclab rules` reads."""
-        folder = self.source / "conformance" / "01_legacy_memory"
-        folder.mkdir()
         words = name.replace(".", ", ")
         text = f'TEST({words}) {{\n  covers("{row}");\n}}\n'
-        (folder / "legacy_memory_test.cu").write_text(text)
+        (self.room.parent / "legacy_memory_test.cu").write_text(text)
 
     def sample(
         self, program: str, lesson: str = "01_legacy_memory", timeout: float = 20

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ipclab import changed, declarations
+from ipclab import declarations
 from ipclab.errors import UsageError
-from ipclab.faults import Fault
+from ipclab.mutants import changed
+from ipclab.mutants.faults import Fault
 
 ONE, TWO = "conformance/01_first/faults.cc", "conformance/02_second/faults.cc"
 OPERATORS = "harness/faults/operators.cc"

@@ -162,7 +162,11 @@ def test_hanging_probe(build: Build) -> None:
         (ROOM, "{", "is not JSON"),
         (ROOM, '{"rows": 3}', "rows: 3 is not of type array"),
         (ROOM, '{"rows": [{"id": "A-01"}]}', "rows[0].statement: is missing"),
-        (ROOM, ROW.replace('"kind"', '"check": "x", "kind"'), "rows[0].check: there is"),
+        (
+            ROOM,
+            ROW.replace('"kind"', '"check": "x", "kind"'),
+            "[0].check: there is",
+        ),
         (ROOM, ROW.replace("]}", f", {ROW[10:]}"), "A-01 stands twice"),
         ("deviations.json", "[]", "is not an object"),
         ("deviations.json", '{"deviations": [{}]}', "deviations[0].requirement"),

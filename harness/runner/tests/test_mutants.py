@@ -20,7 +20,7 @@ import jsonschema
 import pytest
 
 from conftest import NO_GPU, PROBE, Build, machine
-from ipclab import matrix
+from ipclab.mutants import matrix
 
 FREE = "reaches('cudaFree')\n"
 
@@ -368,7 +368,7 @@ def test_a_capability_that_is_denied_is_a_kill_of_its_own_kind(model: Build) -> 
 def test_a_hang_is_a_kill_and_costs_a_part_of_the_time_limit(
     model: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ipclab.trials.MORE_SECONDS", 0.5)
+    monkeypatch.setattr("ipclab.mutants.trials.MORE_SECONDS", 0.5)
     model.faults({"name": "bad", "rows": ["LMEM-01"]})
     model.conformance("if under('bad'): time.sleep(600)\nrecord()", timeout=900)
     began = time.monotonic()
@@ -1144,7 +1144,15 @@ def test_rules_name_what_proves_a_row(model: Build) -> None:
         "rules", "--build", "build", "--results", "out", "lmem-01"
     ).stdout
     assert "conformance.01_legacy_memory.Suite.Name  conforms" in told
+    assert "How LMEM-01 is tested." in told
     assert "bad: is wrong" in told
+    whole = json.loads(model.ipclab("rules", "--build", "build", "--json").stdout)
+    assert whole["rows"][0]["tests"] == {"Suite.Name": "How LMEM-01 is tested."}
+    done = model.ipclab("rules", "--build", "build", "--json", "LMEM-01")
+    assert (done.returncode, done.stdout) == (
+        2,
+        "ipclab: --json prints all rows: leave out LMEM-01\n",
+    )
     done = model.ipclab("rules", "--build", "build", "LMEM-99")
     assert done.returncode == 2
     assert "no row 'LMEM-99'" in done.stderr + done.stdout

@@ -3,11 +3,14 @@
 SPDX-License-Identifier: Apache-2.0
 """
 
+import ast
+import graphlib
 import itertools
 import json
 import os
 import re
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -358,6 +361,34 @@ def test_rows_are_written_in_sentences() -> None:
             assert not PRIVATE.search(text), name
             assert not COUNTED.search(text), name
             assert text.endswith((".", "?", ".)")), name
+
+
+def imported(module: Path) -> Iterator[str]:
+    """The modules of the runner that a module imports, also inside functions."""
+    tree = ast.parse(module.read_text())
+    only_types = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for part in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and id(node) not in only_types:
+            yield from (f"{node.module}.{x.name}" for x in node.names)
+            yield str(node.module)
+
+
+def test_the_runner_has_no_circle() -> None:
+    """A module may import those below it, and no module that needs it."""
+    source = TOP / "harness/runner/src"
+    modules = {
+        ".".join(x.relative_to(source).with_suffix("").parts): x
+        for x in source.rglob("*.py")
+        if x.stem != "__init__"
+    }
+    needs = {name: modules.keys() & set(imported(x)) for name, x in modules.items()}
+    assert needs["ipclab.ctest"] == {"ipclab.errors", "ipclab.packed"}
+    graphlib.TopologicalSorter(needs).prepare()
 
 
 def test_a_retired_id_never_comes_back() -> None:

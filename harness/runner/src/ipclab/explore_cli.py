@@ -94,6 +94,29 @@ def add_to(commands: Any, build: Path, backends: tuple[str, ...]) -> None:
         default=None,
         help="which machine the reference model imitates, for example two-gpus",
     )
+    parser.set_defaults(call=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Search; returns the exit code."""
+    from ipclab import explore, terminal
+
+    return explore.run(
+        terminal.console(),
+        explore.Request(
+            build=options.build,
+            seconds=options.seconds,
+            seed=options.seed,
+            programs=options.programs,
+            processes=options.processes,
+            jobs=options.jobs,
+            replay=options.replay,
+            results=options.results,
+            verbose=options.verbose,
+            backend=options.backend,
+            profile=options.profile,
+        ),
+    )
 
 
 def _number(least: int, most: int) -> Any:

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ipclab import catalogue as documented
-from ipclab import ctest, faults, lines, packed, records, requirements, results
+from ipclab import ctest, hardware, lines, packed, records, requirements, results
 from ipclab.errors import UsageError
-from ipclab.faults import Fault
+from ipclab.mutants import faults
+from ipclab.mutants.faults import Fault
 from ipclab.requirements import Row
 
 LATEST = Path("results/latest")
@@ -46,12 +47,14 @@ def run(
     tests = _of_packed(chosen) or dict(read_tests(rooms))
     wrong = faults.of_rows(chosen, source)
     verdicts = _verdicts(folder)
+    judged = hardware.read(rooms)
     columns = lines.width()
     if name is None:
-        told = _list(columns, catalogue, tests, wrong, verdicts)
+        told = _list(columns, catalogue, tests, wrong, verdicts, judged)
     elif (row := catalogue.get(name.upper())) is not None:
         cited = documented.cited(documented.read(rooms / "sentences.json", catalogue))
-        told = _explain(columns, row, cited.get(row["id"], []), tests, wrong, verdicts)
+        sentences_of = cited.get(row["id"], [])
+        told = _explain(columns, row, sentences_of, tests, wrong, verdicts, judged)
     else:
         raise UsageError(f"no row '{name}'; `ipclab rules` lists them")
     print("\n".join(told))
@@ -79,7 +82,7 @@ def _verdicts(folder: Path | None) -> dict[str, str]:
     """
     if folder is None and not LATEST.is_dir():
         return {}
-    found = results.read(folder or LATEST).records
+    found = results.read(folder or LATEST, timelines=False).records
     return {row.ctest: row.shown for row in records.rows(found)}
 
 
@@ -89,6 +92,7 @@ def _list(
     tests: Mapping[str, str],
     wrong: Sequence[Fault],
     verdicts: dict[str, str],
+    judged: frozenset[str],
 ) -> list[str]:
     rows = []
     for name, row in catalogue.items():
@@ -96,7 +100,9 @@ def _list(
         last = dict.fromkeys(verdicts[x] for x in mine if x in verdicts)
         noticed = sum(name in fault.rows for fault in wrong)
         cells = (name, row["kind"], f"{len(mine):5}", f"{noticed:6}", ", ".join(last))
-        rows.append((*cells, row["statement"]))
+        unseen = hardware.on_model_only(name, row["kind"], judged)
+        seen = f" ({hardware.ON_MODEL})" if unseen else ""
+        rows.append((*cells, row["statement"] + seen))
     head = ("row", "kind", "tests", "faults", "last", "statement")
     return lines.table(rows, columns, head)
 
@@ -108,6 +114,7 @@ def _explain(
     tests: Mapping[str, str],
     wrong: Sequence[Fault],
     verdicts: dict[str, str],
+    judged: frozenset[str],
 ) -> list[str]:
     name = row["id"]
     told = [(f"{name}  {row['kind']}", str(row["statement"]))]
@@ -116,6 +123,8 @@ def _explain(
         for field in ("source", "since", "until")
         if row.get(field)
     ]
+    if hardware.on_model_only(name, row["kind"], judged):
+        told += [("evidence", f"{hardware.ON_MODEL}: no recorded GPU has judged it")]
     told += [("sentence", f"{x.topic}: {x.says}") for x in cited]
     told += [("follows from", origin) for origin in row.get("follows_from", [])]
     told += [("lesson", lesson) for lesson in row.get("lessons", [])]

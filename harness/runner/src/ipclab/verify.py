@@ -29,12 +29,12 @@ from ipclab import (
     fingerprint,
     fleet_node,
     manifest,
-    matrix,
     reader,
     records,
     results,
     sign,
 )
+from ipclab.mutants import matrix
 from ipclab.records import Record
 
 REPEAT = 3

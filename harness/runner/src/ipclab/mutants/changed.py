@@ -14,9 +14,10 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ipclab import declarations, faults, requirements
+from ipclab import declarations, requirements
 from ipclab.errors import UsageError
-from ipclab.faults import Fault
+from ipclab.mutants import faults
+from ipclab.mutants.faults import Fault
 
 _ROOM = re.compile(r"conformance/[^/]+/rows\.json")
 _COVERS = re.compile(r'\bcovers\("([A-Z0-9-]+)"\)')

@@ -15,7 +15,7 @@ from typing import Any
 
 from ipclab.ctest import Case
 from ipclab.deviations import UNJUDGED_KINDS
-from ipclab.faults import OPERATOR, Catalogue, Fault
+from ipclab.mutants.faults import OPERATOR, Catalogue, Fault
 
 KILLED, DENIED, SURVIVED, UNFIRED, UNJUDGED = (
     "killed",
@@ -93,7 +93,7 @@ class Trial:
     ctest: str
     verdict: str
     reason: str  # one line
-    fired: bool | None  # None for a hook of the model, which does not report this
+    fired: bool | None  # None for a fault inside the model, which does not report this
     where: str | None  # the function in which the fault first took effect
     deviation: str | None  # row whose entry of deviations.json covers what failed
     seconds: float
