@@ -17,6 +17,9 @@ struct Machine {
   bool pools = false;    ///< pools that descriptors share
   bool words = false;    ///< streams wait for words
   bool managed = false;  ///< managed memory, also while the host uses it
+  /// The driver is known to let a record wait for an earlier one of the event
+  /// in another stream (LEVT-13): no program has such a record.
+  bool records_wait = false;
 };
 
 struct Program {

@@ -152,13 +152,15 @@ bool Shadow::order_step(const Step& step, Expected* expected) {
           if (call.step.op == Op::kSyncEvent &&
               events.at(call.step.on).shared == event->shared)
             return no("a thread may start to wait only later");
-      const WorkPtr work = queue(
-          *stream, step.op == Op::kWait ? shared.record : nullptr, nullptr);
+      const WorkPtr before = shared.record;
+      const bool replaces = step.op == Op::kRecord && before != nullptr &&
+                            !is_known(*before) &&
+                            (before->stream != step.stream || before->replaced);
+      if (replaces && machine.records_wait) return no("a known deviation");
+      const WorkPtr work =
+          queue(*stream, step.op == Op::kWait ? before : nullptr, nullptr);
       if (step.op == Op::kRecord) {
-        const WorkPtr& before = shared.record;
-        if (before != nullptr && !is_known(*before) &&
-            (before->stream != work->stream || before->replaced))
-          work->replaced = true;
+        work->replaced = work->replaced || replaces;
         shared.record = work;
       }
       auto& uses = shared.uses;

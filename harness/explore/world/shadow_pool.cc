@@ -8,6 +8,7 @@ namespace {
 
 constexpr int64_t kMostBytes = 64 << 20;
 constexpr int64_t kLeastUnit = 512;  // a driver may round sizes up
+constexpr int kInvalidValue = 1;
 
 }  // namespace
 
@@ -181,6 +182,7 @@ bool Shadow::pool_step(const Step& step, Expected* expected) {
       if (pool == nullptr || step.value < 0) return no("no such pool");
       if (!quiet(me)) return no("the process holds work");
       expected->row = pool->imported ? "IMPL-04" : "SOMA-18";
+      if (pool->imported) expected->codes = {0, kInvalidValue};
       return true;
     }
     case Op::kSetThreshold: {

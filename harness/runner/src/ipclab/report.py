@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 
 from ipclab import (
     deviations,
+    explore,
     fingerprint,
     hardware,
     pages,
@@ -63,6 +64,7 @@ def page(
     failing = [row for row in table if records.fails(row.verdict, strict)]
     first = {row.ctest for row in failing[:AT_ONCE]}
     kept = _Pictures(first)
+    explored = run.get("explored")
     state = summary.State(
         run["state"],
         int(run.get("selected") or len(table)),
@@ -101,6 +103,8 @@ def page(
         picture=kept.picture,
         tables=tables,
         kills=kills and matrix.view(kills),
+        explored=explored,
+        explored_line=explored and explore.summary_of(explored),
     )
     return shown.replace(PACKED, kept.packed(), 1)
 

@@ -19,6 +19,7 @@ from ipclab import (
     ctest,
     deviations,
     expect,
+    explore,
     fingerprint,
     hold,
     manifest,
@@ -104,11 +105,11 @@ class Run:
             settings.build, everything, settings.backend, settings.profile
         )
         self.probe = chosen.probe
-        self._environment = chosen.environment
+        self.environment = chosen.environment
         self.findings = expect.findings(expected, self.probe) if expected else []
         probes = [case for case in everything if case.suite == "probe"]
         self._holder = (
-            hold.Holder(probes[0], self._environment)
+            hold.Holder(probes[0], self.environment)
             if self.probe["backend"] == "cuda"
             else None
         )
@@ -126,6 +127,7 @@ class Run:
         self.state = "running"
         self.records: list[Record] = []
         self.selected = len(self.cases)
+        self.explored: explore.Document | None = None  # what random programs found
         self.error: str | None = None  # why the harness could not continue
         self._exchanged: list[str] = []  # messages about files that changed in the run
         self._programs = [*self.cases, *probes]
@@ -157,6 +159,7 @@ class Run:
             if contents.wrong:
                 raise UsageError(f"{folder}: {contents.wrong}")
             self.records = contents.records
+            self.explored = contents.run.get("explored")
             self._started = contents.run["started"]
         return opened
 
@@ -250,7 +253,7 @@ class Run:
         path = Path(folder) / "record.jsonl"
         environment = {
             **os.environ,
-            **self._environment,
+            **self.environment,
             "IPCLAB_RECORD": str(path),
             "IPCLAB_CAPABILITIES": str(self._capabilities),
             "IPCLAB_SEED": str(self.settings.seed),
@@ -355,6 +358,8 @@ class Run:
             if name not in judged
         ]
         found += self._exchanged
+        if self.explored:
+            found += explore.problems(self.explored)
         if self.settings.backend == "cuda" and self.probe["backend"] == "none":
             found.append(f"no working driver: {probe.first_line(self.probe)}")
         if self.state != "running" and not any(
@@ -421,6 +426,7 @@ class Run:
             "counts": records.counts(self.rows),
             "problems": self.problems,
             "exit_code": self.exit_code if over else None,
+            **({"explored": self.explored} if self.explored else {}),
             "fingerprint": self.fingerprint,
             "probe": self.probe,
             "requirements": {

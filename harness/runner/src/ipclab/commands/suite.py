@@ -267,7 +267,7 @@ def _run(settings: Settings, latest: bool, verbose: bool) -> int:
 
     With `latest`, results/latest points to them.
     """
-    from ipclab import manifest, report, terminal
+    from ipclab import explore, manifest, report, terminal
     from ipclab.mutants import matrix
     from ipclab.run import Run
 
@@ -276,6 +276,8 @@ def _run(settings: Settings, latest: bool, verbose: bool) -> int:
     assert run.results is not None
     try:
         terminal.first_line(out, run)
+        if not run.filtered and run.explored is None:
+            run.explored = explore.chapter(out, run)
         code = _pytest(run, out)
     finally:
         if run.state == "running":  # pytest's session has not begun
