@@ -179,17 +179,15 @@ FAULTS {
 
   fault("create-power-of-two", {"VMM-03"},
         "only sizes of 1, 2, 4, 8 … granules are accepted")
-      .on({kCreate}, [](Call& call) {
-        const size_t granules = call.at<size_t>(1) / granule();
-        if ((granules & (granules - 1)) == 0) return call.proceed();
-        return refused(call);
-      });
+      .on({kCreate},
+          WHEN(((call.at<size_t>(1) / granule()) &
+                ((call.at<size_t>(1) / granule()) - 1)) != 0),
+          [](Call& call) { return refused(call); });
 
   fault("fabric-address-bound", {"FABR-03", "FABR-04"},
         "a fabric handle is valid only at the address where it was written")
       .on_machine("fabric")
-      .on({kImport, kExport}, [](Call& call) {
-        if (!is_fabric(call)) return call.proceed();
+      .on({kImport, kExport}, WHEN(is_fabric(call)), [](Call& call) -> int {
         if (call.is("cuMemExportToShareableHandle")) {
           const int code = call.proceed();
           if (code == kSuccess)
@@ -239,92 +237,63 @@ FAULTS {
   fault("unsupported-silent", {"PLAT-02"},
         "calls on a machine without IPC succeed and do nothing")
       .on_machine("no-ipc")
-      .on({kGetHandle, kOpen, kClose, kGetEventHandle, kOpenEvent},
-          [](Call& call) {
-            const int code = call.proceed();
-            if (code != cudaErrorNotSupported) return code;
-            if (call.is_runtime()) cudaGetLastError();
-            call.fired();
-            return kSuccess;
-          });
+      .on_refusal({kGetHandle, kOpen, kClose, kGetEventHandle, kOpenEvent},
+                  WHEN(call.code() == cudaErrorNotSupported), accepted);
 
   fault("newer-runtime-refused", {"PLAT-18"},
         "a program whose runtime is newer than the driver cannot open a handle")
       .on_machine("newer-runtime")
-      .on({kOpen}, [](Call& call) -> int {
-        if (!runtime_is_newer()) return call.proceed();
-        call.fired();
-        return cudaErrorInsufficientDriver;
-      });
+      .on({kOpen}, WHEN(runtime_is_newer()),
+          refuses(cudaErrorInsufficientDriver));
 
   fault("too-new-call-silent", {"PLAT-19"},
         "cudaGraphGetId, for which the driver is too old, returns success and "
         "does nothing")
       .on_machine("newer-runtime")
-      .on({"cudaGraphGetId"}, [](Call& call) {
-        const int code = call.proceed();
-        if (code != cudaErrorCallRequiresNewerDriver) return code;
-        if (call.is_runtime()) cudaGetLastError();
-        call.fired();
-        return kSuccess;
-      });
+      .on_refusal({"cudaGraphGetId"},
+                  WHEN(call.code() == cudaErrorCallRequiresNewerDriver),
+                  [](Call& call) { return accepted(call); });
 
   fault("too-new-call-as-unsupported", {"PLAT-19"},
         "cudaGraphGetId, for which the driver is too old, returns "
         "cudaErrorNotSupported")
       .on_machine("newer-runtime")
-      .on({"cudaGraphGetId"}, [](Call& call) -> int {
-        const int code = call.proceed();
-        if (code != cudaErrorCallRequiresNewerDriver) return code;
-        call.fired();
-        return cudaErrorNotSupported;
-      });
+      .on_refusal({"cudaGraphGetId"},
+                  WHEN(call.code() == cudaErrorCallRequiresNewerDriver),
+                  refuses(cudaErrorNotSupported));
 
   fault("ptrattrs-error", {"LMEM-47"},
         "the query of many attributes refuses an unknown pointer")
-      .on({kGetAttributes}, [](Call& call) -> int {
-        if (kind_of(reinterpret_cast<void*>(call.at<CUdeviceptr>(3))) !=
-            Kind::kPageable)
-          return call.proceed();
-        call.fired();
-        return CUDA_ERROR_INVALID_VALUE;
-      });
+      .on({kGetAttributes},
+          WHEN(kind_of(reinterpret_cast<void*>(call.at<CUdeviceptr>(3))) ==
+               Kind::kPageable),
+          refuses(CUDA_ERROR_INVALID_VALUE));
 
   fault("unknown-pointer-refused", {"LMEM-47"},
         "cudaPointerGetAttributes refuses an unknown pointer")
-      .on({kPointerAttributes}, [](Call& call) -> int {
-        if (kind_of(call.at<void*>(1)) != Kind::kPageable)
-          return call.proceed();
-        call.fired();
-        return cudaErrorInvalidValue;
-      });
+      .on({kPointerAttributes},
+          WHEN(kind_of(call.at<void*>(1)) == Kind::kPageable),
+          refuses(cudaErrorInvalidValue));
 
   fault("unknown-attr-ok", {"PLAT-06"},
         "an unknown attribute is accepted and is 0")
-      .on({"cudaDeviceGetAttribute"}, [](Call& call) {
-        const int code = call.proceed();
-        if (code != cudaErrorInvalidValue) return code;
-        if (call.is_runtime()) cudaGetLastError();
-        *call.at<int*>(0) = 0;
-        call.fired();
-        return kSuccess;
-      });
+      .on_refusal({"cudaDeviceGetAttribute"},
+                  WHEN(call.code() == cudaErrorInvalidValue), [](Call& call) {
+                    if (call.is_runtime()) cudaGetLastError();
+                    *call.at<int*>(0) = 0;
+                    return lost(call);
+                  });
 
   fault("ipc-attr-lies", {"PLAT-03"},
         "the runtime's attribute about IPC has the opposite value")
-      .on({"cudaDeviceGetAttribute"}, [](Call& call) {
-        return call.is_runtime()
-                   ? attribute_lies(call, cudaDevAttrIpcEventSupport)
-                   : call.proceed();
+      .on({"cudaDeviceGetAttribute"}, WHEN(call.is_runtime()), [](Call& call) {
+        return attribute_lies(call, cudaDevAttrIpcEventSupport);
       });
 
   fault("ipc-driver-attr-lies", {"PLAT-03"},
         "the driver's attribute about IPC has the opposite value")
-      .on({"cudaDeviceGetAttribute"}, [](Call& call) {
-        return call.is_runtime()
-                   ? call.proceed()
-                   : attribute_lies(call,
-                                    CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED);
+      .on({"cudaDeviceGetAttribute"}, WHEN(!call.is_runtime()), [](Call& call) {
+        return attribute_lies(call, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED);
       });
 
   fault("error-names-shifted", {"PLAT-07"},
@@ -408,14 +377,8 @@ FAULTS {
 
   fault("unknown-attr-not-kept", {"PLAT-06"},
         "the refusal of an unknown attribute leaves no last error")
-      .on({"cudaDeviceGetAttribute"}, [](Call& call) {
-        const int code = call.proceed();
-        if (code != kSuccess && call.is_runtime()) {
-          cudaGetLastError();
-          call.fired();
-        }
-        return code;
-      });
+      .on_refusal({"cudaDeviceGetAttribute"}, WHEN(call.is_runtime()),
+                  [](Call&) { cudaGetLastError(); });
 
   fault("unknown-attr-as-unsupported", {"PLAT-06"},
         "an unknown attribute is refused as not supported")
@@ -521,15 +484,13 @@ FAULTS {
 
   fault("unknown-pointer-is-host", {"LMEM-47", "LMEM-10"},
         "an unknown pointer is reported as registered host memory")
-      .on({kPointerAttributes}, [](Call& call) {
-        const int code = call.proceed();
-        auto& attributes = *call.at<cudaPointerAttributes*>(0);
-        if (code != kSuccess || attributes.type != cudaMemoryTypeUnregistered)
-          return code;
-        attributes.type = cudaMemoryTypeHost;
-        call.fired();
-        return code;
-      });
+      .after({kPointerAttributes},
+             WHEN((*call.at<cudaPointerAttributes*>(0)).type ==
+                  cudaMemoryTypeUnregistered),
+             [](Call& call) {
+               auto& attributes = *call.at<cudaPointerAttributes*>(0);
+               attributes.type = cudaMemoryTypeHost;
+             });
 
   fault("ptrattrs-unknown-first-only", {"LMEM-47"},
         "for an unknown pointer, the query of many attributes writes only the "
@@ -681,10 +642,7 @@ FAULTS {
 
   fault("pool-attr-unknown-set", {"PLAT-06"},
         "cudaMemPoolSetAttribute returns success where it should refuse")
-      .on({kSetPoolAttribute}, [](Call& call) {
-        const int code = call.proceed();
-        return code != kSuccess ? accepted(call) : code;
-      });
+      .on_refusal({kSetPoolAttribute}, accepted);
 
   fault(
       "ipc-attr-needs-context", {"PLAT-03"},

@@ -642,8 +642,7 @@ FAULTS {
 
   fault("import-copy-2d-pitch-ignored", {"LMEM-35"},
         "cudaMemcpy2D ignores the pitch of opened memory")
-      .on({kCopy2D}, [](Call& call) {
-        if (call.at<size_t>(5) < 2) return call.proceed();
+      .on({kCopy2D}, WHEN(call.at<size_t>(5) >= 2), [](Call& call) {
         const size_t width = call.at<size_t>(4);
         for (const size_t side : {size_t{0}, size_t{2}}) {
           size_t& pitch = call.at<size_t>(side + 1);
@@ -716,16 +715,15 @@ FAULTS {
   fault("import-set-ahead-of-default", {"LMEM-35"},
         "cudaMemset of opened memory does not wait for the earlier work in the "
         "default stream")
-      .on({kSet}, [](Call& call) -> int {
-        if (!is_opened(call.at<CUdeviceptr>(0)) || !is_busy(nullptr))
-          return call.proceed();
-        call.fired();
-        const cudaStream_t stream = private_stream();
-        const cudaError_t code = cudaMemsetAsync(
-            call.at<void*>(0), call.at<int>(1), call.at<size_t>(2), stream);
-        if (code != cudaSuccess) return code;
-        return DRIVER_CALL(cuStreamSynchronize)(stream);
-      });
+      .on({kSet}, WHEN(is_opened(call.at<CUdeviceptr>(0)) && is_busy(nullptr)),
+          [](Call& call) -> int {
+            call.fired();
+            const cudaStream_t stream = private_stream();
+            const cudaError_t code = cudaMemsetAsync(
+                call.at<void*>(0), call.at<int>(1), call.at<size_t>(2), stream);
+            if (code != cudaSuccess) return code;
+            return DRIVER_CALL(cuStreamSynchronize)(stream);
+          });
 
   fault("import-copy-from-host-ahead", {"LMEM-35"},
         "a synchronous copy from the host into opened memory does not wait for "
@@ -819,86 +817,85 @@ FAULTS {
 
   fault("import-copy-2d-last-row-lost", {"LMEM-35"},
         "the last row is missing in a copy of a rectangle of opened memory")
-      .on({kCopy2D, kOpen, kClose, kClose, kClose}, last_row_lost);
+      .on({kCopy2D}, last_row_lost);
 
   fault("import-copy-2d-fills-padding", {"LMEM-35"},
         "a copy of a rectangle also writes between the rows of opened memory")
-      .on({kCopy2D, kOpen, kClose, kClose, kClose}, copy_fills_padding);
+      .on({kCopy2D}, copy_fills_padding);
 
   fault("import-set-2d-fills-padding", {"LMEM-35"},
         "a memset of a rectangle also writes between the rows of opened memory")
-      .on({"cudaMemset2D", kOpen, kClose, kClose, kClose}, set_fills_padding);
+      .on({"cudaMemset2D"}, set_fills_padding);
 
   fault(
       "import-set-one-byte-more", {"LMEM-35"},
       "a memset of an odd number of bytes sets one more byte in opened memory")
-      .on({kSet, kOpen, kClose, kClose, kClose}, one_byte_more);
+      .on({kSet}, one_byte_more);
 
   fault("import-copy-tail-too-long", {"LMEM-35"},
         "a copy whose size is no multiple of 4 clears the bytes after it in "
         "opened memory")
-      .on({kCopy, kOpen, kClose, kClose, kClose}, tail_too_long);
+      .on({kCopy}, tail_too_long);
 
   fault("import-async-copy-tail-too-long", {"LMEM-35"},
         "an asynchronous copy whose size is no multiple of 4 clears the bytes "
         "after it in opened memory")
-      .on({kCopyAsync, kOpen, kClose, kClose, kClose}, tail_too_long);
+      .on({kCopyAsync}, tail_too_long);
 
   fault("import-copy-within-lost", {"LMEM-35"},
         "a copy is lost if both of its addresses are in the same opened memory")
-      .on({kCopy, kOpen, kClose, kClose, kClose}, copy_within_lost);
+      .on({kCopy}, copy_within_lost);
 
   fault("import-async-copy-within-lost", {"LMEM-35"},
         "an asynchronous copy is lost if both of its addresses are in the same "
         "opened memory")
-      .on({kCopyAsync, kOpen, kClose, kClose, kClose}, copy_within_lost);
+      .on({kCopyAsync}, copy_within_lost);
 
   fault("import-async-copy-offset-lost", {"LMEM-35"},
         "an asynchronous copy from an inner address reads from the start of "
         "opened memory")
-      .on({kCopyAsync, kOpen, kClose, kClose, kClose}, source_offset_lost);
+      .on({kCopyAsync}, source_offset_lost);
 
   fault(
       "import-async-copy-2d-pitch-ignored", {"LMEM-35"},
       "an asynchronous copy of a rectangle ignores the pitch of opened memory")
-      .on({kCopy2DAsync, kOpen, kClose, kClose, kClose}, pitch_is_width);
+      .on({kCopy2DAsync}, pitch_is_width);
 
   fault("import-async-copy-2d-last-row-lost", {"LMEM-35"},
         "the last row is missing in an asynchronous copy of a rectangle of "
         "opened memory")
-      .on({kCopy2DAsync, kOpen, kClose, kClose, kClose}, last_row_lost);
+      .on({kCopy2DAsync}, last_row_lost);
 
   fault("import-set-per-thread-lost", {"LMEM-35"},
         "a memset in a thread's default stream does not reach opened memory")
-      .on({kSetAsync, kOpen, kClose, kClose, kClose},
-          lost_in_per_thread_stream);
+      .on({kSetAsync}, lost_in_per_thread_stream);
 
   fault("import-set-in-default-stream-lost", {"LMEM-35"},
         "an asynchronous memset in the default stream does not reach opened "
         "memory")
-      .on({kSetAsync, kOpen, kClose, kClose, kClose}, lost_in_default_stream);
+      .on({kSetAsync}, lost_in_default_stream);
 
   fault(
       "import-copy-in-default-stream-lost", {"LMEM-35"},
       "an asynchronous copy in the default stream does not reach opened memory")
-      .on({kCopyAsync, kOpen, kClose, kClose, kClose}, lost_in_default_stream);
+      .on({kCopyAsync}, lost_in_default_stream);
 
   fault("import-set-32-counts-bytes", {"LMEM-35"},
         "a memset of 32 bits sets only a quarter of the words in opened memory")
-      .on({"cuMemsetD32", kOpen, kClose, kClose, kClose}, words_as_bytes);
+      .on({"cuMemsetD32"}, words_as_bytes);
 
   fault("import-set-16-low-byte", {"LMEM-35"},
         "a memset of 16 bits writes the lower byte of its value twice to "
         "opened memory")
-      .on({"cuMemsetD16", kOpen, kClose, kClose, kClose}, low_byte_twice);
+      .on({"cuMemsetD16"}, low_byte_twice);
 
   fault("import-async-copy-64-kib", {"LMEM-35"},
         "an asynchronous copy ends after 64 KiB of opened memory")
-      .on({kCopyAsync, kOpen, kClose, kClose, kClose}, first_64_kib);
+      .on({kCopyAsync}, first_64_kib);
 
   fault("import-async-set-64-kib", {"LMEM-35"},
         "an asynchronous memset ends after 64 KiB of opened memory")
-      .on({kSetAsync, kOpen, kClose, kClose, kClose}, first_64_kib);
+      .on({kSetAsync}, first_64_kib);
 
   fault(
       "open-while-busy-refused", {"LMEM-43"},

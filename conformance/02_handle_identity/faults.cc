@@ -100,25 +100,8 @@ int handles_swapped(Call& call) {
 
 std::mutex mutex;
 
-// The first addresses of all memory that was exported.
-Table<CUdeviceptr> exported_memory;
-
 unsigned long long* id_in(Call& call) {
   return answer<CU_POINTER_ATTRIBUTE_BUFFER_ID, unsigned long long>(call);
-}
-
-// All memory for whose query `applies` is true has the id that was returned
-// first.
-int one_id(Call& call, bool applies) {
-  static Table<int, unsigned long long> first;
-  const int code = call.proceed();
-  if (code != kSuccess || !applies) return code;
-  auto& id = answer_to<unsigned long long>(call);
-  if (!first.has(0)) first.put(0, id);
-  if (id == first.get(0)) return code;
-  id = first.get(0);
-  call.fired();
-  return code;
 }
 
 unsigned long long id_of(void* pointer) {
@@ -245,53 +228,6 @@ int free_clears_exported(Call& call) {
   return code;
 }
 
-int id_of_each_gpu(Call& call) {
-  static Table<std::pair<int, unsigned long long>, unsigned long long> ids;
-  const int code = call.proceed();
-  if (code != kSuccess ||
-      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
-    return code;
-  auto& id = *call.at<unsigned long long*>(0);
-  int device = 0;
-  DRIVER_CALL(cuPointerGetAttribute)
-  (&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, call.at<CUdeviceptr>(2));
-  const std::pair<int, unsigned long long> key(device, id);
-  if (!ids.has(key)) {
-    unsigned long long next = 1;
-    for (const auto& each : ids.all())
-      if (each.first.first == device) ++next;
-    ids.put(key, next);
-  }
-  id = ids.get(key);
-  for (const auto& each : ids.all())
-    if (each.first.first != device && each.second == id) call.fired();
-  return code;
-}
-
-int id_of_host_apart(Call& call) {
-  static Table<std::pair<bool, unsigned long long>, unsigned long long> ids;
-  const int code = call.proceed();
-  if (code != kSuccess ||
-      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
-    return code;
-  auto& id = *call.at<unsigned long long*>(0);
-  unsigned type = 0;
-  DRIVER_CALL(cuPointerGetAttribute)
-  (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, call.at<CUdeviceptr>(2));
-  const bool is_host = type == CU_MEMORYTYPE_HOST;
-  const std::pair<bool, unsigned long long> key(is_host, id);
-  if (!ids.has(key)) {
-    unsigned long long next = 1;
-    for (const auto& each : ids.all())
-      if (each.first.first == is_host) ++next;
-    ids.put(key, next);
-  }
-  id = ids.get(key);
-  for (const auto& each : ids.all())
-    if (each.first.first != is_host && each.second == id) call.fired();
-  return code;
-}
-
 int handles_counted_by_context(Call& get) {
   static Table<CUcontext, size_t> counts;
   static Table<std::string, size_t> numbers;  // by the driver's handles
@@ -401,26 +337,6 @@ int reused_in_open_block_is_fresh(Call& call) {
   return code;
 }
 
-int id_of_opened_apart(Call& call) {
-  static auto& ids =
-      *new Table<std::pair<bool, unsigned long long>, unsigned long long>;
-  const int code = call.proceed();
-  if (code != kSuccess || !asks_id(call)) return code;
-  auto& id = *call.at<unsigned long long*>(0);
-  const std::pair<bool, unsigned long long> key(
-      is_opened(call.at<CUdeviceptr>(2)), id);
-  if (!ids.has(key)) {
-    unsigned long long next = 1;
-    for (const auto& each : ids.all())
-      if (each.first.first == key.first) ++next;
-    ids.put(key, next);
-  }
-  id = ids.get(key);
-  for (const auto& [other, same] : ids.all())
-    if (other.first != key.first && same == id) call.fired();
-  return code;
-}
-
 int export_ends_mappings(Call& call) {
   constexpr unsigned long long kTold = 16;
   static auto& times = *new Table<std::string, unsigned long long>;
@@ -510,6 +426,48 @@ int ids_begin_again(Call& call) {
   return code;
 }
 
+// The id that a query has given.
+unsigned long long& given_id(Call& query) {
+  return *query.at<unsigned long long*>(0);
+}
+CUdeviceptr asked_address(Call& query) { return query.at<CUdeviceptr>(2); }
+uint64_t asked_attribute(Call& query, CUpointer_attribute which) {
+  return attribute_of_further(asked_address(query), which);
+}
+
+// The first id that was given for such memory is given again.
+bool one_id(Call& query) {
+  const auto first = marks.get(0, given_id(query));
+  marks.put(0, first);
+  return set_to(given_id(query), first);
+}
+
+// The ids of each kind of memory are counted apart. Returns true when memory of
+// another kind has the same id.
+bool counted_apart(Call& query, uint64_t kind) {
+  static Table<std::pair<uint64_t, unsigned long long>, unsigned long long> ids;
+  const std::pair<uint64_t, unsigned long long> key(kind, given_id(query));
+  unsigned long long next = 1;
+  for (const auto& each : ids.all()) next += each.first.first == kind;
+  given_id(query) = ids.get(key, next);
+  ids.put(key, given_id(query));
+  for (const auto& [other, id] : ids.all())
+    if (other.first != kind && id == given_id(query)) return true;
+  return false;
+}
+
+// Tells the other processes that the handles of this one have ended.
+int end_lent_handles() {
+  for (const auto& one : lent.all()) tell_processes("ended-" + one.second, 1);
+  return kSuccess;
+}
+bool has_ended_handle(Call& open) {
+  return told("ended-" + key_of_handle(given(open)), 0) != 0;
+}
+
+// The contexts in which handles were made.
+Table<std::string, CUcontext> made_in;
+
 FAULTS {
   fault("map-first-2mib", {"LMEM-18"},
         "an open of more than 2 MiB gives a copy of the first 2 MiB")
@@ -560,43 +518,24 @@ FAULTS {
 
   fault("buffer-id-reused", {"LMEM-48"},
         "an allocation has the id of the earlier allocation at its address")
-      .on({kGetAttribute}, [](Call& call) {
-        static auto& ids = *new std::map<CUdeviceptr, unsigned long long>;
-        const int code = call.proceed();
-        if (code != kSuccess ||
-            call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
-          return code;
-        const std::lock_guard lock(mutex);
-        auto& id = *call.at<unsigned long long*>(0);
-        const auto [entry, is_new] = ids.emplace(call.at<CUdeviceptr>(2), id);
-        if (!is_new && entry->second != id) {
-          id = entry->second;
-          call.fired();
-        }
-        return code;
+      .after({kGetAttribute}, WHEN(asks_id(call)), [](Call& call) {
+        const auto first = marks.get(asked_address(call), given_id(call));
+        marks.put(asked_address(call), first);
+        return set_to(given_id(call), first);
       });
 
   fault("buffer-id-constant", {"LMEM-48"}, "all allocations have the same id")
-      .after({kGetAttribute},
-             WHEN(call.at<CUpointer_attribute>(1) ==
-                  CU_POINTER_ATTRIBUTE_BUFFER_ID),
-             [](Call& call) { *call.at<unsigned long long*>(0) = 42; });
+      .after({kGetAttribute}, WHEN(asks_id(call)), answers(42ull));
 
   fault("buffer-id-of-address", {"LMEM-48"},
         "each address of an allocation has its own id")
-      .after({kGetAttribute},
-             WHEN(call.at<CUpointer_attribute>(1) ==
-                  CU_POINTER_ATTRIBUTE_BUFFER_ID),
-             [](Call& call) -> int {
-               CUdeviceptr base = 0;
-               size_t bytes = 0;
-               const auto address = call.at<CUdeviceptr>(2);
-               DRIVER_CALL(cuMemGetAddressRange)(&base, &bytes, address);
-               if (base == 0 || base == address) return kSuccess;
-               *call.at<unsigned long long*>(0) += (address - base) << 32;
-               call.fired();
-               return kSuccess;
-             });
+      .after(
+          {kGetAttribute},
+          WHEN(asks_id(call) && begin_of(asked_address(call)) != 0),
+          DO(set_to(given_id(call),
+                    given_id(call) +
+                        ((asked_address(call) - begin_of(asked_address(call)))
+                         << 32))));
 
   fault("handle-half-compared", {"LMEM-17"},
         "handles that agree in one half open the same memory")
@@ -631,34 +570,26 @@ FAULTS {
 
   fault("open-set-size-32-bits", {"LMEM-18"},
         "a memset of opened memory takes its size modulo 4 GiB")
-      .on({kOpen, kClose, kSet, kSetAsync}, set_size_of_32_bits);
+      .on({kSet, kSetAsync}, set_size_of_32_bits);
 
   fault("exported-memory-unknown", {"LMEM-05"},
         "cudaPointerGetAttributes in the exporter does not know memory that "
         "was exported")
-      .after({kGetHandle, kPointerAttributes}, [](Call& call) {
-        if (exports_memory(call)) {
-          exported_memory.put(begin_of(number(call.at<void*>(1))));
-        } else if (exported_memory.has(begin_of(number(call.at<void*>(1))))) {
-          call.at<cudaPointerAttributes*>(0)->type = cudaMemoryTypeUnregistered;
-          call.fired();
-        }
-        return kSuccess;
-      });
+      .after({kGetHandle}, NOTE(marks.put(begin_of(number(exported(call))))))
+      .after({kPointerAttributes},
+             WHEN(marks.has(begin_of(call.at<CUdeviceptr>(1)))),
+             [](Call& call) {
+               call.at<cudaPointerAttributes*>(0)->type =
+                   cudaMemoryTypeUnregistered;
+             });
 
   fault(
       "open-33rd-is-first", {"LMEM-17"},
       "if 32 handles are open, the next handle opens the memory of one of them")
-      .before({kOpen, kClose}, [](Call& call) {
-        if (is_open_call(call) && already_open(call) == nullptr) {
-          const auto all = opened.all();
-          if (all.size() >= 32) {
-            call.at<cudaIpcMemHandle_t>(1) = all.begin()->second.bytes;
-            call.fired();
-          }
-        }
-        return kSuccess;
-      });
+      .before(
+          {kOpen},
+          WHEN(already_open(call) == nullptr && opened.all().size() >= 32),
+          [](Call& call) { given(call) = opened.all().begin()->second.bytes; });
 
   fault("handle-65th-is-first", {"LMEM-17"},
         "from the 65th on, allocations have the handle of the first")
@@ -682,13 +613,9 @@ FAULTS {
 
   fault("lender-exports-borrowed", {"LMEM-17"},
         "a process that has memory open exports this memory instead of its own")
-      .on({kGetHandle}, [](Call& call) {
-        const int code = call.proceed();
+      .after({kGetHandle}, WHEN(!opened.all().empty()), [](Call& call) {
         const auto all = opened.all();
-        if (code != kSuccess || all.empty()) return code;
         exported_handle(call) = all.begin()->second.bytes;
-        call.fired();
-        return code;
       });
 
   fault("free-ends-imports", {"LMEM-17"},
@@ -709,25 +636,16 @@ FAULTS {
   fault("close-ends-exports", {"LMEM-17"},
         "if a process closes its last opened memory, its own handles become "
         "invalid")
-      .on({kGetHandle, kOpen, kClose}, [](Call& call) {
-        if (is_open_call(call)) {
-          const auto& handle = call.at<cudaIpcMemHandle_t>(1);
-          if (told("ended-" + key_of_handle(handle), 0) != 0)
-            return refused(call);
-        }
-        const int code = noted_lent(call);
-        if (is_close_call(call) && code == kSuccess && opened.all().empty())
-          for (const auto& one : lent.all())
-            tell_processes("ended-" + one.second, 1);
-        return code;
-      });
+      .on({kGetHandle}, noted_lent)
+      .on({kOpen}, WHEN(has_ended_handle(call)), refuses())
+      .after({kClose}, WHEN(opened.all().empty()), NOTE(end_lent_handles()));
 
   fault("small-export-refused", {"LMEM-18"},
         "memory of less than 256 bytes cannot be exported")
-      .on({kGetHandle}, [](Call& get) {
-        const size_t bytes = range_of(get.at<void*>(1)).bytes;
-        return bytes != 0 && bytes < 256 ? refused(get) : get.proceed();
-      });
+      .on({kGetHandle},
+          WHEN(size_of(number(exported(call))) != 0 &&
+               size_of(number(exported(call))) < 256),
+          refuses());
 
   fault("handle-of-one-before-last", {"LMEM-06"},
         "the third allocation at an address has the handle of the first")
@@ -769,59 +687,37 @@ FAULTS {
 
   fault("buffer-id-changes", {"LMEM-48"},
         "each query of an address returns another id")
-      .on({kGetAttribute}, [](Call& call) {
-        static Table<CUdeviceptr, unsigned long long> asked;
-        const int code = call.proceed();
-        if (code != kSuccess || id_in(call) == nullptr) return code;
-        const auto address = call.at<CUdeviceptr>(2);
-        const auto times = asked.get(address);
-        asked.put(address, times + 1);
-        if (times == 0) return code;
-        *id_in(call) += times << 40;
-        call.fired();
-        return code;
-      });
+      .after({kGetAttribute}, WHEN(asks_id(call)),
+             DO(set_to(given_id(call),
+                       given_id(call) +
+                           ((marks.count(asked_address(call)) - 1) << 40))));
 
   fault("sync-memops-at-begin-only", {"LMEM-46"},
         "cuPointerSetAttribute does not set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS "
         "by an address inside memory")
-      .on({"cuPointerSetAttribute"}, [](Call& set) {
-        const auto address = set.at<CUdeviceptr>(2);
-        if (set.at<CUpointer_attribute>(1) !=
-                CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
-            begin_of(address) == 0 || begin_of(address) == address)
-          return set.proceed();
-        set.fired();
-        return kSuccess;
-      });
+      .on({"cuPointerSetAttribute"},
+          WHEN(call.at<CUpointer_attribute>(1) ==
+                   CU_POINTER_ATTRIBUTE_SYNC_MEMOPS &&
+               begin_of(asked_address(call)) != 0 &&
+               begin_of(asked_address(call)) != asked_address(call)),
+          lost);
 
   fault("buffer-id-of-mappings-same", {"LMEM-48"},
         "all mapped memory of cuMemCreate has the same id")
-      .on({kGetAttribute, kMap, kUnmap}, [](Call& call) {
-        return attribute_wrong<unsigned long long>(
-            call, CU_POINTER_ATTRIBUTE_BUFFER_ID,
-            [](CUdeviceptr address, unsigned long long& id) {
-              if (!is_mapped_at(address)) return;
-              static const unsigned long long first = id;
-              id = first;
-            });
-      });
+      .after({kGetAttribute},
+             WHEN(asks_id(call) && is_mapped_at(asked_address(call))), one_id);
 
   fault("import-ids-equal", {"LMEM-48"}, "all opened memory has the same id")
-      .on({kGetAttribute, kOpen, kClose}, [](Call& call) -> int {
-        if (!asks(call, CU_POINTER_ATTRIBUTE_BUFFER_ID)) return call.proceed();
-        return one_id(call, is_opened(asked(call)));
-      });
+      .after({kGetAttribute}, WHEN(asks_id(call) && is_opened(asked(call))),
+             one_id);
 
   fault("async-ids-equal", {"LMEM-48"},
         "all stream-ordered memory has the same id")
-      .on({kGetAttribute}, [](Call& call) {
-        void* pool = nullptr;
-        const bool asked_for_id = asks(call, CU_POINTER_ATTRIBUTE_BUFFER_ID);
-        if (asked_for_id) DRIVER_CALL(cuPointerGetAttribute)
-        (&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, call.at<CUdeviceptr>(2));
-        return one_id(call, asked_for_id && pool != nullptr);
-      });
+      .after(
+          {kGetAttribute},
+          WHEN(asks_id(call) &&
+               asked_attribute(call, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE) != 0),
+          one_id);
 
   fault("memory-export-makes-primary-current", {"LMEM-17"},
         "after the export of memory, the primary context of the GPU is current")
@@ -844,23 +740,9 @@ FAULTS {
 
   fault("export-while-busy-refused", {"LMEM-05"},
         "no memory can be exported while a created stream has work")
-      .on({kGetHandle, kLaunch, kSetAsync, kCopyAsync, kWaitWord,
-           kDestroyStream},
-          [](Call& call) -> int {
-            static Table<cudaStream_t> used;
-            if (exports_memory(call)) {
-              for (const auto& each : used.all())
-                if (is_busy(each.first))
-                  return refused(call, cudaErrorNotReady);
-              return call.proceed();
-            }
-            const auto stream = call.value<cudaStream_t>(kStream);
-            if (call.is("cudaStreamDestroy"))
-              used.erase(stream);
-            else if (!is_default(stream) && stream != cudaStreamPerThread)
-              used.put(stream);
-            return call.proceed();
-          });
+      .on({kGetHandle}, WHEN(has_work()), refuses(cudaErrorNotReady))
+      .on({kLaunch, kSetAsync, kCopyAsync, kWaitWord, kDestroyStream},
+          noted_stream);
 
   fault("handle-kept-after-driver-free", {"LMEM-06"},
         "the runtime exports the old handle again after cuMemFree has freed "
@@ -874,60 +756,33 @@ FAULTS {
 
   fault("second-export-clears", {"LMEM-05"},
         "the second export of memory clears its first bytes")
-      .on({kGetHandle}, [](Call& get) {
-        static Table<unsigned long long> exported;
-        const int code = get.proceed();
-        if (code != kSuccess) return code;
-        void* const memory = get.at<void*>(1);
-        const unsigned long long id = id_of(memory);
-        if (exported.has(id)) {
-          cudaMemset(memory, 0, std::min<size_t>(16, size_of(number(memory))));
-          get.fired();
-        }
-        exported.put(id);
-        return code;
-      });
+      .after({kGetHandle}, WHEN(!marks.put(id_of(exported(call)))),
+             [](Call& call) {
+               const size_t bytes = size_of(number(exported(call)));
+               cudaMemset(exported(call), 0, std::min<size_t>(16, bytes));
+             });
 
   fault("odd-size-export-refused", {"LMEM-18"},
         "memory of more than 256 bytes cannot be exported if its size is not a "
         "multiple of 4")
-      .on({kGetHandle, kMalloc, kFree}, [](Call& call) -> int {
-        static Table<void*> odd;
-        if (exports_memory(call))
-          return odd.has(call.at<void*>(1)) ? refused(call) : call.proceed();
-        const int code = call.proceed();
-        if (code != kSuccess) return code;
-        if (call.is("cudaFree")) {
-          odd.erase(call.at<void*>(0));
-        } else if (call.at<size_t>(1) > 256 && call.at<size_t>(1) % 4 != 0) {
-          odd.put(*call.at<void**>(0));
-        }
-        return code;
-      });
+      .on({kGetHandle}, WHEN(marks.has(exported(call))), refuses())
+      .after({kMalloc},
+             WHEN(call.at<size_t>(1) > 256 && call.at<size_t>(1) % 4 != 0),
+             NOTE(marks.put(*call.at<void**>(0))))
+      .after({kFree}, NOTE(marks.erase(call.at<void*>(0))));
 
   fault("free-ends-other-handles", {"LMEM-17"},
         "when exported memory is freed the handles of other memory end")
-      .on({kOpen, kGetHandle, kFree}, [](Call& call) -> int {
-        static Table<void*, std::string> exported;
-        const auto ended = [](const std::string& key) {
-          return "ended-" + key;
-        };
-        if (is_open_call(call) &&
-            told(ended(key_of_handle(call.at<cudaIpcMemHandle_t>(1))), 0) != 0)
-          return refused(call);
-        const int code = call.proceed();
-        if (code != kSuccess) return code;
-        if (call.is("cudaIpcGetMemHandle")) {
-          const std::string key =
-              key_of_handle(*call.at<cudaIpcMemHandle_t*>(0));
-          exported.put(call.at<void*>(1), key);
-          tell_processes(ended(key),
-                         0);  // an earlier export gave the same bytes
-        } else if (call.is("cudaFree") && exported.erase(call.at<void*>(0)))
-          for (const auto& one : exported.all())
-            tell_processes(ended(one.second), 1);
-        return code;
-      });
+      .on({kOpen}, WHEN(has_ended_handle(call)), refuses())
+      .after({kGetHandle},
+             [](Call& call) {
+               lent.put(exported(call), key_of_exported(call));
+               // An earlier export gave the same bytes.
+               tell_processes("ended-" + key_of_exported(call), 0);
+               return kSuccess;
+             })
+      .after({kFree}, WHEN(lent.erase(call.at<void*>(0))),
+             NOTE(end_lent_handles()));
 
   fault("open-in-order-only", {"LMEM-17"},
         "handles of one exporter can be opened only in the order of their "
@@ -946,19 +801,15 @@ FAULTS {
   fault("importer-exports-first", {"LMEM-17"},
         "while a process has memory open, all its memory gets the handle that "
         "it made first")
-      .before({kGetHandle, kOpen, kClose, kFree}, [](Call& call) -> bool {
-        static Table<int, void*> first;
-        if (keeps_opened(call)) return false;
-        if (call.is("cudaFree")) {
-          if (first.get(0) == call.at<void*>(0)) first.erase(0);
-          return false;
-        }
-        void*& memory = call.at<void*>(1);
-        if (!first.has(0)) first.put(0, memory);
-        if (memory == first.get(0) || opened.all().empty()) return false;
-        memory = first.get(0);
-        return true;
-      });
+      .before({kGetHandle},
+              [](Call& call) {
+                void* const first = marks.get(0, exported(call));
+                marks.put(0, first);
+                return !opened.all().empty() &&
+                       set_to(call.at<void*>(1), first);
+              })
+      .before({kFree}, WHEN(marks.get<void*>(0) == call.at<void*>(0)),
+              NOTE(marks.erase(0)));
 
   fault("open-65th-closes-first", {"LMEM-17"},
         "if 64 handles are open, the next open closes the first one")
@@ -972,44 +823,36 @@ FAULTS {
         "by cuPointerGetAttribute, memory of one GPU can have the id of memory "
         "of another GPU")
       .with_gpus(2)
-      .on({kGetAttribute}, id_of_each_gpu);
+      .after({kGetAttribute}, WHEN(asks_id(call)),
+             DO(counted_apart(
+                 call,
+                 asked_attribute(call, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL))));
 
   fault("buffer-id-of-host-apart", {"LMEM-48"},
         "by cuPointerGetAttribute, pinned host memory can have the id of "
         "device memory")
-      .on({kGetAttribute}, id_of_host_apart);
+      .after(
+          {kGetAttribute}, WHEN(asks_id(call)),
+          DO(counted_apart(
+              call, asked_attribute(call, CU_POINTER_ATTRIBUTE_MEMORY_TYPE) ==
+                        CU_MEMORYTYPE_HOST)));
 
   fault("buffer-id-16-bits", {"LMEM-48"},
         "cuPointerGetAttribute gives only 16 bits of buffer ids")
-      .after({kGetAttribute},
-             WHEN(call.at<CUpointer_attribute>(1) ==
-                  CU_POINTER_ATTRIBUTE_BUFFER_ID),
-             [](Call& call) {
-               auto& id = *call.at<unsigned long long*>(0);
-               if (id > 0xffff) call.fired();
-               id &= 0xffff;
-               return kSuccess;
-             });
+      .after({kGetAttribute}, WHEN(asks_id(call)),
+             DO(set_to(given_id(call), given_id(call) & 0xffff)));
 
   fault("context-end-ends-handles", {"LMEM-17"},
         "when a context of the exporter ends, the handles that were made in "
         "its other contexts do not open")
-      .on({kGetHandle, kOpen, "cuCtxDestroy"}, [](Call& call) -> int {
-        static Table<std::string, CUcontext> made;
-        if (is_open_call(call))
-          return told("gone-" + key_of_opened(call), 0) != 0 ? refused(call)
-                                                             : call.proceed();
-        if (call.is("cuCtxDestroy")) {
-          const auto ended = call.at<CUcontext>(0);
-          for (const auto& [key, context] : made.all())
-            if (context != ended) tell_processes("gone-" + key, 1);
-          return call.proceed();
-        }
-        const int code = call.proceed();
-        if (code == kSuccess)
-          made.put(key_of_handle(*call.at<cudaIpcMemHandle_t*>(0)),
-                   current_context());
-        return code;
+      .after({kGetHandle},
+             NOTE(made_in.put(key_of_exported(call), current_context())))
+      .on({kOpen}, WHEN(told("gone-" + key_of_opened(call), 0) != 0), refuses())
+      .before({"cuCtxDestroy"}, [](Call& call) {
+        for (const auto& [key, context] : made_in.all())
+          if (context != call.at<CUcontext>(0))
+            tell_processes("gone-" + key, 1);
+        return kSuccess;
       });
 
   fault("handles-counted-by-context", {"LMEM-17"},
@@ -1039,24 +882,15 @@ FAULTS {
 
   fault("buffer-id-of-opened-apart", {"LMEM-48"},
         "opened memory can have the id of other memory of its process")
-      .on({kGetAttribute}, id_of_opened_apart);
+      .after({kGetAttribute}, WHEN(asks_id(call)),
+             DO(counted_apart(call, is_opened(asked_address(call)))));
 
   fault("buffer-id-of-managed-same", {"LMEM-48"},
         "all managed memory has the same id")
-      .on({kGetAttribute}, [](Call& call) {
-        static std::atomic<unsigned long long> first{0};
-        const int code = call.proceed();
-        if (code != kSuccess || !asks_id(call) ||
-            attribute_of_further(call.at<CUdeviceptr>(2),
-                                 CU_POINTER_ATTRIBUTE_IS_MANAGED) == 0)
-          return code;
-        auto& id = *call.at<unsigned long long*>(0);
-        unsigned long long none = 0;
-        if (first.compare_exchange_strong(none, id) || none == id) return code;
-        id = none;
-        call.fired();
-        return code;
-      });
+      .after({kGetAttribute},
+             WHEN(asks_id(call) &&
+                  asked_attribute(call, CU_POINTER_ATTRIBUTE_IS_MANAGED) != 0),
+             one_id);
 
   fault("import-set-2d-first-4-gib", {"LMEM-18"},
         "cudaMemset2D of opened memory does not set the rows that begin after "
@@ -1073,15 +907,13 @@ FAULTS {
 
   fault("range-size-32-bits", {"LMEM-18"},
         "the size of an allocation is reported modulo 4 GiB")
-      .on({"cuMemGetAddressRange"}, [](Call& call) {
-        const int code = call.proceed();
-        auto* const bytes = call.at<size_t*>(1);
-        if (code != kSuccess || bytes == nullptr || *bytes <= UINT32_MAX)
-          return code;
-        *bytes = static_cast<uint32_t>(*bytes);
-        call.fired();
-        return code;
-      });
+      .after({"cuMemGetAddressRange"},
+             WHEN(call.at<size_t*>(1) != nullptr &&
+                  *call.at<size_t*>(1) > UINT32_MAX),
+             [](Call& call) {
+               auto* const bytes = call.at<size_t*>(1);
+               *bytes = static_cast<uint32_t>(*bytes);
+             });
 
   fault("sync-memops-never-unset", {"LMEM-46"},
         "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS cannot be unset")
@@ -1093,22 +925,11 @@ FAULTS {
 
   fault("buffer-id-new-at-export", {"LMEM-48"},
         "an allocation gets a new id when it is exported")
-      .on({kGetHandle, kFree, kGetAttribute}, [](Call& call) {
-        static auto& exported = *new Table<CUdeviceptr>;
-        const int code = call.proceed();
-        if (code != kSuccess) return code;
-        if (exports_memory(call)) {
-          exported.put(call.at<CUdeviceptr>(1));
-        } else if (call.is("cudaFree")) {
-          exported.erase(call.at<CUdeviceptr>(0));
-        } else if (call.at<CUpointer_attribute>(1) ==
-                       CU_POINTER_ATTRIBUTE_BUFFER_ID &&
-                   exported.has(call.at<CUdeviceptr>(2))) {
-          *call.at<unsigned long long*>(0) += 1ull << 40;
-          call.fired();
-        }
-        return code;
-      });
+      .after({kGetHandle}, NOTE(marks.put(exported(call))))
+      .after({kGetAttribute},
+             WHEN(asks_id(call) && marks.has(asked_address(call))),
+             [](Call& call) { given_id(call) += 1ull << 40; })
+      .after({kFree}, NOTE(marks.erase(call.at<void*>(0))));
 
   fault("export-ends-mappings", {"LMEM-05"},
         "a further export of memory ends the mappings that importers have open")
@@ -1154,18 +975,12 @@ FAULTS {
   fault("buffer-id-of-each-block", {"LMEM-48"},
         "cuPointerGetAttribute gives another buffer id in each 2 MiB of an "
         "allocation")
-      .on({kGetAttribute}, [](Call& get) {
-        const int code = get.proceed();
-        const auto address = get.at<CUdeviceptr>(2);
-        if (code != kSuccess ||
-            get.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
-          return code;
-        const CUdeviceptr begin = begin_of(address);
-        const auto blocks = begin == 0 ? 0 : (address - begin) / kBlock;
-        if (blocks > 0) get.fired();
-        *get.at<unsigned long long*>(0) += blocks;
-        return code;
-      });
+      .after({kGetAttribute},
+             WHEN(asks_id(call) && begin_of(asked_address(call)) != 0),
+             DO(set_to(given_id(call),
+                       given_id(call) + (asked_address(call) -
+                                         begin_of(asked_address(call))) /
+                                            kBlock)));
 
   fault("buffer-ids-begin-again-after-reset", {"LMEM-48"},
         "after a reset, memory has the ids of earlier memory")
@@ -1178,14 +993,11 @@ FAULTS {
   fault("host-buffer-ids-begin-again", {"LMEM-48"},
         "after a reset, memory of the host has the ids of earlier memory of "
         "the host")
-      .on({kReset, kGetAttribute}, [](Call& call) -> int {
-        if (resets(call)) return ids_begin_again(call);
-        CUmemorytype type{};
-        DRIVER_CALL(cuPointerGetAttribute)
-        (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, call.at<CUdeviceptr>(2));
-        return type == CU_MEMORYTYPE_HOST ? ids_begin_again(call)
-                                          : call.proceed();
-      });
+      .on({kReset}, ids_begin_again)
+      .on({kGetAttribute},
+          WHEN(asked_attribute(call, CU_POINTER_ATTRIBUTE_MEMORY_TYPE) ==
+               CU_MEMORYTYPE_HOST),
+          ids_begin_again);
 }
 
 }  // namespace

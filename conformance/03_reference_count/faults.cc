@@ -300,8 +300,7 @@ FAULTS {
   fault("close-too-often-closes-neighbour", {"LMEM-11"},
         "a close of memory that is not open any more closes other memory of "
         "the same block of 2 MiB")
-      .on({kClose}, [](Call& call) -> int {
-        if (opened.has(call.at<void*>(0))) return call.proceed();
+      .on({kClose}, WHEN(!opened.has(call.at<void*>(0))), [](Call& call) {
         const auto block = [](const void* address) {
           return number(address) >> 21;
         };
@@ -671,12 +670,11 @@ FAULTS {
 
   fault("close-address-aligned-down", {"LMEM-29"},
         "a close ignores the two lowest bits of the address")
-      .on({kClose}, [](Call& close) {
-        auto& address = close.at<CUdeviceptr>(0);
-        if (address % 4 == 0) return close.proceed();
+      .on({kClose}, WHEN(call.at<CUdeviceptr>(0) % 4 != 0), [](Call& call) {
+        auto& address = call.at<CUdeviceptr>(0);
         address -= address % 4;
-        const int code = close.proceed();
-        if (code == kSuccess) close.fired();
+        const int code = call.proceed();
+        if (code == kSuccess) call.fired();
         return code;
       });
 

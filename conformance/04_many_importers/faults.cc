@@ -168,13 +168,10 @@ FAULTS {
 
   fault("close-of-other-thread-lost", {"LMEM-40"},
         "a close does nothing if another thread has opened the memory")
-      .on({kClose}, [](Call& call) {
-        const Opened one = opened.get(call.at<void*>(0));
-        if (one.count == 0 || one.thread == this_thread())
-          return call.proceed();
-        call.fired();
-        return kSuccess;
-      });
+      .on({kClose},
+          WHEN(opened.get(call.at<void*>(0)).count != 0 &&
+               opened.get(call.at<void*>(0)).thread != this_thread()),
+          [](Call& call) { return lost(call); });
 
   fault("mapping-ends-with-thread", {"LMEM-40"},
         "opened memory is closed when the thread that opened it first ends")
@@ -246,12 +243,11 @@ FAULTS {
   fault("import-write-by-other-thread-lost", {"LMEM-40"},
         "asynchronous copies and memsets into opened memory do nothing in a "
         "thread that has not opened it")
-      .on({kCopyAsync, kSetAsync}, [](Call& call) {
-        void* const begin = opened_around(call.value<void*>(kPointer));
-        return begin != nullptr && opened.get(begin).thread != this_thread()
-                   ? lost(call)
-                   : call.proceed();
-      });
+      .on({kCopyAsync, kSetAsync},
+          WHEN(opened_around(call.value<void*>(kPointer)) != nullptr &&
+               opened.get(opened_around(call.value<void*>(kPointer))).thread !=
+                   this_thread()),
+          [](Call& call) { return lost(call); });
 
   fault("open-in-second-thread-copies", {"LMEM-40"},
         "a second open, in another thread, gives a copy at another address")

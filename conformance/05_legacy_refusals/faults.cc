@@ -131,15 +131,13 @@ FAULTS {
 
   fault("driver-refusal-told-by-runtime", {"LMEM-45"},
         "a refusal by the driver API is the runtime's last error")
-      .on({kGetHandle, kOpen, kClose, kGetEventHandle, kOpenEvent},
-          [](Call& call) {
-            const int code = call.proceed();
-            if (code == kSuccess || call.is_runtime()) return code;
-            call.fired();
-            cudaIpcCloseMemHandle(
-                nullptr);  // refused; the runtime keeps the code
-            return code;
-          });
+      .on_refusal({kGetHandle, kOpen, kClose, kGetEventHandle, kOpenEvent},
+                  WHEN(!call.is_runtime()), [](Call& call) {
+                    call.fired();
+                    cudaIpcCloseMemHandle(
+                        nullptr);  // refused; the runtime keeps the call.code()
+                    return call.code();
+                  });
 
   fault("refused-open-refuses-next", {"LMEM-45"},
         "after a refused open the next open is refused, too")
@@ -151,9 +149,7 @@ FAULTS {
 
   fault("refused-open-counts", {"LMEM-45"},
         "a refused open raises the count of memory that is open")
-      .on({kOpen}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
+      .on_refusal({kOpen}, [](Call& call) {
         for (const auto& [address, one] : opened.all()) {
           if (one.context != current_context()) continue;
           CUipcMemHandle handle;
@@ -165,7 +161,7 @@ FAULTS {
             call.fired();
           break;
         }
-        return code;
+        return call.code();
       });
 
   fault("past-end-export-ok", {"LMEM-21"},
@@ -234,21 +230,12 @@ FAULTS {
 
   fault("error-of-first-thread-only", {"LMEM-45"},
         "only the first thread of a process has a last error")
-      .on({"cudaGetLastError", "cudaPeekAtLastError"}, [](Call& call) {
-        const int code = call.proceed();
-        return code != kSuccess && gettid() != getpid() ? lost(call) : code;
-      });
+      .on_refusal({"cudaGetLastError", "cudaPeekAtLastError"},
+                  WHEN(gettid() != getpid()), lost);
 
   fault("peek-clears-error", {"LMEM-45"},
         "cudaPeekAtLastError clears the error")
-      .on({"cudaPeekAtLastError"}, [](Call& call) {
-        const int code = call.proceed();
-        if (code != kSuccess) {
-          cudaGetLastError();
-          call.fired();
-        }
-        return code;
-      });
+      .on_refusal({"cudaPeekAtLastError"}, [](Call&) { cudaGetLastError(); });
 
   fault("zeros-open-as-null", {"LMEM-24"},
         "a handle of zeros opens as a null pointer")
@@ -274,7 +261,7 @@ FAULTS {
 
   fault("peek-once", {"LMEM-45", "LEVT-29"},
         "a second cudaPeekAtLastError returns success")
-      .on({"cudaPeekAtLastError", "cudaGetLastError"}, [](Call& call) {
+      .on({"cudaPeekAtLastError", "cudaGetLastError"}, [](Call& call) -> int {
         thread_local int told = kSuccess;
         const int code = call.proceed();
         if (!call.is("cudaPeekAtLastError") || code != told) {
@@ -282,8 +269,7 @@ FAULTS {
           return code;
         }
         if (code == kSuccess) return code;
-        call.fired();
-        return kSuccess;
+        return lost(call);
       });
 
   fault("old-handle-after-refused-export", {"LMEM-21"},
@@ -359,14 +345,11 @@ FAULTS {
   fault("refusal-unsets-context", {"LMEM-45"},
         "after the driver API has refused to export, open or close memory, the "
         "thread has no current context")
-      .on({kGetHandle, kOpen, kClose}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess || call.is_runtime() ||
-            current_context() == nullptr)
-          return code;
-        if (DRIVER_CALL(cuCtxSetCurrent)(nullptr) == CUDA_SUCCESS) call.fired();
-        return code;
-      });
+      .on_refusal(
+          {kGetHandle, kOpen, kClose},
+          WHEN(!call.is_runtime() && current_context() != nullptr), [](Call&) {
+            return DRIVER_CALL(cuCtxSetCurrent)(nullptr) == CUDA_SUCCESS;
+          });
 
   fault("reserved-export-ok", {"LMEM-21"},
         "reserved addresses without memory get a legacy handle, which opens "
@@ -438,13 +421,9 @@ FAULTS {
 
   fault("ok-refusal-clears-result", {"LMEM-24", "LMEM-25"},
         "a refused open sets its result to null")
-      .on({kOpen}, [](Call& call) {
-        const int code = call.proceed();
+      .on_refusal({kOpen}, WHEN(call.at<void**>(0) != nullptr), [](Call& call) {
         void** const result = call.at<void**>(0);
-        if (code == kSuccess || result == nullptr) return code;
         *result = nullptr;
-        call.fired();
-        return code;
       });
 }
 

@@ -178,11 +178,7 @@ FAULTS {
 
   fault("close-by-driver-lost", {"LMEM-39"},
         "a close by the driver API does nothing")
-      .on({kClose}, [](Call& call) {
-        if (call.is_runtime()) return call.proceed();
-        call.fired();
-        return kSuccess;
-      });
+      .on({kClose}, WHEN(!call.is_runtime()), lost);
 
   fault("driver-memory-not-exported", {"LMEM-39"},
         "the runtime does not export memory of cuMemAlloc")
@@ -303,15 +299,14 @@ FAULTS {
   fault("primary-context-opens-too", {"LMEM-26"},
         "in the primary context, an open of what another context has open "
         "succeeds and gives no pointer")
-      .on({kOpen}, [](Call& call) -> int {
-        const int code = call.proceed();
-        if (code == kSuccess || !is_open_elsewhere(key_of_opened(call)))
-          return code;
-        CUcontext primary = nullptr;
-        DRIVER_CALL(cuDevicePrimaryCtxRetain)(&primary, current_device());
-        DRIVER_CALL(cuDevicePrimaryCtxRelease)(current_device());
-        return primary == current_context() ? accepted(call) : code;
-      });
+      .on_refusal(
+          {kOpen}, WHEN(is_open_elsewhere(key_of_opened(call))),
+          [](Call& call) {
+            CUcontext primary = nullptr;
+            DRIVER_CALL(cuDevicePrimaryCtxRetain)(&primary, current_device());
+            DRIVER_CALL(cuDevicePrimaryCtxRelease)(current_device());
+            return primary == current_context() ? accepted(call) : call.code();
+          });
 
   fault("second-context-after-a-close", {"LMEM-26"},
         "after a close, an open in a second context succeeds and gives no "

@@ -398,15 +398,14 @@ FAULTS {
         "memory")
       .with_gpus(2)
       .on_machine("no-peer")
-      .on({kOpen}, [](Call& call) {
+      .on({kOpen}, [](Call& call) -> int {
         const int code = call.proceed();
         if (code != cudaErrorMapBufferObjectFailed &&
             code != cudaErrorPeerAccessUnsupported)
           return code;
         if (call.is_runtime()) cudaGetLastError();
         if (cudaMalloc(call.at<void**>(0), 2 << 20) != cudaSuccess) return code;
-        call.fired();
-        return kSuccess;
+        return lost(call);
       });
 
   fault("peer-one-way", {"LMEM-31"},
@@ -549,16 +548,13 @@ FAULTS {
 
   fault("range-begins-at-pointer", {"LMEM-36"},
         "the range of an address inside an allocation begins at this address")
-      .on({"cuMemGetAddressRange"}, [](Call& call) {
-        const int code = call.proceed();
-        CUdeviceptr* const begin = call.at<CUdeviceptr*>(0);
-        if (code != kSuccess || begin == nullptr ||
-            *begin == call.at<CUdeviceptr>(2))
-          return code;
-        *begin = call.at<CUdeviceptr>(2);
-        call.fired();
-        return code;
-      });
+      .after({"cuMemGetAddressRange"},
+             WHEN(call.at<CUdeviceptr*>(0) != nullptr &&
+                  *call.at<CUdeviceptr*>(0) != call.at<CUdeviceptr>(2)),
+             [](Call& call) {
+               CUdeviceptr* const begin = call.at<CUdeviceptr*>(0);
+               *begin = call.at<CUdeviceptr>(2);
+             });
 
   fault("range-null-refused", {"LMEM-36"},
         "the query of a range needs room for both results")
@@ -615,28 +611,21 @@ FAULTS {
   fault("import-device-current", {"LMEM-36"},
         "opened memory is reported as memory of the current GPU")
       .with_gpus(2)
-      .on({kPointerAttributes}, [](Call& call) {
-        const int code = call.proceed();
-        auto& found = *call.at<cudaPointerAttributes*>(0);
-        if (code != kSuccess || !opened.has(call.at<void*>(1)) ||
-            found.device == current_device())
-          return code;
-        found.device = current_device();
-        call.fired();
-        return code;
-      });
+      .after({kPointerAttributes},
+             WHEN(opened.has(call.at<void*>(1)) &&
+                  (*call.at<cudaPointerAttributes*>(0)).device !=
+                      current_device()),
+             [](Call& call) {
+               auto& found = *call.at<cudaPointerAttributes*>(0);
+               found.device = current_device();
+             });
 
   fault("import-unknown-to-other-threads", {"LMEM-36"},
         "only the thread that has opened memory finds its attributes")
-      .on({kPointerAttributes}, [](Call& call) {
-        const int code = call.proceed();
-        const Opened one = opened.get(call.at<void*>(1));
-        if (code != kSuccess || one.count == 0 || one.thread == this_thread())
-          return code;
-        *call.at<cudaPointerAttributes*>(0) = {};
-        call.fired();
-        return code;
-      });
+      .after({kPointerAttributes},
+             WHEN(opened.get(call.at<void*>(1)).count != 0 &&
+                  opened.get(call.at<void*>(1)).thread != this_thread()),
+             [](Call& call) { *call.at<cudaPointerAttributes*>(0) = {}; });
 
   fault("hidden-gpu-copy-lost", {"LMEM-33"},
         "synchronous copies into or out of opened memory are lost in a process "
@@ -788,23 +777,19 @@ FAULTS {
 
   fault("import-range-last-byte-refused", {"LMEM-36"},
         "the last byte of opened memory has no range")
-      .on({"cuMemGetAddressRange"}, [](Call& call) {
-        const auto address = call.at<CUdeviceptr>(2);
-        return opened_begin(address) != 0 && is_last_byte(address)
-                   ? refused(call, CUDA_ERROR_NOT_FOUND)
-                   : call.proceed();
-      });
+      .on({"cuMemGetAddressRange"},
+          WHEN(opened_begin(call.at<CUdeviceptr>(2)) != 0 &&
+               is_last_byte(call.at<CUdeviceptr>(2))),
+          [](Call& call) { return refused(call, CUDA_ERROR_NOT_FOUND); });
 
   fault("import-attr-last-byte-unknown", {"LMEM-36"},
         "cudaPointerGetAttributes does not know the last byte of opened memory")
-      .after({kPointerAttributes}, [](Call& call) -> int {
-        const auto address = call.at<CUdeviceptr>(1);
-        if (opened_begin(address) == 0 || !is_last_byte(address))
-          return kSuccess;
-        *call.at<cudaPointerAttributes*>(0) = cudaPointerAttributes{};
-        call.fired();
-        return kSuccess;
-      });
+      .after({kPointerAttributes},
+             WHEN(opened_begin(call.at<CUdeviceptr>(1)) != 0 &&
+                  is_last_byte(call.at<CUdeviceptr>(1))),
+             [](Call& call) {
+               *call.at<cudaPointerAttributes*>(0) = cudaPointerAttributes{};
+             });
 
   fault("ptrattrs-sorted", {"LMEM-36"},
         "the query of many attributes exchanges the memory type and the GPU's "

@@ -14,29 +14,11 @@
 #include <utility>
 #include <vector>
 
+#include "harness/faults/words/streams.h"
 #include "harness/faults/words/words.h"
 
 namespace ipclab::faults {
 namespace {
-
-int only_first_records(Call& call, unsigned most) {
-  if (keeps_events(call)) return noted_new_event(call);
-  const cudaEvent_t event = shared_event(call);
-  return event != nullptr && count_record(event) > most ? lost(call)
-                                                        : call.proceed();
-}
-
-// An event that was complete once counts as complete forever, whatever is
-// recorded later.
-int stays_ready(Call& call) {
-  static Table<cudaEvent_t> ready;
-  const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return noted_end(call, ready);
-  if (ready.has(event)) return lost(call);
-  const int code = call.proceed();
-  if (code == kSuccess) ready.put(event);
-  return code;
-}
 
 int waits_for_latest(Call& call) {
   const cudaEvent_t event = shared_event(call);
@@ -113,59 +95,6 @@ int destroy_completes_record(Call& call) {
   return noted_completion(call);
 }
 
-int waits_for_previous(Call& call) {
-  struct Marks {
-    cudaEvent_t previous = nullptr;
-    cudaEvent_t latest = nullptr;
-  };
-  static Table<cudaEvent_t, Marks> marks;
-  if (keeps_events(call)) {
-    if (call.is("cudaEventDestroy")) marks.erase(call.at<cudaEvent_t>(0));
-    return call.proceed();
-  }
-  const cudaEvent_t event = shared_event(call);
-  if (event == nullptr) return call.proceed();
-  Marks of = marks.get(event);
-  if (records(call)) {
-    of.previous = of.latest;
-    cudaEventCreateWithFlags(&of.latest, cudaEventDisableTiming);
-    cudaEventRecord(of.latest, call.value<cudaStream_t>(kStream));
-    marks.put(event, of);
-  } else if (of.previous != nullptr && !is_pending(of.previous) &&
-             is_pending(of.latest)) {
-    call.at<cudaEvent_t>(1) = of.previous;
-    call.fired();
-  }
-  return call.proceed();
-}
-
-// In the exporter, a host function after a wait for an importer's record runs
-// at once. If the runtime is sound, only those of the driver API do so.
-template <bool runtime_is_sound>
-int exporters_host_function_ahead(Call& call) {
-  if (!call.is("cudaLaunchHostFunc"))
-    return noted_foreign_wait(call, Whose::kExporters);
-  auto& stream = call.value<cudaStream_t>(kStream);
-  if (waits(stream) && (!runtime_is_sound || !call.is_runtime())) {
-    stream = private_stream();
-    call.fired();
-  }
-  return call.proceed();
-}
-
-// In the exporter, a call does not know of a stream that waits for an
-// importer's record. Of the calls for one stream, only those of the driver API
-// are broken.
-int exporter_ignores_wait(Call& call) {
-  const bool asks =
-      call.is("cudaDeviceSynchronize") || call.is("cuCtxSynchronize") ||
-      call.is("cudaStreamSynchronize") || call.is("cudaStreamQuery");
-  if (!asks) return noted_foreign_wait(call, Whose::kExporters);
-  return call.is_runtime() && call.find(kStream) != nullptr
-             ? call.proceed()
-             : ignores_waiting(call);
-}
-
 int wait_ends_after_many_records(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr) return call.proceed();
@@ -204,49 +133,11 @@ int wait_ends_after_many_records(Call& call) {
   return code;
 }
 
-// Calls `instead` for a record in a stream other than the stream of the first
-// record.
-int record_elsewhere(Call& call, int (*instead)(Call& call, cudaEvent_t)) {
-  static Table<cudaEvent_t, cudaStream_t> streams;
-  if (keeps_events(call)) {
-    if (call.is("cudaEventDestroy")) streams.erase(call.at<cudaEvent_t>(0));
-    return call.proceed();
-  }
-  const cudaEvent_t event = shared_event(call);
-  if (event == nullptr) return call.proceed();
-  const auto stream = call.value<cudaStream_t>(kStream);
-  if (streams.has(event) && streams.get(event) != stream)
-    return instead(call, event);
-  streams.put(event, stream);
-  return call.proceed();
-}
-
 cudaEvent_t record_in(cudaStream_t stream) {
   cudaEvent_t mark = nullptr;
   cudaEventCreateWithFlags(&mark, cudaEventDisableTiming);
   cudaEventRecord(mark, stream);
   return mark;
-}
-
-int own_record_preferred(Call& call) {
-  static Table<cudaEvent_t, cudaEvent_t> own;
-  if (keeps_events(call)) {
-    if (call.is("cudaEventDestroy")) own.erase(call.at<cudaEvent_t>(0));
-    return call.proceed();
-  }
-  const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_imported(event)) return call.proceed();
-  if (records(call)) {
-    const int code = call.proceed();
-    if (code == kSuccess && !is_captured(call.value<cudaStream_t>(kStream)))
-      own.put(event, record_in(call.value<cudaStream_t>(kStream)));
-    return code;
-  }
-  if (own.has(event) && !is_pending(own.get(event)) && is_pending(event)) {
-    call.value<cudaEvent_t>(kEvent) = own.get(event);
-    call.fired();
-  }
-  return call.proceed();
 }
 
 int twin_unseen(Call& call) {
@@ -277,32 +168,6 @@ int twin_unseen(Call& call) {
                  is_pending(other.mark) && is_pending(event)
              ? lost(call)
              : call.proceed();
-}
-
-int exporter_keeps_own_record(Call& call) {
-  static auto& own = *new Table<cudaEvent_t, cudaEvent_t>;
-  if (keeps_events(call)) {
-    if (call.is("cudaEventDestroy")) own.erase(call.at<cudaEvent_t>(0));
-    return call.proceed();
-  }
-  const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || is_imported(event)) return call.proceed();
-  if (records(call)) {
-    const bool captured = is_captured(stream_of(call));
-    const int code = call.proceed();
-    if (code != kSuccess || captured) return code;
-    cudaEvent_t mark = own.get(event);
-    if (mark == nullptr)
-      cudaEventCreateWithFlags(&mark, cudaEventDisableTiming);
-    cudaEventRecord(mark, stream_of(call));
-    own.put(event, mark);
-    return code;
-  }
-  if (own.has(event) && !is_pending(own.get(event)) && is_pending(event)) {
-    call.value<cudaEvent_t>(kEvent) = own.get(event);
-    call.fired();
-  }
-  return call.proceed();
 }
 
 // The destroy of a stream completes the records that importers have made in
@@ -431,15 +296,6 @@ int both_destroys_end_wait(Call& call) {
   return kSuccess;
 }
 
-// The call does not wait for a record that the importer itself has made.
-int own_record_of_import_ignored(Call& call) {
-  const cudaEvent_t event = shared_event(call);
-  return event != nullptr && !records(call) && is_imported(event) &&
-                 is_own_pending(event)
-             ? lost(call)
-             : noted_record(call);
-}
-
 int open_forgets_importers_record(Call& call) {
   // The number of the record that an opened event does not see.
   static Table<cudaEvent_t, unsigned long long> unseen;
@@ -561,36 +417,107 @@ int opened_on_exporters_number(Call& call) {
   return code;
 }
 
+// Only so many records of each event by this process have an effect.
+bool is_record_after(Call& call, unsigned long long most) {
+  return shared_event(call) != nullptr &&
+         event_marks.count(shared_event(call)) > most;
+}
+
+std::string key_of_recorder(cudaEvent_t event) {
+  return "recorder-" + event_keys.get(event);
+}
+
+// The pairs of streams and events for which a stream has waited.
+Table<std::pair<cudaStream_t, cudaEvent_t>> waited;
+
+int ended_waits_forgotten(Call& call) {
+  void* const gone = call.at<void*>(0);
+  for (const auto& [key, unused] : waited.all())
+    if (key.first == gone || key.second == gone) waited.erase(key);
+  return kSuccess;
+}
+
+// Ends an event that was opened; the program gets one of its own.
+int cut_off(Call& open) {
+  cudaEventDestroy(*made_event(open));
+  return own_event(open, kSuccess);
+}
+
+// Uses this process's record of an event, which is complete, although another
+// record of the event is pending.
+bool prefers_own_record(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (!own_records.has(event) || is_own_pending(event) || !is_pending(event))
+    return false;
+  call.value<cudaEvent_t>(kEvent) = own_records.get(event);
+  return true;
+}
+
+// Is it a wait for or a query of an imported event whose pending record is this
+// process's own one?
+bool is_about_own_record(Call& call) {
+  return uses_import(call) && is_own_pending(shared_event(call));
+}
+
+// The latest records of each event by this process: the mark of the event's
+// mark is the one before it.
+int note_previous_record(Call& record) {
+  const cudaEvent_t event = shared_event(record);
+  const cudaEvent_t made = record_in(stream_of(record));
+  marks.put(made, event_marks.get<cudaEvent_t>(event));
+  event_marks.put(event, made);
+  return kSuccess;
+}
+bool uses_previous_record(Call& call) {
+  const auto latest = event_marks.get<cudaEvent_t>(shared_event(call));
+  const auto previous = marks.get<cudaEvent_t>(latest);
+  if (previous == nullptr || is_pending(previous) || !is_pending(latest))
+    return false;
+  call.value<cudaEvent_t>(kEvent) = previous;
+  return true;
+}
+
+bool destroys_pending(Call& destroy, bool imported) {
+  const auto event = destroy.at<cudaEvent_t>(0);
+  return events.has(event) && is_imported(event) == imported &&
+         is_pending(event);
+}
+
+// Is this a record directly after a wait of the same stream for the same event?
+bool records_after_its_wait(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  const auto before = stream_marks.get<cudaEvent_t>(stream_of(call));
+  stream_marks.erase(stream_of(call));
+  if (waits_for_event(call)) stream_marks.put(stream_of(call), event);
+  return event != nullptr && before == event && records(call);
+}
+
+int note_exporters_wait(Call& call) {
+  return noted_foreign_wait(call, Whose::kExporters);
+}
+
+// The importer that has destroyed its event of this handle.
+unsigned long long user_of(const cudaIpcEventHandle_t& handle) {
+  return told("ender-" + key_of_handle(handle), 0);
+}
+
 FAULTS {
   fault("second-importer-unconnected", {"LEVT-19"},
         "only the first open of an event handle sees the exporter's records")
-      .on({kOpenEvent}, [](Call& call) -> int {
-        const std::string key = key_of_handle(given_event(call));
-        const int code = call.proceed();
-        if (code != kSuccess || first_of_all_processes("event-" + key))
-          return code;
-        cudaEventDestroy(*made_event(call));
-        return own_event(call, code);
-      });
+      .after({kOpenEvent},
+             WHEN(!first_of_all_processes("event-" +
+                                          event_keys.get(*made_event(call)))),
+             cut_off);
 
   fault("event-destroy-global", {"LEVT-20"},
         "destroying an imported event destroys it in every process")
-      .on({kGetEventHandle, kOpenEvent, kDestroyEvent, kRecord, kWaitEvent,
-           kQueryEvent, kSyncEvent, kRecordFlags},
-          [](Call& call) -> int {
-            if (keeps_events(call)) {
-              if (call.is("cudaEventDestroy") &&
-                  is_imported(call.at<cudaEvent_t>(0)))
-                tell_processes(
-                    "destroyed-" + event_keys.get(call.at<cudaEvent_t>(0)), 1);
-              return call.proceed();
-            }
-            const cudaEvent_t event = shared_event(call);
-            return event != nullptr &&
-                           told("destroyed-" + event_keys.get(event), 0) != 0
-                       ? refused(call, cudaErrorInvalidResourceHandle)
-                       : call.proceed();
-          });
+      .on({kRecords, kWaitEvent, kQueryEvent, kSyncEvent},
+          WHEN(shared_event(call) != nullptr &&
+               told("destroyed-" + event_keys.get(shared_event(call)), 0) != 0),
+          refuses(cudaErrorInvalidResourceHandle))
+      .before({kDestroyEvent}, WHEN(is_imported(call.at<cudaEvent_t>(0))),
+              NOTE(tell_processes(
+                  "destroyed-" + event_keys.get(call.at<cudaEvent_t>(0)), 1)));
 
   fault("exporter-wait-noop", {"LEVT-10"},
         "a stream of the exporter does not wait for an exported event")
@@ -598,242 +525,150 @@ FAULTS {
 
   fault("import-record-early", {"LEVT-10"},
         "an importer's record does not wait for the work before it")
-      .on({kOpenEvent, kRecord, kRecordFlags, kDestroyEvent},
-          [](Call& call) { return record_privately(call, true); });
+      .before({kRecords}, WHEN(uses_import(call)), privately);
 
   fault("import-record-noop", {"LEVT-10"}, "an importer's record does nothing")
-      .on({kOpenEvent, kRecord, kRecordFlags, kDestroyEvent}, import_skipped);
+      .on({kRecords}, WHEN(uses_import(call)), lost);
 
   fault(
       "record-once", {"LEVT-13"},
       "in each process, only the first record of a shared event has an effect")
-      .on({kCreateEvent, kOpenEvent, kRecord, kRecordFlags, kDestroyEvent},
-          [](Call& call) { return only_first_records(call, 1); });
+      .on({kRecords}, WHEN(is_record_after(call, 1)), lost);
 
   fault("event-ring-32", {"LEVT-14"},
         "in each process, only the first 32 records of a shared event have an "
         "effect")
-      .on({kCreateEvent, kOpenEvent, kRecord, kRecordFlags, kDestroyEvent},
-          [](Call& call) { return only_first_records(call, 32); });
+      .on({kRecords}, WHEN(is_record_after(call, 32)), lost);
 
   fault(
       "event-single-waiter", {"LEVT-19"},
       "of all waits of streams for an imported event, only the first one waits")
-      .on({kWaitEvent}, [](Call& call) {
-        const cudaEvent_t event = shared_event(call);
-        return is_imported(event) && !first_of_all_processes(
-                                         "waiter-" + event_keys.get(event))
-                   ? lost(call)
-                   : call.proceed();
-      });
+      .on({kWaitEvent},
+          WHEN(uses_import(call) &&
+               !first_of_all_processes("waiter-" +
+                                       event_keys.get(shared_event(call)))),
+          lost);
 
   fault("stream-waits-once", {"LEVT-14", "LEVT-15"},
         "a stream waits for an imported event only the first time")
-      .on({kOpenEvent, kDestroyEvent, kWaitEvent, kDestroyStream},
-          [](Call& call) -> int {
-            static Table<std::pair<cudaStream_t, cudaEvent_t>> waited;
-            const bool ends_stream = call.is("cudaStreamDestroy");
-            if (ends_stream || call.is("cudaEventDestroy")) {
-              void* const gone = call.at<void*>(0);
-              for (const auto& [key, unused] : waited.all())
-                if (key.first == gone || key.second == gone) waited.erase(key);
-              return ends_stream ? call.proceed() : call.proceed();
-            }
-            const cudaEvent_t event = shared_event(call);
-            if (event == nullptr || !is_imported(event)) return call.proceed();
-            const std::pair<cudaStream_t, cudaEvent_t> key(
-                call.at<cudaStream_t>(0), event);
-            if (waited.has(key)) return lost(call);
-            waited.put(key);
-            return call.proceed();
-          });
+      .on({kWaitEvent},
+          WHEN(uses_import(call) &&
+               !waited.put({stream_of(call), shared_event(call)})),
+          lost)
+      .before({kDestroyEvent, kDestroyStream}, ended_waits_forgotten);
 
   fault("second-stream-never-waits", {"LEVT-12"},
         "of several streams, only the first stream waits for an imported event")
-      .on({kOpenEvent, kDestroyEvent, kWaitEvent}, [](Call& call) -> int {
-        static Table<cudaEvent_t, cudaStream_t> first;
-        const cudaEvent_t event = shared_event(call);
-        if (event == nullptr || !is_imported(event))
-          return noted_end(call, first);
-        const auto stream = call.at<cudaStream_t>(0);
-        if (first.get(event, stream) != stream) return lost(call);
-        first.put(event, stream);
-        return call.proceed();
-      });
+      .on({kWaitEvent},
+          WHEN(uses_import(call) &&
+               event_marks.get(shared_event(call), stream_of(call)) !=
+                   stream_of(call)),
+          lost)
+      .after({kWaitEvent}, WHEN(uses_import(call)),
+             NOTE(event_marks.put(shared_event(call), stream_of(call))));
 
   fault("query-stays-ready", {"LEVT-13"},
         "an imported event that was ready once is always ready")
-      .on({kOpenEvent, kDestroyEvent, kQueryEvent}, stays_ready);
+      .on({kQueryEvent}, WHEN(event_marks.has(shared_event(call))), lost)
+      .after({kQueryEvent}, WHEN(uses_import(call)),
+             NOTE(event_marks.put(shared_event(call))));
 
   fault("sync-stays-ready", {"LEVT-13"},
         "a host waits for an imported event only the first time")
-      .on({kOpenEvent, kDestroyEvent, kSyncEvent}, stays_ready);
+      .on({kSyncEvent}, WHEN(event_marks.has(shared_event(call))), lost)
+      .after({kSyncEvent}, WHEN(uses_import(call)),
+             NOTE(event_marks.put(shared_event(call))));
 
   fault("third-importer-unconnected", {"LEVT-19"},
         "a third process that opens an event sees no records")
-      .after({kOpenEvent}, [](Call& call) -> int {
+      .after({kOpenEvent}, [](Call& call) {
         static Table<std::string, bool> known;  // is it connected?
-        cudaEvent_t& event = *call.at<cudaEvent_t*>(0);
-        const std::string key = event_keys.get(event);
+        const std::string key = event_keys.get(*made_event(call));
         if (!known.has(key))
           known.put(key, first_of_all_processes("one-" + key) ||
                              first_of_all_processes("two-" + key));
-        if (known.get(key)) return kSuccess;
-        cudaEventDestroy(event);
-        cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-        call.fired();
-        return kSuccess;
+        return known.get(key) ? kSuccess : cut_off(call);
       });
 
   fault("record-256-lost", {"LEVT-14"}, "each 256th record of an event is lost")
-      .on({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord},
-          [](Call& call) -> int {
-            static Table<cudaEvent_t, int> records;
-            const cudaEvent_t event = shared_event(call);
-            if (event == nullptr) return noted_end(call, records);
-            records.put(event, records.get(event) + 1);
-            return records.get(event) % 256 == 0 ? lost(call) : call.proceed();
-          });
+      .on({kRecord},
+          WHEN(shared_event(call) != nullptr &&
+               event_marks.count(shared_event(call)) % 256 == 0),
+          lost);
 
   fault(
       "wait-for-latest", {"LEVT-12"},
       "a wait uses the record that is newest when the stream reaches the wait")
-      .on({kOpenEvent, kDestroyEvent, kWaitEvent}, waits_for_latest);
+      .on({kWaitEvent}, waits_for_latest);
 
   fault("own-record-unseen", {"LEVT-10"},
         "after an importer has recorded an event, its query and host wait "
         "count the event as complete")
-      .on({kOpenEvent, kDestroyEvent, kRecord, kQueryEvent, kSyncEvent},
-          [](Call& call) -> int {
-            static Table<cudaEvent_t> recorded;
-            const cudaEvent_t event = shared_event(call);
-            if (event == nullptr || !is_imported(event))
-              return noted_end(call, recorded);
-            if (call.is("cudaEventRecord")) {
-              recorded.put(event);
-              return call.proceed();
-            }
-            return recorded.has(event) ? lost(call) : call.proceed();
-          });
+      .on({kQueryEvent, kSyncEvent}, WHEN(event_marks.has(shared_event(call))),
+          lost)
+      .before({kRecord}, WHEN(uses_import(call)),
+              NOTE(event_marks.put(shared_event(call))));
 
   fault("record-skips-copies", {"LEVT-15"},
         "a record does not cover the copies and memsets after the last kernel "
         "before it")
-      .on({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord, kLaunch,
-           kCopyAsync, kSetAsync, kDestroyStream},
-          [](Call& call) -> int {
-            static Table<cudaStream_t> copied;
-            if (call.is("cudaLaunchKernel")) {
-              const auto stream = call.value<cudaStream_t>(kStream);
-              const int code = call.proceed();
-              cudaEventRecord(mark_of(stream), stream);
-              copied.erase(stream);
-              return code;
-            }
-            if (call.is("cudaMemcpyAsync") || call.is("cudaMemsetAsync")) {
-              copied.put(call.value<cudaStream_t>(kStream));
-              return call.proceed();
-            }
-            return shared_event(call) != nullptr &&
-                           copied.has(call.at<cudaStream_t>(1))
-                       ? record_of_mark(call)
-                       : noted_end(call, copied);
-          });
+      .on({kRecord},
+          WHEN(shared_event(call) != nullptr &&
+               stream_marks.has(stream_of(call))),
+          record_of_mark)
+      .after({kLaunch},
+             [](Call& call) {
+               cudaEventRecord(mark_of(stream_of(call)), stream_of(call));
+               stream_marks.erase(stream_of(call));
+               return kSuccess;
+             })
+      .before({kCopyAsync, kSetAsync}, NOTE(stream_marks.put(stream_of(call))));
 
   fault("exporter-sees-own-records-only", {"LEVT-10"},
         "in an exporter that has not recorded an event itself, the query and "
         "the host wait count the event as complete")
-      .on({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord, kQueryEvent,
-           kSyncEvent},
-          [](Call& call) -> int {
-            static Table<cudaEvent_t> recorded;
-            const cudaEvent_t event = shared_event(call);
-            if (event == nullptr || is_imported(event))
-              return noted_end(call, recorded);
-            if (call.is("cudaEventRecord")) {
-              recorded.put(event);
-              return call.proceed();
-            }
-            return recorded.has(event) ? call.proceed() : lost(call);
-          });
+      .on({kQueryEvent, kSyncEvent},
+          WHEN(uses_own(call) && !event_marks.has(shared_event(call))), lost)
+      .before({kRecord}, WHEN(uses_own(call)),
+              NOTE(event_marks.put(shared_event(call))));
 
   fault("record-while-pending-lost", {"LEVT-13"},
         "a record does nothing while the record before it is pending")
-      .on({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord, kRecordFlags},
-          [](Call& call) -> int {
-            const cudaEvent_t event = shared_event(call);
-            if (event == nullptr) return call.proceed();
-            const bool is_pending = cudaEventQuery(event) == cudaErrorNotReady;
-            cudaGetLastError();
-            return is_pending ? lost(call) : call.proceed();
-          });
+      .on({kRecords},
+          WHEN(shared_event(call) != nullptr && is_pending(shared_event(call))),
+          lost);
 
   fault("event-records-to-65535", {"LEVT-14"},
         "a process can record an event 65535 times; its later records are lost")
-      .on({kCreateEvent, kOpenEvent, kDestroyEvent, kRecord},
-          [](Call& call) -> int {
-            static Table<cudaEvent_t, int> records;
-            const cudaEvent_t event = shared_event(call);
-            if (call.is("cudaEventDestroy"))
-              records.erase(call.at<cudaEvent_t>(0));
-            if (event == nullptr) return call.proceed();
-            const int count = records.get(event) + 1;
-            records.put(event, count);
-            return count > UINT16_MAX ? lost(call) : call.proceed();
-          });
+      .on({kRecord}, WHEN(is_record_after(call, UINT16_MAX)), lost);
 
   fault("wait-256-lost", {"LEVT-14"}, "each 256th wait for an event is lost")
-      .on({kCreateEvent, kOpenEvent, kDestroyEvent, kWaitEvent},
-          [](Call& call) -> int {
-            static Table<cudaEvent_t, int> waits;
-            const cudaEvent_t event = shared_event(call);
-            if (call.is("cudaEventDestroy"))
-              waits.erase(call.at<cudaEvent_t>(0));
-            if (event == nullptr) return call.proceed();
-            const int count = waits.get(event) + 1;
-            waits.put(event, count);
-            return count % 256 == 0 ? lost(call) : call.proceed();
-          });
+      .on({kWaitEvent},
+          WHEN(shared_event(call) != nullptr &&
+               event_marks.count(shared_event(call)) % 256 == 0),
+          lost);
 
   fault("importers-apart", {"LEVT-20"},
         "an importer does not see the records of another importer")
-      .on({kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent, kRecord,
-           kWaitEvent, kQueryEvent, kSyncEvent},
-          [](Call& call) -> int {
-            const cudaEvent_t event = shared_event(call);
-            if (event == nullptr) return call.proceed();
-            const std::string key = "recorder-" + event_keys.get(event);
-            if (call.is("cudaEventRecord")) {
-              tell_processes(key,
-                             is_imported(event)
-                                 ? static_cast<unsigned long long>(getpid())
-                                 : 0);
-              return call.proceed();
-            }
-            const auto recorder = static_cast<pid_t>(told(key, 0));
-            return is_imported(event) && recorder != 0 && recorder != getpid()
-                       ? lost(call)
-                       : call.proceed();
-          });
+      .on({kWaitEvent, kQueryEvent, kSyncEvent},
+          WHEN(uses_import(call) &&
+               told(key_of_recorder(shared_event(call)), 0) != 0 &&
+               told(key_of_recorder(shared_event(call)), 0) != this_process()),
+          lost)
+      .before({kRecord}, WHEN(shared_event(call) != nullptr),
+              NOTE(tell_processes(key_of_recorder(shared_event(call)),
+                                  uses_import(call) ? this_process() : 0)));
 
   fault("destroy-completes-record", {"LEVT-20"},
         "an importer's record completes when the importer destroys the event")
-      .on({kOpenEvent, kCreateEvent, kDestroyEvent, kGetEventHandle, kRecord,
-           kRecordFlags, kQueryEvent, kSyncEvent, kWaitEvent},
+      .on({kDestroyEvent, kRecords, kQueryEvent, kSyncEvent, kWaitEvent},
           destroy_completes_record);
 
   fault("destroy-waits", {"LEVT-20"},
         "an importer that destroys a pending event waits for it")
-      .before({kOpenEvent, kDestroyEvent}, [](Call& call) {
-        if (call.is("cudaEventDestroy")) {
-          const auto event = call.at<cudaEvent_t>(0);
-          if (is_imported(event) && is_pending(event)) {
-            call.fired();
-            cudaEventSynchronize(event);
-          }
-        }
-        return kSuccess;
-      });
+      .before(
+          {kDestroyEvent}, WHEN(destroys_pending(call, true)),
+          [](Call& call) { cudaEventSynchronize(call.at<cudaEvent_t>(0)); });
 
   fault("stream-end-completes", {"LEVT-13"},
         "destroying a stream completes the events that were recorded in it")
@@ -856,55 +691,39 @@ FAULTS {
 
   fault("pending-waits-to-32", {"LEVT-14"},
         "a stream ignores a wait while 32 other waits are pending")
-      .on({kOpenEvent, kDestroyEvent, kWaitEvent}, pending_waits_to_32);
+      .on({kWaitEvent}, pending_waits_to_32);
 
   fault("record-on-later-gpu-early", {"LEVT-10"},
         "on a GPU other than GPU 0, a record of an opened event does not wait "
         "for the work before it")
       .with_gpus(2)
-      .before({kRecord, kRecordFlags}, [](Call& call) -> bool {
-        const cudaEvent_t event = shared_event(call);
-        auto& stream = call.value<cudaStream_t>(kStream);
-        if (event == nullptr || !is_imported(event) || current_device() == 0 ||
-            !is_busy(stream))
-          return false;
-        stream = private_stream();
-        return true;
-      });
+      .before({kRecords},
+              WHEN(uses_import(call) && current_device() != 0 &&
+                   is_busy(stream_of(call))),
+              privately);
 
   fault("wait-for-previous-record", {"LEVT-13"},
         "a stream waits for its process's last but one record, if this record "
         "is done")
-      .on({kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent,
-           kRecord, kRecordFlags},
-          waits_for_previous);
+      .before({kWaitEvent}, uses_previous_record)
+      .before({kRecords}, WHEN(shared_event(call) != nullptr),
+              NOTE(note_previous_record(call)));
 
   fault("exporter-destroy-waits", {"LEVT-20"},
         "the exporter waits when it destroys a pending event")
-      .before({kDestroyEvent}, [](Call& call) {
-        const auto event = call.at<cudaEvent_t>(0);
-        if (events.has(event) && !is_imported(event) && is_pending(event)) {
-          call.fired();
-          cudaEventSynchronize(event);
-        }
-        return kSuccess;
-      });
+      .before(
+          {kDestroyEvent}, WHEN(destroys_pending(call, false)),
+          [](Call& call) { cudaEventSynchronize(call.at<cudaEvent_t>(0)); });
 
   fault("stream-destroy-waits", {"LEVT-13"},
         "the destroy of a stream waits for the work in the stream")
-      .before({kDestroyStream}, [](Call& call) {
-        const auto stream = call.at<cudaStream_t>(0);
-        if (is_busy(stream)) {
-          call.fired();
-          DRIVER_CALL(cuStreamSynchronize)(stream);
-        }
-        return kSuccess;
+      .before({kDestroyStream}, WHEN(is_busy(stream_of(call))), [](Call& call) {
+        DRIVER_CALL(cuStreamSynchronize)(stream_of(call));
       });
 
   fault("import-query-asks-stream", {"LEVT-10"},
         "an importer's record is pending as long as its stream has later work")
-      .on({kQueryEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
-           kDestroyEvent, kRecord, kRecordFlags, kDestroyStream},
+      .on({kQueryEvent, kRecords, kDestroyEvent, kDestroyStream},
           asks_stream<true>);
 
   fault("host-wait-of-one-process", {"LEVT-19"},
@@ -925,7 +744,7 @@ FAULTS {
            kDestroyEvent, kWaitEvent, kQueryEvent, kSyncEvent, kQueryStream,
            kSyncStream, kDestroyStream, kSyncDevice, kLaunch, kCopyAsync,
            kSetAsync, kWaitWord},
-          [](Call& call) {
+          [](Call& call) -> int {
             static Table<cudaEvent_t, cudaStream_t> late;
             for (const auto& [event, stream] : late.all())
               if (late.erase(event)) cudaEventRecord(event, stream);
@@ -934,67 +753,67 @@ FAULTS {
             const auto stream = call.value<cudaStream_t>(kStream);
             if (!is_busy(stream)) return call.proceed();
             late.put(call.value<cudaEvent_t>(kEvent), stream);
-            call.fired();
-            return kSuccess;
+            return lost(call);
           });
 
   fault("exporter-wait-holds-no-host-functions", {"LEVT-10"},
         "in the exporter, a host function after a wait for an importer's "
         "record does not wait")
-      .on({kHostFunction, kWaitEvent, kRecord, kRecordFlags, kCreateEvent,
-           kGetEventHandle, kOpenEvent, kDestroyEvent, kDestroyStream},
-          exporters_host_function_ahead<false>);
+      .before({kHostFunction}, WHEN(waits(stream_of(call))), privately)
+      .on({kWaitEvent, kRecords, kDestroyEvent, kDestroyStream},
+          note_exporters_wait);
 
   fault("exporter-wait-holds-no-driver-host-functions", {"LEVT-10"},
         "in the exporter, a host function of the driver API after a wait for "
         "an importer's record does not wait")
-      .on({kHostFunction, kWaitEvent, kRecord, kRecordFlags, kCreateEvent,
-           kGetEventHandle, kOpenEvent, kDestroyEvent, kDestroyStream},
-          exporters_host_function_ahead<true>);
+      .before({kHostFunction},
+              WHEN(!call.is_runtime() && waits(stream_of(call))), privately)
+      .on({kWaitEvent, kRecords, kDestroyEvent, kDestroyStream},
+          note_exporters_wait);
 
   fault("exporter-device-sync-ignores-wait", {"LEVT-10"},
         "in the exporter, cudaDeviceSynchronize does not wait for a stream "
         "that waits for an importer's record")
-      .on({kSyncDevice, kWaitEvent, kRecord, kRecordFlags, kCreateEvent,
-           kGetEventHandle, kOpenEvent, kDestroyEvent, kDestroyStream},
-          exporter_ignores_wait);
+      .on({kSyncDevice}, ignores_waiting)
+      .on({kWaitEvent, kRecords, kDestroyEvent, kDestroyStream},
+          note_exporters_wait);
 
   fault("exporter-context-sync-ignores-wait", {"LEVT-10"},
         "in the exporter, cuCtxSynchronize does not wait for a stream that "
         "waits for an importer's record")
-      .on({kSyncContext, kWaitEvent, kRecord, kRecordFlags, kCreateEvent,
-           kGetEventHandle, kOpenEvent, kDestroyEvent, kDestroyStream},
-          exporter_ignores_wait);
+      .on({kSyncContext}, ignores_waiting)
+      .on({kWaitEvent, kRecords, kDestroyEvent, kDestroyStream},
+          note_exporters_wait);
 
   fault("exporter-driver-stream-sync-ignores-wait", {"LEVT-10"},
         "in the exporter, cuStreamSynchronize does not wait for a stream that "
         "waits for an importer's record")
-      .on({kSyncStream, kWaitEvent, kRecord, kRecordFlags, kCreateEvent,
-           kGetEventHandle, kOpenEvent, kDestroyEvent, kDestroyStream},
-          exporter_ignores_wait);
+      .on({kSyncStream}, WHEN(!call.is_runtime()), ignores_waiting)
+      .on({kWaitEvent, kRecords, kDestroyEvent, kDestroyStream},
+          note_exporters_wait);
 
   fault("exporter-driver-stream-query-ignores-wait", {"LEVT-10"},
         "in the exporter, cuStreamQuery reports a stream that waits for an "
         "importer's record as done")
-      .on({kQueryStream, kWaitEvent, kRecord, kRecordFlags, kCreateEvent,
-           kGetEventHandle, kOpenEvent, kDestroyEvent, kDestroyStream},
-          exporter_ignores_wait);
+      .on({kQueryStream}, WHEN(!call.is_runtime()), ignores_waiting)
+      .on({kWaitEvent, kRecords, kDestroyEvent, kDestroyStream},
+          note_exporters_wait);
 
   fault("wait-ends-after-512-records", {"LEVT-12"},
         "a stream's wait for an imported event ends when the event was "
         "recorded 512 times since the call")
-      .on({kWaitEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
-           kOpenEvent, kDestroyEvent},
-          wait_ends_after_many_records);
+      .on({kWaitEvent, kRecords}, wait_ends_after_many_records);
 
   fault("record-elsewhere-lost", {"LEVT-13"},
         "after the first record of an event in one stream, records of the "
         "event in other streams do nothing")
-      .on({kRecord, kRecordFlags, kCreateEvent, kOpenEvent, kDestroyEvent},
-          [](Call& call) {
-            return record_elsewhere(
-                call, [](Call& each, cudaEvent_t) { return lost(each); });
-          });
+      .on({kRecords},
+          WHEN(shared_event(call) != nullptr &&
+               event_marks.get(shared_event(call), stream_of(call)) !=
+                   stream_of(call)),
+          lost)
+      .after({kRecords}, WHEN(shared_event(call) != nullptr),
+             NOTE(event_marks.put(shared_event(call), stream_of(call))));
 
   fault("record-waits-for-pending", {"LEVT-13"},
         "a record of an event waits until the earlier record of the event is "
@@ -1008,110 +827,71 @@ FAULTS {
 
   fault("wait-lost-after-query", {"LEVT-13"},
         "a stream does not wait for an event that the host has found pending")
-      .on({kWaitEvent, kQueryEvent, kCreateEvent, kOpenEvent, kDestroyEvent},
-          early_after_query);
+      .on({kWaitEvent, kQueryEvent, kDestroyEvent}, early_after_query);
 
   fault("non-blocking-stream-records-early", {"LEVT-15"},
         "a record in a non-blocking stream does not wait for the work of the "
         "stream")
-      .on({kRecord, kRecordFlags, kCreateEvent, kOpenEvent, kDestroyEvent},
-          [](Call& call) -> int {
-            return records_early(call, [](cudaStream_t stream, cudaEvent_t) {
-              unsigned flags = 0;
-              return !is_default(stream) && stream != cudaStreamPerThread &&
-                     DRIVER_CALL(cuStreamGetFlags)(stream, &flags) ==
-                         CUDA_SUCCESS &&
-                     (flags & CU_STREAM_NON_BLOCKING) != 0;
-            });
-          });
+      .before({kRecords},
+              WHEN(shared_event(call) != nullptr &&
+                   has_flags(stream_of(call), cudaStreamNonBlocking) &&
+                   is_busy(stream_of(call))),
+              privately);
 
   fault("record-after-wait-lost", {"LEVT-13"},
         "a record directly after a wait of the same stream for the same event "
         "is lost")
-      .on({kRecord, kWaitEvent, kLaunch, kCopyAsync, kSetAsync, kHostFunction,
-           kLaunchGraph, kWaitWord, kWriteWord, kDestroyStream},
-          [](Call& call) -> int {
-            static Table<cudaStream_t, cudaEvent_t> waited;
-            const auto stream = call.value<cudaStream_t>(kStream);
-            const cudaEvent_t event = shared_event(call);
-            if (call.is("cudaStreamWaitEvent") && event != nullptr) {
-              waited.put(stream, event);
-              return call.proceed();
-            }
-            const bool directly =
-                event != nullptr && waited.get(stream) == event;
-            waited.erase(stream);
-            return directly && records(call) ? lost(call) : call.proceed();
-          });
+      .on({kRecord, kStreamWork, kMoreWork}, WHEN(records_after_its_wait(call)),
+          lost);
 
   fault("import-own-record-preferred", {"LEVT-13"},
         "an importer uses its own record after the exporter has recorded the "
         "event again")
-      .on({kWaitEvent, kQueryEvent, kSyncEvent, kRecord, kRecordFlags,
-           kOpenEvent, kDestroyEvent, kCreateEvent},
-          own_record_preferred);
+      .before({kWaitEvent, kQueryEvent, kSyncEvent}, WHEN(uses_import(call)),
+              prefers_own_record)
+      .on({kRecords}, WHEN(!is_captured(stream_of(call))), noted_record)
+      .on({kDestroyEvent}, noted_record);
 
   fault("twin-records-unseen", {"LEVT-10"},
         "if a process opens one event twice, each of the two opened events "
         "does not see the records of the other one")
-      .on({kWaitEvent, kQueryEvent, kSyncEvent, kRecord, kRecordFlags,
-           kOpenEvent, kDestroyEvent, kCreateEvent},
+      .on({kWaitEvent, kQueryEvent, kSyncEvent, kRecords, kDestroyEvent},
           twin_unseen);
 
   fault("exporter-keeps-own-record", {"LEVT-10"},
         "an exporter that has recorded an event does not see a later record of "
         "an importer")
-      .on({kRecord, kRecordFlags, kWaitEvent, kQueryEvent, kSyncEvent,
-           kOpenEvent, kCreateEvent, kDestroyEvent},
-          exporter_keeps_own_record);
+      .before({kWaitEvent, kQueryEvent, kSyncEvent}, WHEN(uses_own(call)),
+              prefers_own_record)
+      .on({kRecords}, WHEN(!is_captured(stream_of(call))), noted_record)
+      .on({kDestroyEvent}, noted_record);
 
   fault("event-destroy-ends-handle", {"LEVT-20"},
         "when an importer has destroyed an event, no other process can open "
         "its handle")
-      .on({kOpenEvent, kDestroyEvent}, [](Call& call) -> int {
-        if (opens_event(call)) {
-          const auto ender = told(
-              "ender-" + key_of_handle(call.at<cudaIpcEventHandle_t>(1)), 0);
-          return ender != 0 &&
-                         ender != static_cast<unsigned long long>(getpid())
-                     ? refused(call)
-                     : call.proceed();
-        }
-        if (!call.is("cudaEventDestroy")) return call.proceed();
-        const auto event = call.at<cudaEvent_t>(0);
-        const bool ends = events.has(event) && is_imported(event);
-        const int code = call.proceed();
-        if (code == kSuccess && ends)
-          tell_processes("ender-" + event_keys.get(event),
-                         static_cast<unsigned long long>(getpid()));
-        return code;
-      });
+      .on({kOpenEvent},
+          WHEN(user_of(given_event(call)) != 0 &&
+               user_of(given_event(call)) != this_process()),
+          refuses())
+      .before({kDestroyEvent}, WHEN(is_imported(call.at<cudaEvent_t>(0))),
+              NOTE(tell_processes(
+                  "ender-" + event_keys.get(call.at<cudaEvent_t>(0)),
+                  this_process())));
 
   fault("record-skips-host-functions", {"LEVT-10"},
         "a record does not cover a host function directly before it")
-      .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
-           kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
-           kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
-           kDestroyStream},
-          record_skips_host_functions);
+      .on({kRecords, kStreamWork}, record_skips_host_functions);
 
   fault("record-skips-joined-streams", {"LEVT-10"},
         "a record does not cover the work of a stream that its stream has "
         "joined directly before")
-      .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
-           kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
-           kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
-           kDestroyStream},
-          record_skips_joined_streams);
+      .on({kRecords, kStreamWork}, record_skips_joined_streams);
 
   fault("record-skips-rectangles", {"LEVT-15"},
         "a record does not cover the runtime's copy or memset of a rectangle "
         "or a box, cuMemsetD32Async or cudaMemcpyPeerAsync directly before it")
-      .on({kRecord, kRecordFlags, kCopy2DAsync, "cudaMemcpy3DAsync",
-           "cudaMemcpyPeerAsync", kSet2DAsync, "cuMemsetD32Async", kLaunch,
-           kCopyAsync, kSetAsync, kCreateEvent, kGetEventHandle, kOpenEvent,
-           kDestroyEvent, "cudaMemset3DAsync", kWaitEvent, kHostFunction,
-           kWriteWord, kDestroyStream},
+      .on({kRecords, "cudaMemcpy3DAsync", "cudaMemcpyPeerAsync",
+           "cuMemsetD32Async", "cudaMemset3DAsync", kStreamWork},
           [](Call& call) {
             const bool skipped =
                 call.is("cudaMemcpy2DAsync") || call.is("cudaMemcpy3DAsync") ||
@@ -1124,145 +904,101 @@ FAULTS {
   fault("import-record-skips-copies", {"LEVT-15"},
         "an importer's record does not cover the copy or the memset directly "
         "before it")
-      .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
-           kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
-           kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
-           kDestroyStream},
-          [](Call& call) {
-            return record_skips_last(
-                call, call.is("cudaMemcpyAsync") || call.is("cudaMemsetAsync"),
-                uses_import(call));
-          });
+      .on({kRecords, kStreamWork},
+          DO(record_skips_last(
+              call, call.is("cudaMemcpyAsync") || call.is("cudaMemsetAsync"),
+              uses_import(call))));
 
   fault("import-record-ends-with-stream", {"LEVT-10"},
         "the destroy of a stream completes the importer's records in it")
-      .on({kRecord, kRecordFlags, kQueryEvent, kWaitEvent, kDestroyStream,
-           kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent,
-           kSyncEvent},
+      .on({kRecords, kQueryEvent, kWaitEvent, kSyncEvent, kDestroyStream,
+           kDestroyEvent},
           record_ends_with_stream<true>);
 
   fault("exporters-record-ends-with-stream", {"LEVT-13"},
         "importers see a record as complete when the exporter has destroyed "
         "its stream")
-      .on({kRecord, kRecordFlags, kQueryEvent, kWaitEvent, kDestroyStream,
-           kCreateEvent, kGetEventHandle, kOpenEvent, kDestroyEvent,
-           kSyncEvent},
+      .on({kRecords, kQueryEvent, kWaitEvent, kSyncEvent, kDestroyStream,
+           kDestroyEvent},
           record_ends_with_stream<false>);
 
   fault("exporter-record-skips-wait", {"LEVT-10"},
         "an exporter's record directly after a wait for its event does not "
         "cover this wait")
-      .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
-           kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
-           kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
-           kDestroyStream},
-          [](Call& call) {
-            const bool own = uses_own(call);
-            return record_skips_last(call, own && waits_for_event(call), own);
-          });
+      .on({kRecords, kStreamWork},
+          DO(record_skips_last(call, uses_own(call) && waits_for_event(call),
+                               uses_own(call))));
 
   fault("record-skips-awaited-words", {"LEVT-10"},
         "a record directly after a wait for a word does not cover this wait")
-      .on({kCopyAsync, kCreateEvent, kDestroyEvent, kGetEventHandle,
-           kHostFunction, kLaunch, kOpenEvent, kRecord, kRecordFlags, kSetAsync,
-           kWaitEvent, kBatch, kWaitWord, kWriteWord, kCopy2DAsync, kSet2DAsync,
-           kDestroyStream},
-          record_skips_awaited_words);
+      .on({kRecords, kStreamWork}, record_skips_awaited_words);
 
   fault("exporter-stream-sync-early", {"LEVT-10"},
         "an exporter's host does not wait for a stream that waits for the "
         "exporter's event")
-      .on({kSyncStream, kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
-           kDestroyEvent, kDestroyStream},
-          [](Call& call) -> int {
-            if (keeps_awaited(call)) return noted_awaited(call);
-            return is_waiting(call, false) ? lost(call) : call.proceed();
-          });
+      .on({kSyncStream}, WHEN(is_waiting(call, false)), lost)
+      .on({kWaitEvent, kDestroyEvent, kDestroyStream}, noted_awaited);
 
   fault("open-forgets-importers-record", {"LEVT-10"},
         "an event that is opened while an importer's record is pending does "
         "not see this record")
-      .on({kOpenEvent, kQueryEvent, kSyncEvent, kWaitEvent, kRecord,
-           kRecordFlags, kCreateEvent, kGetEventHandle, kDestroyEvent},
+      .on({kOpenEvent, kQueryEvent, kSyncEvent, kWaitEvent, kRecords},
           open_forgets_importers_record);
 
   fault("exporter-default-never-waits", {"LEVT-10"},
         "an exporter's default streams do not wait for its event")
-      .on({kWaitEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
-           kDestroyEvent},
-          [](Call& call) -> int {
-            const cudaEvent_t event = shared_event(call);
-            if (event == nullptr || is_imported(event)) return call.proceed();
-            const auto stream = call.value<cudaStream_t>(kStream);
-            return (is_default(stream) || stream == cudaStreamPerThread) &&
-                           is_pending(event)
-                       ? lost(call)
-                       : call.proceed();
-          });
+      .on({kWaitEvent},
+          WHEN(uses_own(call) &&
+               (is_default(stream_of(call)) ||
+                stream_of(call) == cudaStreamPerThread) &&
+               is_pending(shared_event(call))),
+          lost);
 
   fault("exporter-wait-submitted-late", {"LEVT-12"},
         "a stream of the exporter uses the record that is newest when the "
         "stream gets its next work")
-      .on({kWaitEvent, kLaunch, kCopyAsync, kSetAsync, kQueryStream,
-           kSyncStream, kDestroyStream, kRecord, kRecordFlags, kCreateEvent,
-           kGetEventHandle, kOpenEvent, kDestroyEvent, kHostFunction,
-           kLaunchGraph, kCopy2DAsync, kWriteWord, kBatch, kSyncDevice},
+      .on({kStreamWork, kQueryStream, kSyncStream, kRecords, kLaunchGraph,
+           kDestroyEvent, kSyncDevice},
           exporter_waits_late<false>);
 
   fault("exporter-destroy-ends-wait", {"LEVT-20"},
         "when an exporter destroys an event, a stream does not wait any more "
         "if its last work is a wait for the event")
-      .on({kWaitEvent, kLaunch, kCopyAsync, kSetAsync, kQueryStream,
-           kSyncStream, kDestroyStream, kRecord, kRecordFlags, kCreateEvent,
-           kGetEventHandle, kOpenEvent, kDestroyEvent, kHostFunction,
-           kLaunchGraph, kCopy2DAsync, kWriteWord, kBatch, kSyncDevice},
+      .on({kStreamWork, kQueryStream, kSyncStream, kRecords, kLaunchGraph,
+           kDestroyEvent, kSyncDevice},
           exporter_waits_late<true>);
 
   fault("import-own-record-sync-early", {"LEVT-10"},
         "an importer's host wait does not wait for the importer's record")
-      .on({kSyncEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
-           kOpenEvent, kDestroyEvent},
-          own_record_of_import_ignored);
+      .on({kSyncEvent}, WHEN(is_about_own_record(call)), lost)
+      .on({kRecords, kDestroyEvent}, noted_record);
 
   fault("import-own-record-not-awaited", {"LEVT-10"},
         "an importer's stream does not wait for the importer's record")
-      .on({kWaitEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
-           kOpenEvent, kDestroyEvent},
-          own_record_of_import_ignored);
+      .on({kWaitEvent}, WHEN(is_about_own_record(call)), lost)
+      .on({kRecords, kDestroyEvent}, noted_record);
 
   fault("own-record-sync-early", {"LEVT-12"},
         "an exporter's host wait does not wait for the exporter's record, "
         "unless the event has cudaEventBlockingSync")
-      .on({kSyncEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
-           kOpenEvent, kDestroyEvent},
-          [](Call& call) -> int {
-            if (makes_event(call)) return noted_sleeping(call);
-            const cudaEvent_t event = shared_event(call);
-            return event != nullptr && !records(call) && !is_imported(event) &&
-                           !sleeping.has(event) && is_own_pending(event)
-                       ? lost(call)
-                       : noted_record(call);
-          });
+      .on({kSyncEvent},
+          WHEN(uses_own(call) && !event_marks.has(shared_event(call)) &&
+               is_own_pending(shared_event(call))),
+          lost)
+      .on({kRecords, kDestroyEvent}, noted_record)
+      .after({kCreateEvent}, note_blocking);
 
   fault("older-record-completes-event", {"LEVT-13"},
         "a record that is complete completes the event, although another "
         "process has made a later record")
-      .on({kQueryEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
-           kOpenEvent, kDestroyEvent},
-          older_record_completes);
+      .on({kQueryEvent, kRecords, kDestroyEvent}, older_record_completes);
 
   fault("host-wait-follows-later-record", {"LEVT-12"},
         "a host wait that has begun also waits for a later record")
-      .on({kSyncEvent, kCreateEvent, kGetEventHandle, kOpenEvent,
-           kDestroyEvent},
-          [](Call& call) {
-            const cudaEvent_t event = shared_event(call);
-            if (event == nullptr) return call.proceed();
-            const int code = call.proceed();
-            if (code != kSuccess || !is_pending(event)) return code;
-            call.fired();
-            return call.proceed();
-          });
+      .after(
+          {kSyncEvent},
+          WHEN(shared_event(call) != nullptr && is_pending(shared_event(call))),
+          once_more);
 
   fault("event-on-exporters-number", {"LEVT-10"},
         "an opened event belongs to the GPU that has the exporter's number")
@@ -1279,37 +1015,25 @@ FAULTS {
         "when an importer and then the exporter have destroyed an event, a "
         "stream of the importer does not wait any more if its last work is a "
         "wait for the event")
-      .on({kWaitEvent, kLaunch, kCopyAsync, kSetAsync, kQueryStream,
-           kSyncStream, kDestroyStream, kRecord, kRecordFlags, kCreateEvent,
-           kGetEventHandle, kOpenEvent, kDestroyEvent, kHostFunction,
-           kLaunchGraph, kCopy2DAsync, kWriteWord, kBatch},
+      .on({kStreamWork, kQueryStream, kSyncStream, kRecords, kLaunchGraph,
+           kGetEventHandle, kDestroyEvent},
           both_destroys_end_wait);
 
   fault("exporters-older-record-completes-event", {"LEVT-13"},
         "an exporter's record that is complete completes the event for the "
         "exporter, although an importer has made a later record")
-      .on({kQueryEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
-           kOpenEvent, kDestroyEvent},
-          [](Call& call) {
-            const cudaEvent_t event = shared_event(call);
-            return event != nullptr && is_imported(event) && !records(call)
-                       ? call.proceed()
-                       : older_record_completes(call);
-          });
+      .on({kQueryEvent, kRecords, kDestroyEvent},
+          WHEN(records(call) || !uses_import(call)), older_record_completes);
 
   fault("query-is-about-first-record", {"LEVT-13"},
         "a query is about the first of the records that are pending in one "
         "stream")
-      .on({kQueryEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
-           kOpenEvent, kDestroyEvent},
-          query_is_about_first);
+      .on({kQueryEvent, kRecords, kDestroyEvent}, query_is_about_first);
 
   fault("host-wait-ends-after-many-records", {"LEVT-12"},
         "a host wait ends when the event was recorded 256 times since the wait "
         "began")
-      .on({kSyncEvent, kRecord, kRecordFlags, kCreateEvent, kGetEventHandle,
-           kOpenEvent, kDestroyEvent},
-          host_wait_ends_after_many_records);
+      .on({kSyncEvent, kRecords}, host_wait_ends_after_many_records);
 }
 
 }  // namespace

@@ -253,15 +253,13 @@ FAULTS {
   fault("launch-attr-ipc-event-ok", {"LEVT-23"},
         "a launch with an interprocess event as its programmatic event or its "
         "completion event succeeds and does nothing")
-      .on({"cudaLaunchKernelExC"}, [](Call& call) {
+      .on_refusal({"cudaLaunchKernelExC"}, [](Call& call) -> int {
         const auto* const config = call.at<const cudaLaunchConfig_t*>(0);
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
         for (unsigned i = 0; i < config->numAttrs; ++i)
           if (config->attrs[i].id == cudaLaunchAttributeProgrammaticEvent ||
               config->attrs[i].id == cudaLaunchAttributeLaunchCompletionEvent)
             return accepted(call);
-        return code;
+        return call.code();
       });
 
   fault("first-refusal-stays", {"LEVT-29", "POOL-26"},
@@ -367,12 +365,8 @@ FAULTS {
 
   fault("timing-ipc-event-as-unsupported", {"LEVT-02"},
         "an interprocess event with timing is refused as not supported")
-      .on({kCreateEvent}, [](Call& call) {
-        const int code = call.proceed();
-        return code != kSuccess && (call.at<unsigned>(1) & kInterprocess)
-                   ? refused(call, cudaErrorNotSupported)
-                   : code;
-      });
+      .on_refusal({kCreateEvent}, WHEN(call.at<unsigned>(1) & kInterprocess),
+                  refuses(cudaErrorNotSupported));
 
   fault("untimed-not-ready", {"LEVT-16"},
         "the time between events without timing is refused as not ready")
@@ -399,15 +393,13 @@ FAULTS {
   fault("elapsed-import-ok", {"LEVT-16"},
         "cudaEventElapsedTime returns success and the time 0 if the second "
         "event is imported")
-      .on({"cudaEventElapsedTime"}, [](Call& call) -> int {
-        const int code = call.proceed();
-        const auto imported = [](cudaEvent_t event) {
-          return events.has(event) && is_imported(event);
-        };
-        if (code == kSuccess || !imported(call.at<cudaEvent_t>(2))) return code;
-        *call.at<float*>(0) = 0;
-        return accepted(call);
-      });
+      .on_refusal({"cudaEventElapsedTime"}, WHEN(([](cudaEvent_t event) {
+                    return events.has(event) && is_imported(event);
+                  })(call.at<cudaEvent_t>(2))),
+                  [](Call& call) {
+                    *call.at<float*>(0) = 0;
+                    return accepted(call);
+                  });
 
   fault("refused-record-costs-next", {"LEVT-17"},
         "after a refused record of an event its next record stands for no work")
@@ -562,9 +554,7 @@ FAULTS {
         "records nothing")
       .on({kRecord, kRecordFlags, kCreateEvent, kGetEventHandle, kOpenEvent,
            kDestroyEvent},
-          [](Call& call) -> int {
-            const cudaEvent_t event = shared_event(call);
-            if (event == nullptr) return call.proceed();
+          WHEN(shared_event(call) != nullptr), [](Call& call) -> int {
             const auto stream = call.value<cudaStream_t>(kStream);
             const int code = call.proceed();
             return code == cudaErrorInvalidResourceHandle &&
@@ -576,15 +566,14 @@ FAULTS {
   fault("driver-elapsed-ok", {"LEVT-16"},
         "cuEventElapsedTime returns a time for interprocess events, which have "
         "no timing")
-      .on({"cuEventElapsedTime"}, [](Call& call) {
-        const int code = call.proceed();
-        if (code != cudaErrorInvalidResourceHandle ||
-            (!events.has(call.at<cudaEvent_t>(1)) &&
-             !events.has(call.at<cudaEvent_t>(2))))
-          return code;
-        *call.at<float*>(0) = 0.5f;
-        return accepted(call);
-      });
+      .on_refusal({"cuEventElapsedTime"},
+                  WHEN(call.code() == cudaErrorInvalidResourceHandle &&
+                       !(!events.has(call.at<cudaEvent_t>(1)) &&
+                         !events.has(call.at<cudaEvent_t>(2)))),
+                  [](Call& call) {
+                    *call.at<float*>(0) = 0.5f;
+                    return accepted(call);
+                  });
 
   fault("ok-launch-accepts-imported-event", {"LEVT-23"},
         "a launch accepts an imported event in an attribute, and ignores all "

@@ -3,33 +3,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <limits>
-#include <memory>
 #include <set>
 #include <string>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
+#include "harness/faults/words/device_flags.h"
+#include "harness/faults/words/streams.h"
 #include "harness/faults/words/words.h"
 
 namespace ipclab::faults {
 namespace {
-
-// The condition `asked` is treated as the condition `taken`.
-template <unsigned asked, unsigned taken>
-int other_condition(Call& call) {
-  auto& flags = call.at<unsigned>(3);
-  if (flags == asked) {
-    flags = taken;
-    call.fired();
-  }
-  return call.proceed();
-}
 
 bool waits_for_a_word(Call& call) {
   return call.is("cuStreamWaitValue32") || call.is("cuStreamWaitValue64");
@@ -37,20 +22,6 @@ bool waits_for_a_word(Call& call) {
 
 bool writes(Call& call) {
   return call.is("cuStreamWriteValue32") || call.is("cuStreamWriteValue64");
-}
-
-bool is_copy(Call& call) { return call.is("cudaMemcpyAsync"); }
-
-bool is_memset(Call& call) { return call.is("cudaMemsetAsync"); }
-
-int in_private_stream(Call& call) {
-  stream_of(call) = private_stream();
-  call.fired();
-  return call.proceed();
-}
-
-int lost_in_other_threads(Call& call) {
-  return gettid() != getpid() ? lost(call) : call.proceed();
 }
 
 // If the call ends memory, forgets the words in it, and returns true.
@@ -61,74 +32,6 @@ bool forgets_words(Call& call, Table<CUdeviceptr, Value>& words) {
   for (const auto& each : words.all())
     if (ending != 0 && begin_of(each.first) == ending) words.erase(each.first);
   return true;
-}
-
-// A write does not wait for the work that was submitted to its stream last, if
-// this work is not a kernel.
-int writes_before_last(Call& call) {
-  static Table<cudaStream_t> concerned;
-  const auto stream = stream_of(call);
-  if (writes(call))
-    return concerned.erase(stream) && is_busy(stream) ? in_private_stream(call)
-                                                      : call.proceed();
-  if (call.is("cudaLaunchKernel"))
-    concerned.erase(stream);
-  else
-    concerned.put(stream);
-  return call.proceed();
-}
-
-// Work of this kind directly after a wait does not wait for the word.
-template <bool (*concerned)(Call&)>
-int next_is_not_held(Call& call) {
-  static Table<cudaStream_t> waiting;
-  const auto stream = stream_of(call);
-  if (waits_for_a_word(call)) {
-    waiting.put(stream);
-    return call.proceed();
-  }
-  return waiting.erase(stream) && concerned(call) && is_busy(stream)
-             ? in_private_stream(call)
-             : call.proceed();
-}
-
-int lost_in_imported_chunk(Call& call) {
-  return is_import(word_of(call)) ? lost(call) : call.proceed();
-}
-
-int waits_for_lower_half(Call& call) {
-  call.fired();
-  return DRIVER_CALL(cuStreamWaitValue32)(
-      call.at<CUstream>(0), word_of(call),
-      static_cast<uint32_t>(call.at<uint64_t>(2)), call.at<unsigned>(3));
-}
-
-int waits_for_upper_half(Call& call) {
-  call.fired();
-  return DRIVER_CALL(cuStreamWaitValue32)(
-      call.at<CUstream>(0), word_of(call) + sizeof(uint32_t),
-      static_cast<uint32_t>(call.at<uint64_t>(2) >> 32), call.at<unsigned>(3));
-}
-
-int writes_lower_half(Call& call) {
-  call.fired();
-  return DRIVER_CALL(cuStreamWriteValue32)(
-      call.at<CUstream>(0), word_of(call),
-      static_cast<uint32_t>(call.at<uint64_t>(2)), call.at<unsigned>(3));
-}
-
-bool writes(const CUstreamBatchMemOpParams& one) {
-  return one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ||
-         one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
-}
-
-// Proceeds with other operations.
-int proceed_with_these(Call& batch,
-                       std::vector<CUstreamBatchMemOpParams>& list) {
-  batch.at<CUstreamBatchMemOpParams*>(2) = list.data();
-  batch.at<unsigned>(1) = static_cast<unsigned>(list.size());
-  batch.fired();
-  return batch.proceed();
 }
 
 // For this time, the word has the value for which the stream waits.
@@ -166,88 +69,6 @@ int destroy_ends_word_wait(Call& call) {
   return call.proceed();
 }
 
-int one_stream_released(Call& call) {
-  static Table<CUdeviceptr, cudaStream_t> waiting;
-  static cuuint32_t* never = nullptr;
-  const cudaStream_t stream = stream_of(call);
-  const cudaStream_t first = waiting.get(word_of(call), stream);
-  const bool is_second = first != stream && is_pending(mark_of(first));
-  const int code = call.proceed();
-  if (code != kSuccess || is_captured(stream)) return code;
-  if (!is_second) {
-    waiting.put(word_of(call), stream);
-    DRIVER_CALL(cuEventRecord)(mark_of(stream), stream);
-    return code;
-  }
-  if (never == nullptr &&
-      cudaHostAlloc(reinterpret_cast<void**>(&never), sizeof *never,
-                    cudaHostAllocDefault) != cudaSuccess)
-    return code;
-  *never = 0;
-  call.fired();
-  return DRIVER_CALL(cuStreamWaitValue32)(stream, number(never), 1,
-                                          CU_STREAM_WAIT_VALUE_EQ);
-}
-
-Operations batch_operations(Call& batch) {
-  auto* const first = batch.at<CUstreamBatchMemOpParams*>(2);
-  return {first, first + batch.at<unsigned>(1)};
-}
-
-int proceed_with_batch(Call& batch, Operations& operations) {
-  batch.at<unsigned>(1) = static_cast<unsigned>(operations.size());
-  batch.at<CUstreamBatchMemOpParams*>(2) = operations.data();
-  batch.fired();
-  return operations.empty() ? kSuccess : batch.proceed();
-}
-
-// A batch is lost if `applies` is true.
-int batch_lost(Call& batch, bool applies) {
-  return applies ? lost(batch) : batch.proceed();
-}
-
-int word_in_default_lost(Call& call) {
-  return is_default(call.at<cudaStream_t>(0)) ? lost(call) : call.proceed();
-}
-
-int word_in_per_thread_lost(Call& call) {
-  return call.at<cudaStream_t>(0) == cudaStreamPerThread ? lost(call)
-                                                         : call.proceed();
-}
-
-int word_of_thread_lost(Call& call) {
-  return gettid() != getpid() ? lost(call) : call.proceed();
-}
-
-int word_in_priority_lost(Call& call) {
-  int priority = 0;
-  DRIVER_CALL(cuStreamGetPriority)(call.at<cudaStream_t>(0), &priority);
-  return priority != 0 ? lost(call) : call.proceed();
-}
-
-// Skips the calls of `function`, a write or a wait, for words in memory that
-// this process has exported.
-int exported_word_lost(Call& call, const char* function) {
-  static Table<CUdeviceptr> exported;
-  if (call.is("cudaFree")) exported.erase(call.at<CUdeviceptr>(0));
-  if (call.is("cudaIpcGetMemHandle")) {
-    const int code = call.proceed();
-    if (code == kSuccess) exported.put(begin_of(call.at<CUdeviceptr>(1)));
-    return code;
-  }
-  return call.is(function) && exported.has(begin_of(call.at<CUdeviceptr>(1)))
-             ? lost(call)
-             : call.proceed();
-}
-
-// The driver API says that a stream that waits for a word is done, and does not
-// wait for it.
-int driver_ignores_word(Call& call) {
-  if (call.is("cuStreamWaitValue32")) return noted_wait(call);
-  if (call.is("cudaStreamDestroy")) return noted_destroy(call);
-  return call.is_runtime() ? call.proceed() : ignores_waiting(call);
-}
-
 // A stream of one of these two kinds, blocking streams and the null stream,
 // does not wait for a stream of the other kind that waits for a word.
 template <bool of_default>
@@ -264,44 +85,6 @@ int other_kind_skips_word(Call& call) {
       break;
     }
   return call.proceed();
-}
-
-// The first write after a graph waits for the work before the graph, but not
-// for the graph itself.
-int not_held_by_graph(Call& call) {
-  static Table<cudaStream_t> after_graph;
-  const auto stream = call.value<cudaStream_t>(kStream);
-  if (call.is("cudaGraphLaunch")) {
-    if (is_captured(stream)) return call.proceed();
-    cudaEventRecord(mark_of(stream), stream);
-    after_graph.put(stream);
-    return call.proceed();
-  }
-  return after_graph.erase(stream) && is_busy(stream) &&
-                 !call.is("cudaLaunchKernel") && !call.is("cudaStreamDestroy")
-             ? begins_at(mark_of(stream), call)
-             : call.proceed();
-}
-
-template <unsigned wanted, unsigned instead>
-int other_condition_in_borrowed(Call& wait) {
-  auto& condition = wait.at<unsigned>(3);
-  if (condition == wanted) {
-    condition = instead;
-    wait.fired();
-  }
-  return wait.proceed();
-}
-
-// A stream that waits for the null stream does nothing with a word.
-int blocking_stream_does_nothing(Call& call) {
-  const auto stream = call.at<CUstream>(0);
-  unsigned flags = CU_STREAM_NON_BLOCKING;
-  if (!is_default(stream) && stream != cudaStreamPerThread)
-    DRIVER_CALL(cuStreamGetFlags)(stream, &flags);
-  if (flags != CU_STREAM_DEFAULT) return call.proceed();
-  call.fired();
-  return kSuccess;
 }
 
 int words_of_a_line_wake(Call& wait) {
@@ -332,50 +115,6 @@ int words_of_a_line_wake(Call& wait) {
   return wait.proceed();
 }
 
-bool is_word_wait(Call& call) {
-  return call.is("cuStreamWaitValue32") || call.is("cuStreamWaitValue64");
-}
-
-// Is the operation a wait?
-bool operation_waits(const CUstreamBatchMemOpParams& one) {
-  return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
-         one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
-}
-
-bool is_waiting_batch(Call& call) {
-  if (!call.is("cuStreamBatchMemOp")) return false;
-  const auto* const operations = call.at<CUstreamBatchMemOpParams*>(2);
-  return std::any_of(operations, operations + call.at<unsigned>(1),
-                     operation_waits);
-}
-
-bool is_write64(Call& call) { return call.is("cuStreamWriteValue64"); }
-
-// The call of the second kind does not wait for the call of the first kind that
-// is directly before it in the stream.
-template <bool (*is_first)(Call&), bool (*is_second)(Call&)>
-int next_goes_ahead(Call& call) {
-  static Table<cudaStream_t> last;
-  auto& stream = call.value<cudaStream_t>(kStream);
-  const bool next = last.erase(stream);
-  if (is_first(call)) {
-    last.put(stream);
-  } else if (next && is_second(call) && is_busy(stream)) {
-    stream = private_stream();
-    call.fired();
-  }
-  return call.proceed();
-}
-
-// Is this pinned host memory?
-bool is_pinned_host_memory(CUdeviceptr address) {
-  return attribute_of_further(address, CU_POINTER_ATTRIBUTE_MEMORY_TYPE) ==
-             CU_MEMORYTYPE_HOST &&
-         attribute_of_further(address, CU_POINTER_ATTRIBUTE_IS_MANAGED) == 0;
-}
-
-constexpr unsigned kCondition = 3;
-
 int last_word_replaces(Call& call) {
   struct Wait {
     CUdeviceptr word = 0;
@@ -402,27 +141,6 @@ bool waits_of_held(Call& call) {
   return call.is("cuStreamWaitValue32") || call.is("cuStreamWaitValue64");
 }
 
-// Is this the first call in its stream after a wait for a word, which the
-// stream still waits for?
-bool is_next_after_wait(Call& call) {
-  static Table<cudaStream_t> waiting;
-  const auto stream = stream_of(call);
-  if (waits_of_held(call)) {
-    waiting.put(stream);
-    return false;
-  }
-  return waiting.erase(stream) && is_busy(stream);
-}
-
-// A copy of one direction directly after the wait for a word does not wait.
-template <cudaMemcpyKind kind>
-int copy_not_held(Call& call) {
-  return is_next_after_wait(call) && call.is("cudaMemcpyAsync") &&
-                 call.is_runtime() && call.at<cudaMemcpyKind>(3) == kind
-             ? in_private_stream(call)
-             : call.proceed();
-}
-
 // The streams that were told to wait for a word, with their contexts, and the
 // events that were recorded in them while they waited.
 Table<cudaStream_t, CUcontext> told_to_wait_for_word;
@@ -432,11 +150,6 @@ Table<cudaEvent_t> behind_a_word;
 // Does the stream wait for a word now?
 bool holds_for_word(cudaStream_t stream) {
   return told_to_wait_for_word.has(stream) && is_pending(mark_of(stream));
-}
-
-// Does the call concern these tables?
-bool concerns_waits(Call& call) {
-  return waits_of_held(call) || call.is("cudaStreamDestroy") || records(call);
 }
 
 // Proceeds and updates these tables.
@@ -459,47 +172,13 @@ int noted_word_wait(Call& call) {
   return code;
 }
 
-// A host does not wait for work that waits for a word.
-int host_does_not_wait(Call& call) {
-  if (concerns_waits(call)) return noted_word_wait(call);
+// Does a stream of the current context wait for a word?
+bool context_waits_for_word() {
   // A query needs a context, and a new thread has none yet.
   if (current_context() == nullptr) cudaFree(nullptr);
-  bool concerned = false;
-  if (call.is("cudaStreamSynchronize")) {
-    concerned = holds_for_word(stream_of(call));
-  } else if (call.is("cudaEventSynchronize")) {
-    const auto event = call.value<cudaEvent_t>(kEvent);
-    concerned = behind_a_word.has(event) && is_pending(event);
-  } else {
-    for (const auto& [stream, context] : told_to_wait_for_word.all())
-      concerned |= context == current_context() && holds_for_word(stream);
-  }
-  return concerned ? lost(call) : call.proceed();
-}
-
-// A wait for a greater value compares signed numbers. (No signed number is
-// greater than the largest one.)
-template <class Signed>
-int signed_comparison(Call& call) {
-  using Number = std::make_unsigned_t<Signed>;
-  auto& flags = call.at<unsigned>(3);
-  if (flags == CU_STREAM_WAIT_VALUE_GEQ &&
-      call.at<Number>(2) ==
-          static_cast<Number>(std::numeric_limits<Signed>::max())) {
-    flags = CU_STREAM_WAIT_VALUE_EQ;
-    call.fired();
-  }
-  return call.proceed();
-}
-
-// Only the first word of pinned host memory is written.
-int word_inside_host_memory_lost(Call& call) {
-  unsigned type = 0;
-  DRIVER_CALL(cuPointerGetAttribute)
-  (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, word_of(call));
-  return type == CU_MEMORYTYPE_HOST && begin_of(word_of(call)) != word_of(call)
-             ? lost(call)
-             : call.proceed();
+  for (const auto& [stream, context] : told_to_wait_for_word.all())
+    if (context == current_context() && holds_for_word(stream)) return true;
+  return false;
 }
 
 // The marks of words end with their memory.
@@ -516,12 +195,79 @@ unsigned memory_type(CUdeviceptr address) {
   (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
   return type;
 }
+
 bool is_managed_memory(CUdeviceptr address) {
   unsigned managed = 0;
   return DRIVER_CALL(cuPointerGetAttribute)(&managed,
                                             CU_POINTER_ATTRIBUTE_IS_MANAGED,
                                             address) == CUDA_SUCCESS &&
          managed != 0;
+}
+
+// Marks a stream that waits for a word, by the address of the word.
+int mark_waiter(Call& wait) {
+  marks.put(word_of(wait), stream_of(wait));
+  mark(stream_of(wait));
+  return kSuccess;
+}
+
+// Does a stream wait for the word at an address?
+bool is_awaited(CUdeviceptr word) {
+  return marks.has(word) && is_pending(mark_of(marks.get<cudaStream_t>(word)));
+}
+
+// Does another stream wait for the word of this call?
+bool is_awaited_elsewhere(Call& wait) {
+  return marks.get(word_of(wait), stream_of(wait)) != stream_of(wait) &&
+         is_awaited(word_of(wait));
+}
+
+// Does another stream wait for any word?
+bool another_waits(Call& wait) {
+  for (const auto& each : told_to_wait.all())
+    if (each.first != stream_of(wait) && waits(each.first)) return true;
+  return false;
+}
+
+// A word of host memory that is never written.
+cuuint32_t* word_of_nobody() {
+  static cuuint32_t* const word = [] {
+    void* made = nullptr;
+    if (cudaHostAlloc(&made, sizeof(cuuint32_t), 0) == cudaSuccess)
+      *static_cast<cuuint32_t*>(made) = 0;
+    return static_cast<cuuint32_t*>(made);
+  }();
+  return word;
+}
+
+// Is this a word inside host memory, and not its first one?
+bool is_inside_host_memory(CUdeviceptr word) {
+  return memory_type(word) == CU_MEMORYTYPE_HOST && begin_of(word) != word;
+}
+
+// The key of the handle of the opened memory in which an address lies.
+std::string key_around(CUdeviceptr address) {
+  return opened.get(opened_around(reinterpret_cast<void*>(address))).handle;
+}
+
+// Keys of handles: of memory that this process was the first to open, or that
+// it has closed.
+Table<std::string> first_opened;
+
+Table<std::string> closed_once;
+
+bool is_copy_of(Call& call, cudaMemcpyKind kind) {
+  return is_copy(call) && call.is_runtime() &&
+         call.at<cudaMemcpyKind>(3) == kind;
+}
+
+bool is_pending_behind_word(cudaEvent_t event) {
+  return behind_a_word.has(event) && is_pending(event);
+}
+
+bool is_last_word(CUdeviceptr word) {
+  const Addresses range = allocation_around(word);
+  return word + sizeof(cuuint32_t) == range.first + range.second;
 }
 
 FAULTS {
@@ -547,148 +293,95 @@ FAULTS {
 
   fault("wait-equal-is-greater", {"FLAG-03"},
         "a stream that waits for equality also continues at a greater value")
-      .on({kWaitWord},
-          other_condition<CU_STREAM_WAIT_VALUE_EQ, CU_STREAM_WAIT_VALUE_GEQ>);
+      .before({kWaitWord}, WHEN(condition(call) == kEqual),
+              with<unsigned>(3, kGreater));
 
   fault("wait-bit-is-equal", {"FLAG-03"},
         "a stream that waits for any of some bits waits until the word has "
         "exactly these bits")
-      .on({kWaitWord},
-          other_condition<CU_STREAM_WAIT_VALUE_AND, CU_STREAM_WAIT_VALUE_EQ>);
+      .before({kWaitWord}, WHEN(condition(call) == kAnd),
+              with<unsigned>(3, kEqual));
 
   fault("wait-greater-by-sign", {"FLAG-03"},
         "a stream does not wait for a value with its upper bit set or a "
         "greater one")
       .on({kWaitWord},
-          WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_GEQ &&
-               call.at<uint32_t>(2) > INT32_MAX),
+          WHEN(condition(call) == kGreater && call.at<uint32_t>(2) > INT32_MAX),
           lost);
 
   fault("wait-greater-not-cyclic", {"FLAG-03"},
         "a stream that waits for a value of 2^31 or more, or a greater one, "
         "continues only at this value")
-      .before({kWaitWord}, [](Call& call) {
-        auto& flags = call.at<unsigned>(3);
-        if (flags == CU_STREAM_WAIT_VALUE_GEQ &&
-            call.at<uint32_t>(2) > INT32_MAX) {
-          flags = CU_STREAM_WAIT_VALUE_EQ;
-          call.fired();
-        }
-        return kSuccess;
-      });
+      .before(
+          {kWaitWord},
+          WHEN(condition(call) == kGreater && call.at<uint32_t>(2) > INT32_MAX),
+          with<unsigned>(3, kEqual));
 
   fault("wait-16-bits", {"FLAG-03"},
         "a stream that waits for a word looks at the lower half of the wanted "
         "value")
-      .before({kWaitWord}, [](Call& call) {
-        auto& value = call.at<uint32_t>(2);
-        if (value > UINT16_MAX) {
-          value &= UINT16_MAX;
-          call.fired();
-        }
-        return kSuccess;
-      });
+      .before({kWaitWord}, WHEN(call.at<uint32_t>(2) > UINT16_MAX),
+              [](Call& call) { call.at<uint32_t>(2) &= UINT16_MAX; });
 
   fault("wait-even-words", {"FLAG-01"},
         "a stream that waits for a word rounds the address down to a multiple "
         "of 8")
-      .before({kWaitWord}, [](Call& call) {
-        auto& address = call.at<CUdeviceptr>(1);
-        if (address % 8 != 0) {
-          address -= address % 8;
-          call.fired();
-        }
-        return kSuccess;
-      });
+      .before({kWaitWord}, WHEN(word_of(call) % 8 != 0),
+              [](Call& call) { call.at<CUdeviceptr>(1) &= ~CUdeviceptr{7}; });
 
   fault("wait-greater-strictly", {"FLAG-03"},
         "a stream that waits for a value or a greater one does not continue at "
         "that value")
-      .before({kWaitWord},
-              WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_GEQ),
+      .before({kWaitWord}, WHEN(condition(call) == kGreater),
               [](Call& call) { ++call.at<uint32_t>(2); });
 
   fault("wait-bit-lower-half", {"FLAG-03"},
         "a stream that waits for bits ignores the upper 16 bits of its mask")
-      .before({kWaitWord}, [](Call& call) {
-        auto& value = call.at<uint32_t>(2);
-        if (call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_AND &&
-            value > UINT16_MAX) {
-          value &= UINT16_MAX;
-          call.fired();
-        }
-        return kSuccess;
-      });
+      .before(
+          {kWaitWord},
+          WHEN(condition(call) == kAnd && call.at<uint32_t>(2) > UINT16_MAX),
+          [](Call& call) { call.at<uint32_t>(2) &= UINT16_MAX; });
 
   fault("wait-first-page", {"FLAG-01"},
         "a stream that waits for a word takes the word's offset in its memory "
         "modulo 4 KiB")
-      .before({kWaitWord}, [](Call& call) {
-        auto& address = call.at<CUdeviceptr>(1);
-        CUdeviceptr begin = 0;
-        size_t bytes = 0;
-        DRIVER_CALL(cuMemGetAddressRange)(&begin, &bytes, address);
-        if (begin != 0 && address - begin >= 4096) {
-          address = begin + (address - begin) % 4096;
-          call.fired();
-        }
-        return kSuccess;
-      });
+      .before({kWaitWord}, WHEN(begin_of(word_of(call)) != 0),
+              with_made<CUdeviceptr>(1, [](Call& call) {
+                const CUdeviceptr begin = begin_of(word_of(call));
+                return begin + (word_of(call) - begin) % 4096;
+              }));
 
   fault("wait-value-first-stream-only", {"FLAG-01"},
         "of several streams that wait for a word at the same time, only the "
         "first one waits")
-      .on({kWaitWord}, [](Call& call) {
-        static Table<CUdeviceptr, CUstream> first;
-        const auto address = call.at<CUdeviceptr>(1);
-        const auto stream = call.at<CUstream>(0);
-        const CUstream before = first.get(address, stream);
-        if (before != stream && is_pending(mark_of(before))) return lost(call);
-        const int code = call.proceed();
-        if (code != kSuccess || is_captured(stream)) return code;
-        first.put(address, stream);
-        DRIVER_CALL(cuEventRecord)(mark_of(stream), stream);
-        return code;
-      });
+      .on({kWaitWord}, WHEN(is_awaited_elsewhere(call)), lost)
+      .after({kWaitWord}, WHEN(!is_captured(stream_of(call))), mark_waiter);
 
   fault("wait-value-not-by-default-stream", {"FLAG-01"},
         "the null stream does not wait for a word")
-      .on({kWaitWord}, [](Call& call) {
-        if (call.at<CUstream>(0) != nullptr) return call.proceed();
-        call.fired();
-        return kSuccess;
-      });
+      .on({kWaitWord}, WHEN(call.at<CUstream>(0) == nullptr), lost);
 
   fault("write-value-16-bits", {"FLAG-01"},
         "a stream writes zeros for the upper half of a word's value")
-      .before({kWriteWord}, [](Call& call) {
-        auto& value = call.at<uint32_t>(2);
-        if (value > UINT16_MAX) {
-          value &= UINT16_MAX;
-          call.fired();
-        }
-        return kSuccess;
-      });
+      .before({kWriteWord}, WHEN(call.at<uint32_t>(2) > UINT16_MAX),
+              [](Call& call) { call.at<uint32_t>(2) &= UINT16_MAX; });
 
   fault(
       "wait-bit-is-any", {"FLAG-03"},
       "a stream that waits for any of some bits also continues at another bit")
-      .before({kWaitWord},
-              WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_AND),
-              [](Call& call) { call.at<uint32_t>(2) = UINT32_MAX; });
+      .before({kWaitWord}, WHEN(condition(call) == kAnd),
+              with<uint32_t>(2, UINT32_MAX));
 
   fault("wait-greater-is-equal", {"FLAG-03"},
         "a stream that waits for a value does not continue at a greater value")
-      .on({kWaitWord},
-          other_condition<CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_EQ>);
+      .before({kWaitWord}, WHEN(condition(call) == kGreater),
+              with<unsigned>(3, kEqual));
 
   fault("write-value-first-stream-only", {"FLAG-01"},
         "of several streams only the first one writes words")
-      .on({kWriteWord}, [](Call& call) {
-        static Table<int, cudaStream_t> first;
-        if (!first.has(0)) first.put(0, stream_of(call));
-        return stream_of(call) == first.get(0) ? call.proceed() : lost(call);
-      });
+      .on({kWriteWord}, WHEN(marks.get(0, stream_of(call)) != stream_of(call)),
+          lost)
+      .after({kWriteWord}, NOTE(marks.put(0, stream_of(call))));
 
   fault("write-value-not-by-default-stream", {"FLAG-01"},
         "the default stream does not write a word")
@@ -700,25 +393,16 @@ FAULTS {
 
   fault("wait-value-first-thread-only", {"FLAG-01"},
         "a second thread's wait for a word is lost")
-      .on({kWaitWord}, lost_in_other_threads);
+      .on({kWaitWord}, WHEN(is_other_thread()), lost);
 
   fault("write-value-first-thread-only", {"FLAG-01"},
         "a second thread's write of a word is lost")
-      .on({kWriteWord}, lost_in_other_threads);
+      .on({kWriteWord}, WHEN(is_other_thread()), lost);
 
   fault("wait-value-one-at-a-time", {"FLAG-01"},
         "a stream does not wait for a word while another stream waits")
       .on({kWaitWord}, [](Call& call) {
-        static Table<cudaStream_t> waiting;
-        const auto stream = stream_of(call);
-        for (const auto& one : waiting.all())
-          if (one.first != stream && is_pending(mark_of(one.first)))
-            return lost(call);
-        const int code = call.proceed();
-        if (code != kSuccess || is_captured(stream)) return code;
-        waiting.put(stream);
-        DRIVER_CALL(cuEventRecord)(mark_of(stream), stream);
-        return code;
+        return another_waits(call) ? lost(call) : noted_wait(call);
       });
 
   fault("wait-value-once", {"FLAG-01"},
@@ -737,67 +421,62 @@ FAULTS {
         "last")
       .on({kWriteWord},
           WHEN(marks.get(word_of(call), ~0ull) == call.at<uint32_t>(2)), lost)
-      .after({kWriteWord},
-             [](Call& call) {
-               marks.put(word_of(call), call.at<uint32_t>(2));
-               return kSuccess;
-             })
+      .after({kWriteWord}, NOTE(marks.put(word_of(call), call.at<uint32_t>(2))))
       .before({kFree, kClose}, words_end);
 
   fault("write-value-before-copies", {"FLAG-02"},
         "a stream writes a word before its last copy is done")
-      .on({kWriteWord, kCopyAsync, kLaunch}, writes_before_last);
+      .before({kWriteWord, kCopyAsync, kLaunch},
+              WHEN(follows(call, is_copy(call)) && writes(call)), privately);
 
   fault("write-value-before-host-copies", {"FLAG-02"},
         "a stream writes a word before its last copy to the host is done")
-      .on({kWriteWord, kCopyAsync, kLaunch}, [](Call& call) -> int {
-        static Table<cudaStream_t> copies;
-        const auto stream = stream_of(call);
-        if (writes(call))
-          return copies.erase(stream) && is_busy(stream)
-                     ? in_private_stream(call)
-                     : call.proceed();
-        unsigned type = CU_MEMORYTYPE_DEVICE;
-        if (is_copy(call)) DRIVER_CALL(cuPointerGetAttribute)
-        (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, call.at<CUdeviceptr>(0));
-        if (type == CU_MEMORYTYPE_HOST)
-          copies.put(stream);
-        else
-          copies.erase(stream);
-        return call.proceed();
-      });
+      .before({kWriteWord, kCopyAsync, kLaunch},
+              WHEN(follows(call, is_copy(call) &&
+                                     memory_type(call.at<CUdeviceptr>(0)) ==
+                                         CU_MEMORYTYPE_HOST) &&
+                   writes(call)),
+              privately);
 
   fault("write-value-before-memsets", {"FLAG-02"},
         "a stream writes a word before its last memset is done")
-      .on({kWriteWord, kSetAsync, kLaunch}, writes_before_last);
+      .before({kWriteWord, kSetAsync, kLaunch},
+              WHEN(follows(call, call.is("cudaMemsetAsync")) && writes(call)),
+              privately);
 
   fault("write-value-before-graphs", {"FLAG-02"},
         "a stream writes a word before its last graph is done")
-      .on({kWriteWord, kLaunchGraph, kLaunch}, writes_before_last);
+      .before({kWriteWord, kLaunchGraph, kLaunch},
+              WHEN(follows(call, call.is("cudaGraphLaunch")) && writes(call)),
+              privately);
 
   fault("wait-value-holds-no-copies", {"FLAG-01"},
         "a copy directly after the wait for a word does not wait")
-      .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
-           kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
-          next_is_not_held<is_copy>);
+      .before(
+          {kWaitWord, kStreamWork, kMoreWork},
+          WHEN(follows(call, call.is("cuStreamWaitValue32")) && is_copy(call)),
+          privately);
 
   fault("wait-value-holds-no-memsets", {"FLAG-01"},
         "a memset directly after the wait for a word does not wait")
-      .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
-           kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
-          next_is_not_held<is_memset>);
+      .before({kWaitWord, kStreamWork, kMoreWork},
+              WHEN(follows(call, call.is("cuStreamWaitValue32")) &&
+                   call.is("cudaMemsetAsync")),
+              privately);
 
   fault("wait-value-holds-no-records", {"FLAG-01"},
         "a record directly after the wait for a word does not wait")
-      .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
-           kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
-          next_is_not_held<records>);
+      .before(
+          {kWaitWord, kStreamWork, kMoreWork},
+          WHEN(follows(call, call.is("cuStreamWaitValue32")) && records(call)),
+          privately);
 
   fault("wait-value-holds-no-writes", {"FLAG-01"},
         "a write directly after the wait for a word does not wait")
-      .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
-           kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
-          next_is_not_held<writes>);
+      .before(
+          {kWaitWord, kStreamWork, kMoreWork},
+          WHEN(follows(call, call.is("cuStreamWaitValue32")) && writes(call)),
+          privately);
 
   fault("wait-value-host-word-ignored", {"FLAG-01"},
         "a stream does not wait for a word in pinned host memory")
@@ -806,11 +485,11 @@ FAULTS {
 
   fault("wait-value-chunk-word-ignored", {"FLAG-01"},
         "a stream does not wait for a word in imported memory of cuMemCreate")
-      .on({kWaitWord}, lost_in_imported_chunk);
+      .on({kWaitWord}, WHEN(is_import(word_of(call))), lost);
 
   fault("write-value-chunk-word-lost", {"FLAG-01"},
         "a stream does not write a word in imported memory of cuMemCreate")
-      .on({kWriteWord}, lost_in_imported_chunk);
+      .on({kWriteWord}, WHEN(is_import(word_of(call))), lost);
 
   fault("word-managed-inside-ok", {"FLAG-05"},
         "cuStreamWaitValue32 and cuStreamWriteValue32 accept a word inside "
@@ -829,299 +508,45 @@ FAULTS {
   fault("words-of-first-importer", {"FLAG-01"},
         "a second process that opens memory does not wait for its words and "
         "does not write them")
-      .on({kWaitWord, kWriteWord, kOpen, kClose}, [](Call& call) -> int {
-        static Table<std::string> mine;
-        if (keeps_opened(call)) {
-          const int code = call.proceed();
-          if (code != kSuccess || !is_open_call(call)) return code;
-          const std::string key = opened.get(*call.at<void**>(0)).handle;
-          if (!mine.has(key) && first_of_all_processes("words-in-" + key))
-            mine.put(key);
-          return code;
-        }
-        void* const memory =
-            opened_around(reinterpret_cast<void*>(word_of(call)));
-        return memory != nullptr && !mine.has(opened.get(memory).handle)
-                   ? lost(call)
-                   : call.proceed();
-      });
+      .on({kWaitWord, kWriteWord},
+          WHEN(is_opened(word_of(call)) &&
+               !first_opened.has(key_around(word_of(call)))),
+          lost)
+      .after({kOpen},
+             WHEN(first_of_all_processes(
+                 "words-in-" + opened.get(*call.at<void**>(0)).handle)),
+             NOTE(first_opened.put(opened.get(*call.at<void**>(0)).handle)));
 
   fault("wait-reopened-word-ignored", {"FLAG-01"},
         "a stream does not wait for a word in memory that was opened, closed "
         "and opened again")
-      .on({kWaitWord, kClose}, [](Call& call) -> int {
-        static Table<std::string> closed;
-        if (is_close_call(call)) {
-          const std::string key = opened.get(call.at<void*>(0)).handle;
-          const int code = call.proceed();
-          if (code == kSuccess && !opened.has(call.at<void*>(0)))
-            closed.put(key);
-          return code;
-        }
-        void* const memory =
-            opened_around(reinterpret_cast<void*>(word_of(call)));
-        return memory != nullptr && closed.has(opened.get(memory).handle)
-                   ? lost(call)
-                   : call.proceed();
-      });
+      .on({kWaitWord},
+          WHEN(is_opened(word_of(call)) &&
+               closed_once.has(key_around(word_of(call)))),
+          lost)
+      .before({kClose}, WHEN(opened.get(call.at<void*>(0)).count == 1),
+              NOTE(closed_once.put(opened.get(call.at<void*>(0)).handle)));
 
   fault("wait-opened-word-is-equal", {"FLAG-03"},
         "each wait for a word in opened memory is a wait for equality")
-      .before({kWaitWord}, [](Call& call) {
-        auto& flags = call.at<unsigned>(3);
-        if (flags != CU_STREAM_WAIT_VALUE_EQ && is_opened(word_of(call))) {
-          flags = CU_STREAM_WAIT_VALUE_EQ;
-          call.fired();
-        }
-        return kSuccess;
-      });
-
-  fault("wait64-in-busy-stream-lost", {"FLAG-07"},
-        "a wait for 64 bits is lost if its stream has other work")
-      .on({kWaitWord64}, WHEN(is_busy(stream_of(call))), lost);
-
-  fault("wait64-lower-half", {"FLAG-07"},
-        "a stream that waits for 64 bits looks at the lower 32 bits")
-      .on({kWaitWord64}, waits_for_lower_half);
-
-  fault("wait64-upper-half", {"FLAG-07"},
-        "a stream that waits for 64 bits looks at the upper 32 bits")
-      .on({kWaitWord64}, waits_for_upper_half);
-
-  fault("write64-lower-half", {"FLAG-07"},
-        "a stream that writes 64 bits writes the lower 32 bits")
-      .on({kWriteWord64}, writes_lower_half);
-
-  fault("write64-early", {"FLAG-07"},
-        "a stream writes 64 bits before its earlier work is done")
-      .on({kWriteWord64}, WHEN(is_busy(stream_of(call))), in_private_stream);
-
-  fault("wait64-greater-is-equal", {"FLAG-07"},
-        "a stream that waits for 64 bits does not continue at a greater value")
-      .on({kWaitWord64},
-          other_condition<CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_EQ>);
-
-  fault("wait-nor-is-and", {"FLAG-08"},
-        "a stream that waits for a missing bit (NOR) waits for a common bit "
-        "(AND)")
-      .on({kWaitWord},
-          other_condition<CU_STREAM_WAIT_VALUE_NOR, CU_STREAM_WAIT_VALUE_AND>);
-
-  fault("wait-nor-refused", {"FLAG-08"},
-        "the attribute says that a stream can wait for a missing bit (NOR), "
-        "but the wait is refused")
-      .on({kWaitWord}, WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_NOR),
-          refuses(CUDA_ERROR_NOT_SUPPORTED));
-
-  fault("batch-first-only", {"FLAG-09"},
-        "a batch does only its first operation")
-      .on({kBatch}, first_operations(1));
-
-  fault("batch-ends-at-16", {"FLAG-09"},
-        "a batch does only its first 16 operations")
-      .on({kBatch}, first_operations(16));
-
-  fault("batch-in-reverse", {"FLAG-09"},
-        "a batch does its operations in reverse order")
-      .on({kBatch}, WHEN(operations_of(call).size() > 1), [](Call& call) {
-        auto all = operations_of(call);
-        std::reverse(all.begin(), all.end());
-        return with_operations(call, all);
-      });
-
-  fault("batch-of-32-bits", {"FLAG-09"},
-        "the operations of a batch use 32 bits where 64 are wanted")
-      .on({kBatch}, each_operation([](Operation& one) {
-            const bool waits = is_wait(one, 64);
-            if (!waits && !is_write(one, 64)) return false;
-            one.operation = waits ? CU_STREAM_MEM_OP_WAIT_VALUE_32
-                                  : CU_STREAM_MEM_OP_WRITE_VALUE_32;
-            return true;
-          }));
-
-  fault("batch-of-64-bits", {"FLAG-09"},
-        "a batch that writes 32 bits at a multiple of 8 bytes also clears the "
-        "32 bits after them")
-      .on({kBatch}, each_operation([](Operation& one) {
-            if (!is_write(one, 32) || one.writeValue.address % 8 != 0)
-              return false;
-            one.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
-            one.writeValue.value64 = one.writeValue.value;
-            return true;
-          }));
-
-  fault("batch-in-one-memory", {"FLAG-09"},
-        "a batch whose first operation uses the process's own memory leaves "
-        "out the operations on opened memory")
-      .on({kBatch},
-          WHEN(!operations_of(call).empty() &&
-               !is_opened(operations_of(call).front().waitValue.address)),
-          only_operations([](const Operation& one, const auto&) {
-            return !is_opened(one.waitValue.address);
-          }));
-
-  fault("batch-flags-ignored", {"FLAG-09"},
-        "a batch with a flag that does not exist is accepted")
-      .before({kBatch}, WHEN(call.at<unsigned>(3) != 0),
-              [](Call& call) { call.at<unsigned>(3) = 0; });
-
-  fault("batch-count-8-bits", {"FLAG-09"},
-        "a batch has as many operations as the lowest eight bits of their "
-        "number say")
-      .on({kBatch}, [](Call& batch) {
-        auto& count = batch.at<unsigned>(1);
-        if (count <= 0xFF) return batch.proceed();
-        count &= 0xFF;
-        if (count == 0) return lost(batch);
-        batch.fired();
-        return batch.proceed();
-      });
-
-  fault("batch-keeps-first-write", {"FLAG-09"},
-        "of writes of one word directly after each other in a batch, the first "
-        "one counts")
-      .on({kBatch}, [](Call& batch) {
-        Operations kept;
-        const Operation* before = nullptr;
-        const auto all = operations_of(batch);
-        for (const Operation& one : all) {
-          if (before == nullptr || !is_write(one) || !is_write(*before) ||
-              one.writeValue.address != before->writeValue.address)
-            kept.push_back(one);
-          before = &one;
-        }
-        return kept.size() < all.size() ? with_operations(batch, kept)
-                                        : batch.proceed();
-      });
-
-  fault("batch-writes-wide-first", {"FLAG-09"},
-        "in a batch of writes alone, those of 64 bits come first")
-      .on({kBatch}, [](Call& batch) -> int {
-        const auto* const all = batch.at<CUstreamBatchMemOpParams*>(2);
-        const unsigned count = batch.at<unsigned>(1);
-        if (count >= 256) return batch.proceed();
-        std::vector<CUstreamBatchMemOpParams> wide, rest;
-        bool other = false;
-        for (unsigned i = 0; i < count; ++i) {
-          if (!writes(all[i])) return batch.proceed();
-          const bool is_wide =
-              all[i].operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
-          other |= is_wide && !rest.empty();
-          (is_wide ? wide : rest).push_back(all[i]);
-        }
-        if (!other) return batch.proceed();
-        wide.insert(wide.end(), rest.begin(), rest.end());
-        return proceed_with_these(batch, wide);
-      });
+      .before({kWaitWord},
+              WHEN(condition(call) != kEqual && is_opened(word_of(call))),
+              with<unsigned>(3, kEqual));
 
   fault("stream-destroy-ends-word-wait", {"FLAG-01"},
         "the destroy of a stream ends its wait for a word")
       .on({kDestroyStream, kWaitWord}, destroy_ends_word_wait);
 
-  fault("wait64-nor-lower-half", {"FLAG-08"},
-        "a stream that waits for a missing bit (NOR) of a word of 64 bits "
-        "looks at the lower 32 bits")
-      .on({kWaitWord64}, [](Call& call) {
-        // Nothing is different if the upper half of the value has no bit that
-        // is 0.
-        const bool visible = ~call.at<cuuint64_t>(2) >> 32 != 0;
-        return call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_NOR && visible
-                   ? waits_for_lower_half(call)
-                   : call.proceed();
-      });
-
-  fault("wait64-compares-halves", {"FLAG-07"},
-        "a stream that waits for a greater value of 64 bits waits until each "
-        "half is greater or equal")
-      .on({kWaitWord64}, [](Call& call) {
-        if (call.at<unsigned>(3) != CU_STREAM_WAIT_VALUE_GEQ)
-          return call.proceed();
-        const int code = waits_for_upper_half(call);
-        return code == kSuccess ? waits_for_lower_half(call) : code;
-      });
-
-  fault("write64-small-value-half", {"FLAG-07"},
-        "a stream that writes a small value of 64 bits does not clear the "
-        "upper 32 bits")
-      .on({kWriteWord64}, WHEN(call.at<uint64_t>(2) >> 32 == 0),
-          writes_lower_half);
-
-  fault("batch-ends-at-128", {"FLAG-09"},
-        "a batch does only its first 128 operations")
-      .on({kBatch}, first_operations(128));
-
-  fault("batch-keeps-last-wait", {"FLAG-09"},
-        "of two waits one after the other, a batch does only the second")
-      .on({kBatch}, [](Call& batch) {
-        Operations some;
-        for (const Operation& one : operations_of(batch)) {
-          if (!some.empty() && is_wait(one) && is_wait(some.back()))
-            some.pop_back();
-          some.push_back(one);
-        }
-        return some.size() < operations_of(batch).size()
-                   ? with_operations(batch, some)
-                   : batch.proceed();
-      });
-
   fault("word-releases-one-stream", {"FLAG-01"},
         "of two streams that wait for one word, only the first continues")
-      .on({kWaitWord}, one_stream_released);
-
-  fault("batch-of-other-thread-lost", {"FLAG-09"},
-        "a batch that a second thread submits is lost")
-      .on({kBatch},
-          [](Call& batch) { return batch_lost(batch, gettid() != getpid()); });
-
-  fault("batch-in-default-stream-lost", {"FLAG-09"},
-        "a batch in the default stream is lost")
-      .on({kBatch}, [](Call& batch) {
-        return batch_lost(batch, is_default(batch.at<cudaStream_t>(0)));
-      });
-
-  fault("batch-in-per-thread-stream-lost", {"FLAG-09"},
-        "a batch in a thread's default stream is lost")
-      .on({kBatch}, [](Call& batch) {
-        return batch_lost(batch,
-                          batch.at<cudaStream_t>(0) == cudaStreamPerThread);
-      });
-
-  fault("batch-waits-for-half", {"FLAG-09"},
-        "a wait for 64 bits in a batch looks at the lower 32 bits")
-      .on({kBatch}, each_operation([](Operation& one) {
-            if (!is_wait(one, 64)) return false;
-            one.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
-            return true;
-          }));
-
-  fault("batch-writes-one-wide", {"FLAG-09"},
-        "a batch does only its first write of 64 bits")
-      .on({kBatch}, only_operations([](const Operation& one, const auto& kept) {
-            return !is_write(one, 64) ||
-                   std::none_of(kept.begin(), kept.end(), [](const auto& each) {
-                     return is_write(each, 64);
-                   });
-          }));
-
-  fault("wait64-in-default-stream-lost", {"FLAG-07"},
-        "the default stream does not wait for a word of 64 bits")
-      .on({kWaitWord64}, word_in_default_lost);
-
-  fault("write64-in-default-stream-lost", {"FLAG-07"},
-        "the default stream does not write a word of 64 bits")
-      .on({kWriteWord64}, word_in_default_lost);
-
-  fault("wait64-in-per-thread-stream-lost", {"FLAG-07"},
-        "a thread's default stream does not wait for a word of 64 bits")
-      .on({kWaitWord64}, word_in_per_thread_lost);
-
-  fault("write64-of-other-thread-lost", {"FLAG-07"},
-        "a second thread's write of a word of 64 bits is lost")
-      .on({kWriteWord64}, word_of_thread_lost);
-
-  fault("wait64-of-other-thread-lost", {"FLAG-07"},
-        "a second thread's wait for a word of 64 bits is lost")
-      .on({kWaitWord64}, word_of_thread_lost);
+      .on({kWaitWord}, WHEN(is_awaited_elsewhere(call)),
+          [](Call& call) {
+            const int code = once_more(call);
+            if (code != kSuccess || word_of_nobody() == nullptr) return code;
+            return static_cast<int>(DRIVER_CALL(cuStreamWaitValue32)(
+                stream_of(call), number(word_of_nobody()), 1, kEqual));
+          })
+      .after({kWaitWord}, WHEN(!is_captured(stream_of(call))), mark_waiter);
 
   fault("wait-value-legacy-constant-lost", {"FLAG-01"},
         "the stream cudaStreamLegacy does not wait for a word")
@@ -1130,95 +555,58 @@ FAULTS {
 
   fault("write-value-per-thread-lost", {"FLAG-01"},
         "a thread's default stream does not write a word")
-      .on({kWriteWord}, word_in_per_thread_lost);
+      .on({kWriteWord}, WHEN(stream_of(call) == cudaStreamPerThread), lost);
 
   fault("wait-value-priority-lost", {"FLAG-01"},
         "a stream with a priority does not wait for a word")
-      .on({kWaitWord}, word_in_priority_lost);
+      .on({kWaitWord}, WHEN(has_priority(call)), lost);
 
   fault("write-value-priority-lost", {"FLAG-01"},
         "a stream with a priority does not write a word")
-      .on({kWriteWord}, word_in_priority_lost);
+      .on({kWriteWord}, WHEN(has_priority(call)), lost);
 
   fault("query-done-while-word", {"FLAG-01", "FLAG-07"},
         "a stream that waits for a word is reported as done")
-      .on({kQueryStream, kWaitWord, kWaitWord64, kDestroyStream},
-          [](Call& call) -> int {
-            if (call.is("cudaStreamDestroy")) return noted_destroy(call);
-            if (!call.is("cudaStreamQuery")) return noted_wait(call);
-            return waits(call.at<cudaStream_t>(0)) ? lost(call)
-                                                   : call.proceed();
-          });
-
-  fault("batch-never-waits", {"FLAG-09"}, "a batch does not wait")
-      .on({kBatch}, only_operations([](const Operation& one, const auto&) {
-            return !is_wait(one);
-          }));
-
-  fault("batch-waits-for-greater", {"FLAG-09"},
-        "a wait for equality in a batch also ends at a greater value")
-      .on({kBatch}, other_condition_in_batch(CU_STREAM_WAIT_VALUE_EQ,
-                                             CU_STREAM_WAIT_VALUE_GEQ));
-
-  fault("batch-of-256-ok", {"FLAG-09"}, "a batch of 256 operations is accepted")
-      .on({kBatch}, [](Call& batch) -> int {
-        if (batch.at<unsigned>(1) != 256) return batch.proceed();
-        Operations all = batch_operations(batch);
-        const CUstreamBatchMemOpParams last = all.back();
-        all.pop_back();
-        if (const int code = proceed_with_batch(batch, all); code != kSuccess)
-          return code;
-        Operations rest{last};
-        return proceed_with_batch(batch, rest);
-      });
+      .on({kQueryStream}, WHEN(waits(stream_of(call))), lost)
+      .on({kWaitWord, kWaitWord64}, noted_wait)
+      .on({kDestroyStream}, noted_destroy);
 
   fault("batch-of-managed-ok", {"FLAG-05"},
         "a batch with a word in managed memory succeeds and does nothing")
       .on_refusal({kBatch}, WHEN(any_operation(call, is_managed_memory)),
                   accepted);
 
-  fault("wait64-not-cyclic", {"FLAG-07"},
-        "a stream that waits for a 64-bit value of 2^63 or more, or a greater "
-        "one, continues only at this value")
-      .before(
-          {kWaitWord64},
-          WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_GEQ &&
-               call.at<cuuint64_t>(2) >> 63 != 0),
-          [](Call& wait) { wait.at<unsigned>(3) = CU_STREAM_WAIT_VALUE_EQ; });
-
-  fault("wait64-bit-is-equal", {"FLAG-07"},
-        "a stream that waits for any of several bits of a 64-bit word waits "
-        "until the word has exactly these bits")
-      .before(
-          {kWaitWord64}, WHEN(call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_AND),
-          [](Call& wait) { wait.at<unsigned>(3) = CU_STREAM_WAIT_VALUE_EQ; });
-
   fault(
       "write-exported-word-lost", {"FLAG-01", "FLAG-02", "PIPE-01", "PIPE-04"},
       "a stream does not write a word in memory that its process has exported")
-      .on({kWriteWord, kGetHandle, kFree}, [](Call& call) {
-        return exported_word_lost(call, "cuStreamWriteValue32");
-      });
+      .on({kWriteWord}, WHEN(marks.has(begin_of(word_of(call)))), lost)
+      .after({kGetHandle}, NOTE(marks.put(begin_of(call.at<CUdeviceptr>(1)))))
+      .before({kFree}, NOTE(marks.erase(call.at<CUdeviceptr>(0))));
 
   fault("wait-exported-word-ignored",
         {"FLAG-01", "FLAG-02", "PIPE-01", "PIPE-04"},
         "a stream does not wait for a word in memory that its process has "
         "exported")
-      .on({kWaitWord, kGetHandle, kFree}, [](Call& call) {
-        return exported_word_lost(call, "cuStreamWaitValue32");
-      });
+      .on({kWaitWord}, WHEN(marks.has(begin_of(word_of(call)))), lost)
+      .after({kGetHandle}, NOTE(marks.put(begin_of(call.at<CUdeviceptr>(1)))))
+      .before({kFree}, NOTE(marks.erase(call.at<CUdeviceptr>(0))));
 
   fault("context-sync-done-while-word", {"FLAG-01"},
         "cuCtxSynchronize does not wait while a stream waits for a word")
-      .on({kSyncContext, kWaitWord}, driver_ignores_word);
+      .on({kSyncContext}, ignores_waiting)
+      .on({kWaitWord}, noted_wait);
 
   fault("driver-stream-sync-done-while-word", {"FLAG-01"},
         "cuStreamSynchronize does not wait for a stream that waits for a word")
-      .on({kSyncStream, kWaitWord, kDestroyStream}, driver_ignores_word);
+      .on({kSyncStream}, WHEN(!call.is_runtime()), ignores_waiting)
+      .on({kWaitWord}, noted_wait)
+      .on({kDestroyStream}, noted_destroy);
 
   fault("driver-stream-query-done-while-word", {"FLAG-01"},
         "cuStreamQuery reports a stream that waits for a word as done")
-      .on({kQueryStream, kWaitWord, kDestroyStream}, driver_ignores_word);
+      .on({kQueryStream}, WHEN(!call.is_runtime()), ignores_waiting)
+      .on({kWaitWord}, noted_wait)
+      .on({kDestroyStream}, noted_destroy);
 
   fault("default-skips-word-of-blocking", {"FLAG-01"},
         "the null stream does not wait for a blocking stream that waits for a "
@@ -1235,23 +623,14 @@ FAULTS {
   fault("sync-copy-skips-word", {"FLAG-01"},
         "a synchronous copy does not wait, although the null stream waits for "
         "a word")
-      .on({kCopy, kWaitWord}, [](Call& call) -> int {
-        if (call.is("cuStreamWaitValue32")) return noted_wait(call);
-        for (const auto& each : told_to_wait.all()) {
-          if (!is_default(each.first) || !waits(each.first)) continue;
-          return copied_at_once(call);
-        }
-        return call.proceed();
-      });
+      .on({kCopy}, WHEN(waits(nullptr) || waits(cudaStreamLegacy)),
+          copied_at_once)
+      .on({kWaitWord}, noted_wait);
 
   fault("wait-value-holds-no-kernels",
         {"FLAG-02", "PIPE-01", "PIPE-02", "PIPE-03"},
         "the first kernel after the wait for a word does not wait")
       .on({kLaunch, kWaitWord, kDestroyStream}, not_held<false>);
-
-  fault("wait64-holds-no-kernels", {"FLAG-07"},
-        "the first kernel after the wait for 64 bits does not wait")
-      .on({kLaunch, kWaitWord64, kDestroyStream}, not_held<false>);
 
   fault("graph-holds-no-words", {"FLAG-02"},
         "the first write of a word after a graph does not wait for the graph, "
@@ -1259,32 +638,13 @@ FAULTS {
       .on({kWriteWord, kLaunchGraph, kLaunch, kDestroyStream},
           not_held_by_graph);
 
-  fault("graph-holds-no-batches", {"FLAG-09"},
-        "the first batch after a graph does not wait for the graph, if no "
-        "kernel was launched between them")
-      .on({kBatch, kLaunchGraph, kLaunch, kDestroyStream}, not_held_by_graph);
-
   fault("batch-early", {"FLAG-02"},
         "a batch does not wait for the earlier work of its stream")
-      .on({kBatch}, [](Call& batch) -> int {
-        const auto stream = batch.at<cudaStream_t>(0);
-        if (!is_busy(stream)) return batch.proceed();
+      .on({kBatch}, WHEN(is_busy(call.at<cudaStream_t>(0))), [](Call& call) {
         cudaEvent_t nothing = nullptr;
         cudaEventCreateWithFlags(&nothing, cudaEventDisableTiming);
-        return begins_at(nothing, batch);
+        return begins_at(nothing, call);
       });
-
-  fault("wait64-equal-is-greater", {"FLAG-07"},
-        "a stream that waits for an equal word of 64 bits also continues at a "
-        "greater value")
-      .on({kWaitWord64}, other_condition_in_borrowed<CU_STREAM_WAIT_VALUE_EQ,
-                                                     CU_STREAM_WAIT_VALUE_GEQ>);
-
-  fault("wait64-nor-is-and", {"FLAG-08"},
-        "a stream that waits for a missing bit (NOR) of a word of 64 bits "
-        "waits for a common bit (AND)")
-      .on({kWaitWord64}, other_condition_in_borrowed<CU_STREAM_WAIT_VALUE_NOR,
-                                                     CU_STREAM_WAIT_VALUE_AND>);
 
   fault("wait-value-holds-no-graphs", {"FLAG-01"},
         "the first graph after the wait for a word does not wait, if no kernel "
@@ -1296,47 +656,21 @@ FAULTS {
         "was launched between them")
       .on({kBatch, kWaitWord, kLaunch, kDestroyStream}, not_held<true>);
 
-  fault("wait64-holds-no-copies", {"FLAG-07"},
-        "the first copy after the wait for 64 bits does not wait, if no kernel "
-        "was launched between them")
-      .on({kCopyAsync, kWaitWord64, kLaunch, kDestroyStream}, not_held<true>);
-
-  fault("wait64-holds-no-memsets", {"FLAG-07"},
-        "the first memset after the wait for 64 bits does not wait, if no "
-        "kernel was launched between them")
-      .on({kSetAsync, kWaitWord64, kLaunch, kDestroyStream}, not_held<true>);
-
-  fault("batch-condition-is-equal", {"FLAG-09"},
-        "a wait in a batch for a greater value or for a common bit waits for "
-        "an equal value")
-      .on({kBatch}, each_operation([](Operation& one) {
-            if (!is_wait(one, 32) ||
-                (one.waitValue.flags != CU_STREAM_WAIT_VALUE_GEQ &&
-                 one.waitValue.flags != CU_STREAM_WAIT_VALUE_AND))
-              return false;
-            one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
-            return true;
-          }));
-
   fault("batch-second-unchecked", {"FLAG-05"},
         "a wrong batch of two operations returns success and does nothing")
       .on_refusal({kBatch}, WHEN(call.at<unsigned>(1) == 2), accepted);
 
   fault("wait-value-not-by-blocking-stream", {"FLAG-01"},
         "a stream that waits for the null stream does not wait for a word")
-      .on({kWaitWord}, blocking_stream_does_nothing);
+      .on({kWaitWord}, WHEN(is_blocking(stream_of(call))), lost);
 
   fault("write-value-not-by-blocking-stream", {"FLAG-01"},
         "a stream that waits for the null stream does not write a word")
-      .on({kWriteWord}, blocking_stream_does_nothing);
+      .on({kWriteWord}, WHEN(is_blocking(stream_of(call))), lost);
 
   fault("registered-word-lost", {"FLAG-01"},
         "a stream does not write the first word of registered host memory")
-      .after({"cudaHostRegister"},
-             [](Call& call) {
-               marks.put(call.at<CUdeviceptr>(0));
-               return kSuccess;
-             })
+      .after({"cudaHostRegister"}, NOTE(marks.put(call.at<CUdeviceptr>(0))))
       .on({kWriteWord}, WHEN(marks.has(word_of(call))), lost);
 
   fault("words-of-a-line-wake", {"FLAG-03"},
@@ -1344,49 +678,10 @@ FAULTS {
         "waits for the word of the first one")
       .on({kWaitWord, kDestroyStream}, words_of_a_line_wake);
 
-  fault("write64-chunk-word-lost", {"FLAG-07"},
-        "a stream does not write a word of 64 bits in imported memory of "
-        "cuMemCreate")
-      .on({kWriteWord64}, WHEN(is_import(word_of(call))), lost);
-
-  fault("batch-chunk-word-lost", {"FLAG-09"},
-        "a batch with a word in imported memory of cuMemCreate does nothing")
-      .on({kBatch},
-          WHEN(any_operation(call,
-                             [](CUdeviceptr word) { return is_import(word); })),
-          lost);
-
-  fault("write64-before-copies", {"FLAG-07"},
-        "a write of 64 bits does not wait for the copy directly before it")
-      .on({kCopyAsync, kCopy2DAsync, kSetAsync, kSet2DAsync, kLaunch,
-           kHostFunction, kLaunchGraph, kRecord, kWaitWord64, kWriteWord64,
-           kBatch},
-          next_goes_ahead<is_copy, is_write64>);
-
-  fault("wait64-holds-no-records", {"FLAG-07"},
-        "a record directly after the wait for 64 bits does not wait")
-      .on({kCopyAsync, kCopy2DAsync, kSetAsync, kSet2DAsync, kLaunch,
-           kHostFunction, kLaunchGraph, kRecord, kWaitWord64, kWriteWord64,
-           kBatch},
-          next_goes_ahead<is_word_wait, records>);
-
-  fault("batch-holds-no-copies", {"FLAG-09"},
-        "a copy directly after a batch that waits does not wait")
-      .on({kCopyAsync, kCopy2DAsync, kSetAsync, kSet2DAsync, kLaunch,
-           kHostFunction, kLaunchGraph, kRecord, kWaitWord64, kWriteWord64,
-           kBatch},
-          next_goes_ahead<is_waiting_batch, is_copy>);
-
   fault("write-last-word-lost", {"FLAG-01"},
         "cuStreamWriteValue32 does not write the last word of opened memory")
-      .on({kWriteWord}, [](Call& call) {
-        const auto address = call.at<CUdeviceptr>(1);
-        const Addresses range = allocation_around(address);
-        return opened_begin(address) != 0 && address + sizeof(cuuint32_t) ==
-                                                 range.first + range.second
-                   ? lost(call)
-                   : call.proceed();
-      });
+      .on({kWriteWord},
+          WHEN(is_opened(word_of(call)) && is_last_word(word_of(call))), lost);
 
   fault("wait-second-memory-ignored", {"FLAG-01"},
         "of several opened allocations, streams wait for words of 32 bits only "
@@ -1406,31 +701,19 @@ FAULTS {
         return lost(call);
       });
 
-  fault("batch-above-128-refused", {"FLAG-09"},
-        "a batch of 129 to 255 operations is refused")
-      .on({kBatch}, [](Call& batch) {
-        const auto count = batch.at<unsigned>(1);
-        return count > 128 && count < 256 ? refused(batch) : batch.proceed();
-      });
-
   fault("wait-after-own-write-lost", {"FLAG-01"},
         "a stream does not wait for a word if this is the word that it wrote "
         "last")
       .after({kWriteWord},
-             [](Call& call) {
-               marks.put(number(stream_of(call)), word_of(call));
-               return kSuccess;
-             })
-      .before({kDestroyStream},
-              [](Call& call) {
-                marks.erase(number(stream_of(call)));
-                return kSuccess;
-              })
-      .on({kWaitWord}, [](Call& call) {
-        const auto written = marks.get(number(stream_of(call)));
-        marks.erase(number(stream_of(call)));
-        return written == word_of(call) ? lost(call) : call.proceed();
-      });
+             NOTE(stream_marks.put(stream_of(call), word_of(call))))
+      .on({kWaitWord}, WHEN(stream_marks.get(stream_of(call)) == word_of(call)),
+          [](Call& call) {
+            stream_marks.erase(stream_of(call));
+            return lost(call);
+          })
+      .before({kWaitWord},
+              WHEN(stream_marks.get(stream_of(call)) != word_of(call)),
+              NOTE(stream_marks.erase(stream_of(call))));
 
   fault("wait-for-zero-lost", {"FLAG-03"},
         "a stream does not wait until a word is equal to 0")
@@ -1439,166 +722,83 @@ FAULTS {
                (call.at<unsigned>(3) & kCondition) == CU_STREAM_WAIT_VALUE_EQ),
           lost);
 
-  fault("batch-writes-word-once", {"FLAG-09"},
-        "if a batch writes a word several times, only the first write is done")
-      .on({kBatch}, only_operations([](const Operation& one, const auto& kept) {
-            return !is_write(one) ||
-                   std::none_of(
-                       kept.begin(), kept.end(), [&](const auto& each) {
-                         return is_write(each) && each.writeValue.address ==
-                                                      one.writeValue.address;
-                       });
-          }));
-
-  fault("batch-host-word-lost", {"FLAG-09"},
-        "a batch with a word in pinned host memory does nothing")
-      .on({kBatch}, WHEN(any_operation(call, is_pinned_host_memory)), lost);
-
-  fault(
-      "batch-wait-nor-is-and", {"FLAG-08"},
-      "a wait for a missing bit (NOR) in a batch waits for a common bit (AND)")
-      .on({kBatch}, each_operation([](Operation& one) {
-            if (!is_wait(one) ||
-                (one.waitValue.flags & kCondition) != CU_STREAM_WAIT_VALUE_NOR)
-              return false;
-            one.waitValue.flags ^=
-                CU_STREAM_WAIT_VALUE_NOR ^ CU_STREAM_WAIT_VALUE_AND;
-            return true;
-          }));
-
-  fault("wait64-host-word-ignored", {"FLAG-07"},
-        "a stream does not wait for a word of 64 bits in pinned host memory")
-      .on({kWaitWord64}, WHEN(is_pinned_host_memory(word_of(call))), lost);
-
-  fault("write64-opened-word-lost", {"FLAG-07"},
-        "a stream does not write a word of 64 bits in opened memory")
-      .on({kWriteWord64}, WHEN(is_opened(word_of(call))), lost);
-
   fault("awaited-word-not-set", {"FLAG-01"},
         "an asynchronous memset or copy does nothing if it begins at a word "
         "for which a stream waits")
-      .after({kWaitWord},
-             [](Call& call) {
-               marks.put(word_of(call), number(stream_of(call)));
-               mark(stream_of(call));
-               return kSuccess;
-             })
-      .on({kCopyAsync, kSetAsync},
-          WHEN(marks.has(call.at<CUdeviceptr>(0)) &&
-               is_pending(mark_of(reinterpret_cast<cudaStream_t>(
-                   marks.get(call.at<CUdeviceptr>(0)))))),
+      .after({kWaitWord}, mark_waiter)
+      .on({kCopyAsync, kSetAsync}, WHEN(is_awaited(call.at<CUdeviceptr>(0))),
           lost);
-
-  fault("wait-nor-in-opened-is-and", {"FLAG-08"},
-        "a stream that waits for a missing bit (NOR) in opened memory waits "
-        "for a common bit (AND)")
-      .before({kWaitWord}, [](Call& call) -> bool {
-        auto& flags = call.at<unsigned>(3);
-        if (flags != CU_STREAM_WAIT_VALUE_NOR ||
-            !is_opened(call.at<CUdeviceptr>(1)))
-          return false;
-        flags = CU_STREAM_WAIT_VALUE_AND;
-        return true;
-      });
 
   fault("last-word-wait-replaces-others", {"FLAG-01"},
         "of several waits for words directly one after another, only the last "
         "one holds the stream")
-      .on({kWaitWord,    kWriteWord,   kWaitWord64,  kWriteWord64,
-           kBatch,       kRecord,      kRecordFlags, kWaitEvent,
-           kLaunch,      kCopyAsync,   kSetAsync,    kHostFunction,
-           kLaunchGraph, kQueryStream, kSyncStream,  kDestroyStream,
-           kSyncDevice,  kSyncContext, kCopy2DAsync, kSet2DAsync},
+      .on({kWaitWord, kStreamWork, kMoreWork, kRecordFlags, kQueryStream,
+           kSyncStream, kSyncDevice, kSyncContext},
           last_word_replaces);
-
-  fault("batch-opened-word-ignored", {"FLAG-09"},
-        "a batch does not wait for a word in opened memory")
-      .on({kBatch}, only_operations([](const Operation& one, const auto&) {
-            return !is_wait(one, 32) || !is_opened(one.waitValue.address);
-          }));
-
-  fault("batch-bit-64-is-equal", {"FLAG-09"},
-        "in a batch, a wait for any of several bits of a 64-bit word waits for "
-        "an equal word")
-      .on({kBatch}, other_condition_in_batch(CU_STREAM_WAIT_VALUE_AND,
-                                             CU_STREAM_WAIT_VALUE_EQ, 64));
 
   fault("wait-value-holds-no-host-functions", {"FLAG-01"},
         "a host function directly after the wait for a word does not wait")
-      .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
-           kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
-          WHEN(is_next_after_wait(call) && call.is("cudaLaunchHostFunc")),
-          in_private_stream);
+      .before({kWaitWord, kStreamWork, kMoreWork},
+              WHEN(follows(call, call.is("cuStreamWaitValue32")) &&
+                   call.is("cudaLaunchHostFunc")),
+              privately);
 
   fault("wait-value-holds-no-uploads", {"FLAG-01"},
         "a copy from the host directly after the wait for a word does not wait")
-      .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
-           kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
-          copy_not_held<cudaMemcpyHostToDevice>);
+      .before({kWaitWord, kStreamWork, kMoreWork},
+              WHEN(follows(call, call.is("cuStreamWaitValue32")) &&
+                   is_copy_of(call, cudaMemcpyHostToDevice)),
+              privately);
 
   fault("wait-value-holds-no-downloads", {"FLAG-01"},
         "a copy to the host directly after the wait for a word does not wait")
-      .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kCopy2DAsync, kSetAsync,
-           kSet2DAsync, kLaunch, kHostFunction, kLaunchGraph, kRecord},
-          copy_not_held<cudaMemcpyDeviceToHost>);
+      .before({kWaitWord, kStreamWork, kMoreWork},
+              WHEN(follows(call, call.is("cuStreamWaitValue32")) &&
+                   is_copy_of(call, cudaMemcpyDeviceToHost)),
+              privately);
 
   fault("wait-value-holds-no-shared-records", {"FLAG-01"},
         "the record of an event for several processes, directly after the wait "
         "for a word, does not wait")
-      .on({kWaitWord, kWriteWord, kBatch, kCopyAsync, kSetAsync, kLaunch,
-           kHostFunction, kLaunchGraph, kRecord},
-          WHEN(is_next_after_wait(call) && shared_event(call) != nullptr),
-          in_private_stream);
+      .before({kWaitWord, kStreamWork, kMoreWork},
+              WHEN(follows(call, call.is("cuStreamWaitValue32")) &&
+                   shared_event(call) != nullptr),
+              privately);
 
   fault("write-value-before-host-functions", {"FLAG-02"},
         "a stream writes a word before its last host function is done")
-      .on({kWriteWord, kHostFunction, kLaunch}, [](Call& call) -> int {
-        static Table<cudaStream_t> concerned;
-        const auto stream = stream_of(call);
-        if (call.is("cuStreamWriteValue32"))
-          return concerned.erase(stream) && is_busy(stream)
-                     ? in_private_stream(call)
-                     : call.proceed();
-        if (call.is("cudaLaunchHostFunc"))
-          concerned.put(stream);
-        else
-          concerned.erase(stream);
-        return call.proceed();
-      });
+      .before(
+          {kWriteWord, kHostFunction, kLaunch},
+          WHEN(follows(call, call.is("cudaLaunchHostFunc")) && writes(call)),
+          privately);
 
   fault("event-after-word-holds-nothing", {"FLAG-01"},
         "a stream does not wait for an event that was recorded after the wait "
         "for a word")
-      .on({kWaitWord, kRecord, kDestroyStream, kWaitEvent},
-          [](Call& call) -> int {
-            if (concerns_waits(call)) return noted_word_wait(call);
-            const auto event = call.value<cudaEvent_t>(kEvent);
-            return behind_a_word.has(event) && is_pending(event)
-                       ? lost(call)
-                       : call.proceed();
-          });
+      .on({kWaitWord, kRecord, kDestroyStream}, noted_word_wait)
+      .on({kWaitEvent},
+          WHEN(is_pending_behind_word(call.value<cudaEvent_t>(kEvent))), lost);
 
   fault("stream-sync-done-while-word", {"FLAG-01"},
         "a host does not wait for a stream that waits for a word")
-      .on({kWaitWord, kDestroyStream, kSyncStream}, host_does_not_wait);
+      .on({kWaitWord, kDestroyStream}, noted_word_wait)
+      .on({kSyncStream}, WHEN(holds_for_word(stream_of(call))), lost);
 
   fault("device-sync-done-while-word", {"FLAG-01"},
         "a host does not wait for a device whose stream waits for a word")
-      .on({kWaitWord, kDestroyStream, kSyncDevice}, host_does_not_wait);
+      .on({kWaitWord, kDestroyStream}, noted_word_wait)
+      .on({kSyncDevice}, WHEN(context_waits_for_word()), lost);
 
   fault("event-sync-done-while-word", {"FLAG-01"},
         "a host does not wait for an event after the wait for a word")
-      .on({kWaitWord, kRecord, kDestroyStream, kSyncEvent}, host_does_not_wait);
+      .on({kWaitWord, kRecord, kDestroyStream}, noted_word_wait)
+      .on({kSyncEvent},
+          WHEN(is_pending_behind_word(call.value<cudaEvent_t>(kEvent))), lost);
 
   fault("wait-greater-is-signed", {"FLAG-03"},
         "a wait for the largest signed number or a greater one ends only at "
         "this number: it compares signed numbers")
       .on({kWaitWord}, signed_comparison<int32_t>);
-
-  fault("wait64-greater-is-signed", {"FLAG-07"},
-        "a wait of 64 bits for the largest signed number or a greater one ends "
-        "only at this number: it compares signed numbers")
-      .on({kWaitWord64}, signed_comparison<int64_t>);
 
   fault("wait-greater-half-away", {"FLAG-03"},
         "a wait for a greater value is lost if the word is then half of all "
@@ -1618,64 +818,19 @@ FAULTS {
                    : call.proceed();
       });
 
-  fault("batch-greater-is-signed", {"FLAG-09"},
-        "in a batch, a wait for the largest signed number or a greater one "
-        "ends only at this number: it compares signed numbers")
-      .on({kBatch}, each_operation([](Operation& one) {
-            if (!is_wait(one, 32) ||
-                one.waitValue.flags != CU_STREAM_WAIT_VALUE_GEQ ||
-                one.waitValue.value != INT32_MAX)
-              return false;
-            one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
-            return true;
-          }));
-
-  fault("batch-waits-once", {"FLAG-09"},
-        "a batch does only the first of its waits")
-      .on({kBatch}, only_operations([](const Operation& one, const auto& kept) {
-            return !is_wait(one) ||
-                   std::none_of(kept.begin(), kept.end(),
-                                [](const auto& each) { return is_wait(each); });
-          }));
-
-  fault("batch-has-one-condition", {"FLAG-09"},
-        "all waits of a batch have the condition of the first")
-      .on({kBatch}, [](Call& batch) {
-        auto list = operations_of(batch);
-        const Operation* first = nullptr;
-        bool changed = false;
-        for (Operation& one : list) {
-          if (!is_wait(one)) continue;
-          if (first == nullptr) first = &one;
-          changed |=
-              std::exchange(one.waitValue.flags, first->waitValue.flags) !=
-              first->waitValue.flags;
-        }
-        return changed ? with_operations(batch, list) : batch.proceed();
-      });
-
-  fault("batch-greater-64-is-equal", {"FLAG-09"},
-        "in a batch, a wait for a greater number of 64 bits waits for an equal "
-        "number")
-      .on({kBatch}, other_condition_in_batch(CU_STREAM_WAIT_VALUE_GEQ,
-                                             CU_STREAM_WAIT_VALUE_EQ, 64));
-
   fault("write-value-inside-host-lost", {"FLAG-01"},
         "only the first word of pinned host memory is written")
-      .on({kWriteWord}, word_inside_host_memory_lost);
+      .on({kWriteWord}, WHEN(is_inside_host_memory(word_of(call))), lost);
 
   fault("wait-value-inside-host-ignored", {"FLAG-01"},
         "a stream waits only for the first word of pinned host memory")
-      .on({kWaitWord}, word_inside_host_memory_lost);
+      .on({kWaitWord}, WHEN(is_inside_host_memory(word_of(call))), lost);
 
   fault("word-attached-to-host-ok", {"FLAG-05"},
         "cuStreamWaitValue32 and cuStreamWriteValue32 accept the first word of "
         "managed memory that is attached to the host, and do nothing")
       .after({"cudaMallocManaged"},
-             [](Call& call) {
-               marks.put(*call.at<CUdeviceptr*>(0), call.at<unsigned>(2));
-               return kSuccess;
-             })
+             NOTE(marks.put(*call.at<CUdeviceptr*>(0), call.at<unsigned>(2))))
       .on_refusal({kWaitWord, kWriteWord},
                   WHEN(marks.get(word_of(call)) == cudaMemAttachHost),
                   accepted);

@@ -223,12 +223,11 @@ FAULTS {
 
   fault("host-pool-id-looked-at", {"MNGD-10"},
         "a pool on the host is refused if its location has an id")
-      .on({kCreatePool}, [](Call& call) {
-        const auto& wanted = *call.at<const cudaMemPoolProps*>(1);
-        const bool numbered = wanted.location.type == cudaMemLocationTypeHost &&
-                              wanted.location.id != 0;
-        return numbered ? refused(call) : call.proceed();
-      });
+      .on({kCreatePool},
+          WHEN((*call.at<const cudaMemPoolProps*>(1)).location.type ==
+                   cudaMemLocationTypeHost &&
+               (*call.at<const cudaMemPoolProps*>(1)).location.id != 0),
+          [](Call& call) { return refused(call); });
 
   fault("managed-pool-ipc-ok", {"MNGD-13"},
         "a pool of managed memory is not refused if it asks for handle types; "
@@ -562,12 +561,11 @@ FAULTS {
 
   fault("host-chunk-id-looked-at", {"MNGD-10"},
         "memory on the host is refused if its location has an id")
-      .on({kCreate}, [](Call& call) {
-        const auto& location = call.at<const CUmemAllocationProp*>(2)->location;
-        return location.type == CU_MEM_LOCATION_TYPE_HOST && location.id != 0
-                   ? refused(call)
-                   : call.proceed();
-      });
+      .on({kCreate},
+          WHEN(call.at<const CUmemAllocationProp*>(2)->location.type ==
+                   CU_MEM_LOCATION_TYPE_HOST &&
+               call.at<const CUmemAllocationProp*>(2)->location.id != 0),
+          [](Call& call) { return refused(call); });
 
   fault("host-chunk-refused-as-unsupported", {"MNGD-10"},
         "memory on the host with handle types is refused as not supported")
@@ -641,9 +639,7 @@ FAULTS {
         "imported memory of a pool gets a legacy handle, which opens other "
         "memory")
       .on({kGetHandle}, [](Call& call) {
-        return exports_memory(call)
-                   ? exported_all_the_same(call, is_import(call.at<void*>(1)))
-                   : call.proceed();
+        return exported_all_the_same(call, is_import(call.at<void*>(1)));
       });
 
   fault("pool-inside-export-ok", {"MNGD-06"},
@@ -718,16 +714,13 @@ FAULTS {
   fault("graph-node-ipc-of-any-type", {"MNGD-09"},
         "cudaGraphAddNode and cuGraphAddNode with a handle type for memory "
         "succeed and add no node")
-      .on({"cudaGraphAddNode"}, [](Call& call) {
-        const int code = call.proceed();
-        const auto& wanted = *call.at<const CUgraphNodeParams*>(5);
-        return code != kSuccess &&
-                       wanted.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
-                       wanted.alloc.poolProps.handleTypes !=
-                           CU_MEM_HANDLE_TYPE_NONE
-                   ? accepted(call)
-                   : code;
-      });
+      .on_refusal(
+          {"cudaGraphAddNode"},
+          WHEN((*call.at<const CUgraphNodeParams*>(5)).type ==
+                   CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+               (*call.at<const CUgraphNodeParams*>(5))
+                       .alloc.poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE),
+          [](Call& call) { return accepted(call); });
 
   fault("graph-memory-exported", {"MNGD-09"},
         "the export of a pointer accepts the memory of a graph, and gives no "

@@ -285,7 +285,7 @@ FAULTS {
   fault("import-copy-equal-size-confused", {"SUBA-05", "RANK-01"},
         "a copy uses the one with the lowest address of several equally large "
         "allocations of opened memory")
-      .on({kCopy, kOpen, kClose, kClose, kClose}, equal_size_confused);
+      .on({kCopy}, equal_size_confused);
 
   fault("reopened-without-offset", {"SUBA-06"},
         "a small allocation that was closed opens again as the start of its "

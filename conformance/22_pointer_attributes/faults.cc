@@ -311,16 +311,10 @@ FAULTS {
 
   fault("allowed-types-at-begin-only", {"MNGD-14"},
         "only the first address of a mapping has its handle types")
-      .on({kGetAttribute}, [](Call& call) {
-        const int code = call.proceed();
-        const auto address = call.at<CUdeviceptr>(2);
-        if (code != kSuccess || types_in(call) == nullptr ||
-            *types_in(call) == 0 || begin_of(address) == address)
-          return code;
-        *types_in(call) = 0;
-        call.fired();
-        return code;
-      });
+      .after({kGetAttribute},
+             WHEN(types_in(call) != nullptr && *types_in(call) != 0 &&
+                  begin_of(call.at<CUdeviceptr>(2)) != call.at<CUdeviceptr>(2)),
+             [](Call& call) { *types_in(call) = 0; });
 
   fault("allowed-types-of-first-chunk", {"MNGD-14"},
         "each address of a reservation has the handle types of the chunk at "
@@ -420,13 +414,10 @@ FAULTS {
 
   fault("capable-mapped", {"LMEM-37"},
         "mapped memory of cuMemCreate is reported as capable of legacy IPC")
-      .on({kGetAttribute, kMap, kUnmap}, [](Call& call) {
-        const int code = call.proceed();
-        return code == kSuccess && capable_in_query(call) != nullptr &&
-                       mappings.has(call.at<CUdeviceptr>(2))
-                   ? told_capable(call, true)
-                   : code;
-      });
+      .after({kGetAttribute, kMap, kUnmap},
+             WHEN(capable_in_query(call) != nullptr &&
+                  mappings.has(call.at<CUdeviceptr>(2))),
+             [](Call& call) { return told_capable(call, true); });
 
   fault("capable-managed", {"LMEM-37"},
         "managed memory is reported as capable of legacy IPC")
@@ -548,10 +539,8 @@ FAULTS {
         "cuPointerGetAttribute says that opened memory can be exported as a "
         "descriptor")
       .on({kGetAttribute}, [](Call& call) {
-        return keeps_opened(call)
-                   ? call.proceed()
-                   : said_to_allow_descriptors(
-                         call, is_opened(call.at<CUdeviceptr>(2)));
+        return said_to_allow_descriptors(call,
+                                         is_opened(call.at<CUdeviceptr>(2)));
       });
 
   fault("exported-allows-descriptors", {"MNGD-14"},
@@ -575,23 +564,22 @@ FAULTS {
 
   fault("allowed-types-of-first-mapping", {"MNGD-14"},
         "only the first mapping of memory has handle types")
-      .on({kGetAttribute}, [](Call& call) {
-        const int code = call.proceed();
-        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(2));
-        if (code != kSuccess || begin == 0 ||
-            call.at<CUpointer_attribute>(1) !=
-                CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)
-          return code;
-        const Mapped mapped = mappings.get(begin);
-        auto& types = *call.at<unsigned long long*>(0);
-        for (const auto& [other, one] : mappings.all())
-          if (types != 0 && one.chunk == mapped.chunk &&
-              one.order < mapped.order) {
-            types = 0;
-            call.fired();
-          }
-        return code;
-      });
+      .after({kGetAttribute},
+             WHEN(mapping_at(call.at<CUdeviceptr>(2)) != 0 &&
+                  call.at<CUpointer_attribute>(1) ==
+                      CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES),
+             [](Call& call) {
+               const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(2));
+               const Mapped mapped = mappings.get(begin);
+               auto& types = *call.at<unsigned long long*>(0);
+               for (const auto& [other, one] : mappings.all())
+                 if (types != 0 && one.chunk == mapped.chunk &&
+                     one.order < mapped.order) {
+                   types = 0;
+                   call.fired();
+                 }
+               return kSuccess;
+             });
 
   fault("small-freed-still-capable", {"LMEM-37"},
         "cuPointerGetAttribute says that freed memory of less than 2 MiB is "

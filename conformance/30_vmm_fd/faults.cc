@@ -10,16 +10,11 @@
 #include <cstring>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "harness/faults/words/words.h"
 
 namespace ipclab::faults {
 namespace {
-
-int import_fresh_chunk(Call& call) { return map_other_memory(call, false); }
-
-int import_chunk_snapshot(Call& call) { return map_other_memory(call, true); }
 
 // Of the descriptors that this process has imported, the fault keeps copies.
 // Returns the copy of the same descriptor, or -1.
@@ -30,24 +25,6 @@ int copy_in(const Table<int>& copies, int descriptor) {
 }
 
 int new_copy(int descriptor) { return fcntl(descriptor, F_DUPFD_CLOEXEC, 300); }
-
-int second_export_elsewhere(Call& call) {
-  if (call.is("cuMemRelease")) {
-    exports.erase(call.at<Chunk>(0));
-    return call.proceed();
-  }
-  const Chunk chunk = call.at<Chunk>(1);
-  if (call.at<CUmemAllocationHandleType>(2) != kFd) return call.proceed();
-  if (!exports.has(chunk)) return call.proceed();
-  const Chunk other = new_chunk(created.get(chunk, granule()),
-                                properties_of(chunk).location, kFd);
-  if (other == 0) return call.proceed();
-  call.at<Chunk>(1) = other;
-  const int code = call.proceed();
-  DRIVER_CALL(cuMemRelease)(other);
-  if (code == kSuccess) call.fired();
-  return code;
-}
 
 // An exported descriptor. The copy shows whether the program has closed the
 // descriptor and the number now stands for another one.
@@ -129,80 +106,6 @@ int release_gives_up_all(Call& call) {
   return call.proceed();
 }
 
-int reserve_misaligned(Call& call) {
-  constexpr size_t kShift = 65536;
-  static Table<CUdeviceptr, size_t> shifted;
-  if (call.is("cuMemAddressFree")) {
-    if (shifted.erase(call.at<CUdeviceptr>(0))) {
-      call.at<CUdeviceptr>(0) -= kShift;
-      call.at<size_t>(1) += granule();
-    }
-    return call.proceed();
-  }
-  call.at<size_t>(1) += granule();
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  *call.at<CUdeviceptr*>(0) += kShift;
-  shifted.put(*call.at<CUdeviceptr*>(0));
-  call.fired();
-  return code;
-}
-
-// The copies or memsets of one function to imported memory are lost.
-int write_to_import_lost(Call& call) {
-  if (!is_import(call.value<CUdeviceptr>(kPointer))) return call.proceed();
-  call.fired();
-  return kSuccess;
-}
-
-int copy_from_import_stale(Call& call) {
-  static Table<CUdeviceptr, std::vector<char>*> first;
-  const int code = call.proceed();
-  if (call.is("cuMemUnmap") && code == kSuccess)
-    for (const auto& each : first.all())
-      if (mapping_at(each.first) == 0) first.erase(each.first);
-  if (!call.is("cudaMemcpy") || code != kSuccess || !call.is_runtime() ||
-      !is_import(call.at<CUdeviceptr>(1)))
-    return code;
-  const CUdeviceptr source = call.at<CUdeviceptr>(1);
-  const size_t bytes = call.at<size_t>(2);
-  auto* const known = first.get(source);
-  if (known == nullptr) {
-    auto* const seen = new std::vector<char>(bytes);
-    cudaMemcpy(seen->data(), call.at<void*>(0), bytes, cudaMemcpyDefault);
-    first.put(source, seen);
-  } else if (known->size() == bytes) {
-    cudaMemcpy(call.at<void*>(0), known->data(), bytes, cudaMemcpyDefault);
-    call.fired();
-  }
-  return code;
-}
-
-int handle_ends_with_thread(Call& call) {
-  static std::atomic<int> last{0};
-  static Table<Chunk, int> numbers;  // of the imports; 0 after the end
-  if (!call.is("cuMemImportFromShareableHandle")) {
-    const Chunk chunk = call.value<Chunk>(kChunk);
-    const bool has_ended = numbers.get(chunk, -1) == 0;
-    const bool releases = call.is("cuMemRelease");
-    if (releases) numbers.erase(chunk);
-    if (!has_ended) return call.proceed();
-    return releases ? kSuccess : refused(call);
-  }
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  const Chunk chunk = *call.at<Chunk*>(0);
-  const int number = ++last;
-  numbers.put(chunk, number);
-  at_thread_end([chunk, number] {
-    if (numbers.get(chunk) != number) return;
-    numbers.put(chunk, 0);
-    if (DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS)
-      note_fired("cuMemImportFromShareableHandle");
-  });
-  return code;
-}
-
 // A size loses its upper 32 bits.
 int size_of_32_bits(Call& call) {
   auto& bytes = call.value<size_t>(kBytes);
@@ -210,38 +113,6 @@ int size_of_32_bits(Call& call) {
   bytes = static_cast<uint32_t>(bytes);
   call.fired();
   return call.proceed();
-}
-
-// Rectangles that the driver API copies do not reach imported memory.
-template <class Box>
-int rectangle_of_driver_lost(Call& call) {
-  if (call.function().roles[0] != kOther) return call.proceed();
-  const Box& box = *call.at<const Box*>(0);
-  const auto is_imported = [](CUmemorytype type, CUdeviceptr address) {
-    return type == CU_MEMORYTYPE_DEVICE && is_import(address);
-  };
-  if (!is_imported(box.dstMemoryType, box.dstDevice) &&
-      !is_imported(box.srcMemoryType, box.srcDevice))
-    return call.proceed();
-  call.fired();
-  return kSuccess;
-}
-
-int access_told_to_one_thread(Call& call) {
-  static auto& threads = *new Table<CUdeviceptr, int>;
-  const int code = call.proceed();
-  const CUdeviceptr begin =
-      mapping_at(call.at<CUdeviceptr>(call.is("cuMemSetAccess") ? 0 : 2));
-  if (code != kSuccess || begin == 0) return code;
-  if (call.is("cuMemSetAccess")) {
-    threads.put(begin, this_thread());
-    return code;
-  }
-  auto& flags = *call.at<unsigned long long*>(0);
-  if (!threads.has(begin) || flags == 0 || threads.get(begin) == this_thread())
-    return code;
-  flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-  return accepted(call);
 }
 
 // A thread without a current context may not make the call.
@@ -303,63 +174,6 @@ int second_export_closes_first(Call& call) {
   return code;
 }
 
-int export_makes_read_only(Call& call) {
-  const auto lower = [&call](CUdeviceptr begin) {
-    const CUmemLocation here = location_at(begin);
-    if (access_of(begin, here) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
-        allow(begin, here, CU_MEM_ACCESS_FLAGS_PROT_READ))
-      call.fired();
-  };
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cuMemExportToShareableHandle")) {
-    for (const auto& [begin, mapped] : mappings.all())
-      if (mapped.chunk == call.at<Chunk>(1)) lower(begin);
-  } else if (call.is("cuMemSetAccess")) {
-    const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
-    if (begin != 0 && exports.has(mappings.get(begin).chunk)) lower(begin);
-  }
-  return code;
-}
-
-int chunk_ends_with_thread(Call& call) {
-  static auto& held = *new Table<Chunk, int>;  // by which thread
-  if (call.is("cuMemRelease")) {
-    held.erase(call.at<Chunk>(0));
-    return call.proceed();
-  }
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  const Chunk made = *call.at<Chunk*>(0);
-  held.put(made, this_thread());
-  at_thread_end([made] {
-    if (held.get(made) != this_thread()) return;
-    held.erase(made);
-    DRIVER_CALL(cuMemRelease)(made);
-    note_fired("cuMemCreate");
-  });
-  return code;
-}
-
-int reservation_ends_with_thread(Call& call) {
-  static auto& held = *new Table<CUdeviceptr, int>;  // by which thread
-  if (call.is("cuMemAddressFree")) {
-    held.erase(call.at<CUdeviceptr>(0));
-    return call.proceed();
-  }
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  const CUdeviceptr begin = *call.at<CUdeviceptr*>(0);
-  const size_t bytes = call.at<size_t>(1);
-  held.put(begin, this_thread());
-  at_thread_end([begin, bytes] {
-    if (held.get(begin) == this_thread() && held.erase(begin) &&
-        DRIVER_CALL(cuMemAddressFree)(begin, bytes) == CUDA_SUCCESS)
-      note_fired("cuMemAddressReserve");
-  });
-  return code;
-}
-
 // A descriptor of the program, and a copy of it.
 struct Descriptor {
   int number = -1;
@@ -377,34 +191,6 @@ bool closes(const Descriptor& one) {
                     name_the_same(one.number, one.copy);
   if (one.copy != -1) close(one.copy);
   return same && close(one.number) == 0;
-}
-
-// Only the thread that created or imported memory can map or export it.
-int chunk_of_other_thread_refused(Call& call) {
-  static auto& makers = *new Table<Chunk, int>;
-  if (!call.is("cuMemMap") && !call.is("cuMemExportToShareableHandle")) {
-    const int code = call.proceed();
-    if (code == kSuccess) makers.put(*call.at<Chunk*>(0), this_thread());
-    return code;
-  }
-  const Chunk chunk = call.value<Chunk>(kChunk);
-  return makers.has(chunk) && makers.get(chunk) != this_thread()
-             ? refused(call)
-             : call.proceed();
-}
-
-// An address more than 4 GiB inside its memory is taken modulo 4 GiB.
-int address_modulo_4_gib(Call& call) {
-  constexpr size_t k4Gib = size_t{4} << 30;
-  const bool sets = call.is("cudaMemset");
-  if (!sets && !call.is("cuStreamWriteValue32")) return call.proceed();
-  auto& address = call.at<CUdeviceptr>(sets ? 0 : 1);
-  const CUdeviceptr begin = mapping_at(address);
-  if (begin != 0 && is_import(begin) && address - begin >= k4Gib) {
-    address -= k4Gib;
-    call.fired();
-  }
-  return call.proceed();
 }
 
 int imports_get_mixed_up(Call& call) {
@@ -428,48 +214,6 @@ int imports_get_mixed_up(Call& call) {
   const int code = call.proceed();
   under_way.erase(this_thread());
   if (mixed && code == kSuccess) call.fired();
-  return code;
-}
-
-int first_mapping_clears(Call& call) {
-  static auto& mapped_before = *new Table<Chunk>;
-  static auto& fresh = *new Table<CUdeviceptr>;
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  const auto begin = call.at<CUdeviceptr>(0);
-  if (call.is("cuMemMap")) {
-    const auto chunk = call.at<Chunk>(3);
-    fresh.erase(begin);
-    if (created.has(chunk) && mapped_before.put(chunk) && exports.has(chunk))
-      fresh.put(begin);
-  } else if (call.is("cuMemSetAccess") && fresh.erase(begin) &&
-             DRIVER_CALL(cuMemsetD8)(begin, 0, mappings.get(begin).bytes) ==
-                 CUDA_SUCCESS) {
-    call.fired();
-  } else if (call.is("cuMemCreate")) {
-    mapped_before.erase(*call.at<Chunk*>(0));
-  }
-  return code;
-}
-
-int later_export_is_a_copy(Call& call) {
-  constexpr auto kImported = "imported";
-  if (!call.is("cuMemExportToShareableHandle")) {
-    const int code = call.proceed();
-    if (code == kSuccess && call.is("cuMemImportFromShareableHandle"))
-      tell_processes(kImported, 1);
-    return code;
-  }
-  auto& chunk = call.at<Chunk>(1);
-  const Chunk copy =
-      created.has(chunk) && exports.has(chunk) && told(kImported, 0) != 0
-          ? copy_of(mapping_of(chunk), kFd)
-          : 0;
-  if (copy == 0) return call.proceed();
-  chunk = copy;
-  const int code = call.proceed();
-  DRIVER_CALL(cuMemRelease)(copy);
-  if (code == kSuccess) call.fired();
   return code;
 }
 
@@ -505,56 +249,36 @@ int other_threads_import_uncounted(Call& call) {
   return code;
 }
 
-int mapped_again_is_former(Call& call) {
-  static auto& former = *new Table<Chunk, Chunk>;
-  if (call.is("cuMemUnmap")) {
-    const auto begin = call.at<CUdeviceptr>(0);
-    const Chunk chunk = mappings.get(begin).chunk;
-    const bool concerned =
-        created.has(chunk) && exports.has(chunk) && !released.has(chunk);
-    const Chunk copy = concerned ? copy_of(begin, CU_MEM_HANDLE_TYPE_NONE) : 0;
-    const int code = call.proceed();
-    if (copy == 0) return code;
-    if (code != kSuccess || mapping_of(chunk) != 0 || former.has(chunk))
-      DRIVER_CALL(cuMemRelease)(copy);
-    else
-      former.put(chunk, copy);
-    return code;
-  }
-  if (call.is("cuMemRelease")) {
-    const Chunk copy = former.get(call.at<Chunk>(0));
-    if (former.erase(call.at<Chunk>(0))) DRIVER_CALL(cuMemRelease)(copy);
-  }
-  const Chunk copy = call.is("cuMemMap") ? former.get(call.at<Chunk>(3)) : 0;
-  if (copy == 0) return call.proceed();
-  former.erase(call.at<Chunk>(3));
-  return map_instead(call, copy);
-}
-
-int exports_counted_again(Call& create) {
-  marks.erase(*create.at<Chunk*>(0));
-  return kSuccess;
-}
-int export_counted(Call& call) {
-  const Chunk chunk = call.at<Chunk>(1);
-  marks.put(chunk, marks.get(chunk) + 1);
-  return kSuccess;
-}
-
 // The descriptors of imports.
 Table<Chunk, Descriptor> sources;
+
+constexpr size_t kShift = 65536;
+
+// The word or the memory that a call sets is this far inside its import.
+size_t distance_in_import(CUdeviceptr address) {
+  return is_import(address) ? address - mapping_at(address) : 0;
+}
+
+// Does the call use memory that another thread has created or imported?
+bool is_of_other_thread(Chunk chunk) {
+  return chunk_marks.get(chunk, this_thread()) != this_thread();
+}
+
+bool exports_again(Call& call) {
+  return exports_fd(call) && exports.has(call.at<Chunk>(1));
+}
+
+// Does the process import memory, or has it done so?
+bool is_importer(Call& call) {
+  return call.is("cuMemImportFromShareableHandle") || !imports.all().empty();
+}
 
 FAULTS {
   fault("create-truncates-4gib", {"VMM-06"},
         "an allocation of cuMemCreate loses the upper 32 bits of its size")
-      .before({kCreate}, [](Call& call) {
-        size_t& bytes = call.at<size_t>(1);
-        if (bytes > UINT32_MAX) {
-          bytes = static_cast<uint32_t>(bytes);
-          if (bytes == 0) bytes = granule();
-          call.fired();
-        }
-        return kSuccess;
+      .before({kCreate}, WHEN(bytes(call) > UINT32_MAX), [](Call& call) {
+        bytes(call) = static_cast<uint32_t>(bytes(call));
+        if (bytes(call) == 0) bytes(call) = granule();
       });
 
   fault("export-bad-fd", {"VMM-08"},
@@ -569,7 +293,14 @@ FAULTS {
 
   fault("second-export-elsewhere", {"VMM-08"},
         "the second descriptor of an allocation names other memory")
-      .on({kExport, kRelease}, second_export_elsewhere);
+      .on({kExport}, WHEN(exports_again(call)),
+          [](Call& call) {
+            const Chunk chunk = call.at<Chunk>(1);
+            return export_instead(
+                call, new_chunk(created.get(chunk, granule()),
+                                properties_of(chunk).location, kFd));
+          })
+      .before({kRelease}, NOTE(exports.erase(call.at<Chunk>(0))));
 
   fault("release-closes-descriptors", {"VMM-08"},
         "releasing a handle closes the descriptor that was exported last")
@@ -585,43 +316,31 @@ FAULTS {
 
   fault("import-by-address", {"VMM-10"},
         "the import treats its argument as the address of a descriptor")
-      .on({kImport}, [](Call& call) -> int {
-        if (!imports_descriptor(call)) return call.proceed();
-        call.fired();
+      .on({kImport}, WHEN(imports_descriptor(call)), [](Call& call) {
         // A small number is not an address.
-        if (reinterpret_cast<uintptr_t>(call.at<void*>(1)) < 4096)
-          return CUDA_ERROR_INVALID_VALUE;
-        const int number = *static_cast<int*>(call.at<void*>(1));
+        if (number(call.at<void*>(1)) < 4096) return refused(call);
+        const int found = *static_cast<int*>(call.at<void*>(1));
         call.at<void*>(1) =
-            reinterpret_cast<void*>(static_cast<intptr_t>(number));
-        return call.proceed();
+            reinterpret_cast<void*>(static_cast<intptr_t>(found));
+        return once_more(call);
       });
 
   fault("import-consumes-fd", {"VMM-13"}, "the import closes the descriptor")
       .after({kImport}, WHEN(imports_descriptor(call)),
              [](Call& call) { close(descriptor_of(call)); });
 
+  // On a GPU, nothing shows that two descriptors are of one memory.
   fault("import-once", {"VMM-08", "VMM-13"},
         "after the first import of a descriptor, no process can import a "
         "descriptor")
-      .on({kImport}, [](Call& call) {
-        // On a GPU, nothing shows that descriptors of two processes are of one
-        // memory.
-        if (!imports_descriptor(call)) return call.proceed();
-        if (!first_of_all_processes("import")) return refused(call);
-        return call.proceed();
-      });
+      .on({kImport},
+          WHEN(imports_descriptor(call) && !first_of_all_processes("import")),
+          refuses());
 
   fault("vmm-import-fresh", {"VMM-06", "FABR-04"},
         "an import is new memory, not the exporter's memory")
       .on_machine("fabric")
-      .on({kImport, kMap, kUnmap}, import_fresh_chunk);
-
-  fault("vmm-snapshot-copy",
-        {"VMM-07", "FABR-04", "SERV-01", "PIPE-02", "COST-02"},
-        "an import is a copy, made when it is mapped")
-      .on_machine("fabric")
-      .on({kImport, kMap, kUnmap}, import_chunk_snapshot);
+      .on({kImport, kMap, kUnmap}, DO(map_other_memory(call, false)));
 
   fault("self-import-copy", {"VMM-16"},
         "an import in a process that has exported memory is a copy")
@@ -649,49 +368,23 @@ FAULTS {
 
   fault("second-process-fresh", {"VMM-08"},
         "a second process that imports memory gets new memory")
-      .on({kImport, kMap, kUnmap}, [](Call& call) {
-        static std::atomic<bool> first{true}, known{false};
-        if (call.is("cuMemImportFromShareableHandle") && !known.exchange(true))
-          first = first_of_all_processes("importer");
-        return first ? call.proceed() : import_fresh_chunk(call);
+      .on({kImport, kMap, kUnmap}, WHEN(is_importer(call)), [](Call& call) {
+        static const bool first = first_of_all_processes("importer");
+        return first ? call.proceed() : map_other_memory(call, false);
       });
 
   fault("import-unmap-scrubs", {"VMM-13"},
         "an import is cleared when it is unmapped")
-      .before({kUnmap, kImport, kMap}, [](Call& call) -> bool {
-        const CUdeviceptr address = call.at<CUdeviceptr>(0);
-        return call.is("cuMemUnmap") && is_import(address) &&
-               DRIVER_CALL(cuMemsetD8)(address, 0, call.at<size_t>(1)) ==
-                   CUDA_SUCCESS;
-      });
+      .before({kUnmap}, WHEN(is_import(begin(call))),
+              DO(DRIVER_CALL(cuMemsetD8)(begin(call), 0, bytes(call)) ==
+                 CUDA_SUCCESS));
 
   fault("import-scrubbed", {"VMM-06"},
         "memory is cleared when an importer makes it usable")
       .after({kSetAccess},
-             WHEN(is_import(call.at<CUdeviceptr>(0)) &&
-                  call.at<const CUmemAccessDesc*>(2)->flags ==
-                      CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
-             [](Call& call) {
-               DRIVER_CALL(cuMemsetD8)
-               (call.at<CUdeviceptr>(0), 0, call.at<size_t>(1));
-             });
-
-  fault("import-copy-in-lost", {"VMM-07"},
-        "data that cudaMemcpy writes into imported memory are lost")
-      .on({kCopy}, write_to_import_lost);
-
-  fault("import-async-copy-in-lost", {"VMM-07"},
-        "data that cudaMemcpyAsync writes into imported memory are lost")
-      .on({kCopyAsync}, write_to_import_lost);
-
-  fault("import-memset-lost", {"VMM-07"},
-        "data that cudaMemset writes into imported memory are lost")
-      .on({kSet}, write_to_import_lost);
-
-  fault(
-      "import-copy-out-stale", {"VMM-07"},
-      "cudaMemcpy out of imported memory returns the values of the first copy")
-      .on({kCopy, kUnmap}, copy_from_import_stale);
+             WHEN(is_import(begin(call)) && wants(call).flags == kReadWrite),
+             DO(DRIVER_CALL(cuMemsetD8)(begin(call), 0, bytes(call)) ==
+                CUDA_SUCCESS));
 
   fault("import-release-miscount", {"VMM-14", "VMM-15"},
         "the first release of an import releases all imports of that memory")
@@ -699,46 +392,37 @@ FAULTS {
 
   fault("reserve-misaligned", {"VMM-06"},
         "reserved addresses are not a multiple of the granularity")
-      .on({kReserve, kFreeAddress}, reserve_misaligned);
-
-  fault("import-copy-two-granules", {"VMM-07"},
-        "cudaMemcpy does not reach beyond the first two granules of an import")
-      .on({kCopy}, [](Call& call) {
-        auto& bytes = call.value<size_t>(kBytes);
-        for (const Role role : {kPointer, kSource}) {
-          const auto address = call.value<CUdeviceptr>(role);
-          if (!is_import(address)) continue;
-          const CUdeviceptr end = mapping_at(address) + 2 * granule();
-          const size_t room = address < end ? end - address : 0;
-          if (bytes <= room) continue;
-          bytes = room;
-          call.fired();
-        }
-        return bytes == 0 ? kSuccess : call.proceed();
+      .on({kReserve},
+          [](Call& call) {
+            bytes(call) += granule();
+            const int code = call.proceed();
+            if (code != kSuccess) return code;
+            *call.at<CUdeviceptr*>(0) += kShift;
+            marks.put(*call.at<CUdeviceptr*>(0));
+            return lost(call);
+          })
+      .before({kFreeAddress}, WHEN(marks.erase(begin(call))), [](Call& call) {
+        begin(call) -= kShift;
+        bytes(call) += granule();
+        return kSuccess;
       });
 
   fault("imports-end-at-16", {"VMM-13"},
         "a process cannot have more than 16 imports")
       .on({kImport}, WHEN(imports.all().size() >= 16), refuses())
-      .before({kRelease}, [](Call& call) {
-        imports.erase(call.at<Chunk>(0));
-        return kSuccess;
-      });
+      .before({kRelease}, NOTE(imports.erase(call.at<Chunk>(0))));
 
   fault("exports-end-at-16", {"VMM-08"},
         "an allocation cannot be exported more than 16 times")
-      .after({kCreate}, exports_counted_again)
-      .on({kExport}, WHEN(marks.get(call.at<Chunk>(1)) >= 16), refuses())
-      .after({kExport}, export_counted);
+      .on({kExport}, WHEN(chunk_marks.get(call.at<Chunk>(1)) >= 16), refuses())
+      .after({kExport}, NOTE(chunk_marks.count(call.at<Chunk>(1))));
 
   fault("third-process-copy", {"VMM-08"},
         "a third process that imports memory gets a copy")
-      .on({kImport, kMap, kUnmap}, [](Call& call) {
-        static std::atomic<bool> early{true}, known{false};
-        if (call.is("cuMemImportFromShareableHandle") && !known.exchange(true))
-          early =
-              first_of_all_processes("one") || first_of_all_processes("two");
-        return early ? call.proceed() : import_chunk_snapshot(call);
+      .on({kImport, kMap, kUnmap}, WHEN(is_importer(call)), [](Call& call) {
+        static const bool early =
+            first_of_all_processes("one") || first_of_all_processes("two");
+        return early ? call.proceed() : map_other_memory(call, true);
       });
 
   fault("chunk-mapping-ends-with-thread", {"VMM-43"},
@@ -757,7 +441,25 @@ FAULTS {
 
   fault("import-ends-with-thread", {"VMM-43"},
         "an import is released when the thread that imported it ends")
-      .on({kImport, kRelease, kMap}, handle_ends_with_thread);
+      .after({kImport},
+             [](Call& call) -> int {
+               const Chunk chunk = *call.at<Chunk*>(0);
+               chunk_marks.put(chunk, this_thread());
+               at_thread_end([chunk] {
+                 if (chunk_marks.get<int>(chunk) != this_thread()) return;
+                 chunk_marks.put(chunk, 0);
+                 if (DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS)
+                   note_fired("cuMemImportFromShareableHandle");
+               });
+               return kSuccess;
+             })
+      .on({kMap}, WHEN(chunk_marks.get(chunk_of(call), 1) == 0), refuses())
+      .on({kRelease}, WHEN(chunk_marks.get(call.at<Chunk>(0), 1) == 0),
+          [](Call& call) {
+            chunk_marks.erase(call.at<Chunk>(0));
+            return kSuccess;
+          })
+      .after({kRelease}, NOTE(chunk_marks.erase(call.at<Chunk>(0))));
 
   fault("export-mapped-refused", {"VMM-08", "VMM-06"},
         "memory cannot be exported while it is mapped")
@@ -792,155 +494,27 @@ FAULTS {
         });
       });
 
-  fault("chunk-device-copy-lost", {"VMM-07"},
-        "cudaMemcpy with cudaMemcpyDeviceToDevice does not reach imported "
-        "memory of cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, kCopy}, other_access_lost);
-
-  fault("chunk-set-32-lost", {"VMM-07"},
-        "cuMemsetD32 does not reach imported memory of cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, "cuMemsetD32"}, other_access_lost);
-
-  fault("chunk-sync-peer-copy-lost", {"VMM-07"},
-        "cudaMemcpyPeer does not reach imported memory of cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, "cudaMemcpyPeer"},
-          other_access_lost);
-
-  fault("chunk-copy-2d-first-row", {"VMM-07"},
-        "cudaMemcpy2D copies only the first row of a rectangle of imported "
-        "memory of cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, kCopy2D}, first_row<5>);
-
-  fault("chunk-set-2d-first-row", {"VMM-07"},
-        "cudaMemset2D sets only the first row of a rectangle of imported "
-        "memory of cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, "cudaMemset2D"}, first_row<4>);
-
-  fault("chunk-copy-3d-first-row", {"VMM-07"},
-        "cudaMemcpy3D copies only the first row of a box of imported memory of "
-        "cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, "cudaMemcpy3D"}, first_row_of_box);
-
-  fault("chunk-copy-tail-lost", {"VMM-07"},
-        "the last bytes of a copy of imported memory of cuMemCreate are lost "
-        "if the size of the copy is not a multiple of 4")
-      .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync}, tail_lost);
-
-  fault("chunk-set-tail-lost", {"VMM-07"},
-        "the last bytes of a memset of imported memory of cuMemCreate are lost "
-        "if the size of the memset is not a multiple of 4")
-      .on({kCreate, kImport, kMap, kUnmap, kSet, kSetAsync}, tail_lost);
-
-  fault(
-      "chunk-default-kind-refused", {"VMM-07"},
-      "cudaMemcpyDefault does not know where imported memory of cuMemCreate is")
-      .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync},
-          default_kind_refused);
-
-  fault("chunk-to-import-lost", {"VMM-07"},
-        "a copy from imported memory of cuMemCreate to imported memory of "
-        "cuMemCreate moves nothing")
-      .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync},
-          copy_between_imports_lost);
-
   fault("chunk-copy-offset-32-bits", {"VMM-06"},
         "copies of imported memory of cuMemCreate take offsets modulo 4 GiB")
-      .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync},
-          offset_of_32_bits);
+      .on({kCopy, kCopyAsync}, offset_of_32_bits);
 
   fault(
       "chunk-set-size-32-bits", {"VMM-06"},
       "a memset of imported memory of cuMemCreate takes its size modulo 4 GiB")
-      .on({kCreate, kImport, kMap, kUnmap, kSet, kSetAsync},
-          set_size_of_32_bits);
+      .on({kSet, kSetAsync}, set_size_of_32_bits);
 
   fault("import-is-own-export", {"VMM-06"},
         "in a process that has exported memory of cuMemCreate, an import of "
         "the same size shows this memory")
-      .before({kCreate, kImport, kExport, kRelease, kMap, kUnmap},
-              [](Call& call) {
-                if (call.is("cuMemMap") && imports.has(call.at<Chunk>(3)))
-                  for (const auto& each : exports.all()) {
-                    if (released.has(each.first) ||
-                        created.get(each.first) != call.at<size_t>(1))
-                      continue;
-                    call.at<Chunk>(3) = each.first;
-                    call.fired();
-                    break;
-                  }
-                return kSuccess;
-              });
-
-  fault("chunk-driver-copy-2d-lost", {"VMM-07"},
-        "cuMemcpy2D does not reach imported memory of cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, "cuMemcpy2D"},
-          rectangle_of_driver_lost<CUDA_MEMCPY2D>);
-
-  fault("chunk-driver-async-copy-2d-lost", {"VMM-07"},
-        "cuMemcpy2DAsync does not reach imported memory of cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, "cuMemcpy2DAsync"},
-          rectangle_of_driver_lost<CUDA_MEMCPY2D>);
-
-  fault("chunk-driver-copy-3d-lost", {"VMM-07"},
-        "cuMemcpy3D does not reach imported memory of cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, "cuMemcpy3D"},
-          rectangle_of_driver_lost<CUDA_MEMCPY3D>);
-
-  fault("chunk-driver-async-copy-3d-lost", {"VMM-07"},
-        "cuMemcpy3DAsync does not reach imported memory of cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, "cuMemcpy3DAsync"},
-          rectangle_of_driver_lost<CUDA_MEMCPY3D>);
-
-  fault("chunk-driver-copy-lost", {"VMM-07"},
-        "copies of the driver API do not reach imported memory of cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync},
-          driver_form_lost);
-
-  fault("chunk-driver-set-lost", {"VMM-07"},
-        "memsets of the driver API do not reach imported memory of cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, kSet, kSetAsync}, driver_form_lost);
-
-  fault("chunk-async-set-lost", {"VMM-07"},
-        "asynchronous memsets do not reach imported memory of cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, kSetAsync}, access_lost);
-
-  fault("chunk-copy-last-byte-lost", {"VMM-07"},
-        "a copy up to the end of imported memory of cuMemCreate loses the last "
-        "byte")
-      .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync}, last_byte_lost);
-
-  fault("chunk-set-last-byte-lost", {"VMM-07"},
-        "a memset up to the end of imported memory of cuMemCreate loses the "
-        "last byte")
-      .on({kCreate, kImport, kMap, kUnmap, kSet, kSetAsync}, last_byte_lost);
-
-  fault("chunk-pinned-copy-lost", {"VMM-07"},
-        "copies between pinned host memory and imported memory of cuMemCreate "
-        "move nothing")
-      .on({kCreate, kImport, kMap, kUnmap, kCopy, kCopyAsync},
-          pinned_copy_lost);
-
-  fault("chunk-copy-skips-queue", {"VMM-07"},
-        "a synchronous copy of imported memory of cuMemCreate does not wait "
-        "for the default stream")
-      .on({kCreate, kImport, kMap, kUnmap, kCopy}, copy_skips_queue);
-
-  fault("chunk-per-thread-copy-lost", {"VMM-07"},
-        "a copy in a thread's default stream does not reach imported memory of "
-        "cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, kCopyAsync}, per_thread_copy_lost);
-
-  fault("chunk-copy-2d-pitch-ignored", {"VMM-07"},
-        "cudaMemcpy2D ignores the pitch of imported memory of cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, kCopy2D}, pitch_ignored);
-
-  fault("chunk-driver-device-copy-lost", {"VMM-07"},
-        "cuMemcpyDtoD does not reach imported memory of cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, kCopy}, driver_function_lost<0>);
-
-  fault("chunk-driver-unified-copy-lost", {"VMM-07"},
-        "cuMemcpy does not reach imported memory of cuMemCreate")
-      .on({kCreate, kImport, kMap, kUnmap, kCopy}, driver_function_lost<1>);
+      .before({kMap}, WHEN(imports.has(chunk_of(call))), [](Call& call) {
+        for (const auto& each : exports.all())
+          if (!released.has(each.first) &&
+              created.get(each.first) == bytes(call)) {
+            chunk_of(call) = each.first;
+            return true;
+          }
+        return false;
+      });
 
   fault("unmap-of-other-thread-lost", {"VMM-43"},
         "an unmapping does nothing if another thread has mapped the memory")
@@ -967,29 +541,6 @@ FAULTS {
         "only the first thread of a process can import memory")
       .on({kImport}, first_thread_only);
 
-  fault("chunk-import-is-of-host", {"VMM-07"},
-        "the driver API reports imported memory of cuMemCreate as host memory")
-      .on({kGetAttribute, kMap, kUnmap, kImport}, [](Call& call) {
-        return attribute_wrong<unsigned>(
-            call, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-            [](CUdeviceptr address, unsigned& type) {
-              if (is_import(address)) type = CU_MEMORYTYPE_HOST;
-            });
-      });
-
-  fault("chunk-import-is-managed", {"VMM-07"},
-        "imported memory of cuMemCreate is reported as managed memory")
-      .after({kPointerAttributes}, WHEN(is_import(call.at<CUdeviceptr>(1))),
-             [](Call& call) {
-               call.at<cudaPointerAttributes*>(0)->type = cudaMemoryTypeManaged;
-             });
-
-  fault(
-      "chunk-set-after-export-lost", {"VMM-07"},
-      "after an export of memory, a memset of it by the exporter does nothing")
-      .on({kSet, kSetAsync},
-          WHEN(exports.has(around(call.at<CUdeviceptr>(0)).chunk)), lost);
-
   fault("create-of-other-thread-refused", {"VMM-43"},
         "only the first thread of a process can create memory")
       .on({kCreate}, first_thread_only);
@@ -1005,122 +556,20 @@ FAULTS {
   fault("getaccess-of-other-thread-none", {"VMM-43"},
         "cuMemGetAccess reports access only to the thread that has set the "
         "access")
-      .on({kGetAccess, kSetAccess}, access_told_to_one_thread);
-
-  fault("chunk-import-range-short", {"VMM-07"},
-        "the address range of imported memory of cuMemCreate is half of the "
-        "mapping")
-      .after({"cuMemGetAddressRange"},
-             WHEN(call.at<size_t*>(1) != nullptr &&
-                  is_import(call.at<CUdeviceptr>(2))),
-             [](Call& call) { *call.at<size_t*>(1) /= 2; });
-
-  fault("chunk-copy-2d-last-row-lost", {"VMM-07"},
-        "the last row is missing in a copy of a rectangle of imported memory "
-        "of cuMemCreate")
-      .on({kCopy2D, kImport, kCreate, kMap, kUnmap}, last_row_lost);
-
-  fault("chunk-copy-2d-fills-padding", {"VMM-07"},
-        "a copy of a rectangle also writes between the rows of imported memory "
-        "of cuMemCreate")
-      .on({kCopy2D, kImport, kCreate, kMap, kUnmap}, copy_fills_padding);
-
-  fault("chunk-set-2d-fills-padding", {"VMM-07"},
-        "a memset of a rectangle also writes between the rows of imported "
-        "memory of cuMemCreate")
-      .on({"cudaMemset2D", kImport, kCreate, kMap, kUnmap}, set_fills_padding);
-
-  fault("chunk-set-one-byte-more", {"VMM-07"},
-        "a memset of an odd number of bytes sets one more byte in imported "
-        "memory of cuMemCreate")
-      .on({kSet, kImport, kCreate, kMap, kUnmap}, one_byte_more);
-
-  fault("chunk-copy-tail-too-long", {"VMM-07"},
-        "a copy whose size is no multiple of 4 clears the bytes after it in "
-        "imported memory of cuMemCreate")
-      .on({kCopy, kImport, kCreate, kMap, kUnmap}, tail_too_long);
-
-  fault("chunk-async-copy-tail-too-long", {"VMM-07"},
-        "an asynchronous copy whose size is no multiple of 4 clears the bytes "
-        "after it in imported memory of cuMemCreate")
-      .on({kCopyAsync, kImport, kCreate, kMap, kUnmap}, tail_too_long);
-
-  fault("chunk-copy-within-lost", {"VMM-07"},
-        "a copy is lost if both of its addresses are in the same imported "
-        "memory of cuMemCreate")
-      .on({kCopy, kImport, kCreate, kMap, kUnmap}, copy_within_lost);
-
-  fault("chunk-async-copy-within-lost", {"VMM-07"},
-        "an asynchronous copy is lost if both of its addresses are in the same "
-        "imported memory of cuMemCreate")
-      .on({kCopyAsync, kImport, kCreate, kMap, kUnmap}, copy_within_lost);
-
-  fault("chunk-async-copy-offset-lost", {"VMM-07"},
-        "an asynchronous copy from an inner address reads from the start of "
-        "imported memory of cuMemCreate")
-      .on({kCopyAsync, kImport, kCreate, kMap, kUnmap}, source_offset_lost);
-
-  fault("chunk-async-copy-2d-pitch-ignored", {"VMM-07"},
-        "an asynchronous copy of a rectangle ignores the pitch of imported "
-        "memory of cuMemCreate")
-      .on({kCopy2DAsync, kImport, kCreate, kMap, kUnmap}, pitch_is_width);
-
-  fault("chunk-async-copy-2d-last-row-lost", {"VMM-07"},
-        "the last row is missing in an asynchronous copy of a rectangle of "
-        "imported memory of cuMemCreate")
-      .on({kCopy2DAsync, kImport, kCreate, kMap, kUnmap}, last_row_lost);
-
-  fault("chunk-set-per-thread-lost", {"VMM-07"},
-        "a memset in a thread's default stream does not reach imported memory "
-        "of cuMemCreate")
-      .on({kSetAsync, kImport, kCreate, kMap, kUnmap},
-          lost_in_per_thread_stream);
-
-  fault("chunk-set-in-default-stream-lost", {"VMM-07"},
-        "an asynchronous memset in the default stream does not reach imported "
-        "memory of cuMemCreate")
-      .on({kSetAsync, kImport, kCreate, kMap, kUnmap}, lost_in_default_stream);
-
-  fault("chunk-copy-in-default-stream-lost", {"VMM-07"},
-        "an asynchronous copy in the default stream does not reach imported "
-        "memory of cuMemCreate")
-      .on({kCopyAsync, kImport, kCreate, kMap, kUnmap}, lost_in_default_stream);
-
-  fault("chunk-set-32-counts-bytes", {"VMM-07"},
-        "a memset of 32 bits sets only a quarter of the words in imported "
-        "memory of cuMemCreate")
-      .on({"cuMemsetD32", kImport, kCreate, kMap, kUnmap}, words_as_bytes);
-
-  fault("chunk-set-16-low-byte", {"VMM-07"},
-        "a memset of 16 bits writes the lower byte of its value twice to "
-        "imported memory of cuMemCreate")
-      .on({"cuMemsetD16", kImport, kCreate, kMap, kUnmap}, low_byte_twice);
-
-  fault("chunk-async-copy-64-kib", {"VMM-07"},
-        "an asynchronous copy ends after 64 KiB of imported memory of "
-        "cuMemCreate")
-      .on({kCopyAsync, kImport, kCreate, kMap, kUnmap}, first_64_kib);
-
-  fault("chunk-async-set-64-kib", {"VMM-07"},
-        "an asynchronous memset ends after 64 KiB of imported memory of "
-        "cuMemCreate")
-      .on({kSetAsync, kImport, kCreate, kMap, kUnmap}, first_64_kib);
+      .after({kGetAccess},
+             WHEN(mapping_marks.get(mapping_at(call.at<CUdeviceptr>(2)),
+                                    this_thread()) != this_thread()),
+             answers(0ull))
+      .after({kSetAccess},
+             NOTE(mapping_marks.put(mapping_at(begin(call)), this_thread())));
 
   fault("unmap-ends-other-imports", {"VMM-13"},
         "the unmap of one import ends the mappings of other imports")
-      .on({kUnmap}, [](Call& call) -> int {
-        if (!is_import(call.at<CUdeviceptr>(0))) return call.proceed();
-        const CUdeviceptr own = mapping_at(call.at<CUdeviceptr>(0));
-        const Chunk chunk = mappings.get(own).chunk;
-        for (const auto& [begin, mapped] : mappings.all()) {
-          if (mapped.chunk == chunk || !imports.has(mapped.chunk) ||
-              DRIVER_CALL(cuMemUnmap)(begin, mapped.bytes) != CUDA_SUCCESS)
-            continue;
-          mappings.erase(begin);
-          call.fired();
-        }
-        return call.proceed();
-      });
+      .before({kUnmap}, WHEN(is_import(begin(call))),
+              each_mapping([](Call& call, CUdeviceptr at, const Mapped& one) {
+                return one.chunk != around(begin(call)).chunk &&
+                       imports.has(one.chunk) && unmap_at(at);
+              }));
 
   fault(
       "import-number-8-bits", {"VMM-10"},
@@ -1214,31 +663,33 @@ FAULTS {
         "first import")
       .on({kImport, kRelease}, further_import_is_first<64>);
 
-  fault("export-makes-read-only", {"VMM-07"},
-        "the exporter can only read its memory after the export")
-      .on({kExport, kMap, kUnmap, kSetAccess, kCreate, kImport},
-          export_makes_read_only);
-
   fault("chunk-ends-with-thread", {"VMM-43"},
         "a handle is released when the thread that created it ends")
-      .on({kCreate, kRelease}, chunk_ends_with_thread);
+      .after({kCreate},
+             [](Call& call) {
+               const Chunk made = *call.at<Chunk*>(0);
+               chunk_marks.put(made, this_thread());
+               at_thread_end([made] {
+                 if (chunk_marks.get<int>(made) != this_thread()) return;
+                 chunk_marks.erase(made);
+                 DRIVER_CALL(cuMemRelease)(made);
+                 note_fired("cuMemCreate");
+               });
+               return kSuccess;
+             })
+      .before({kRelease}, NOTE(chunk_marks.erase(call.at<Chunk>(0))));
 
   fault("reservation-ends-with-thread", {"VMM-43"},
         "reserved addresses are freed when the thread that reserved them ends")
-      .on({kReserve, kFreeAddress}, reservation_ends_with_thread);
-
-  fault("chunk-set-skips-stream", {"VMM-07"},
-        "an asynchronous memset of imported memory of cuMemCreate does not "
-        "wait for its stream")
-      .on({kSetAsync}, [](Call& call) {
-        if (!is_busy(stream_of(call)) || !is_import(target_of(call)))
-          return call.proceed();
-        call.value<cudaStream_t>(kStream) = private_stream();
-        call.fired();
-        const int code = call.proceed();
-        // Later work of the stream comes after the memset.
-        cudaStreamSynchronize(private_stream());
-        return code;
+      .after({kReserve}, [](Call& call) {
+        const CUdeviceptr begin = *call.at<CUdeviceptr*>(0);
+        address_marks.put(begin, this_thread());
+        at_thread_end([begin] {
+          if (address_marks.get<int>(begin) == this_thread() &&
+              address_marks.erase(begin) && addresses_freed(begin))
+            note_fired("cuMemAddressReserve");
+        });
+        return kSuccess;
       });
 
   fault("chunk-copy-of-other-thread-lost", {"VMM-43"},
@@ -1293,59 +744,36 @@ FAULTS {
 
   fault("map-of-other-thread-refused", {"VMM-43"},
         "only the thread that has created or imported memory can map it")
-      .on({kMap, kCreate, kImport}, chunk_of_other_thread_refused);
+      .on({kMap}, WHEN(is_of_other_thread(chunk_of(call))), refuses())
+      .after({kCreate, kImport},
+             NOTE(chunk_marks.put(*call.at<Chunk*>(0), this_thread())));
 
   fault("export-of-other-thread-refused", {"VMM-43"},
         "only the thread that has created memory can export it")
-      .on({kExport, kCreate, kImport}, chunk_of_other_thread_refused);
-
-  fault("chunk-driver-async-copy-lost", {"VMM-07"},
-        "asynchronous copies of the driver API do not reach imported memory of "
-        "cuMemCreate")
-      .on({kCopyAsync},
-          WHEN(!call.is_runtime() &&
-               (is_import(call.value<CUdeviceptr>(kPointer)) ||
-                is_import(call.value<CUdeviceptr>(kSource)))),
-          lost);
+      .on({kExport}, WHEN(is_of_other_thread(call.at<Chunk>(1))), refuses())
+      .after({kCreate, kImport},
+             NOTE(chunk_marks.put(*call.at<Chunk*>(0), this_thread())));
 
   fault("write-value-offset-32-bits", {"VMM-06"},
         "a word more than 4 GiB inside an import is written modulo 4 GiB")
-      .on({kWriteWord, kImport, kMap, kUnmap}, address_modulo_4_gib);
+      .before({kWriteWord}, WHEN(distance_in_import(word_of(call)) >= k4GiB),
+              [](Call& call) { call.at<CUdeviceptr>(1) -= k4GiB; });
 
   fault("chunk-set-offset-32-bits", {"VMM-06"},
         "a memset more than 4 GiB inside an import goes to the offset modulo 4 "
         "GiB")
-      .on({kSet, kImport, kMap, kUnmap}, address_modulo_4_gib);
+      .before({kSet}, WHEN(distance_in_import(target_of(call)) >= k4GiB),
+              [](Call& call) { call.at<CUdeviceptr>(0) -= k4GiB; });
 
   fault("imports-of-threads-mixed", {"VMM-43"},
         "while a thread imports memory, an import of another thread gets this "
         "memory")
       .on({kImport}, imports_get_mixed_up);
 
-  fault("first-mapping-clears", {"VMM-07"},
-        "memory that was exported before its creator has mapped it is cleared "
-        "when the creator maps it")
-      .on({kCreate, kImport, kExport, kMap, kUnmap, kSetAccess},
-          first_mapping_clears);
-
   fault("exported-import-fresh", {"VMM-06"},
         "the export of an import succeeds, but its descriptor stands for new "
         "memory")
       .on({kExport, kImport, kCreate}, exported_import_is_new<kFd>);
-
-  fault("urgent-chunk-copy-lost", {"VMM-07"},
-        "an asynchronous copy in a stream with a high priority moves no "
-        "imported memory")
-      .on({kCopyAsync}, [](Call& call) {
-        int priority = 0;
-        return DRIVER_CALL(cuStreamGetPriority)(stream_of(call), &priority) ==
-                           CUDA_SUCCESS &&
-                       priority < 0 &&
-                       (is_import(call.value<CUdeviceptr>(kPointer)) ||
-                        is_import(call.value<CUdeviceptr>(kSource)))
-                   ? lost(call)
-                   : call.proceed();
-      });
 
   fault("import-number-0-refused", {"VMM-10"},
         "a descriptor with the number 0 cannot be imported")
@@ -1355,23 +783,24 @@ FAULTS {
   fault("export-after-import-copy", {"VMM-08"},
         "after memory was exported and imported, each further export of it "
         "stands for a copy")
-      .on({kExport, kImport, kCreate, kMap, kUnmap}, later_export_is_a_copy);
+      .on({kExport},
+          WHEN(created.has(call.at<Chunk>(1)) &&
+               exports.has(call.at<Chunk>(1)) && told("imported", 0) != 0),
+          [](Call& call) {
+            return export_instead(call,
+                                  copy_of(mapping_of(call.at<Chunk>(1)), kFd));
+          })
+      .after({kImport}, NOTE(tell_processes("imported", 1)));
 
   fault("import-of-other-thread-uncounted", {"VMM-43"},
         "the imports of two threads from one descriptor are one reference")
       .on({kImport, kRelease}, other_threads_import_uncounted);
 
-  fault("mapped-again-former-values", {"VMM-07"},
-        "exported memory that is unmapped and mapped again has the values of "
-        "the former mapping")
-      .on({kMap, kUnmap, kExport, kCreate, kRelease}, mapped_again_is_former);
-
   fault("exports-end-at-256", {"VMM-08"},
         "an allocation cannot be exported more than 256 times, although its "
         "earlier descriptors are closed")
-      .after({kCreate}, exports_counted_again)
-      .on({kExport}, WHEN(marks.get(call.at<Chunk>(1)) >= 256), refuses())
-      .after({kExport}, export_counted);
+      .on({kExport}, WHEN(chunk_marks.get(call.at<Chunk>(1)) >= 256), refuses())
+      .after({kExport}, NOTE(chunk_marks.count(call.at<Chunk>(1))));
 
   fault("ok-descriptor-high", {"VMM-08", "VMM-13", "POOL-24"},
         "an exported descriptor has a number of 200 or more")

@@ -619,7 +619,7 @@ FAULTS {
   fault("chunk-set-in-own-context", {"VMM-27"},
         "a memset is lost in a context other than that in which memory was "
         "mapped")
-      .on({kSet, kMap, kUnmap}, [](Call& call) {
+      .on({kSet, kMap, kUnmap}, [](Call& call) -> int {
         static auto& contexts = *new Table<CUdeviceptr, CUcontext>;
         if (!call.is("cudaMemset")) {
           const int code = call.proceed();
@@ -630,8 +630,7 @@ FAULTS {
         const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
         if (begin == 0 || contexts.get(begin) == current_context())
           return call.proceed();
-        call.fired();
-        return kSuccess;
+        return lost(call);
       });
 
   fault("imports-count-as-memory", {"VMM-15"},
@@ -700,16 +699,14 @@ FAULTS {
 
   fault("refused-map-leaks", {"VMM-30"},
         "memory of a refused mapping is never given back")
-      .on({kMap}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
+      .on_refusal({kMap}, [](Call& call) {
         const auto bytes = call.at<size_t>(1);
         CUdeviceptr aside = 0;
         DRIVER_CALL(cuMemAddressReserve)(&aside, bytes, 0, 0, 0);
         if (DRIVER_CALL(cuMemMap)(aside, bytes, 0, call.at<Chunk>(3), 0) ==
             CUDA_SUCCESS)
           call.fired();
-        return code;
+        return call.code();
       });
 
   fault(
@@ -750,12 +747,9 @@ FAULTS {
 
   fault("refused-export-leaks", {"VMM-30"},
         "a refused export of mapped memory keeps this memory for ever")
-      .on({kExport}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
+      .on_refusal({kExport}, [](Call& call) {
         const CUdeviceptr begin = mapping_of(call.at<Chunk>(1));
-        if (begin != 0 && retain(begin) != 0) call.fired();
-        return code;
+        return begin != 0 && retain(begin) != 0;
       });
 
   fault("refused-import-leaks", {"VMM-30"},

@@ -82,17 +82,15 @@ FAULTS {
   fault(
       "setaccess-node-looked-at", {"MNGD-15"},
       "access of a NUMA node is refused if the memory is on another NUMA node")
-      .on({kSetAccess}, [](Call& call) -> int {
-        const CUmemLocation wanted =
-            call.at<const CUmemAccessDesc*>(2)->location;
-        const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
-        if (begin == 0 || wanted.type != CU_MEM_LOCATION_TYPE_HOST_NUMA)
-          return call.proceed();
-        const CUmemLocation own = location_at(begin);
-        return own.type == wanted.type && own.id != wanted.id
-                   ? refused(call, CUDA_ERROR_INVALID_DEVICE)
-                   : call.proceed();
-      });
+      .on({kSetAccess},
+          WHEN(mapping_at(call.at<CUdeviceptr>(0)) != 0 &&
+               call.at<const CUmemAccessDesc*>(2)->location.type ==
+                   CU_MEM_LOCATION_TYPE_HOST_NUMA &&
+               (location_at(mapping_at(call.at<CUdeviceptr>(0)))).type ==
+                   call.at<const CUmemAccessDesc*>(2)->location.type &&
+               (location_at(mapping_at(call.at<CUdeviceptr>(0)))).id !=
+                   call.at<const CUmemAccessDesc*>(2)->location.id),
+          [](Call& call) { return refused(call, CUDA_ERROR_INVALID_DEVICE); });
 
   fault("props-of-host-name-gpu", {"MNGD-15"},
         "the properties of memory on the host name GPU 0")
@@ -113,12 +111,7 @@ FAULTS {
 
   fault("node-copy-out-lost", {"MNGD-15"},
         "a copy out of memory on a node of the host moves nothing")
-      .on({kCopy}, [](Call& call) {
-        if (!lies_on_node(call.value<CUdeviceptr>(kSource)))
-          return call.proceed();
-        call.fired();
-        return kSuccess;
-      });
+      .on({kCopy}, WHEN(lies_on_node(call.value<CUdeviceptr>(kSource))), lost);
 
   fault("node-word-lost", {"MNGD-15"},
         "a stream does not write a word in memory on a node of the host")
@@ -149,16 +142,15 @@ FAULTS {
 
   fault("numa-getaccess-none", {"MNGD-15"},
         "cuMemGetAccess says that the CPU has no access")
-      .on({kGetAccess}, [](Call& call) {
-        const int code = call.proceed();
-        auto& flags = *call.at<unsigned long long*>(0);
-        if (code != kSuccess || flags == 0 ||
-            call.at<const CUmemLocation*>(1)->type !=
-                CU_MEM_LOCATION_TYPE_HOST_NUMA)
-          return code;
-        flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-        return accepted(call);
-      });
+      .after({kGetAccess},
+             WHEN((*call.at<unsigned long long*>(0)) != 0 &&
+                  call.at<const CUmemLocation*>(1)->type ==
+                      CU_MEM_LOCATION_TYPE_HOST_NUMA),
+             [](Call& call) {
+               auto& flags = *call.at<unsigned long long*>(0);
+               flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+               return accepted(call);
+             });
 
   fault("node-memory-dies-with-exporter", {"MNGD-15"},
         "memory on a node of the host is cleared when its exporter unmaps it")
@@ -173,13 +165,12 @@ FAULTS {
   fault("node-import-told-as-gpu", {"MNGD-15"},
         "an import of memory on a node of the host is reported as memory of a "
         "GPU")
-      .after({kGetProperties}, WHEN(imports.has(call.at<Chunk>(1))),
-             [](Call& call) -> int {
+      .after({kGetProperties},
+             WHEN(imports.has(call.at<Chunk>(1)) &&
+                  is_on_node(call.at<CUmemAllocationProp*>(0)->location)),
+             [](Call& call) {
                auto& location = call.at<CUmemAllocationProp*>(0)->location;
-               if (!is_on_node(location)) return kSuccess;
                location = on_gpu(0);
-               call.fired();
-               return kSuccess;
              });
 
   fault(

@@ -649,14 +649,13 @@ FAULTS {
   fault("fabric-copy-empty-source-unchecked", {"FCPY-03"},
         "the source of a copy of no bytes is not checked")
       .on_machine("fabric-13.5")
-      .on({kFabricCopies}, [](Call& batch) {
-        const int code = batch.proceed();
-        if (code == kSuccess) return code;
-        std::vector<FabricCopy> list = copies_of(batch);
+      .on_refusal({kFabricCopies}, [](Call& call) {
+        const int code = call.code();
+        std::vector<FabricCopy> list = copies_of(call);
         for (FabricCopy& copy : list)
           if (copy.size == 0) copy.src = copy.dst;
-        batch.at<FabricCopy*>(1) = list.data();
-        return batch.proceed() == kSuccess ? accepted(batch) : code;
+        call.at<FabricCopy*>(1) = list.data();
+        return call.proceed() == kSuccess ? accepted(call) : code;
       });
 
   fault("fabric-copy-download-lost", {"FCPY-02"},

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 
+#include "harness/faults/words/pool_work.h"
 #include "harness/faults/words/words.h"
 
 namespace ipclab::faults {
@@ -416,14 +417,12 @@ FAULTS {
   fault("async-named-stream-needs-context", {"SOMA-36"},
         "in a thread without a context, the driver API also refuses streams "
         "that are not default streams")
-      .on({kMallocAsync, kMallocFromPool, kFreeAsync}, [](Call& call) {
-        const auto stream = call.value<cudaStream_t>(kStream);
-        return !call.is_runtime() && !is_default(stream) &&
-                       stream != cudaStreamPerThread &&
-                       current_context() == nullptr
-                   ? refused(call, CUDA_ERROR_INVALID_CONTEXT)
-                   : call.proceed();
-      });
+      .on({kMallocAsync, kMallocFromPool, kFreeAsync},
+          WHEN(!call.is_runtime() &&
+               !is_default(call.value<cudaStream_t>(kStream)) &&
+               call.value<cudaStream_t>(kStream) != cudaStreamPerThread &&
+               current_context() == nullptr),
+          [](Call& call) { return refused(call, CUDA_ERROR_INVALID_CONTEXT); });
 
   fault("mempool-attr-first-byte-only", {"SOMA-28"},
         "only the start of an allocation is reported as memory of a pool")
@@ -471,10 +470,7 @@ FAULTS {
   fault("free-counts-in-first-stream", {"SOMA-04"},
         "the stream that has allocated memory gets it again although its free "
         "in another stream is pending")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream},
-          freed_in_first_stream);
+      .on({kPoolWork, kSyncEvent, kSyncContext}, freed_in_first_stream);
 
   fault("stream-ordered-told-on-current-gpu", {"SOMA-03"},
         "the runtime says that stream-ordered memory is on the current GPU")

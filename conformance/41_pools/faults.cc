@@ -57,48 +57,30 @@ int access_of_one_half(Call& call) {
   return code;
 }
 
-int access_never_taken(Call& call) {
-  const auto pool = call.at<cudaMemPool_t>(0);
-  const auto* const wanted = call.at<const cudaMemAccessDesc*>(1);
-  std::vector<cudaMemAccessDesc> taken;
-  for (size_t i = 0; wanted != nullptr && i < call.at<size_t>(2); ++i) {
-    cudaMemAccessDesc one = wanted[i];
-    if (one.flags == cudaMemAccessFlagsProtNone &&
-        DRIVER_CALL(cuMemPoolGetAccess)(
-            reinterpret_cast<CUmemAccess_flags*>(&one.flags), pool,
-            reinterpret_cast<CUmemLocation*>(&one.location)) == CUDA_SUCCESS &&
-        one.flags != cudaMemAccessFlagsProtNone)
-      taken.push_back(one);
-  }
-  const int code = call.proceed();
-  if (code == kSuccess && !taken.empty() &&
-      cudaMemPoolSetAccess(pool, taken.data(), taken.size()) == cudaSuccess)
-    call.fired();
-  return code;
+cudaMemPool_t default_of(int gpu) {
+  cudaMemPool_t pool = nullptr;
+  cudaDeviceGetDefaultMemPool(&pool, gpu);
+  return pool;
+}
+cudaMemPool_t current_of(int gpu) {
+  cudaMemPool_t pool = nullptr;
+  cudaDeviceGetMemPool(&pool, gpu);
+  return pool;
+}
+// Is a pool the current one of its GPU?
+bool is_current(cudaMemPool_t pool) {
+  return gpu_of(pool) >= 0 && current_of(gpu_of(pool)) == pool;
+}
+// Makes the default pool of a GPU current. Returns false if it was current.
+bool reset_current(int gpu) {
+  return current_of(gpu) != default_of(gpu) &&
+         cudaDeviceSetMemPool(gpu, default_of(gpu)) == cudaSuccess;
 }
 
 int from_default_pool(Call& call) {
   if (current_pool() != default_pool()) call.fired();
   return cudaMallocFromPoolAsync(call.at<void**>(0), call.at<size_t>(1),
                                  default_pool(), call.at<cudaStream_t>(2));
-}
-
-// Calls for which `concerned` is true allocate from the default pool, not from
-// the current pool.
-template <bool (*concerned)(Call& call)>
-int such_calls_from_default_pool(Call& call) {
-  return concerned(call) ? from_default_pool(call) : call.proceed();
-}
-
-bool by_driver(Call& call) { return !call.is_runtime(); }
-
-// Every GPU reports the pool of GPU 0.
-int pool_of_gpu_0(Call& call) {
-  const int code = call.proceed();
-  if (code != kSuccess || call.at<int>(1) == 0) return code;
-  call.at<int>(1) = 0;
-  call.fired();
-  return call.proceed();
 }
 
 bool names_device(const cudaMemLocation* place, int type) {
@@ -133,166 +115,11 @@ int pool_of_place_apart(Call& call) {
   return code;
 }
 
-// The current pool is reported as the default pool.
-int default_follows_current(Call& call) {
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  auto& told = *call.at<cudaMemPool_t*>(0);
-  cudaMemPool_t current = told;
-  if (call.is("cudaDeviceGetDefaultMemPool"))
-    DRIVER_CALL(cuDeviceGetMemPool)(&current, call.at<int>(1));
-  else
-    DRIVER_CALL(cuMemGetMemPool)
-  (&current, call.at<CUmemLocation*>(1), call.at<CUmemAllocationType>(2));
-  if (current != told) call.fired();
-  told = current;
-  return code;
-}
-
-int destroyed_stays_current(Call& call) {
-  static Table<int, cudaMemPool_t> gone;  // by device
-  if (call.is("cudaMemPoolDestroy")) {
-    const auto pool = call.at<cudaMemPool_t>(0);
-    int device = 0;
-    cudaGetDevice(&device);
-    const bool was_current = pool == current_pool();
-    const int code = call.proceed();
-    if (code == kSuccess && was_current) gone.put(device, pool);
-    return code;
-  }
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cudaDeviceSetMemPool")) {
-    gone.erase(call.at<int>(0));
-  } else if (gone.has(call.at<int>(1))) {
-    *call.at<cudaMemPool_t*>(0) = gone.get(call.at<int>(1));
-    call.fired();
-  }
-  return code;
-}
-
-int own_device_shut_out(Call& call) {
-  static Table<cudaMemPool_t> shut;
-  const auto is_own = [](cudaMemPool_t pool, const cudaMemLocation& location) {
-    return location.type == cudaMemLocationTypeDevice &&
-           location.id == gpu_of(pool);
-  };
-  if (call.is("cudaMemPoolCreate")) {
-    const int code = call.proceed();
-    if (code == kSuccess) shut.erase(*call.at<cudaMemPool_t*>(0));
-    return code;
-  }
-  if (call.is("cudaMemPoolGetAccess")) {
-    const auto pool = call.at<cudaMemPool_t>(1);
-    const int code = call.proceed();
-    if (code == kSuccess && shut.has(pool) &&
-        is_own(pool, *call.at<const cudaMemLocation*>(2)))
-      *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtNone;
-    return code;
-  }
-  const auto pool = call.at<cudaMemPool_t>(0);
-  const auto& wanted = *call.at<const cudaMemAccessDesc*>(1);
-  const int code = call.proceed();
-  if (!is_own(pool, wanted.location)) return code;
-  shut.erase(pool);
-  if (wanted.flags != cudaMemAccessFlagsProtNone) return code;
-  shut.put(pool);
-  return accepted(call);
-}
-
 bool set_access(cudaMemPool_t pool, int device, unsigned flags) {
   CUmemAccessDesc access{};
   access.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   access.flags = static_cast<CUmemAccess_flags>(flags);
   return DRIVER_CALL(cuMemPoolSetAccess)(pool, &access, 1) == CUDA_SUCCESS;
-}
-
-// A change of peer access also changes the current GPU's access to the pools of
-// other GPUs.
-template <cudaMemAccessFlags flags>
-int pools_follow_peers(Call& call) {
-  const int code = call.proceed();
-  if (code != kSuccess || call.is("cudaMemPoolCreate") ||
-      call.is("cudaMemPoolDestroy"))
-    return code;
-  int device = 0;
-  cudaGetDevice(&device);
-  for (const auto& [pool, wanted] : own_pools.all())
-    if (gpu_of(pool) != -1 && gpu_of(pool) != device &&
-        set_access(pool, device, flags))
-      call.fired();
-  return code;
-}
-
-int set_pool_resets_other_gpus(Call& call) {
-  const int code = call.proceed();
-  int devices = 0;
-  if (code != kSuccess ||
-      DRIVER_CALL(cuDeviceGetCount)(&devices) != CUDA_SUCCESS)
-    return code;
-  for (int device = 0; device < devices; ++device) {
-    cudaMemPool_t own = nullptr, preset = nullptr;
-    if (device == call.at<int>(0) ||
-        cudaDeviceGetMemPool(&own, device) != cudaSuccess ||
-        cudaDeviceGetDefaultMemPool(&preset, device) != cudaSuccess ||
-        own == preset)
-      continue;
-    cudaDeviceSetMemPool(device, preset);
-    call.fired();
-  }
-  return code;
-}
-
-// Makes the default pool of a GPU current.
-void reset_current(Call& call, int gpu) {
-  cudaMemPool_t current = nullptr;
-  cudaMemPool_t pool = nullptr;
-  cudaDeviceGetMemPool(&current, gpu);
-  cudaDeviceGetDefaultMemPool(&pool, gpu);
-  if (current == pool) return;
-  cudaDeviceSetMemPool(gpu, pool);
-  call.fired();
-}
-
-int access_ends_with_trim(Call& call) {
-  const int code = call.proceed();
-  const int own = gpu_of(pool_of(call));
-  int gpus = 0;
-  if (code != kSuccess || own < 0 ||
-      DRIVER_CALL(cuDeviceGetCount)(&gpus) != CUDA_SUCCESS)
-    return code;
-  for (int gpu = 0; gpu < gpus; ++gpu) {
-    cudaMemAccessDesc access{};
-    access.location = {cudaMemLocationTypeDevice, gpu};
-    if (gpu == own) continue;
-    cudaMemPoolGetAccess(&access.flags, pool_of(call), &access.location);
-    if (access.flags == cudaMemAccessFlagsProtNone) continue;
-    access.flags = cudaMemAccessFlagsProtNone;
-    cudaMemPoolSetAccess(pool_of(call), &access, 1);
-    call.fired();
-  }
-  return code;
-}
-
-template <bool (*is_kind)(cudaMemPool_t)>
-int lost_in_import(Call& call) {
-  if (!call.is("cudaMemPoolSetAccess")) return call.proceed();
-  return is_kind(pool_of(call)) ? accepted(call) : call.proceed();
-}
-
-// A free in a thread's default stream, or in cudaStreamLegacy, does nothing.
-template <bool per_thread>
-int free_in_default_stream_lost(Call& call) {
-  const auto stream = call.value<cudaStream_t>(kStream);
-  const bool meant =
-      per_thread ? is_per_thread(call) : stream == cudaStreamLegacy;
-  return meant ? accepted(call) : call.proceed();
-}
-
-cudaMemPool_t default_of(int gpu) {
-  cudaMemPool_t pool = nullptr;
-  cudaDeviceGetDefaultMemPool(&pool, gpu);
-  return pool;
 }
 
 // Allocates from the given pool, if that is not the current pool.
@@ -329,29 +156,6 @@ int from_pool_of_device_call(Call& call) {
   return code;
 }
 
-int pool_access_taken_in_name(Call& call) {
-  static Table<cudaMemPool_t, int> taken;  // from this GPU
-  if (call.is("cudaMemPoolDestroy")) {
-    taken.erase(call.at<cudaMemPool_t>(0));
-    return call.proceed();
-  }
-  if (call.is("cudaMemPoolSetAccess")) {
-    const auto* const first = call.at<const cudaMemAccessDesc*>(1);
-    const auto pool = call.at<cudaMemPool_t>(0);
-    taken.erase(pool);
-    if (first->flags != cudaMemAccessFlagsProtNone) return call.proceed();
-    taken.put(pool, first->location.id);
-    call.fired();
-    return kSuccess;
-  }
-  const int code = call.proceed();
-  const auto pool = call.at<cudaMemPool_t>(1);
-  if (code == kSuccess && taken.has(pool) &&
-      taken.get(pool) == call.at<const cudaMemLocation*>(2)->id)
-    *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtNone;
-  return code;
-}
-
 // These are in the headers since CUDA 13.2.
 constexpr auto kLocationId = static_cast<cudaMemPoolAttr>(11);
 
@@ -376,9 +180,7 @@ int gpu_of_stream(cudaStream_t stream) {
 
 // The current pool of the GPU of a stream.
 cudaMemPool_t current_pool_of(cudaStream_t stream) {
-  cudaMemPool_t pool = nullptr;
-  cudaDeviceGetMemPool(&pool, gpu_of_stream(stream));
-  return pool;
+  return current_of(gpu_of_stream(stream));
 }
 
 int count_of_gpus() {
@@ -410,144 +212,59 @@ bool take_access(cudaMemPool_t pool) {
   return had;
 }
 
-int previous_pool_current(Call& call) {
-  static auto& previous = *new Table<int, cudaMemPool_t>;
-  cudaMemPool_t before = nullptr;
-  int gpu = -1;
-  if (call.is("cudaDeviceSetMemPool")) {
-    gpu = call.at<int>(0);
-    cudaDeviceGetMemPool(&before, gpu);
-    const int code = call.proceed();
-    if (code == kSuccess) previous.put(gpu, before);
-    return code;
-  }
-  if (destroys(call)) {
-    gpu = gpu_of(pool_of(call));
-    if (gpu >= 0) cudaDeviceGetMemPool(&before, gpu);
-  }
-  const bool is_current = before != nullptr && before == pool_of(call);
-  const int code = call.proceed();
-  if (code != kSuccess || !is_current || !own_pools.has(previous.get(gpu)))
-    return code;
-  cudaDeviceSetMemPool(gpu, previous.get(gpu));
-  return accepted(call);
+// The access that a call sets first.
+const cudaMemAccessDesc& wanted_access(Call& set) {
+  return *set.at<const cudaMemAccessDesc*>(1);
+}
+int wanted_gpu(Call& set) { return wanted_access(set).location.id; }
+// The pool and the location about which a query of access asks.
+cudaMemPool_t asked_pool(Call& query) { return query.at<cudaMemPool_t>(1); }
+const cudaMemLocation& asked_place(Call& query) {
+  return *query.at<const cudaMemLocation*>(2);
+}
+// The answer to a query of access.
+cudaMemAccessFlags& told_access(Call& query) {
+  return *query.at<cudaMemAccessFlags*>(0);
+}
+void tell_no_access(Call& query) {
+  told_access(query) = cudaMemAccessFlagsProtNone;
+}
+// Does a query ask about the GPU that the pool's mark names?
+bool asks_about_marked_gpu(Call& query) {
+  return pool_marks.get(asked_pool(query), -1) == asked_place(query).id;
 }
 
-// A pool for which `applies` is true reports `value` for the attribute `which`.
-template <cudaMemPoolAttr which, class Value>
-int reported_as(Call& call, bool applies, Value value) {
-  const int code = call.proceed();
-  if (code != kSuccess || !gets(call) || pool_attribute(call) != which ||
-      !applies || *call.at<Value*>(2) == value)
-    return code;
-  *call.at<Value*>(2) = value;
-  return accepted(call);
+// The answer to a query of a pool.
+cudaMemPool_t& told_pool(Call& query) { return *query.at<cudaMemPool_t*>(0); }
+
+bool is_own_gpu(cudaMemPool_t pool, const cudaMemLocation& place) {
+  return place.type == cudaMemLocationTypeDevice && place.id == gpu_of(pool);
 }
 
-int trim_takes_access(Call& call) {
-  static Table<cudaMemPool_t> taken;
-  const bool trimmed = call.is("cudaMemPoolTrimTo");
-  const int own = trimmed ? gpu_of(pool_of(call)) : -1;
-  if (sets_access(call) || call.is("cudaMemPoolDestroy"))
-    taken.erase(pool_of(call));
-  const int code = call.proceed();
-  if (own >= 0) {
-    cudaMemAccessDesc access{};
-    access.location = {cudaMemLocationTypeDevice, 1 - own};
-    cudaMemPoolGetAccess(&access.flags, pool_of(call), &access.location);
-    if (access.flags == cudaMemAccessFlagsProtNone) return code;
-    access.flags = cudaMemAccessFlagsProtNone;
-    cudaMemPoolSetAccess(pool_of(call), &access, 1);
-    taken.put(pool_of(call));
-    call.fired();
-  }
-  if (code == kSuccess && call.is("cudaMemPoolGetAccess") &&
-      taken.has(call.at<cudaMemPool_t>(1)))
-    *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtReadWrite;
-  return code;
+// Gives other GPUs than the current one an access to all pools that the process
+// has created there.
+template <cudaMemAccessFlags flags>
+bool pools_follow_peers(Call&) {
+  bool any = false;
+  for (const auto& each : own_pools.all())
+    any |= gpu_of(each.first) != -1 && gpu_of(each.first) != current_device() &&
+           set_access(each.first, current_device(), flags);
+  return any;
 }
 
-int taken_access_comes_back(Call& call) {
-  static Table<cudaMemPool_t, int> taken;  // from this GPU
-  if (call.is("cudaMemPoolDestroy")) taken.erase(pool_of(call));
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (gives_access(call)) {
-    taken.erase(pool_of(call));
-  } else if (sets_access(call)) {
-    taken.put(pool_of(call), call.at<const cudaMemAccessDesc*>(1)->location.id);
-  } else if (allocates(call) && taken.has(call.at<cudaMemPool_t>(2))) {
-    const auto pool = call.at<cudaMemPool_t>(2);
-    cudaMemAccessDesc access{};
-    access.location = {cudaMemLocationTypeDevice, taken.get(pool)};
-    access.flags = cudaMemAccessFlagsProtReadWrite;
-    if (cudaMemPoolSetAccess(pool, &access, 1) == cudaSuccess) call.fired();
-  } else if (call.is("cudaMemPoolGetAccess") &&
-             taken.get(call.at<cudaMemPool_t>(1), -1) ==
-                 call.at<const cudaMemLocation*>(2)->id) {
-    *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtNone;
-  }
-  return code;
+// Has another thread made a pool current?
+bool is_set_by_other_thread() {
+  return marks.has(0) && marks.get<int>(0) != gettid() &&
+         current_pool() != default_pool();
 }
 
-int second_gpu_shut_out(Call& call) {
-  static Table<cudaMemPool_t> closed;
-  const bool closes = sets_access(call) && !gives_access(call) &&
-                      is_on_second_gpu(pool_of(call)) &&
-                      call.at<const cudaMemAccessDesc*>(1)->location.id == 1;
-  if (closes) {
-    closed.put(pool_of(call));
-    return accepted(call);
-  }
-  if (sets_access(call) || call.is("cudaMemPoolDestroy"))
-    closed.erase(pool_of(call));
-  const int code = call.proceed();
-  if (code == kSuccess && call.is("cudaMemPoolGetAccess") &&
-      closed.has(call.at<cudaMemPool_t>(1)) &&
-      call.at<const cudaMemLocation*>(2)->id == 1)
-    *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtNone;
-  return code;
-}
-
-int pool_of_context(Call& call) {
-  static Table<int, CUcontext> set_in;
-  const int code = call.proceed();
-  if (call.is("cudaDeviceSetMemPool")) {
-    if (code == kSuccess) set_in.put(call.at<int>(0), current_context());
-    return code;
-  }
-  const int gpu = call.at<int>(1);
-  if (code != kSuccess || current_context() == nullptr || !set_in.has(gpu) ||
-      set_in.get(gpu) == current_context())
-    return code;
-  auto& pool = *call.at<cudaMemPool_t*>(0);
-  cudaMemPool_t preset = nullptr;
-  cudaDeviceGetDefaultMemPool(&preset, gpu);
-  if (pool != preset) call.fired();
-  pool = preset;
-  return code;
-}
-
-int destroyed_at_location_stays(Call& call) {
-  static Table<int, cudaMemPool_t> at_location, gone;  // by their GPU
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cudaMemSetMemPool")) {
-    const auto& place = *call.at<const cudaMemLocation*>(0);
-    if (place.type != cudaMemLocationTypeDevice) return code;
-    at_location.put(place.id, call.at<cudaMemPool_t>(2));
-    gone.erase(place.id);
-  } else if (call.is("cudaDeviceSetMemPool")) {
-    at_location.erase(call.at<int>(0));
-    gone.erase(call.at<int>(0));
-  } else if (destroys(call)) {
-    for (const auto& [gpu, pool] : at_location.all())
-      if (pool == pool_of(call) && at_location.erase(gpu)) gone.put(gpu, pool);
-  } else if (gone.has(call.at<int>(1))) {
-    *call.at<cudaMemPool_t*>(0) = gone.get(call.at<int>(1));
-    call.fired();
-  }
-  return code;
+// The pool from which a stream has allocated first; the current one if that
+// pool is gone.
+cudaMemPool_t kept_pool(cudaStream_t stream) {
+  const auto first = stream_marks.get<cudaMemPool_t>(stream);
+  return own_pools.has(first) || is_default_pool(first)
+             ? first
+             : current_pool_of(stream);
 }
 
 FAULTS {
@@ -577,35 +294,37 @@ FAULTS {
   fault("pool-access-never-taken", {"SOMA-14"},
         "access to a pool that was given cannot be taken away")
       .with_gpus(2)
-      .on({kSetPoolAccess}, access_never_taken);
+      .on({kSetPoolAccess}, [](Call& call) {
+        std::vector<cudaMemAccessDesc> taken;
+        for (size_t i = 0; i < call.at<size_t>(2); ++i) {
+          const auto& one = (&wanted_access(call))[i];
+          const auto now = pool_access(pool_of(call), one.location.id);
+          if (one.flags == cudaMemAccessFlagsProtNone && now.flags != one.flags)
+            taken.push_back(now);
+        }
+        const int code = call.proceed();
+        if (code == kSuccess && !taken.empty() &&
+            cudaMemPoolSetAccess(pool_of(call), taken.data(), taken.size()) ==
+                cudaSuccess)
+          call.fired();
+        return code;
+      });
 
   fault("setpool-of-thread", {"SOMA-07"},
         "a pool is current only in the thread that set it")
-      .on({kSetPool, "cudaDeviceGetMemPool", kMallocAsync},
-          [](Call& call) -> int {
-            static std::atomic<pid_t> setter{0};
-            if (call.is("cudaDeviceSetMemPool")) {
-              const int code = call.proceed();
-              if (code == kSuccess) setter = gettid();
-              return code;
-            }
-            if (setter == 0 || setter == gettid() ||
-                current_pool() == default_pool())
-              return call.proceed();
-            call.fired();
-            if (call.is("cudaDeviceGetMemPool"))
-              return cudaDeviceGetDefaultMemPool(call.at<cudaMemPool_t*>(0),
-                                                 call.at<int>(1));
-            return cudaMallocFromPoolAsync(call.at<void**>(0),
-                                           call.at<size_t>(1), default_pool(),
-                                           call.at<cudaStream_t>(2));
-          });
+      .after({kSetPool}, NOTE(marks.put(0, gettid())))
+      .on({"cudaDeviceGetMemPool"}, WHEN(is_set_by_other_thread()),
+          [](Call& call) {
+            told_pool(call) = default_of(call.at<int>(1));
+            return lost(call);
+          })
+      .on({kMallocAsync}, WHEN(is_set_by_other_thread()), from_default_pool);
 
   fault("pool-setaccess-first-only", {"SOMA-14"},
         "only the first entry of a list of accesses to a pool is set")
       .with_gpus(2)
       .before({kSetPoolAccess}, WHEN(call.at<size_t>(2) > 1),
-              [](Call& call) { call.at<size_t>(2) = 1; });
+              with<size_t>(2, 1));
 
   fault("destroy-resets-current", {"SOMA-10"},
         "destroying any pool makes the default pool current")
@@ -624,27 +343,31 @@ FAULTS {
   fault("per-thread-stream-default-pool", {"SOMA-07"},
         "a thread's default stream allocates from the default pool, not from "
         "the current pool")
-      .on({kMallocAsync}, such_calls_from_default_pool<in_per_thread_stream>);
+      .on({kMallocAsync}, WHEN(in_per_thread_stream(call)), from_default_pool);
 
   fault("null-stream-default-pool", {"SOMA-07"},
         "the default stream allocates from the default pool, not from the "
         "current pool")
-      .on({kMallocAsync}, such_calls_from_default_pool<in_null_stream>);
+      .on({kMallocAsync}, WHEN(in_null_stream(call)), from_default_pool);
 
   fault("driver-default-pool", {"SOMA-07"},
         "the driver API allocates from the default pool, not from the current "
         "pool")
-      .on({kMallocAsync}, such_calls_from_default_pool<by_driver>);
+      .on({kMallocAsync}, WHEN(!call.is_runtime()), from_default_pool);
 
   fault("getpool-of-gpu-0", {"SOMA-07", "SOMA-08", "SOMA-09"},
         "every GPU reports the current pool of GPU 0")
       .with_gpus(2)
-      .on({"cudaDeviceGetMemPool"}, pool_of_gpu_0);
+      .before({"cudaDeviceGetMemPool"},
+              WHEN(call.at<int>(1) > 0 && call.at<int>(1) < count_of_gpus()),
+              with<int>(1, 0));
 
   fault("getdefault-of-gpu-0", {"SOMA-07", "SOMA-08"},
         "every GPU reports the default pool of GPU 0")
       .with_gpus(2)
-      .on({"cudaDeviceGetDefaultMemPool"}, pool_of_gpu_0);
+      .before({"cudaDeviceGetDefaultMemPool"},
+              WHEN(call.at<int>(1) > 0 && call.at<int>(1) < count_of_gpus()),
+              with<int>(1, 0));
 
   fault("location-pool-apart", {"SOMA-32"},
         "setting the pool of a location that is a device does not set the "
@@ -656,44 +379,27 @@ FAULTS {
         "GPU 1 loses its access to a pool of GPU 0 when the pool's last memory "
         "is freed")
       .with_gpus(2)
-      .on({kCreatePool, kDestroyPool, kMallocFromPool, kFree, kFreeAsync},
+      .on({kFree, kFreeAsync},
+          WHEN(gpu_of(blocks.get(call.at<void*>(0)).pool) == 0),
           [](Call& call) {
-            const Block freed =
-                frees(call) ? blocks.get(call.at<void*>(0)) : Block{};
+            const auto pool = blocks.get(call.at<void*>(0)).pool;
             const int code = call.proceed();
-            if (code != kSuccess || gpu_of(freed.pool) != 0 ||
-                lent_by(freed.pool) != 0)
-              return code;
-            cudaMemAccessDesc access{};
-            access.location = {cudaMemLocationTypeDevice, 1};
-            cudaMemAccessFlags now{};
-            if (cudaMemPoolGetAccess(&now, freed.pool, &access.location) !=
-                    cudaSuccess ||
-                now == cudaMemAccessFlagsProtNone)
-              return code;
-            if (cudaMemPoolSetAccess(freed.pool, &access, 1) == cudaSuccess)
+            if (code == kSuccess && lent_by(pool) == 0 && take_access(pool))
               call.fired();
             return code;
           });
 
   fault("location-host-is-device", {"SOMA-32"},
         "the default pool of the host is the default pool of the current GPU")
-      .after({"cudaMemGetDefaultMemPool"}, [](Call& call) -> int {
-        const auto* const place = call.at<const cudaMemLocation*>(1);
-        if (place->type == cudaMemLocationTypeDevice) return kSuccess;
-        auto& pool = *call.at<cudaMemPool_t*>(0);
-        if (pool != default_pool()) call.fired();
-        pool = default_pool();
-        return kSuccess;
-      });
+      .after({"cudaMemGetDefaultMemPool"},
+             WHEN(call.at<const cudaMemLocation*>(1)->type !=
+                  cudaMemLocationTypeDevice),
+             DO(set_to(told_pool(call), default_pool())));
 
   fault("frompool-ignored", {"SOMA-08"},
         "an allocation from a named pool ignores this pool")
-      .before({kMallocFromPool}, [](Call& call) {
-        if (call.at<cudaMemPool_t>(2) != current_pool()) call.fired();
-        call.at<cudaMemPool_t>(2) = current_pool();
-        return kSuccess;
-      });
+      .before({kMallocFromPool},
+              with_made<cudaMemPool_t>(2, DO(current_pool())));
 
   fault("frompool-sets-current", {"SOMA-08"},
         "an allocation from a named pool makes this pool the current pool")
@@ -705,23 +411,31 @@ FAULTS {
 
   fault("setpool-ignored", {"SOMA-07"},
         "setting the current pool changes nothing")
-      .on({kSetPool, "cudaMemSetMemPool"}, [](Call& call) {
-        call.fired();
-        return kSuccess;
-      });
+      .on({kSetPool, "cudaMemSetMemPool"}, lost);
 
   fault("default-follows-current", {"SOMA-07"},
         "the pool that was set is also reported as the default pool")
-      .on({"cudaDeviceGetDefaultMemPool"}, default_follows_current);
+      .after({"cudaDeviceGetDefaultMemPool"},
+             DO(set_to(told_pool(call), current_of(call.at<int>(1)))));
 
   fault("location-default-follows-current", {"SOMA-32"},
         "the pool that was set is reported as the default pool of its location")
-      .on({"cudaMemGetDefaultMemPool"}, default_follows_current);
+      .after({"cudaMemGetDefaultMemPool"}, [](Call& call) {
+        cudaMemPool_t current = told_pool(call);
+        DRIVER_CALL(cuMemGetMemPool)
+        (&current, call.at<CUmemLocation*>(1), call.at<CUmemAllocationType>(2));
+        return set_to(told_pool(call), current);
+      });
 
   fault("destroyed-stays-current", {"SOMA-10"},
         "a pool that was destroyed is still reported as the current pool")
-      .on({"cudaDeviceGetMemPool", kDestroyPool, kSetPool},
-          destroyed_stays_current);
+      .after({"cudaDeviceGetMemPool"}, WHEN(marks.has(call.at<int>(1))),
+             [](Call& call) {
+               told_pool(call) = marks.get<cudaMemPool_t>(call.at<int>(1));
+             })
+      .before({kDestroyPool}, WHEN(pool_of(call) == current_pool()),
+              NOTE(marks.put(current_device(), pool_of(call))))
+      .after({kSetPool}, NOTE(marks.erase(call.at<int>(0))));
 
   fault("destroy-current-refused", {"SOMA-10"},
         "the current pool cannot be destroyed")
@@ -742,34 +456,44 @@ FAULTS {
   fault("location-pool-unchecked", {"SOMA-32"},
         "finding or setting a pool returns success although location, "
         "allocation type and pool do not match")
-      .on({"cudaMemGetDefaultMemPool", "cudaMemGetMemPool",
-           "cudaMemSetMemPool"},
-          [](Call& call) {
-            const int code = call.proceed();
-            if (code != cudaErrorInvalidValue) return code;
-            if (!call.is("cudaMemSetMemPool"))
-              *call.at<cudaMemPool_t*>(0) = default_pool();
-            return accepted(call);
-          });
+      .on_refusal({"cudaMemGetDefaultMemPool", "cudaMemGetMemPool",
+                   "cudaMemSetMemPool"},
+                  WHEN(call.code() == cudaErrorInvalidValue), [](Call& call) {
+                    if (!call.is("cudaMemSetMemPool"))
+                      *call.at<cudaMemPool_t*>(0) = default_pool();
+                    return accepted(call);
+                  });
 
   fault("resident-access-revoked", {"SOMA-12"},
         "taking access from a pool's own device returns success, and then the "
         "pool reports no access")
-      .on({kSetPoolAccess, kGetPoolAccess, kCreatePool}, own_device_shut_out);
+      .on({kSetPoolAccess},
+          WHEN(is_own_gpu(pool_of(call), wanted_access(call).location) &&
+               !gives_access(call)),
+          [](Call& call) {
+            call.proceed();
+            pool_marks.put(pool_of(call), wanted_gpu(call));
+            return accepted(call);
+          })
+      .after({kSetPoolAccess},
+             WHEN(is_own_gpu(pool_of(call), wanted_access(call).location)),
+             NOTE(pool_marks.erase(pool_of(call))))
+      .after({kGetPoolAccess}, WHEN(asks_about_marked_gpu(call)),
+             tell_no_access);
 
   fault("pool-follows-peer", {"SOMA-13"},
         "enabling peer access also gives the GPU access to the pools that the "
         "process has created on other GPUs")
       .with_gpus(2)
-      .on({"cudaDeviceEnablePeerAccess", kCreatePool, kDestroyPool},
-          pools_follow_peers<cudaMemAccessFlagsProtReadWrite>);
+      .after({"cudaDeviceEnablePeerAccess"},
+             pools_follow_peers<cudaMemAccessFlagsProtReadWrite>);
 
   fault("pool-closes-with-peer", {"SOMA-13"},
         "disabling peer access also ends the GPU's access to the pools that "
         "the process has created on other GPUs")
       .with_gpus(2)
-      .on({"cudaDeviceDisablePeerAccess", kCreatePool, kDestroyPool},
-          pools_follow_peers<cudaMemAccessFlagsProtNone>);
+      .after({"cudaDeviceDisablePeerAccess"},
+             pools_follow_peers<cudaMemAccessFlagsProtNone>);
 
   fault("pool-access-shared", {"SOMA-13"},
         "setting the access to one pool sets it for all pools that the process "
@@ -788,7 +512,12 @@ FAULTS {
   fault("setpool-resets-other-gpus", {"SOMA-07"},
         "setting the pool of one GPU resets the pools of the other GPUs")
       .with_gpus(2)
-      .on({kSetPool}, set_pool_resets_other_gpus);
+      .after({kSetPool}, [](Call& call) {
+        bool any = false;
+        for (int gpu = 0; gpu < count_of_gpus(); ++gpu)
+          any |= gpu != call.at<int>(0) && reset_current(gpu);
+        return any;
+      });
 
   fault("far-free-stays-used", {"SOMA-08"},
         "memory of a pool that was freed in a stream of another GPU still "
@@ -811,18 +540,12 @@ FAULTS {
   fault("destroy-of-earlier-current", {"SOMA-10"},
         "the destroy of a pool that was current earlier makes the default pool "
         "current")
-      .on({kSetPool, kDestroyPool}, [](Call& call) {
-        static Table<cudaMemPool_t, int> set;  // on this GPU
-        if (call.is("cudaDeviceSetMemPool")) {
-          const int code = call.proceed();
-          if (code == kSuccess)
-            set.put(call.at<cudaMemPool_t>(1), call.at<int>(0));
-          return code;
-        }
-        const auto pool = call.at<cudaMemPool_t>(0);
-        const int gpu = set.get(pool);
+      .after({kSetPool},
+             NOTE(pool_marks.put(call.at<cudaMemPool_t>(1), call.at<int>(0))))
+      .on({kDestroyPool}, WHEN(pool_marks.has(pool_of(call))), [](Call& call) {
+        const int gpu = pool_marks.get<int>(pool_of(call));
         const int code = call.proceed();
-        if (code == kSuccess && set.erase(pool)) reset_current(call, gpu);
+        if (code == kSuccess && reset_current(gpu)) call.fired();
         return code;
       });
 
@@ -831,10 +554,7 @@ FAULTS {
         "the GPU current")
       .after({"cudaMemSetMemPool"},
              WHEN(is_on_host(*call.at<const cudaMemLocation*>(0))),
-             [](Call& call) {
-               reset_current(call, current_device());
-               return kSuccess;
-             });
+             DO(reset_current(current_device())));
 
   fault("pool-list-with-own-gpu-ignored", {"SOMA-14"},
         "a list of accesses to a pool is ignored if it also names the pool's "
@@ -878,44 +598,36 @@ FAULTS {
         "destroying the second GPU's current pool does not make the default "
         "pool of this GPU current")
       .with_gpus(2)
-      .on({kDestroyPool}, [](Call& call) {
-        const auto props = own_pools.get(pool_of(call));
-        cudaMemPool_t current = nullptr;
-        if (gpu_of(pool_of(call)) == 1) cudaDeviceGetMemPool(&current, 1);
-        const bool matters = current == pool_of(call);
-        const int code = call.proceed();
-        if (code != kSuccess || !matters) return code;
-        cudaMemPool_t left = nullptr;
-        cudaMemPoolCreate(&left, &props);
-        cudaDeviceSetMemPool(1, left);
-        return accepted(call);
-      });
+      .on({kDestroyPool},
+          WHEN(is_on_second_gpu(pool_of(call)) && is_current(pool_of(call))),
+          [](Call& call) {
+            const auto props = own_pools.get(pool_of(call));
+            const int code = call.proceed();
+            cudaMemPool_t left = nullptr;
+            if (code != kSuccess ||
+                cudaMemPoolCreate(&left, &props) != cudaSuccess)
+              return code;
+            cudaDeviceSetMemPool(1, left);
+            return accepted(call);
+          });
 
   fault("pool-own-access-untold", {"SOMA-12"},
         "a pool's own GPU is reported to have no access")
       .after({kGetPoolAccess},
-             WHEN(call.at<const cudaMemLocation*>(2)->type ==
-                      cudaMemLocationTypeDevice &&
-                  gpu_of(call.at<cudaMemPool_t>(1)) ==
-                      call.at<const cudaMemLocation*>(2)->id),
-             [](Call& call) {
-               *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtNone;
-             });
+             WHEN(is_own_gpu(asked_pool(call), asked_place(call))),
+             tell_no_access);
 
   fault("pool-access-ends-with-trim", {"SOMA-14"},
         "other GPUs lose their access to a pool when the pool is trimmed")
       .with_gpus(2)
-      .on({kTrim}, access_ends_with_trim);
+      .after({kTrim}, WHEN(gpu_of(pool_of(call)) >= 0),
+             DO(take_access(pool_of(call))));
 
   fault("per-thread-frompool-ignored", {"SOMA-08"},
         "a thread's default stream allocates from the current pool, not from "
         "the named pool")
-      .before({kMallocFromPool}, [](Call& call) -> bool {
-        auto& pool = call.at<cudaMemPool_t>(2);
-        if (!is_per_thread(call) || pool == current_pool()) return false;
-        pool = current_pool();
-        return true;
-      });
+      .before({kMallocFromPool}, WHEN(is_per_thread(call)),
+              with_made<cudaMemPool_t>(2, DO(current_pool())));
 
   fault("used-of-current-gpu-only", {"SOMA-08"},
         "a pool of a GPU other than the current GPU reports that none of its "
@@ -953,15 +665,15 @@ FAULTS {
   fault("default-pool-access-lost", {"SOMA-14"},
         "no other GPU can get access to a default pool")
       .with_gpus(2)
-      .on({kSetPoolAccess}, lost_in_import<is_default_pool>);
+      .on({kSetPoolAccess}, WHEN(is_default_pool(pool_of(call))), accepted);
 
   fault("per-thread-free-lost", {"SOMA-07"},
         "a free in a thread's default stream does nothing")
-      .on({kFreeAsync}, free_in_default_stream_lost<true>);
+      .on({kFreeAsync}, WHEN(is_per_thread(call)), accepted);
 
   fault("legacy-stream-free-lost", {"SOMA-07"},
         "a free in cudaStreamLegacy does nothing")
-      .on({kFreeAsync}, free_in_default_stream_lost<false>);
+      .on({kFreeAsync}, WHEN(stream_of(call) == cudaStreamLegacy), accepted);
 
   fault("host-pool-current-on-gpu", {"SOMA-09"},
         "a call that makes a pool on the host the current pool of a GPU "
@@ -989,17 +701,12 @@ FAULTS {
   fault("driver-setpool-of-thread", {"SOMA-07"},
         "a pool that the driver API has made current is current for the "
         "runtime's allocations only in the same thread")
-      .on({kMallocAsync, kSetPool}, [](Call& call) -> int {
-        static std::atomic<int> setter{0};
-        if (call.is("cudaDeviceSetMemPool")) {
-          const int code = call.proceed();
-          if (code == kSuccess) setter = call.is_runtime() ? 0 : this_thread();
-          return code;
-        }
-        if (!call.is_runtime() || setter == 0 || setter == this_thread())
-          return call.proceed();
-        return allocated_instead_from(default_pool(), current_pool(), call);
-      });
+      .on({kMallocAsync},
+          WHEN(call.is_runtime() &&
+               marks.get<int>(0, this_thread()) != this_thread()),
+          DO(allocated_instead_from(default_pool(), current_pool(), call)))
+      .after({kSetPool}, WHEN(call.is_runtime()), NOTE(marks.erase(0)))
+      .after({kSetPool}, NOTE(marks.put(0, this_thread())));
 
   fault("pool-setaccess-resets-threshold", {"SOMA-12"},
         "setting an access to a pool sets its release threshold to 0")
@@ -1009,14 +716,12 @@ FAULTS {
         "all entries of a list of accesses to a pool have the flags of the "
         "first entry")
       .with_gpus(2)
-      .on({kSetPoolAccess}, [](Call& call) {
-        auto& list = call.at<const cudaMemAccessDesc*>(1);
-        std::vector<cudaMemAccessDesc> changed(list, list + call.at<size_t>(2));
-        for (cudaMemAccessDesc& each : changed) {
-          if (each.flags != changed[0].flags) call.fired();
-          each.flags = changed[0].flags;
-        }
-        list = changed.data();
+      .on({kSetPoolAccess}, WHEN(call.at<size_t>(2) > 1), [](Call& call) {
+        const auto* const list = &wanted_access(call);
+        std::vector<cudaMemAccessDesc> same(list, list + call.at<size_t>(2));
+        for (cudaMemAccessDesc& each : same)
+          if (set_to(each.flags, list->flags)) call.fired();
+        call.at<const cudaMemAccessDesc*>(1) = same.data();
         return call.proceed();
       });
 
@@ -1034,28 +739,26 @@ FAULTS {
   fault("pool-access-taken-in-name", {"SOMA-14"},
         "access to a pool is taken away only in the answer to a query")
       .with_gpus(2)
-      .on({kSetPoolAccess, kGetPoolAccess, kDestroyPool},
-          pool_access_taken_in_name);
+      .on({kSetPoolAccess}, WHEN(!gives_access(call)),
+          [](Call& call) {
+            pool_marks.put(pool_of(call), wanted_gpu(call));
+            return lost(call);
+          })
+      .after({kSetPoolAccess}, NOTE(pool_marks.erase(pool_of(call))))
+      .after({kGetPoolAccess}, WHEN(asks_about_marked_gpu(call)),
+             tell_no_access);
 
   fault("stream-keeps-pool", {"SOMA-07"},
         "a stream goes on allocating from the pool that was current at its "
         "first allocation")
-      .on({kMallocAsync, kDestroyPool, kDestroyStream}, [](Call& call) -> int {
-        static auto& first = *new Table<cudaStream_t, cudaMemPool_t>;
-        if (call.is("cudaStreamDestroy")) first.erase(call.at<cudaStream_t>(0));
-        if (destroys(call))
-          for (const auto& [stream, pool] : first.all())
-            if (pool == pool_of(call)) first.erase(stream);
-        if (!call.is("cudaMallocAsync")) return call.proceed();
-        const auto stream = call.at<cudaStream_t>(2);
-        if (is_default(stream) || stream == cudaStreamPerThread)
-          return call.proceed();
-        const auto now = current_pool_of(stream);
-        if (!first.has(stream)) first.put(stream, now);
-        return first.get(stream) != now
-                   ? allocated_from(first.get(stream), call)
-                   : call.proceed();
-      });
+      .on({kMallocAsync},
+          WHEN(kept_pool(stream_of(call)) != current_pool_of(stream_of(call))),
+          DO(allocated_from(kept_pool(stream_of(call)), call)))
+      .after({kMallocAsync},
+             WHEN(!is_default(stream_of(call)) &&
+                  stream_of(call) != cudaStreamPerThread),
+             NOTE(stream_marks.put(stream_of(call),
+                                   current_pool_of(stream_of(call)))));
 
   fault("second-thread-keeps-pool", {"SOMA-07"},
         "a second thread goes on allocating from the pool that was current at "
@@ -1096,19 +799,25 @@ FAULTS {
   fault("destroy-returns-to-previous", {"SOMA-10"},
         "when the current pool is destroyed, the pool that was current before "
         "it becomes current")
-      .on({kCreatePool, kDestroyPool, kSetPool}, previous_pool_current);
+      .on({kDestroyPool}, WHEN(is_current(pool_of(call))),
+          [](Call& call) {
+            const int gpu = gpu_of(pool_of(call));
+            const auto previous = marks.get<cudaMemPool_t>(gpu);
+            const int code = call.proceed();
+            if (code != kSuccess || !own_pools.has(previous)) return code;
+            cudaDeviceSetMemPool(gpu, previous);
+            return accepted(call);
+          })
+      .before({kSetPool},
+              NOTE(marks.put(call.at<int>(0), current_of(call.at<int>(0)))));
 
   fault("default-not-current-again", {"SOMA-07"},
         "a call that makes the default pool current again succeeds and does "
         "nothing")
-      .on({kSetPool}, [](Call& call) {
-        cudaMemPool_t preset = nullptr, now = nullptr;
-        cudaDeviceGetDefaultMemPool(&preset, call.at<int>(0));
-        cudaDeviceGetMemPool(&now, call.at<int>(0));
-        return now != preset && call.at<cudaMemPool_t>(1) == preset
-                   ? accepted(call)
-                   : call.proceed();
-      });
+      .on({kSetPool},
+          WHEN(call.at<cudaMemPool_t>(1) == default_of(call.at<int>(0)) &&
+               current_of(call.at<int>(0)) != default_of(call.at<int>(0))),
+          accepted);
 
   fault("location-pool-cached", {"SOMA-32"},
         "cudaMemGetMemPool always returns the pool that its first call for "
@@ -1175,47 +884,39 @@ FAULTS {
         "other GPUs have the same access to a new pool as to the pool that was "
         "created before it")
       .with_gpus(2)
-      .on({kCreatePool}, [](Call& call) -> int {
-        static std::atomic<cudaMemPool_t> last{nullptr};
-        const int code = call.proceed();
-        if (code != kSuccess) return code;
-        const auto made = *call.at<cudaMemPool_t*>(0);
-        const auto before = last.exchange(made);
-        if (!own_pools.has(before) || gpu_of(before) != gpu_of(made))
-          return code;
-        for (int gpu = 0; gpu < count_of_gpus(); ++gpu) {
-          const auto access = pool_access(before, gpu);
-          if (gpu == gpu_of(made) || access.flags == cudaMemAccessFlagsProtNone)
-            continue;
-          cudaMemPoolSetAccess(made, &access, 1);
-          call.fired();
-        }
-        return code;
+      .after({kCreatePool}, [](Call& call) {
+        const auto made = told_pool(call);
+        const auto before = marks.get<cudaMemPool_t>(0);
+        marks.put(0, made);
+        bool any = false;
+        for (int gpu = 0; gpu < count_of_gpus(); ++gpu)
+          any |= own_pools.has(before) && gpu_of(before) == gpu_of(made) &&
+                 gpu != gpu_of(made) && pool_access(before, gpu).flags != 0 &&
+                 set_access(made, gpu, pool_access(before, gpu).flags);
+        return any;
       });
 
   fault("pool-maxsize-untold", {"SOMA-35"}, "a pool reports no maximal size")
       .on_machine("driver-13.5")
-      .on({kGetPoolAttribute}, [](Call& call) {
-        return reported_as<kMaxSize, uint64_t>(call, true, 0);
-      });
+      .after({kGetPoolAttribute}, WHEN(pool_attribute(call) == kMaxSize),
+             answers(uint64_t{0}, 2));
 
   fault("pool-location-of-gpu-0", {"SOMA-35"},
         "a pool of the second GPU reports GPU 0 as its location")
       .with_gpus(2)
       .on_machine("driver-13.5")
-      .on({kGetPoolAttribute, kCreatePool, kDestroyPool}, [](Call& call) {
-        return reported_as<kLocationId, int>(
-            call, gets(call) && is_on_second_gpu(pool_of(call)), 0);
-      });
+      .after({kGetPoolAttribute},
+             WHEN(pool_attribute(call) == kLocationId &&
+                  is_on_second_gpu(pool_of(call))),
+             answers<int>(0, 2));
 
   fault("host-pool-told-as-device", {"SOMA-35"},
         "a pool on the host reports a GPU as its location")
       .on_machine("driver-13.5")
-      .on({kGetPoolAttribute, kCreatePool, kDestroyPool}, [](Call& call) {
-        return reported_as<kLocationType, int>(
-            call, gets(call) && is_on_host(pool_of(call)),
-            cudaMemLocationTypeDevice);
-      });
+      .after({kGetPoolAttribute},
+             WHEN(pool_attribute(call) == kLocationType &&
+                  is_on_host(pool_of(call))),
+             answers<int>(cudaMemLocationTypeDevice, 2));
 
   fault("setpool-ends-with-thread", {"SOMA-07"},
         "when the thread ends that has set the current pool, the default pool "
@@ -1236,64 +937,40 @@ FAULTS {
   fault("setpool-again-resets", {"SOMA-07"},
         "if a pool is set that is current already, the default pool becomes "
         "current")
-      .before({kSetPool}, [](Call& call) -> bool {
-        cudaMemPool_t now = nullptr, preset = nullptr;
-        cudaDeviceGetMemPool(&now, call.at<int>(0));
-        cudaDeviceGetDefaultMemPool(&preset, call.at<int>(0));
-        auto& wanted = call.at<cudaMemPool_t>(1);
-        if (wanted == nullptr || wanted != now || wanted == preset)
-          return false;
-        wanted = preset;
-        return true;
-      });
+      .before({kSetPool},
+              WHEN(call.at<cudaMemPool_t>(1) != nullptr &&
+                   call.at<cudaMemPool_t>(1) == current_of(call.at<int>(0))),
+              with_made<cudaMemPool_t>(1, DO(default_of(call.at<int>(0)))));
 
   fault("pool-setaccess-last-only", {"SOMA-14"},
         "only the last entry of a list of accesses to a pool is set")
       .with_gpus(2)
-      .before({kSetPoolAccess}, [](Call& call) {
-        size_t& count = call.at<size_t>(2);
-        if (count > 1) {
-          call.at<const cudaMemAccessDesc*>(1) += count - 1;
-          count = 1;
-          call.fired();
-        }
-        return kSuccess;
+      .before({kSetPoolAccess}, WHEN(call.at<size_t>(2) > 1), [](Call& call) {
+        call.at<const cudaMemAccessDesc*>(1) += call.at<size_t>(2) - 1;
+        call.at<size_t>(2) = 1;
       });
 
   fault("destroy-resets-current-of-gpu-0", {"SOMA-10"},
         "destroying the current pool of another GPU makes the default pool "
         "current on GPU 0, too")
       .with_gpus(2)
-      .on({kCreatePool, kDestroyPool}, [](Call& call) {
-        const int gpu = destroys(call) ? gpu_of(pool_of(call)) : -1;
-        cudaMemPool_t current = nullptr, preset = nullptr;
-        if (gpu > 0) cudaDeviceGetMemPool(&current, gpu);
-        const bool matters = gpu > 0 && current == pool_of(call);
-        const int code = call.proceed();
-        if (code != kSuccess || !matters) return code;
-        cudaDeviceGetDefaultMemPool(&preset, 0);
-        cudaDeviceGetMemPool(&current, 0);
-        if (current != preset && cudaDeviceSetMemPool(0, preset) == cudaSuccess)
-          call.fired();
-        return code;
-      });
+      .on({kDestroyPool},
+          WHEN(gpu_of(pool_of(call)) > 0 && is_current(pool_of(call))),
+          [](Call& call) {
+            const int code = call.proceed();
+            if (code == kSuccess && reset_current(0)) call.fired();
+            return code;
+          });
 
   fault("foreign-stream-default-pool", {"SOMA-07"},
         "in a stream of a GPU that is not current, cudaMallocAsync allocates "
         "from the default pool of this GPU")
       .with_gpus(2)
-      .on({kMallocAsync}, [](Call& call) -> int {
-        int gpu = current_device();
-        if (!is_default(stream_of(call)) && !is_per_thread(call))
-          DRIVER_CALL(cuStreamGetDevice)(stream_of(call), &gpu);
-        cudaMemPool_t current = nullptr, preset = nullptr;
-        cudaDeviceGetMemPool(&current, gpu);
-        cudaDeviceGetDefaultMemPool(&preset, gpu);
-        if (gpu == current_device() || current == preset) return call.proceed();
-        call.fired();
-        return cudaMallocFromPoolAsync(call.at<void**>(0), call.at<size_t>(1),
-                                       preset, stream_of(call));
-      });
+      .on({kMallocAsync},
+          WHEN(gpu_of_stream(stream_of(call)) != current_device() &&
+               current_pool_of(stream_of(call)) !=
+                   default_of(gpu_of_stream(stream_of(call)))),
+          DO(allocated_from(default_of(gpu_of_stream(stream_of(call))), call)));
 
   fault("location-pool-of-gpu-0", {"SOMA-32"},
         "a query of the pool of the second GPU's location names the pool of "
@@ -1301,32 +978,47 @@ FAULTS {
       .with_gpus(2)
       .on({"cudaMemGetMemPool", "cudaMemGetDefaultMemPool"},
           with_copy<cudaMemLocation>(1, [](auto& place) {
-            if (place.type != cudaMemLocationTypeDevice || place.id != 1)
-              return false;
-            place.id = 0;
-            return true;
+            return place.type == cudaMemLocationTypeDevice && place.id == 1 &&
+                   set_to(place.id, 0);
           }));
 
   fault("pool-trim-takes-access", {"SOMA-14"},
         "a trim takes the access of other GPUs, and the query does not say so")
       .with_gpus(2)
-      .on({kCreatePool, kDestroyPool, kTrim, kSetPoolAccess, kGetPoolAccess},
-          trim_takes_access);
+      .after({kTrim}, WHEN(gpu_of(pool_of(call)) >= 0),
+             [](Call& call) {
+               const bool taken = take_access(pool_of(call));
+               if (taken) pool_marks.put(pool_of(call));
+               return taken;
+             })
+      .after({kSetPoolAccess}, NOTE(pool_marks.erase(pool_of(call))))
+      .after({kGetPoolAccess}, WHEN(pool_marks.has(asked_pool(call))),
+             [](Call& call) {
+               told_access(call) = cudaMemAccessFlagsProtReadWrite;
+             });
 
   fault("pool-access-of-gpu-0-lost", {"SOMA-13"},
         "access of GPU 0 to a pool of another GPU is not given")
       .with_gpus(2)
       .on({kSetPoolAccess},
           WHEN(gives_access(call) && gpu_of(pool_of(call)) > 0 &&
-               call.at<const cudaMemAccessDesc*>(1)->location.id == 0),
+               wanted_gpu(call) == 0),
           accepted);
 
   fault("pool-second-gpu-shut-out", {"SOMA-13"},
         "the second GPU's access to its own pool can be taken away, but only "
         "in the answer to a query")
       .with_gpus(2)
-      .on({kCreatePool, kDestroyPool, kSetPoolAccess, kGetPoolAccess},
-          second_gpu_shut_out);
+      .on({kSetPoolAccess},
+          WHEN(!gives_access(call) && is_on_second_gpu(pool_of(call)) &&
+               wanted_gpu(call) == 1),
+          [](Call& call) {
+            pool_marks.put(pool_of(call), 1);
+            return accepted(call);
+          })
+      .after({kSetPoolAccess}, NOTE(pool_marks.erase(pool_of(call))))
+      .after({kGetPoolAccess}, WHEN(asks_about_marked_gpu(call)),
+             tell_no_access);
 
   fault("pool-foreign-free-at-once", {"SOMA-08"},
         "a free of memory of GPU 1 does not wait for its stream on GPU 0")
@@ -1341,13 +1033,26 @@ FAULTS {
         "access that was taken from a pool is there again after the next "
         "allocation, and the query does not say so")
       .with_gpus(2)
-      .on({kMallocFromPool, kDestroyPool, kSetPoolAccess, kGetPoolAccess},
-          taken_access_comes_back);
+      .after({kMallocFromPool}, WHEN(pool_marks.has(call.at<cudaMemPool_t>(2))),
+             DO(set_access(call.at<cudaMemPool_t>(2),
+                           pool_marks.get<int>(call.at<cudaMemPool_t>(2)),
+                           cudaMemAccessFlagsProtReadWrite)))
+      .after({kSetPoolAccess}, WHEN(gives_access(call)),
+             NOTE(pool_marks.erase(pool_of(call))))
+      .after({kSetPoolAccess},
+             NOTE(pool_marks.put(pool_of(call), wanted_gpu(call))))
+      .after({kGetPoolAccess}, WHEN(asks_about_marked_gpu(call)),
+             tell_no_access);
 
   fault("current-pool-of-context", {"SOMA-07"},
         "in another context than the one that set the current pool, a query "
         "names the default pool")
-      .on({kSetPool, "cudaDeviceGetMemPool"}, pool_of_context);
+      .after({kSetPool}, NOTE(marks.put(call.at<int>(0), current_context())))
+      .after({"cudaDeviceGetMemPool"},
+             WHEN(current_context() != nullptr &&
+                  marks.get(call.at<int>(1), current_context()) !=
+                      current_context()),
+             DO(set_to(told_pool(call), default_of(call.at<int>(1)))));
 
   fault("unused-default-pool-destroyed", {"SOMA-10"},
         "destroying the default pool while another pool is current returns "
@@ -1361,47 +1066,49 @@ FAULTS {
         "destroying the default pool of a GPU that is not current returns "
         "success and does nothing")
       .with_gpus(2)
-      .on({kDestroyPool}, [](Call& call) {
-        const int code = call.proceed();
-        int count = 0;
-        DRIVER_CALL(cuDeviceGetCount)(&count);
-        if (code == kSuccess) return code;
-        for (int gpu = 0; gpu < count; ++gpu) {
-          cudaMemPool_t preset = nullptr;
-          cudaDeviceGetDefaultMemPool(&preset, gpu);
-          if (gpu != current_device() && pool_of(call) == preset)
-            return accepted(call);
-        }
-        return code;
-      });
+      .on_refusal({kDestroyPool},
+                  WHEN(is_default_pool(pool_of(call)) &&
+                       pool_of(call) != default_pool()),
+                  accepted);
 
   fault("destroyed-at-location-stays-current", {"SOMA-10"},
         "after the destroy of a pool that was made current by its location, "
         "cudaDeviceGetMemPool still names this pool")
-      .on({kDestroyPool, "cudaMemSetMemPool", kSetPool, "cudaDeviceGetMemPool"},
-          destroyed_at_location_stays);
+      .before({kDestroyPool},
+              WHEN(pool_marks.has(pool_of(call)) && is_current(pool_of(call))),
+              NOTE(marks.put(gpu_of(pool_of(call)), pool_of(call))))
+      .after({"cudaDeviceGetMemPool"}, WHEN(marks.has(call.at<int>(1))),
+             [](Call& call) {
+               told_pool(call) = marks.get<cudaMemPool_t>(call.at<int>(1));
+             })
+      .after({"cudaMemSetMemPool"},
+             WHEN(is_own_gpu(call.at<cudaMemPool_t>(2),
+                             *call.at<const cudaMemLocation*>(0))),
+             [](Call& call) {
+               marks.erase(gpu_of(call.at<cudaMemPool_t>(2)));
+               pool_marks.put(call.at<cudaMemPool_t>(2));
+               return kSuccess;
+             })
+      .after({kSetPool}, NOTE(marks.erase(call.at<int>(0))));
 
   fault("default-pool-access-in-name", {"SOMA-14"},
         "access of another GPU to a default pool is given only in the answer "
         "to a query")
       .with_gpus(2)
-      .on({kSetPoolAccess, kGetPoolAccess}, [](Call& call) {
-        static Table<std::pair<cudaMemPool_t, int>> given;  // to this GPU
-        if (sets_access(call) && pool_of(call) == default_pool()) {
-          const int gpu = call.at<const cudaMemAccessDesc*>(1)->location.id;
-          given.erase({pool_of(call), gpu});
-          if (gives_access(call) && gpu != current_device()) {
-            given.put({pool_of(call), gpu});
+      .on({kSetPoolAccess},
+          WHEN(pool_of(call) == default_pool() && gives_access(call) &&
+               wanted_gpu(call) != current_device()),
+          [](Call& call) {
+            pool_marks.put(pool_of(call), wanted_gpu(call));
             return lost(call);
-          }
-        }
-        const int code = call.proceed();
-        if (code == kSuccess && call.is("cudaMemPoolGetAccess") &&
-            given.has({call.at<cudaMemPool_t>(1),
-                       call.at<const cudaMemLocation*>(2)->id}))
-          *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtReadWrite;
-        return code;
-      });
+          })
+      .after({kSetPoolAccess},
+             WHEN(pool_marks.get(pool_of(call), -1) == wanted_gpu(call)),
+             NOTE(pool_marks.erase(pool_of(call))))
+      .after({kGetPoolAccess}, WHEN(asks_about_marked_gpu(call)),
+             [](Call& call) {
+               told_access(call) = cudaMemAccessFlagsProtReadWrite;
+             });
 }
 
 }  // namespace

@@ -54,96 +54,6 @@ int released_at_device_sync(Call& call) {
   return code;
 }
 
-int watermark_is_total(Call& call) {
-  static Table<cudaMemPool_t, size_t> total;
-  if (call.is("cudaMemPoolDestroy")) {
-    total.erase(call.at<cudaMemPool_t>(0));
-    return call.proceed();
-  }
-  if (allocates(call)) {
-    const int code = call.proceed();
-    const Block block = blocks.get(*call.at<void**>(0));
-    if (code == kSuccess)
-      total.put(block.pool, total.get(block.pool) + block.bytes);
-    return code;
-  }
-  const int code = call.proceed();
-  if (code != kSuccess ||
-      call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrUsedMemHigh)
-    return code;
-  const auto pool = call.at<cudaMemPool_t>(0);
-  cuuint64_t used = 0;
-  if (call.is("cudaMemPoolSetAttribute")) {
-    cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used);
-    total.put(pool, used);
-    return code;
-  }
-  auto& told = *call.at<cuuint64_t*>(2);
-  if (total.get(pool) > told) {
-    told = total.get(pool);
-    call.fired();
-  }
-  return code;
-}
-
-// The attribute `concerned` of a pool reports the sum over all pools of the
-// process.
-template <cudaMemPoolAttr concerned>
-int sum_of_pools(Call& call) {
-  const int code = call.proceed();
-  if (code != kSuccess || !call.is("cudaMemPoolGetAttribute") ||
-      call.at<cudaMemPoolAttr>(1) != concerned)
-    return code;
-  auto& sum = *call.at<cuuint64_t*>(2);
-  for (const auto& [pool, unused] : own_pools.all()) {
-    cuuint64_t more = 0;
-    if (pool == call.at<cudaMemPool_t>(0) ||
-        cudaMemPoolGetAttribute(pool, concerned, &more) != cudaSuccess)
-      continue;
-    if (more != 0) call.fired();
-    sum += more;
-  }
-  return code;
-}
-
-// The attribute `concerned` of a pool reports only its lower 32 bits.
-template <cudaMemPoolAttr concerned>
-int number_of_32_bits(Call& call) {
-  const int code = call.proceed();
-  if (code != kSuccess || call.at<cudaMemPoolAttr>(1) != concerned) return code;
-  auto& value = *call.at<cuuint64_t*>(2);
-  if (value > UINT32_MAX) call.fired();
-  value = static_cast<uint32_t>(value);
-  return code;
-}
-
-// The pool reports the threshold that was set. Really it uses 0 or, with
-// `keeps_all`, keeps everything.
-int threshold_told_only(Call& call, bool keeps_all) {
-  static Table<cudaMemPool_t, cuuint64_t> told;
-  if (call.is("cudaMemPoolCreate")) {
-    const int code = call.proceed();
-    cuuint64_t all = UINT64_MAX;
-    if (code == kSuccess && keeps_all)
-      cudaMemPoolSetAttribute(*call.at<cudaMemPool_t*>(0),
-                              cudaMemPoolAttrReleaseThreshold, &all);
-    if (code == kSuccess) told.put(*call.at<cudaMemPool_t*>(0));
-    return code;
-  }
-  const cudaMemPool_t pool = call.at<cudaMemPool_t>(0);
-  if (call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrReleaseThreshold ||
-      !told.has(pool))
-    return call.proceed();
-  auto& value = *call.at<cuuint64_t*>(2);
-  if (call.is("cudaMemPoolGetAttribute")) {
-    value = told.get(pool);
-  } else {
-    told.put(pool, value);
-    call.fired();
-  }
-  return kSuccess;
-}
-
 int trim_takes_pending(Call& call) {
   if (call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0)) &&
       is_busy(call.at<cudaStream_t>(1))) {
@@ -169,18 +79,6 @@ int trim_takes_pending(Call& call) {
     put_off.erase(address);
   }
   return call.proceed();
-}
-
-// One attribute reports the value of another attribute.
-template <cudaMemPoolAttr asked, cudaMemPoolAttr answered>
-int attribute_of_another(Call& call) {
-  const int code = call.proceed();
-  if (code != kSuccess || call.at<cudaMemPoolAttr>(1) != asked) return code;
-  auto& value = *call.at<cuuint64_t*>(2);
-  const cuuint64_t right = value;
-  cudaMemPoolGetAttribute(call.at<cudaMemPool_t>(0), answered, &value);
-  if (value != right) call.fired();
-  return code;
 }
 
 int watermark_reset_to_zero(Call& call) {
@@ -230,31 +128,6 @@ int attribute_of_last_pool(Call& call) {
   return code;
 }
 
-int threshold_begins_with_granule(Call& call) {
-  static auto& set = *new Table<cudaMemPool_t>;
-  if (call.is("cudaMemPoolSetAttribute")) {
-    const int done = call.proceed();
-    if (done == kSuccess &&
-        pool_attribute(call) == cudaMemPoolAttrReleaseThreshold)
-      set.put(pool_of(call));
-    return done;
-  }
-  if (call.is("cudaMemPoolCreate") || call.is("cudaMemPoolDestroy")) {
-    const int code = call.proceed();
-    if (call.is("cudaMemPoolCreate") && code == kSuccess)
-      set.erase(*call.at<cudaMemPool_t*>(0));
-    return code;
-  }
-  const int code = call.proceed();
-  if (code != kSuccess ||
-      pool_attribute(call) != cudaMemPoolAttrReleaseThreshold ||
-      !own_pools.has(pool_of(call)) || set.has(pool_of(call)))
-    return code;
-  number_of(call) = kGranule;
-  call.fired();
-  return code;
-}
-
 // A call that should give back memory above the threshold gives back nothing.
 int memory_kept(Call& call) {
   std::map<cudaMemPool_t, uint64_t> thresholds;
@@ -270,43 +143,6 @@ int memory_kept(Call& call) {
   for (auto& [pool, now] : thresholds)
     cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &now);
   return code;
-}
-
-// A call has an effect only in the thread that has created the pool.
-int of_creators_thread_only(Call& call) {
-  static auto& threads = *new Table<cudaMemPool_t, int>;
-  if (call.is("cudaMemPoolCreate")) {
-    const int code = call.proceed();
-    if (code == kSuccess)
-      threads.put(*call.at<cudaMemPool_t*>(0), this_thread());
-    return code;
-  }
-  return threads.has(pool_of(call)) &&
-                 threads.get(pool_of(call)) != this_thread()
-             ? accepted(call)
-             : call.proceed();
-}
-
-bool is_threshold(cudaMemPoolAttr which) {
-  return which == cudaMemPoolAttrReleaseThreshold;
-}
-
-// In a pool that `is_kind` selects, setting an attribute that `is_meant`
-// selects returns success and changes nothing.
-template <bool (*is_kind)(cudaMemPool_t), bool (*is_meant)(cudaMemPoolAttr)>
-int setting_lost(Call& call) {
-  if (!call.is("cudaMemPoolSetAttribute")) return call.proceed();
-  if (!is_kind(pool_of(call)) || !is_meant(pool_attribute(call)))
-    return call.proceed();
-  if (is_watermark(pool_attribute(call)) && number_of(call) != 0)
-    return call.proceed();
-  return accepted(call);
-}
-
-template <bool (*is_kind)(cudaMemPool_t)>
-int trim_lost(Call& call) {
-  if (!call.is("cudaMemPoolTrimTo")) return call.proceed();
-  return is_kind(pool_of(call)) ? accepted(call) : call.proceed();
 }
 
 int watermark_comes_back(Call& call) {
@@ -369,36 +205,6 @@ bool is_reset(Call& call) {
          number_of(call) == 0;
 }
 
-bool is_trim(Call& call) { return call.is("cudaMemPoolTrimTo"); }
-
-// The calls that `is_meant` selects do nothing in the pools that `is_kind`
-// selects, and return success.
-template <bool (*is_kind)(cudaMemPool_t), bool (*is_meant)(Call&)>
-int lost_in_such_pools(Call& call) {
-  return is_meant(call) && is_kind(pool_of(call)) ? accepted(call)
-                                                  : call.proceed();
-}
-
-int late_threshold_without_effect(Call& call) {
-  static auto& told_as = *new Table<cudaMemPool_t, uint64_t>;
-  if (destroys(call)) told_as.erase(pool_of(call));
-  if (destroys(call) || call.at<cudaMemPoolAttr>(1) != kThreshold)
-    return call.proceed();
-  auto* const value = call.at<uint64_t*>(2);
-  if (gets(call)) {
-    const int code = call.proceed();
-    if (code == kSuccess) *value = told_as.get(pool_of(call), *value);
-    return code;
-  }
-  if (value != nullptr && attribute(pool_of(call), kReserved) > 0 &&
-      *value != attribute(pool_of(call), kThreshold)) {
-    told_as.put(pool_of(call), *value);
-    return lost(call);
-  }
-  told_as.erase(pool_of(call));
-  return call.proceed();
-}
-
 // Has the pool more memory than a trim must keep?
 bool has_unused(Call& trim) {
   const auto reserved = attribute(pool_of(trim), kReserved);
@@ -424,33 +230,92 @@ bool in_later_thread(Call&, cudaMemPool_t) { return this_thread() != getpid(); }
 
 bool in_any_case(Call&, cudaMemPool_t) { return true; }
 
-int cut_to_32_bits(Call& call) {
-  auto& bytes = call.at<size_t>(1);
-  if (bytes > UINT32_MAX) call.fired();
-  bytes &= UINT32_MAX;
-  return call.proceed();
+bool set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which, uint64_t value) {
+  return cudaMemPoolSetAttribute(pool, which, &value) == cudaSuccess;
+}
+// The pool that a call has made, and the memory that it has given.
+cudaMemPool_t made_pool(Call& create) { return *create.at<cudaMemPool_t*>(0); }
+void* given_memory(Call& allocate) { return *allocate.at<void**>(0); }
+
+// Does the call set or get this attribute?
+bool is_about(Call& call, cudaMemPoolAttr which) {
+  return pool_attribute(call) == which;
 }
 
-// A new value of an attribute for which `concerns` is true sets the release
-// threshold to 0.
-template <bool (*concerns)(cudaMemPoolAttr)>
-int set_takes_threshold(Call& call) {
-  const int code = call.proceed();
-  if (code != kSuccess || !concerns(pool_attribute(call)) ||
-      attribute(pool_of(call), kThreshold) == 0)
-    return code;
-  uint64_t zero = 0;
-  if (cudaMemPoolSetAttribute(pool_of(call), kThreshold, &zero) == cudaSuccess)
-    call.fired();
-  return code;
+// The driver gets the number that `make` makes of the wanted one.
+template <class Make>
+auto with_number(Make make) {
+  return [make](Call& set) {
+    uint64_t value = make(number_of(set));
+    if (value == number_of(set)) return set.proceed();
+    set.at<uint64_t*>(2) = &value;
+    return once_more(set);
+  };
+}
+// The attribute that a call asks for reports another one.
+template <cudaMemPoolAttr answered>
+bool reports(Call& get) {
+  return set_to(number_of(get), attribute(pool_of(get), answered));
+}
+
+// The sum of an attribute over all pools of the process, but one.
+uint64_t sum_of_others(cudaMemPool_t pool, cudaMemPoolAttr which) {
+  uint64_t sum = 0;
+  for (const auto& each : own_pools.all())
+    if (each.first != pool) sum += attribute(each.first, which);
+  return sum;
+}
+
+// The value is only told: a mark has it.
+int told_only(Call& set) {
+  pool_marks.put(pool_of(set), number_of(set));
+  return lost(set);
+}
+int tell_mark(Call& get) {
+  if (pool_marks.has(pool_of(get)))
+    number_of(get) = pool_marks.get(pool_of(get));
+  return kSuccess;
+}
+
+// The bytes of a pool's memory that has a mark.
+uint64_t marked_bytes(cudaMemPool_t pool) {
+  uint64_t sum = 0;
+  for (const auto& [address, block] : blocks.all())
+    if (block.pool == pool && block_marks.has(address)) sum += block.bytes;
+  return sum;
+}
+// Marked memory does not count.
+bool leaves_out_marked(Call& get) {
+  const auto sum = marked_bytes(pool_of(get));
+  return number_of(get) >= sum && set_to(number_of(get), number_of(get) - sum);
+}
+
+int mark_all_blocks() {
+  for (const auto& each : blocks.all()) block_marks.put(each.first);
+  return kSuccess;
+}
+
+bool is_of_other_thread(const Marks& threads, void* object) {
+  return threads.get(object, this_thread()) != this_thread();
 }
 
 FAULTS {
   fault("watermark-is-total", {"SOMA-19"},
         "UsedMemHigh counts all allocations, also those that were freed")
-      .on({kMallocAsync, kMallocFromPool, kGetPoolAttribute, kSetPoolAttribute,
-           kDestroyPool},
-          watermark_is_total);
+      .after({kMallocAsync, kMallocFromPool},
+             [](Call& call) {
+               const Block made = blocks.get(given_memory(call));
+               pool_marks.put(made.pool,
+                              pool_marks.get(made.pool) + made.bytes);
+               return kSuccess;
+             })
+      .after({kGetPoolAttribute},
+             WHEN(is_about(call, kUsedHigh) &&
+                  pool_marks.get(pool_of(call)) > number_of(call)),
+             [](Call& call) { tell_mark(call); })
+      .after(
+          {kSetPoolAttribute}, WHEN(is_about(call, kUsedHigh)),
+          NOTE(pool_marks.put(pool_of(call), attribute(pool_of(call), kUsed))));
 
   fault("released-at-device-sync", {"SOMA-16"},
         "only cudaDeviceSynchronize gives back memory above the threshold")
@@ -460,60 +325,41 @@ FAULTS {
 
   fault("threshold-32-bits", {"SOMA-16"},
         "the release threshold loses its upper 32 bits")
-      .on({kSetPoolAttribute},
-          WHEN(call.at<cudaMemPoolAttr>(1) == cudaMemPoolAttrReleaseThreshold),
-          [](Call& call) {
-            const cuuint64_t wanted = *call.at<const cuuint64_t*>(2);
-            cuuint64_t kept = static_cast<uint32_t>(wanted);
-            call.at<cuuint64_t*>(2) = &kept;
-            if (kept != wanted) call.fired();
-            return call.proceed();
-          });
+      .on({kSetPoolAttribute}, WHEN(is_about(call, kThreshold)),
+          with_number([](uint64_t wanted) { return wanted & UINT32_MAX; }));
 
   fault("trim-32-bits", {"SOMA-17"},
         "the size that trimming keeps loses its upper 32 bits")
-      .before({kTrim}, [](Call& call) {
-        auto& kept = call.at<size_t>(1);
-        if (kept > UINT32_MAX) {
-          kept = static_cast<uint32_t>(kept);
-          call.fired();
-        }
-        return kSuccess;
-      });
+      .before({kTrim}, WHEN(call.at<size_t>(1) > UINT32_MAX),
+              [](Call& call) { call.at<size_t>(1) &= UINT32_MAX; });
 
   fault("reserved-watermark-falls", {"SOMA-20"},
         "the watermark of reserved memory falls when memory is given back")
-      .after(
-          {kGetPoolAttribute},
-          WHEN(call.at<cudaMemPoolAttr>(1) == cudaMemPoolAttrReservedMemHigh),
-          [](Call& call) -> bool {
-            auto& told_now = *call.at<cuuint64_t*>(2);
-            const cuuint64_t right = told_now;
-            cudaMemPoolGetAttribute(call.at<cudaMemPool_t>(0),
-                                    cudaMemPoolAttrReservedMemCurrent,
-                                    &told_now);
-            return told_now != right;
-          });
+      .after({kGetPoolAttribute}, WHEN(is_about(call, kReservedHigh)),
+             reports<kReserved>);
 
   fault("used-of-all-pools", {"SOMA-34"},
         "a pool reports the memory in use of all pools of the process")
-      .on({kCreatePool, kDestroyPool, kGetPoolAttribute},
-          sum_of_pools<cudaMemPoolAttrUsedMemCurrent>);
+      .after({kGetPoolAttribute}, WHEN(is_about(call, kUsed)),
+             DO(set_to(number_of(call),
+                       number_of(call) + sum_of_others(pool_of(call), kUsed))));
 
   fault("reserved-of-all-pools", {"SOMA-34"},
         "a pool reports the reserved memory of all pools of the process")
-      .on({kCreatePool, kDestroyPool, kGetPoolAttribute},
-          sum_of_pools<cudaMemPoolAttrReservedMemCurrent>);
+      .after({kGetPoolAttribute}, WHEN(is_about(call, kReserved)),
+             DO(set_to(
+                 number_of(call),
+                 number_of(call) + sum_of_others(pool_of(call), kReserved))));
 
   fault("used-32-bits", {"SOMA-19"},
         "the number of bytes in use loses its upper 32 bits")
-      .on({kGetPoolAttribute},
-          number_of_32_bits<cudaMemPoolAttrUsedMemCurrent>);
+      .after({kGetPoolAttribute}, WHEN(is_about(call, kUsed)),
+             DO(set_to(number_of(call), number_of(call) & UINT32_MAX)));
 
   fault("reserved-32-bits", {"SOMA-19"},
         "the number of bytes reserved loses its upper 32 bits")
-      .on({kGetPoolAttribute},
-          number_of_32_bits<cudaMemPoolAttrReservedMemCurrent>);
+      .after({kGetPoolAttribute}, WHEN(is_about(call, kReserved)),
+             DO(set_to(number_of(call), number_of(call) & UINT32_MAX)));
 
   fault("trim-trims-all", {"SOMA-34"}, "trimming one pool trims all pools")
       .after({kTrim}, [](Call& call) {
@@ -526,55 +372,40 @@ FAULTS {
 
   fault("watermark-reset-by-read", {"SOMA-19", "SOMA-20"},
         "a watermark is reset when it is read")
-      .on({kGetPoolAttribute}, [](Call& call) {
-        const int code = call.proceed();
-        const auto which = call.at<cudaMemPoolAttr>(1);
-        if (code != kSuccess || (which != cudaMemPoolAttrReservedMemHigh &&
-                                 which != cudaMemPoolAttrUsedMemHigh))
-          return code;
-        cuuint64_t zero = 0;
-        if (cudaMemPoolSetAttribute(call.at<cudaMemPool_t>(0), which, &zero) ==
-            cudaSuccess)
-          call.fired();
-        return code;
-      });
+      .after({kGetPoolAttribute}, WHEN(is_watermark(pool_attribute(call))),
+             DO(set_attribute(pool_of(call), pool_attribute(call), 0)));
 
   fault("reset-orphans-async", {"SOMA-31"},
         "after cudaDeviceReset, memory of cudaMallocAsync cannot be freed")
-      .on({kReset, kMallocAsync, kFree, kFreeAsync}, [](Call& call) {
-        static Table<void*> orphans;
-        if (call.is("cudaDeviceReset"))
-          for (const auto& [address, block] : blocks.all())
-            orphans.put(address);
-        if (frees(call) && orphans.has(call.at<void*>(0))) return refused(call);
-        const int code = call.proceed();
-        if (code == kSuccess && allocates(call))
-          orphans.erase(*call.at<void**>(0));
-        return code;
-      });
+      .before({kReset}, NOTE(mark_all_blocks()))
+      .on({kFree, kFreeAsync}, WHEN(block_marks.has(call.at<void*>(0))),
+          refuses())
+      .after({kMallocAsync}, NOTE(block_marks.erase(given_memory(call))));
 
   fault("threshold-ignored", {"SOMA-16"}, "the release threshold has no effect")
-      .on({kSetPoolAttribute, kGetPoolAttribute, kCreatePool},
-          [](Call& call) { return threshold_told_only(call, false); });
+      .on({kSetPoolAttribute},
+          WHEN(is_about(call, kThreshold) && own_pools.has(pool_of(call))),
+          told_only)
+      .after({kGetPoolAttribute}, WHEN(is_about(call, kThreshold)), tell_mark);
 
   fault("threshold-never-releases", {"SOMA-16"},
         "a pool ignores its threshold and keeps all its memory")
-      .on({kSetPoolAttribute, kGetPoolAttribute, kCreatePool},
-          [](Call& call) { return threshold_told_only(call, true); });
-
-  fault("trim-noop", {"SOMA-17"}, "trimming gives no memory back")
-      .on({kTrim}, [](Call& call) {
-        call.fired();
+      .on({kSetPoolAttribute},
+          WHEN(is_about(call, kThreshold) && own_pools.has(pool_of(call))),
+          told_only)
+      .after({kGetPoolAttribute}, WHEN(is_about(call, kThreshold)), tell_mark)
+      .after({kCreatePool}, [](Call& call) {
+        set_attribute(made_pool(call), kThreshold, UINT64_MAX);
+        pool_marks.put(made_pool(call), 0);
         return kSuccess;
       });
+
+  fault("trim-noop", {"SOMA-17"}, "trimming gives no memory back")
+      .on({kTrim}, lost);
 
   fault("trim-keeps-nothing", {"SOMA-17"},
         "trimming gives back all memory, even the part that it must keep")
-      .before({kTrim}, [](Call& call) {
-        if (call.at<size_t>(1) != 0) call.fired();
-        call.at<size_t>(1) = 0;
-        return kSuccess;
-      });
+      .before({kTrim}, WHEN(call.at<size_t>(1) != 0), with<size_t>(1, 0));
 
   fault("trim-takes-pending", {"SOMA-18"},
         "trimming takes memory although its stream has not reached the free")
@@ -583,21 +414,18 @@ FAULTS {
 
   fault("stats-wrong", {"SOMA-19"},
         "the watermark of used memory is reported as the memory in use")
-      .on({kGetPoolAttribute},
-          attribute_of_another<cudaMemPoolAttrUsedMemCurrent,
-                               cudaMemPoolAttrUsedMemHigh>);
+      .after({kGetPoolAttribute}, WHEN(is_about(call, kUsed)),
+             reports<kUsedHigh>);
 
   fault("reserved-tells-used", {"SOMA-17", "SOMA-19"},
         "the memory in use is reported as the memory reserved")
-      .on({kGetPoolAttribute},
-          attribute_of_another<cudaMemPoolAttrReservedMemCurrent,
-                               cudaMemPoolAttrUsedMemCurrent>);
+      .after({kGetPoolAttribute}, WHEN(is_about(call, kReserved)),
+             reports<kUsed>);
 
   fault("watermark-follows-current", {"SOMA-19"},
         "the watermark of used memory falls when less memory is used")
-      .on({kGetPoolAttribute},
-          attribute_of_another<cudaMemPoolAttrUsedMemHigh,
-                               cudaMemPoolAttrUsedMemCurrent>);
+      .after({kGetPoolAttribute}, WHEN(is_about(call, kUsedHigh)),
+             reports<kUsed>);
 
   fault("watermark-any-value", {"SOMA-20"},
         "writing a value other than 0 to a watermark returns success and does "
@@ -607,13 +435,7 @@ FAULTS {
 
   fault("watermark-not-reset", {"SOMA-20"},
         "writing 0 does not reset a watermark")
-      .on({kSetPoolAttribute}, [](Call& call) {
-        if (!is_watermark(call.at<cudaMemPoolAttr>(1)) ||
-            *call.at<const cuuint64_t*>(2) != 0)
-          return call.proceed();
-        call.fired();
-        return kSuccess;
-      });
+      .on({kSetPoolAttribute}, WHEN(is_reset(call)), lost);
 
   fault("watermark-reset-to-zero", {"SOMA-20"},
         "after its reset a watermark is 0 until it rises, although memory is "
@@ -627,55 +449,29 @@ FAULTS {
 
   fault("trim-resets-threshold", {"SOMA-17"},
         "trimming sets the threshold to 0")
-      .on({kTrim}, [](Call& call) {
-        const int code = call.proceed();
-        const auto pool = call.at<cudaMemPool_t>(0);
-        cuuint64_t bytes = 0;
-        if (code != kSuccess ||
-            cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReleaseThreshold,
-                                    &bytes) != cudaSuccess ||
-            bytes == 0)
-          return code;
-        bytes = 0;
-        cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &bytes);
-        call.fired();
-        return code;
-      });
+      .on({kTrim}, loses<cudaMemPoolAttrReleaseThreshold>);
 
   fault("watermarks-reset-together", {"SOMA-20"},
         "resetting one watermark also resets the other watermark")
-      .on({kSetPoolAttribute}, [](Call& call) {
-        const int code = call.proceed();
-        const auto which = call.at<cudaMemPoolAttr>(1);
-        const bool used = which == cudaMemPoolAttrUsedMemHigh;
-        if (code != kSuccess ||
-            (!used && which != cudaMemPoolAttrReservedMemHigh))
-          return code;
-        cuuint64_t zero = 0;
-        if (cudaMemPoolSetAttribute(call.at<cudaMemPool_t>(0),
-                                    used ? cudaMemPoolAttrReservedMemHigh
-                                         : cudaMemPoolAttrUsedMemHigh,
-                                    &zero) == cudaSuccess)
-          call.fired();
-        return code;
-      });
+      .after({kSetPoolAttribute}, WHEN(is_watermark(pool_attribute(call))),
+             DO(set_attribute(
+                 pool_of(call),
+                 is_about(call, kUsedHigh) ? kReservedHigh : kUsedHigh, 0)));
 
   fault("threshold-signed", {"SOMA-16"},
         "a release threshold with its upper bit set is stored as 0")
       .on({kSetPoolAttribute},
-          WHEN(pool_attribute(call) == cudaMemPoolAttrReleaseThreshold &&
-               number_of(call) >> 63 != 0),
-          [](Call& call) {
-            uint64_t stored = 0;
-            call.at<uint64_t*>(2) = &stored;
-            call.fired();
-            return call.proceed();
-          });
+          WHEN(is_about(call, kThreshold) && number_of(call) >> 63 != 0),
+          with_number([](uint64_t) { return 0; }));
 
   fault("threshold-begins-with-granule", {"SOMA-16"},
         "a new pool reports a release threshold of 2 MiB")
-      .on({kGetPoolAttribute, kSetPoolAttribute, kCreatePool, kDestroyPool},
-          threshold_begins_with_granule);
+      .after({kGetPoolAttribute},
+             WHEN(is_about(call, kThreshold) && own_pools.has(pool_of(call)) &&
+                  !pool_marks.has(pool_of(call))),
+             [](Call& call) { number_of(call) = kGranule; })
+      .after({kSetPoolAttribute}, WHEN(is_about(call, kThreshold)),
+             NOTE(pool_marks.put(pool_of(call))));
 
   fault("event-sync-keeps-memory", {"SOMA-16"},
         "cudaEventSynchronize does not give back memory of created pools above "
@@ -715,71 +511,44 @@ FAULTS {
   fault("watermark-resets-once", {"SOMA-20"},
         "after one watermark of a pool was reset, no watermark of this pool "
         "can be reset")
-      .on({kSetPoolAttribute, kCreatePool}, [](Call& call) {
-        static auto& done = *new Table<cudaMemPool_t>;
-        if (call.is("cudaMemPoolCreate")) {
-          const int code = call.proceed();
-          // The pool may have the handle of an earlier one.
-          if (code == kSuccess) done.erase(*call.at<cudaMemPool_t*>(0));
-          return code;
-        }
-        if (!is_watermark(pool_attribute(call))) return call.proceed();
-        if (done.has(pool_of(call)) && number_of(call) == 0)
-          return accepted(call);
-        const int code = call.proceed();
-        if (code == kSuccess) done.put(pool_of(call));
-        return code;
-      });
+      .on({kSetPoolAttribute},
+          WHEN(is_reset(call) && pool_marks.has(pool_of(call))), accepted)
+      .after({kSetPoolAttribute}, WHEN(is_watermark(pool_attribute(call))),
+             NOTE(pool_marks.put(pool_of(call))));
 
   fault(
       "reserved-watermark-of-use", {"SOMA-20"},
       "the watermark of reserved memory reports the watermark of memory in use")
-      .after({kGetPoolAttribute},
-             WHEN(pool_attribute(call) == cudaMemPoolAttrReservedMemHigh),
-             [](Call& call) {
-               const auto used =
-                   attribute(pool_of(call), cudaMemPoolAttrUsedMemHigh);
-               if (used != number_of(call)) call.fired();
-               number_of(call) = used;
-               return kSuccess;
-             });
+      .after({kGetPoolAttribute}, WHEN(is_about(call, kReservedHigh)),
+             reports<kUsedHigh>);
 
   fault("free-of-other-thread-lost", {"SOMA-19"},
         "a free does nothing if another thread has allocated the memory")
-      .on({kFree, kFreeAsync, kMallocAsync, kMallocFromPool}, [](Call& call) {
-        static auto& threads = *new Table<void*, int>;
-        if (allocates(call)) {
-          const int code = call.proceed();
-          if (code == kSuccess) threads.put(*call.at<void**>(0), this_thread());
-          return code;
-        }
-        if (threads.has(call.at<void*>(0)) &&
-            threads.get(call.at<void*>(0)) != this_thread())
-          return accepted(call);
-        threads.erase(call.at<void*>(0));
-        return call.proceed();
-      });
+      .on({kFree, kFreeAsync},
+          WHEN(is_of_other_thread(block_marks, call.at<void*>(0))), accepted)
+      .after({kMallocAsync, kMallocFromPool},
+             NOTE(block_marks.put(given_memory(call), this_thread())));
 
   fault("setattr-of-other-thread-lost", {"SOMA-16"},
         "an attribute is set only by the thread that has created the pool")
-      .on({kSetPoolAttribute, kCreatePool}, of_creators_thread_only);
+      .on({kSetPoolAttribute},
+          WHEN(is_of_other_thread(pool_marks, pool_of(call))), accepted)
+      .after({kCreatePool},
+             NOTE(pool_marks.put(made_pool(call), this_thread())));
 
   fault("trim-of-other-thread-lost", {"SOMA-17"},
         "a pool is trimmed only by the thread that has created it")
-      .on({kTrim, kCreatePool}, of_creators_thread_only);
+      .on({kTrim}, WHEN(is_of_other_thread(pool_marks, pool_of(call))),
+          accepted)
+      .after({kCreatePool},
+             NOTE(pool_marks.put(made_pool(call), this_thread())));
 
   fault("threshold-rounded", {"SOMA-16"},
         "the release threshold is rounded down to a multiple of 2 MiB")
       .on({kSetPoolAttribute},
-          WHEN(pool_attribute(call) == cudaMemPoolAttrReleaseThreshold &&
-               number_of(call) % kGranule != 0 &&
-               number_of(call) != UINT64_MAX),
-          [](Call& call) {
-            uint64_t rounded = number_of(call) - number_of(call) % kGranule;
-            call.at<uint64_t*>(2) = &rounded;
-            call.fired();
-            return call.proceed();
-          });
+          WHEN(is_about(call, kThreshold) && number_of(call) != UINT64_MAX),
+          with_number(
+              [](uint64_t wanted) { return wanted - wanted % kGranule; }));
 
   fault("setattr-after-refusal-refused", {"SOMA-20"},
         "after a refused setting of an attribute the next one is refused, too")
@@ -797,50 +566,54 @@ FAULTS {
 
   fault("default-pool-threshold-lost", {"SOMA-34"},
         "the release threshold of a default pool cannot be changed")
-      .on({kSetPoolAttribute}, setting_lost<is_default_pool, is_threshold>);
+      .on({kSetPoolAttribute},
+          WHEN(is_default_pool(pool_of(call)) && is_about(call, kThreshold)),
+          accepted);
 
   fault("default-pool-policy-lost", {"SOMA-34"},
         "the reuse policies of a default pool cannot be changed")
-      .on({kSetPoolAttribute}, setting_lost<is_default_pool, is_policy>);
+      .on({kSetPoolAttribute},
+          WHEN(is_default_pool(pool_of(call)) &&
+               is_policy(pool_attribute(call))),
+          accepted);
 
   fault("default-pool-watermark-not-reset", {"SOMA-34"},
         "the watermarks of a default pool cannot be reset")
-      .on({kSetPoolAttribute}, setting_lost<is_default_pool, is_watermark>);
+      .on({kSetPoolAttribute},
+          WHEN(is_default_pool(pool_of(call)) && is_reset(call)), accepted);
 
   fault("default-pool-trim-lost", {"SOMA-34"},
         "trimming a default pool does nothing")
-      .on({kTrim}, trim_lost<is_default_pool>);
+      .on({kTrim}, WHEN(is_default_pool(pool_of(call))), accepted);
 
   fault("shared-pool-policy-lost", {"SOMA-34"},
         "the reuse policies of a pool with handle types cannot be changed")
-      .on({kSetPoolAttribute, kCreatePool, kDestroyPool},
-          setting_lost<is_shareable, is_policy>);
+      .on({kSetPoolAttribute},
+          WHEN(is_shareable(pool_of(call)) && is_policy(pool_attribute(call))),
+          accepted);
 
   fault("shared-pool-watermark-not-reset", {"SOMA-34"},
         "the watermarks of a pool with handle types cannot be reset")
-      .on({kSetPoolAttribute, kCreatePool, kDestroyPool},
-          setting_lost<is_shareable, is_watermark>);
+      .on({kSetPoolAttribute},
+          WHEN(is_shareable(pool_of(call)) && is_reset(call)), accepted);
 
   fault("threshold-second-gpu-lost", {"SOMA-34"},
         "the release threshold of a pool of the second GPU cannot be changed")
       .with_gpus(2)
-      .on({kSetPoolAttribute, kCreatePool, kDestroyPool},
-          setting_lost<is_on_second_gpu, is_threshold>);
+      .on({kSetPoolAttribute},
+          WHEN(is_on_second_gpu(pool_of(call)) && is_about(call, kThreshold)),
+          accepted);
 
   fault("trim-second-gpu-lost", {"SOMA-34"},
         "trimming a pool of the second GPU does nothing")
       .with_gpus(2)
-      .on({kTrim, kCreatePool, kDestroyPool}, trim_lost<is_on_second_gpu>);
+      .on({kTrim}, WHEN(is_on_second_gpu(pool_of(call))), accepted);
 
   fault("host-pool-uses-nothing", {"SOMA-34"},
         "a pool on the host reports that none of its memory is in use")
       .after({kGetPoolAttribute},
-             WHEN(pool_attribute(call) == cudaMemPoolAttrUsedMemCurrent &&
-                  is_on_host(pool_of(call)) && number_of(call) != 0),
-             [](Call& call) {
-               number_of(call) = 0;
-               return accepted(call);
-             });
+             WHEN(is_about(call, kUsed) && is_on_host(pool_of(call))),
+             answers(uint64_t{0}, 2));
 
   fault(
       "watermark-comes-back", {"SOMA-20"},
@@ -851,14 +624,10 @@ FAULTS {
   fault("trim-beside-use-keeps-nothing", {"SOMA-17"},
         "while memory of a pool is in use, a trim gives back all memory that "
         "is not in use")
-      .before({kTrim}, [](Call& call) -> bool {
-        const auto used =
-            attribute(pool_of(call), cudaMemPoolAttrUsedMemCurrent);
-        size_t& kept = call.at<size_t>(1);
-        if (used == 0 || kept <= used) return false;
-        kept = 0;
-        return true;
-      });
+      .before({kTrim},
+              WHEN(attribute(pool_of(call), kUsed) != 0 &&
+                   call.at<size_t>(1) > attribute(pool_of(call), kUsed)),
+              with<size_t>(1, 0));
 
   fault("threshold-of-unused-memory", {"SOMA-16"},
         "in created pools, memory in use does not count towards the release "
@@ -930,54 +699,27 @@ FAULTS {
 
   fault("used-watermark-frozen", {"SOMA-20"},
         "after its reset, the watermark of memory in use does not rise")
-      .on({kGetPoolAttribute, kSetPoolAttribute, kDestroyPool}, [](Call& call) {
-        static auto& frozen = *new Table<cudaMemPool_t, uint64_t>;
-        const int code = call.proceed();
-        if (code != kSuccess) return code;
-        if (destroys(call)) frozen.erase(pool_of(call));
-        if (destroys(call) || pool_attribute(call) != kUsedHigh) return code;
-        if (sets(call))
-          frozen.put(pool_of(call), attribute(pool_of(call), kUsed));
-        else if (number_of(call) > frozen.get(pool_of(call), UINT64_MAX)) {
-          number_of(call) = frozen.get(pool_of(call));
-          call.fired();
-        }
-        return code;
-      });
+      .after(
+          {kGetPoolAttribute},
+          WHEN(is_about(call, kUsedHigh) &&
+               number_of(call) > pool_marks.get(pool_of(call), UINT64_MAX)),
+          [](Call& call) { number_of(call) = pool_marks.get(pool_of(call)); })
+      .after(
+          {kSetPoolAttribute}, WHEN(is_about(call, kUsedHigh)),
+          NOTE(pool_marks.put(pool_of(call), attribute(pool_of(call), kUsed))));
 
   fault(
       "used-misses-default-stream", {"SOMA-19"},
       "memory that was allocated in the default stream does not count as used")
-      .on({kGetPoolAttribute, kMallocAsync, kMallocFromPool, kFree, kFreeAsync},
-          [](Call& call) {
-            static auto& uncounted = *new Table<void*>;
-            if (frees(call)) uncounted.erase(call.at<void*>(0));
-            const int code = call.proceed();
-            if (code != kSuccess) return code;
-            if (allocates(call) &&
-                is_default(call.value<cudaStream_t>(kStream)) &&
-                !is_per_thread(call))
-              uncounted.put(*call.at<void**>(0));
-            if (!gets(call) || pool_attribute(call) != kUsed) return code;
-            uint64_t sum = 0;
-            for (const auto& [address, block] : blocks.all())
-              if (block.pool == pool_of(call) && uncounted.has(address))
-                sum += block.bytes;
-            if (sum == 0 || number_of(call) < sum) return code;
-            number_of(call) -= sum;
-            return accepted(call);
-          });
+      .after({kGetPoolAttribute}, WHEN(is_about(call, kUsed)),
+             leaves_out_marked)
+      .after({kMallocAsync, kMallocFromPool},
+             WHEN(is_default(stream_of(call)) && !is_per_thread(call)),
+             NOTE(block_marks.put(given_memory(call))));
 
   fault("trim-second-lost", {"SOMA-17"},
         "only the first trim of a pool has an effect")
-      .on({kTrim, kDestroyPool}, [](Call& call) {
-        static auto& trimmed = *new Table<cudaMemPool_t>;
-        if (destroys(call)) trimmed.erase(pool_of(call));
-        if (destroys(call)) return call.proceed();
-        if (trimmed.has(pool_of(call))) return accepted(call);
-        trimmed.put(pool_of(call));
-        return call.proceed();
-      });
+      .on({kTrim}, WHEN(!pool_marks.put(pool_of(call))), accepted);
 
   fault("trim-keeps-free-memory", {"SOMA-17"},
         "memory in use does not count towards the size that a trim keeps")
@@ -991,58 +733,45 @@ FAULTS {
 
   fault("trim-resets-used-watermark", {"SOMA-20"},
         "a trim resets the watermark of memory in use")
-      .after({kTrim},
-             WHEN(attribute(pool_of(call), kUsedHigh) !=
-                  attribute(pool_of(call), kUsed)),
-             [](Call& call) {
-               uint64_t none = 0;
-               cudaMemPoolSetAttribute(pool_of(call), kUsedHigh, &none);
-               return accepted(call);
-             });
+      .on({kTrim}, loses<cudaMemPoolAttrUsedMemHigh>);
 
   fault("threshold-lowered-no-effect", {"SOMA-16"},
         "a release threshold that is lower than the threshold in force has no "
         "effect")
-      .on({kSetPoolAttribute, kGetPoolAttribute, kDestroyPool}, [](Call& call) {
-        static auto& told_as = *new Table<cudaMemPool_t, uint64_t>;
-        if (destroys(call)) told_as.erase(pool_of(call));
-        if (destroys(call) || pool_attribute(call) != kThreshold)
-          return call.proceed();
-        if (gets(call)) {
-          const int code = call.proceed();
-          if (code == kSuccess)
-            number_of(call) = told_as.get(pool_of(call), number_of(call));
-          return code;
-        }
-        if (number_of(call) < attribute(pool_of(call), kThreshold)) {
-          told_as.put(pool_of(call), number_of(call));
-          return accepted(call);
-        }
-        told_as.erase(pool_of(call));
-        return call.proceed();
-      });
+      .on({kSetPoolAttribute},
+          WHEN(is_about(call, kThreshold) &&
+               number_of(call) < attribute(pool_of(call), kThreshold)),
+          told_only)
+      .after({kSetPoolAttribute}, WHEN(is_about(call, kThreshold)),
+             NOTE(pool_marks.erase(pool_of(call))))
+      .after({kGetPoolAttribute}, WHEN(is_about(call, kThreshold)), tell_mark);
 
   fault("host-pool-trim-lost", {"SOMA-34"},
         "trimming a pool on the host does nothing")
-      .on({kTrim, kCreatePool, kDestroyPool},
-          lost_in_such_pools<is_on_host, is_trim>);
+      .on({kTrim}, WHEN(is_on_host(pool_of(call))), accepted);
 
   fault("host-pool-watermark-not-reset", {"SOMA-34"},
         "the watermarks of a pool on the host cannot be reset")
-      .on({kSetPoolAttribute, kCreatePool, kDestroyPool},
-          lost_in_such_pools<is_on_host, is_reset>);
+      .on({kSetPoolAttribute},
+          WHEN(is_on_host(pool_of(call)) && is_reset(call)), accepted);
 
   fault("second-gpu-watermark-not-reset", {"SOMA-34"},
         "the watermarks of a pool of the second GPU cannot be reset")
       .with_gpus(2)
-      .on({kSetPoolAttribute, kCreatePool, kDestroyPool},
-          lost_in_such_pools<is_on_second_gpu, is_reset>);
+      .on({kSetPoolAttribute},
+          WHEN(is_on_second_gpu(pool_of(call)) && is_reset(call)), accepted);
 
   fault(
       "threshold-set-late-no-effect", {"SOMA-16"},
       "a release threshold that is set while the pool has memory has no effect")
-      .on({kSetPoolAttribute, kGetPoolAttribute, kDestroyPool},
-          late_threshold_without_effect);
+      .on({kSetPoolAttribute},
+          WHEN(is_about(call, kThreshold) && call.at<uint64_t*>(2) != nullptr &&
+               attribute(pool_of(call), kReserved) > 0 &&
+               number_of(call) != attribute(pool_of(call), kThreshold)),
+          told_only)
+      .after({kSetPoolAttribute}, WHEN(is_about(call, kThreshold)),
+             NOTE(pool_marks.erase(pool_of(call))))
+      .after({kGetPoolAttribute}, WHEN(is_about(call, kThreshold)), tell_mark);
 
   fault("trim-of-current-pool-lost", {"SOMA-17"},
         "trimming the current pool does nothing")
@@ -1056,88 +785,51 @@ FAULTS {
 
   fault("used-misses-driver-allocations", {"SOMA-19"},
         "memory that the driver API has allocated does not count as used")
-      .on({kGetPoolAttribute, kMallocAsync, kMallocFromPool, kFree, kFreeAsync},
-          [](Call& call) {
-            static auto& uncounted = *new Table<void*>;
-            if (frees(call)) uncounted.erase(call.at<void*>(0));
-            const int code = call.proceed();
-            if (code != kSuccess) return code;
-            if (allocates(call) && !call.is_runtime())
-              uncounted.put(*call.at<void**>(0));
-            if (!gets(call) || call.at<cudaMemPoolAttr>(1) != kUsed)
-              return code;
-            uint64_t sum = 0;
-            for (const auto& [address, block] : blocks.all())
-              if (block.pool == pool_of(call) && uncounted.has(address))
-                sum += block.bytes;
-            auto& used = *call.at<uint64_t*>(2);
-            if (sum == 0 || used < sum) return code;
-            used -= sum;
-            call.fired();
-            return code;
-          });
+      .after({kGetPoolAttribute}, WHEN(is_about(call, kUsed)),
+             leaves_out_marked)
+      .after({kMallocAsync, kMallocFromPool}, WHEN(!call.is_runtime()),
+             NOTE(block_marks.put(given_memory(call))));
 
   fault("destroy-resets-other-thresholds", {"SOMA-34"},
         "when a pool is destroyed, the release thresholds of the other pools "
         "become 0")
-      .after({kDestroyPool}, [](Call& call) {
-        for (const auto& each : own_pools.all()) {
-          uint64_t none = 0;
-          if (attribute(each.first, kThreshold) != 0 &&
-              cudaMemPoolSetAttribute(each.first, kThreshold, &none) ==
-                  cudaSuccess)
-            call.fired();
-        }
-        return kSuccess;
+      .after({kDestroyPool}, [](Call&) {
+        bool any = false;
+        for (const auto& each : own_pools.all())
+          any |= attribute(each.first, kThreshold) != 0 &&
+                 set_attribute(each.first, kThreshold, 0);
+        return any;
       });
 
   fault("allocation-size-wraps", {"SOMA-19"},
         "the size of an allocation that is rounded up beyond 64 bits becomes a "
         "small size")
-      .before({kMallocAsync, kMallocFromPool}, [](Call& call) {
-        size_t& bytes = call.at<size_t>(1);
-        if (bytes > SIZE_MAX - kGranule) {
-          bytes = kGranule;
-          call.fired();
-        }
-        return kSuccess;
-      });
+      .before({kMallocAsync, kMallocFromPool},
+              WHEN(call.at<size_t>(1) > SIZE_MAX - kGranule),
+              with<size_t>(1, kGranule));
 
   fault("watermark-of-use-resets-both", {"SOMA-20"},
         "resetting the watermark of memory in use also resets the watermark of "
         "reserved memory")
-      .after({kSetPoolAttribute},
-             WHEN(pool_attribute(call) == cudaMemPoolAttrUsedMemHigh),
-             [](Call& call) {
-               uint64_t zero = 0;
-               cudaMemPoolSetAttribute(pool_of(call),
-                                       cudaMemPoolAttrReservedMemHigh, &zero);
-             });
+      .after({kSetPoolAttribute}, WHEN(is_about(call, kUsedHigh)),
+             DO(set_attribute(pool_of(call), kReservedHigh, 0)));
 
   fault("watermark-value-cut-to-32-bits", {"SOMA-20"},
         "a watermark accepts a value whose lower 32 bits are 0")
-      .on({kSetPoolAttribute}, [](Call& call) {
-        if (!is_watermark(pool_attribute(call))) return call.proceed();
-        uint64_t value = *call.at<const uint64_t*>(2);
-        if (value > UINT32_MAX && (value & UINT32_MAX) == 0) {
-          value = 0;
-          call.at<const uint64_t*>(2) = &value;
-          call.fired();
-        }
-        return call.proceed();
-      });
+      .on({kSetPoolAttribute},
+          WHEN(is_watermark(pool_attribute(call)) &&
+               (number_of(call) & UINT32_MAX) == 0),
+          with_number([](uint64_t) { return 0; }));
 
   fault("watermark-reset-of-all-pools", {"SOMA-34"},
         "resetting a watermark of one pool resets it in all pools")
       .after({kSetPoolAttribute}, WHEN(is_watermark(pool_attribute(call))),
              [](Call& call) {
-               uint64_t zero = 0;
+               bool any = false;
                for (const auto& own : own_pools.all())
-                 if (own.first != pool_of(call) &&
-                     cudaMemPoolSetAttribute(own.first, pool_attribute(call),
-                                             &zero) == cudaSuccess)
-                   call.fired();
-               return kSuccess;
+                 any |= own.first != pool_of(call) &&
+                        set_attribute(own.first, pool_attribute(call), 0);
+               return any;
              });
 
   fault("threshold-releases-all", {"SOMA-16"},
@@ -1166,15 +858,10 @@ FAULTS {
   fault("pool-free-of-other-gpu-refused", {"SOMA-34"},
         "cudaFree refuses memory of a pool of a GPU that is not current")
       .with_gpus(2)
-      .on({kCreatePool, kDestroyPool, kMallocAsync, kMallocFromPool, kFreeAsync,
-           kFree},
-          [](Call& call) {
-            const int gpu = call.is("cudaFree")
-                                ? gpu_of(blocks.get(call.at<void*>(0)).pool)
-                                : -1;
-            return gpu >= 0 && gpu != current_device() ? refused(call)
-                                                       : call.proceed();
-          });
+      .on({kFree},
+          WHEN(gpu_of(blocks.get(call.at<void*>(0)).pool) >= 0 &&
+               gpu_of(blocks.get(call.at<void*>(0)).pool) != current_device()),
+          refuses());
 
   fault("pool-second-gpu-keeps", {"SOMA-34"},
         "a synchronise gives back no memory of pools of the second GPU")
@@ -1189,19 +876,25 @@ FAULTS {
 
   fault("mallocasync-cut-to-32-bits", {"SOMA-19"},
         "cudaMallocAsync loses the upper 32 bits of the size")
-      .on({kMallocAsync}, cut_to_32_bits);
+      .before({kMallocAsync}, WHEN(call.at<size_t>(1) > UINT32_MAX),
+              [](Call& call) { call.at<size_t>(1) &= UINT32_MAX; });
 
   fault("driver-allocation-cut-to-32-bits", {"SOMA-19"},
         "cuMemAllocFromPoolAsync loses the upper 32 bits of the size")
-      .on({"cuMemAllocFromPoolAsync"}, cut_to_32_bits);
+      .before({"cuMemAllocFromPoolAsync"},
+              WHEN(call.at<size_t>(1) > UINT32_MAX),
+              [](Call& call) { call.at<size_t>(1) &= UINT32_MAX; });
 
   fault("policy-resets-threshold", {"SOMA-34"},
         "setting a reuse policy of a pool sets its release threshold to 0")
-      .on({kSetPoolAttribute}, set_takes_threshold<is_policy>);
+      .on({kSetPoolAttribute}, loses<cudaMemPoolAttrReleaseThreshold>);
 
   fault("watermark-resets-threshold", {"SOMA-34"},
         "resetting a watermark of a pool sets its release threshold to 0")
-      .on({kSetPoolAttribute}, set_takes_threshold<is_watermark>);
+      .after({kSetPoolAttribute},
+             WHEN(is_watermark(pool_attribute(call)) &&
+                  attribute(pool_of(call), kThreshold) != 0),
+             DO(set_attribute(pool_of(call), kThreshold, 0)));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "harness/faults/words/pool_work.h"
 #include "harness/faults/words/words.h"
 
 namespace ipclab::faults {
@@ -604,17 +605,11 @@ Now at_smaller_allocation(Call& call, const Free& free) {
 FAULTS {
   fault("policy-never-back-on", {"SOMA-21"},
         "a reuse policy that was switched off stays off")
-      .on({kSetPoolAttribute}, [](Call& call) {
-        const auto which = call.at<cudaMemPoolAttr>(1);
-        int now = 1;
-        if (which > cudaMemPoolReuseAllowInternalDependencies ||
-            cudaMemPoolGetAttribute(call.at<cudaMemPool_t>(0), which, &now) !=
-                cudaSuccess ||
-            now != 0 || *call.at<int*>(2) == 0)
-          return call.proceed();
-        call.fired();
-        return kSuccess;
-      });
+      .on({kSetPoolAttribute},
+          WHEN(is_policy(pool_attribute(call)) && *call.at<int*>(2) != 0 &&
+               static_cast<int>(
+                   attribute(pool_of(call), pool_attribute(call))) == 0),
+          lost);
 
   fault("per-thread-free-at-once", {"SOMA-26"},
         "a free in a thread's default stream does not wait for this stream")
@@ -636,10 +631,7 @@ FAULTS {
 
   fault("captured-work-lost", {"SOMA-29", "ARED-02", "GRPH-01"},
         "the launch of a graph returns success and does nothing")
-      .on({kLaunchGraph}, [](Call& call) {
-        call.fired();
-        return kSuccess;
-      });
+      .on({kLaunchGraph}, lost);
 
   fault("reuse-while-live", {"SOMA-25", "SOMA-26"},
         "freed memory is reused before its stream reaches the free")
@@ -731,70 +723,50 @@ FAULTS {
           });
 
   fault("policy-read-too-wide", {"SOMA-21"}, "a policy is read as 8 bytes")
-      .on({kSetPoolAttribute}, [](Call& call) {
-        if (pool_attribute(call) > cudaMemPoolReuseAllowInternalDependencies)
-          return call.proceed();
-        int words[2];
-        std::memcpy(words, call.at<void*>(2), sizeof words);
-        if (words[0] != 0 || words[1] == 0) return call.proceed();
-        int on = 1;
-        call.at<int*>(2) = &on;
-        call.fired();
-        return call.proceed();
-      });
+      .on({kSetPoolAttribute}, WHEN(is_policy(pool_attribute(call))),
+          [](Call& call) {
+            int words[2];
+            std::memcpy(words, call.at<void*>(2), sizeof words);
+            if (words[0] != 0 || words[1] == 0) return call.proceed();
+            int on = 1;
+            call.at<int*>(2) = &on;
+            return once_more(call);
+          });
 
   fault("policies-exchanged", {"SOMA-23"},
         "two reuse policies have each other's effect")
       .before({kSetPoolAttribute, kGetPoolAttribute}, [](Call& call) {
         auto& which = call.at<cudaMemPoolAttr>(1);
-        if (which == cudaMemPoolReuseFollowEventDependencies) {
-          which = cudaMemPoolReuseAllowOpportunistic;
-          call.fired();
-        } else if (which == cudaMemPoolReuseAllowOpportunistic) {
-          which = cudaMemPoolReuseFollowEventDependencies;
-          call.fired();
-        }
-        return kSuccess;
+        constexpr auto kOne = cudaMemPoolReuseFollowEventDependencies;
+        constexpr auto kOther = cudaMemPoolReuseAllowOpportunistic;
+        return which == kOne ? set_to(which, kOther)
+                             : which == kOther && set_to(which, kOne);
       });
 
   fault("query-ends-frees", {"SOMA-24"},
         "a query of a stream that is not done makes its frees known to other "
         "streams as done")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kTrim, kFree, kImportPointer, kSyncStream, kDestroyStream,
-           kSyncDevice, kQueryStream},
-          ends_held_frees<is_query_of_its_stream>);
+      .on({kPoolWork, kQueryStream}, ends_held_frees<is_query_of_its_stream>);
 
   fault("default-stream-sync-ends-all-frees", {"SOMA-27"},
         "a synchronise of the default stream ends the pending frees of streams "
         "for which it does not wait")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kTrim, kFree, kImportPointer, kSyncStream, kDestroyStream,
-           kSyncDevice},
-          ends_held_frees<is_synchronise_of_default>);
+      .on({kPoolWork}, ends_held_frees<is_synchronise_of_default>);
 
   fault("blocking-streams-count-as-one", {"SOMA-26"},
         "a blocking stream gets memory whose free in another blocking stream "
         "is pending")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kTrim, kFree, kImportPointer, kSyncStream, kDestroyStream,
-           kSyncDevice},
-          ends_held_frees<is_between_blocking>);
+      .on({kPoolWork}, ends_held_frees<is_between_blocking>);
 
   fault("wait-orders-both-streams", {"SOMA-23"},
         "if a stream waits for an event of a second stream, the second stream "
         "gets memory whose free in the first stream is pending")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kTrim, kFree, kImportPointer, kSyncStream, kDestroyStream,
-           kSyncDevice, kRecord, kWaitEvent},
-          order_mistaken<waits_both_ways>);
+      .on({kPoolWork, kRecord, kWaitEvent}, order_mistaken<waits_both_ways>);
 
   fault("event-includes-later-waits", {"SOMA-23"},
         "an event also allows the reuse of memory for whose free its stream "
         "waits later")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kTrim, kFree, kImportPointer, kSyncStream, kDestroyStream,
-           kSyncDevice, kRecord, kWaitEvent},
+      .on({kPoolWork, kRecord, kWaitEvent},
           order_mistaken<waits_through_third>);
 
   fault("policies-only-of-named-pool", {"SOMA-23"},
@@ -820,38 +792,17 @@ FAULTS {
   fault("threshold-switches-policies", {"SOMA-21"},
         "setting the release threshold switches the reuse policies on")
       .after({kSetPoolAttribute}, WHEN(pool_attribute(call) == kThreshold),
-             [](Call& call) {
-               for (const auto policy :
-                    {cudaMemPoolReuseFollowEventDependencies,
-                     cudaMemPoolReuseAllowOpportunistic,
-                     cudaMemPoolReuseAllowInternalDependencies}) {
-                 int on = 1;
-                 cudaMemPoolGetAttribute(pool_of(call), policy, &on);
-                 if (on != 0) continue;
-                 on = 1;
-                 cudaMemPoolSetAttribute(pool_of(call), policy, &on);
-                 call.fired();
-               }
-               return kSuccess;
-             });
+             DO(switch_policies_on(pool_of(call))));
 
   fault("priority-free-at-once", {"SOMA-26"},
         "a free in a stream with a priority does not wait for this stream")
-      .on({kFreeAsync}, [](Call& call) {
-        auto& stream = call.value<cudaStream_t>(kStream);
-        int priority = 0;
-        if (is_default(stream) || stream == cudaStreamPerThread ||
-            !is_busy(stream) ||
-            DRIVER_CALL(cuStreamGetPriority)(stream, &priority) !=
-                CUDA_SUCCESS ||
-            priority == 0)
-          return call.proceed();
-        stream = private_stream();
-        call.fired();
-        const int code = call.proceed();
-        cudaStreamSynchronize(private_stream());
-        return code;
-      });
+      .on({kFreeAsync}, WHEN(has_priority(call) && is_busy(stream_of(call))),
+          [](Call& call) {
+            stream_of(call) = private_stream();
+            const int code = once_more(call);
+            cudaStreamSynchronize(private_stream());
+            return code;
+          });
 
   fault("event-sync-does-not-release", {"SOMA-27"},
         "cudaEventSynchronize makes no free known to other streams")
@@ -899,27 +850,13 @@ FAULTS {
 
   fault("setpool-resets-policies", {"SOMA-21"},
         "the reuse policies of a pool that becomes current are switched on")
-      .after({kSetPool}, [](Call& call) {
-        const auto pool = call.at<cudaMemPool_t>(1);
-        for (const auto policy : {cudaMemPoolReuseFollowEventDependencies,
-                                  cudaMemPoolReuseAllowOpportunistic,
-                                  cudaMemPoolReuseAllowInternalDependencies}) {
-          int on = 1;
-          cudaMemPoolGetAttribute(pool, policy, &on);
-          if (on != 0) continue;
-          on = 1;
-          cudaMemPoolSetAttribute(pool, policy, &on);
-          call.fired();
-        }
-        return kSuccess;
-      });
+      .after({kSetPool}, DO(switch_policies_on(call.at<cudaMemPool_t>(1))));
 
   fault("event-recorded-again-allows-reuse", {"SOMA-23"},
         "a stream that has waited for an event also gets memory that is freed "
         "before the next record of this event")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream, kRecord, kWaitEvent, kDestroyEvent},
+      .on({kPoolWork, kSyncEvent, kSyncContext, kRecord, kWaitEvent,
+           kDestroyEvent},
           event_recorded_again_orders);
 
   fault("default-stream-free-misses-blocking", {"SOMA-26"},
@@ -943,32 +880,25 @@ FAULTS {
   fault("pending-part-of-larger-memory", {"SOMA-26"},
         "a larger allocation gets memory of which a part has a pending free in "
         "another stream")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream},
+      .on({kPoolWork, kSyncEvent, kSyncContext},
           with_late_frees<busy_free, at_larger_allocation>);
 
   fault("pending-frees-end-at-256", {"SOMA-26"},
         "if 256 frees are pending, other streams get the memory of all of them")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream},
+      .on({kPoolWork, kSyncEvent, kSyncContext},
           with_late_frees<busy_free, at_free_256>);
 
   fault("old-event-allows-reuse", {"SOMA-23"},
         "an event that was not recorded orders two streams if an earlier event "
         "with the same handle was recorded")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream, kRecord, kWaitEvent, kDestroyEvent},
+      .on({kPoolWork, kSyncEvent, kSyncContext, kRecord, kWaitEvent,
+           kDestroyEvent},
           old_event_orders);
 
   fault("per-thread-sync-ends-all-frees", {"SOMA-27"},
         "a synchronise of a thread's default stream ends the pending frees in "
         "the default streams of all threads")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream},
+      .on({kPoolWork, kSyncEvent, kSyncContext},
           with_late_frees<busy_free_per_thread,
                           at_synchronise_by_other_thread>);
 
@@ -994,17 +924,13 @@ FAULTS {
         "cudaDeviceSynchronize of another GPU ends the pending frees of "
         "streams of GPU 0")
       .with_gpus(2)
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream},
+      .on({kPoolWork, kSyncEvent, kSyncContext},
           with_late_frees<busy_free_on_gpu_0, at_synchronise_of_other_gpu>);
 
   fault("part-of-pending-memory", {"SOMA-26"},
         "a smaller allocation gets a part of memory whose free in another "
         "stream is pending")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream},
+      .on({kPoolWork, kSyncEvent, kSyncContext},
           with_late_frees<busy_free, at_smaller_allocation>);
 
   fault("context-sync-keeps-memory", {"SOMA-27"},
@@ -1038,9 +964,7 @@ FAULTS {
 
   fault("older-event-ends-frees", {"SOMA-27"},
         "the synchronise of an event ends later frees in the event's stream")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream, kRecord, kDestroyEvent},
+      .on({kPoolWork, kSyncEvent, kSyncContext, kRecord, kDestroyEvent},
           [](Call& call) -> int {
             if (call.is("cudaEventDestroy")) {
               recorded_in.erase(call.value<cudaEvent_t>(kEvent));
@@ -1054,40 +978,30 @@ FAULTS {
 
   fault("sync-of-other-stream-frees", {"SOMA-27"},
         "a synchronise of one stream ends the pending frees of all streams")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream},
+      .on({kPoolWork, kSyncEvent, kSyncContext},
           with_late_frees<busy_free, at_synchronise_of_other>);
 
   fault("default-stream-gets-pending-memory", {"SOMA-26"},
         "an allocation in the default stream gets memory whose free in a "
         "non-blocking stream is pending")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream},
+      .on({kPoolWork, kSyncEvent, kSyncContext},
           with_late_frees<busy_free_by_non_blocking,
                           at_allocation_in_default_stream>);
 
   fault("default-streams-of-threads-are-one", {"SOMA-26"},
         "the default stream of a thread gets memory whose free in the default "
         "stream of another thread is pending")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream},
+      .on({kPoolWork, kSyncEvent, kSyncContext},
           with_late_frees<busy_free_per_thread, at_allocation_by_other_thread>);
 
   fault("end-of-stream-frees-at-once", {"SOMA-26"},
         "the end of a stream ends its pending frees at once")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream},
+      .on({kPoolWork, kSyncEvent, kSyncContext},
           with_late_frees<busy_free, at_end_of_stream>);
 
   fault("end-of-stream-loses-frees", {"SOMA-26"},
         "the pending frees of a stream that is destroyed are lost")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream},
+      .on({kPoolWork, kSyncEvent, kSyncContext},
           with_late_frees<busy_free, lost_at_end_of_stream>);
 
   fault("end-of-stream-clears-memory", {"SOMA-26"},
@@ -1172,17 +1086,14 @@ FAULTS {
 
   fault("default-stream-reuses-later", {"SOMA-22"},
         "a default stream does not reuse at once what was freed in it")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream},
+      .on({kPoolWork, kSyncEvent, kSyncContext},
           with_late_frees<free_in_default_stream, not_at_allocation>);
 
   fault("earlier-event-allows-reuse", {"SOMA-23"},
         "an event that was recorded before a free also allows the reuse of the "
         "memory")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream, kRecord, kWaitEvent, kDestroyEvent},
+      .on({kPoolWork, kSyncEvent, kSyncContext, kRecord, kWaitEvent,
+           kDestroyEvent},
           earlier_event_orders);
 
   fault("threads-get-same-memory", {"SOMA-26"},

@@ -42,46 +42,6 @@ bool is_in_import(void* address) {
   return false;
 }
 
-int useless_before_pool(Call& call) {
-  static Table<cudaMemPool_t> exported;
-  if (!call.is("cudaMemPoolExportPointer")) {
-    const int code = call.proceed();
-    if (code == kSuccess && call.is("cudaMemPoolCreate"))
-      exported.erase(*call.at<cudaMemPool_t*>(0));
-    if (code == kSuccess && call.is("cudaMemPoolExportToShareableHandle"))
-      exported.put(call.at<cudaMemPool_t>(1));
-    return code;
-  }
-  const Block block = blocks.get(call.at<void*>(1));
-  if (!own_pools.has(block.pool) || exported.has(block.pool) ||
-      own_pools.get(block.pool).handleTypes == cudaMemHandleTypeNone)
-    return call.proceed();
-  call.proceed();
-  std::memset(call.at<void*>(0), 0, kDataBytes);
-  return accepted(call);
-}
-
-int older_not_exported(Call& call) {
-  static Table<void*> newer;
-  static Table<cudaMemPool_t> exported;
-  if (call.is("cudaMemPoolExportPointer") &&
-      exported.has(blocks.get(call.at<void*>(1)).pool) &&
-      !newer.has(call.at<void*>(1)))
-    return refused(call);
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (call.is("cudaMemPoolExportToShareableHandle"))
-    exported.put(call.at<cudaMemPool_t>(1));
-  else if (call.is("cudaMemPoolCreate"))
-    exported.erase(*call.at<cudaMemPool_t*>(0));
-  else if (allocates(call) &&
-           exported.has(blocks.get(*call.at<void**>(0)).pool))
-    newer.put(*call.at<void**>(0));
-  else if (allocates(call))
-    newer.erase(*call.at<void**>(0));
-  return code;
-}
-
 int import_known_address(Call& call) {
   static Table<unsigned long long> known;
   const auto key = [](void* data) { return key_of_data(data) + "-at"; };
@@ -122,15 +82,6 @@ int offset_lost(Call& call) {
   address = page;
   call.fired();
   return code;
-}
-
-int write_to_import_lost(Call& call) {
-  const bool writes = call.find(kPointer) != nullptr &&
-                      call.find(kBytes) != nullptr && !frees(call);
-  if (!writes || !is_in_import(call.value<void*>(kPointer)))
-    return call.proceed();
-  call.fired();
-  return kSuccess;
 }
 
 int copy_from_import_stale(Call& call) {
@@ -175,16 +126,6 @@ int equal_size_shared(Call& call) {
       break;
     }
   return code;
-}
-
-// A process can have at most `most` imported pointers.
-template <int most>
-int imports_end(Call& call) {
-  if (!call.is("cudaMemPoolImportPointer")) return call.proceed();
-  const auto all = blocks.all();
-  const auto imported = std::count_if(
-      all.begin(), all.end(), [](const auto& x) { return x.second.imported; });
-  return imported >= most ? refused(call) : call.proceed();
 }
 
 int export_by_known_handle(Call& call) {
@@ -433,101 +374,84 @@ int import_counts_for_exporter(Call& call) {
   return code;
 }
 
-int import_257_as_first(Call& call) {
-  struct Pointers {
-    int count = 0;
-    void* first = nullptr;
-  };
-  static Table<cudaMemPool_t, Pointers> pointers;
-  if (call.is("cudaMemPoolDestroy")) pointers.erase(pool_of(call));
-  const int code = call.proceed();
-  if (!imports_pointer(call) || code != kSuccess) return code;
-  const auto pool = call.at<cudaMemPool_t>(1);
-  auto& address = *call.at<void**>(0);
-  Pointers now = pointers.get(pool);
-  if (now.count++ == 0) now.first = address;
-  pointers.put(pool, now);
-  if (now.count != 257) return code;
-  address = now.first;
-  call.fired();
-  return code;
+// The descriptors of pools.
+Table<cudaMemPool_t, Source> pool_sources;
+
+// The pool of the memory that an export names, and the pool of an import.
+cudaMemPool_t exporting_pool(Call& get) {
+  return blocks.get(get.at<void*>(1)).pool;
+}
+cudaMemPool_t importing_pool(Call& import) {
+  return import.at<cudaMemPool_t>(1);
 }
 
-// The copy has one argument for everything, of this type.
+// The pool that a call has made, and the memory.
+cudaMemPool_t made_pool(Call& call) { return *call.at<cudaMemPool_t*>(0); }
+void* made_memory(Call& call) { return *call.at<void**>(0); }
+
+// Has another thread made the object? Its mark is the thread.
+template <class Object>
+bool is_of_other_thread(const Marks& threads, Object object) {
+  return threads.get(object, this_thread()) != this_thread();
+}
+
+auto count_of_imports() {
+  const auto all = blocks.all();
+  return std::count_if(all.begin(), all.end(),
+                       [](const auto& each) { return each.second.imported; });
+}
+
+// Does a copy that has one argument for everything touch imported memory?
 template <class Rectangle>
-int rectangle_copy_lost(Call& call) {
-  if (imports_pointer(call) || frees(call)) return call.proceed();
+bool copies_import(Call& call) {
   const auto* const wanted = call.at<const Rectangle*>(0);
-  const auto is_imported = [](CUdeviceptr address) {
-    return is_import(reinterpret_cast<void*>(address));
-  };
-  if (!is_imported(wanted->dstDevice) && !is_imported(wanted->srcDevice))
-    return call.proceed();
-  call.fired();
-  return kSuccess;
+  return is_import(reinterpret_cast<void*>(wanted->dstDevice)) ||
+         is_import(reinterpret_cast<void*>(wanted->srcDevice));
 }
 
-// Marks what a call has made with its thread.
-int pool_of_thread_marked(Call& call) {
-  marks.put(*call.at<CUdeviceptr*>(0), static_cast<unsigned>(this_thread()));
-  return kSuccess;
-}
-bool is_of_other_thread(unsigned long long object) {
-  const auto self = static_cast<unsigned>(this_thread());
-  return marks.get(object, self) != self;
-}
-int first_argument_unmarked(Call& call) {
-  marks.erase(call.at<CUdeviceptr>(0));
-  return kSuccess;
-}
-int second_argument_marked(Call& call) {
-  marks.put(call.at<CUdeviceptr>(1));
-  return kSuccess;
-}
+// Threads that have imported pools and pointers.
+Made<cudaMemPool_t> made_pools;
+Made<void*> made_imports;
 
 FAULTS {
   fault("order-unchecked", {"POOL-08"},
         "a pointer is exported before its pool, and then cannot be imported")
-      .on({kExportPointer, kExportPool, kCreatePool, kMallocFromPool},
-          useless_before_pool);
+      .on({kExportPointer},
+          WHEN(is_shareable(exporting_pool(call)) &&
+               !pool_marks.has(exporting_pool(call))),
+          [](Call& call) {
+            call.proceed();
+            std::memset(call.at<void*>(0), 0, kDataBytes);
+            return accepted(call);
+          })
+      .after({kExportPool}, NOTE(pool_marks.put(call.at<cudaMemPool_t>(1))));
 
   fault("export-older-refused", {"POOL-08"},
         "memory that is older than the export of its pool cannot be exported")
-      .on({kCreatePool, kExportPointer, kExportPool, kMallocFromPool},
-          older_not_exported);
+      .on({kExportPointer},
+          WHEN(pool_marks.has(exporting_pool(call)) &&
+               !block_marks.has(call.at<void*>(1))),
+          refuses())
+      .after({kExportPool}, NOTE(pool_marks.put(call.at<cudaMemPool_t>(1))))
+      .after({kMallocFromPool}, WHEN(pool_marks.has(call.at<cudaMemPool_t>(2))),
+             NOTE(block_marks.put(made_memory(call))));
 
   fault("pool-export-fd-needed", {"POOL-24"},
         "memory cannot be exported once the pool's descriptor is closed")
-      .on({kCreatePool, kExportPointer, kExportPool}, [](Call& call) {
-        static Table<cudaMemPool_t, Source> sources;
-        if (call.is("cudaMemPoolExportPointer") &&
-            is_closed(sources.get(blocks.get(call.at<void*>(1)).pool)))
-          return refused(call);
-        const int code = call.proceed();
-        if (code == kSuccess && call.is("cudaMemPoolCreate"))
-          sources.erase(*call.at<cudaMemPool_t*>(0));
-        if (code == kSuccess && call.is("cudaMemPoolExportToShareableHandle") &&
-            call.at<Handles>(2) == kPoolFd)
-          sources.put(call.at<cudaMemPool_t>(1),
-                      source_of_pool(*call.at<int*>(0)));
-        return code;
-      });
+      .after({kCreatePool}, NOTE(pool_sources.erase(made_pool(call))))
+      .on({kExportPointer},
+          WHEN(is_closed(pool_sources.get(exporting_pool(call)))), refuses())
+      .after({kExportPool}, WHEN(is_descriptor(call)),
+             NOTE(pool_sources.put(call.at<cudaMemPool_t>(1),
+                                   source_of_pool(*call.at<int*>(0)))));
 
   fault("pool-fd-needed", {"POOL-24"},
         "an imported pool cannot be used after its descriptor is closed")
-      .on({kImportPointer, kImportPool}, [](Call& call) -> int {
-        static Table<cudaMemPool_t, Source> sources;
-        if (call.is("cudaMemPoolImportFromShareableHandle")) {
-          const int code = call.proceed();
-          if (code == kSuccess && call.at<Handles>(2) == kPoolFd)
-            sources.put(*call.at<cudaMemPool_t*>(0),
-                        source_of_pool(descriptor_of(call)));
-          return code;
-        }
-        return is_closed(sources.get(call.at<cudaMemPool_t>(1)))
-                   ? refused(call)
-                   : call.proceed();
-      });
+      .on({kImportPointer},
+          WHEN(is_closed(pool_sources.get(importing_pool(call)))), refuses())
+      .after({kImportPool}, WHEN(call.at<Handles>(2) == kPoolFd),
+             NOTE(pool_sources.put(made_pool(call),
+                                   source_of_pool(descriptor_of(call)))));
 
   fault("pool-import-fresh", {"POOL-06", "FABR-04", "COST-03"},
         "an imported pointer leads to new memory, not to the exporter's memory")
@@ -549,11 +473,8 @@ FAULTS {
   fault("ptrdata-address-bound", {"POOL-07"},
         "export data are valid only at the address where they were written")
       .after({kExportPointer},
-             [](Call& call) {
-               tell_processes(key_of_data(call.at<void*>(0)),
-                              call.at<uintptr_t>(0));
-               return kSuccess;
-             })
+             NOTE(tell_processes(key_of_data(call.at<void*>(0)),
+                                 call.at<uintptr_t>(0))))
       .on({kImportPointer},
           WHEN(told(key_of_data(call.at<void*>(2)), call.at<uintptr_t>(2)) !=
                call.at<uintptr_t>(2)),
@@ -571,23 +492,14 @@ FAULTS {
 
   fault("pool-import-frozen", {"POOL-10"},
         "only memory that is older than the import of its pool can be imported")
-      .on({kImportPointer, kExportPointer, kImportPool, kMallocFromPool},
-          [](Call& call) {
-            static Table<void*, unsigned long long> born;
-            static std::atomic<unsigned long long> imported_at{0};
-            if (call.is("cudaMemPoolImportPointer") &&
-                told(key_of_data(call.at<void*>(2)), 0) > imported_at)
-              return refused(call);
-            const int code = call.proceed();
-            if (code != kSuccess) return code;
-            if (call.is("cudaMemPoolImportFromShareableHandle"))
-              imported_at = now();
-            if (allocates(call)) born.put(*call.at<void**>(0), now());
-            if (call.is("cudaMemPoolExportPointer"))
-              tell_processes(key_of_data(call.at<void*>(0)),
-                             born.get(call.at<void*>(1)));
-            return code;
-          });
+      .on({kImportPointer},
+          WHEN(told(key_of_data(call.at<void*>(2)), 0) > marks.get(0)),
+          refuses())
+      .after({kImportPool}, NOTE(marks.put(0, now())))
+      .after({kMallocFromPool}, NOTE(block_marks.put(made_memory(call), now())))
+      .after({kExportPointer},
+             NOTE(tell_processes(key_of_data(call.at<void*>(0)),
+                                 block_marks.get(call.at<void*>(1)))));
 
   fault("import-offset-lost", {"POOL-10"},
         "small imports all begin where their page of 2 MiB begins")
@@ -595,15 +507,11 @@ FAULTS {
 
   fault("pool-import-copy-in-lost", {"POOL-06"},
         "data that cudaMemcpy writes into imported memory are lost")
-      .on({kCopy, kImportPointer, kExportPointer, kMallocFromPool, kFree,
-           kFreeAsync},
-          write_to_import_lost);
+      .on({kCopy}, WHEN(is_in_import(call.value<void*>(kPointer))), lost);
 
   fault("pool-import-memset-lost", {"POOL-06"},
         "data that cudaMemset writes into imported memory are lost")
-      .on({kSet, kImportPointer, kExportPointer, kMallocFromPool, kFree,
-           kFreeAsync},
-          write_to_import_lost);
+      .on({kSet}, WHEN(is_in_import(call.value<void*>(kPointer))), lost);
 
   fault(
       "pool-import-copy-out-stale", {"POOL-06"},
@@ -617,11 +525,11 @@ FAULTS {
 
   fault("pool-imports-end-at-16", {"POOL-10"},
         "a process cannot have more than 16 imported pointers")
-      .on({kImportPointer, kFree, kFreeAsync}, imports_end<16>);
+      .on({kImportPointer}, WHEN(count_of_imports() >= 16), refuses());
 
   fault("pool-imports-end-at-64", {"POOL-10"},
         "a process cannot have more than 64 imported pointers")
-      .on({kImportPointer, kFree, kFreeAsync}, imports_end<64>);
+      .on({kImportPointer}, WHEN(count_of_imports() >= 64), refuses());
 
   fault("imported-pools-end-at-4", {"POOL-06"},
         "a process cannot have more than 4 imported pools")
@@ -664,81 +572,57 @@ FAULTS {
 
   fault("pool-set-16-lost", {"POOL-06"},
         "cuMemsetD16 does not reach imported memory of a pool")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           "cuMemsetD16"},
-          other_access_lost);
+      .on({"cuMemsetD16"}, other_access_lost);
 
   fault("pool-async-copy-2d-lost", {"POOL-06"},
         "cudaMemcpy2DAsync does not reach imported memory of a pool")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kCopy2DAsync},
-          other_access_lost);
+      .on({kCopy2DAsync}, other_access_lost);
 
   fault("pool-copy-2d-first-row", {"POOL-06"},
         "cudaMemcpy2D copies only the first row of a rectangle of imported "
         "memory of a pool")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kCopy2D},
-          first_row<5>);
+      .on({kCopy2D}, first_row<5>);
 
   fault("pool-set-2d-first-row", {"POOL-06"},
         "cudaMemset2D sets only the first row of a rectangle of imported "
         "memory of a pool")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           "cudaMemset2D"},
-          first_row<4>);
+      .on({"cudaMemset2D"}, first_row<4>);
 
   fault("pool-copy-3d-first-row", {"POOL-06"},
         "cudaMemcpy3D copies only the first row of a box of imported memory of "
         "a pool")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           "cudaMemcpy3D"},
-          first_row_of_box);
+      .on({"cudaMemcpy3D"}, first_row_of_box);
 
   fault("pool-copy-tail-lost", {"POOL-06"},
         "the last bytes of a copy of imported memory of a pool are lost if the "
         "size of the copy is not a multiple of 4")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kCopy, kCopyAsync},
-          tail_lost);
+      .on({kCopy, kCopyAsync}, tail_lost);
 
   fault("pool-set-tail-lost", {"POOL-06"},
         "the last bytes of a memset of imported memory of a pool are lost if "
         "the size of the memset is not a multiple of 4")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kSet, kSetAsync},
-          tail_lost);
+      .on({kSet, kSetAsync}, tail_lost);
 
   fault("pool-default-kind-refused", {"POOL-06"},
         "cudaMemcpyDefault does not know where imported memory of a pool is")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kCopy, kCopyAsync},
-          default_kind_refused);
+      .on({kCopy, kCopyAsync}, default_kind_refused);
 
   fault("pool-to-import-lost", {"POOL-06"},
         "a copy from imported memory of a pool to imported memory of a pool "
         "moves nothing")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kCopy, kCopyAsync},
-          copy_between_imports_lost);
+      .on({kCopy, kCopyAsync}, copy_between_imports_lost);
 
   fault("pool-driver-copy-lost", {"POOL-06"},
         "copies of the driver API do not reach imported memory of a pool")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kCopy, kCopyAsync},
-          driver_form_lost);
+      .on({kCopy, kCopyAsync}, driver_form_lost);
 
   fault("pool-driver-set-lost", {"POOL-06"},
         "memsets of the driver API do not reach imported memory of a pool")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kSet, kSetAsync},
-          driver_form_lost);
+      .on({kSet, kSetAsync}, driver_form_lost);
 
   fault("pool-async-set-lost", {"POOL-06"},
         "asynchronous memsets do not reach imported memory of a pool")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kSetAsync},
-          access_lost);
+      .on({kSetAsync}, access_lost);
 
   fault(
       "pool-copy-two-granules", {"POOL-06", "POOL-08"},
@@ -758,61 +642,43 @@ FAULTS {
 
   fault("pool-async-copy-lost", {"POOL-06", "POOL-12"},
         "asynchronous copies do not reach imported memory of a pool")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kCopyAsync},
-          access_lost);
+      .on({kCopyAsync}, access_lost);
 
   fault("pool-copy-last-byte-lost", {"POOL-06"},
         "a copy up to the end of imported memory of a pool loses the last byte")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kCopy, kCopyAsync},
-          last_byte_lost);
+      .on({kCopy, kCopyAsync}, last_byte_lost);
 
   fault(
       "pool-set-last-byte-lost", {"POOL-06"},
       "a memset up to the end of imported memory of a pool loses the last byte")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kSet, kSetAsync},
-          last_byte_lost);
+      .on({kSet, kSetAsync}, last_byte_lost);
 
   fault("pool-pinned-copy-lost", {"POOL-06"},
         "copies between pinned host memory and imported memory of a pool move "
         "nothing")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kCopy, kCopyAsync},
-          pinned_copy_lost);
+      .on({kCopy, kCopyAsync}, pinned_copy_lost);
 
   fault("pool-copy-skips-queue", {"POOL-06"},
         "a synchronous copy of imported memory of a pool does not wait for the "
         "default stream")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kCopy},
-          copy_skips_queue);
+      .on({kCopy}, copy_skips_queue);
 
   fault("pool-per-thread-copy-lost", {"POOL-06"},
         "a copy in a thread's default stream does not reach imported memory of "
         "a pool")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kCopyAsync},
-          per_thread_copy_lost);
+      .on({kCopyAsync}, per_thread_copy_lost);
 
   fault("pool-copy-2d-pitch-ignored", {"POOL-06"},
         "cudaMemcpy2D ignores the pitch of imported memory of a pool")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kCopy2D},
-          pitch_ignored);
+      .on({kCopy2D}, pitch_ignored);
 
   fault("pool-driver-device-copy-lost", {"POOL-06"},
         "cuMemcpyDtoD does not reach imported memory of a pool")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kCopy},
-          driver_function_lost<0>);
+      .on({kCopy}, driver_function_lost<0>);
 
   fault("pool-driver-unified-copy-lost", {"POOL-06"},
         "cuMemcpy does not reach imported memory of a pool")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kCopy},
-          driver_function_lost<1>);
+      .on({kCopy}, driver_function_lost<1>);
 
   fault("pool-export-writes-8-bytes", {"POOL-24"},
         "the export of a pool writes a descriptor as a number of 8 bytes")
@@ -860,8 +726,10 @@ FAULTS {
 
   fault("importptr-of-other-thread-refused", {"POOL-25"},
         "only the thread that has imported a pool can import its pointers")
-      .after({kImportPool}, pool_of_thread_marked)
-      .on({kImportPointer}, WHEN(is_of_other_thread(call.at<CUdeviceptr>(1))),
+      .after({kImportPool},
+             NOTE(pool_marks.put(made_pool(call), this_thread())))
+      .on({kImportPointer},
+          WHEN(is_of_other_thread(pool_marks, importing_pool(call))),
           refuses());
 
   fault(
@@ -888,9 +756,8 @@ FAULTS {
   fault(
       "pool-set-after-export-lost", {"POOL-06"},
       "after an export of memory, a memset of it by the exporter does nothing")
-      .after({kExportPointer}, second_argument_marked)
-      .before({kFree, kFreeAsync}, first_argument_unmarked)
-      .on({kSet, kSetAsync}, WHEN(marks.has(call.at<CUdeviceptr>(0))),
+      .after({kExportPointer}, NOTE(block_marks.put(call.at<void*>(1))))
+      .on({kSet, kSetAsync}, WHEN(block_marks.has(call.at<void*>(0))),
           accepted);
 
   fault("pool-create-of-other-thread-refused", {"POOL-25"},
@@ -936,113 +803,95 @@ FAULTS {
   fault("pool-copy-2d-last-row-lost", {"POOL-06"},
         "the last row is missing in a copy of a rectangle of imported memory "
         "of a pool")
-      .on({kCopy2D, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          last_row_lost);
+      .on({kCopy2D}, last_row_lost);
 
   fault("pool-copy-2d-fills-padding", {"POOL-06"},
         "a copy of a rectangle also writes between the rows of imported memory "
         "of a pool")
-      .on({kCopy2D, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          copy_fills_padding);
+      .on({kCopy2D}, copy_fills_padding);
 
   fault("pool-set-2d-fills-padding", {"POOL-06"},
         "a memset of a rectangle also writes between the rows of imported "
         "memory of a pool")
-      .on({"cudaMemset2D", kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          set_fills_padding);
+      .on({"cudaMemset2D"}, set_fills_padding);
 
   fault("pool-set-one-byte-more", {"POOL-06"},
         "a memset of an odd number of bytes sets one more byte in imported "
         "memory of a pool")
-      .on({kSet, kImportPointer, kFree, kFreeAsync, kFreeAsync}, one_byte_more);
+      .on({kSet}, one_byte_more);
 
   fault("pool-copy-tail-too-long", {"POOL-06"},
         "a copy whose size is no multiple of 4 clears the bytes after it in "
         "imported memory of a pool")
-      .on({kCopy, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          tail_too_long);
+      .on({kCopy}, tail_too_long);
 
   fault("pool-async-copy-tail-too-long", {"POOL-06"},
         "an asynchronous copy whose size is no multiple of 4 clears the bytes "
         "after it in imported memory of a pool")
-      .on({kCopyAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          tail_too_long);
+      .on({kCopyAsync}, tail_too_long);
 
   fault("pool-copy-within-lost", {"POOL-06"},
         "a copy is lost if both of its addresses are in the same imported "
         "memory of a pool")
-      .on({kCopy, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          copy_within_lost);
+      .on({kCopy}, copy_within_lost);
 
   fault("pool-async-copy-within-lost", {"POOL-06"},
         "an asynchronous copy is lost if both of its addresses are in the same "
         "imported memory of a pool")
-      .on({kCopyAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          copy_within_lost);
+      .on({kCopyAsync}, copy_within_lost);
 
   fault("pool-async-copy-offset-lost", {"POOL-06"},
         "an asynchronous copy from an inner address reads from the start of "
         "imported memory of a pool")
-      .on({kCopyAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          source_offset_lost);
+      .on({kCopyAsync}, source_offset_lost);
 
   fault("pool-async-copy-2d-pitch-ignored", {"POOL-06"},
         "an asynchronous copy of a rectangle ignores the pitch of imported "
         "memory of a pool")
-      .on({kCopy2DAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          pitch_is_width);
+      .on({kCopy2DAsync}, pitch_is_width);
 
   fault("pool-async-copy-2d-last-row-lost", {"POOL-06"},
         "the last row is missing in an asynchronous copy of a rectangle of "
         "imported memory of a pool")
-      .on({kCopy2DAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          last_row_lost);
+      .on({kCopy2DAsync}, last_row_lost);
 
   fault("pool-set-per-thread-lost", {"POOL-06"},
         "a memset in a thread's default stream does not reach imported memory "
         "of a pool")
-      .on({kSetAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          lost_in_per_thread_stream);
+      .on({kSetAsync}, lost_in_per_thread_stream);
 
   fault("pool-set-in-default-stream-lost", {"POOL-06"},
         "an asynchronous memset in the default stream does not reach imported "
         "memory of a pool")
-      .on({kSetAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          lost_in_default_stream);
+      .on({kSetAsync}, lost_in_default_stream);
 
   fault("pool-copy-in-default-stream-lost", {"POOL-06"},
         "an asynchronous copy in the default stream does not reach imported "
         "memory of a pool")
-      .on({kCopyAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          lost_in_default_stream);
+      .on({kCopyAsync}, lost_in_default_stream);
 
   fault("pool-copy-equal-size-confused", {"POOL-06"},
         "a copy uses the one with the lowest address of several equally large "
         "allocations of imported memory of a pool")
-      .on({kCopy, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          equal_size_confused);
+      .on({kCopy}, equal_size_confused);
 
   fault("pool-set-32-counts-bytes", {"POOL-06"},
         "a memset of 32 bits sets only a quarter of the words in imported "
         "memory of a pool")
-      .on({"cuMemsetD32", kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          words_as_bytes);
+      .on({"cuMemsetD32"}, words_as_bytes);
 
   fault("pool-set-16-low-byte", {"POOL-06"},
         "a memset of 16 bits writes the lower byte of its value twice to "
         "imported memory of a pool")
-      .on({"cuMemsetD16", kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          low_byte_twice);
+      .on({"cuMemsetD16"}, low_byte_twice);
 
   fault("pool-async-copy-64-kib", {"POOL-06"},
         "an asynchronous copy ends after 64 KiB of imported memory of a pool")
-      .on({kCopyAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          first_64_kib);
+      .on({kCopyAsync}, first_64_kib);
 
   fault("pool-async-set-64-kib", {"POOL-06"},
         "an asynchronous memset ends after 64 KiB of imported memory of a pool")
-      .on({kSetAsync, kImportPointer, kFree, kFreeAsync, kFreeAsync},
-          first_64_kib);
+      .on({kSetAsync}, first_64_kib);
 
   fault("pool-import-rounds-to-64-kib", {"POOL-10"},
         "the address of an imported allocation is rounded down to 64 KiB")
@@ -1083,37 +932,31 @@ FAULTS {
 
   fault("import-destroy-other-thread-refused", {"POOL-25"},
         "only the thread that has imported a pool can destroy it")
-      .after({kImportPool}, pool_of_thread_marked)
-      .on({kDestroyPool}, WHEN(is_of_other_thread(call.at<CUdeviceptr>(0))),
-          refuses())
-      .after({kDestroyPool}, first_argument_unmarked);
+      .after({kImportPool},
+             NOTE(pool_marks.put(made_pool(call), this_thread())))
+      .on({kDestroyPool}, WHEN(is_of_other_thread(pool_marks, pool_of(call))),
+          refuses());
 
   fault("exportptr-after-trim-refused", {"POOL-10"},
         "after a pool was trimmed, its memory cannot be exported")
-      .after({kTrim},
-             [](Call& call) {
-               marks.put(call.at<CUdeviceptr>(0));
-               return kSuccess;
-             })
-      .before({kDestroyPool}, first_argument_unmarked)
-      .on({kExportPointer},
-          WHEN(marks.has(
-              reinterpret_cast<uintptr_t>(blocks.get(call.at<void*>(1)).pool))),
+      .after({kTrim}, NOTE(pool_marks.put(pool_of(call))))
+      .on({kExportPointer}, WHEN(pool_marks.has(exporting_pool(call))),
           refuses());
 
   fault("exportptr-of-other-thread-refused", {"POOL-25"},
         "only the thread that has allocated memory of a pool can export its "
         "pointer")
-      .after({kMallocAsync, kMallocFromPool}, pool_of_thread_marked)
-      .before({kFree, kFreeAsync}, first_argument_unmarked)
-      .on({kExportPointer}, WHEN(is_of_other_thread(call.at<CUdeviceptr>(1))),
-          refuses());
+      .after({kMallocAsync, kMallocFromPool},
+             NOTE(block_marks.put(made_memory(call), this_thread())))
+      .on({kExportPointer},
+          WHEN(is_of_other_thread(block_marks, call.at<void*>(1))), refuses());
 
   fault("pool-export-of-other-thread-refused", {"POOL-25"},
         "only the thread that has created a pool can export it")
-      .after({kCreatePool}, pool_of_thread_marked)
-      .after({kDestroyPool}, first_argument_unmarked)
-      .on({kExportPool}, WHEN(is_of_other_thread(call.at<CUdeviceptr>(1))),
+      .after({kCreatePool},
+             NOTE(pool_marks.put(made_pool(call), this_thread())))
+      .on({kExportPool},
+          WHEN(is_of_other_thread(pool_marks, call.at<cudaMemPool_t>(1))),
           refuses());
 
   fault("ptrdata-odd-address-refused", {"POOL-07"},
@@ -1129,7 +972,13 @@ FAULTS {
 
   fault("importptr-257th-is-first", {"POOL-10"},
         "the 257th pointer that is imported from a pool is the first")
-      .on({kImportPointer, kDestroyPool}, import_257_as_first);
+      .after({kImportPointer}, [](Call& call) {
+        const auto count = pool_marks.count(importing_pool(call));
+        if (count == 1) marks.put(importing_pool(call), made_memory(call));
+        if (count != 257) return false;
+        *call.at<void**>(0) = marks.get<void*>(importing_pool(call));
+        return true;
+      });
 
   fault("pool-sharing-needs-earlier-call", {"POOL-25"},
         "in a later thread, the first call of the runtime API cannot be one "
@@ -1152,11 +1001,11 @@ FAULTS {
 
   fault("pool-import-gives-own-export", {"POOL-06"},
         "a process that has exported memory gets this memory from an import")
-      .after({kExportPointer}, second_argument_marked)
-      .after({kFree, kFreeAsync}, first_argument_unmarked)
-      .after({kImportPointer}, WHEN(!marks.all().empty()), [](Call& call) {
-        *call.at<CUdeviceptr*>(0) = marks.all().begin()->first;
-      });
+      .after({kExportPointer}, NOTE(block_marks.put(call.at<void*>(1))))
+      .after({kImportPointer}, WHEN(!block_marks.all().empty()),
+             [](Call& call) {
+               *call.at<CUdeviceptr*>(0) = block_marks.all().begin()->first;
+             });
 
   fault("pool-import-free-takes-neighbours", {"POOL-10"},
         "the free of an import also frees other imports in the same 2 MiB of "
@@ -1166,34 +1015,22 @@ FAULTS {
 
   fault("pool-larger-import-refused", {"POOL-10"},
         "an import at an address that smaller memory had is refused")
-      .on({kExportPointer, kImportPointer}, [](Call& call) {
-        static Table<unsigned long long, unsigned long long> sizes;
-        if (exports_of_pool_path(call)) {
-          const int code = call.proceed();
-          if (code == kSuccess)
-            tell_processes("address-" + key_of_export(call),
-                           in_this_process(number(call.at<void*>(1))));
-          return code;
-        }
-        if (!imports_pointer(call)) return call.proceed();
+      .after({kExportPointer},
+             NOTE(tell_processes("address-" + key_of_export(call),
+                                 in_this_process(number(call.at<void*>(1))))))
+      .on({kImportPointer}, [](Call& call) -> int {
         const auto address = told("address-" + key_of_import(call), 0);
         const auto bytes = told(key_of_import(call), 0);
-        if (sizes.has(address) && sizes.get(address) < bytes)
-          return refused(call);
-        sizes.put(address, bytes);
+        if (marks.get(address, bytes) < bytes) return refused(call);
+        marks.put(address, bytes);
         return call.proceed();
       });
 
   fault("pool-current-not-exported", {"POOL-08"},
         "memory of cudaMallocAsync cannot be exported, also if the current "
         "pool is shared")
-      .after({kMallocAsync},
-             [](Call& call) {
-               marks.put(*call.at<CUdeviceptr*>(0));
-               return kSuccess;
-             })
-      .before({kFree, kFreeAsync}, first_argument_unmarked)
-      .on({kExportPointer}, WHEN(marks.has(call.at<CUdeviceptr>(1))),
+      .after({kMallocAsync}, NOTE(block_marks.put(made_memory(call))))
+      .on({kExportPointer}, WHEN(block_marks.has(call.at<void*>(1))),
           refuses());
 
   fault("pool-large-descriptor-refused", {"POOL-24"},
@@ -1211,14 +1048,14 @@ FAULTS {
   fault("pool-driver-copy-2d-lost", {"POOL-06"},
         "copies of rectangles by the driver API from or to imported memory of "
         "a pool are lost")
-      .on({kImportPointer, kFreeAsync, kFree, "cuMemcpy2D", "cuMemcpy2DAsync"},
-          rectangle_copy_lost<CUDA_MEMCPY2D>);
+      .on({"cuMemcpy2D", "cuMemcpy2DAsync"},
+          WHEN(copies_import<CUDA_MEMCPY2D>(call)), lost);
 
   fault("pool-driver-copy-3d-lost", {"POOL-06"},
         "copies of boxes by the driver API from or to imported memory of a "
         "pool are lost")
-      .on({kImportPointer, kFreeAsync, kFree, "cuMemcpy3D", "cuMemcpy3DAsync"},
-          rectangle_copy_lost<CUDA_MEMCPY3D>);
+      .on({"cuMemcpy3D", "cuMemcpy3DAsync"},
+          WHEN(copies_import<CUDA_MEMCPY3D>(call)), lost);
 
   fault("pool-import-urgent-memset-lost", {"POOL-06"},
         "an asynchronous memset in a stream with a priority does not reach "
@@ -1233,37 +1070,21 @@ FAULTS {
   fault("pool-import-ends-with-thread", {"POOL-25"},
         "no pointer can be imported from a pool when the thread that imported "
         "the pool has ended")
-      .on({kImportPool, kImportPointer, kDestroyPool}, [](Call& call) -> int {
-        static Made<cudaMemPool_t> pools;
-        if (call.is("cudaMemPoolImportPointer"))
-          return pools.by_ended_thread(call.at<cudaMemPool_t>(1))
-                     ? refused(call)
-                     : call.proceed();
-        if (call.is("cudaMemPoolDestroy"))
-          pools.erase(call.at<cudaMemPool_t>(0));
-        const int code = call.proceed();
-        if (code == kSuccess && !call.is("cudaMemPoolDestroy"))
-          pools.by_this_thread(*call.at<cudaMemPool_t*>(0));
-        return code;
-      });
+      .after({kImportPool}, NOTE(made_pools.by_this_thread(made_pool(call))))
+      .on({kImportPointer},
+          WHEN(made_pools.by_ended_thread(importing_pool(call))), refuses())
+      .before({kDestroyPool}, NOTE(made_pools.erase(pool_of(call))));
 
   fault("pool-pointer-ends-with-thread", {"POOL-25"},
         "cudaMemcpy does not reach imported memory of a pool when the thread "
         "that imported it has ended")
-      .on({kImportPointer, kFree, kFreeAsync, kCopy}, [](Call& call) {
-        static Made<void*> pointers;
-        if (is_use(call)) {
-          for (const Role role : {kPointer, kSource})
-            if (pointers.by_ended_thread(call.value<void*>(role)))
-              return lost(call);
-          return call.proceed();
-        }
-        if (frees(call)) pointers.erase(call.at<void*>(0));
-        const int code = call.proceed();
-        if (code == kSuccess && !frees(call))
-          pointers.by_this_thread(*call.at<void**>(0));
-        return code;
-      });
+      .after({kImportPointer},
+             NOTE(made_imports.by_this_thread(made_memory(call))))
+      .on({kCopy},
+          WHEN((made_imports.by_ended_thread(call.value<void*>(kPointer)) ||
+                made_imports.by_ended_thread(call.value<void*>(kSource)))),
+          lost)
+      .before({kFree, kFreeAsync}, NOTE(made_imports.erase(call.at<void*>(0))));
 }
 
 }  // namespace

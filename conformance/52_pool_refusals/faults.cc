@@ -246,9 +246,8 @@ FAULTS {
 
   fault("importptr-pool-ignored", {"POOL-14"},
         "data of one pool are accepted for another pool")
-      .on({kImportPointer}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
+      .on_refusal({kImportPointer}, [](Call& call) -> int {
+        const int code = call.code();
         for (const auto& [pool, unused] : imported_pools.all()) {
           call.at<cudaMemPool_t>(1) = pool;
           if (call.proceed() == kSuccess) return accepted(call);
@@ -281,15 +280,13 @@ FAULTS {
 
   fault("refused-pool-import-closes-descriptor", {"IMPL-09"},
         "a refused import of a pool closes the descriptor")
-      .on({kImportPool}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess) return code;
+      .on_refusal({kImportPool}, [](Call& call) {
         const auto number = call.at<uintptr_t>(1);
         // Standard input, output and error stay open. If the type is wrong, the
         // argument can still be a descriptor: a small number.
         if (number > 2 && number < 4096 && close(static_cast<int>(number)) == 0)
           call.fired();
-        return code;
+        return call.code();
       });
 
   fault("pool-export-after-refusal-refused", {"POOL-03"},
@@ -306,8 +303,7 @@ FAULTS {
 
   fault("pool-flags-upper-half-ignored", {"POOL-03", "IMPL-09"},
         "the driver API does not check the upper half of the flags for a pool")
-      .on({kExportPool, kImportPool}, [](Call& call) {
-        if (call.is_runtime()) return call.proceed();
+      .on({kExportPool, kImportPool}, WHEN(!call.is_runtime()), [](Call& call) {
         auto& flags = call.at<unsigned long long>(3);
         if (flags >> 32 != 0) {
           flags &= UINT32_MAX;
@@ -408,15 +404,9 @@ FAULTS {
   fault("pool-import-only-flags-last-error", {"POOL-26"},
         "the refusal of a pool's import is the last error only if the flags "
         "are wrong")
-      .on({kImportPool}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess || !call.is_runtime() ||
-            call.value<unsigned>(kFlags) != 0)
-          return code;
-        cudaGetLastError();
-        call.fired();
-        return code;
-      });
+      .on_refusal({kImportPool},
+                  WHEN(call.is_runtime() && call.value<unsigned>(kFlags) == 0),
+                  [](Call&) { cudaGetLastError(); });
 
   fault("pool-export-type-masked", {"POOL-03"},
         "a pool is exported as a descriptor for any handle type that includes "

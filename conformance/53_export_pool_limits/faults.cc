@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "harness/faults/words/pool_work.h"
 #include "harness/faults/words/words.h"
 
 namespace ipclab::faults {
@@ -404,12 +405,9 @@ FAULTS {
   fault("pool-import-4gib", {"IMPL-14"},
         "an allocation of 4 GiB or more is imported as new memory")
       .on({kImportPointer, kExportPointer, kMallocFromPool, kFree, kFreeAsync},
-          [](Call& call) -> int {
-            if (call.is("cudaMemPoolImportPointer") &&
-                told(key_of_data(call.at<void*>(2)), 0) <= UINT32_MAX)
-              return call.proceed();
-            return import_other_memory(call, false);
-          });
+          WHEN(!(call.is("cudaMemPoolImportPointer") &&
+                 told(key_of_data(call.at<void*>(2)), 0) <= UINT32_MAX)),
+          [](Call& call) { return import_other_memory(call, false); });
 
   fault("destroy-frees-live", {"POOL-23"},
         "destroying a pool frees memory that is in use")
@@ -467,12 +465,9 @@ FAULTS {
 
   fault("threshold-not-kept", {"POOL-20"},
         "the release threshold cannot be changed")
-      .on({kSetPoolAttribute}, [](Call& call) {
-        if (call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrReleaseThreshold)
-          return call.proceed();
-        call.fired();
-        return kSuccess;
-      });
+      .on({kSetPoolAttribute},
+          WHEN(call.at<cudaMemPoolAttr>(1) == cudaMemPoolAttrReleaseThreshold),
+          [](Call& call) { return lost(call); });
 
   fault("policy-leaks-to-exporter", {"IMPL-03"},
         "a policy that an importer sets is reported to the exporter")
@@ -552,9 +547,7 @@ FAULTS {
 
   fault("pool-copy-offset-32-bits", {"IMPL-14"},
         "copies of imported memory of a pool take offsets modulo 4 GiB")
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kCopy, kCopyAsync},
-          offset_of_32_bits);
+      .on({kCopy, kCopyAsync}, offset_of_32_bits);
 
   fault("refusal-raises-watermark", {"POOL-22"},
         "an allocation that was refused raises the watermark of memory in use")
@@ -617,14 +610,13 @@ FAULTS {
   fault("maxsize-not-of-current-pool", {"POOL-22"},
         "if the current pool is full, cudaMallocAsync takes memory of the "
         "default pool")
-      .on({kMallocAsync}, [](Call& call) -> int {
-        const int code = call.proceed();
-        if (code != cudaErrorMemoryAllocation ||
-            max_size(own_pools.get(current_pool())) == 0)
-          return code;
-        if (call.is_runtime()) cudaGetLastError();
-        return allocated_from(default_pool(), call);
-      });
+      .on_refusal({kMallocAsync},
+                  WHEN(call.code() == cudaErrorMemoryAllocation &&
+                       max_size(own_pools.get(current_pool())) != 0),
+                  [](Call& call) {
+                    if (call.is_runtime()) cudaGetLastError();
+                    return allocated_from(default_pool(), call);
+                  });
 
   fault("destroy-keeps-unused", {"POOL-23"},
         "a destroyed pool does not give back the memory that nobody used")
@@ -753,9 +745,7 @@ FAULTS {
 
   fault("pool-destroy-clears-pending", {"POOL-23"},
         "the destroy of a pool clears memory whose free is pending")
-      .on({kFreeAsync, kMallocAsync, kMallocFromPool, kCreatePool, kDestroyPool,
-           kImportPointer, kTrim, kFree, kSyncStream, kSyncEvent, kSyncDevice,
-           kSyncContext, kDestroyStream},
+      .on({kPoolWork, kSyncEvent, kSyncContext},
           with_late_frees<busy_free, cleared_by_destroy>);
 
   fault("pool-trim-ends-exports", {"POOL-19"},

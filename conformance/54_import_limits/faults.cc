@@ -202,15 +202,12 @@ FAULTS {
 
   fault("refused-set-resets-current", {"IMPL-02"},
         "if a pool is refused as current, the default pool becomes current")
-      .on({kSetPool, "cudaMemSetMemPool"}, [](Call& call) {
-        const int code = call.proceed();
-        if (code == kSuccess || current_pool() == default_pool()) return code;
-        int gpu = 0;
-        cudaGetDevice(&gpu);
-        cudaDeviceSetMemPool(gpu, default_pool());
-        call.fired();
-        return code;
-      });
+      .on_refusal({kSetPool, "cudaMemSetMemPool"},
+                  WHEN(current_pool() != default_pool()), [](Call&) {
+                    int gpu = 0;
+                    cudaGetDevice(&gpu);
+                    cudaDeviceSetMemPool(gpu, default_pool());
+                  });
 
   fault("import-destroy-global", {"IMPL-12"},
         "destroying an imported pool also destroys the exporter's pool")
@@ -374,14 +371,10 @@ FAULTS {
 
   fault("import-watermark-not-reset", {"IMPL-05"},
         "the reset of a watermark of an imported pool does nothing")
-      .on({kImportPool, kDestroyPool, kSetPoolAttribute}, [](Call& call) {
-        if (!call.is(kSetPoolAttribute) ||
-            !is_watermark(call.at<cudaMemPoolAttr>(1)) ||
-            !imported_pools.has(call.at<cudaMemPool_t>(0)))
-          return call.proceed();
-        call.fired();
-        return kSuccess;
-      });
+      .on({kSetPoolAttribute},
+          WHEN(is_watermark(call.at<cudaMemPoolAttr>(1)) &&
+               imported_pools.has(call.at<cudaMemPool_t>(0))),
+          [](Call& call) { return lost(call); });
 
   fault("import-uses-nothing", {"IMPL-05"},
         "an imported pool reports that none of its memory is in use")
@@ -436,15 +429,14 @@ FAULTS {
   fault("import-pool-allocates-in-default-stream", {"IMPL-01"},
         "in the default stream, an allocation from an imported pool takes "
         "memory of the default pool")
-      .before({kMallocFromPool}, [](Call& call) -> bool {
-        auto& pool = call.at<cudaMemPool_t>(2);
-        if (!imported_pools.has(pool) ||
-            (!is_default(call.value<cudaStream_t>(kStream)) &&
-             !is_per_thread(call)))
-          return false;
-        pool = default_pool();
-        return true;
-      });
+      .before({kMallocFromPool},
+              WHEN(imported_pools.has(call.at<cudaMemPool_t>(2)) &&
+                   !(!is_default(call.value<cudaStream_t>(kStream)) &&
+                     !is_per_thread(call))),
+              [](Call& call) {
+                auto& pool = call.at<cudaMemPool_t>(2);
+                pool = default_pool();
+              });
 
   fault("import-pool-allocates-in-named-stream", {"IMPL-01"},
         "in a stream that the program has created, an imported pool gives out "
@@ -548,12 +540,10 @@ FAULTS {
   fault("used-import-pool-current", {"IMPL-02"},
         "while the process has an import of an imported pool, the call that "
         "makes this pool current succeeds and does nothing")
-      .on({kSetPool, "cudaMemSetMemPool"}, [](Call& call) {
-        const auto pool = call.value<cudaMemPool_t>(kPool);
-        return imported_pools.has(pool) && has_imports_of(pool)
-                   ? accepted(call)
-                   : call.proceed();
-      });
+      .on({kSetPool, "cudaMemSetMemPool"},
+          WHEN(imported_pools.has(call.value<cudaMemPool_t>(kPool)) &&
+               has_imports_of(call.value<cudaMemPool_t>(kPool))),
+          [](Call& call) { return accepted(call); });
 
   fault("import-pool-allocates-small", {"IMPL-01"},
         "an imported pool gives out memory of less than 64 KiB")

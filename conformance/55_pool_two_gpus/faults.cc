@@ -334,15 +334,13 @@ FAULTS {
   fault("pool-getaccess-always", {"IMPL-06", "SOMA-13"},
         "every GPU is reported to have access to every pool")
       .with_gpus(2)
-      .on({kGetPoolAccess}, [](Call& call) {
-        const int code = call.proceed();
-        auto& flags = *call.at<cudaMemAccessFlags*>(0);
-        if (code != kSuccess || flags == cudaMemAccessFlagsProtReadWrite)
-          return code;
-        flags = cudaMemAccessFlagsProtReadWrite;
-        call.fired();
-        return code;
-      });
+      .after({kGetPoolAccess},
+             WHEN((*call.at<cudaMemAccessFlags*>(0)) !=
+                  cudaMemAccessFlagsProtReadWrite),
+             [](Call& call) {
+               auto& flags = *call.at<cudaMemAccessFlags*>(0);
+               flags = cudaMemAccessFlagsProtReadWrite;
+             });
 
   fault("pool-setaccess-wrong-gpu", {"IMPL-07", "SOMA-14"},
         "access to a pool for another GPU is given to GPU 0")
@@ -422,16 +420,12 @@ FAULTS {
   fault("pool-peer-copy-lost", {"IMPL-07"},
         "cudaMemcpyPeerAsync does not reach imported memory of a pool")
       .with_gpus(2)
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           "cudaMemcpyPeerAsync"},
-          access_lost);
+      .on({"cudaMemcpyPeerAsync"}, access_lost);
 
   fault("pool-set-from-other-gpu-lost", {"IMPL-07"},
         "a memset of imported memory of a pool by another GPU does nothing")
       .with_gpus(2)
-      .on({kMallocFromPool, kExportPointer, kImportPointer, kFree, kFreeAsync,
-           kSet, kSetAsync},
-          set_from_other_gpu_lost);
+      .on({kSet, kSetAsync}, set_from_other_gpu_lost);
 
   fault("import-freeasync-waits", {"POOL-16"},
         "the importer's cudaFreeAsync waits for its stream")
@@ -473,17 +467,16 @@ FAULTS {
   fault("import-getaccess-always", {"IMPL-06"},
         "every GPU is reported to have access to an imported pool")
       .with_gpus(2)
-      .on({kGetPoolAccess}, [](Call& call) -> int {
-        if (!imported_pools.has(call.at<cudaMemPool_t>(1)))
-          return call.proceed();
-        const int code = call.proceed();
-        auto& flags = *call.at<cudaMemAccessFlags*>(0);
-        if (code != kSuccess || flags == cudaMemAccessFlagsProtReadWrite)
-          return code;
-        flags = cudaMemAccessFlagsProtReadWrite;
-        call.fired();
-        return code;
-      });
+      .on({kGetPoolAccess}, WHEN(imported_pools.has(call.at<cudaMemPool_t>(1))),
+          [](Call& call) -> int {
+            const int code = call.proceed();
+            auto& flags = *call.at<cudaMemAccessFlags*>(0);
+            if (code != kSuccess || flags == cudaMemAccessFlagsProtReadWrite)
+              return code;
+            flags = cudaMemAccessFlagsProtReadWrite;
+            call.fired();
+            return code;
+          });
 
   fault("import-access-ends-with-free", {"IMPL-07"},
         "freeing one import ends the access to its pool")
@@ -494,20 +487,18 @@ FAULTS {
   fault("pool-export-needs-current-gpu", {"IMPL-08"},
         "a pool of a GPU other than the current GPU cannot be exported")
       .with_gpus(2)
-      .on({kExportPool}, [](Call& call) {
-        const int gpu = gpu_of(call.at<cudaMemPool_t>(1));
-        return gpu >= 0 && !is_current_gpu(gpu) ? refused(call)
-                                                : call.proceed();
-      });
+      .on({kExportPool},
+          WHEN(gpu_of(call.at<cudaMemPool_t>(1)) >= 0 &&
+               !is_current_gpu(gpu_of(call.at<cudaMemPool_t>(1)))),
+          [](Call& call) { return refused(call); });
 
   fault("exportptr-needs-current-gpu", {"IMPL-08"},
         "memory of a pool cannot be exported if it is not on the current GPU")
       .with_gpus(2)
-      .on({kExportPointer}, [](Call& call) {
-        const int gpu = gpu_of(blocks.get(call.at<void*>(1)).pool);
-        return gpu >= 0 && !is_current_gpu(gpu) ? refused(call)
-                                                : call.proceed();
-      });
+      .on({kExportPointer},
+          WHEN((gpu_of(blocks.get(call.at<void*>(1)).pool)) >= 0 &&
+               !is_current_gpu((gpu_of(blocks.get(call.at<void*>(1)).pool)))),
+          [](Call& call) { return refused(call); });
 
   fault("import-free-blocking-at-once", {"POOL-16"},
         "the importer's free in a stream that was created without "

@@ -75,15 +75,14 @@ FAULTS {
 
   fault("export-free-leaks", {"POOL-15"},
         "exported memory is never given back to its pool")
-      .on({kFreeAsync, kFree, kExportPointer}, [](Call& call) {
+      .on({kFreeAsync, kFree, kExportPointer}, [](Call& call) -> int {
         static Table<void*> exported;
         if (call.is("cudaMemPoolExportPointer")) {
           exported.put(call.at<void*>(1));
           return call.proceed();
         }
         if (!exported.erase(call.at<void*>(0))) return call.proceed();
-        call.fired();
-        return kSuccess;
+        return lost(call);
       });
 
   fault("second-free-accepted", {"IMPL-16"},

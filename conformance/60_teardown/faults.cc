@@ -194,7 +194,7 @@ FAULTS {
 
   fault("import-free-other-thread-lost", {"LIFE-01"},
         "a free of an import by another thread does nothing")
-      .on({kImportPointer, kFree, kFreeAsync}, [](Call& call) {
+      .on({kImportPointer, kFree, kFreeAsync}, [](Call& call) -> int {
         static Table<void*, pid_t> importers;
         if (call.is("cudaMemPoolImportPointer")) {
           const int code = call.proceed();
@@ -204,8 +204,7 @@ FAULTS {
         const pid_t importer = importers.get(call.at<void*>(0), gettid());
         importers.erase(call.at<void*>(0));
         if (importer == gettid()) return call.proceed();
-        call.fired();
-        return kSuccess;
+        return lost(call);
       });
 
   fault("second-open-leaks", {"LIFE-01"},

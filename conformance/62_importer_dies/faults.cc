@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 
+#include "harness/faults/words/streams.h"
 #include "harness/faults/words/words.h"
 
 namespace ipclab::faults {
@@ -37,16 +38,6 @@ int free_needs_importers_free(Call& call) {
   keys.erase(memory);
   if (user == self) tell_processes("user-" + key, 0);
   return code;
-}
-
-// After a reset, no memory and no event can be opened.
-int reset_is_final(Call& call) {
-  static std::atomic<bool> over{false};
-  if (call.is("cudaDeviceReset")) {
-    over = true;
-    return call.proceed();
-  }
-  return over ? refused(call, cudaErrorDeviceUninitialized) : call.proceed();
 }
 
 // A reset does not give back the memory of the table.
@@ -111,14 +102,6 @@ int importer_death_clears(Call& call) {
   else if (gives_back)
     tell_processes("importer", 0);
   return code;
-}
-
-int after_reset_refused(Call& call) {
-  static std::atomic<bool> over{false};
-  if (!call.is("cudaDeviceReset"))
-    return over ? refused(call, cudaErrorDeviceUninitialized) : call.proceed();
-  over = true;
-  return call.proceed();
 }
 
 int reset_completes_events(Call& call) {
@@ -232,14 +215,6 @@ int noted_fault(Call& call) {
   if (code != kSuccess && code != cudaErrorNotReady)
     for (const auto& each : opened.all())
       tell_processes("faulted-" + each.second.handle, 1);
-  return code;
-}
-
-std::atomic<bool> was_reset{false};
-
-int noted_reset(Call& reset) {
-  const int code = reset.proceed();
-  was_reset = true;
   return code;
 }
 
@@ -445,57 +420,6 @@ int reset_ends_pointers_elsewhere(Call& call) {
   return code;
 }
 
-// Where each imported event was opened.
-struct Place {
-  CUcontext context = nullptr;
-  int device = 0;
-};
-
-// Streams wait no more for the events that were opened elsewhere than in the
-// context, or on the GPU, that ends.
-int end_loses_other_events(Call& call) {
-  static Table<cudaEvent_t, Place> places;
-  static Table<cudaEvent_t> gone;
-  if (resets(call) || call.is("cuCtxDestroy")) {
-    for (const auto& [event, place] : places.all())
-      if (resets(call) ? place.device != current_device()
-                       : place.context != call.at<CUcontext>(0))
-        gone.put(event);
-    return call.proceed();
-  }
-  if (call.is("cudaEventDestroy")) {
-    places.erase(call.at<cudaEvent_t>(0));
-    gone.erase(call.at<cudaEvent_t>(0));
-  }
-  if (call.is("cudaStreamWaitEvent")) {
-    const auto event = call.at<cudaEvent_t>(1);
-    return gone.has(event) && is_pending(event) ? lost(call) : call.proceed();
-  }
-  const int code = call.proceed();
-  if (code == kSuccess && opens_event(call))
-    places.put(*call.at<cudaEvent_t*>(0),
-               {current_context(), current_device()});
-  return code;
-}
-
-int reset_ends_other_chunks(Call& call) {
-  static Table<CUdeviceptr> gone;
-  if (resets(call)) {
-    for (const auto& each : mappings.all())
-      if (is_import(each.first) &&
-          location_at(each.first).id != current_device())
-        gone.put(each.first);
-    return call.proceed();
-  }
-  if (!is_use(call)) {
-    if (call.is("cuMemUnmap")) gone.erase(call.at<CUdeviceptr>(0));
-    return call.proceed();
-  }
-  for (const Role role : {kPointer, kSource})
-    if (gone.has(mapping_at(call.value<CUdeviceptr>(role)))) return lost(call);
-  return call.proceed();
-}
-
 CUcontext primary_of_gpu_0() {
   CUcontext primary = nullptr;
   int active = 0;
@@ -512,6 +436,55 @@ CUcontext primary_of_gpu_0() {
 bool resets_in_own_context(Call& call) {
   return resets(call) && current_context() != nullptr &&
          current_context() != primary_of_gpu_0() && current_device() == 0;
+}
+
+// Counts the resets of this process.
+int note_reset(Call&) {
+  marks.count(0);
+  return kSuccess;
+}
+bool was_reset() { return marks.has(0); }
+
+// Forgets the opened memory: its addresses may get other memory.
+int forget_opened() {
+  for (const auto& each : opened.all()) opened.erase(each.first);
+  return kSuccess;
+}
+
+// Marks what this process has imported on other GPUs than the current one.
+int mark_chunks_of_other_gpus() {
+  for (const auto& each : mappings.all())
+    if (is_import(each.first) && location_at(each.first).id != current_device())
+      mapping_marks.put(each.first);
+  return kSuccess;
+}
+int mark_pointers_of_other_gpus() {
+  for (const auto& [memory, block] : blocks.all())
+    if (block.imported && !is_on_current_device(memory))
+      block_marks.put(memory);
+  return kSuccess;
+}
+bool copies_marked_chunk(Call& copy) {
+  return mapping_marks.has(mapping_at(copy.value<CUdeviceptr>(kPointer))) ||
+         mapping_marks.has(mapping_at(copy.value<CUdeviceptr>(kSource)));
+}
+
+// The mark of an event is where it was opened. Events that were opened
+// elsewhere are lost: their mark is 0.
+int lose_events_not_of(unsigned long long place) {
+  for (const auto& [event, its] : event_marks.all())
+    if (its != place) event_marks.put(event, 0);
+  return kSuccess;
+}
+bool waits_for_lost_event(Call& wait) {
+  return event_marks.get(shared_event(wait), 1) == 0 &&
+         is_pending(shared_event(wait));
+}
+
+// Has another process reset its device while it had this memory open?
+bool was_reset_by_other(Call& open) {
+  const auto by = told("reset-" + given_key<cudaIpcMemHandle_t>(open), 0);
+  return by != 0 && by != this_process();
 }
 
 FAULTS {
@@ -539,23 +512,25 @@ FAULTS {
 
   fault("reset-clears-imports", {"LIFE-15"},
         "a reset clears the exporter's memory that the process had open")
-      .before({kReset}, [](Call& call) {
-        for (const auto& each : opened.all()) {
+      .before({kReset}, [](Call&) {
+        const bool any = !opened.all().empty();
+        for (const auto& each : opened.all())
           cudaMemset(each.first, 0, size_of(number(each.first)));
-          call.fired();
-        }
         cudaDeviceSynchronize();
-        for (const auto& each : opened.all()) opened.erase(each.first);
-        return kSuccess;
+        forget_opened();
+        return any;
       });
 
   fault("open-after-reset-refused", {"LIFE-15"},
         "no memory can be opened after a reset")
-      .on({kReset, kOpen}, reset_is_final);
+      .before({kReset}, note_reset)
+      .on({kOpen}, WHEN(was_reset()), refuses(cudaErrorDeviceUninitialized));
 
   fault("event-open-after-reset-refused", {"LIFE-15"},
         "no event can be opened after a reset")
-      .on({kReset, kOpenEvent}, reset_is_final);
+      .before({kReset}, note_reset)
+      .on({kOpenEvent}, WHEN(was_reset()),
+          refuses(cudaErrorDeviceUninitialized));
 
   fault("reset-keeps-pitched", {"LIFE-15"},
         "a reset does not give back memory of cudaMallocPitch")
@@ -612,18 +587,9 @@ FAULTS {
   fault("primary-reset-releases", {"LIFE-15"},
         "after cuDevicePrimaryCtxReset, the next cuDevicePrimaryCtxRelease is "
         "refused")
-      .on({"cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxRelease"},
-          [](Call& call) -> int {
-            static std::atomic<bool> was_reset{false};
-            if (call.is("cuDevicePrimaryCtxReset")) {
-              const int code = call.proceed();
-              if (code == kSuccess) was_reset = true;
-              return code;
-            }
-            return was_reset.exchange(false)
-                       ? refused(call, CUDA_ERROR_INVALID_CONTEXT)
-                       : call.proceed();
-          });
+      .after({"cuDevicePrimaryCtxReset"}, note_reset)
+      .on({"cuDevicePrimaryCtxRelease"}, WHEN(marks.erase(0)),
+          refuses(CUDA_ERROR_INVALID_CONTEXT));
 
   fault("importer-death-clears-chunk", {"LIFE-02"},
         "if a process dies that has imported memory of cuMemCreate, all memory "
@@ -633,11 +599,15 @@ FAULTS {
 
   fault("export-after-reset-refused", {"LIFE-15"},
         "no memory can be exported after a reset")
-      .on({kGetHandle, kReset}, after_reset_refused);
+      .on({kGetHandle}, WHEN(was_reset()),
+          refuses(cudaErrorDeviceUninitialized))
+      .before({kReset}, note_reset);
 
   fault("event-export-after-reset-refused", {"LIFE-15"},
         "no event can be exported after a reset")
-      .on({kGetEventHandle, kReset}, after_reset_refused);
+      .on({kGetEventHandle}, WHEN(was_reset()),
+          refuses(cudaErrorDeviceUninitialized))
+      .before({kReset}, note_reset);
 
   fault("reset-completes-events", {"LIFE-15"},
         "after a reset of an importer, a query says that the exporter's "
@@ -676,15 +646,12 @@ FAULTS {
   fault("reset-clears-chunk-imports", {"LIFE-15"},
         "a reset clears the exporter's memory of cuMemCreate that the process "
         "had imported")
-      .before({kReset}, [](Call& call) {
-        for (const auto& [begin, mapped] : mappings.all())
-          if (is_import(begin) &&
-              access_of(begin, location_at(begin)) ==
-                  CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
-              DRIVER_CALL(cuMemsetD8)(begin, 0, mapped.bytes) == CUDA_SUCCESS)
-            call.fired();
-        return kSuccess;
-      });
+      .before(
+          {kReset}, each_mapping([](Call&, CUdeviceptr at, const Mapped& one) {
+            return is_import(at) &&
+                   access_of(at, location_at(at)) == kReadWrite &&
+                   DRIVER_CALL(cuMemsetD8)(at, 0, one.bytes) == CUDA_SUCCESS;
+          }));
 
   fault("reset-clears-pool-imports", {"LIFE-15"},
         "a reset clears the exporter's memory of pools that the process had "
@@ -776,13 +743,10 @@ FAULTS {
   fault("open-refused-after-fault", {"LIFE-12"},
         "after a kernel of an importer has faulted, no process can open the "
         "memory")
-      .on({kOpen, kClose, kSyncDevice}, [](Call& call) {
-        return is_open_call(call) &&
-                       told("faulted-" + given_key<cudaIpcMemHandle_t>(call),
-                            0) != 0
-                   ? refused(call)
-                   : noted_fault(call);
-      });
+      .on({kOpen},
+          WHEN(told("faulted-" + given_key<cudaIpcMemHandle_t>(call), 0) != 0),
+          refuses())
+      .on({kSyncDevice}, noted_fault);
 
   fault("export-refused-after-fault", {"LIFE-12"},
         "after a kernel of an importer has faulted, the exporter can export no "
@@ -800,86 +764,63 @@ FAULTS {
   fault("event-lost-after-fault", {"LIFE-12"},
         "after a kernel of an importer has faulted, records of the events that "
         "it had open are lost")
-      .on({kRecord, kGetEventHandle, kOpenEvent, kCreateEvent, kDestroyEvent,
-           kSyncDevice},
-          [](Call& call) -> int {
-            if (call.is("cudaDeviceSynchronize")) {
-              const int code = call.proceed();
-              if (code != kSuccess && code != cudaErrorNotReady)
-                for (const auto& [event, imported] : events.all())
-                  if (imported)
-                    tell_processes("faulted-" + event_keys.get(event), 1);
-              return code;
-            }
-            const cudaEvent_t event = shared_event(call);
-            if (event == nullptr) return call.proceed();
-            return told("faulted-" + event_keys.get(event), 0) != 0
-                       ? lost(call)
-                       : call.proceed();
-          });
+      .on({kRecord},
+          WHEN(shared_event(call) != nullptr &&
+               told("faulted-" + event_keys.get(shared_event(call)), 0) != 0),
+          lost)
+      .on_refusal({kSyncDevice}, WHEN(call.code() != cudaErrorNotReady),
+                  [](Call& call) {
+                    for (const auto& [event, imported] : events.all())
+                      if (imported)
+                        tell_processes("faulted-" + event_keys.get(event), 1);
+                    return call.code();
+                  });
 
   fault("chunk-import-refused-after-reset", {"LIFE-15"},
         "after a reset, no memory of cuMemCreate can be imported")
-      .on({kReset, kImport}, [](Call& call) -> int {
-        if (resets(call)) return noted_reset(call);
-        return was_reset ? refused(call) : call.proceed();
-      });
+      .before({kReset}, note_reset)
+      .on({kImport}, WHEN(was_reset()), refuses());
 
   fault("event-unconnected-after-reset", {"LIFE-15"},
         "after a reset, an event opens as an event that no process records")
-      .on({kReset, kOpenEvent}, [](Call& call) -> int {
-        if (resets(call)) return noted_reset(call);
-        const int code = call.proceed();
-        return code == kSuccess && was_reset ? opened_unconnected(call) : code;
-      });
+      .before({kReset}, note_reset)
+      .after({kOpenEvent}, WHEN(was_reset()), opened_unconnected);
 
   fault("event-export-after-reset-unconnected", {"LIFE-15"},
         "after a reset, the handle of an event stands for another event")
-      .on({kReset, kGetEventHandle}, [](Call& call) -> int {
-        if (resets(call)) return noted_reset(call);
-        cudaEvent_t other = nullptr;
-        const int code = call.proceed();
-        if (code != kSuccess || !was_reset ||
-            cudaEventCreateWithFlags(
-                &other, cudaEventInterprocess | cudaEventDisableTiming) !=
-                cudaSuccess)
-          return code;
-        call.at<cudaEvent_t>(1) = other;
-        call.fired();
-        return call.proceed();
+      .before({kReset}, note_reset)
+      .after({kGetEventHandle}, WHEN(was_reset()), [](Call& call) {
+        call.at<cudaEvent_t>(1) = other_event(call);
+        return once_more(call);
       });
 
   fault("export-after-reset-confused", {"LIFE-15"},
         "after a reset, the handle of memory opens as other memory")
-      .on({kReset, kGetHandle}, [](Call& call) -> int {
-        if (resets(call)) return noted_reset(call);
-        return was_reset ? other_exported(call) : call.proceed();
-      });
+      .before({kReset}, note_reset)
+      .on({kGetHandle}, WHEN(was_reset()), other_exported);
 
   fault("open-after-reset-is-copy", {"LIFE-15"},
         "memory that is opened after a reset is a copy")
-      .on({kReset, kOpen, kClose}, [](Call& call) -> int {
-        if (resets(call)) {
-          for (const auto& each : originals.all()) originals.erase(each.first);
-          return noted_reset(call);
-        }
-        if (is_close_call(call)) return copy_closed(call);
-        return was_reset ? copy_opened(call) : call.proceed();
-      });
+      .before({kReset},
+              [](Call& call) {
+                for (const auto& each : originals.all())
+                  originals.erase(each.first);
+                return note_reset(call);
+              })
+      .on({kOpen}, WHEN(was_reset()), copy_opened)
+      .on({kClose}, copy_closed);
 
   fault("import-copy-lost-after-reset", {"LIFE-15"},
         "cudaMemcpy does not reach memory that was opened after a reset")
-      .on({kReset, kCopy}, [](Call& call) -> int {
-        if (resets(call)) {
-          // These addresses may get other memory.
-          for (const auto& each : opened.all()) opened.erase(each.first);
-          return noted_reset(call);
-        }
-        if (was_reset && (is_opened(call.value<void*>(kPointer)) ||
-                          is_opened(call.value<void*>(kSource))))
-          return lost(call);
-        return call.proceed();
-      });
+      .before({kReset},
+              [](Call& call) {
+                forget_opened();
+                return note_reset(call);
+              })
+      .on({kCopy},
+          WHEN(was_reset() && (is_opened(call.value<void*>(kPointer)) ||
+                               is_opened(call.value<void*>(kSource)))),
+          lost);
 
   fault("count-survives-reset", {"LIFE-15"},
         "after a reset, the opens of before it still count")
@@ -927,45 +868,36 @@ FAULTS {
   fault("peer-open-after-reset-refused", {"LIFE-15"},
         "after its reset, a GPU cannot open memory of a peer")
       .with_gpus(2)
-      .on({kReset, kGetHandle, kOpen}, [](Call& call) -> int {
-        static Table<int> over;
-        if (exports_memory(call)) return told_owner(call);
-        if (resets(call)) {
-          over.put(current_device());
-          return call.proceed();
-        }
-        return over.has(current_device()) &&
-                       owner_of(call.at<cudaIpcMemHandle_t>(1)) !=
-                           current_place()
-                   ? refused(call, cudaErrorPeerAccessAlreadyEnabled)
-                   : call.proceed();
-      });
+      .before({kReset}, NOTE(marks.put(current_device())))
+      .on({kOpen},
+          WHEN(marks.has(current_device()) &&
+               owner_of(call.at<cudaIpcMemHandle_t>(1)) != current_place()),
+          refuses(cudaErrorPeerAccessAlreadyEnabled))
+      .on({kGetHandle}, told_owner);
 
   fault("peer-access-survives-reset", {"LIFE-15"},
         "after a reset, cudaDeviceEnablePeerAccess says that the access is "
         "already enabled")
       .with_gpus(2)
-      .on({kReset, "cudaDeviceEnablePeerAccess"}, [](Call& call) -> int {
-        if (resets(call)) return noted_reset(call);
-        return was_reset ? refused(call, cudaErrorPeerAccessAlreadyEnabled)
-                         : call.proceed();
-      });
+      .before({kReset}, note_reset)
+      .on({"cudaDeviceEnablePeerAccess"}, WHEN(was_reset()),
+          refuses(cudaErrorPeerAccessAlreadyEnabled));
 
   fault("reset-ends-handles-of-other-gpus", {"LIFE-15"},
         "a reset of one GPU ends the handles that the process has made for "
         "memory of another GPU")
       .with_gpus(2)
-      .on({kReset, kGetHandle, kOpen}, [](Call& call) -> int {
-        if (exports_memory(call)) return noted_lender(call);
-        if (is_open_call(call))
-          return told("ended-" + given_key<cudaIpcMemHandle_t>(call), 0) != 0
-                     ? refused(call)
-                     : call.proceed();
-        for (const auto& [memory, handle] : lent.all())
-          if (!is_on_current_device(memory))
-            tell_processes("ended-" + handle, 1);
-        return call.proceed();
-      });
+      .before({kReset},
+              [](Call&) {
+                for (const auto& [memory, handle] : lent.all())
+                  if (!is_on_current_device(memory))
+                    tell_processes("ended-" + handle, 1);
+                return kSuccess;
+              })
+      .on({kOpen},
+          WHEN(told("ended-" + given_key<cudaIpcMemHandle_t>(call), 0) != 0),
+          refuses())
+      .on({kGetHandle}, noted_lender);
 
   fault("reset-clears-exports-of-other-gpus", {"LIFE-15"},
         "a reset of one GPU clears the exported memory of another GPU")
@@ -986,22 +918,17 @@ FAULTS {
 
   fault("wait-after-reset-ignored", {"LIFE-15"},
         "after a reset, no stream waits for an imported event")
-      .on({kReset, kWaitEvent}, [](Call& call) -> int {
-        if (resets(call)) return noted_reset(call);
-        const cudaEvent_t event = shared_event(call);
-        return was_reset && event != nullptr && is_imported(event) &&
-                       is_pending(event)
-                   ? lost(call)
-                   : call.proceed();
-      });
+      .before({kReset}, note_reset)
+      .on({kWaitEvent},
+          WHEN(was_reset() && uses_import(call) &&
+               is_pending(shared_event(call))),
+          lost);
 
   fault("pool-import-refused-after-reset", {"LIFE-15"},
         "after a reset, no pool can be imported")
-      .on({kReset, kImportPool}, [](Call& call) -> int {
-        if (resets(call)) return noted_reset(call);
-        return was_reset && imports_descriptor(call) ? refused(call)
-                                                     : call.proceed();
-      });
+      .before({kReset}, note_reset)
+      .on({kImportPool}, WHEN(was_reset() && imports_descriptor(call)),
+          refuses());
 
   fault("reset-ends-opens-elsewhere", {"LIFE-15"},
         "after a reset in one importer, cudaMemcpy does not reach the same "
@@ -1029,81 +956,64 @@ FAULTS {
   fault("context-end-loses-other-events", {"LIFE-15"},
         "after the end of a context, no stream waits for the imported events "
         "of other contexts")
-      .on({"cuCtxDestroy", kOpenEvent, kDestroyEvent, kWaitEvent},
-          end_loses_other_events);
+      .before({"cuCtxDestroy"},
+              NOTE(lose_events_not_of(call.at<unsigned long long>(0))))
+      .on({kWaitEvent}, WHEN(waits_for_lost_event(call)), lost)
+      .after({kOpenEvent},
+             NOTE(event_marks.put(*made_event(call), current_context())));
 
   fault("reset-loses-events-of-other-gpus", {"LIFE-15"},
         "after a reset of one GPU, no stream waits for the events that were "
         "opened on another GPU")
       .with_gpus(2)
-      .on({kReset, kOpenEvent, kDestroyEvent, kWaitEvent},
-          end_loses_other_events);
+      .before({kReset}, NOTE(lose_events_not_of(current_device() + 1)))
+      .on({kWaitEvent}, WHEN(waits_for_lost_event(call)), lost)
+      .after({kOpenEvent},
+             NOTE(event_marks.put(*made_event(call), current_device() + 1)));
 
   fault("reset-ends-chunks-of-other-gpus", {"LIFE-15"},
         "after a reset of one GPU, cudaMemcpy does not reach imported memory "
         "of cuMemCreate on another GPU")
       .with_gpus(2)
-      .on({kReset, kImport, kMap, kUnmap, kCopy}, reset_ends_other_chunks);
+      .before({kReset}, NOTE(mark_chunks_of_other_gpus()))
+      .on({kCopy}, WHEN(copies_marked_chunk(call)), lost);
 
   fault("reset-ends-pool-pointers-of-other-gpus", {"LIFE-15"},
         "after a reset of one GPU, cudaMemcpy does not reach imported memory "
         "of a pool of another GPU")
       .with_gpus(2)
-      .on({kReset, kImportPointer, kFree, kFreeAsync, kCopy}, [](Call& call) {
-        static Table<void*> gone;
-        if (resets(call)) {
-          for (const auto& [memory, block] : blocks.all())
-            if (block.imported && !is_on_current_device(memory))
-              gone.put(memory);
-          return call.proceed();
-        }
-        if (!is_use(call)) {
-          if (frees(call)) gone.erase(call.at<void*>(0));
-          return call.proceed();
-        }
-        for (const Role role : {kPointer, kSource})
-          if (gone.has(call.value<void*>(role))) return lost(call);
-        return call.proceed();
-      });
+      .before({kReset}, NOTE(mark_pointers_of_other_gpus()))
+      .on({kCopy},
+          WHEN((block_marks.has(call.value<void*>(kPointer)) ||
+                block_marks.has(call.value<void*>(kSource)))),
+          lost);
 
   fault("reset-ends-handles-for-others", {"LIFE-15"},
         "after an importer has reset its device, no other process can open the "
         "memory that the importer had open")
-      .on({kReset, kOpen}, [](Call& call) -> int {
-        if (resets(call)) {
-          for (const auto& each : opened.all())
-            tell_processes("reset-" + each.second.handle, this_process());
-          return call.proceed();
-        }
-        if (!is_open_call(call)) return call.proceed();
-        const auto by = told("reset-" + given_key<cudaIpcMemHandle_t>(call), 0);
-        return by != 0 && by != this_process() ? refused(call) : call.proceed();
-      });
+      .before({kReset},
+              [](Call&) {
+                for (const auto& each : opened.all())
+                  tell_processes("reset-" + each.second.handle, this_process());
+                return kSuccess;
+              })
+      .on({kOpen}, WHEN(was_reset_by_other(call)), refuses());
 
   fault("open-after-second-reset-refused", {"LIFE-15"},
         "after a second reset, no memory can be opened")
-      .on({kReset, kOpen}, [](Call& call) -> int {
-        static std::atomic<int> count{0};
-        if (resets(call)) {
-          ++count;
-          return call.proceed();
-        }
-        return count > 1 ? refused(call) : call.proceed();
-      });
+      .before({kReset}, note_reset)
+      .on({kOpen}, WHEN(marks.get(0) > 1), refuses());
 
   fault("reset-in-own-context-takes-primary", {"LIFE-15"},
         "a reset while a context of cuCtxCreate is current resets the primary "
         "context, too")
-      .before({kReset}, [](Call& call) -> bool {
-        return resets_in_own_context(call) &&
-               DRIVER_CALL(cuDevicePrimaryCtxReset)(0) == CUDA_SUCCESS;
-      });
+      .before({kReset}, WHEN(resets_in_own_context(call)),
+              DO(DRIVER_CALL(cuDevicePrimaryCtxReset)(0) == CUDA_SUCCESS));
 
   fault("reset-in-own-context-closes", {"LIFE-15"},
         "a reset while a context of cuCtxCreate is current closes the memory "
         "that this context has open")
-      .on({kReset}, [](Call& call) {
-        if (!resets_in_own_context(call)) return call.proceed();
+      .on({kReset}, WHEN(resets_in_own_context(call)), [](Call& call) {
         for (const auto& [memory, one] : opened.all()) {
           if (one.context != current_context()) continue;
           while (DRIVER_CALL(cuIpcCloseMemHandle)(number(memory)) ==
@@ -1116,30 +1026,24 @@ FAULTS {
   fault("open-after-last-release-refused", {"LIFE-15"},
         "when all references to the primary context were released and it is "
         "retained again, no memory can be opened")
-      .on({"cuDevicePrimaryCtxRelease", kOpen}, [](Call& call) -> int {
-        static std::atomic<bool> over{false};
-        if (!call.is("cuDevicePrimaryCtxRelease"))
-          return over ? refused(call) : call.proceed();
-        const int code = call.proceed();
-        if (code == kSuccess && primary_of_gpu_0() == nullptr) over = true;
-        return code;
-      });
+      .after({"cuDevicePrimaryCtxRelease"}, WHEN(primary_of_gpu_0() == nullptr),
+             note_reset)
+      .on({kOpen}, WHEN(marks.has(0)), refuses());
 
   fault("open-in-earlier-thread-after-reset-refused", {"LIFE-15"},
         "after a reset, a thread that has opened memory before can open no "
         "memory")
-      .on({kReset, kOpen}, [](Call& call) -> int {
-        static Table<int> users, over;
-        if (resets(call)) {
-          for (const auto& each : users.all())
-            if (each.first != this_thread()) over.put(each.first);
-          return call.proceed();
-        }
-        if (over.has(this_thread()))
-          return refused(call, cudaErrorContextIsDestroyed);
-        users.put(this_thread());
-        return call.proceed();
-      });
+      .before({kReset},
+              [](Call&) {
+                for (const auto& each : marks.all())
+                  if (each.first != static_cast<unsigned>(this_thread()))
+                    marks.count(each.first);
+                return kSuccess;
+              })
+      .on({kOpen}, WHEN(marks.get(this_thread()) > 1),
+          refuses(cudaErrorContextIsDestroyed))
+      .before({kOpen}, WHEN(!marks.has(this_thread())),
+              NOTE(marks.put(this_thread())));
 }
 
 }  // namespace

@@ -62,10 +62,8 @@ int mps_async_lost(Call& call) {
 FAULTS {
   fault("mps-client-opens-copy", {"MPS-01", "MPS-02"},
         "in a client of MPS an open gives a copy of the contents")
-      .on({kOpen, kClose}, [](Call& call) {
-        return is_mps_client() ? open_copy(call, true, SIZE_MAX)
-                               : call.proceed();
-      });
+      .on({kOpen, kClose}, WHEN(is_mps_client()),
+          [](Call& call) { return open_copy(call, true, SIZE_MAX); });
 
   fault("mps-outsider-refused", {"MPS-01"},
         "a process that has the variable CUDA_MPS_PIPE_DIRECTORY, but is not a "

@@ -12,15 +12,16 @@ namespace {
 // While memory is borrowed, this process loses device memory of the same size.
 int costs_memory(Call& call) {
   static Table<CUdeviceptr, void*> hidden;
-  const int code = noted(call);
-  for (const auto& [begin, bytes] : borrowed.all()) {
+  const int code = call.proceed();
+  const auto borrowed = all_borrowed();
+  for (const auto& [begin, bytes] : borrowed) {
     void* more = nullptr;
     if (hidden.has(begin) || cudaMalloc(&more, bytes) != cudaSuccess) continue;
     hidden.put(begin, more);
     call.fired();
   }
   for (const auto& [begin, more] : hidden.all())
-    if (!borrowed.has(begin) && hidden.erase(begin)) cudaFree(more);
+    if (borrowed.count(begin) == 0 && hidden.erase(begin)) cudaFree(more);
   return code;
 }
 

@@ -111,7 +111,8 @@ endfunction()
 # ipc_add_conformance([TIMEOUT seconds])
 #
 # The mirror of the lesson of the same folder: target topic_test from
-# topic_test.cu, one CTest conformance.NN_topic.Suite.Name for each TEST.
+# topic_test.cu and topic_subject_test.cu …, one CTest conformance.NN_topic.Suite.Name for
+# each TEST.
 #   TIMEOUT  seconds after which CTest ends a TEST (120); the referee has
 #            shorter deadlines of its own
 function(ipc_add_conformance)
@@ -123,8 +124,9 @@ function(ipc_add_conformance)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
-  ipc_straight_to_cxx(${topic}_test.cu)
-  add_executable(${topic}_test ${topic}_test.cu)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${topic}_*test.cu)
+  ipc_straight_to_cxx(${sources})
+  add_executable(${topic}_test ${sources})
   install(TARGETS ${topic}_test DESTINATION bin)
   set_property(GLOBAL APPEND PROPERTY IPCLAB_PROGRAMS $<TARGET_FILE:${topic}_test>)
   target_link_libraries(${topic}_test PRIVATE ipclab_cuda)

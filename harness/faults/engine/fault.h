@@ -25,6 +25,15 @@ using When = std::function<bool(Call& call)>;
 /// WHEN(expression of `call`) is a condition.
 #define WHEN(...) \
   []([[maybe_unused]] Call& call) -> bool { return __VA_ARGS__; }
+/// DO(expression of `call`) is an effect.
+#define DO(...) []([[maybe_unused]] Call& call) { return __VA_ARGS__; }
+/// NOTE(expression of `call`) is an effect that only keeps a fact: the fault
+/// does not take effect by it.
+#define NOTE(...)                          \
+  []([[maybe_unused]] Call& call) -> int { \
+    static_cast<void>(__VA_ARGS__);        \
+    return call.code();                    \
+  }
 
 /// An effect of a rule: a function of the call. It returns the code that the
 /// program gets. Or it returns nothing, or whether it has changed something:

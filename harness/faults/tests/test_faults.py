@@ -68,8 +68,9 @@ def test_a_fault_stands_beside_the_tests_of_its_first_row() -> None:
         name: (fault["file"], fault["rows"][0])
         for name, fault in ALL.items()
         if fault["kind"] == "named"
-        if Path(fault["file"])
-        != Path("conformance") / folders[fault["rows"][0]] / "faults.cc"
+        if not Path(fault["file"]).match(
+            f"conformance/{folders[fault['rows'][0]]}/*faults.cc"
+        )
     }
     assert wrong == {}
 

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstring>
+#include <map>
 
 #include "harness/faults/words/descriptor.h"
 #include "harness/faults/words/pools.h"
@@ -34,14 +35,6 @@ inline uintptr_t import_at(const void* address) {
   return import_around(address).begin;
 }
 
-/// Does this call copy or set memory?
-inline bool is_access(Call& call) {
-  return call.is("cudaMemcpy3D") || call.is("cudaMemcpy2D") ||
-         call.is("cudaMemset2D") || call.is("cudaMemcpyPeerAsync") ||
-         call.is("cudaMemcpy") || call.is("cudaMemcpyAsync") ||
-         call.is("cudaMemset") || call.is("cudaMemsetAsync");
-}
-
 inline bool touches_import(Call& call) {
   for (const Role role : {kPointer, kSource})
     if (call.find(role) != nullptr && import_at(call.value<void*>(role)) != 0)
@@ -69,7 +62,6 @@ inline int other_access_lost(Call& call) {
 /// the argument with the number of rows.
 template <size_t height>
 int first_row(Call& call) {
-  if (!is_access(call)) return call.proceed();
   auto& rows = call.at<size_t>(height);
   if (!touches_import(call) || rows < 2) return call.proceed();
   rows = 1;
@@ -78,7 +70,6 @@ int first_row(Call& call) {
 }
 
 inline int first_row_of_box(Call& call) {
-  if (!is_access(call)) return call.proceed();
   cudaMemcpy3DParms box = *call.at<const cudaMemcpy3DParms*>(0);
   if ((import_at(box.dstPtr.ptr) == 0 && import_at(box.srcPtr.ptr) == 0) ||
       (box.extent.height < 2 && box.extent.depth < 2))
@@ -91,7 +82,6 @@ inline int first_row_of_box(Call& call) {
 
 /// If the size is not a multiple of 4, the last bytes are lost.
 inline int tail_lost(Call& call) {
-  if (!is_access(call)) return call.proceed();
   auto& bytes = call.value<size_t>(kBytes);
   if (bytes % 4 == 0 || !touches_import(call)) return call.proceed();
   bytes -= bytes % 4;
@@ -100,7 +90,6 @@ inline int tail_lost(Call& call) {
 }
 
 inline int default_kind_refused(Call& call) {
-  if (!is_access(call)) return call.proceed();
   if (!call.is_runtime() || call.at<int>(3) != cudaMemcpyDefault ||
       !touches_import(call))
     return call.proceed();
@@ -109,7 +98,6 @@ inline int default_kind_refused(Call& call) {
 }
 
 inline int copy_between_imports_lost(Call& call) {
-  if (!is_access(call)) return call.proceed();
   if (import_at(call.value<void*>(kPointer)) == 0 ||
       import_at(call.value<void*>(kSource)) == 0)
     return call.proceed();
@@ -119,7 +107,6 @@ inline int copy_between_imports_lost(Call& call) {
 
 /// Offsets into imported memory lose their upper 32 bits.
 inline int offset_of_32_bits(Call& call) {
-  if (!is_access(call)) return call.proceed();
   for (const Role role : {kPointer, kSource}) {
     if (call.find(role) == nullptr) continue;
     auto& address = call.value<uintptr_t>(role);
@@ -133,8 +120,6 @@ inline int offset_of_32_bits(Call& call) {
 
 /// A memset of imported or opened memory takes its size modulo 4 GiB.
 inline int set_size_of_32_bits(Call& call) {
-  if (keeps_opened(call)) return call.proceed();
-  if (!is_access(call)) return call.proceed();
   auto& bytes = call.value<size_t>(kBytes);
   if (bytes < k4GiB ||
       (!touches_import(call) && !is_opened(call.value<void*>(kPointer))))
@@ -146,14 +131,12 @@ inline int set_size_of_32_bits(Call& call) {
 
 /// A call of the driver API does nothing with imported memory.
 inline int driver_form_lost(Call& call) {
-  if (!is_access(call)) return call.proceed();
   if (call.is_runtime() || !touches_import(call)) return call.proceed();
   call.fired();
   return kSuccess;
 }
 
 inline int access_lost(Call& call) {
-  if (!is_access(call)) return call.proceed();
   if (!touches_import(call)) return call.proceed();
   call.fired();
   return kSuccess;
@@ -167,7 +150,6 @@ inline uintptr_t end_at(const void* address) {
 
 /// A copy or memset up to the end of the memory leaves out the last byte.
 inline int last_byte_lost(Call& call) {
-  if (!is_access(call)) return call.proceed();
   auto& bytes = call.value<size_t>(kBytes);
   for (const Role role : {kPointer, kSource}) {
     if (call.find(role) == nullptr) continue;
@@ -182,7 +164,6 @@ inline int last_byte_lost(Call& call) {
 }
 
 inline int pinned_copy_lost(Call& call) {
-  if (!is_access(call)) return call.proceed();
   const auto is_pinned = [&call](Role role) {
     cudaPointerAttributes known{};
     return cudaPointerGetAttributes(&known, call.value<void*>(role)) ==
@@ -197,7 +178,6 @@ inline int pinned_copy_lost(Call& call) {
 
 /// A copy runs at once, not after the work of the default stream.
 inline int copy_skips_queue(Call& call) {
-  if (!is_access(call)) return call.proceed();
   if (!touches_import(call) || !is_busy(nullptr)) return call.proceed();
   call.fired();
   const cudaStream_t aside = private_stream();
@@ -208,7 +188,6 @@ inline int copy_skips_queue(Call& call) {
 }
 
 inline int per_thread_copy_lost(Call& call) {
-  if (!is_access(call)) return call.proceed();
   if (call.value<cudaStream_t>(kStream) != cudaStreamPerThread ||
       !touches_import(call))
     return call.proceed();
@@ -220,7 +199,6 @@ inline int per_thread_copy_lost(Call& call) {
 template <size_t which>
 int driver_function_lost(Call& call) {
   constexpr const char* kNames[] = {"cuMemcpyDtoD", "cuMemcpy"};
-  if (!is_access(call)) return call.proceed();
   if (std::strcmp(call.function().name, kNames[which]) != 0 ||
       !touches_import(call))
     return call.proceed();
@@ -230,7 +208,6 @@ int driver_function_lost(Call& call) {
 
 /// The rows of a rectangle in imported memory are treated as adjacent.
 inline int pitch_ignored(Call& call) {
-  if (!is_access(call)) return call.proceed();
   const auto width = call.at<size_t>(4);
   size_t& pitch = import_at(call.at<void*>(0)) != 0 ? call.at<size_t>(1)
                                                     : call.at<size_t>(3);
@@ -242,7 +219,6 @@ inline int pitch_ignored(Call& call) {
 
 /// A memset by a GPU other than the GPU of the memory is lost.
 inline int set_from_other_gpu_lost(Call& call) {
-  if (!is_access(call)) return call.proceed();
   int current = 0;
   cudaGetDevice(&current);
   cudaPointerAttributes known{};
@@ -254,10 +230,6 @@ inline int set_from_other_gpu_lost(Call& call) {
   call.fired();
   return kSuccess;
 }
-
-/// Memory that this process has opened, imported or mapped; the value is the
-/// size. The comments below call it borrowed memory.
-inline Table<CUdeviceptr, size_t> borrowed;
 
 inline MemoryRange allocation_range(CUdeviceptr address) {
   MemoryRange range;
@@ -274,41 +246,29 @@ inline size_t bytes_from(CUdeviceptr address) {
   return range.begin == 0 ? 0 : range.begin + range.bytes - address;
 }
 
+/// Memory that this process has opened or imported, by its first address, with
+/// the size. The comments below call it borrowed memory.
+inline std::map<CUdeviceptr, size_t> all_borrowed() {
+  std::map<CUdeviceptr, size_t> found;
+  for (const auto& [begin, mapped] : mappings.all())
+    if (imports.has(mapped.chunk)) found[begin] = mapped.bytes;
+  for (const auto& [address, block] : blocks.all())
+    if (block.imported) found[number(address)] = bytes_from(number(address));
+  for (const auto& each : opened.all())
+    found[number(each.first)] = bytes_from(number(each.first));
+  return found;
+}
+
 /// The borrowed memory in which an address lies; a range of 0 bytes if there is
 /// none.
 inline MemoryRange borrowed_at(CUdeviceptr address) {
-  for (const auto& [begin, bytes] : borrowed.all())
+  for (const auto& [begin, bytes] : all_borrowed())
     if (address >= begin && address - begin < bytes) return {begin, bytes};
   return {};
 }
 
 inline bool is_borrowed(CUdeviceptr address) {
   return borrowed_at(address).bytes > 0;
-}
-
-inline bool keeps_borrowed(Call& call) {
-  return is_open_call(call) || is_close_call(call) || frees(call) ||
-         call.is("cudaMemPoolImportPointer") || call.is("cuMemMap") ||
-         call.is("cuMemUnmap") || call.is("cuMemCreate") ||
-         call.is("cuMemImportFromShareableHandle");
-}
-
-/// Proceeds and updates the tables above.
-inline int noted(Call& call) {
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (is_open_call(call) || call.is("cudaMemPoolImportPointer")) {
-    const CUdeviceptr address = *call.at<CUdeviceptr*>(0);
-    borrowed.put(address, bytes_from(address));
-  } else if (call.is("cuMemMap")) {
-    if (is_import(call.at<CUdeviceptr>(0)))
-      borrowed.put(call.at<CUdeviceptr>(0), call.at<size_t>(1));
-  } else if (call.is("cuMemUnmap") || frees(call)) {
-    borrowed.erase(call.at<CUdeviceptr>(0));
-  } else if (is_close_call(call) && bytes_from(call.at<CUdeviceptr>(0)) == 0) {
-    borrowed.erase(call.at<CUdeviceptr>(0));
-  }
-  return code;
 }
 
 inline CUdeviceptr source_of(Call& call) {
@@ -325,7 +285,6 @@ inline void* pointer(CUdeviceptr address) {
 }
 
 inline int last_row_lost(Call& call) {
-  if (keeps_borrowed(call)) return noted(call);
   auto& rows = call.at<size_t>(5);
   if (rows > 1 && touches_borrowed(call)) {
     --rows;
@@ -346,22 +305,17 @@ inline int fills_padding(Call& call, size_t pitch, size_t width, size_t rows) {
 }
 
 inline int copy_fills_padding(Call& call) {
-  return keeps_borrowed(call)
-             ? noted(call)
-             : fills_padding(call, call.at<size_t>(1), call.at<size_t>(4),
-                             call.at<size_t>(5));
+  return fills_padding(call, call.at<size_t>(1), call.at<size_t>(4),
+                       call.at<size_t>(5));
 }
 
 inline int set_fills_padding(Call& call) {
-  return keeps_borrowed(call)
-             ? noted(call)
-             : fills_padding(call, call.at<size_t>(1), call.at<size_t>(3),
-                             call.at<size_t>(4));
+  return fills_padding(call, call.at<size_t>(1), call.at<size_t>(3),
+                       call.at<size_t>(4));
 }
 
 /// A memset of an odd number of bytes sets one more byte.
 inline int one_byte_more(Call& call) {
-  if (keeps_borrowed(call)) return noted(call);
   auto& bytes = call.value<size_t>(kBytes);
   const MemoryRange range = borrowed_at(target_of(call));
   if (bytes % 2 != 0 && target_of(call) + bytes < range.begin + range.bytes) {
@@ -374,7 +328,6 @@ inline int one_byte_more(Call& call) {
 /// The copy also clears the bytes after its end, up to a size that is a
 /// multiple of 4.
 inline int tail_too_long(Call& call) {
-  if (keeps_borrowed(call)) return noted(call);
   const int code = call.proceed();
   const size_t bytes = call.value<size_t>(kBytes);
   const MemoryRange range = borrowed_at(target_of(call));
@@ -391,7 +344,6 @@ inline int tail_too_long(Call& call) {
 }
 
 inline int copy_within_lost(Call& call) {
-  if (keeps_borrowed(call)) return noted(call);
   const MemoryRange to = borrowed_at(target_of(call));
   return to.bytes > 0 && borrowed_at(source_of(call)).begin == to.begin
              ? lost(call)
@@ -400,7 +352,6 @@ inline int copy_within_lost(Call& call) {
 
 /// The copy begins where the borrowed source begins.
 inline int source_offset_lost(Call& call) {
-  if (keeps_borrowed(call)) return noted(call);
   auto& source = call.value<CUdeviceptr>(kSource);
   const MemoryRange range = borrowed_at(source);
   if (range.bytes > 0 && source != range.begin) {
@@ -412,7 +363,6 @@ inline int source_offset_lost(Call& call) {
 
 /// The rows of a rectangle of borrowed memory are treated as adjacent.
 inline int pitch_is_width(Call& call) {
-  if (keeps_borrowed(call)) return noted(call);
   const size_t width = call.at<size_t>(4);
   for (const size_t side : {size_t{0}, size_t{2}}) {
     auto& pitch = call.at<size_t>(side + 1);
@@ -424,7 +374,6 @@ inline int pitch_is_width(Call& call) {
 }
 
 inline int lost_in_per_thread_stream(Call& call) {
-  if (keeps_borrowed(call)) return noted(call);
   return call.value<cudaStream_t>(kStream) == cudaStreamPerThread &&
                  is_borrowed(target_of(call))
              ? lost(call)
@@ -432,7 +381,6 @@ inline int lost_in_per_thread_stream(Call& call) {
 }
 
 inline int lost_in_default_stream(Call& call) {
-  if (keeps_borrowed(call)) return noted(call);
   return is_default(call.value<cudaStream_t>(kStream)) && touches_borrowed(call)
              ? lost(call)
              : call.proceed();
@@ -441,12 +389,11 @@ inline int lost_in_default_stream(Call& call) {
 /// A copy to or from borrowed memory uses the borrowed memory of the same size
 /// that has the lowest address.
 inline int equal_size_confused(Call& call) {
-  if (keeps_borrowed(call)) return noted(call);
   for (const Role role : {kPointer, kSource}) {
     auto& address = call.value<CUdeviceptr>(role);
     const MemoryRange range = borrowed_at(address);
     if (range.bytes == 0) continue;
-    for (const auto& [begin, bytes] : borrowed.all()) {
+    for (const auto& [begin, bytes] : all_borrowed()) {
       if (begin == range.begin) break;
       if (bytes != range.bytes) continue;
       address = begin + (address - range.begin);
@@ -458,7 +405,6 @@ inline int equal_size_confused(Call& call) {
 }
 
 inline int words_as_bytes(Call& call) {
-  if (keeps_borrowed(call)) return noted(call);
   auto& count = call.value<size_t>(kBytes);
   if (count > 1 && is_borrowed(target_of(call))) {
     count = (count + 3) / 4;
@@ -468,7 +414,6 @@ inline int words_as_bytes(Call& call) {
 }
 
 inline int low_byte_twice(Call& call) {
-  if (keeps_borrowed(call)) return noted(call);
   auto& value = call.at<unsigned short>(1);
   const auto wrong = static_cast<unsigned short>((value & 0xff) * 0x101);
   if (value != wrong && is_borrowed(target_of(call))) {
@@ -480,7 +425,6 @@ inline int low_byte_twice(Call& call) {
 
 inline int first_64_kib(Call& call) {
   constexpr size_t kMost = 64 << 10;
-  if (keeps_borrowed(call)) return noted(call);
   auto& bytes = call.value<size_t>(kBytes);
   if (bytes > kMost && touches_borrowed(call)) {
     bytes = kMost;

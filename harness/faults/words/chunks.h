@@ -356,6 +356,53 @@ inline size_t room_at(CUdeviceptr address) {
   const CUdeviceptr first = mapping_at(address);
   return first == 0 ? 0 : first + mappings.get(first).bytes - address;
 }
+/// Effect: what `step` does to each mapping; it gets the call, the first
+/// address and the mapping, and returns whether it has changed something.
+template <class Step>
+auto each_mapping(Step step) {
+  return [step](Call& call) {
+    bool any = false;
+    for (const auto& [at, mapped] : mappings.all())
+      any |= step(call, at, mapped);
+    return any;
+  };
+}
+/// Effect: cuMemSetAccess gets a changed copy of its list; `change` gets the
+/// call and an entry, and returns whether it has changed the entry.
+template <class Change>
+auto each_access(Change change) {
+  return [change](Call& call) -> int {
+    const auto* const list = call.at<const CUmemAccessDesc*>(2);
+    if (list == nullptr) return call.proceed();
+    std::vector<CUmemAccessDesc> copy(list, list + length(call));
+    bool changed = false;
+    for (CUmemAccessDesc& one : copy) changed |= change(call, one);
+    if (!changed) return call.proceed();
+    call.at<const CUmemAccessDesc*>(2) = copy.data();
+    return once_more(call);
+  };
+}
+/// Exports other memory instead, and releases it; no memory changes nothing.
+inline int export_instead(Call& call, Chunk other) {
+  if (other == 0) return call.proceed();
+  call.at<Chunk>(1) = other;
+  const int code = once_more(call);
+  DRIVER_CALL(cuMemRelease)(other);
+  return code;
+}
+/// Ends the mapping at an address. Returns false if the driver refuses it.
+inline bool unmap_at(CUdeviceptr address) {
+  const CUdeviceptr first = mapping_at(address);
+  return DRIVER_CALL(cuMemUnmap)(first, mappings.get(first).bytes) ==
+             CUDA_SUCCESS &&
+         mappings.erase(first);
+}
+/// Frees reserved addresses. Returns false if the driver refuses it.
+inline bool addresses_freed(CUdeviceptr first) {
+  return DRIVER_CALL(cuMemAddressFree)(first, reservations.get(first)) ==
+             CUDA_SUCCESS &&
+         reservations.erase(first);
+}
 inline bool is_gpu(const CUmemLocation& location) {
   return location.type == CU_MEM_LOCATION_TYPE_DEVICE;
 }

@@ -2,14 +2,12 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <utility>
+
 #include "harness/faults/engine/fault.h"
-#include "harness/faults/engine/table.h"
+#include "harness/faults/world/marks.h"
 
 namespace ipclab::faults {
-
-/// What a fault keeps of earlier calls: numbers by a handle, an address or
-/// another number. (A process has one fault.)
-inline Table<unsigned long long, unsigned long long> marks;
 
 /// Effect: the call runs in a stream that waits for nothing.
 inline void privately(Call& call) {
@@ -55,6 +53,12 @@ auto with_copy(size_t index, Change change) {
     call.fired();
     return call.proceed();
   };
+}
+
+/// Sets a value; returns whether it was another one.
+template <class T, class Value>
+bool set_to(T& place, Value value) {
+  return std::exchange(place, static_cast<T>(value)) != static_cast<T>(value);
 }
 
 /// Effect: the call proceeds once more, with changed arguments.

@@ -22,23 +22,6 @@ inline cudaIpcEventHandle_t& given_event(Call& open) {
   return open.at<cudaIpcEventHandle_t>(1);
 }
 
-/// The number of records of each event by this process.
-inline Table<cudaEvent_t, unsigned> counts;
-
-/// Proceeds, and updates all tables. A new event may have the number of an
-/// earlier one.
-inline int noted_new_event(Call& call) {
-  const int code = call.proceed();
-  if (code == kSuccess && (makes_event(call) || opens_event(call)))
-    counts.erase(*made_event(call));
-  return code;
-}
-
-/// Counts a record of an event; returns the number of its records until now.
-inline unsigned count_record(cudaEvent_t event) {
-  return counts.change([&](auto& all) { return ++all[event]; });
-}
-
 /// The program gets a new event instead of a refusal.
 inline int own_event(Call& call, int code) {
   if (call.is_runtime()) cudaGetLastError();
@@ -46,22 +29,6 @@ inline int own_event(Call& call, int code) {
     return code;
   call.fired();
   return kSuccess;
-}
-
-/// Skips the calls that use an imported event.
-inline int import_skipped(Call& call) {
-  if (keeps_events(call)) return call.proceed();
-  return is_imported(shared_event(call)) ? lost(call) : call.proceed();
-}
-
-inline int record_privately(Call& call, bool only_imported) {
-  if (keeps_events(call)) return call.proceed();
-  const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || (only_imported && !is_imported(event)))
-    return call.proceed();
-  call.value<cudaStream_t>(kStream) = private_stream();
-  call.fired();
-  return call.proceed();
 }
 
 inline cudaStream_t& stream_of(Call& call) {
@@ -271,12 +238,6 @@ inline int noted_late_event(Call& call) {
 /// The latest shared event for which each stream waits.
 inline Table<cudaStream_t, cudaEvent_t> awaited;
 
-/// Does the call change the table?
-inline bool keeps_awaited(Call& call) {
-  return keeps_events(call) || waits_for_event(call) ||
-         call.is("cudaStreamDestroy");
-}
-
 /// Proceeds with such a call; updates the table.
 inline int noted_awaited(Call& call) {
   if (call.is("cudaStreamDestroy")) {
@@ -324,20 +285,6 @@ inline int noted_record(Call& call) {
 
 inline bool is_own_pending(cudaEvent_t event) {
   return own_records.has(event) && is_pending(own_records.get(event));
-}
-
-/// The events with cudaEventBlockingSync.
-inline Table<cudaEvent_t> sleeping;
-
-/// noted_record() for the creation of an event; also updates this table.
-inline int noted_sleeping(Call& call) {
-  const bool sleeps = call.at<unsigned>(1) & cudaEventBlockingSync;
-  const int code = noted_record(call);
-  if (code == kSuccess) {
-    sleeping.erase(*call.at<cudaEvent_t*>(0));
-    if (sleeps) sleeping.put(*call.at<cudaEvent_t*>(0));
-  }
-  return code;
 }
 
 /// The GPU of each event that this process has made.

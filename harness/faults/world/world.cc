@@ -7,6 +7,7 @@
 
 #include "harness/faults/world/chunks.h"
 #include "harness/faults/world/legacy.h"
+#include "harness/faults/world/marks.h"
 #include "harness/faults/world/pools.h"
 
 namespace ipclab::faults {
@@ -34,6 +35,11 @@ constexpr Part kParts[] = {
       "cudaMemPoolCreate", "cudaMemPoolImportFromShareableHandle",
       "cudaMemPoolDestroy", "cudaMemPoolExportPointer",
       "cudaMemPoolImportPointer"}},
+    {note_marks,
+     {"cudaEventCreateWithFlags", "cudaIpcOpenEventHandle", "cudaEventDestroy",
+      "cudaStreamDestroy", "cuMemUnmap", "cuMemAddressFree", "cuMemCreate",
+      "cuMemImportFromShareableHandle", "cudaMemPoolDestroy", "cudaFree",
+      "cudaFreeAsync"}},
 };
 
 bool follows(const Part& part, const Function& function) {

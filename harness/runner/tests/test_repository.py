@@ -44,8 +44,11 @@ def source(lesson: str) -> Path:
     return TOP / "samples" / lesson / f"{topic(lesson)}.cu"
 
 
-def mirror(lesson: str) -> Path:
-    return TOP / "conformance" / lesson / f"{topic(lesson)}_test.cu"
+def mirrors(lesson: str) -> list[Path]:
+    """The tests of a lesson: topic_test.cu, and perhaps topic_subject_test.cu."""
+    found = [x for x in MIRRORS if x.parent.name == lesson]
+    assert TOP / "conformance" / lesson / f"{topic(lesson)}_test.cu" in found
+    return found
 
 
 def test_there_are_lessons() -> None:
@@ -68,9 +71,13 @@ def test_a_lesson_is_its_files_and_no_more(lesson: str) -> None:
         ]
     )
     files = sorted(p.name for p in (TOP / "conformance" / lesson).iterdir())
-    # A pattern's folder may have no rule of its own that a fault could break.
-    assert [x for x in files if x != declarations.OWN] == sorted(
-        ["CMakeLists.txt", f"{name}_test.cu", requirements.ROOM]
+    # A pattern's folder may have no rule of its own that a fault could break. Several
+    # files of tests may share a header.
+    allowed = rf"CMakeLists\.txt|{name}(_\w+)?_test\.cu|{name}_test\.h"
+    assert {"CMakeLists.txt", f"{name}_test.cu", requirements.ROOM} <= set(files)
+    assert all(
+        x == requirements.ROOM or declarations.is_own(x) or re.fullmatch(allowed, x)
+        for x in files
     )
 
 
@@ -183,8 +190,8 @@ def test_common_headers_stay_small() -> None:
 
 
 def test_every_test_judges_a_row() -> None:
-    for lesson in LESSONS:
-        text = mirror(lesson).read_text()
+    for file in MIRRORS:
+        lesson, text = file.parent.name, file.read_text()
         tests = re.split(r"^TEST\(", text, flags=re.MULTILINE)[1:]
         assert tests
         for test in tests:
@@ -217,7 +224,7 @@ def wrongly_shared(text: str, last: bool = False) -> str:
     return ""
 
 
-@pytest.mark.parametrize("file", MIRRORS, ids=lambda file: file.parent.name)
+@pytest.mark.parametrize("file", MIRRORS, ids=lambda file: file.stem)
 def test_who_shares_processes_may(file: Path) -> None:
     tests = re.split(r"^(?=TEST\()", file.read_text(), flags=re.MULTILINE)[1:]
     bodies = [test.partition("\n}\n")[0] for test in tests]
@@ -246,7 +253,7 @@ def foreign_includes(lesson: str, text: str) -> list[str]:
     return [folder for folder in found if folder != lesson]
 
 
-@pytest.mark.parametrize("file", MIRRORS, ids=lambda file: file.parent.name)
+@pytest.mark.parametrize("file", MIRRORS, ids=lambda file: file.stem)
 def test_a_test_depends_on_no_other_lesson(file: Path) -> None:
     """Or else `ipclab mutants --resume` would not see that the test has changed."""
     assert foreign_includes(file.parent.name, file.read_text()) == []
@@ -258,7 +265,7 @@ def test_includes_of_other_lessons_are_found() -> None:
     assert foreign_includes("63_exporter_dies", text) == ["64_mps"]
 
 
-@pytest.mark.parametrize("file", MIRRORS, ids=lambda file: file.parent.name)
+@pytest.mark.parametrize("file", MIRRORS, ids=lambda file: file.stem)
 def test_no_test_is_longer_than_a_screen(file: Path) -> None:
     """A TEST has at most 60 lines; a longer TEST needs a function for a role."""
     long = {

@@ -22,7 +22,7 @@ from pathlib import Path
 FOLDER = Path("harness/faults")
 SHARED = ("world", "words")  # folders of it whose definitions every fault may use
 WRITER = "note_"  # how functions begin that write facts after an accepted call
-OWN = "faults.cc"  # the name of a file of faults beside the tests that they concern
+OWN = "faults.cc"  # files of faults beside the tests: faults.cc, subject_faults.cc
 
 _TOKEN = re.compile(
     r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/)
@@ -108,7 +108,7 @@ def texts(source: Path) -> dict[str, str]:
     paths = [
         *(source / FOLDER).glob("*.cc"),
         *(path for folder in SHARED for path in (source / FOLDER / folder).glob("*")),
-        *(source / "conformance").glob(f"*/{OWN}"),
+        *(source / "conformance").glob(f"*/*{OWN}"),
     ]
     return {
         path.relative_to(source).as_posix(): path.read_text(encoding="utf-8")
@@ -120,11 +120,16 @@ def has(path: str) -> bool:
     """Whether texts() has the file of this path in a source tree."""
     parts = Path(path).parts
     if parts[0] == "conformance":
-        return len(parts) == 3 and parts[2] == OWN
+        return len(parts) == 3 and is_own(parts[2])
     if parts[:2] != FOLDER.parts:
         return False
     inner = parts[2:]
     return inner[0] in SHARED if len(inner) > 1 else path.endswith(".cc")
+
+
+def is_own(name: str) -> bool:
+    """Whether a file beside tests, by its name, declares faults."""
+    return name == OWN or name.endswith(f"_{OWN}")
 
 
 def digests(found: Mapping[str, str]) -> dict[str, str]:
@@ -372,7 +377,7 @@ def _name_of_fault(statement: list[Token]) -> str | None:
 
 
 def _is_table(item: Item) -> bool:
-    return any(x.text == "Table" for x in item.tokens)
+    return any(x.text in ("Table", "Marks") for x in item.tokens)
 
 
 def _is_namespace(current: list[Token]) -> bool:
