@@ -1248,7 +1248,7 @@ static void opens_beside_own_work(Role& me, const cudaIpcMemHandle_t& handle) {
     EXPECT_SUCCESS(opened.join());
     EXPECT_TRUE(passes(stream));
     const Words mapping(pointer.result(), kBytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("before")));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("after")));
     EXPECT_SUCCESS(api.ipc_close_mem_handle(mapping.data));
   });
 }
@@ -1265,14 +1265,19 @@ TEST(LegacyMemory, ExportAndOpenWaitForNoWork) {
     Latch latch;
     latch.hold(stream);
     buffer.queue_fill(pattern("after"), stream);
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
-    me.send("handle", buffer.legacy_handle());
-    me.send("handle by the driver API", handle_of(DriverApi{}, buffer));
-
-    me.wait("opened");
-    // The handles were sent and opened before the work on this same buffer had
-    // begun.
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    Sentinel<cudaIpcMemHandle_t> handle;
+    HostWait exported("an export of memory that is in use", [&] {
+      const cudaError_t code = cudaSetDevice(0);  // the thread's context
+      return code != cudaSuccess
+                 ? code
+                 : cudaIpcGetMemHandle(handle.out(), buffer.data);
+    });
+    const bool waits = exported.is_held();
+    me.observe(waits ? "the export waits" : "the export does not wait");
+    if (waits) latch.release();
+    EXPECT_SUCCESS(exported.join());
+    me.send("handle", handle.result());
+    me.wait("tried");
     latch.release();
     EXPECT_TRUE(passes(stream));
     me.signal("written");
@@ -1281,15 +1286,23 @@ TEST(LegacyMemory, ExportAndOpenWaitForNoWork) {
 
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+    Sentinel<void*> pointer;
+    HostWait opened("an open of memory that is in use", [&] {
+      const cudaError_t code = cudaSetDevice(0);  // the thread's context
+      return code != cudaSuccess
+                 ? code
+                 : cudaIpcOpenMemHandle(pointer.out(), handle,
+                                        cudaIpcMemLazyEnablePeerAccess);
+    });
+    me.observe(opened.is_held() ? "the open waits for the exporter's work"
+                                : "the open does not wait");
+    me.signal("tried");
+    me.wait("written");
+    EXPECT_SUCCESS(opened.join());
+    EXPECT_SUCCESS(cudaIpcCloseMemHandle(pointer.result()));
     opens_beside_own_work(me, handle);
     LegacyMapping mapping(handle, kBytes);
-    MappingBy by_driver(
-        DriverApi{}, me.receive<cudaIpcMemHandle_t>("handle by the driver API"),
-        kBytes);
-    for (const Words& one : {Words(mapping), Words(by_driver)})
-      EXPECT_TRUE(kernel_reads(one, pattern("before")));
-    me.signal("opened");
-    me.wait("written");
+    MappingBy by_driver(DriverApi{}, handle, kBytes);
     for (const Words& one : {Words(mapping), Words(by_driver)}) {
       EXPECT_TRUE(kernel_reads(one, pattern("after")));
       EXPECT_TRUE(copy_reads(one, pattern("after")));

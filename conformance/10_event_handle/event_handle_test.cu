@@ -1156,7 +1156,7 @@ static void opens_in_two_threads(Role& me, Api api) {
 
 TEST(EventHandle, EveryThreadMayUseTheEvent) {
   covers("LEVT-27");
-  needs(gpus(1), legacy_events);
+  needs(gpus(1), legacy_events, progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     by_both_apis([&](auto api) { exports_in_two_threads(me, api); });
@@ -1170,7 +1170,7 @@ TEST(EventHandle, EveryThreadMayUseTheEvent) {
 // "an implicit stream with per-thread synchronization behavior"
 TEST(EventHandle, EachThreadHasADefaultStreamOfItsOwn) {
   covers("LEVT-27");
-  needs(gpus(1), legacy_events);
+  needs(gpus(1), legacy_events, progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const SharedEvent event;

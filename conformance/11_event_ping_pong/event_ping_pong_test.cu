@@ -994,7 +994,7 @@ static void asks_beside_a_pending_record(Role& me, Api api, cudaEvent_t event) {
 
 TEST(EventPingPong, APendingRecordDoesNotDelayALaterOne) {
   covers("LEVT-13");
-  needs(gpus(1), legacy_events);
+  needs(gpus(1), legacy_events, progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     by_both_apis([&](auto api) {

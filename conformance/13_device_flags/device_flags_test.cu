@@ -445,7 +445,7 @@ void hold_then_let_pass(const Words& memory,
 
 TEST(DeviceFlags, EachConditionWaitsForItsValues) {
   covers("FLAG-03");
-  needs(gpus(1));
+  needs(gpus(1), progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     constexpr unsigned kGreater = CU_STREAM_WAIT_VALUE_GEQ;
@@ -480,7 +480,7 @@ TEST(DeviceFlags, EachConditionWaitsForItsValues) {
 
 TEST(DeviceFlags, EachConditionWaitsForAnOpenedWord) {
   covers("FLAG-03");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
@@ -497,7 +497,7 @@ TEST(DeviceFlags, EachConditionWaitsForAnOpenedWord) {
 
 TEST(DeviceFlags, AtomicsOfSystemScopeOrderTwoProcesses) {
   covers("FLAG-04");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), legacy_memory, progress);
   every_round_is_seen(kByKernels);
 }
 

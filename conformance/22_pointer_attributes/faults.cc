@@ -221,6 +221,47 @@ FAULTS {
         "all memory reports that it cannot be exported")
       .on({kGetAttributes, kGetAttribute}, allows<CU_MEM_HANDLE_TYPE_NONE>);
 
+  fault("range-is-the-mapping", {"VMM-45"},
+        "the range of an address is what is mapped, not what was reserved")
+      .on({kGetAttributes, kGetAttribute}, [](Call& call) {
+        return answered_by<CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CUdeviceptr>(
+            call, [](CUdeviceptr address, CUdeviceptr told) {
+              CUdeviceptr base = told;
+              DRIVER_CALL(cuPointerGetAttribute)
+              (&base, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, address);
+              return base;
+            });
+      });
+
+  fault("mapping-is-the-range", {"VMM-45"},
+        "the base of a mapping is the beginning of the reservation")
+      .on({kGetAttributes, kGetAttribute}, [](Call& call) {
+        return answered_by<CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, CUdeviceptr>(
+            call, [](CUdeviceptr address, CUdeviceptr told) {
+              CUdeviceptr base = told;
+              DRIVER_CALL(cuPointerGetAttribute)
+              (&base, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address);
+              return base;
+            });
+      });
+
+  fault("block-id-of-each-address", {"VMM-46"},
+        "each mapping of memory has an id of its own")
+      .on({kGetAttributes, kGetAttribute}, [](Call& call) {
+        return answered_by<CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID,
+                           unsigned long long>(
+            call, [](CUdeviceptr address, unsigned long long) {
+              return static_cast<unsigned long long>(address);
+            });
+      });
+
+  fault("block-id-of-all-imports", {"VMM-46"}, "all memory has one id")
+      .on({kGetAttributes, kGetAttribute}, [](Call& call) {
+        return answered_by<CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID,
+                           unsigned long long>(
+            call, [](CUdeviceptr, unsigned long long) { return 1ull; });
+      });
+
   fault("legacy-capable-lies", {"LMEM-37"},
         "cuPointerGetAttribute reports all memory as capable of legacy IPC")
       .on({kGetAttribute}, [](Call& call) {

@@ -398,3 +398,81 @@ TEST(PointerAttributes, WhatMemoryOfAPoolToShareAllows) {
   });
   scenario.run(20s);
 }
+
+// The range of an address is what was reserved, not what is mapped.
+TEST(PointerAttributes, ARangeIsAReservation) {
+  covers("VMM-45");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario(Scenario::kShared);
+  const auto expect_told = [](const Chunk& chunk) {
+    const size_t bytes = granule();
+    const Reservation range(3 * bytes);
+    range.map(bytes, bytes, chunk);
+    const CUmemAccessDesc access = access_for(0);
+    CALL(DRIVER(cuMemSetAccess)(range.at(bytes), bytes, &access, 1));
+    for (const size_t offset : {size_t{0}, bytes / 2, bytes - 1}) {
+      SCOPED_TRACE(offset);
+      const void* const at = words_at(range.at(bytes + offset), 4).data;
+      EXPECT_EQ(
+          told_twice<CUdeviceptr>(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at),
+          range.at(0));
+      EXPECT_EQ(told_twice<size_t>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, at),
+                range.bytes());
+      EXPECT_EQ(
+          told_twice<CUdeviceptr>(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, at),
+          range.at(bytes));
+      EXPECT_EQ(told_twice<size_t>(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, at),
+                bytes);
+      EXPECT_NE(told_twice<unsigned>(CU_POINTER_ATTRIBUTE_MAPPED, at), 0u);
+    }
+    range.unmap(bytes, bytes);
+  };
+  scenario.role("exporter", [=](Role& me) {
+    const Chunk chunk = Chunk::create(granule());
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    expect_told(chunk);
+    me.wait("done");
+  });
+  scenario.role("importer", [=](Role& me) {
+    expect_told(Chunk::import(me.receive_descriptor("descriptor")));
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+static unsigned long long block_of(const Words& words) {
+  return told_twice<unsigned long long>(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID,
+                                        words.data);
+}
+
+TEST(PointerAttributes, AnIdNamesPhysicalMemory) {
+  covers("VMM-46");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const Chunk chunk = Chunk::create(granule()),
+                other = Chunk::create(granule());
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.send_descriptor("other descriptor", other.descriptor().get());
+    me.wait("done");
+  });
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    const Descriptor shared = me.receive_descriptor("descriptor");
+    const Chunk chunk = Chunk::import(shared), again = Chunk::import(shared);
+    const Chunk other =
+        Chunk::import(me.receive_descriptor("other descriptor"));
+    const Mapping one(chunk, bytes), alias(chunk, bytes), twin(again, bytes),
+        second(other, bytes);
+    const DeviceBuffer own(kBytes);
+    const unsigned long long id = block_of(one);
+    EXPECT_EQ(block_of(alias), id) << "another mapping of the memory";
+    EXPECT_EQ(block_of(words_at(one.address() + bytes - 4, 4)), id);
+    EXPECT_NE(block_of(second), id) << "other memory";
+    EXPECT_NE(block_of(own), id) << "memory of this process";
+    me.observe(std::string("a second import has ") +
+               (block_of(twin) == id ? "the same id" : "an id of its own"));
+    me.signal("done");
+  });
+  scenario.run(20s);
+}

@@ -82,6 +82,15 @@ bool is_shareable_chunk(const CUmemAllocationProp* wanted) {
   return wanted->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
 }
 
+// Flags that are not zero become zero.
+bool flags_ignored(Call& call) {
+  Argument& flags = *call.find(kFlags);
+  static constexpr char kNone[8] = {};
+  if (std::memcmp(flags.place, kNone, flags.size) == 0) return false;
+  std::memset(flags.place, 0, flags.size);
+  return true;
+}
+
 FAULTS {
   fault("create-any-size", {"VMM-04"},
         "a size that is not a multiple of the granularity is rounded up")
@@ -93,18 +102,22 @@ FAULTS {
         return true;
       });
 
-  fault("flags-ignored", {"VMM-05", "POOL-03", "IMPL-09"},
-        "reserved flags that are not zero are accepted")
-      .before({kCreate, kReserve, kMap, kExport, kExportPool, kImportPool},
-              [](Call& call) {
-                Argument& flags = *call.find(kFlags);
-                static constexpr char kNone[8] = {};
-                if (std::memcmp(flags.place, kNone, flags.size) != 0) {
-                  std::memset(flags.place, 0, flags.size);
-                  call.fired();
-                }
-                return kSuccess;
-              });
+  fault("flags-ignored", {"POOL-03", "IMPL-09"},
+        "reserved flags of pools that are not zero are accepted")
+      .before({kExportPool, kImportPool}, flags_ignored);
+
+  fault("ok-flags-ignored", {"VMM-05"},
+        "reserved flags of memory that are not zero are accepted")
+      .before({kCreate, kReserve, kMap, kExport}, flags_ignored);
+
+  fault("refused-flags-map", {"VMM-05"},
+        "a mapping that is refused because of its flags exists all the same")
+      .on_refusal({kMap}, WHEN(call.value<unsigned long long>(kFlags) != 0),
+                  [](Call& call) {
+                    DRIVER_CALL(cuMemMap)
+                    (call.at<CUdeviceptr>(0), call.at<size_t>(1), 0,
+                     call.at<Chunk>(3), 0);
+                  });
 
   fault("export-unrequested", {"VMM-09", "POOL-03"},
         "memory is exported as a descriptor although it was created for "
@@ -147,15 +160,6 @@ FAULTS {
         const int again = call.proceed();
         if (again == kSuccess) call.fired();
         return again;
-      });
-
-  fault("flags-upper-half-ignored", {"VMM-05"},
-        "the upper half of reserved flags is not checked")
-      .before({kCreate, kReserve, kMap, kExport}, [](Call& call) -> bool {
-        auto& flags = call.value<unsigned long long>(kFlags);
-        if (flags <= UINT32_MAX) return false;
-        flags &= UINT32_MAX;
-        return true;
       });
 
   fault("chunks-end-at-64", {"VMM-04"},
@@ -278,29 +282,6 @@ FAULTS {
         if (is_shareable_chunk(call.at<const CUmemAllocationProp*>(2)) &&
             bytes != 0 && bytes % kGranule != 0) {
           bytes = (bytes / kGranule + 1) * kGranule;
-          call.fired();
-        }
-        return kSuccess;
-      });
-
-  fault("flags-middle-bits-ignored", {"VMM-05"},
-        "of reserved flags, only the first and the last bit are checked")
-      .before({kCreate, kReserve, kMap, kExport}, [](Call& call) {
-        constexpr auto kChecked = 1ull << 63 | 1;
-        auto& flags = call.value<unsigned long long>(kFlags);
-        if ((flags & ~kChecked) != 0) {
-          flags &= kChecked;
-          call.fired();
-        }
-        return kSuccess;
-      });
-
-  fault("import-map-flags-ignored", {"VMM-05"},
-        "the flags of a mapping of imported memory are not checked")
-      .before({kMap}, [](Call& call) {
-        auto& flags = call.value<unsigned long long>(kFlags);
-        if (flags != 0 && imports.has(call.at<Chunk>(3))) {
-          flags = 0;
           call.fired();
         }
         return kSuccess;

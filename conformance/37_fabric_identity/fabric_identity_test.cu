@@ -3,12 +3,14 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "harness/scenario/cuda.h"
 #include "harness/scenario/endpoint.h"
+#include "harness/scenario/leaks.h"
 
 using namespace ipclab;
 
@@ -83,6 +85,21 @@ TEST(FabricHandle, CliquesAreListedAsFarAsThereIsRoom) {
   });
 }
 
+// The UUID of a GPU as NVML knows it.
+static std::string uuid_text(int device) {
+  cudaDeviceProp properties;
+  CALL(cudaGetDeviceProperties(&properties, device));
+  std::string text = "GPU";
+  for (int i = 0; i < 16; ++i) {
+    char digits[4];
+    std::snprintf(digits, sizeof digits, "%02x",
+                  static_cast<unsigned char>(properties.uuid.bytes[i]));
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += digits;
+  }
+  return text;
+}
+
 TEST(FabricHandle, ADeviceHasACluster) {
   covers("CLIQ-02");
   needs(gpus(1), endpoints);
@@ -100,6 +117,11 @@ TEST(FabricHandle, ADeviceHasACluster) {
     const CUuuid found = cluster.result();
     EXPECT_SUCCESS(NEWER(cuDeviceGetFabricClusterUuid)(again.out(), 0));
     EXPECT_EQ(std::memcmp(&found, &again.result(), sizeof found), 0);
+    // NVML gets the cluster on another way.
+    const auto place = fabric_place_of(uuid_text(0));
+    if (!place) return me.not_applicable("NVML names no cluster to compare");
+    EXPECT_EQ(std::memcmp(&found, place->cluster.data(), sizeof found), 0)
+        << "NVML names another cluster";
     EXPECT_TRUE(context_is_usable());
   });
 }

@@ -2,6 +2,8 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 
+#include <cstring>
+
 #include "harness/faults/words/words.h"
 
 namespace ipclab::faults {
@@ -31,6 +33,13 @@ FAULTS {
         "the query of the cluster returns success, but does not write the UUID")
       .on_machine("fabric-13.5")
       .on({"cuDeviceGetFabricClusterUuid"}, nothing_done);
+
+  fault("cluster-constant", {"CLIQ-02"},
+        "every device has the same UUID of a cluster, which no fabric has")
+      .on_machine("fabric-13.5")
+      .after({"cuDeviceGetFabricClusterUuid"}, [](Call& call) {
+        std::memset(call.at<void*>(0), 0x5a, sizeof(CUuuid));
+      });
 
   fault("cluster-of-second-gpu-untold", {"CLIQ-04"},
         "the query of the second GPU's cluster does not write the UUID")

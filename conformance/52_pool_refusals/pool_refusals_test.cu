@@ -644,7 +644,7 @@ TEST(PoolRefusals, DataOfADestroyedPoolAreRefused) {
     me.wait_until_done("importer");
     EXPECT_TRUE(kernel_reads(left, pattern("left")));
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    // Driver 580 had errors when a pool was destroyed after a pool in use.
+    // ASecondPoolCanBeDestroyed of folder 53 judges the destroy of this pool.
     (void)pool.release();
   };
   scenario.role("exporter", exporter).in_new_process();

@@ -4,6 +4,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -531,8 +532,7 @@ TEST(ExportPoolLimits, AnImportOutlivesTheExportersPool) {
     expect_free_async(RuntimeApi{}, buffer);
     CALL(cudaDeviceSynchronize());
   };
-  // Driver 580 ended a process by SIGSEGV, or did not end it, when the process
-  // destroyed another pool after this.
+  // ASecondPoolCanBeDestroyed judges what comes after this.
   scenario.role("exporter", destroys_while_imported).in_new_process();
 
   scenario.role("importer", [](Role& me) {
@@ -552,6 +552,73 @@ TEST(ExportPoolLimits, AnImportOutlivesTheExportersPool) {
   });
 
   scenario.run(20s);
+}
+
+// Destroys a pool. A destroy that does not return within 5 s ends the process.
+template <class Api>
+static void expect_destroy(Api api, Pool* pool) {
+  const cudaMemPool_t gone = pool->release();
+  HostWait destroy("cudaMemPoolDestroy", [=] {
+    cudaSetDevice(0);  // the thread's context
+    return static_cast<cudaError_t>(api.mem_pool_destroy(gone));
+  });
+  for (int i = 0; i < 10 && destroy.is_held(); ++i) {
+  }
+  if (!destroy.returned()) std::abort();
+  EXPECT_SUCCESS(destroy.join());
+}
+
+// Destroys two pools while memory of both is in use.
+template <class Api>
+static void destroys_two_pools(Api api, bool freed_between) {
+  Pool first = created(api, shareable()), second = created(api, shareable());
+  for (const Pool* pool : {&first, &second}) {
+    const Descriptor shared = exported(api, *pool);
+    EXPECT_TRUE(shared);
+  }
+  AsyncBuffer one = allocated(api, first, kBytes);
+  AsyncBuffer other = allocated(api, second, kBytes);
+  one.fill(pattern("one"));
+  other.fill(pattern("other"));
+  expect_destroy(api, &first);
+  EXPECT_TRUE(kernel_reads(one, pattern("one")));
+  if (freed_between) expect_free(api, one);
+  expect_destroy(api, &second);
+  EXPECT_TRUE(kernel_reads(other, pattern("other")));
+  if (!freed_between) {
+    EXPECT_TRUE(kernel_reads(one, pattern("one")));
+    expect_free(api, one);
+  }
+  expect_free(api, other);
+  CALL(cudaDeviceSynchronize());
+  EXPECT_TRUE(context_is_usable());
+}
+
+TEST(ExportPoolLimits, ASecondPoolCanBeDestroyed) {
+  covers("POOL-23");
+  needs(gpus(1), pool_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario
+      .role("exporter",
+            [](Role& me) {
+              while (const auto input = me.next_input()) {
+                const bool freed_between = *input % 2 != 0;
+                if (*input / 2 != 0)
+                  destroys_two_pools(DriverApi{}, freed_between);
+                else
+                  destroys_two_pools(RuntimeApi{}, freed_between);
+              }
+            })
+      .in_new_process()
+      .may_end_by(SIGSEGV)
+      .may_end_by(SIGABRT);
+  const std::vector<std::string> names = {
+      "runtime, both in use", "runtime, the first memory is freed",
+      "driver, both in use", "driver, the first memory is freed"};
+  for (const Death& death : scenario.run_inputs("exporter", names, 60s)) {
+    tabulate("the destroy of two pools in use", death.input, death.outcome);
+    ADD_FAILURE() << "the process dies: " << death.input;
+  }
 }
 
 static const std::vector<size_t> kSizes = {64 * kMiB, 1024 * kMiB, 4096 * kMiB,

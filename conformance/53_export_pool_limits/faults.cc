@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -429,6 +430,20 @@ FAULTS {
   fault("destroy-leaks", {"POOL-23"},
         "memory that is freed after its pool was destroyed is never given back")
       .on({kFreeAsync, kFree, kCreatePool, kDestroyPool}, late_free_lost);
+
+  fault("second-destroy-dies", {"POOL-23"},
+        "the destroy of a pool ends the process if a pool was destroyed before "
+        "while its memory was in use")
+      .before({kDestroyPool}, [](Call& call) {
+        static std::atomic<bool> in_use{false};
+        if (in_use) {
+          call.fired();
+          raise(SIGSEGV);
+        }
+        for (const auto& [address, block] : blocks.all())
+          if (block.pool == call.at<cudaMemPool_t>(0)) in_use = true;
+        return kSuccess;
+      });
 
   fault("destroy-blocks", {"POOL-23"},
         "destroying a pool waits for the work of all streams")

@@ -86,6 +86,10 @@ FAULTS {
         return kSuccess;
       });
 
+  fault("second-free-accepted", {"IMPL-16"},
+        "cudaFree of memory that was freed before succeeds")
+      .on_refusal({kFree}, accepted);
+
   fault("import-free-at-once", {"POOL-17"},
         "the importer's free does not wait for its stream")
       .on({kFreeAsync, kFree, kImportPointer, kExportPointer, kMallocFromPool},

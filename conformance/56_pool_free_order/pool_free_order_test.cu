@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "harness/scenario/both_apis.h"
@@ -381,5 +382,47 @@ TEST(PoolFreeOrder, AnExporterThatFreesFirstHarmsNobodyElse) {
             })
       .may_end_by(SIGSEGV);
 
+  scenario.run(20s);
+}
+
+// "If cudaFree(devPtr) has already been called before, an error is returned."
+// The driver API has no such sentence, so its answer is only recorded.
+TEST(PoolFreeOrder, ASecondFreeOfAnImportIsRefused) {
+  covers("IMPL-16");
+  needs(gpus(1), pool_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    me.send_descriptor("pool", pool.exported().get());
+    const AsyncBuffer buffer(pool, kBytes), other(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    other.fill(pattern("other"));
+    me.send("pointer", buffer.exported());
+    me.send("other pointer", other.exported());
+    me.wait("freed");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(kernel_reads(other, pattern("other")));
+  });
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    const auto data = me.receive<PointerData>("pointer");
+    AsyncBuffer other(pool, me.receive<PointerData>("other pointer"), kBytes);
+    by_both_apis([&](auto api) {
+      AsyncBuffer buffer = imported(api, pool, data, kBytes);
+      void* const gone = buffer.data;
+      expect_free(api, buffer);
+      if constexpr (std::is_same_v<decltype(api), RuntimeApi>)
+        EXPECT_REFUSED(cudaFree(gone), cudaErrorInvalidValue);
+      else
+        me.observe("a second cuMemFree returns " + name_of(api.mem_free(gone)));
+      EXPECT_TRUE(kernel_reads(other, pattern("other")));
+      AsyncBuffer again = imported(api, pool, data, kBytes);
+      EXPECT_TRUE(kernel_reads(again, pattern("exporter")));
+      expect_free(api, again);
+    });
+    other.free();
+    EXPECT_TRUE(context_is_usable());
+    me.signal("freed");
+  });
   scenario.run(20s);
 }

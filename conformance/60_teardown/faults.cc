@@ -451,6 +451,23 @@ FAULTS {
         return code;
       });
 
+  fault("first-opens-at-once-refused", {"LIFE-16"},
+        "if threads open a handle for the first time at once, only one of them "
+        "may")
+      .on({kOpen}, [](Call& call) -> int {
+        static std::atomic<int> at_work{0};
+        if (already_open(call) != nullptr) return call.proceed();
+        if (at_work++ != 0) {
+          --at_work;
+          call.fired();
+          return cudaErrorAlreadyMapped;
+        }
+        usleep(2000);
+        const int code = call.proceed();
+        --at_work;
+        return code;
+      });
+
   fault("last-close-race", {"LIFE-13"},
         "if another thread opens a handle during its last close, this mapping "
         "ends too")

@@ -42,9 +42,10 @@ from generator import (
 )
 from generator.chapters import page_of
 from ipclab import catalogue as documented
-from ipclab import faults
 from ipclab import findings as known_findings
+from ipclab import requirements
 from ipclab.errors import HarnessError, UsageError
+from ipclab.mutants import faults
 
 TOP = Path(__file__).resolve().parents[2]
 
@@ -79,9 +80,8 @@ def write(
     with_security: bool = False,
 ) -> None:
     """Make all parts and pages from the build, the headers and the records."""
-    catalogue = json.loads((TOP / "conformance/requirements.json").read_text())
+    catalogue = requirements.document(TOP / "conformance")
     by_id = {row["id"]: row for row in catalogue["rows"]}
-    kinds = {name: row["kind"] for name, row in by_id.items()}
     ledger = documented.read(TOP / "conformance/sentences.json", by_id)
     known = json.loads(lesson_list.read_text())
     runs = recorded.runs(folders)
@@ -136,13 +136,14 @@ def write(
         "runner.dox": documents.runner(),
         **rules.pages(catalogue, evidence),
         **findings.pages(found, catalogue, evidence, shown),
-        **coverage.pages(ledger, kinds),
+        **coverage.pages(ledger),
         **documents.pages(TOP / "docs"),
         **workshop.pages(TOP),
     }
     (output / "files").mkdir(parents=True, exist_ok=True)
     machines.write(evidence.runs, output / "files")
     files = workshop.slides(TOP, parts)
+    files["requirements.json"] = requirements.text(TOP / "conformance")
     for lesson in known:
         source = TOP / lesson_page.source(lesson["lesson"])
         files[source.name] = source.read_text()

@@ -28,8 +28,8 @@ def parts(
 ) -> dict[str, str]:
     """File name -> text, for Doxygen's \\includedoc.
 
-    `lessons` is lessons.json of the build, `catalogue` is requirements.json, `tests`
-    has the tests of each row.
+    `lessons` is lessons.json of the build, `catalogue` has the
+    rows, `tests` the tests of each row.
     """
     made = {f"rule_{row['id']}.md": sentence(row) for row in catalogue["rows"]}
     for lesson in lessons:

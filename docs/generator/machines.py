@@ -12,7 +12,8 @@ import json
 from pathlib import Path
 
 from generator.recorded import Run
-from ipclab import compare, matrix, report
+from ipclab import compare, report
+from ipclab.mutants import matrix
 
 COLUMNS = ("test", "rule", "kind", "lesson", "verdict", "reason")
 

@@ -17,7 +17,7 @@ from generator.rules import GROUPS
 # The pages of the parts of the book whose pages do not come from a list.
 BEGIN = ("index", "five", "choose", "glossary")
 TOOLS = ("trace", "doctor", "runner", "errors", "calls")
-SENTENCES = ("coverage", "coverage_sentences")
+SENTENCES = ("coverage", "coverage_sentences", "coverage_guides")
 WORKSHOP = (
     "workshop",
     "path_two_hours",

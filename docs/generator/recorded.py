@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipclab import matrix, results
+from ipclab import results
+from ipclab.mutants import matrix
 from ipclab.records import FAILING, JUDGED, Record, Row, rows
 
 TOP = Path(__file__).resolve().parents[2]

@@ -14,9 +14,10 @@ from typing import Any
 from generator.chapters import page_of
 from generator.recorded import Run
 from generator.text import facts, lines, plain, spelled, table
-from ipclab import deviations, matrix, trials
+from ipclab import deviations, hardware, requirements
 from ipclab.catalogue import Entry
-from ipclab.faults import Fault
+from ipclab.mutants import matrix, trials
+from ipclab.mutants.faults import Fault
 from ipclab.rules import read_tests
 
 Row = dict[str, Any]
@@ -41,7 +42,7 @@ ABOUT = (
     "where to read the original. "
     "Rules of the kinds OBSERVE and UNDEF describe behaviour that the documentation "
     "does not promise. Tests of these rules record what happens. These tests fail only "
-    "if something happens that the check of the rule names, such as a crash or wrong "
+    "if something happens that their paragraph names, such as a crash or wrong "
     "values in another process."
 )
 # The text between the name of a rule and its source.
@@ -55,11 +56,9 @@ ORIGINS = {
     "OBSERVE": "not promised by the documentation; see",
     "UNDEF": "documented as undefined, our wording of",
 }
-# What a row says that no recorded machine has judged.
-UNSEEN = "judged on the reference model only"
 ON_MODEL = (
     "No recorded machine has judged this rule: so far it is "
-    f"{UNSEEN}, which says nothing about a driver.\n\n"
+    f"{hardware.ON_MODEL}, which says nothing about a driver.\n\n"
 )
 LONGEST_TITLE = 70
 # A title that is cut does not end with one of these words.
@@ -68,32 +67,9 @@ DANGLING = re.compile(
     r"never|no|not|of|on|one|only|or|same|shall|so|than|that|the|their|them|then|this|"
     r"to|was|were|when|where|which|while|who|whose|will|with|without"
 )
-GROUPS = {
-    "LMEM": "Legacy memory handles",
-    "LEVT": "Legacy event handles",
-    "FLAG": "Words that GPU work waits for",
-    "MNGD": "Managed and other memory",
-    "SUBA": "Sub-allocation",
-    "VMM": "Virtual memory management",
-    "FABR": "Fabric handles",
-    "ENDP": "Logical endpoints",
-    "FCPY": "Copies over a fabric",
-    "CLIQ": "Cliques of a fabric",
-    "SOMA": "Stream-ordered allocator",
-    "POOL": "IPC pools",
-    "IMPL": "Imported pools",
-    "LIFE": "Lifetime",
-    "MPS": "Multi-Process Service",
-    "PLAT": "Platform",
-    "CACH": "Caches of handles",
-    "TENS": "Tensors of PyTorch",
-    "ARED": "All-reduce",
-    "COST": "What sharing takes",
-    "PIPE": "Pipelines",
-    "RANK": "Ranks of one node",
-    "SERV": "Servers and clients",
-    "GRPH": "Graphs",
-}
+TOP = Path(__file__).resolve().parents[2]
+# The title of each group of rows, in their order.
+GROUPS: dict[str, str] = requirements.document(TOP / "conformance")["groups"]
 
 
 @dataclass(frozen=True)
@@ -153,7 +129,9 @@ def pages(catalogue: dict[str, Any], evidence: Evidence) -> dict[str, str]:
         "its tests and what they saw.\n\n"
         f"{ABOUT}\n\n{listed}\n\n@section rules_kinds Kinds of rules\n\n{kind_table}"
         f"@section rules_sources Where a rule comes from\n\n{sources}"
-        f"{plain(catalogue['notation'])}\n\n{NOT_COVERED}*/\n"
+        f"{plain(catalogue['notation'])}\n\n"
+        '<a href="requirements.json">requirements.json</a> has all rules, with the '
+        f"paragraph of each test.\n\n{NOT_COVERED}*/\n"
     }
     for group, rows in by_group.items():
         made[f"rules_{group}.dox"] = group_page(group, rows, evidence)
@@ -169,7 +147,7 @@ def group_page(group: str, rows: list[Row], evidence: Evidence) -> str:
         [
             f"**{link(row)}**",
             plain(row["statement"])
-            + (f" ({UNSEEN})" if on_model_only(row, evidence.runs) else ""),
+            + (f" ({hardware.ON_MODEL})" if on_model_only(row, evidence.runs) else ""),
             row["kind"],
             *(coloured(run, row["id"]) for run in evidence.runs),
         ]
@@ -205,17 +183,12 @@ def rule_page(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
         f"> {plain(row['statement'])}\n>\n> {origin(row)}\n\n{told}"
         f"@section {page}_test How it is tested\n\n"
     )
-    text += facts(
-        [
-            ("Scenario", plain(row.get("scenario", ""))),
-            ("Check", plain(row.get("check", ""))),
-            ("Expected answer", plain(deviations.basis(row))),
-            (
-                "Tests",
-                lines(_test(x, evidence.places) for x in evidence.tests.get(name, [])),
-            ),
-        ]
-    )
+    text += facts([("Expected answer", plain(deviations.basis(row)))])
+    paragraphs = requirements.paragraphs(row)
+    for test in evidence.tests.get(name, []):
+        text += (
+            f"{_test(test, evidence.places)}\n\n{plain(paragraphs.get(test, ''))}\n\n"
+        )
     if evidence.runs:
         text += f"@section {page}_answers What recorded machines answered\n\n"
         text += ON_MODEL if on_model_only(row, evidence.runs) else ""

@@ -13,8 +13,9 @@ from generator.chapters import CHAPTERS, page_of
 from generator.recorded import Run
 from generator.rules import link_to
 from generator.text import plain, table
-from ipclab import matrix, records, summary
-from ipclab.trials import MEANING
+from ipclab import records, summary
+from ipclab.mutants import matrix
+from ipclab.mutants.trials import MEANING
 
 TOLD = ("violates", "deviates", "lifted", "flaky", "crashed", "hung", "broken")
 LONGEST = 240  # characters of a reason; the record has the rest

@@ -3,6 +3,7 @@
 SPDX-License-Identifier: Apache-2.0
 """
 
+import functools
 import gzip
 import json
 import re
@@ -19,11 +20,25 @@ from ipclab.trace.sequence import Step
 TOP = Path(__file__).resolve().parents[2]
 LESSONS = [path.name for path in sorted((TOP / "samples").glob("[0-9]*"))]
 
+# A trace takes half a second to read, and many tests look at the same one.
+read = functools.cache(traces.read)
+
+
+@functools.cache
+def steps(lesson: str) -> list[Step]:
+    """The steps of the picture of a lesson."""
+    return traces.steps(read(lesson), traces.sources(lesson).text)
+
+
+@functools.cache
+def figure(lesson: str) -> str:
+    """The picture of a lesson, with its controls."""
+    return diagrams.figure(read(lesson), traces.sources(lesson), {})
+
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_a_lesson_has_a_picture_that_fits(lesson: str) -> None:
-    recorded = traces.read(lesson)
-    drawn = traces.steps(recorded, traces.sources(lesson).text)
+    recorded, drawn = read(lesson), steps(lesson)
     assert len(drawn) >= 5, "too little to draw; record it again: ci/docs --trace"
     picture = pictures.sequence(drawn, recorded.names, "title", {})
     assert not re.search(r'[xy12]="-?[\d.]*\.', picture), "coordinates are whole pixels"
@@ -36,7 +51,7 @@ def test_a_lesson_has_a_picture_that_fits(lesson: str) -> None:
 def test_a_picture_is_of_the_lesson_as_it_is(lesson: str) -> None:
     """The kernels of the picture have their current names in the source."""
     text = traces.sources(lesson).text
-    for step in traces.steps(traces.read(lesson), text):
+    for step in steps(lesson):
         if step.kind == "kernel":
             name = step.text.removeprefix("kernel ")
             assert name in text, f"no kernel {name}: record it again: ci/docs --trace"
@@ -59,10 +74,7 @@ def test_a_picture_is_of_the_lesson_as_it_is(lesson: str) -> None:
     ],
 )
 def test_a_picture_shows_what_its_page_says(lesson: str, told: str) -> None:
-    sentences = [
-        x.sentence
-        for x in traces.steps(traces.read(lesson), traces.sources(lesson).text)
-    ]
+    sentences = [x.sentence for x in steps(lesson)]
     assert any(told in sentence for sentence in sentences), sentences
 
 
@@ -99,7 +111,7 @@ def test_a_long_name_stays_in_its_box() -> None:
 
 def memory_rows(lesson: str) -> list[str]:
     """The texts of a picture of memory, line by line."""
-    picture = pictures.memory(traces.read(lesson).story, "")
+    picture = pictures.memory(read(lesson).story, "")
     return re.findall(r'<text class="(?:block|who|at|count)"[^>]*>([^<]*)', picture)
 
 
@@ -112,13 +124,13 @@ def test_a_descriptor_keeps_memory_when_nobody_has_a_handle() -> None:
 
 def test_only_what_ends_with_a_killed_process_has_a_cross() -> None:
     """In lesson 63 these are two allocations and a mapping, but no descriptor."""
-    lesson = traces.read("63_exporter_dies")
+    lesson = read("63_exporter_dies")
     assert pictures.memory(lesson.story, "").count('class="cross"') == 3
 
 
 @pytest.mark.parametrize("lesson", ["03_reference_count", "70_handle_cache"])
 def test_a_text_stands_in_its_bar_or_after_it(lesson: str) -> None:
-    picture = pictures.memory(traces.read(lesson).story, "")
+    picture = pictures.memory(read(lesson).story, "")
     bars = re.findall(
         r'<rect class="\w+" x="(\d+)" y="\d+" width="(\d+)"[^>]*/>'
         r'<text class="at" x="(\d+)" y="\d+">([^<]*)',
@@ -134,16 +146,15 @@ def test_a_text_stands_in_its_bar_or_after_it(lesson: str) -> None:
 
 
 def test_the_caption_says_where_it_was_recorded() -> None:
-    recorded = traces.read("01_legacy_memory")
-    figure = diagrams.figure(recorded, traces.sources("01_legacy_memory"), {})
-    assert f"Drawn from a trace of this lesson: {recorded.machine}." in figure
-    assert figure.count("<svg") == 2  # also of its memory
+    recorded, drawn = read("01_legacy_memory"), figure("01_legacy_memory")
+    assert f"Drawn from a trace of this lesson: {recorded.machine}." in drawn
+    assert drawn.count("<svg") == 2  # also of its memory
 
 
 def test_memory_has_a_name_that_the_page_explains() -> None:
     """A block's number is its place in the picture, not its number in the trace."""
     lesson = "70_handle_cache"
-    drawn = diagrams.figure(traces.read(lesson), traces.sources(lesson), {})
+    drawn = figure(lesson)
     blocks = re.findall(r'<text class="block"[^>]*>([^<]*)', drawn)
     assert len(blocks) > 3
     for i, name in enumerate(blocks, 1):
@@ -155,7 +166,7 @@ def test_memory_has_a_name_that_the_page_explains() -> None:
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_a_step_names_the_memory_that_it_concerns(lesson: str) -> None:
-    drawn = diagrams.figure(traces.read(lesson), traces.sources(lesson), {})
+    drawn = figure(lesson)
     groups = re.findall(
         r'<g class="group" data-memory="(\d+)">\s*<text class="block"[^>]*>([^<,]*)',
         drawn,
@@ -189,10 +200,9 @@ def test_a_message_has_the_size_of_what_it_brings(
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_every_death_is_drawn(lesson: str) -> None:
     """Each death of a trace is in the picture, even if other steps are left out."""
-    recorded = traces.read(lesson)
-    source = traces.sources(lesson)
-    deaths = [x for x in diagrams.located(recorded, source)[0] if x.kind == "death"]
-    drawn = diagrams.figure(recorded, source, {})
+    recorded, drawn = read(lesson), figure(lesson)
+    found = diagrams.located(recorded, traces.sources(lesson))[0]
+    deaths = [x for x in found if x.kind == "death"]
     assert drawn.count('class="death"/>') + drawn.count('rect class="death') >= len(
         deaths
     )
@@ -202,8 +212,7 @@ def test_every_death_is_drawn(lesson: str) -> None:
 
 def test_a_death_far_below_has_a_gap_before_it() -> None:
     """In lesson 74 the producer writes the word of a consumer that was killed."""
-    recorded = traces.read("74_pipeline")
-    drawn = diagrams.figure(recorded, traces.sources("74_pipeline"), {})
+    drawn = figure("74_pipeline")
     told = re.findall(r'data-told="([^"]*)"', drawn)
     [gap] = [i for i, text in enumerate(told) if re.search(r"… \d+ steps later", text)]
     [death] = [i for i, text in enumerate(told) if "killed by SIGKILL" in text]

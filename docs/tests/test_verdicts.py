@@ -25,8 +25,9 @@ from generator import (
     rules,
     verdicts,
 )
+from ipclab import requirements
 from ipclab.errors import UsageError
-from ipclab.faults import Fault
+from ipclab.mutants.faults import Fault
 
 ROW = {
     "id": "LMEM-01",
@@ -227,11 +228,14 @@ def test_the_title_of_a_rule_is_short_and_whole() -> None:
 
 
 def test_a_rule_says_how_it_is_tested() -> None:
-    row = {**ROW, "scenario": "It exports 1 << 20 bytes.", "check": "It is read."}
-    evidence = rules.Evidence(set(), {}, [], [], [])
-    told = rules.rule_page(row, {"MUST": "judged"}, evidence)
-    assert "| **Scenario** | It exports 1 &lt;&lt; 20 bytes. |" in told
-    assert "| **Check** | It is read. |" in told
+    told = {"A.One": "It exports 1 << 20 bytes.", "02_other/A.Two": "It is read."}
+    tests = {"LMEM-01": ["A.One", "A.Two"]}
+    evidence = rules.Evidence(set(), tests, [], [], [], places={"A.One": "x.html#L1"})
+    page = rules.rule_page({**ROW, "tests": told}, {"MUST": "judged"}, evidence)
+    assert (
+        '<a href="x.html#L1"><code>A.One</code></a>\n\n'
+        "It exports 1 &lt;&lt; 20 bytes.\n\n`A.Two`\n\nIt is read.\n\n"
+    ) in page
 
 
 def test_a_conclusion_names_its_source_once() -> None:
@@ -399,5 +403,5 @@ def test_a_machine_can_be_taken_along_as_a_table() -> None:
 
 def test_every_group_of_rules_has_a_title() -> None:
     """GROUPS has the prefix of every row's id."""
-    rows = json.loads((TOP / "conformance/requirements.json").read_text())["rows"]
-    assert {row["id"].split("-")[0] for row in rows} <= set(rules.GROUPS)
+    rows = requirements.read(TOP / "conformance")
+    assert {name.split("-")[0] for name in rows} == set(rules.GROUPS)

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -46,6 +47,7 @@ Executor::Executor(std::function<bool(const Failure&)> known,
                             MAP_SHARED, gates_file_.get(), 0);
   if (mapped == MAP_FAILED) system_failed("mmap");
   gates_ = static_cast<Gates*>(mapped);
+  gates_->open[kGates] = 1;
 }
 
 Executor::~Executor() {
@@ -55,7 +57,8 @@ Executor::~Executor() {
 
 // --- roles ------------------------------------------------------------------
 
-void Executor::start(int which) {
+Executor::RoleProcess Executor::fork_role() {
+  const Times::Phase phase(times_, "start");
   int ends[kThreads][2];
   std::vector<std::string> words = {"explore", "--role"};
   std::vector<Descriptor> theirs;
@@ -82,7 +85,23 @@ void Executor::start(int which) {
     _exit(EXIT_FAILURE);
   }
   ++started_;
-  roles_[which] = std::move(role);
+  return role;
+}
+
+// Gives a process of programs its role, which may not be ready yet.
+void Executor::take_role(int which) {
+  if (spare_.empty()) {
+    roles_[which] = fork_role();
+    return;
+  }
+  roles_[which] = std::move(spare_.front());
+  spare_.erase(spare_.begin());
+}
+
+void Executor::await_start(int which) {
+  if (roles_.at(which).ready) return;
+  const Times::Phase phase(times_, "start");
+  doing_ = "start of a role";
   bool died = false;
   const auto hello = next_frame(which, 0, deadlines_.start, &died);
   if (!hello) {
@@ -94,25 +113,51 @@ void Executor::start(int which) {
   Answer answer;
   std::memcpy(static_cast<void*>(&answer), hello->data.data(), sizeof answer);
   machine_ = answer.machine;
-  asked_ = true;
+  asked_ = roles_.at(which).ready = true;
+}
+
+// A driver may keep a killed process for a while, or for ever. The caller does
+// not wait for that: whoever started the search inherits such a process.
+void Executor::reap(std::vector<pid_t> killed) {
+  constexpr std::chrono::seconds kLimit{3};
+  const Times::Phase phase(times_, "end");
+  const auto end = Times::Clock::now() + kLimit;
+  for (const pid_t pid : killed) {
+    while (waitpid(pid, nullptr, WNOHANG) == 0 && Times::Clock::now() < end)
+      ::poll(nullptr, 0, 1);
+  }
 }
 
 void Executor::end(int which) {
   const auto found = roles_.find(which);
   if (found == roles_.end()) return;
-  if (found->second.pid > 0) {
-    kill(found->second.pid, SIGKILL);
-    waitpid(found->second.pid, nullptr, 0);
-  }
+  const pid_t pid = found->second.pid;
   roles_.erase(found);
+  if (pid <= 0) return;
+  kill(pid, SIGKILL);
+  reap({pid});
 }
 
 void Executor::end_roles() {
-  while (!roles_.empty()) end(roles_.begin()->first);
+  // Work that runs makes the end of a process slow.
+  for (int gate = 0; gate < kGates; ++gate) gates_->open[gate] = 1;
+  std::vector<pid_t> killed;
+  for (const auto& [which, role] : roles_) killed.push_back(role.pid);
+  if (!ahead_) {
+    for (const RoleProcess& role : spare_) killed.push_back(role.pid);
+    spare_.clear();
+  }
+  killed.erase(std::remove(killed.begin(), killed.end(), -1), killed.end());
+  for (const pid_t pid : killed) kill(pid, SIGKILL);
+  roles_.clear();
+  reap(killed);
 }
 
 const Machine& Executor::machine() {
-  if (!asked_) start(0);
+  if (!asked_) {
+    take_role(0);
+    await_start(0);
+  }
   return machine_;
 }
 
@@ -120,10 +165,11 @@ std::string Executor::how_it_ended(int which) {
   int status = 0;
   pid_t& pid = roles_.at(which).pid;
   // The socket closes shortly before the process ends.
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto end =
+      std::min(end_, Times::Clock::now() + std::chrono::seconds(10));
   pid_t got = 0;
   while ((got = waitpid(pid, &status, WNOHANG)) == 0 &&
-         std::chrono::steady_clock::now() < end)
+         Times::Clock::now() < end)
     ::poll(nullptr, 0, 1);
   if (got != pid) return "its socket closed";
   pid = -1;
@@ -135,18 +181,23 @@ std::string Executor::how_it_ended(int which) {
 std::optional<Frame> Executor::next_frame(int which, int thread,
                                           std::chrono::milliseconds limit,
                                           bool* died) {
+  using std::chrono::milliseconds;
+  constexpr milliseconds kSlice{500};
   Wire& wire = roles_.at(which).wires[static_cast<size_t>(thread)];
-  const auto end = std::chrono::steady_clock::now() + limit;
+  const auto end = Times::Clock::now() + limit;
   for (;;) {
     if (auto frame = wire.next()) return frame;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        end - std::chrono::steady_clock::now());
-    if (!wait_for(wire.socket(), POLLIN, std::max(left, left.zero())))
-      return std::nullopt;
-    if (!wire.read_some()) {
+    const auto now = Times::Clock::now();
+    const auto left = std::chrono::ceil<milliseconds>(
+        std::max(std::min(end, end_) - now, Times::Clock::duration::zero()));
+    if (wait_for(wire.socket(), POLLIN, std::min(left, kSlice))) {
+      if (wire.read_some()) continue;
       *died = true;
       return std::nullopt;
     }
+    if (limit.count() != 0 && Times::Clock::now() >= end_) throw OutOfTime();
+    if (Times::Clock::now() >= end) return std::nullopt;
+    if (on_wait_) on_wait_();
   }
 }
 
@@ -181,17 +232,54 @@ Failure Executor::failure(const Sent& sent, const char* check, std::string seen,
 
 std::optional<Failure> Executor::await(const Sent& sent, Reply* reply) {
   bool died = false;
+  const auto began = Times::Clock::now();
+  doing_ = "step " + std::to_string(sent.index) + ": " + to_text(sent.step);
   auto frame =
       next_frame(sent.step.process, sent.step.thread, deadlines_.answer, &died);
+  Cost& cost = costs_[sent.step.op];
+  const double seconds =
+      std::chrono::duration<double>(Times::Clock::now() - began).count();
+  ++cost.calls;
+  cost.seconds += seconds;
+  cost.most = std::max(cost.most, seconds);
   if (died)
     return failure(sent, "died", how_it_ended(sent.step.process), "an answer");
   if (!frame)
-    return failure(sent, "hang", "no answer at the deadline", "an answer");
+    return failure(sent, "hang",
+                   answers_if_gates_open(sent)
+                       ? "it waits for work that it need not wait for"
+                       : "no answer at the deadline",
+                   "an answer");
   std::memcpy(static_cast<void*>(&reply->answer), frame->data.data(),
               sizeof reply->answer);
   reply->parcel = {frame->data.substr(sizeof reply->answer),
                    std::move(frame->descriptor)};
   return std::nullopt;
+}
+
+// The call has not answered. Does it go on as soon as nothing is held?
+bool Executor::answers_if_gates_open(const Sent& sent) {
+  for (int gate = 0; gate < kGates; ++gate) gates_->open[gate] = 1;
+  bool died = false;
+  return next_frame(sent.step.process, sent.step.thread,
+                    std::chrono::milliseconds(1000), &died)
+      .has_value();
+}
+
+Json Executor::slowest(size_t most) const {
+  std::vector<std::pair<Op, Cost>> all(costs_.begin(), costs_.end());
+  std::sort(all.begin(), all.end(), [](const auto& one, const auto& other) {
+    return one.second.seconds > other.second.seconds;
+  });
+  if (all.size() > most) all.resize(most);
+  Json list = Json::array();
+  for (const auto& [op, cost] : all)
+    list.append(Json::object()
+                    .add("operation", name_of(op))
+                    .add("calls", cost.calls)
+                    .raw("seconds", std::to_string(cost.seconds))
+                    .raw("longest", std::to_string(cost.most)));
+  return list;
 }
 
 std::optional<Failure> Executor::judge(const Sent& sent, Reply& reply) {
@@ -279,9 +367,11 @@ std::optional<Failure> Executor::perform(std::vector<Sent>& batch) {
         handles_.erase(step.on);
         continue;
       case Op::kStart:
-        start(step.process);
+        take_role(step.process);
+        await_start(step.process);
         continue;
       case Op::kEnd:
+        if (step.how == kReset) break;
         if (step.how == kKilled) {
           end(step.process);
           continue;
@@ -392,9 +482,17 @@ bool Executor::is_known(const Failure& failure) const {
 }
 
 std::optional<Failure> Executor::run(const Program& program) {
+  const Times::Phase phase(times_, "run");
   for (int p = 0; p < program.processes; ++p)
-    if (roles_.count(p) == 0) start(p);
-  std::memset(const_cast<uint32_t*>(gates_->open), 0, sizeof gates_->open);
+    if (roles_.count(p) == 0) take_role(p);
+  for (int p = 0; p < program.processes; ++p) await_start(p);
+  // A driver needs a second to start a process; so they start early.
+  const auto soon = static_cast<size_t>(
+      std::count_if(program.steps.begin(), program.steps.end(),
+                    [](const Step& step) { return step.op == Op::kStart; }) +
+      (ahead_ ? program.processes : 0));
+  while (spare_.size() < soon) spare_.push_back(fork_role());
+  for (int gate = 0; gate < kGates; ++gate) gates_->open[gate] = 0;
   gates_->gave_up = 0;
   handles_.clear();
   addresses_.clear();

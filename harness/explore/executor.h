@@ -11,10 +11,12 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "harness/explore/role.h"
+#include "harness/explore/times.h"
 #include "harness/explore/world/failure.h"
 #include "harness/explore/world/program.h"
 #include "harness/explore/world/shadow.h"
@@ -25,6 +27,11 @@ namespace ipclab::explore {
 struct Deadlines {
   std::chrono::milliseconds start{60000};  ///< for a new role
   std::chrono::milliseconds answer{10000};
+};
+
+/// The time of the search, or of what it does with a failure, is over.
+struct OutOfTime : std::runtime_error {
+  OutOfTime() : std::runtime_error("the time is over") {}
 };
 
 class Executor {
@@ -42,8 +49,31 @@ class Executor {
 
   /// Runs a program. Returns the first failure that is no known deviation. If
   /// the program left something or failed, the next one gets new roles. Throws
-  /// std::runtime_error if no role can start.
+  /// std::runtime_error if no role can start, and OutOfTime.
   std::optional<Failure> run(const Program& program);
+
+  /// No wait lasts longer than until `end`; the wait throws OutOfTime then.
+  void set_end(Times::Clock::time_point end) { end_ = end; }
+  Times::Clock::time_point end() const { return end_; }
+
+  /// How long a role may need for an answer from now on.
+  void set_patience(std::chrono::milliseconds answer) {
+    deadlines_.answer = answer;
+  }
+
+  /// While a program runs, the roles of the next one start already.
+  void set_ahead(bool ahead) { ahead_ = ahead; }
+
+  /// Called while the executor waits, at least once a second.
+  void set_on_wait(std::function<void()> on_wait) {
+    on_wait_ = std::move(on_wait);
+  }
+
+  Times& times() { return times_; }
+  /// What it does now, in words.
+  const std::string& doing() const { return doing_; }
+  /// Calls and seconds of each operation, the slowest first.
+  Json slowest(size_t most) const;
 
   /// From now on each step is followed by a synchronise of its process, if
   /// nothing is held there. What still fails then does not depend on speed.
@@ -73,6 +103,11 @@ class Executor {
   struct RoleProcess {
     pid_t pid = -1;
     std::array<Wire, kThreads> wires;
+    bool ready = false;  ///< it has told what it knows of the machine
+  };
+  struct Cost {
+    long calls = 0;
+    double seconds = 0, most = 0;
   };
   struct Sent {
     size_t index;
@@ -84,8 +119,11 @@ class Executor {
     Parcel parcel;
   };
 
-  void start(int which);
+  RoleProcess fork_role();
+  void take_role(int which);
+  void await_start(int which);
   void end(int which);
+  void reap(std::vector<pid_t> killed);
   bool send(const Step& step, Frame::Kind kind);
   std::optional<Frame> next_frame(int process, int thread,
                                   std::chrono::milliseconds limit, bool* died);
@@ -99,9 +137,17 @@ class Executor {
                   std::string wanted) const;
   std::string how_it_ended(int process);
   bool is_known(const Failure& failure) const;
+  bool answers_if_gates_open(const Sent& sent);
 
   const std::function<bool(const Failure&)> known_;
-  const Deadlines deadlines_;
+  std::function<void()> on_wait_;
+  Deadlines deadlines_;
+  Times::Clock::time_point end_ = Times::Clock::time_point::max();
+  Times times_;
+  std::string doing_;
+  std::map<Op, Cost> costs_;
+  bool ahead_ = false;
+  std::vector<RoleProcess> spare_;  // started, and maybe not ready yet
   Rest rest_;
   bool steady_ = false;
   std::map<int, RoleProcess> roles_;

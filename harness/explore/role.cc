@@ -15,6 +15,38 @@
 namespace ipclab::explore {
 namespace {
 
+// What a role has for itself on its GPU. Returns the code of the first call
+// that failed, or 0.
+int prepare(Objects& objects) {
+  int code = cudaFree(nullptr);
+  const auto call = [&](cudaError_t made) { code = code != 0 ? code : made; };
+  call(cudaHostRegister(objects.gates, sizeof(Gates), cudaHostRegisterMapped));
+  void* seen = nullptr;
+  call(cudaHostGetDevicePointer(&seen, objects.gates, 0));
+  objects.device_gates = static_cast<Gates*>(seen);
+  for (char*& scratch : objects.scratch)
+    call(cudaMallocHost(reinterpret_cast<void**>(&scratch), kScratchBytes));
+  if (code != 0) return code;
+  load_work(objects);
+  return cudaDeviceSynchronize();
+}
+
+// After this the process has no object, but lives on.
+int reset(Objects& objects) {
+  const int code = cudaDeviceReset();
+  objects.memory.each([](const Objects::Memory& memory) {
+    if (memory.host_kind == kRegistered)
+      munmap(memory.data, static_cast<size_t>(memory.bytes));
+  });
+  objects.memory.clear();
+  objects.streams.clear();
+  objects.events.clear();
+  objects.graphs.clear();
+  ++objects.resets;
+  const int again = code != 0 ? code : prepare(objects);
+  return again;
+}
+
 int perform(Objects& objects, const Step& step, Parcel& parcel,
             Answer& answer) {
   switch (step.op) {
@@ -48,6 +80,7 @@ int perform(Objects& objects, const Step& step, Parcel& parcel,
     case Op::kRefuse:
       return perform_refusal(objects, step, parcel);
     case Op::kEnd:
+      if (step.how == kReset) return reset(objects);
       std::_Exit(EXIT_SUCCESS);
     default:
       return perform_memory(objects, step, parcel, answer);
@@ -114,6 +147,7 @@ void answer_with(Wire& wire, Frame::Kind kind, const Answer& answer,
 void serve(Objects& objects, int thread, int socket) {
   Wire wire{Descriptor(socket)};
   if (cudaSetDevice(0) != cudaSuccess) std::_Exit(EXIT_FAILURE);
+  int resets = 0;
   if (thread == 0) {
     Answer hello;
     hello.machine = ask_machine();
@@ -129,13 +163,20 @@ void serve(Objects& objects, int thread, int socket) {
                   std::move(frame->descriptor)};
     // The parent has to know that a call that may be held has begun.
     if (frame->kind == Frame::kWant) answer_with(wire, Frame::kRest, {}, {});
+    if (resets != objects.resets) {
+      resets = objects.resets;
+      cudaSetDevice(0);
+    }
     if (frame->kind == Frame::kPlay) {  // between two programs
+      ++objects.epoch;
       for (auto& buffers : objects.pageable) buffers.clear();
       Answer rest;
       size_t free_bytes = 0, all_bytes = 0;
       rest.code = cudaMemGetInfo(&free_bytes, &all_bytes);
       rest.free_bytes = static_cast<int64_t>(free_bytes);
-      rest.open_files = static_cast<int64_t>(open_descriptors().size());
+      // Without those that a driver opens for itself at any time.
+      rest.open_files =
+          static_cast<int64_t>(left_open({}, open_descriptors()).size());
       answer_with(wire, Frame::kDelivery, rest, {});
       continue;
     }
@@ -162,15 +203,7 @@ int play(const std::vector<int>& descriptors) {
                                MAP_SHARED, descriptors.at(0), 0));
   if (objects.gates == MAP_FAILED) return EXIT_FAILURE;
   CALL(cudaSetDevice(0));
-  CALL(cudaFree(nullptr));
-  CALL(cudaHostRegister(objects.gates, sizeof(Gates), cudaHostRegisterMapped));
-  void* seen = nullptr;
-  CALL(cudaHostGetDevicePointer(&seen, objects.gates, 0));
-  objects.device_gates = static_cast<Gates*>(seen);
-  for (char*& scratch : objects.scratch)
-    CALL(cudaMallocHost(reinterpret_cast<void**>(&scratch), kScratchBytes));
-  load_work(objects);
-  CALL(cudaDeviceSynchronize());
+  CALL(static_cast<cudaError_t>(prepare(objects)));
   for (int thread = 1; thread < kThreads; ++thread)
     std::thread(serve, std::ref(objects), thread,
                 descriptors.at(static_cast<size_t>(thread) + 1))

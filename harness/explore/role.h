@@ -6,10 +6,12 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/explore/world/program.h"
@@ -21,8 +23,8 @@ namespace ipclab::explore {
 /// A word in a page that the parent shares with all roles. A stream that waits
 /// for a gate goes on when the parent sets its word.
 struct Gates {
-  volatile uint32_t open[kGates];
-  volatile uint32_t gave_up;  ///< a gate's kernel waited for too long
+  volatile uint32_t open[kGates + 1];  ///< the last one is always open
+  volatile uint32_t gave_up;           ///< a gate's kernel waited for too long
 };
 
 /// What a role answers.
@@ -72,6 +74,15 @@ class Objects {
       const std::lock_guard<std::mutex> lock(mutex_);
       all_[id] = value;
     }
+    template <class Each>
+    void each(Each each) const {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (const auto& [id, one] : all_) each(one);
+    }
+    void clear() {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      all_.clear();
+    }
     void erase(int id) {
       const std::lock_guard<std::mutex> lock(mutex_);
       all_.erase(id);
@@ -90,6 +101,11 @@ class Objects {
   Table<cudaStream_t> streams{mutex};
   Table<cudaEvent_t> events{mutex};
   Table<Graph> graphs{mutex};
+  /// Which memory (of which program) had which id, for ever.
+  std::map<unsigned long long, std::pair<int64_t, int>> buffer_ids;
+  int64_t epoch = 0;  ///< number of the program
+  /// Resets of the GPU: each thread has to take the new context.
+  std::atomic<int> resets{0};
   /// Pageable sources of copies, which live until the end of the program.
   std::vector<std::vector<char>> pageable[kThreads];
   Gates* gates = nullptr;         ///< as the host sees them

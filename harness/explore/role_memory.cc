@@ -86,9 +86,62 @@ int host_free(const Step& step, const Objects::Memory& memory) {
                        : static_cast<int>(DRIVER(cuMemFreeHost)(memory.data));
 }
 
-int ask_pointer(const Step& step, const Objects::Memory& memory,
-                Answer& answer) {
-  const CUdeviceptr address = address_of(memory.data);
+int buffer_id(const char* data, unsigned long long* id) {
+  return DRIVER(cuPointerGetAttribute)(id, CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                       address_of(data));
+}
+
+// Have all addresses of the memory one id, and no other memory this id?
+int ask_buffer_id(Objects& objects, const Step& step, Answer& answer) {
+  const char* const data = objects.memory.at(step.on).data;
+  unsigned long long first = 0, second = 0, other = 0;
+  int code = buffer_id(data + step.at, &first);
+  if (code == 0) code = buffer_id(data, &second);
+  if (code == 0) code = buffer_id(objects.memory.at(step.from).data, &other);
+  bool unique = step.from == step.on || other != first;
+  if (step.value == 1) {  // this process has allocated it
+    const std::pair<int64_t, int> mine{objects.epoch, step.on};
+    const std::lock_guard<std::mutex> lock(objects.mutex);
+    unique = unique &&
+             objects.buffer_ids.try_emplace(first, mine).first->second == mine;
+  }
+  answer.value = first == second && unique ? 1 : 0;
+  return code;
+}
+
+int ask_runtime(const char* data, Answer& answer) {
+  int device = -1;
+  int code = cudaGetDevice(&device);
+  cudaPointerAttributes seen{};
+  if (code == 0) code = cudaPointerGetAttributes(&seen, data);
+  answer.value = seen.type == cudaMemoryTypeDevice &&
+                 seen.devicePointer == data && seen.hostPointer == nullptr;
+  return code;
+}
+
+int ask_chunk(Objects& objects, const Step& step, Answer& answer) {
+  CUmemAllocationProp seen;
+  std::memset(static_cast<void*>(&seen), 0x5a, sizeof seen);
+  const int code = DRIVER(cuMemGetAllocationPropertiesFromHandle)(
+      &seen, objects.chunks.at(step.on));
+  answer.value = seen.type == CU_MEM_ALLOCATION_TYPE_PINNED &&
+                 seen.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  return code;
+}
+
+int ask_pointer(Objects& objects, const Step& step, Answer& answer) {
+  if (step.how == kBufferId) return ask_buffer_id(objects, step, answer);
+  const Objects::Memory memory = objects.memory.at(step.on);
+  const char* const data = memory.data + step.at;
+  const CUdeviceptr address = address_of(data);
+  if (step.how == kRuntimeView) return ask_runtime(data, answer);
+  if (step.how == kAccessAttribute) {
+    int flags = 0;
+    const int code = DRIVER(cuPointerGetAttribute)(
+        &flags, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, address);
+    answer.value = flags;
+    return code;
+  }
   if (step.how == kAccess) {
     const CUmemLocation gpu{CU_MEM_LOCATION_TYPE_DEVICE, 0};
     unsigned long long flags = 0;
@@ -96,11 +149,17 @@ int ask_pointer(const Step& step, const Objects::Memory& memory,
     answer.value = static_cast<int64_t>(flags);
     return code;
   }
-  if (step.how == kRange) {
+  if (step.how == kRange || step.how == kContains) {
     CUdeviceptr base = 0;
     size_t size = 0;
     const int code = DRIVER(cuMemGetAddressRange)(&base, &size, address);
-    answer.value = base == address ? static_cast<int64_t>(size) : -1;
+    const CUdeviceptr start = address_of(memory.data);
+    answer.value =
+        step.how == kContains
+            ? base <= start &&
+                  start + static_cast<CUdeviceptr>(memory.bytes) <= base + size
+        : base == start ? static_cast<int64_t>(size)
+                        : -1;
     return code;
   }
   if (step.api == 1) {
@@ -111,7 +170,7 @@ int ask_pointer(const Step& step, const Objects::Memory& memory,
     return code;
   }
   cudaPointerAttributes attributes{};
-  const int code = cudaPointerGetAttributes(&attributes, memory.data);
+  const int code = cudaPointerGetAttributes(&attributes, data);
   answer.value = attributes.type;
   return code;
 }
@@ -368,7 +427,9 @@ int perform_memory(Objects& objects, const Step& step, Parcel& parcel,
                           static_cast<size_t>(step.bytes));
       return 0;
     case Op::kAskPointer:
-      return ask_pointer(step, objects.memory.at(step.on), answer);
+      return ask_pointer(objects, step, answer);
+    case Op::kAskChunk:
+      return ask_chunk(objects, step, answer);
     case Op::kCreatePool:
     case Op::kExportPool:
     case Op::kImportPool:

@@ -69,16 +69,20 @@ int write_word(Objects& objects, const Step& step) {
       address_of(objects.memory.at(step.on).data + step.at);
   const cudaStream_t stream = objects.stream_of(step);
   const auto value = static_cast<cuuint64_t>(step.value);
-  if (step.bytes == 8)
-    return DRIVER(cuStreamWriteValue64)(stream, word, value, 0);
   const auto low = static_cast<cuuint32_t>(value);
   if (step.how == kWriteOne)
-    return DRIVER(cuStreamWriteValue32)(stream, word, low, 0);
+    return step.bytes == 8
+               ? DRIVER(cuStreamWriteValue64)(stream, word, value, 0)
+               : DRIVER(cuStreamWriteValue32)(stream, word, low, 0);
   CUstreamBatchMemOpParams one{};
-  one.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-  one.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  one.operation = step.bytes == 8 ? CU_STREAM_MEM_OP_WRITE_VALUE_64
+                                  : CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  one.writeValue.operation = one.operation;
   one.writeValue.address = word;
-  one.writeValue.value = low;
+  if (step.bytes == 8)
+    one.writeValue.value64 = value;
+  else
+    one.writeValue.value = low;
   return DRIVER(cuStreamBatchMemOp)(stream, 1, &one, 0);
 }
 
@@ -87,9 +91,23 @@ int wait_word(Objects& objects, const Step& step) {
       address_of(objects.memory.at(step.on).data + step.at);
   const cudaStream_t stream = objects.stream_of(step);
   const auto value = static_cast<cuuint64_t>(step.value);
-  const unsigned flags = step.how == kEqual ? CU_STREAM_WAIT_VALUE_EQ
-                         : step.how == kAnd ? CU_STREAM_WAIT_VALUE_AND
-                                            : CU_STREAM_WAIT_VALUE_GEQ;
+  const int condition = step.how % kConditions;
+  const unsigned flags = condition == kEqual ? CU_STREAM_WAIT_VALUE_EQ
+                         : condition == kAnd ? CU_STREAM_WAIT_VALUE_AND
+                                             : CU_STREAM_WAIT_VALUE_GEQ;
+  if (step.how >= kConditions) {
+    CUstreamBatchMemOpParams one{};
+    one.operation = step.bytes == 8 ? CU_STREAM_MEM_OP_WAIT_VALUE_64
+                                    : CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    one.waitValue.operation = one.operation;
+    one.waitValue.address = word;
+    one.waitValue.flags = flags;
+    if (step.bytes == 8)
+      one.waitValue.value64 = value;
+    else
+      one.waitValue.value = static_cast<cuuint32_t>(value);
+    return DRIVER(cuStreamBatchMemOp)(stream, 1, &one, 0);
+  }
   return step.bytes == 8
              ? DRIVER(cuStreamWaitValue64)(stream, word, value, flags)
              : DRIVER(cuStreamWaitValue32)(

@@ -2,6 +2,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstring>
 
 #include "harness/explore/role.h"
 #include "harness/scenario/cuda.h"
@@ -36,6 +37,32 @@ __global__ void wait_at_gate(Gates* gates, int gate) {
 
 unsigned blocks_for(int64_t count) {
   return static_cast<unsigned>((count + kBlock - 1) / kBlock);
+}
+
+struct HostWrite {
+  char* to;
+  int64_t bytes;
+  uint32_t key;
+};
+
+// The structure stays until the end of the program, for launches of graphs.
+int write_by_host(Objects& objects, const Step& step, char* to,
+                  cudaStream_t stream) {
+  auto& kept = objects.pageable[step.thread];
+  kept.emplace_back(sizeof(HostWrite));
+  const HostWrite wanted{to, step.bytes, static_cast<uint32_t>(step.value)};
+  std::memcpy(kept.back().data(), &wanted, sizeof wanted);
+  const auto write = [](void* data) {
+    HostWrite one;
+    std::memcpy(&one, data, sizeof one);
+    for (int64_t i = 0; i < one.bytes; ++i)
+      one.to[i] =
+          static_cast<char>(pattern_byte(one.key, static_cast<uint64_t>(i)));
+  };
+  return step.api == 0 ? static_cast<int>(cudaLaunchHostFunc(
+                             stream, write, kept.back().data()))
+                       : static_cast<int>(DRIVER(cuLaunchHostFunc)(
+                             stream, write, kept.back().data()));
 }
 
 int launch_write(const Step& step, char* to, cudaStream_t stream) {
@@ -330,9 +357,12 @@ int perform_work(Objects& objects, const Step& step, Parcel& parcel) {
       wait_at_gate<<<1, 1, 0, stream>>>(objects.device_gates, gate);
       return cudaGetLastError();
     }
-    case Op::kWrite:
-      return launch_write(step, objects.memory.at(step.on).data + step.at,
-                          stream);
+    case Op::kWrite: {
+      char* const to = objects.memory.at(step.on).data + step.at;
+      return step.how == kHostFunction
+                 ? write_by_host(objects, step, to, stream)
+                 : launch_write(step, to, stream);
+    }
     case Op::kSet: {
       char* const to = objects.memory.at(step.on).data + step.at;
       const bool wait = step.how >= kSet8Sync;
@@ -350,11 +380,9 @@ int perform_work(Objects& objects, const Step& step, Parcel& parcel) {
 
 void load_work(Objects& objects) {
   char* const scratch = objects.scratch[0];
-  Gates* const gates = objects.gates;
-  gates->open[kGates - 1] = 1;
   write_bytes<<<1, kBlock>>>(scratch, 1, 0);
   copy_bytes<<<1, kBlock>>>(scratch, scratch + 1, 1);
-  wait_at_gate<<<1, 1>>>(objects.device_gates, kGates - 1);
+  wait_at_gate<<<1, 1>>>(objects.device_gates, kGates);
   CALL(cudaGetLastError());
 }
 

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "harness/explore/executor.h"
+#include "harness/explore/times.h"
 #include "harness/explore/world/coverage.h"
 #include "harness/explore/world/generator.h"
 #include "harness/explore/world/history.h"
@@ -21,6 +22,8 @@ namespace {
 
 constexpr int kRepeats = 3;      // of a failing program in new processes
 constexpr size_t kHistory = 64;  // programs that are kept for a replay
+// A call that did not answer in ten seconds gets less time when it is replayed.
+constexpr std::chrono::milliseconds kHangAgain{3000};
 
 void tell(const Json& event) {
   std::printf("%s\n", event.text().c_str());
@@ -44,34 +47,35 @@ class Search {
       : options_(options),
         known_(options.known.empty() ? Known() : Known(options.known)),
         executor_([this](const Failure& failure) { return is_known(failure); }),
-        machine_(executor_.machine()),
+        machine_(first_answer()),
         coverage_(machine_) {}
 
   int run();
 
  private:
+  Machine first_answer();
   bool is_known(const Failure& failure);
   void progress(bool last);
+  void tick();
+  void one_program();
   void examine(const Program& program, const Failure& failure);
-  void report(const Program& program, const Failure& failure);
+  void replay_and_shrink(const Program& program, Json& event);
   std::optional<Failure> in_new_processes(const Program& program, int tries,
                                           int* failed);
   std::optional<Failure> leaks(const Program& program);
   double passed() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() -
-                                         begin_)
-               .count() -
-           shrinking_;
+    return std::chrono::duration<double>(Times::Clock::now() - begin_).count();
+  }
+  Times::Clock::time_point after(double seconds) const {
+    return begin_ + std::chrono::duration_cast<Times::Clock::duration>(
+                        std::chrono::duration<double>(seconds));
   }
 
   const Options options_;
   const Known known_;
-  Executor executor_;
-  const Machine machine_;
-  Coverage coverage_;
-  const std::chrono::steady_clock::time_point begin_ =
-      std::chrono::steady_clock::now();
-  double shrinking_ = 0;  // seconds, which do not count for the search
+  const Times::Clock::time_point begin_ = Times::Clock::now();
+  double told_ = 0;
+  std::string unfinished_;  // what was waited for at the end of the time
   long programs_ = 0;
   long long on_memory_ = 0;  // steps that are work on memory
   std::map<std::string, int> deviations_;
@@ -80,6 +84,11 @@ class Search {
   int role_starts_ = 0;
   Executor::Rest rest_;  // after the program before, in the same processes
   bool judges_leak_ = false;
+  int vain_leaks_ = 0, skipped_leaks_ = 0;
+  Executor executor_;
+  const Machine machine_;
+  Coverage coverage_;
+  Random seeds_{options_.seed};
 };
 
 std::string signature(const Failure& failure) {
@@ -93,16 +102,32 @@ bool Search::is_known(const Failure& failure) {
   return true;
 }
 
+Machine Search::first_answer() {
+  executor_.set_end(after(options_.seconds + kExtraSeconds));
+  executor_.set_on_wait([this] { tick(); });
+  return executor_.machine();
+}
+
 void Search::progress(bool last) {
-  tell(Json::object()
-           .add("event", last ? "end" : "progress")
-           .add("programs", programs_)
-           .add("steps", executor_.steps())
-           .add("on_memory", on_memory_)
-           .add("processes", executor_.started())
-           .raw("seconds", std::to_string(passed())));
-  if (!options_.out.empty())
-    write_file(options_.out + "/pairs.json", coverage_.to_json());
+  told_ = passed();
+  Json event = Json::object()
+                   .add("event", last ? "end" : "progress")
+                   .add("programs", programs_)
+                   .add("steps", executor_.steps())
+                   .add("on_memory", on_memory_)
+                   .add("processes", executor_.started())
+                   .raw("seconds", std::to_string(passed()))
+                   .add("times", executor_.times().to_json());
+  if (last)
+    event.add("slowest", executor_.slowest(10)).add("unfinished", unfinished_);
+  else
+    event.add("doing", std::string(executor_.times().activity()) + ": " +
+                           executor_.doing());
+  tell(event);
+}
+
+void Search::tick() {
+  if (passed() - told_ >= 1) progress(false);
 }
 
 std::optional<Failure> Search::in_new_processes(const Program& program,
@@ -127,79 +152,113 @@ std::optional<Failure> Search::leaks(const Program& program) {
   if (!before.known || !rest_.known) return std::nullopt;
   const bool less = options_.alone && after.free_bytes < before.free_bytes;
   if (!less && after.open_files <= before.open_files) return std::nullopt;
+  // To look costs many processes. A driver that makes something for itself now
+  // and then is looked at less and less often.
+  if (skipped_leaks_++ < (1 << vain_leaks_) - 1) return std::nullopt;
+  skipped_leaks_ = 0;
   rest_ = {};
-  return executor_.leak(program, options_.alone);
+  executor_.times().set_activity("leak");
+  auto failure = executor_.leak(program, options_.alone);
+  executor_.times().set_activity("search");
+  if (!failure && vain_leaks_ < 20) ++vain_leaks_;
+  return failure;
 }
 
 // A failure counts only if it comes again in new processes. If it needs what
 // the processes did before, the program gets the programs before it.
 void Search::examine(const Program& program, const Failure& failure) {
   if (++failures_[signature(failure)] > 1) return;
-  const auto begin = std::chrono::steady_clock::now();
-  report(program, failure);
-  shrinking_ +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
-          .count();
-}
-
-void Search::report(const Program& program, const Failure& failure) {
   Json event = event_of("failure", failure);
   event.add("program", programs_).raw("seconds", std::to_string(passed()));
   if (options_.shrink_seconds <= 0) {
     tell(event);
     return;
   }
-  int failed = 0;
-  Program whole = program;
+  // If the search is ended from outside, the failure has been told.
+  tell(event_of("found", failure)
+           .add("program", programs_)
+           .raw("seconds", std::to_string(passed())));
+  // What is found later has its share of the time.
+  const double end = options_.seconds + kExtraSeconds;
+  const double budget = std::min(options_.shrink_seconds,
+                                 std::max(kExtraSeconds, (end - passed()) / 2));
+  executor_.set_end(after(std::min(end, passed() + budget)));
   judges_leak_ = failure.check == "leak";
-  std::optional<Failure> again = in_new_processes(whole, kRepeats, &failed);
-  bool with_history = false;
-  for (size_t back = 1; !again && !history_.empty(); back *= 4) {
-    const size_t from = history_.size() - std::min(back, history_.size());
-    std::vector<Program> all(history_.begin() + static_cast<long>(from),
-                             history_.end());
-    all.push_back(program);
-    const Program longer = joined(all);
-    failed = 0;
-    again = in_new_processes(longer, kRepeats, &failed);
-    if (again) {
-      whole = longer;
-      with_history = true;
-    }
-    if (from == 0) break;
+  executor_.set_ahead(!judges_leak_);
+  if (failure.check == "hang") executor_.set_patience(kHangAgain);
+  try {
+    replay_and_shrink(program, event);
+  } catch (const OutOfTime&) {
+    // The event says how far it came.
   }
-  event.add("failed", failed)
-      .add("of", kRepeats)
-      .add("with_history", with_history);
+  executor_.set_patience(Deadlines().answer);
+  executor_.set_ahead(false);
+  executor_.set_steady(false);
+  judges_leak_ = false;
+  executor_.end_roles();
+  executor_.set_end(after(end));
+  executor_.times().set_activity("search");
+  tell(event.raw("examined", std::to_string(passed())));
+}
+
+void Search::replay_and_shrink(const Program& program, Json& event) {
   const std::string name =
       options_.out.empty()
           ? ""
           : options_.out + "/failure-" + std::to_string(failures_.size());
+  event.add("files", name);
+  Program whole = program;
   if (!name.empty()) write_file(name + ".whole.program", to_text(whole));
-  if (!again) {
-    judges_leak_ = false;
-    tell(event.add("files", name));
-    return;
+  executor_.times().set_activity("replay");
+  int failed = 0, of = 0;
+  std::optional<Failure> again;
+  bool with_history = false;
+  try {
+    for (; of < kRepeats; ++of)
+      if (auto one = in_new_processes(whole, 1, &failed)) again = one;
+    for (size_t back = 1; !again && !history_.empty(); back *= 4) {
+      const size_t from = history_.size() - std::min(back, history_.size());
+      std::vector<Program> all(history_.begin() + static_cast<long>(from),
+                               history_.end());
+      all.push_back(program);
+      const Program longer = joined(all);
+      failed = 0;
+      again = in_new_processes(longer, kRepeats, &failed);
+      if (again) {
+        whole = longer;
+        with_history = true;
+      }
+      if (from == 0) break;
+    }
+  } catch (const OutOfTime&) {
+    event.add("failed", failed).add("of", of);
+    throw;
   }
+  event.add("failed", failed).add("of", of).add("with_history", with_history);
+  if (!again) return;
+  if (!name.empty()) write_file(name + ".whole.program", to_text(whole));
+  executor_.times().set_activity("shrink");
+  const auto fails = [&](const Program& trial, int tries) {
+    int count = 0;
+    try {
+      return in_new_processes(trial, tries, &count);
+    } catch (const OutOfTime&) {
+      return std::optional<Failure>();  // the shrinker sees the time, too
+    }
+  };
   // What also fails if no work is left between two steps is shrunk in this way,
   // so that the small program does not depend on speed.
-  int slow = 0;
   executor_.set_steady(!judges_leak_);
-  const auto calm = in_new_processes(whole, 1, &slow);
+  const auto calm = fails(whole, 1);
   const bool steady = !judges_leak_ && calm.has_value();
+  executor_.set_steady(steady);
   if (steady) again = calm;
   // A flaky failure gets more than one chance to show itself.
   const int tries = failed == kRepeats ? 1 : kRepeats;
   const Shrunk small = shrink(
       machine_, whole, *again,
-      [&](const Program& trial) {
-        int count = 0;
-        executor_.set_steady(steady);
-        return in_new_processes(trial, tries, &count);
-      },
-      std::chrono::milliseconds(
-          static_cast<long>(1000 * options_.shrink_seconds)));
-  executor_.set_steady(false);
+      [&](const Program& trial) { return fails(trial, tries); },
+      executor_.end());
   const std::string story_of_it = story(small.program, small.failure);
   if (!name.empty()) {
     write_file(name + ".program", to_text(small.program));
@@ -215,10 +274,37 @@ void Search::report(const Program& program, const Failure& failure) {
       .add("runs", small.runs)
       .add("finished", small.finished)
       .add("steady", steady)
-      .add("story", story_of_it)
-      .add("files", name);
-  judges_leak_ = false;
-  tell(event);
+      .add("story", story_of_it);
+}
+
+void Search::one_program() {
+  const uint64_t seed = seeds_.next();
+  Random choice(seed);
+  const int processes =
+      options_.processes != 0 ? options_.processes : 2 + choice.below(3);
+  const Program program = [&] {
+    const Times::Phase phase(executor_.times(), "generate");
+    Generator generator(machine_, processes, coverage_, seed);
+    const int steps = 80 + choice.below(100);
+    return generator.make(steps, choice.chance(10));
+  }();
+  for (const Step& step : program.steps)
+    on_memory_ += step.op >= Op::kWriteWord && step.op <= Op::kHostRead;
+  ++programs_;
+  if (executor_.started() != role_starts_) history_.clear();
+  role_starts_ = executor_.started();
+  auto failure = executor_.run(program);
+  if (!failure) failure = leaks(program);
+  if (executor_.started() == role_starts_ || !history_.empty()) {
+    history_.push_back(program);
+    if (history_.size() > kHistory) history_.erase(history_.begin());
+  }
+  if (failure) {
+    if (!history_.empty()) history_.pop_back();
+    examine(program, *failure);
+    executor_.end_roles();
+    history_.clear();
+  }
 }
 
 int Search::run() {
@@ -229,40 +315,25 @@ int Search::run() {
            .add("pools", machine_.pools)
            .add("words", machine_.words)
            .add("managed", machine_.managed));
-  Random seeds(options_.seed);
-  double told = 0;
-  while (options_.programs == 0 || programs_ < options_.programs) {
-    if (passed() > options_.seconds) break;
-    const uint64_t seed = seeds.next();
-    Random choice(seed);
-    const int processes =
-        options_.processes != 0 ? options_.processes : 2 + choice.below(3);
-    Generator generator(machine_, processes, coverage_, seed);
-    const int steps = 80 + choice.below(100);
-    const Program program = generator.make(steps, choice.chance(10));
-    for (const Step& step : program.steps)
-      on_memory_ += step.op >= Op::kWriteWord && step.op <= Op::kHostRead;
-    ++programs_;
-    if (executor_.started() != role_starts_) history_.clear();
-    role_starts_ = executor_.started();
-    auto failure = executor_.run(program);
-    if (!failure) failure = leaks(program);
-    if (executor_.started() == role_starts_ || !history_.empty()) {
-      history_.push_back(program);
-      if (history_.size() > kHistory) history_.erase(history_.begin());
+  double written = 0;
+  const auto write_pairs = [&] {
+    if (options_.out.empty()) return;
+    write_file(options_.out + "/pairs.json", coverage_.to_json());
+    written = passed();
+  };
+  try {
+    while ((options_.programs == 0 || programs_ < options_.programs) &&
+           passed() <= options_.seconds &&
+           static_cast<int>(failures_.size()) < options_.failures) {
+      one_program();
+      tick();
+      if (passed() - written >= 1) write_pairs();
     }
-    if (failure) {
-      if (!history_.empty()) history_.pop_back();
-      examine(program, *failure);
-      executor_.end_roles();
-      history_.clear();
-      if (static_cast<int>(failures_.size()) >= options_.failures) break;
-    }
-    if (passed() - told >= 1) {
-      told = passed();
-      progress(false);
-    }
+  } catch (const OutOfTime&) {
+    unfinished_ = executor_.doing();  // in a program, which is not judged
   }
+  executor_.end_roles();
+  write_pairs();
   progress(true);
   return failures_.empty() ? 0 : 1;
 }

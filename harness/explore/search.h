@@ -11,11 +11,11 @@
 namespace ipclab::explore {
 
 struct Options {
-  double seconds = 60;         ///< of the search, without shrinking
+  double seconds = 60;         ///< of the search, with all that it shrinks
   uint64_t seed = 1;           ///< of the sequence of programs
   long programs = 0;           ///< at most so many; 0: no limit
   int processes = 0;           ///< of each program; 0: 2 to 4
-  double shrink_seconds = 60;  ///< of each failure; 0: do not shrink
+  double shrink_seconds = 60;  ///< most for each failure; 0: do not shrink
   int failures = 5;            ///< different ones after which the search ends
   bool alone = false;          ///< nobody else uses the GPU: judge its memory
   std::string out;             ///< folder for programs; empty: write none
@@ -37,6 +37,10 @@ class Known {
   };
   std::vector<Entry> entries_;
 };
+
+/// Seconds after those of the search until it ends, whatever the driver does:
+/// time to shrink what was found last.
+constexpr double kExtraSeconds = 7;
 
 /// Runs random programs. Prints an event as a line of JSON when something
 /// happens, and each second. Returns 0, or 1 if something failed.

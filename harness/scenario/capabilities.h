@@ -32,6 +32,12 @@ inline const Need peer_access{"peer_access"};  ///< GPU 0 reaches GPU 1
 inline const Need managed{"managed"};          ///< cudaMallocManaged
 inline const Need tegra{"tegra"};              ///< an integrated GPU
 inline const Need mig{"mig"};                  ///< GPU 0 is a MIG instance
+/// What the suite assumes and no sentence promises: while kernels hold four
+/// streams of a process, work of a fifth stream and work of another process are
+/// done. The Programming Guide says of streams that such behaviour "is not
+/// guaranteed" (6.2.8.5 of CUDA 12). Most tests hold one stream; a test that
+/// would blame the driver for missing progress names this need.
+inline const Need progress{"progress"};
 
 /// May this process create namespaces of processes, mounts and IPC? This needs
 /// no GPU, so the probe does not check it. Instead, missing() tries to create

@@ -997,10 +997,10 @@ Latch::~Latch() {
   cudaFreeHost(flag_);  // waits for kernels that still read it
 }
 
-void Latch::hold(cudaStream_t stream) {
+void Latch::hold(cudaStream_t stream, double limit_seconds) {
   note_call("wait_for_flag<<<>>>");
   wait_for_flag<<<1, 1, 0, stream>>>(
-      flag_, static_cast<unsigned long long>(kLimitSeconds * 1e9));
+      flag_, static_cast<unsigned long long>(limit_seconds * 1e9));
   CALL(cudaGetLastError());
 }
 

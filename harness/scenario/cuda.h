@@ -350,7 +350,7 @@ class Latch {
   ~Latch();
 
   /// Work that is queued in the stream from now on waits.
-  void hold(cudaStream_t stream);
+  void hold(cudaStream_t stream, double limit_seconds = kLimitSeconds);
   /// Lets the held streams go on.
   void release();
 

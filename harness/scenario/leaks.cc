@@ -254,20 +254,42 @@ std::vector<std::string> end_children(std::chrono::milliseconds deadline,
 // comes in blocks of 2 MiB.
 static constexpr unsigned long long kOwnMemory = 1 << 20;
 
-std::optional<unsigned> gpu_instance_of(const std::string& mig_device) {
+// Asks NVML about the device with this UUID. The answer of `function` is for
+// the caller only if the result is true.
+template <class Answer>
+static bool told_by_nvml(const std::string& uuid, const char* function,
+                         Answer* answer) {
   void* nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (nvml == nullptr) return std::nullopt;
+  if (nvml == nullptr) return false;
   const auto init = reinterpret_cast<int (*)()>(dlsym(nvml, "nvmlInit_v2"));
   const auto find = reinterpret_cast<int (*)(const char*, void**)>(
       dlsym(nvml, "nvmlDeviceGetHandleByUUID"));
-  const auto ask = reinterpret_cast<int (*)(void*, unsigned*)>(
-      dlsym(nvml, "nvmlDeviceGetGpuInstanceId"));
+  const auto ask =
+      reinterpret_cast<int (*)(void*, Answer*)>(dlsym(nvml, function));
   void* device = nullptr;
+  return init != nullptr && find != nullptr && ask != nullptr && init() == 0 &&
+         find(uuid.c_str(), &device) == 0 && ask(device, answer) == 0;
+}
+
+std::optional<unsigned> gpu_instance_of(const std::string& mig_device) {
   unsigned instance = 0;
-  if (init == nullptr || find == nullptr || ask == nullptr || init() != 0 ||
-      find(mig_device.c_str(), &device) != 0 || ask(device, &instance) != 0)
+  if (!told_by_nvml(mig_device, "nvmlDeviceGetGpuInstanceId", &instance))
     return std::nullopt;
   return instance;
+}
+
+std::optional<FabricPlace> fabric_place_of(const std::string& gpu) {
+  struct {  // nvmlGpuFabricInfo_t
+    std::array<unsigned char, 16> cluster;
+    int status;
+    unsigned clique;
+    unsigned char state;
+  } told{};
+  constexpr int kCompleted = 3;  // NVML_GPU_FABRIC_STATE_COMPLETED
+  if (!told_by_nvml(gpu, "nvmlDeviceGetGpuFabricInfo", &told) ||
+      told.state != kCompleted || told.status != 0)
+    return std::nullopt;
+  return FabricPlace{told.cluster, told.clique};
 }
 
 DeviceMemory& DeviceMemory::instance() {

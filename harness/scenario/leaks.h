@@ -5,6 +5,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <array>
 #include <chrono>
 #include <map>
 #include <optional>
@@ -49,6 +50,16 @@ std::vector<std::string> end_children(std::chrono::milliseconds deadline,
 /// The number of the GPU instance that a MIG device ("MIG-<uuid>") belongs to,
 /// from NVML; std::nullopt if NVML does not report it.
 std::optional<unsigned> gpu_instance_of(const std::string& mig_device);
+
+/// Where a GPU is in a fabric, as NVML reports it.
+struct FabricPlace {
+  std::array<unsigned char, 16> cluster;  ///< the UUID of the cluster
+  unsigned clique;                        ///< the number of the clique
+};
+
+/// The place of a GPU with this UUID, such as GPU-0123…; std::nullopt if it is
+/// in no fabric, or NVML does not know.
+std::optional<FabricPlace> fabric_place_of(const std::string& gpu);
 
 /// Device memory in use, as NVML (which is not CUDA) reports it.
 class DeviceMemory {

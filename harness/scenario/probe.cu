@@ -4,11 +4,17 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -198,11 +204,80 @@ int ask_peer_access() {
   return can;
 }
 
+// The variable that tells a probe to use the GPU once and to end.
+constexpr char kBeside[] = "IPCLAB_PROBE_BESIDE";
+
+// Starts this program again, as a second process that uses the GPU once.
+pid_t start_beside() {
+  setenv(kBeside, "1", 1);
+  char program[] = "/proc/self/exe", flag[] = "--ipclab_probe";
+  char* arguments[] = {program, flag, nullptr};
+  pid_t pid = -1;
+  const int error =
+      posix_spawn(&pid, program, nullptr, nullptr, arguments, environ);
+  unsetenv(kBeside);
+  if (error != 0) throw std::runtime_error("the probe does not start again");
+  return pid;
+}
+
+// What the second process does.
+bool use_once() {
+  void* memory = nullptr;
+  return cudaMalloc(&memory, 1) == cudaSuccess &&
+         cudaMemset(memory, 1, 1) == cudaSuccess &&
+         cudaDeviceSynchronize() == cudaSuccess;
+}
+
 Attempt try_managed() {
   void* memory = nullptr;
   const cudaError_t code = cudaMallocManaged(&memory, 1);
   if (code == cudaSuccess) cudaFree(memory);
   return tried("cudaMallocManaged", code);
+}
+
+// Is the work of another stream and of another process done while kernels hold
+// four streams? Holds them for a few seconds at most.
+Attempt try_progress() {
+  using std::chrono::steady_clock;
+  constexpr double kHeldSeconds = 6;
+  constexpr auto kLimit = std::chrono::seconds(5);
+  const auto wait_until = [&](const std::function<bool()>& done) {
+    const auto deadline = steady_clock::now() + kLimit;
+    while (!done() && steady_clock::now() < deadline) usleep(1000);
+    return done();
+  };
+  try {
+    const DeviceBuffer memory(1);
+    const Stream held[4], free;
+    Latch latch;
+    for (const Stream& stream : held) latch.hold(stream, kHeldSeconds);
+    CALL(cudaMemsetAsync(memory.data, 1, 1, free));
+    if (!wait_until([&] { return cudaStreamQuery(free) == cudaSuccess; }))
+      return {"a fifth stream", "waits for four held streams", false};
+    const pid_t other = start_beside();
+    int status = -1;
+    pid_t ended = 0;
+    wait_until([&] {
+      if (ended == 0) ended = waitpid(other, &status, WNOHANG);
+      return ended != 0;
+    });
+    if (ended == 0) {
+      kill(other, SIGKILL);
+      waitpid(other, &status, 0);
+    }
+    remove_driver_names({other});
+    if (ended == 0)
+      return {"a second process", "waits for kernels of the first", false};
+    if (status != 0) return {"a second process", "cannot use the GPU", false};
+    for (const Stream& stream : held)
+      if (cudaStreamQuery(stream) != cudaErrorNotReady)
+        return {"a kernel", "does not hold its stream", false};
+    cudaGetLastError();
+    return {"work beside four held streams", "cudaSuccess", true};
+  } catch (const CallFailed& failed) {
+    cudaGetLastError();
+    return {failed.call, failed.seen, false};
+  }
 }
 
 // An answer that needs no attempt.
@@ -301,6 +376,9 @@ const std::vector<Question>& questions() {
       {"tegra", "cudaDevAttrIntegrated",
        [] { return ask(cudaDevAttrIntegrated); }, attribute_alone,
        "an integrated GPU shares events, not memory"},
+      {"progress", "cudaDevAttrConcurrentKernels",
+       [] { return ask(cudaDevAttrConcurrentKernels); }, try_progress,
+       "streams and processes make progress side by side"},
       {"mig", "MIG in the device's name", [] { return has_mig_name() ? 1 : 0; },
        attribute_alone, "IPC works inside one GPU instance only"},
   };
@@ -372,6 +450,7 @@ std::string runtime_library() {
 }  // namespace
 
 void print_probe() {
+  if (std::getenv(kBeside) != nullptr) std::_Exit(use_once() ? 0 : 1);
   int gpus = 0, driver = 0, runtime = 0;
   cudaRuntimeGetVersion(&runtime);
   cudaDriverGetVersion(&driver);

@@ -29,7 +29,7 @@ namespace ipclab {
 
 using namespace std::chrono_literals;
 
-/// Names the row of requirements.json that this TEST judges. This is the first
+/// Names the row of rows.json that this TEST judges. This is the first
 /// statement of every conformance test.
 void covers(const char* requirement);
 

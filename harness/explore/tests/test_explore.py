@@ -6,10 +6,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 BUILD = Path(os.environ["IPCLAB_BUILD"])
 EXPLORE = BUILD / "harness" / "explore" / "explore"
@@ -36,12 +35,12 @@ def variables(folder: Path, fault: str | None) -> dict[str, str]:
 
 
 def explore(
-    folder: Path, *words: str, fault: str | None = None
+    folder: Path, *words: str, fault: str | None = None, **more: str
 ) -> tuple[int, list[dict[str, Any]]]:
     """The exit code and the events of one call."""
     done = subprocess.run(
         [EXPLORE, *words],
-        env=variables(folder, fault),
+        env=variables(folder, fault) | more,
         capture_output=True,
         text=True,
         timeout=280,
@@ -64,24 +63,17 @@ def test_a_sound_driver_passes(tmp_path: Path) -> None:
     assert all(any(table.values()) for table in pairs.values())
 
 
-@pytest.mark.parametrize(
-    ("fault", "check"),
-    [
-        ("open-snapshot-copy", "bytes"),
-        ("close-takes-last-opened", None),
-    ],
-)
-def test_a_fault_is_noticed_shrunk_and_printed(
-    tmp_path: Path, fault: str, check: str | None
-) -> None:
+def test_a_fault_is_noticed_shrunk_and_printed(tmp_path: Path) -> None:
+    fault = "open-snapshot-copy"
     code, events = explore(
         tmp_path,
-        *("--seconds", "120", "--failures", "1", "--out", str(tmp_path)),
+        *("--seconds", "120", "--failures", "1", "--processes", "2"),
+        *("--out", str(tmp_path)),
         fault=fault,
     )
     assert code == 1
     (failure,) = [x for x in events if x["event"] == "failure"]
-    assert check in (None, failure["check"])
+    assert failure["check"] == "bytes"
     assert failure["failed"] == failure["of"]
     assert 3 <= failure["steps"] <= 40, failure["story"]  # of more than 100
     program = Path(failure["files"] + ".program")
@@ -112,6 +104,17 @@ def test_a_fault_is_noticed_shrunk_and_printed(
         assert done.returncode == wanted, done.stdout + done.stderr
 
 
+def test_a_process_that_dies_is_noticed(tmp_path: Path) -> None:
+    code, events = explore(
+        tmp_path,
+        *("--seconds", "120", "--failures", "1", "--shrink-seconds", "0"),
+        fault="close-takes-last-opened",
+    )
+    assert code == 1
+    (failure,) = [x for x in events if x["event"] == "failure"]
+    assert (failure["check"], failure["seen"]) == ("died", "killed by SIGSEGV")
+
+
 def test_a_known_deviation_does_not_stop_the_search(tmp_path: Path) -> None:
     known = tmp_path / "known.tsv"
     known.write_text(
@@ -126,6 +129,25 @@ def test_a_known_deviation_does_not_stop_the_search(tmp_path: Path) -> None:
     assert code == 0, events
     assert any(x["event"] == "known" for x in events)
     assert events[-1]["programs"] == 40
+
+
+def test_the_end_is_certain_whatever_the_driver_does(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    code, events = explore(
+        tmp_path,
+        *("--seconds", "12", "--out", str(tmp_path)),
+        LD_PRELOAD=os.environ["IPCLAB_SLOW_DRIVER"],
+        SLOW_DRIVER_LOCK=str(tmp_path / "lock"),
+    )
+    assert time.monotonic() - begin < 12 + 11  # `ipclab explore` adds at most 4
+    assert code == 1
+    assert events[-1]["event"] == "end"
+    (failure,) = [x for x in events if x["event"] == "failure"]
+    assert (failure["operation"], failure["check"]) == ("sync-event", "hang")
+    times = events[-1]["times"]
+    assert times["search"]["start"] > 1 and times["search"]["run"] > 9
+    # While it waits, it says for what.
+    assert any("sync-event" in x.get("doing", "") for x in events)
 
 
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:

@@ -216,6 +216,44 @@ TEST(ExploreShadow, AWaitForAWordHoldsItsStream) {
             std::vector<uint8_t>{9});
 }
 
+TEST(ExploreShadow, AHostFunctionWritesMemoryOfTheHostOnly) {
+  World world;
+  world.lend();
+  world.does("host-alloc p=0 id=10 bytes=64");
+  world.does("write p=0 on=10 stream=4 bytes=64 value=9 how=3");
+  EXPECT_EQ(world.refuses("write p=0 on=1 stream=4 bytes=64 value=9 how=3"),
+            "no such way");
+  world.does("sync-stream p=0 stream=4");
+  EXPECT_EQ(world.does("host-read p=0 on=10 bytes=1").bytes[0],
+            pattern_byte(9, 0));
+}
+
+TEST(ExploreShadow, AResetTakesAllOfTheProcessAndNothingOfOthers) {
+  World world;
+  world.lend();
+  EXPECT_EQ(world.refuses("end p=0 how=2"),
+            "another process has its memory open");
+  EXPECT_EQ(world.does("end p=1 how=2").row, "LIFE-15");
+  EXPECT_EQ(world.refuses("read p=1 on=3 stream=-11 bytes=4 how=2"),
+            "no such memory in this process");
+  world.does("create-stream p=1 id=11");  // it lives on
+  const Expected& seen = world.does("read p=0 on=1 stream=-1 bytes=4 how=2");
+  EXPECT_EQ(seen.row, "LIFE-15");
+  EXPECT_EQ(seen.bytes[0], 1);
+}
+
+TEST(ExploreShadow, AQuestionNamesAnAddressInsideTheMemory) {
+  World world;
+  world.lend();
+  EXPECT_EQ(world.does("ask-pointer p=0 on=1 how=1 at=77").least, 4096);
+  EXPECT_EQ(world.does("ask-pointer p=1 on=3 how=3 at=4095").row, "LMEM-36");
+  EXPECT_EQ(world.refuses("ask-pointer p=0 on=1 how=1 at=4096"),
+            "an address outside the memory");
+  world.does("malloc p=0 id=9 bytes=512");
+  EXPECT_EQ(world.does("ask-pointer p=0 on=1 from=9 how=6 value=1").row,
+            "LMEM-48");
+}
+
 TEST(ExploreShadow, MemoryGoesInTheDocumentedOrder) {
   World world;
   world.lend();
@@ -383,7 +421,8 @@ TEST(ExploreShrink, KeepsWhatTheFailureNeeds) {
   const auto failure = run(program);
   ASSERT_TRUE(failure) << "choose another seed";
   const Shrunk small =
-      shrink(kMachine, program, *failure, run, std::chrono::seconds(20));
+      shrink(kMachine, program, *failure, run,
+             std::chrono::steady_clock::now() + std::chrono::seconds(20));
   EXPECT_TRUE(small.finished);
   ASSERT_EQ(small.program.steps.size(), 3u) << to_text(small.program);
   EXPECT_EQ(small.program.steps[0].op, Op::kMalloc);
@@ -405,7 +444,8 @@ TEST(ExploreShrink, AnotherFailureIsNotKept) {
   };
   const auto failure = run(program);
   const Shrunk small =
-      shrink(kMachine, program, *failure, run, std::chrono::seconds(1));
+      shrink(kMachine, program, *failure, run,
+             std::chrono::steady_clock::now() + std::chrono::seconds(1));
   EXPECT_EQ(small.failure.row, "ROW");
   EXPECT_GT(small.program.steps.size(), 30u);
 }

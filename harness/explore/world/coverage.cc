@@ -102,7 +102,10 @@ Coverage::Coverage(const Machine& machine)
     const auto single = [&](Op op, int how) {
       add(kUses, name + ", " + name_of(op) + "/" + std::to_string(how));
     };
-    for (int how = 0; how < kWriteHows; ++how) single(Op::kWrite, how);
+    for (int how = 0; how < kWriteHows; ++how)
+      if (how != kHostFunction || to.kind == Kind::kPinned ||
+          to.kind == Kind::kRegistered)
+        single(Op::kWrite, how);
     for (int how = 0; how < kReadHows; ++how) single(Op::kRead, how);
     for (int how = 0; how < kSetHows; ++how)
       if (device || how % 3 == kSet8) single(Op::kSet, how);

@@ -120,6 +120,12 @@ std::vector<int> Generator::views_of(int process, const Memory* memory) const {
   return all;
 }
 
+// A kernel that waits keeps its part of the GPU busy, which makes the work of
+// all other processes slow.
+int Generator::gate_kind() {
+  return machine_.words && random_.chance(95) ? kGateWord : kGateKernel;
+}
+
 Generator::Place Generator::some_place(int64_t bytes, int64_t most) {
   const int64_t window = std::min(bytes, kWindow);
   const int64_t base = random_.of({0, 1, 2}) == 0 ? 0
@@ -163,7 +169,11 @@ bool Generator::write_somewhere(const Step& actor, int view, Place place,
     case 1:
     case 2:
       step.op = Op::kWrite;
-      step.how = random_.below(kWriteHows);
+      step.how = random_.below(kHostFunction);
+      if ((target.memory->kind == Kind::kPinned ||
+           target.memory->kind == Kind::kRegistered) &&
+          random_.chance(40))
+        step.how = kHostFunction;
       break;
     case 3:
     case 4:
@@ -334,7 +344,7 @@ void Generator::hand_over() {
     step.op = Op::kGate;
     step.id = gate = number();
     step.stream = from;
-    step.how = random_.chance(85) ? kGateWord : kGateKernel;
+    step.how = gate_kind();
     step.value = next_gate_;
     if (emit(step))
       ++next_gate_;
@@ -411,7 +421,7 @@ void Generator::peek() {
   gate.op = Op::kGate;
   gate.id = number();
   gate.stream = stream;
-  gate.how = random_.chance(85) ? kGateWord : kGateKernel;
+  gate.how = gate_kind();
   gate.value = next_gate_;
   if (!emit(gate)) return;
   ++next_gate_;
@@ -446,6 +456,7 @@ void Generator::hold_host() {
   gate.op = Op::kGate;
   gate.id = number();
   gate.stream = stream;
+  gate.how = gate_kind();
   gate.value = next_gate_;
   if (!emit(gate)) return;
   ++next_gate_;
@@ -463,7 +474,17 @@ void Generator::hold_host() {
   const int q = event != 0 && random_.chance(60) ? some_process() : p;
   Step sync = by(q);
   const int theirs = event != 0 ? (q == p ? event : event_in(event, q)) : 0;
-  if (theirs != 0) {
+  const int waits = own_stream(q);
+  if (theirs != 0 && waits != 0 && random_.chance(40)) {
+    // The host waits for a stream that waits for the event.
+    Step wait = sync;
+    wait.op = Op::kWait;
+    wait.on = theirs;
+    wait.stream = waits;
+    if (!emit(wait)) return;
+    sync.op = random_.chance(50) ? Op::kSyncStream : Op::kSyncDevice;
+    sync.stream = sync.op == Op::kSyncStream ? waits : 0;
+  } else if (theirs != 0) {
     sync.op = Op::kSyncEvent;
     sync.on = theirs;
   } else if (q != p) {
@@ -530,8 +551,14 @@ void Generator::words() {
   write.at = at;
   write.bytes = bytes;
   write.stream = writes;
-  write.how = bytes == 4 ? random_.below(kWriteWordHows) : 0;
+  write.how = random_.below(kWriteWordHows);
   write.value = next;
+  if (wait.how % kConditions == kGreaterOrEqual)
+    write.value = next + random_.below(3);
+  // One bit that the word does not have yet.
+  const int64_t missing = next & ~static_cast<int64_t>(last);
+  if (wait.how % kConditions == kAnd && missing != 0)
+    wait.value = missing & -missing;
   const bool first = random_.chance(65);
   if (first && !emit(wait)) return;
   if (first && random_.chance(60)) {
@@ -555,6 +582,7 @@ void Generator::words() {
   if (!emit(write)) return;
   if (!first) emit(wait);
   if (random_.chance(70)) settle(p);
+  if (random_.chance(50)) look_at(random_.chance(50) ? mine : his);
 }
 
 void Generator::graph() {
@@ -703,11 +731,26 @@ void Generator::ask() {
   std::vector<int> views;
   for (const auto& [id, view] : shadow_.views)
     if (view.process == p) views.push_back(id);
+  std::vector<int> chunks;
+  for (const auto& [id, chunk] : shadow_.chunks)
+    if (chunk.process == p) chunks.push_back(id);
+  if (!chunks.empty() && random_.chance(20)) {
+    step.op = Op::kAskChunk;
+    step.on = random_.of(chunks);
+    emit(step);
+    return;
+  }
   if (views.empty()) return;
-  step.op = Op::kAskPointer;
-  step.on = random_.of(views);
-  step.how = random_.below(kAskPointerHows);
-  emit(step);
+  for (int i = 0; i < kTries; ++i) {
+    step.op = Op::kAskPointer;
+    step.on = random_.of(views);
+    const View& view = shadow_.views.at(step.on);
+    step.how = random_.below(kAskPointerHows);
+    step.at = random_.chance(40) ? 0 : some_place(view.memory->bytes, 1).at;
+    step.from = step.how == kBufferId ? random_.of(views) : 0;
+    step.value = step.how == kBufferId && !view.imported ? 1 : 0;
+    if (emit(step)) return;
+  }
 }
 
 void Generator::refuse() {

@@ -61,6 +61,7 @@ class Generator {
   int free_thread(int process);
   int some_stream(const Step& actor);
   int own_stream(int process);
+  int gate_kind();
   std::vector<int> views_of(int process) const;
   std::vector<int> views_of(int process, const Memory* memory) const;
   Place some_place(int64_t bytes, int64_t most);
@@ -95,6 +96,8 @@ class Generator {
   void remap();
   void pool_round();
   void end_process();
+  void ask_access(int mapping);
+  void crowd();
 
   bool single(Op op);
   bool take_down_one(bool all);

@@ -21,8 +21,8 @@ int Generator::new_memory(int process) {
   const int kind = random_.below(10);
   if (kind < 4) {
     step.op = Op::kMalloc;
-    step.bytes = random_.of(
-        {512, 4096, 20000, 65536, 1 << 20, 2 << 20, (2 << 20) + 4096, 3 << 20});
+    step.bytes = random_.of({100, 512, 777, 4096, 20000, 65536, 99999, 1 << 20,
+                             2 << 20, (2 << 20) + 4096, 3 << 20});
     if (!emit(step)) return 0;
   } else if (kind < 6 && machine_.granule != 0) {
     Step chunk = by(process);
@@ -46,6 +46,7 @@ int Generator::new_memory(int process) {
                  (range.bytes - chunk.bytes) / machine_.granule + 1)) *
              machine_.granule;
     if (!emit(map)) return 0;
+    ask_access(map.id);
     Step access = by(process);
     access.op = Op::kSetAccess;
     access.on = map.id;
@@ -203,6 +204,7 @@ int Generator::share_chunk(int view, int process) {
   map.at = at;
   map.bytes = bytes;
   if (!emit(map)) return 0;
+  ask_access(map.id);
   Step access = by(process);
   access.op = Op::kSetAccess;
   access.on = map.id;
@@ -341,6 +343,54 @@ void Generator::set_up() {
   }
 }
 
+// Which access has a mapping? A new one has none.
+void Generator::ask_access(int mapping) {
+  const View& view = shadow_.views.at(mapping);
+  Step ask = by(view.process);
+  ask.op = Op::kAskPointer;
+  ask.on = mapping;
+  ask.how = random_.of({kAccess, kAccessAttribute});
+  ask.at = random_.chance(50) ? 0 : view.memory->bytes / 2;
+  if (random_.chance(40)) emit(ask);
+}
+
+// The same call so many times that a limit or a counter would show.
+void Generator::crowd() {
+  const int p = some_process();
+  const int times = random_.of({17, 33, 66});
+  std::vector<int> lent;
+  for (const auto& [id, view] : shadow_.views)
+    if (view.process == p && !view.imported) lent.push_back(id);
+  if (lent.empty()) return;
+  const int view = random_.of(lent);
+  const int q = other_process(p);
+  const int stream = own_stream(p);
+  std::vector<int> graphs, events;
+  for (const auto& [id, graph] : shadow_.graphs)
+    if (graph.process == p && graph.ready) graphs.push_back(id);
+  for (const auto& [id, event] : shadow_.events)
+    if (event.process == p) events.push_back(id);
+  const int kind = random_.below(3);
+  for (int i = 0; i < times; ++i) {
+    Step step = by(p, 0);
+    step.stream = stream;
+    if (kind == 0 || stream == 0) {
+      if (share(view, q) == 0) break;
+    } else if (kind == 1 && !graphs.empty()) {
+      step.op = Op::kLaunch;
+      step.on = graphs[0];
+      if (!emit(step)) break;
+    } else if (!events.empty()) {
+      step.op = Op::kRecord;
+      step.on = events[0];
+      if (!emit(step)) break;
+    }
+  }
+  if (kind == 2) hand_over();
+  if (kind == 1) settle(p);
+  look_at(view);
+}
+
 // Mappings come and go while the memory stays.
 void Generator::remap() {
   std::vector<int> mappings;
@@ -356,11 +406,7 @@ void Generator::remap() {
     step.on = mapping;
     step.value = random_.of({0, 1, 1});
     if (!emit(step)) return;
-    Step ask = by(view.process);
-    ask.op = Op::kAskPointer;
-    ask.on = mapping;
-    ask.how = kAccess;
-    emit(ask);
+    ask_access(mapping);
     look_at(mapping);
     const Step actor = by(view.process);
     if (step.value == 1)
@@ -408,6 +454,7 @@ void Generator::remap() {
   map.from = range;
   map.bytes = view.memory->bytes;
   if (!emit(map)) return;
+  ask_access(map.id);
   Step access = by(view.process);
   access.op = Op::kSetAccess;
   access.on = map.id;
@@ -487,6 +534,7 @@ void Generator::end_process() {
       look_at(id);
       break;
     }
+  if (end.how == kReset) return;
   Step start;
   start.op = Op::kStart;
   start.process = p;
@@ -743,6 +791,8 @@ Program Generator::make(int steps, bool lives) {
   for (Weighed& one : actions)
     if (one.action != &Generator::work)
       one.weight *= random_.of({0, 1, 1, 1, 3});
+  if (lives) actions.push_back({&Generator::end_process, 4});
+  if (random_.chance(8)) actions.push_back({&Generator::crowd, 3});
   lives_ = lives;
   coverage_.begin();
   program_ = {};

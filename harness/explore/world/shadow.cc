@@ -259,6 +259,7 @@ bool Shadow::judge(const Step& step, Expected* expected) {
     case Op::kDestroyGraph:
       return graph_step(step, expected);
     case Op::kAskPointer:
+    case Op::kAskChunk:
       return ask_step(step, expected);
     case Op::kRefuse:
       return refuse_step(step, expected);
@@ -327,13 +328,21 @@ bool Shadow::is_clean() const {
 
 // --- the lives of processes -------------------------------------------------
 
-bool Shadow::life_step(const Step& step, Expected*) {
+bool Shadow::life_step(const Step& step, Expected* expected) {
   const int which = step.process;
   if (step.op == Op::kStart) {
     if (process[which].alive) return no("the process has not ended");
     process[which].alive = true;
     return true;
   }
+  const bool reset = step.how == kReset;
+  const auto mine = [&](const auto& entry) {
+    return entry.second.process == which;
+  };
+  if (reset && (std::any_of(chunks.begin(), chunks.end(), mine) ||
+                std::any_of(ranges.begin(), ranges.end(), mine) ||
+                std::any_of(pools.begin(), pools.end(), mine)))
+    return no("a reset of such objects is not described");
   for (const Held& call : held)
     if (call.process == which) return no("a thread is in a call");
   for (const auto& [id, stream] : streams)
@@ -352,11 +361,13 @@ bool Shadow::life_step(const Step& step, Expected*) {
   for (const auto& [id, event] : events)
     if (event.process != which && event.shared->owner == which)
       return no("another process has its event open");
-  end_process(which);
+  end_process(which, reset);
+  process[which].alive = reset;
+  expected->row = reset ? "LIFE-15" : "";
   return true;
 }
 
-void Shadow::end_process(int which) {
+void Shadow::end_process(int which, bool by_reset) {
   const auto drop = [&](auto& objects) {
     for (auto it = objects.begin(); it != objects.end();)
       it = it->second.process == which ? objects.erase(it) : std::next(it);
@@ -365,7 +376,7 @@ void Shadow::end_process(int which) {
     if (view.process != which) continue;
     if (view.imported && view.memory->kind != Kind::kChunk) {
       view.memory->opens.erase(which);
-      view.memory->lost_importer = true;
+      view.memory->lost_importer = by_reset ? 2 : 1;
     }
     if (!view.imported) view.memory->alive = view.memory->kind == Kind::kChunk;
   }
@@ -388,7 +399,6 @@ void Shadow::end_process(int which) {
       stream.last = nullptr;
       stream.synced = true;
     }
-  process[which].alive = false;
 }
 
 }  // namespace ipclab::explore

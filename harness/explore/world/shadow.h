@@ -65,7 +65,9 @@ struct Memory {
   std::map<int64_t, Word> words;  ///< by offset
   bool alive = true;              ///< not freed by its owner
   std::map<int, int> opens;       ///< legacy, pool: process -> open imports
-  bool lost_importer = false;     ///< a process ended that had it open
+  /// What happened to a process that had it open: 0 nothing, 1 it ended, 2 its
+  /// GPU was reset.
+  int lost_importer = 0;
 };
 using MemoryPtr = std::shared_ptr<Memory>;
 
@@ -273,7 +275,7 @@ class Shadow {
   void returns(const Held& call);
   void pump();
   void release_held(Expected* expected);
-  void end_process(int which);
+  void end_process(int which, bool by_reset);
 
   std::string reason_;
   Clock host_;        // what the hosts know to be over

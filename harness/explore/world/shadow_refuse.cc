@@ -21,10 +21,20 @@ bool is_host_kind(Kind kind) {
 }  // namespace
 
 bool Shadow::ask_step(const Step& step, Expected* expected) {
+  expected->judges_value = true;
+  if (step.op == Op::kAskChunk) {
+    const auto chunk = chunks.find(step.on);
+    if (chunk == chunks.end() || chunk->second.process != step.process)
+      return no("no such chunk in this process");
+    expected->least = expected->most = 1;  // pinned memory of this GPU
+    expected->row = "VMM-31";
+    return true;
+  }
   const View* view = view_of(step.on, step.process);
   if (view == nullptr) return no("no such memory in this process");
+  if (step.at < 0 || step.at >= view->memory->bytes)
+    return no("an address outside the memory");
   const Kind kind = view->memory->kind;
-  expected->judges_value = true;
   expected->row = "LMEM-36";
   switch (step.how) {
     case kKind: {
@@ -42,10 +52,35 @@ bool Shadow::ask_step(const Step& step, Expected* expected) {
       expected->least = expected->most = view->memory->bytes;
       return true;
     case kAccess:
-      if (view->range == 0) return no("no mapping");
+    case kAccessAttribute:
+      if (view->range == 0 && (step.how == kAccess || kind != Kind::kLegacy))
+        return no("no mapping");
+      if (view->range != 0) expected->row = "VMM-18";
       expected->least = expected->most = view->access;
-      expected->row = "VMM-18";
       return true;
+    case kRuntimeView:
+    case kContains:
+      if (kind != Kind::kLegacy &&
+          !(kind == Kind::kPool && view->imported && step.how == kContains))
+        return no("not described");
+      if (kind == Kind::kPool) expected->row = "POOL-06";
+      expected->least = expected->most = 1;
+      return true;
+    case kBufferId: {
+      const View* other = view_of(step.from, step.process);
+      const auto allocated = [](const View* one) {
+        return one != nullptr && (one->memory->kind == Kind::kLegacy ||
+                                  one->memory->kind == Kind::kPool);
+      };
+      if (!allocated(view) || !allocated(other))
+        return no("no two allocations of the GPU");
+      if (step.value != (view->imported ? 0 : 1)) return no("not its owner");
+      if (other->memory == view->memory && step.from != step.on)
+        return no("a second mapping of the memory");
+      expected->least = expected->most = 1;
+      expected->row = "LMEM-48";
+      return true;
+    }
     default:
       return no("no such question");
   }

@@ -16,7 +16,8 @@ bool overlap(const Region& region, const Access& access) {
 // The row that promises that work by way of this view reaches the memory.
 const char* row_of(const View& view) {
   const Memory& memory = *view.memory;
-  if (memory.lost_importer) return "LIFE-02";
+  if (memory.lost_importer != 0)
+    return memory.lost_importer == 1 ? "LIFE-02" : "LIFE-15";
   switch (memory.kind) {
     case Kind::kLegacy:
       return view.imported ? "LMEM-35" : "LMEM-02";
@@ -30,7 +31,7 @@ const char* row_of(const View& view) {
 }
 
 bool condition(int how, uint64_t word, uint64_t value, int64_t bytes) {
-  switch (how) {
+  switch (how % kConditions) {
     case kEqual:
       return word == value;
     case kAnd:
@@ -154,7 +155,9 @@ bool has_way(const Step& step, Kind to, Kind from) {
       return step.how < kReadHows &&
              (plain || (step.how == kRead2D && step.layers <= 1));
     default:
-      return plain && step.how < kWriteHows;
+      return plain && step.how < kWriteHows &&
+             (step.how != kHostFunction || to == Kind::kPinned ||
+              to == Kind::kRegistered);
   }
 }
 
@@ -381,8 +384,10 @@ bool Shadow::work_step(const Step& step, Expected* expected) {
 bool Shadow::word_step(const Step& step, Expected* expected) {
   if (!machine.words) return no("streams cannot wait for words here");
   if (step.bytes != 4 && step.bytes != 8) return no("no size of a word");
-  if (step.bytes == 8 && step.how != 0 && step.op == Op::kWriteWord)
-    return no("batches have words of 32 bits");
+  if (step.how < 0 ||
+      step.how >= (step.op == Op::kWriteWord ? static_cast<int>(kWriteWordHows)
+                                             : kWaitWordHows))
+    return no("no such way");
   Stream* const stream = stream_of(step);
   if (stream == nullptr) return false;
   if (stream->capture != 0 || is_legacy(step.stream))
@@ -404,7 +409,7 @@ bool Shadow::word_step(const Step& step, Expected* expected) {
   for (const auto& [at, word] : view.memory->words)
     if (at != region.from && at < region.to && region.from < at + word.bytes)
       return no("another word lies there");
-  if (step.op == Op::kWaitWord && step.how == kAnd && value == 0)
+  if (step.op == Op::kWaitWord && step.how % kConditions == kAnd && value == 0)
     return no("a wait for no bit");
   const WorkPtr work = plan(step, *stream);
   if (!orderly(*work, effect, false)) return false;

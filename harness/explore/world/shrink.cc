@@ -13,11 +13,8 @@ class Shrinker {
  public:
   Shrinker(const Machine& machine, Shrunk* best,
            const std::function<std::optional<Failure>(const Program&)>& run,
-           std::chrono::milliseconds limit)
-      : machine_(machine),
-        best_(*best),
-        run_(run),
-        end_(std::chrono::steady_clock::now() + limit) {}
+           std::chrono::steady_clock::time_point end)
+      : machine_(machine), best_(*best), run_(run), end_(end) {}
 
   void work() {
     // Runs of many steps go first, because they go most often.
@@ -164,13 +161,13 @@ Program defined_part(const Machine& machine, const Program& program) {
 
 Shrunk shrink(const Machine& machine, Program program, Failure failure,
               const std::function<std::optional<Failure>(const Program&)>& run,
-              std::chrono::milliseconds limit) {
+              std::chrono::steady_clock::time_point end) {
   Shrunk best;
   if (failure.index + 1 < program.steps.size())
     program.steps.resize(failure.index + 1);
   best.program = defined_part(machine, program);
   best.failure = std::move(failure);
-  Shrinker(machine, &best, run, limit).work();
+  Shrinker(machine, &best, run, end).work();
   return best;
 }
 

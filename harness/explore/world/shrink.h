@@ -23,7 +23,7 @@ struct Shrunk {
 /// programs that fail in the same way are kept.
 Shrunk shrink(const Machine& machine, Program program, Failure failure,
               const std::function<std::optional<Failure>(const Program&)>& run,
-              std::chrono::milliseconds limit);
+              std::chrono::steady_clock::time_point end);
 
 /// The program without the steps that are not defined in it.
 Program defined_part(const Machine& machine, const Program& program);

@@ -266,6 +266,12 @@ std::string Printer::pool_call(const Step& step) {
 std::string Printer::order_call(const Step& step) {
   const bool rt = step.api == 0;
   const auto word = [&] { return at(step.on, step.at); };
+  const auto batch = [&](const char* what, const Step& one,
+                         const std::string& flags) {
+    return "batch(" + stream(one) + ", CU_STREAM_MEM_OP_" + what + "_VALUE_" +
+           text(8 * one.bytes) + ", " + word() + ", " + text(one.value) + ", " +
+           flags + ")";
+  };
   switch (step.op) {
     case Op::kCreateStream:
       return step.how == kPriority
@@ -332,14 +338,14 @@ std::string Printer::order_call(const Step& step) {
              ", (CUdeviceptr)&gates[" + text(step.value % 64) +
              "], 1, CU_STREAM_WAIT_VALUE_GEQ)";
     case Op::kWriteWord:
-      if (step.how == kWriteBatch)
-        return "write_by_batch(" + stream(step) + ", " + word() + ", " +
-               text(step.value) + ")";
+      if (step.how == kWriteBatch) return batch("WRITE", step, "0");
       return driver(step.bytes == 8 ? "cuStreamWriteValue64"
                                     : "cuStreamWriteValue32") +
              "(" + stream(step) + ", " + ptr(word()) + ", " + text(step.value) +
              ", 0)";
     case Op::kWaitWord:
+      if (step.how >= kConditions)
+        return batch("WAIT", step, text(step.how % kConditions));
       return driver(step.bytes == 8 ? "cuStreamWaitValue64"
                                     : "cuStreamWaitValue32") +
              "(" + stream(step) + ", " + ptr(word()) + ", " + text(step.value) +
@@ -364,6 +370,11 @@ std::string Printer::work_call(const Step& step) {
                     pitch = text(step.pitch == 0 ? step.bytes : step.pitch),
                     from_pitch = text(step.from_pitch == 0 ? step.bytes
                                                            : step.from_pitch);
+  if (step.op == Op::kWrite && step.how == kHostFunction) {
+    uses_pattern_ = true;
+    return "host_write(" + stream(step) + ", " + to + ", " + size + ", " +
+           text(step.value) + "u)";
+  }
   if (step.op == Op::kWrite) {
     uses_write_ = uses_pattern_ = true;
     return "(write<<<" + text((step.bytes + 127) / 128) + ", 128, 0, " +
@@ -587,27 +598,63 @@ std::string Printer::call_of(const Step& step) {
 
 // A question, and the numbers that may be its answer.
 std::string Printer::ask(const Step& step, const Expected& expected) {
-  std::string call, type = "unsigned long long";
-  const std::string memory = step.op == Op::kAskPool ? "" : var('m', step.on);
+  const auto attribute = [&](const char* type, const char* name,
+                             const std::string& address) {
+    return std::string("    ") + type + " value = 0;\n    OK(" +
+           driver("cuPointerGetAttribute") + "(&value, CU_POINTER_ATTRIBUTE_" +
+           name + ", " + ptr(address) + "));\n";
+  };
+  std::string lines, value = "value";
+  const bool of_memory = step.op == Op::kAskPointer;
+  const std::string memory = of_memory ? at(step.on, step.at) : "";
+  const std::string begin = of_memory ? var('m', step.on) : "";
   if (step.op == Op::kAskPool) {
-    call = "cudaMemPoolGetAttribute(" + var('p', step.on) +
-           (step.how == kUsed ? ", cudaMemPoolAttrUsedMemCurrent, &value)"
-                              : ", cudaMemPoolAttrReleaseThreshold, &value)");
-  } else if (step.how == kRange) {
-    call = driver("cuMemGetAddressRange") + "(nullptr, (size_t*)&value, " +
-           ptr(memory) + ")";
+    lines =
+        "    unsigned long long value = 0;\n    OK(cudaMemPoolGetAttribute(" +
+        var('p', step.on) +
+        (step.how == kUsed ? ", cudaMemPoolAttrUsedMemCurrent, &value));\n"
+                           : ", cudaMemPoolAttrReleaseThreshold, &value));\n");
+  } else if (step.op == Op::kAskChunk) {
+    lines = "    CUmemAllocationProp seen{};\n    OK(" +
+            driver("cuMemGetAllocationPropertiesFromHandle") + "(&seen, " +
+            var('c', step.on) + "));\n";
+    value =
+        "seen.type == CU_MEM_ALLOCATION_TYPE_PINNED && seen.location.type == "
+        "CU_MEM_LOCATION_TYPE_DEVICE";
+  } else if (step.how == kRange || step.how == kContains) {
+    lines = "    CUdeviceptr base = 0;\n    size_t size = 0;\n    OK(" +
+            driver("cuMemGetAddressRange") + "(&base, &size, " + ptr(memory) +
+            "));\n";
+    value = step.how == kRange ? "base == " + ptr(begin) + " ? size : -1"
+                               : "base <= " + ptr(begin) + " && " + ptr(begin) +
+                                     " < base + size";
   } else if (step.how == kAccess) {
-    call = driver("cuMemGetAccess") + "(&value, &rights[3].location, " +
-           ptr(memory) + ")";
+    lines = "    unsigned long long value = 0;\n    OK(" +
+            driver("cuMemGetAccess") + "(&value, &rights[3].location, " +
+            ptr(memory) + "));\n";
+  } else if (step.how == kRuntimeView) {
+    lines =
+        "    cudaPointerAttributes seen{};\n    OK(cudaPointerGetAttributes("
+        "&seen, " +
+        memory + "));\n";
+    value =
+        "seen.type == cudaMemoryTypeDevice && seen.devicePointer == " + memory +
+        " && seen.hostPointer == nullptr";
+  } else if (step.how == kBufferId) {
+    lines = attribute("unsigned long long", "BUFFER_ID", memory) +
+            "    const auto id = value;\n    OK(" +
+            driver("cuPointerGetAttribute") +
+            "(&value, CU_POINTER_ATTRIBUTE_BUFFER_ID, " +
+            ptr(var('m', step.from)) + "));\n";
+    value = step.from == step.on ? "value == id" : "value != id";
+  } else if (step.how == kAccessAttribute) {
+    lines = attribute("int", "ACCESS_FLAGS", memory);
   } else {
-    type = "unsigned";
-    call = driver("cuPointerGetAttribute") +
-           "(&value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, " + ptr(memory) + ")";
+    lines = attribute("unsigned", "MEMORY_TYPE", memory);
   }
-  return "    " + type + " value = 0;\n    OK(" + call +
-         ");\n    check(\"the value\", (long long)value >= " +
-         text(expected.least) +
-         " && (long long)value <= " + text(expected.most) + ");\n";
+  return lines + "    const long long seen_value = " + value +
+         ";\n    check(\"the value\", seen_value >= " + text(expected.least) +
+         " && seen_value <= " + text(expected.most) + ");\n";
 }
 
 int Printer::actor(int process) {
@@ -661,6 +708,12 @@ void Printer::print_step(const Step& step, const Expected& expected,
       ++lives_[p];
       break;
     case Op::kEnd:
+      if (step.how == kReset) {
+        block(p, 0,
+              uses_gates_ ? "    OK(cudaDeviceReset());\n    map_gates();\n"
+                          : "    OK(cudaDeviceReset());\n");
+        break;
+      }
       body_ += "  ON(" + text(actor(p)) + ") ends(" +
                (step.how == kKilled ? "true" : "false") + ");\n";
       break;
@@ -703,6 +756,7 @@ void Printer::print_step(const Step& step, const Expected& expected,
       break;
     case Op::kAskPool:
     case Op::kAskPointer:
+    case Op::kAskChunk:
       block(p, step.thread, ask(step, expected));
       break;
     case Op::kRefuse:
@@ -807,6 +861,12 @@ static void in_a_thread(Call call) {
     lines += R"(static std::thread waits[16];
 static volatile int codes[16], returned[16];
 )";
+  if (uses_gates_)
+    lines += R"(static void map_gates() {
+  OK(cudaHostRegister(shared, sizeof *shared, 0));
+  OK(cudaHostGetDevicePointer((void**)&gates, (void*)shared->gate, 0));
+}
+)";
   if (used("still_waits("))
     lines += R"(static void still_waits(int number) {
   for (int i = 0; i < 500 && !returned[number]; ++i) usleep(1000);
@@ -864,13 +924,23 @@ static const CUmemAccessDesc rights[] = {
   return wait ? cudaMemcpy3D(&box) : cudaMemcpy3DAsync(&box, stream);
 }
 )";
-  if (used("write_by_batch("))
+  if (used(" batch(") || used("(batch("))
     lines +=
-        R"(static int write_by_batch(cudaStream_t stream, char* word, unsigned value) {
-  CUstreamBatchMemOpParams one{};
-  one.operation = one.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-  one.writeValue.address = (CUdeviceptr)word, one.writeValue.value = value;
+        R"(static int batch(cudaStream_t stream, CUstreamBatchMemOpType type, char* word, cuuint64_t value, unsigned flags) {
+  CUstreamBatchMemOpParams one{};  // a wait and a write have the same fields
+  one.operation = one.writeValue.operation = type, one.writeValue.flags = flags;
+  one.writeValue.address = (CUdeviceptr)word, one.writeValue.value64 = value;
   return DRIVER(cuStreamBatchMemOp)(stream, 1, &one, 0);
+}
+)";
+  if (used("host_write("))
+    lines += R"(struct HostWrite { char* to; unsigned count, key; };
+static int host_write(cudaStream_t stream, char* to, unsigned count, unsigned key) {
+  const auto write = [](void* data) {
+    const HostWrite one = *(HostWrite*)data;
+    for (unsigned i = 0; i < one.count; ++i) one.to[i] = pattern(one.key, i);
+  };
+  return cudaLaunchHostFunc(stream, write, new HostWrite{to, count, key});  // for each launch of a graph
 }
 )";
   if (used("capture_ends("))
@@ -935,11 +1005,7 @@ std::string Printer::print() {
            "; ++me) {\n    if (fork() != 0) continue;\n"
            "    alarm(30);  // a call that does not return\n"
            "    OK(cudaSetDevice(0));\n";
-  if (uses_gates_)
-    lines +=
-        "    OK(cudaHostRegister(shared, sizeof *shared, 0));\n"
-        "    OK(cudaHostGetDevicePointer((void**)&gates, "
-        "(void*)shared->gate, 0));\n";
+  if (uses_gates_) lines += "    map_gates();\n";
   lines +=
       "    steps();\n"
       "    while (shared->turn != step && !shared->failed) sched_yield();  // "

@@ -73,6 +73,7 @@ namespace ipclab::explore {
   OP(Launch, "launch", "os")                \
   OP(DestroyGraph, "destroy-graph", "o")    \
   OP(AskPointer, "ask-pointer", "")         \
+  OP(AskChunk, "ask-chunk", "")             \
   OP(Refuse, "refuse", "")                  \
   OP(End, "end", "p")                       \
   OP(Start, "start", "p")
@@ -155,7 +156,8 @@ __host__ __device__
 // The ways of each operation (`how`).
 
 enum HostKind { kMallocHost, kHostAlloc, kRegistered, kManaged, kHostKinds };
-enum WriteHow { kLaunch, kLaunchEx, kCooperative, kWriteHows };
+/// The last way is a function of the host in a stream; for memory of the host.
+enum WriteHow { kLaunch, kLaunchEx, kCooperative, kHostFunction, kWriteHows };
 /// The first way sets bytes, then words of 16 and 32 bits; with `sync` the call
 /// of the legacy default stream without a stream argument.
 enum SetHow {
@@ -186,12 +188,24 @@ enum StreamHow { kNonBlocking, kBlocking, kPriority, kStreamHows };
 enum EventHow { kInterprocess, kInterprocessBlocking, kLocal, kEventHows };
 enum SyncHow { kCall, kPoll, kSyncHows };
 enum GateHow { kGateWord, kGateKernel, kGateHows };
-enum WaitWordHow { kGreaterOrEqual, kEqual, kAnd, kWaitWordHows };
+/// The last three ways are the conditions again, in a batch.
+enum WaitWordHow { kGreaterOrEqual, kEqual, kAnd, kConditions };
+constexpr int kWaitWordHows = 2 * kConditions;
 enum WriteWordHow { kWriteOne, kWriteBatch, kWriteWordHows };
 enum CaptureHow { kRelaxed, kThreadLocal, kCaptureHows };
 enum AskPoolHow { kUsed, kThreshold, kAskPoolHows };
-enum AskPointerHow { kKind, kRange, kAccess, kAskPointerHows };
-enum EndHow { kExit, kKilled, kEndHows };
+enum AskPointerHow {
+  kKind,
+  kRange,
+  kAccess,
+  kRuntimeView,      // what cudaPointerGetAttributes says of device memory
+  kContains,         // the range has all of the memory
+  kAccessAttribute,  // CU_POINTER_ATTRIBUTE_ACCESS_FLAGS
+  kBufferId,         // the same at each address, and no other memory has it
+  kAskPointerHows
+};
+/// With kReset the process goes on, but without all that it had.
+enum EndHow { kExit, kKilled, kReset, kEndHows };
 
 /// Calls that the documentation says are refused; nothing may change.
 #define IPCLAB_EXPLORE_REFUSALS(R)                                      \

@@ -134,12 +134,15 @@ std::string what(const Step& step) {
       return "write word " + text(step.value) + " to " +
              place(step.on, step.at);
     case Op::kWaitWord: {
-      constexpr const char* kConditions[] = {" >= ", " == ", " & "};
-      return "wait until " + place(step.on, step.at) + kConditions[step.how] +
-             text(step.value);
+      constexpr const char* kSigns[] = {" >= ", " == ", " & "};
+      return "wait until " + place(step.on, step.at) +
+             kSigns[step.how % kConditions] + text(step.value) +
+             (step.how >= kConditions ? ", in a batch" : "");
     }
     case Op::kWrite:
-      return "kernel writes " + box(step) + " to " + place(step.on, step.at);
+      return std::string(step.how == kHostFunction ? "host function writes "
+                                                   : "kernel writes ") +
+             box(step) + " to " + place(step.on, step.at);
     case Op::kSet:
       return "set " + box(step) + " of " + place(step.on, step.at);
     case Op::kCopy:
@@ -163,11 +166,15 @@ std::string what(const Step& step) {
     case Op::kDestroyGraph:
       return "destroy g" + on;
     case Op::kAskPointer:
-      return "ask about the pointer m" + on;
+      return "ask about the pointer " + place(step.on, step.at);
+    case Op::kAskChunk:
+      return "ask for the properties of c" + on;
     case Op::kRefuse:
       return std::string("must be refused: ") + refusal_text(step.how);
     case Op::kEnd:
-      return step.how == kKilled ? "is killed" : "exits";
+      return step.how == kKilled  ? "is killed"
+             : step.how == kReset ? "resets its GPU"
+                                  : "exits";
     case Op::kStart:
       return "a new process";
   }

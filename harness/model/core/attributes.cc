@@ -11,11 +11,11 @@
 namespace ipclab::model {
 namespace {
 
-// The limits of compute capability 9.0 (Programming Guide, technical
-// specifications), but with few multiprocessors. So a grid whose size depends
-// on the device stays small enough for a CPU. An attribute that neither this
-// table nor device_attribute() names is 0: the model does not have that feature
-// (arrays, clusters, multicast).
+// The limits of all compute capabilities from 9.0 on (Programming Guide,
+// technical specifications), but with few multiprocessors. So a grid whose size
+// depends on the device stays small enough for a CPU. An attribute that neither
+// this table nor device_attribute() names is 0: the model does not have that
+// feature (arrays, multicast).
 const std::map<int, int>& fixed_attributes() {
   static const auto& table = *new std::map<int, int>{
       {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
@@ -26,8 +26,6 @@ const std::map<int, int>& fixed_attributes() {
       {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65535},
       {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65535},
       {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 48 << 10},
-      {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 227 << 10},
-      {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 228 << 10},
       {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, 1 << 10},
       {CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, 64 << 10},
       {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
@@ -41,16 +39,12 @@ const std::map<int, int>& fixed_attributes() {
       {CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1},
       {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 2},
       {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 4},
-      {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048},
-      {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32},
       {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
-      {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
+      {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, profile().one_queue ? 0 : 1},
       {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 1000000},
       {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 64},
       {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 4 << 20},
       {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
-      {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9},
-      {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
       {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
       {CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED, 1},
       {CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED, 1},
@@ -61,6 +55,7 @@ const std::map<int, int>& fixed_attributes() {
       {CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1},
       {CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1},
       {CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 1},
+      {CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, 1},
       {CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2},
       {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 1},
       {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 1},
@@ -134,6 +129,24 @@ CUresult device_attribute(int* value, int attribute, int gpu) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = profile().capability.major;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      *value = profile().capability.minor;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+      *value = profile().capability.shared_per_block;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
+      *value = profile().capability.shared_per_multiprocessor;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+      *value = profile().capability.threads_per_multiprocessor;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
+      *value = profile().capability.blocks_per_multiprocessor;
+      return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
       *value = kPciBus;
       return CUDA_SUCCESS;

@@ -181,7 +181,7 @@ bool is_empty(const Extent& extent) {
 
 CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
               const Region& to, const Region& from, const Extent& extent,
-              bool asynchronous) {
+              bool asynchronous, bool read_now) {
   if (is_empty(extent)) return CUDA_SUCCESS;
   const Contexts contexts{stream->context(), current};
   if (asynchronous && stream->capturing()) {
@@ -212,7 +212,7 @@ CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
     stream->run(work);
     return static_cast<CUresult>(stream->context()->sticky.load());
   }
-  if (source.pageable) {
+  if (source.pageable || read_now) {
     // The source may change as soon as the call returns.
     auto staged = std::make_shared<std::vector<char>>(
         extent.width * extent.height * extent.depth);

@@ -30,10 +30,11 @@ struct Extent {
 /// Copies in the order of the stream. Returns CUDA_ERROR_INVALID_VALUE if a
 /// range leaves its allocation, or if the range is memory of a pool that the
 /// GPU of `current` may not use. `current` is null if the call names its GPUs.
-/// An address that CUDA does not know counts as host memory.
+/// An address that CUDA does not know counts as host memory. With `read_now`
+/// the source may be read during the call, and is not read later.
 CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
               const Region& to, const Region& from, const Extent& extent,
-              bool asynchronous);
+              bool asynchronous, bool read_now = false);
 
 /// A range of bytes, with the address at which the model has mapped them.
 struct Span {

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "core/choice.h"
@@ -17,13 +18,19 @@
 #include "core/profile.h"
 #include "core/stream.h"
 #include "core/visible.h"
+#include "ptx/per_thread.h"
 
 namespace ipclab::model {
 namespace {
 
 std::atomic<bool> initialised{false};
 std::atomic<bool> forked{false};
-thread_local std::vector<CUcontext> context_stack;
+std::atomic<bool> unloading{false};
+
+std::vector<CUcontext>& context_stack() {
+  struct Stack;
+  return of_this_thread<std::vector<CUcontext>, Stack>();
+}
 
 CUcontext new_context(Machine& machine, int device, bool primary,
                       unsigned flags) {
@@ -68,6 +75,7 @@ std::vector<Device>& devices() {
 }
 
 CUresult initialise() {
+  if (unloading) return CUDA_ERROR_DEINITIALIZED;
   if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   const Locked machine;
   if (initialised) return CUDA_SUCCESS;
@@ -88,11 +96,13 @@ CUresult initialise() {
   }
   // A forked child cannot use CUDA, because it has no worker threads.
   pthread_atfork(nullptr, nullptr, [] { forked = true; });
+  std::atexit([] { unloading = true; });
   initialised = true;
   return CUDA_SUCCESS;
 }
 
 CUresult enter() {
+  if (unloading) return CUDA_ERROR_DEINITIALIZED;
   if (forked || !initialised) return CUDA_ERROR_NOT_INITIALIZED;
   if (inside_host_function) return CUDA_ERROR_NOT_PERMITTED;
   return CUDA_SUCCESS;
@@ -131,20 +141,23 @@ int ordinal_of_gpu(int gpu) {
 bool can_access_peer(int from, int to) { return from != to && profile().peers; }
 
 CUcontext current_context() {
-  return context_stack.empty() ? nullptr : context_stack.back();
+  const std::vector<CUcontext>& stack = context_stack();
+  return stack.empty() ? nullptr : stack.back();
 }
 
 void set_current_context(CUcontext context) {
-  if (!context_stack.empty()) context_stack.pop_back();
-  if (context != nullptr) context_stack.push_back(context);
+  std::vector<CUcontext>& stack = context_stack();
+  if (!stack.empty()) stack.pop_back();
+  if (context != nullptr) stack.push_back(context);
 }
 
-void push_context(CUcontext context) { context_stack.push_back(context); }
+void push_context(CUcontext context) { context_stack().push_back(context); }
 
 CUresult pop_context(CUcontext* context) {
-  if (context_stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (context != nullptr) *context = context_stack.back();
-  context_stack.pop_back();
+  std::vector<CUcontext>& stack = context_stack();
+  if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context != nullptr) *context = stack.back();
+  stack.pop_back();
   return CUDA_SUCCESS;
 }
 
@@ -160,7 +173,7 @@ CUresult context_create(CUcontext* context, unsigned flags, int device) {
 
 CUresult context_destroy(CUcontext context) {
   deactivate(context);
-  if (current_context() == context) context_stack.pop_back();
+  if (current_context() == context) context_stack().pop_back();
   return CUDA_SUCCESS;
 }
 

@@ -57,9 +57,13 @@ namespace ipclab::model {
 /// cuInit: reads profile, choice and CUDA_VISIBLE_DEVICES, and reserves
 /// addresses. Returns CUDA_ERROR_NO_DEVICE if no GPU is visible, and
 /// CUDA_ERROR_NOT_INITIALIZED in a child that was forked after cuInit.
+/// From then on, the end of the process shuts the driver down: static objects
+/// that were made before cuInit are destroyed after the driver.
 CUresult initialise();
 
-/// The checks of every call: CUDA_ERROR_NOT_INITIALIZED before cuInit and in a
+/// The checks of every call: CUDA_ERROR_DEINITIALIZED when the process ends
+/// ("the CUDA driver is in the process of shutting down"),
+/// CUDA_ERROR_NOT_INITIALIZED before cuInit and in a
 /// child that was forked after cuInit, CUDA_ERROR_NOT_PERMITTED inside a host
 /// function of a stream.
 CUresult enter();

@@ -19,6 +19,10 @@
 
 namespace ipclab::model {
 
+/// All GPUs of a profile with endpoints are in this cluster and this clique.
+constexpr char kFabricCluster[16] = "ipclab fabric 1";
+constexpr unsigned kCliqueId = 1;
+
 /// Returns CUDA_ERROR_NOT_SUPPORTED unless the profile has endpoints. All
 /// functions below do the same.
 CUresult endpoint_ids_reserve(uint32_t count, CUlogicalEndpointId* first);

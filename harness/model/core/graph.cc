@@ -109,6 +109,7 @@ std::vector<Command> commands_of(const CUgraphNode_st& node) {
 
 std::shared_ptr<CUgraph_st> cloned(const CUgraph_st& graph) {
   auto clone = std::make_shared<CUgraph_st>();
+  clone->objects = std::make_unique<HeldObjects>(*graph.objects);
   std::map<CUgraphNode, CUgraphNode> copy_of;
   for (const auto& node : graph.nodes) {
     auto copy = std::make_unique<CUgraphNode_st>(*node);  // not an allocation
@@ -145,6 +146,19 @@ std::shared_ptr<CUgraph_st> find_graph(CUgraph graph) {
 CUresult graph_destroy(CUgraph graph) {
   return graphs().remove(graph) != nullptr ? CUDA_SUCCESS
                                            : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult graph_retain(CUgraph handle, CUuserObject object, unsigned count,
+                      bool moved) {
+  const std::shared_ptr<CUgraph_st> graph = graphs().find(handle);
+  return graph == nullptr ? CUDA_ERROR_INVALID_VALUE
+                          : graph->objects->retain(object, count, moved);
+}
+
+CUresult graph_release(CUgraph handle, CUuserObject object, unsigned count) {
+  const std::shared_ptr<CUgraph_st> graph = graphs().find(handle);
+  return graph == nullptr ? CUDA_ERROR_INVALID_VALUE
+                          : graph->objects->release(object, count);
 }
 
 CUresult graph_add(const NodePlace& place, CUcontext context,
@@ -318,6 +332,7 @@ CUresult graph_instantiate(CUgraph handle, unsigned long long flags,
   if (order.size() != graph->nodes.size()) return CUDA_ERROR_INVALID_VALUE;
   auto made = std::make_shared<CUgraphExec_st>();
   made->graph = graph;
+  made->objects = std::make_unique<HeldObjects>(*graph->objects);
   made->frees_at_launch =
       (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
   for (const CUgraphNode_st* node : order) {

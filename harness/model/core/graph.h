@@ -13,6 +13,7 @@
 
 #include "core/graph_memory.h"
 #include "core/stream.h"
+#include "core/user_object.h"
 
 /// The object of a CUgraphNode.
 struct CUgraphNode_st {
@@ -37,6 +38,8 @@ struct CUgraph_st {
 
   std::mutex mutex;  ///< guards `nodes`: two threads may capture into them
   std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
+  std::unique_ptr<ipclab::model::HeldObjects> objects =
+      std::make_unique<ipclab::model::HeldObjects>();
 };
 
 /// The object of a CUgraphExec.
@@ -49,6 +52,7 @@ struct CUgraphExec_st {
   std::vector<Step> steps;
   ipclab::model::GraphMemories allocated;
   ipclab::model::GraphMemories freed;
+  std::unique_ptr<ipclab::model::HeldObjects> objects;
   bool frees_at_launch = false;
   ipclab::model::Ticket last;  ///< the next launch waits for this work
 };
@@ -60,6 +64,12 @@ CUgraph graph_create();
 std::shared_ptr<CUgraph_st> find_graph(CUgraph graph);
 /// Returns CUDA_ERROR_INVALID_VALUE for a graph that is not alive.
 CUresult graph_destroy(CUgraph graph);
+
+/// The references of a graph to user objects. Returns
+/// CUDA_ERROR_INVALID_VALUE for a graph that is not alive.
+CUresult graph_retain(CUgraph graph, CUuserObject object, unsigned count,
+                      bool moved);
+CUresult graph_release(CUgraph graph, CUuserObject object, unsigned count);
 
 /// The place of a new node.
 struct NodePlace {

@@ -10,14 +10,12 @@
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/module.h"
+#include "core/profile.h"
 
 namespace ipclab::model {
 namespace {
 
 constexpr unsigned kSharedDefault = 48 << 10;
-constexpr unsigned kSharedPerMultiprocessor = 228 << 10;
-constexpr int kThreadsPerMultiprocessor = 2048;
-constexpr int kBlocksPerMultiprocessor = 32;
 constexpr int kMultiprocessors = 4;
 
 // Seconds after which a kernel counts as endless.
@@ -77,21 +75,61 @@ int blocks_per_multiprocessor(const CUfunc_st& function, int block_size,
   if (block_size > static_cast<int>(kernel.max_threads_per_block())) return 0;
   const size_t shared =
       kernel.static_shared_bytes() + dynamic_shared_bytes + (1 << 10);
-  const size_t by_shared = kSharedPerMultiprocessor / shared;
-  return std::min({kThreadsPerMultiprocessor / block_size,
-                   kBlocksPerMultiprocessor, static_cast<int>(by_shared)});
+  const Capability& gpu = profile().capability;
+  const size_t by_shared =
+      static_cast<size_t>(gpu.shared_per_multiprocessor) / shared;
+  return std::min({gpu.threads_per_multiprocessor / block_size,
+                   gpu.blocks_per_multiprocessor, static_cast<int>(by_shared)});
+}
+
+int resident_blocks(const CUfunc_st& function, const LaunchShape& shape) {
+  const auto threads =
+      static_cast<int>(shape.block[0] * shape.block[1] * shape.block[2]);
+  return kMultiprocessors * blocks_per_multiprocessor(
+                                function, threads, shape.dynamic_shared_bytes);
+}
+
+CUresult resolve_cluster(const CUfunc_st& function, LaunchShape* shape) {
+  const unsigned* required = function.kernel->required_cluster();
+  uint64_t blocks = 1;
+  for (int k = 0; k < 3; ++k) {
+    unsigned& size = shape->cluster[k];
+    if (size == 0) size = std::max(required[k], 1u);
+    if (required[k] != 0 && size != required[k]) {
+      return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    }
+    blocks *= size;
+  }
+  if (blocks > (function.large_clusters ? kLargestCluster : kPortableCluster)) {
+    return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+  }
+  for (int k = 0; k < 3; ++k) {
+    // "The grid dimension must be divisible by the cluster dimension."
+    if (shape->grid[k] % shape->cluster[k] != 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult launch(const std::shared_ptr<CUfunc_st>& function,
-                const LaunchShape& shape, const std::shared_ptr<Stream>& stream,
-                void** parameters, const void* packed, size_t packed_size) {
+                const LaunchShape& wanted,
+                const std::shared_ptr<Stream>& stream, void** parameters,
+                const void* packed, size_t packed_size) {
   const ptx::Kernel& kernel = *function->kernel;
   CUcontext context = stream->context();
   if (!kernel.unsupported().empty()) {
     say("kernel " + kernel.name() +
-        " cannot run on the model: " + kernel.unsupported());
+        " cannot run on the model: " + kernel.unsupported() + " (error " +
+        std::to_string(CUDA_ERROR_INVALID_PTX) +
+        "; the context cannot be used any more)");
+    // A program that looks only at a later synchronisation must not go on with
+    // data that the kernel has not written.
+    int none = 0;
+    context->sticky.compare_exchange_strong(none, CUDA_ERROR_INVALID_PTX);
     return CUDA_ERROR_INVALID_PTX;
   }
+  LaunchShape shape = wanted;
   if (!fits(shape)) return CUDA_ERROR_INVALID_VALUE;
   const unsigned threads = shape.block[0] * shape.block[1] * shape.block[2];
   if (threads > 1024) return CUDA_ERROR_INVALID_VALUE;
@@ -102,20 +140,21 @@ CUresult launch(const std::shared_ptr<CUfunc_st>& function,
       kSharedDefault - std::min(kSharedDefault, kernel.static_shared_bytes()),
       static_cast<unsigned>(function->dynamic_shared_limit));
   if (shape.dynamic_shared_bytes > allowed) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = resolve_cluster(*function, &shape)) return error;
   if (shape.cooperative) {
     const uint64_t blocks =
         uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
-    const int resident = blocks_per_multiprocessor(
-        *function, static_cast<int>(threads), shape.dynamic_shared_bytes);
-    if (blocks > static_cast<uint64_t>(resident) * kMultiprocessors) {
+    if (blocks > static_cast<uint64_t>(resident_blocks(*function, shape))) {
       return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     }
   }
 
   std::vector<unsigned char> arguments(kernel.parameter_bytes());
   if (packed != nullptr) {
-    if (packed_size < arguments.size()) return CUDA_ERROR_INVALID_VALUE;
-    std::memcpy(arguments.data(), packed, arguments.size());
+    // A shorter buffer gives the first parameters: NCCL declares 4 KiB and
+    // passes what it needs.
+    std::memcpy(arguments.data(), packed,
+                std::min(packed_size, arguments.size()));
   } else if (!kernel.parameters().empty()) {
     if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < kernel.parameters().size(); ++i) {
@@ -134,6 +173,7 @@ CUresult launch(const std::shared_ptr<CUfunc_st>& function,
          grid.kernel = &kernel;
          std::copy(shape.grid, shape.grid + 3, grid.grid);
          std::copy(shape.block, shape.block + 3, grid.block);
+         std::copy(shape.cluster, shape.cluster + 3, grid.cluster);
          grid.dynamic_shared_bytes = shape.dynamic_shared_bytes;
          grid.parameters = arguments.data();
          grid.space = &space;

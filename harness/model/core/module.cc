@@ -9,6 +9,7 @@
 #include "core/device.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/profile.h"
 #include "core/registry.h"
 
 namespace ipclab::model {
@@ -115,7 +116,8 @@ void withdraw(const CUmod_st& module) {
 
 std::string joined_ptx(const void* image) {
   std::string ptx;
-  for (const std::string& unit : ptx::ptx_of_image(image)) {
+  for (const std::string& unit :
+       ptx::ptx_of_image(image, profile().capability.newest_ptx)) {
     ptx += unit.c_str();  // without the terminating zeros
     ptx += '\n';
   }

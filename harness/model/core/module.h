@@ -18,6 +18,7 @@ struct CUfunc_st {
   CUmod_st* module = nullptr;
   const ipclab::ptx::Kernel* kernel = nullptr;
   int dynamic_shared_limit = 0;  ///< bytes, raised by a function attribute
+  bool large_clusters = false;   ///< allowed by a function attribute
 };
 
 /// A module is loaded for one context: its variables have addresses there.
@@ -82,7 +83,19 @@ struct LaunchShape {
   unsigned block[3];
   unsigned dynamic_shared_bytes;
   bool cooperative = false;
+  unsigned cluster[3] = {0, 0, 0};  ///< zeros: as the kernel says
 };
+
+/// The blocks of a cluster, without and with
+/// CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED.
+constexpr unsigned kPortableCluster = 8;
+constexpr unsigned kLargestCluster = 16;
+/// CUDA_ERROR_INVALID_CLUSTER_SIZE for a cluster that this kernel cannot have,
+/// CUDA_ERROR_INVALID_VALUE for one that does not divide the grid. Replaces
+/// zeros in the shape by the cluster of the kernel, or by one block.
+CUresult resolve_cluster(const CUfunc_st& function, LaunchShape* shape);
+/// How many blocks of this shape are resident at once on a device.
+int resident_blocks(const CUfunc_st& function, const LaunchShape& shape);
 
 /// The number of blocks of this size that fit on one multiprocessor.
 int blocks_per_multiprocessor(const CUfunc_st& function, int block_size,

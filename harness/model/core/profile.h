@@ -8,6 +8,21 @@
 
 namespace ipclab::model {
 
+/// What a GPU of a compute capability can hold (Programming Guide, technical
+/// specifications for each compute capability).
+struct Capability {
+  int major, minor;
+  int shared_per_block;           ///< bytes, if a kernel asks for them
+  int shared_per_multiprocessor;  ///< bytes
+  int threads_per_multiprocessor;
+  int blocks_per_multiprocessor;
+  unsigned newest_ptx;  ///< the newest virtual architecture that it runs
+};
+// The PTX of compute_100 runs, too: it has no instruction that 9.0 lacks and
+// that the interpreter knows.
+constexpr Capability kHopper{9, 0, 227 << 10, 228 << 10, 2048, 32, 100};
+constexpr Capability kBlackwell12{12, 0, 99 << 10, 100 << 10, 1536, 24, 120};
+
 struct Profile {
   const char* name;
   int gpus;
@@ -24,10 +39,12 @@ struct Profile {
   bool endpoints;       ///< the GPUs are in a fabric with logical endpoints
   bool driver_580;      ///< answers as driver 580 does, also where this differs
                         ///< from the documentation
+  bool one_queue;       ///< all streams of a context share one queue
   int driver_version;   ///< 1000 * major + 10 * minor
   int runtime_version;  ///< the same; 0: the version of the headers
   uint64_t memory_gib;  ///< of each GPU
   const char* what;     ///< one line for people
+  Capability capability = kHopper;
 };
 
 /// The profile that IPCLAB_PROFILE names; "one-gpu" if the variable is not set.

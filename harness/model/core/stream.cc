@@ -14,7 +14,9 @@
 #include "core/device.h"
 #include "core/graph.h"
 #include "core/log.h"
+#include "core/profile.h"
 #include "core/registry.h"
+#include "ptx/per_thread.h"
 
 namespace ipclab::model {
 namespace {
@@ -35,8 +37,9 @@ std::shared_ptr<Stream> new_stream(CUcontext context, unsigned flags,
 }
 
 std::shared_ptr<Stream> per_thread_stream(CUcontext context) {
-  thread_local std::map<unsigned long long, std::shared_ptr<Stream>> mine;
-  std::shared_ptr<Stream>& stream = mine[context->id];
+  using Streams = std::map<unsigned long long, std::shared_ptr<Stream>>;
+  std::shared_ptr<Stream>& stream =
+      of_this_thread<Streams, Stream>()[context->id];
   if (stream == nullptr) stream = new_stream(context, CU_STREAM_DEFAULT, 0);
   return stream;
 }
@@ -78,6 +81,12 @@ Ticket Stream::last_ticket() {
 // caller holds submit_mutex, so the order is the same for all streams.
 std::vector<Stream*> Stream::implied() {
   std::vector<Stream*> streams;
+  if (profile().one_queue) {
+    for (const std::shared_ptr<Stream>& other : context_->streams)
+      if (other.get() != this) streams.push_back(other.get());
+    if (!legacy_) streams.push_back(context_->legacy.get());
+    return streams;
+  }
   if (legacy_) {
     for (const std::shared_ptr<Stream>& other : context_->streams) {
       if ((other->flags_ & CU_STREAM_NON_BLOCKING) == 0) {
@@ -230,6 +239,8 @@ bool Stream::begin_capture() {
   const std::lock_guard order(context_->submit_mutex);
   if (is_in_capture()) return false;
   capture_.capture = std::make_shared<Capture>();
+  static std::atomic<unsigned long long> next_id{1};
+  capture_.capture->id = next_id++;
   capture_.capture->graph = graph_create();
   capture_.capture->origin = this;
   return true;
@@ -265,6 +276,37 @@ CUresult Stream::join_capture(const CapturePoint& point) {
   return CUDA_SUCCESS;
 }
 
+size_t Stream::capture_dependencies(const CUgraphNode** nodes,
+                                    const CUgraphEdgeData** edges) {
+  const std::lock_guard order(context_->submit_mutex);
+  told_ = capture_.after;
+  told_edges_.assign(told_.size(), {});  // no edge has data
+  *nodes = told_.data();
+  *edges = told_edges_.data();
+  return told_.size();
+}
+
+bool Stream::change_capture_dependencies(const CUgraphNode* nodes, size_t count,
+                                         bool replace) {
+  const std::lock_guard order(context_->submit_mutex);
+  if (!is_in_capture()) return false;
+  auto after = replace ? std::vector<CUgraphNode>{} : capture_.after;
+  for (size_t i = 0; i < count; ++i) {
+    const CUgraphNode node = find_node(nodes[i]);
+    if (node == nullptr || node->graph != capture_.capture->graph) return false;
+    if (std::find(after.begin(), after.end(), node) == after.end()) {
+      after.push_back(node);
+    }
+  }
+  for (const CUgraphNode node : capture_.after) {
+    if (std::find(after.begin(), after.end(), node) == after.end()) {
+      capture_.capture->given_up.push_back(node);
+    }
+  }
+  capture_.after = std::move(after);
+  return true;
+}
+
 void Stream::capture_continues_after(CUgraphNode node) {
   const std::lock_guard order(context_->submit_mutex);
   if (is_in_capture()) capture_.after = {node};
@@ -283,12 +325,16 @@ bool Stream::capture_is_spoilt() {
 }
 
 CUresult Stream::end_capture(CUgraph* graph) {
-  const CapturePoint point = capture_point();
+  CapturePoint point = capture_point();
   if (point.capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
   if (point.capture->origin != this) {
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
   point.capture->over = true;
+  // "Nodes that are removed from the dependency set via this API do not result
+  // in CUDA_ERROR_STREAM_CAPTURE_UNJOINED."
+  const auto& given_up = point.capture->given_up;
+  point.after.insert(point.after.end(), given_up.begin(), given_up.end());
   const CUresult error = point.capture->spoilt
                              ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
                          : !graph_ends_with(point.capture->graph, point.after)
@@ -371,6 +417,16 @@ std::shared_ptr<Stream> resolve_stream(CUstream handle, CUcontext context) {
   if (handle == CU_STREAM_PER_THREAD) return per_thread_stream(context);
   const std::shared_ptr<CUstream_st> found = handles().find(handle);
   return found == nullptr ? nullptr : found->stream;
+}
+
+bool legacy_stream_is_in_use(CUcontext context) {
+  for (const std::shared_ptr<Stream>& stream : streams_of(context)) {
+    if ((stream->flags() & CU_STREAM_NON_BLOCKING) == 0 &&
+        stream->capturing()) {
+      return true;
+    }
+  }
+  return false;
 }
 
 std::vector<std::shared_ptr<Stream>> streams_of(CUcontext context) {

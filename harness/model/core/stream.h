@@ -42,6 +42,10 @@ using Order = std::map<unsigned long long, uint64_t>;
 /// capture joins the capture.
 struct Capture {
   CUgraph graph = nullptr;
+  unsigned long long id = 0;  ///< no other capture of the process has it
+  /// Nodes after which no stream goes on, because the program said so. The
+  /// mutex of `origin`'s context guards it.
+  std::vector<CUgraphNode> given_up;
   const Stream* origin = nullptr;  ///< the stream that begins and ends it
   std::atomic<bool> spoilt{false};
   std::atomic<bool> over{false};
@@ -86,6 +90,14 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// errors make the captures invalid. Returns
   /// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if the capture is already invalid.
   CUresult join_capture(const CapturePoint& point);
+  /// The nodes that come before the next node of the capture, and the data of
+  /// the edges. Both arrays stay until the next call for this stream.
+  size_t capture_dependencies(const CUgraphNode** nodes,
+                              const CUgraphEdgeData** edges);
+  /// Adds to these nodes, or replaces them. Returns false if the stream does
+  /// not capture, or if a node is not one of the captured graph.
+  bool change_capture_dependencies(const CUgraphNode* nodes, size_t count,
+                                   bool replace);
   /// The next node of the capture comes after this node.
   void capture_continues_after(CUgraphNode node);
   /// Makes the capture invalid; false if the stream does not capture.
@@ -141,6 +153,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // The context's submit_mutex guards these two members.
   Order behind_;
   CapturePoint capture_;
+  // What capture_dependencies() returned.
+  std::vector<CUgraphNode> told_;
+  std::vector<CUgraphEdgeData> told_edges_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -164,6 +179,8 @@ namespace ipclab::model {
 CUresult stream_create(CUcontext context, unsigned flags, int priority,
                        CUstream* stream);
 CUresult stream_destroy(CUstream stream);
+/// True if a stream of the context captures for which the legacy stream waits.
+bool legacy_stream_is_in_use(CUcontext context);
 /// The stream of a handle. 0 and CU_STREAM_LEGACY are the legacy default stream
 /// of the context; CU_STREAM_PER_THREAD is a stream for this thread. Null if
 /// the stream does not exist.

@@ -16,7 +16,6 @@ namespace {
 constexpr CUcliqueType kCliques[] = {CU_CLIQUE_TYPE_UNICAST_POINTER,
                                      CU_CLIQUE_TYPE_UNICAST_LOGICAL_ENDPOINT,
                                      CU_CLIQUE_TYPE_MULTICAST_LOGICAL_ENDPOINT};
-constexpr unsigned kCliqueId = 1;
 
 // The first checks of the three functions about the fabric of a device.
 CUresult enter_fabric(const void* result, CUdevice device) {
@@ -31,7 +30,7 @@ CUresult enter_fabric(const void* result, CUdevice device) {
 IPCLAB_DRIVER_API CUresult cuDeviceGetFabricClusterUuid(CUuuid* uuid,
                                                         CUdevice device) {
   if (CUresult error = enter_fabric(uuid, device)) return error;
-  std::memcpy(uuid->bytes, "ipclab fabric 1", sizeof uuid->bytes);
+  std::memcpy(uuid->bytes, kFabricCluster, sizeof uuid->bytes);
   return CUDA_SUCCESS;
 }
 

@@ -56,6 +56,8 @@ struct Newer {
   int version;
 };
 constexpr Newer kNewer[] = {
+    {"cuMemcpyWithAttributesAsync", 13020},
+    {"cuMemcpy3DWithAttributesAsync", 13020},
     {"cuLogicalEndpoint", 13030},
     {"cuDeviceGetFabricClusterUuid", 13040},
     {"cuDeviceGetClique", 13040},

@@ -423,6 +423,42 @@ IPCLAB_DRIVER_API CUresult cuGraphExecDestroy(CUgraphExec executable) {
   return graph_destroy(executable);
 }
 
+IPCLAB_DRIVER_API CUresult cuUserObjectCreate(CUuserObject* object, void* data,
+                                              CUhostFn destroy, unsigned count,
+                                              unsigned flags) {
+  if (CUresult error = enter()) return error;
+  if (object == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return user_object_create(data, destroy, count, flags, object);
+}
+
+IPCLAB_DRIVER_API CUresult cuUserObjectRetain(CUuserObject object,
+                                              unsigned count) {
+  if (CUresult error = enter()) return error;
+  return user_object_retain(object, count);
+}
+
+IPCLAB_DRIVER_API CUresult cuUserObjectRelease(CUuserObject object,
+                                               unsigned count) {
+  if (CUresult error = enter()) return error;
+  return user_object_release(object, count);
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphRetainUserObject(CUgraph graph,
+                                                   CUuserObject object,
+                                                   unsigned count,
+                                                   unsigned flags) {
+  if (CUresult error = enter()) return error;
+  if (flags > CU_GRAPH_USER_OBJECT_MOVE) return CUDA_ERROR_INVALID_VALUE;
+  return graph_retain(graph, object, count, flags != 0);
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphReleaseUserObject(CUgraph graph,
+                                                    CUuserObject object,
+                                                    unsigned count) {
+  if (CUresult error = enter()) return error;
+  return graph_release(graph, object, count);
+}
+
 // Forms of older versions, which programs of CUDA 12 call.
 namespace {
 // The older parameters are the first members of the newer ones.

@@ -6,13 +6,12 @@
 #include <sstream>
 
 #include "core/event.h"
+#include "core/profile.h"
 #include "driver/driver.h"
 
 using namespace ipclab::model;
 
 namespace {
-
-constexpr int kSharedOptin = 227 << 10;
 
 CUresult read_file(const char* name, std::string* text) {
   std::ifstream file(name, std::ios::binary);
@@ -39,8 +38,8 @@ bool is_interprocess(CUevent handle) {
 }
 
 // Applies a launch attribute to the launch. Returns CUDA_ERROR_NOT_SUPPORTED
-// for a cluster of more than one block and for an interprocess event. Accepts
-// all attributes that it does not name, as hints.
+// for an interprocess event. Accepts all attributes that it does not name, as
+// hints.
 CUresult apply(const CUlaunchAttribute& attribute, LaunchShape* shape) {
   switch (attribute.id) {
     case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
@@ -48,8 +47,10 @@ CUresult apply(const CUlaunchAttribute& attribute, LaunchShape* shape) {
       return CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: {
       const auto& cluster = attribute.value.clusterDim;
-      return cluster.x * cluster.y * cluster.z <= 1 ? CUDA_SUCCESS
-                                                    : CUDA_ERROR_NOT_SUPPORTED;
+      shape->cluster[0] = cluster.x;
+      shape->cluster[1] = cluster.y;
+      shape->cluster[2] = cluster.z;
+      return CUDA_SUCCESS;
     }
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
       // "The event supplied must not be an interprocess or interop event."
@@ -65,6 +66,32 @@ CUresult apply(const CUlaunchAttribute& attribute, LaunchShape* shape) {
     default:
       return CUDA_SUCCESS;
   }
+}
+
+CUresult shape_of(const CUlaunchConfig& config, LaunchShape* shape) {
+  *shape = {{config.gridDimX, config.gridDimY, config.gridDimZ},
+            {config.blockDimX, config.blockDimY, config.blockDimZ},
+            config.sharedMemBytes};
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    if (CUresult error = apply(config.attrs[i], shape)) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+// The arguments of the two occupancy functions for clusters.
+CUresult enter_cluster(const int* answer, CUfunction handle,
+                       const CUlaunchConfig* config,
+                       std::shared_ptr<CUfunc_st>* function,
+                       LaunchShape* shape) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  if (answer == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *function = resolve_function(handle, context);
+  if (*function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult error = shape_of(*config, shape)) return error;
+  return shape->block[0] * shape->block[1] * shape->block[2] == 0
+             ? CUDA_ERROR_INVALID_VALUE
+             : CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -251,12 +278,25 @@ IPCLAB_DRIVER_API CUresult cuFuncGetAttribute(int* value,
       return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
     case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-      *value = 90;
+      *value = profile().capability.major * 10 + profile().capability.minor;
       return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
       *value =
           std::max(function->dynamic_shared_limit,
                    (48 << 10) - static_cast<int>(kernel.static_shared_bytes()));
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
+      *value = 0;  // no kernel of PTX requires an attribute of the launch
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+      *value = static_cast<int>(
+          kernel.required_cluster()[attribute -
+                                    CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH]);
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+      *value = function->large_clusters;
       return CUDA_SUCCESS;
     default:
       *value = 0;
@@ -272,14 +312,20 @@ IPCLAB_DRIVER_API CUresult cuFuncSetAttribute(CUfunction handle,
   if (CUresult error = enter(&context)) return error;
   const auto function = resolve_function(handle, context);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
+  if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT ||
+      attribute == CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE) {
     return CUDA_SUCCESS;  // a hint
+  }
+  if (attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) {
+    if (value != 0 && value != 1) return CUDA_ERROR_INVALID_VALUE;
+    function->large_clusters = value != 0;
+    return CUDA_SUCCESS;
   }
   if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const int fixed = static_cast<int>(function->kernel->static_shared_bytes());
-  if (value < 0 || value + fixed > kSharedOptin) {
+  if (value < 0 || value + fixed > profile().capability.shared_per_block) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   function->dynamic_shared_limit = value;
@@ -388,12 +434,8 @@ IPCLAB_DRIVER_API CUresult cuLaunchKernelEx(const CUlaunchConfig* config,
                                             CUfunction function,
                                             void** parameters, void** extra) {
   if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  LaunchShape shape{{config->gridDimX, config->gridDimY, config->gridDimZ},
-                    {config->blockDimX, config->blockDimY, config->blockDimZ},
-                    config->sharedMemBytes};
-  for (unsigned i = 0; i < config->numAttrs; ++i) {
-    if (CUresult error = apply(config->attrs[i], &shape)) return error;
-  }
+  LaunchShape shape;
+  if (CUresult error = shape_of(*config, &shape)) return error;
   const CUresult error =
       launch_on(function, shape, config->hStream, parameters, extra);
   if (error != CUDA_SUCCESS) return error;
@@ -426,6 +468,38 @@ IPCLAB_DRIVER_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(
     int* blocks, CUfunction function, int block_size, size_t shared) {
   return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
       blocks, function, block_size, shared, 0);
+}
+
+IPCLAB_DRIVER_API CUresult cuOccupancyMaxActiveClusters(
+    int* clusters, CUfunction handle, const CUlaunchConfig* config) {
+  std::shared_ptr<CUfunc_st> function;
+  LaunchShape shape;
+  if (CUresult error =
+          enter_cluster(clusters, handle, config, &function, &shape)) {
+    return error;
+  }
+  if (CUresult error = resolve_cluster(*function, &shape)) return error;
+  *clusters =
+      resident_blocks(*function, shape) /
+      static_cast<int>(shape.cluster[0] * shape.cluster[1] * shape.cluster[2]);
+  return CUDA_SUCCESS;
+}
+
+// The largest cluster is a power of two, as on GPUs.
+IPCLAB_DRIVER_API CUresult cuOccupancyMaxPotentialClusterSize(
+    int* blocks, CUfunction handle, const CUlaunchConfig* config) {
+  std::shared_ptr<CUfunc_st> function;
+  LaunchShape shape;
+  if (CUresult error =
+          enter_cluster(blocks, handle, config, &function, &shape)) {
+    return error;
+  }
+  const int resident = resident_blocks(*function, shape);
+  auto size = static_cast<int>(function->large_clusters ? kLargestCluster
+                                                        : kPortableCluster);
+  while (size > resident) size /= 2;
+  *blocks = size;
+  return CUDA_SUCCESS;
 }
 
 IPCLAB_DRIVER_API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(

@@ -2,6 +2,7 @@
 // The driver API: streams, host functions and events.
 #include "core/stream.h"
 
+#include <cstring>
 #include <vector>
 
 #include "core/event.h"
@@ -170,6 +171,81 @@ IPCLAB_DRIVER_API CUresult cuStreamIsCapturing(CUstream handle,
             : stream->capturing()       ? CU_STREAM_CAPTURE_STATUS_ACTIVE
                                         : CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
+}
+
+#undef cuStreamGetCaptureInfo
+IPCLAB_DRIVER_API CUresult cuStreamGetCaptureInfo_v3(
+    CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
+    CUgraph* graph, const CUgraphNode** dependencies,
+    const CUgraphEdgeData** edges, size_t* count) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  // "If edgeData_out is non-NULL then dependencies_out must be as well."
+  if (status == nullptr || (edges != nullptr && dependencies == nullptr)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (stream->is_legacy() && legacy_stream_is_in_use(stream->context())) {
+    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  }
+  if (CUresult error = cuStreamIsCapturing(handle, status)) return error;
+  const CapturePoint point = stream->capture_point();
+  if (point.capture == nullptr) return CUDA_SUCCESS;
+  if (id != nullptr) *id = point.capture->id;
+  if (graph != nullptr) *graph = point.capture->graph;
+  const CUgraphNode* nodes = nullptr;
+  const CUgraphEdgeData* data = nullptr;
+  const size_t found = stream->capture_dependencies(&nodes, &data);
+  if (dependencies != nullptr) *dependencies = nodes;
+  if (edges != nullptr) *edges = data;
+  if (count != nullptr) *count = found;
+  return CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamGetCaptureInfo_v2(
+    CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
+    CUgraph* graph, const CUgraphNode** dependencies, size_t* count) {
+  return cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies,
+                                   nullptr, count);
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamGetCaptureInfo(CUstream stream,
+                                                  CUstreamCaptureStatus* status,
+                                                  cuuint64_t* id) {
+  return cuStreamGetCaptureInfo_v3(stream, status, id, nullptr, nullptr,
+                                   nullptr, nullptr);
+}
+
+#undef cuStreamUpdateCaptureDependencies
+IPCLAB_DRIVER_API CUresult cuStreamUpdateCaptureDependencies_v2(
+    CUstream handle, CUgraphNode* nodes, const CUgraphEdgeData* edges,
+    size_t count, unsigned flags) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES ||
+      (nodes == nullptr && count > 0)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const CUgraphEdgeData plain{};
+  for (size_t i = 0; edges != nullptr && i < count; ++i) {
+    if (std::memcmp(&edges[i], &plain, sizeof plain) != 0) {
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+  }
+  // "If called on a stream that is not capturing, returns
+  // CUDA_ERROR_ILLEGAL_STATE."
+  if (!stream->capturing()) return CUDA_ERROR_ILLEGAL_STATE;
+  return stream->change_capture_dependencies(
+             nodes, count, flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamUpdateCaptureDependencies(CUstream stream,
+                                                             CUgraphNode* nodes,
+                                                             size_t count,
+                                                             unsigned flags) {
+  return cuStreamUpdateCaptureDependencies_v2(stream, nodes, nullptr, count,
+                                              flags);
 }
 
 IPCLAB_DRIVER_API CUresult

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/endpoint.h"
 #include "core/profile.h"
 #include "core/shared_file.h"
 #include "core/visible.h"
@@ -39,9 +40,20 @@ struct MemoryV2 {
   unsigned version;
   unsigned long long total, reserved, free, used;
 };
+struct FabricInfo {
+  unsigned char cluster[16];
+  Result status;
+  unsigned clique;
+  unsigned char state;
+};
 struct PciInfo {
   char legacy_id[16];
   unsigned domain, bus, device, device_id, subsystem_id;
+  char id[32];
+};
+struct PciInfoExt {
+  unsigned version;
+  unsigned domain, bus, device, device_id, subsystem_id, base_class, sub_class;
   char id[32];
 };
 struct ProcessV1 {
@@ -272,11 +284,63 @@ IPCLAB_NVML Result nvmlDeviceGetPciInfo_v3(Gpu* device, PciInfo* info) {
                 info->device);
   return kSuccess;
 }
+IPCLAB_NVML Result nvmlDeviceGetPciInfoExt(Gpu* device, PciInfoExt* info) {
+  PciInfo same;
+  if (Result error = check(device, info)) return error;
+  nvmlDeviceGetPciInfo_v3(device, &same);
+  *info = {info->version,
+           same.domain,
+           same.bus,
+           same.device,
+           same.device_id,
+           same.subsystem_id,
+           /*base_class=*/0x03,
+           /*sub_class=*/0x02,  // a 3D controller
+           {}};
+  std::memcpy(info->id, same.id, sizeof info->id);
+  return kSuccess;
+}
 IPCLAB_NVML Result nvmlDeviceGetPciInfo_v2(Gpu* device, PciInfo* info) {
   return nvmlDeviceGetPciInfo_v3(device, info);
 }
 IPCLAB_NVML Result nvmlDeviceGetPciInfo(Gpu* device, PciInfo* info) {
   return nvmlDeviceGetPciInfo_v3(device, info);
+}
+
+// The link of a GPU of compute capability 9.0.
+constexpr unsigned kPcieGeneration = 5;
+constexpr unsigned kPcieLanes = 16;
+
+IPCLAB_NVML Result nvmlDeviceGetCurrPcieLinkGeneration(Gpu* device,
+                                                       unsigned* generation) {
+  if (Result error = check(device, generation)) return error;
+  *generation = kPcieGeneration;
+  return kSuccess;
+}
+IPCLAB_NVML Result nvmlDeviceGetMaxPcieLinkGeneration(Gpu* device,
+                                                      unsigned* generation) {
+  return nvmlDeviceGetCurrPcieLinkGeneration(device, generation);
+}
+IPCLAB_NVML Result nvmlDeviceGetCurrPcieLinkWidth(Gpu* device,
+                                                  unsigned* lanes) {
+  if (Result error = check(device, lanes)) return error;
+  *lanes = kPcieLanes;
+  return kSuccess;
+}
+IPCLAB_NVML Result nvmlDeviceGetMaxPcieLinkWidth(Gpu* device, unsigned* lanes) {
+  return nvmlDeviceGetCurrPcieLinkWidth(device, lanes);
+}
+
+// What is asked: 0 read, 1 write, 2 NVLink, 3 atomics, 4 PCIe, 5 properties.
+// The answer is 0 (OK) or 5 (not supported). The GPUs have no NVLink.
+IPCLAB_NVML Result nvmlDeviceGetP2PStatus(Gpu* first, Gpu* second,
+                                          unsigned asked, unsigned* status) {
+  if (Result error = check(first, status)) return error;
+  if (!is_device(second) || asked > 5) return kInvalidArgument;
+  constexpr unsigned kOk = 0, kNotPossible = 5, kNvlink = 2;
+  const bool peers = first != second && profile().peers;
+  *status = peers && asked != kNvlink ? kOk : kNotPossible;
+  return kSuccess;
 }
 
 IPCLAB_NVML Result nvmlDeviceGetCudaComputeCapability(Gpu* device, int* major,
@@ -306,6 +370,16 @@ IPCLAB_NVML Result nvmlDeviceGetComputeRunningProcesses_v3(Gpu* device,
   return list_processes(device, count, list);
 }
 
+IPCLAB_NVML Result nvmlDeviceGetGpuFabricInfo(Gpu* device, FabricInfo* info) {
+  if (Result error = check(device, info)) return error;
+  if (!profile().endpoints) return kNotSupported;
+  *info = {};
+  std::memcpy(info->cluster, kFabricCluster, sizeof info->cluster);
+  info->clique = kCliqueId;
+  info->state = 3;  // completed
+  return kSuccess;
+}
+
 #define IPCLAB_NOT_SUPPORTED(name)                       \
   IPCLAB_NVML Result name() {                            \
     return initialised ? kNotSupported : kUninitialised; \
@@ -318,20 +392,22 @@ IPCLAB_NOT_SUPPORTED(nvmlDeviceGetClockInfo)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetComputeMode)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetCpuAffinity)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetFieldValues)
-IPCLAB_NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfo)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfoV)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetGpuInstanceId)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetMaxClockInfo)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetMemoryAffinity)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetMigMode)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetNumaNodeId)
+IPCLAB_NOT_SUPPORTED(nvmlDeviceGetPcieLinkMaxSpeed)
+IPCLAB_NOT_SUPPORTED(nvmlDeviceGetPlatformInfo)
+IPCLAB_NOT_SUPPORTED(nvmlSystemGetConfComputeSettings)
+IPCLAB_NOT_SUPPORTED(nvmlSystemGetConfComputeState)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetNvLinkCapability)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetNvLinkState)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetNvLinkVersion)
-IPCLAB_NOT_SUPPORTED(nvmlDeviceGetP2PStatus)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetPersistenceMode)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetPowerUsage)
 IPCLAB_NOT_SUPPORTED(nvmlDeviceGetTemperature)

@@ -47,9 +47,10 @@ enum class Flow : uint8_t {
   kReturn,
   kExit,
   kBarrier,
-  kWarpSync,  ///< kNext, when all lanes of the member mask have arrived
-  kYield,     ///< kNext, but first other warps may run
-  kPoll,      ///< a load: kYield if it reads the same place again
+  kWarpSync,     ///< kNext, when all lanes of the member mask have arrived
+  kYield,        ///< kNext, but first other warps may run
+  kPoll,         ///< a load: kYield if it reads the same place again
+  kClusterWait,  ///< kNext, when all threads of the cluster have arrived
 };
 
 /// Instruction::mode of Flow::kBarrier and of Flow::kWarpSync.
@@ -154,6 +155,7 @@ struct Split {
 };
 
 struct Block;
+struct Cluster;
 struct Warp {
   char* registers = nullptr;  ///< of `frame`
   Frame* frame = nullptr;     ///< of the split that runs
@@ -165,6 +167,7 @@ struct Warp {
   uint64_t clock = 0;                 ///< scheduling decisions, for fairness
   uint64_t polled[4] = {0, 0, 0, 0};  ///< what the last Flow::kPolls read
   uint32_t thread_index[3][kLanes];
+  uint64_t arrived_in[kLanes];  ///< phase of the cluster's barrier
   std::vector<Split> splits;
   std::vector<Frame*> free_frames;
 };
@@ -176,8 +179,33 @@ struct Barrier {
   uint32_t count = 0;  ///< threads whose predicate was true (bar.red)
 };
 
+struct Block;
+/// The blocks of a cluster, by rank. All of them are resident until the last
+/// one has ended, so each may access the shared memory of the others.
+struct Cluster {
+  std::vector<std::unique_ptr<Block>> blocks;
+  unsigned ended = 0;
+  uint32_t index[3] = {0, 0, 0};
+  // Its barrier.
+  uint32_t live = 0;  ///< threads that have not ended
+  uint32_t arrived = 0;
+  uint64_t phase = 0;
+
+  void complete_barrier_if_done() {
+    if (arrived == 0 || arrived < live) return;
+    arrived = 0;
+    ++phase;
+  }
+};
+
+/// The address of shared memory of another block of the cluster has the block's
+/// rank plus 1 in these bits.
+constexpr int kRankShift = 24;
+
 struct Block {
   Grid* grid = nullptr;
+  Cluster* cluster = nullptr;
+  uint32_t rank = 0;  ///< in the cluster
   char* shared = nullptr;
   uint32_t shared_bytes = 0;
   uint32_t dynamic_shared = 0;  ///< offset of extern __shared__

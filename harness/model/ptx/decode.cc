@@ -11,6 +11,7 @@ namespace ipclab::ptx {
 namespace {
 
 bool is_half(Type t) { return t >= Type::kF16 && t <= Type::kBf16x2; }
+bool is_packed(Type t) { return t == Type::kU16x2 || t == Type::kS16x2; }
 
 using Lookup = std::unordered_map<std::string_view, DecodeFunction>;
 
@@ -28,15 +29,18 @@ DecodeFunction find_decoder(std::string_view name, Type type, bool* pure) {
   static const Lookup integers = lookup_of({&integer_instructions()});
   static const Lookup floats = lookup_of({&float_instructions()});
   static const Lookup halves = lookup_of({&half_instructions()});
-  static const Lookup calculations = lookup_of(
-      {&bit_instructions(), &compare_instructions(), &convert_instructions()});
+  static const Lookup packed = lookup_of({&packed_instructions()});
+  static const Lookup calculations =
+      lookup_of({&bit_instructions(), &compare_instructions(),
+                 &convert_instructions(), &video_instructions()});
   static const Lookup others =
       lookup_of({&move_instructions(), &memory_instructions(),
                  &atomic_instructions(), &mbarrier_instructions(),
                  &warp_instructions(), &control_instructions()});
-  const Lookup& typed = is_half(type)    ? halves
-                        : is_float(type) ? floats
-                                         : integers;
+  const Lookup& typed = is_half(type)     ? halves
+                        : is_float(type)  ? floats
+                        : is_packed(type) ? packed
+                                          : integers;
   for (const Lookup* lookup : {&typed, &calculations, &others}) {
     const auto found = lookup->find(name);
     if (found == lookup->end()) continue;
@@ -280,6 +284,12 @@ bool Decoder::take(std::string_view modifier) {
   return false;
 }
 
+bool Decoder::take_first(std::string_view modifier) {
+  const auto next = std::find(taken_.begin(), taken_.end(), false);
+  const auto k = static_cast<size_t>(next - taken_.begin());
+  return k < parts_.size() && parts_[k] == modifier && take(modifier);
+}
+
 int Decoder::take_one_of(std::initializer_list<const char*> modifiers) {
   int index = 0;
   for (const char* modifier : modifiers) {
@@ -292,6 +302,8 @@ int Decoder::take_one_of(std::initializer_list<const char*> modifiers) {
 void Decoder::ignore(std::initializer_list<const char*> modifiers) {
   for (const char* modifier : modifiers) take(modifier);
 }
+
+void Decoder::ignore_rest() { taken_.assign(parts_.size(), true); }
 
 Type Decoder::take_type() {
   for (size_t k = 1; k < parts_.size(); ++k) {
@@ -469,7 +481,8 @@ uint32_t Decoder::destination(const Operand& operand, Type type,
 
 Space Decoder::take_space() {
   if (take("global") || take("const")) return Space::kGlobal;
-  if (take("shared") || take("shared::cta")) return Space::kShared;
+  if (take("shared") || take("shared::cta") || take("shared::cluster"))
+    return Space::kShared;
   if (take("local")) return Space::kLocal;
   if (take("param") || take("param::entry") || take("param::func"))
     return Space::kParameter;

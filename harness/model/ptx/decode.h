@@ -73,11 +73,14 @@ class Decoder {
   const std::string& name() const { return parts_[0]; }
   /// Is the modifier there? If so, consumes it.
   bool take(std::string_view modifier);
+  /// If the next modifier that is left is this one, consumes it.
+  bool take_first(std::string_view modifier);
   /// Takes the first of these modifiers that is there and returns its index; -1
   /// if none is there.
   int take_one_of(std::initializer_list<const char*> modifiers);
   /// Consumes modifiers that have no effect here.
   void ignore(std::initializer_list<const char*> modifiers);
+  void ignore_rest();
   /// Takes the next type among the modifiers.
   Type take_type();
   [[noreturn]] void unsupported() const;
@@ -137,6 +140,8 @@ using DecodeTable = std::vector<DecodeEntry>;
 const DecodeTable& integer_instructions();
 const DecodeTable& float_instructions();
 const DecodeTable& half_instructions();
+const DecodeTable& packed_instructions();  ///< of u16x2 and s16x2
+const DecodeTable& video_instructions();
 const DecodeTable& bit_instructions();
 const DecodeTable& compare_instructions();
 const DecodeTable& convert_instructions();
@@ -147,9 +152,10 @@ const DecodeTable& mbarrier_instructions();
 const DecodeTable& warp_instructions();
 const DecodeTable& control_instructions();
 
-/// Decode cp.async.mbarrier and cp.async.bulk (op_mbarrier.cc).
+/// Decode cp.async.mbarrier, and cp.async.bulk and cp.reduce.async.bulk
+/// (op_mbarrier.cc).
 void decode_copy_arrival(Decoder& d);
-void decode_bulk_copy(Decoder& d);
+void decode_bulk_copy(Decoder& d, bool reduces);
 
 /// The handler that reads a special register (op_move.cc); null if there is no
 /// such register.

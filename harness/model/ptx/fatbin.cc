@@ -18,7 +18,6 @@ constexpr uint32_t kContainerMagic = 0xba55ed50;
 constexpr uint32_t kZstdMagic = 0xfd2fb528;
 constexpr uint64_t kLz4 = 0x2000;  // in the flags of an entry
 constexpr uint16_t kKindPtx = 1;
-constexpr uint32_t kNewestArchitecture = 100;
 
 struct Wrapper {
   uint32_t magic;
@@ -122,7 +121,7 @@ std::string decompress(const char* data, const EntryHeader& entry) {
 
 /// The PTX of one container; empty if it has no PTX that the interpreter can
 /// run.
-std::string ptx_of_container(const char* container) {
+std::string ptx_of_container(const char* container, uint32_t allowed) {
   const auto header = read<ContainerHeader>(container);
   const char* at = container + header.header_bytes;
   const char* const end = at + header.bytes;
@@ -136,7 +135,7 @@ std::string ptx_of_container(const char* container) {
       throw std::runtime_error(
           "the fatbinary in this binary has an unknown layout: it was built "
           "by a toolkit other than CUDA 12 or 13");
-    if (entry.kind == kKindPtx && entry.architecture <= kNewestArchitecture &&
+    if (entry.kind == kKindPtx && entry.architecture <= allowed &&
         entry.architecture >= newest) {
       newest = entry.architecture;
       best = at;
@@ -175,7 +174,7 @@ bool looks_like_ptx(const char* text) {
 
 }  // namespace
 
-std::vector<std::string> ptx_of_image(const void* image) {
+std::vector<std::string> ptx_of_image(const void* image, unsigned newest) {
   if (image == nullptr) throw std::runtime_error("there is no module image");
   std::vector<const char*> containers;
   const char* bytes = static_cast<const char*>(image);
@@ -206,12 +205,12 @@ std::vector<std::string> ptx_of_image(const void* image) {
   }
   std::vector<std::string> texts;
   for (const char* container : containers) {
-    std::string text = ptx_of_container(container);
+    std::string text = ptx_of_container(container, newest);
     if (!text.empty()) texts.push_back(std::move(text));
   }
   if (texts.empty())
     throw std::runtime_error(
-        "no PTX for sm_" + std::to_string(kNewestArchitecture) +
+        "no PTX for sm_" + std::to_string(newest) +
         " or older in this binary: build it with an -arch that embeds PTX, "
         "such as nvcc -arch=sm_90");
   return texts;

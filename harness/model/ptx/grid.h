@@ -50,7 +50,8 @@ class Grid {
   const Program& program;
   uint32_t static_shared_bytes;
   uint32_t dynamic_shared_offset;
-  uint32_t workspace[16] = {};  ///< grid barrier of a cooperative launch
+  /// The grid barrier of a cooperative launch.
+  alignas(16) uint32_t workspace[16] = {};
 
  private:
   friend class Worker;
@@ -58,8 +59,8 @@ class Grid {
   std::mutex mutex_;
   std::optional<Fault> fault_;
   uint64_t deadline_ns_ = 0;
-  uint64_t blocks_ = 0;
-  std::atomic<uint64_t> next_block_{0};
+  uint64_t clusters_ = 0;
+  std::atomic<uint64_t> next_cluster_{0};
   unsigned threads_ = 1;
 };
 

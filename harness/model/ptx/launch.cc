@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a grid. At first one block is resident. If no resident block ends in a
-// pass, more blocks become resident. So a block may spin until another block
-// does something.
+// Runs a grid. At first one cluster of blocks is resident, which usually is one
+// block. If no resident block ends in a pass, more clusters become resident. So
+// a block may spin until another block does something.
 #include <sched.h>
 #include <time.h>
 
@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "grid.h"
+#include "per_thread.h"
 
 namespace ipclab::ptx {
 namespace {
@@ -44,10 +45,7 @@ std::string hexadecimal(uint64_t value) {
   return text;
 }
 
-Arena& thread_arena() {
-  static thread_local Arena arena;
-  return arena;
-}
+Arena& thread_arena() { return of_this_thread<Arena, Arena>(); }
 
 }  // namespace
 
@@ -100,44 +98,56 @@ class Worker {
 
   void run() {
     if (grid_.launch.cooperative) {
-      while (start_block()) {
+      while (start_cluster()) {
       }
     }
     while (!grid_.stopped()) {
-      if (resident_.empty() && !start_block()) break;
+      if (resident_.empty() && !start_cluster()) break;
       if (pass()) continue;
       const size_t wanted = std::min(2 * resident_.size(), kMaxResident);
-      while (resident_.size() < wanted && start_block()) {
+      while (resident_.size() < wanted && start_cluster()) {
       }
     }
   }
 
  private:
-  /// The number of the next block. In a cooperative grid every thread has its
-  /// own share of the blocks; otherwise a thread takes the next block that no
-  /// thread has.
-  bool next_block(uint64_t* number) {
+  /// The number of the next cluster. In a cooperative grid every thread has its
+  /// own share of the clusters; otherwise a thread takes the next cluster that
+  /// no thread has.
+  bool next_cluster(uint64_t* number) {
     if (grid_.launch.cooperative) {
       *number = next_;
       next_ += grid_.threads_;
     } else {
-      *number = grid_.next_block_.fetch_add(1, std::memory_order_relaxed);
+      *number = grid_.next_cluster_.fetch_add(1, std::memory_order_relaxed);
     }
-    return *number < grid_.blocks_;
+    return *number < grid_.clusters_;
   }
 
-  bool start_block() {
+  bool start_cluster() {
     uint64_t number;
-    if (!next_block(&number)) return false;
+    if (!next_cluster(&number)) return false;
     if (free_.empty()) {
-      all_.push_back(std::make_unique<Block>());
+      all_.push_back(std::make_unique<Cluster>());
       prepare(*all_.back());
       free_.push_back(all_.back().get());
     }
-    start(*free_.back(), number);
-    resident_.push_back(free_.back());
+    Cluster& cluster = *free_.back();
     free_.pop_back();
+    start(cluster, number);
+    for (const auto& block : cluster.blocks) resident_.push_back(block.get());
     return true;
+  }
+
+  void prepare(Cluster& cluster) {
+    const unsigned* size = grid_.launch.cluster;
+    for (uint32_t rank = 0; rank < size[0] * size[1] * size[2]; ++rank) {
+      cluster.blocks.push_back(std::make_unique<Block>());
+      Block& block = *cluster.blocks.back();
+      block.cluster = &cluster;
+      block.rank = rank;
+      prepare(block);
+    }
   }
 
   void prepare(Block& block) {
@@ -171,12 +181,29 @@ class Worker {
     }
   }
 
-  void start(Block& block, uint64_t number) {
-    const unsigned* grid = grid_.launch.grid;
+  void start(Cluster& cluster, uint64_t number) {
+    const unsigned* size = grid_.launch.cluster;
+    for (int k = 0; k < 3; ++k) {
+      const unsigned clusters = grid_.launch.grid[k] / size[k];
+      cluster.index[k] = static_cast<uint32_t>(number % clusters);
+      number /= clusters;
+    }
+    cluster.ended = 0;
+    cluster.live = 0;
+    cluster.arrived = 0;
+    for (const auto& block : cluster.blocks) {
+      uint32_t rank = block->rank;
+      for (int k = 0; k < 3; ++k) {
+        block->index[k] = cluster.index[k] * size[k] + rank % size[k];
+        rank /= size[k];
+      }
+      start(*block);
+      cluster.live += block->live;
+    }
+  }
+
+  void start(Block& block) {
     const unsigned* size = grid_.launch.block;
-    block.index[0] = static_cast<uint32_t>(number % grid[0]);
-    block.index[1] = static_cast<uint32_t>(number / grid[0] % grid[1]);
-    block.index[2] = static_cast<uint32_t>(number / grid[0] / grid[1]);
     for (Barrier& barrier : block.barriers) barrier = Barrier{};
     unsigned threads = size[0] * size[1] * size[2];
     block.live = threads;
@@ -198,9 +225,10 @@ class Worker {
     for (size_t k = 0; k < resident_.size() && !grid_.stopped();) {
       if (run_block(*resident_[k], budget)) {
         ended = true;
-        free_.push_back(resident_[k]);
+        Cluster& cluster = *resident_[k]->cluster;
+        if (++cluster.ended == cluster.blocks.size()) free_.push_back(&cluster);
         resident_.erase(resident_.begin() + static_cast<ptrdiff_t>(k));
-        if (resident_.empty()) start_block();
+        if (resident_.empty()) start_cluster();
       } else {
         ++k;
       }
@@ -282,18 +310,19 @@ class Worker {
   uint32_t since_look_ = 0;
   unsigned idle_passes_ = 0;  ///< in a row
   bool moved_ = false;        ///< did a warp make progress in this pass?
-  std::vector<std::unique_ptr<Block>> all_;
-  std::vector<Block*> free_, resident_;
+  std::vector<std::unique_ptr<Cluster>> all_;
+  std::vector<Cluster*> free_;
+  std::vector<Block*> resident_;
 };
 
 Grid::Grid(const Launch& l)
     : launch(l), space(*l.space), program(*l.kernel->program_) {
   const Kernel& kernel = *launch.kernel;
   dynamic_shared_offset = (kernel.static_shared_bytes_ + 15) / 16 * 16;
-  blocks_ =
-      static_cast<uint64_t>(launch.grid[0]) * launch.grid[1] * launch.grid[2];
-  threads_ = static_cast<unsigned>(
-      std::min<uint64_t>(configured_threads(), std::max<uint64_t>(blocks_, 1)));
+  clusters_ = 1;
+  for (int k = 0; k < 3; ++k) clusters_ *= launch.grid[k] / launch.cluster[k];
+  threads_ = static_cast<unsigned>(std::min<uint64_t>(
+      configured_threads(), std::max<uint64_t>(clusters_, 1)));
   if (launch.limit_seconds > 0)
     deadline_ns_ =
         steady_ns() + static_cast<uint64_t>(launch.limit_seconds * 1e9);

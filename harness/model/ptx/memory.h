@@ -34,6 +34,18 @@ inline char* within(char* begin, uint64_t offset, uint64_t size,
   return offset <= limit && size <= limit - offset ? begin + offset : nullptr;
 }
 
+/// Host bytes in the shared memory of any block of the cluster.
+inline char* shared_bytes(Block& block, uint64_t address, uint32_t size) {
+  Block* owner = &block;
+  if (const uint64_t rank = address >> kRankShift; rank != 0) {
+    const auto& blocks = block.cluster->blocks;
+    if (rank > blocks.size()) return nullptr;
+    owner = blocks[rank - 1].get();
+    address &= (1u << kRankShift) - 1;
+  }
+  return within(owner->shared, address, size, owner->shared_bytes);
+}
+
 /// Host bytes of one lane's access, or null if the access is not allowed.
 inline char* space_bytes(Warp& warp, Space space, int lane, uint64_t address,
                          uint32_t size, bool write) {
@@ -65,7 +77,7 @@ inline char* space_bytes(Warp& warp, Space space, int lane, uint64_t address,
   char* const stack = warp.local + static_cast<size_t>(lane) * warp.stack_bytes;
   switch (space) {
     case Space::kShared:
-      return within(block.shared, address, size, block.shared_bytes);
+      return shared_bytes(block, address, size);
     case Space::kFrame:
       return within(stack, address + warp.frame->base, size, warp.stack_bytes);
     case Space::kLocal:

@@ -164,6 +164,7 @@ class ModuleBuilder {
     kernel->register_count_ = static_cast<uint32_t>(
         std::min<size_t>(255, std::max<size_t>(8, syntax.registers.size())));
     kernel->max_threads_per_block_ = std::min(1024u, syntax.max_threads);
+    std::copy_n(syntax.cluster, 3, kernel->required_cluster_);
     kernel->function_ = &function;
     kernel->program_ = module_->program_.get();
     for (const size_t reached : needs.reached) {

@@ -194,10 +194,16 @@ void full_fence(Warp&, const Instruction&, uint32_t) {
 }
 
 void decode_fence(Decoder& d) {
-  d.ignore({"sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu",
-            "sys", "gl"});
-  if (d.take("proxy")) d.ignore({"alias", "async"});
-  d.expect_operands(0, 0);
+  // Here all proxies see the same memory, so a fence between them, also one for
+  // a range (fence.proxy.tensormap), is a fence.
+  if (d.take("proxy")) {
+    d.ignore_rest();
+  } else {
+    d.ignore({"sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu",
+              "sys", "gl", "mbarrier_init", "sync_restrict::shared::cta",
+              "sync_restrict::shared::cluster"});
+    d.expect_operands(0, 0);
+  }
   d.i.run = full_fence;
 }
 

@@ -53,7 +53,27 @@ void decode_warp_barrier(Decoder& d) {
   d.i.run = nothing;
 }
 
+void arrive_at_cluster(Warp& warp, const Instruction&, uint32_t mask) {
+  Cluster& cluster = *warp.block->cluster;
+  each_lane(mask, [&](int l) { warp.arrived_in[l] = cluster.phase; });
+  cluster.arrived += lane_count(mask);
+  cluster.complete_barrier_if_done();
+}
+
+void decode_cluster_barrier(Decoder& d) {
+  d.ignore({"release", "relaxed", "acquire", "aligned"});
+  d.expect_operands(0, 0);
+  if (d.take("arrive")) {
+    d.i.run = arrive_at_cluster;
+  } else if (d.take("wait")) {
+    d.i.flow = Flow::kClusterWait;
+  } else {
+    d.unsupported();
+  }
+}
+
 void decode_bar(Decoder& d) {
+  if (d.take("cluster")) return decode_cluster_barrier(d);
   if (d.take("warp")) return decode_warp_barrier(d);
   d.ignore({"cta", "aligned"});
   const int what = d.take_one_of({"sync", "arrive", "red"});

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // mbarrier and the copies that it counts (cp.async.mbarrier.arrive,
-// cp.async.bulk). The object is 64 opaque bits in memory; a state is its value
-// before an arrival. Rules: PTX ISA, "Parallel Synchronization and
-// Communication Instructions: mbarrier".
+// cp.async.bulk, cp.reduce.async.bulk). The object is 64 opaque bits in memory;
+// a state is its value before an arrival. Rules: PTX ISA, "Parallel
+// Synchronization and Communication Instructions: mbarrier".
 #include "decode.h"
 #include "memory.h"
+#include "numbers.h"
 
 namespace ipclab::ptx {
 namespace {
@@ -159,49 +160,84 @@ void pending_count(Warp& warp, const Instruction& i, uint32_t mask) {
   });
 }
 
-/// cp.async.bulk, which is done at once: copies `d` bytes from `b` to `a`, and
-/// counts them at `c`. The offsets of `b` and `c` are in `list` and `target`.
-void copy_bulk(Warp& warp, const Instruction& i, uint32_t mask) {
+/// The access of a bulk copy through the generic address in a register.
+Instruction through(const Instruction& i, uint32_t address) {
+  Instruction access = i;
+  access.a = address;
+  access.immediate = 0;
+  access.space = Space::kGeneric;
+  access.address_bytes = 8;
+  return access;
+}
+
+/// Applies Op to every T of a piece of the target.
+template <class Op, class T>
+void reduce_piece(char* target, const char* source, size_t size) {
+  using Bits = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+  for (size_t k = 0; k < size; k += sizeof(T)) {
+    auto* at = reinterpret_cast<Bits*>(target + k);
+    T value;
+    std::memcpy(&value, source + k, sizeof value);
+    Bits old = __atomic_load_n(at, __ATOMIC_SEQ_CST);
+    while (!__atomic_compare_exchange_n(
+        at, &old, bit_cast<Bits>(Op::of(bit_cast<T>(old), value)), false,
+        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+    }
+  }
+}
+
+void copy_piece(char* target, const char* source, size_t size) {
+  std::memcpy(target, source, size);
+}
+
+/// cp.async.bulk and cp.reduce.async.bulk, which are done at once: `d` bytes
+/// from `b` to `a`; if there is `c`, they are counted there. All addresses are
+/// generic.
+template <auto kPut>
+void move_bulk(Warp& warp, const Instruction& i, uint32_t mask) {
   constexpr uint32_t kPiece = 16;  // sizes and addresses are multiples of 16
-  Instruction from = i, counted = i;
-  from.a = i.b;
-  from.space = Space::kGlobal;
-  from.immediate = static_cast<int32_t>(i.list);
-  from.address_bytes = 8;
-  counted.a = i.c;
-  counted.b = i.d;
-  counted.d = kNone;
-  counted.immediate = i.target;
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int l = __builtin_ctz(rest);
-    Instruction to = i;
+    Instruction to = through(i, i.a), from = through(i, i.b);
     const uint32_t size = lanes_of<uint32_t>(warp, i.d)[l];
     for (uint32_t done = 0; done < size; done += kPiece) {
       char* target = lane_bytes(warp, to, l, kPiece, true);
       if (target == nullptr) return;
       const char* source = lane_bytes(warp, from, l, kPiece, false);
       if (source == nullptr) return;
-      std::memcpy(target, source, kPiece);
+      kPut(target, source, kPiece);
       to.immediate += kPiece;
       from.immediate += kPiece;
     }
-    from.immediate -= size;
   }
+  if (i.c == kNone) return;
+  Instruction counted = through(i, i.c);
+  counted.b = i.d;
+  counted.d = kNone;
   complete_bytes(warp, counted, mask);
+}
+
+void generic_address(Warp& warp, const Instruction& i, uint32_t mask) {
+  uint64_t* d = lanes_of<uint64_t>(warp, i.d);
+  const uint64_t window = i.space == Space::kShared ? kSharedWindow : 0;
+  each_lane(mask, [&](int l) { d[l] = lane_address(warp, i, l) + window; });
+}
+
+/// A register with the generic address of an operand.
+uint32_t generic_operand(Decoder& d, size_t index, Space space) {
+  Instruction& i = d.i;
+  i.a = kNone;
+  i.space = space;
+  d.address(index);
+  Instruction make = i;
+  make.run = generic_address;
+  make.d = d.new_register(8);
+  d.emit_before(make);
+  return make.d;
 }
 
 void ignore_order(Decoder& d) {
   d.ignore({"acquire", "release", "relaxed", "cta", "cluster"});
-}
-
-/// A cluster is one block here, so its shared memory is that block's shared
-/// memory.
-void take_shared(Decoder& d) {
-  if (d.take("shared::cluster")) {
-    d.i.space = Space::kShared;
-  } else {
-    d.i.space = d.take_space();
-  }
 }
 
 void decode_arrival(Decoder& d, Handler plain) {
@@ -230,7 +266,7 @@ void decode_mbarrier(Decoder& d) {
       d.take_one_of({"init", "inval", "arrive", "arrive_drop", "test_wait",
                      "try_wait", "expect_tx", "complete_tx", "pending_count"});
   ignore_order(d);
-  take_shared(d);
+  d.i.space = d.take_space();
   if (!d.take("b64")) d.unsupported();
   switch (operation) {
     case 0:
@@ -281,37 +317,103 @@ void decode_copy_arrival(Decoder& d) {
   // the pending count by one, so in total the arrival changes nothing.
   const bool counts = d.take("noinc");
   if (!d.take("arrive")) d.unsupported();
-  take_shared(d);
+  d.i.space = d.take_space();
   if (!d.take("b64")) d.unsupported();
   d.expect_operands(1, 1);
   d.address(0);
   d.i.run = counts ? arrive : nothing;
 }
 
-void decode_bulk_copy(Decoder& d) {
+namespace {
+
+template <class T>
+Handler reducer(int operation) {
+  switch (operation) {
+    case 0:
+      return move_bulk<reduce_piece<Add, T>>;
+    case 1:
+      return move_bulk<reduce_piece<Minimum, T>>;
+    case 2:
+      return move_bulk<reduce_piece<Maximum, T>>;
+    default:
+      return nullptr;
+  }
+}
+
+struct BitAnd {
+  static uint64_t of(uint64_t a, uint64_t b) { return a & b; }
+};
+struct BitOr {
+  static uint64_t of(uint64_t a, uint64_t b) { return a | b; }
+};
+struct BitXor {
+  static uint64_t of(uint64_t a, uint64_t b) { return a ^ b; }
+};
+
+/// Takes the operation and the type of cp.reduce.async.bulk.
+Handler take_reduction(Decoder& d) {
+  const int operation =
+      d.take_one_of({"add", "min", "max", "and", "or", "xor"});
+  const Type type = d.take_type();
+  switch (operation) {  // bits may be taken in any width
+    case 3:
+      return move_bulk<reduce_piece<BitAnd, uint64_t>>;
+    case 4:
+      return move_bulk<reduce_piece<BitOr, uint64_t>>;
+    case 5:
+      return move_bulk<reduce_piece<BitXor, uint64_t>>;
+    default:
+      break;
+  }
+  if (is_float(type) && operation != 0) return nullptr;
+  switch (type) {
+    case Type::kU32:
+      return reducer<uint32_t>(operation);
+    case Type::kS32:
+      return reducer<int32_t>(operation);
+    case Type::kU64:
+      return reducer<uint64_t>(operation);
+    case Type::kS64:
+      return reducer<int64_t>(operation);
+    case Type::kF32:
+      return reducer<float>(operation);
+    case Type::kF64:
+      return reducer<double>(operation);
+    default:
+      return nullptr;
+  }
+}
+
+Space take_shared(Decoder& d) {
+  if (d.take("shared::cluster") || d.take("shared::cta")) return Space::kShared;
+  d.unsupported();
+}
+
+}  // namespace
+
+void decode_bulk_copy(Decoder& d, bool reduces) {
   d.ignore({"commit_group", "wait_group", "read"});
   d.i.run = nothing;
   if (d.operands() < 2) return;
-  if (!d.take("shared::cluster") && !d.take("shared::cta")) d.unsupported();
-  if (!d.take("global") || !d.take("mbarrier::complete_tx::bytes"))
-    d.unsupported();
-  d.expect_operands(4, 4);
-  d.i.space = Space::kShared;
-  d.address(3);
-  d.i.c = d.i.a;
-  d.i.target = static_cast<int32_t>(d.i.immediate);
-  const uint8_t shared_bytes = d.i.address_bytes;
-  d.i.a = kNone;
-  d.address(1);
-  if (d.i.a == kNone || d.i.address_bytes != 8) d.unsupported();
-  d.i.b = d.i.a;
-  d.i.list = static_cast<uint32_t>(d.i.immediate);
-  d.i.a = kNone;
-  d.i.space = Space::kShared;
-  d.address(0);
-  if (d.i.address_bytes != shared_bytes) d.unsupported("addresses differ");
+  // In the order of the name: first the target's space, then the source's.
+  const Space to = d.take_first("global") ? Space::kGlobal : take_shared(d);
+  const Space from = d.take("global") ? Space::kGlobal : take_shared(d);
+  const bool counts = d.take("mbarrier::complete_tx::bytes");
+  if (counts == d.take("bulk_group")) d.unsupported();
+  const bool hint = d.take("L2::cache_hint");
+  const size_t operands = (counts ? 4u : 3u) + (hint ? 1u : 0u);
+  d.expect_operands(operands, operands);
+  d.i.run = reduces ? take_reduction(d) : move_bulk<copy_piece>;
+  if (d.i.run == nullptr) d.unsupported();
+  const Handler run = d.i.run;
+  const uint32_t a = generic_operand(d, 0, to);
+  const uint32_t b = generic_operand(d, 1, from);
+  const uint32_t c = counts ? generic_operand(d, 3, Space::kShared) : kNone;
+  d.i.a = a;
+  d.i.b = b;
+  d.i.c = c;
   d.i.d = d.source(2, Type::kB32);
-  d.i.run = copy_bulk;
+  d.i.run = run;
 }
 
 const DecodeTable& mbarrier_instructions() {

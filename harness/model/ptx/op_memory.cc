@@ -1,8 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// ld, st, ldu, prefetch, cp.async. Every access goes to memory. A value of up
-// to 8 bytes that one lane loads or stores is read and written atomically. A
-// plain loop does the access if 32 lanes access consecutive values; cp.async
-// uses memcpy.
+// ld, st, ldu, prefetch, cp.async. Every access goes to memory. A value or a
+// vector of up to 16 bytes that one lane loads or stores is read and written in
+// one access. A plain loop does the access if 32 lanes access consecutive
+// values; cp.async uses memcpy.
+//
+// PTX leaves open in which order a warp reads its vectors. Here a store of
+// vectors writes from the lowest lane to the highest, and a load reads from the
+// highest lane to the lowest. So a program that puts a flag at the end of a
+// line of 128 bytes sees the whole line with the flag, as on hardware.
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 #include "decode.h"
 #include "memory.h"
 
@@ -11,6 +20,44 @@ namespace {
 
 using Wide = unsigned __int128;
 
+/// Reads 16 aligned bytes at once. Processors with AVX promise that this is one
+/// access (Intel's and AMD's manuals), and processors of Arm with LSE2.
+Wide load_wide(const char* from) {
+  Wide value;
+#if defined(__x86_64__)
+  const __m128i bytes = *reinterpret_cast<const volatile __m128i*>(from);
+  std::memcpy(&value, &bytes, sizeof value);
+#elif defined(__aarch64__)
+  uint64_t halves[2];
+  asm volatile("ldp %0, %1, [%2]"
+               : "=&r"(halves[0]), "=&r"(halves[1])
+               : "r"(from)
+               : "memory");
+  std::memcpy(&value, halves, sizeof value);
+#else
+#error "how does this processor read 16 bytes in one access?"
+#endif
+  __atomic_thread_fence(__ATOMIC_ACQUIRE);
+  return value;
+}
+
+/// Writes 16 aligned bytes at once.
+void store_wide(char* to, Wide value) {
+  __atomic_thread_fence(__ATOMIC_RELEASE);
+#if defined(__x86_64__)
+  __m128i bytes;
+  std::memcpy(&bytes, &value, sizeof value);
+  *reinterpret_cast<volatile __m128i*>(to) = bytes;
+#else
+  uint64_t halves[2];
+  std::memcpy(halves, &value, sizeof value);
+  asm volatile("stp %0, %1, [%2]"
+               :
+               : "r"(halves[0]), "r"(halves[1]), "r"(to)
+               : "memory");
+#endif
+}
+
 template <class T>
 T load_value(const char* from) {
   if constexpr (sizeof(T) <= 8) {
@@ -18,9 +65,7 @@ T load_value(const char* from) {
     return static_cast<T>(
         __atomic_load_n(reinterpret_cast<const U*>(from), __ATOMIC_ACQUIRE));
   } else {
-    T value;
-    std::memcpy(&value, from, sizeof value);
-    return value;
+    return load_wide(from);
   }
 }
 
@@ -29,7 +74,51 @@ void store_value(char* to, T value) {
   if constexpr (sizeof(T) <= 8)
     __atomic_store_n(reinterpret_cast<T*>(to), value, __ATOMIC_RELEASE);
   else
-    std::memcpy(to, &value, sizeof value);
+    store_wide(to, value);
+}
+
+template <class Whole>
+void read_as(const char* from, char* to) {
+  const Whole value = load_value<Whole>(from);
+  std::memcpy(to, &value, sizeof value);
+}
+
+template <class Whole>
+void write_as(const char* from, char* to) {
+  Whole value;
+  std::memcpy(&value, from, sizeof value);
+  store_value<Whole>(to, value);
+}
+
+/// Reads an aligned vector of 2, 4, 8, 16 or 32 bytes, 32 in two accesses.
+void read_vector(const char* from, unsigned bytes, char* to) {
+  switch (bytes) {
+    case 2:
+      return read_as<uint16_t>(from, to);
+    case 4:
+      return read_as<uint32_t>(from, to);
+    case 8:
+      return read_as<uint64_t>(from, to);
+    case 32:
+      read_as<Wide>(from + 16, to + 16);
+      [[fallthrough]];
+    default:
+      return read_as<Wide>(from, to);
+  }
+}
+
+void write_vector(const char* from, unsigned bytes, char* to) {
+  switch (bytes) {
+    case 2:
+      return write_as<uint16_t>(from, to);
+    case 4:
+      return write_as<uint32_t>(from, to);
+    case 8:
+      return write_as<uint64_t>(from, to);
+    default:
+      write_as<Wide>(from, to);
+      if (bytes == 32) write_as<Wide>(from + 16, to + 16);
+  }
 }
 
 /// A value in the form in which a wider register holds it. Signed values, also
@@ -68,13 +157,15 @@ void load(Warp& warp, const Instruction& i, uint32_t mask) {
 template <class T, class R>
 void load_vector(Warp& warp, const Instruction& i, uint32_t mask) {
   const uint32_t* list = warp.frame->function->lists.data() + i.list;
-  for (; mask != 0; mask &= mask - 1) {
-    const int l = __builtin_ctz(mask);
+  T values[32 / sizeof(T)];
+  while (mask != 0) {
+    const int l = 31 - __builtin_clz(mask);
+    mask &= ~(1u << l);
     const char* from = lane_bytes(warp, i, l, sizeof(T) * i.count, false);
     if (from == nullptr) return;
+    read_vector(from, sizeof(T) * i.count, reinterpret_cast<char*>(values));
     for (int k = 0; k < i.count; ++k)
-      lanes_of<R>(warp, list[k])[l] =
-          extended<R>(load_value<T>(from + sizeof(T) * k));
+      lanes_of<R>(warp, list[k])[l] = extended<R>(values[k]);
   }
 }
 
@@ -100,13 +191,15 @@ void store(Warp& warp, const Instruction& i, uint32_t mask) {
 template <class T, class R>
 void store_vector(Warp& warp, const Instruction& i, uint32_t mask) {
   const uint32_t* list = warp.frame->function->lists.data() + i.list;
+  T values[32 / sizeof(T)];
   for (; mask != 0; mask &= mask - 1) {
     const int l = __builtin_ctz(mask);
     char* to = lane_bytes(warp, i, l, sizeof(T) * i.count, true);
     if (to == nullptr) return;
     for (int k = 0; k < i.count; ++k)
-      store_value<T>(to + sizeof(T) * k,
-                     static_cast<T>(lanes_of<R>(warp, list[k])[l]));
+      values[k] = static_cast<T>(lanes_of<R>(warp, list[k])[l]);
+    write_vector(reinterpret_cast<const char*>(values), sizeof(T) * i.count,
+                 to);
   }
 }
 
@@ -186,7 +279,11 @@ void decode_access(Decoder& d) {
   const Type type = d.take_type();
   d.expect_operands(2, 2);
   if (type == Type::kPred) d.unsupported();
-  const Operand& data = d.operand(stores ? 1 : 0);
+  const Operand& given = d.operand(stores ? 1 : 0);
+  // ptxas accepts a single register in braces.
+  const bool braced = vector < 0 && given.kind == Operand::kVector &&
+                      given.elements.size() == 1;
+  const Operand& data = braced ? given.elements[0] : given;
   uint32_t bytes = 0;
   if (vector >= 0) {
     if (data.kind != Operand::kVector || data.elements.size() != 2u << vector)
@@ -226,6 +323,19 @@ void decode_access(Decoder& d) {
 
 void nothing(Warp&, const Instruction&, uint32_t) {}
 
+void refuse_multicast(Warp& warp, const Instruction& i, uint32_t) {
+  warp.block->grid->fault(
+      warp, i, 218,
+      "a multimem instruction, but the reference model has no multicast");
+}
+
+/// The device says that it has no multicast, so a program may have such code
+/// and not reach it.
+void decode_multimem(Decoder& d) {
+  d.ignore_rest();
+  d.i.run = refuse_multicast;
+}
+
 void decode_nothing(Decoder& d) {
   ignore_hints(d);
   d.take_space();
@@ -257,9 +367,12 @@ void copy_async(Warp& warp, const Instruction& i, uint32_t mask) {
 }
 
 void decode_cp(Decoder& d) {
+  const bool reduces = d.take("reduce");
   if (!d.take("async")) d.unsupported();
+  if (reduces && !d.take("bulk")) d.unsupported();
+  if (reduces) return decode_bulk_copy(d, true);
   if (d.take("mbarrier")) return decode_copy_arrival(d);
-  if (d.take("bulk")) return decode_bulk_copy(d);
+  if (d.take("bulk")) return decode_bulk_copy(d, false);
   d.ignore({"commit_group", "wait_group", "wait_all"});
   d.i.run = nothing;
   if (d.operands() < 2) return;  // all copies are done already
@@ -292,6 +405,7 @@ const DecodeTable& memory_instructions() {
       {"discard", decode_nothing},
       {"applypriority", decode_nothing},
       {"cp", decode_cp},
+      {"multimem", decode_multimem},
   };
   return table;
 }

@@ -88,6 +88,21 @@ enum Special : uint8_t {
   kTotalShared,
   kGridWorkspaceHigh,
   kGridWorkspaceLow,
+  kClusterCtaid,
+  kClusterCtaidY,
+  kClusterCtaidZ,
+  kClusterNctaid,
+  kClusterNctaidY,
+  kClusterNctaidZ,
+  kClusterRank,
+  kClusterBlocks,
+  kClusterid,
+  kClusteridY,
+  kClusteridZ,
+  kNclusterid,
+  kNclusteridY,
+  kNclusteridZ,
+  kIsExplicitCluster,
 };
 
 struct SpecialName {
@@ -130,21 +145,21 @@ constexpr SpecialName kSpecials[] = {
     {"%total_smem_size", kTotalShared, 4},
     {"%envreg1", kGridWorkspaceHigh, 4},
     {"%envreg2", kGridWorkspaceLow, 4},
-    // Each block is its own cluster.
-    {"%cluster_ctaid.x", kZero, 4},
-    {"%cluster_ctaid.y", kZero, 4},
-    {"%cluster_ctaid.z", kZero, 4},
-    {"%cluster_nctaid.x", kOne, 4},
-    {"%cluster_nctaid.y", kOne, 4},
-    {"%cluster_nctaid.z", kOne, 4},
-    {"%cluster_ctarank", kZero, 4},
-    {"%cluster_nctarank", kOne, 4},
-    {"%clusterid.x", kCtaid, 4},
-    {"%clusterid.y", kCtaidY, 4},
-    {"%clusterid.z", kCtaidZ, 4},
-    {"%nclusterid.x", kNctaid, 4},
-    {"%nclusterid.y", kNctaidY, 4},
-    {"%nclusterid.z", kNctaidZ, 4},
+    {"%cluster_ctaid.x", kClusterCtaid, 4},
+    {"%cluster_ctaid.y", kClusterCtaidY, 4},
+    {"%cluster_ctaid.z", kClusterCtaidZ, 4},
+    {"%cluster_nctaid.x", kClusterNctaid, 4},
+    {"%cluster_nctaid.y", kClusterNctaidY, 4},
+    {"%cluster_nctaid.z", kClusterNctaidZ, 4},
+    {"%cluster_ctarank", kClusterRank, 4},
+    {"%cluster_nctarank", kClusterBlocks, 4},
+    {"%clusterid.x", kClusterid, 4},
+    {"%clusterid.y", kClusteridY, 4},
+    {"%clusterid.z", kClusteridZ, 4},
+    {"%nclusterid.x", kNclusterid, 4},
+    {"%nclusterid.y", kNclusteridY, 4},
+    {"%nclusterid.z", kNclusteridZ, 4},
+    {"%is_explicit_cluster", kIsExplicitCluster, 4},
 };
 
 uint64_t real_time_ns() {
@@ -171,6 +186,32 @@ uint64_t uniform_value(const Warp& warp, uint8_t which) {
     case kNctaidY:
     case kNctaidZ:
       return launch.grid[which - kNctaid];
+    case kClusterCtaid:
+    case kClusterCtaidY:
+    case kClusterCtaidZ: {
+      const int k = which - kClusterCtaid;
+      return block.index[k] % launch.cluster[k];
+    }
+    case kClusterNctaid:
+    case kClusterNctaidY:
+    case kClusterNctaidZ:
+      return launch.cluster[which - kClusterNctaid];
+    case kClusterRank:
+      return block.rank;
+    case kClusterBlocks:
+      return block.cluster->blocks.size();
+    case kClusterid:
+    case kClusteridY:
+    case kClusteridZ:
+      return block.cluster->index[which - kClusterid];
+    case kNclusterid:
+    case kNclusteridY:
+    case kNclusteridZ: {
+      const int k = which - kNclusterid;
+      return launch.grid[k] / launch.cluster[k];
+    }
+    case kIsExplicitCluster:
+      return block.cluster->blocks.size() > 1;
     case kWarpid:
       return warp.index;
     case kNwarpid:
@@ -352,29 +393,76 @@ void decode_cvta(Decoder& d) {
   d.i.run = change_space;
 }
 
+/// The rank of the block whose shared memory has an address.
+uint32_t rank_of(const Warp& warp, uint64_t address) {
+  const uint32_t above = static_cast<uint32_t>(address) >> kRankShift;
+  return above == 0 ? warp.block->rank : above - 1;
+}
+
 void is_space(Warp& warp, const Instruction& i, uint32_t mask) {
   const uint64_t* a = lanes_of<uint64_t>(warp, i.a);
   const auto window = static_cast<uint64_t>(i.immediate);
+  const bool own_only = i.mode != 0;
   uint32_t bits = 0;
   each_lane(mask, [&](int l) {
     const uint64_t top = a[l] >> 56 << 56;
-    const bool is =
-        window != 0 ? top == window : top == 0 || top == kGridWindow;
+    bool is = window != 0 ? top == window : top == 0 || top == kGridWindow;
+    if (own_only) is = is && rank_of(warp, a[l]) == warp.block->rank;
     bits |= static_cast<uint32_t>(is) << l;
   });
   set_predicate(warp, i.d, mask, bits);
 }
 
 void decode_isspacep(Decoder& d) {
-  Space space = d.take_space();
-  if (d.take("shared::cluster")) space = Space::kShared;
+  const bool whole_cluster = d.take("shared::cluster");
+  const Space space = whole_cluster ? Space::kShared : d.take_space();
   if (space == Space::kGeneric) d.unsupported();
   d.expect_operands(2, 2);
+  d.i.mode = space == Space::kShared && !whole_cluster;
   d.i.d = d.destination(0, Type::kPred);
   d.i.a = d.source(1, Type::kB64);
   d.i.immediate = static_cast<int64_t>(window_of(space));
   d.i.pure = true;
   d.i.run = is_space;
+}
+
+/// d = the address in the block of rank b that corresponds to a.
+template <class T>
+void map_address(Warp& warp, const Instruction& i, uint32_t mask) {
+  T* d = lanes_of<T>(warp, i.d);
+  const T* a = lanes_of<T>(warp, i.a);
+  const uint32_t* b = lanes_of<uint32_t>(warp, i.b);
+  constexpr T kRank = T{0xff} << kRankShift;
+  each_lane(mask, [=](int l) {
+    d[l] = (a[l] & ~kRank) | (static_cast<T>(b[l] + 1) << kRankShift & kRank);
+  });
+}
+
+template <class T>
+void read_rank(Warp& warp, const Instruction& i, uint32_t mask) {
+  uint32_t* d = lanes_of<uint32_t>(warp, i.d);
+  const T* a = lanes_of<T>(warp, i.a);
+  each_lane(mask, [&](int l) { d[l] = rank_of(warp, a[l]); });
+}
+
+void decode_mapa(Decoder& d) {
+  d.take_space();
+  const Type type = d.take_type();
+  d.expect_operands(3, 3);
+  d.i.d = d.destination(0, type);
+  d.i.a = d.source(1, type);
+  d.i.b = d.source(2, Type::kB32);
+  d.i.run =
+      type_bytes(type) == 4 ? map_address<uint32_t> : map_address<uint64_t>;
+}
+
+void decode_getctarank(Decoder& d) {
+  d.take_space();
+  const Type type = d.take_type();
+  d.expect_operands(2, 2);
+  d.i.d = d.destination(0, Type::kB32);
+  d.i.a = d.source(1, type);
+  d.i.run = type_bytes(type) == 4 ? read_rank<uint32_t> : read_rank<uint64_t>;
 }
 
 }  // namespace
@@ -396,6 +484,9 @@ bool is_fixed_for_warp(uint8_t mode) {
     case kCtaid:  // a warp runs one block after another
     case kCtaidY:
     case kCtaidZ:
+    case kClusterid:
+    case kClusteridY:
+    case kClusteridZ:
     case kClock:
     case kClockHigh:
     case kGlobalTimer:
@@ -410,6 +501,8 @@ bool is_fixed_for_warp(uint8_t mode) {
 const DecodeTable& move_instructions() {
   static const DecodeTable table = {{"mov", decode_mov},
                                     {"cvta", decode_cvta},
+                                    {"mapa", decode_mapa},
+                                    {"getctarank", decode_getctarank},
                                     {"isspacep", decode_isspacep}};
   return table;
 }

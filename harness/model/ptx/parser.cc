@@ -20,7 +20,8 @@ const std::pair<const char*, Type> kTypes[] = {
     {"u64", Type::kU64},     {"s8", Type::kS8},     {"s16", Type::kS16},
     {"s32", Type::kS32},     {"s64", Type::kS64},   {"f16", Type::kF16},
     {"f16x2", Type::kF16x2}, {"bf16", Type::kBf16}, {"bf16x2", Type::kBf16x2},
-    {"f32", Type::kF32},     {"f64", Type::kF64},
+    {"f32", Type::kF32},     {"f64", Type::kF64},   {"u16x2", Type::kU16x2},
+    {"s16x2", Type::kS16x2},
 };
 
 uint32_t align_up(uint32_t value, uint32_t alignment) {
@@ -301,6 +302,12 @@ class Parser {
         uint64_t threads = integer();
         while (accept(",")) threads *= integer();
         function_->max_threads = static_cast<uint32_t>(threads);
+      } else if (accept(".reqnctapercluster")) {
+        unsigned* size = function_->cluster;
+        size[0] = size[1] = size[2] = 1;
+        do {
+          *size++ = static_cast<unsigned>(integer());
+        } while (accept(",") && size != function_->cluster + 3);
       } else if (accept(".pragma")) {
         ++at_;
         accept(";");

@@ -74,6 +74,8 @@ class Kernel {
   uint32_t register_count() const { return register_count_; }
   /// The value of .maxntid or .reqntid; 1024 without these directives.
   uint32_t max_threads_per_block() const { return max_threads_per_block_; }
+  /// The three values of .reqnctapercluster; zeros without this directive.
+  const unsigned* required_cluster() const { return required_cluster_; }
   /// Empty, or why the kernel cannot run: "instruction 'xyz' (line N) is not
   /// supported".
   const std::string& unsupported() const { return unsupported_; }
@@ -90,6 +92,7 @@ class Kernel {
   uint32_t local_bytes_ = 0;
   uint32_t register_count_ = 0;
   uint32_t max_threads_per_block_ = 1024;
+  unsigned required_cluster_[3] = {0, 0, 0};
   std::string unsupported_;
   const Function* function_ = nullptr;
   const Program* program_ = nullptr;
@@ -151,6 +154,7 @@ struct Launch {
   const Kernel* kernel = nullptr;
   unsigned grid[3] = {1, 1, 1};
   unsigned block[3] = {1, 1, 1};
+  unsigned cluster[3] = {1, 1, 1};  ///< blocks; each divides the grid's size
   unsigned dynamic_shared_bytes = 0;
   /// kernel->parameter_bytes() bytes, in the layout of kernel->parameters().
   const void* parameters = nullptr;
@@ -176,8 +180,8 @@ std::optional<Fault> run(const Launch& launch);
 /// cuModuleLoadData gets: a fatbin wrapper, a bare container, or PTX text. The
 /// PTX may be compressed with zstd (needs libzstd.so.1). Returns one text for
 /// each translation unit. If a unit has texts for several architectures, the
-/// newest that is at most sm_100 is taken. If there is no such text, throws
-/// std::runtime_error with a text that says what to do.
-std::vector<std::string> ptx_of_image(const void* image);
+/// newest that is at most sm_<newest> is taken. If there is no such text,
+/// throws std::runtime_error with a text that says what to do.
+std::vector<std::string> ptx_of_image(const void* image, unsigned newest = 100);
 
 }  // namespace ipclab::ptx

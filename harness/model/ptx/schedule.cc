@@ -281,7 +281,25 @@ class WarpRun {
         i.run(warp_, i, mask_);
         ++pc_;
         break;
+      case Flow::kClusterWait:
+        return cluster_wait();
     }
+  }
+
+  /// Lanes whose phase is over continue; the others look again later.
+  void cluster_wait() {
+    const uint64_t phase = warp_.block->cluster->phase;
+    uint32_t over = 0;
+    each_lane(mask_, [&](int l) {
+      over |= static_cast<uint32_t>(warp_.arrived_in[l] != phase) << l;
+    });
+    if (over == 0) {
+      yield_ = true;
+      return;
+    }
+    if (over != mask_) push(mask_ & ~over, pc_);
+    mask_ = over;
+    ++pc_;
   }
 
   /// Did this load read the same place the last time? Then the warp is waiting.
@@ -375,6 +393,8 @@ class WarpRun {
     }
     warp_.live &= ~mask_;
     warp_.block->live -= lane_count(mask_);
+    warp_.block->cluster->live -= lane_count(mask_);
+    warp_.block->cluster->complete_barrier_if_done();
     gone_ = true;
     // Lanes that waited for the ended lanes check again.
     for (Split& split : warp_.splits)

@@ -37,6 +37,8 @@ enum class Type : uint8_t {
   kF16x2,
   kBf16,
   kBf16x2,
+  kU16x2,
+  kS16x2,
   kF32,
   kF64,
 };
@@ -109,6 +111,7 @@ struct FunctionSyntax {
                               ///< of a .func count as the module's)
   uint32_t parameter_bytes = 0;
   uint32_t max_threads = 1024;
+  unsigned cluster[3] = {0, 0, 0};  ///< .reqnctapercluster
 };
 
 /// A `.shared` variable at module scope; dynamic if it was declared without a

@@ -304,3 +304,57 @@ IPCLAB_RUNTIME_API cudaError_t cudaMemcpyFromSymbol(void* to,
              ? cudaSuccess
              : remember(cuStreamSynchronize(nullptr));
 }
+
+// The structures of both APIs have the same layout.
+static_assert(sizeof(cudaMemcpyAttributes) == sizeof(CUmemcpyAttributes));
+static_assert(sizeof(cudaMemcpy3DBatchOp) == sizeof(CUDA_MEMCPY3D_BATCH_OP));
+
+#if IPCLAB_CUDART != 12  // which has other forms, see major12.cc
+IPCLAB_RUNTIME_API cudaError_t cudaMemcpyBatchAsync(
+    void* const* to, const void* const* from, const size_t* sizes, size_t count,
+    cudaMemcpyAttributes* attributes, size_t* first_copies, size_t kinds,
+    cudaStream_t stream) {
+  IPCLAB_BIND();
+  return remember(cuMemcpyBatchAsync(
+      reinterpret_cast<CUdeviceptr*>(const_cast<void**>(to)),
+      reinterpret_cast<CUdeviceptr*>(
+          const_cast<void**>(const_cast<void* const*>(from))),
+      const_cast<size_t*>(sizes), count,
+      reinterpret_cast<CUmemcpyAttributes*>(attributes), first_copies, kinds,
+      stream));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemcpy3DBatchAsync(size_t count,
+                                                      cudaMemcpy3DBatchOp* list,
+                                                      unsigned long long flags,
+                                                      cudaStream_t stream) {
+  IPCLAB_BIND();
+  return remember(cuMemcpy3DBatchAsync(
+      count, reinterpret_cast<CUDA_MEMCPY3D_BATCH_OP*>(list), flags, stream));
+}
+
+extern "C" CUresult cuMemcpyWithAttributesAsync(CUdeviceptr to,
+                                                CUdeviceptr from, size_t size,
+                                                CUmemcpyAttributes* attributes,
+                                                CUstream stream);
+extern "C" CUresult cuMemcpy3DWithAttributesAsync(
+    CUDA_MEMCPY3D_BATCH_OP* wanted, unsigned long long flags, CUstream stream);
+
+// These two came with CUDA 13.2.
+IPCLAB_RUNTIME_API cudaError_t cudaMemcpyWithAttributesAsync(
+    void* to, const void* from, size_t size, cudaMemcpyAttributes* attributes,
+    cudaStream_t stream) {
+  IPCLAB_BIND();
+  return remember(cuMemcpyWithAttributesAsync(
+      reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from),
+      size, reinterpret_cast<CUmemcpyAttributes*>(attributes), stream));
+}
+
+IPCLAB_RUNTIME_API cudaError_t
+cudaMemcpy3DWithAttributesAsync(cudaMemcpy3DBatchOp* wanted,
+                                unsigned long long flags, cudaStream_t stream) {
+  IPCLAB_BIND();
+  return remember(cuMemcpy3DWithAttributesAsync(
+      reinterpret_cast<CUDA_MEMCPY3D_BATCH_OP*>(wanted), flags, stream));
+}
+#endif

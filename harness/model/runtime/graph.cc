@@ -304,3 +304,37 @@ cudaGraphExecDestroy(cudaGraphExec_t executable) {
   IPCLAB_BIND();
   return remember(cuGraphExecDestroy(executable));
 }
+
+IPCLAB_RUNTIME_API cudaError_t cudaUserObjectCreate(cudaUserObject_t* object,
+                                                    void* data,
+                                                    cudaHostFn_t destroy,
+                                                    unsigned count,
+                                                    unsigned flags) {
+  IPCLAB_BIND();
+  return remember(cuUserObjectCreate(object, data, destroy, count, flags));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaUserObjectRetain(cudaUserObject_t object,
+                                                    unsigned count) {
+  IPCLAB_BIND();
+  return remember(cuUserObjectRetain(object, count));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaUserObjectRelease(cudaUserObject_t object,
+                                                     unsigned count) {
+  IPCLAB_BIND();
+  return remember(cuUserObjectRelease(object, count));
+}
+
+IPCLAB_RUNTIME_API cudaError_t
+cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object,
+                          unsigned count, unsigned flags) {
+  IPCLAB_BIND();
+  return remember(cuGraphRetainUserObject(graph, object, count, flags));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphReleaseUserObject(
+    cudaGraph_t graph, cudaUserObject_t object, unsigned count) {
+  IPCLAB_BIND();
+  return remember(cuGraphReleaseUserObject(graph, object, count));
+}

@@ -24,6 +24,20 @@ CUresult ipclab_old_cuMemAdvise(CUdeviceptr address, size_t size,
 CUresult ipclab_old_cuMemPrefetchAsync(
     CUdeviceptr address, size_t size, CUdevice device,
     CUstream stream) __asm__("cuMemPrefetchAsync");
+CUresult ipclab_old_cuMemcpyBatchAsync(
+    void** to, void** from, size_t* sizes, size_t count,
+    cudaMemcpyAttributes* attributes, size_t* first_copies, size_t kinds,
+    size_t* failed, CUstream stream) __asm__("cuMemcpyBatchAsync");
+CUresult ipclab_old_cuMemcpy3DBatchAsync(
+    size_t count, cudaMemcpy3DBatchOp* list, size_t* failed,
+    unsigned long long flags, CUstream stream) __asm__("cuMemcpy3DBatchAsync");
+CUresult ipclab_old_cuStreamGetCaptureInfo_v2(
+    CUstream stream, cudaStreamCaptureStatus* status, unsigned long long* id,
+    CUgraph* graph, const CUgraphNode** dependencies,
+    size_t* count) __asm__("cuStreamGetCaptureInfo_v2");
+CUresult ipclab_old_cuStreamUpdateCaptureDependencies(
+    CUstream stream, CUgraphNode* nodes, size_t count,
+    unsigned flags) __asm__("cuStreamUpdateCaptureDependencies");
 }
 
 // The structure of CUDA 11 is the first part of the structure of CUDA 12.
@@ -69,6 +83,47 @@ IPCLAB_OLD_API(cudaGraphAddNode, cudaGraphNode_t* node, cudaGraph_t graph,
                const cudaGraphNode_t* after, size_t count,
                cudaGraphNodeParams* wanted) {
   return add_node(node, graph, after, count, wanted, false);
+}
+
+IPCLAB_OLD_API(cudaMemcpyBatchAsync, void** to, void** from, size_t* sizes,
+               size_t count, cudaMemcpyAttributes* attributes,
+               size_t* first_copies, size_t kinds, size_t* wrong_copy,
+               cudaStream_t stream) {
+  IPCLAB_BIND();
+  return remember(ipclab_old_cuMemcpyBatchAsync(to, from, sizes, count,
+                                                attributes, first_copies, kinds,
+                                                wrong_copy, stream));
+}
+
+IPCLAB_OLD_API(cudaMemcpy3DBatchAsync, size_t count, cudaMemcpy3DBatchOp* list,
+               size_t* wrong_copy, unsigned long long flags,
+               cudaStream_t stream) {
+  IPCLAB_BIND();
+  return remember(
+      ipclab_old_cuMemcpy3DBatchAsync(count, list, wrong_copy, flags, stream));
+}
+
+IPCLAB_OLD_API(cudaStreamGetCaptureInfo_v2, cudaStream_t stream,
+               cudaStreamCaptureStatus* status, unsigned long long* id,
+               cudaGraph_t* graph, const cudaGraphNode_t** dependencies,
+               size_t* count) {
+  IPCLAB_BIND();
+  return remember(ipclab_old_cuStreamGetCaptureInfo_v2(
+      stream, status, id, graph, dependencies, count));
+}
+
+IPCLAB_OLD_API(cudaStreamGetCaptureInfo, cudaStream_t stream,
+               cudaStreamCaptureStatus* status, unsigned long long* id) {
+  IPCLAB_BIND();
+  return remember(ipclab_old_cuStreamGetCaptureInfo_v2(
+      stream, status, id, nullptr, nullptr, nullptr));
+}
+
+IPCLAB_OLD_API(cudaStreamUpdateCaptureDependencies, cudaStream_t stream,
+               cudaGraphNode_t* nodes, size_t count, unsigned flags) {
+  IPCLAB_BIND();
+  return remember(ipclab_old_cuStreamUpdateCaptureDependencies(stream, nodes,
+                                                               count, flags));
 }
 
 // These names come from CUDA 1 to 3.

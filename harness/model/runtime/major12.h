@@ -14,6 +14,9 @@
 #define cudaGraphAddNode cudaGraphAddNode_v2
 #define cudaMemAdvise cudaMemAdvise_v2
 #define cudaMemPrefetchAsync cudaMemPrefetchAsync_v2
+#define cudaStreamGetCaptureInfo cudaStreamGetCaptureInfo_v3
+#define cudaStreamUpdateCaptureDependencies \
+  cudaStreamUpdateCaptureDependencies_v2
 
 // The form that drivers before CUDA 12.8 have, too. Both do the same.
 #undef cuEventElapsedTime

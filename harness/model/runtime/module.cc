@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "ptx/per_thread.h"
 #include "runtime/runtime.h"
 
+using ipclab::of_this_thread;
 using namespace ipclab::runtime;
 
 namespace {
@@ -86,13 +88,45 @@ struct Configuration {
   size_t shared;
   cudaStream_t stream;
 };
-thread_local std::vector<Configuration> configurations;
+
+std::vector<Configuration>& configurations() {
+  return of_this_thread<std::vector<Configuration>, Configuration>();
+}
 
 bool is_configuration(dim3 grid, dim3 block) {
   return grid.x != 0 && grid.y != 0 && grid.z != 0 && grid.y <= 65535 &&
          grid.z <= 65535 && grid.x <= 2147483647u && block.x != 0 &&
          block.y != 0 && block.z != 0 && block.x <= 1024 && block.y <= 1024 &&
          block.z <= 64 && block.x * block.y * block.z <= 1024;
+}
+
+// Both APIs use one type for the attributes.
+CUlaunchConfig configuration_of(const cudaLaunchConfig_t& config) {
+  CUlaunchConfig converted{};
+  converted.gridDimX = config.gridDim.x;
+  converted.gridDimY = config.gridDim.y;
+  converted.gridDimZ = config.gridDim.z;
+  converted.blockDimX = config.blockDim.x;
+  converted.blockDimY = config.blockDim.y;
+  converted.blockDimZ = config.blockDim.z;
+  converted.sharedMemBytes = static_cast<unsigned>(config.dynamicSmemBytes);
+  converted.hStream = config.stream;
+  converted.attrs = reinterpret_cast<CUlaunchAttribute*>(config.attrs);
+  converted.numAttrs = config.numAttrs;
+  return converted;
+}
+
+using Occupancy = CUresult (*)(int*, CUfunction, const CUlaunchConfig*);
+cudaError_t occupancy(Occupancy question, int* answer, const void* function,
+                      const cudaLaunchConfig_t* config) {
+  IPCLAB_BIND();
+  if (config == nullptr) return remember(cudaErrorInvalidValue);
+  CUfunction kernel = nullptr;
+  if (cudaError_t error = ipclab::runtime::kernel_of(function, &kernel)) {
+    return remember(error);
+  }
+  const CUlaunchConfig converted = configuration_of(*config);
+  return remember(question(answer, kernel, &converted));
 }
 
 cudaError_t launch(CUkernel kernel, dim3 grid, dim3 block, void** arguments,
@@ -181,7 +215,7 @@ IPCLAB_RUNTIME_API void __cudaRegisterManagedVar(void** binary, void** shadow,
 IPCLAB_RUNTIME_API unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block,
                                                         size_t shared,
                                                         CUstream_st* stream) {
-  configurations.push_back({grid, block, shared, stream});
+  configurations().push_back({grid, block, shared, stream});
   return 0;
 }
 
@@ -189,9 +223,9 @@ IPCLAB_RUNTIME_API cudaError_t __cudaPopCallConfiguration(dim3* grid,
                                                           dim3* block,
                                                           size_t* shared,
                                                           void* stream) {
-  if (configurations.empty()) return remember(cudaErrorMissingConfiguration);
-  const Configuration top = configurations.back();
-  configurations.pop_back();
+  if (configurations().empty()) return remember(cudaErrorMissingConfiguration);
+  const Configuration top = configurations().back();
+  configurations().pop_back();
   *grid = top.grid;
   *block = top.block;
   *shared = top.shared;
@@ -250,18 +284,7 @@ IPCLAB_RUNTIME_API cudaError_t cudaLaunchKernelExC(
   if (!is_configuration(config->gridDim, config->blockDim)) {
     return remember(cudaErrorInvalidConfiguration);
   }
-  // Both APIs use one type for the attributes.
-  CUlaunchConfig converted{};
-  converted.gridDimX = config->gridDim.x;
-  converted.gridDimY = config->gridDim.y;
-  converted.gridDimZ = config->gridDim.z;
-  converted.blockDimX = config->blockDim.x;
-  converted.blockDimY = config->blockDim.y;
-  converted.blockDimZ = config->blockDim.z;
-  converted.sharedMemBytes = static_cast<unsigned>(config->dynamicSmemBytes);
-  converted.hStream = config->stream;
-  converted.attrs = reinterpret_cast<CUlaunchAttribute*>(config->attrs);
-  converted.numAttrs = config->numAttrs;
+  const CUlaunchConfig converted = configuration_of(*config);
   return remember(cuLaunchKernelEx(&converted, kernel, arguments, nullptr));
 }
 
@@ -346,4 +369,15 @@ IPCLAB_RUNTIME_API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(
     int* blocks, const void* function, int block_size, size_t shared) {
   return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
       blocks, function, block_size, shared, 0);
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaOccupancyMaxActiveClusters(
+    int* clusters, const void* function, const cudaLaunchConfig_t* config) {
+  return occupancy(cuOccupancyMaxActiveClusters, clusters, function, config);
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaOccupancyMaxPotentialClusterSize(
+    int* blocks, const void* function, const cudaLaunchConfig_t* config) {
+  return occupancy(cuOccupancyMaxPotentialClusterSize, blocks, function,
+                   config);
 }

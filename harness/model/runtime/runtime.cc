@@ -18,8 +18,12 @@ thread_local cudaError_t last_error = cudaSuccess;
 thread_local int chosen_device = 0;
 
 std::mutex retain_mutex;
-// The devices whose primary context the runtime has retained.
-std::set<int> retained;
+// The devices whose primary context the runtime has retained; kept for ever,
+// because a static destructor may still call the runtime.
+std::set<int>& retained() {
+  static auto& devices = *new std::set<int>;
+  return devices;
+}
 
 // The primary context, retained once for the whole runtime.
 CUresult retain_primary(int device, CUcontext* context) {
@@ -29,10 +33,10 @@ CUresult retain_primary(int device, CUcontext* context) {
   if (CUresult error = cuDevicePrimaryCtxGetState(device, &flags, &active)) {
     return error;
   }
-  const bool again = active == 0 || retained.insert(device).second;
+  const bool again = active == 0 || retained().insert(device).second;
   if (CUresult error = cuDevicePrimaryCtxRetain(context, device)) return error;
   if (again) {
-    retained.insert(device);
+    retained().insert(device);
     return CUDA_SUCCESS;
   }
   return cuDevicePrimaryCtxRelease(device);
@@ -155,7 +159,7 @@ cudaError_t reset_device() {
   const CUresult error = cuDevicePrimaryCtxReset(device);
   const std::lock_guard lock(retain_mutex);
   // Also gives up the runtime's own reference; the next call takes a new one.
-  if (error == CUDA_SUCCESS && retained.erase(device) > 0) {
+  if (error == CUDA_SUCCESS && retained().erase(device) > 0) {
     cuDevicePrimaryCtxRelease(device);
   }
   last_error = cudaSuccess;

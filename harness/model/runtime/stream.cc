@@ -66,6 +66,29 @@ cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
 }
 
 IPCLAB_RUNTIME_API cudaError_t
+cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                         unsigned long long* id, cudaGraph_t* graph,
+                         const cudaGraphNode_t** dependencies,
+                         const cudaGraphEdgeData** edges, size_t* count) {
+  IPCLAB_BIND();
+  cuuint64_t number = 0;
+  const CUresult error = cuStreamGetCaptureInfo(
+      stream, reinterpret_cast<CUstreamCaptureStatus*>(status), &number, graph,
+      dependencies, reinterpret_cast<const CUgraphEdgeData**>(edges), count);
+  if (id != nullptr && number != 0) *id = number;
+  return remember(error);
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaStreamUpdateCaptureDependencies(
+    cudaStream_t stream, cudaGraphNode_t* nodes, const cudaGraphEdgeData* edges,
+    size_t count, unsigned flags) {
+  IPCLAB_BIND();
+  return remember(cuStreamUpdateCaptureDependencies(
+      stream, nodes, reinterpret_cast<const CUgraphEdgeData*>(edges), count,
+      flags));
+}
+
+IPCLAB_RUNTIME_API cudaError_t
 cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return remember(cuThreadExchangeStreamCaptureMode(
       reinterpret_cast<CUstreamCaptureMode*>(mode)));

@@ -174,4 +174,95 @@ TEST_F(Capture, AnInterprocessEventIsNoEdge) {
   EXPECT_EQ(cudaEventDestroy(shared), cudaSuccess);
 }
 
+TEST_F(Capture, TellsWhatComesBeforeTheNextNode) {
+  cudaStreamCaptureStatus status;
+  unsigned long long id = 0, same = 0;
+  cudaGraph_t inside = nullptr, graph = nullptr;
+  const cudaGraphNode_t* nodes = nullptr;
+  const cudaGraphEdgeData* edges = nullptr;
+  size_t count = 77;
+  const auto ask = [&](cudaStream_t stream) {
+    return cudaStreamGetCaptureInfo(stream, &status, &id, &inside, &nodes,
+                                    &edges, &count);
+  };
+  ASSERT_EQ(ask(first), cudaSuccess);
+  EXPECT_EQ(status, cudaStreamCaptureStatusActive);
+  EXPECT_EQ(count, 0u);
+  ASSERT_EQ(cudaMemsetAsync(data, 1, kBytes, first), cudaSuccess);
+  fork_now();
+  ASSERT_EQ(cudaMemsetAsync(copy, 2, kBytes, second), cudaSuccess);
+  join_now();
+  ASSERT_EQ(ask(second), cudaSuccess);
+  EXPECT_EQ(count, 1u);
+  same = id;
+  ASSERT_EQ(ask(first), cudaSuccess);
+  EXPECT_EQ(id, same);
+  ASSERT_EQ(count, 2u);
+  EXPECT_EQ(edges[1].type, 0);
+  // The array may be given to a function for the graph.
+  cudaGraphNode_t added = nullptr;
+  ASSERT_EQ(cudaGraphAddEmptyNode(&added, inside, nodes, count), cudaSuccess);
+  ASSERT_EQ(cudaStreamUpdateCaptureDependencies(
+                first, &added, nullptr, 1, cudaStreamSetCaptureDependencies),
+            cudaSuccess);
+  ASSERT_EQ(ask(first), cudaSuccess);
+  ASSERT_EQ(count, 1u);
+  EXPECT_EQ(nodes[0], added);
+  ASSERT_EQ(end(&graph), cudaSuccess);
+  EXPECT_EQ(graph, inside);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+
+  ASSERT_EQ(ask(first), cudaSuccess);
+  EXPECT_EQ(status, cudaStreamCaptureStatusNone);
+  EXPECT_EQ(cudaStreamUpdateCaptureDependencies(first, nullptr, nullptr, 0, 0),
+            cudaErrorIllegalState);
+  EXPECT_EQ(cudaStreamGetCaptureInfo(first, nullptr), cudaErrorInvalidValue);
+  ASSERT_EQ(cudaStreamBeginCapture(first, cudaStreamCaptureModeGlobal),
+            cudaSuccess);
+  ASSERT_EQ(ask(first), cudaSuccess);
+  EXPECT_NE(id, same);
+  ASSERT_EQ(end(&graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+// "Nodes that are removed from the dependency set via this API do not result in
+// cudaErrorStreamCaptureUnjoined."
+TEST_F(Capture, DependenciesMayBeTakenAway) {
+  ASSERT_EQ(cudaMemsetAsync(data, 1, kBytes, first), cudaSuccess);
+  ASSERT_EQ(cudaStreamUpdateCaptureDependencies(
+                first, nullptr, nullptr, 0, cudaStreamSetCaptureDependencies),
+            cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(end(&graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+TEST_F(Capture, OldFormsTellItAsWell) {
+  const auto find = [](const char* name, int version) {
+    void* function = nullptr;
+    EXPECT_EQ(cuGetProcAddress(name, &function, version, 0, nullptr),
+              CUDA_SUCCESS);
+    return function;
+  };
+  CUstreamCaptureStatus status;
+  cuuint64_t ids[2] = {0, 0};
+  size_t count = 77;
+  const auto oldest =
+      reinterpret_cast<CUresult (*)(CUstream, CUstreamCaptureStatus*,
+                                    cuuint64_t*)>(
+          find("cuStreamGetCaptureInfo", 10010));
+  const auto second_form = reinterpret_cast<CUresult (*)(
+      CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*,
+      const CUgraphNode**, size_t*)>(find("cuStreamGetCaptureInfo", 11030));
+  EXPECT_EQ(oldest(first, &status, &ids[0]), CUDA_SUCCESS);
+  EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  EXPECT_EQ(second_form(first, &status, &ids[1], nullptr, nullptr, &count),
+            CUDA_SUCCESS);
+  EXPECT_EQ(ids[0], ids[1]);
+  EXPECT_EQ(count, 0u);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(end(&graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
 }  // namespace

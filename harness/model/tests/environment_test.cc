@@ -80,6 +80,30 @@ TEST(Profile, EachOneIsWhatItsRowSays) {
             cudaErrorInsufficientDriver);
 }
 
+ROLE(ask_for_capability) {
+  cudaDeviceProp properties;
+  EXPECT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
+  test.send<int>(properties.major * 10 + properties.minor);
+  test.send<int>(static_cast<int>(properties.sharedMemPerBlockOptin >> 10));
+  test.send<int>(properties.maxThreadsPerMultiProcessor);
+}
+
+TEST(Profile, HasAComputeCapability) {
+  struct Row {
+    const char* name;
+    int capability, shared, threads;
+  };
+  for (const Row& row :
+       {Row{"two-gpus", 90, 227, 2048}, Row{"compute-12.0", 120, 99, 1536}}) {
+    SCOPED_TRACE(row.name);
+    Peer peer("ask_for_capability", {{"IPCLAB_PROFILE", row.name}});
+    EXPECT_EQ(peer.channel().receive<int>(), row.capability);
+    EXPECT_EQ(peer.channel().receive<int>(), row.shared);
+    EXPECT_EQ(peer.channel().receive<int>(), row.threads);
+    EXPECT_EQ(peer.wait(), "exit 0");
+  }
+}
+
 ROLE(call_of_a_newer_runtime) {
   int driver = 0, runtime = 0;
   EXPECT_EQ(cudaDriverGetVersion(&driver), cudaSuccess);

@@ -358,4 +358,74 @@ TEST(Graph, ACaptureHasTypedNodes) {
   EXPECT_EQ(cudaFree(data), cudaSuccess);
 }
 
+TEST(Graph, ReachesPoolMemoryWhoseFreeIsQueuedAfterIt) {
+  cudaMemPool_t pool = create(on_device(0));
+  cudaStream_t stream = stream_with(cudaStreamNonBlocking);
+  int* data = allocate<int>(kCount);
+  // The memory crosses a border between two pages of the model.
+  constexpr size_t kBytes = 3 * kMiB, kUsed = kCount * sizeof(int);
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMallocFromPoolAsync(&memory, kBytes, pool, stream),
+            cudaSuccess);
+  char* middle = static_cast<char*>(memory) + 2 * kMiB - kUsed / 2;
+  ASSERT_EQ(cudaMemsetAsync(memory, 1, kBytes, stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed),
+            cudaSuccess);
+  ASSERT_EQ(cudaMemsetAsync(middle, 2, kUsed / 2, stream), cudaSuccess);
+  ASSERT_EQ(cudaMemcpyAsync(data, middle, kUsed, cudaMemcpyDefault, stream),
+            cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  cudaGraphExec_t executable = instantiate(graph);
+  {
+    Latch latch(stream);
+    ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+    ASSERT_EQ(cudaFreeAsync(memory, stream), cudaSuccess);
+    latch.let_go();
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  }
+  const std::vector<int> seen = read_back(data, kCount);
+  EXPECT_EQ(seen[0], 0x02020202);
+  EXPECT_EQ(seen[kCount - 1], 0x01010101);
+  EXPECT_EQ(used(pool), 0u);
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+}
+
+// The last reference destroys it: the program's, the graph's and the
+// executable's count.
+TEST(Graph, UserObjectsLiveAsLongAsGraphsNeedThem) {
+  EXPECT_EQ(cudaFree(nullptr), cudaSuccess);
+  int destroyed = 0;
+  const auto count = [](void* data) { ++*static_cast<int*>(data); };
+  cudaUserObject_t object = nullptr;
+  EXPECT_EQ(cudaUserObjectCreate(&object, &destroyed, count, 1, 0),
+            cudaErrorInvalidValue);
+  ASSERT_EQ(cudaUserObjectCreate(&object, &destroyed, count, 2,
+                                 cudaUserObjectNoDestructorSync),
+            cudaSuccess);
+  cudaGraph_t graph = nullptr, clone = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaGraphCreate(&graph, 0), cudaSuccess);
+  ASSERT_EQ(
+      cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove),
+      cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  ASSERT_EQ(cudaGraphClone(&clone, graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphReleaseUserObject(graph, object, 2),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(cudaUserObjectRelease(object, 1), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(clone), cudaSuccess);
+  EXPECT_EQ(destroyed, 0);
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(destroyed, 1);
+  EXPECT_EQ(cudaUserObjectRelease(object, 1), cudaErrorInvalidValue);
+  cudaGetLastError();
+}
+
 }  // namespace

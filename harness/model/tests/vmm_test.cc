@@ -541,4 +541,17 @@ TEST_F(Vmm, PeersNeedAccessAndNothingElse) {
   }
 }
 
+// An H200 gives a process 831 reservations of 9/8 of its memory.
+TEST_F(Vmm, ManyReservationsOfTheSizeOfTheGpu) {
+  EXPECT_EQ(cudaFree(nullptr), cudaSuccess);
+  constexpr uint64_t kSize = 18ull << 30;
+  std::vector<CUdeviceptr> ranges(831);
+  for (CUdeviceptr& range : ranges) {
+    ASSERT_EQ(cuMemAddressReserve(&range, kSize, 0, 0, 0), CUDA_SUCCESS)
+        << &range - ranges.data();
+  }
+  for (const CUdeviceptr range : ranges)
+    EXPECT_EQ(cuMemAddressFree(range, kSize), CUDA_SUCCESS);
+}
+
 }  // namespace

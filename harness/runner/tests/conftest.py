@@ -176,6 +176,7 @@ class Build:
         self.source = root / "source"
         (self.source / "conformance").mkdir(parents=True)
         self.folder.mkdir()
+        self.room = self.source / "conformance/01_legacy_memory/rows.json"
         self._tests: list[str] = []
         self.rows(ROWS)
         self.sentences({"cudaIpcOpenMemHandle": [("It opens.", "LMEM-01")]})
@@ -192,11 +193,15 @@ class Build:
                 "statement": f"The sentence of {name}.",
                 "kind": kind,
                 "source": f"the guide, {name}",
+                "tests": {"Suite.Name": f"How {name} is tested."},
             }
             for name, kind in kinds.items()
         ]
-        path = self.source / "conformance" / "requirements.json"
-        path.write_text(json.dumps({"rows": rows}))
+        groups = {name.partition("-")[0]: "A group." for name in kinds}
+        shared = self.source / "conformance" / "catalogue.json"
+        shared.write_text(json.dumps({"groups": groups}))
+        self.room.parent.mkdir(exist_ok=True)
+        self.room.write_text(json.dumps({"rows": rows}))
 
     def sentences(self, cited: dict[str, list[tuple[str, str]]]) -> None:
         """Write the documented sentences of each function, each with its row."""
@@ -275,11 +280,9 @@ class Build:
 
     def written(self, name: str = "Suite.Name", row: str = "LMEM-01") -> None:
         """Write the source of a TEST of lesson 01, which `ipclab rules` reads."""
-        folder = self.source / "conformance" / "01_legacy_memory"
-        folder.mkdir()
         words = name.replace(".", ", ")
         text = f'TEST({words}) {{\n  covers("{row}");\n}}\n'
-        (folder / "legacy_memory_test.cu").write_text(text)
+        (self.room.parent / "legacy_memory_test.cu").write_text(text)
 
     def sample(
         self, program: str, lesson: str = "01_legacy_memory", timeout: float = 20

@@ -17,8 +17,9 @@ from selenium.webdriver.common.keys import Keys
 
 from browser import PHONE, Browser, Page
 from conftest import PROBE, Build
-from ipclab import matrix, pages, results, trials
+from ipclab import pages, results
 from ipclab import report as ipclab_report
+from ipclab.mutants import matrix, trials
 from ipclab.report import page as report_page
 from ipclab.trace import pictures
 

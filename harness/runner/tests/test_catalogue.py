@@ -17,15 +17,14 @@ import pytest
 from rich.console import Console
 
 from conftest import Build
-from ipclab import catalogue, deviations, documentation
+from ipclab import catalogue, documentation, hardware, requirements
 from ipclab.catalogue import Finding, Ledger
 from ipclab.documentation import Documentation
 from ipclab.errors import HarnessError, UsageError
 
 TOP = Path(__file__).parents[3]
 FILE = TOP / "conformance" / "sentences.json"
-ROWS = deviations.read_requirements(TOP / "conformance" / "requirements.json")
-KINDS = {name: row["kind"] for name, row in ROWS.items()}
+ROWS = requirements.read(TOP / "conformance")
 # The least share of the judgeable sentences that rows must judge or observe.
 LEAST = {"13.0": 0.95, "13.5": 0.9}
 
@@ -50,7 +49,7 @@ def test_every_citation_is_found(ledger: Ledger, headers: Documentation) -> None
 
 def test_most_sentences_are_covered(ledger: Ledger) -> None:
     for toolkit, least in LEAST.items():
-        found = catalogue.counts(catalogue.coverage(ledger, KINDS, toolkit))
+        found = catalogue.counts(catalogue.coverage(ledger, toolkit))
         assert catalogue.share(found) >= least, f"CUDA {toolkit}: {found}"
 
 
@@ -62,7 +61,7 @@ def test_a_source_that_names_a_function_cites_a_sentence_of_it(ledger: Ledger) -
         for row in entry.rows
     }
     for name, row in ROWS.items():
-        if SILENT.search(row["source"]) or row["kind"] == deviations.DERIVED:
+        if SILENT.search(row["source"]) or row["kind"] == requirements.DERIVED:
             continue
         told = re.sub(r"\(.*?\)", "", row["source"])  # without remarks
         for topic in re.findall(r"\bcu(?:da)?[A-Z]\w+", told):
@@ -73,6 +72,20 @@ def test_a_source_that_names_a_function_cites_a_sentence_of_it(ledger: Ledger) -
 # A source with one of these words says that the documentation is silent, or mentions a
 # function without a citation.
 SILENT = re.compile(r"\b(none|no|absence|lacks|cross references|report on|drivers)\b")
+
+
+def test_a_row_of_kind_observe_asks_a_question() -> None:
+    for name, row in ROWS.items():
+        if row["kind"] == "OBSERVE":
+            assert "?" in row["statement"], name
+
+
+def test_a_test_of_a_limit_says_if_the_limit_is_gone() -> None:
+    texts = [x.read_text() for x in (TOP / "conformance").glob("*/*_test.cu")]
+    for name, row in ROWS.items():
+        if row["kind"] == "LIMIT":
+            found = [x for x in texts if f'covers("{name}")' in x]
+            assert any("lifted(" in x for x in found), name
 
 
 def test_no_source_is_a_line_of_a_header() -> None:
@@ -101,7 +114,30 @@ def test_quotations_are_short_and_know_their_sentence(ledger: Ledger) -> None:
 
 def test_every_reason_is_used(ledger: Ledger) -> None:
     used = {x.why_not for entries in ledger.entries.values() for x in entries}
+    used |= {x.why_not for guide in ledger.guides for x in guide.claims}
     assert set(ledger.reasons) == used - {None}
+
+
+def test_the_rows_that_gpus_judged_are_those_of_the_records() -> None:
+    folders = sorted(x.parent for x in (TOP / "docs" / "results").glob("*/run.json"))
+    remedy = "run: ci/ipclab catalogue INCLUDE --runs docs/results/*/ --write"
+    assert hardware.read(FILE.parent) == set(hardware.of_runs(folders)), remedy
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"judged": [1]}'])
+def test_a_wrong_list_of_judged_rows_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / hardware.NAME).write_text(text)
+    with pytest.raises(HarnessError, match=hardware.NAME):
+        hardware.read(tmp_path)
+
+
+def test_a_row_is_judged_on_hardware_or_on_the_model_only(ledger: Ledger) -> None:
+    entry = catalogue.Entry(OPEN, "A.", "01234567", None, None, ("LMEM-01",), None)
+    assert ledger.cover(entry) == catalogue.JUDGED
+    assert ledger.cover(replace(entry, rows=("ENDP-01",))) == catalogue.ON_MODEL
+    assert ledger.cover(replace(entry, rows=("LMEM-42",))) == catalogue.OBSERVED
+    uncounted = replace(entry, why_not="results")  # its rows rest on a code of it
+    assert ledger.cover(uncounted) == catalogue.NO_CLAIM
 
 
 # --- planted changes ---------------------------------------------------------
@@ -379,7 +415,7 @@ def test_a_header_that_cannot_be_read_is_refused(copied: Path, kind: str) -> Non
     [
         ({"says": "A.", "digest": "0"}, "does not match"),
         ({"says": "A.", "digest": "01234567"}, "either 'rows' or 'why_not'"),
-        ({"says": "A.", "digest": "01234567", "rows": ["X-01"]}, "is not a row"),
+        ({"says": "A.", "digest": "01234567", "rows": ["X-01"]}, "is no row"),
         ({"says": "A.", "digest": "01234567", "why_not": "rain"}, "'reasons'"),
     ],
 )
@@ -408,10 +444,9 @@ def test_a_wrong_entry_is_refused(
 def test_a_row_is_judged_where_it_holds(
     build: Build, span: dict[str, str], reason: str | None
 ) -> None:
-    file = build.source / "conformance" / "requirements.json"
-    document = json.loads(file.read_text())
+    document = json.loads(build.room.read_text())
     document["rows"][0].update(span)
-    file.write_text(json.dumps(document))
+    build.room.write_text(json.dumps(document))
     build.conformance("record(outcome='violates')" if reason else "record()")
     build.ipclab("run", "--build", "build", "--results", "seen")
     record = json.loads((build.root / "seen/records.jsonl").read_text())
@@ -424,4 +459,4 @@ def test_a_version_that_is_none_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "requirements.json"
     file.write_text(json.dumps({"rows": [row]}))
     with pytest.raises(HarnessError, match="'since' is a version of CUDA"):
-        deviations.read_requirements(file)
+        requirements.read(file)

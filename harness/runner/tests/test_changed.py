@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ipclab import changed, declarations
+from ipclab import declarations
 from ipclab.errors import UsageError
-from ipclab.faults import Fault
+from ipclab.mutants import changed
+from ipclab.mutants.faults import Fault
 
 ONE, TWO = "conformance/01_first/faults.cc", "conformance/02_second/faults.cc"
 OPERATORS = "harness/faults/operators.cc"
+ROOM, OTHER_ROOM = "conformance/01_first/rows.json", "conformance/02_second/rows.json"
 TEST = "conformance/01_first/first_test.cu"
 FAULTS = [
     Fault("first", "named", "f", None, "", rows=("ONE-01",), file=ONE),
@@ -50,8 +52,8 @@ def git(folder: Path, *arguments: str) -> None:
 def tree(tmp_path: Path) -> Path:
     """A source tree with one commit."""
     write(tmp_path / TEST, 'covers("ONE-01");\n')
-    rows = [{"id": row, "check": "x"} for fault in FAULTS for row in fault.rows]
-    write(tmp_path / changed.ROWS, json.dumps({"rows": rows}))
+    rows = [{"id": row, "tests": {}} for fault in FAULTS for row in fault.rows]
+    write(tmp_path / ROOM, json.dumps({"rows": rows}))
     write(tmp_path / TWO, DECLARED)
     write(tmp_path / "harness/faults/words/words.h", WORDS)
     write(tmp_path / "harness/faults/world/known.h", WORLD)
@@ -84,10 +86,18 @@ def test_a_test_concerns_the_faults_of_its_rows(tree: Path) -> None:
 
 
 def test_a_row_concerns_its_faults_alone(tree: Path) -> None:
-    rows = json.loads((tree / changed.ROWS).read_text())
-    rows["rows"][2]["check"] = "y"
-    write(tree / changed.ROWS, json.dumps(rows))
+    rows = json.loads((tree / ROOM).read_text())
+    rows["rows"][2]["tests"]["Suite.Name"] = "A paragraph."
+    write(tree / ROOM, json.dumps(rows))
     assert concerned(tree) == ["third"]
+
+
+def test_a_row_that_moves_to_another_room_concerns_no_fault(tree: Path) -> None:
+    rows = json.loads((tree / ROOM).read_text())["rows"]
+    write(tree / ROOM, json.dumps({"rows": rows[:1]}))
+    write(tree / OTHER_ROOM, json.dumps({"rows": rows[1:]}))
+    git(tree, "add", OTHER_ROOM)
+    assert concerned(tree) == []
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,11 @@ from conftest import PROBE, Build
 from ipclab import ctest, packed, records, results, terminal
 
 CONFORMANCE = "source/conformance"
+ROOM = "01_legacy_memory/rows.json"
+ROW = (
+    '{"rows": [{"id": "A-01", "statement": "It is so.", "kind": "MUST", '
+    '"tests": {"Suite.Name": "How."}}]}'
+)
 
 
 def says(build: Build, code: int, text: str, *arguments: str) -> None:
@@ -153,10 +158,16 @@ def test_hanging_probe(build: Build) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("requirements.json", None, "requirements.json: No such file"),
-        ("requirements.json", "{", "is not JSON"),
-        ("requirements.json", '{"rows": 3}', "rows: 3 is not of type array"),
-        ("requirements.json", '{"rows": [{"id": "A-01"}]}', "a row has no 'statement'"),
+        ("catalogue.json", None, "catalogue.json: No such file"),
+        (ROOM, "{", "is not JSON"),
+        (ROOM, '{"rows": 3}', "rows: 3 is not of type array"),
+        (ROOM, '{"rows": [{"id": "A-01"}]}', "rows[0].statement: is missing"),
+        (
+            ROOM,
+            ROW.replace('"kind"', '"check": "x", "kind"'),
+            "[0].check: there is",
+        ),
+        (ROOM, ROW.replace("]}", f", {ROW[10:]}"), "A-01 stands twice"),
         ("deviations.json", "[]", "is not an object"),
         ("deviations.json", '{"deviations": [{}]}', "deviations[0].requirement"),
     ],
@@ -188,7 +199,7 @@ def test_bad_require_file(build: Build) -> None:
     says(build, 2, "No such file", "run", "--build", "build", "--require", "none")
     (build.root / "needed").write_text("GONE-01\n")
     arguments = ["run", "--build", "build", "--require", "needed"]
-    says(build, 2, "GONE-01 is not a row of requirements.json", *arguments)
+    says(build, 2, "GONE-01 is no row of the catalogue", *arguments)
 
 
 def test_results_are_never_overwritten(build: Build) -> None:

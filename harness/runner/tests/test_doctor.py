@@ -554,6 +554,7 @@ def test_the_drivers_branch_and_its_programs(
         ("tegra", {"imex": "blocks", "tegra": "blocks", "attempts": "blocks"}),
         ("no-ipc", {"imex": "blocks", "offered": "blocks"}),
         ("no-pools", {"imex": "blocks", "offered": "blocks"}),
+        ("one-queue", {"imex": "blocks"}),
         ("driver-570", {"gpu": "blocks", "driver": "blocks"}),
     ],
 )
@@ -563,3 +564,5 @@ def test_a_profile(model: Build, profile: str, expected: dict[str, str]) -> None
     of_gpu = [x.id for x in CHECKS[: [x.id for x in CHECKS].index("pid_namespace")]]
     found = {x: y for x, y in bad(document).items() if x in of_gpu}
     assert found == expected
+    able = {x["name"]: x["available"] for x in document["probe"]["capabilities"]}
+    assert able["progress"] == (profile not in ("one-queue", "driver-570"))

@@ -13,16 +13,13 @@ from pathlib import Path
 import pytest
 
 from conftest import Build
-from ipclab import explain
+from ipclab import explain, requirements
 from ipclab.explain import Entry
 
 TOP = Path(__file__).resolve().parents[3]
 INCLUDE = Path(os.environ.get("IPCLAB_CUDA_INCLUDE", "/usr/local/cuda/include"))
 ENTRIES = explain.read()
-ROWS = {
-    row["id"]: row
-    for row in json.loads((TOP / "conformance/requirements.json").read_text())["rows"]
-}
+ROWS = requirements.read(TOP / "conformance")
 CODE = re.compile(r"\b(?:cudaError[A-Z]\w+|CUDA_ERROR_[A-Z_]+)\b")
 PAINS = explain.pains()
 

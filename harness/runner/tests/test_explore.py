@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,54 @@ def test_a_replay_tells_the_story(build: Build) -> None:
     code, said = run(build, "--replay", "good.program")
     assert code == 0
     assert "as documented, 10 times" in said
+
+
+def test_an_explorer_that_does_not_end_is_killed_and_its_find_is_kept(
+    build: Build,
+) -> None:
+    explorer(
+        build,
+        """
+        import time
+        tell({**FOUND, "event": "found", "failed": None, "of": None})
+        time.sleep(600)
+        """,
+    )
+    begin = time.monotonic()
+    code, said = run(build, "--results", "out", "-j", "1", "--seconds", "1")
+    assert time.monotonic() - begin < 1 + 15
+    assert code == 3
+    assert "ended at the time limit" in said
+    (failure,) = document(build)["failures"]
+    assert failure["verdict"] == "broken"  # it was not run again
+
+
+def test_a_run_of_the_suite_has_random_programs(build: Build) -> None:
+    explorer(
+        build,
+        """
+        assert options["--programs"] == "50"
+        pairs({"table": {"a": 1, "b": 0}})
+        if open(sys.argv[0] + ".fails").read() == "yes":
+            tell(FOUND)
+        tell(END)
+        """,
+    )
+    build.conformance("record()", "Suite.A", "LMEM-01")
+    fails = build.folder / "harness/explore/explore.fails"
+    for answer, code in (("no", 0), ("yes", 1)):
+        fails.write_text(answer)
+        done = build.ipclab("run", "--build", "build", "--results", answer)
+        assert done.returncode == code, done.stdout
+        assert "random programs: 28 of seed 1, 2800 steps, 1 of 2 pairs" in done.stdout
+        run = json.loads((build.root / answer / "run.json").read_text())
+        assert run["explored"]["pairs"] == {"table": {"reached": 1, "of": 2}}
+        page = (build.root / answer / "report.html").read_text()
+        assert "<h2>Random programs</h2>" in page
+    assert any("violates LMEM-01: read" in x for x in run["problems"])
+    assert "m1 = cudaMalloc" in page
+    done = build.ipclab("run", "--build", "build", "--results", "part", "-k", "Suite.A")
+    assert "random programs" not in done.stdout  # only a part was wanted
 
 
 def test_lines_that_come_in_pieces_are_whole_events() -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from conftest import SOURCE, Build
-from ipclab import cli, engines, fleet_cli, packed, rules, summary
+from ipclab import cli, engines, hardware, packed, report, rules, summary
+from ipclab.commands import fleet
 from ipclab.records import Row
 
 TOP = Path(__file__).resolve().parents[3]
@@ -71,6 +72,20 @@ def test_rules_of_a_build_are_those_of_its_source(build: Build) -> None:
     assert "conformance.01_legacy_memory.Suite.Name  not in the last run" in told
 
 
+def test_a_row_that_no_gpu_has_judged_says_so(build: Build) -> None:
+    build.written()
+    words = ("rules", "--build", "build")
+    assert hardware.ON_MODEL in build.ipclab(*words).stdout
+    assert hardware.ON_MODEL in build.ipclab(*words, "LMEM-01").stdout
+    judged = build.source / "conformance" / hardware.NAME
+    judged.write_text('{"judged": ["LMEM-01"]}')
+    assert hardware.ON_MODEL not in build.ipclab(*words, "LMEM-01").stdout
+    model = {"backend": "model", "requirements": {"LMEM-01": {"kind": "MUST"}}}
+    assert report._unseen(model, frozenset()).keys() == {"LMEM-01"}
+    assert not report._unseen(model, frozenset({"LMEM-01"}))
+    assert not report._unseen({**model, "backend": "cuda"}, frozenset())
+
+
 def test_faults_are_known_from_the_library_or_from_their_declarations(
     build: Build,
 ) -> None:
@@ -111,7 +126,7 @@ def test_the_script_installs_packages_for_every_command_that_needs_them() -> Non
 
 
 def test_every_engine_is_an_option() -> None:
-    assert sorted(fleet_cli.ENGINES) == sorted(engines.ENGINES)
+    assert sorted(fleet.ENGINES) == sorted(engines.ENGINES)
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,17 @@ def test_the_program_finds_the_model(
     assert (seen["IPCLAB_PROFILE"], "run " in seen[model.MACHINE]) == ("two-gpus", True)
 
 
+def test_the_program_sees_files_of_pci_devices(build: Build) -> None:
+    folder = machine(build, PROBE)
+    library = folder / "pci" / "libipclab_pci.so"
+    library.parent.mkdir()
+    library.touch()
+    done = start(build, "--", sys.executable, "-c", ENVIRONMENT)
+    assert done.returncode == 0, done.stdout
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert str(library) in seen["LD_PRELOAD"].split(":")
+
+
 def test_its_exit_code_is_the_commands(build: Build) -> None:
     machine(build, PROBE)
     code = "import sys; sys.exit(7)"

@@ -20,7 +20,7 @@ import jsonschema
 import pytest
 
 from conftest import NO_GPU, PROBE, Build, machine
-from ipclab import matrix
+from ipclab.mutants import matrix
 
 FREE = "reaches('cudaFree')\n"
 
@@ -113,10 +113,9 @@ def test_tests_that_do_not_reach_the_function_are_not_asked(model: Build) -> Non
 
 def test_rows_that_speak_of_the_function_are_asked_first(model: Build) -> None:
     model.faults({"name": "cudaFree.noop"})
-    rows = model.source / "conformance/requirements.json"
-    catalogue = json.loads(rows.read_text())
+    catalogue = json.loads(model.room.read_text())
     catalogue["rows"][1]["source"] = "see cuFree"
-    rows.write_text(json.dumps(catalogue))
+    model.room.write_text(json.dumps(catalogue))
     test = FREE + "violates() if under('cudaFree.noop') else record()"
     model.conformance(test, "Suite.Fast", "LMEM-01")
     model.conformance(FREE + "time.sleep(0.5)\n" + test, "Suite.Slow", "LMEM-02")
@@ -369,7 +368,7 @@ def test_a_capability_that_is_denied_is_a_kill_of_its_own_kind(model: Build) -> 
 def test_a_hang_is_a_kill_and_costs_a_part_of_the_time_limit(
     model: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ipclab.trials.MORE_SECONDS", 0.5)
+    monkeypatch.setattr("ipclab.mutants.trials.MORE_SECONDS", 0.5)
     model.faults({"name": "bad", "rows": ["LMEM-01"]})
     model.conformance("if under('bad'): time.sleep(600)\nrecord()", timeout=900)
     began = time.monotonic()
@@ -1145,7 +1144,15 @@ def test_rules_name_what_proves_a_row(model: Build) -> None:
         "rules", "--build", "build", "--results", "out", "lmem-01"
     ).stdout
     assert "conformance.01_legacy_memory.Suite.Name  conforms" in told
+    assert "How LMEM-01 is tested." in told
     assert "bad: is wrong" in told
+    whole = json.loads(model.ipclab("rules", "--build", "build", "--json").stdout)
+    assert whole["rows"][0]["tests"] == {"Suite.Name": "How LMEM-01 is tested."}
+    done = model.ipclab("rules", "--build", "build", "--json", "LMEM-01")
+    assert (done.returncode, done.stdout) == (
+        2,
+        "ipclab: --json prints all rows: leave out LMEM-01\n",
+    )
     done = model.ipclab("rules", "--build", "build", "LMEM-99")
     assert done.returncode == 2
     assert "no row 'LMEM-99'" in done.stderr + done.stdout

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from conftest import SOURCE, Build
-from ipclab import packed
+from ipclab import packed, packing
 from ipclab.errors import HarnessError, UsageError
 from ipclab.learn import toolbox
 
@@ -69,7 +69,7 @@ def test_exercises_are_built_wherever_it_lies(build: Build, tmp_path: Path) -> N
     }
     (here / "build.json").write_text(json.dumps(commands))
     suite = tmp_path / "site/ipclab/suite"
-    packed.exercises(build.folder, suite)
+    packing.exercises(build.folder, suite)
     text = (suite / "exercises/build.json").read_text()
     assert "/usr" not in text and "/cuda/" not in text.replace("{cuda}/", "")
     assert str(build.root) not in text and '"-std=c++17"' in text
@@ -86,14 +86,14 @@ def test_exercises_are_built_wherever_it_lies(build: Build, tmp_path: Path) -> N
 
 
 def test_a_build_without_exercises(build: Build, tmp_path: Path) -> None:
-    packed.exercises(build.folder, tmp_path / "suite")
+    packing.exercises(build.folder, tmp_path / "suite")
     assert not (tmp_path / "suite").exists()
 
 
 def pack(build: Path, suite: Path) -> subprocess.CompletedProcess[str]:
     """Makes the list as ci/package does."""
     return subprocess.run(
-        [sys.executable, "-m", "ipclab.packed", str(build), str(suite)],
+        [sys.executable, "-m", "ipclab.packing", str(build), str(suite)],
         env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,

@@ -3,21 +3,24 @@
 SPDX-License-Identifier: Apache-2.0
 """
 
+import ast
+import graphlib
 import itertools
 import json
 import os
 import re
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ipclab import declarations
+from ipclab import declarations, requirements, rules
 
 TOP = Path(__file__).resolve().parents[3]
 LESSONS = sorted(p.name for p in (TOP / "samples").glob("[0-9][0-9]_*"))
-REQUIREMENTS = json.loads((TOP / "conformance/requirements.json").read_text())
-ROWS = {row["id"]: row for row in REQUIREMENTS["rows"]}
+CATALOGUE = requirements.document(TOP / "conformance")
+ROWS = requirements.read(TOP / "conformance")
 OWN_FILES = {
     "35_fabric_handle": ["roles.h"],  # roles that are ranks of MPI
     "36_logical_endpoint": ["endpoint.h"],  # queries of the machine, and operands
@@ -66,10 +69,9 @@ def test_a_lesson_is_its_files_and_no_more(lesson: str) -> None:
     )
     files = sorted(p.name for p in (TOP / "conformance" / lesson).iterdir())
     # A pattern's folder may have no rule of its own that a fault could break.
-    assert [x for x in files if x != declarations.OWN] == [
-        "CMakeLists.txt",
-        f"{name}_test.cu",
-    ]
+    assert [x for x in files if x != declarations.OWN] == sorted(
+        ["CMakeLists.txt", f"{name}_test.cu", requirements.ROOM]
+    )
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
@@ -188,9 +190,7 @@ def test_every_test_judges_a_row() -> None:
         for test in tests:
             rows = COVERS.findall(test)
             assert len(rows) == 1, f"{lesson}: {test.splitlines()[0]} covers {rows}"
-            assert rows[0] in ROWS, (
-                f"{lesson}: {rows[0]} is not a row of requirements.json"
-            )
+            assert rows[0] in ROWS, f"{lesson}: {rows[0]} is no row of the catalogue"
             assert lesson in ROWS[rows[0]]["lessons"], f"{rows[0]} is not of {lesson}"
 
 
@@ -280,18 +280,60 @@ def lengths_of_tests(text: str) -> dict[str, int]:
     return {re.sub(r"\s+", " ", x[1]): x[0].count("\n") + 1 for x in found}
 
 
-def test_every_row_has_a_test() -> None:
-    covered = {
-        row for lesson in LESSONS for row in COVERS.findall(mirror(lesson).read_text())
-    }
-    assert covered == set(ROWS)
+def told_in_rooms(conformance: Path) -> set[tuple[str, str, str]]:
+    """Folder, `Suite.Name` and row of each test that has a paragraph."""
+    found = set()
+    for row in requirements.document(conformance)["rows"]:
+        for name in row["tests"]:
+            folder, _, test = name.rpartition("/")
+            found.add((folder or row["lessons"][0], test, row["id"]))
+    return found
+
+
+def in_sources(conformance: Path) -> set[tuple[str, str, str]]:
+    """The same of each test that covers a row."""
+    found = set()
+    for name, row in rules.read_tests(conformance):
+        _, folder, test = name.split(".", 2)
+        found.add((folder, test, row))
+    return found
+
+
+def test_every_test_has_its_paragraph_and_every_paragraph_its_test() -> None:
+    told, tests = told_in_rooms(TOP / "conformance"), in_sources(TOP / "conformance")
+    assert tests - told == set(), "a test has no paragraph in the rows.json of its row"
+    assert told - tests == set(), "a paragraph has no test that covers its row"
+
+
+def test_a_test_without_a_paragraph_is_found(tmp_path: Path) -> None:
+    room = tmp_path / "01_one"
+    room.mkdir()
+    (tmp_path / requirements.SHARED).write_text('{"groups": {"A": "A"}}')
+    test = 'TEST(Suite, Name) {\n  covers("A-01");\n}\n'
+    (room / "one_test.cu").write_text(test + test.replace("Name", "Other"))
+    tests = {"Suite.Name": "x", "02_two/Suite.Gone": "x"}
+    row = {"id": "A-01", "statement": "x", "kind": "MUST", "tests": tests}
+    (room / requirements.ROOM).write_text(json.dumps({"rows": [row]}))
+    told, found = told_in_rooms(tmp_path), in_sources(tmp_path)
+    assert found - told == {("01_one", "Suite.Other", "A-01")}
+    assert told - found == {("02_two", "Suite.Gone", "A-01")}
+
+
+def test_a_row_lives_beside_its_first_test() -> None:
+    """No test in an earlier folder covers the row."""
+    for row in ROWS.values():
+        room, *further = row["lessons"]
+        others = [name.rpartition("/")[0] for name in row["tests"]]
+        assert "" in others, f"{row['id']} has no test in {room}"
+        assert {x for x in others if x} <= set(further), row["id"]
+        assert all(room < x for x in others if x), f"{row['id']} lives in {room}"
 
 
 def test_rows_are_whole() -> None:
-    assert len(ROWS) == len(REQUIREMENTS["rows"]), "an id stands twice"
     for row in ROWS.values():
-        assert row["kind"] in REQUIREMENTS["kinds"]
-        assert row["statement"] and row["source"] and row["check"]
+        assert row["kind"] in CATALOGUE["kinds"]
+        assert row["source"] and row["tests"]
+        assert set(row["lessons"]) <= set(LESSONS)
 
 
 # Words that only the authors of the catalogue would understand.
@@ -300,18 +342,53 @@ PRIVATE = re.compile(
 )
 
 
-@pytest.mark.parametrize("field", ["statement", "scenario", "check"])
-def test_rows_are_written_in_sentences(field: str) -> None:
+# A paragraph speaks of its own test; another test is called by its name.
+COUNTED = re.compile(
+    r"\b(second|third|fourth|fifth|further|another|other|more) tests?\b|\bboth tests\b"
+)
+
+
+def test_rows_are_written_in_sentences() -> None:
     for name, row in ROWS.items():
-        assert not PRIVATE.search(row[field]), name
-        assert row[field].endswith((".", "?", ".)")), name
+        for text in (row["statement"], *row["tests"].values()):
+            assert not PRIVATE.search(text), name
+            assert not COUNTED.search(text), name
+            assert text.endswith((".", "?", ".)")), name
+
+
+def imported(module: Path) -> Iterator[str]:
+    """The modules of the runner that a module imports, also inside functions."""
+    tree = ast.parse(module.read_text())
+    only_types = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for part in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and id(node) not in only_types:
+            yield from (f"{node.module}.{x.name}" for x in node.names)
+            yield str(node.module)
+
+
+def test_the_runner_has_no_circle() -> None:
+    """A module may import those below it, and no module that needs it."""
+    source = TOP / "harness/runner/src"
+    modules = {
+        ".".join(x.relative_to(source).with_suffix("").parts): x
+        for x in source.rglob("*.py")
+        if x.stem != "__init__"
+    }
+    needs = {name: modules.keys() & set(imported(x)) for name, x in modules.items()}
+    assert needs["ipclab.ctest"] == {"ipclab.errors", "ipclab.packed"}
+    graphlib.TopologicalSorter(needs).prepare()
 
 
 def test_a_retired_id_never_comes_back() -> None:
-    retired = [row["id"] for row in REQUIREMENTS["retired"]]
+    retired = [row["id"] for row in CATALOGUE["retired"]]
     assert len(retired) == len(set(retired))
     assert not set(retired) & set(ROWS)
-    assert all(row["statement"] and row["became"] for row in REQUIREMENTS["retired"])
+    assert all(row["statement"] and row["became"] for row in CATALOGUE["retired"])
 
 
 def test_nobody_synchronises_by_sleeping() -> None:

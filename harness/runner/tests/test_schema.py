@@ -194,7 +194,7 @@ def test_a_run_keeps_to_its_schema(run: dict[str, Any]) -> None:
     jsonschema.Draft202012Validator.check_schema(schema.RUN)
     assert both(run, schema.RUN) is None
     assert set(schema.RUN["required"]) == set(run)
-    assert set(schema.RUN["properties"]) == set(run) | {"judged"}
+    assert set(schema.RUN["properties"]) == set(run) | {"judged", "explored"}
     for field in run:
         rest = {x: y for x, y in run.items() if x != field}
         assert both(rest, schema.RUN) == f"record.{field}: is missing"

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from conftest import FAILURE, PROBE, Build
-from ipclab import ctest, deviations, failures, results, summary
+from ipclab import ctest, deviations, failures, requirements, results, summary
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_unknown_row_fails_the_run(build: Build) -> None:
     build.conformance("record()", row="NEW-01")
     outcome = build.run()
     assert (outcome.only["verdict"], outcome.code) == ("broken", 1)
-    assert outcome.only["reason"] == "NEW-01 is not a row of requirements.json"
+    assert outcome.only["reason"] == "NEW-01 is no row of the catalogue"
 
 
 def test_conformance_test_without_a_row_is_broken(build: Build) -> None:
@@ -390,7 +390,7 @@ def test_a_deviation_holds_for_its_test_not_for_others_of_the_row(build: Build) 
     ("changes", "problem"),
     [
         ({}, "LMEM-01 conforms after all (Suite.Name)"),
-        ({"requirement": "GONE-01"}, "GONE-01 is not a row of requirements.json"),
+        ({"requirement": "GONE-01"}, "GONE-01 is no row of the catalogue"),
         ({"expires": "2020-01-01"}, "LMEM-01 expired on 2020-01-01; ask platform"),
         ({"test": "Suite.Gone"}, "LMEM-01: CTest's list has no test Suite.Gone"),
         ({"requirement": "LMEM-02"}, "LMEM-02: Suite.Name is a test of LMEM-01"),
@@ -546,7 +546,7 @@ def test_every_recorded_deviation_is_known_by_deviations_json() -> None:
         (entry["requirement"], entry["test"].partition(".")[2]): entry
         for entry in entries
     }
-    rows = deviations.read_requirements(top / "conformance/requirements.json")
+    rows = requirements.read(top / "conformance")
     sources = [x.read_text() for x in (top / "conformance").glob("*/*.cu")]
     sources += [x.read_text() for x in (top / "conformance").glob("*/*.cc")]
     tests = set(re.findall(r"^TEST\(\w+, (\w+)\)", "".join(sources), re.MULTILINE))
@@ -575,18 +575,17 @@ def test_every_recorded_deviation_is_known_by_deviations_json() -> None:
 
 
 def test_a_derived_row_is_judged(build: Build) -> None:
-    rows = build.source / "conformance" / "requirements.json"
     build.rows({"LMEM-01": "MUST", "DER-01": "DERIVED"})
     build.conformance("violates()", row="DER-01")
     outcome = build.run()
     assert outcome.code == 3
     assert "DER-01: a row of kind DERIVED needs 'follows_from'" in outcome.text
-    document = json.loads(rows.read_text())
+    document = json.loads(build.room.read_text())
     document["rows"][1]["follows_from"] = ["LMEM-09"]
-    rows.write_text(json.dumps(document))
+    build.room.write_text(json.dumps(document))
     assert "DER-01 follows from LMEM-09: no such row" in build.run().text
     document["rows"][1]["follows_from"] = ["LMEM-01"]
-    rows.write_text(json.dumps(document))
+    build.room.write_text(json.dumps(document))
     outcome = build.run()
     assert (outcome.only["verdict"], outcome.code) == ("violates", 1)
     assert outcome.only["kind"] == "DERIVED"

@@ -420,7 +420,7 @@ def test_what_cannot_be_read_is_said_in_one_line(handed_in: Build) -> None:
 def test_a_build_is_held_to_the_run(good: Build) -> None:
     assert verify(good, "--build", "build") == (0, [])
     program = good.folder / f"{A}.py"
-    catalogue = good.source / "conformance/requirements.json"
+    catalogue = good.room
     listing = good.folder / "CTestTestfile.cmake"
     before = {x: x.read_text() for x in (program, catalogue, listing)}
     try:
@@ -435,7 +435,7 @@ def test_a_build_is_held_to_the_run(good: Build) -> None:
             [f"{A}.py: is not the program that ran"],
         )
         program.write_text(before[program])
-        catalogue.write_text(before[catalogue] + "\n")
+        catalogue.write_text(before[catalogue].replace("The sentence", "Another"))
         assert verify(good, "--build", "build") == (
             1,
             ["requirements.json: is not the one of the run"],

@@ -118,4 +118,15 @@ TEST(Fatbin, SaysWhatToDo) {
   EXPECT_NE(error_of(damaged.data()).find("-no-compress"), std::string::npos);
 }
 
+TEST(Fatbin, TheCallerSaysWhichArchitectureIsTheNewest) {
+  const auto image = container("late");
+  const auto target = [&](unsigned newest) {
+    return ptx_of_image(image.data(), newest)
+        .at(0)
+        .find(newest >= 120 ? ".target sm_120" : ".target sm_75");
+  };
+  EXPECT_NE(target(100), std::string::npos);
+  EXPECT_NE(target(120), std::string::npos);
+}
+
 }  // namespace

@@ -216,6 +216,116 @@ TEST(Integer, DotProductOfBytes) {
   EXPECT_EQ(d[0], 10 + 1 * 2 + -1 * 3 + 127 * 4 + -128 * 5);
 }
 
+// Words with all kinds of halves and bytes.
+std::vector<uint32_t> packed_words() {
+  std::vector<uint32_t> words;
+  for (const uint32_t high : {0u, 1u, 0x7fu, 0x80u, 0xffu, 0x7fffu, 0x8000u,
+                              0x8001u, 0xfffeu, 0xffffu, 0x1234u})
+    for (const uint32_t low : {0u, 0xffffu, 0x8000u, 0x7fffu, 0x80u, 0xfedcu})
+      words.push_back(high << 16 | low);
+  return words;
+}
+
+template <class T, class Function>
+void expect_halves(const std::string& instruction, Function expected) {
+  expect_binary<uint32_t>(
+      instruction, packed_words(), [&](uint32_t a, uint32_t b) {
+        uint32_t d = 0;
+        for (int at = 0; at < 32; at += 16)
+          d |= (static_cast<uint32_t>(expected(int{static_cast<T>(a >> at)},
+                                               int{static_cast<T>(b >> at)})) &
+                0xffff)
+               << at;
+        return d;
+      });
+}
+
+TEST(Packed, PairsOf16Bits) {
+  const auto add = [](int a, int b) { return a + b; };
+  const auto least = [](int a, int b) { return std::min(a, b); };
+  const auto most = [](int a, int b) { return std::max(a, b); };
+  expect_halves<uint16_t>("add.u16x2", add);
+  expect_halves<int16_t>("add.s16x2", add);
+  expect_halves<int16_t>("sub.s16x2", [](int a, int b) { return a - b; });
+  expect_halves<uint16_t>("min.u16x2", least);
+  expect_halves<int16_t>("min.s16x2", least);
+  expect_halves<uint16_t>("max.u16x2", most);
+  expect_halves<int16_t>("max.s16x2", most);
+  expect_halves<int16_t>("min.relu.s16x2", [](int a, int b) {
+    return std::max(0, std::min(a, b));
+  });
+  expect_halves<int16_t>("max.relu.s16x2", [](int a, int b) {
+    return std::max({0, a, b});
+  });
+}
+
+TEST(Packed, DotProductsOfPairs) {
+  const auto a = std::vector<uint32_t>{0x80007fff};
+  const auto b = std::vector<uint32_t>{0x80ff7f01};
+  const auto one = [&](const std::string& form) {
+    return static_cast<int>(evaluate<uint32_t, uint32_t, uint32_t>(
+        "dp2a." + form + " d, a, b, 10;", a, b)[0]);
+  };
+  EXPECT_EQ(one("lo.s32.s32"), 10 + 0x7fff * 1 - 0x8000 * 0x7f);
+  EXPECT_EQ(one("hi.s32.s32"), 10 + 0x7fff * -1 - 0x8000 * -0x80);
+  EXPECT_EQ(one("hi.s32.u32"), 10 + 0x7fff * 0xff - 0x8000 * 0x80);
+  EXPECT_EQ(one("lo.u32.u32"), 10 + 0x7fff * 1 + 0x8000 * 0x7f);
+  EXPECT_EQ(one("hi.u32.s32"), 10 + 0x7fff * -1 + 0x8000 * -0x80);
+}
+
+template <class T, class Function>
+uint32_t by_byte(uint32_t a, uint32_t b, Function function) {
+  uint32_t d = 0;
+  for (int at = 0; at < 32; at += 8)
+    d |= (static_cast<uint32_t>(function(int{static_cast<T>(a >> at)},
+                                         int{static_cast<T>(b >> at)})) &
+          0xff)
+         << at;
+  return d;
+}
+
+TEST(Packed, VideoInstructions) {
+  const auto difference = [](int a, int b) { return std::abs(a - b); };
+  const auto [a, b] = pairs(packed_words());
+  const auto run = [&, &a = a, &b = b](const std::string& instruction) {
+    return evaluate<uint32_t, uint32_t, uint32_t>(instruction, a, b);
+  };
+  const auto plain = run("vabsdiff4.u32.u32.u32 d, a, b, 0;");
+  const auto sum = run("vabsdiff4.u32.u32.u32.add d, a, b, 7;");
+  const auto with_sign = run("vabsdiff4.s32.s32.s32.sat d, a, b, 0;");
+  const auto added = run("vadd4.s32.s32.s32.sat d, a, b, 0;");
+  const auto pair = run("vmax2.s32.s32.s32 d, a, b, 0;");
+  for (size_t k = 0; k < a.size(); ++k) {
+    const uint32_t want = by_byte<uint8_t>(a[k], b[k], difference);
+    EXPECT_EQ(plain[k], want);
+    EXPECT_EQ(sum[k], 7 + (want & 0xff) + (want >> 8 & 0xff) +
+                          (want >> 16 & 0xff) + (want >> 24));
+    EXPECT_EQ(with_sign[k], by_byte<int8_t>(a[k], b[k], [](int x, int y) {
+                return std::min(std::abs(x - y), 127);
+              }));
+    EXPECT_EQ(added[k], by_byte<int8_t>(a[k], b[k], [](int x, int y) {
+                return std::clamp(x + y, -128, 127);
+              }));
+    uint32_t most = 0;
+    for (int at = 0; at < 32; at += 16)
+      most |=
+          (static_cast<uint32_t>(std::max(static_cast<int16_t>(a[k] >> at),
+                                          static_cast<int16_t>(b[k] >> at))) &
+           0xffff)
+          << at;
+    EXPECT_EQ(pair[k], most);
+  }
+}
+
+TEST(Fences, OfProxiesAreFences) {
+  const auto d = evaluate<uint32_t, uint32_t>(
+      "fence.proxy.alias; fence.proxy.async; fence.proxy.async.global;\n"
+      "fence.proxy.async.shared::cta; fence.mbarrier_init.release.cluster;\n"
+      "fence.proxy.tensormap::generic.release.gpu; mov.b32 d, a;",
+      {3});
+  EXPECT_EQ(d[0], 3u);
+}
+
 TEST(Bits, LogicAndShiftsBeyondTheWidth) {
   expect_binary<uint32_t>("and.b32", kU32,
                           [](uint32_t a, uint32_t b) { return a & b; });

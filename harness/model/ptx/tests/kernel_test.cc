@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, Kernels, ::testing::Values(75, 90, 100),
                          });
 
 TEST_P(Kernels, AllAreSupported) {
-  EXPECT_EQ(module_->kernels().size(), 29u);
+  EXPECT_EQ(module_->kernels().size(), 31u);
   for (const auto& k : module_->kernels())
     EXPECT_EQ(k->unsupported(), "") << k->name();
 }

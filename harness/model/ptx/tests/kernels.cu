@@ -302,6 +302,53 @@ extern "C" __global__ void ping_pong(int* mine, int* theirs, int rounds) {
   }
 }
 
+// Vectors of 4, 8 and 16 bytes: each thread writes the number of the round into
+// all parts of its vectors, over and over.
+extern "C" __global__ void write_vectors(ushort2* narrow, uint2* middle,
+                                         uint4* wide, int rounds) {
+  const int t = threadIdx.x;
+  for (int r = 1; r <= rounds; ++r) {
+    const unsigned short low = static_cast<unsigned short>(r);
+    asm volatile("st.volatile.global.v2.u16 [%0], {%1, %1};" ::"l"(narrow + t),
+                 "h"(low));
+    asm volatile("st.volatile.global.v2.u32 [%0], {%1, %1};" ::"l"(middle + t),
+                 "r"(r));
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %1, %1, %1};" ::"l"(
+                     wide + t),
+                 "r"(r));
+  }
+}
+
+// Counts vectors with parts of two rounds, until the last round is there. The
+// last vector of each 8 wide ones is a flag: torn[3] counts lines whose flag is
+// newer than the data before it.
+extern "C" __global__ void read_vectors(const ushort2* narrow,
+                                        const uint2* middle, const uint4* wide,
+                                        int rounds, unsigned* torn) {
+  const int t = threadIdx.x;
+  unsigned wrong[4] = {0, 0, 0, 0};
+  uint4 w;
+  do {
+    ushort2 n;
+    uint2 m;
+    asm volatile("ld.volatile.global.v2.u16 {%0, %1}, [%2];"
+                 : "=h"(n.x), "=h"(n.y)
+                 : "l"(narrow + t));
+    asm volatile("ld.volatile.global.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(m.x), "=r"(m.y)
+                 : "l"(middle + t));
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
+                 : "l"(wide + t));
+    wrong[0] += n.x != n.y;
+    wrong[1] += m.x != m.y;
+    wrong[2] += w.x != w.y || w.x != w.z || w.x != w.w;
+    const unsigned flag = __shfl_sync(~0u, w.w, t | 7);
+    wrong[3] += static_cast<int>(w.x - flag) < 0;
+  } while (__any_sync(~0u, w.w != rounds));
+  for (int k = 0; k < 4; ++k) atomicAdd(&torn[k], wrong[k]);
+}
+
 extern "C" __global__ void count_up(int* counter, int times) {
   cuda::atomic_ref<int, cuda::thread_scope_system> c(*counter);
   for (int k = 0; k < times; ++k) c.fetch_add(1);

@@ -140,6 +140,86 @@ TEST(Mbarrier, BytesOfACopyArePartOfAPhase) {
   EXPECT_EQ(run("1", expect + copy), numbers());
 }
 
+// %g is the address of the numbers 100, 101, …; `data` has the numbers 0, 1, …
+// twice, if `bytes` is 8 as 64-bit values.
+std::string fill_data(int bytes) {
+  const std::string width = std::to_string(bytes * 8);
+  return "shl.b32 %o, %t, " + std::string(bytes == 8 ? "3" : "2") +
+         ";\nadd.u32 %o, %o, %s;\n.reg .b" + width + " v;\ncvt.u" + width +
+         ".u32 v, %t;\n" + (bytes == 8 ? "setp.lt.u32 p, %t, 32;\n@p " : "") +
+         "st.shared.b" + width +
+         " [%o], v;\nbar.sync 0;\nld.param.u64 %g, [pa];\n"
+         "cvta.to.global.u64 %g, %g;\n";
+}
+
+const char* const kWaitAndRead =
+    "cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\nbar.sync 0;\n"
+    "mul.wide.u32 state, %t, 4;\nadd.u64 %g, %g, state;\n"
+    "ld.global.u32 d, [%g];\n";
+
+TEST(Bulk, CopiesFromSharedToGlobal) {
+  std::vector<uint32_t> wanted(kThreads);
+  for (uint32_t k = 0; k < kThreads; ++k) wanted[k] = k;
+  EXPECT_EQ(run("1", fill_data(4) +
+                         "@first cp.async.bulk.global.shared::cta.bulk_group "
+                         "[%g], [data], 256;\n" +
+                         kWaitAndRead),
+            wanted);
+}
+
+TEST(Bulk, ReducesIntoGlobal) {
+  const auto reduced = [](const std::string& operation) {
+    return run("1", fill_data(4) +
+                        "@first cp.reduce.async.bulk.global.shared::cta"
+                        ".bulk_group." +
+                        operation + " [%g], [data], 256;\n" + kWaitAndRead);
+  };
+  const auto sum = reduced("add.u32"), least = reduced("min.s32"),
+             bits = reduced("xor.b32");
+  for (uint32_t k = 0; k < kThreads; ++k) {
+    EXPECT_EQ(sum[k], 100 + 2 * k);
+    EXPECT_EQ(least[k], k);
+    EXPECT_EQ(bits[k], (100 + k) ^ k);
+  }
+}
+
+TEST(Bulk, ReducesIntoSharedAndCountsTheBytes) {
+  const auto d = run(
+      "1", fill_data(4) +
+               "@first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], "
+               "256;\n"
+               "@first cp.reduce.async.bulk.shared::cluster.shared::cta"
+               ".mbarrier::complete_tx::bytes.add.u32 [data], [data], 256, "
+               "[bar];\n"
+               "again:\nmbarrier.try_wait.parity.shared::cta.b64 p, [bar], 0;\n"
+               "@!p bra again;\nld.shared.u32 d, [%o];\n");
+  for (uint32_t k = 0; k < kThreads; ++k) EXPECT_EQ(d[k], 2 * k);
+}
+
+TEST(Bulk, ReducesWideAndFloatingValues) {
+  // Two 32-bit numbers of the target are one 64-bit value.
+  const auto wide =
+      run("1", fill_data(8) +
+                   "@first cp.reduce.async.bulk.global.shared::cta.bulk_group"
+                   ".add.u64 [%g], [data], 256;\n" +
+                   kWaitAndRead);
+  for (uint32_t k = 0; k < kThreads; k += 2) {
+    EXPECT_EQ(wide[k], 100 + k + k / 2);
+    EXPECT_EQ(wide[k + 1], 101 + k);
+  }
+  const auto sum = run(
+      "1",
+      "shl.b32 %o, %t, 2;\nadd.u32 %o, %o, %s;\n.reg .f32 f;\n"
+      "cvt.rn.f32.u32 f, %t;\nst.shared.f32 [%o], f;\n"
+      "ld.param.u64 %g, [pa];\ncvta.to.global.u64 %g, %g;\n"
+      "mul.wide.u32 state, %t, 4;\nadd.u64 state, %g, state;\n"
+      "st.global.f32 [state], f;\nbar.sync 0;\n"
+      "@first cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 "
+      "[%g], [data], 256;\n" +
+          std::string(kWaitAndRead) + "mov.b32 f, d;\ncvt.rzi.u32.f32 d, f;\n");
+  for (uint32_t k = 0; k < kThreads; ++k) EXPECT_EQ(sum[k], 2 * k);
+}
+
 TEST(Mbarrier, TooManyArrivalsAndABadCountAreFaults) {
   std::vector<uint32_t> ignored;
   EXPECT_TRUE(run("32",

@@ -83,6 +83,13 @@ TEST(Parser, SpaceBetweenDirectiveAndTypeIsOptional) {
   EXPECT_NE(why_not(".unknown x;"), "");
 }
 
+TEST(Decoder, TakesOneRegisterInBraces) {
+  EXPECT_EQ(why_not(".reg.b64 a, p; ld.relaxed.gpu.global.u64 {a}, [p];"
+                    "st.volatile.global.u64 [p], {a};"),
+            "");
+  EXPECT_NE(why_not(".reg.b64 a, p; ld.global.u64 {a, a}, [p];"), "");
+}
+
 TEST(Decoder, UndefinedFunctionsAreNamed) {
   const auto module =
       Module::parse(header() +

@@ -78,4 +78,34 @@ TEST_F(Processes, KernelsAnswerEachOther) {
   EXPECT_EQ(*device.host<int>(device.allocate(4)), kRounds);
 }
 
+TEST_F(Processes, VectorsDoNotTear) {
+  constexpr int kRounds = 400'000, kLanes = 32;
+  struct Places {
+    uint64_t narrow, middle, wide, torn;
+    explicit Places(Device& device)
+        : narrow(device.allocate(4 * kLanes)),
+          middle(device.allocate(8 * kLanes)),
+          wide(device.allocate(16 * kLanes)),
+          torn(device.allocate(16)) {}
+  };
+  const pid_t writer = child([&] {
+    Device device(4u << 20, descriptor_);
+    const Places at(device);
+    return launch(device, module_->kernel("write_vectors"), Shape{1},
+                  Shape{kLanes}, 0, 50, false, at.narrow, at.middle, at.wide,
+                  kRounds)
+               ? 1
+               : 0;
+  });
+  Device device(4u << 20, descriptor_);
+  const Places at(device);
+  const auto fault =
+      launch(device, module_->kernel("read_vectors"), Shape{1}, Shape{kLanes},
+             0, 50, false, at.narrow, at.middle, at.wide, kRounds, at.torn);
+  EXPECT_EQ(exit_code(writer), 0);
+  ASSERT_FALSE(fault) << fault->what;
+  EXPECT_EQ(device.download<uint32_t>(at.torn, 4),
+            (std::vector<uint32_t>{0, 0, 0, 0}));
+}
+
 }  // namespace

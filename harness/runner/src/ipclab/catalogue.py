@@ -3,7 +3,8 @@
 conformance/sentences.json has an entry for each documented sentence of the
 functions that the suite is about: the rows that judge or observe it, or the reason
 why no row does. This module compares that list with the headers of a toolkit, and
-with the calls that the tests of the rows made in recorded runs.
+with the calls that the tests of the rows made in recorded runs. conformance/guides.json
+has the claims of NVIDIA's guides in our words.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -18,21 +19,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipclab import deviations, documentation, results, schema
+from ipclab import deviations, documentation, hardware, requirements, results, schema
 from ipclab.documentation import Documentation, Sentence
 from ipclab.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:  # `ipclab rules` reads the entries without this package
     from rich.console import Console
 
+GUIDES = "guides.json"
 ALIKE = 0.6  # from this similarity on, a sentence is a changed form of another
 
 # What covers a sentence, in the order in which it is printed.
-JUDGED, OBSERVED, OPEN = "judged", "observed", "open"
+JUDGED, ON_MODEL, OBSERVED, OPEN = "judged", "on the model", "observed", "open"
 ELSEWHERE, NO_CLAIM = "elsewhere", "no claim"
-COVERS = (JUDGED, OBSERVED, OPEN, ELSEWHERE, NO_CLAIM)
+COVERS = (JUDGED, ON_MODEL, OBSERVED, OPEN, ELSEWHERE, NO_CLAIM)
+COVERED = (JUDGED, ON_MODEL, OBSERVED)
 MEANING = {
-    JUDGED: "a row judges it",
+    JUDGED: "a row judges it, and a recorded GPU has judged this row",
+    ON_MODEL: "a row judges it, so far on the reference model only",
     OBSERVED: "a row only describes it, or records what happens",
     OPEN: "a test could judge it, but no row does",
     ELSEWHERE: "it is about something other than sharing between processes",
@@ -65,13 +69,38 @@ class Ledger:
     concerned: re.Pattern[str]  # topics of which every sentence has an entry
     reasons: dict[str, dict[str, str]]
     entries: dict[str, list[Entry]]  # by topic
+    kinds: Mapping[str, str]  # of the catalogue's rows
+    seen: frozenset[str]  # the rows that a recorded GPU has judged
+    guides: tuple[Guide, ...] = ()
 
-    def cover(self, entry: Entry, kinds: Mapping[str, str]) -> str:
-        """One of COVERS; `kinds` are the kinds of the catalogue's rows."""
+    def cover(self, entry: Entry) -> str:
+        """One of COVERS."""
         if entry.why_not:
             return self.reasons[entry.why_not]["class"]
-        taught = all(kinds[row] in deviations.UNJUDGED_KINDS for row in entry.rows)
-        return OBSERVED if taught else JUDGED
+        judging = [
+            row
+            for row in entry.rows
+            if self.kinds[row] not in deviations.UNJUDGED_KINDS
+        ]
+        if not judging:
+            return OBSERVED
+        return JUDGED if self.seen.intersection(judging) else ON_MODEL
+
+    def by(self, entry: Entry) -> str:
+        """The rows of an entry, or the reason why it has none."""
+        if entry.why_not:
+            return self.reasons[entry.why_not]["says"]
+        return ", ".join(entry.rows)
+
+
+@dataclass(frozen=True)
+class Guide:
+    """A guide of NVIDIA of which somebody has read chapters."""
+
+    name: str
+    version: str
+    claims: tuple[Entry, ...]  # the topic of each is its section
+    not_read: str  # the parts about sharing that nobody has read
 
 
 @dataclass(frozen=True)
@@ -100,16 +129,12 @@ def holds(since: str | None, until: str | None, toolkit: str) -> bool:
 def read(path: Path, rows: Mapping[str, Any]) -> Ledger:
     """Read the entries; check them against their schema and the catalogue's rows.
 
+    guides.json and judged.json are read from the same folder, if they are there.
     Raises HarnessError with the place if something is wrong.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HarnessError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise HarnessError(f"{path}: is not JSON ({error})") from None
-    if wrong := schema.error(document, schema.SENTENCES, "sentences"):
-        raise HarnessError(f"{path}: {wrong}")
+    document = _document(path, schema.SENTENCES)
+    guides = path.with_name(GUIDES)
+    told = _document(guides, schema.GUIDES)["guides"] if guides.exists() else []
     ledger = Ledger(
         document["read"],
         re.compile("|".join(f"(?:{x})" for x in document["concerned"])),
@@ -129,20 +154,60 @@ def read(path: Path, rows: Mapping[str, Any]) -> Ledger:
             ]
             for topic, entries in document["sentences"].items()
         },
+        {name: row["kind"] for name, row in rows.items()},
+        hardware.read(path.parent),
+        tuple(
+            Guide(
+                x["name"],
+                x["version"],
+                tuple(
+                    Entry(
+                        claim["section"],
+                        claim["says"],
+                        "",
+                        None,
+                        None,
+                        tuple(claim.get("rows", ())),
+                        claim.get("why_not"),
+                    )
+                    for claim in x["claims"]
+                ),
+                x["not_read"],
+            )
+            for x in told
+        ),
     )
     for entry in _all(ledger):
         if wrong := _inconsistent(entry, ledger, rows):
             raise HarnessError(f"{path}: {entry.topic}: {entry.digest}: {wrong}")
+    for guide in ledger.guides:
+        for entry in guide.claims:
+            if wrong := _inconsistent(entry, ledger, rows):
+                raise HarnessError(f"{guides}: {entry.topic}: {entry.says}: {wrong}")
     return ledger
 
 
+def _document(path: Path, wanted: schema.Schema) -> Any:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HarnessError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise HarnessError(f"{path}: is not JSON ({error})") from None
+    if wrong := schema.error(document, wanted, path.stem):
+        raise HarnessError(f"{path}: {wrong}")
+    return document
+
+
 def _inconsistent(entry: Entry, ledger: Ledger, rows: Mapping[str, Any]) -> str | None:
-    if bool(entry.rows) == bool(entry.why_not):
-        return "has either 'rows' or 'why_not'"
     if entry.why_not and entry.why_not not in ledger.reasons:
         return f"'{entry.why_not}' is not in 'reasons'"
+    # Rows may rest on a sentence that is not counted, such as a list of codes.
+    uncounted = entry.why_not and ledger.reasons[entry.why_not]["class"] == NO_CLAIM
+    if bool(entry.rows) == bool(entry.why_not) and not uncounted:
+        return "has either 'rows' or 'why_not'"
     unknown = [row for row in entry.rows if row not in rows]
-    return f"{unknown[0]} is not a row of requirements.json" if unknown else None
+    return f"{unknown[0]} is no row of the catalogue" if unknown else None
 
 
 def cited(ledger: Ledger) -> dict[str, list[Entry]]:
@@ -232,9 +297,7 @@ def _likeness(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one.split(), other.split()).ratio()
 
 
-def coverage(
-    ledger: Ledger, kinds: Mapping[str, str], toolkit: str
-) -> dict[str, list[tuple[Entry, str]]]:
+def coverage(ledger: Ledger, toolkit: str) -> dict[str, list[tuple[Entry, str]]]:
     """For each topic, its sentences in a toolkit's documentation, and what covers each.
 
     Has only the topics that the suite is about. Rows also cite single sentences of
@@ -246,7 +309,7 @@ def coverage(
         if ledger.concerned.fullmatch(topic)
         and (
             told := [
-                (entry, ledger.cover(entry, kinds))
+                (entry, ledger.cover(entry))
                 for entry in entries
                 if entry.expected_in(toolkit)
             ]
@@ -259,10 +322,29 @@ def counts(found: Mapping[str, list[tuple[Entry, str]]]) -> Counter[str]:
     return Counter(cover for told in found.values() for _, cover in told)
 
 
-def share(counted: Mapping[str, int]) -> float:
-    """The share of judgeable sentences that rows judge or observe, from 0 to 1."""
-    covered = counted[JUDGED] + counted[OBSERVED]
-    return covered / (covered + counted[OPEN])
+def share(counted: Mapping[str, int], covers: Sequence[str] = COVERED) -> float:
+    """The share of these covers in the sentences that can be judged, from 0 to 1."""
+    return sum(counted[x] for x in covers) / judgeable(counted)
+
+
+def judgeable(counted: Mapping[str, int]) -> int:
+    """The number of sentences that a test could judge or observe."""
+    return sum(counted[x] for x in (*COVERED, OPEN))
+
+
+def of_guide(ledger: Ledger, guide: Guide) -> Counter[str]:
+    """The number of a guide's claims for each of COVERS."""
+    return Counter(ledger.cover(entry) for entry in guide.claims)
+
+
+def told_shares(counted: Mapping[str, int]) -> str:
+    """How many of the judgeable sentences each cover has, as a sentence."""
+    parts = (
+        f"{100 * share(counted, [JUDGED]):.1f} % judged on hardware",
+        f"{100 * share(counted, [ON_MODEL]):.1f} % judged on the model only",
+        f"{100 * share(counted, [OBSERVED]):.1f} % observed",
+    )
+    return f"of the {judgeable(counted)} that can be judged, {', '.join(parts)}"
 
 
 def calls(folders: Iterable[Path]) -> dict[str, set[str]]:
@@ -274,7 +356,7 @@ def calls(folders: Iterable[Path]) -> dict[str, set[str]]:
     """
     made: dict[str, set[str]] = {}
     for folder in folders:
-        contents = results.read(folder)
+        contents = results.read(folder, timelines=False)
         if contents.wrong:
             raise UsageError(f"{folder}: {contents.wrong}")
         if not any("functions" in record for record in contents.records):
@@ -316,24 +398,26 @@ def run(
     old: Path | None,
     every: bool,
     runs: Sequence[Path] = (),
+    write: bool = False,
 ) -> int:
     """Print how a toolkit's documentation differs from sentences.json. With `every`,
     print each sentence. With `runs` (results folders), also print the sentences whose
-    function no test of their rows called.
+    function no test of their rows called; with `write`, then write judged.json.
 
     Returns 1 if there is such a sentence or any difference, 0 otherwise.
     """
     from rich.text import Text
 
-    rows = deviations.read_requirements(source / "conformance" / "requirements.json")
+    rows = requirements.read(source / "conformance")
+    if write:
+        hardware.write(source / "conformance", runs)
     ledger = read(source / "conformance" / "sentences.json", rows)
     now = documentation.read(headers)
     before = documentation.read(old) if old else None
     found = compare(ledger, now, before)
     missed = uncalled(ledger, now, calls(runs)) if runs else []
-    kinds = {name: row["kind"] for name, row in rows.items()}
     if every:
-        _sentences(out, ledger, coverage(ledger, kinds, now.toolkit))
+        _sentences(out, ledger, coverage(ledger, now.toolkit))
     for finding in found:
         _tell(out, finding)
     for entry in missed:
@@ -342,7 +426,7 @@ def run(
             Text(f"not called  {entry.topic}  {rows_of}\n  {entry.says}"),
             soft_wrap=True,
         )
-    _summary(out, ledger, found, kinds, now)
+    _summary(out, ledger, found, now)
     if runs:
         out.print(
             f"sentences whose function no test of their rows called in "
@@ -374,20 +458,24 @@ def _sentences(
     for topic, told in found.items():
         out.print(Text(topic, style="bold"))
         for entry, cover in told:
-            by = ", ".join(entry.rows) or ledger.reasons[entry.why_not or ""]["says"]
-            out.print(Text(f"  {cover:9} {entry.says}  [{by}]"), soft_wrap=True)
+            line = f"  {cover:12} {entry.says}  [{ledger.by(entry)}]"
+            out.print(Text(line), soft_wrap=True)
+    for guide in ledger.guides:
+        out.print(Text(f"{guide.name} {guide.version}", style="bold"))
+        for entry in guide.claims:
+            line = f"  {ledger.cover(entry):12} {entry.topic} {entry.says}"
+            out.print(Text(f"{line}  [{ledger.by(entry)}]"), soft_wrap=True)
 
 
 def _summary(
     out: Console,
     ledger: Ledger,
     found: Sequence[Finding],
-    kinds: Mapping[str, str],
     now: Documentation,
 ) -> None:
     from rich.table import Table
 
-    counted = counts(coverage(ledger, kinds, now.toolkit))
+    counted = counts(coverage(ledger, now.toolkit))
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(justify="right")
     table.add_column()
@@ -395,10 +483,15 @@ def _summary(
         table.add_row(str(counted[cover]), f"{cover}: {MEANING[cover]}")
     out.print(table)
     out.print(
-        f"CUDA {now.toolkit}: {counted.total()} documented sentences; rows judge or "
-        f"observe {100 * share(counted):.1f} % of the "
-        f"{counted[JUDGED] + counted[OBSERVED] + counted[OPEN]} that can be judged"
+        f"CUDA {now.toolkit}: {counted.total()} documented sentences; "
+        f"{told_shares(counted)}"
     )
+    for guide in ledger.guides:
+        counted = of_guide(ledger, guide)
+        out.print(
+            f"{guide.name} {guide.version}: {counted.total()} claims; "
+            f"{told_shares(counted)}"
+        )
     touched = {row for finding in found for row in finding.rows}
     said = Counter(finding.what for finding in found)
     told = ", ".join(f"{number} {what}" for what, number in said.items())

@@ -403,7 +403,7 @@ def _environment(
 
 def read(folder: Path) -> Read:
     """A whole, finished, unfiltered run; UsageError for any other."""
-    contents = results.read(folder)
+    contents = results.read(folder, timelines=False)
     document, found, wrong = contents.run, contents.records, contents.wrong
     if wrong:
         raise UsageError(f"{folder}: {wrong}; compare whole results only")

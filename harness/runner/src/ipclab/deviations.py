@@ -15,26 +15,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipclab import failures, reader, schema
+from ipclab import failures, reader, requirements, schema
 from ipclab.errors import HarnessError, UsageError
 
 Entry = dict[str, Any]
 UNJUDGED_KINDS = ("OBSERVE", "UNDEF", "ADVICE")
 NAME = "deviations.json"  # begins each message about an entry
-DERIVED = "DERIVED"  # a row that follows from other rows and is judged like them
 PRECONDITION = "PRECONDITION"  # the caller's duty: only harm to others is judged
 # What the documentation says about the answer that a test expects, by kind of the row.
 BASIS = {
     "MUST": "documented: a sentence promises it",
     "ERROR": "inferred: the call must be refused, but no sentence names the code",
     PRECONDITION: "not promised: the caller must not do this; only harm is judged",
-    DERIVED: "inferred from other rows",
+    requirements.DERIVED: "inferred from other rows",
     "LIMIT": "documented: a sentence describes this limit",
     "OBSERVE": "not documented: recorded, not judged",
     "UNDEF": "documented as undefined: recorded, not judged",
     "ADVICE": "documented as advice to programs: recorded, not judged",
 }
-VERSION = re.compile(r"\d+\.\d+")  # a version of CUDA
 SEVERITIES = (  # of an entry, the worst first
     "crash",
     "wrong data or disclosure",
@@ -43,40 +41,6 @@ SEVERITIES = (  # of an entry, the worst first
     "wrong code",
 )
 VENDORS = {"cuda": "nvidia", "model": "model"}  # the vendor of each backend
-
-
-def read_requirements(path: Path) -> dict[str, Entry]:
-    """The rows of the catalogue by id.
-
-    Raises HarnessError if the catalogue is missing or wrong.
-    """
-    rows = _read(path, "rows")
-    for row in rows:
-        for field in ("id", "statement", "kind"):
-            if not isinstance(row, dict) or not isinstance(row.get(field), str):
-                raise HarnessError(f"{path}: a row has no '{field}'")
-    known = {row["id"]: row for row in rows}
-    for name, row in known.items():
-        origins = row.get("follows_from", [])
-        if (row["kind"] == DERIVED) != bool(origins):
-            raise HarnessError(
-                f"{path}: {name}: a row of kind {DERIVED} needs 'follows_from', "
-                "the rows that it follows from; no other row may have it"
-            )
-        if "code" in row and (row["kind"], row["code"]) != ("ERROR", "documented"):
-            raise HarnessError(
-                f"{path}: {name}: 'code' is 'documented', in rows of kind ERROR only"
-            )
-        for field in ("since", "until"):
-            if field in row and not VERSION.fullmatch(str(row[field])):
-                raise HarnessError(
-                    f"{path}: {name}: '{field}' is a version of CUDA such as 13.5, "
-                    f"not {row[field]}"
-                )
-        for origin in origins:
-            if origin not in known or origin == name:
-                raise HarnessError(f"{path}: {name} follows from {origin}: no such row")
-    return known
 
 
 def basis(row: Entry) -> str:
@@ -109,7 +73,7 @@ def read_deviations(path: Path) -> list[Entry]:
     """The entries; none if there is no file; HarnessError if one is malformed."""
     if not path.exists():
         return []
-    entries = _read(path, "deviations")
+    entries = _read(path)
     for index, entry in enumerate(entries):
         where = f"deviations[{index}]"
         if wrong := schema.error(entry, schema.DEVIATION, where) or _unmeasured(entry):
@@ -209,7 +173,7 @@ class Deviations:
     ) -> str | None:
         row, test = entry["requirement"], entry["test"]
         if row not in kinds:
-            return f"{row} is not a row of requirements.json"
+            return f"{row} is no row of the catalogue"
         if kinds[row] in UNJUDGED_KINDS:
             return f"{row} is of kind {kinds[row]}, which has no deviations"
         if test not in rows:
@@ -268,19 +232,16 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"[0-9]+", text))
 
 
-def _read(path: Path, key: str) -> list[Any]:
+def _read(path: Path) -> list[Any]:
     try:
-        rows: list[Any] = reader.document(path, _LIST[key])[key]
+        rows: list[Any] = reader.document(path, _LIST)["deviations"]
     except UsageError as error:
         raise HarnessError(str(error)) from None
     return rows
 
 
-_LIST: dict[str, schema.Schema] = {
-    key: {
-        "type": "object",
-        "properties": {key: {"type": "array", "items": {"type": "object"}}},
-        "required": [key],
-    }
-    for key in ("rows", "deviations")
+_LIST: schema.Schema = {
+    "type": "object",
+    "properties": {"deviations": {"type": "array", "items": {"type": "object"}}},
+    "required": ["deviations"],
 }

@@ -8,8 +8,10 @@ says which rows of the catalogue a driver does not keep.
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
+import shutil
 import textwrap
 import threading
 import time
@@ -18,19 +20,40 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import backend, ctest, deviations, model, packed, probe, results, supervise
+from ipclab import (
+    backend,
+    ctest,
+    deviations,
+    model,
+    packed,
+    probe,
+    requirements,
+    results,
+    supervise,
+)
 from ipclab.deviations import Entry
 from ipclab.errors import HarnessError, UsageError
 
+if TYPE_CHECKING:
+    from ipclab.run import Run
+
 Event = dict[str, Any]
+Document = dict[str, Any]
 Pairs = dict[str, dict[str, int]]
-GRACE = 600.0  # seconds that an explorer may need beyond its time, to shrink
+# Seconds after its time until an explorer is killed. It ends by itself after 7 s, and
+# needs up to 3 s to end its roles.
+GRACE = 11.0
+REPLAY_LIMIT = 600.0  # seconds
+# What a run of the suite explores: the same programs on each machine.
+CHAPTER = 200  # programs
+CHAPTER_JOBS = 4
+CHAPTER_SECONDS = 30
 REPLAYS = 10  # runs of --replay
 STEP = 1_000_003  # between the seeds of two explorers
 
@@ -60,6 +83,7 @@ class Explorer:
     seed: int
     last: Event = field(default_factory=dict)  # progress or end
     failures: list[Event] = field(default_factory=list)
+    found: Event | None = None  # a failure that is examined at this moment
     known: list[Event] = field(default_factory=list)
     said: str = ""  # its last words that are no event
     _rest: bytes = b""
@@ -76,7 +100,10 @@ class Explorer:
                 continue
             if kind in ("progress", "end"):
                 self.last = event
+            elif kind == "found":
+                self.found = event
             elif kind == "failure":
+                self.found = None
                 self.failures.append(event)
             elif kind == "known":
                 self.known.append(event)
@@ -91,11 +118,103 @@ def run(out: Console, request: Request) -> int:
     if chosen.probe["backend"] == "none":
         raise HarnessError("there is no GPU and no reference model to explore")
     source = ctest.source_folder(request.build) / "conformance"
-    rows = deviations.read_requirements(source / "requirements.json")
-    entries = _known(source / deviations.NAME, chosen.probe)
+    rows = requirements.read(source)
     if request.replay is not None:
         return _replay(out, request, program, chosen.environment, rows)
     folder = request.results or results.default_folder("-explore")
+    here = _here(source / deviations.NAME, chosen.probe)
+    found = _explore(out, request, program, chosen, rows, here.applicable, folder)
+    _show(out, found.document, found.pairs, request.verbose)
+    out.print(Text(str(folder)), soft_wrap=True)
+    if found.broken:
+        raise HarnessError(found.broken)
+    return 1 if problems(found.document) else 0
+
+
+def chapter(out: Console, run: Run) -> Document | None:
+    """The chapter of a run of the suite: a fixed sequence of programs.
+
+    The results are in the folder `explore` of the run. Returns None, and says why, if
+    nothing can be explored here.
+    """
+    assert run.results is not None
+    folder = run.results.folder / "explore"
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
+    build = run.settings.build
+    try:
+        program = find_program(build, run.everything)
+    except UsageError as error:
+        out.print(Text(f"random programs: not run: {error}"), soft_wrap=True)
+        return None
+    if run.probe["backend"] == "none":
+        return None
+    request = Request(build, CHAPTER_SECONDS, jobs=CHAPTER_JOBS, programs=CHAPTER)
+    found = _explore(
+        out, request, program, run, run.catalogue, run.deviations.applicable, folder
+    )
+    document = {
+        name: found.document[name]
+        for name in (
+            *("seed", "explorers", "seconds", "programs", "steps", "pairs"),
+            *("known", "failures"),
+        )
+    } | {"broken": found.broken}
+    out.print(Text(summary_of(document)), soft_wrap=True)
+    return document
+
+
+def summary_of(document: Mapping[str, Any]) -> str:
+    """What a search did, in one line."""
+    here = sum(table["reached"] for table in document["pairs"].values())
+    total = sum(table["of"] for table in document["pairs"].values())
+    return (
+        f"random programs: {document['programs']} of seed {document['seed']}, "
+        f"{document['steps']} steps, {here} of {total} pairs, "
+        f"{len(document['failures'])} failures"
+    )
+
+
+def problems(document: Mapping[str, Any]) -> list[str]:
+    """What of a search fails a run, one line each."""
+    found = [
+        f"random programs: {x['verdict']} {x['row']}: {x['operation']}, {x['check']}: "
+        f"{x['seen']}, not {x['wanted']}"
+        for x in document["failures"]
+        if x["verdict"] != "observed"
+    ]
+    return found + (
+        [f"random programs: {document['broken']}"] if document["broken"] else []
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a search has found."""
+
+    document: Document
+    pairs: Pairs
+    broken: str | None  # why the harness is broken
+
+
+class _Place(Protocol):
+    """Where a search runs: what the probe says, and the variables of its programs."""
+
+    @property
+    def probe(self) -> probe.Probe: ...
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+
+def _explore(
+    out: Console,
+    request: Request,
+    program: Path,
+    place: _Place,
+    rows: Mapping[str, Entry],
+    entries: Sequence[Entry],
+    folder: Path,
+) -> _Found:
+    """Search with several explorers side by side, and write down what they found."""
     jobs = request.jobs or min(4, os.cpu_count() or 1)
     explorers = [
         Explorer(folder / f"explorer-{i + 1}", request.seed + i * STEP)
@@ -105,18 +224,19 @@ def run(out: Console, request: Request) -> int:
         for explorer in explorers:
             explorer.folder.mkdir(parents=True)
         known = folder / "known.tsv"
-        known.write_text("".join(f"{line}\n" for line in entries), encoding="utf-8")
+        lines = known_lines(entries)
+        known.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror}") from None
     begin = time.monotonic()
-    broken = _search(out, request, program, chosen.environment, explorers, known)
+    broken = _search(out, request, program, place.environment, explorers, known)
     pairs = join_pairs(explorers)
     failures = judged(explorers, rows)
     for failure in failures:
         _explain_file(failure, rows)
     document = {
-        "backend": chosen.probe["backend"],
-        "machine": probe.first_line(chosen.probe),
+        "backend": place.probe["backend"],
+        "machine": probe.first_line(place.probe),
         "seed": request.seed,
         "explorers": jobs,
         "seconds": round(time.monotonic() - begin, 1),
@@ -127,16 +247,16 @@ def run(out: Console, request: Request) -> int:
         },
         "known": [_brief(x) for y in explorers for x in y.known],
         "failures": failures,
+        "times": [x.last.get("times", {}) for x in explorers],
+        "unfinished": [x.last.get("unfinished", "") for x in explorers],
+        "slowest": [x.last.get("slowest", []) for x in explorers],
     }
+    if not broken and not document["programs"]:
+        broken = "no program has run"
+    document["broken"] = broken
     results.write(folder / "explore.json", json.dumps(document, indent=1) + "\n")
     results.write(folder / "pairs.json", json.dumps(pairs, indent=1) + "\n")
-    _show(out, document, pairs, request.verbose)
-    out.print(Text(str(folder)), soft_wrap=True)
-    if broken:
-        raise HarnessError(broken)
-    if not document["programs"]:
-        raise HarnessError("no program has run")
-    return 1 if any(x["verdict"] != "observed" for x in failures) else 0
+    return _Found(document, pairs, broken)
 
 
 def find_program(build: Path, cases: Sequence[ctest.Case]) -> Path:
@@ -193,7 +313,10 @@ def judged(
     """The failures, each with its verdict, the first of each kind only."""
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for explorer in explorers:
-        for event in explorer.failures:
+        for event in [
+            *explorer.failures,
+            *([explorer.found] if explorer.found else []),
+        ]:
             row = str(event.get("shrunk_row") or event["row"])
             key = (row, event["operation"], event["check"])
             if key in found:
@@ -203,6 +326,8 @@ def judged(
             failed, of = event.get("failed"), event.get("of")
             if kind in deviations.UNJUDGED_KINDS:
                 verdict = "observed"
+            elif of == 0 or event["event"] == "found":
+                verdict = "broken"  # no time was left to run the program again
             elif of is not None and failed != of:
                 verdict = f"flaky ({failed} of {of})"
             elif event["check"] == "hang":
@@ -230,10 +355,9 @@ def entry_for(failure: Mapping[str, Any], document: Mapping[str, Any]) -> Entry:
     }
 
 
-def _known(path: Path, document: probe.Probe) -> list[str]:
-    import datetime
-
-    here = deviations.Deviations(
+def _here(path: Path, document: probe.Probe) -> deviations.Deviations:
+    """The known deviations of this driver."""
+    return deviations.Deviations(
         deviations.read_deviations(path),
         document["backend"],
         probe.driver(document) if document["backend"] == "cuda" else None,
@@ -241,7 +365,6 @@ def _known(path: Path, document: probe.Probe) -> list[str]:
         datetime.datetime.now(tz=datetime.UTC).date(),
         document.get("runtime_version"),
     )
-    return known_lines(here.applicable)
 
 
 def _environment(base: Mapping[str, str], number: int) -> dict[str, str]:
@@ -286,7 +409,9 @@ def _search(
         )
 
     stop = threading.Event()
-    ticker = threading.Thread(target=_tick, args=(out, explorers, stop))
+    ticker = threading.Thread(
+        target=_tick, args=(out, explorers, stop, request.verbose)
+    )
     ticker.start()
     try:
         with ThreadPoolExecutor(len(explorers)) as pool:
@@ -312,11 +437,16 @@ def _search(
     return None
 
 
-def _tick(out: Console, explorers: Sequence[Explorer], stop: threading.Event) -> None:
-    """Show the progress: each second on a terminal, else every 15 seconds."""
+def _tick(
+    out: Console, explorers: Sequence[Explorer], stop: threading.Event, verbose: bool
+) -> None:
+    """Show the progress: each second on a terminal, else every 15 seconds.
+
+    If `verbose`, every 5 seconds with what each explorer does and where its time went.
+    """
     begin = time.monotonic()
-    pause = 1.0 if out.is_terminal else 15.0
-    while not stop.wait(pause):
+    live = out.is_terminal and not verbose
+    while not stop.wait(1.0 if live else 5.0 if verbose else 15.0):
         seconds = time.monotonic() - begin
         all_of = totals(explorers)
         rate = all_of["programs"] / seconds
@@ -327,11 +457,33 @@ def _tick(out: Console, explorers: Sequence[Explorer], stop: threading.Event) ->
         out.print(
             f"{seconds:5.0f} s  {all_of['programs']} programs ({rate:.0f}/s), "
             f"{all_of['steps']} steps, {here} of {total} pairs, {failures} failures",
-            end="\r" if out.is_terminal else "\n",
+            end="\r" if live else "\n",
             highlight=False,
         )
-    if out.is_terminal:
+        for explorer in explorers if verbose else ():
+            out.print(Text(f"  {explorer.folder.name}: {_now(explorer)}"))
+    if live:
         out.print(" " * (out.width - 1), end="\r")
+
+
+def _now(explorer: Explorer) -> str:
+    """What an explorer has done, where its time went, and what it does now."""
+    last = explorer.last
+    spent = ", ".join(_spent(last.get("times", {})))
+    return (
+        f"{last.get('programs', 0)} programs, {last.get('processes', 0)} processes; "
+        f"{spent or 'nothing yet'}; now {last.get('doing') or 'the end'}"
+    )
+
+
+def _spent(times: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The seconds of each activity, with its phases: `shrink 9.1 s (run 6.0, …)`."""
+    return [
+        f"{activity} {sum(phases.values()):.1f} s ("
+        + ", ".join(f"{name} {seconds:.1f}" for name, seconds in phases.items())
+        + ")"
+        for activity, phases in times.items()
+    ]
 
 
 def _replay(
@@ -354,7 +506,7 @@ def _replay(
 
     ended = supervise.run(
         [str(program), "--replay", str(request.replay), "--times", str(REPLAYS)],
-        timeout=GRACE,
+        timeout=REPLAY_LIMIT,
         environment=_environment(environment, 0),
         live=hear,
     )
@@ -403,6 +555,17 @@ def _show(
         table.add_row(name, str(reached(counts)), str(len(counts)), f"{share:.0f} %")
     out.print(table)
     if verbose:
+        for number, (times, slowest) in enumerate(
+            zip(document["times"], document["slowest"], strict=True), 1
+        ):
+            out.print(f"explorer {number}: {', '.join(_spent(times))}")
+            for one in slowest:
+                mean = 1000 * one["seconds"] / max(1, one["calls"])
+                out.print(
+                    f"  {one['operation']}: {one['calls']} calls, {mean:.2f} ms each, "
+                    f"longest {1000 * one['longest']:.0f} ms",
+                    highlight=False,
+                )
         for name, counts in pairs.items():
             for pair in (x for x, count in counts.items() if count == 0):
                 out.print(Text(f"missing: {name}: {pair}"), soft_wrap=True)
@@ -425,6 +588,8 @@ def _show(
             out.print(Text(f"files: {failure['files']}.*"), soft_wrap=True)
         entry = json.dumps(entry_for(failure, document), indent=1)
         out.print(Text(f"as an entry: {entry}"), soft_wrap=True)
+    for unfinished in filter(None, document["unfinished"]):
+        out.print(Text(f"at the end of the time it waited for: {unfinished}"))
     seconds = max(0.1, float(document["seconds"]))
     share = 100 * document["on_memory"] / max(1, document["steps"])
     out.print(

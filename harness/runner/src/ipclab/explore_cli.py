@@ -28,7 +28,8 @@ def add_to(commands: Any, build: Path, backends: tuple[str, ...]) -> None:
         metavar="N",
         type=_number(1, 10**6),
         default=60,
-        help="how long to search, without the time to shrink (default: 60)",
+        help="how long to search and to shrink; the command ends at most 15 seconds "
+        "later (default: 60)",
     )
     parser.add_argument(
         "--seed",
@@ -77,7 +78,7 @@ def add_to(commands: Any, build: Path, backends: tuple[str, ...]) -> None:
         "-v",
         dest="verbose",
         action="store_true",
-        help="list the pairs that no program has reached",
+        help="show where the time goes, and the pairs that no program has reached",
     )
     parser.add_argument(
         "--build", metavar="DIR", type=Path, default=build, help="the build folder"
@@ -93,6 +94,29 @@ def add_to(commands: Any, build: Path, backends: tuple[str, ...]) -> None:
         metavar="NAME",
         default=None,
         help="which machine the reference model imitates, for example two-gpus",
+    )
+    parser.set_defaults(call=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Search; returns the exit code."""
+    from ipclab import explore, terminal
+
+    return explore.run(
+        terminal.console(),
+        explore.Request(
+            build=options.build,
+            seconds=options.seconds,
+            seed=options.seed,
+            programs=options.programs,
+            processes=options.processes,
+            jobs=options.jobs,
+            replay=options.replay,
+            results=options.results,
+            verbose=options.verbose,
+            backend=options.backend,
+            profile=options.profile,
+        ),
     )
 
 

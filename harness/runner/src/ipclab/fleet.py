@@ -206,10 +206,7 @@ def suite_of(build: Path, backend: str) -> Document:
             x.name: x.requirement for x in asked if x.suite in ("sample", "conformance")
         },
         "programs": manifest.of_programs(build, asked, backend),
-        "data": {
-            name: manifest.of_file(source / name)
-            for name in ("requirements.json", "deviations.json")
-        },
+        "data": manifest.of_data(source, source / "deviations.json"),
     }
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ipclab import ctest, declarations, packed
+from ipclab import ctest, declarations, packed, requirements
 from ipclab.ctest import Case
 
 DECLARED = "fault"  # before the name of a fault, in the digests of the sources
@@ -35,6 +35,16 @@ def of_file(path: Path) -> str | None:
             return _known[key]
     except OSError:
         return None
+
+
+def of_data(rows: Path, entries: Path) -> dict[str, str | None]:
+    """The digests of the catalogue as one text (requirements.json), and of
+    deviations.json.
+    """
+    return {
+        "requirements.json": requirements.digest(rows),
+        "deviations.json": of_file(entries),
+    }
 
 
 def of_programs(

@@ -57,7 +57,8 @@ def for_program(libraries: Path, program: str, profile: str | None) -> dict[str,
 
     These are the variables of `environment()`, with the folders of NVML and NVRTC. If
     the program would find another runtime (an RPATH), or loads CUDA only later (a
-    script), LD_PRELOAD names the model's runtimes and NVRTC.
+    script), LD_PRELOAD names the model's runtimes and NVRTC. It always names the
+    library that shows the files of PCI devices for the model's GPUs.
     """
     variables = environment(libraries, profile)
     if (libraries / "nvml").is_dir():
@@ -70,6 +71,8 @@ def for_program(libraries: Path, program: str, profile: str | None) -> dict[str,
         path = variables["LD_LIBRARY_PATH"]
         variables["LD_LIBRARY_PATH"] = f"{compiler.parent}:{path}"
         early += [compiler] if early else []
+    files = libraries / "pci" / "libipclab_pci.so"
+    early += [files] if files.is_file() else []
     if early:
         before = os.environ.get("LD_PRELOAD")
         named = ":".join(map(str, early))

@@ -15,8 +15,7 @@ The wheel has a packed suite in `ipclab/suite`, with programs of CUDA 13. In
 second suite has only what is built with a toolkit: bin, faults, trace, and the two
 lists. The rest it takes from the first. Every command that takes a build folder
 (`--build`) also takes a packed suite, which needs no CTest and no source tree.
-`ci/package` makes the suite: with `python3 -m ipclab.packed BUILD SUITE` it writes
-tests.json, sources.json and how to build the exercises.
+`ci/package` makes the suite with packing.py.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -24,19 +23,13 @@ from __future__ import annotations
 
 import ctypes
 import json
-import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipclab.errors import HarnessError, UsageError
 
-if TYPE_CHECKING:
-    from ipclab.ctest import Case
-
 LIST = "tests.json"
 SOURCES = "sources.json"
-PACKED = ("sample", "conformance", "probe")  # suites whose programs are packed
 SUITE = Path(__file__).parent / "suite"
 OLDER = SUITE.with_name("suite12")
 # The source tree. In an installed wheel, TREE is some other folder, perhaps `/`.
@@ -155,88 +148,3 @@ def sources(build: Path) -> dict[str, str | None] | None:
     if not isinstance(found, dict) or not all("/" in name for name in found):
         raise HarnessError(f"{path}: is not a list of a packed suite")
     return found
-
-
-def listed(cases: Iterable[Case], suite: Path) -> list[dict[str, Any]]:
-    """The list of the tests whose programs are packed into `suite`/bin.
-
-    Raises HarnessError for a test whose program is not in that folder.
-    """
-    found = []
-    for case in cases:
-        # Programs that mpiexec starts are not packed: they need the machine's own MPI.
-        if case.suite not in PACKED or case.name.endswith(".mpi"):
-            continue
-        program = Path("bin", Path(case.command[0]).name)
-        if not (suite / program).is_file():
-            raise HarnessError(f"{case.name}: {suite / program} is missing")
-        properties = {
-            "LABELS": list(case.labels),
-            "TIMEOUT": case.timeout,
-            "SKIP_RETURN_CODE": case.skip_code,
-        }
-        found.append(
-            {
-                "name": case.name,
-                "command": [str(program), *case.command[1:]],
-                "properties": [
-                    {"name": name, "value": value} for name, value in properties.items()
-                ],
-            }
-        )
-    return found
-
-
-def exercises(build: Path, suite: Path) -> None:
-    """Write how to build an exercise when the suite and CUDA may be in any folder.
-
-    `ipclab learn` replaces {suite} and {cuda} by their folders. If the build cannot
-    build exercises, nothing is written.
-    """
-    path = Path("exercises/build.json")
-    if not (build / path).is_file():
-        return
-    commands = json.loads((build / path).read_text(encoding="utf-8"))
-    words = commands["compile"]
-    plain = words[1 : words.index("-x")]
-    folders = [f"{{cuda}}/{name}" for name in ("lib", "lib64")]
-    made = {
-        "compile": [
-            "c++",
-            *(word for word in plain if not word.startswith("-fmacro-prefix-map")),
-            "-fmacro-prefix-map={suite}/source/=",
-            *("-x", "c++", "-I{suite}/source/samples/exercises/common"),
-            *("-isystem", "{cuda}/include"),
-        ],
-        "link": [
-            *("-x", "none", "-L{suite}/exercises", "-lexercise"),
-            *(f"-L{folder}" for folder in folders),
-            "-l:libcudart.so.13",
-            *(f"-Wl,-rpath,{folder}" for folder in folders),
-        ],
-    }
-    (suite / path).parent.mkdir(parents=True, exist_ok=True)
-    (suite / path).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
-
-
-def main(build: Path, suite: Path) -> None:
-    """Write the files that only a packed suite has, from its build."""
-    from ipclab import ctest, manifest
-
-    if (suite / "exercises").is_dir():  # their library is only in the newest suite
-        exercises(build, suite)
-    digests = manifest.of_sources(ctest.source_folder(build))
-    text = json.dumps(digests, indent=0) + "\n"
-    (suite / SOURCES).write_text(text, encoding="utf-8")
-    lines = [json.dumps(test) for test in listed(ctest.read(build), suite)]
-    if not lines:
-        raise UsageError(f"{build}: has no tests that could be packed")
-    (suite / LIST).write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
-    print(f"{suite / LIST}: {len(lines)} tests")
-
-
-if __name__ == "__main__":
-    try:
-        main(Path(sys.argv[1]), Path(sys.argv[2]))
-    except (UsageError, HarnessError) as error:
-        sys.exit(f"packed: {error}")

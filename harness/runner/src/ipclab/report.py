@@ -17,7 +17,17 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from ipclab import deviations, fingerprint, matrix, pages, records, summary, timeline
+from ipclab import (
+    deviations,
+    explore,
+    fingerprint,
+    hardware,
+    pages,
+    records,
+    summary,
+    timeline,
+)
+from ipclab.mutants import matrix
 from ipclab.records import Record, Row
 
 AT_ONCE = 8  # failing tests that are unfolded, with their pictures
@@ -54,6 +64,7 @@ def page(
     failing = [row for row in table if records.fails(row.verdict, strict)]
     first = {row.ctest for row in failing[:AT_ONCE]}
     kept = _Pictures(first)
+    explored = run.get("explored")
     state = summary.State(
         run["state"],
         int(run.get("selected") or len(table)),
@@ -76,6 +87,7 @@ def page(
         chapters=chapters,
         quiet=_quiet,
         basis=deviations.basis,
+        unseen=_unseen(run, hardware.known()),
         place=records.place,
         next_step=summary.next_step,
         plain=_plain,
@@ -91,6 +103,8 @@ def page(
         picture=kept.picture,
         tables=tables,
         kills=kills and matrix.view(kills),
+        explored=explored,
+        explored_line=explored and explore.summary_of(explored),
     )
     return shown.replace(PACKED, kept.packed(), 1)
 
@@ -144,6 +158,19 @@ def _anchors(table: list[Row]) -> dict[str, str]:
         row.record["requirement"]: row.ctest
         for row in reversed(table)
         if row.record["requirement"]
+    }
+
+
+def _unseen(run: dict[str, Any], judged: frozenset[str]) -> dict[str, str]:
+    """A remark for each row that no GPU has judged: neither a recorded GPU nor, if this
+    is a run of a driver, this one.
+    """
+    if run.get("backend") == "cuda":
+        return {}
+    return {
+        name: f"{hardware.ON_MODEL}: no recorded GPU has judged this row"
+        for name, row in run.get("requirements", {}).items()
+        if hardware.on_model_only(name, row["kind"], judged)
     }
 
 

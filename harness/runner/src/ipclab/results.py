@@ -201,15 +201,18 @@ class Contents:
     seal: dict[str, Any]  # of records.jsonl, as in `Results.seal`
 
 
-def read(folder: Path, memory: int | None = reader.MEMORY) -> Contents:
+def read(
+    folder: Path, memory: int | None = reader.MEMORY, timelines: bool = True
+) -> Contents:
     """A results folder; it may come from another machine. `memory` limits what the
-    records may take; None: the run is our own.
+    records may take; None: the run is our own. Without `timelines` the records have
+    none.
 
     Raises UsageError if this is not a results folder of this version.
     """
     run = read_run(folder)
     lines = record_lines(folder, memory=memory)
-    found, wrong = records.parse_lines(lines)
+    found, wrong = records.parse_lines(lines, timelines)
     seal = lines.drain() if wrong else lines.seal.document
     return Contents(run, found, wrong and f"records.jsonl: {wrong}", seal)
 

@@ -12,18 +12,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ipclab import catalogue as documented
-from ipclab import ctest, deviations, faults, lines, packed, records, results
-from ipclab.deviations import Entry
+from ipclab import ctest, hardware, lines, packed, records, requirements, results
 from ipclab.errors import UsageError
-from ipclab.faults import Fault
+from ipclab.mutants import faults
+from ipclab.mutants.faults import Fault
+from ipclab.requirements import Row
 
 LATEST = Path("results/latest")
 TEST = re.compile(r'^TEST\((\w+), (\w+)\) \{\s*covers\("([A-Z]+-\d+)"\);', re.MULTILINE)
 
 
-def run(build: Path | None, name: str | None, folder: Path | None) -> int:
+def run(
+    build: Path | None, name: str | None, folder: Path | None, as_json: bool = False
+) -> int:
     """Print all rows, or explain one row. The verdicts come from the results in
-    `folder`.
+    `folder`. With `as_json`, print the whole catalogue as one JSON document
+    (requirements.json).
 
     The rows are those of `build`; without it, those of the source tree of this command,
     or of the suite of the wheel. Without a folder the verdicts come from
@@ -33,20 +37,24 @@ def run(build: Path | None, name: str | None, folder: Path | None) -> int:
     source = packed.source(chosen) or (
         ctest.source_folder(chosen) if build else packed.TREE
     )
-    rows, sentences = (
-        source / "conformance" / name
-        for name in ("requirements.json", "sentences.json")
-    )
-    catalogue = deviations.read_requirements(rows)
-    tests = _of_packed(chosen) or dict(read_tests(source / "conformance"))
+    rooms = source / "conformance"
+    if as_json:
+        if name is not None:
+            raise UsageError(f"--json prints all rows: leave out {name}")
+        print(requirements.text(rooms), end="")
+        return 0
+    catalogue = requirements.read(rooms)
+    tests = _of_packed(chosen) or dict(read_tests(rooms))
     wrong = faults.of_rows(chosen, source)
     verdicts = _verdicts(folder)
+    judged = hardware.read(rooms)
     columns = lines.width()
     if name is None:
-        told = _list(columns, catalogue, tests, wrong, verdicts)
+        told = _list(columns, catalogue, tests, wrong, verdicts, judged)
     elif (row := catalogue.get(name.upper())) is not None:
-        cited = documented.cited(documented.read(sentences, catalogue))
-        told = _explain(columns, row, cited.get(row["id"], []), tests, wrong, verdicts)
+        cited = documented.cited(documented.read(rooms / "sentences.json", catalogue))
+        sentences_of = cited.get(row["id"], [])
+        told = _explain(columns, row, sentences_of, tests, wrong, verdicts, judged)
     else:
         raise UsageError(f"no row '{name}'; `ipclab rules` lists them")
     print("\n".join(told))
@@ -74,16 +82,17 @@ def _verdicts(folder: Path | None) -> dict[str, str]:
     """
     if folder is None and not LATEST.is_dir():
         return {}
-    found = results.read(folder or LATEST).records
+    found = results.read(folder or LATEST, timelines=False).records
     return {row.ctest: row.shown for row in records.rows(found)}
 
 
 def _list(
     columns: int,
-    catalogue: dict[str, Entry],
+    catalogue: dict[str, Row],
     tests: Mapping[str, str],
     wrong: Sequence[Fault],
     verdicts: dict[str, str],
+    judged: frozenset[str],
 ) -> list[str]:
     rows = []
     for name, row in catalogue.items():
@@ -91,34 +100,39 @@ def _list(
         last = dict.fromkeys(verdicts[x] for x in mine if x in verdicts)
         noticed = sum(name in fault.rows for fault in wrong)
         cells = (name, row["kind"], f"{len(mine):5}", f"{noticed:6}", ", ".join(last))
-        rows.append((*cells, row["statement"]))
+        unseen = hardware.on_model_only(name, row["kind"], judged)
+        seen = f" ({hardware.ON_MODEL})" if unseen else ""
+        rows.append((*cells, row["statement"] + seen))
     head = ("row", "kind", "tests", "faults", "last", "statement")
     return lines.table(rows, columns, head)
 
 
 def _explain(
     columns: int,
-    row: Entry,
+    row: Row,
     cited: list[documented.Entry],
     tests: Mapping[str, str],
     wrong: Sequence[Fault],
     verdicts: dict[str, str],
+    judged: frozenset[str],
 ) -> list[str]:
     name = row["id"]
     told = [(f"{name}  {row['kind']}", str(row["statement"]))]
     told += [
         (field, str(row[field]))
-        for field in ("source", "since", "until", "scenario", "check")
+        for field in ("source", "since", "until")
         if row.get(field)
     ]
+    if hardware.on_model_only(name, row["kind"], judged):
+        told += [("evidence", f"{hardware.ON_MODEL}: no recorded GPU has judged it")]
     told += [("sentence", f"{x.topic}: {x.says}") for x in cited]
     told += [("follows from", origin) for origin in row.get("follows_from", [])]
     told += [("lesson", lesson) for lesson in row.get("lessons", [])]
-    told += [
-        ("test", f"{test}  {verdicts.get(test, 'not in the last run')}")
-        for test, covered in tests.items()
-        if covered == name
-    ]
+    paragraphs = requirements.paragraphs(row)
+    for test in (x for x, covered in tests.items() if covered == name):
+        verdict = verdicts.get(test, "not in the last run")
+        told.append(("test", f"{test}  {verdict}"))
+        told.append(("test", paragraphs.get(test.split(".", 2)[2], "")))
     # Only the library of a build knows what a fault does.
     told += [
         ("fault", f"{fault.name}: {fault.what}" if fault.what else fault.name)

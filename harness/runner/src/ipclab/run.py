@@ -19,6 +19,7 @@ from ipclab import (
     ctest,
     deviations,
     expect,
+    explore,
     fingerprint,
     hold,
     manifest,
@@ -26,6 +27,7 @@ from ipclab import (
     probe,
     reader,
     records,
+    requirements,
     results,
     supervise,
 )
@@ -49,7 +51,7 @@ class Settings:
     seed: int = 1
     strict: bool = False
     require: Path | None = None
-    requirements: Path | None = None  # instead of the file in the source tree
+    requirements: Path | None = None  # instead of the rooms of the source tree
     deviations: Path | None = None
     backend: str = "auto"  # one of model.BACKENDS
     profile: str | None = None  # which machine the model imitates
@@ -95,19 +97,19 @@ class Run:
         if whole and (wrong := ctest.incomplete(settings.build, self.cases)):
             raise UsageError(wrong)
         rows, entries = _data_files(settings)
-        self._data = {"requirements.json": rows, "deviations.json": entries}
-        self.catalogue = deviations.read_requirements(rows)
+        self._data = rows, entries
+        self.catalogue = requirements.read(rows)
         expected = expect.read(settings.expect) if settings.expect else None
         self.required = _read_required(settings.require, set(self.catalogue))
         chosen = backend.choose(
             settings.build, everything, settings.backend, settings.profile
         )
         self.probe = chosen.probe
-        self._environment = chosen.environment
+        self.environment = chosen.environment
         self.findings = expect.findings(expected, self.probe) if expected else []
         probes = [case for case in everything if case.suite == "probe"]
         self._holder = (
-            hold.Holder(probes[0], self._environment)
+            hold.Holder(probes[0], self.environment)
             if self.probe["backend"] == "cuda"
             else None
         )
@@ -125,6 +127,7 @@ class Run:
         self.state = "running"
         self.records: list[Record] = []
         self.selected = len(self.cases)
+        self.explored: explore.Document | None = None  # what random programs found
         self.error: str | None = None  # why the harness could not continue
         self._exchanged: list[str] = []  # messages about files that changed in the run
         self._programs = [*self.cases, *probes]
@@ -156,6 +159,7 @@ class Run:
             if contents.wrong:
                 raise UsageError(f"{folder}: {contents.wrong}")
             self.records = contents.records
+            self.explored = contents.run.get("explored")
             self._started = contents.run["started"]
         return opened
 
@@ -249,7 +253,7 @@ class Run:
         path = Path(folder) / "record.jsonl"
         environment = {
             **os.environ,
-            **self._environment,
+            **self.environment,
             "IPCLAB_RECORD": str(path),
             "IPCLAB_CAPABILITIES": str(self._capabilities),
             "IPCLAB_SEED": str(self.settings.seed),
@@ -287,7 +291,7 @@ class Run:
         if case.suite == "conformance" and row is None and verdict != "broken":
             verdict = "broken"
             reason = (
-                f"{case.requirement} is not a row of requirements.json"
+                f"{case.requirement} is no row of the catalogue"
                 if case.requirement
                 else "judges no row: CTest's list gives no requirement"
             )
@@ -354,6 +358,8 @@ class Run:
             if name not in judged
         ]
         found += self._exchanged
+        if self.explored:
+            found += explore.problems(self.explored)
         if self.settings.backend == "cuda" and self.probe["backend"] == "none":
             found.append(f"no working driver: {probe.first_line(self.probe)}")
         if self.state != "running" and not any(
@@ -420,6 +426,7 @@ class Run:
             "counts": records.counts(self.rows),
             "problems": self.problems,
             "exit_code": self.exit_code if over else None,
+            **({"explored": self.explored} if self.explored else {}),
             "fingerprint": self.fingerprint,
             "probe": self.probe,
             "requirements": {
@@ -447,12 +454,12 @@ class Run:
         }
 
     def _inputs(self) -> dict[str, dict[str, str | None]]:
-        """The digests of the programs, of requirements.json and of deviations.json."""
+        """The digests of the programs, of the catalogue and of deviations.json."""
         return {
             "programs": manifest.of_programs(
                 self.settings.build, self._programs, self.probe["backend"]
             ),
-            "data": {x: manifest.of_file(path) for x, path in self._data.items()},
+            "data": manifest.of_data(*self._data),
         }
 
 
@@ -476,11 +483,11 @@ def _cannot_continue(before: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 
 def _data_files(settings: Settings) -> tuple[Path, Path]:
-    """The paths of requirements.json and of deviations.json."""
+    """The paths of the catalogue, a folder or a file, and of deviations.json."""
     rows, entries = settings.requirements, settings.deviations
     if rows is None or entries is None:
         source = ctest.source_folder(settings.build) / "conformance"
-        rows = rows or source / "requirements.json"
+        rows = rows or source
         entries = entries or source / "deviations.json"
     return rows, entries
 
@@ -495,7 +502,7 @@ def _read_required(path: Path | None, known: set[str]) -> list[str]:
     names = [name for line in lines if (name := line.partition("#")[0].strip())]
     for name in names:
         if name not in known:
-            raise UsageError(f"{path}: {name} is not a row of requirements.json")
+            raise UsageError(f"{path}: {name} is no row of the catalogue")
     return names
 
 

@@ -27,6 +27,7 @@ def _read(name: str) -> Schema:
 
 
 RECORD, RUN, SENTENCES = _read("record"), _read("run"), _read("sentences")
+GUIDES = _read("guides")
 ADDED = (  # written by the runner; a program writes all other fields
     "version",
     "ctest",

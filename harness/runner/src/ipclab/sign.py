@@ -22,8 +22,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from ipclab import manifest, matrix, reader, results
+from ipclab import manifest, reader, results
 from ipclab.errors import HarnessError, UsageError
+from ipclab.mutants import matrix
 
 NAME = "run.sig"
 NAMESPACE = "ipclab-results"  # a signature for another purpose does not count
@@ -40,7 +41,7 @@ def sign(out: Console, folder: Path, key: Path) -> int:
     UsageError if the run cannot be read, is not finished or was edited, or if
     ssh-keygen does not sign.
     """
-    contents = results.read(folder)
+    contents = results.read(folder, timelines=False)
     run = contents.run
     wrong = contents.wrong or next(manifest.edits(run, contents.seal), None)
     if run["state"] != "finished":

@@ -21,7 +21,6 @@ from rich.text import Text
 
 from ipclab import expect, failures, packed, pages, probe, reader, records, summary
 from ipclab.deviations import (
-    DERIVED,
     PRECONDITION,
     SEVERITIES,
     UNJUDGED_KINDS,
@@ -29,6 +28,7 @@ from ipclab.deviations import (
     basis,
 )
 from ipclab.records import Record, Row
+from ipclab.requirements import DERIVED
 from ipclab.run import Run
 
 COLOURS = {

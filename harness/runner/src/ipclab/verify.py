@@ -29,12 +29,12 @@ from ipclab import (
     fingerprint,
     fleet_node,
     manifest,
-    matrix,
     reader,
     records,
     results,
     sign,
 )
+from ipclab.mutants import matrix
 from ipclab.records import Record
 
 REPEAT = 3
@@ -59,7 +59,7 @@ def run(out: Console, folder: Path, build: Path | None, key: Path | None = None)
     key, the results must have its signature. Raises UsageError if the results cannot be
     read at all.
     """
-    contents = results.read(folder)
+    contents = results.read(folder, timelines=False)
     document, found = contents.run, contents.records
     wrongs = [contents.wrong] if contents.wrong else []
     wrongs += problems(document, found, contents.seal)
@@ -253,8 +253,9 @@ def _against_build(document: Document, build: Path) -> Iterator[str]:
         if programs.get(name) != ran["programs"].get(name):
             yield f"{name}: is not the program that ran"
     folder = ctest.source_folder(build) / "conformance"
+    data = manifest.of_data(folder, folder / "deviations.json")
     for name, digest in ran["data"].items():
-        if manifest.of_file(folder / name) != digest:
+        if data.get(name) != digest:
             yield f"{name}: is not the one of the run"
 
 

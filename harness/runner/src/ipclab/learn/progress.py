@@ -83,7 +83,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         """Raises UsageError if the folder cannot be used."""
         self.path = path.expanduser().resolve()
-        if any((x / "conformance/requirements.json").is_file() for x in _up(self.path)):
+        if any((x / "conformance/catalogue.json").is_file() for x in _up(self.path)):
             raise UsageError(
                 f"{self.path} lies in the repository: name another folder with --folder"
             )

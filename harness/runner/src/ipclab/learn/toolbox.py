@@ -19,9 +19,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ipclab import faults, model, packed, supervise
+from ipclab import model, packed, supervise
 from ipclab.errors import HarnessError, UsageError
-from ipclab.faults import Fault
+from ipclab.mutants import faults
+from ipclab.mutants.faults import Fault
 from ipclab.trace import files, recording
 from ipclab.trace.story import Story, replay
 
@@ -153,7 +154,7 @@ class Toolbox:
                 "IPCLAB_FAULT_LOG": str(log),
                 "IPCLAB_FAULT_STATE": str(state),
             }
-            if fault.kind != faults.HOOK:
+            if fault.kind != faults.MODEL:
                 environment["LD_PRELOAD"] = str(library)
             ended = self._start(program, environment)
             return Ran(ended, on_model, fired=log.is_file() and log.stat().st_size > 0)

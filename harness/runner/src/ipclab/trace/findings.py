@@ -12,7 +12,7 @@ from ipclab import reader
 from ipclab.errors import UsageError
 from ipclab.trace.files import Entry, Process
 
-# For each rule: the row of conformance/requirements.json that it follows from, and what
+# For each rule: the row of the catalogue that it follows from, and what
 # to do. If a rule holds for several kinds of memory, a finding may name another row.
 RULES: dict[str, tuple[str, str]] = {
     "freed-while-open": (

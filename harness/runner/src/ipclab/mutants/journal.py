@@ -14,7 +14,7 @@ from typing import Any
 
 from ipclab import reader, results, schema
 from ipclab.errors import UsageError
-from ipclab.trials import Baseline, Trial
+from ipclab.mutants.trials import Baseline, Trial
 
 VERSION = 4
 _TEXT: schema.Schema = {"type": "string"}

@@ -6,19 +6,20 @@ CI runs these faults, and a fixed sample of the others; ci/nightly runs all.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from ipclab import declarations, faults
+from ipclab import declarations, requirements
 from ipclab.errors import UsageError
-from ipclab.faults import Fault
+from ipclab.mutants import faults
+from ipclab.mutants.faults import Fault
 
-ROWS = "conformance/requirements.json"
+_ROOM = re.compile(r"conformance/[^/]+/rows\.json")
 _COVERS = re.compile(r'\bcovers\("([A-Z0-9-]+)"\)')
 
 
@@ -39,8 +40,7 @@ def concerned(
         if (source / name).is_file()
         for row in _COVERS.findall((source / name).read_text(encoding="utf-8"))
     }
-    if ROWS in changed:
-        rows |= _differing(source, revision, ROWS, "rows", "id")
+    rows |= _differing(source, revision, filter(_ROOM.fullmatch, changed))
     declared = set()
     if any(map(declarations.has, changed)):
         now = declarations.digests(declarations.texts(source))
@@ -72,17 +72,22 @@ def sample(known: Sequence[Fault], number: int) -> list[Fault]:
     return sorted(sorted(known, key=place)[:number], key=lambda x: x.name)
 
 
-def _differing(
-    source: Path, revision: str, path: str, table: str, key: str
-) -> set[str]:
-    """The keys of the table's entries that are new or differ from the revision."""
-    now = json.loads((source / path).read_text(encoding="utf-8"))
-    try:
-        old: dict[str, Any] = json.loads(_git(source, "show", f"{revision}:{path}"))
-    except (UsageError, ValueError):  # the revision has no such file
-        old = {}
-    before = {entry[key]: entry for entry in old.get(table, ())}
-    return {entry[key] for entry in now[table] if before.get(entry[key]) != entry}
+def _differing(source: Path, revision: str, rooms: Iterable[str]) -> set[str]:
+    """The rows in these files that are new or differ from the revision. A row that
+    only moved to another file does not differ.
+    """
+    now: dict[str, requirements.Row] = {}
+    before: dict[str, requirements.Row] = {}
+    for path in rooms:
+        if (source / path).is_file():
+            now |= _by_id((source / path).read_text(encoding="utf-8"))
+        with contextlib.suppress(UsageError, ValueError):  # no such file there
+            before |= _by_id(_git(source, "show", f"{revision}:{path}"))
+    return {name for name, row in now.items() if before.get(name) != row}
+
+
+def _by_id(text: str) -> dict[str, requirements.Row]:
+    return {row["id"]: row for row in json.loads(text)["rows"]}
 
 
 def _git(source: Path, *arguments: str) -> str:

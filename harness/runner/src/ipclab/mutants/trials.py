@@ -15,7 +15,7 @@ from typing import Any
 
 from ipclab.ctest import Case
 from ipclab.deviations import UNJUDGED_KINDS
-from ipclab.faults import OPERATOR, Catalogue, Fault
+from ipclab.mutants.faults import OPERATOR, Catalogue, Fault
 
 KILLED, DENIED, SURVIVED, UNFIRED, UNJUDGED = (
     "killed",
@@ -93,7 +93,7 @@ class Trial:
     ctest: str
     verdict: str
     reason: str  # one line
-    fired: bool | None  # None for a hook of the model, which does not report this
+    fired: bool | None  # None for a fault inside the model, which does not report this
     where: str | None  # the function in which the fault first took effect
     deviation: str | None  # row whose entry of deviations.json covers what failed
     seconds: float
@@ -128,8 +128,8 @@ def subject(case: Case) -> str:
 
 def speaks_of(row: Mapping[str, Any], function: str) -> bool:
     """Whether a row of the catalogue names a function, with the name of either API."""
-    fields = ("statement", "source", "scenario", "check", "functions")
-    words = "\n".join(str(row.get(field, "")) for field in fields)
+    told = [str(row.get(field, "")) for field in ("statement", "source")]
+    words = "\n".join([*told, *row.get("tests", {}).values()])
     return _name(function).search(words) is not None
 
 

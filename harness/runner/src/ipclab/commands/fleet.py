@@ -7,12 +7,9 @@ import argparse
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from ipclab.commands.options import Commands, console, programs
 from ipclab.errors import UsageError
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 COMMANDS = ("fleet", "node")
 # The fleet sets these options of `ipclab run`.
@@ -20,8 +17,8 @@ DECIDED = ("--backend", "--build", "--runtime", "--results", "--resume")
 ENGINES = ("slurm", "mpi", "kubernetes")  # ipclab.engines has what they do
 
 
-def add(commands: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
-    """Add both commands to the parser, and return them."""
+def add(commands: Commands) -> None:
+    """Add both commands."""
     many = commands.add_parser(
         "fleet",
         help="the suite on many machines: start, gather, merge",
@@ -133,7 +130,8 @@ def add(commands: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser
             "node without a working driver has no answer (default: cuda; `node` takes "
             "it from FOLDER, except with --print)",
         )
-    return many, one
+        programs(command)
+        command.set_defaults(call=run)
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -147,7 +145,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return words[:end], words[end + 1 :]
 
 
-def run(out: Console, options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Run either command; returns its exit code."""
     from rich.text import Text
 
@@ -162,8 +160,9 @@ def run(out: Console, options: argparse.Namespace) -> int:
     if options.engine is None:
         if options.folder is None:
             raise UsageError("name an engine (--slurm, --mpi, --kubernetes) or FOLDER")
-        return fleet.finish(out, options.folder, options.baseline, options.json)
+        return fleet.finish(console(), options.folder, options.baseline, options.json)
     folder = options.folder or results.default_folder("-fleet")
+    out = console()
     request = engines.Request(
         engine=options.engine,
         folder=folder,

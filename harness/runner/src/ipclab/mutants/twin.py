@@ -21,11 +21,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from ipclab import ctest, declarations, faults, manifest, results, schedule, trials
+from ipclab import ctest, declarations, manifest, results, schedule
 from ipclab.ctest import Case
 from ipclab.errors import UsageError
-from ipclab.faults import Fault
-from ipclab.planting import EVERYBODY_PASSES, Bench, Seen
+from ipclab.mutants import faults, trials
+from ipclab.mutants.faults import Fault
+from ipclab.mutants.planting import EVERYBODY_PASSES, Bench, Seen
 from ipclab.run import Run, Settings
 from ipclab.terminal import Counted
 
@@ -136,7 +137,7 @@ class _Twins:
         pairs = [
             (fault, case)
             for fault in chosen
-            if fault.kind != faults.HOOK and not self._lacks(fault)
+            if fault.kind != faults.MODEL and not self._lacks(fault)
             for case in self._cases(fault)[:tests]
         ]
         first = dict.fromkeys((_profile(fault), case) for fault, case in pairs)

@@ -14,7 +14,7 @@ from pathlib import Path
 from ipclab import records
 from ipclab.ctest import Case
 from ipclab.errors import HarnessError
-from ipclab.faults import HOOK, Fault
+from ipclab.mutants.faults import MODEL, Fault
 from ipclab.run import Planted, Run
 
 # A test that hangs ends so many seconds before its limit, and writes its record.
@@ -30,7 +30,7 @@ class Seen:
     record: records.Record
     seconds: float
     reached: frozenset[str]  # without a fault: the functions, by their canonical names
-    fired: bool | None  # None: without a fault, or for a hook of the model
+    fired: bool | None  # None: without a fault, or for a fault inside the model
     where: str | None  # the function in which the fault first took effect
 
     @property
@@ -117,7 +117,7 @@ class Bench:
             record,
             seconds,
             frozenset(x[2] for x in lines if x[0] == "called"),
-            None if fault is None or fault.kind == HOOK else bool(fired),
+            None if fault is None or fault.kind == MODEL else bool(fired),
             " ".join(fired[0][3:]) if fired else None,
         )
 

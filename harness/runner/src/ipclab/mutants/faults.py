@@ -3,7 +3,7 @@
 The library in front of the driver prints its own list of faults.
 Its declarations also name rows and profiles. harness/faults/faults.json has what is no
 property of a fault: where it cannot take effect, equivalents, what runs first.
-The model's few choices are in harness/model/choices.json.
+The few faults inside the model are in harness/model/choices.json.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -22,8 +22,10 @@ from ipclab.errors import HarnessError, UsageError
 LIBRARY = Path("faults/libipclab_faults.so")  # in the build folder
 LISTER = Path("faults/ipclab_faults")
 DECISIONS = Path("harness/faults/faults.json")  # in the source tree
-HOOKS = Path("harness/model/choices.json")
-NAMED, OPERATOR, HOOK = "named", "operator", "hook"
+OF_MODEL = Path("harness/model/choices.json")
+# Kinds of faults: a named one, a systematic one (an operator on a function), and one
+# inside the model.
+NAMED, OPERATOR, MODEL = "named", "operator", "hook"
 # A lesson runs with the faults that faults.json lists for it (CENTRAL), or also with
 # all faults of the functions that it calls, without the operators (EVERY).
 CENTRAL, EVERY = "central", "all"
@@ -93,14 +95,14 @@ class Fault:
     """One way in which a driver can be wrong, or (ok-…) different but right."""
 
     name: str
-    kind: str  # NAMED, OPERATOR, or HOOK: inside the model
+    kind: str  # NAMED, OPERATOR or MODEL
     function: str  # canonical: the runtime's name if both APIs have the call
     operator: str | None
     what: str
     gpus: int = 1  # how many GPUs the machine must have
     rows: tuple[str, ...] = ()  # all of these must notice the fault; operator: none
     profile: str | None = None  # which machine the model imitates for the fault
-    file: str = ""  # the source file, in the source tree; empty: a hook
+    file: str = ""  # the source file, in the source tree; empty: inside the model
 
     @property
     def allowed(self) -> bool:
@@ -110,7 +112,7 @@ class Fault:
     @property
     def environment(self) -> dict[str, str]:
         """The variable that selects the fault."""
-        return {"IPCLAB_CHOICE" if self.kind == HOOK else "IPCLAB_FAULT": self.name}
+        return {"IPCLAB_CHOICE" if self.kind == MODEL else "IPCLAB_FAULT": self.name}
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def read(build: Path, source: Path | None = None) -> Catalogue:
         for x in _listed(build / LISTER)
     ]
     names = {x.name for x in faults}
-    faults += [hook for hook in hooks(source) if hook.name not in names]
+    faults += [x for x in of_model(source) if x.name not in names]
     there = {x.name for x in faults}
     return Catalogue(
         library=library,
@@ -189,12 +191,12 @@ def read(build: Path, source: Path | None = None) -> Catalogue:
 
 
 def known(build: Path) -> tuple[Fault, ...]:
-    """The faults of a build. Without a fault library, these are only the hooks of the
-    model.
+    """The faults of a build. Without a fault library, these are only the faults
+    inside the model.
     """
     if (build / LIBRARY).is_file():
         return read(build).faults
-    return tuple(hooks(ctest.source_folder(build)))
+    return tuple(of_model(ctest.source_folder(build)))
 
 
 def of_rows(build: Path, source: Path) -> tuple[Fault, ...]:
@@ -208,20 +210,20 @@ def of_rows(build: Path, source: Path) -> tuple[Fault, ...]:
             Fault(x.name, NAMED, "", None, x.what, rows=x.rows)
             for x in declarations.declared(declarations.texts(source))
         ),
-        *hooks(source),
+        *of_model(source),
     )
 
 
-def hooks(source: Path) -> list[Fault]:
+def of_model(source: Path) -> list[Fault]:
     """The faults that only the model can show; none if `source` has no list of them."""
-    path = source / HOOKS
+    path = source / OF_MODEL
     if not path.exists():
         return []
     try:
         return [
             Fault(
                 x["name"],
-                HOOK,
+                MODEL,
                 x["entry"],
                 None,
                 x["what"],

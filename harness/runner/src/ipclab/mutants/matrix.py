@@ -14,8 +14,8 @@ from markupsafe import Markup
 
 from ipclab import pages, reader, schema
 from ipclab.errors import UsageError
-from ipclab.faults import OPERATOR
-from ipclab.trials import (  # the words of the results
+from ipclab.mutants.faults import OPERATOR
+from ipclab.mutants.trials import (  # the words of the results
     DENIED,
     ELSEWHERE,
     EQUIVALENT,

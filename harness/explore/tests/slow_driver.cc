@@ -1,0 +1,29 @@
+// A driver that takes its time: loaded in front of the CUDA runtime, it starts
+// one process after the other, and its cudaEventSynchronize never returns.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+// The first call of a process makes its context.
+extern "C" cudaError_t cudaFree(void* memory) {
+  if (memory == nullptr) {
+    const int file = open(std::getenv("SLOW_DRIVER_LOCK"), O_RDWR | O_CREAT,
+                          S_IRUSR | S_IWUSR);
+    flock(file, LOCK_EX);
+    usleep(700000);
+    close(file);
+  }
+  using Free = cudaError_t (*)(void*);
+  static const auto next = reinterpret_cast<Free>(dlsym(RTLD_NEXT, "cudaFree"));
+  return next(memory);
+}
+
+extern "C" cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  for (;;) pause();
+}
