@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,13 @@ def test_the_programs_of_an_older_runtime_share_the_rest(
     assert packed.part(older, "bin") == older / "bin"
     done = build.ipclab("run", "--build", str(older), "--results", "out")
     assert done.returncode == 0, done.stdout
+
+
+def test_the_wheel_takes_both_sets() -> None:
+    """setuptools packs only the folders that pyproject.toml names."""
+    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())
+    packs = project["tool"]["setuptools"]["package-data"]["ipclab"]
+    assert {f"{x.name}/**" for x in (packed.SUITE, packed.OLDER)} <= set(packs)
 
 
 @pytest.mark.parametrize(
