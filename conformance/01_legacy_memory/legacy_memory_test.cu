@@ -464,8 +464,7 @@ TEST(LegacyMemory, ExportAndOpenWaitForNoWork) {
                  : cudaIpcOpenMemHandle(pointer.out(), handle,
                                         cudaIpcMemLazyEnablePeerAccess);
     });
-    me.observe(opened.is_held() ? "the open waits for the exporter's work"
-                                : "the open does not wait");
+    me.observe(opened.is_held() ? "the open waits" : "the open does not wait");
     me.signal("tried");
     me.wait("written");
     EXPECT_SUCCESS(opened.join());

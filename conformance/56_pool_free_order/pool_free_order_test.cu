@@ -347,7 +347,7 @@ TEST(PoolFreeOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
 TEST(PoolFreeOrder, AnExporterThatFreesFirstHarmsNobodyElse) {
   covers("POOL-18");
   needs(gpus(1), pool_fd);
-  Scenario scenario(Scenario::kShared);
+  Scenario scenario;
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());

@@ -181,7 +181,7 @@ def test_a_shared_runtime_needs_no_preload(real: Path, tmp_path: Path) -> None:
     assert (done.stdout, said(done)) == ("seen 42\n", [])
     libraries = (real / "model").resolve()
     variables = {**os.environ, **model.environment(libraries, None)}
-    assert model._loads(program, libraries, variables)
+    assert model._loads(model._listed(str(program), variables), libraries)
 
 
 def test_an_rpath_is_no_hindrance(real: Path, tmp_path: Path) -> None:

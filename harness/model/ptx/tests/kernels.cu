@@ -313,9 +313,9 @@ extern "C" __global__ void write_vectors(ushort2* narrow, uint2* middle,
                  "h"(low));
     asm volatile("st.volatile.global.v2.u32 [%0], {%1, %1};" ::"l"(middle + t),
                  "r"(r));
-    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %1, %1, %1};" ::"l"(
-                     wide + t),
-                 "r"(r));
+    asm volatile(
+        "st.volatile.global.v4.u32 [%0], {%1, %1, %1, %1};" ::"l"(wide + t),
+        "r"(r));
   }
 }
 
