@@ -82,15 +82,6 @@ bool is_shareable_chunk(const CUmemAllocationProp* wanted) {
   return wanted->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
 }
 
-// Flags that are not zero become zero.
-bool flags_ignored(Call& call) {
-  Argument& flags = *call.find(kFlags);
-  static constexpr char kNone[8] = {};
-  if (std::memcmp(flags.place, kNone, flags.size) == 0) return false;
-  std::memset(flags.place, 0, flags.size);
-  return true;
-}
-
 FAULTS {
   fault("create-any-size", {"VMM-04"},
         "a size that is not a multiple of the granularity is rounded up")
@@ -101,10 +92,6 @@ FAULTS {
         bytes = (bytes / unit + 1) * unit;
         return true;
       });
-
-  fault("flags-ignored", {"POOL-03", "IMPL-09"},
-        "reserved flags of pools that are not zero are accepted")
-      .before({kExportPool, kImportPool}, flags_ignored);
 
   fault("ok-flags-ignored", {"VMM-05"},
         "reserved flags of memory that are not zero are accepted")

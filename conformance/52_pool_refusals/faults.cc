@@ -182,6 +182,10 @@ int unused_import_exported(Call& call) {
 }
 
 FAULTS {
+  fault("flags-ignored", {"POOL-03", "IMPL-09"},
+        "reserved flags of pools that are not zero are accepted")
+      .before({kExportPool, kImportPool}, flags_ignored);
+
   fault("export-none-pool", {"POOL-02"},
         "a pool that was created for no handle type is exported")
       .on({kCreatePool, kExportPool}, none_is_exported);

@@ -24,15 +24,15 @@ def places(conformance: Path) -> dict[str, str]:
         text = source.read_text()
         for test in TEST.finditer(text):
             line = text.count("\n", 0, test.start()) + 1
-            address = f"{FOLDER}/{source.parent.name}.html#L{line}"
+            address = f"{FOLDER}/{_page(source)}#L{line}"
             found[f"{test[1]}.{test[2]}"] = address
     return found
 
 
 def pages(conformance: Path) -> dict[str, str]:
-    """File name -> HTML: the tests of each lesson."""
+    """File name -> HTML: the files of tests of all lessons."""
     return {
-        f"{source.parent.name}.html": page(source.name, source.read_text())
+        _page(source): page(source.name, source.read_text())
         for source in _sources(conformance)
     }
 
@@ -50,6 +50,11 @@ def page(name: str, text: str) -> str:
         f"<style>{STYLE}</style></head>\n<body><main><h1>{escape(name)}</h1>\n"
         f"<pre>{lines}</pre>\n</main></body></html>\n"
     )
+
+
+def _page(source: Path) -> str:
+    number = source.parent.name.partition("_")[0]
+    return f"{number}_{source.stem}.html"
 
 
 def _sources(conformance: Path) -> list[Path]:

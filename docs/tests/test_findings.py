@@ -97,14 +97,14 @@ def test_a_rule_links_to_the_lines_of_its_tests(tmp_path: Path) -> None:
     source = '// a < b\n\nTEST(A, B) {\n  covers("LMEM-01");\n}\n'
     (folder / "a_test.cu").write_text(source)
     places = sources.places(tmp_path)
-    assert places == {"A.B": "tests/01_a.html#L3"}
-    shown = sources.pages(tmp_path)["01_a.html"]
+    assert places == {"A.B": "tests/01_a_test.html#L3"}
+    shown = sources.pages(tmp_path)["01_a_test.html"]
     assert '<span id="L1">// a &lt; b</span>' in shown
     assert '<span id="L3">TEST(A, B) {</span>' in shown
     evidence: dict[str, Any] = {"tests": {"LMEM-01": ["A.B"]}, "places": places}
     made = rules.Evidence(set(), faults=[], deviations=[], runs=[], **evidence)
     text = rules.rule_page(ROW, {"MUST": "documented guarantee"}, made)
-    assert '<a href="tests/01_a.html#L3"><code>A.B</code></a>' in text
+    assert '<a href="tests/01_a_test.html#L3"><code>A.B</code></a>' in text
 
 
 def test_every_link_to_a_test_leads_to_its_first_line(site: Site) -> None:

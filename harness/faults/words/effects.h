@@ -2,6 +2,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <cstring>
 #include <utility>
 
 #include "harness/faults/engine/fault.h"
@@ -59,6 +60,15 @@ auto with_copy(size_t index, Change change) {
 template <class T, class Value>
 bool set_to(T& place, Value value) {
   return std::exchange(place, static_cast<T>(value)) != static_cast<T>(value);
+}
+
+/// Effect: flags that are not zero become zero.
+inline bool flags_ignored(Call& call) {
+  Argument& flags = *call.find(kFlags);
+  static constexpr char kNone[8] = {};
+  if (std::memcmp(flags.place, kNone, flags.size) == 0) return false;
+  std::memset(flags.place, 0, flags.size);
+  return true;
 }
 
 /// Effect: the call proceeds once more, with changed arguments.
