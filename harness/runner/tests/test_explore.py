@@ -215,7 +215,10 @@ def test_an_explorer_that_does_not_end_is_killed_and_its_find_is_kept(
     assert code == 3
     assert "ended at the time limit" in said
     (failure,) = document(build)["failures"]
-    assert failure["verdict"] == "broken"  # it was not run again
+    assert failure["verdict"] == explore.UNCONFIRMED  # it was not run again
+    assert explore.problems({"failures": [failure], "broken": None}) == []
+    again = {**failure, "verdict": "crashed"}
+    assert len(explore.problems({"failures": [again], "broken": None})) == 1
 
 
 def test_a_run_of_the_suite_has_random_programs(build: Build) -> None:

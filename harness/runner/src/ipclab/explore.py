@@ -51,6 +51,9 @@ Pairs = dict[str, dict[str, int]]
 GRACE = 11.0
 REPLAY_LIMIT = 600.0  # seconds
 # What a run of the suite explores: the same programs on each machine.
+# The verdict on a failure that did not come again when its program ran in new
+# processes, or whose program could not run again in time: told, and no verdict.
+UNCONFIRMED = "not confirmed"
 CHAPTER = 200  # programs
 CHAPTER_JOBS = 4
 CHAPTER_SECONDS = 30
@@ -167,20 +170,24 @@ def summary_of(document: Mapping[str, Any]) -> str:
     """What a search did, in one line."""
     here = sum(table["reached"] for table in document["pairs"].values())
     total = sum(table["of"] for table in document["pairs"].values())
+    open_ = sum(x["verdict"].startswith(UNCONFIRMED) for x in document["failures"])
     return (
         f"random programs: {document['programs']} of seed {document['seed']}, "
         f"{document['steps']} steps, {here} of {total} pairs, "
         f"{len(document['failures'])} failures"
+        + (f", {open_} of them not confirmed" if open_ else "")
     )
 
 
 def problems(document: Mapping[str, Any]) -> list[str]:
-    """What of a search fails a run, one line each."""
+    """What of a search fails a run, one line each: what was seen again in new
+    processes.
+    """
     found = [
         f"random programs: {x['verdict']} {x['row']}: {x['operation']}, {x['check']}: "
         f"{x['seen']}, not {x['wanted']}"
         for x in document["failures"]
-        if x["verdict"] != "observed"
+        if x["verdict"] != "observed" and not x["verdict"].startswith(UNCONFIRMED)
     ]
     return found + (
         [f"random programs: {document['broken']}"] if document["broken"] else []
@@ -327,7 +334,9 @@ def judged(
             if kind in deviations.UNJUDGED_KINDS:
                 verdict = "observed"
             elif of == 0 or event["event"] == "found":
-                verdict = "broken"  # no time was left to run the program again
+                verdict = UNCONFIRMED  # no time was left to run the program again
+            elif failed == 0:
+                verdict = f"{UNCONFIRMED} (0 of {of})"
             elif of is not None and failed != of:
                 verdict = f"flaky ({failed} of {of})"
             elif event["check"] == "hang":
