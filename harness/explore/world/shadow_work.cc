@@ -376,6 +376,11 @@ bool Shadow::work_step(const Step& step, Expected* expected) {
                       is_of_host(views.at(step.on).memory->kind) &&
                       is_of_host(views.at(step.from).memory->kind));
   if (waits && !quiet(step.process)) return no("the process holds work");
+  // LEVT-13 says that nothing waits for a record that was replaced.
+  for (const auto& [id, other] : streams)
+    if (waits && other.process == step.process && other.last != nullptr &&
+        other.last->replaced)
+      expected->row = "LEVT-13";
   const WorkPtr work = plan(step, *stream);
   const bool host_waits = step.op == Op::kRead;
   if (host_waits && (!stream->queue.empty() || !work->after.empty()))

@@ -247,10 +247,9 @@ TEST_F(Capture, OldFormsTellItAsWell) {
   CUstreamCaptureStatus status;
   cuuint64_t ids[2] = {0, 0};
   size_t count = 77;
-  const auto oldest =
-      reinterpret_cast<CUresult (*)(CUstream, CUstreamCaptureStatus*,
-                                    cuuint64_t*)>(
-          find("cuStreamGetCaptureInfo", 10010));
+  const auto oldest = reinterpret_cast<CUresult (*)(
+      CUstream, CUstreamCaptureStatus*, cuuint64_t*)>(
+      find("cuStreamGetCaptureInfo", 10010));
   const auto second_form = reinterpret_cast<CUresult (*)(
       CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*,
       const CUgraphNode**, size_t*)>(find("cuStreamGetCaptureInfo", 11030));
