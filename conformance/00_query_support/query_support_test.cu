@@ -524,8 +524,7 @@ TEST(QuerySupport, PoolAttributeTellsWhetherPoolsWork) {
     const Words words(memory, kBytes);
     const Pattern proof = pattern("pool");
     words.fill(proof);
-    EXPECT_TRUE(kernel_reads(words, proof));
-    EXPECT_TRUE(copy_reads(words, proof));
+    EXPECT_READS(words, proof);
     EXPECT_SUCCESS(cudaFreeAsync(memory, nullptr));
     EXPECT_SUCCESS(cudaStreamSynchronize(nullptr));
   });
@@ -1003,8 +1002,7 @@ TEST(QuerySupport, ANewerMinorVersionSharesMemory) {
     EXPECT_TRUE(gives(code, "cudaIpcOpenMemHandle", cudaSuccess));
     if (code == cudaSuccess) {
       const Words words(opened.result(), kBytes);
-      EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
-      EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+      EXPECT_READS(words, pattern("exporter"));
       words.fill(pattern("importer"));
     }
     me.signal("written");

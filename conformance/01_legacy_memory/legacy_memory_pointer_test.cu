@@ -270,8 +270,7 @@ static void uses_the_pointer_in_every_way(Role& me) {
 
   me.wait("written");
   const Pattern written = pattern("to read");
-  EXPECT_TRUE(kernel_reads(mapping, written));
-  EXPECT_TRUE(copy_reads(mapping, written));
+  EXPECT_READS(mapping, written);
   own.poison();
   CALL(cudaMemcpy(own.data, mapping.data, kBytes, cudaMemcpyDeviceToDevice));
   EXPECT_TRUE(kernel_reads(own, written));

@@ -92,8 +92,7 @@ TEST(LegacyMemory, EachSideSeesTheOthersLaterWrites) {
     me.send("handle", buffer.legacy_handle());
 
     me.wait("B written");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("B")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("B")));
+    EXPECT_READS(buffer, pattern("B"));
     buffer.fill(pattern("C"));
     me.signal("C written");
 
@@ -118,8 +117,7 @@ TEST(LegacyMemory, EachSideSeesTheOthersLaterWrites) {
     me.signal("B written");
 
     me.wait("C written");
-    EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("C")));
+    EXPECT_READS(mapping, pattern("C"));
     me.signal("C read");
     // A copy sees the write even if no kernel has read the memory since then.
     me.wait("D written");
@@ -300,8 +298,7 @@ TEST(LegacyMemory, AnOpenShowsWhatWasWrittenSinceTheClose) {
       me.signal("closed");
       me.wait("written");
       MappingBy again(api, handle, kBytes);
-      EXPECT_TRUE(kernel_reads(again, pattern("written while closed")));
-      EXPECT_TRUE(copy_reads(again, pattern("written while closed")));
+      EXPECT_READS(again, pattern("written while closed"));
       again.close();
       me.signal("closed again");
     });
@@ -473,8 +470,7 @@ TEST(LegacyMemory, ExportAndOpenWaitForNoWork) {
     LegacyMapping mapping(handle, kBytes);
     MappingBy by_driver(DriverApi{}, handle, kBytes);
     for (const Words& one : {Words(mapping), Words(by_driver)}) {
-      EXPECT_TRUE(kernel_reads(one, pattern("after")));
-      EXPECT_TRUE(copy_reads(one, pattern("after")));
+      EXPECT_READS(one, pattern("after"));
     }
     by_driver.close();
     mapping.close();

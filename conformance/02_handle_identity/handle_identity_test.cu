@@ -298,8 +298,7 @@ TEST(HandleIdentity, ExportingAgainAndAgainDoesNoHarm) {
       const auto handles = me.receive<std::array<Handle, 3>>("handles");
       for (const Handle& handle : handles) {
         MappingBy mapping(api, handle, kLarge);
-        EXPECT_TRUE(kernel_reads(mapping, pattern(api.kName)));
-        EXPECT_TRUE(copy_reads(mapping, pattern(api.kName)));
+        EXPECT_READS(mapping, pattern(api.kName));
         mapping.close();
       }
       me.signal("closed");
@@ -362,8 +361,7 @@ TEST(HandleIdentity, AFurtherExportLeavesOpenMemoryAlone) {
       EXPECT_TRUE(kernel_reads(mapping, pattern("before")));
       me.signal("opened");
       const auto again = me.receive<Handle>("handle of busy memory");
-      EXPECT_TRUE(kernel_reads(mapping, pattern("after")));
-      EXPECT_TRUE(copy_reads(mapping, pattern("after")));
+      EXPECT_READS(mapping, pattern("after"));
       // Only now: an open could restore a mapping that the export has ended.
       EXPECT_EQ(open_handle(api, again), mapping.data);
       EXPECT_SUCCESS(api.ipc_close_mem_handle(mapping.data));
@@ -432,8 +430,7 @@ TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
     by_both_apis([&](auto api) {
       for (const size_t bytes : {kSmall, kLarge}) {
         MappingBy mapping(api, me.receive<Handle>("handle"), bytes);
-        EXPECT_TRUE(kernel_reads(mapping, pattern("last")));
-        EXPECT_TRUE(copy_reads(mapping, pattern("last")));
+        EXPECT_READS(mapping, pattern("last"));
         mapping.close();
         me.signal("closed");
       }
@@ -475,8 +472,7 @@ TEST(HandleIdentity, AReusedAddressInAnOpenBlockOpensTheNewMemory) {
       first.close();
       me.signal("first closed");
       MappingBy later(api, me.receive<Handle>("later"), kSmall);
-      EXPECT_TRUE(kernel_reads(later, pattern("later")));
-      EXPECT_TRUE(copy_reads(later, pattern("later")));
+      EXPECT_READS(later, pattern("later"));
       EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
       later.fill(pattern("importer"));
       later.close();
@@ -599,8 +595,7 @@ TEST(HandleIdentity, AnyAddressShowsTheSameMemory) {
     const auto borrow = [&] {
       by_both_apis([&](auto api) {
         MappingBy mapping(api, handle, kLarge);
-        EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-        EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+        EXPECT_READS(mapping, pattern("exporter"));
         me.observe(std::string(api.kName) + ": opens at " +
                    (mapping.data == address ? "the exporter's address"
                                             : "another address"));

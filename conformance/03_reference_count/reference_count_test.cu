@@ -34,8 +34,7 @@ void answer(Role& me, const DeviceBuffer& buffer, int times) {
     buffer.fill(pattern("exporter " + turn));
     me.signal("exporter wrote");
     me.wait("importer wrote");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("importer " + turn)));
-    EXPECT_TRUE(copy_reads(buffer, pattern("importer " + turn)));
+    EXPECT_READS(buffer, pattern("importer " + turn));
   }
 }
 
@@ -43,8 +42,7 @@ void answer(Role& me, const DeviceBuffer& buffer, int times) {
 void expect_works(Role& me, const Words& mapping, int i) {
   const std::string turn = std::to_string(i);
   me.wait("exporter wrote");
-  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter " + turn)));
-  EXPECT_TRUE(copy_reads(mapping, pattern("exporter " + turn)));
+  EXPECT_READS(mapping, pattern("exporter " + turn));
   mapping.fill(pattern("importer " + turn));
   me.signal("importer wrote");
 }
@@ -101,8 +99,7 @@ TEST(ReferenceCount, ASecondOpenReturnsTheSamePointer) {
         EXPECT_SUCCESS(api.ipc_open_mem_handle(again.out(), handle));
         ASSERT_EQ(again.result(), first) << "open " << i + 1;
       }
-      EXPECT_TRUE(kernel_reads(Words(first, kBytes), pattern("exporter")));
-      EXPECT_TRUE(copy_reads(Words(first, kBytes), pattern("exporter")));
+      EXPECT_READS(Words(first, kBytes), pattern("exporter"));
       // An open after a close counts like the opens before.
       EXPECT_SUCCESS(api.ipc_close_mem_handle(first));
       EXPECT_EQ(open_handle(api, handle), first);
@@ -284,8 +281,7 @@ TEST(ReferenceCount, AKernelFaultsAfterTheLastClose) {
     buffer.fill(pattern("exporter"));
     me.send("handle", buffer.legacy_handle());
     me.wait("faulted", 2);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    EXPECT_READS(buffer, pattern("exporter"));
   });
 
   for_each_api([&](auto api) {
@@ -397,8 +393,7 @@ TEST(ReferenceCount, ClosingLeavesTheOriginalAlone) {
       buffer.fill(pattern("first"));
       me.send("handle", handle_of(api, buffer));
       me.wait("closed");
-      EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
-      EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+      EXPECT_READS(buffer, pattern("importer"));
       buffer.fill(pattern("second"));
       me.send("handle again", handle_of(api, buffer));
       me.wait("closed again");
@@ -424,8 +419,7 @@ TEST(ReferenceCount, ClosingLeavesTheOriginalAlone) {
   scenario.role("later importer", [](Role& me) {
     by_both_apis([&](auto api) {
       MappingBy mapping(api, me.receive<Handle>("handle again"), kBytes);
-      EXPECT_TRUE(kernel_reads(mapping, pattern("second")));
-      EXPECT_TRUE(copy_reads(mapping, pattern("second")));
+      EXPECT_READS(mapping, pattern("second"));
       mapping.close();
       me.signal("closed again");
     });
@@ -643,8 +637,7 @@ TEST(ReferenceCount, ClosingInsideAMapping) {
       expect_no_close(reinterpret_cast<char*>(mapping.data) + byte);
     again.close();             // the refused closes have not lowered the count
     expect_no_close(nullptr);  // while memory is open
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
     mapping.close();
     EXPECT_TRUE(context_is_usable());
     me.signal("closed");
@@ -664,8 +657,7 @@ TEST(ReferenceCount, CloseRefusesAnImportOfAPool) {
     AsyncBuffer buffer(pool, me.receive<cudaMemPoolPtrExportData>("pointer"),
                        kBytes);
     expect_no_close(buffer.data);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    EXPECT_READS(buffer, pattern("exporter"));
     buffer.free();
     EXPECT_TRUE(context_is_usable());
     me.signal("freed");
@@ -710,8 +702,7 @@ static void frees_what_is_open(Role& me, Api api) {
   me.observe(std::string("a free by the ") + api.kName +
              " while an importer has it open: " + name_of(code));
   me.signal("freed");
-  EXPECT_TRUE(kernel_reads(other, pattern("other")));
-  EXPECT_TRUE(copy_reads(other, pattern("other")));
+  EXPECT_READS(other, pattern("other"));
   EXPECT_TRUE(context_is_usable());
 }
 

@@ -67,8 +67,7 @@ void shared_by(int importers, std::chrono::milliseconds deadline) {
     ASSERT_NE(opened, nullptr);
     const Words mapping(opened, bytes);
     me.wait("all opened");
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
     me.signal("read");
     me.wait("all read");
     slot(mapping, me.index()).fill(pattern(me.name()));
@@ -135,8 +134,7 @@ static void lends_to_two(Role& me, Api api) {
   buffer.fill(pattern("late"));
   me.signal("late written");
   me.wait("importer written");
-  EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
-  EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+  EXPECT_READS(buffer, pattern("importer"));
   me.signal("seen");
   me.wait("other closed");
 }
@@ -168,8 +166,7 @@ static void stays_open(Role& me, Api api, bool opens_first) {
   EXPECT_TRUE(kernel_reads(mapping, pattern("early")));
   me.signal("opened");
   me.wait("late written");
-  EXPECT_TRUE(kernel_reads(mapping, pattern("late")));
-  EXPECT_TRUE(copy_reads(mapping, pattern("late")));
+  EXPECT_READS(mapping, pattern("late"));
   mapping.fill(pattern("importer"));
   me.signal("importer written");
   me.wait("seen");
@@ -211,8 +208,7 @@ TEST(ManyImporters, TwoProcessesLendToEachOther) {
 
     const auto handle = me.receive<Handle>("handle of " + theirs);
     LegacyMapping mapping(handle, kBytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("lent by " + theirs)));
-    EXPECT_TRUE(copy_reads(mapping, pattern("lent by " + theirs)));
+    EXPECT_READS(mapping, pattern("lent by " + theirs));
     // A handle that is made while a mapping is open also names this process's
     // own memory.
     DeviceBuffer later(kBytes);
@@ -231,8 +227,7 @@ TEST(ManyImporters, TwoProcessesLendToEachOther) {
     mapping.fill(pattern("written by " + mine));
     me.signal("written");
     me.wait("written");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("written by " + theirs)));
-    EXPECT_TRUE(copy_reads(buffer, pattern("written by " + theirs)));
+    EXPECT_READS(buffer, pattern("written by " + theirs));
     mapping.close();
     me.signal("closed");
     me.wait("closed");
@@ -452,8 +447,7 @@ static void uses_it_in_an_earlier_thread(Role& me, Api api) {
                       CALL(code);
                       const auto [handle, mapping] = told.get();
                       EXPECT_EQ(open_handle(api, handle), mapping.data);
-                      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-                      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+                      EXPECT_READS(mapping, pattern("exporter"));
                       const DeviceBuffer own(mapping.bytes());
                       own.fill(pattern("importer"));
                       CALL(cudaMemcpy(mapping.data, own.data, own.bytes(),
@@ -579,8 +573,7 @@ TEST(ManyImporters, ExportingAnImport) {
       CALL(cudaIpcOpenMemHandle(&opened, handle,
                                 cudaIpcMemLazyEnablePeerAccess));
       const Words words(opened, kBytes);
-      EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
-      EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+      EXPECT_READS(words, pattern("exporter"));
       CALL(cudaIpcCloseMemHandle(opened));
     }
     me.signal("tried");
@@ -608,8 +601,7 @@ void try_to_open(Role& me, const char* who) {
   }
   if (opened != nullptr) {
     const Words words(opened, kBytes);
-    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+    EXPECT_READS(words, pattern("exporter"));
     CALL(cudaIpcCloseMemHandle(opened));
   }
   me.signal("closed");

@@ -104,8 +104,7 @@ TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
     {
       const SecondContext own;
       LegacyMapping mapping(handle, kBytes);
-      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+      EXPECT_READS(mapping, pattern("exporter"));
       mapping.close();
       open_handle(handle);  // the end of the context closes it
     }
@@ -126,8 +125,7 @@ TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
       const SecondContext third;
       expect_refused_here(handle);
     }
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
     const void* const closed = mapping.data;
     mapping.close();
     EXPECT_FALSE(is_known(closed)) << "the refused opens do not count";
@@ -163,8 +161,7 @@ TEST(ContextsAndApis, ThePrimaryContextDoesNotOpenItEither) {
               CALL(cudaSetDevice(0));  // now the primary context is current
               expect_refused_here(handle);
               CALL(DRIVER(cuCtxSetCurrent)(opener));
-              EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-              EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+              EXPECT_READS(mapping, pattern("exporter"));
               mapping.close();
               me.signal("closed");
             })
@@ -254,8 +251,7 @@ TEST(ContextsAndApis, EachContextOfTheExporterLendsItsOwnMemory) {
     LegacyMapping first(handle, kBytes);
     LegacyMapping second(me.receive<cudaIpcMemHandle_t>("second"), kBytes);
     EXPECT_TRUE(kernel_reads(first, pattern("first")));
-    EXPECT_TRUE(kernel_reads(second, pattern("second")));
-    EXPECT_TRUE(copy_reads(second, pattern("second")));
+    EXPECT_READS(second, pattern("second"));
     second.close();
     me.signal("second closed");
     me.wait("ended");
@@ -318,8 +314,7 @@ TEST(ContextsAndApis, AHandleOfOneApiOpensWithTheOther) {
         void* const pointer = open_by(opened, handle);
         ASSERT_NE(pointer, nullptr);
         const Words mapping(pointer, kBytes);
-        EXPECT_TRUE(kernel_reads(mapping, pattern("exporter, " + pair)));
-        EXPECT_TRUE(copy_reads(mapping, pattern("exporter, " + pair)));
+        EXPECT_READS(mapping, pattern("exporter, " + pair));
         mapping.fill(pattern("importer, " + pair));
         me.signal("written: " + pair);
         close_by(opened, pointer);
@@ -352,8 +347,7 @@ TEST(ContextsAndApis, TheRuntimeOpensInTheCurrentContext) {
                 void* const pointer = open_by(api, handle);
                 ASSERT_NE(pointer, nullptr);
                 const Words mapping(pointer, kBytes);
-                EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-                EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+                EXPECT_READS(mapping, pattern("exporter"));
                 close_by(api, pointer);
               }
               CALL(DRIVER(cuCtxDestroy)(own));
@@ -380,8 +374,7 @@ TEST(ContextsAndApis, BothApisCountTheSameOpens) {
       close_by(second, pointer);
       const Words mapping(pointer, kBytes);
       ASSERT_TRUE(is_known(pointer)) << "one open is left";
-      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+      EXPECT_READS(mapping, pattern("exporter"));
       close_by(first, pointer);
       EXPECT_FALSE(is_known(pointer)) << "it is closed";
       // One API also closes what only the other API has opened.

@@ -58,8 +58,7 @@ void lends_both_ways(Role& me) {
   me.send_bytes("uuid", uuid_of(device));
   me.send("handle", buffer.legacy_handle());
   me.wait("written");
-  EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
-  EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+  EXPECT_READS(buffer, pattern("importer"));
   me.signal("seen");
   me.wait("closed");
 }
@@ -301,8 +300,7 @@ static void expect_unregistered(const void* address) {
 static void closes_with_this_gpu_current(Role& me, const Words& on_0,
                                          int current) {
   CALL(cudaSetDevice(0));
-  EXPECT_TRUE(kernel_reads(on_0, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(on_0, pattern("exporter")));
+  EXPECT_READS(on_0, pattern("exporter"));
   CALL(cudaSetDevice(current));
   const cudaError_t code = NOTED(cudaIpcCloseMemHandle(on_0.data));
   if (current == 0) EXPECT_EQ(name_of(code), name_of(cudaSuccess));
@@ -331,8 +329,7 @@ static void opens_on_both_gpus(Role& me, const cudaIpcMemHandle_t& handle,
   ASSERT_NE(first, nullptr);
   EXPECT_EQ(first, second) << "the second open in one context counts";
   const Words on_1(first, kBytes);
-  EXPECT_TRUE(kernel_reads(on_1, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(on_1, pattern("exporter")));
+  EXPECT_READS(on_1, pattern("exporter"));
   const bool one_address = first == on_0.data;
   me.observe(one_address ? "both devices have one address"
                          : "each device has an address of its own");
@@ -362,8 +359,7 @@ static void opens_on_gpu_1_first(Role& me, const cudaIpcMemHandle_t& handle) {
   Sentinel<void*> opened;
   EXPECT_SUCCESS(cudaIpcOpenMemHandle(opened.out(), handle, kLazy));
   const Words on_0(opened.result(), kBytes);
-  EXPECT_TRUE(kernel_reads(on_0, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(on_0, pattern("exporter")));
+  EXPECT_READS(on_0, pattern("exporter"));
   CALL(cudaSetDevice(1));
   EXPECT_TRUE(kernel_reads(on_1, pattern("exporter")));
   EXPECT_SUCCESS(cudaIpcCloseMemHandle(on_1.data));
@@ -401,8 +397,7 @@ static void lends_to_a_peer(Role& me) {
   me.send("small", small.legacy_handle());
   me.send("handle", buffer.legacy_handle());
   me.wait("written");
-  EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
-  EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+  EXPECT_READS(buffer, pattern("importer"));
   CALL(cudaMemset(buffer.data, 0, kBytes));
   CALL(cudaDeviceSynchronize());
   me.signal("zeroed");
@@ -425,13 +420,11 @@ static void borrows_from_a_peer(Role& me, Api api, int from, int to) {
   int current = -1;
   CALL(cudaGetDevice(&current));
   EXPECT_EQ(current, to) << "an open makes no other device current";
-  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+  EXPECT_READS(mapping, pattern("exporter"));
   mapping.fill(pattern("importer"));
   me.signal("written");
   MappingBy small(api, me.receive<cudaIpcMemHandle_t>("small"), kSmall);
-  EXPECT_TRUE(kernel_reads(small, pattern("small")));
-  EXPECT_TRUE(copy_reads(small, pattern("small")));
+  EXPECT_READS(small, pattern("small"));
   small.close();
 
   me.wait("zeroed");
@@ -462,8 +455,7 @@ static void borrows_from_a_peer(Role& me, Api api, int from, int to) {
   EXPECT_SUCCESS(api.ipc_open_mem_handle(again.out(), handle));
   const Words late(again.result(), kBytes);
   late.fill(pattern("late"));
-  EXPECT_TRUE(kernel_reads(late, pattern("late")));
-  EXPECT_TRUE(copy_reads(late, pattern("late")));
+  EXPECT_READS(late, pattern("late"));
   EXPECT_SUCCESS(api.ipc_close_mem_handle(late.data));
   me.signal("closed");
 }
@@ -498,8 +490,7 @@ TEST(LegacyTwoGpus, TheDriverOpensMemoryOfAPeer) {
                               CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)),
                           "cuIpcOpenMemHandle", CUDA_SUCCESS));
         const Words words(reinterpret_cast<void*>(opened), kBytes);
-        EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
-        EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+        EXPECT_READS(words, pattern("exporter"));
         EXPECT_SUCCESS(DRIVER(cuIpcCloseMemHandle)(opened));
         me.signal("closed");
       }));
@@ -648,8 +639,7 @@ static void borrows_from_a_hidden_gpu(Role& me) {
   Sentinel<void*> opened, again;
   EXPECT_SUCCESS(cudaIpcOpenMemHandle(opened.out(), handle, kLazy));
   const Words mapping(opened.result(), kBytes);
-  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+  EXPECT_READS(mapping, pattern("exporter"));
   // Each open counts, also here.
   EXPECT_SUCCESS(cudaIpcOpenMemHandle(again.out(), handle, kLazy));
   EXPECT_EQ(again.result(), mapping.data);
@@ -706,20 +696,17 @@ static void closes_what_a_peer_lent(Role& me, Api api) {
   MappingBy first(api, handle, kBytes);
   MappingBy second(api, me.receive<cudaIpcMemHandle_t>("second"), kBytes);
   first.close();
-  EXPECT_TRUE(kernel_reads(second, pattern("second")));
-  EXPECT_TRUE(copy_reads(second, pattern("second")));
+  EXPECT_READS(second, pattern("second"));
   second.close();
   // The same is true if the other mapping is of another exporter.
   MappingBy other(api, me.receive<cudaIpcMemHandle_t>("other"), kBytes);
   {
     MappingBy whole(api, handle, kLarge);
     const Words tail(whole.data + whole.count - kBytes / 4, kBytes);
-    EXPECT_TRUE(kernel_reads(tail, pattern("tail")));
-    EXPECT_TRUE(copy_reads(tail, pattern("tail")));
+    EXPECT_READS(tail, pattern("tail"));
     whole.close();
   }
-  EXPECT_TRUE(kernel_reads(other, pattern("other")));
-  EXPECT_TRUE(copy_reads(other, pattern("other")));
+  EXPECT_READS(other, pattern("other"));
   other.close();
   // Whether the open counts as an enable of the program is not documented.
   const cudaError_t enabled = NOTED(cudaDeviceEnablePeerAccess(0, 0));

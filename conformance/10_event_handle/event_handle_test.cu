@@ -329,8 +329,7 @@ TEST(EventHandle, QueryTellsPendingFromDone) {
     for (const cudaEvent_t one : {cudaEvent_t{event}, same})
       EXPECT_TRUE(is_done(one));
     EXPECT_SUCCESS(DriverApi::event_destroy(same));
-    EXPECT_TRUE(kernel_reads(mapping, written));
-    EXPECT_TRUE(copy_reads(mapping, written));
+    EXPECT_READS(mapping, written);
     event.destroy();
     mapping.close();
     me.signal("closed");
@@ -474,8 +473,7 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
     me.observe("the waiting thread used " + std::to_string(waiter.cpu_us()) +
                " us of processor time in " +
                std::to_string(waiter.waited_us()) + " us");
-    EXPECT_TRUE(kernel_reads(mapping, written));
-    EXPECT_TRUE(copy_reads(mapping, written));
+    EXPECT_READS(mapping, written);
     event.destroy();
     EXPECT_SUCCESS(DriverApi::event_destroy(other));
     mapping.close();

@@ -145,8 +145,7 @@ void copies_after_wait(Role& me, const Handles& handles, SharedEvent& event,
   EXPECT_TRUE(passes(stream));
   EXPECT_TRUE(passes(other));
   EXPECT_SUCCESS(cudaEventQuery(event));
-  EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(copy, pattern("exporter")));
+  EXPECT_READS(copy, pattern("exporter"));
   EXPECT_TRUE(kernel_reads(other_copy, pattern("exporter")));
   EXPECT_TRUE(kernel_reads(early, pattern("old")));
   event.destroy();

@@ -194,8 +194,7 @@ TEST(SuballocationLeak, SmallAllocationsMayShareABlock) {
     const auto neighbour = me.receive<int64_t>("distance");
     const LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"),
                                 kSmall);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("lent")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("lent")));
+    EXPECT_READS(mapping, pattern("lent"));
     const auto seen = secret_words(at_distance(mapping, neighbour), kSmall);
     if (seen != kSmall / 4)
       me.lifted("the block is not shared with its importer: " + text_of(seen));
@@ -385,8 +384,7 @@ TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
                             bytes_of(i));
     for (int i = 0; i < kCount; ++i) {
       SCOPED_TRACE(number(i));
-      EXPECT_TRUE(kernel_reads(mappings[i], pattern(number(i))));
-      EXPECT_TRUE(copy_reads(mappings[i], pattern(number(i))));
+      EXPECT_READS(mappings[i], pattern(number(i)));
     }
     expect_writes_stay_inside(mappings);
     for (int i = 0; i < kCount; ++i) {
@@ -556,8 +554,7 @@ static void searches_beside_a_chunk(Role& me) {
   const CUmemAccessDesc access = access_for(0);
   CALL(DRIVER(cuMemSetAccess)(range.at(bytes), bytes, &access, 1));
   const Words middle = words_at(range.at(bytes), bytes);
-  EXPECT_TRUE(kernel_reads(middle, pattern("lent")));
-  EXPECT_TRUE(copy_reads(middle, pattern("lent")));
+  EXPECT_READS(middle, pattern("lent"));
   CUdeviceptr base = 0;
   size_t size = 0;
   CALL(DRIVER(cuMemGetAddressRange)(&base, &size, range.at(bytes)));
@@ -622,8 +619,7 @@ TEST(SuballocationLeak, WhatAPointerOfAPoolGivesAway) {
     const Pool pool(me.receive_descriptor("pool"));
     const AsyncBuffer imported(
         pool, me.receive<cudaMemPoolPtrExportData>("pointer"), kSmall);
-    EXPECT_TRUE(kernel_reads(imported, pattern("lent")));
-    EXPECT_TRUE(copy_reads(imported, pattern("lent")));
+    EXPECT_READS(imported, pattern("lent"));
     observe_extent(me, imported);
     uint64_t reserved = 0;
     const cudaError_t code = NOTED(cudaMemPoolGetAttribute(

@@ -122,8 +122,7 @@ TEST(VmmFd, AnImportThatIsExportedAgainIsTheSameMemory) {
     if (me.receive<bool>("exported")) {
       const Mapping mapping(Chunk::import(me.receive_descriptor("again")),
                             granule());
-      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+      EXPECT_READS(mapping, pattern("exporter"));
     }
     me.signal("tried");
   });
@@ -193,8 +192,7 @@ TEST(VmmFd, MoreThanFourGibibytesAreSharedWhole) {
     const Descriptor descriptor = me.receive_descriptor("descriptor");
     const Mapping mapping(Chunk::import(descriptor), whole());
     EXPECT_TRUE(kernel_reads(first(mapping), pattern("first")));
-    EXPECT_TRUE(kernel_reads(last(mapping), pattern("last")));
-    EXPECT_TRUE(copy_reads(last(mapping), pattern("last")));
+    EXPECT_READS(last(mapping), pattern("last"));
     expect_word_and_memset_arrive(last(mapping));
     expect_set_to_the_end(mapping);
     first(mapping).fill(pattern("first of the importer"));
@@ -220,8 +218,7 @@ TEST(VmmFd, MemoryOfTwoExportersIsKeptApart) {
       me.send_descriptor(mine, chunk.descriptor().get());
     const Mapping theirs(Chunk::import(me.receive_descriptor(other)),
                          granule());
-    EXPECT_TRUE(kernel_reads(theirs, pattern(other)));
-    EXPECT_TRUE(copy_reads(theirs, pattern(other)));
+    EXPECT_READS(theirs, pattern(other));
     EXPECT_TRUE(kernel_reads(own, pattern(mine)));
     me.signal("read by " + mine);
     me.wait("read by " + other);
@@ -299,8 +296,7 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
     me.send_descriptor("unmapped", unmapped.descriptor().get());
 
     me.wait("B written");
-    EXPECT_TRUE(kernel_reads(mapping, pattern("B")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("B")));
+    EXPECT_READS(mapping, pattern("B"));
     mapping.fill(pattern("C"));
     me.signal("C written");
     me.wait("done");
@@ -316,14 +312,12 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
   scenario.role("importer", [](Role& me) {
     const Descriptor descriptor = me.receive_descriptor("descriptor");
     const Mapping mapping(Chunk::import(descriptor), kGranules * granule());
-    EXPECT_TRUE(kernel_reads(mapping, pattern("A")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("A")));
+    EXPECT_READS(mapping, pattern("A"));
     mapping.fill(pattern("B"));
     me.signal("B written");
 
     me.wait("C written");
-    EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("C")));
+    EXPECT_READS(mapping, pattern("C"));
     const Mapping other(Chunk::import(me.receive_descriptor("unmapped")),
                         granule());
     other.fill(pattern("by the importer alone"));
@@ -710,8 +704,7 @@ TEST(VmmFd, AnExportedDescriptorIsOpenUntilItIsClosed) {
     me.send_descriptor("descriptor", second.get());
     me.wait("done");
     second.close();
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
     mapping.fill(pattern("later"));
     me.signal("written again");
     me.wait("read again", 3);
@@ -965,8 +958,7 @@ TEST(VmmFd, ImportDoesNotConsumeTheDescriptor) {
     mappings.clear();
     many.clear();  // `again` is another import, and stays
     EXPECT_EQ(close(descriptor.release()), 0);
-    EXPECT_TRUE(kernel_reads(again, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(again, pattern("exporter")));
+    EXPECT_READS(again, pattern("exporter"));
     me.signal("done");
   });
 
@@ -1022,8 +1014,7 @@ TEST(VmmFd, ImportInTheExportingProcessIsAnAliasOrRefused) {
     } else {
       mapping.fill(pattern("by the alias"));
     }
-    EXPECT_TRUE(kernel_reads(mapping, pattern("by the alias")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("by the alias")));
+    EXPECT_READS(mapping, pattern("by the alias"));
   });
   scenario.run(20s);
 }
@@ -1088,8 +1079,7 @@ TEST(VmmFd, ScmRightsNeedsNoPrivilegeWherePidfdGetfdDoes) {
 
     const Descriptor sent = me.receive_descriptor("descriptor");
     const Mapping mapping(Chunk::import(sent), bytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
     me.signal("done");
   });
 

@@ -478,8 +478,7 @@ TEST(VmmAccess, ImportedChunksLieSideBySide) {
     allow(range.at(0), range.bytes());
     for (int k = 0; k < kChunks; ++k) {
       const Words words = words_at(range.at(k * bytes), bytes);
-      EXPECT_TRUE(kernel_reads(words, pattern(name_of_chunk(k))));
-      EXPECT_TRUE(copy_reads(words, pattern(name_of_chunk(k))));
+      EXPECT_READS(words, pattern(name_of_chunk(k)));
     }
     // One memset and one kernel use the whole range.
     const Words whole = words_at(range.at(0), range.bytes());
@@ -541,8 +540,7 @@ TEST(VmmAccess, ChunksOfUnequalSizesLieSideBySide) {
     expect_access_everywhere(range.at(0), range.bytes(), 3);
     const Words whole = words_at(range.at(0), range.bytes());
     me.wait("written");
-    EXPECT_TRUE(kernel_reads(whole, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(whole, pattern("exporter")));
+    EXPECT_READS(whole, pattern("exporter"));
     whole.fill(pattern("importer"));
     me.signal("done");
     for_each_size([&](size_t at, size_t bytes) { range.unmap(at, bytes); });
@@ -605,8 +603,7 @@ TEST(VmmAccess, AnImportIsMappedFarIntoItsAddresses) {
     EXPECT_EQ(access_at(range.at(kFourGib)), kNone);
     allow(range.at(kFourGib), bytes);
     first.fill(pattern("near"));
-    EXPECT_TRUE(kernel_reads(last, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(last, pattern("exporter")));
+    EXPECT_READS(last, pattern("exporter"));
     range.unmap(kFourGib, bytes);
     EXPECT_FALSE(has_memory(range.at(kFourGib)));
     EXPECT_TRUE(kernel_reads(first, pattern("near")));

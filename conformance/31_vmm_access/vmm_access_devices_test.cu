@@ -67,8 +67,7 @@ TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
     EXPECT_SUCCESS(cudaDeviceEnablePeerAccess(0, 0));
     EXPECT_SUCCESS(cudaDeviceDisablePeerAccess(0));
     EXPECT_EQ(access_at(mapping.address(), 1), 3u);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
     CALL(cudaMemset(mapping.data, 0x3C, bytes));
     uint32_t word = 0;
     CALL(cudaMemcpy(&word, mapping.data, sizeof word, cudaMemcpyDefault));

@@ -54,8 +54,7 @@ TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
         CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED)
         << "more than the memory has";
     EXPECT_EQ(access_at(mapping.address()), 3u);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("first")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("first")));
+    EXPECT_READS(mapping, pattern("first"));
     EXPECT_TRUE(context_is_usable());
 
     // The last granule is mapped. A whole chunk of two granules would reach
@@ -260,8 +259,7 @@ TEST(VmmAccess, UnmapTakesWhatWasMapped) {
           << size << " bytes of " << 2 * bytes;
     }
     EXPECT_EQ(access_at(mapping.address()), 3u);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("whole")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("whole")));
+    EXPECT_READS(mapping, pattern("whole"));
     expect_no_unmap_of_one_and_a_half(other, wide, pattern("whole"));
     EXPECT_TRUE(context_is_usable());
 
@@ -424,8 +422,7 @@ TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
     EXPECT_SUCCESS(DRIVER(cuMemMap)(range.at(0), bytes, 0, two.handle(), 0));
     EXPECT_EQ(access_at(range.at(0)), kNone) << "of the mapping before";
     allow(range.at(0), bytes);
-    EXPECT_TRUE(kernel_reads(words, pattern("chunk 2")));
-    EXPECT_TRUE(copy_reads(words, pattern("chunk 2")));
+    EXPECT_READS(words, pattern("chunk 2"));
     words.fill(pattern("by the importer"));
     expect_fresh_access_of_same_memory(range, two, pattern("by the importer"));
     range.unmap(0, bytes);

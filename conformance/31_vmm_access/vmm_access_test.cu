@@ -181,8 +181,7 @@ static void expect_alias_keeps_access() {
                             access_for(0, CU_MEM_ACCESS_FLAGS_PROT_NONE)));
   EXPECT_EQ(access_at(one.address()), kNone);
   ASSERT_EQ(access_at(alias.address()), 3u) << "access of the other mapping";
-  EXPECT_TRUE(kernel_reads(alias, pattern("alias")));
-  EXPECT_TRUE(copy_reads(alias, pattern("alias")));
+  EXPECT_READS(alias, pattern("alias"));
 }
 
 TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
@@ -200,8 +199,7 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     const Words words = words_at(mapped.address(), bytes);
     words.poison();
     words.fill(pattern("exporter"));
-    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+    EXPECT_READS(words, pattern("exporter"));
 
     // A second mapping, of other memory, has its own access.
     const Mapped other(
@@ -238,8 +236,7 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
                               access_for(0, CU_MEM_ACCESS_FLAGS_PROT_NONE)));
     EXPECT_EQ(access_at(mapped.address()), kNone);
     EXPECT_EQ(access_at(other.address()), 3u);
-    EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
-    EXPECT_TRUE(copy_reads(beside, pattern("beside")));
+    EXPECT_READS(beside, pattern("beside"));
     EXPECT_TRUE(kernel_faults(words)) << "access was taken away";
   });
   scenario.run(20s);
@@ -370,8 +367,7 @@ static void expect_raised_access_works(size_t bytes) {
   EXPECT_EQ(access_told(raised.address()), 3u);
   const Words words = words_at(raised.address(), bytes);
   words.fill(pattern("raised"));
-  EXPECT_TRUE(kernel_reads(words, pattern("raised")));
-  EXPECT_TRUE(copy_reads(words, pattern("raised")));
+  EXPECT_READS(words, pattern("raised"));
   allow(raised.address(), bytes, kRead);
   EXPECT_TRUE(kernel_reads(words, pattern("raised"))) << "lowered";
   allow(raised.address(), bytes);
@@ -405,8 +401,7 @@ static void reads_and_raises_access(const Mapped& mapped, size_t bytes) {
   EXPECT_EQ(access_at(mapped.address()), 1u);
   EXPECT_EQ(access_told(mapped.address()), 1u);
   const Words words = words_at(mapped.address(), bytes);
-  EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+  EXPECT_READS(words, pattern("exporter"));
   const DeviceBuffer own(bytes);
   CALL(cudaMemcpy(own.data, words.data, bytes, cudaMemcpyDeviceToDevice));
   EXPECT_TRUE(kernel_reads(own, pattern("exporter")))
@@ -469,8 +464,7 @@ TEST(VmmAccess, AReadOnlyRangeIsNotWritten) {
     mapping.fill(pattern("exporter"));
     me.send_descriptor("descriptor", chunk.descriptor().get());
     me.wait_until_done("importer");
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
   });
 
   scenario.role("importer", uses_read_only_memory)

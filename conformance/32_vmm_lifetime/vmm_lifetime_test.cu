@@ -119,8 +119,7 @@ std::function<void(Role&)> gives_up_after(
 
 void expect_exporters_bytes(const Descriptor& descriptor) {
   const Mapping mapping(Chunk::import(descriptor), granule());
-  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+  EXPECT_READS(mapping, pattern("exporter"));
 }
 
 int rounds() {
@@ -217,12 +216,10 @@ TEST(VmmLifetime, AMappingOutlivesItsHandle) {
     retain_and_release(mapping);
     me.wait("released by the importer");
     take_all_free_memory();
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
     me.signal("overwritten");
     me.wait("written by the importer");
-    EXPECT_TRUE(kernel_reads(mapping, pattern("importer")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("importer")));
+    EXPECT_READS(mapping, pattern("importer"));
   });
 
   scenario.role("importer", [](Role& me) {
@@ -235,8 +232,7 @@ TEST(VmmLifetime, AMappingOutlivesItsHandle) {
     other.unmap();  // not the last mapping
     me.signal("released by the importer");
     me.wait("overwritten");
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
     mapping.fill(pattern("importer"));
     me.signal("written by the importer");
   });
@@ -345,8 +341,7 @@ TEST(VmmLifetime, TheImportersMappingOutlivesTheExportersUse) {
     me.signal("mapped");
     me.wait("given up");
     EXPECT_EQ(access_at(mapping.address()), 3u) << "the exporter gave up";
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
     mapping.fill(pattern("importer"));
     EXPECT_TRUE(kernel_reads(mapping, pattern("importer")));
     me.signal("done");
@@ -638,8 +633,7 @@ TEST(VmmLifetime, AHandleValueMeansNothingElsewhere) {
     mapping.fill(pattern("exporter"));
     me.send("value", chunk.handle());
     me.wait("tried to use it");
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
     EXPECT_TRUE(context_is_usable());
   });
   scenario
@@ -718,8 +712,7 @@ static void outlives_an_exporter(Role& me, const std::string& death) {
   }
   CALL(cudaStreamDestroy(stream));
   EXPECT_TRUE(kernel_reads(own, pattern("exporter")));
-  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+  EXPECT_READS(mapping, pattern("exporter"));
   mapping.fill(pattern("importer"));
   EXPECT_TRUE(copy_reads(mapping, pattern("importer")));
 }

@@ -402,8 +402,7 @@ TEST(VmmRefusals, ForeignDescriptorsHarmNothing) {
     }
     EXPECT_TRUE(context_is_usable());
     const Mapping mapping(Chunk::import(lent), bytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
     me.signal("done");
   });
   scenario.run(20s);

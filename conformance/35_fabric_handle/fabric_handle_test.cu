@@ -195,8 +195,7 @@ TEST(FabricHandle, ACopyOfAHandleIsAsGood) {
         16, me.receive<CUmemFabricHandle>("handle"));
     const Mapping mapping(Chunk::import(copies.back()),
                           granule(fabric_memory()));
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
     me.signal("done");
   });
   scenario.run(20s);
@@ -219,8 +218,7 @@ TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
     me.send("second handle", second.fabric_handle());
     me.send("handle again", chunk.fabric_handle());
     me.wait("B written");
-    EXPECT_TRUE(kernel_reads(mapping, pattern("B")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("B")));
+    EXPECT_READS(mapping, pattern("B"));
     mapping.fill(pattern("C"));
     me.signal("C written");
     me.wait("C read");
@@ -235,8 +233,7 @@ TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
     const size_t bytes = kGranules * granule(fabric_memory());
     const auto handle = me.receive<CUmemFabricHandle>("handle");
     const Mapping mapping(Chunk::import(handle), bytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("A")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("A")));
+    EXPECT_READS(mapping, pattern("A"));
     mapping.fill(pattern("B"));
     me.signal("B written");
     me.wait("C written");
@@ -286,8 +283,7 @@ TEST(FabricHandle, AnImportThatIsExportedAgainIsTheSameMemory) {
       const Mapping mapping(
           Chunk::import(me.receive<CUmemFabricHandle>("again")),
           granule(fabric_memory()));
-      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+      EXPECT_READS(mapping, pattern("exporter"));
     }
     me.signal("tried");
   });
@@ -314,8 +310,7 @@ static void borrows_from_a_pool(Role& me, Api api) {
   Pool pool = imported(api, handle);
   AsyncBuffer buffer = imported(
       api, pool, me.receive<cudaMemPoolPtrExportData>("pointer"), kBytes);
-  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+  EXPECT_READS(buffer, pattern("exporter"));
   buffer.fill(pattern("importer"));
   expect_free(api, buffer);
   EXPECT_SUCCESS(api.mem_pool_destroy(pool.release()));
@@ -501,15 +496,13 @@ TEST(FabricHandle, AllProcessesOfAUserShare) {
             imported(api, me.receive<cudaMemFabricHandle_t>("pool"));
         AsyncBuffer buffer = imported(
             api, pool, me.receive<cudaMemPoolPtrExportData>("pointer"), kBytes);
-        EXPECT_TRUE(kernel_reads(buffer, pattern("in the pool")));
-        EXPECT_TRUE(copy_reads(buffer, pattern("in the pool")));
+        EXPECT_READS(buffer, pattern("in the pool"));
         expect_free(api, buffer);
         me.signal("freed");
       });
     const auto handle = me.receive<CUmemFabricHandle>("handle");
     const Mapping mapping(Chunk::import(handle), granule(fabric_memory()));
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
     me.signal("done");
   });
   scenario.run(20s);

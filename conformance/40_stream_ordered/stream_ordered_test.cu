@@ -86,8 +86,7 @@ TEST(StreamOrdered, ThePointerComesBeforeItsTurn) {
     latch.release();
     EXPECT_TRUE(passes(stream));
     EXPECT_TRUE(kernel_reads(now, pattern("now")));
-    EXPECT_TRUE(kernel_reads(buffer, pattern("later")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("later")));
+    EXPECT_READS(buffer, pattern("later"));
     EXPECT_TRUE(kernel_reads(of_pool, pattern("of the pool")));
     EXPECT_TRUE(kernel_reads(first, pattern("first")));
     for (const cudaStream_t other : {cudaStreamLegacy, cudaStreamPerThread}) {
@@ -134,8 +133,7 @@ TEST(StreamOrdered, TheCurrentDeviceDoesNotChooseThePlace) {
       }
       CALL(cudaSetDevice(device));
       buffer.fill(pattern("here"));
-      EXPECT_TRUE(kernel_reads(buffer, pattern("here")));
-      EXPECT_TRUE(copy_reads(buffer, pattern("here")));
+      EXPECT_READS(buffer, pattern("here"));
     }
   };
   scenario.role("allocator", [=](Role&) { by_both_apis(allocates); });
@@ -371,8 +369,7 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
     CALL(cudaMalloc(&memory, kLarge));
     const Words start(memory, kBytes);
     start.fill(pattern("start"), stream);
-    EXPECT_TRUE(kernel_reads(start, pattern("start")));
-    EXPECT_TRUE(copy_reads(start, pattern("start")));
+    EXPECT_READS(start, pattern("start"));
     EXPECT_LT(free_memory(), before - kLarge / 2);
 
     // The free must come after the earlier work of `stream`. Only `stream` is
@@ -450,8 +447,7 @@ TEST(StreamOrdered, CudaFreeOfStreamOrderedMemoryWaitsForNothing) {
     latch.release();
     EXPECT_EQ(freed.join(), cudaSuccess);
     EXPECT_TRUE(passes(other));
-    EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
-    EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
+    EXPECT_READS(neighbour, pattern("neighbour"));
     by_both_apis([&](auto api) { expect_free_without_wait(api, other); });
   });
   scenario.run(60s);
@@ -631,8 +627,7 @@ static void asks_for_freed_memory(Role& me, Api api) {
              (pool == nullptr ? ", none" : ", a pool"));
   latch.release();
   EXPECT_TRUE(passes(stream));
-  EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
-  EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
+  EXPECT_READS(neighbour, pattern("neighbour"));
   EXPECT_TRUE(context_is_usable());
 }
 

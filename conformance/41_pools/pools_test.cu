@@ -50,8 +50,7 @@ void expect_from(cudaMemPool_t pool, const AsyncBuffer& buffer) {
   CALL(cudaDeviceSynchronize());
   EXPECT_EQ(pool_of(buffer), pool);
   buffer.fill(pattern("mine"));
-  EXPECT_TRUE(kernel_reads(buffer, pattern("mine")));
-  EXPECT_TRUE(copy_reads(buffer, pattern("mine")));
+  EXPECT_READS(buffer, pattern("mine"));
 }
 // The same; then frees the buffer and waits for the free.
 void expect_from_and_free(cudaMemPool_t pool, AsyncBuffer buffer) {
@@ -359,8 +358,7 @@ static void destroys_the_current(Role& me, Api api) {
   const Pool after;
   EXPECT_EQ(current_pool(), default_pool()) << "another pool was created";
   expect_from(default_pool(), AsyncBuffer(kBytes));
-  EXPECT_TRUE(kernel_reads(older, pattern("older")));
-  EXPECT_TRUE(copy_reads(older, pattern("older")));
+  EXPECT_READS(older, pattern("older"));
 
   if (!has_pools_of_locations(me)) return;
   Pool by_place;
@@ -502,8 +500,7 @@ TEST(Pools, ThePoolsOwnDeviceCannotBeShutOut) {
     cudaGetLastError();
     me.observe("taking access from the pool's own device: " + name_of(code));
     EXPECT_EQ(access_of(0, pool), cudaMemAccessFlagsProtReadWrite);
-    EXPECT_TRUE(kernel_reads(older, pattern("older")));
-    EXPECT_TRUE(copy_reads(older, pattern("older")));
+    EXPECT_READS(older, pattern("older"));
     expect_from(pool, AsyncBuffer(pool, kBytes));
 
     // Access that the device has already may be given again.
@@ -532,8 +529,7 @@ static void expect_access_to_second_gpu(cudaMemPool_t on_1) {
   const AsyncBuffer there(on_1, kBytes);
   there.fill(pattern("on GPU 1"));
   CALL(cudaSetDevice(0));
-  EXPECT_TRUE(kernel_reads(there, pattern("on GPU 1")));
-  EXPECT_TRUE(copy_reads(there, pattern("on GPU 1")));
+  EXPECT_READS(there, pattern("on GPU 1"));
 }
 
 TEST(Pools, PeerAccessOpensNoPool) {
@@ -593,8 +589,7 @@ static void expect_used_by_second_gpu(cudaMemPool_t pool) {
   const AsyncBuffer buffer(pool, kBytes);
   buffer.fill(pattern("newest"));
   CALL(cudaSetDevice(1));
-  EXPECT_TRUE(kernel_reads(buffer, pattern("newest")));
-  EXPECT_TRUE(copy_reads(buffer, pattern("newest")));
+  EXPECT_READS(buffer, pattern("newest"));
   CALL(cudaSetDevice(0));
 }
 
@@ -677,10 +672,8 @@ TEST(Pools, AccessIsForOlderAndNewerAllocations) {
     newer.fill(pattern("newer"));
 
     CALL(cudaSetDevice(1));
-    EXPECT_TRUE(kernel_reads(older, pattern("older")));
-    EXPECT_TRUE(copy_reads(older, pattern("older")));
-    EXPECT_TRUE(kernel_reads(newer, pattern("newer")));
-    EXPECT_TRUE(copy_reads(newer, pattern("newer")));
+    EXPECT_READS(older, pattern("older"));
+    EXPECT_READS(newer, pattern("newer"));
     older.fill(pattern("GPU 1"));
     CALL(cudaSetDevice(0));
     EXPECT_TRUE(kernel_reads(older, pattern("GPU 1")));

@@ -233,8 +233,7 @@ TEST(Footprint, TheThresholdSaysWhatASynchroniseLeaves) {
     CALL(cudaEventDestroy(event));
     expect_release_in_each_case(api);
     expect_a_part_kept(api);
-    EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
-    EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
+    EXPECT_READS(neighbour, pattern("neighbour"));
   };
   scenario.role("allocator", [=](Role& me) {
     by_both_apis([&](auto api) { sets_thresholds(me, api); });
@@ -318,8 +317,7 @@ TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
     EXPECT_LT(reserved(pool), kBlocks * kBlock);
     const AsyncBuffer again(pool, kBytes);
     again.fill(pattern("again"));
-    EXPECT_TRUE(kernel_reads(again, pattern("again")));
-    EXPECT_TRUE(copy_reads(again, pattern("again")));
+    EXPECT_READS(again, pattern("again"));
     trims_the_current_pool(api);
   };
   scenario.role("allocator", [=](Role&) { by_both_apis(trims); });
@@ -369,16 +367,12 @@ TEST(Footprint, TrimLeavesWhatIsInUse) {
     set_threshold(api, pool, UINT64_MAX);
     latch.release();
     EXPECT_TRUE(passes(stream));
-    EXPECT_TRUE(kernel_reads(result, pattern("leaving")));
-    EXPECT_TRUE(copy_reads(result, pattern("leaving")));
-    EXPECT_TRUE(kernel_reads(live, pattern("live")));
-    EXPECT_TRUE(copy_reads(live, pattern("live")));
-    EXPECT_TRUE(kernel_reads(coming, pattern("coming")));
-    EXPECT_TRUE(copy_reads(coming, pattern("coming")));
+    EXPECT_READS(result, pattern("leaving"));
+    EXPECT_READS(live, pattern("live"));
+    EXPECT_READS(coming, pattern("coming"));
 
     EXPECT_SUCCESS(api.mem_pool_trim_to(pool, 0));
-    EXPECT_TRUE(kernel_reads(live, pattern("live")));
-    EXPECT_TRUE(copy_reads(live, pattern("live")));
+    EXPECT_READS(live, pattern("live"));
   };
   scenario.role("allocator", [=](Role&) { by_both_apis(trims); });
   scenario.run(40s);
@@ -723,8 +717,7 @@ TEST(Footprint, AResetFreesNoStreamOrderedMemory) {
     buffer.fill(pattern("neighbour"));
     me.signal("ready");
     me.wait("reset");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("neighbour")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("neighbour")));
+    EXPECT_READS(buffer, pattern("neighbour"));
   });
   scenario.role("resetter", [](Role& me) {
     me.wait("ready");

@@ -116,8 +116,7 @@ class Handover {
     EXPECT_TRUE(passes(second_));
     EXPECT_EQ(wrong_.so_far(), 0u) << "a kernel met values of the other stream";
     if (again_.data == nullptr) return;
-    EXPECT_TRUE(kernel_reads(again_, pattern("second")));
-    EXPECT_TRUE(copy_reads(again_, pattern("second")));
+    EXPECT_READS(again_, pattern("second"));
     CALL(cudaFree(again_.data));
   }
   bool waited() const { return waited_; }
@@ -790,8 +789,7 @@ TEST(ReusePolicies, MemoryOutlivesItsContext) {
     EXPECT_EQ(used(preset), in_preset) << "its context has ended";
     for (const char* time : {"first", "second"}) {
       SCOPED_TRACE(std::string(time) + " use after the end of the context");
-      EXPECT_TRUE(kernel_reads(of_pool, pattern("of the pool")));
-      EXPECT_TRUE(copy_reads(of_pool, pattern("of the pool")));
+      EXPECT_READS(of_pool, pattern("of the pool"));
       EXPECT_TRUE(kernel_reads(of_preset, pattern("of the default pool")));
       AsyncBuffer next(pool, kBytes);  // must be other memory
       next.fill(pattern("next"));
@@ -1126,8 +1124,7 @@ static void captures_an_allocation(Role& me, Api api, bool shared,
     if (!shared) EXPECT_EQ(used, kBytes) << "the node is not of the pool";
   }
   if (graph != nullptr) CALL(cudaGraphDestroy(graph));
-  EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
-  EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
+  EXPECT_READS(neighbour, pattern("neighbour"));
   EXPECT_TRUE(context_is_usable());
 }
 

@@ -58,8 +58,7 @@ std::function<void(Role&)> borrows_by(PointerData (*receive)(Role&)) {
       const Pool pool = imported(api, me.receive_descriptor("pool" + by));
       AsyncBuffer buffer =
           imported_at_an_odd_address(api, pool, receive(me), kBytes);
-      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-      EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+      EXPECT_READS(buffer, pattern("exporter"));
       expect_free(api, buffer);
       me.signal("freed" + by);
     });
@@ -169,8 +168,7 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
     me.wait("B written");
     EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), used)
         << "an import changes how much of the pool is in use";
-    EXPECT_TRUE(kernel_reads(buffer, pattern("B")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("B")));
+    EXPECT_READS(buffer, pattern("B"));
     buffer.fill(pattern("C"));
     me.signal("C written");
     me.wait("C read");
@@ -181,14 +179,12 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
   scenario.role("importer", [](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));
     AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("A")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("A")));
+    EXPECT_READS(buffer, pattern("A"));
     buffer.fill(pattern("B"));
     me.signal("B written");
 
     me.wait("C written");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("C")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("C")));
+    EXPECT_READS(buffer, pattern("C"));
     me.signal("C read");
     borrow_in_every_way(me, buffer);
     EXPECT_TRUE(copy_waits_its_turn(buffer));
@@ -274,8 +270,7 @@ TEST(PoolIpc, TheDriverApiSharesAPoolAsWell) {
     Sentinel<CUdeviceptr> address;
     CALL(DRIVER(cuMemPoolImportPointer)(address.out(), pool.result(), &data));
     const Words words = words_at(address.result());
-    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+    EXPECT_READS(words, pattern("exporter"));
     words.fill(pattern("importer"));
     destroy(address.result(), pool.result());
     me.signal("freed");
@@ -338,8 +333,7 @@ static void borrows_from_six_pools(Role& me, Api api) {
     pools.emplace_back(
         imported(api, me.receive_descriptor("pool " + name)).release());
     buffers.push_back(import(pools.back(), "pointer " + name));
-    EXPECT_TRUE(kernel_reads(buffers.back(), pattern(name)));
-    EXPECT_TRUE(copy_reads(buffers.back(), pattern(name)));
+    EXPECT_READS(buffers.back(), pattern(name));
   }
   buffers[0].fill(pattern("written to a"));
   EXPECT_TRUE(kernel_reads(buffers[1], pattern("b")));
@@ -347,8 +341,7 @@ static void borrows_from_six_pools(Role& me, Api api) {
   expect_free(api, buffers.back());
   CALL(cudaDeviceSynchronize());
   EXPECT_SUCCESS(api.mem_pool_destroy(pools.back().release()));
-  EXPECT_TRUE(kernel_reads(buffers[0], pattern("written to a")));
-  EXPECT_TRUE(copy_reads(buffers[0], pattern("written to a")));
+  EXPECT_READS(buffers[0], pattern("written to a"));
   me.signal("freed f");
   AsyncBuffer later = import(pools[0], "later");
   EXPECT_TRUE(kernel_reads(later, pattern("later")));
@@ -402,8 +395,7 @@ static void lends_and_borrows(Role& me, Api api) {
   AsyncBuffer borrowed = imported(
       api, foreign, me.receive<PointerData>("pointer of " + other), kBytes);
   EXPECT_NE(borrowed.data, lent.data);
-  EXPECT_TRUE(kernel_reads(borrowed, theirs));
-  EXPECT_TRUE(copy_reads(borrowed, theirs));
+  EXPECT_READS(borrowed, theirs);
   EXPECT_TRUE(kernel_reads(lent, own));
   expect_free(api, borrowed);
   CALL(cudaDeviceSynchronize());
@@ -623,8 +615,7 @@ static void borrows_by_new_threads(Role& me) {
   }));
   // The thread that has imported it has ended.
   const Words words(memory.result(), kBytes);
-  EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+  EXPECT_READS(words, pattern("exporter"));
   words.fill(pattern("importer"));
   EXPECT_SUCCESS(in_a_new_thread([&] { return Api::mem_free(words.data); }));
   EXPECT_SUCCESS(
@@ -740,14 +731,11 @@ static void borrows_older_and_newer(Role& me, Api api) {
       imported(api, pool, me.receive<PointerData>("before" + by), kBytes);
   AsyncBuffer after =
       imported(api, pool, me.receive<PointerData>("after" + by), kBytes);
-  EXPECT_TRUE(kernel_reads(before, pattern("before")));
-  EXPECT_TRUE(copy_reads(before, pattern("before")));
-  EXPECT_TRUE(kernel_reads(after, pattern("after")));
-  EXPECT_TRUE(copy_reads(after, pattern("after")));
+  EXPECT_READS(before, pattern("before"));
+  EXPECT_READS(after, pattern("after"));
   AsyncBuffer of_current = imported(
       api, pool, me.receive<PointerData>("of the current pool" + by), kBytes);
-  EXPECT_TRUE(kernel_reads(of_current, pattern("of the current pool")));
-  EXPECT_TRUE(copy_reads(of_current, pattern("of the current pool")));
+  EXPECT_READS(of_current, pattern("of the current pool"));
   expect_free(api, before);
   expect_free(api, after);
   expect_free(api, of_current);
@@ -795,8 +783,7 @@ static void imports_what_was_exported_first(Role& me, Api api) {
   const Pool pool = imported(api, me.receive_descriptor("pool" + by));
   AsyncBuffer buffer =
       imported(api, pool, me.receive<PointerData>("pointer" + by), kBytes);
-  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+  EXPECT_READS(buffer, pattern("exporter"));
   me.lifted("a pointer may be exported before its pool");
   expect_free(api, buffer);
   me.signal("freed" + by);
@@ -883,8 +870,7 @@ TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
       for (int i = 0; i < kBlocks; ++i) {
         SCOPED_TRACE("block " + std::to_string(time * kBlocks + i));
         const AsyncBuffer& buffer = buffers[static_cast<size_t>(i)];
-        EXPECT_TRUE(kernel_reads(buffer, block(time, i)));
-        EXPECT_TRUE(copy_reads(buffer, block(time, i)));
+        EXPECT_READS(buffer, block(time, i));
         expect_range_around(buffer);
       }
       frees_every_second(buffers, [&](int i) { return block(time, i); });
@@ -975,8 +961,7 @@ static void copies_after_the_event(Role& me, Api api) {
   EXPECT_TRUE(is_held(stream));
   me.signal("copy is queued");
   EXPECT_TRUE(passes(stream));
-  EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(copy, pattern("exporter")));
+  EXPECT_READS(copy, pattern("exporter"));
   expect_free(api, buffer);
   ready.destroy();
   me.signal("freed");
@@ -1147,8 +1132,7 @@ TEST(PoolIpc, TheDescriptorIsNeededForTheImportOnly) {
     me.signal("imported and closed");
     AsyncBuffer buffer =
         imported(api, pool, me.receive<PointerData>("pointer"), kBytes);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    EXPECT_READS(buffer, pattern("exporter"));
     expect_free(api, buffer);
     me.signal("freed");
   };

@@ -50,8 +50,7 @@ static void borrows_from_a_held_stream(Role& me, Api api) {
       imported(api, pool, me.receive<PointerData>("pointer"), kBytes);
   me.signal("imported");
   me.wait("written");
-  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+  EXPECT_READS(buffer, pattern("exporter"));
   expect_free(api, buffer);
   me.signal("freed");
 }

@@ -657,8 +657,7 @@ TEST(PoolRefusals, DataOfADestroyedPoolAreRefused) {
     });
     EXPECT_TRUE(context_is_usable());
     AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    EXPECT_READS(buffer, pattern("exporter"));
     buffer.free();
   });
   scenario.run(20s);

@@ -89,8 +89,7 @@ TEST(ExportPoolLimits, TrimmingASharedPool) {
     EXPECT_LE(after, before);
     if (after + kNoise < before)
       me.lifted("trimming a shared pool gives back " + mib(before - after));
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    EXPECT_READS(buffer, pattern("exporter"));
     me.signal("trimmed");
     me.wait("freed");
   });
@@ -100,11 +99,9 @@ TEST(ExportPoolLimits, TrimmingASharedPool) {
     AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
     me.signal("imported");
     me.wait("trimmed");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    EXPECT_READS(buffer, pattern("exporter"));
     AsyncBuffer second(pool, me.receive<PointerData>("second"), kBytes);
-    EXPECT_TRUE(kernel_reads(second, pattern("second")));
-    EXPECT_TRUE(copy_reads(second, pattern("second")));
+    EXPECT_READS(second, pattern("second"));
     second.free();
     buffer.free();
     me.signal("freed");
@@ -139,8 +136,7 @@ TEST(ExportPoolLimits, TheThresholdOfASharedPool) {
       if (threshold == kKeepAll) EXPECT_GE(left, kUnused);
       if (left < kUnused)
         me.lifted("a shared pool releases at a synchronise above its " + what);
-      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-      EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+      EXPECT_READS(buffer, pattern("exporter"));
     }
   });
   scenario.run(20s);
@@ -217,8 +213,7 @@ TEST(ExportPoolLimits, TrimmingAnImportedPoolTakesFromNobody) {
 
     me.wait("trimmed");
     EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
-    EXPECT_TRUE(kernel_reads(own, pattern("own")));
-    EXPECT_TRUE(copy_reads(own, pattern("own")));
+    EXPECT_READS(own, pattern("own"));
     const uint64_t after = reserved(pool);
     EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), kKeepAll);
     if (after + kNoise < before)
@@ -249,8 +244,7 @@ TEST(ExportPoolLimits, TrimmingAnImportedPoolTakesFromNobody) {
     CALL(cudaDeviceSynchronize());
     EXPECT_EQ(attribute(mine, cudaMemPoolAttrReleaseThreshold), kKeepAll);
     EXPECT_EQ(reserved(mine), kept) << "of the importer's own pool";
-    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+    EXPECT_READS(buffer, pattern("importer"));
     me.signal("trimmed");
     buffer.free();
     me.signal("freed");
@@ -433,8 +427,7 @@ static void destroys_a_pool_in_use(Role& me, Api api) {
 
   EXPECT_TRUE(kernel_reads(part, pattern("exporter")));
   part.fill(pattern("after the end of the pool"));
-  EXPECT_TRUE(kernel_reads(part, pattern("after the end of the pool")));
-  EXPECT_TRUE(copy_reads(part, pattern("after the end of the pool")));
+  EXPECT_READS(part, pattern("after the end of the pool"));
   EXPECT_LT(free_memory() + kUnused, before + kNoise);
   const size_t in_use = free_memory();
   // The last free, too, comes after the earlier work of its stream.
@@ -525,8 +518,7 @@ TEST(ExportPoolLimits, AnImportOutlivesTheExportersPool) {
     const DeviceBuffer other(4 * kBytes);  // gets what is given back too early
     me.signal("destroyed");
     me.wait("freed");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+    EXPECT_READS(buffer, pattern("importer"));
     EXPECT_TRUE(kernel_reads(second, pattern("second")));
     expect_free_async(RuntimeApi{}, second);
     expect_free_async(RuntimeApi{}, buffer);
@@ -541,8 +533,7 @@ TEST(ExportPoolLimits, AnImportOutlivesTheExportersPool) {
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     me.signal("imported");
     me.wait("destroyed");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    EXPECT_READS(buffer, pattern("exporter"));
     AsyncBuffer second(pool, me.receive<PointerData>("second"), kBytes);
     EXPECT_TRUE(kernel_reads(second, pattern("second")));
     second.free();
@@ -676,8 +667,7 @@ static void imports_a_large_allocation(Role& me, size_t size,
   me.observe(mib(size) + " are imported");
   const auto [first, last] = ends(Words(memory, size));
   EXPECT_TRUE(kernel_reads(first, pattern("first")));
-  EXPECT_TRUE(kernel_reads(last, pattern("last")));
-  EXPECT_TRUE(copy_reads(last, pattern("last")));
+  EXPECT_READS(last, pattern("last"));
   CALL(cudaFree(memory));
 }
 

@@ -50,8 +50,7 @@ std::function<void(Role&)> borrows_after(
       EXPECT_TRUE(context_is_usable());
       AsyncBuffer buffer =
           imported(api, pool, me.receive<PointerData>("pointer"), kBytes);
-      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-      EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+      EXPECT_READS(buffer, pattern("exporter"));
       attempt(me, pool);  // now memory of the pool is in use here
       EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
       expect_free(api, buffer);
@@ -67,8 +66,7 @@ std::function<void(Role&)> borrows_after(
 // Judges that a kernel and a copy read the memory. Then frees the memory; the
 // free must succeed.
 void expect_used_and_freed(AsyncBuffer* buffer, Pattern written) {
-  EXPECT_TRUE(kernel_reads(*buffer, written));
-  EXPECT_TRUE(copy_reads(*buffer, written));
+  EXPECT_READS(*buffer, written);
   buffer->free();
 }
 
@@ -242,11 +240,9 @@ static void imports_beside_others(Role& me, Api api) {
       me.signal("read");
       me.wait("one has freed");
     }
-    EXPECT_TRUE(kernel_reads(first, pattern("first")));
-    EXPECT_TRUE(copy_reads(first, pattern("first")));
+    EXPECT_READS(first, pattern("first"));
     expect_free(api, first);
-    EXPECT_TRUE(kernel_reads(second, pattern("second")));
-    EXPECT_TRUE(copy_reads(second, pattern("second")));
+    EXPECT_READS(second, pattern("second"));
     expect_free(api, second);
   }
   me.signal("freed");
@@ -305,8 +301,7 @@ TEST(ImportLimits, AKilledImporterTakesNothingWithIt) {
     me.send_descriptor("pool", shared.get());
     me.send("pointer", buffer.exported());
     me.wait("freed");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+    EXPECT_READS(buffer, pattern("importer"));
   });
   scenario.role("victim", [](Role& me) {
     const Pool pool(me.receive_descriptor("pool for the victim"));
@@ -319,8 +314,7 @@ TEST(ImportLimits, AKilledImporterTakesNothingWithIt) {
     me.wait_for_end("victim");
     const Pool pool(me.receive_descriptor("pool"));
     AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    EXPECT_READS(buffer, pattern("exporter"));
     buffer.fill(pattern("importer"));
     buffer.free();
     me.signal("freed");

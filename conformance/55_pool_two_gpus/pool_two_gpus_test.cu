@@ -24,8 +24,7 @@ void expect_reads(int gpu, const Words& words, Pattern written) {
   int before = 0;
   CALL(cudaGetDevice(&before));
   CALL(cudaSetDevice(gpu));
-  EXPECT_TRUE(kernel_reads(words, written));
-  EXPECT_TRUE(copy_reads(words, written));
+  EXPECT_READS(words, written);
   CALL(cudaSetDevice(before));
 }
 
@@ -184,10 +183,8 @@ TEST(PoolTwoGpus, TheImporterGivesAccessItself) {
     const DeviceBuffer copy(kBytes);
     CALL(cudaMemcpyPeerAsync(copy.data, 1, after.data, 0, kBytes, nullptr));
     EXPECT_TRUE(kernel_reads(copy, pattern("after")));
-    EXPECT_TRUE(kernel_reads(before, pattern("before")));
-    EXPECT_TRUE(copy_reads(before, pattern("before")));
-    EXPECT_TRUE(kernel_reads(after, pattern("after")));
-    EXPECT_TRUE(copy_reads(after, pattern("after")));
+    EXPECT_READS(before, pattern("before"));
+    EXPECT_READS(after, pattern("after"));
     CALL(cudaMemset(before.data, 0x3C, kBytes));
     uint32_t word = 0;
     CALL(cudaMemcpy(&word, before.data, sizeof word, cudaMemcpyDefault));
@@ -355,8 +352,7 @@ TEST(PoolTwoGpus, ThePoolsGpuMayBeHidden) {
       early.fill(pattern("early"));
       me.send("early", early.exported());
       me.wait("written");
-      EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
-      EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+      EXPECT_READS(buffer, pattern("importer"));
       me.wait("freed");
       me.wait_for_end("trespasser");
     });
@@ -377,10 +373,8 @@ TEST(PoolTwoGpus, ThePoolsGpuMayBeHidden) {
                 EXPECT_EQ(access_of(0, pool), kReadWrite);
                 AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"),
                                    kBytes);
-                EXPECT_TRUE(kernel_reads(early, pattern("early")));
-                EXPECT_TRUE(copy_reads(early, pattern("early")));
-                EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-                EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+                EXPECT_READS(early, pattern("early"));
+                EXPECT_READS(buffer, pattern("exporter"));
                 buffer.fill(pattern("importer"));
                 me.signal("written");
                 early.free();

@@ -128,8 +128,7 @@ static void imports_again(cudaMemPool_t pool, const PointerData& data,
   for (const char* time : {"first", "second", "third"}) {
     SCOPED_TRACE(time);
     AsyncBuffer buffer(pool, data, kBytes);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    EXPECT_READS(buffer, pattern("exporter"));
     buffer.free_async(stream);
     CALL(cudaStreamSynchronize(stream));
   }
@@ -156,8 +155,7 @@ static void uses_what_the_importer_freed(Role& me) {
 
   me.wait("freed");
   expect_not_given_out(pool, buffer);
-  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+  EXPECT_READS(buffer, pattern("exporter"));
   buffer.fill(pattern("again"));
   EXPECT_TRUE(kernel_reads(buffer, pattern("again")));
   EXPECT_GE(attribute(pool, cudaMemPoolAttrUsedMemCurrent), kBytes);
@@ -201,8 +199,7 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
     by_both_apis([&](auto api) {
       AsyncBuffer again = imported(
           api, pool, me.receive<PointerData>("exported again"), kBytes);
-      EXPECT_TRUE(kernel_reads(again, pattern("again")));
-      EXPECT_TRUE(copy_reads(again, pattern("again")));
+      EXPECT_READS(again, pattern("again"));
       expect_free(api, again);
       CALL(cudaDeviceSynchronize());
       me.signal("freed again");
@@ -319,8 +316,7 @@ static void frees_after_its_copy(Role& me, Api api) {
   me.wait("next owners are there");
   latch.release();
   EXPECT_TRUE(passes(stream));
-  EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(copy, pattern("exporter")));
+  EXPECT_READS(copy, pattern("exporter"));
   me.signal("read");
   me.wait("event is given back");
 }

@@ -470,8 +470,7 @@ TEST(Teardown, FreeingWaitsForEveryImporter) {
     MappingBy second(DriverApi{}, me.receive<Handle>("second handle"), kBytes);
     me.in_order({{closes[static_cast<size_t>(me.index())], [&] {
                     for (const Words& one : {Words(mapping), Words(second)}) {
-                      EXPECT_TRUE(kernel_reads(one, pattern("exporter")));
-                      EXPECT_TRUE(copy_reads(one, pattern("exporter")));
+                      EXPECT_READS(one, pattern("exporter"));
                     }
                     EXPECT_SUCCESS(cudaIpcCloseMemHandle(
                         std::exchange(mapping.data, nullptr)));
@@ -552,8 +551,7 @@ static void shares_and_has_children(Role& me) {
   for (const char* does : {"calls _exit", "calls exit", "runs a program"}) {
     SCOPED_TRACE(std::string("a child that ") + does);
     has_a_child_that(me, does);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
     EXPECT_TRUE(kernel_reads(own, pattern("own")));
   }
   EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
@@ -622,8 +620,7 @@ TEST(Teardown, AParentImportsAfterAFork) {
     const Mapping later(Chunk::import(me.receive_descriptor("descriptor")),
                         granule());
     for (const Mapping* each : {&mapping, &later}) {
-      EXPECT_TRUE(kernel_reads(*each, pattern("exporter")));
-      EXPECT_TRUE(copy_reads(*each, pattern("exporter")));
+      EXPECT_READS(*each, pattern("exporter"));
     }
     later.fill(pattern("importer"));
     me.signal("written");

@@ -53,8 +53,7 @@ void try_memory(Role& me, const std::string& where,
             NOTED(cudaIpcOpenMemHandle(&opened, handle,
                                        cudaIpcMemLazyEnablePeerAccess)))) {
     Words words(opened, kBytes);
-    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+    EXPECT_READS(words, pattern("exporter"));
     // What this role writes must be there in another open: no open may give a
     // copy.
     words.fill(pattern("importer"));
@@ -215,8 +214,7 @@ TEST(Namespaces, TwoExportersWithOneProcessNumber) {
                              &memory, handle, cudaIpcMemLazyEnablePeerAccess))))
                 continue;
               const Words words(memory, kBytes);
-              EXPECT_TRUE(kernel_reads(words, pattern(name)));
-              EXPECT_TRUE(copy_reads(words, pattern(name)));
+              EXPECT_READS(words, pattern(name));
               opened.push_back(memory);  // the other open meets it
             }
             for (void* memory : opened) CALL(cudaIpcCloseMemHandle(memory));
@@ -254,8 +252,7 @@ TEST(Namespaces, ASentDescriptorNeedsNothingInCommon) {
                          : "namespace is nobody here"));
     const Mapping mapping(Chunk::import(me.receive_descriptor("descriptor")),
                           granule());
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
     mapping.fill(pattern("importer"));
     me.signal("written");
   });

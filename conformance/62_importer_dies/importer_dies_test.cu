@@ -63,8 +63,7 @@ static void goes_on_after_the_importer(Role& me, const std::string& death) {
   until_death.release();
   EXPECT_TRUE(passes(stream));
   EXPECT_SUCCESS(cudaEventQuery(event));
-  EXPECT_TRUE(kernel_reads(seen, pattern("memory")));
-  EXPECT_TRUE(copy_reads(seen, pattern("memory")));
+  EXPECT_READS(seen, pattern("memory"));
   EXPECT_TRUE(kernel_reads(pooled, pattern("pool")));
   EXPECT_SUCCESS(cudaEventRecord(event, stream));
   EXPECT_TRUE(passes(stream));
@@ -271,8 +270,7 @@ TEST(ImporterDies, ANewImporterAfterAKilledOne) {
     observe_code(me, "opening what a killed importer had open", code);
     if (code == cudaSuccess) {
       const Words words(opened, kBytes);
-      EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
-      EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+      EXPECT_READS(words, pattern("exporter"));
       CALL(cudaIpcCloseMemHandle(opened));
     }
     EXPECT_TRUE(context_is_usable());
@@ -388,8 +386,7 @@ TEST(ImporterDies, AResetOfOneGpuLeavesTheOther) {
     CALL(cudaFree(nullptr));
     CALL(cudaDeviceReset());
     CALL(cudaSetDevice(0));
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_READS(mapping, pattern("exporter"));
     me.signal("opened");
     const auto again = me.receive<Handle>("handle again");
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
@@ -449,10 +446,8 @@ TEST(ImporterDies, AResetOfOneGpuLeavesTheImportsOfTheOther) {
     CALL(cudaFree(nullptr));
     CALL(cudaDeviceReset());
     CALL(cudaSetDevice(0));
-    EXPECT_TRUE(kernel_reads(mapping, pattern("chunk")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("chunk")));
-    EXPECT_TRUE(kernel_reads(pooled, pattern("pool")));
-    EXPECT_TRUE(copy_reads(pooled, pattern("pool")));
+    EXPECT_READS(mapping, pattern("chunk"));
+    EXPECT_READS(pooled, pattern("pool"));
     EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
     EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
     EXPECT_TRUE(is_held(stream));
@@ -483,8 +478,7 @@ TEST(ImporterDies, TheGpuThatOpensPeerMemoryIsReset) {
                 void* opened = nullptr;
                 EXPECT_SUCCESS(cudaIpcOpenMemHandle(&opened, handle, kLazy));
                 const Words words(opened, kBytes);
-                EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
-                EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+                EXPECT_READS(words, pattern("exporter"));
                 CALL(cudaDeviceReset());
               }
               EXPECT_SUCCESS(cudaDeviceEnablePeerAccess(0, 0));
@@ -529,8 +523,7 @@ static void borrows_what_is_new(Role& me, const std::string& end) {
                        kBytes);
   SharedEvent event(
       me.receive<cudaIpcEventHandle_t>("own event before the " + end));
-  EXPECT_TRUE(kernel_reads(memory, pattern("own " + end)));
-  EXPECT_TRUE(copy_reads(memory, pattern("own " + end)));
+  EXPECT_READS(memory, pattern("own " + end));
   EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
   event.destroy();
   memory.close();
@@ -559,8 +552,7 @@ static void lends_to_one_that_resets(Role& me) {
     me.wait("another has asked after the " + end);
     latch.release();
     EXPECT_TRUE(passes(stream));
-    EXPECT_TRUE(kernel_reads(buffer, pattern("importer's " + end)));
-    EXPECT_TRUE(copy_reads(buffer, pattern("importer's " + end)));
+    EXPECT_READS(buffer, pattern("importer's " + end));
   }
   me.wait_for_end("importer");
   me.wait_for_end("importer with a context");
@@ -583,8 +575,7 @@ static void keeps_all_open(Role& me) {
     SCOPED_TRACE(end);
     me.wait(end);
     EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
-    EXPECT_TRUE(kernel_reads(mapping, pattern("importer's " + end)));
-    EXPECT_TRUE(copy_reads(mapping, pattern("importer's " + end)));
+    EXPECT_READS(mapping, pattern("importer's " + end));
     EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
     EXPECT_TRUE(is_held(stream));
     me.signal("another has asked after the " + end);
@@ -631,8 +622,7 @@ static void leaves_all_open(Role& me, const Handle& handle,
   auto& event = abandoned<SharedEvent>(event_handle);
   lends_what_is_new(me, end);
   me.wait("recorded before the " + end);
-  EXPECT_TRUE(kernel_reads(words, pattern("before the " + end)));
-  EXPECT_TRUE(copy_reads(words, pattern("before the " + end)));
+  EXPECT_READS(words, pattern("before the " + end));
   EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
 
   // The runtime has another reference, so this release resets nothing.
@@ -733,8 +723,7 @@ TEST(ImporterDies, AResetInAnotherContextEndsNothingOfTheDriver) {
               EXPECT_SUCCESS(DriverApi::ipc_close_mem_handle(opened.result()));
               CALL(DRIVER(cuCtxDestroy)(own));
               CALL(cudaSetDevice(0));
-              EXPECT_TRUE(kernel_reads(of_primary, pattern("primary")));
-              EXPECT_TRUE(copy_reads(of_primary, pattern("primary")));
+              EXPECT_READS(of_primary, pattern("primary"));
               me.signal("closed");
             })
       .in_new_process();
@@ -964,8 +953,7 @@ TEST(ImporterDies, AnImporterOfDescriptorsResetsItsDevice) {
     EXPECT_TRUE(context_is_usable());
     // "Any subsequent API call to this device will reinitialize the device."
     auto& again = abandoned<Mapping>(Chunk::import(descriptor), granule());
-    EXPECT_TRUE(kernel_reads(again, pattern("chunk")));
-    EXPECT_TRUE(copy_reads(again, pattern("chunk")));
+    EXPECT_READS(again, pattern("chunk"));
   });
   importer.in_new_process();
 

@@ -229,8 +229,7 @@ static void imports_after_the_death(Role& me) {
       me.signal("written by " + writer);
     } else {
       me.wait("written by " + writer);
-      EXPECT_TRUE(kernel_reads(mapping, pattern(writer)));
-      EXPECT_TRUE(copy_reads(mapping, pattern(writer)));
+      EXPECT_READS(mapping, pattern(writer));
     }
   }
 }
@@ -282,8 +281,7 @@ static void imports_first_after_one_that(Role& me, const std::string& end) {
   me.signal("mapped what comes from one that " + end);  // it may end now
   me.wait_for_end("exporter that " + end);
   const Mapping mapping(Chunk::import(descriptor), bytes);
-  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-  EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+  EXPECT_READS(mapping, pattern("exporter"));
   mapping.fill(pattern("importer"));
   const Mapping second(Chunk::import(descriptor), bytes);
   EXPECT_TRUE(kernel_reads(second, pattern("importer")));

@@ -163,8 +163,7 @@ std::function<void(Role&)> borrows_as(bool client) {
     MappingBy first(DriverApi{}, handle, kBytes);
     LegacyMapping mapping(handle, kBytes), again(handle, kBytes);
     for (const Words& each : {Words(first), Words(mapping), Words(again)}) {
-      EXPECT_TRUE(kernel_reads(each, pattern("exporter")));
-      EXPECT_TRUE(copy_reads(each, pattern("exporter")));
+      EXPECT_READS(each, pattern("exporter"));
     }
     SharedEvent event(me.receive<cudaIpcEventHandle_t>("event"));
     waits_and_records(me, event);

@@ -184,8 +184,7 @@ static void serves_clients_and_a_latecomer(Role& me) {
   DeviceBuffer whole(kLarge, DeviceBuffer::Fresh::kUnwritten);
   const Words input(whole.data, kBytes);
   input.fill(pattern("input"));
-  EXPECT_TRUE(kernel_reads(input, pattern("input")));
-  EXPECT_TRUE(copy_reads(input, pattern("input")));
+  EXPECT_READS(input, pattern("input"));
   const size_t before = free_memory();  // no client uses CUDA yet
   const size_t descriptors = open_descriptors().size();
   const std::string path = path_of_this_process();

@@ -96,8 +96,7 @@ void close_in_turn(Role& me, const Words& own, Mappings* others) {
     for (int rank = 0; rank < kRanks && !others->empty(); ++rank) {
       if (rank == me.index()) continue;
       const Words& other = *(*others)[at++];
-      EXPECT_TRUE(kernel_reads(other, pattern(turn + named(" of rank", rank))));
-      EXPECT_TRUE(copy_reads(other, pattern(turn + named(" of rank", rank))));
+      EXPECT_READS(other, pattern(turn + named(" of rank", rank)));
     }
     me.signal("end of the " + turn);
     me.wait("end of the " + turn, kRanks - 1);
@@ -126,8 +125,7 @@ TEST(MpiRanks, EveryRankLendsAndBorrows) {
       const auto handle = me.receive<Handle>(named("handle", rank));
       others.push_back(std::make_unique<LegacyMapping>(handle, kBytes));
       all.push_back(*others.back());
-      EXPECT_TRUE(kernel_reads(*others.back(), pattern(named("rank", rank))));
-      EXPECT_TRUE(copy_reads(*others.back(), pattern(named("rank", rank))));
+      EXPECT_READS(*others.back(), pattern(named("rank", rank)));
     }
     me.signal("all are open");
     me.wait("all are open", kRanks - 1);

@@ -235,6 +235,9 @@ struct Words {
   void poison() const;
 };
 
+/// A word as text: 0x0000002a.
+std::string hexadecimal(uint32_t value);
+
 /// Does a kernel read the pattern from all words? A failure names the first
 /// wrong word, the expected value and the value seen.
 testing::AssertionResult kernel_reads(const Words& words, Pattern pattern);
@@ -242,6 +245,14 @@ testing::AssertionResult kernel_reads(const Words& words, Pattern pattern);
 /// Does cudaMemcpy to the host read the pattern? A copy takes another path than
 /// a kernel.
 testing::AssertionResult copy_reads(const Words& words, Pattern pattern);
+
+/// Expects that both read the pattern: a kernel and a copy take different paths
+/// to the memory.
+#define EXPECT_READS(...)                   \
+  do {                                      \
+    EXPECT_TRUE(kernel_reads(__VA_ARGS__)); \
+    EXPECT_TRUE(copy_reads(__VA_ARGS__));   \
+  } while (false)
 
 /// The CPU writes the pattern itself, into memory that the host can address.
 void host_writes(const Words& words, Pattern pattern);
