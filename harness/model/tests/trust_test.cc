@@ -492,6 +492,14 @@ long address_space() {
   return pages * sysconf(_SC_PAGESIZE);
 }
 
+// A sanitizer keeps freed memory for a while, in pools of 64 KiB. The text of
+// 4,000 locks is larger than two pools.
+#ifdef __SANITIZE_ADDRESS__
+constexpr long kKept = 128 << 10;
+#else
+constexpr long kKept = 0;
+#endif
+
 // A test that measures whether its own memory grows may run while other tests
 // begin.
 TEST(Machine, LocksOfOthersTakeNoMemoryHere) {
@@ -502,7 +510,7 @@ TEST(Machine, LocksOfOthersTakeNoMemoryHere) {
   others.channel().send(4000);
   others.channel().receive<bool>();
   for (int i = 0; i < 4; ++i) EXPECT_EQ(free_memory(), free);
-  EXPECT_EQ(address_space(), before);
+  EXPECT_LE(address_space() - before, kKept);
   others.channel().send(true);
   EXPECT_EQ(others.wait(), "exit 0");
   EXPECT_EQ(cudaFree(block), cudaSuccess);
