@@ -666,9 +666,12 @@ FAULTS {
 
   fault("destroy-waits", {"LEVT-20"},
         "an importer that destroys a pending event waits for it")
-      .before(
-          {kDestroyEvent}, WHEN(destroys_pending(call, true)),
-          [](Call& call) { cudaEventSynchronize(call.at<cudaEvent_t>(0)); });
+      .before({kDestroyEvent}, WHEN(destroys_pending(call, true)),
+              [](Call& call) {
+                call.fired();
+                return static_cast<int>(
+                    cudaEventSynchronize(call.at<cudaEvent_t>(0)));
+              });
 
   fault("stream-end-completes", {"LEVT-13"},
         "destroying a stream completes the events that were recorded in it")
@@ -711,14 +714,19 @@ FAULTS {
 
   fault("exporter-destroy-waits", {"LEVT-20"},
         "the exporter waits when it destroys a pending event")
-      .before(
-          {kDestroyEvent}, WHEN(destroys_pending(call, false)),
-          [](Call& call) { cudaEventSynchronize(call.at<cudaEvent_t>(0)); });
+      .before({kDestroyEvent}, WHEN(destroys_pending(call, false)),
+              [](Call& call) {
+                call.fired();
+                return static_cast<int>(
+                    cudaEventSynchronize(call.at<cudaEvent_t>(0)));
+              });
 
   fault("stream-destroy-waits", {"LEVT-13"},
         "the destroy of a stream waits for the work in the stream")
       .before({kDestroyStream}, WHEN(is_busy(stream_of(call))), [](Call& call) {
-        DRIVER_CALL(cuStreamSynchronize)(stream_of(call));
+        call.fired();
+        return static_cast<int>(
+            DRIVER_CALL(cuStreamSynchronize)(stream_of(call)));
       });
 
   fault("import-query-asks-stream", {"LEVT-10"},
