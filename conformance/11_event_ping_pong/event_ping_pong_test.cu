@@ -445,8 +445,7 @@ TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
   scenario.run(40s);
 }
 
-// Records an event behind a kernel that is held until the other process has
-// asked.
+// A kernel waits until the other process has asked. Records an event after it.
 template <class Api>
 static void records_a_held_kernel(Role& me, Api api, cudaEvent_t event) {
   const Stream stream;

@@ -116,8 +116,8 @@ void Executor::await_start(int which) {
   asked_ = roles_.at(which).ready = true;
 }
 
-// A driver may keep a killed process for a while, or for ever. The caller does
-// not wait for that: whoever started the search inherits such a process.
+// A driver may keep a killed process for a while, or for ever. So this waits
+// three seconds at most. Whoever started the search then inherits the process.
 void Executor::reap(std::vector<pid_t> killed) {
   constexpr std::chrono::seconds kLimit{3};
   const Times::Phase phase(times_, "end");
