@@ -585,6 +585,24 @@ static void destroys_two_pools(Api api, bool freed_between) {
   EXPECT_TRUE(context_is_usable());
 }
 
+// Destroys a pool in use, then a pool that nobody used, eight times.
+template <class Api>
+static void destroys_in_rounds(Api api) {
+  for (int round = 0; round < 8; ++round) {
+    Pool used = created(api, shareable());
+    AsyncBuffer memory = allocated(api, used, kBytes);
+    memory.fill(pattern("round " + std::to_string(round)));
+    expect_destroy(api, &used);
+    EXPECT_TRUE(
+        kernel_reads(memory, pattern("round " + std::to_string(round))));
+    expect_free(api, memory);
+    CALL(cudaDeviceSynchronize());
+    Pool unused = created(api, shareable());
+    expect_destroy(api, &unused);
+  }
+  EXPECT_TRUE(context_is_usable());
+}
+
 TEST(ExportPoolLimits, ASecondPoolCanBeDestroyed) {
   covers("POOL-23");
   needs(gpus(1), pool_fd);
@@ -592,22 +610,28 @@ TEST(ExportPoolLimits, ASecondPoolCanBeDestroyed) {
   scenario
       .role("exporter",
             [](Role& me) {
+              CALL(cudaSetDevice(0));
               while (const auto input = me.next_input()) {
                 const bool freed_between = *input % 2 != 0;
-                if (*input / 2 != 0)
-                  destroys_two_pools(DriverApi{}, freed_between);
-                else
+                if (*input < 2)
                   destroys_two_pools(RuntimeApi{}, freed_between);
+                else if (*input < 4)
+                  destroys_two_pools(DriverApi{}, freed_between);
+                else if (*input == 4)
+                  destroys_in_rounds(RuntimeApi{});
+                else
+                  destroys_in_rounds(DriverApi{});
               }
             })
       .in_new_process()
       .may_end_by(SIGSEGV)
       .may_end_by(SIGABRT);
   const std::vector<std::string> names = {
-      "runtime, both in use", "runtime, the first memory is freed",
-      "driver, both in use", "driver, the first memory is freed"};
+      "runtime, both in use",  "runtime, the first memory is freed",
+      "driver, both in use",   "driver, the first memory is freed",
+      "runtime, eight rounds", "driver, eight rounds"};
   for (const Death& death : scenario.run_inputs("exporter", names, 60s)) {
-    tabulate("the destroy of two pools in use", death.input, death.outcome);
+    tabulate("the destroy of pools in use", death.input, death.outcome);
     ADD_FAILURE() << "the process dies: " << death.input;
   }
 }

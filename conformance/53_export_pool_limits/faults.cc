@@ -54,6 +54,21 @@ int late_free_lost(Call& call) {
   return call.proceed();
 }
 
+// The destroy ends the process once so many pools were destroyed in use.
+int dies_after(int count, Call& call) {
+  static std::atomic<int> in_use{0};
+  if (in_use >= count) {
+    call.fired();
+    raise(SIGSEGV);
+  }
+  for (const auto& [address, block] : blocks.all())
+    if (block.pool == call.at<cudaMemPool_t>(0)) {
+      ++in_use;
+      break;
+    }
+  return kSuccess;
+}
+
 // What an importer sets is reported by the exporter's pool until the exporter
 // sets it again.
 template <class Value, bool (*concerns)(cudaMemPoolAttr)>
@@ -432,16 +447,12 @@ FAULTS {
   fault("second-destroy-dies", {"POOL-23"},
         "the destroy of a pool ends the process if a pool was destroyed before "
         "while its memory was in use")
-      .before({kDestroyPool}, [](Call& call) {
-        static std::atomic<bool> in_use{false};
-        if (in_use) {
-          call.fired();
-          raise(SIGSEGV);
-        }
-        for (const auto& [address, block] : blocks.all())
-          if (block.pool == call.at<cudaMemPool_t>(0)) in_use = true;
-        return kSuccess;
-      });
+      .before({kDestroyPool}, [](Call& call) { return dies_after(1, call); });
+
+  fault("later-destroy-dies", {"POOL-23"},
+        "the destroy of a pool ends the process if three pools were destroyed "
+        "before while their memory was in use")
+      .before({kDestroyPool}, [](Call& call) { return dies_after(3, call); });
 
   fault("destroy-blocks", {"POOL-23"},
         "destroying a pool waits for the work of all streams")
