@@ -1,4 +1,5 @@
-"""The doctor's page: what the doctor checks, and the answer for each symptom.
+"""What the doctor checks, and the answer for each symptom: all in one table, and those
+of each page about a program that fails.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -12,9 +13,11 @@ from ipclab import checks, explain
 
 def parts(lessons: set[str]) -> dict[str, str]:
     """File name -> table; `lessons` are the existing lessons."""
+    pages = sorted({page for pain in explain.pains() for page in pain.pages})
     return {
         "doctor_checks.md": _checks(),
         "doctor_symptoms.md": _symptoms(lessons),
+        **{f"{page}_causes.md": _causes(page, lessons) for page in pages},
     }
 
 
@@ -27,9 +30,21 @@ def _symptoms(lessons: set[str]) -> str:
     titles = {check.id: check.title for check in checks.CHECKS}
     rows = []
     for pain in explain.pains():
-        read = [f"@ref {page_of(x)}" for x in pain.lessons if x in lessons]
+        read = [f"@ref {x}" for x in pain.pages[:1]]
+        read += [f"@ref {page_of(x)}" for x in pain.lessons if x in lessons]
         read += [f'@ref error_{x} "{x}"' for x in pain.errors]
         looked = ", ".join(plain(titles[x]) for x in pain.checks)
         looked = looked or "nothing: the program decides this"
         rows.append([plain(pain.what), looked, ", ".join(read)])
     return table(("symptom", "the doctor looks at", "read"), rows)
+
+
+def _causes(page: str, lessons: set[str]) -> str:
+    """The complaints of a page, first those for which no other page is better."""
+    rows = []
+    found = [pain for pain in explain.pains() if page in pain.pages]
+    for pain in sorted(found, key=lambda x: x.pages.index(page)):
+        read = [f"@ref {page_of(x)}" for x in pain.lessons if x in lessons]
+        do = plain(pain.do) + (f" Read {', '.join(read)}." if read else "")
+        rows.append([plain(pain.what), plain(pain.cause), do])
+    return table(("it is", "because", "so"), rows)
