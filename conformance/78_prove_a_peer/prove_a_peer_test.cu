@@ -7,6 +7,7 @@
 
 #include "harness/scenario/both_apis.h"
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/endpoint.h"
 
 using namespace ipclab;
 
