@@ -40,11 +40,22 @@ def _symptoms(lessons: set[str]) -> str:
 
 
 def _causes(page: str, lessons: set[str]) -> str:
-    """The complaints of a page, first those for which no other page is better."""
-    rows = []
+    """The complaints of a page, first those for which no other page is better; each has
+    a heading of its own, so that the search finds it.
+    """
     found = [pain for pain in explain.pains() if page in pain.pages]
-    for pain in sorted(found, key=lambda x: x.pages.index(page)):
-        read = [f"@ref {page_of(x)}" for x in pain.lessons if x in lessons]
-        do = plain(pain.do) + (f" Read {', '.join(read)}." if read else "")
-        rows.append([plain(pain.what), plain(pain.cause), do])
-    return table(("it is", "because", "so"), rows)
+    told = ""
+    for index, pain in enumerate(sorted(found, key=lambda x: x.pages.index(page))):
+        read = ", ".join(f"@ref {page_of(x)}" for x in pain.lessons if x in lessons)
+        told += (
+            f"@subsection {page}_{index + 1} {plain(_capital(pain.what))}\n\n"
+            f"{plain(pain.cause)}\n\n**What to do.** {plain(pain.do)}\n\n"
+        )
+        told += f"Read: {read}.\n\n" if read else ""
+    return told
+
+
+def _capital(text: str) -> str:
+    """A heading begins with a capital letter, if it does not begin with a name."""
+    first = text.split()[0].rstrip(":,")
+    return text[0].upper() + text[1:] if first.isalpha() and first.islower() else text

@@ -258,12 +258,30 @@ def test_a_change_inside_a_line_shows_the_line() -> None:
 
 def test_no_cell_of_a_table_of_the_doctor_is_empty() -> None:
     for name, told in symptoms.parts({"01_legacy_memory"}).items():
+        if not name.startswith("doctor_"):
+            continue
         cells = [row.split(" | ") for row in told.strip().splitlines()[2:]]
         if name == "doctor_checks.md":
             assert len(cells) == len(checks.CHECKS)
             assert len({row[1] for row in cells}) == len(cells), "the same answer"
             assert all(row[1].rstrip(" |").endswith("?") for row in cells)
         assert all(x.strip(" |") for row in cells for x in row[:2]), told
+
+
+def test_each_cause_says_what_to_do() -> None:
+    parts = symptoms.parts({"01_legacy_memory"})
+    pages = {x.stem for x in (TOP / "docs/pages").glob("pain_*.dox")}
+    assert {f"{page}_causes.md" for page in pages} == set(parts) - {
+        "doctor_checks.md",
+        "doctor_symptoms.md",
+    }
+    for page in pages:
+        _, *causes = parts[f"{page}_causes.md"].split("@subsection ")
+        assert causes, page
+        for number, told in enumerate(causes, start=1):
+            title, why, do, *_ = told.split("\n\n")
+            assert title.startswith(f"{page}_{number} "), told
+            assert why and do.startswith("**What to do.** "), told
 
 
 # --- planted faults ---------------------------------------------------------

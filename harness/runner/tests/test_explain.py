@@ -131,7 +131,7 @@ def messages(page: str) -> list[str]:
     text = (PAGES / f"{page}.dox").read_text()
     seen = re.search(rf"@section {page}_see .*?\n\n(.*?)\n\n@section", text, re.DOTALL)
     assert seen, page
-    return re.findall(r"^- `(.*)`$", seen[1], re.MULTILINE)
+    return re.findall(r"^- `+(.*?)`+$", seen[1], re.MULTILINE)
 
 
 SEEN = [(x.stem, y) for x in sorted(PAGES.glob("pain_*.dox")) for y in messages(x.stem)]
