@@ -6,9 +6,13 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import html
+
 from generator.chapters import page_of
 from generator.text import plain, table
 from ipclab import checks, explain
+
+BREAK = "@htmlonly</p><p>@endhtmlonly"  # ends a paragraph
 
 
 def parts(lessons: set[str]) -> dict[str, str]:
@@ -41,17 +45,19 @@ def _symptoms(lessons: set[str]) -> str:
 
 def _causes(page: str, lessons: set[str]) -> str:
     """The complaints of a page, first those for which no other page is better; each has
-    a heading of its own, so that the search finds it.
+    a heading of its own, so that the search finds it. (Doxygen leaves out headings of
+    an included file, and makes one paragraph of its text.)
     """
     found = [pain for pain in explain.pains() if page in pain.pages]
     told = ""
-    for index, pain in enumerate(sorted(found, key=lambda x: x.pages.index(page))):
+    for pain in sorted(found, key=lambda x: x.pages.index(page)):
+        title = html.escape(_capital(pain.what), quote=False)
         read = ", ".join(f"@ref {page_of(x)}" for x in pain.lessons if x in lessons)
         told += (
-            f"@subsection {page}_{index + 1} {plain(_capital(pain.what))}\n\n"
-            f"{plain(pain.cause)}\n\n**What to do.** {plain(pain.do)}\n\n"
+            f"@htmlonly</p><h3>{title}</h3><p>@endhtmlonly\n\n{plain(pain.cause)}\n\n"
+            f"{BREAK}\n\n**What to do.** {plain(pain.do)}\n\n"
         )
-        told += f"Read: {read}.\n\n" if read else ""
+        told += f"{BREAK}\n\nRead: {read}.\n\n" if read else ""
     return told
 
 
