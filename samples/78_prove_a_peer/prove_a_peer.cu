@@ -29,7 +29,7 @@ constexpr unsigned kTurns = 41;  // the exporter takes the last turn
 
 struct Lent {
   unsigned copied[kCount], stored[kCount];
-  unsigned sum, turn;
+  unsigned sum, turn;  // both GPUs change these words
 };
 
 // Each round has other values, so data of an earlier round are wrong.
@@ -78,7 +78,7 @@ void add_and_take_turns(Lent* lent, unsigned first) {
 //! [exporter]
 int exporter(Channel& channel) {
   CUDA_CHECK(cudaSetDevice(kExporterGpu));
-  Lent* lent = nullptr;
+  Lent* lent = nullptr;  // gets whole blocks of 2 MiB: lesson 21
   CUDA_CHECK(cudaMalloc(&lent, round_up(sizeof(Lent), 2 << 20)));
   CUDA_CHECK(cudaMemset(lent, 0, sizeof(Lent)));
   CUDA_CHECK(cudaDeviceSynchronize());
