@@ -34,6 +34,7 @@ Access access_of(uint32_t step, uint32_t site, ptx::Effect::Kind kind,
   access.strong = strong;
   access.scope = Scope::kSystem;
   access.bytes = 15;
+  access.width = kOneThread;
   return access;
 }
 
@@ -50,18 +51,28 @@ void access_range(const View& view, Access access, uint64_t begin,
                   uint64_t size) {
   Holder holder;
   const uint64_t end = begin + size;
-  for (uint64_t at = begin / kCellBytes * kCellBytes; at < end;
-       at += kCellBytes) {
+  for (uint64_t at = begin / kCellBytes * kCellBytes; at < end;) {
     bool on_host;
-    Cell* cell = cell_of(at, &on_host);
+    Group* group = group_of(at, &on_host);
+    if (group == nullptr) return;
+    holder.hold(group);
+    access.bytes = 15;
+    if (!access.strong && at >= begin && at % kGroupBytes == 0 &&
+        at + kGroupBytes <= end && access_whole(group, view, access)) {
+      at += kGroupBytes;
+      continue;
+    }
+    Cell* cell = cell_in(group, at);
     if (cell == nullptr) return;
-    holder.hold(cell);
     access.bytes = covered(at, begin, end) & 15;
+    Access part = access;
+    part.width = 0;
     if (access.kind == ptx::Effect::kRead)
-      read(cell, view, access, {ptx::Touch::kGlobal, at});
+      read(cell, view, part, {ptx::Touch::kGlobal, at});
     else
-      write(cell, view, access, {ptx::Touch::kGlobal, at});
+      write(cell, view, part, {ptx::Touch::kGlobal, at});
     if (access.kind == ptx::Effect::kWrite && !access.strong) forget_word(cell);
+    at += kCellBytes;
   }
 }
 
@@ -145,11 +156,12 @@ void word_written(uint64_t address, unsigned bytes) {
       access_of(step, site_of("cuStreamWriteValue"), ptx::Effect::kWrite, true),
       address, bytes);
   bool on_host;
-  if (Cell* cell = cell_of(address, &on_host)) {
+  if (Group* group = group_of(address, &on_host)) {
     Holder holder;
-    holder.hold(cell);
+    holder.hold(group);
     current_turn->end_step();
-    release_to(cell, view, clock, Scope::kSystem, false);
+    if (Cell* cell = cell_in(group, address))
+      release_to(cell, view, clock, Scope::kSystem, false);
   }
   current_turn->end_step();
   if (on_host) tell_host(clock);
@@ -166,11 +178,12 @@ void word_seen(uint64_t address, unsigned bytes) {
       address, bytes);
   bool on_host;
   Clock learned;
-  if (Cell* cell = cell_of(address, &on_host)) {
+  if (Group* group = group_of(address, &on_host)) {
     Holder holder;
-    holder.hold(cell);
+    holder.hold(group);
     Scope needed;
-    acquire_from(cell, view, Scope::kSystem, &needed, &learned);
+    if (Cell* cell = cell_in(group, address))
+      acquire_from(cell, view, Scope::kSystem, &needed, &learned);
   }
   if (on_host) fetch_host(&learned);
   clock.join(learned);

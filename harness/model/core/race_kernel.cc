@@ -112,9 +112,11 @@ class Watch : public ptx::Observer {
     for (const auto& [thread, own] : block.own) turn_.clock().join(*own.known);
     turn_.clock().remove_if([&](const Entry& e) { return e.step == step_; });
     blocks_.erase(number);
+    last_block_ = nullptr;
   }
 
   void before(const Touch& touch) override {
+    if (access_groups(touch)) return;
     each_lane(touch, [&](Block& block, uint32_t number, uint64_t address) {
       access(touch, block, number, address);
       if (touch.effect.order != Effect::kWeak)
@@ -123,6 +125,7 @@ class Watch : public ptx::Observer {
   }
 
   void after(const Touch& touch) override {
+    if (access_groups(touch)) return;
     each_lane(touch, [&](Block& block, uint32_t number, uint64_t address) {
       if (touch.effect.kind == Effect::kRead)
         access(touch, block, number, address);
@@ -172,7 +175,7 @@ class Watch : public ptx::Observer {
         joint.join(*snapshot(number, block, one.warp * kLanes + lane));
       });
     for (const Arrival& one : at.waiting)
-      learn(number, block, one.warp, one.lanes, joint);
+      learn(block, one.warp, one.lanes, joint);
   }
 
   void meet(uint32_t number, uint32_t warp, uint32_t lanes) override {
@@ -181,7 +184,7 @@ class Watch : public ptx::Observer {
     each(lanes, [&](uint32_t lane) {
       joint.join(*snapshot(number, block, warp * kLanes + lane));
     });
-    learn(number, block, warp, lanes, joint);
+    learn(block, warp, lanes, joint);
   }
 
   void arrive_at_cluster(uint32_t number, uint32_t warp, uint32_t lanes,
@@ -196,7 +199,7 @@ class Watch : public ptx::Observer {
 
   void leave_cluster(uint32_t number, uint32_t warp, uint32_t lanes,
                      uint32_t cluster) override {
-    learn(number, blocks_.at(number), warp, lanes, clusters_[cluster]);
+    learn(blocks_.at(number), warp, lanes, clusters_[cluster]);
   }
 
  private:
@@ -246,8 +249,7 @@ class Watch : public ptx::Observer {
   }
 
   /// Lanes go on after all that `joint` knows.
-  void learn(uint32_t number, Block& block, uint32_t warp, uint32_t lanes,
-             const Clock& joint) {
+  void learn(Block& block, uint32_t warp, uint32_t lanes, const Clock& joint) {
     Known all;
     each(lanes, [&](uint32_t lane) {
       Thread& own = own_of(block, warp * kLanes + lane);
@@ -258,26 +260,70 @@ class Watch : public ptx::Observer {
       own.known = all;
       ++own.clock;
     });
-    (void)number;
   }
 
   template <class Body>
   void each_lane(const Touch& touch, Body body) {
     if (step_ == 0) return;
-    Block& block = blocks_.at(touch.block);
+    Block& block = block_at(touch.block);
     each(touch.lanes, [&](uint32_t lane) {
       body(block, touch.warp * kLanes + lane, touch.address[lane]);
     });
     holder_.release();
   }
 
+  /// The usual case: 32 threads access neighbouring values. Returns false, and
+  /// does nothing, in other cases.
+  bool access_groups(const Touch& touch) {
+    if (touch.memory != Touch::kGlobal || touch.lanes != ~0u ||
+        touch.effect.order != Effect::kWeak || step_ == 0 ||
+        (touch.bytes & (touch.bytes - 1)) != 0 || touch.bytes > 16)
+      return false;
+    const uint64_t begin = touch.address[0];
+    if (begin % kGroupBytes != 0) return false;
+    uint64_t difference = 0;
+    for (uint32_t lane = 1; lane < kLanes; ++lane)
+      difference |= touch.address[lane] ^ (begin + lane * touch.bytes);
+    if (difference != 0) return false;
+    Block& block = block_at(touch.block);
+    if (!block.own.empty()) return false;
+    const uint32_t first = touch.warp * kLanes;
+    const View view = view_of(touch, block, first);
+    Access access = access_of(touch, view);
+    access.bytes = 15;
+    access.width = static_cast<uint64_t>(__builtin_ctz(touch.bytes)) & 7;
+    const uint64_t end = begin + uint64_t{kLanes} * touch.bytes;
+    for (uint64_t at = begin; at < end; at += kGroupBytes) {
+      bool on_host;
+      Group* group = group_of(at, &on_host);
+      if (group == nullptr) break;
+      holder_.hold(group);
+      const auto lane = static_cast<uint32_t>((at - begin) / touch.bytes);
+      access.thread = (first + lane) & 1023;
+      if (access_whole(group, view, access)) continue;
+      for (uint32_t k = lane; k < lane + kGroupBytes / touch.bytes; ++k)
+        this->access(touch, block, first + k, touch.address[k]);
+    }
+    holder_.release();
+    return true;
+  }
+
+  Block& block_at(uint32_t number) {
+    if (last_block_ == nullptr || number != last_number_) {
+      last_block_ = &blocks_.at(number);
+      last_number_ = number;
+    }
+    return *last_block_;
+  }
+
   /// The cell of an address, held if others may use it.
   Cell* cell_at(const Touch& touch, uint64_t address, bool* on_host) {
     *on_host = false;
     if (touch.memory == Touch::kGlobal) {
-      Cell* cell = cell_of(address, on_host);
-      if (cell != nullptr) holder_.hold(cell);
-      return cell;
+      Group* group = group_of(address, on_host);
+      if (group == nullptr) return nullptr;
+      holder_.hold(group);
+      return cell_in(group, address);
     }
     const uint64_t at = address / kCellBytes;
     if (touch.memory == Touch::kGrid)
@@ -311,19 +357,24 @@ class Watch : public ptx::Observer {
     return last_site_ = site;
   }
 
-  void access(const Touch& touch, Block& block, uint32_t thread,
-              uint64_t address) {
-    const View view = view_of(touch, block, thread);
+  Access access_of(const Touch& touch, const View& view) {
     Access access{};
     access.step = step_;
     access.block = touch.block;
     access.clock = view.clock & kClockMask;
     access.site = site_of(touch.line) & kSiteMask;
-    access.thread = thread & 1023;
+    access.thread = view.thread & 1023;
     access.span = kThread;
     access.kind = touch.effect.kind & 3;
     access.strong = touch.effect.order != Effect::kWeak;
     access.scope = touch.effect.scope;
+    return access;
+  }
+
+  void access(const Touch& touch, Block& block, uint32_t thread,
+              uint64_t address) {
+    const View view = view_of(touch, block, thread);
+    Access access = access_of(touch, view);
     const uint64_t end = address + touch.bytes;
     for (uint64_t at = address / kCellBytes * kCellBytes; at < end;
          at += kCellBytes) {
@@ -418,6 +469,8 @@ class Watch : public ptx::Observer {
   const ptx::Kernel& kernel_;
   const std::string name_;
   std::unordered_map<uint32_t, Block> blocks_;
+  Block* last_block_ = nullptr;
+  uint32_t last_number_ = 0;
   std::unordered_map<uint32_t, Clock> clusters_;
   std::vector<Cell> grid_;
   std::unordered_map<int, uint32_t> sites_;

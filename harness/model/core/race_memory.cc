@@ -20,8 +20,10 @@ namespace ipclab::model::race {
 namespace {
 
 constexpr uint64_t kPageBytes = 2u << 20;
-constexpr uint64_t kCellsOfPage = kPageBytes / kCellBytes;
-constexpr uint32_t kPages = 1 << 14, kSteps = 1 << 20, kSites = 1 << 18;
+constexpr uint64_t kGroupsOfPage = kPageBytes / kGroupBytes;
+constexpr uint64_t kCellsOfGroup = kGroupBytes / kCellBytes;
+constexpr uint32_t kPages = 1 << 16, kSteps = 1 << 20, kSites = 1 << 18;
+constexpr uint32_t kSplit = 1 << 24;  // groups with cells
 constexpr uint32_t kSlots = 1 << 20, kReaders = 1 << 22, kEvents = 1 << 16;
 constexpr uint32_t kFindings = 256, kEventRing = 16;
 constexpr char kMagic[8] = "ipcrace";
@@ -54,8 +56,8 @@ struct File {
   uint32_t lock;
   std::atomic<uint32_t> full;      ///< a table below had no room
   std::atomic<uint32_t> findings;  ///< these are at offset 4096
-  std::atomic<uint32_t> actors, steps, sites, slots, readers;
-  char header_end[4096 - 8 - 8 * 4];
+  std::atomic<uint32_t> actors, steps, sites, slots, readers, split;
+  char header_end[4096 - 8 - 9 * 4];
   Finding finding[kFindings];
   Slot host;
   Step step[kSteps];
@@ -64,7 +66,8 @@ struct File {
   Event event[kEvents];
   Slot slot[kSlots];
   Readers more[kReaders];
-  alignas(4096) Cell cells[kPages][kCellsOfPage];
+  alignas(4096) Group group[kPages][kGroupsOfPage];
+  Cell cells[kSplit][kCellsOfGroup];
 };
 static_assert(offsetof(File, finding) == 4096);
 
@@ -387,6 +390,31 @@ void check(const Access& prior, const View& view, const Access& access,
   report(prior, access, where, needed);
 }
 
+/// comes_before() for all threads of two accesses of a group; false if only the
+/// cells can tell.
+bool comes_whole_before(const View& view, const Access& prior,
+                        const Access& access) {
+  if (prior.step == 0) return true;
+  if (prior.step != access.step) {
+    const Step& step = step_of(prior.step);
+    return view.known->of_actor(step.actor) >= step.number;
+  }
+  return prior.block == access.block &&
+         (prior.clock <= view.floor ||
+          (prior.thread == access.thread && prior.width == access.width));
+}
+
+/// What an access of a whole group says of its cell `k`. If several threads
+/// access the cell, it remembers one of them.
+Access part_of(const Access& whole, uint64_t k) {
+  Access part = whole;
+  part.width = 0;
+  if (whole.step == 0 || whole.width == kOneThread) return part;
+  part.thread = (whole.thread + (k * kCellBytes >> whole.width)) & 1023;
+  part.bytes = whole.width == 0 ? 1 : whole.width == 1 ? 3 : 15;
+  return part;
+}
+
 bool same_thread(const Access& a, const Access& b) {
   return a.step == b.step && a.block == b.block && a.thread == b.thread &&
          a.span == b.span;
@@ -526,7 +554,7 @@ void mapped(uint64_t address, uint64_t size, int descriptor, uint64_t offset) {
   }
 }
 
-Cell* cell_of(uint64_t address, bool* on_host) {
+Group* group_of(uint64_t address, bool* on_host) {
   const uint64_t offset = address - window_begin;
   if (offset >= window_size) {
     *on_host = true;
@@ -536,7 +564,33 @@ Cell* cell_of(uint64_t address, bool* on_host) {
   *on_host = (page & kOnHost) != 0;
   const uint32_t number = page & ~kOnHost;
   if (number == 0) return nullptr;
-  return &file->cells[number - 1][offset % kPageBytes / kCellBytes];
+  return &file->group[number - 1][offset % kPageBytes / kGroupBytes];
+}
+
+Cell* cell_in(Group* group, uint64_t address) {
+  if (group->cells == 0) {
+    group->cells = take(file->split, kSplit);
+    if (group->cells == 0) return nullptr;
+    for (uint64_t k = 0; k < kCellsOfGroup; ++k) {
+      Cell& cell = file->cells[group->cells][k];
+      cell.write = part_of(group->write, k);
+      cell.read[0] = part_of(group->read, k);
+    }
+  }
+  return &file->cells[group->cells][address % kGroupBytes / kCellBytes];
+}
+
+bool access_whole(Group* group, const View& view, const Access& access) {
+  if (group->cells != 0) return false;
+  if (!comes_whole_before(view, group->write, access)) return false;
+  if (!comes_whole_before(view, group->read, access)) return false;
+  if (access.kind == ptx::Effect::kRead) {
+    group->read = access;
+  } else {
+    group->write = access;
+    group->read = {};
+  }
+  return true;
 }
 
 void renew(uint64_t address, uint64_t size) {
@@ -545,12 +599,12 @@ void renew(uint64_t address, uint64_t size) {
     const uint64_t next =
         std::min(end, address / kPageBytes * kPageBytes + kPageBytes);
     bool on_host;
-    if (Cell* cell = cell_of(address, &on_host)) {
-      // Whole pages of cells go back to the system.
+    if (Group* group = group_of(address, &on_host)) {
+      // Whole pages of groups go back to the system.
       constexpr uint64_t kHostPage = 4096;
-      auto* begin = reinterpret_cast<char*>(cell);
-      char* const last =
-          begin + (next - address + kCellBytes - 1) / kCellBytes * sizeof(Cell);
+      auto* begin = reinterpret_cast<char*>(group);
+      char* const last = begin + (next - address + kGroupBytes - 1) /
+                                     kGroupBytes * sizeof(Group);
       const auto room = static_cast<uint64_t>(last - begin);
       const uint64_t before =
           std::min(room, -reinterpret_cast<uintptr_t>(begin) % kHostPage);
@@ -565,14 +619,11 @@ void renew(uint64_t address, uint64_t size) {
   }
 }
 
-void Holder::hold(Cell* cell) {
-  constexpr uintptr_t kBytes = kGroup * sizeof(Cell);
-  auto* const wanted = reinterpret_cast<Cell*>(
-      reinterpret_cast<uintptr_t>(cell) / kBytes * kBytes);
-  if (wanted == held_) return;
+void Holder::hold(Group* group) {
+  if (group == held_) return;
   release();
-  lock(&wanted->lock);
-  held_ = wanted;
+  lock(&group->lock);
+  held_ = group;
 }
 
 void Holder::release() {

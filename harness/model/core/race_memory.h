@@ -23,7 +23,7 @@ enum Span : uint32_t { kThread, kWholeWarp, kWholeBlock, kWholeStep };
 struct Access {
   uint32_t step;  ///< 0: none
   uint32_t block;
-  uint64_t clock : 25;
+  uint64_t clock : 22;
   uint64_t site : 18;
   uint64_t thread : 10;
   uint64_t span : 2;
@@ -31,23 +31,33 @@ struct Access {
   uint64_t strong : 1;
   uint64_t scope : 2;
   uint64_t bytes : 4;  ///< one bit for each byte of the cell
+  uint64_t width : 3;  ///< in a Group: a thread accesses 1 << width bytes
 };
 static_assert(sizeof(Access) == 16);
-constexpr uint64_t kClockMask = (1 << 25) - 1;
+constexpr uint64_t kClockMask = (1 << 22) - 1;
 constexpr uint64_t kSiteMask = (1 << 18) - 1;
 
 /// What is known of four bytes of memory.
 struct Cell {
-  uint32_t lock;  ///< of the group that begins with this cell
-  uint32_t word;  ///< the slot with the clock of the last release
   Access write;
   Access read[2];
+  uint32_t word;  ///< the slot with the clock of the last release
   uint32_t more;  ///< the first Readers
-  uint32_t unused;
 };
-static_assert(sizeof(Cell) == 64);
 constexpr uint64_t kCellBytes = 4;
-constexpr uint64_t kGroup = 16;  ///< cells that one lock protects
+
+constexpr uint64_t kOneThread = 7;  ///< Access::width: all bytes, one thread
+
+/// What is known of 32 bytes of memory. As long as all accesses are of whole
+/// groups, two accesses say it: thread `thread` accesses the first 1 << width
+/// bytes, the next thread the next ones. Otherwise there are cells.
+struct Group {
+  Access write;
+  Access read;
+  uint32_t lock;
+  uint32_t cells;  ///< the number of its cells; 0: none
+};
+constexpr uint64_t kGroupBytes = 32;
 
 /// More readers of a cell.
 struct Readers {
@@ -106,23 +116,28 @@ const Step& step_of(uint32_t step);
 /// The number of a place in a program, for findings: "kernel k, PTX line 5".
 uint32_t new_site(const std::string& text);
 
-/// The cell of a device address, or null if it is not watched. `on_host` says
+/// The group of a device address, or null if it is not watched. `on_host` says
 /// if the host may access the bytes, too; it does so unseen.
-Cell* cell_of(uint64_t address, bool* on_host);
+Group* group_of(uint64_t address, bool* on_host);
+/// The cell of an address of the group, which is held. The group gets cells if
+/// it has none. Null if there is no room.
+Cell* cell_in(Group* group, uint64_t address);
+/// A weak access of a whole group, which is held. Returns false, and does
+/// nothing, if the group has cells or if they are needed to find a race.
+bool access_whole(Group* group, const View& view, const Access& access);
 
-/// Holds the lock of the group of one cell after the other. Only the cells of
-/// cell_of() need it.
+/// Holds the lock of one group after the other.
 class Holder {
  public:
   Holder() = default;
   Holder(const Holder&) = delete;
   Holder& operator=(const Holder&) = delete;
   ~Holder() { release(); }
-  void hold(Cell* cell);
+  void hold(Group* group);
   void release();
 
  private:
-  Cell* held_ = nullptr;
+  Group* held_ = nullptr;
 };
 
 /// Looks for a race of a read, and remembers the read. The cell is held.
