@@ -61,6 +61,7 @@ struct Block {
   uint32_t floor = 0;
   uint32_t threads = 0;
   Fenced fenced;
+  Known seen[kScopes];
   std::unordered_map<uint32_t, Thread> own;  ///< by number
   std::vector<Cell> shared;
   struct Barrier {
@@ -101,6 +102,9 @@ class Watch : public ptx::Observer {
     Block& block = blocks_[number];
     block = Block{};
     block.known = start_;
+    // All work before the kernel is performed for everybody: its start is also
+    // a fence.
+    for (Known& fenced : block.fenced.by_scope) fenced = start_;
     block.threads = threads;
     block.shared.resize((shared_bytes + kCellBytes - 1) / kCellBytes);
   }
@@ -109,7 +113,16 @@ class Watch : public ptx::Observer {
     // Other steps of the item come after all that this kernel knows.
     const Block& block = blocks_.at(number);
     turn_.clock().join(*block.known);
-    for (const auto& [thread, own] : block.own) turn_.clock().join(*own.known);
+    // The end of a kernel is also a fence.
+    const auto learn_seen = [&](const Known(&seen)[kScopes]) {
+      for (const Known& one : seen)
+        if (one != nullptr) turn_.clock().join(*one);
+    };
+    learn_seen(block.seen);
+    for (const auto& [thread, own] : block.own) {
+      turn_.clock().join(*own.known);
+      learn_seen(own.seen);
+    }
     turn_.clock().remove_if([&](const Entry& e) { return e.step == step_; });
     blocks_.erase(number);
     last_block_ = nullptr;
@@ -207,8 +220,12 @@ class Watch : public ptx::Observer {
 
   static Thread& own_of(Block& block, uint32_t thread) {
     const auto [place, made] = block.own.try_emplace(thread);
-    if (made) place->second = {block.known, block.clock, block.fenced, {}};
-    return place->second;
+    Thread& own = place->second;
+    if (made) {
+      own = {block.known, block.clock, block.fenced, {}};
+      std::copy(block.seen, block.seen + kScopes, own.seen);
+    }
+    return own;
   }
 
   static const Thread* find_own(const Block& block, uint32_t thread) {
@@ -234,10 +251,13 @@ class Watch : public ptx::Observer {
     for (const auto& [thread, own] : block.own) {
       joint->join(*own.known);
       block.clock = std::max(block.clock, own.clock);
-      for (int s = 0; s < kScopes; ++s)
+      for (int s = 0; s < kScopes; ++s) {
         if (own.fenced.by_scope[s] != nullptr)
           fenced.by_scope[s] =
               joined(fenced.by_scope[s], *own.fenced.by_scope[s]);
+        if (own.seen[s] != nullptr)
+          block.seen[s] = joined(block.seen[s], *own.seen[s]);
+      }
     }
     block.own.clear();
     joint->remove_if(

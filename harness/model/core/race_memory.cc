@@ -76,10 +76,21 @@ File* file = nullptr;
 bool open_file() {
   const char* path = std::getenv("IPCLAB_MODEL_RACE");
   if (path == nullptr || *path == '\0') return false;
+  // In another PID namespace the path is missing, or names another file. Such a
+  // process is not watched.
+  constexpr char kName[] = "/memfd:ipclab-race";
+  char name[sizeof kName] = "";
+  const ssize_t length = readlink(path, name, sizeof name - 1);
+  if (length < 0 || std::strcmp(name, kName) != 0) {
+    say(std::string("IPCLAB_MODEL_RACE: ") + path +
+        " is not the file of ipclab model --race, so nobody looks for races of "
+        "this process");
+    return false;
+  }
   const int descriptor = open(path, O_RDWR | O_CLOEXEC);
   if (descriptor < 0)
     die(std::string("IPCLAB_MODEL_RACE: ") + path + ": " +
-        std::strerror(errno) + " (start the program with ipclab model --race)");
+        std::strerror(errno));
   struct stat status;
   if (fstat(descriptor, &status) != 0 ||
       (static_cast<uint64_t>(status.st_size) < sizeof(File) &&
@@ -91,7 +102,6 @@ bool open_file() {
   if (place == MAP_FAILED)
     die("IPCLAB_MODEL_RACE: no room for the addresses of the race detector "
         "(raise 'ulimit -v')");
-  madvise(place, sizeof(File), MADV_DONTFORK);
   file = static_cast<File*>(place);
   std::memcpy(file->magic, kMagic, sizeof kMagic);
   return true;
@@ -289,8 +299,25 @@ uint64_t hash_of(const std::string& text) {
   return hash;
 }
 
+/// The pairs of sites that this thread has reported last. Programs with one
+/// race often have it at many addresses.
+thread_local uint64_t reported[8];
+thread_local size_t next_reported = 0;
+
+uint64_t pair_of(const Access& prior, const Access& access) {
+  return (uint64_t{prior.site} << 32 | uint64_t{prior.kind} << 30 |
+          uint64_t{access.site} << 2 | access.kind);
+}
+
+bool is_reported(const Access& prior, const Access& access) {
+  const uint64_t pair = pair_of(prior, access);
+  return std::find(std::begin(reported), std::end(reported), pair) !=
+         std::end(reported);
+}
+
 void report(const Access& prior, const Access& access, const Where& where,
             Scope needed) {
+  reported[next_reported++ % std::size(reported)] = pair_of(prior, access);
   const auto key_of = [](const Access& one) {
     return hash_of(std::string(file->site[one.site].text) + word_for(one.kind));
   };
@@ -368,10 +395,15 @@ bool comes_before(const View& view, const Access& prior) {
   }
 }
 
+/// Do both accesses synchronise with each other, as far as their scopes go?
+bool morally_strong(const Access& a, const Access& b, Scope needed) {
+  return a.strong && b.strong && a.scope >= needed && b.scope >= needed;
+}
+
 void check(const Access& prior, const View& view, const Access& access,
            const Where& where) {
   if (prior.step == 0 || (prior.bytes & access.bytes) == 0 ||
-      comes_before(view, prior))
+      comes_before(view, prior) || is_reported(prior, access))
     return;
   const bool same_warp = prior.step == access.step &&
                          prior.block == access.block &&
@@ -384,9 +416,7 @@ void check(const Access& prior, const View& view, const Access& access,
     return;
   const Scope needed = needed_between(step_of(prior.step), prior.step,
                                       prior.block, view, where.memory);
-  if (prior.strong && access.strong && prior.scope >= needed &&
-      access.scope >= needed)
-    return;
+  if (morally_strong(prior, access, needed)) return;
   report(prior, access, where, needed);
 }
 
@@ -397,7 +427,8 @@ bool comes_whole_before(const View& view, const Access& prior,
   if (prior.step == 0) return true;
   if (prior.step != access.step) {
     const Step& step = step_of(prior.step);
-    return view.known->of_actor(step.actor) >= step.number;
+    return view.known->of_actor(step.actor) >= step.number ||
+           is_reported(prior, access);
   }
   return prior.block == access.block &&
          (prior.clock <= view.floor ||
@@ -505,6 +536,22 @@ void remember_read(Cell* cell, const View& view, const Access& access) {
   merge_readers(cell, kWholeBlock, 8, access, [&](const Access& one) {
     return one.step == access.step && one.strong == access.strong;
   });
+}
+
+/// Checks the last write of a cell. Who comes after a strong read that saw a
+/// strong write comes after this write, too ("observation" and "causality
+/// order" in the memory model).
+void check_write(Cell* cell, const View& view, const Access& access,
+                 const Where& where) {
+  const Access& prior = cell->write;
+  if (prior.step == 0) return;
+  bool observed = false;
+  if (prior.strong && !comes_before(view, prior))
+    each_reader(cell, [&](const Access& one) {
+      if (one.step == 0 || !one.strong || one.scope < prior.scope) return;
+      observed = observed || comes_before(view, one);
+    });
+  if (!observed) check(prior, view, access, where);
 }
 
 }  // namespace
@@ -634,13 +681,13 @@ void Holder::release() {
 void read(Cell* cell, const View& view, const Access& access,
           const Where& where) {
   if (std::memcmp(&cell->read[0], &access, sizeof access) == 0) return;
-  check(cell->write, view, access, where);
+  check_write(cell, view, access, where);
   remember_read(cell, view, access);
 }
 
 void write(Cell* cell, const View& view, const Access& access,
            const Where& where) {
-  if (cell->write.step != 0) check(cell->write, view, access, where);
+  check_write(cell, view, access, where);
   if (cell->read[0].step != 0 || cell->read[1].step != 0 || cell->more != 0)
     each_reader(cell, [&](Access& one) {
       check(one, view, access, where);
