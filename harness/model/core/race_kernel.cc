@@ -76,6 +76,9 @@ std::string demangled(const std::string& name) {
   char* text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
   std::string result = text != nullptr ? text : name;
   std::free(text);
+  constexpr char kUnnamed[] = "(anonymous namespace)::";
+  for (size_t at; (at = result.find(kUnnamed)) != std::string::npos;)
+    result.erase(at, sizeof kUnnamed - 1);
   return result.substr(0, std::min(result.find('('), size_t{160}));
 }
 
@@ -102,9 +105,6 @@ class Watch : public ptx::Observer {
     Block& block = blocks_[number];
     block = Block{};
     block.known = start_;
-    // All work before the kernel is performed for everybody: its start is also
-    // a fence.
-    for (Known& fenced : block.fenced.by_scope) fenced = start_;
     block.threads = threads;
     block.shared.resize((shared_bytes + kCellBytes - 1) / kCellBytes);
   }
@@ -418,6 +418,8 @@ class Watch : public ptx::Observer {
   /// A strong write or update.
   void release(const Touch& touch, Block& block, uint32_t thread,
                uint64_t address) {
+    if (!told_start_) set_start(step_, *start_);
+    told_start_ = true;
     const bool update = touch.effect.kind == Effect::kUpdate;
     const bool releases = touch.effect.order == Effect::kRelease ||
                           touch.effect.order == Effect::kAcquireRelease;
@@ -489,6 +491,7 @@ class Watch : public ptx::Observer {
   const ptx::Kernel& kernel_;
   const std::string name_;
   std::unordered_map<uint32_t, Block> blocks_;
+  bool told_start_ = false;
   Block* last_block_ = nullptr;
   uint32_t last_number_ = 0;
   std::unordered_map<uint32_t, Clock> clusters_;

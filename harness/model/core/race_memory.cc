@@ -563,11 +563,18 @@ uint32_t new_actor() { return ++file->actors; }
 uint32_t new_step(uint32_t actor, uint32_t number, uint32_t gpu) {
   const uint32_t step = take(file->steps, kSteps);
   if (step != 0)
-    file->step[step] = {actor, number, static_cast<uint32_t>(getpid()), gpu};
+    file->step[step] = {actor, number, static_cast<uint32_t>(getpid()), gpu, 0};
   return step;
 }
 
 const Step& step_of(uint32_t step) { return file->step[step % kSteps]; }
+
+void set_start(uint32_t step, const Clock& clock) {
+  const uint32_t slot = take(file->slots, kSlots);
+  if (slot == 0) return;
+  put(&file->slot[slot], clock);
+  __atomic_store_n(&file->step[step].start, slot, __ATOMIC_RELEASE);
+}
 
 uint32_t new_site(const std::string& text) {
   const uint32_t site = take(file->sites, kSites);
@@ -726,14 +733,27 @@ void forget_word(Cell* cell) {
 
 bool acquire_from(const Cell* cell, const View& view, Scope scope,
                   Scope* needed, Clock* into) {
-  if (cell->word == 0) return false;
+  bool found = false;
+  const auto take_clock = [&](const Slot& slot) {
+    into->join(slot.entries, slot.entries + slot.count);
+    found = true;
+  };
+  const Access& write = cell->write;
+  if (write.step != 0 && write.step != view.step && write.strong) {
+    const Step& step = step_of(write.step);
+    *needed = needed_between(step, write.step, write.block, view,
+                             ptx::Touch::kGlobal);
+    const uint32_t start = __atomic_load_n(&step.start, __ATOMIC_ACQUIRE);
+    if (start != 0 && write.scope >= *needed && scope >= *needed)
+      take_clock(file->slot[start]);
+  }
+  if (cell->word == 0) return found;
   const Slot& slot = file->slot[cell->word];
-  if (slot.count == 0) return false;
-  *needed = needed_between({0, 0, slot.pid, slot.gpu}, slot.step, slot.block,
+  if (slot.count == 0) return found;
+  *needed = needed_between({0, 0, slot.pid, slot.gpu, 0}, slot.step, slot.block,
                            view, ptx::Touch::kGlobal);
-  if (slot.scope < *needed || scope < *needed) return false;
-  into->join(slot.entries, slot.entries + slot.count);
-  return true;
+  if (slot.scope >= *needed && scope >= *needed) take_clock(slot);
+  return found;
 }
 
 void keep(uint64_t id, uint32_t record, const Clock& clock) {

@@ -86,6 +86,7 @@ struct Step {
   uint32_t number;  ///< among the steps of the actor, from 1
   uint32_t pid;
   uint32_t gpu;
+  uint32_t start;  ///< of a kernel: the slot with what came before it, or 0
 };
 
 /// Who accesses memory, and what comes before that access.
@@ -113,6 +114,9 @@ uint32_t new_actor();
 /// A new step. 0 if the file is full; then nothing is recorded.
 uint32_t new_step(uint32_t actor, uint32_t number, uint32_t gpu);
 const Step& step_of(uint32_t step);
+/// All work before a kernel is performed for everybody. So whoever sees a
+/// strong write of the kernel comes after that work.
+void set_start(uint32_t step, const Clock& clock);
 /// The number of a place in a program, for findings: "kernel k, PTX line 5".
 uint32_t new_site(const std::string& text);
 
@@ -153,8 +157,9 @@ void release_to(Cell* cell, const View& view, const Clock& clock, Scope scope,
                 bool join);
 /// A plain write ends what earlier releases to the word mean.
 void forget_word(Cell* cell);
-/// The scope that a release must have had to reach this view, and its entries.
-/// Returns false if the word has no clock, or one of a smaller scope.
+/// Adds what a strong read of the cell learns: what its word released, and what
+/// came before the kernel that wrote it. `needed` is the scope that both sides
+/// need. Returns false if nothing is learned, or a scope is too small.
 bool acquire_from(const Cell* cell, const View& view, Scope scope,
                   Scope* needed, Clock* into);
 

@@ -58,11 +58,45 @@ bool find(Warp& warp, Space space, uint64_t address, Place* place) {
   return true;
 }
 
+/// The usual part: 32 lanes access global memory.
+bool all_global(Warp& warp, const Instruction& i, Touch* touch) {
+  const bool may_be = i.space == Space::kGlobal || i.space == Space::kGeneric;
+  if (!may_be || i.a == kNone || i.address_bytes != 8) return false;
+  const uint64_t* base = lanes_of<uint64_t>(warp, i.a);
+  const auto offset = static_cast<uint64_t>(i.immediate);
+  uint64_t all = 0;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    touch->address[lane] = base[lane] + offset;
+    all |= touch->address[lane];
+  }
+  touch->memory = Touch::kGlobal;
+  touch->owner = 0;
+  touch->lanes = kAllLanes;
+  return all >> 56 == 0;
+}
+
+void describe(Warp& warp, const Part& part, Touch* touch) {
+  touch->effect = part.access.effect;
+  touch->effect.kind = static_cast<uint16_t>(part.kind);
+  touch->effect.order = static_cast<uint16_t>(part.order);
+  touch->line = part.access.line;
+  touch->block = warp.block->grid->number_of(*warp.block);
+  touch->warp = warp.index;
+  touch->bytes = part.bytes;
+}
+
 /// Adds the touches of a part. Usually it is one, because all lanes access the
 /// same memory.
 void add(Warp& warp, const Part& part, uint32_t mask,
          std::vector<Touch>* touches) {
   Touch* touch = nullptr;
+  if (mask == kAllLanes) {
+    touch = &touches->emplace_back();
+    describe(warp, part, touch);
+    if (all_global(warp, part.access, touch)) return;
+    touches->pop_back();
+    touch = nullptr;
+  }
   for (; mask != 0; mask &= mask - 1) {
     const int lane = __builtin_ctz(mask);
     Place place;
@@ -72,13 +106,7 @@ void add(Warp& warp, const Part& part, uint32_t mask,
     if (touch == nullptr || place.memory != touch->memory ||
         place.owner != touch->owner) {
       touch = &touches->emplace_back();
-      touch->effect = part.access.effect;
-      touch->effect.kind = static_cast<uint16_t>(part.kind);
-      touch->effect.order = static_cast<uint16_t>(part.order);
-      touch->line = part.access.line;
-      touch->block = warp.block->grid->number_of(*warp.block);
-      touch->warp = warp.index;
-      touch->bytes = part.bytes;
+      describe(warp, part, touch);
       touch->lanes = 0;
       touch->memory = place.memory;
       touch->owner = place.owner;

@@ -20,7 +20,7 @@ SHOWN = 5  # findings that fit on one screen
 
 # The layout of `File` in harness/model/core/race_memory.cc.
 _MAGIC = b"ipcrace\0"
-_HEADER = struct.Struct("<8sIII")  # magic, lock, full, findings
+_HEADER = struct.Struct("<8sIIII")  # magic, lock, full, findings, streams
 _FINDINGS, _FINDING, _KEY = 4096, 1024, 8
 
 
@@ -60,14 +60,14 @@ def _read(file: int) -> Races:
     header = os.pread(file, _HEADER.size, 0)
     if len(header) < _HEADER.size:
         return Races((), False, False)
-    magic, _, full, count = _HEADER.unpack(header)
+    magic, _, full, count, streams = _HEADER.unpack(header)
     found = []
     for number in range(count):
         at = _FINDINGS + number * _FINDING + _KEY
         text = os.pread(file, _FINDING - _KEY, at).split(b"\0", 1)[0]
         found.append(json.loads(text))
     found.sort(key=lambda one: [side["place"] for side in one["accesses"]])
-    return Races(tuple(found), magic == _MAGIC, full != 0)
+    return Races(tuple(found), magic == _MAGIC and streams != 0, full != 0)
 
 
 def report(races: Races, as_json: bool) -> int:
