@@ -92,6 +92,7 @@ Turn::Turn(Actor* actor, uint32_t gpu, const std::vector<After>& before,
     : actor_(actor), gpu_(gpu), done_(std::move(done)), outer_(current_turn) {
   if (host != nullptr) clock_.join(*host);
   for (const After& one : before) clock_.join(*one);
+  tidy(&clock_);
   current_turn = this;
 }
 

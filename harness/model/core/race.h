@@ -25,7 +25,10 @@ using After = std::shared_ptr<Clock>;
 /// The steps of one stream.
 class Actor {
  public:
-  Actor() : id_(on() ? new_actor() : 0) {}
+  Actor() : id_(new_actor()) {}
+  ~Actor() { close_actor(id_, steps_); }
+  Actor(const Actor&) = delete;
+  Actor& operator=(const Actor&) = delete;
   uint32_t id() const { return id_; }
   uint32_t next() { return ++steps_; }
   uint32_t steps() const { return steps_; }

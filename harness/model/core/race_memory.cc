@@ -23,6 +23,7 @@ constexpr uint64_t kPageBytes = 2u << 20;
 constexpr uint64_t kGroupsOfPage = kPageBytes / kGroupBytes;
 constexpr uint64_t kCellsOfGroup = kGroupBytes / kCellBytes;
 constexpr uint32_t kPages = 1 << 16, kSteps = 1 << 20, kSites = 1 << 18;
+constexpr uint32_t kActors = 1 << 18;
 constexpr uint32_t kSplit = 1 << 24;  // groups with cells
 constexpr uint32_t kSlots = 1 << 20, kReaders = 1 << 22, kEvents = 1 << 16;
 constexpr uint32_t kFindings = 256, kEventRing = 16;
@@ -36,6 +37,12 @@ struct Site {
 struct Page {
   uint64_t file;  ///< inode; 0: free
   uint64_t number;
+};
+
+/// A stream that is destroyed.
+struct Closed {
+  uint32_t steps;  ///< how many it had, plus 1; 0: it still exists
+  uint32_t over;   ///< the hosts know all of them
 };
 
 struct Event {
@@ -60,6 +67,7 @@ struct File {
   char header_end[4096 - 8 - 9 * 4];
   Finding finding[kFindings];
   Slot host;
+  Closed actor[kActors];
   Step step[kSteps];
   Site site[kSites];
   Page page[kPages];
@@ -164,6 +172,11 @@ uint32_t page_of(uint64_t inode, uint64_t number) {
 
 // ---- clocks in slots
 
+bool is_over(uint32_t actor) {
+  return __atomic_load_n(&file->actor[actor % kActors].over,
+                         __ATOMIC_ACQUIRE) != 0;
+}
+
 /// Makes a clock short enough for a slot. It then says that more comes before
 /// than really does, so no finding is false.
 void shorten(Clock* clock) {
@@ -191,18 +204,6 @@ void shorten(Clock* clock) {
     clock->remove_if([&](const Entry& e) { return e.step == longest; });
     clock->raise({kActor | step.actor, 0, 0, step.number});
   }
-}
-
-/// Drops what is said of steps that are known to be over.
-void tidy(Clock* clock) {
-  if (clock->entries().empty() || (clock->entries()[0].step & kActor) != 0)
-    return;  // actors come last
-  const Clock whole = *clock;
-  clock->remove_if([&](const Entry& e) {
-    if ((e.step & kActor) != 0) return false;
-    const Step& step = step_of(e.step);
-    return whole.of_actor(step.actor) >= step.number;
-  });
 }
 
 void put(Slot* slot, Clock clock) {
@@ -369,7 +370,8 @@ bool comes_before(const View& view, const Access& prior) {
   }
   if (!same_step) {
     const Step& step = step_of(prior.step);
-    if (view.known->of_actor(step.actor) >= step.number) return true;
+    if (view.known->of_actor(step.actor) >= step.number || is_over(step.actor))
+      return true;
   }
   switch (prior.span) {
     case kThread:
@@ -428,7 +430,7 @@ bool comes_whole_before(const View& view, const Access& prior,
   if (prior.step != access.step) {
     const Step& step = step_of(prior.step);
     return view.known->of_actor(step.actor) >= step.number ||
-           is_reported(prior, access);
+           is_over(step.actor) || is_reported(prior, access);
   }
   return prior.block == access.block &&
          (prior.clock <= view.floor ||
@@ -558,7 +560,21 @@ void check_write(Cell* cell, const View& view, const Access& access,
 
 const bool active = open_file();
 
-uint32_t new_actor() { return ++file->actors; }
+uint32_t new_actor() { return take(file->actors, kActors); }
+
+void close_actor(uint32_t actor, uint32_t steps) {
+  __atomic_store_n(&file->actor[actor % kActors].steps, steps + 1,
+                   __ATOMIC_RELEASE);
+}
+
+void tidy(Clock* clock) {
+  const Clock whole = *clock;
+  clock->remove_if([&](const Entry& e) {
+    if ((e.step & kActor) != 0) return is_over(e.step & ~kActor);
+    const Step& step = step_of(e.step);
+    return is_over(step.actor) || whole.of_actor(step.actor) >= step.number;
+  });
+}
 
 uint32_t new_step(uint32_t actor, uint32_t number, uint32_t gpu) {
   const uint32_t step = take(file->steps, kSteps);
@@ -792,7 +808,15 @@ void fetch_host(Clock* into) {
 
 void tell_host(const Clock& clock) {
   const Guard guard(&file->lock);
-  add(&file->host, clock);
+  Slot& host = file->host;
+  add(&host, clock);
+  for (uint32_t k = 0; k < host.count; ++k) {
+    if ((host.entries[k].step & kActor) == 0) continue;
+    Closed& actor = file->actor[(host.entries[k].step & ~kActor) % kActors];
+    const uint32_t steps = __atomic_load_n(&actor.steps, __ATOMIC_ACQUIRE);
+    if (steps != 0 && host.entries[k].clock + 1 >= steps)
+      __atomic_store_n(&actor.over, 1, __ATOMIC_RELEASE);
+  }
 }
 
 }  // namespace ipclab::model::race

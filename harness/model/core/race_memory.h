@@ -111,6 +111,12 @@ extern const bool active;
 inline bool on() { return active; }
 
 uint32_t new_actor();
+/// An actor's stream is destroyed, after so many steps. When the hosts know the
+/// last step, all later work comes after it, and no clock needs the actor.
+void close_actor(uint32_t actor, uint32_t steps);
+/// Drops from a clock what need not be said: parts of steps that are over, and
+/// actors of whom the hosts know all.
+void tidy(Clock* clock);
 /// A new step. 0 if the file is full; then nothing is recorded.
 uint32_t new_step(uint32_t actor, uint32_t number, uint32_t gpu);
 const Step& step_of(uint32_t step);

@@ -105,7 +105,8 @@ def look_for_races(
     """
     program, variables = _prepare(build, command, profile)
     code, found = races.watch([program, *command[1:]], variables)
-    return races.report(found, as_json) or code
+    verdict = races.report(found, as_json)
+    return (code or verdict) if not found.used else (verdict or code)
 
 
 def _prepare(
