@@ -151,23 +151,50 @@ uint32_t take(std::atomic<uint32_t>& counter, uint32_t most) {
 // ---- pages of this process
 
 uint64_t window_begin = 0, window_size = 0;
-/// For each page of the window: 0, or the number of its page in the file plus
-/// 1, and kOnHost.
-uint32_t* pages = nullptr;
+/// What the window shows at a page. Much memory is never accessed, so the page
+/// gets its number in the file at the first access.
+struct Shown {
+  uint64_t inode;   ///< 0: nothing that is watched
+  uint32_t page;    ///< of the memfd
+  uint32_t number;  ///< among the pages of the file, plus 1, and kOnHost
+};
+Shown* shown = nullptr;
 constexpr uint32_t kOnHost = 1u << 31;
 
-uint32_t page_of(uint64_t inode, uint64_t number) {
+/// The number of a page in the file, plus 1; 0 if it has none and gets none.
+uint32_t number_of(const Shown& one, bool make) {
   const Guard guard(&file->lock);
   uint64_t at =
-      (inode * 0x9E3779B97F4A7C15u + number) * 0x9E3779B97F4A7C15u >> 32;
+      (one.inode * 0x9E3779B97F4A7C15u + one.page) * 0x9E3779B97F4A7C15u >> 32;
   for (uint32_t tries = 0; tries < kPages; ++tries, ++at) {
     Page& page = file->page[at % kPages];
-    if (page.file == 0) page = {inode, number};
-    if (page.file == inode && page.number == number)
+    if (page.file == 0 && !make) return 0;
+    if (page.file == 0) page = {one.inode, one.page};
+    if (page.file == one.inode && page.number == one.page)
       return static_cast<uint32_t>(at % kPages) + 1;
   }
-  file->full = 1;
+  if (make) file->full = 1;
   return 0;
+}
+
+/// The groups of an address, or null. `make`: also if nobody has accessed them.
+Group* groups_at(uint64_t address, bool make, bool* on_host) {
+  const uint64_t offset = address - window_begin;
+  if (offset >= window_size) {
+    *on_host = true;
+    return nullptr;
+  }
+  Shown& one = shown[offset / kPageBytes];
+  uint32_t number = __atomic_load_n(&one.number, __ATOMIC_RELAXED);
+  *on_host = (number & kOnHost) != 0;
+  if ((number & ~kOnHost) == 0) {
+    if (one.inode == 0) return nullptr;
+    const uint32_t found = number_of(one, make);
+    if (found == 0) return nullptr;
+    number = __atomic_or_fetch(&one.number, found, __ATOMIC_RELAXED);
+  }
+  return &file->group[(number & ~kOnHost) - 1]
+                     [offset % kPageBytes / kGroupBytes];
 }
 
 // ---- clocks in slots
@@ -600,41 +627,32 @@ uint32_t new_site(const std::string& text) {
 }
 
 void set_window(uint64_t begin, uint64_t size) {
-  void* table = mmap(nullptr, size / kPageBytes * sizeof(uint32_t),
-                     PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* table =
+      mmap(nullptr, size / kPageBytes * sizeof(Shown), PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (table == MAP_FAILED) die("no room for the pages of the race detector");
-  pages = static_cast<uint32_t*>(table);
+  shown = static_cast<Shown*>(table);
   window_begin = begin;
   window_size = size;
 }
 
 void shown_to_host(uint64_t address, uint64_t size) {
   for (uint64_t done = 0; done < size; done += kPageBytes)
-    pages[(address - window_begin + done) / kPageBytes] |= kOnHost;
+    shown[(address - window_begin + done) / kPageBytes].number |= kOnHost;
 }
 
 void mapped(uint64_t address, uint64_t size, int descriptor, uint64_t offset) {
   struct stat status;
   if (fstat(descriptor, &status) != 0) return;
   const bool aligned = (address - window_begin - offset) % kPageBytes == 0;
-  for (uint64_t done = 0; done < size; done += kPageBytes) {
-    uint32_t& page = pages[(address - window_begin + done) / kPageBytes];
-    page = aligned ? page_of(status.st_ino, (offset + done) / kPageBytes) : 0;
-  }
+  for (uint64_t done = 0; done < size; done += kPageBytes)
+    shown[(address - window_begin + done) / kPageBytes] = {
+        aligned ? status.st_ino : 0,
+        static_cast<uint32_t>((offset + done) / kPageBytes), 0};
 }
 
 Group* group_of(uint64_t address, bool* on_host) {
-  const uint64_t offset = address - window_begin;
-  if (offset >= window_size) {
-    *on_host = true;
-    return nullptr;
-  }
-  const uint32_t page = pages[offset / kPageBytes];
-  *on_host = (page & kOnHost) != 0;
-  const uint32_t number = page & ~kOnHost;
-  if (number == 0) return nullptr;
-  return &file->group[number - 1][offset % kPageBytes / kGroupBytes];
+  return groups_at(address, true, on_host);
 }
 
 Cell* cell_in(Group* group, uint64_t address) {
@@ -669,7 +687,7 @@ void renew(uint64_t address, uint64_t size) {
     const uint64_t next =
         std::min(end, address / kPageBytes * kPageBytes + kPageBytes);
     bool on_host;
-    if (Group* group = group_of(address, &on_host)) {
+    if (Group* group = groups_at(address, false, &on_host)) {
       // Whole pages of groups go back to the system.
       constexpr uint64_t kHostPage = 4096;
       auto* begin = reinterpret_cast<char*>(group);
