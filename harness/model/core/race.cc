@@ -55,13 +55,16 @@ void access_range(const View& view, Access access, uint64_t begin,
     bool on_host;
     Group* group = group_of(at, &on_host);
     if (group == nullptr) return;
-    holder.hold(group);
     access.bytes = 15;
     if (!access.strong && at >= begin && at % kGroupBytes == 0 &&
-        at + kGroupBytes <= end && access_whole(group, view, access)) {
-      at += kGroupBytes;
-      continue;
+        at + kGroupBytes <= end) {
+      holder.release();
+      const uint64_t done =
+          access_run(group, groups_in_a_row(at, end), view, access, 0);
+      at += done * kGroupBytes;
+      if (done != 0) continue;
     }
+    holder.hold(group);
     Cell* cell = cell_in(group, at);
     if (cell == nullptr) return;
     access.bytes = covered(at, begin, end) & 15;

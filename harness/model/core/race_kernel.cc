@@ -313,18 +313,22 @@ class Watch : public ptx::Observer {
     access.bytes = 15;
     access.width = static_cast<uint64_t>(__builtin_ctz(touch.bytes)) & 7;
     const uint64_t end = begin + uint64_t{kLanes} * touch.bytes;
+    const auto threads = static_cast<uint32_t>(kGroupBytes / touch.bytes);
     for (uint64_t at = begin; at < end; at += kGroupBytes) {
       bool on_host;
       Group* group = group_of(at, &on_host);
       if (group == nullptr) break;
-      holder_.hold(group);
-      const auto lane = static_cast<uint32_t>((at - begin) / touch.bytes);
+      auto lane = static_cast<uint32_t>((at - begin) / touch.bytes);
       access.thread = (first + lane) & 1023;
-      if (access_whole(group, view, access)) continue;
-      for (uint32_t k = lane; k < lane + kGroupBytes / touch.bytes; ++k)
+      at += kGroupBytes *
+            access_run(group, groups_in_a_row(at, end), view, access, threads);
+      if (at >= end) break;
+      if (group_of(at, &on_host) == nullptr) break;
+      lane = static_cast<uint32_t>((at - begin) / touch.bytes);
+      for (uint32_t k = lane; k < lane + threads; ++k)
         this->access(touch, block, first + k, touch.address[k]);
+      holder_.release();
     }
-    holder_.release();
     return true;
   }
 

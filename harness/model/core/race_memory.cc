@@ -117,7 +117,7 @@ bool open_file() {
 
 /// Spins for a lock in the file. A process may be killed while it has the lock,
 /// so after a long time the lock counts as free.
-void lock(uint32_t* word) {
+inline void lock(uint32_t* word) {
   constexpr int kEager = 64, kMost = 100'000;
   for (int tries = 0; __atomic_exchange_n(word, 1, __ATOMIC_ACQUIRE) != 0;
        ++tries) {
@@ -668,17 +668,31 @@ Cell* cell_in(Group* group, uint64_t address) {
   return &file->cells[group->cells][address % kGroupBytes / kCellBytes];
 }
 
-bool access_whole(Group* group, const View& view, const Access& access) {
-  if (group->cells != 0) return false;
-  if (!comes_whole_before(view, group->write, access)) return false;
-  if (!comes_whole_before(view, group->read, access)) return false;
-  if (access.kind == ptx::Effect::kRead) {
-    group->read = access;
-  } else {
-    group->write = access;
-    group->read = {};
+uint64_t access_run(Group* first, uint64_t groups, const View& view,
+                    Access access, uint32_t threads) {
+  const bool reads = access.kind == ptx::Effect::kRead;
+  uint32_t known = 0;  // a step that comes before
+  const auto is_before = [&](const Access& prior) {
+    if (prior.step == 0 || prior.step == known) return true;
+    if (!comes_whole_before(view, prior, access)) return false;
+    if (prior.step != access.step) known = prior.step;
+    return true;
+  };
+  for (uint64_t k = 0; k < groups; ++k) {
+    Group& group = first[k];
+    lock(&group.lock);
+    const bool whole =
+        group.cells == 0 && is_before(group.write) && is_before(group.read);
+    if (whole && reads) group.read = access;
+    if (whole && !reads) {
+      group.write = access;
+      group.read = {};
+    }
+    unlock(&group.lock);
+    if (!whole) return k;
+    access.thread = (access.thread + threads) & 1023;
   }
-  return true;
+  return groups;
 }
 
 void renew(uint64_t address, uint64_t size) {

@@ -132,9 +132,18 @@ Group* group_of(uint64_t address, bool* on_host);
 /// The cell of an address of the group, which is held. The group gets cells if
 /// it has none. Null if there is no room.
 Cell* cell_in(Group* group, uint64_t address);
-/// A weak access of a whole group, which is held. Returns false, and does
-/// nothing, if the group has cells or if they are needed to find a race.
-bool access_whole(Group* group, const View& view, const Access& access);
+/// A weak access of whole groups, one after the other; nothing is held. In each
+/// group `threads` more threads have accessed the groups before. Stops at a
+/// group that has cells, or that needs them to find a race, and does nothing
+/// there. Returns how many groups it has done.
+uint64_t access_run(Group* first, uint64_t groups, const View& view,
+                    Access access, uint32_t threads);
+/// How many groups of the memory from an address on are one array, at most.
+inline uint64_t groups_in_a_row(uint64_t address, uint64_t end) {
+  constexpr uint64_t kPageBytes = 2u << 20;
+  const uint64_t last = address / kPageBytes * kPageBytes + kPageBytes;
+  return ((end < last ? end : last) - address) / kGroupBytes;
+}
 
 /// Holds the lock of one group after the other.
 class Holder {
