@@ -39,7 +39,6 @@ class Clock {
   bool contains(const Entry* begin, const Entry* end) const;
 
   const std::vector<Entry>& entries() const { return entries_; }
-  void clear() { entries_.clear(); }
   template <class Condition>
   void remove_if(Condition condition) {
     size_t kept = 0;

@@ -55,7 +55,7 @@ struct Event {
 /// sites and kinds, so each pair is reported once.
 struct Finding {
   uint64_t key;
-  char text[1016];
+  char text[2040];
 };
 
 struct File {

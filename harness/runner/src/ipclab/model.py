@@ -104,7 +104,7 @@ def look_for_races(
     code. Raises UsageError if there is no model or no such program.
     """
     program, variables = _prepare(build, command, profile)
-    code, found = races.watch([program, *command[1:]], variables)
+    code, found = races.watch([program, *command[1:]], variables, as_json)
     verdict = races.report(found, as_json)
     return (code or verdict) if not found.used else (verdict or code)
 

@@ -21,7 +21,7 @@ SHOWN = 5  # findings that fit on one screen
 # The layout of `File` in harness/model/core/race_memory.cc.
 _MAGIC = b"ipcrace\0"
 _HEADER = struct.Struct("<8sIIII")  # magic, lock, full, findings, streams
-_FINDINGS, _FINDING, _KEY = 4096, 1024, 8
+_FINDINGS, _FINDING, _KEY = 4096, 2048, 8
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,24 @@ class Races:
     full: bool  # the file had no room: not everything was looked at
 
 
-def watch(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int, Races]:
+def watch(
+    command: Sequence[str], variables: Mapping[str, str], quiet: bool = False
+) -> tuple[int, Races]:
     """Run a program and its children, and look for races.
 
-    Returns the program's exit code (128 + number if a signal ended it) and the races.
+    With `quiet`, what the program prints goes to standard error. Returns the program's
+    exit code (128 + number if a signal ended it) and the races.
     Raises UsageError if the program cannot start.
     """
     file = os.memfd_create("ipclab-race")
     try:
         path = f"/proc/{os.getpid()}/fd/{file}"
         try:
-            program = subprocess.Popen(command, env={**variables, VARIABLE: path})
+            program = subprocess.Popen(
+                command,
+                env={**variables, VARIABLE: path},
+                stdout=sys.stderr if quiet else None,
+            )
         except OSError as error:
             raise UsageError(f"{command[0]}: {error.strerror}") from None
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the program
@@ -65,7 +72,9 @@ def _read(file: int) -> Races:
     for number in range(count):
         at = _FINDINGS + number * _FINDING + _KEY
         text = os.pread(file, _FINDING - _KEY, at).split(b"\0", 1)[0]
-        found.append(json.loads(text))
+        race = json.loads(text)
+        race["accesses"].sort(key=lambda one: (one["place"], one["kind"]))
+        found.append(race)
     found.sort(key=lambda one: [side["place"] for side in one["accesses"]])
     return Races(tuple(found), magic == _MAGIC and streams != 0, full != 0)
 
