@@ -193,6 +193,9 @@ class Watch : public ptx::Observer {
 
   void meet(uint32_t number, uint32_t warp, uint32_t lanes) override {
     Block& block = blocks_.at(number);
+    const uint32_t threads = block.threads - warp * kLanes;
+    const uint32_t all = threads >= kLanes ? ~0u : (1u << threads) - 1;
+    if (lanes == all) return meet_all(number, block, warp, lanes);
     Clock joint;
     each(lanes, [&](uint32_t lane) {
       joint.join(*snapshot(number, block, warp * kLanes + lane));
@@ -266,6 +269,29 @@ class Watch : public ptx::Observer {
     block.known = joint;
     block.fenced = fenced;
     block.floor = block.clock++;
+  }
+
+  /// All threads of a warp have met: one entry says it.
+  void meet_all(uint32_t number, Block& block, uint32_t warp, uint32_t lanes) {
+    auto joint = std::make_shared<Clock>(*block.known);
+    uint32_t clock = block.clock;
+    const Clock* last = nullptr;
+    each(lanes, [&](uint32_t lane) {
+      const Thread* own = find_own(block, warp * kLanes + lane);
+      if (own == nullptr) return;
+      clock = std::max(clock, own->clock);
+      if (own->known.get() != last) joint->join(*own->known);
+      last = own->known.get();
+    });
+    joint->remove_if([&](const Entry& e) {
+      return e.step == step_ && e.block == number && e.thread / kLanes == warp;
+    });
+    joint->raise({step_, number, kWarp | warp, clock});
+    each(lanes, [&](uint32_t lane) {
+      Thread& own = own_of(block, warp * kLanes + lane);
+      own.known = joint;
+      own.clock = clock + 1;
+    });
   }
 
   /// Lanes go on after all that `joint` knows.
