@@ -13,6 +13,7 @@
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/pool.h"
+#include "core/race.h"
 #include "core/vmm.h"
 
 namespace ipclab::model {
@@ -121,6 +122,7 @@ void copy_now(Contexts contexts, const Region& to, const Region& from,
     lose(contexts.stream);
     return;
   }
+  if (race::on()) race::copied("a copy", &to, &from, extent);
   copy_rows(target.bytes, to, source.bytes, from, extent);
 }
 
@@ -170,6 +172,7 @@ void set_now(CUcontext context, const Region& to, uint32_t value,
     lose(context);
     return;
   }
+  if (race::on()) race::copied("a memset", &to, nullptr, extent);
   set_rows(target.bytes, to, value, element, extent);
 }
 
@@ -200,6 +203,7 @@ CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
     return error;
   }
   std::function<void()> work = [=] {
+    if (race::on()) race::copied("a copy", &to, &from, extent);
     copy_rows(target.bytes, to, source.bytes, from, extent);
   };
   const bool between_devices = target.on_device && source.on_device;
@@ -218,7 +222,10 @@ CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
         extent.width * extent.height * extent.depth);
     const Region packed{0, extent.width, extent.width * extent.height};
     copy_rows(staged->data(), packed, source.bytes, from, extent);
-    work = [=] { copy_rows(target.bytes, to, staged->data(), packed, extent); };
+    work = [=] {
+      if (race::on()) race::copied("a copy", &to, nullptr, extent);
+      copy_rows(target.bytes, to, staged->data(), packed, extent);
+    };
   }
   stream->submit({CU_GRAPH_NODE_TYPE_MEMCPY, std::move(work)});
   return CUDA_SUCCESS;
@@ -252,7 +259,10 @@ CUresult set(const std::shared_ptr<Stream>& stream, const Region& to,
     return error;
   }
   if (target.pageable) return CUDA_ERROR_INVALID_VALUE;
-  const auto work = [=] { set_rows(target.bytes, to, value, element, extent); };
+  const auto work = [=] {
+    if (race::on()) race::copied("a memset", &to, nullptr, extent);
+    set_rows(target.bytes, to, value, element, extent);
+  };
   // "Asynchronous with respect to the host except when the target is pinned
   // host memory or a unified memory region."
   if (!asynchronous && (!target.on_device || target.sync_memops)) {

@@ -12,6 +12,7 @@
 #include "core/memory.h"
 #include "core/peers.h"
 #include "core/pool.h"
+#include "core/race_memory.h"
 #include "core/stream.h"
 
 namespace ipclab::model {
@@ -21,6 +22,7 @@ namespace {
 void publish(Machine& machine, Allocation allocation) {
   allocation.export_id = unique_id();
   allocation.block->set_occupant(allocation.offset(), allocation.export_id);
+  if (race::on()) race::renew(allocation.address, allocation.size);
   machine.memory.add(std::move(allocation));
 }
 

@@ -6,6 +6,7 @@
 
 #include "core/device.h"
 #include "core/pool.h"
+#include "core/race.h"
 #include "core/registry.h"
 
 namespace ipclab::model {
@@ -14,6 +15,17 @@ namespace {
 Registry<CUevent_st>& handles() {
   static auto& registry = *new Registry<CUevent_st>;
   return registry;
+}
+
+// What a stream does when it reaches a record, or a wait for one.
+void complete(EventState& state, uint32_t record) {
+  if (race::on()) race::recorded(state.id(), record);
+  state.complete(record);
+}
+
+void wait_for(const EventState& state, uint32_t record) {
+  state.wait(record);
+  if (race::on()) race::waited(state.id(), record);
 }
 
 // The frees that are done when a record of this process is complete. For a
@@ -105,7 +117,7 @@ CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream,
   if (point.capture != nullptr && external) {
     // Each launch of the graph makes a new record.
     stream->submit({CU_GRAPH_NODE_TYPE_EVENT_RECORD,
-                    [state] { state->complete(state->begin_record()); }});
+                    [state] { complete(*state, state->begin_record()); }});
     return CUDA_SUCCESS;
   }
   if (point.capture != nullptr) {
@@ -123,7 +135,7 @@ CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream,
     event->captured = {};
   }
   stream->submit({CU_GRAPH_NODE_TYPE_EVENT_RECORD,
-                  [state, record] { state->complete(record); }},
+                  [state, record] { complete(*state, record); }},
                  true);
   return CUDA_SUCCESS;
 }
@@ -132,9 +144,10 @@ CUresult event_query(CUevent handle) {
   const std::shared_ptr<CUevent_st> event = handles().find(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (CUresult error = refuse_captured(event.get())) return error;
-  return event->state->is_complete(event->state->latest())
-             ? static_cast<CUresult>(event->context->sticky.load())
-             : CUDA_ERROR_NOT_READY;
+  const uint32_t record = event->state->latest();
+  if (!event->state->is_complete(record)) return CUDA_ERROR_NOT_READY;
+  if (race::on()) race::host_waited(event->state->id(), record);
+  return static_cast<CUresult>(event->context->sticky.load());
 }
 
 CUresult event_synchronize(CUevent handle) {
@@ -143,6 +156,7 @@ CUresult event_synchronize(CUevent handle) {
   if (CUresult error = refuse_captured(event.get())) return error;
   const uint32_t record = event->state->latest();
   event->state->wait(record);
+  if (race::on()) race::host_waited(event->state->id(), record);
   after_synchronize(order_behind(event.get(), record));
   return static_cast<CUresult>(event->context->sticky.load());
 }
@@ -177,7 +191,7 @@ CUresult stream_wait_event(const std::shared_ptr<Stream>& stream,
   const bool capturing = stream->capturing();
   if (capturing && external) {
     stream->submit({CU_GRAPH_NODE_TYPE_WAIT_EVENT,
-                    [state] { state->wait(state->latest()); }});
+                    [state] { wait_for(*state, state->latest()); }});
     return CUDA_SUCCESS;
   }
   if (capturing || captured(event.get()).capture != nullptr) {
@@ -185,7 +199,7 @@ CUresult stream_wait_event(const std::shared_ptr<Stream>& stream,
   }
   const uint32_t record = state->latest();
   stream->submit({CU_GRAPH_NODE_TYPE_WAIT_EVENT,
-                  [state, record] { state->wait(record); }});
+                  [state, record] { wait_for(*state, record); }});
   stream->follow(order_behind(event.get(), record));
   return CUDA_SUCCESS;
 }

@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/peers.h"
+#include "core/race_memory.h"
 
 namespace ipclab::model {
 namespace {
@@ -30,6 +31,7 @@ void publish(Machine& machine, const GraphMemory& memory) {
       Allocation::of(memory.context, memory.address, memory.size, Kind::kGraph);
   allocation.mapping_size = bytes_of(memory);
   machine.memory.add(std::move(allocation));
+  if (race::on()) race::renew(memory.address, memory.size);
 }
 
 // The address becomes free when neither a node nor a launch needs it.

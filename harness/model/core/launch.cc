@@ -11,6 +11,7 @@
 #include "core/machine.h"
 #include "core/module.h"
 #include "core/profile.h"
+#include "core/race.h"
 
 namespace ipclab::model {
 namespace {
@@ -58,7 +59,9 @@ ptx::AddressSpace address_space(CUcontext context) {
   space.page_access = view.access;
   space.lookup = lookup;
   space.allocate = [](void* heap, uint64_t size) {
-    return heap_allocate(static_cast<CUcontext>(heap), size);
+    const uint64_t address = heap_allocate(static_cast<CUcontext>(heap), size);
+    if (race::on() && address != 0) race::renew(address, size);
+    return address;
   };
   space.release = [](void* heap, uint64_t address) {
     heap_free(static_cast<CUcontext>(heap), address);
@@ -179,6 +182,9 @@ CUresult launch(const std::shared_ptr<CUfunc_st>& function,
          grid.space = &space;
          grid.limit_seconds = kernel_limit();
          grid.cooperative = shape.cooperative;
+         std::unique_ptr<ptx::Observer> observer;
+         if (race::on()) observer = race::watch_kernel(kernel);
+         grid.observer = observer.get();
          const std::optional<ptx::Fault> fault = ptx::run(grid);
          if (!fault) return;
          say(fault->what + " (error " + std::to_string(fault->code) +

@@ -13,6 +13,7 @@
 #include "core/machine.h"
 #include "core/pool.h"
 #include "core/profile.h"
+#include "core/race_memory.h"
 
 namespace ipclab::model {
 namespace {
@@ -230,6 +231,7 @@ CUresult pool_allocate(CUmemoryPool handle,
   lease->offset = pool->space.offset_of(place);
   lend(*machine, pool.get(), place, size, lease,
        pool->gpu >= 0 ? pool->gpu : stream->context()->gpu);
+  if (race::on()) race::renew(place, size);
   // A free without a stream may happen before the stream reaches the
   // allocation.
   stream->submit({CU_GRAPH_NODE_TYPE_MEM_ALLOC,

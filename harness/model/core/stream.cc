@@ -15,6 +15,7 @@
 #include "core/graph.h"
 #include "core/log.h"
 #include "core/profile.h"
+#include "core/race.h"
 #include "core/registry.h"
 #include "ptx/per_thread.h"
 
@@ -69,11 +70,13 @@ Stream::Stream(CUcontext context, unsigned flags, int priority, bool legacy)
       flags_(flags),
       priority_(priority),
       legacy_(legacy),
-      id_(next_stream_id++) {}
+      id_(next_stream_id++),
+      actor_(race::on() ? std::make_shared<race::Actor>() : nullptr) {}
 
 Ticket Stream::last_ticket() {
   const std::lock_guard lock(mutex_);
-  return {shared_from_this(), completed_ < submitted_ ? submitted_ : 0};
+  return {shared_from_this(), completed_ < submitted_ ? submitted_ : 0,
+          last_done_};
 }
 
 // The streams for whose work this stream waits. The legacy stream waits for all
@@ -103,7 +106,9 @@ std::vector<Ticket> Stream::predecessors() {
   std::vector<Ticket> after;
   for (Stream* other : implied()) {
     Ticket last = other->last_ticket();
-    if (last.number > 0) after.push_back(std::move(last));
+    if (last.number > 0 || last.done != nullptr) {
+      after.push_back(std::move(last));
+    }
     merge(other->behind_, &behind_);
   }
   return after;
@@ -114,8 +119,30 @@ void Stream::execute(Operation* operation) {
   for (const Ticket& ticket : operation->after) {
     ticket.stream->wait(ticket.number);
   }
-  if (context_->sticky == 0 || operation->always) operation->work();
+  if (context_->sticky == 0 || operation->always) {
+    if (race::on()) {
+      std::vector<race::After> before;
+      for (const Ticket& ticket : operation->after) {
+        if (ticket.done != nullptr) before.push_back(ticket.done);
+      }
+      const race::Turn turn(actor_.get(), static_cast<uint32_t>(context_->gpu),
+                            before, operation->host, operation->done);
+      operation->work();
+    } else {
+      operation->work();
+    }
+  }
   *operation = {};
+}
+
+// The caller holds submit_mutex.
+void Stream::prepare_for_races(Operation* operation) {
+  if (!race::on()) return;
+  if (last_done_ != nullptr) {
+    operation->after.push_back({shared_from_this(), 0, last_done_});
+  }
+  operation->host = race::host_now();
+  operation->done = last_done_ = std::make_shared<race::Clock>();
 }
 
 void Stream::work_loop() {
@@ -167,29 +194,36 @@ Ticket Stream::submit(Command command, bool always,
     capture_.after = {node};
     return {};
   }
-  Operation operation{std::move(command.run), predecessors(), always};
+  Operation operation{std::move(command.run), predecessors(), always, {}, {}};
   operation.after.insert(operation.after.end(), after.begin(), after.end());
+  prepare_for_races(&operation);
+  const std::shared_ptr<race::Clock> done = operation.done;
   const std::lock_guard lock(mutex_);
   ++submitted_;
   enqueue(std::move(operation));
-  return {shared_from_this(), submitted_};
+  return {shared_from_this(), submitted_, done};
 }
 
 Ticket Stream::submit_free(Command command) {
   const std::lock_guard order(context_->submit_mutex);
-  Operation operation{std::move(command.run), predecessors(), true};
+  Operation operation{std::move(command.run), predecessors(), true, {}, {}};
+  prepare_for_races(&operation);
+  const std::shared_ptr<race::Clock> done = operation.done;
   const std::lock_guard lock(mutex_);
   behind_[id_] = ++submitted_;
   enqueue(std::move(operation));
-  return {shared_from_this(), submitted_};
+  return {shared_from_this(), submitted_, done};
 }
 
 void Stream::run(const std::function<void()>& work) {
   Operation operation;
+  std::shared_ptr<race::Clock> done;
   uint64_t queued = 0;
   {
     const std::lock_guard order(context_->submit_mutex);
-    operation = {work, predecessors(), false};
+    operation = {work, predecessors(), false, {}, {}};
+    prepare_for_races(&operation);
+    done = operation.done;
     const std::lock_guard lock(mutex_);
     ++submitted_;
     if (busy_ || !queue_.empty()) {
@@ -201,13 +235,14 @@ void Stream::run(const std::function<void()>& work) {
   }
   if (queued != 0) {
     wait(queued);
-    return;
+  } else {
+    execute(&operation);
+    const std::lock_guard lock(mutex_);
+    busy_ = false;
+    ++completed_;
+    changed_.notify_all();
   }
-  execute(&operation);
-  const std::lock_guard lock(mutex_);
-  busy_ = false;
-  ++completed_;
-  changed_.notify_all();
+  if (done != nullptr) race::host_goes_on_after(*done);
 }
 
 void Stream::wait(uint64_t number) {
@@ -224,8 +259,19 @@ void Stream::wait(uint64_t number) {
 }
 
 bool Stream::idle() {
+  if (race::on()) {
+    const Ticket last = last_work();
+    if (!done(last.number)) return false;
+    if (last.done != nullptr) race::host_goes_on_after(*last.done);
+    return true;
+  }
   const std::lock_guard lock(mutex_);
   return completed_ == submitted_;
+}
+
+Ticket Stream::last_work() {
+  const std::lock_guard order(context_->submit_mutex);
+  return last_ticket();
 }
 
 // The caller holds submit_mutex. The stream that began a capture ends it for
@@ -353,7 +399,11 @@ bool Stream::done(uint64_t number) {
   return completed_ >= number;
 }
 
-void Stream::wait_all() { wait(last_ticket().number); }
+void Stream::wait_all() {
+  const Ticket last = race::on() ? last_work() : last_ticket();
+  wait(last.number);
+  if (last.done != nullptr) race::host_goes_on_after(*last.done);
+}
 
 Order Stream::order_so_far() {
   const std::lock_guard order(context_->submit_mutex);

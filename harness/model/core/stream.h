@@ -19,6 +19,10 @@
 namespace ipclab::model {
 
 class Stream;
+namespace race {
+class Actor;
+class Clock;
+}  // namespace race
 
 /// A command of a stream. A graph keeps commands and gives them to a stream at
 /// each launch, so `run` may be called more than once.
@@ -31,6 +35,8 @@ struct Command {
 struct Ticket {
   std::shared_ptr<Stream> stream;
   uint64_t number;
+  /// What comes before the end of the work, if races are looked for (race.h).
+  std::shared_ptr<race::Clock> done;
 };
 
 /// The frees of pool memory that come before some work. For the id of each
@@ -134,10 +140,15 @@ class Stream : public std::enable_shared_from_this<Stream> {
     std::function<void()> work;
     std::vector<Ticket> after;
     bool always = false;
+    // If races are looked for: what the host knew, and the result.
+    std::shared_ptr<race::Clock> host;
+    std::shared_ptr<race::Clock> done;
   };
+  void prepare_for_races(Operation* operation);
   std::vector<Stream*> implied();
   std::vector<Ticket> predecessors();
   Ticket last_ticket();
+  Ticket last_work();
   void wait(uint64_t number);
   void execute(Operation* operation);
   void execute_next(std::unique_lock<std::mutex>* lock);
@@ -153,6 +164,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // The context's submit_mutex guards these two members.
   Order behind_;
   CapturePoint capture_;
+  std::shared_ptr<race::Clock> last_done_;
+  const std::shared_ptr<race::Actor> actor_;
   // What capture_dependencies() returned.
   std::vector<CUgraphNode> told_;
   std::vector<CUgraphEdgeData> told_edges_;

@@ -11,6 +11,7 @@
 
 #include "core/device.h"
 #include "core/machine.h"
+#include "core/race.h"
 #include "core/vmm.h"
 
 namespace ipclab::model {
@@ -120,10 +121,12 @@ void perform(const StreamMemoryOperation& operation, void* place,
              CUcontext context) {
   const T value = static_cast<T>(operation.value);
   if (operation.kind == StreamMemoryOperation::kWrite) {
+    if (race::on()) race::word_written(operation.address, operation.bytes);
     __atomic_store_n(static_cast<T*>(place), value, __ATOMIC_SEQ_CST);
   } else {
     wait_for(static_cast<const T*>(place), value, condition_of(operation.flags),
              context);
+    if (race::on()) race::word_seen(operation.address, operation.bytes);
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "core/log.h"
 #include "core/machine.h"
+#include "core/race_memory.h"
 
 namespace ipclab::model {
 namespace {
@@ -80,6 +81,7 @@ CUresult Window::reserve(int gpus) {
     free_[static_cast<int>(area)][begin] = size;
     begin += size;
   }
+  if (race::on()) race::set_window(begin_, size_);
   host_ = new_table(size_ / kPage);
   if (host_ == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   for (int i = 0; i < gpus; ++i) {
@@ -153,6 +155,7 @@ bool Window::map(uint64_t address, int descriptor, uint64_t offset,
     return false;
   }
   madvise(alias(address), size, MADV_DONTFORK);
+  if (race::on()) race::mapped(address, size, descriptor, offset);
   return !for_host ||
          map_for_host({address, size}, protection, descriptor, from);
 }
@@ -161,6 +164,7 @@ bool Window::map_for_host(const Piece& piece, int protection, int descriptor,
                           off_t offset) {
   std::memset(host_ + first_page(piece), 1,
               end_page(piece) - first_page(piece));
+  if (race::on()) race::shown_to_host(piece.address, piece.size);
   return mmap(reinterpret_cast<void*>(piece.address), piece.size, protection,
               MAP_SHARED | MAP_FIXED, descriptor, offset) != MAP_FAILED;
 }

@@ -8,6 +8,7 @@
 #include "core/event.h"
 #include "core/memory.h"
 #include "core/pool.h"
+#include "core/race.h"
 #include "core/stream_memory.h"
 #include "driver/driver.h"
 
@@ -17,7 +18,9 @@ namespace {
 
 void run_on_host(const std::function<void()>& function) {
   inside_host_function = true;
+  if (race::on()) race::host_begins();
   function();
+  if (race::on()) race::host_ends();
   inside_host_function = false;
 }
 

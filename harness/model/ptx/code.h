@@ -91,7 +91,8 @@ struct Instruction {
   /// This many instructions from here on always run one after the other: no
   /// instruction has a guard, no lanes join between them, and all instructions
   /// except the last are pure.
-  uint32_t straight = 0;
+  uint16_t straight = 0;
+  Effect effect = {};
 };
 
 /// A value that is put into a register before the function runs.
@@ -126,6 +127,12 @@ struct Function {
 
 struct Program {
   std::deque<Function> functions;
+  /// What the `.loc` directives say, in the order of the text.
+  struct Source {
+    int line;  ///< in the PTX text
+    std::string place;
+  };
+  std::vector<Source> sources;
   // For link():
   std::vector<int> variable_unit;
   Names<size_t> variable_names, function_names;

@@ -218,8 +218,10 @@ void FunctionBuilder::measure_runs() {
     Instruction& i = code[k];
     if (i.guard != kNone || i.flow != Flow::kNext) continue;
     i.straight = 1;
-    if (i.pure && k + 1 < code.size() && meetings.count(k + 1) == 0)
-      i.straight += code[k + 1].straight;
+    constexpr uint16_t kLongest = 1 << 15;
+    if (i.pure && k + 1 < code.size() && meetings.count(k + 1) == 0 &&
+        code[k + 1].straight < kLongest)
+      i.straight = static_cast<uint16_t>(code[k + 1].straight + 1);
   }
 }
 
@@ -304,6 +306,17 @@ void Decoder::ignore(std::initializer_list<const char*> modifiers) {
 }
 
 void Decoder::ignore_rest() { taken_.assign(parts_.size(), true); }
+
+Effect::Order Decoder::take_order() {
+  const int order =
+      take_one_of({"weak", "relaxed", "acquire", "release", "acq_rel"});
+  return order < 0 ? Effect::kWeak : static_cast<Effect::Order>(order);
+}
+
+Effect::Scope Decoder::take_scope(Effect::Scope otherwise) {
+  const int scope = take_one_of({"cta", "cluster", "gpu", "sys"});
+  return scope < 0 ? otherwise : static_cast<Effect::Scope>(scope);
+}
 
 Type Decoder::take_type() {
   for (size_t k = 1; k < parts_.size(); ++k) {

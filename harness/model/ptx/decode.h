@@ -81,6 +81,10 @@ class Decoder {
   /// Consumes modifiers that have no effect here.
   void ignore(std::initializer_list<const char*> modifiers);
   void ignore_rest();
+  /// Takes the order among the modifiers; kWeak if there is none.
+  Effect::Order take_order();
+  /// Takes the scope among the modifiers; `otherwise` if there is none.
+  Effect::Scope take_scope(Effect::Scope otherwise);
   /// Takes the next type among the modifiers.
   Type take_type();
   [[noreturn]] void unsupported() const;

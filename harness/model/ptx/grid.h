@@ -44,6 +44,11 @@ class Grid {
   /// Ends the launch if the time limit has passed or the launch was cancelled.
   void check_limits();
   void print(const std::string& text);
+  /// The number of a block in the grid, x first.
+  uint32_t number_of(const Block& block) const {
+    return block.index[0] +
+           launch.grid[0] * (block.index[1] + launch.grid[1] * block.index[2]);
+  }
 
   const Launch& launch;
   const AddressSpace& space;
@@ -63,6 +68,9 @@ class Grid {
   std::atomic<uint64_t> next_cluster_{0};
   unsigned threads_ = 1;
 };
+
+/// Runs an instruction with an effect, and tells the launch's observer.
+void run_observed(Warp& warp, const Instruction& i, uint32_t mask);
 
 /// Nanoseconds of a clock that never jumps.
 uint64_t steady_ns();

@@ -208,6 +208,8 @@ class Worker {
     unsigned threads = size[0] * size[1] * size[2];
     block.live = threads;
     block.waiting = 0;
+    if (Observer* observer = grid_.launch.observer)
+      observer->begin(grid_.number_of(block), threads, block.shared_bytes);
     for (Warp& warp : block.warps) {
       const uint32_t lanes =
           threads >= kLanes ? kAllLanes : (1u << threads) - 1;
@@ -225,6 +227,8 @@ class Worker {
     for (size_t k = 0; k < resident_.size() && !grid_.stopped();) {
       if (run_block(*resident_[k], budget)) {
         ended = true;
+        if (Observer* observer = grid_.launch.observer)
+          observer->end(grid_.number_of(*resident_[k]));
         Cluster& cluster = *resident_[k]->cluster;
         if (++cluster.ended == cluster.blocks.size()) free_.push_back(&cluster);
         resident_.erase(resident_.begin() + static_cast<ptrdiff_t>(k));
@@ -321,8 +325,9 @@ Grid::Grid(const Launch& l)
   dynamic_shared_offset = (kernel.static_shared_bytes_ + 15) / 16 * 16;
   clusters_ = 1;
   for (int k = 0; k < 3; ++k) clusters_ *= launch.grid[k] / launch.cluster[k];
-  threads_ = static_cast<unsigned>(std::min<uint64_t>(
-      configured_threads(), std::max<uint64_t>(clusters_, 1)));
+  threads_ = static_cast<unsigned>(
+      std::min<uint64_t>(launch.observer == nullptr ? configured_threads() : 1,
+                         std::max<uint64_t>(clusters_, 1)));
   if (launch.limit_seconds > 0)
     deadline_ns_ =
         steady_ns() + static_cast<uint64_t>(launch.limit_seconds * 1e9);

@@ -2,7 +2,10 @@
 // A module: decodes all functions of a text, finds out how much stack and
 // shared memory each kernel needs and whether it can run, and links addresses.
 #include <algorithm>
+#include <cstdio>
+#include <map>
 #include <set>
+#include <tuple>
 
 #include "decode.h"
 
@@ -35,6 +38,35 @@ struct References {
   }
 };
 
+/// Reads the directives `.file 1 "path"` and `.loc 1 12 5`.
+std::vector<Program::Source> sources_of(std::string_view text) {
+  std::vector<std::tuple<int, int, int>> sources;
+  if (text.find(".loc\t") == text.npos && text.find(".loc ") == text.npos)
+    return {};
+  std::map<int, std::string> files;
+  int number = 0;
+  while (!text.empty()) {
+    ++number;
+    const size_t end = text.find('\n');
+    const std::string line(text.substr(0, end));
+    text.remove_prefix(end == text.npos ? text.size() : end + 1);
+    int file = 0, place = 0;
+    if (std::sscanf(line.c_str(), " .loc %d %d", &file, &place) == 2) {
+      sources.push_back({number, file, place});
+    } else if (std::sscanf(line.c_str(), " .file %d", &file) == 1) {
+      const size_t first = line.find('"'), last = line.rfind('"');
+      if (first == last) continue;
+      const std::string path = line.substr(first + 1, last - first - 1);
+      files[file] = path.substr(path.rfind('/') + 1);
+    }
+  }
+  // The directives for files come last.
+  std::vector<Program::Source> named;
+  for (const auto& [line, file, place] : sources)
+    named.push_back({line, files[file] + ":" + std::to_string(place)});
+  return named;
+}
+
 uint64_t code_address(size_t function) { return kCodeWindow + function * 16; }
 
 }  // namespace
@@ -42,11 +74,14 @@ uint64_t code_address(size_t function) { return kCodeWindow + function * 16; }
 class ModuleBuilder {
  public:
   explicit ModuleBuilder(std::string_view text)
-      : syntax_(parse_syntax(text)), module_(new Module) {}
+      : syntax_(parse_syntax(text)),
+        module_(new Module),
+        sources_(sources_of(text)) {}
 
   std::unique_ptr<Module> build() {
     module_->program_ = std::make_unique<Program>();
     Program& program = *module_->program_;
+    program.sources = std::move(sources_);
     program.functions.resize(syntax_.functions.size());
     const ProgramContext context{&syntax_, &program};
     for (size_t k = 0; k < syntax_.functions.size(); ++k) {
@@ -181,6 +216,7 @@ class ModuleBuilder {
 
   Syntax syntax_;
   std::unique_ptr<Module> module_;
+  std::vector<Program::Source> sources_;
   std::set<size_t> addresses_taken_;
 };
 
@@ -228,6 +264,14 @@ void Module::link() {
                   std::min<size_t>(8, room));
     }
   }
+}
+
+std::string Kernel::source_of(int line) const {
+  const auto& sources = program_->sources;
+  const auto after = std::upper_bound(
+      sources.begin(), sources.end(), line,
+      [](int wanted, const Program::Source& one) { return wanted < one.line; });
+  return after == sources.begin() ? "" : std::prev(after)->place;
 }
 
 }  // namespace ipclab::ptx

@@ -173,8 +173,9 @@ Handler updater(int operation, Type type) {
 
 void decode_atomic(Decoder& d) {
   const size_t first = d.name() == "atom" ? 1 : 0;
-  d.ignore({"relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu",
-            "sys", "noftz"});
+  const Effect::Order order = d.take_order();
+  const Effect::Scope scope = d.take_scope(Effect::kGpu);
+  d.take("noftz");
   d.i.space = d.take_space();
   const int operation = d.take_one_of(
       {"exch", "cas", "add", "min", "max", "and", "or", "xor", "inc", "dec"});
@@ -187,6 +188,10 @@ void decode_atomic(Decoder& d) {
   d.i.b = d.source(first + 1, type);
   if (values == 2) d.i.c = d.source(first + 2, type);
   d.i.run = updater(operation, type);
+  d.i.effect = {
+      Effect::kUpdate,
+      static_cast<uint16_t>(order == Effect::kWeak ? Effect::kRelaxed : order),
+      static_cast<uint16_t>(scope), static_cast<uint16_t>(type_bytes(type))};
 }
 
 void full_fence(Warp&, const Instruction&, uint32_t) {
@@ -199,10 +204,15 @@ void decode_fence(Decoder& d) {
   if (d.take("proxy")) {
     d.ignore_rest();
   } else {
-    d.ignore({"sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu",
-              "sys", "gl", "mbarrier_init", "sync_restrict::shared::cta",
+    d.take_order();
+    d.ignore({"sc", "mbarrier_init", "sync_restrict::shared::cta",
               "sync_restrict::shared::cluster"});
+    const bool gpu = d.take("gl");  // of membar
+    const Effect::Scope scope =
+        d.take_scope(gpu ? Effect::kGpu : Effect::kCluster);
     d.expect_operands(0, 0);
+    d.i.effect = {Effect::kFence, Effect::kAcquireRelease,
+                  static_cast<uint16_t>(scope), 0};
   }
   d.i.run = full_fence;
 }

@@ -56,6 +56,10 @@ void decode_warp_barrier(Decoder& d) {
 void arrive_at_cluster(Warp& warp, const Instruction&, uint32_t mask) {
   Cluster& cluster = *warp.block->cluster;
   each_lane(mask, [&](int l) { warp.arrived_in[l] = cluster.phase; });
+  const Grid& grid = *warp.block->grid;
+  if (Observer* observer = grid.launch.observer)
+    observer->arrive_at_cluster(grid.number_of(*warp.block), warp.index, mask,
+                                grid.number_of(*cluster.blocks[0]));
   cluster.arrived += lane_count(mask);
   cluster.complete_barrier_if_done();
 }

@@ -217,6 +217,15 @@ void move_bulk(Warp& warp, const Instruction& i, uint32_t mask) {
   complete_bytes(warp, counted, mask);
 }
 
+/// The object synchronises: its users need nothing else.
+Effect use_of_object(Effect::Kind kind) {
+  const bool waits = kind == Effect::kRead;
+  return {
+      static_cast<uint16_t>(kind),
+      static_cast<uint16_t>(waits ? Effect::kAcquire : Effect::kAcquireRelease),
+      Effect::kCluster, sizeof(Object)};
+}
+
 void generic_address(Warp& warp, const Instruction& i, uint32_t mask) {
   uint64_t* d = lanes_of<uint64_t>(warp, i.d);
   const uint64_t window = i.space == Space::kShared ? kSharedWindow : 0;
@@ -249,6 +258,7 @@ void decode_arrival(Decoder& d, Handler plain) {
   d.address(1);
   if (d.operands() == 3) d.i.b = d.source(2, Type::kB32);
   d.i.run = expects ? expect_and_arrive : plain;
+  d.i.effect = use_of_object(Effect::kUpdate);
 }
 
 void decode_wait(Decoder& d) {
@@ -259,6 +269,7 @@ void decode_wait(Decoder& d) {
   d.i.b = d.source(2, parity ? Type::kB32 : Type::kB64);
   d.i.run = parity ? test_wait<true> : test_wait<false>;
   d.i.flow = Flow::kYield;
+  d.i.effect = use_of_object(Effect::kRead);
 }
 
 void decode_mbarrier(Decoder& d) {
@@ -274,6 +285,7 @@ void decode_mbarrier(Decoder& d) {
       d.address(0);
       d.i.b = d.source(1, Type::kB32);
       d.i.run = initialise;
+      d.i.effect = use_of_object(Effect::kUpdate);
       break;
     case 1:
       d.expect_operands(1, 1);
@@ -296,6 +308,7 @@ void decode_mbarrier(Decoder& d) {
       d.address(0);
       d.i.b = d.source(1, Type::kB32);
       d.i.run = operation == 6 ? expect_bytes : complete_bytes;
+      d.i.effect = use_of_object(Effect::kUpdate);
       break;
     case 8:
       d.expect_operands(2, 2);
@@ -322,6 +335,7 @@ void decode_copy_arrival(Decoder& d) {
   d.expect_operands(1, 1);
   d.address(0);
   d.i.run = counts ? arrive : nothing;
+  d.i.effect = use_of_object(Effect::kUpdate);
 }
 
 namespace {
@@ -414,6 +428,10 @@ void decode_bulk_copy(Decoder& d, bool reduces) {
   d.i.c = c;
   d.i.d = d.source(2, Type::kB32);
   d.i.run = run;
+  d.i.effect = {
+      Effect::kBulkCopy,
+      static_cast<uint16_t>(reduces ? Effect::kRelaxed : Effect::kWeak),
+      Effect::kGpu, 0};
 }
 
 const DecodeTable& mbarrier_instructions() {

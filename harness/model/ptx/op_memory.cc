@@ -257,12 +257,10 @@ Handler accessor(Type type, uint32_t register_bytes, bool stores, bool vector) {
   }
 }
 
-/// Ignores modifiers for caches and order. The memory of this machine is
-/// coherent and ordered, so it is enough to do every access.
+/// Ignores modifiers for caches. The memory of this machine is coherent, so it
+/// is enough to do every access.
 void ignore_hints(Decoder& d) {
-  d.ignore({"weak", "volatile", "relaxed", "acquire", "release", "mmio", "cta",
-            "cluster", "gpu", "sys", "nc", "ca", "cg", "cs", "lu", "cv", "wb",
-            "wt"});
+  d.ignore({"nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt"});
   d.ignore({"L1::evict_normal", "L1::evict_unchanged", "L1::evict_first",
             "L1::evict_last", "L1::no_allocate", "L2::64B", "L2::128B",
             "L2::256B", "L2::evict_first", "L2::evict_last",
@@ -271,8 +269,13 @@ void ignore_hints(Decoder& d) {
 
 void decode_access(Decoder& d) {
   const bool stores = d.name() == "st";
-  const bool strong =
-      d.take_one_of({"volatile", "relaxed", "acquire", "mmio"}) >= 0;
+  // The memory of this machine is ordered, so only an observer needs these.
+  const bool always = d.take("volatile");
+  const bool device = d.take("mmio");
+  const Effect::Order named = d.take_order();
+  const Effect::Order order =
+      named == Effect::kWeak && (always || device) ? Effect::kRelaxed : named;
+  const Effect::Scope scope = d.take_scope(Effect::kSystem);
   ignore_hints(d);
   d.i.space = d.take_space();
   const int vector = d.take_one_of({"v2", "v4", "v8"});
@@ -314,11 +317,14 @@ void decode_access(Decoder& d) {
   if (bytes < type_bytes(type)) d.unsupported("the register is too narrow");
   d.address(stores ? 0 : 1);
   if (type_bytes(type) * d.i.count > 32) d.unsupported();
+  d.i.effect = {static_cast<uint16_t>(stores ? Effect::kWrite : Effect::kRead),
+                static_cast<uint16_t>(order), static_cast<uint16_t>(scope),
+                static_cast<uint16_t>(type_bytes(type) * d.i.count)};
   d.i.run = accessor(type, bytes, stores, vector >= 0);
   d.i.pure = !stores && d.reads_parameter(type_bytes(type));
   const bool elsewhere =
       d.i.space == Space::kGlobal || d.i.space == Space::kGeneric;
-  if (strong && !stores && elsewhere) d.i.flow = Flow::kPoll;
+  if (order != Effect::kWeak && !stores && elsewhere) d.i.flow = Flow::kPoll;
 }
 
 void nothing(Warp&, const Instruction&, uint32_t) {}
@@ -391,6 +397,7 @@ void decode_cp(Decoder& d) {
   d.address(0);
   if (d.operands() == 4) d.i.e = d.source(3, Type::kB32);
   d.i.run = copy_async;
+  d.i.effect = {Effect::kCopy, Effect::kWeak, Effect::kBlock, 0};
 }
 
 }  // namespace

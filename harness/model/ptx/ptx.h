@@ -55,6 +55,65 @@ struct Fault {
   std::string what;  ///< one line for people; it names what is known
 };
 
+/// What an instruction does to memory.
+struct Effect {
+  enum Kind { kNothing, kRead, kWrite, kUpdate, kFence, kCopy, kBulkCopy };
+  /// As in the PTX ISA, "Memory Consistency Model". `volatile` and `mmio` count
+  /// as kRelaxed at kSystem.
+  enum Order { kWeak, kRelaxed, kAcquire, kRelease, kAcquireRelease };
+  enum Scope { kBlock, kCluster, kGpu, kSystem };
+
+  uint16_t kind : 3;
+  uint16_t order : 3;
+  uint16_t scope : 2;
+  uint16_t bytes : 6;  ///< that one thread accesses
+};
+static_assert(sizeof(Effect) == 2);
+
+/// One access of the lanes of a warp. A block is named by its number in the
+/// grid (x first), a thread by warp * 32 + lane.
+struct Touch {
+  enum Memory { kGlobal, kShared, kGrid };
+  Effect effect;  ///< kRead, kWrite or kUpdate
+  int line;       ///< in the PTX text
+  uint32_t block;
+  uint32_t warp;
+  uint32_t lanes;  ///< one bit for each lane
+  uint32_t bytes;  ///< of one lane
+  Memory memory;
+  uint32_t owner;  ///< kShared: the block whose memory it is
+  /// Device addresses, or offsets in the shared memory of `owner`, or in the
+  /// barrier of a cooperative grid.
+  uint64_t address[32];
+};
+
+/// Watches a launch. All functions are called on the thread that calls run().
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void begin(uint32_t block, uint32_t threads,
+                     uint32_t shared_bytes) = 0;
+  virtual void end(uint32_t block) = 0;
+  /// Before a write or an update is done, and after a read or an update.
+  virtual void before(const Touch& touch) = 0;
+  virtual void after(const Touch& touch) = 0;
+  virtual void fence(uint32_t block, uint32_t warp, uint32_t lanes,
+                     Effect::Scope scope) = 0;
+  /// Lanes arrive at a barrier of their block. If `waits`, they go on when it
+  /// is complete.
+  virtual void arrive(uint32_t block, uint32_t warp, uint32_t lanes,
+                      uint32_t barrier, bool waits) = 0;
+  /// `all`: every thread of the block that has not ended has arrived.
+  virtual void complete(uint32_t block, uint32_t barrier, bool all) = 0;
+  /// The lanes have met at bar.warp.sync.
+  virtual void meet(uint32_t block, uint32_t warp, uint32_t lanes) = 0;
+  /// barrier.cluster.arrive and .wait.
+  virtual void arrive_at_cluster(uint32_t block, uint32_t warp, uint32_t lanes,
+                                 uint32_t cluster) = 0;
+  virtual void leave_cluster(uint32_t block, uint32_t warp, uint32_t lanes,
+                             uint32_t cluster) = 0;
+};
+
 struct Function;  // code.h
 struct Program;   // code.h
 
@@ -76,6 +135,9 @@ class Kernel {
   uint32_t max_threads_per_block() const { return max_threads_per_block_; }
   /// The three values of .reqnctapercluster; zeros without this directive.
   const unsigned* required_cluster() const { return required_cluster_; }
+  /// The line of source ("file.cu:12") from which a line of the PTX text was
+  /// made; empty if the program was built without -lineinfo.
+  std::string source_of(int line) const;
   /// Empty, or why the kernel cannot run: "instruction 'xyz' (line N) is not
   /// supported".
   const std::string& unsupported() const { return unsupported_; }
@@ -168,6 +230,8 @@ struct Launch {
   void* print_context = nullptr;
   /// All blocks become resident at once, so that grid.sync() can work.
   bool cooperative = false;
+  /// May be null. With an observer, one host thread runs the launch.
+  Observer* observer = nullptr;
 };
 
 /// Runs a grid on the calling thread. Returns when the grid is done: nullopt,

@@ -75,6 +75,9 @@ void release_barriers(Block& block) {
         barrier.expected != 0 ? barrier.expected : block.live;
     if (barrier.arrived < expected) continue;
     const Barrier done = barrier;
+    if (Observer* observer = block.grid->launch.observer)
+      observer->complete(block.grid->number_of(block), id,
+                         done.arrived == block.live);
     barrier = Barrier{};
     block.waiting -= done.arrived;
     for (Warp& warp : block.warps) {
@@ -114,7 +117,8 @@ class WarpRun {
       const uint32_t budget = warp_.splits.size() > 1
                                   ? std::min(kDivergedBudget, quantum - done)
                                   : quantum - done;
-      done += run_split(budget);
+      done += grid_.launch.observer == nullptr ? run_split<false>(budget)
+                                               : run_split<true>(budget);
       store();
       // If there are several splits, one split may poll for a write of another
       // split.
@@ -187,6 +191,7 @@ class WarpRun {
     return point;
   }
 
+  template <bool kObserved>
   uint32_t run_split(uint32_t budget) {
     const Instruction* const code = frame_->function->code.data();
     const int stop = meeting_point();
@@ -194,7 +199,8 @@ class WarpRun {
     uint32_t mask = mask_;
     int pc = pc_;
     do {
-      if (const uint32_t straight = code[pc].straight; straight != 0) {
+      if (const uint32_t straight = kObserved ? 0 : code[pc].straight;
+          straight != 0) {
         const Instruction* const end = code + pc + straight;
         for (const Instruction* i = code + pc; i != end; ++i)
           i->run(warp_, *i, mask);
@@ -213,7 +219,10 @@ class WarpRun {
       if (i.flow == Flow::kNext) {
         ++pc;
         if (active == 0) continue;
-        i.run(warp_, i, active);
+        if (kObserved)
+          run(i, active);
+        else
+          i.run(warp_, i, active);
         if (grid_.stopped()) break;
       } else if (active == 0) {
         ++pc;
@@ -232,6 +241,13 @@ class WarpRun {
     } while (pc < stop && done < budget);
     pc_ = pc;
     return done;
+  }
+
+  void run(const Instruction& i, uint32_t mask) {
+    if (i.effect.kind == Effect::kNothing || grid_.launch.observer == nullptr)
+      i.run(warp_, i, mask);
+    else
+      run_observed(warp_, i, mask);
   }
 
   void store() {
@@ -272,13 +288,13 @@ class WarpRun {
       case Flow::kWarpSync:
         return warp_sync(i);
       case Flow::kYield:
-        i.run(warp_, i, mask_);
+        run(i, mask_);
         ++pc_;
         yield_ = true;
         break;
       case Flow::kPoll:
         yield_ = reads_again(i);
-        i.run(warp_, i, mask_);
+        run(i, mask_);
         ++pc_;
         break;
       case Flow::kClusterWait:
@@ -300,6 +316,10 @@ class WarpRun {
     if (over != mask_) push(mask_ & ~over, pc_);
     mask_ = over;
     ++pc_;
+    if (Observer* observer = grid_.launch.observer)
+      observer->leave_cluster(
+          grid_.number_of(*warp_.block), warp_.index, over,
+          grid_.number_of(*warp_.block->cluster->blocks[0]));
   }
 
   /// Did this load read the same place the last time? Then the warp is waiting.
@@ -412,6 +432,9 @@ class WarpRun {
     warp_.block->waiting += lane_count(mask_);
     if (i.c != kNone)
       barrier.count += lane_count(predicate(warp_, i.c) & mask_);
+    if (Observer* observer = grid_.launch.observer)
+      observer->arrive(grid_.number_of(*warp_.block), warp_.index, mask_, id,
+                       i.mode != kBarrierArrive);
     if (i.mode == kBarrierArrive) {
       ++pc_;
       return release_barriers(*warp_.block);
@@ -441,6 +464,7 @@ class WarpRun {
     const uint32_t wanted = (members | mask_) & warp_.live;
     if ((wanted & ~mask_) == 0) {
       if (i.run != nullptr) i.run(warp_, i, mask_);
+      if (i.mode == kMeetOnly) observe_meeting(mask_);
       ++pc_;
       return;
     }
@@ -460,6 +484,11 @@ class WarpRun {
     return waiting;
   }
 
+  void observe_meeting(uint32_t lanes) {
+    if (Observer* observer = grid_.launch.observer)
+      observer->meet(grid_.number_of(*warp_.block), warp_.index, lanes);
+  }
+
   /// Lets lanes continue that only wait for each other (bar.warp.sync) when all
   /// of them have arrived, also at different instructions. Returns true if
   /// lanes continue.
@@ -471,6 +500,7 @@ class WarpRun {
           (split.wanted & warp_.live & ~waiting) != 0 ||
           instruction_of(split).mode != kMeetOnly)
         continue;
+      observe_meeting(split.wanted & warp_.live);
       split.state = Split::kReady;
       ++split.pc;
       released = true;

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ipclab import packed
+from ipclab import packed, races
 from ipclab.errors import UsageError
 
 MACHINE = "IPCLAB_MODEL_MACHINE"  # harness/model/README.md
@@ -88,6 +88,31 @@ def become(build: Path, command: Sequence[str], profile: str | None) -> NoReturn
 
     Raises UsageError if there is no model or no such program.
     """
+    program, variables = _prepare(build, command, profile)
+    try:
+        os.execve(program, list(command), variables)
+    except OSError as error:
+        raise UsageError(f"{program}: {error.strerror}") from None
+
+
+def look_for_races(
+    build: Path, command: Sequence[str], profile: str | None, as_json: bool
+) -> int:
+    """Run a program on the model and report its races.
+
+    Returns 1 if there is one, 3 if that is not known, otherwise the program's exit
+    code. Raises UsageError if there is no model or no such program.
+    """
+    program, variables = _prepare(build, command, profile)
+    code, found = races.watch([program, *command[1:]], variables, as_json)
+    verdict = races.report(found, as_json)
+    return (code or verdict) if not found.used else (verdict or code)
+
+
+def _prepare(
+    build: Path, command: Sequence[str], profile: str | None
+) -> tuple[str, dict[str, str]]:
+    """The path of a program and its variables, after a line that names them."""
     if not command:
         raise UsageError("which program? ipclab model -- PROGRAM ARGS…")
     libraries = folder(build)
@@ -100,10 +125,7 @@ def become(build: Path, command: Sequence[str], profile: str | None) -> NoReturn
         file=sys.stderr,
         flush=True,
     )
-    try:
-        os.execve(program, list(command), variables)
-    except OSError as error:
-        raise UsageError(f"{program}: {error.strerror}") from None
+    return program, variables
 
 
 def find_program(name: str) -> str:

@@ -80,7 +80,16 @@ def add(commands: Commands) -> None:
         "the driver and the CUDA runtime. PROGRAM may be a shell. A "
         "program must use the shared CUDA runtime and contain PTX; if it "
         "does not, the model says in one line what to do.",
-        epilog="exit code: that of PROGRAM; 2 usage",
+        epilog="exit code: that of PROGRAM; 2 usage; with --race: 1 if a race was "
+        "found, 3 if the detector could not look at everything",
+    )
+    guest.add_argument(
+        "--race",
+        action="store_true",
+        help="report accesses to memory that nothing orders, of all processes",
+    )
+    guest.add_argument(
+        "--json", action="store_true", help="with --race: print the races as JSON"
     )
     guest.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ARGS…")
     profile(guest)
@@ -113,5 +122,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def become(options: argparse.Namespace) -> int:
-    """Replace this process by a program on the reference model."""
+    """Replace this process by a program on the reference model, or watch it."""
+    if options.json and not options.race:
+        raise UsageError("--json is for --race")
+    if options.race:
+        return model.look_for_races(
+            options.build, program(options), options.profile, options.json
+        )
     model.become(options.build, program(options), options.profile)
