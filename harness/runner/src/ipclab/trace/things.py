@@ -57,6 +57,13 @@ class Handle:
     imports: list[Call] = field(default_factory=list)
 
     @property
+    def of_what(self) -> str:
+        """What was exported, in words."""
+        if isinstance(self.of, Memory):
+            return self.of.name
+        return "a pool" if isinstance(self.of, Pool) else "an event"
+
+    @property
     def closed(self) -> Entry | None:
         """The close of the last copy of the descriptor; None while a copy is open."""
         return self.closes[-1] if len(self.closes) >= self.copies else None
@@ -234,3 +241,37 @@ def size_text(size: int) -> str:
         if size >= 1 << shift and size % (1 << shift) == 0:
             return f"{size >> shift} {unit}"
     return f"{size} bytes"
+
+
+def memory_of(item: Range | None) -> Memory | None:
+    """The memory to which a range of addresses leads."""
+    if isinstance(item, Memory):
+        return item
+    if isinstance(item, Opening):
+        return item.memory
+    return item.chunk.memory if isinstance(item, Mapping) else None
+
+
+def kind_of(item: Range | None) -> str:
+    """The kind of memory, for INSTEAD."""
+    if isinstance(item, Memory):
+        return "" if item.freed or item.kind == "malloc" else item.kind
+    if isinstance(item, Opening):
+        return "import"
+    return "chunk" if isinstance(item, Mapping) else ""
+
+
+def range_text(item: Range | None) -> str:
+    """The memory at an address, in words."""
+    if isinstance(item, Memory):
+        return {
+            "malloc": "memory of cudaMalloc",
+            "managed": "managed memory",
+            "pool": "memory of a pool",
+            "chunk": "a chunk",
+        }[item.kind]
+    if isinstance(item, Opening):
+        return "memory that was opened from a handle"
+    if isinstance(item, Mapping):
+        return "memory of cuMemCreate"
+    return "an address outside all allocations"
