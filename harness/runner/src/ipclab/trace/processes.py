@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import signal
+
 from ipclab.trace.files import Entry, Event, Process
 from ipclab.trace.state import EventHandler, State
 from ipclab.trace.things import EventOpening, Space
+
+BY_HAND = (signal.SIGINT, signal.SIGTERM)  # somebody ends all processes of a program
 
 
 def begin(state: State, process: Process) -> None:
@@ -49,7 +53,10 @@ def end(state: State, process: Process, at: int) -> None:
         if memory.owner is not process or memory.kind == "chunk" or memory.freed:
             continue
         for opening in memory.openings:
-            if opening.open and opening.process is not process:
+            together = process.signal in BY_HAND and (
+                opening.process.signal == process.signal
+            )
+            if opening.open and opening.process is not process and not together:
                 state.found(
                     "exporter-ended-while-open",
                     process,

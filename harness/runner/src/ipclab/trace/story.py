@@ -102,6 +102,10 @@ class Replay:
         if handler and not explained:
             handler(state, space, entry)
 
+    def waits(self, wait: Event) -> None:
+        """A wait has not returned so far."""
+        self._around.waits(wait, self.state.story.openings)
+
     def finish(self) -> Story:
         """After the last entry: the story."""
         state, story = self.state, self.state.story

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import signal
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -44,7 +45,7 @@ class Surroundings:
     def __init__(self, trace: Trace, found: Found) -> None:
         self._trace = trace
         self._found = found
-        self._states = {process: _State() for process in trace.processes}
+        self._states: defaultdict[Process, _State] = defaultdict(_State)
 
     def call(self, call: Call, addresses: Addresses) -> bool:
         """A call, before its effect; `addresses` are those of its process. True if this
@@ -106,7 +107,7 @@ class Surroundings:
                     f"{process.name} was {process.how} after main had returned",
                 )
         for wait in files.unfinished(self._trace):
-            self._waits(wait, openings)
+            self.waits(wait, openings)
 
     def _event(self, state: _State, call: Call) -> None:
         many = MANY_EVENTS
@@ -206,8 +207,8 @@ class Surroundings:
                         once=(call.process,),
                     )
 
-    def _waits(self, wait: Event, openings: list[Opening]) -> None:
-        """A wait never returned. Perhaps the process that shares memory has ended."""
+    def waits(self, wait: Event, openings: list[Opening]) -> None:
+        """A wait has not returned. Perhaps the process that shares memory has ended."""
         dead: dict[Process, Opening] = {}
         for opening in openings:
             owner = opening.memory.owner if opening.memory else None
@@ -218,6 +219,8 @@ class Surroundings:
             known = peer.signal or peer.exit_code is not None
             if peer is wait.process or not known or peer.ended >= wait.process.ended:
                 continue
+            if peer.signal and peer.signal == wait.process.signal:
+                continue  # somebody has killed both
             self._found(
                 "waits-for-dead-peer",
                 wait,
