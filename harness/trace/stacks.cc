@@ -2,6 +2,7 @@
 #include "stacks.h"
 
 #include <dlfcn.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <unwind.h>
 
@@ -74,11 +75,17 @@ std::string path_of(const char* name) {
 void write_address(uintptr_t address) {
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(address), &info) == 0) return;
+  const std::string path = path_of(info.dli_fname);
   Line line;
   begin_event(line, "address");
   line.raw(",\"address\":").number(address);
-  line.raw(",\"module\":").text(path_of(info.dli_fname)).raw(",\"offset\":");
+  line.raw(",\"module\":").text(path).raw(",\"offset\":");
   line.number(address - reinterpret_cast<uintptr_t>(info.dli_fbase));
+  struct stat status;
+  if (stat(path.c_str(), &status) == 0) {
+    line.raw(",\"modified\":");
+    line.number(status.st_mtim.tv_sec * 1000000000 + status.st_mtim.tv_nsec);
+  }
   if (info.dli_sname != nullptr) {
     line.raw(",\"function\":");
     line.text(std::string_view(info.dli_sname).substr(0, 400));

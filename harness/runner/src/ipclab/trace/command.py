@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ipclab import model, reader, results
 from ipclab.errors import HarnessError, UsageError
-from ipclab.trace import files, findings, live, page, perfetto, recording
+from ipclab.trace import files, findings, live, page, perfetto, recording, stacks
 from ipclab.trace.findings import Finding
 from ipclab.trace.story import Story, replay
 
@@ -83,6 +83,7 @@ def _judge(
     with _progress(out):
         story = replay(files.read(folder, memory))
         counted, covered = findings.split(story.findings, silenced)
+        counted = stacks.located(counted)
         _draw(folder, story, counted)
     missing = list(story.trace.incomplete)
     if not any(x.recorder for x in story.trace.processes) and not request.allow_empty:
@@ -239,6 +240,8 @@ def _say_group(out: Console, same: list[Finding], began: int) -> None:
             markup=False,
             highlight=False,
         )
+        for place in x.places:
+            out.print(f"    {reader.plain(place)}", markup=False, highlight=False)
     if len(same) > SHOWN:
         out.print(f"  … and {len(same) - SHOWN} more", markup=False, highlight=False)
     out.print(f"  do: {first.advice}", markup=False, highlight=False, style="dim")

@@ -29,6 +29,7 @@ class Code:
     offset: int  # of the address, from where the module begins
     function: str  # the nearest exported function before the address; "" if none
     after: int  # bytes from this function on
+    modified: int  # when the file was changed, in nanoseconds since 1970
 
 
 @dataclass(eq=False)
@@ -264,6 +265,7 @@ class Lines:
                 int(document["offset"]),
                 str(document.get("function", "")),
                 int(document.get("after", 0)),
+                int(document.get("modified", 0)),
             )
         elif what == "source":
             process.recorder = document["name"]

@@ -198,6 +198,7 @@ class Finding:
     other: Entry | None = field(
         default=None, compare=False
     )  # the other entry of a conflict
+    places: tuple[str, ...] = field(default=(), compare=False)  # see stacks.located()
 
     @property
     def requirement(self) -> str:
