@@ -24,7 +24,7 @@ from ipclab.trace.findings import Finding
 from ipclab.trace.story import Replay
 from ipclab.trace.tail import Tail
 from ipclab.trace.things import Memory, Opening, size_text
-from ipclab.trace.waiting import FOREVER, Wait, Waits, has_ended, named, picture
+from ipclab.trace.waiting import Wait, named, picture
 
 TICK = 0.25  # seconds
 LATE = 20_000_000  # nanoseconds: so much later another process's line may appear
@@ -32,6 +32,7 @@ LONG = 1_000_000_000  # a wait that is told
 HANG = 5_000_000_000  # without a new line
 SOON = 1_000_000_000  # after its end was seen, how a process ended is known
 MOST = 8_000  # entries in a tick; frequent calls are left out if there are more
+FOREVER = 2**63 - 1  # Process.ended of a process that runs
 SHOWN = 12  # processes, blocks of memory or findings in the table
 
 
@@ -66,7 +67,7 @@ class View:
         self.moved = self.began  # when the newest entry was written
         self.trace = Trace([], [])
         self.replay = Replay(self.trace)
-        self.waits = Waits(self.replay.state)
+        self.waits = self.replay.waits
         self.found: list[Finding] = []  # those that no suppression covers
         self._folder = folder
         self._silenced = list(silenced)
@@ -96,9 +97,9 @@ class View:
             self._step(*self._held[ready])
             ready += 1
         del self._held[:ready]
-        for call in self.waits.calls():
+        for call in self.waits.calls(now):
             if now - call.at > LONG:
-                self.replay.waits(call)
+                self.replay.still_waits(call)
         every = self.replay.state.story.findings
         self.found += findings.split(every[self._judged :], self._silenced)[0]
         self._judged = len(every)
@@ -122,7 +123,7 @@ class View:
 
     def hung(self, now: int) -> bool:
         """Whether a process waits and nothing has moved for some seconds."""
-        return bool(self.waits.calls()) and now - self.moved >= HANG
+        return bool(self.waits.calls(now)) and now - self.moved >= HANG
 
     def shares(self) -> dict[Process, Share]:
         """What each process lends and borrows now."""
@@ -262,7 +263,11 @@ class View:
                 self.replay.end(value, at)
         elif value.process in self.replay.state.spaces:
             self.replay.entry(value)
-            self.waits.entry(value)
+
+
+def has_ended(process: Process) -> bool:
+    """Whether the end of a process has been seen."""
+    return process.ended != FOREVER
 
 
 def _how(opening: Opening) -> str:
@@ -319,7 +324,7 @@ class Watcher:
 
     def _picture(self, now: int) -> None:
         quiet = (now - self._view.moved) / 1e9
-        waits = self._view.waits.waits()
+        waits = self._view.waits.waits(now)
         self._print(f"nothing has moved for {quiet:.1f} s; who waits for whom:")
         for line in picture(waits, now) or ["nobody waits in a call of CUDA"]:
             self._print(f"  {line}")
@@ -336,7 +341,7 @@ class Watcher:
             if not has_ended(process) and share != self._shares.get(process, Share()):
                 self._print(f"{named(process)} {share.text}")
                 self._shares[process] = share
-        for wait in view.waits.waits():
+        for wait in view.waits.waits(now):
             key = wait.process, wait.since
             if wait.call and now - wait.since > LONG and key not in self._waiting:
                 self._waiting.add(key)
@@ -360,7 +365,7 @@ class Watcher:
         table = Table(box=None, pad_edge=False)
         for column in ("process", "lends", "borrows", "waits"):
             table.add_column(column)
-        waits = {x.process: x for x in view.waits.waits() if x.call}
+        waits = {x.process: x for x in view.waits.waits(now) if x.call}
         for process, share in list(view.shares().items())[-SHOWN:]:
             table.add_row(
                 named(process),

@@ -223,7 +223,14 @@ def _close_memory(state: State, space: Space, call: Call) -> None:
             closed(state, space, item, call)
         return
     gone = space.gone.at(address)
-    if isinstance(gone, Opening):
+    if isinstance(gone, Opening) and (others := gone.taken_from(call)):
+        state.found(
+            "closed-by-another-owner",
+            call,
+            f"{gone.name} is no longer open here (error {call.result}): {others}",
+            other=gone.closes[-1],
+        )
+    elif isinstance(gone, Opening):
         state.found(
             "closed-too-often",
             call,
@@ -240,7 +247,24 @@ def _close_memory(state: State, space: Space, call: Call) -> None:
 
 def _retain_context(state: State, space: Space, call: Call) -> None:
     if call.ok:
-        space.primary[call.arguments["dev"]] = call.arguments["pctx"]
+        device, context = call.arguments["dev"], call.arguments["pctx"]
+        space.primary[device] = context
+        space.devices[context] = device
+
+
+def _create_context(state: State, space: Space, call: Call) -> None:
+    if call.ok:
+        space.devices[call.arguments["pctx"]] = call.arguments["dev"]
+
+
+def _peer_access(state: State, space: Space, call: Call) -> None:
+    device, other = space.device(call), call.arguments["peerContext"]
+    if call.ok and device is not None and other in space.devices:
+        pair = device, space.devices[other]
+        if call.name == "cuCtxEnablePeerAccess":
+            space.peers.add(pair)
+        else:
+            space.peers.discard(pair)
 
 
 def _destroy_context(state: State, space: Space, call: Call) -> None:
@@ -281,6 +305,9 @@ HANDLERS: dict[str, Handler] = {
     "cuIpcOpenMemHandle": _open_memory,
     "cuIpcCloseMemHandle": _close_memory,
     "cuDevicePrimaryCtxRetain": _retain_context,
+    "cuCtxCreate": _create_context,
+    "cuCtxEnablePeerAccess": _peer_access,
+    "cuCtxDisablePeerAccess": _peer_access,
     "cuDevicePrimaryCtxReset": _destroy_context,
     "cuCtxDestroy": _destroy_context,
 }

@@ -7,7 +7,7 @@ import signal
 
 from ipclab.trace.files import Entry, Event, Process
 from ipclab.trace.state import EventHandler, State
-from ipclab.trace.things import EventOpening, Space
+from ipclab.trace.things import EventOpening, Space, times
 
 BY_HAND = (signal.SIGINT, signal.SIGTERM)  # somebody ends all processes of a program
 
@@ -107,7 +107,7 @@ def _not_released(state: State, space: Space) -> None:
                 "closed-too-seldom",
                 process,
                 f"{opening.name} was opened {len(opening.opens)} times and "
-                f"closed {'once' if closes == 1 else f'{closes} times'}",
+                f"closed {times(closes)}",
                 other=first,
             )
         else:

@@ -120,17 +120,21 @@ def _wait_for_all(folder: Path, main: int, watcher: Watcher) -> int:
     with (folder / TRACER).open("a", encoding="utf-8") as file:
         watching = threading.Thread(target=_watch, args=(folder, file, over))
         watching.start()
-        while True:
-            try:
-                process, status = os.waitpid(-1, 0)
-            except ChildProcessError:
-                over.set()
-                watching.join()
-                showing.join()
-                return own
-            if process == main:
-                own = status
-            _note(file, process, status)
+        try:
+            while True:
+                try:
+                    process, status = os.waitpid(-1, 0)
+                except KeyboardInterrupt:  # another signal, for us alone
+                    continue
+                if process == main:
+                    own = status
+                _note(file, process, status)
+        except ChildProcessError:
+            return own
+        finally:
+            over.set()
+            watching.join()
+            showing.join()
 
 
 def _note(file: TextIO, process: int, status: int) -> None:

@@ -74,6 +74,9 @@ class State:
         self.sent: dict[str, deque[Sent]] = {}
         self.said: set[tuple[Any, ...]] = set()
         self.tainted: set[Process] = set()  # forked when CUDA was in use
+        # The address that lent memory has in its owner; the last export of an address.
+        self.lent_at: dict[Memory, int] = {}
+        self.newest: dict[tuple[Process, int], Handle] = {}
 
     def found(
         self,
@@ -153,6 +156,9 @@ class State:
         """A process has exported something."""
         if isinstance(handle.of, Memory):
             handle.of.exports.append(handle)
+            if address := self._address(handle.of):
+                self.lent_at[handle.of] = address
+                self.newest[handle.process, address] = handle
         self.story.handles.append(handle)
         if handle.key:
             self.by_key[handle.key] = handle
@@ -160,6 +166,13 @@ class State:
             self.by_file.append(handle)
             space = self.spaces[handle.process]
             space.descriptors[handle.descriptor["fd"]] = (handle, handle.descriptor)
+
+    def _address(self, memory: Memory) -> int:
+        """Where memory is in its owner; 0 if it is a chunk that is not mapped."""
+        for mapping in reversed(self.spaces[memory.owner].mappings):
+            if mapping.chunk.memory is memory and mapping.unmapped is None:
+                return mapping.address
+        return memory.address
 
     def imported(self, call: Call, handle: Handle | None) -> None:
         """A process has opened or imported a handle; None: of an unknown export."""

@@ -13,16 +13,21 @@ from ipclab.trace import (
     events,
     files,
     memory,
+    names,
     pools,
     processes,
     uses,
 )
-from ipclab.trace.files import Entry, Event, Process, Trace, when
+from ipclab.trace.files import Call, Entry, Event, Process, Trace, when
 from ipclab.trace.state import NOT_READY, EventHandler, Handler, State, Story
 from ipclab.trace.surroundings import Surroundings
+from ipclab.trace.things import Space
+from ipclab.trace.waiting import Waits, cycle
 
 __all__ = ["FAULTS", "NOT_READY", "Replay", "Story", "replay"]
 
+LONG = 1_000_000_000  # nanoseconds; a shorter wait may be about to return
+UNLOADING = 4  # the process ends
 FAULTS = frozenset((700, 702, 709, 710, 714, 715, 716, 717, 718, 719))  # sticky
 
 HANDLERS: dict[str, Handler] = {
@@ -66,6 +71,18 @@ def _order(trace: Trace) -> Iterator[tuple[int, str, Any]]:
     return ((at, what, value) for at, _, what, value in items)
 
 
+def is_about_ipc(call: Call) -> bool:
+    """Whether a call makes, sends, receives or ends something that processes share."""
+    if call.name in ("cuMemCreate", "cuMemPoolCreate"):
+        wanted = call.arguments.get("prop") or call.arguments.get("poolProps") or {}
+        return bool(wanted.get("handles"))
+    if call.name == "cuEventCreate":
+        return bool(call.arguments["Flags"] & events.INTERPROCESS)
+    return call.name.startswith(("cuIpc", "cuMemMap", "cuMemSetAccess")) or any(
+        x in call.name for x in ("ShareableHandle", "ExportPointer", "ImportPointer")
+    )
+
+
 class Replay:
     """A replay that gets the begins, entries and ends of processes one by one, in the
     order of time.
@@ -74,7 +91,9 @@ class Replay:
     def __init__(self, trace: Trace, messages_only: bool = False) -> None:
         """`trace` may grow while it is replayed."""
         self.state = State(trace, messages_only)
+        self.waits = Waits(self.state)
         self._around = Surroundings(trace, self.state.found)
+        self._explained: set[Event] = set()  # waits that are in a cycle
 
     def begin(self, process: Process) -> None:
         """A process begins."""
@@ -82,6 +101,7 @@ class Replay:
 
     def end(self, process: Process, at: int) -> None:
         """A process has ended."""
+        self._cycle(process, at)
         processes.end(self.state, process, at)
 
     def entry(self, entry: Entry) -> None:
@@ -92,24 +112,61 @@ class Replay:
             self._around.event(entry)
             if on_event := EVENTS.get(entry.what):
                 on_event(state, space, entry)
+            self.waits.entry(entry)
             return
         space.calls += 1
         space.faulted |= entry.result in FAULTS
         if entry.process.forked and space.calls == 1:
             processes.first_after_fork(state, entry, entry.name)
+        known = len(state.story.findings)
         explained = self._around.call(entry, space.addresses)
         handler = HANDLERS.get(entry.name)
         if handler and not explained:
             handler(state, space, entry)
+        self.waits.entry(entry)
+        if not entry.ok and not explained and known == len(state.story.findings):
+            self._unexplained(space, entry)
 
-    def waits(self, wait: Event) -> None:
-        """A wait has not returned so far."""
-        self._around.waits(wait, self.state.story.openings)
+    def still_waits(self, call: Event) -> None:
+        """A call has not returned so far."""
+        if call not in self._explained:
+            self._around.waits(call, self.state.story.openings)
+
+    def _cycle(self, process: Process, at: int) -> None:
+        """A process ends. Perhaps it was in a cycle of processes that wait."""
+        calls = {x.process: x for x in self.waits.calls(at - 1) if at - x.at > LONG}
+        if process not in calls:
+            return
+        ring = cycle([x for x in self.waits.waits(at - 1) if x.process in calls])
+        if process not in ring:
+            return
+        self._explained.update(calls[x] for x in ring)
+        self.state.found(
+            "waits-in-a-cycle",
+            calls[process],
+            f"{' waits for '.join(x.name for x in [*ring, ring[0]])}: "
+            f"{calls[process].facts['call']} never returned",
+            other=calls[ring[(ring.index(process) + 1) % len(ring)]],
+        )
+
+    def _unexplained(self, space: Space, call: Call) -> None:
+        """A call about IPC was refused, and no rule says why."""
+        if space.faulted or call.result == UNLOADING or not is_about_ipc(call):
+            return
+        self.state.found(
+            "unexplained-refusal",
+            call,
+            f"{call.name} is refused with {names.result_name(call.result)} "
+            f"({call.result}), and no rule of the trace says why",
+            once=(call.process, call.name, call.result),
+        )
 
     def finish(self) -> Story:
         """After the last entry: the story."""
         state, story = self.state, self.state.story
-        self._around.end(story.openings)
+        self._around.end()
+        for call in files.unfinished(state.trace):
+            self.still_waits(call)
         story.findings.sort(key=lambda finding: finding.at)
         for block in story.memories:
             if block.shared:

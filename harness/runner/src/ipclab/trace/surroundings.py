@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ipclab.trace import files
 from ipclab.trace.files import Call, Entry, Event, Process, Trace
 from ipclab.trace.things import Addresses, Mapping, Opening, size_text
 
@@ -21,6 +20,9 @@ NO_ROOM = (2, 205, 304)  # what drivers answer if a resource has come to its end
 INTERPROCESS = 4  # CU_EVENT_INTERPROCESS
 HOST_NUMA = 3  # CU_MEM_LOCATION_TYPE_HOST_NUMA
 MANY_EVENTS = 3500  # driver 580 has room for 4,096 in a process
+MANY_IMPORTS = 1000
+IMPORTS = {"cuIpcOpenMemHandle": "pdptr", "cuMemImportFromShareableHandle": "handle"}
+RELEASES = {"cuIpcCloseMemHandle": "dptr", "cuMemRelease": "handle"}
 SOME_EVENTS = 500  # with so many, a refusal is no accident
 LAST_LAUNCHES = 16
 BY_FAULT = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
@@ -36,6 +38,8 @@ class _State:
     events: set[int] = field(default_factory=set)  # live ones for several processes
     reserved: dict[int, int] = field(default_factory=dict)  # address to size
     launches: list[Call] = field(default_factory=list)  # the last ones
+    imports: Counter[int] = field(default_factory=Counter)  # by pointer or handle
+    held: int = 0  # imports in all
     left: bool = False  # main has returned
 
 
@@ -67,6 +71,8 @@ class Surroundings:
             self._event(state, call)
         elif call.name == "cuEventDestroy" and call.ok:
             state.events.discard(call.arguments["hEvent"])
+        elif call.name in IMPORTS or call.name in RELEASES:
+            self._import(state, call)
         elif call.name.startswith("cuMemAddress"):
             self._reservation(state, call)
         elif "Launch" in call.name and "pointers" in call.arguments:
@@ -97,8 +103,8 @@ class Surroundings:
                 once=(event.process, event.facts["process"]),
             )
 
-    def end(self, openings: list[Opening]) -> None:
-        """After the last entry; `openings` are all of the trace."""
+    def end(self) -> None:
+        """After the last entry."""
         for process, state in self._states.items():
             if state.left and process.signal in BY_FAULT:
                 self._found(
@@ -106,8 +112,6 @@ class Surroundings:
                     process,
                     f"{process.name} was {process.how} after main had returned",
                 )
-        for wait in files.unfinished(self._trace):
-            self.waits(wait, openings)
 
     def _event(self, state: _State, call: Call) -> None:
         many = MANY_EVENTS
@@ -124,6 +128,25 @@ class Surroundings:
                 f"{len(state.events)} interprocess events of this process are alive"
                 + refused,
                 once=(call.process, bool(refused)),
+            )
+
+    def _import(self, state: _State, call: Call) -> None:
+        if not call.ok:
+            return
+        if call.name in RELEASES:
+            released = call.arguments[RELEASES[call.name]]
+            if state.imports[released]:  # and not memory of its own
+                state.imports[released] -= 1
+                state.held -= 1
+            return
+        state.imports[call.arguments[IMPORTS[call.name]]] += 1
+        state.held += 1
+        if state.held >= MANY_IMPORTS:
+            self._found(
+                "imports-without-end",
+                call,
+                f"{state.held} imports of this process are alive",
+                once=(call.process,),
             )
 
     def _reservation(self, state: _State, call: Call) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +93,22 @@ class Opening:
     def name(self) -> str:
         """The name for people."""
         return self.memory.name if self.memory else f"memory at {self.address:#x}"
+
+    def taken_from(self, call: Call) -> str:
+        """Who has closed what the thread of a call had opened, in words; "" if this
+        thread has closed as often as it has opened. All threads of a process have the
+        same pointer and one count.
+        """
+        opens = Counter(x.thread for x in self.opens)
+        closes = Counter(x.thread for x in self.closes if isinstance(x, Call))
+        mine = call.thread
+        greedy = [x for x in closes if closes[x] > opens[x]]
+        if opens[mine] <= closes[mine] or not greedy:
+            return ""
+        return ", ".join(
+            f"thread {x} opened it {times(opens[x])} and closed it {times(closes[x])}"
+            for x in (mine, greedy[0])
+        )
 
 
 @dataclass(eq=False)
@@ -231,8 +248,16 @@ class Space:
         default_factory=dict
     )  # by stream; then by memory and whether it writes
     primary: dict[int, int] = field(default_factory=dict)  # device to context
+    devices: dict[int, int] = field(default_factory=dict)  # context to device
+    # Which device may use the memory of which other device.
+    peers: set[tuple[int, int]] = field(default_factory=set)
     calls: int = 0
     faulted: bool = False  # a kernel has faulted: the context is lost
+
+    def device(self, call: Call) -> int | None:
+        """The device of the context in which a call was made; None: not known."""
+        pointer = self.process.contexts.get(call.context)
+        return None if pointer is None else self.devices.get(pointer)
 
 
 def size_text(size: int) -> str:
@@ -275,3 +300,8 @@ def range_text(item: Range | None) -> str:
     if isinstance(item, Mapping):
         return "memory of cuMemCreate"
     return "an address outside all allocations"
+
+
+def times(count: int) -> str:
+    """never, once, 3 times."""
+    return ("never", "once")[count] if count < 2 else f"{count} times"

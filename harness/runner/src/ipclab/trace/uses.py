@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ipclab.trace.files import Call, Process, when
 from ipclab.trace.state import LEGACY, NOT_READY, Handler, State
-from ipclab.trace.things import Mapping, Memory, Opening, Space, Work, memory_of
+from ipclab.trace.things import Mapping, Memory, Opening, Range, Space, Work, memory_of
 
 MOST_USES = 500  # of a memory, this many first and last uses of a process are kept
 
@@ -84,6 +84,9 @@ def _access(
     memory = memory_of(item)
     if memory is None:
         return
+    if "Launch" in call.name:
+        _on_device(state, space, call, item)
+    _is_newest(state, space, call, memory)
     memory.uses.append(call)
     if "r" in how:
         _ordered(state, space, call, memory, memory.writes.values(), "reads")
@@ -94,6 +97,56 @@ def _access(
         known = memory.writes if "w" in how else memory.reads
         known[space.process, stream] = work
         space.pending.setdefault(stream, {})[id(memory), "w" in how] = work
+
+
+def _on_device(state: State, space: Space, call: Call, item: Range) -> None:
+    """Add a finding if a kernel uses memory that its device may not use."""
+    if isinstance(item, Memory) and item.kind == "malloc":
+        made = item.made
+    elif isinstance(item, Opening) and item.kind == "memory":
+        made = item.opens[0]
+    else:
+        return  # chunks and pools name the devices that may use them
+    here, there = space.device(call), space.device(made)
+    # An open in this device's context may have enabled the access that is needed.
+    lazily = isinstance(item, Memory) and any(
+        x.kind == "memory" and space.device(x.opens[0]) == here for x in space.openings
+    )
+    if None in (here, there) or here == there or lazily:
+        return
+    if (here, there) not in space.peers:
+        state.found(
+            "used-on-another-device",
+            call,
+            f"{call.name} on device {here} uses {item.name}, which was "
+            f"{'opened' if isinstance(item, Opening) else 'made'} on device {there}; "
+            f"device {here} has no access to the memory of device {there}",
+            other=made,
+            once=(item, here),
+        )
+
+
+def _is_newest(state: State, space: Space, call: Call, memory: Memory) -> None:
+    """Add a finding if the owner has other memory at the same address now, has exported
+    it, and this process knows that and still uses an older import.
+    """
+    owner = memory.owner
+    if owner is space.process:
+        return
+    newest = state.newest.get((owner, state.lent_at.get(memory, 0)))
+    if newest is None or newest.of is memory or not isinstance(newest.of, Memory):
+        return
+    told = space.knows.get(owner, 0) >= when(newest.made)
+    if told and all(x.process is not space.process for x in newest.of.openings):
+        state.found(
+            "stale-import",
+            call,
+            f"{call.name} uses {memory.name}; {owner.name} has exported "
+            f"{newest.of.name} since then, which is at the same address there, and "
+            f"{space.process.name} has not imported it",
+            other=newest.made,
+            once=(memory, space.process),
+        )
 
 
 def _ordered(
@@ -134,6 +187,15 @@ def _strange(state: State, space: Space, call: Call, address: int) -> None:
     nothing.
     """
     gone = space.gone.holding(address)
+    if isinstance(gone, Opening) and (others := gone.taken_from(call)):
+        state.found(
+            "closed-by-another-owner",
+            call,
+            f"{call.name} uses {gone.name}, which is no longer open: {others}",
+            other=gone.closes[-1],
+            once=(gone,),
+        )
+        return
     if isinstance(gone, Opening):
         state.found(
             "use-after-close",

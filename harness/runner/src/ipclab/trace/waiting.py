@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ipclab.trace import sequence
+from ipclab.trace import names
 from ipclab.trace.files import Call, Entry, Event, Process
 from ipclab.trace.state import LEGACY, State
 from ipclab.trace.things import EventOpening, Memory, SharedEvent, memory_of
@@ -43,7 +43,7 @@ class Queued:
         if not self.kernel:
             return f"a word in {self.what.name}"
         name = self.call.process.kernels.get(self.call.arguments["kernel"], "?")
-        return f"kernel {sequence.plain_name(name)} on {self.what.name}"
+        return f"kernel {names.plain_name(name)} on {self.what.name}"
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,7 @@ class Wait:
     since: int  # nanoseconds of CLOCK_MONOTONIC
     whom: tuple[Process, ...]  # one of these can end the wait; none: not known
     why: str
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether all that could end the wait have ended."""
-        return bool(self.whom) and all(has_ended(x) for x in self.whom)
+    hopeless: bool  # all that could end the wait have ended
 
 
 class Waits:
@@ -86,22 +82,24 @@ class Waits:
         if entry.ok:
             self._note(entry)
 
-    def calls(self) -> list[Event]:
-        """The calls that have not returned, of processes that have not ended."""
-        return [x for x in self._threads.values() if not has_ended(x.process)]
+    def calls(self, now: int) -> list[Event]:
+        """The calls that have not returned, of processes that have not ended before
+        `now`, the moment of the replay.
+        """
+        return [x for x in self._threads.values() if x.process.ended > now]
 
-    def waits(self) -> list[Wait]:
+    def waits(self, now: int) -> list[Wait]:
         """Who waits in a call, and whose streams the others wait for."""
         found: dict[Process, Wait] = {}
-        for call in self.calls():
+        for call in self.calls(now):
             queued = self._behind(call)
             if call.process not in found or queued:
-                found[call.process] = _wait(call.process, call, queued)
+                found[call.process] = _wait(call.process, call, queued, now)
         for wait in list(found.values()):
             for process in wait.whom:
                 queued = [x for x in self._of(process) if not x.kernel]
-                if process not in found and queued and not has_ended(process):
-                    found[process] = _wait(process, None, queued)
+                if process not in found and queued and process.ended > now:
+                    found[process] = _wait(process, None, queued, now)
         return list(found.values())
 
     def _note(self, call: Call) -> None:
@@ -155,14 +153,6 @@ class Waits:
                 yield from works.values()
 
 
-def has_ended(process: Process) -> bool:
-    """Whether the end of a process has been seen."""
-    return process.ended != FOREVER
-
-
-FOREVER = 2**63 - 1  # Process.ended of a process that runs
-
-
 def cycle(waits: list[Wait]) -> list[Process]:
     """Processes of which each waits for the next one, and the last for the first; none
     if there is no such cycle.
@@ -212,7 +202,7 @@ def named(process: Process) -> str:
     return f"{process.name} {process.number}"
 
 
-def _wait(process: Process, call: Event | None, queued: list[Queued]) -> Wait:
+def _wait(process: Process, call: Event | None, queued: list[Queued], now: int) -> Wait:
     whom = dict.fromkeys(x for work in queued for x in work.whom if x is not process)
     reasons = dict.fromkeys(work.why for work in queued if work.whom)
     return Wait(
@@ -221,4 +211,5 @@ def _wait(process: Process, call: Event | None, queued: list[Queued]) -> Wait:
         call.at if call else min(x.call.ended for x in queued),
         tuple(whom),
         " and ".join(list(reasons)[:3]) or "the end of what it has queued",
+        bool(whom) and all(x.ended <= now for x in whom),
     )
