@@ -41,9 +41,9 @@ def _export_pool(state: State, space: Space, call: Call) -> None:
         state.export(
             descriptors.shared_handle("pool", space, pool, call, a["handle_out"])
         )
-    elif not call.ok and pool is not None:
+    elif not call.ok:
         what, row = f"a pool without handle type {a['handleType']}", "POOL-02"
-        if pool.default:
+        if pool is None or pool.default:  # not created, so it is the device's
             what, row = "the default pool", "POOL-04"
         elif pool.imported:
             what, row = "an imported pool", "IMPL-10"

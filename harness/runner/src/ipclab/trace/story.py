@@ -28,6 +28,7 @@ __all__ = ["FAULTS", "NOT_READY", "Replay", "Story", "replay"]
 
 LONG = 1_000_000_000  # nanoseconds; a shorter wait may be about to return
 UNLOADING = 4  # the process ends
+CANNOT = (800, 801)  # not permitted, not supported
 FAULTS = frozenset((700, 702, 709, 710, 714, 715, 716, 717, 718, 719))  # sticky
 
 HANDLERS: dict[str, Handler] = {
@@ -153,6 +154,8 @@ class Replay:
         """A call about IPC was refused, and no rule says why."""
         if space.faulted or call.result == UNLOADING or not is_about_ipc(call):
             return
+        if "Create" in call.name and call.result in CANNOT:
+            return  # a program asks what the machine can do
         self.state.found(
             "unexplained-refusal",
             call,
