@@ -91,7 +91,9 @@ void CUPTIAPI on_call(void*, CUpti_CallbackDomain domain,
   inside = true;
   if (call.callbackSite == CUPTI_API_ENTER) {
     *call.correlationData = now();
-    if (begin_calls()[index].waits) record_wait(index, call.context);
+    if (begin_calls()[index].waits) {
+      record_wait(index, call.context, call.functionParams);
+    }
   } else {
     record({index, *call.correlationData, call.context, call.functionParams,
             *static_cast<const CUresult*>(call.functionReturnValue),

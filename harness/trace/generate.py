@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WITHOUT_ARGUMENTS = ("cuCtxSynchronize",)
+# Besides the calls that end in Synchronize: they may wait for what the process, and so
+# perhaps another process, has still to do.
+WAITS = ("cuMemFree", "cuMemcpy", "cuMemcpyDtoH", "cuMemcpyHtoD", "cuMemcpyDtoD")
 SMALL = ("cuMemcpy2D", "cuMemcpy2DAsync", "cuMemcpy3D", "cuMemcpy3DAsync")
 
 
@@ -109,8 +112,8 @@ def table(found: list[Call]) -> str:
     for call in found:
         names = "".join(f', \\"{name}\\"' for name in call.names)
         writer = f"write_{call.symbol}" if call.fields else "nullptr"
-        waits = "true" if call.name.endswith("Synchronize") else "false"
-        flags = f"{waits}, {'true' if call.only_refused else 'false'}"
+        waits = call.name.endswith("Synchronize") or call.name in WAITS
+        flags = f"{waits}, {call.only_refused}".lower()
         rows.append(
             f"    {{CUPTI_DRIVER_TRACE_CBID_{call.symbol}, {writer}, {flags},\n"
             f'     "[\\"{call.name}\\"{names}]"}},\n'

@@ -59,7 +59,9 @@ CUresult pass_on(int index, const Parameters& parameters,
   static_cast<void>(said);
   inside = true;
   const uint64_t began = now();
-  if (begin_calls()[index].waits) record_wait(index, context());
+  if (begin_calls()[index].waits) {
+    record_wait(index, context(), &parameters);
+  }
   const CUresult result = call();
   record({index, began, context(), &parameters, result, nullptr});
   inside = false;

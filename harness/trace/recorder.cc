@@ -15,6 +15,7 @@
 #include "arguments.h"
 #include "line.h"
 #include "log.h"
+#include "stacks.h"
 
 namespace ipclab::trace {
 namespace {
@@ -161,8 +162,13 @@ void write_calls(const std::function<void(const Line&)>& put) {
   }
 }
 
-void record_wait(int call, CUcontext context) {
+void record_wait(int call, CUcontext context, const void* parameters) {
   if (!tracing()) return;
+  Line given;
+  if (kCalls[call].write_arguments != nullptr) {
+    kCalls[call].write_arguments(given, parameters, false);
+  }
+  const std::string_view arguments = given.view();
   Line line;
   begin_event(line, "waits");
   write(line.raw(",\"thread\":")
@@ -171,7 +177,11 @@ void record_wait(int call, CUcontext context) {
             .number(context_number(context))
             .raw(",\"call\":")
             .number(call)
-            .raw("}"));
+            .raw(",\"stack\":")
+            .number(stack_number())
+            .raw(",\"arguments\":[")
+            .raw(arguments.empty() ? arguments : arguments.substr(1))
+            .raw("]}"));
 }
 
 void record(const Done& done) {
@@ -197,6 +207,7 @@ void record(const Done& done) {
   if (call.write_arguments != nullptr) {
     call.write_arguments(line, done.parameters, done.result == CUDA_SUCCESS);
   }
+  if (const int stack = stack_number()) line.comma().number(stack);
   write(line.raw("]"));
 }
 

@@ -37,8 +37,9 @@ const Call* end_calls();
 /// Lines that declare the calls, for the head of a file.
 void write_calls(const std::function<void(const Line&)>& put);
 
-/// Writes that a call which may wait for another process has begun.
-void record_wait(int call, CUcontext context);
+/// Writes that a call which may wait for another process has begun, with the
+/// arguments that the call got.
+void record_wait(int call, CUcontext context, const void* parameters);
 
 /// Writes a call.
 void record(const Done& done);

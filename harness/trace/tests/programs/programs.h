@@ -23,7 +23,7 @@ struct Case {
 };
 
 extern const std::vector<Case> kMemory, kLifetimes, kEvents, kChunks, kPools,
-    kSurroundings;
+    kOwners, kSurroundings;
 
 constexpr size_t kBytes = 4 << 20;
 constexpr int kLazy = cudaIpcMemLazyEnablePeerAccess;

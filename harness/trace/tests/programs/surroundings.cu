@@ -191,6 +191,53 @@ void writes_a_word(Channel& channel, bool wrong) {
   channel.signal("done");
 }
 
+// Two processes that wait for each other.
+
+CUdeviceptr word_at(void* words, int index) {
+  return reinterpret_cast<CUdeviceptr>(words) + index * sizeof(int);
+}
+
+// Waits for one word and then writes the other, or the other way round.
+void exchange_words(void* words, int own, int others, bool writes_first) {
+  cudaStream_t stream;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  const auto write = [&] {
+    CU_CHECK(
+        DRIVER(cuStreamWriteValue32)(stream, word_at(words, others), 1, 0));
+  };
+  if (writes_first) write();
+  CU_CHECK(DRIVER(cuStreamWaitValue32)(stream, word_at(words, own), 1,
+                                       CU_STREAM_WAIT_VALUE_GEQ));
+  if (!writes_first) write();
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+  CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
+void waits_before_it_writes(Channel& channel, bool wrong) {
+  void* words = nullptr;
+  CUDA_CHECK(cudaMalloc(&words, kBytes));
+  CUDA_CHECK(cudaMemset(words, 0, kBytes));
+  CUDA_CHECK(cudaDeviceSynchronize());
+  channel.send("handle", handle_of(words));
+  channel.wait("opened");
+  if (wrong) {
+    signal(SIGALRM, [](int) { _exit(EXIT_SUCCESS); });
+    alarm(5);  // after the end of the importer
+  }
+  exchange_words(words, 0, 1, false);
+  channel.wait("done");
+  CUDA_CHECK(cudaFree(words));
+}
+
+void waits_before_it_writes_too(Channel& channel, bool wrong) {
+  void* words = borrow(channel);
+  channel.signal("opened");
+  if (wrong) alarm(2);
+  exchange_words(words, 1, 0, !wrong);
+  CUDA_CHECK(cudaIpcCloseMemHandle(words));
+  channel.signal("done");
+}
+
 // What grows without end.
 
 void makes_events(Channel& channel, bool wrong) {
@@ -224,6 +271,21 @@ void reserves_addresses(Channel& channel, bool wrong) {
   for (CUdeviceptr segment : kept)
     CU_CHECK(DRIVER(cuMemAddressFree)(segment, kMuch));
   channel.wait("done");
+}
+
+void imports_for_each_use(Channel& channel, bool wrong) {
+  CUDA_CHECK(cudaFree(nullptr));
+  const int fd = channel.receive_descriptor("descriptor");
+  std::vector<Chunk> kept;
+  for (int use = 0; use < 1050; ++use) {
+    kept.push_back(import(fd));
+    if (wrong) continue;
+    CU_CHECK(DRIVER(cuMemRelease)(kept.back()));
+    kept.pop_back();
+  }
+  close(fd);
+  for (Chunk chunk : kept) CU_CHECK(DRIVER(cuMemRelease)(chunk));
+  channel.signal("done");
 }
 
 // A segment that grew.
@@ -296,7 +358,9 @@ const std::vector<Case> kSurroundings = {
     {"descriptor-not-taken", offers_a_descriptor, takes_a_descriptor},
     {"kept-after-owners-end", sends_memory_and_ends, keeps_memory},
     {"waits-for-dead-peer", waits_for_a_word, writes_a_word},
+    {"waits-in-a-cycle", waits_before_it_writes, waits_before_it_writes_too},
     {"events-without-end", makes_events, is_done},
+    {"imports-without-end", sends_one_chunk, imports_for_each_use},
     {"reservations-without-end", reserves_addresses, is_done},
     {"fault-beside-import", sends_one_chunk, trusts_the_new_size},
     {"numa-node-refused", creates_on_a_node, is_done},

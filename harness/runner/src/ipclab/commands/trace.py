@@ -51,6 +51,17 @@ def add(commands: Commands) -> None:
         "with these writes its trace into --out; then use --read",
     )
     seen.add_argument(
+        "--live",
+        action="store_true",
+        help="show while PROGRAM runs who lends and borrows memory, who waits for "
+        "whom, and findings; at a hang, or at Ctrl-C, the graph of the waits",
+    )
+    seen.add_argument(
+        "--stacks",
+        action="store_true",
+        help="also record the callers of each call: findings show the source line",
+    )
+    seen.add_argument(
         "--check",
         action="store_true",
         help="exit with 1 if something was found or PROGRAM failed",
@@ -106,6 +117,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             "trace what? ipclab trace -- PROGRAM ARGS…, --read DIR or --variables"
         )
+    if options.live and not words:
+        raise UsageError("--live needs a program: ipclab trace --live -- PROGRAM ARGS…")
     request = command.Request(
         build=options.build,
         command=words,
@@ -115,6 +128,8 @@ def run(options: argparse.Namespace) -> int:
         check=options.check,
         allow_empty=options.allow_empty,
         suppressions=options.suppress,
+        live=options.live,
+        stacks=options.stacks,
     )
     if options.variables:
         return command.print_variables(request)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ipclab import model, reader, results
 from ipclab.errors import HarnessError, UsageError
-from ipclab.trace import files, findings, page, perfetto, recording
+from ipclab.trace import files, findings, live, page, perfetto, recording, stacks
 from ipclab.trace.findings import Finding
 from ipclab.trace.story import Story, replay
 
@@ -39,6 +39,8 @@ class Request:
     check: bool
     allow_empty: bool  # a trace without CUDA is no error
     suppressions: Sequence[Path]
+    live: bool = False  # show what happens while the program runs
+    stacks: bool = False  # record the callers of each call
 
 
 def run(out: Console, request: Request) -> int:
@@ -52,7 +54,7 @@ def run(out: Console, request: Request) -> int:
     silenced = [x for path in request.suppressions for x in findings.suppressions(path)]
     folder = request.folder or results.default_folder(top="traces")
     if request.command:
-        code = _record(out, request, folder)
+        code = _record(out, request, folder, silenced)
         found = _judge(out, request, folder, silenced, None)
         if not request.check:
             return code
@@ -81,6 +83,7 @@ def _judge(
     with _progress(out):
         story = replay(files.read(folder, memory))
         counted, covered = findings.split(story.findings, silenced)
+        counted = stacks.located(counted)
         _draw(folder, story, counted)
     missing = list(story.trace.incomplete)
     if not any(x.recorder for x in story.trace.processes) and not request.allow_empty:
@@ -118,13 +121,20 @@ def print_variables(request: Request) -> int:
     results.make_folder(request.folder, "name another folder with --out")
     on_model, environment = _backend(request)
     libraries = recording.libraries(request.build)
-    wanted = recording.Request([], request.folder, libraries, environment, on_model)
+    wanted = recording.Request(
+        [], request.folder, libraries, environment, on_model, request.stacks
+    )
     for name, value in recording.variables(wanted).items():
         print(f"export {name}={shlex.quote(value)}", flush=True)
     return 0
 
 
-def _record(out: Console, request: Request, folder: Path) -> int:
+def _record(
+    out: Console,
+    request: Request,
+    folder: Path,
+    silenced: Sequence[findings.Suppression],
+) -> int:
     libraries = recording.libraries(request.build)
     on_model, environment = _backend(request)
     out.print(
@@ -132,15 +142,21 @@ def _record(out: Console, request: Request, folder: Path) -> int:
         f" in {folder}",
         highlight=False,
     )
+    wanted = recording.Request(
+        [model.find_program(request.command[0]), *request.command[1:]],
+        folder,
+        libraries,
+        environment,
+        on_model,
+        request.stacks,
+    )
+    if request.live:
+        return live.record(out, wanted, silenced)
     return recording.record(
-        recording.Request(
-            [model.find_program(request.command[0]), *request.command[1:]],
-            folder,
-            libraries,
-            environment,
-            on_model,
+        wanted,
+        recording.Progress(
+            folder, lambda text: out.print(f"recording, {text}", highlight=False)
         ),
-        lambda text: out.print(f"recording, {text}", highlight=False),
     )
 
 
@@ -224,6 +240,8 @@ def _say_group(out: Console, same: list[Finding], began: int) -> None:
             markup=False,
             highlight=False,
         )
+        for place in x.places:
+            out.print(f"    {reader.plain(place)}", markup=False, highlight=False)
     if len(same) > SHOWN:
         out.print(f"  … and {len(same) - SHOWN} more", markup=False, highlight=False)
     out.print(f"  do: {first.advice}", markup=False, highlight=False, style="dim")

@@ -7,7 +7,7 @@ import contextlib
 import gc
 import itertools
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,17 @@ FORMAT = 1
 ROLE = "--importer"  # how samples/common/roles.h starts the second role
 TRACER = "tracer.jsonl"  # how processes ended, as far as `ipclab trace` saw it
 UNKNOWN = -1  # in TRACER: the process has ended, and how is not known yet
+
+
+@dataclass(frozen=True)
+class Code:
+    """What the loader of a process knows about an address of a stack."""
+
+    module: str  # the file of the program or library
+    offset: int  # of the address, from where the module begins
+    function: str  # the nearest exported function before the address; "" if none
+    after: int  # bytes from this function on
+    modified: int  # when the file was changed, in nanoseconds since 1970
 
 
 @dataclass(eq=False)
@@ -45,6 +56,8 @@ class Process:
     size: int = 0  # bytes of its file, without zeros at the end
     kernels: dict[int, str] = field(default_factory=dict)
     contexts: dict[int, int] = field(default_factory=dict)  # number to pointer
+    stacks: dict[int, list[int]] = field(default_factory=dict)  # number to addresses
+    code: dict[int, Code] = field(default_factory=dict)  # by address
 
     @property
     def died(self) -> bool:
@@ -66,7 +79,7 @@ class Call:
 
     __slots__ = (
         "arguments", "began", "context", "ended", "name", "process", "result",
-        "thread",
+        "stack", "thread",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +90,7 @@ class Call:
         place: tuple[int, int],
         result: int,
         arguments: dict[str, Any],
+        stack: int = 0,
     ) -> None:
         self.process = process
         self.name = name
@@ -84,6 +98,7 @@ class Call:
         self.thread, self.context = place
         self.result = result
         self.arguments = arguments
+        self.stack = stack  # the number of the stack in its process; 0: not recorded
 
     @property
     def ok(self) -> bool:
@@ -179,7 +194,7 @@ def read(folder: Path, memory: int | None = None) -> Trace:
     ends, sizes = _tracer(folder)
     _ends(processes, entries, ends)
     entries.sort(key=when)
-    _names(processes, entries)
+    give_names(processes, entries)
     whole = {x.path.name.removesuffix(".gz"): x.size for x in processes}
     for name, size in sizes.items():
         if whole.get(name, 0) < size:
@@ -196,49 +211,90 @@ def read(folder: Path, memory: int | None = None) -> Trace:
     return Trace(processes, entries, incomplete)
 
 
+class Lines:
+    """Makes entries from the lines of one file, in their order."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.process: Process | None = None  # after the first line
+        self.torn = 0  # damaged lines
+        self._declared: dict[int, list[str]] = {}
+
+    def entry(self, line: bytes) -> Entry | None:
+        """The entry of a line; None if the line is damaged or only declares something.
+
+        Raises UsageError if the trace has another format.
+        """
+        try:
+            document = reader.parse(line)
+            if isinstance(document, list):
+                if self.process is None:
+                    raise ValueError
+                return _call(self.process, self._declared, document)
+            return self._object(document.pop("what"), document)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.torn += 1
+            return None
+
+    def numbers(self, begins: tuple[str, ...]) -> frozenset[bytes]:
+        """The numbers in this file, as text, of the calls whose names begin so."""
+        return frozenset(
+            str(number).encode()
+            for number, (name, *_) in self._declared.items()
+            if name.startswith(begins)
+        )
+
+    def _object(self, what: str, document: dict[str, Any]) -> Entry | None:
+        process = self.process
+        if what == "process":
+            self.process = _process(self.path, document)
+        elif process is None:
+            raise ValueError
+        elif what == "calls":
+            declared = enumerate(document["calls"], start=document["first"])
+            self._declared.update(declared)
+        elif what == "kernel":
+            process.kernels[document["number"]] = document["name"]
+        elif what == "context":
+            process.contexts[document["number"]] = document["pointer"]
+        elif what == "stack":
+            process.stacks[document["number"]] = document["addresses"]
+        elif what == "address":
+            process.code[document["address"]] = Code(
+                str(document["module"]),
+                int(document["offset"]),
+                str(document.get("function", "")),
+                int(document.get("after", 0)),
+                int(document.get("modified", 0)),
+            )
+        elif what == "source":
+            process.recorder = document["name"]
+        elif what == "problem":
+            process.problem = str(document["text"])
+        else:
+            if what == "waits":
+                document["call"], *names = self._declared[document["call"]]
+                given = document.get("arguments", [])
+                document["arguments"] = dict(zip(names, given, strict=False))
+            at = process.began + document.pop("t")
+            return Event(process, what, at, document)
+        return None
+
+
 def _file(path: Path, memory: int | None) -> tuple[Process | None, list[Entry], int]:
     """The process and the entries of one file, and the number of damaged lines. The
     process is None if it was killed before it had written its first line.
     """
-    process: Process | None = None
-    declared: dict[int, list[str]] = {}
     entries: list[Entry] = []
-    torn = size = 0
+    lines, size = Lines(path), 0
     for line in _lines(path, memory):
         size += len(line)
-        try:
-            document = reader.parse(line)
-            if isinstance(document, list):
-                if process is None:
-                    raise ValueError
-                entries.append(_call(process, declared, document))
-                continue
-            what = document.pop("what")
-            if what == "process":
-                process = _process(path, document)
-            elif process is None:
-                raise ValueError
-            elif what == "calls":
-                declared.update(enumerate(document["calls"], start=document["first"]))
-            elif what == "kernel":
-                process.kernels[document["number"]] = document["name"]
-            elif what == "context":
-                process.contexts[document["number"]] = document["pointer"]
-            elif what == "source":
-                process.recorder = document["name"]
-            elif what == "problem":
-                process.problem = str(document["text"])
-            else:
-                if what == "waits":
-                    document["call"] = declared[document["call"]][0]
-                at = process.began + document.pop("t")
-                entries.append(Event(process, what, at, document))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            torn += 1
-    if process is not None:
-        process.torn, process.size = torn, size
+        if entry := lines.entry(line):
+            entries.append(entry)
+    if process := lines.process:
+        process.torn, process.size = lines.torn, size
         process.ended = max((when(entry) for entry in entries), default=process.began)
-    return process, entries, torn
+    return process, entries, lines.torn
 
 
 def _lines(path: Path, memory: int | None) -> Iterator[bytes]:
@@ -279,6 +335,7 @@ def _call(process: Process, declared: dict[int, list[str]], line: list[Any]) -> 
         (thread, context),
         result,
         dict(zip(names, arguments, strict=False)),
+        arguments[len(names)] if len(arguments) > len(names) else 0,
     )
 
 
@@ -353,7 +410,7 @@ IMPORTS = frozenset(
 )
 
 
-def _names(processes: list[Process], entries: list[Entry]) -> None:
+def give_names(processes: Sequence[Process], entries: Sequence[Entry]) -> None:
     """A name for each process: its program, with a number if there are several.
 
     The roles of our own programs get the names from the sources. The first process of
@@ -398,7 +455,7 @@ def _second(process: Process) -> bool:
     return ROLE in command or command[1:3] == ["--role", "importer"]
 
 
-def _second_starts(processes: list[Process], parent: Process) -> list[Process]:
+def _second_starts(processes: Sequence[Process], parent: Process) -> list[Process]:
     """The children of `parent` that play the second role, and their children in a new
     PID namespace.
 
@@ -429,9 +486,15 @@ def signal_name(number: int) -> str:
 def unfinished(trace: Trace) -> list[Event]:
     """The waits that never returned: they show where a process hung until it ended."""
     last: dict[tuple[Process, int], Event] = {}
+    returned: dict[tuple[Process, int], int] = {}  # when the thread's last call did
     for entry in trace.entries:
-        if isinstance(entry, Event) and entry.what == "waits":
-            last[entry.process, entry.facts["thread"]] = entry
-        elif isinstance(entry, Call):
-            last.pop((entry.process, entry.thread), None)
+        if isinstance(entry, Call):
+            place = entry.process, entry.thread
+            last.pop(place, None)
+            returned[place] = entry.ended
+        elif entry.what == "waits":
+            place = entry.process, entry.facts["thread"]
+            # A call that takes something away is sorted by its begin.
+            if entry.at > returned.get(place, 0):
+                last[place] = entry
     return list(last.values())

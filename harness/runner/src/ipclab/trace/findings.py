@@ -158,6 +158,39 @@ RULES: dict[str, tuple[str, str]] = {
         "let all processes exchange what they can do, and take what all of them can; "
         "NCCL: NCCL_CUMEM_HOST_ENABLE=0 on every rank",
     ),
+    "waits-in-a-cycle": (
+        "FLAG-01",
+        "let one of the processes write its word, or record its event, before it "
+        "queues its wait; a write in the same stream after the wait cannot end it",
+    ),
+    "imports-without-end": (
+        "LIFE-01",
+        "keep one import for each handle, by the bytes of the handle or the identity "
+        "of its descriptor, and release an import when its owner says that it is done",
+    ),
+    "used-on-another-device": (
+        "LMEM-30",
+        "launch on the device on which the memory was made or opened "
+        "(cudaSetDevice), or call cudaDeviceEnablePeerAccess; open a handle with the "
+        "device current that will use it",
+    ),
+    "stale-import": (
+        "LMEM-06",
+        "the key of a cache of imports is the handle and not the owner's address: when "
+        "a newer handle comes for an address, close the old import and open the new "
+        "handle",
+    ),
+    "closed-by-another-owner": (
+        "LMEM-08",
+        "all opens of a handle in a process give one pointer and share one count: each "
+        "owner closes exactly as often as it has opened, or one place in the process "
+        "opens and counts for all",
+    ),
+    "unexplained-refusal": (
+        "LMEM-45",
+        "look the code up with `ipclab explain`, and in the row of the call; if you "
+        "expect the refusal, clear it with cudaGetLastError() and suppress this",
+    ),
     "killed-at-exit": (
         "LIFE-01",
         "destructors of static objects and atexit handlers run after CUDA has shut "
@@ -198,6 +231,7 @@ class Finding:
     other: Entry | None = field(
         default=None, compare=False
     )  # the other entry of a conflict
+    places: tuple[str, ...] = field(default=(), compare=False)  # see stacks.located()
 
     @property
     def requirement(self) -> str:

@@ -154,6 +154,7 @@ def document(
                 "t": f.at - began,
                 "text": f.text,
                 "advice": f.advice,
+                "places": f.places,
             }
             for f in found
         ],

@@ -11,7 +11,7 @@ from typing import Any
 from ipclab import results
 from ipclab.trace.files import Call
 from ipclab.trace.findings import Finding
-from ipclab.trace.sequence import result_name
+from ipclab.trace.names import result_name
 from ipclab.trace.story import Story
 
 MOST = 200_000  # if there are more calls, only the calls that concern IPC are written

@@ -8,13 +8,14 @@ import ctypes
 import json
 import os
 import select
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from ipclab import results
 from ipclab.errors import HarnessError, UsageError
@@ -33,6 +34,18 @@ class Request:
     libraries: Path  # the build's folder trace/
     environment: dict[str, str]
     on_model: bool
+    stacks: bool = False  # record the callers of each call
+    output: int | None = None  # a descriptor for what the program prints
+
+
+class Watcher(Protocol):
+    """What a person sees while a program is recorded."""
+
+    def run(self, over: threading.Event) -> None:
+        """Show something until `over` is set."""
+
+    def interrupted(self) -> None:
+        """The person has pressed Ctrl-C, and the program has got the signal, too."""
 
 
 def libraries(build: Path) -> Path:
@@ -59,17 +72,18 @@ def variables(request: Request) -> dict[str, str]:
         "IPCLAB_TRACE": str(request.folder.resolve()),
         "LD_PRELOAD": f"{library} {others}" if others else library,
     }
+    if request.stacks:
+        made["IPCLAB_TRACE_STACKS"] = "1"
     if not request.on_model:
         made["CUDA_INJECTION64_PATH"] = library
     return made
 
 
-def record(request: Request, tell: Callable[[str], None]) -> int:
+def record(request: Request, watcher: Watcher) -> int:
     """Run the program until it and all its children have ended; return its exit code.
 
-    The exit code is 128 + N if signal N ended the program, as in a shell. `tell` gets a
-    line of progress every two seconds. Raises UsageError if the folder cannot be used
-    or the program cannot be started.
+    The exit code is 128 + N if signal N ended the program, as in a shell. Raises
+    UsageError if the folder cannot be used or the program cannot be started.
     """
     results.make_folder(request.folder, "name another folder with --out")
     # Children whose parent ends become our children, so we see how they end.
@@ -78,37 +92,49 @@ def record(request: Request, tell: Callable[[str], None]) -> int:
         program = subprocess.Popen(
             list(request.command),
             env={**os.environ, **variables(request)},
+            stdout=request.output,
+            stderr=request.output,
         )
     except OSError as error:
         raise UsageError(f"{request.command[0]}: {error.strerror}") from None
-    status = _wait_for_all(request.folder, program.pid, tell)
+    # The program also gets the signal of Ctrl-C; its trace is kept. An exception could
+    # come between the end of waitpid() and its result.
+    before = signal.signal(signal.SIGINT, lambda *_: watcher.interrupted())
+    try:
+        status = _wait_for_all(request.folder, program.pid, watcher)
+    finally:
+        signal.signal(signal.SIGINT, before)
     program.returncode = 0  # _wait_for_all() has reaped it
     _trim(request.folder)
     _seal(request.folder)
     return status >> 8 if not status & 0x7F else 128 + (status & 0x7F)
 
 
-def _wait_for_all(folder: Path, main: int, tell: Callable[[str], None]) -> int:
+def _wait_for_all(folder: Path, main: int, watcher: Watcher) -> int:
     """Reap the program and the orphans. Returns the wait status of the program."""
     own = 0
     over = threading.Event()
-    threading.Thread(target=_tell, args=(folder, tell, over), daemon=True).start()
+    showing = threading.Thread(target=watcher.run, args=(over,))
+    showing.start()
     (folder / TRACER).touch(0o600)
     with (folder / TRACER).open("a", encoding="utf-8") as file:
         watching = threading.Thread(target=_watch, args=(folder, file, over))
         watching.start()
-        while True:
-            try:
-                process, status = os.waitpid(-1, 0)
-            except ChildProcessError:
-                over.set()
-                watching.join()
-                return own
-            except KeyboardInterrupt:
-                continue  # the program also got the signal; its trace is kept
-            if process == main:
-                own = status
-            _note(file, process, status)
+        try:
+            while True:
+                try:
+                    process, status = os.waitpid(-1, 0)
+                except KeyboardInterrupt:  # another signal, for us alone
+                    continue
+                if process == main:
+                    own = status
+                _note(file, process, status)
+        except ChildProcessError:
+            return own
+        finally:
+            over.set()
+            watching.join()
+            showing.join()
 
 
 def _note(file: TextIO, process: int, status: int) -> None:
@@ -137,11 +163,24 @@ def _watch(folder: Path, file: TextIO, over: threading.Event) -> None:
                 watched[pidfd := os.pidfd_open(int(number))] = int(number)
                 poll.register(pidfd, select.POLLIN)
         for pidfd, _ in poll.poll(WATCH_SECONDS * 1000) if watched else ():
-            _note(file, watched.pop(pidfd), UNKNOWN)
+            ended = watched.pop(pidfd)
+            _note(file, ended, _status_of_dead(ended))
             poll.unregister(pidfd)
             os.close(pidfd)
     for pidfd in watched:
         os.close(pidfd)
+
+
+def _status_of_dead(process: int) -> int:
+    """The wait status of a process that has ended and was not reaped; UNKNOWN if the
+    kernel does not tell it. To others than its user the kernel tells 0.
+    """
+    try:
+        status = Path(f"/proc/{process}/stat").read_text(encoding="latin-1")
+        fields = status.rpartition(")")[2].split()
+        return (fields[0] == "Z" and int(fields[-1])) or UNKNOWN
+    except (OSError, ValueError, IndexError):
+        return UNKNOWN
 
 
 def _is_descendant(process: int) -> bool:
@@ -157,12 +196,21 @@ def _is_descendant(process: int) -> bool:
     return False
 
 
-def _tell(folder: Path, tell: Callable[[str], None], over: threading.Event) -> None:
-    """Tell a line of progress every two seconds."""
-    began = time.monotonic()
-    while not over.wait(2):
-        used = sum(path.stat().st_blocks * 512 for path in folder.iterdir())
-        tell(f"{time.monotonic() - began:.0f} s, {used / 1e6:.0f} MB")
+class Progress:
+    """A Watcher that tells a line every two seconds."""
+
+    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+        self._folder, self._tell = folder, tell
+
+    def run(self, over: threading.Event) -> None:
+        """Tell how long it takes and how large the trace is."""
+        began = time.monotonic()
+        while not over.wait(2):
+            used = sum(path.stat().st_blocks * 512 for path in self._folder.iterdir())
+            self._tell(f"{time.monotonic() - began:.0f} s, {used / 1e6:.0f} MB")
+
+    def interrupted(self) -> None:
+        """Nothing to show."""
 
 
 def _seal(folder: Path) -> None:

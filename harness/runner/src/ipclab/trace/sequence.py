@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import bisect
-import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from ipclab import explain
 from ipclab.trace.files import Call, Event, Process, unfinished
 from ipclab.trace.findings import Finding
-from ipclab.trace.story import NOT_READY, Story
+from ipclab.trace.names import plain_name, result_name
+from ipclab.trace.state import NOT_READY, Story
 from ipclab.trace.things import Memory, size_text
 
 LONGEST_ROUND = 12  # steps
@@ -290,26 +289,3 @@ def _rounds(made: list[Step]) -> Callable[[int], tuple[int, int]]:
         return 1, 1
 
     return found
-
-
-def plain_name(mangled: str) -> str:
-    """The last name of a mangled kernel: add of _Z3addPii, f of _ZN2ns1fIiEEvv."""
-    match = re.match(r"_ZN?K?((?:\d+[A-Za-z_]\w*)+)", mangled)
-    if not match:
-        return mangled
-    rest, name = mangled[2:].lstrip("NK"), ""
-    while digits := re.match(r"\d+", rest):
-        size = int(digits[0])
-        name = rest[len(digits[0]) : len(digits[0]) + size]
-        rest = rest[len(digits[0]) + size :]
-    return name or mangled
-
-
-@functools.cache
-def _names() -> dict[int, str]:
-    return {x.number: x.driver or x.code for x in explain.read()}
-
-
-def result_name(code: int) -> str:
-    """CUDA_ERROR_INVALID_VALUE for 1."""
-    return _names().get(code, f"error {code}")

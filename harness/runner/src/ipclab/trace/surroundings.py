@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import errno
 import signal
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ipclab.trace import files
 from ipclab.trace.files import Call, Entry, Event, Process, Trace
 from ipclab.trace.things import Addresses, Mapping, Opening, size_text
 
@@ -20,6 +20,9 @@ NO_ROOM = (2, 205, 304)  # what drivers answer if a resource has come to its end
 INTERPROCESS = 4  # CU_EVENT_INTERPROCESS
 HOST_NUMA = 3  # CU_MEM_LOCATION_TYPE_HOST_NUMA
 MANY_EVENTS = 3500  # driver 580 has room for 4,096 in a process
+MANY_IMPORTS = 1000
+IMPORTS = {"cuIpcOpenMemHandle": "pdptr", "cuMemImportFromShareableHandle": "handle"}
+RELEASES = {"cuIpcCloseMemHandle": "dptr", "cuMemRelease": "handle"}
 SOME_EVENTS = 500  # with so many, a refusal is no accident
 LAST_LAUNCHES = 16
 BY_FAULT = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
@@ -35,6 +38,8 @@ class _State:
     events: set[int] = field(default_factory=set)  # live ones for several processes
     reserved: dict[int, int] = field(default_factory=dict)  # address to size
     launches: list[Call] = field(default_factory=list)  # the last ones
+    imports: Counter[int] = field(default_factory=Counter)  # by pointer or handle
+    held: int = 0  # imports in all
     left: bool = False  # main has returned
 
 
@@ -44,7 +49,7 @@ class Surroundings:
     def __init__(self, trace: Trace, found: Found) -> None:
         self._trace = trace
         self._found = found
-        self._states = {process: _State() for process in trace.processes}
+        self._states: defaultdict[Process, _State] = defaultdict(_State)
 
     def call(self, call: Call, addresses: Addresses) -> bool:
         """A call, before its effect; `addresses` are those of its process. True if this
@@ -66,6 +71,8 @@ class Surroundings:
             self._event(state, call)
         elif call.name == "cuEventDestroy" and call.ok:
             state.events.discard(call.arguments["hEvent"])
+        elif call.name in IMPORTS or call.name in RELEASES:
+            self._import(state, call)
         elif call.name.startswith("cuMemAddress"):
             self._reservation(state, call)
         elif "Launch" in call.name and "pointers" in call.arguments:
@@ -96,8 +103,8 @@ class Surroundings:
                 once=(event.process, event.facts["process"]),
             )
 
-    def end(self, openings: list[Opening]) -> None:
-        """After the last entry; `openings` are all of the trace."""
+    def end(self) -> None:
+        """After the last entry."""
         for process, state in self._states.items():
             if state.left and process.signal in BY_FAULT:
                 self._found(
@@ -105,8 +112,6 @@ class Surroundings:
                     process,
                     f"{process.name} was {process.how} after main had returned",
                 )
-        for wait in files.unfinished(self._trace):
-            self._waits(wait, openings)
 
     def _event(self, state: _State, call: Call) -> None:
         many = MANY_EVENTS
@@ -123,6 +128,25 @@ class Surroundings:
                 f"{len(state.events)} interprocess events of this process are alive"
                 + refused,
                 once=(call.process, bool(refused)),
+            )
+
+    def _import(self, state: _State, call: Call) -> None:
+        if not call.ok:
+            return
+        if call.name in RELEASES:
+            released = call.arguments[RELEASES[call.name]]
+            if state.imports[released]:  # and not memory of its own
+                state.imports[released] -= 1
+                state.held -= 1
+            return
+        state.imports[call.arguments[IMPORTS[call.name]]] += 1
+        state.held += 1
+        if state.held >= MANY_IMPORTS:
+            self._found(
+                "imports-without-end",
+                call,
+                f"{state.held} imports of this process are alive",
+                once=(call.process,),
             )
 
     def _reservation(self, state: _State, call: Call) -> None:
@@ -206,8 +230,8 @@ class Surroundings:
                         once=(call.process,),
                     )
 
-    def _waits(self, wait: Event, openings: list[Opening]) -> None:
-        """A wait never returned. Perhaps the process that shares memory has ended."""
+    def waits(self, wait: Event, openings: list[Opening]) -> None:
+        """A wait has not returned. Perhaps the process that shares memory has ended."""
         dead: dict[Process, Opening] = {}
         for opening in openings:
             owner = opening.memory.owner if opening.memory else None
@@ -218,6 +242,8 @@ class Surroundings:
             known = peer.signal or peer.exit_code is not None
             if peer is wait.process or not known or peer.ended >= wait.process.ended:
                 continue
+            if peer.signal and peer.signal == wait.process.signal:
+                continue  # somebody has killed both
             self._found(
                 "waits-for-dead-peer",
                 wait,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +58,13 @@ class Handle:
     imports: list[Call] = field(default_factory=list)
 
     @property
+    def of_what(self) -> str:
+        """What was exported, in words."""
+        if isinstance(self.of, Memory):
+            return self.of.name
+        return "a pool" if isinstance(self.of, Pool) else "an event"
+
+    @property
     def closed(self) -> Entry | None:
         """The close of the last copy of the descriptor; None while a copy is open."""
         return self.closes[-1] if len(self.closes) >= self.copies else None
@@ -85,6 +93,22 @@ class Opening:
     def name(self) -> str:
         """The name for people."""
         return self.memory.name if self.memory else f"memory at {self.address:#x}"
+
+    def taken_from(self, call: Call) -> str:
+        """Who has closed what the thread of a call had opened, in words; "" if this
+        thread has closed as often as it has opened. All threads of a process have the
+        same pointer and one count.
+        """
+        opens = Counter(x.thread for x in self.opens)
+        closes = Counter(x.thread for x in self.closes if isinstance(x, Call))
+        mine = call.thread
+        greedy = [x for x in closes if closes[x] > opens[x]]
+        if opens[mine] <= closes[mine] or not greedy:
+            return ""
+        return ", ".join(
+            f"thread {x} opened it {times(opens[x])} and closed it {times(closes[x])}"
+            for x in (mine, greedy[0])
+        )
 
 
 @dataclass(eq=False)
@@ -224,8 +248,16 @@ class Space:
         default_factory=dict
     )  # by stream; then by memory and whether it writes
     primary: dict[int, int] = field(default_factory=dict)  # device to context
+    devices: dict[int, int] = field(default_factory=dict)  # context to device
+    # Which device may use the memory of which other device.
+    peers: set[tuple[int, int]] = field(default_factory=set)
     calls: int = 0
     faulted: bool = False  # a kernel has faulted: the context is lost
+
+    def device(self, call: Call) -> int | None:
+        """The device of the context in which a call was made; None: not known."""
+        pointer = self.process.contexts.get(call.context)
+        return None if pointer is None else self.devices.get(pointer)
 
 
 def size_text(size: int) -> str:
@@ -234,3 +266,42 @@ def size_text(size: int) -> str:
         if size >= 1 << shift and size % (1 << shift) == 0:
             return f"{size >> shift} {unit}"
     return f"{size} bytes"
+
+
+def memory_of(item: Range | None) -> Memory | None:
+    """The memory to which a range of addresses leads."""
+    if isinstance(item, Memory):
+        return item
+    if isinstance(item, Opening):
+        return item.memory
+    return item.chunk.memory if isinstance(item, Mapping) else None
+
+
+def kind_of(item: Range | None) -> str:
+    """The kind of memory, for INSTEAD."""
+    if isinstance(item, Memory):
+        return "" if item.freed or item.kind == "malloc" else item.kind
+    if isinstance(item, Opening):
+        return "import"
+    return "chunk" if isinstance(item, Mapping) else ""
+
+
+def range_text(item: Range | None) -> str:
+    """The memory at an address, in words."""
+    if isinstance(item, Memory):
+        return {
+            "malloc": "memory of cudaMalloc",
+            "managed": "managed memory",
+            "pool": "memory of a pool",
+            "chunk": "a chunk",
+        }[item.kind]
+    if isinstance(item, Opening):
+        return "memory that was opened from a handle"
+    if isinstance(item, Mapping):
+        return "memory of cuMemCreate"
+    return "an address outside all allocations"
+
+
+def times(count: int) -> str:
+    """never, once, 3 times."""
+    return ("never", "once")[count] if count < 2 else f"{count} times"

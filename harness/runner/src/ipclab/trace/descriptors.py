@@ -1,0 +1,119 @@
+"""Messages between processes, and the descriptors that they carry."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from ipclab.trace.files import Call, Event
+from ipclab.trace.state import EventHandler, Message, Sent, State
+from ipclab.trace.things import Handle, Memory, Pool, Space
+
+
+def _send(state: State, space: Space, event: Event) -> None:
+    handles = [
+        state.handle_behind(space, x) if x else None for x in event.facts["descriptors"]
+    ]
+    key = _message_key(event)
+    sent = Sent(event, handles, state.knowledge(space, event))
+    state.sent.setdefault(key, deque()).append(sent)
+
+
+def _receive(state: State, space: Space, event: Event) -> None:
+    waiting = state.sent.get(_message_key(event), deque())
+    for index, sent in enumerate(waiting):
+        if sent.event.process is event.process:
+            continue
+        del waiting[index]
+        state.story.messages.append(Message(sent.event, event))
+        state.concerns(sent.event, event)
+        state.learns(space, sent.told)
+        for descriptor, handle in zip(
+            event.facts["descriptors"], sent.handles, strict=False
+        ):
+            if descriptor:
+                _got(state, space, handle, descriptor)
+        return
+
+
+def _got(
+    state: State, space: Space, handle: Handle | None, descriptor: dict[str, int]
+) -> None:
+    """Note that a process has received a copy of a descriptor."""
+    space.descriptors[descriptor["fd"]] = (handle, descriptor)
+    if handle is not None:
+        handle.copies += 1
+
+
+def _take(state: State, space: Space, event: Event) -> None:
+    owners = [
+        x for x in state.spaces.values() if x.process.number == event.facts["process"]
+    ]
+    descriptor = event.facts["descriptor"]
+    if owners and descriptor:
+        source = owners[-1].descriptors.get(event.facts["from"])
+        handle = source[0] if source else None
+        _got(state, space, handle, descriptor)
+        state.concerns(event)
+
+
+def _close(state: State, space: Space, event: Event) -> None:
+    handle = state.handle_behind(space, event.facts["descriptor"])
+    if handle is not None:
+        handle.closes.append(event)
+        state.concerns(event)
+    space.descriptors.pop(event.facts["descriptor"]["fd"], None)
+
+
+def _left_open(state: State, space: Space, event: Event) -> None:
+    for left in event.facts["open"]:
+        handle = state.handle_behind(space, left)
+        if handle is not None:
+            state.found(
+                "descriptor-left-open",
+                event,
+                f"descriptor {left['fd']} of {handle.of_what} is still open at the end",
+                row="POOL-24" if handle.kind == "pool" else "",
+                other=handle.made,
+            )
+
+
+def shared_handle(
+    kind: str, space: Space, of: Memory | Pool, call: Call, value: Any
+) -> Handle:
+    """The Handle for an exported descriptor or, for fabric, exported bytes."""
+    if isinstance(value, str):
+        return Handle(kind, space.process, of, call, key=value)
+    return Handle(kind, space.process, of, call, descriptor=value)
+
+
+def refused_import(
+    state: State, call: Call, handle: Handle | None, kind: str, row: str
+) -> None:
+    """Add a finding if the descriptor of a refused import belongs to another thing."""
+    if handle is None or handle.kind != kind:
+        what = "no export" if handle is None else handle.of_what
+        state.found(
+            "bad-descriptor",
+            call,
+            f"{call.name} of a descriptor of {what} (error {call.result})",
+            row="VMM-12" if handle is not None else row,
+        )
+
+
+def _message_key(event: Event) -> str:
+    """The part of a message that is the same at both ends."""
+    files = [
+        (x["device"], x["inode"]) if x else None for x in event.facts["descriptors"]
+    ]
+    return f"{event.facts['size']} {event.facts['bytes']} {files}"
+
+
+EVENTS: dict[str, EventHandler] = {
+    "send": _send,
+    "receive": _receive,
+    "takes": _take,
+    "close": _close,
+    "exit": _left_open,
+}

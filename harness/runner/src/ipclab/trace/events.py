@@ -1,0 +1,156 @@
+"""Events that processes share."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from ipclab.trace.files import Call, when
+from ipclab.trace.state import LEGACY, Handler, State
+from ipclab.trace.things import EventOpening, Handle, SharedEvent, Space
+
+INTERPROCESS = 4  # CU_EVENT_INTERPROCESS
+NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+
+
+def _create_event(state: State, space: Space, call: Call) -> None:
+    if call.ok:
+        pointer = call.arguments["phEvent"]
+        event = SharedEvent(space.process, pointer, call.arguments["Flags"], call)
+        space.events[pointer] = event
+    elif call.arguments["Flags"] & (INTERPROCESS | NO_TIMING) == INTERPROCESS:
+        state.found(
+            "event-not-exportable",
+            call,
+            "an interprocess event that measures time cannot be created (error "
+            f"{call.result})",
+            row="LEVT-02",
+        )
+
+
+def _export_event(state: State, space: Space, call: Call) -> None:
+    event = space.events.get(call.arguments["event"])
+    state.concerns(call)
+    if call.ok and isinstance(event, SharedEvent):
+        event.exported = call
+        state.story.events.append(event)
+        state.concerns(event.made, event.recorded)
+        state.export(Handle("event", space.process, event, call,
+                            call.arguments["pHandle"]))  # fmt: skip
+    elif not call.ok:
+        if isinstance(event, SharedEvent) and not event.flags & INTERPROCESS:
+            text = "an event without cudaEventInterprocess has no handle"
+        else:
+            text = f"cuIpcGetEventHandle of {_what_event(event)}"
+        made = event.made if isinstance(event, SharedEvent) else None
+        state.found(
+            "event-not-exportable",
+            call,
+            f"{text} (error {call.result})",
+            other=made,
+        )
+
+
+def _open_event(state: State, space: Space, call: Call) -> None:
+    handle = state.by_key.get(call.arguments["handle"])
+    event = handle.of if handle and isinstance(handle.of, SharedEvent) else None
+    state.imported(call, handle)
+    if event is not None and event.destroyed:
+        rule = "event-destroyed-while-open"
+        state.found(rule, call, "the event was destroyed before this open",
+                   other=event.destroyed)  # fmt: skip
+    elif not call.ok and handle is not None and handle.process is space.process:
+        state.found(
+            "opened-in-exporter",
+            call,
+            f"the process that exported the event opens it (error {call.result})",
+            row="LEVT-05",
+            other=handle.made,
+        )
+    elif not call.ok and event is None:
+        state.found(
+            "unknown-handle",
+            call,
+            f"{call.name} of bytes that no event's export in this trace returned "
+            f"(error {call.result})",
+            row="LEVT-04",
+        )
+    if call.ok:
+        opening = EventOpening(space.process, event, call.arguments["phEvent"], call)
+        space.events[opening.pointer] = opening
+        if event is not None:
+            event.openings.append(opening)
+
+
+def _destroy_event(state: State, space: Space, call: Call) -> None:
+    event = space.events.pop(call.arguments["hEvent"], None)
+    if not call.ok or event is None:
+        return
+    event.destroyed = call
+    if isinstance(event, EventOpening) or event.exported:
+        state.concerns(call)
+    if isinstance(event, SharedEvent):
+        for opening in event.openings:
+            if opening.destroyed is None and opening.process is not space.process:
+                state.found(
+                    "event-destroyed-while-open",
+                    call,
+                    f"the event is destroyed while {opening.process.name} has it open",
+                    other=opening.opened,
+                )
+
+
+def _record_event(state: State, space: Space, call: Call) -> None:
+    event = _event(state, space, call)
+    if not call.ok or event is None:
+        return
+    event.recorded = call
+    stream = call.arguments["hStream"]
+    streams = space.pending if stream in LEGACY else {stream: ()}
+    event.covers = [work for x in streams for work in space.pending.get(x, {}).values()]
+    event.told = state.knowledge(space, call)
+
+
+def _event(state: State, space: Space, call: Call) -> SharedEvent | None:
+    """The event of a call: one object for all processes that share the event. None
+    if its exporter is not in the trace.
+    """
+    event = space.events.get(call.arguments["hEvent"])
+    if isinstance(event, EventOpening):
+        state.concerns(call)
+        return event.event
+    if event is not None and event.exported:
+        state.concerns(call)
+    return event
+
+
+def _wait_event(state: State, space: Space, call: Call) -> None:
+    """All work before the event's record is ordered before the waiter's work."""
+    event = _event(state, space, call)
+    if not call.ok or event is None:
+        return
+    host = call.name != "cuStreamWaitEvent"
+    for work in event.covers:
+        work.ordered_for.add(space.process)
+        if host:
+            work.done.setdefault(space.process, when(call))
+            work.memory.uses.append(call)
+    if host:
+        state.learns(space, event.told)
+
+
+def _what_event(event: SharedEvent | EventOpening | None) -> str:
+    if isinstance(event, EventOpening):
+        return "an event that was opened from a handle"
+    return "an event" if event else "something that is not an event"
+
+
+HANDLERS: dict[str, Handler] = {
+    "cuEventCreate": _create_event,
+    "cuEventDestroy": _destroy_event,
+    "cuIpcGetEventHandle": _export_event,
+    "cuIpcOpenEventHandle": _open_event,
+    "cuEventRecord": _record_event,
+    "cuEventRecordWithFlags": _record_event,
+    "cuStreamWaitEvent": _wait_event,
+    "cuEventSynchronize": _wait_event,
+    "cuEventQuery": _wait_event,
+}
