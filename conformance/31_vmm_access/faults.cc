@@ -192,13 +192,33 @@ FAULTS {
       .on({kSetAccess}, WHEN(length(call) == 1 && wants(call).flags == kNone),
           accepted);
 
-  fault("setaccess-hole-ok", {"VMM-21"}, "a range with a hole gets access")
+  fault("ok-setaccess-hole", {"VMM-21"}, "a range with a hole gets access")
       .on_refusal({kSetAccess}, [](Call& call) {
         bool any = false;
         for (const auto& [at, mapped] : mappings.all())
           any |= at - begin(call) < bytes(call) &&
                  allow_same(call, at, mapped.bytes);
         return any ? accepted(call) : call.code();
+      });
+
+  fault("setaccess-hole-ends-early", {"VMM-21"},
+        "a range with a hole gets access up to the hole, and the call succeeds")
+      .on_refusal(
+          {kSetAccess},
+          WHEN(mappings.has(begin(call)) &&
+               allow_same(call, begin(call), mappings.get(begin(call)).bytes)),
+          accepted);
+
+  fault(
+      "refused-setaccess-sets", {"VMM-21"},
+      "a refused setting of access for a range with a hole sets the access of "
+      "the memory after it")
+      .on_refusal({kSetAccess}, [](Call& call) {
+        bool any = false;
+        for (const auto& [at, mapped] : mappings.all())
+          any |= at > begin(call) && at - begin(call) < bytes(call) &&
+                 allow_same(call, at, mapped.bytes);
+        return any;
       });
 
   fault("getaccess-of-last", {"VMM-17", "VMM-25"},

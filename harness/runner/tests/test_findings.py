@@ -122,7 +122,7 @@ PLANTED = {  # faults of harness/faults that look like the finding
     "09_trim_to_largest": "trim-keeps-nothing",
     "10_pointer_device": "import-device-current",
     "11_map_beyond": "map-beyond-reservation-ok",
-    "12_access_over_hole": "setaccess-hole-ok",
+    "12_access_over_hole": "ok-setaccess-hole",
     "14_unmap_nothing": "unmap-twice-ok",
     "16_import_statistics": "import-uses-nothing",
     "17_descriptor_zero": "import-number-0-refused",
