@@ -999,6 +999,17 @@ FAULTS {
           WHEN(asked_attribute(call, CU_POINTER_ATTRIBUTE_MEMORY_TYPE) ==
                CU_MEMORYTYPE_HOST),
           ids_begin_again);
+
+  fault("sync-memops-of-import-ignored", {"LMEM-49"},
+        "a memset of opened memory returns early, although the memory has "
+        "SYNC_MEMOPS")
+      .on({kSet}, WHEN(opened_around(call.at<void*>(0)) != nullptr),
+          [](Call& call) {
+            call.fired();
+            return static_cast<int>(
+                cudaMemsetAsync(call.at<void*>(0), call.at<int>(1),
+                                call.at<size_t>(2), cudaStreamLegacy));
+          });
 }
 
 }  // namespace
