@@ -605,11 +605,12 @@ FAULTS {
         {"LMEM-37", "MNGD-14", "VMM-45", "VMM-46", "LMEM-01", "LMEM-06",
          "LMEM-36", "VMM-31"},
         "the numbers of buffers begin at 2^40")
-      .after(
-          {kGetAttribute},
-          WHEN(call.at<CUpointer_attribute>(1) ==
-               CU_POINTER_ATTRIBUTE_BUFFER_ID),
-          [](Call& call) { *call.at<unsigned long long*>(0) += 1ull << 40; });
+      .on({kGetAttributes, kGetAttribute}, [](Call& call) {
+        return answered_by<CU_POINTER_ATTRIBUTE_BUFFER_ID, unsigned long long>(
+            call, [](CUdeviceptr, unsigned long long told) {
+              return told == 0 ? told : told + (1ull << 40);
+            });
+      });
 }
 
 }  // namespace
