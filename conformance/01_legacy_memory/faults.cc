@@ -487,8 +487,8 @@ FAULTS {
           [](Call& call) { return open_copy(call, false, SIZE_MAX); });
 
   fault("open-snapshot-copy",
-        {"LMEM-02", "FLAG-04", "SERV-01", "ARED-01", "TENS-01", "COST-01",
-         "RANK-01"},
+        {"LMEM-02", "LMEM-50", "FLAG-04", "SERV-01", "ARED-01", "TENS-01",
+         "COST-01", "RANK-01"},
         "an open gives a copy of the contents at that moment")
       .on({kOpen, kClose},
           [](Call& call) { return open_copy(call, true, SIZE_MAX); });

@@ -171,6 +171,58 @@ static void sends_the_handle_by_every_channel(Role& me) {
   me.wait("closed");
 }
 
+#if CUDART_VERSION >= 13000
+// Queues two copies as one batch: the first half of the memory, and the second.
+static cudaError_t queue_batch(const Words& to, const Words& from,
+                               cudaStream_t stream) {
+  void* targets[] = {to.data, to.data + to.count / 2};
+  const void* sources[] = {from.data, from.data + from.count / 2};
+  const size_t sizes[] = {to.bytes() / 2, to.bytes() / 2};
+  cudaMemcpyAttributes attributes{};
+  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  size_t first = 0;
+  return cudaMemcpyBatchAsync(targets, sources, sizes, 2, &attributes, &first,
+                              1, stream);
+}
+#endif
+
+TEST(LegacyMemory, ABatchCopiesFromAndToOpenedMemory) {
+  covers("LMEM-50");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    me.wait("closed");
+#if CUDART_VERSION >= 13000
+    EXPECT_READS(buffer, pattern("importer"));
+#endif
+  });
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+#if CUDART_VERSION >= 13000
+    const DeviceBuffer source(kBytes), result(kBytes);
+    result.poison();
+    const Stream stream;
+    Latch latch;
+    latch.hold(stream);
+    EXPECT_SUCCESS(queue_batch(result, mapping, stream));
+    source.queue_fill(pattern("importer"), stream);
+    EXPECT_SUCCESS(queue_batch(mapping, source, stream));
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    EXPECT_READS(result, pattern("exporter"));
+    EXPECT_READS(mapping, pattern("importer"));
+#else
+    me.not_applicable(not_in_this_build("cudaMemcpyBatchAsync", "13.0"));
+#endif
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
 TEST(LegacyMemory, AnyChannelCarriesTheHandle) {
   covers("LMEM-04");
   needs(gpus(1), legacy_memory);

@@ -479,12 +479,13 @@ FAULTS {
       .on({kGetHandle, kOpen}, get_invalidates_previous);
 
   fault("get-consumes-memory", {"LMEM-05"},
-        "every 1000th export loses 2 MiB of device memory")
+        "every export loses 16 bytes of device memory, which show in blocks of "
+        "2 MiB")
       .on({kGetHandle}, [](Call& call) {
-        static std::atomic<int> exports{0};
+        static std::atomic<size_t> exports{0};
         const int code = call.proceed();
         void* gone = nullptr;
-        if (code == kSuccess && ++exports % 1000 == 0 &&
+        if (code == kSuccess && ++exports % (kBlock / 16) == 0 &&
             cudaMalloc(&gone, kBlock) == cudaSuccess)
           call.fired();
         return code;
@@ -998,6 +999,17 @@ FAULTS {
           WHEN(asked_attribute(call, CU_POINTER_ATTRIBUTE_MEMORY_TYPE) ==
                CU_MEMORYTYPE_HOST),
           ids_begin_again);
+
+  fault("sync-memops-of-import-ignored", {"LMEM-49"},
+        "a memset of opened memory returns early, although the memory has "
+        "SYNC_MEMOPS")
+      .on({kSet}, WHEN(opened_around(call.at<void*>(0)) != nullptr),
+          [](Call& call) {
+            call.fired();
+            return static_cast<int>(
+                cudaMemsetAsync(call.at<void*>(0), call.at<int>(1),
+                                call.at<size_t>(2), cudaStreamLegacy));
+          });
 }
 
 }  // namespace

@@ -85,28 +85,6 @@ Addresses closed_at(CUdeviceptr address) {
   return {};
 }
 
-// A close accepts memory that these functions have made.
-int such_memory_closed(Call& call) {
-  static Table<void*> made;
-  if (call.is("cudaFree")) made.erase(call.at<void*>(0));
-  const int code = call.proceed();
-  if (call.is("cudaFree")) return code;
-  if (is_close_call(call))
-    return code != kSuccess && made.has(call.at<void*>(0)) ? accepted(call)
-                                                           : code;
-  if (code != kSuccess) return code;
-  if (call.is("cudaHostRegister"))
-    made.put(call.at<void*>(0));
-  else if (call.is("cudaMalloc3D"))
-    made.put(call.at<cudaPitchedPtr*>(0)->ptr);
-  else if (call.is("cudaGraphAddMemAllocNode"))
-    made.put(
-        reinterpret_cast<void*>(call.at<CUDA_MEM_ALLOC_NODE_PARAMS*>(4)->dptr));
-  else
-    made.put(*call.at<void**>(0));
-  return code;
-}
-
 int open_after_close_not_counted(Call& call) {
   static auto& lowered = *new Table<void*>;
   const int code = call.proceed();
@@ -242,7 +220,7 @@ FAULTS {
         return lost(call);
       });
 
-  fault("close-underflow-ok", {"LMEM-11"},
+  fault("ok-close-underflow", {"LMEM-11"},
         "memory that was closed can be closed again and again")
       .after({kClose}, close_marked)
       .on_refusal({kClose}, WHEN(marks.has(number(closed(call)))), accepted);
@@ -257,7 +235,7 @@ FAULTS {
                cudaDeviceSynchronize() == cudaSuccess;
       });
 
-  fault("close-any-pointer", {"LMEM-29"},
+  fault("ok-close-any-pointer", {"LMEM-29"},
         "a close succeeds for every pointer except null")
       .on({kClose}, [](Call& call) {
         const bool is_null = closed(call) == nullptr;
@@ -265,11 +243,21 @@ FAULTS {
         return code == kSuccess || is_null ? code : accepted(call);
       });
 
+  fault("close-frees-own-allocation", {"LMEM-29"},
+        "a close of an allocation of this process frees it")
+      .on_refusal({kClose},
+                  WHEN(size_of(call.at<CUdeviceptr>(0)) > 0 &&
+                       !is_opened(closed(call))),
+                  [](Call& call) {
+                    return DRIVER_CALL(cuMemFree)(call.at<CUdeviceptr>(0)) ==
+                           CUDA_SUCCESS;
+                  });
+
   fault("import-cudafree-ok", {"LMEM-28"},
         "cudaFree accepts an opened pointer and closes it")
       .on({kFree}, WHEN(opened.has(call.at<void*>(0))), closes_instead);
 
-  fault("refused-as-unsupported", {"LMEM-11", "LMEM-29"},
+  fault("ok-close-refused-as-unsupported", {"LMEM-11", "LMEM-29"},
         "a close of memory that was not opened is refused as not supported")
       .on_refusal({kClose}, WHEN(call.code() != cudaErrorNotSupported),
                   refuses(cudaErrorNotSupported));
@@ -380,32 +368,6 @@ FAULTS {
         return code;
       });
 
-  fault("close-inside-ok", {"LMEM-29"},
-        "a close accepts an address inside opened memory")
-      .before({kOpen, kClose}, [](Call& call) {
-        if (is_close_call(call) && !opened.has(call.at<void*>(0)))
-          if (void* const around = opened_around(call.at<void*>(0))) {
-            call.at<void*>(0) = around;
-            call.fired();
-          }
-        return kSuccess;
-      });
-
-  fault("close-exported-ok", {"LMEM-29"},
-        "a close of memory that the process has exported returns success and "
-        "does nothing")
-      .after({kGetHandle},
-             [](Call& call) {
-               marks.put(number(call.at<void*>(1)));
-               return kSuccess;
-             })
-      .before({kFree},
-              [](Call& call) {
-                marks.erase(number(call.at<void*>(0)));
-                return kSuccess;
-              })
-      .on_refusal({kClose}, WHEN(marks.has(number(closed(call)))), accepted);
-
   fault("import-driver-free-ok", {"LMEM-28"},
         "cuMemFree accepts opened memory and closes it")
       .on({kFree}, WHEN(!call.is_runtime() && opened.has(call.at<void*>(0))),
@@ -428,10 +390,6 @@ FAULTS {
                call.fired();
                return static_cast<int>(cudaIpcCloseMemHandle(closed(call)));
              });
-
-  fault("close-mapped-ok", {"LMEM-29"}, "a close accepts memory of cuMemCreate")
-      .on_refusal({kClose}, WHEN(mapping_at(number(call.at<void*>(0))) != 0),
-                  accepted);
 
   fault("reopen-counts-twice", {"LMEM-10", "LMEM-14"},
         "the count of memory that was closed and is opened again starts at two")
@@ -475,18 +433,6 @@ FAULTS {
           tell_processes("closer-" + handle, this_process());
         return code;
       });
-
-  fault("close-too-often-by-driver-ok", {"LMEM-11"},
-        "memory that was closed can be closed again by the driver API")
-      .after({kOpen},
-             [](Call& call) {
-               marks.erase(number(result_of(call)));
-               return kSuccess;
-             })
-      .after({kClose}, close_marked)
-      .on_refusal({kClose},
-                  WHEN(!call.is_runtime() && marks.has(number(closed(call)))),
-                  accepted);
 
   fault("import-free-inside-ok", {"LMEM-28"},
         "cudaFree accepts an address inside opened memory")
@@ -583,19 +529,6 @@ FAULTS {
             return true;
           });
 
-  fault("close-registered-ok", {"LMEM-29"},
-        "a close accepts host memory of cudaHostRegister")
-      .on({kClose, "cudaHostRegister"}, such_memory_closed);
-
-  fault("close-graph-memory-ok", {"LMEM-29"},
-        "a close accepts memory of a graph's node")
-      .on({kClose, "cudaGraphAddMemAllocNode"}, such_memory_closed);
-
-  fault("close-pitched-ok", {"LMEM-29"},
-        "a close accepts memory of cudaMallocPitch and cudaMalloc3D")
-      .on({kClose, "cudaMallocPitch", "cudaMalloc3D", kFree},
-          such_memory_closed);
-
   fault("import-freehost-ok", {"LMEM-28"},
         "cudaFreeHost accepts opened memory and closes it")
       .on({"cudaFreeHost"}, WHEN(opened.has(call.at<void*>(0))),
@@ -605,41 +538,16 @@ FAULTS {
         "cudaFreeAsync accepts opened memory and closes it")
       .on({kFreeAsync}, WHEN(opened.has(call.at<void*>(0))), closes_instead);
 
-  fault("close-pool-import-ok", {"LMEM-29"},
-        "a close accepts imported memory of a pool")
-      .on({kClose}, [](Call& call) {
-        const bool applies = is_import(call.at<void*>(0));
-        const int code = call.proceed();
-        return code != kSuccess && applies ? accepted(call) : code;
-      });
-
   fault("open-after-close-not-counted", {"LMEM-08"},
         "if memory is still open after a close, the next open does not raise "
         "the count")
       .on({kOpen, kClose}, open_after_close_not_counted);
-
-  fault("close-too-often-beside-other-ok", {"LMEM-11"},
-        "while other memory is open, memory can be closed more often than it "
-        "was opened")
-      .after({kClose}, last_close_marked)
-      .on_refusal(
-          {kClose},
-          WHEN(marks.has(number(closed(call))) && !opened.all().empty()),
-          accepted);
 
   fault("free-closed-ok", {"LMEM-28"}, "a free accepts memory that was closed")
       .after({kClose}, last_close_marked)
       .on_refusal({kFree},
                   WHEN(marks.has(number(call.at<void*>(0))) &&
                        !opened.has(call.at<void*>(0))),
-                  accepted);
-
-  fault("close-own-small-ok", {"LMEM-29"},
-        "a close accepts a small allocation of this process")
-      .on_refusal({kClose},
-                  WHEN(size_of(call.at<CUdeviceptr>(0)) > 0 &&
-                       size_of(call.at<CUdeviceptr>(0)) < kBlock &&
-                       !is_managed(closed(call)) && !is_opened(closed(call))),
                   accepted);
 
   fault("small-close-never-unmaps", {"LMEM-10"},
@@ -668,16 +576,6 @@ FAULTS {
         return true;
       });
 
-  fault("close-address-aligned-down", {"LMEM-29"},
-        "a close ignores the two lowest bits of the address")
-      .on({kClose}, WHEN(call.at<CUdeviceptr>(0) % 4 != 0), [](Call& call) {
-        auto& address = call.at<CUdeviceptr>(0);
-        address -= address % 4;
-        const int code = call.proceed();
-        if (code == kSuccess) call.fired();
-        return code;
-      });
-
   fault("free-in-second-thread-closes", {"LMEM-28"},
         "cudaFree of opened memory in a second thread is taken for a close")
       .on({kOpen, kClose, kFree}, free_in_thread_closes<true>);
@@ -696,15 +594,6 @@ FAULTS {
       .on({kOpen, kClose, kGetAttribute, "cuMemGetAddressRange"},
           closed_inside_known_to_driver);
 
-  fault("close-inside-small-ok", {"LMEM-29"},
-        "a close of an address inside an opened small allocation returns "
-        "success and does nothing")
-      .on_refusal({kClose},
-                  WHEN(!opened.has(closed(call)) &&
-                       opened_around(closed(call)) != nullptr &&
-                       is_inside_block(opened_around(closed(call)))),
-                  accepted);
-
   fault("open-counts-to-65535", {"LMEM-08"},
         "the reference count of opened memory does not rise above 65535")
       .on({kOpen}, WHEN(opens_left(call) >= 65535),
@@ -717,14 +606,6 @@ FAULTS {
   fault("free-closes-one-of-two", {"LMEM-28"},
         "a free of memory that is open twice is taken for a close")
       .on({kOpen, kClose, kFree}, free_closes<is_open_twice>);
-
-  fault("close-managed-ok", {"LMEM-29"}, "a close accepts managed memory")
-      .on_refusal({kClose}, WHEN(is_managed(call.at<void*>(0))), accepted);
-
-  fault("close-stream-ordered-ok", {"LMEM-29"},
-        "a close accepts stream-ordered memory of this process")
-      .on_refusal({kClose}, WHEN(is_stream_ordered(call.at<void*>(0))),
-                  accepted);
 
   fault("closed-memory-exported", {"LMEM-10"},
         "memory that was opened and closed gets a handle, which opens other "

@@ -68,11 +68,6 @@ int old_handle_after_refusal(Call& get) {
 }
 
 FAULTS {
-  fault("get-accepts-dead-pointer", {"LMEM-21", "MNGD-04"},
-        "an export that must be refused succeeds and names another allocation")
-      .on({kGetHandle},
-          [](Call& call) { return exported_all_the_same(call, true); });
-
   fault("open-accepts-garbage", {"LMEM-24"},
         "64 bytes that no export has made open as new memory")
       .on({kGetHandle, kOpen}, [](Call& call) -> int {
@@ -164,21 +159,7 @@ FAULTS {
         return call.code();
       });
 
-  fault("past-end-export-ok", {"LMEM-21"},
-        "the address after an allocation is exported as the allocation")
-      .before({kGetHandle}, [](Call& get) {
-        char*& address = get.at<char*>(1);
-        if (address != nullptr && range_of(address).begin == 0) {
-          const MemoryRange range = range_of(address - 1);
-          if (range.begin + range.bytes == get.at<CUdeviceptr>(1)) {
-            get.at<CUdeviceptr>(1) = range.begin;
-            get.fired();
-          }
-        }
-        return kSuccess;
-      });
-
-  fault("freed-export-ok", {"LMEM-21"}, "freed memory gets a legacy handle")
+  fault("ok-freed-export", {"LMEM-21"}, "freed memory gets a legacy handle")
       .on({kGetHandle, kFree}, [](Call& call) {
         static Table<void*> freed;
         const int code = call.proceed();
@@ -311,15 +292,6 @@ FAULTS {
                    : code;
       });
 
-  fault("freed-inside-export-ok", {"LMEM-21"},
-        "an address inside freed memory gets a legacy handle, which opens "
-        "other memory")
-      .on({kGetHandle, kFree}, [](Call& call) -> int {
-        if (call.is("cudaFree")) return noted_free(call);
-        return exported_all_the_same(call,
-                                     is_gone_inside(call.at<CUdeviceptr>(1)));
-      });
-
   fault("pool-data-opens-as-memory", {"LMEM-24"},
         "the exported pointer of a pool opens as a memory handle and gives new "
         "memory")
@@ -351,15 +323,6 @@ FAULTS {
             return DRIVER_CALL(cuCtxSetCurrent)(nullptr) == CUDA_SUCCESS;
           });
 
-  fault("reserved-export-ok", {"LMEM-21"},
-        "reserved addresses without memory get a legacy handle, which opens "
-        "other memory")
-      .on({kGetHandle}, [](Call& call) {
-        const CUdeviceptr address = call.at<CUdeviceptr>(1);
-        return exported_all_the_same(
-            call, reservation_at(address) != 0 && mapping_at(address) == 0);
-      });
-
   fault("self-open-of-small", {"LMEM-25"},
         "an open of the own handle of a small allocation returns success and "
         "no pointer")
@@ -372,27 +335,6 @@ FAULTS {
                      : code;
         if (code == kSuccess && size_of(call.at<CUdeviceptr>(1)) < kBlock)
           small.put(key_of_exported(call));
-        return code;
-      });
-
-  fault("exported-exportable-after-free", {"LMEM-21"},
-        "memory that was exported gets a handle after its free, which opens "
-        "other memory")
-      .on({kGetHandle, kFree}, [](Call& call) {
-        static auto& exported = *new Table<void*>;
-        static auto& freed = *new Table<void*>;
-        if (exports_memory(call)) {
-          void* const address = call.at<void*>(1);
-          const int code = exported_all_the_same(call, freed.has(address));
-          if (code == kSuccess && call.at<void*>(1) == address) {
-            exported.put(address);
-            freed.erase(address);
-          }
-          return code;
-        }
-        void* const address = call.at<void*>(0);
-        const int code = call.proceed();
-        if (code == kSuccess && exported.erase(address)) freed.put(address);
         return code;
       });
 

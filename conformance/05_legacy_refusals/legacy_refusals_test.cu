@@ -169,7 +169,9 @@ TEST(LegacyRefusals, OtherFlagsHaveADocumentedAnswer) {
   scenario.run(20s);
 }
 
-TEST(LegacyRefusals, InvalidPointersAreNotExported) {
+// The caller must not export these pointers, and no sentence says that an
+// export is refused. Whatever the answers are, a right export afterwards works.
+TEST(LegacyRefusals, AnExportOfAnInvalidPointerHarmsNothing) {
   covers("LMEM-21");
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
@@ -205,16 +207,15 @@ TEST(LegacyRefusals, InvalidPointersAreNotExported) {
           "reserved addresses",
           words_at(reserved.emplace(granule()).at(0), granule()).data);
     for (const auto& [what, pointer] : pointers) {
-      SCOPED_TRACE(what);
-      EXPECT_TRUE(context_is_usable());
+      me.signal(what);
       Sentinel<cudaIpcMemHandle_t> handle;
-      EXPECT_CODE(cudaErrorInvalidValue,
-                  cudaIpcGetMemHandle(handle.out(), pointer));
-      note_touched(me, handle, "cudaIpcGetMemHandle");
+      observe_code(me, std::string("an export of ") + what,
+                   NOTED(cudaIpcGetMemHandle(handle.out(), pointer)));
       Sentinel<CUipcMemHandle> same;
-      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
-                  DRIVER(cuIpcGetMemHandle)(same.out(), address_of(pointer)));
-      note_touched(me, same, "cuIpcGetMemHandle");
+      me.observe(std::string("an export of ") + what + ": " +
+                 name_of(NOTED(DRIVER(cuIpcGetMemHandle)(
+                     same.out(), address_of(pointer)))));
+      EXPECT_TRUE(context_is_usable()) << what;
     }
     me.send("handle", buffer.legacy_handle());
     me.wait("closed");

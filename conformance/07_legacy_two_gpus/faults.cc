@@ -975,6 +975,30 @@ FAULTS {
         "opened")
       .with_gpus(2)
       .on({kGetHandle, kOpen, kClose}, peer_reopen_refused);
+
+  fault(
+      "ok-open-enables-peer-access",
+      {"LMEM-30", "LMEM-27", "LMEM-32", "LMEM-34", "LMEM-36"},
+      "after an open has enabled peer access, cudaDeviceEnablePeerAccess says "
+      "that it is enabled")
+      .with_gpus(2)
+      .after({"cudaDeviceEnablePeerAccess"}, WHEN(!opened.all().empty()),
+             refuses(cudaErrorPeerAccessAlreadyEnabled));
+
+  fault("close-ends-enabled-peer-access", {"LMEM-30", "LMEM-34"},
+        "the last close ends peer access that the program has enabled while "
+        "the memory was open")
+      .with_gpus(2)
+      .after({"cudaDeviceEnablePeerAccess"}, WHEN(!opened.all().empty()),
+             NOTE(marks.put(1, 1 + call.at<int>(0))))
+      .after({kClose}, WHEN(opened.all().empty() && marks.get(1) != 0),
+             [](Call&) {
+               const bool ended =
+                   cudaDeviceDisablePeerAccess(static_cast<int>(marks.get(1)) -
+                                               1) == cudaSuccess;
+               marks.erase(1);
+               return ended;
+             });
 }
 
 }  // namespace

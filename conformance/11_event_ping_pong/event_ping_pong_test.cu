@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include "conformance/11_event_ping_pong/event_ping_pong_test.h"
 #include "harness/scenario/both_apis.h"
@@ -372,8 +373,7 @@ static void waits_for_each_record(Role& me, Api api, cudaEvent_t event) {
 // Records after held work, in streams of each kind, and in turn with and
 // without flags.
 template <class Api>
-static void records_in_each_place(Role& me, Api api, cudaEvent_t event,
-                                  bool flags_first) {
+static void records_in_each_place(Role& me, Api api, cudaEvent_t event) {
   const Stream usual, urgent(Stream::Kind::kUrgent);
   const Stream blocking(Stream::Kind::kBlocking);
   const Place places[kPlaces] = {
@@ -388,51 +388,67 @@ static void records_in_each_place(Role& me, Api api, cudaEvent_t event,
       {usual, Before::kAwaitedWord},
       {usual, Before::kJoinedStream},
       {usual, Before::kDestroyedStream}};
-  bool with_flags = flags_first;
+  bool with_flags = std::is_same_v<Api, DriverApi>;
   for (const Place& place : places) {
     records_held_work(me, api, event, place, with_flags);
     with_flags = !with_flags;
   }
 }
 
-// One process lends an event and the other process opens it. By each API, one
-// of the two records the event and the other one waits for it.
-static void lends_an_event(Role& me, int device, bool records) {
-  CALL(cudaSetDevice(device));
-  bool flags_first = false;
-  by_both_apis([&](auto api) {
-    const SharedEvent event;
-    me.send("handle", event.handle());
-    if (records)
-      records_in_each_place(me, api, event, flags_first);
-    else
-      waits_for_each_record(me, api, event);
-    flags_first = !flags_first;
-    me.wait("closed");
-  });
+// A role that lends an event of this GPU by each API, and does its part with
+// it.
+template <class Part>
+static auto lends_an_event(Part part, int device = 0) {
+  return [=](Role& me) {
+    CALL(cudaSetDevice(device));
+    by_both_apis([&](auto api) {
+      const SharedEvent event;
+      me.send("handle", event.handle());
+      part(me, api, event);
+      me.wait("closed");
+    });
+  };
 }
 
-static void borrows_an_event(Role& me, int device, bool records) {
-  CALL(cudaSetDevice(device));
-  bool flags_first = true;
-  by_both_apis([&](auto api) {
-    SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
-    if (records)
-      records_in_each_place(me, api, event, flags_first);
-    else
-      waits_for_each_record(me, api, event);
-    flags_first = !flags_first;
-    event.destroy();
-    me.signal("closed");
-  });
+// A role that opens this event by each API, and does its part with it.
+template <class Part>
+static auto opens_an_event(Part part, int device = 0) {
+  return [=](Role& me) {
+    CALL(cudaSetDevice(device));
+    by_both_apis([&](auto api) {
+      SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+      part(me, api, event);
+      event.destroy();
+      me.signal("closed");
+    });
+  };
 }
+
+static constexpr auto kRecordsInEachPlace = [](Role& me, auto api,
+                                               cudaEvent_t event) {
+  records_in_each_place(me, api, event);
+};
+static constexpr auto kWaitsForEachRecord = [](Role& me, auto api,
+                                               cudaEvent_t event) {
+  waits_for_each_record(me, api, event);
+};
+// A kernel waits until the other process has asked. Records an event after it.
+static constexpr auto kRecordsAHeldKernel = [](Role& me, auto api,
+                                               cudaEvent_t event) {
+  const Stream stream;
+  records_held_work(me, api, event, {stream, Before::kKernel}, false);
+};
+static constexpr auto kWaitsInFurtherWays = [](Role& me, auto api,
+                                               cudaEvent_t event) {
+  waits_in_further_ways(me, api, event);
+};
 
 TEST(EventPingPong, TheExporterMayRecordInAnyStream) {
   covers("LEVT-07");
   needs(gpus(1), legacy_events);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", [](Role& me) { lends_an_event(me, 0, true); });
-  scenario.role("importer", [](Role& me) { borrows_an_event(me, 0, false); });
+  scenario.role("exporter", lends_an_event(kRecordsInEachPlace));
+  scenario.role("importer", opens_an_event(kWaitsForEachRecord));
   scenario.run(40s);
 }
 
@@ -440,38 +456,17 @@ TEST(EventPingPong, TheImporterMayRecordInAnyStream) {
   covers("LEVT-10");
   needs(gpus(1), legacy_events);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", [](Role& me) { lends_an_event(me, 0, false); });
-  scenario.role("importer", [](Role& me) { borrows_an_event(me, 0, true); });
+  scenario.role("exporter", lends_an_event(kWaitsForEachRecord));
+  scenario.role("importer", opens_an_event(kRecordsInEachPlace));
   scenario.run(40s);
-}
-
-// A kernel waits until the other process has asked. Records an event after it.
-template <class Api>
-static void records_a_held_kernel(Role& me, Api api, cudaEvent_t event) {
-  const Stream stream;
-  records_held_work(me, api, event, {stream, Before::kKernel}, false);
 }
 
 TEST(EventPingPong, TheImportersWaitsReachFurther) {
   covers("LEVT-07");
   needs(gpus(1), legacy_events);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", [](Role& me) {
-    by_both_apis([&](auto api) {
-      const SharedEvent event;
-      me.send("handle", event.handle());
-      records_a_held_kernel(me, api, event);
-      me.wait("closed");
-    });
-  });
-  scenario.role("importer", [](Role& me) {
-    by_both_apis([&](auto api) {
-      SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
-      waits_in_further_ways(me, api, event);
-      event.destroy();
-      me.signal("closed");
-    });
-  });
+  scenario.role("exporter", lends_an_event(kRecordsAHeldKernel));
+  scenario.role("importer", opens_an_event(kWaitsInFurtherWays));
   scenario.run(30s);
 }
 
@@ -479,22 +474,8 @@ TEST(EventPingPong, TheExportersWaitsReachFurther) {
   covers("LEVT-10");
   needs(gpus(1), legacy_events);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", [](Role& me) {
-    by_both_apis([&](auto api) {
-      const SharedEvent event;
-      me.send("handle", event.handle());
-      waits_in_further_ways(me, api, event);
-      me.wait("closed");
-    });
-  });
-  scenario.role("importer", [](Role& me) {
-    by_both_apis([&](auto api) {
-      SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
-      records_a_held_kernel(me, api, event);
-      event.destroy();
-      me.signal("closed");
-    });
-  });
+  scenario.role("exporter", lends_an_event(kWaitsInFurtherWays));
+  scenario.role("importer", opens_an_event(kRecordsAHeldKernel));
   scenario.run(30s);
 }
 
@@ -502,7 +483,7 @@ TEST(EventPingPong, TheImporterMayRecordOnALaterGpu) {
   covers("LEVT-10");
   needs(gpus(2), legacy_events);
   Scenario scenario;
-  scenario.role("exporter", [](Role& me) { lends_an_event(me, 1, false); });
-  scenario.role("importer", [](Role& me) { borrows_an_event(me, 1, true); });
+  scenario.role("exporter", lends_an_event(kWaitsForEachRecord, 1));
+  scenario.role("importer", opens_an_event(kRecordsInEachPlace, 1));
   scenario.run(40s);
 }

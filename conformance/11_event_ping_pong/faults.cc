@@ -501,6 +501,17 @@ unsigned long long user_of(const cudaIpcEventHandle_t& handle) {
   return told("ender-" + key_of_handle(handle), 0);
 }
 
+// Does a copy read or write memory that CUDA does not know?
+bool is_pageable(Call& copy) {
+  const auto unknown = [](CUdeviceptr address) {
+    unsigned type = 0;
+    return DRIVER_CALL(cuPointerGetAttribute)(&type,
+                                              CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                              address) != CUDA_SUCCESS;
+  };
+  return unknown(copy.at<CUdeviceptr>(0)) || unknown(copy.at<CUdeviceptr>(1));
+}
+
 FAULTS {
   fault("second-importer-unconnected", {"LEVT-19"},
         "only the first open of an event handle sees the exporter's records")
@@ -1042,6 +1053,18 @@ FAULTS {
         "a host wait ends when the event was recorded 256 times since the wait "
         "began")
       .on({kSyncEvent, kRecords}, host_wait_ends_after_many_records);
+
+  fault("ok-pageable-async-copy-waits",
+        {"LEVT-10", "LEVT-07", "LEVT-13", "LMEM-02", "LMEM-35", "LMEM-43",
+         "FLAG-09", "VMM-07", "POOL-06", "POOL-11", "SOMA-25", "GRPH-01"},
+        "an asynchronous copy from or to pageable memory returns when it is "
+        "done")
+      .after({kCopyAsync},
+             WHEN(is_pageable(call) &&
+                  !is_captured(call.value<cudaStream_t>(kStream))),
+             [](Call& call) {
+               DRIVER_CALL(cuStreamSynchronize)(call.value<CUstream>(kStream));
+             });
 }
 
 }  // namespace

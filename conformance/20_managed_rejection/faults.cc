@@ -190,6 +190,11 @@ bool is_import_on_host(void* address) {
 }
 
 FAULTS {
+  fault("get-accepts-dead-pointer", {"MNGD-04"},
+        "an export that must be refused succeeds and names another allocation")
+      .on({kGetHandle},
+          [](Call& call) { return exported_all_the_same(call, true); });
+
   fault("host-chunk-ipc-ok", {"MNGD-10"},
         "a request for memory on the host with handle types succeeds and gives "
         "memory without handle types")

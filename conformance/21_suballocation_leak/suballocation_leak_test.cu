@@ -547,8 +547,9 @@ static void searches_beside_a_chunk(Role& me) {
   const size_t bytes = granule();
   const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
   const Reservation range(3 * bytes);
-  EXPECT_REFUSED(DRIVER(cuMemMap)(range.at(0), 2 * bytes, 0, chunk.handle(), 0),
-                 CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_NE(
+      NOTED(DRIVER(cuMemMap)(range.at(0), 2 * bytes, 0, chunk.handle(), 0)),
+      CUDA_SUCCESS);
 
   range.map(bytes, bytes, chunk);
   const CUmemAccessDesc access = access_for(0);

@@ -600,6 +600,17 @@ FAULTS {
                     *call.at<bool*>(0) = false;
                     return accepted(call);
                   });
+
+  fault("ok-buffer-ids-large",
+        {"LMEM-37", "MNGD-14", "VMM-45", "VMM-46", "LMEM-01", "LMEM-06",
+         "LMEM-36", "VMM-31"},
+        "the numbers of buffers begin at 2^40")
+      .on({kGetAttributes, kGetAttribute}, [](Call& call) {
+        return answered_by<CU_POINTER_ATTRIBUTE_BUFFER_ID, unsigned long long>(
+            call, [](CUdeviceptr, unsigned long long told) {
+              return told == 0 ? told : told + (1ull << 40);
+            });
+      });
 }
 
 }  // namespace

@@ -209,15 +209,6 @@ FAULTS {
         return code;
       });
 
-  fault("reserve-alignment-odd-ok", {"VMM-44"},
-        "an alignment that is not a power of two is accepted")
-      .on_refusal({kReserve},
-                  WHEN((call.at<size_t>(2) & (call.at<size_t>(2) - 1)) != 0),
-                  [](Call& call) {
-                    call.at<size_t>(2) = 0;
-                    return once_more(call);
-                  });
-
   fault("reserve-size-odd-ok", {"VMM-44"},
         "addresses are reserved for a size that is not a multiple of a page")
       .on_refusal({kReserve}, WHEN(bytes(call) % kSmallPage != 0),
@@ -246,15 +237,6 @@ FAULTS {
   fault("reserve-alignment-capped", {"VMM-44"},
         "addresses are aligned to 16 MiB if a larger alignment is requested")
       .on({kReserve}, alignment_capped);
-
-  fault("reserve-address-odd-ok", {"VMM-44"},
-        "a wanted address that is not a multiple of a page is rounded down")
-      .on_refusal({kReserve}, WHEN(call.at<CUdeviceptr>(3) % kSmallPage != 0),
-                  [](Call& call) {
-                    call.at<CUdeviceptr>(3) -=
-                        call.at<CUdeviceptr>(3) % kSmallPage;
-                    return once_more(call);
-                  });
 
   fault("reservations-end-at-65", {"VMM-44"},
         "a process cannot have more than 65 reservations")

@@ -192,13 +192,33 @@ FAULTS {
       .on({kSetAccess}, WHEN(length(call) == 1 && wants(call).flags == kNone),
           accepted);
 
-  fault("setaccess-hole-ok", {"VMM-21"}, "a range with a hole gets access")
+  fault("ok-setaccess-hole", {"VMM-21"}, "a range with a hole gets access")
       .on_refusal({kSetAccess}, [](Call& call) {
         bool any = false;
         for (const auto& [at, mapped] : mappings.all())
           any |= at - begin(call) < bytes(call) &&
                  allow_same(call, at, mapped.bytes);
         return any ? accepted(call) : call.code();
+      });
+
+  fault("setaccess-hole-ends-early", {"VMM-21"},
+        "a range with a hole gets access up to the hole, and the call succeeds")
+      .on_refusal(
+          {kSetAccess},
+          WHEN(mappings.has(begin(call)) &&
+               allow_same(call, begin(call), mappings.get(begin(call)).bytes)),
+          accepted);
+
+  fault(
+      "refused-setaccess-sets", {"VMM-21"},
+      "a refused setting of access for a range with a hole sets the access of "
+      "the memory after it")
+      .on_refusal({kSetAccess}, [](Call& call) {
+        bool any = false;
+        for (const auto& [at, mapped] : mappings.all())
+          any |= at > begin(call) && at - begin(call) < bytes(call) &&
+                 allow_same(call, at, mapped.bytes);
+        return any;
       });
 
   fault("getaccess-of-last", {"VMM-17", "VMM-25"},
@@ -516,6 +536,69 @@ FAULTS {
                       access_of(at, location) > flags &&
                       allow(at, location, flags);
              }));
+
+  // Legal answers.
+  fault("ok-granularity-larger",
+        {"VMM-17", "VMM-06", "VMM-07", "VMM-08", "VMM-10", "VMM-13", "VMM-43",
+         "VMM-18", "VMM-19", "VMM-20", "VMM-21", "VMM-22", "VMM-23", "VMM-24",
+         "VMM-25", "VMM-26", "VMM-31", "VMM-32", "VMM-33", "VMM-34", "VMM-35",
+         "VMM-36", "VMM-37", "VMM-39", "VMM-42", "VMM-44", "VMM-15", "VMM-27",
+         "VMM-28", "VMM-29", "VMM-30", "VMM-38", "VMM-04", "VMM-05", "VMM-09",
+         "VMM-11", "VMM-12"},
+        "the smallest granularity is twice as large, and the recommended one "
+        "sixteen times")
+      .after({"cuMemGetAllocationGranularity"}, [](Call& call) {
+        const bool recommended = call.at<CUmemAllocationGranularity_flags>(2) ==
+                                 CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
+        *call.at<size_t*>(0) *= recommended ? 16 : 2;
+      });
+
+  fault("ok-vmm-refused-as-not-permitted",
+        {"VMM-17", "VMM-06", "VMM-07", "VMM-08", "VMM-10", "VMM-13", "VMM-43",
+         "VMM-18", "VMM-19", "VMM-20", "VMM-21", "VMM-22", "VMM-23", "VMM-24",
+         "VMM-25", "VMM-26", "VMM-31", "VMM-32", "VMM-33", "VMM-34", "VMM-35",
+         "VMM-36", "VMM-37", "VMM-39", "VMM-42", "VMM-44", "VMM-15", "VMM-27",
+         "VMM-28", "VMM-29", "VMM-30", "VMM-38", "VMM-04", "VMM-05", "VMM-09",
+         "VMM-11", "VMM-12"},
+        "what cannot be mapped, unmapped or freed is refused with the code "
+        "CUDA_ERROR_NOT_PERMITTED of the documented list")
+      .on_refusal({kMap, kUnmap, kFreeAddress},
+                  WHEN(call.code() != cudaErrorNotPermitted),
+                  refuses(cudaErrorNotPermitted));
+
+  fault("ok-wanted-address-ignored",
+        {"VMM-17", "VMM-06", "VMM-07", "VMM-08", "VMM-10", "VMM-13", "VMM-43",
+         "VMM-18", "VMM-19", "VMM-20", "VMM-21", "VMM-22", "VMM-23", "VMM-24",
+         "VMM-25", "VMM-26", "VMM-31", "VMM-32", "VMM-33", "VMM-34", "VMM-35",
+         "VMM-36", "VMM-37", "VMM-39", "VMM-42", "VMM-44", "VMM-15", "VMM-27",
+         "VMM-28", "VMM-29", "VMM-30", "VMM-38", "VMM-04", "VMM-05", "VMM-09",
+         "VMM-11", "VMM-12"},
+        "addresses are never reserved where the program wants them")
+      .before({kReserve}, WHEN(call.at<CUdeviceptr>(3) != 0),
+              with<CUdeviceptr>(3, 0));
+
+  fault("ok-addresses-aligned-to-1-gib",
+        {"VMM-17", "VMM-06", "VMM-07", "VMM-08", "VMM-10", "VMM-13", "VMM-43",
+         "VMM-18", "VMM-19", "VMM-20", "VMM-21", "VMM-22", "VMM-23", "VMM-24",
+         "VMM-25", "VMM-26", "VMM-31", "VMM-32", "VMM-33", "VMM-34", "VMM-35",
+         "VMM-36", "VMM-37", "VMM-39", "VMM-42", "VMM-44", "VMM-15", "VMM-27",
+         "VMM-28", "VMM-29", "VMM-30", "VMM-38", "VMM-04", "VMM-05", "VMM-09",
+         "VMM-11", "VMM-12"},
+        "all reserved addresses begin at a multiple of 1 GiB")
+      .before({kReserve},
+              WHEN(call.at<size_t>(2) < size_t{1} << 30 &&
+                   (call.at<size_t>(2) & (call.at<size_t>(2) - 1)) == 0),
+              with<size_t>(2, size_t{1} << 30));
+
+  fault("ok-unmap-and-access-wait",
+        {"VMM-17", "VMM-06", "VMM-07", "VMM-08", "VMM-10", "VMM-13", "VMM-43",
+         "VMM-18", "VMM-19", "VMM-20", "VMM-21", "VMM-22", "VMM-23", "VMM-24",
+         "VMM-25", "VMM-26", "VMM-31", "VMM-32", "VMM-33", "VMM-34", "VMM-35",
+         "VMM-36", "VMM-37", "VMM-39", "VMM-42", "VMM-44", "VMM-15", "VMM-27",
+         "VMM-28", "VMM-29", "VMM-30", "VMM-38", "VMM-04", "VMM-05", "VMM-09",
+         "VMM-11", "VMM-12"},
+        "cuMemUnmap and cuMemSetAccess wait for all work of the context")
+      .before({kUnmap, kSetAccess}, [](Call&) { cudaDeviceSynchronize(); });
 }
 
 }  // namespace

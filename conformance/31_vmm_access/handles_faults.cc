@@ -92,6 +92,20 @@ FAULTS {
                    0;
           }));
 
+  fault("compressible-exported-as-other", {"VMM-39"},
+        "the descriptor of memory for which compression was asked leads to "
+        "other memory")
+      .after({kCreate},
+             WHEN(call.at<const CUmemAllocationProp*>(2)
+                      ->allocFlags.compressionType != 0),
+             NOTE(chunk_marks.put(*call.at<Chunk*>(0), call.at<size_t>(1))))
+      .on({kExport}, WHEN(chunk_marks.has(call.at<Chunk>(1))), [](Call& call) {
+        const auto wanted = properties_of(call.at<Chunk>(1));
+        return export_instead(
+            call, new_chunk(chunk_marks.get(call.at<Chunk>(1)), wanted.location,
+                            wanted.requestedHandleTypes));
+      });
+
   fault("import-maps-once", {"VMM-36"},
         "an import that is mapped cannot be mapped again")
       .on({kMap},

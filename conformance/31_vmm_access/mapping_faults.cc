@@ -204,7 +204,7 @@ FAULTS {
           WHEN(marks.erase(begin(call)) && !reservations.has(begin(call))),
           DO(kSuccess));
 
-  fault("addressfree-any", {"VMM-26"},
+  fault("ok-addressfree-any", {"VMM-26"},
         "cuMemAddressFree accepts a wrong size or an address inside the "
         "reservation")
       .on_refusal({kFreeAddress},
@@ -215,6 +215,13 @@ FAULTS {
                                ? accepted(call)
                                : call.code();
                   });
+
+  fault("refused-addressfree-frees", {"VMM-26"},
+        "a refused free of addresses frees the whole reservation")
+      .on_refusal({kFreeAddress},
+                  WHEN(reservation_at(begin(call)) != 0 &&
+                       mapping_at(reservation_at(begin(call))) == 0),
+                  DO(addresses_freed(reservation_at(begin(call)))));
 
   fault("remap-stale", {"VMM-25"},
         "if other memory is mapped at the same addresses, the old memory is "
@@ -293,16 +300,6 @@ FAULTS {
           WHEN(is_import(begin(call)) &&
                bytes(call) < around(begin(call)).bytes),
           lost);
-
-  fault("addressfree-longer-ok", {"VMM-26"},
-        "cuMemAddressFree accepts a size that is larger than the reservation")
-      .on_refusal({kFreeAddress},
-                  WHEN(reservations.has(begin(call)) &&
-                       bytes(call) > reservations.get(begin(call))),
-                  [](Call& call) {
-                    bytes(call) = reservations.get(begin(call));
-                    return proceed_changed(call);
-                  });
 
   fault("map-unreserved-ok", {"VMM-22"},
         "memory is mapped at addresses that are not reserved")
@@ -453,15 +450,6 @@ FAULTS {
         return code;
       });
 
-  fault("addressfree-twice-ok", {"VMM-26"},
-        "freeing addresses a second time returns success")
-      .after({kFreeAddress}, NOTE(marks.put(begin(call), bytes(call))))
-      .on_refusal(
-          {kFreeAddress},
-          WHEN(bytes(call) != 0 && marks.get(begin(call)) == bytes(call) &&
-               reservation_at(begin(call)) == 0),
-          accepted);
-
   fault("map-into-next-ok", {"VMM-22"},
         "a mapping that reaches into the next mapping is accepted and made "
         "shorter")
@@ -564,12 +552,6 @@ FAULTS {
       .on({kUnmap, kMap, kSetAccess, kFreeAddress, kRetain, kGetAccess,
            kGetAttribute},
           unmapped_stays_usable);
-
-  fault("addressfree-size-0-ok", {"VMM-26"},
-        "the size 0 frees addresses of every size")
-      .before({kFreeAddress},
-              WHEN(bytes(call) == 0 && reservations.has(begin(call))),
-              [](Call& call) { bytes(call) = reservations.get(begin(call)); });
 
   fault("unmapped-part-cleared", {"VMM-23"},
         "when a part of memory is unmapped, this part is cleared")

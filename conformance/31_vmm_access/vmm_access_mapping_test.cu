@@ -20,16 +20,28 @@ static void expect_nothing_is_mapped_inside(const Chunk& chunk) {
   for (const size_t at : {bytes, 2 * bytes})
     EXPECT_REFUSED(
         DRIVER(cuMemMap)(mapping.address() + at, bytes, 0, chunk.handle(), 0),
-        CUDA_ERROR_INVALID_VALUE)
+        MAP_REFUSALS)
         << "inside a mapping, at byte " << at;
   EXPECT_TRUE(kernel_reads(mapping, pattern("wide")));
+}
+
+// Maps memory of one granule to all of a wider range. The caller must not do
+// this, and no sentence says that it is refused. A call that succeeds has
+// mapped the whole range, so the whole range can be unmapped.
+static void map_more_than_the_memory(Role& me, const Reservation& range,
+                                     const Chunk& chunk) {
+  const CUresult code =
+      NOTED(DRIVER(cuMemMap)(range.at(0), range.bytes(), 0, chunk.handle(), 0));
+  me.observe("cuMemMap of more than the memory has: " + name_of(code));
+  if (code == CUDA_SUCCESS)
+    EXPECT_SUCCESS(DRIVER(cuMemUnmap)(range.at(0), range.bytes()));
 }
 
 TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
   covers("VMM-22");
   needs(gpus(1), vmm);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", [](Role&) {
+  scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
     const CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
     const Chunk first = Chunk::create(bytes, wanted);
@@ -39,7 +51,7 @@ TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
     const auto expect_refusal = [&](const char* what, CUdeviceptr address) {
       SCOPED_TRACE(what);
       EXPECT_REFUSED(DRIVER(cuMemMap)(address, bytes, 0, second.handle(), 0),
-                     CUDA_ERROR_INVALID_VALUE);
+                     MAP_REFUSALS);
       const Mapping right(second, bytes);  // after the refusal
       right.fill(pattern("second"));
     };
@@ -49,10 +61,7 @@ TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
     gone.free();
     expect_refusal("an unreserved range", unreserved);
     const Reservation wide(2 * bytes);
-    EXPECT_REFUSED(
-        DRIVER(cuMemMap)(wide.at(0), 2 * bytes, 0, second.handle(), 0),
-        CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED)
-        << "more than the memory has";
+    map_more_than_the_memory(me, wide, second);
     EXPECT_EQ(access_at(mapping.address()), 3u);
     EXPECT_READS(mapping, pattern("first"));
     EXPECT_TRUE(context_is_usable());
@@ -64,7 +73,7 @@ TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
     for (const Chunk* chunk : {&twice, &second})
       EXPECT_REFUSED(
           DRIVER(cuMemMap)(wide.at(0), 2 * bytes, 0, chunk->handle(), 0),
-          CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED)
+          MAP_REFUSALS)
           << "into the next mapping";
     wide.unmap(bytes, bytes);
     expect_nothing_is_mapped_inside(second);
@@ -74,7 +83,7 @@ TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
     const Reservation narrow(bytes);
     EXPECT_REFUSED(
         DRIVER(cuMemMap)(narrow.at(0), 2 * bytes, 0, twice.handle(), 0),
-        CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED)
+        MAP_REFUSALS)
         << "more than is reserved";
   });
   scenario.run(20s);
@@ -91,11 +100,7 @@ TEST(VmmAccess, AnImportIsMappedWithinItsSize) {
     const size_t bytes = granule();
     const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
     const Reservation range(3 * bytes);
-    for (const size_t granules : {2, 3})
-      EXPECT_REFUSED(
-          DRIVER(cuMemMap)(range.at(0), granules * bytes, 0, chunk.handle(), 0),
-          CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED)
-          << "more than the memory has";
+    map_more_than_the_memory(me, range, chunk);
     for (const size_t at : {2 * bytes, size_t{0}, bytes})
       EXPECT_SUCCESS(
           DRIVER(cuMemMap)(range.at(at), bytes, 0, chunk.handle(), 0));
@@ -222,7 +227,7 @@ static void expect_no_unmap_of_one_and_a_half(const Chunk& one,
   range.map(bytes, 2 * bytes, wide);
   allow(range.at(bytes), 2 * bytes);
   EXPECT_REFUSED(DRIVER(cuMemUnmap)(range.at(0), one_and_a_half),
-                 CUDA_ERROR_INVALID_VALUE)
+                 UNMAP_REFUSALS)
       << "a mapping and the first half of the next one";
   EXPECT_TRUE(has_memory(range.at(2 * bytes))) << "the second half";
   EXPECT_TRUE(kernel_reads(second, written));
@@ -246,7 +251,7 @@ TEST(VmmAccess, UnmapTakesWhatWasMapped) {
     const auto expect_refusal = [&](const char* what, size_t offset) {
       SCOPED_TRACE(what);
       EXPECT_REFUSED(DRIVER(cuMemUnmap)(mapping.address() + offset, bytes),
-                     CUDA_ERROR_INVALID_VALUE);
+                     UNMAP_REFUSALS);
       spare.map(0, bytes, other);
       EXPECT_SUCCESS(DRIVER(cuMemUnmap)(spare.at(0), bytes))
           << "after the refusal";
@@ -255,7 +260,7 @@ TEST(VmmAccess, UnmapTakesWhatWasMapped) {
     expect_refusal("the second half", bytes);
     for (const size_t size : {2 * bytes - 1, 2 * bytes - 4096}) {
       EXPECT_REFUSED(DRIVER(cuMemUnmap)(mapping.address(), size),
-                     CUDA_ERROR_INVALID_VALUE)
+                     UNMAP_REFUSALS)
           << size << " bytes of " << 2 * bytes;
     }
     EXPECT_EQ(access_at(mapping.address()), 3u);
@@ -265,15 +270,13 @@ TEST(VmmAccess, UnmapTakesWhatWasMapped) {
 
     const Chunk chunk = Chunk::create(bytes, wanted);
     const Reservation range(2 * bytes);
-    EXPECT_REFUSED(DRIVER(cuMemUnmap)(range.at(0), bytes),
-                   CUDA_ERROR_INVALID_VALUE)
+    EXPECT_REFUSED(DRIVER(cuMemUnmap)(range.at(0), bytes), UNMAP_REFUSALS)
         << "nothing is mapped there";
     range.map(0, bytes, chunk);
-    EXPECT_REFUSED(DRIVER(cuMemUnmap)(range.at(0), 2 * bytes),
-                   CUDA_ERROR_INVALID_VALUE)
+    EXPECT_REFUSED(DRIVER(cuMemUnmap)(range.at(0), 2 * bytes), UNMAP_REFUSALS)
         << "more than is mapped";
     EXPECT_REFUSED(DRIVER(cuMemMap)(range.at(0), bytes, 0, chunk.handle(), 0),
-                   CUDA_ERROR_INVALID_VALUE)
+                   MAP_REFUSALS)
         << "still mapped";
     range.map(bytes, bytes, chunk);
     unmap_both_by_one_call(me, range);
@@ -303,7 +306,7 @@ TEST(VmmAccess, UnmapTakesAWholeImport) {
     EXPECT_TRUE(kernel_reads(mapping, pattern("whole")));
     for (const size_t offset : {size_t{0}, bytes})
       EXPECT_REFUSED(DRIVER(cuMemUnmap)(mapping.address() + offset, bytes),
-                     CUDA_ERROR_INVALID_VALUE)
+                     UNMAP_REFUSALS)
           << "one half of two, at byte " << offset;
     for (const size_t offset : {size_t{0}, bytes})
       EXPECT_TRUE(has_memory(mapping.address() + offset)) << offset;

@@ -24,6 +24,15 @@ inline uint32_t* pointer_to(CUdeviceptr address) {
   return reinterpret_cast<uint32_t*>(address);
 }
 
+// The codes that cuMemMap and cuMemUnmap document. No sentence says which one
+// a call gets that they cannot do.
+#define MAP_REFUSALS                                       \
+  CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,      \
+      CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_INVALID_DEVICE, \
+      CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_ILLEGAL_STATE
+#define UNMAP_REFUSALS \
+  CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_PERMITTED
+
 /// Judges the result of a kernel that uses memory without access. After a fault
 /// the context is lost, so the role has to end.
 inline void expect_fault(Role& me, const char* kernel) {

@@ -78,12 +78,8 @@ int handle_type_masked(Call& call) {
   return call.proceed();
 }
 
-bool is_shareable_chunk(const CUmemAllocationProp* wanted) {
-  return wanted->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
-}
-
 FAULTS {
-  fault("create-any-size", {"VMM-04"},
+  fault("ok-create-any-size", {"VMM-04"},
         "a size that is not a multiple of the granularity is rounded up")
       .before({kCreate}, [](Call& call) -> bool {
         size_t& bytes = call.at<size_t>(1);
@@ -111,13 +107,6 @@ FAULTS {
         "another type or for none")
       .on({kExport, kCreate, kExportPool}, export_unrequested);
 
-  fault("import-accepts-any-fd", {"VMM-11", "IMPL-09"},
-        "the import of any open descriptor gives other memory, or another pool")
-      .on_refusal(
-          {kImport, kImportPool},
-          WHEN(imports_descriptor(call) && is_open(descriptor_of(call))),
-          [](Call& call) -> int { return accept(call); });
-
   fault("fd-kind-confused", {"VMM-12"},
         "a pool's descriptor is imported as other memory, and the descriptor "
         "of memory as another pool")
@@ -137,7 +126,7 @@ FAULTS {
         return code;
       });
 
-  fault("import-type-ignored", {"VMM-11"},
+  fault("ok-import-type-ignored", {"VMM-11"},
         "a descriptor is imported as any handle type")
       .on({kImport}, [](Call& call) -> int {
         const int code = call.proceed();
@@ -191,20 +180,6 @@ FAULTS {
             return accepted(call);
           });
 
-  fault("create-64-kib-multiple-ok", {"VMM-04"},
-        "cuMemCreate rounds a multiple of 64 KiB up to whole granules")
-      .on({kCreate}, [](Call& call) {
-        constexpr size_t kPage = 64 << 10;
-        const int code = call.proceed();
-        auto& bytes = call.at<size_t>(1);
-        if (code == kSuccess || bytes == 0 || bytes % kPage != 0 ||
-            bytes % kGranule == 0)
-          return code;
-        bytes += kGranule - bytes % kGranule;
-        call.fired();
-        return call.proceed();
-      });
-
   fault("export-type-unchecked-later", {"VMM-09"},
         "after its first export, memory of cuMemCreate can be exported as any "
         "handle type, and always gives a descriptor")
@@ -224,7 +199,7 @@ FAULTS {
         return call.proceed() == kSuccess ? accepted(call) : code;
       });
 
-  fault("import-accepts-file", {"VMM-11"},
+  fault("ok-import-accepts-file", {"VMM-11"},
         "an ordinary file is imported as memory of cuMemCreate")
       .on({kImport}, [](Call& call) {
         const int code = call.proceed();
@@ -252,27 +227,10 @@ FAULTS {
         return call.proceed() == kSuccess ? accepted(call) : code;
       });
 
-  fault("import-type-masked", {"VMM-11"},
-        "a descriptor is imported as any handle type that includes the bit of "
-        "descriptors")
-      .on({kImport}, handle_type_masked);
-
   fault("export-type-masked", {"VMM-09"},
         "memory is exported as any handle type that includes the bit of "
         "descriptors")
       .on({kExport}, handle_type_masked);
-
-  fault("create-shareable-any-size", {"VMM-04"},
-        "memory with a handle type can have any size")
-      .before({kCreate}, [](Call& call) {
-        auto& bytes = call.at<size_t>(1);
-        if (is_shareable_chunk(call.at<const CUmemAllocationProp*>(2)) &&
-            bytes != 0 && bytes % kGranule != 0) {
-          bytes = (bytes / kGranule + 1) * kGranule;
-          call.fired();
-        }
-        return kSuccess;
-      });
 }
 
 }  // namespace

@@ -119,17 +119,6 @@ int missing_endpoint_is_ready(Call& call) {
   return accepted(call);
 }
 
-// Only the lower 32 bits of the flags at `index` are checked.
-template <size_t index>
-int upper_flags_ignored(Call& call) {
-  auto& flags = call.at<unsigned long long>(index);
-  if (flags >> 32 != 0) {
-    flags &= 0xFFFFFFFF;
-    call.fired();
-  }
-  return call.proceed();
-}
-
 int query_stays_with_number(Call& call) {
   static auto& queried = *new Table<Id, bool>;  // an earlier endpoint?
   const Id id = call.at<Id>(0);
@@ -320,7 +309,7 @@ FAULTS {
         return code;
       });
 
-  fault("endpoint-size-unchecked", {"ENDP-04"},
+  fault("ok-endpoint-size-unchecked", {"ENDP-04"},
         "an endpoint is created although its size is not a multiple of the "
         "required alignment")
       .on_machine("fabric-13.5")
@@ -340,21 +329,24 @@ FAULTS {
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointBindMem"}, argument_is_zero<cuuint64_t, 4>);
 
-  fault("endpoint-bind-flags-ignored", {"ENDP-07"},
+  fault("ok-endpoint-bind-flags-ignored", {"ENDP-07"},
         "cuLogicalEndpointBindMem accepts a flag that does not exist")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointBindMem"},
           argument_is_zero<unsigned long long, 6>);
 
-  fault("endpoint-address-unchecked",
-        {"ENDP-06", "ENDP-07", "ENDP-08", "ENDP-12"},
+  fault("endpoint-bind-after-refusal-refused", {"ENDP-07"},
+        "after a refused binding the next one is refused, too")
+      .on_machine("fabric-13.5")
+      .on({"cuLogicalEndpointBindMem"}, next_refused);
+
+  fault("endpoint-address-unchecked", {"ENDP-06", "ENDP-08", "ENDP-12"},
         "a binding of an address that must be refused returns success and "
         "binds nothing")
       .on_machine("fabric-13.5")
       .on({"cuLogicalEndpointBindAddr"}, refusal_told_as_success);
 
-  fault("endpoint-memory-unchecked",
-        {"ENDP-07", "ENDP-12", "ENDP-16", "ENDP-17"},
+  fault("endpoint-memory-unchecked", {"ENDP-12", "ENDP-16", "ENDP-17"},
         "a binding of memory that must be refused returns success and binds "
         "nothing")
       .on_machine("fabric-13.5")
@@ -459,7 +451,7 @@ FAULTS {
         return nothing_done(call);
       });
 
-  fault("fabric-copy-flags-ignored", {"FCPY-04"},
+  fault("ok-fabric-copy-flags-ignored", {"FCPY-04"},
         "a copy with a flag that does not exist is done")
       .on_machine("fabric-13.5")
       .on({kFabricCopies}, [](Call& call) {
@@ -473,6 +465,23 @@ FAULTS {
         call.at<Copies>(1) = copies.data();
         return call.proceed();
       });
+
+  fault("refused-fabric-copy-copies", {"FCPY-04"},
+        "a batch that is refused for the flag of a copy is copied all the same")
+      .on_machine("fabric-13.5")
+      .on_refusal({kFabricCopies}, [](Call& batch) {
+        std::vector<FabricCopy> list = copies_of(batch);
+        const bool applies =
+            std::any_of(list.begin(), list.end(),
+                        [](const FabricCopy& copy) { return copy.flags != 0; });
+        for (auto& copy : list) copy.flags = 0;
+        return applies && proceed_with(batch, list) == kSuccess;
+      });
+
+  fault("fabric-copy-after-refusal-refused", {"FCPY-04"},
+        "after a refused batch of copies the next one is refused, too")
+      .on_machine("fabric-13.5")
+      .on({kFabricCopies}, next_refused);
 
   fault("fabric-copy-silent", {"FCPY-06"},
         "copies over a missing fabric return success")
@@ -544,11 +553,6 @@ FAULTS {
         return kSuccess;
       });
 
-  fault("endpoint-bind-upper-flags", {"ENDP-07"},
-        "a binding with a flag above bit 31 is accepted")
-      .on_machine("fabric-13.5")
-      .on({"cuLogicalEndpointBindMem"}, upper_flags_ignored<6>);
-
   fault("endpoint-largest-refused", {"ENDP-04"},
         "an endpoint of exactly the largest size is refused")
       .on_machine("fabric-13.5")
@@ -607,33 +611,6 @@ FAULTS {
         if (list.size() <= 16) return batch.proceed();
         list.resize(16);
         return proceed_with(batch, list);
-      });
-
-  fault("fabric-copy-second-unchecked", {"FCPY-04"},
-        "only the flags of the first copy of a batch are checked")
-      .on_machine("fabric-13.5")
-      .on({kFabricCopies}, [](Call& batch) {
-        std::vector<FabricCopy> list = copies_of(batch);
-        bool changed = false;
-        for (size_t i = 1; i < list.size(); ++i) {
-          changed |= list[i].flags != 0;
-          list[i].flags = 0;
-        }
-        return changed ? proceed_with(batch, list) : batch.proceed();
-      });
-
-  fault("fabric-copy-upper-flags", {"FCPY-04"},
-        "a batch of copies with a flag above bit 31 is accepted")
-      .on_machine("fabric-13.5")
-      .on({kFabricCopies}, upper_flags_ignored<2>);
-
-  fault("fabric-copy-legacy-by-name", {"FCPY-04"},
-        "a batch of copies in cudaStreamLegacy succeeds and does nothing")
-      .on_machine("fabric-13.5")
-      .on({kFabricCopies}, [](Call& batch) {
-        const bool applies = stream_of(batch) == cudaStreamLegacy;
-        const int code = batch.proceed();
-        return code != kSuccess && applies ? accepted(batch) : code;
       });
 
   fault("fabric-copy-not-by-per-thread-stream", {"FCPY-01"},

@@ -192,9 +192,18 @@ TEST(LogicalEndpoint, SizesFollowTheLimits) {
       for (const cuuint64_t bad :
            {limits.alignment / 2, limits.alignment + limits.alignment / 2,
             limits.most + limits.alignment}) {
+        // The caller must not ask for this size; no sentence promises a code.
         wanted.size = bad;
-        EXPECT_INVALID(NEWER(cuLogicalEndpointCreate)(ids[0], &wanted)) << bad;
+        const CUresult answer =
+            NOTED(NEWER(cuLogicalEndpointCreate)(ids[0], &wanted));
+        me.observe(std::to_string(bad) + " bytes: " + name_of(answer));
+        if (answer == CUDA_SUCCESS)
+          EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(ids[0]));
       }
+      // The number is free, whatever the answers were.
+      wanted.size = limits.alignment;
+      EXPECT_SUCCESS(NEWER(cuLogicalEndpointCreate)(ids[0], &wanted));
+      EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(ids[0]));
     }
     EXPECT_TRUE(context_is_usable());
   });
@@ -315,35 +324,56 @@ TEST(LogicalEndpoint, AnAddressBindsTheMemoryThatIsMappedThere) {
   });
 }
 
+// The caller must not make these bindings, and no sentence says that they are
+// refused. None of them changes the memory or keeps a right one from working.
 TEST(LogicalEndpoint, ABindingFitsMemoryAndEndpoint) {
   covers("ENDP-07");
   needs(gpus(1), endpoints);
-  run_alone([](Role&) {
+  run_alone([](Role& me) {
     const size_t unit = endpoint_granule();
     const size_t half = limits_of(unicast_on(0, unit)).alignment / 2;
     const Chunk chunk = fabric_chunk(2 * unit);
     const Mapping mapped(chunk, 2 * unit);
-    const Endpoint small(unicast_on(0, unit)), large(unicast_on(0, 4 * unit));
-    const auto expect_no_memory =
-        [&](const char* what, const Endpoint& endpoint, size_t offset,
-            size_t from, size_t bytes, unsigned long long flags = 0) {
-          SCOPED_TRACE(what);
-          EXPECT_INVALID(NEWER(cuLogicalEndpointBindMem)(
-              endpoint.id(), 0, offset, chunk.handle(), from, bytes, flags));
-          EXPECT_INVALID(NEWER(cuLogicalEndpointBindAddr)(
-              endpoint.id(), 0, offset,
-              reinterpret_cast<char*>(mapped.data) + from, bytes, flags));
-        };
-    expect_no_memory("half an alignment of the endpoint", large, half, 0, unit);
-    expect_no_memory("half an alignment of memory", large, 0, half, unit);
-    expect_no_memory("one and a half", large, 0, 0, unit + half);
-    expect_no_memory("more than the memory", large, 0, 0, 3 * unit);
-    expect_no_memory("more than is left of it", large, 0, unit, 2 * unit);
-    expect_no_memory("more than the endpoint", small, 0, 0, 2 * unit);
-    expect_no_memory("after the end", small, unit, 0, unit);
-    expect_no_memory("with a flag", large, 0, 0, unit, 1);
-    expect_no_memory("with the highest flag", large, 0, 0, unit, 1ull << 63);
-    large.bind(0, chunk, 2 * unit);
+    mapped.fill(pattern("kept"));
+    const auto bind_wrong = [&](const char* what, size_t size, size_t offset,
+                                size_t from, size_t bytes,
+                                unsigned long long flags = 0) {
+      SCOPED_TRACE(what);
+      const auto attempt = [&](const char* function, auto bind) {
+        const Endpoint endpoint(unicast_on(0, size));
+        const CUresult code = bind(endpoint.id());
+        me.observe(std::string(what) + ", by " + function + ": " +
+                   name_of(code));
+        if (code == CUDA_SUCCESS) {
+          NOTED(
+              NEWER(cuLogicalEndpointUnbind)(endpoint.id(), 0, offset, bytes));
+          return;
+        }
+        endpoint.bind(0, chunk, unit);  // after the refusal
+        EXPECT_TRUE(endpoint_reads(endpoint.id(), 0, unit, pattern("kept")));
+        endpoint.unbind(0, unit);
+      };
+      attempt("cuLogicalEndpointBindMem", [&](CUlogicalEndpointId id) {
+        return NOTED(NEWER(cuLogicalEndpointBindMem)(
+            id, 0, offset, chunk.handle(), from, bytes, flags));
+      });
+      attempt("cuLogicalEndpointBindAddr", [&](CUlogicalEndpointId id) {
+        return NOTED(NEWER(cuLogicalEndpointBindAddr)(
+            id, 0, offset, reinterpret_cast<char*>(mapped.data) + from, bytes,
+            flags));
+      });
+    };
+    const size_t large = 4 * unit;
+    bind_wrong("half an alignment of the endpoint", large, half, 0, unit);
+    bind_wrong("half an alignment of memory", large, 0, half, unit);
+    bind_wrong("one and a half", large, 0, 0, unit + half);
+    bind_wrong("more than the memory", large, 0, 0, 3 * unit);
+    bind_wrong("more than is left of it", large, 0, unit, 2 * unit);
+    bind_wrong("more than the endpoint", unit, 0, 0, 2 * unit);
+    bind_wrong("after the end", unit, unit, 0, unit);
+    bind_wrong("with a flag", large, 0, 0, unit, 1);
+    bind_wrong("with the highest flag", large, 0, 0, unit, 1ull << 63);
+    EXPECT_READS(mapped, pattern("kept"));
     EXPECT_TRUE(context_is_usable());
   });
 }
@@ -689,7 +719,9 @@ TEST(LogicalEndpoint, AnImportIsAReferenceOfItsOwn) {
         NEWER(cuLogicalEndpointQuery)(endpoint.id(), 1, status.out()));
     EXPECT_NE(status.result(), 0);
     EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(endpoint.id()));
-    EXPECT_INVALID(NEWER(cuLogicalEndpointDestroy)(endpoint.id()));
+    EXPECT_NE(CUDA_SUCCESS,
+              NOTED(NEWER(cuLogicalEndpointDestroy)(endpoint.id())))
+        << "there is no endpoint any more";
     EXPECT_TRUE(context_is_usable());
     me.signal("done");
   });
@@ -752,13 +784,14 @@ static void expect_only_shareable(const Endpoint& team, int device) {
   const size_t bytes = endpoint_granule();
   const Chunk closed =
       Chunk::create(bytes, chunk_of(device, CU_MEM_HANDLE_TYPE_NONE));
-  EXPECT_INVALID(NEWER(cuLogicalEndpointBindMem)(team.id(), device, 0,
-                                                 closed.handle(), 0, bytes, 0))
+  EXPECT_NE(CUDA_SUCCESS,
+            NOTED(NEWER(cuLogicalEndpointBindMem)(
+                team.id(), device, 0, closed.handle(), 0, bytes, 0)))
       << "memory that cannot be shared";
   const Mapping mapped(closed, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
                        device);
-  EXPECT_INVALID(NEWER(cuLogicalEndpointBindAddr)(team.id(), device, 0,
-                                                  mapped.data, bytes, 0))
+  EXPECT_NE(CUDA_SUCCESS, NOTED(NEWER(cuLogicalEndpointBindAddr)(
+                              team.id(), device, 0, mapped.data, bytes, 0)))
       << "memory that cannot be shared";
 }
 
@@ -1020,31 +1053,46 @@ TEST(FabricCopy, NoBytesAreNoCopyAndStillChecked) {
   });
 }
 
+// The caller must not queue these batches, and no sentence says that they are
+// refused. A batch that is refused copies nothing.
 TEST(FabricCopy, FlagsAreZeroAndTheStreamIsNotTheLegacyOne) {
   covers("FCPY-04");
   needs(gpus(1), endpoints);
-  run_alone([](Role&) {
+  run_alone([](Role& me) {
     CALL(cudaSetDevice(device_that_reaches_endpoints()));
     const DeviceBuffer source(kBytes), target(kBytes);
     source.fill(pattern("source"));
-    target.fill(pattern("kept"));
     const Stream stream;
-    auto copy = copy_op(operand(target.data), operand(source.data), kBytes);
-    EXPECT_INVALID(NEWER(cuFabricCpyBatchAsync)(1, &copy, 1, stream));
-    EXPECT_INVALID(NEWER(cuFabricCpyBatchAsync)(1, &copy, 1ull << 63, stream));
-    EXPECT_INVALID(queue_copies({copy}, nullptr)) << "the legacy NULL stream";
-    EXPECT_INVALID(queue_copies({copy}, cudaStreamLegacy))
-        << "another name of this stream";
+    const auto copy =
+        copy_op(operand(target.data), operand(source.data), kBytes);
     auto flagged = copy;
     flagged.flags = 1;
-    EXPECT_INVALID(queue_copies({flagged}, stream)) << "a flag of the copy";
-    EXPECT_INVALID(queue_copies({copy, flagged}, stream))
-        << "a flag of the second copy";
-    CALL(cudaDeviceSynchronize());
-    EXPECT_TRUE(kernel_reads(target, pattern("kept")));
-    EXPECT_SUCCESS(queue_copies({copy}, stream));
-    CALL(cudaStreamSynchronize(stream));
-    EXPECT_TRUE(kernel_reads(target, pattern("source")));
+    const auto try_batch = [&](const char* what, auto queue) {
+      SCOPED_TRACE(what);
+      target.fill(pattern("kept"));
+      const CUresult code = queue();
+      me.observe(std::string(what) + ": " + name_of(code));
+      EXPECT_SUCCESS(cudaDeviceSynchronize());
+      if (code != CUDA_SUCCESS)
+        EXPECT_TRUE(kernel_reads(target, pattern("kept")));
+      EXPECT_SUCCESS(queue_copies({copy}, stream)) << "a right one afterwards";
+      CALL(cudaStreamSynchronize(stream));
+      EXPECT_TRUE(kernel_reads(target, pattern("source")));
+    };
+    for (const unsigned long long flags : {1ull, 1ull << 63})
+      try_batch("a flag of the batch", [&] {
+        auto one = copy;
+        return NOTED(NEWER(cuFabricCpyBatchAsync)(1, &one, flags, stream));
+      });
+    try_batch("the legacy NULL stream",
+              [&] { return NOTED(queue_copies({copy}, nullptr)); });
+    try_batch("another name of this stream",
+              [&] { return NOTED(queue_copies({copy}, cudaStreamLegacy)); });
+    try_batch("a flag of the copy",
+              [&] { return NOTED(queue_copies({flagged}, stream)); });
+    try_batch("a flag of the second copy", [&] {
+      return NOTED(queue_copies({copy, flagged}, stream));
+    });
     EXPECT_TRUE(context_is_usable());
   });
 }

@@ -413,6 +413,12 @@ bool copies_import(Call& call) {
 Made<cudaMemPool_t> made_pools;
 Made<void*> made_imports;
 
+// Writes the data of an exported pointer in another way, or back again.
+bool turned(cudaMemPoolPtrExportData& data) {
+  for (auto& byte : data.reserved) byte ^= 0x5A;
+  return true;
+}
+
 FAULTS {
   fault("order-unchecked", {"POOL-08"},
         "a pointer is exported before its pool, and then cannot be imported")
@@ -1085,6 +1091,15 @@ FAULTS {
                 made_imports.by_ended_thread(call.value<void*>(kSource)))),
           lost)
       .before({kFree, kFreeAsync}, NOTE(made_imports.erase(call.at<void*>(0))));
+
+  fault("ok-pointer-data-scrambled",
+        {"POOL-06", "POOL-07", "POOL-08", "POOL-10", "POOL-12", "POOL-24",
+         "POOL-11", "POOL-13", "POOL-21", "POOL-14", "POOL-15", "POOL-16",
+         "POOL-17", "IMPL-06", "IMPL-11", "IMPL-16"},
+        "the data of an exported pointer are written in another way")
+      .after({kExportPointer},
+             [](Call& call) { turned(*call.at<cudaMemPoolPtrExportData*>(0)); })
+      .on({kImportPointer}, with_copy<cudaMemPoolPtrExportData>(2, turned));
 }
 
 }  // namespace

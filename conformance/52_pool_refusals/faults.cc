@@ -182,6 +182,13 @@ int unused_import_exported(Call& call) {
 }
 
 FAULTS {
+  fault("import-accepts-any-fd", {"IMPL-09"},
+        "the import of any open descriptor gives another pool, or other memory")
+      .on_refusal(
+          {kImportPool, kImport},
+          WHEN(imports_descriptor(call) && is_open(descriptor_of(call))),
+          [](Call& call) -> int { return accept(call); });
+
   fault("flags-ignored", {"POOL-03", "IMPL-09"},
         "reserved flags of pools that are not zero are accepted")
       .before({kExportPool, kImportPool}, flags_ignored);

@@ -3,9 +3,11 @@
 // Mirror of samples/77_graphs.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "harness/scenario/kernels.h"
 #include "harness/scenario/pool.h"
@@ -17,6 +19,7 @@ namespace {
 
 constexpr size_t kBytes = 128 << 10;
 constexpr int kRounds = 30;
+constexpr uint32_t kSetByGraph = 0x5e75e75e;
 constexpr int kHeldRounds = 5;  // queued before the first round is done
 constexpr int kLateRound = 20;  // from here on the importer's graphs are held
 
@@ -550,6 +553,86 @@ TEST(Graphs, EachLaunchWorksOnAnImportOfAPool) {
     me.signal("freed");
   });
   scenario.run(40s);
+}
+
+// Makes a graph that sets memory and then records an interprocess event by a
+// node. Returns nothing if a call refuses such a node.
+static cudaGraphExec_t set_and_record(Role& me, const Words& memory,
+                                      cudaEvent_t event) {
+  cudaGraph_t graph = nullptr;
+  CALL(cudaGraphCreate(&graph, 0));
+  cudaMemsetParams set{};
+  set.dst = memory.data;
+  set.value = kSetByGraph;
+  set.elementSize = sizeof(uint32_t);
+  set.width = memory.count;
+  set.height = 1;
+  cudaGraphNode_t memset = nullptr, record = nullptr;
+  CALL(cudaGraphAddMemsetNode(&memset, graph, nullptr, 0, &set));
+  cudaGraphExec_t launched = nullptr;
+  cudaError_t code =
+      NOTED(cudaGraphAddEventRecordNode(&record, graph, &memset, 1, event));
+  if (code == cudaSuccess)
+    code = NOTED(cudaGraphInstantiate(&launched, graph, 0));
+  observe_code(me, "a node that records an interprocess event", code);
+  CALL(cudaGraphDestroy(graph));
+  return code == cudaSuccess ? launched : nullptr;
+}
+
+TEST(Graphs, AnEventNodeIsWrittenDown) {
+  covers("GRPH-02");
+  needs(gpus(1), legacy_memory, legacy_events);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    SharedEvent event;
+    me.send("handle", buffer.legacy_handle());
+    me.send("event", event.handle());
+    const cudaGraphExec_t graph = set_and_record(me, buffer, event);
+    me.send("launches", graph != nullptr ? 2 : 0);
+    const Stream stream;
+    for (int i = 0; graph != nullptr && i < 2; ++i) {
+      buffer.poison();
+      Latch latch;
+      latch.hold(stream);
+      EXPECT_SUCCESS(cudaGraphLaunch(graph, stream));
+      me.signal("launched");
+      me.wait("waits");
+      latch.release();
+      EXPECT_TRUE(passes(stream));
+      me.signal("passed");
+      me.wait("read");
+    }
+    if (graph != nullptr) CALL(cudaGraphExecDestroy(graph));
+    me.signal("done");
+  });
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    SharedEvent event(me.receive<cudaIpcEventHandle_t>("event"));
+    const int launches = me.receive<int>("launches");
+    const Stream stream;
+    for (int i = 0; i < launches; ++i) {
+      me.wait("launched");
+      EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+      const bool waits = is_held(stream);
+      me.observe(std::string("a wait after the launch ") +
+                 (waits ? "waits for the node" : "finds no record"));
+      me.signal("waits");
+      EXPECT_TRUE(passes(stream));
+      me.wait("passed");
+      EXPECT_SUCCESS(cudaEventQuery(event));
+      std::vector<uint32_t> seen(mapping.count);
+      CALL(cudaMemcpy(seen.data(), mapping.data, kBytes, cudaMemcpyDefault));
+      EXPECT_EQ(std::count(seen.begin(), seen.end(), kSetByGraph),
+                static_cast<std::ptrdiff_t>(seen.size()))
+          << "launch " << i;
+      me.signal("read");
+    }
+    me.wait("done");
+    event.destroy();
+    mapping.close();
+  });
+  scenario.run(20s);
 }
 
 TEST(Graphs, EventsInThemAreWrittenDown) {

@@ -123,7 +123,7 @@ PLANTED = {  # faults of harness/faults that look like the finding
     "10_trim_to_largest": "trim-keeps-nothing",
     "11_pointer_device": "import-device-current",
     "12_map_beyond": "map-beyond-reservation-ok",
-    "13_access_over_hole": "setaccess-hole-ok",
+    "13_access_over_hole": "ok-setaccess-hole",
     "15_unmap_nothing": "unmap-twice-ok",
     "17_import_statistics": "import-uses-nothing",
     "18_descriptor_zero": "import-number-0-refused",

@@ -20,6 +20,8 @@ from ipclab.requirements import Row
 
 LATEST = Path("results/latest")
 TEST = re.compile(r'^TEST\((\w+), (\w+)\) \{\s*covers\("([A-Z]+-\d+)"\);', re.MULTILINE)
+# What a reader of a row looks for in the sources: a test or a fault.
+PLACE = re.compile(r'^TEST\((\w+), (\w+)\)|^  fault\(\s*"([^"]+)"', re.MULTILINE)
 
 
 def run(
@@ -54,7 +56,10 @@ def run(
     elif (row := catalogue.get(name.upper())) is not None:
         cited = documented.cited(documented.read(rooms / "sentences.json", catalogue))
         sentences_of = cited.get(row["id"], [])
-        told = _explain(columns, row, sentences_of, tests, wrong, verdicts, judged)
+        places = read_places(rooms)
+        told = _explain(
+            columns, row, sentences_of, tests, wrong, verdicts, judged, places
+        )
     else:
         raise UsageError(f"no row '{name}'; `ipclab rules` lists them")
     print("\n".join(told))
@@ -67,6 +72,20 @@ def read_tests(conformance: Path) -> Iterator[tuple[str, str]]:
         prefix = f"conformance.{source.parent.name}"
         for suite, name, row in TEST.findall(source.read_text(encoding="utf-8")):
             yield f"{prefix}.{suite}.{name}", row
+
+
+def read_places(conformance: Path) -> dict[str, str]:
+    """File and line of each test (Suite.Name) and of each named fault, for example
+    conformance/01_legacy_memory/faults.cc:97; empty where there are no sources.
+    """
+    places = {}
+    for source in sorted(conformance.glob("[0-9]*/*.c[cu]")):
+        text = source.read_text(encoding="utf-8")
+        file = source.relative_to(conformance.parent)
+        for found in PLACE.finditer(text):
+            name = found[3] or f"{found[1]}.{found[2]}"
+            places[name] = f"{file}:{text.count(chr(10), 0, found.start()) + 1}"
+    return places
 
 
 def _of_packed(suite: Path) -> dict[str, str]:
@@ -115,6 +134,7 @@ def _explain(
     wrong: Sequence[Fault],
     verdicts: dict[str, str],
     judged: frozenset[str],
+    places: Mapping[str, str],
 ) -> list[str]:
     name = row["id"]
     told = [(f"{name}  {row['kind']}", str(row["statement"]))]
@@ -131,14 +151,14 @@ def _explain(
     paragraphs = requirements.paragraphs(row)
     for test in (x for x, covered in tests.items() if covered == name):
         verdict = verdicts.get(test, "not in the last run")
+        short = test.split(".", 2)[2]
         told.append(("test", f"{test}  {verdict}"))
-        told.append(("test", paragraphs.get(test.split(".", 2)[2], "")))
-    # Only the library of a build knows what a fault does.
-    told += [
-        ("fault", f"{fault.name}: {fault.what}" if fault.what else fault.name)
-        for fault in wrong
-        if name in fault.rows
-    ]
+        told += [("test", places[short])] if short in places else []
+        told.append(("test", paragraphs.get(short, "")))
+    for fault in (x for x in wrong if name in x.rows):
+        # Only the library of a build knows what a fault does.
+        told.append(("fault", ": ".join(filter(None, (fault.name, fault.what)))))
+        told += [("fault", places[fault.name])] if fault.name in places else []
     before = ""
     rows = []
     for label, text in told:
