@@ -35,8 +35,9 @@ double number(const std::string& name, const char* text, double least,
 int run(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "--role") == 0) {
     std::vector<int> descriptors;
-    for (int i = 2; i < argc; ++i) descriptors.push_back(std::atoi(argv[i]));
-    return play(descriptors);
+    const int gpu = argc > 2 ? std::atoi(argv[2]) : 0;
+    for (int i = 3; i < argc; ++i) descriptors.push_back(std::atoi(argv[i]));
+    return play(gpu, descriptors);
   }
   Options options;
   std::string replayed;

@@ -35,11 +35,36 @@ Generator::Generator(const Machine& machine, int processes, Coverage& coverage,
 
 bool Generator::emit(Step step) {
   step.group = group_;
+  name_gpus(step);
   Expected expected;
   if (!shadow_.apply(step, &expected)) return false;
   coverage_.add(step, shadow_);
   program_.steps.push_back(step);
   return true;
+}
+
+// Some calls name the GPU of what they are about.
+void Generator::name_gpus(Step& step) const {
+  const auto gpu = [&](int view) {
+    const auto found = shadow_.views.find(view);
+    return found == shadow_.views.end()
+               ? 0
+               : machine_.gpu_of(found->second.memory->owner);
+  };
+  const auto pool = shadow_.pools.find(step.on);
+  const auto handle = shadow_.handles.find(step.on);
+  const auto chunk = shadow_.chunks.find(step.on);
+  if (step.op == Op::kCopy && step.how == kCopyPeerAsync)
+    step.value = gpu(step.on) + kMostGpus * gpu(step.from);
+  if (step.op == Op::kImportPool && handle != shadow_.handles.end() &&
+      handle->second.pool != nullptr)
+    step.value = machine_.gpu_of(handle->second.pool->owner);
+  if (step.op == Op::kAskChunk && chunk != shadow_.chunks.end())
+    step.value = machine_.gpu_of(chunk->second.memory->owner);
+  if ((step.op == Op::kQuestion || step.op == Op::kRefuse) &&
+      step.how >= (step.op == Op::kRefuse ? int{kFirstOfList} : 0) &&
+      pool != shadow_.pools.end())
+    step.value = machine_.gpu_of(pool->second.shared->owner);
 }
 
 Step Generator::by(int process, int thread) {
@@ -559,6 +584,13 @@ void Generator::words() {
   const int64_t missing = next & ~static_cast<int64_t>(last);
   if (wait.how % kConditions == kAnd && missing != 0)
     wait.value = missing & -missing;
+  // All bits of the word or of the value are set until the lowest one goes.
+  if (wait.how % kConditions == kNor) {
+    if (last == 0 || bytes == 8) return;
+    wait.value = static_cast<int64_t>(~last & 0xffffffffu);
+    write.value = static_cast<int64_t>(last & (last - 1));
+  }
+  if (write.how == kWritePair) write.from_at = static_cast<int64_t>(last);
   const bool first = random_.chance(65);
   if (first && !emit(wait)) return;
   if (first && random_.chance(60)) {
@@ -753,36 +785,85 @@ void Generator::ask() {
   }
 }
 
-void Generator::refuse() {
-  const int p = some_process();
-  std::vector<int> any = {0};
-  for (const auto& [id, view] : shadow_.views)
-    if (view.process == p) any.push_back(id);
-  for (const auto& [id, pool] : shadow_.pools)
-    if (pool.process == p) any.push_back(id);
-  for (const auto& [id, event] : shadow_.events)
-    if (event.process == p) any.push_back(id);
-  for (const auto& [id, range] : shadow_.ranges)
-    if (range.process == p) any.push_back(id);
-  for (const auto& [id, handle] : shadow_.handles) any.push_back(id);
-  std::vector<int> chunks;
-  for (const auto& [id, chunk] : shadow_.chunks)
-    if (chunk.process == p) chunks.push_back(id);
-  for (int i = 0; i < 30; ++i) {
-    Step step = by(p);
-    step.op = Op::kRefuse;
-    step.how = random_.below(kRefusals);
-    step.on = random_.of(any);
-    if (step.how == kTimedEvent || step.how == kOddChunk) step.on = 0;
-    if (step.how == kMapTwice && !chunks.empty()) {
-      step.from = random_.of(chunks);
-      step.bytes = shadow_.chunks.at(step.from).memory->bytes;
+// A call of which the documentation says that it is refused, or a question. Of
+// a few the one that was made least often.
+bool Generator::call(Op op) {
+  Step step = by(some_process());
+  step.op = op;
+  const int p = step.process;
+  int least = 1 << 30;
+  for (int i = 0; i < 4; ++i) {
+    Step trial = step;
+    trial.how =
+        random_.below(op == Op::kRefuse ? int{kRefusals} : int{kQuestions});
+    if (const int known = coverage_.calls(trial); known < least) {
+      least = known;
+      step.how = trial.how;
     }
-    if (emit(step)) break;
   }
+  std::vector<int> views = {0}, chunks = {0}, any = {0};
+  const auto add = [&](const auto& objects, std::vector<int>& to) {
+    for (const auto& [id, one] : objects)
+      if (one.process == p) to.push_back(id);
+  };
+  add(shadow_.views, views);
+  add(shadow_.chunks, chunks);
+  add(shadow_.views, any);
+  add(shadow_.pools, any);
+  add(shadow_.events, any);
+  add(shadow_.ranges, any);
+  for (const auto& [id, handle] : shadow_.handles) any.push_back(id);
+  // The subject from some place on, and a second object that may suit it.
+  const size_t first = static_cast<size_t>(random_.next() % any.size());
+  for (size_t i = 0; i < any.size(); ++i) {
+    step.on = any[(first + i) % any.size()];
+    const auto view = shadow_.views.find(step.on);
+    step.at = view != shadow_.views.end() && random_.chance(60)
+                  ? some_place(view->second.memory->bytes, 1).at
+                  : 0;
+    std::vector<int> seconds = {random_.of(chunks), random_.of(views)};
+    if (view != shadow_.views.end()) seconds.push_back(view->second.range);
+    for (const auto& [id, chunk] : shadow_.chunks)
+      if (view != shadow_.views.end() && chunk.process == p &&
+          chunk.memory == view->second.memory)
+        seconds.push_back(id);
+    for (const int second : seconds) {
+      step.from = second;
+      const auto chunk = shadow_.chunks.find(second);
+      step.bytes = step.how == kMapTwice && op == Op::kRefuse &&
+                           chunk != shadow_.chunks.end()
+                       ? chunk->second.memory->bytes
+                       : 0;
+      if (emit(step)) return true;
+    }
+  }
+  return false;
+}
+
+void Generator::refuse() {
+  const int times = 1 + random_.below(3);
+  for (int i = 0; i < times; ++i)
+    if (!call(Op::kRefuse)) settle(some_process());
   // Nothing may have changed.
-  const std::vector<int> views = views_of(p);
+  std::vector<int> views;
+  for (const auto& [id, view] : shadow_.views) views.push_back(id);
   if (!views.empty() && random_.chance(50)) look_at(random_.of(views));
+}
+
+void Generator::inquire() {
+  const int times = 1 + random_.below(4);
+  for (int i = 0; i < times; ++i)
+    if (!call(Op::kQuestion)) settle(some_process());
+}
+
+// A thread ends, and what it has made lives on.
+void Generator::change_thread() {
+  const int p = some_process();
+  settle(p);
+  Step step = by(p, random_.below(kThreads));
+  step.op = Op::kNewThread;
+  step.api = 0;
+  emit(step);
 }
 
 // Several threads call at the same time: a pair that is missing, or anything.

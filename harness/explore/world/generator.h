@@ -53,6 +53,7 @@ class Generator {
   using Action = void (Generator::*)();
 
   bool emit(Step step);
+  void name_gpus(Step& step) const;
   Step by(int process);
   Step by(int process, int thread);
   int number() { return next_id_++; }
@@ -90,7 +91,11 @@ class Generator {
   void set_up();
   void take_down();
   void ask();
+  bool call(Op op);
   void refuse();
+  void inquire();
+  void change_thread();
+  void current_pool();
   void together();
   void synchronise();
   void remap();

@@ -487,14 +487,16 @@ void Generator::pool_round() {
     Step ask = by(p);
     ask.op = Op::kAskPool;
     ask.on = pool;
-    ask.how = kUsed;
+    ask.how = random_.chance(50) ? int{kUsed} : random_.below(kAskPoolHows);
     emit(ask);
   }
   if (random_.chance(30)) {
     Step trim = by(p);
-    trim.op = random_.chance(60) ? Op::kTrimPool : Op::kSetThreshold;
+    trim.op = random_.chance(40) ? Op::kTrimPool : Op::kSetThreshold;
     trim.on = pool;
-    trim.value = random_.of({0, 1 << 20, 1 << 26});
+    trim.value = random_.of({0, 0, 1 << 20, 1 << 26});
+    if (trim.op == Op::kSetThreshold && trim.value == 0)
+      trim.how = random_.below(kSetThresholdHows);
     emit(trim);
   }
   if (imported) return;
@@ -518,16 +520,57 @@ void Generator::pool_round() {
   if (random_.chance(60)) share(again.id, other_process(p));
 }
 
+// Memory comes from the pool that is the current one of its GPU.
+void Generator::current_pool() {
+  if (!machine_.pools) return;
+  const int p = some_process();
+  std::vector<int> pools = {0};
+  for (const auto& [id, pool] : shadow_.pools)
+    if (pool.process == p && !pool.imported) pools.insert(pools.end(), 2, id);
+  Step step = by(p);
+  step.op = Op::kSetPool;
+  step.on = random_.of(pools);
+  if (!emit(step)) return;
+  if (random_.chance(50)) {
+    Step ask = by(p);
+    ask.op = Op::kQuestion;
+    ask.how = kCurrent;
+    ask.on = step.on;
+    emit(ask);
+  }
+  Step make = by(p);
+  make.op = Op::kPoolAlloc;
+  make.how = kFromCurrent;
+  make.id = number();
+  make.on = step.on;
+  make.bytes = random_.of({512, 65536, 1 << 20});
+  make.stream = some_stream(make);
+  if (!emit(make)) return;
+  Step fill = by(p, make.thread);
+  fill.op = Op::kSet;
+  fill.on = make.id;
+  fill.bytes = make.bytes;
+  fill.value = random_.below(255) + 1;
+  fill.stream = make.stream;
+  emit(fill);
+  if (step.on == 0) return;
+  Step ask = by(p);
+  ask.op = Op::kAskPool;
+  ask.on = step.on;
+  ask.how = random_.below(kAskPoolHows);
+  emit(ask);
+  share(make.id, other_process(p));
+}
+
 void Generator::end_process() {
-  if (!lives_) return;
   const int p = some_process();
   open_gates(100);
   settle(p);
   // What others have open of it must be closed before.
   Step end = by(p, 0);
   end.op = Op::kEnd;
-  end.how = random_.below(kEndHows);
-  end.api = 0;
+  end.how = lives_ ? random_.below(kEndHows) : int{kReset};
+  if (end.how != kReset) end.api = 0;
   if (!emit(end)) return;
   for (const auto& [id, view] : shadow_.views)
     if (random_.chance(30)) {
@@ -732,7 +775,9 @@ void Generator::finish() {
           write.on = id;
           write.at = at;
           write.bytes = word.bytes;
-          write.value = static_cast<int64_t>(wait.value);
+          write.value = wait.how % kConditions == kNor
+                            ? 0
+                            : static_cast<int64_t>(wait.value);
           for (const auto& [number, stream] : shadow_.streams) {
             if (stream.process != view.process || !stream.queue.empty() ||
                 is_legacy(number))
@@ -749,6 +794,12 @@ void Generator::finish() {
   next:
     if (!blocked) break;
   }
+  for (int p = 0; p < processes_; ++p)
+    if (shadow_.process[static_cast<size_t>(p)].current_pool != 0) {
+      Step step = by(p);
+      step.op = Op::kSetPool;
+      emit(step);
+    }
   for (int p = 0; p < processes_; ++p)
     if (!shadow_.process[static_cast<size_t>(p)].alive) {
       Step start;

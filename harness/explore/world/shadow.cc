@@ -227,6 +227,7 @@ bool Shadow::judge(const Step& step, Expected* expected) {
     case Op::kTrimPool:
     case Op::kSetThreshold:
     case Op::kAskPool:
+    case Op::kSetPool:
       return pool_step(step, expected);
     case Op::kCreateStream:
     case Op::kDestroyStream:
@@ -261,8 +262,10 @@ bool Shadow::judge(const Step& step, Expected* expected) {
     case Op::kAskPointer:
     case Op::kAskChunk:
       return ask_step(step, expected);
+    case Op::kQuestion:
     case Op::kRefuse:
       return refuse_step(step, expected);
+    case Op::kNewThread:
     case Op::kEnd:
     case Op::kStart:
       return life_step(step, expected);
@@ -321,15 +324,27 @@ bool Shadow::is_clean() const {
       std::any_of(streams.begin(), streams.end(), [](const auto& entry) {
         return entry.first > 0 || !entry.second.queue.empty();
       });
-  return !streams_left && views.empty() && chunks.empty() && ranges.empty() &&
-         pools.empty() && events.empty() && handles.empty() && graphs.empty() &&
-         held.empty();
+  const bool pool_left =
+      std::any_of(process.begin(), process.end(),
+                  [](const Process& one) { return one.current_pool != 0; });
+  return !streams_left && !pool_left && views.empty() && chunks.empty() &&
+         ranges.empty() && pools.empty() && events.empty() && handles.empty() &&
+         graphs.empty() && held.empty();
 }
 
 // --- the lives of processes -------------------------------------------------
 
 bool Shadow::life_step(const Step& step, Expected* expected) {
   const int which = step.process;
+  if (step.op == Op::kNewThread) {
+    // Of what it began, all but its default stream lives on.
+    Stream& own = streams.at(thread_stream(which, step.thread));
+    if (own.last != nullptr && !is_known(*own.last))
+      return no("work of its default stream may be unfinished");
+    own.last = nullptr;
+    own.synced = true;
+    return true;
+  }
   if (step.op == Op::kStart) {
     if (process[which].alive) return no("the process has not ended");
     process[which].alive = true;
@@ -354,6 +369,9 @@ bool Shadow::life_step(const Step& step, Expected* expected) {
     if (view.process != which && view.memory->owner == which &&
         kind != Kind::kChunk)
       return no("another process has its memory open");
+    // SOMA-31: a reset does not free it.
+    if (reset && view.process == which && kind == Kind::kPool)
+      return no("a reset keeps stream-ordered memory");
     // What its pending uses did is not known.
     if (view.process == which && !unused_by(view.memory, id))
       return no("work of the process may be unfinished");
@@ -380,6 +398,7 @@ void Shadow::end_process(int which, bool by_reset) {
     }
     if (!view.imported) view.memory->alive = view.memory->kind == Kind::kChunk;
   }
+  process[which].current_pool = 0;
   drop(views);
   drop(chunks);
   drop(ranges);

@@ -68,6 +68,14 @@ def add_to(commands: Any, build: Path, backends: tuple[str, ...]) -> None:
         help="run the program of this file instead, ten times, in new processes",
     )
     parser.add_argument(
+        "--faults",
+        metavar="N",
+        type=_number(1, 300),
+        default=None,
+        help="instead, search under each of N named faults on the reference model, for "
+        "--seconds at most, and say which are noticed; always the same faults",
+    )
+    parser.add_argument(
         "--results",
         metavar="DIR",
         type=Path,
@@ -112,6 +120,7 @@ def run(options: argparse.Namespace) -> int:
             processes=options.processes,
             jobs=options.jobs,
             replay=options.replay,
+            faults=options.faults,
             results=options.results,
             verbose=options.verbose,
             backend=options.backend,
