@@ -381,6 +381,11 @@ std::optional<Failure> Executor::perform(std::vector<Sent>& batch) {
       case Op::kEnd:
         if (step.how == kReset) break;
         if (step.how == kKilled) {
+          held_.erase(std::remove_if(held_.begin(), held_.end(),
+                                     [&](const Sent& call) {
+                                       return call.step.process == step.process;
+                                     }),
+                      held_.end());
           end(step.process);
           continue;
         }

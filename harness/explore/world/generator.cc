@@ -177,6 +177,20 @@ Generator::Place Generator::some_place(int64_t bytes, int64_t most) {
   return {base + at, size};
 }
 
+// A place in a memory, or from a mapping into the next one beside it.
+Generator::Place Generator::place_of(int view) {
+  const View& first = shadow_.views.at(view);
+  const int64_t bytes = first.memory->bytes;
+  if (first.range != 0 && random_.chance(40))
+    for (const auto& [id, next] : shadow_.views)
+      if (next.range == first.range && next.access == 3 &&
+          next.at == first.at + bytes) {
+        const int64_t before = 1 + random_.below(kWindow / 2);
+        return {bytes - before, before + 1 + random_.below(kWindow / 2)};
+      }
+  return some_place(bytes, kWindow);
+}
+
 // --- work -------------------------------------------------------------------
 
 // Some way of giving bytes a value.
@@ -242,7 +256,8 @@ bool Generator::write_somewhere(const Step& actor, int view, Place place,
         trial.value = 0;
         trial.from = random_.of(sources);
         const int64_t size = shadow_.views.at(trial.from).memory->bytes;
-        const Place from = some_place(size, trial.bytes);
+        Place from = place_of(trial.from);
+        if (from.bytes > trial.bytes) from = some_place(size, trial.bytes);
         trial.from_at = from.at;
         trial.bytes = from.bytes;
         // A synchronous call may wait for all work of the process.
@@ -302,9 +317,8 @@ void Generator::look_at(int view) {
     const std::vector<int> ways = views_of(p, memory.get());
     if (ways.empty()) continue;
     const Step actor = by(p);
-    if (emit(some_read(actor, random_.of(ways),
-                       some_place(memory->bytes, kWindow), some_stream(actor))))
-      return;
+    const int way = random_.of(ways);
+    if (emit(some_read(actor, way, place_of(way), some_stream(actor)))) return;
   }
 }
 
@@ -316,13 +330,12 @@ void Generator::work() {
   for (int i = 0; i < burst; ++i) {
     const Step actor = by(p);
     const int view = random_.of(views);
-    const int64_t size = shadow_.views.at(view).memory->bytes;
+    const Place place = place_of(view);
     const int stream = some_stream(actor);
     if (random_.chance(30)) {
-      emit(some_read(actor, view, some_place(size, kWindow), stream));
+      emit(some_read(actor, view, place, stream));
     } else {
-      const bool done =
-          write_somewhere(actor, view, some_place(size, kWindow), stream);
+      const bool done = write_somewhere(actor, view, place, stream);
       if (!done && random_.chance(20)) settle(p);
     }
   }
@@ -450,7 +463,7 @@ void Generator::peek() {
   gate.value = next_gate_;
   if (!emit(gate)) return;
   ++next_gate_;
-  const Place place = some_place(shadow_.views.at(view).memory->bytes, kWindow);
+  const Place place = place_of(view);
   const int writes = 1 + random_.below(3);
   for (int i = 0; i < writes; ++i) write_somewhere(actor, view, place, stream);
   const int looks = 1 + random_.below(3);
@@ -661,16 +674,22 @@ void Generator::graph() {
     graphs = {begin.id};
   }
   const int graph = random_.of(graphs);
-  const int launches = 1 + random_.below(2);
+  const int launches = 1 + random_.below(3);
+  const Step node = random_.of(shadow_.graphs.at(graph).nodes);
+  if (launches > 1 && random_.chance(50)) hold(p);
+  Step launch = actor;
+  launch.op = Op::kLaunch;
+  launch.on = graph;
+  launch.stream = some_stream(launch);
   for (int i = 0; i < launches; ++i) {
-    Step launch = actor;
-    launch.op = Op::kLaunch;
-    launch.on = graph;
-    launch.stream = some_stream(launch);
+    if (random_.chance(40)) launch.stream = some_stream(launch);
     if (!emit(launch) && random_.chance(50)) {
       settle(p);
       emit(launch);
     }
+    // The next launch does the work again, over what comes between.
+    if (i + 1 < launches && shadow_.views.count(node.on) != 0)
+      write_somewhere(actor, node.on, {node.at, node.bytes}, launch.stream);
   }
   const std::vector<int> views = views_of(p);
   if (random_.chance(50) && !views.empty()) {

@@ -66,6 +66,7 @@ class Generator {
   std::vector<int> views_of(int process) const;
   std::vector<int> views_of(int process, const Memory* memory) const;
   Place some_place(int64_t bytes, int64_t most);
+  Place place_of(int view);
   bool write_somewhere(const Step& actor, int view, Place place, int stream);
   Step some_read(Step actor, int view, Place place, int stream);
   void look_at(int view);
@@ -77,6 +78,7 @@ class Generator {
   int share(int view, int process);
   int share_legacy(int view, int process);
   int share_chunk(int view, int process);
+  int room_for(int64_t bytes, int process, int64_t* at) const;
   int share_pool(int view, int process);
   int new_event(int process);
   int event_in(int event, int process);
@@ -100,6 +102,7 @@ class Generator {
   void synchronise();
   void remap();
   void pool_round();
+  void hold(int process);
   void end_process();
   void ask_access(int mapping);
   void crowd();

@@ -31,20 +31,23 @@ int Generator::new_memory(int process) {
     chunk.bytes = machine_.granule * (random_.chance(75) ? 1 : 2);
     if (!emit(chunk)) return 0;
     step.id = 0;
-    Step range = by(process);
-    range.op = Op::kReserve;
-    range.id = number();
-    range.bytes = chunk.bytes + machine_.granule * random_.below(3);
-    if (!emit(range)) return 0;
     Step map = by(process);
     map.op = Op::kMap;
     map.id = number();
     map.on = chunk.id;
-    map.from = range.id;
     map.bytes = chunk.bytes;
-    map.at = random_.below(static_cast<int>(
-                 (range.bytes - chunk.bytes) / machine_.granule + 1)) *
-             machine_.granule;
+    // Often beside another mapping.
+    if (random_.chance(60)) map.from = room_for(chunk.bytes, process, &map.at);
+    if (map.from == 0) {
+      Step range = by(process);
+      range.op = Op::kReserve;
+      range.id = map.from = number();
+      range.bytes = chunk.bytes + machine_.granule * random_.below(4);
+      if (!emit(range)) return 0;
+      map.at = random_.below(static_cast<int>(
+                   (range.bytes - chunk.bytes) / machine_.granule + 1)) *
+               machine_.granule;
+    }
     if (!emit(map)) return 0;
     ask_access(map.id);
     Step access = by(process);
@@ -134,6 +137,26 @@ int Generator::share_legacy(int view, int process) {
   return emit(open) ? open.id : 0;
 }
 
+// A reservation with room for a mapping, and the place in it; 0 if there is
+// none.
+int Generator::room_for(int64_t bytes, int process, int64_t* at) const {
+  for (const auto& [known, one] : shadow_.ranges) {
+    const int id = known;  // a lambda of C++17 cannot capture `known`
+    if (one.process != process) continue;
+    for (*at = 0; *at + bytes <= one.bytes; *at += machine_.granule)
+      if (std::none_of(shadow_.views.begin(), shadow_.views.end(),
+                       [&](const auto& entry) {
+                         return entry.second.range == id &&
+                                entry.second.at < *at + bytes &&
+                                *at < entry.second.at +
+                                          entry.second.memory->bytes;
+                       }))
+        return id;
+  }
+  *at = 0;
+  return 0;
+}
+
 int Generator::share_chunk(int view, int process) {
   const View mine = shadow_.views.at(view);
   int handle = 0, chunk = 0;
@@ -169,26 +192,9 @@ int Generator::share_chunk(int view, int process) {
     emit(drop);
   }
   const int64_t bytes = mine.memory->bytes;
-  // At the end of a reservation that has room, or in a new one.
-  int range = 0;
+  // In a reservation that has room, or in a new one.
   int64_t at = 0;
-  for (const auto& [known, one] : shadow_.ranges) {
-    const int id = known;  // a lambda of C++17 cannot capture `known`
-    if (one.process != process || !random_.chance(60)) continue;
-    for (int64_t place = 0; place + bytes <= one.bytes;
-         place += machine_.granule) {
-      const bool taken = std::any_of(
-          shadow_.views.begin(), shadow_.views.end(), [&](const auto& entry) {
-            return entry.second.range == id &&
-                   entry.second.at < place + bytes &&
-                   place < entry.second.at + entry.second.memory->bytes;
-          });
-      if (taken) continue;
-      range = id;
-      at = place;
-      break;
-    }
-  }
+  int range = random_.chance(60) ? room_for(bytes, process, &at) : 0;
   if (range == 0) {
     Step reserve = by(process);
     reserve.op = Op::kReserve;
@@ -562,15 +568,41 @@ void Generator::current_pool() {
   share(make.id, other_process(p));
 }
 
+// Leaves a process with work that a gate holds.
+void Generator::hold(int process) {
+  const int stream = own_stream(process);
+  const std::vector<int> views = views_of(process);
+  if (stream == 0 || views.empty() || next_gate_ >= kGates - 1) return;
+  const Step actor = by(process);
+  Step gate = actor;
+  gate.op = Op::kGate;
+  gate.id = number();
+  gate.stream = stream;
+  gate.how = gate_kind();
+  gate.value = next_gate_;
+  if (!emit(gate)) return;
+  ++next_gate_;
+  const int writes = 1 + random_.below(2);
+  for (int i = 0; i < writes; ++i) {
+    const int view = random_.of(views);
+    write_somewhere(actor, view, place_of(view), stream);
+  }
+}
+
 void Generator::end_process() {
   const int p = some_process();
-  open_gates(100);
-  settle(p);
-  // What others have open of it must be closed before.
-  Step end = by(p, 0);
+  Step end = by(p);
   end.op = Op::kEnd;
   end.how = lives_ ? random_.below(kEndHows) : int{kReset};
   if (end.how != kReset) end.api = 0;
+  // Who is killed may hold anything. What others have open of it must be closed
+  // before.
+  if (end.how == kKilled && random_.chance(60)) {
+    hold(p);
+  } else {
+    open_gates(100);
+    settle(p);
+  }
   if (!emit(end)) return;
   for (const auto& [id, view] : shadow_.views)
     if (random_.chance(30)) {
@@ -886,6 +918,8 @@ Program Generator::make(int steps, bool lives) {
         break;
       }
     }
+    if (random_.chance(40))
+      call(random_.chance(50) ? Op::kRefuse : Op::kQuestion);
     if (random_.chance(12)) open_gates(50);
   }
   finish();

@@ -287,6 +287,8 @@ class Shadow {
   void pump();
   void release_held(Expected* expected);
   void end_process(int which, bool by_reset);
+  bool is_awaited(int which) const;
+  void abandon_work(int which);
   std::pair<int64_t, int64_t> used_bytes(Pool& pool) const;
   void raise_watermarks(Pool& pool) const;
   void release_unused(int of_process);

@@ -115,11 +115,14 @@ bool Shadow::listed_step(const Step& step, Expected* expected) {
       std::none_of(views.begin(), views.end(), [&](const auto& entry) {
         return entry.second.range == step.on;
       });
-  const auto has_neighbour = [&](const View& one) {
-    return std::any_of(views.begin(), views.end(), [&](const auto& entry) {
-      return entry.second.range == one.range &&
-             entry.second.at == one.at + one.memory->bytes;
-    });
+  // Two whole mappings beside each other: whether one call may unmap them is
+  // not described.
+  const auto has_room_after = [&](const View& one) {
+    const int64_t end = one.at + one.memory->bytes;
+    return end < ranges.at(one.range).bytes &&
+           std::none_of(views.begin(), views.end(), [&](const auto& entry) {
+             return entry.second.range == one.range && entry.second.at == end;
+           });
   };
   const Pool* const owner = view != nullptr ? mine(pools, view->pool) : nullptr;
   const bool private_pool =
