@@ -62,7 +62,8 @@ Executor::~Executor() {
 Executor::RoleProcess Executor::fork_role(int gpu) {
   const Times::Phase phase(times_, "start");
   int ends[kThreads][2];
-  std::vector<std::string> words = {"explore", "--role", std::to_string(gpu)};
+  std::vector<std::string> words = {"explore", "--role", std::to_string(gpu),
+                                    asked_ ? "0" : "1"};
   std::vector<Descriptor> theirs;
   theirs.emplace_back(dup(gates_file_.get()));  // exec keeps it open
   words.push_back(std::to_string(theirs.back().get()));
@@ -119,7 +120,10 @@ void Executor::await_start(int which) {
   }
   Answer answer;
   std::memcpy(static_cast<void*>(&answer), hello->data.data(), sizeof answer);
+  const bool side_by_side =
+      asked_ ? machine_.side_by_side : answer.machine.side_by_side;
   machine_ = answer.machine;
+  machine_.side_by_side = side_by_side;
   machine_.gpus = std::min(machine_.gpus, most_gpus_);
   asked_ = roles_.at(which).ready = true;
 }

@@ -36,8 +36,9 @@ int run(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "--role") == 0) {
     std::vector<int> descriptors;
     const int gpu = argc > 2 ? std::atoi(argv[2]) : 0;
-    for (int i = 3; i < argc; ++i) descriptors.push_back(std::atoi(argv[i]));
-    return play(gpu, descriptors);
+    const bool probes_order = argc > 3 && std::atoi(argv[3]) != 0;
+    for (int i = 4; i < argc; ++i) descriptors.push_back(std::atoi(argv[i]));
+    return play(gpu, probes_order, descriptors);
   }
   Options options;
   std::string replayed;

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <thread>
 
@@ -117,8 +118,33 @@ int usable_gpus() {
   return there != 0 && back != 0 ? 2 : 1;
 }
 
+// Is the work of a stream done while a function of the host holds another one?
+bool is_side_by_side() {
+  constexpr std::chrono::seconds kLimit{5};
+  static std::atomic<bool> open;  // the function may outlive this call
+  open = false;
+  cudaStream_t held = nullptr, other = nullptr;
+  CALL(cudaStreamCreateWithFlags(&held, cudaStreamNonBlocking));
+  CALL(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  const auto wait = [](void*) {
+    while (!open) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  CALL(cudaLaunchHostFunc(held, wait, nullptr));
+  launch_nothing(other);
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  bool done = false;
+  while (!(done = cudaStreamQuery(other) == cudaSuccess) &&
+         std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  open = true;
+  CALL(cudaDeviceSynchronize());
+  CALL(cudaStreamDestroy(held));
+  CALL(cudaStreamDestroy(other));
+  return done;
+}
+
 // What programs may use here: attributes, and a small real attempt.
-Machine ask_machine() {
+Machine ask_machine(bool probes_order) {
   Machine machine;
   void* memory = nullptr;
   cudaIpcMemHandle_t handle;
@@ -149,6 +175,7 @@ Machine ask_machine() {
   machine.nor =
       attribute_of(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR) != 0;
   machine.gpus = usable_gpus();
+  machine.side_by_side = !probes_order || is_side_by_side();
   cudaGetLastError();
   return machine;
 }
@@ -216,7 +243,7 @@ cudaStream_t Objects::stream_of(const Step& step) {
   return streams.at(step.stream);
 }
 
-int play(int gpu, const std::vector<int>& descriptors) {
+int play(int gpu, bool probes_order, const std::vector<int>& descriptors) {
   static Objects objects;  // threads use it until the process ends
   objects.gpu = gpu;
   objects.gates =
@@ -226,7 +253,7 @@ int play(int gpu, const std::vector<int>& descriptors) {
   CALL(cudaSetDevice(gpu));
   CALL(static_cast<cudaError_t>(prepare(objects)));
   Answer hello;
-  hello.machine = ask_machine();
+  hello.machine = ask_machine(probes_order);
   objects.granule = hello.machine.granule;
   for (int thread = 0; thread < kThreads; ++thread) {
     Wire wire{Descriptor(descriptors.at(static_cast<size_t>(thread) + 1))};

@@ -135,9 +135,12 @@ int perform_listed(Objects& objects, const Step& step, Answer& answer);
 int perform_work(Objects& objects, const Step& step, Parcel& parcel);
 /// Launches each kernel once, because to load one may wait for held work.
 void load_work(Objects& objects);
+/// Launches a kernel that does nothing of interest.
+void launch_nothing(cudaStream_t stream);
 
-/// The main function of a role on a GPU. The descriptors are those of the gates
-/// and of a socket for each thread.
-int play(int gpu, const std::vector<int>& descriptors);
+/// The main function of a role on a GPU. With `probes_order` it finds out
+/// whether streams go on side by side, which may take seconds. The descriptors
+/// are those of the gates and of a socket for each thread.
+int play(int gpu, bool probes_order, const std::vector<int>& descriptors);
 
 }  // namespace ipclab::explore

@@ -58,7 +58,7 @@ std::string listed_of(const Step& step) {
 // Can a machine make the call at all? The row says what the call is about.
 bool can_call(const Machine& machine, const std::string& row) {
   const std::string subject = row.substr(0, row.find('-'));
-  if (row == "SOMA-13") return machine.gpus > 1;
+  if (row == "SOMA-13" || row == "SOMA-14") return machine.gpus > 1;
   if (subject == "VMM") return machine.granule != 0;
   if (subject == "SOMA" || subject == "POOL" || subject == "IMPL")
     return machine.pools;

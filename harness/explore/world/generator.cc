@@ -599,12 +599,15 @@ void Generator::words() {
     wait.value = missing & -missing;
   // All bits of the word or of the value are set until the lowest one goes.
   if (wait.how % kConditions == kNor) {
-    if (last == 0 || bytes == 8) return;
-    wait.value = static_cast<int64_t>(~last & 0xffffffffu);
-    write.value = static_cast<int64_t>(last & (last - 1));
+    if (last == 0 || bytes == 8) {
+      wait.how -= kNor;  // the default condition
+    } else {
+      wait.value = static_cast<int64_t>(~last & 0xffffffffu);
+      write.value = static_cast<int64_t>(last & (last - 1));
+    }
   }
   if (write.how == kWritePair) write.from_at = static_cast<int64_t>(last);
-  const bool first = random_.chance(65);
+  const bool first = machine_.side_by_side && random_.chance(65);
   if (first && !emit(wait)) return;
   if (first && random_.chance(60)) {
     const std::vector<int> views = views_of(p);
@@ -810,16 +813,6 @@ bool Generator::call(Op op) {
   Step step = by(some_process());
   step.op = op;
   const int p = step.process;
-  int least = 1 << 30;
-  for (int i = 0; i < 4; ++i) {
-    Step trial = step;
-    trial.how =
-        random_.below(op == Op::kRefuse ? int{kRefusals} : int{kQuestions});
-    if (const int known = coverage_.calls(trial); known < least) {
-      least = known;
-      step.how = trial.how;
-    }
-  }
   std::vector<int> views = {0}, chunks = {0}, any = {0};
   const auto add = [&](const auto& objects, std::vector<int>& to) {
     for (const auto& [id, one] : objects)
@@ -832,6 +825,19 @@ bool Generator::call(Op op) {
   add(shadow_.events, any);
   add(shadow_.ranges, any);
   for (const auto& [id, handle] : shadow_.handles) any.push_back(id);
+  // The calls that were made least often go first.
+  std::vector<std::pair<int, int>> calls;
+  const int count = op == Op::kRefuse ? int{kRefusals} : int{kQuestions};
+  const int shift = random_.below(count);
+  for (int i = 0; i < count; ++i) {
+    step.how = (i + shift) % count;
+    calls.emplace_back(coverage_.calls(step), step.how);
+  }
+  constexpr int kChosen = 4;
+  std::stable_sort(
+      calls.begin(), calls.end(),
+      [](const auto& one, const auto& two) { return one.first < two.first; });
+  step.how = calls[static_cast<size_t>(random_.below(kChosen))].second;
   // The subject from some place on, and a second object that may suit it.
   const size_t first = static_cast<size_t>(random_.next() % any.size());
   for (size_t i = 0; i < any.size(); ++i) {
@@ -875,14 +881,33 @@ void Generator::inquire() {
     if (!call(Op::kQuestion)) settle(some_process());
 }
 
-// A thread ends, and what it has made lives on.
+// A thread ends, and what it has made lives on, also what is held.
 void Generator::change_thread() {
   const int p = some_process();
   settle(p);
-  Step step = by(p, random_.below(kThreads));
+  Step step = by(p, 0);
+  if (random_.chance(50)) {
+    const int stream = own_stream(p);
+    const int event = new_event(p);
+    hold(p);
+    Step record = by(p);
+    record.op = Op::kRecord;
+    record.on = event;
+    record.stream = stream;
+    if (event != 0 && stream != 0) emit(record);
+  }
   step.op = Op::kNewThread;
   step.api = 0;
-  emit(step);
+  for (step.thread = 0; step.thread < kThreads; ++step.thread)
+    if (random_.chance(70)) emit(step);
+  ask();
+  synchronise();
+  for (const auto& [id, event] : shadow_.events) {
+    Step query = by(event.process);
+    query.op = Op::kQueryEvent;
+    query.on = id;
+    if (random_.chance(30)) emit(query);
+  }
 }
 
 // Several threads call at the same time: a pair that is missing, or anything.

@@ -65,7 +65,7 @@ int Generator::new_memory(int process) {
       Step create = by(process);
       create.op = Op::kCreatePool;
       create.id = pool = number();
-      create.value = random_.chance(85) ? 1 : 0;
+      create.value = random_.chance(70) ? 1 : 0;
       if (!emit(create)) return 0;
     }
     step.op = Op::kPoolAlloc;
@@ -363,7 +363,7 @@ void Generator::ask_access(int mapping) {
 // The same call so many times that a limit or a counter would show.
 void Generator::crowd() {
   const int p = some_process();
-  const int times = random_.of({17, 33, 66});
+  const int times = random_.of({17, 33, 66, 66, 260});
   std::vector<int> lent;
   for (const auto& [id, view] : shadow_.views)
     if (view.process == p && !view.imported) lent.push_back(id);
@@ -600,7 +600,8 @@ void Generator::end_process() {
   if (end.how == kKilled && random_.chance(60)) {
     hold(p);
   } else {
-    open_gates(100);
+    // What a reset of this process must not touch may be held.
+    if (end.how != kReset || random_.chance(50)) open_gates(100);
     settle(p);
   }
   if (!emit(end)) return;
@@ -609,6 +610,12 @@ void Generator::end_process() {
       look_at(id);
       break;
     }
+  for (const auto& [id, event] : shadow_.events) {
+    Step query = by(event.process);
+    query.op = Op::kQueryEvent;
+    query.on = id;
+    if (random_.chance(40)) emit(query);
+  }
   if (end.how == kReset) return;
   Step start;
   start.op = Op::kStart;
@@ -830,6 +837,9 @@ void Generator::finish() {
     if (shadow_.process[static_cast<size_t>(p)].current_pool != 0) {
       Step step = by(p);
       step.op = Op::kSetPool;
+      emit(step);
+      step.op = Op::kQuestion;
+      step.how = kCurrent;
       emit(step);
     }
   for (int p = 0; p < processes_; ++p)

@@ -19,8 +19,11 @@ struct Machine {
   bool pools = false;    ///< pools that descriptors share
   bool words = false;    ///< streams wait for words
   bool managed = false;  ///< managed memory, also while the host uses it
-  int gpus = 1;          ///< that programs use; each is a peer of the others
-  bool nor = false;      ///< streams wait for a bit that is missing (NOR)
+  /// Work of a stream is done while another stream is held. Without it, no
+  /// program holds a stream.
+  bool side_by_side = true;
+  int gpus = 1;      ///< that programs use; each is a peer of the others
+  bool nor = false;  ///< streams wait for a bit that is missing (NOR)
   /// The driver is known to let a record wait for an earlier one of the event
   /// in another stream (LEVT-13): no program has such a record.
   bool records_wait = false;

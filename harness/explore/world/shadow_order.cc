@@ -238,6 +238,7 @@ bool Shadow::order_step(const Step& step, Expected* expected) {
       Stream* const stream = stream_of(step);
       if (stream == nullptr) return false;
       if (stream->capture != 0) return no("not in a capture");
+      if (!machine.side_by_side) return no("a held stream would hold all");
       if (is_legacy(step.stream)) return no("no gate holds all streams");
       if (!fresh(step.id) || step.value < 0 || step.value >= kGates ||
           step.how < 0 || step.how >= kGateHows)

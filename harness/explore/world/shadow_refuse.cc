@@ -110,6 +110,8 @@ bool Shadow::listed_step(const Step& step, Expected* expected) {
     return no("not the GPU of the pool");
   const Chunk* const chunk = mine(chunks, step.from);
   const Range* const range = mine(ranges, step.on);
+  if (step.on != 0 && view == nullptr && pool == nullptr && range == nullptr)
+    return no("no such object in this process");
   const bool empty_range =
       range != nullptr &&
       std::none_of(views.begin(), views.end(), [&](const auto& entry) {

@@ -496,6 +496,9 @@ bool Shadow::word_step(const Step& step, Expected* expected) {
     if (passes(i) && !over)
       return no("the wait may pass at a value that does not stay");
   }
+  if (!machine.side_by_side &&
+      !condition(step.how, word_at(*memory, at, bytes), value, bytes))
+    return no("a held stream would hold all");
   if (first >= 1 && first <= word.writes.size())
     work->clock.join(word.writes[first - 1].first->clock);
   work->ready = [memory, at, bytes, how = step.how, value] {
