@@ -17,7 +17,7 @@ namespace {
 constexpr char kUsage[] =
     "usage: explore [--seconds N] [--seed S] [--programs N] [--processes "
     "2..5]\n"
-    "               [--shrink-seconds N] [--failures N] [--alone 0..1]\n"
+    "               [--gpus 1..2] [--shrink-seconds N] [--failures N] [--alone 0..1]\n"
     "               [--out DIR] [--known FILE]\n"
     "       explore --replay FILE [--times N] [--known FILE]\n";
 
@@ -55,6 +55,8 @@ int run(int argc, char** argv) {
       options.programs = static_cast<long>(number(name, value, 1, 1e12));
     else if (name == "--processes")
       options.processes = static_cast<int>(number(name, value, 2, 5));
+    else if (name == "--gpus")
+      options.gpus = static_cast<int>(number(name, value, 1, kMostGpus));
     else if (name == "--shrink-seconds")
       options.shrink_seconds = number(name, value, 0, 1e6);
     else if (name == "--failures")

@@ -891,6 +891,7 @@ Program Generator::make(int steps, bool lives) {
   program_ = {};
   program_.seed = seed_;
   program_.processes = processes_;
+  program_.gpus = machine_.gpus;
   for (int p = 0; p < processes_; ++p) {
     const int streams = 1 + random_.below(3);
     for (int i = 0; i < streams; ++i) {

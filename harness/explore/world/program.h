@@ -35,6 +35,7 @@ struct Machine {
 struct Program {
   uint64_t seed = 0;
   int processes = 2;
+  int gpus = 1;  ///< that the processes use in turn
   std::vector<Step> steps;
 };
 

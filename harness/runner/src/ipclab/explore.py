@@ -70,6 +70,7 @@ class Request:
     seed: int = 1
     programs: int | None = None
     processes: int | None = None
+    gpus: int | None = None
     jobs: int | None = None
     replay: Path | None = None
     faults: int | None = None  # measure with so many faults instead
@@ -425,6 +426,8 @@ def _search(
             command += ["--programs", str(each)]
         if request.processes is not None:
             command += ["--processes", str(request.processes)]
+        if request.gpus is not None:
+            command += ["--gpus", str(request.gpus)]
         return supervise.run(
             command,
             timeout=request.seconds + GRACE,

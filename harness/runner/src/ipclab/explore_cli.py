@@ -53,6 +53,13 @@ def add_to(commands: Any, build: Path, backends: tuple[str, ...]) -> None:
         help="processes of each program (default: 2 to 4)",
     )
     parser.add_argument(
+        "--gpus",
+        metavar="1..2",
+        type=_number(1, 2),
+        default=None,
+        help="GPUs that the processes use (default: 2 if two GPUs are peers)",
+    )
+    parser.add_argument(
         "-j",
         dest="jobs",
         metavar="N",
@@ -118,6 +125,7 @@ def run(options: argparse.Namespace) -> int:
             seed=options.seed,
             programs=options.programs,
             processes=options.processes,
+            gpus=options.gpus,
             jobs=options.jobs,
             replay=options.replay,
             faults=options.faults,
