@@ -151,7 +151,6 @@ bool Shadow::listed_step(const Step& step, Expected* expected) {
                         kDeinitialized, kNotPermitted,  kNotSupported};
   const Codes no_gpu{kInvalidDevice, kInvalidValue};
   const Codes no_pointer{kInvalidValue, kNotInitialized, kOutOfMemory};
-  const Codes full{kOutOfMemory};
   bool applies_now = false;
   Codes codes;
   int64_t answer = 0;
