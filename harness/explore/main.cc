@@ -17,7 +17,8 @@ namespace {
 constexpr char kUsage[] =
     "usage: explore [--seconds N] [--seed S] [--programs N] [--processes "
     "2..5]\n"
-    "               [--gpus 1..2] [--shrink-seconds N] [--failures N] [--alone 0..1]\n"
+    "               [--gpus 1..2] [--shrink-seconds N] [--failures N] [--alone "
+    "0..1]\n"
     "               [--out DIR] [--known FILE]\n"
     "       explore --replay FILE [--times N] [--known FILE]\n";
 
