@@ -31,6 +31,8 @@ std::string name_of_code(int code) {
 }
 
 bool is_refusal_of_the_driver_api(const Step& step) {
+  if (step.how >= kFirstOfList)
+    return std::strstr(refusal(step.how).body, "DRIVER(") != nullptr;
   return step.api == 1 || (step.how >= kMapTwice && step.how <= kPoolAsChunk);
 }
 
@@ -57,14 +59,16 @@ Executor::~Executor() {
 
 // --- roles ------------------------------------------------------------------
 
-Executor::RoleProcess Executor::fork_role() {
+Executor::RoleProcess Executor::fork_role(int gpu) {
   const Times::Phase phase(times_, "start");
   int ends[kThreads][2];
-  std::vector<std::string> words = {"explore", "--role"};
+  std::vector<std::string> words = {"explore", "--role", std::to_string(gpu),
+                                    asked_ ? "0" : "1"};
   std::vector<Descriptor> theirs;
   theirs.emplace_back(dup(gates_file_.get()));  // exec keeps it open
   words.push_back(std::to_string(theirs.back().get()));
   RoleProcess role;
+  role.gpu = gpu;
   for (int t = 0; t < kThreads; ++t) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends[t]) != 0)
       system_failed("socketpair");
@@ -90,12 +94,16 @@ Executor::RoleProcess Executor::fork_role() {
 
 // Gives a process of programs its role, which may not be ready yet.
 void Executor::take_role(int which) {
-  if (spare_.empty()) {
-    roles_[which] = fork_role();
+  const int gpu = machine_.gpu_of(which);
+  const auto found =
+      std::find_if(spare_.begin(), spare_.end(),
+                   [&](const RoleProcess& role) { return role.gpu == gpu; });
+  if (found == spare_.end()) {
+    roles_[which] = fork_role(gpu);
     return;
   }
-  roles_[which] = std::move(spare_.front());
-  spare_.erase(spare_.begin());
+  roles_[which] = std::move(*found);
+  spare_.erase(found);
 }
 
 void Executor::await_start(int which) {
@@ -112,7 +120,11 @@ void Executor::await_start(int which) {
   }
   Answer answer;
   std::memcpy(static_cast<void*>(&answer), hello->data.data(), sizeof answer);
+  const bool side_by_side =
+      asked_ ? machine_.side_by_side : answer.machine.side_by_side;
   machine_ = answer.machine;
+  machine_.side_by_side = side_by_side;
+  machine_.gpus = std::min(machine_.gpus, most_gpus_);
   asked_ = roles_.at(which).ready = true;
 }
 
@@ -373,6 +385,11 @@ std::optional<Failure> Executor::perform(std::vector<Sent>& batch) {
       case Op::kEnd:
         if (step.how == kReset) break;
         if (step.how == kKilled) {
+          held_.erase(std::remove_if(held_.begin(), held_.end(),
+                                     [&](const Sent& call) {
+                                       return call.step.process == step.process;
+                                     }),
+                      held_.end());
           end(step.process);
           continue;
         }
@@ -487,11 +504,14 @@ std::optional<Failure> Executor::run(const Program& program) {
     if (roles_.count(p) == 0) take_role(p);
   for (int p = 0; p < program.processes; ++p) await_start(p);
   // A driver needs a second to start a process; so they start early.
-  const auto soon = static_cast<size_t>(
-      std::count_if(program.steps.begin(), program.steps.end(),
-                    [](const Step& step) { return step.op == Op::kStart; }) +
-      (ahead_ ? program.processes : 0));
-  while (spare_.size() < soon) spare_.push_back(fork_role());
+  std::map<int, int> soon;  // GPU -> starts
+  for (const Step& step : program.steps)
+    if (step.op == Op::kStart) ++soon[machine_.gpu_of(step.process)];
+  for (int p = 0; ahead_ && p < program.processes; ++p)
+    ++soon[machine_.gpu_of(p)];
+  for (const RoleProcess& role : spare_) --soon[role.gpu];
+  for (const auto& [gpu, count] : soon)
+    for (int i = 0; i < count; ++i) spare_.push_back(fork_role(gpu));
   for (int gate = 0; gate < kGates; ++gate) gates_->open[gate] = 0;
   gates_->gave_up = 0;
   handles_.clear();
@@ -528,8 +548,15 @@ std::optional<Failure> Executor::run(const Program& program) {
       Reply reply;
       if (!send(none, Frame::kPlay)) continue;
       wrong = await(sent, &reply);
+      // A slow answer is no verdict: the role asks the kernel about itself.
+      if (wrong && wrong->check == "hang") {
+        end_roles();
+        rest_ = {};
+        return std::nullopt;
+      }
       if (wrong) break;
-      rest_.free_bytes = reply.answer.free_bytes;
+      // The processes before this number use different GPUs.
+      if (which < machine_.gpus) rest_.free_bytes += reply.answer.free_bytes;
       rest_.open_files += reply.answer.open_files;
     }
     rest_.known = !wrong;

@@ -46,6 +46,8 @@ class Executor {
   /// What programs may use. Starts a role. Throws std::runtime_error with the
   /// reason if the role cannot use CUDA.
   const Machine& machine();
+  /// Programs use at most so many GPUs from now on.
+  void set_gpus(int most) { most_gpus_ = most; }
 
   /// Runs a program. Returns the first failure that is no known deviation. If
   /// the program left something or failed, the next one gets new roles. Throws
@@ -102,6 +104,7 @@ class Executor {
  private:
   struct RoleProcess {
     pid_t pid = -1;
+    int gpu = 0;
     std::array<Wire, kThreads> wires;
     bool ready = false;  ///< it has told what it knows of the machine
   };
@@ -119,7 +122,7 @@ class Executor {
     Parcel parcel;
   };
 
-  RoleProcess fork_role();
+  RoleProcess fork_role(int gpu);
   void take_role(int which);
   void await_start(int which);
   void end(int which);
@@ -147,6 +150,7 @@ class Executor {
   std::string doing_;
   std::map<Op, Cost> costs_;
   bool ahead_ = false;
+  int most_gpus_ = 2;
   std::vector<RoleProcess> spare_;  // started, and maybe not ready yet
   Rest rest_;
   bool steady_ = false;

@@ -17,7 +17,8 @@ namespace {
 constexpr char kUsage[] =
     "usage: explore [--seconds N] [--seed S] [--programs N] [--processes "
     "2..5]\n"
-    "               [--shrink-seconds N] [--failures N] [--alone 0..1]\n"
+    "               [--gpus 1..2] [--shrink-seconds N] [--failures N] [--alone "
+    "0..1]\n"
     "               [--out DIR] [--known FILE]\n"
     "       explore --replay FILE [--times N] [--known FILE]\n";
 
@@ -35,8 +36,10 @@ double number(const std::string& name, const char* text, double least,
 int run(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "--role") == 0) {
     std::vector<int> descriptors;
-    for (int i = 2; i < argc; ++i) descriptors.push_back(std::atoi(argv[i]));
-    return play(descriptors);
+    const int gpu = argc > 2 ? std::atoi(argv[2]) : 0;
+    const bool probes_order = argc > 3 && std::atoi(argv[3]) != 0;
+    for (int i = 4; i < argc; ++i) descriptors.push_back(std::atoi(argv[i]));
+    return play(gpu, probes_order, descriptors);
   }
   Options options;
   std::string replayed;
@@ -53,6 +56,8 @@ int run(int argc, char** argv) {
       options.programs = static_cast<long>(number(name, value, 1, 1e12));
     else if (name == "--processes")
       options.processes = static_cast<int>(number(name, value, 2, 5));
+    else if (name == "--gpus")
+      options.gpus = static_cast<int>(number(name, value, 1, kMostGpus));
     else if (name == "--shrink-seconds")
       options.shrink_seconds = number(name, value, 0, 1e6);
     else if (name == "--failures")

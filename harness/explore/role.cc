@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <thread>
 
@@ -32,8 +33,11 @@ int prepare(Objects& objects) {
 }
 
 // After this the process has no object, but lives on.
-int reset(Objects& objects) {
-  const int code = cudaDeviceReset();
+int reset(Objects& objects, const Step& step) {
+  const int code =
+      step.api == 0
+          ? static_cast<int>(cudaDeviceReset())
+          : static_cast<int>(DRIVER(cuDevicePrimaryCtxReset)(objects.gpu));
   objects.memory.each([](const Objects::Memory& memory) {
     if (memory.host_kind == kRegistered)
       munmap(memory.data, static_cast<size_t>(memory.bytes));
@@ -78,9 +82,15 @@ int perform(Objects& objects, const Step& step, Parcel& parcel,
     case Op::kRead:
       return perform_work(objects, step, parcel);
     case Op::kRefuse:
+      if (step.how >= kFirstOfList)
+        return perform_listed(objects, step, answer);
       return perform_refusal(objects, step, parcel);
+    case Op::kQuestion:
+      return perform_listed(objects, step, answer);
+    case Op::kNewThread:
+      return 0;  // see serve()
     case Op::kEnd:
-      if (step.how == kReset) return reset(objects);
+      if (step.how == kReset) return reset(objects, step);
       std::_Exit(EXIT_SUCCESS);
     default:
       return perform_memory(objects, step, parcel, answer);
@@ -99,8 +109,42 @@ int attribute_of(CUdevice_attribute which) {
   return value;
 }
 
+// How many GPUs programs use: two if they are peers.
+int usable_gpus() {
+  int count = 0, there = 0, back = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count < 2) return 1;
+  cudaDeviceCanAccessPeer(&there, 0, 1);
+  cudaDeviceCanAccessPeer(&back, 1, 0);
+  return there != 0 && back != 0 ? 2 : 1;
+}
+
+// Is the work of a stream done while a function of the host holds another one?
+bool is_side_by_side() {
+  constexpr std::chrono::seconds kLimit{5};
+  static std::atomic<bool> open;  // the function may outlive this call
+  open = false;
+  cudaStream_t held = nullptr, other = nullptr;
+  CALL(cudaStreamCreateWithFlags(&held, cudaStreamNonBlocking));
+  CALL(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  const auto wait = [](void*) {
+    while (!open) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  CALL(cudaLaunchHostFunc(held, wait, nullptr));
+  launch_nothing(other);
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  bool done = false;
+  while (!(done = cudaStreamQuery(other) == cudaSuccess) &&
+         std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  open = true;
+  CALL(cudaDeviceSynchronize());
+  CALL(cudaStreamDestroy(held));
+  CALL(cudaStreamDestroy(other));
+  return done;
+}
+
 // What programs may use here: attributes, and a small real attempt.
-Machine ask_machine() {
+Machine ask_machine(bool probes_order) {
   Machine machine;
   void* memory = nullptr;
   cudaIpcMemHandle_t handle;
@@ -128,6 +172,10 @@ Machine ask_machine() {
   machine.words =
       attribute_of(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) != 0;
   machine.managed = attribute_of(cudaDevAttrConcurrentManagedAccess) != 0;
+  machine.nor =
+      attribute_of(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR) != 0;
+  machine.gpus = usable_gpus();
+  machine.side_by_side = !probes_order || is_side_by_side();
   cudaGetLastError();
   return machine;
 }
@@ -143,16 +191,11 @@ void answer_with(Wire& wire, Frame::Kind kind, const Answer& answer,
   wire.flush();
 }
 
-// Makes the steps that arrive, until the parent closes the socket.
-void serve(Objects& objects, int thread, int socket) {
-  Wire wire{Descriptor(socket)};
-  if (cudaSetDevice(0) != cudaSuccess) std::_Exit(EXIT_FAILURE);
-  int resets = 0;
-  if (thread == 0) {
-    Answer hello;
-    hello.machine = ask_machine();
-    answer_with(wire, Frame::kDelivery, hello, {});
-  }
+// Makes the steps that arrive, until the parent closes the socket, or another
+// thread takes its place.
+void serve(Objects& objects, Wire wire) {
+  if (cudaSetDevice(objects.gpu) != cudaSuccess) std::_Exit(EXIT_FAILURE);
+  int resets = objects.resets;
   for (;;) {
     std::optional<Frame> frame;
     while (!(frame = wire.next()))
@@ -165,7 +208,7 @@ void serve(Objects& objects, int thread, int socket) {
     if (frame->kind == Frame::kWant) answer_with(wire, Frame::kRest, {}, {});
     if (resets != objects.resets) {
       resets = objects.resets;
-      cudaSetDevice(0);
+      cudaSetDevice(objects.gpu);
     }
     if (frame->kind == Frame::kPlay) {  // between two programs
       ++objects.epoch;
@@ -185,6 +228,10 @@ void serve(Objects& objects, int thread, int socket) {
     answer.code = perform(objects, step, parcel, answer);
     answer.last_error = cudaGetLastError();
     answer_with(wire, Frame::kDelivery, answer, std::move(parcel));
+    if (step.op == Op::kNewThread) {
+      std::thread(serve, std::ref(objects), std::move(wire)).detach();
+      return;
+    }
   }
 }
 
@@ -196,20 +243,24 @@ cudaStream_t Objects::stream_of(const Step& step) {
   return streams.at(step.stream);
 }
 
-int play(const std::vector<int>& descriptors) {
+int play(int gpu, bool probes_order, const std::vector<int>& descriptors) {
   static Objects objects;  // threads use it until the process ends
+  objects.gpu = gpu;
   objects.gates =
       static_cast<Gates*>(mmap(nullptr, sizeof(Gates), PROT_READ | PROT_WRITE,
                                MAP_SHARED, descriptors.at(0), 0));
   if (objects.gates == MAP_FAILED) return EXIT_FAILURE;
-  CALL(cudaSetDevice(0));
+  CALL(cudaSetDevice(gpu));
   CALL(static_cast<cudaError_t>(prepare(objects)));
-  for (int thread = 1; thread < kThreads; ++thread)
-    std::thread(serve, std::ref(objects), thread,
-                descriptors.at(static_cast<size_t>(thread) + 1))
-        .detach();
-  serve(objects, 0, descriptors.at(1));
-  return EXIT_SUCCESS;
+  Answer hello;
+  hello.machine = ask_machine(probes_order);
+  objects.granule = hello.machine.granule;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    Wire wire{Descriptor(descriptors.at(static_cast<size_t>(thread) + 1))};
+    if (thread == 0) answer_with(wire, Frame::kDelivery, hello, {});
+    std::thread(serve, std::ref(objects), std::move(wire)).detach();
+  }
+  for (;;) pause();  // a thread ends the process
 }
 
 }  // namespace ipclab::explore

@@ -70,6 +70,10 @@ class Objects {
       const std::lock_guard<std::mutex> lock(mutex_);
       return all_.at(id);
     }
+    bool has(int id) const {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      return all_.count(id) != 0;
+    }
     void put(int id, T value) {
       const std::lock_guard<std::mutex> lock(mutex_);
       all_[id] = value;
@@ -108,6 +112,8 @@ class Objects {
   std::atomic<int> resets{0};
   /// Pageable sources of copies, which live until the end of the program.
   std::vector<std::vector<char>> pageable[kThreads];
+  int gpu = 0;                    ///< that the process uses
+  int64_t granule = 0;            ///< of chunks; see Machine
   Gates* gates = nullptr;         ///< as the host sees them
   Gates* device_gates = nullptr;  ///< as kernels see them
   char* scratch[kThreads] = {};   ///< pinned memory for reads
@@ -125,12 +131,16 @@ int perform_memory(Objects& objects, const Step& step, Parcel& parcel,
 int perform_order(Objects& objects, const Step& step, Parcel& parcel,
                   Answer& answer);
 int perform_refusal(Objects& objects, const Step& step, Parcel& parcel);
+int perform_listed(Objects& objects, const Step& step, Answer& answer);
 int perform_work(Objects& objects, const Step& step, Parcel& parcel);
 /// Launches each kernel once, because to load one may wait for held work.
 void load_work(Objects& objects);
+/// Launches a kernel that does nothing of interest.
+void launch_nothing(cudaStream_t stream);
 
-/// The main function of a role. The arguments are the descriptors of the gates
-/// and of a socket for each thread.
-int play(const std::vector<int>& descriptors);
+/// The main function of a role on a GPU. With `probes_order` it finds out
+/// whether streams go on side by side, which may take seconds. The descriptors
+/// are those of the gates and of a socket for each thread.
+int play(int gpu, bool probes_order, const std::vector<int>& descriptors);
 
 }  // namespace ipclab::explore

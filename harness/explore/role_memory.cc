@@ -125,7 +125,8 @@ int ask_chunk(Objects& objects, const Step& step, Answer& answer) {
   const int code = DRIVER(cuMemGetAllocationPropertiesFromHandle)(
       &seen, objects.chunks.at(step.on));
   answer.value = seen.type == CU_MEM_ALLOCATION_TYPE_PINNED &&
-                 seen.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+                 seen.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                 seen.location.id == step.value;
   return code;
 }
 
@@ -143,7 +144,7 @@ int ask_pointer(Objects& objects, const Step& step, Answer& answer) {
     return code;
   }
   if (step.how == kAccess) {
-    const CUmemLocation gpu{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    const CUmemLocation gpu{CU_MEM_LOCATION_TYPE_DEVICE, objects.gpu};
     unsigned long long flags = 0;
     const int code = DRIVER(cuMemGetAccess)(&flags, &gpu, address);
     answer.value = static_cast<int64_t>(flags);
@@ -180,7 +181,7 @@ int perform_chunk(Objects& objects, const Step& step, Parcel& parcel,
   const auto bytes = static_cast<size_t>(step.bytes);
   switch (step.op) {
     case Op::kCreateChunk: {
-      const CUmemAllocationProp wanted = chunk_of(0);
+      const CUmemAllocationProp wanted = chunk_of(objects.gpu);
       CUmemGenericAllocationHandle made = 0;
       const int code = DRIVER(cuMemCreate)(&made, bytes, &wanted, 0);
       objects.chunks.put(step.id, made);
@@ -238,7 +239,7 @@ int perform_chunk(Objects& objects, const Step& step, Parcel& parcel,
     case Op::kSetAccess: {
       const Objects::Memory memory = objects.memory.at(step.on);
       const CUmemAccessDesc access =
-          access_for(0, static_cast<CUmemAccess_flags>(step.value));
+          access_for(objects.gpu, static_cast<CUmemAccess_flags>(step.value));
       return DRIVER(cuMemSetAccess)(address_of(memory.data),
                                     static_cast<size_t>(memory.bytes), &access,
                                     1);
@@ -256,8 +257,8 @@ int perform_pool(Objects& objects, const Step& step, Parcel& parcel,
                  Answer& answer) {
   switch (step.op) {
     case Op::kCreatePool: {
-      const cudaMemPoolProps wanted =
-          pool_properties(step.value != 0 ? kPoolFd : cudaMemHandleTypeNone);
+      const cudaMemPoolProps wanted = pool_properties(
+          step.value != 0 ? kPoolFd : cudaMemHandleTypeNone, 0, objects.gpu);
       cudaMemPool_t made = nullptr;
       const int code = by_api(
           step, [&](auto api) { return api.mem_pool_create(&made, wanted); });
@@ -281,7 +282,10 @@ int perform_pool(Objects& objects, const Step& step, Parcel& parcel,
       });
       parcel.descriptor.close();
       objects.pools.put(step.id, made);
-      return code;
+      // A pool of another GPU can at first be used only there.
+      return code != 0 || step.value == objects.gpu
+                 ? code
+                 : static_cast<int>(give_access(objects.gpu, made));
     }
     case Op::kDestroyPool: {
       const cudaMemPool_t pool = objects.pools.at(step.on);
@@ -292,6 +296,10 @@ int perform_pool(Objects& objects, const Step& step, Parcel& parcel,
       Objects::Memory made;
       made.bytes = step.bytes;
       const int code = by_api(step, [&](auto api) {
+        if (step.how == kFromCurrent)
+          return api.malloc_async(reinterpret_cast<void**>(&made.data),
+                                  static_cast<size_t>(step.bytes),
+                                  objects.stream_of(step));
         return api.malloc_from_pool_async(reinterpret_cast<void**>(&made.data),
                                           static_cast<size_t>(step.bytes),
                                           objects.pools.at(step.on),
@@ -333,20 +341,36 @@ int perform_pool(Objects& objects, const Step& step, Parcel& parcel,
                                     static_cast<size_t>(step.value));
       });
     case Op::kSetThreshold: {
+      constexpr cudaMemPoolAttr kNames[] = {cudaMemPoolAttrReleaseThreshold,
+                                            cudaMemPoolAttrUsedMemHigh,
+                                            cudaMemPoolAttrReservedMemHigh};
       auto value = static_cast<uint64_t>(step.value);
       return by_api(step, [&](auto api) {
-        return api.mem_pool_set_attribute(
-            objects.pools.at(step.on), cudaMemPoolAttrReleaseThreshold, &value);
+        return api.mem_pool_set_attribute(objects.pools.at(step.on),
+                                          kNames[step.how], &value);
+      });
+    }
+    case Op::kSetPool: {
+      cudaMemPool_t pool = nullptr;
+      if (step.on != 0) {
+        pool = objects.pools.at(step.on);
+      } else {
+        const int code = cudaDeviceGetDefaultMemPool(&pool, objects.gpu);
+        if (code != 0) return code;
+      }
+      return by_api(step, [&](auto api) {
+        return api.device_set_mem_pool(objects.gpu, pool);
       });
     }
     default: {  // kAskPool
+      constexpr cudaMemPoolAttr kNames[] = {
+          cudaMemPoolAttrUsedMemCurrent, cudaMemPoolAttrReleaseThreshold,
+          cudaMemPoolAttrUsedMemHigh, cudaMemPoolAttrReservedMemCurrent,
+          cudaMemPoolAttrReservedMemHigh};
       uint64_t value = 0;
       const int code = by_api(step, [&](auto api) {
         return api.mem_pool_get_attribute(objects.pools.at(step.on),
-                                          step.how == kUsed
-                                              ? cudaMemPoolAttrUsedMemCurrent
-                                              : cudaMemPoolAttrReleaseThreshold,
-                                          &value);
+                                          kNames[step.how], &value);
       });
       answer.value = static_cast<int64_t>(value);
       return code;
@@ -441,6 +465,7 @@ int perform_memory(Objects& objects, const Step& step, Parcel& parcel,
     case Op::kTrimPool:
     case Op::kSetThreshold:
     case Op::kAskPool:
+    case Op::kSetPool:
       return perform_pool(objects, step, parcel, answer);
     default:
       return perform_chunk(objects, step, parcel, answer);

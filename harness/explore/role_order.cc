@@ -74,16 +74,21 @@ int write_word(Objects& objects, const Step& step) {
     return step.bytes == 8
                ? DRIVER(cuStreamWriteValue64)(stream, word, value, 0)
                : DRIVER(cuStreamWriteValue32)(stream, word, low, 0);
-  CUstreamBatchMemOpParams one{};
-  one.operation = step.bytes == 8 ? CU_STREAM_MEM_OP_WRITE_VALUE_64
-                                  : CU_STREAM_MEM_OP_WRITE_VALUE_32;
-  one.writeValue.operation = one.operation;
-  one.writeValue.address = word;
-  if (step.bytes == 8)
-    one.writeValue.value64 = value;
-  else
-    one.writeValue.value = low;
-  return DRIVER(cuStreamBatchMemOp)(stream, 1, &one, 0);
+  CUstreamBatchMemOpParams both[2] = {};
+  for (CUstreamBatchMemOpParams& one : both) {
+    const auto written = static_cast<cuuint64_t>(
+        &one == both && step.how == kWritePair ? step.from_at : step.value);
+    one.operation = step.bytes == 8 ? CU_STREAM_MEM_OP_WRITE_VALUE_64
+                                    : CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    one.writeValue.operation = one.operation;
+    one.writeValue.address = word;
+    if (step.bytes == 8)
+      one.writeValue.value64 = written;
+    else
+      one.writeValue.value = static_cast<cuuint32_t>(written);
+  }
+  return DRIVER(cuStreamBatchMemOp)(stream, step.how == kWritePair ? 2 : 1,
+                                    both, 0);
 }
 
 int wait_word(Objects& objects, const Step& step) {
@@ -92,9 +97,7 @@ int wait_word(Objects& objects, const Step& step) {
   const cudaStream_t stream = objects.stream_of(step);
   const auto value = static_cast<cuuint64_t>(step.value);
   const int condition = step.how % kConditions;
-  const unsigned flags = condition == kEqual ? CU_STREAM_WAIT_VALUE_EQ
-                         : condition == kAnd ? CU_STREAM_WAIT_VALUE_AND
-                                             : CU_STREAM_WAIT_VALUE_GEQ;
+  const auto flags = static_cast<unsigned>(condition);
   if (step.how >= kConditions) {
     CUstreamBatchMemOpParams one{};
     one.operation = step.bytes == 8 ? CU_STREAM_MEM_OP_WAIT_VALUE_64

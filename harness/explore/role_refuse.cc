@@ -71,7 +71,7 @@ typename Api::Code refuse(Api api, Objects& objects, const Step& step,
           &descriptor, objects.pools.at(step.on), kPoolFd);
     }
     case kImportedCurrent:
-      return api.device_set_mem_pool(0, objects.pools.at(step.on));
+      return api.device_set_mem_pool(objects.gpu, objects.pools.at(step.on));
     case kExportPlainPointer: {
       cudaMemPoolPtrExportData data;
       return api.mem_pool_export_pointer(&data,
@@ -108,12 +108,12 @@ int refuse_chunk(Objects& objects, const Step& step, const Parcel& parcel) {
     }
     case kAccessHole: {
       const Objects::Range range = objects.ranges.at(step.on);
-      const CUmemAccessDesc access = access_for(0);
+      const CUmemAccessDesc access = access_for(objects.gpu);
       return DRIVER(cuMemSetAccess)(
           range.address, static_cast<size_t>(range.bytes), &access, 1);
     }
     case kOddChunk: {
-      const CUmemAllocationProp wanted = chunk_of(0);
+      const CUmemAllocationProp wanted = chunk_of(objects.gpu);
       CUmemGenericAllocationHandle made = 0;
       return DRIVER(cuMemCreate)(&made, granule(wanted) + 4096, &wanted, 0);
     }

@@ -211,8 +211,10 @@ int copy_box_3d(const Step& step, const Box& box, cudaStream_t stream,
 }
 
 int copy_peer(const Step& step, const Box& box, cudaStream_t stream) {
-  if (step.api == 0)
-    return cudaMemcpyPeerAsync(box.to, 0, box.from, 0, box.bytes, stream);
+  const int to = static_cast<int>(step.value % kMostGpus),
+            from = static_cast<int>(step.value / kMostGpus);
+  if (step.api == 0 || to != from)
+    return cudaMemcpyPeerAsync(box.to, to, box.from, from, box.bytes, stream);
   CUcontext context = nullptr;
   const int code = DRIVER(cuCtxGetCurrent)(&context);
   if (code != 0) return code;
@@ -376,6 +378,11 @@ int perform_work(Objects& objects, const Step& step, Parcel& parcel) {
     default:
       return read(objects, step, stream, &parcel.bytes);
   }
+}
+
+void launch_nothing(cudaStream_t stream) {
+  write_bytes<<<1, 1, 0, stream>>>(nullptr, 0, 0);
+  CALL(cudaGetLastError());
 }
 
 void load_work(Objects& objects) {

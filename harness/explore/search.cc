@@ -107,6 +107,7 @@ bool Search::is_known(const Failure& failure) {
 }
 
 Machine Search::first_answer() {
+  executor_.set_gpus(options_.gpus);
   executor_.set_end(after(options_.seconds + kExtraSeconds));
   executor_.set_on_wait([this] { tick(); });
   return executor_.machine();
@@ -330,7 +331,9 @@ int Search::run() {
            .add("legacy", machine_.legacy)
            .add("pools", machine_.pools)
            .add("words", machine_.words)
-           .add("managed", machine_.managed));
+           .add("managed", machine_.managed)
+           .add("gpus", machine_.gpus)
+           .add("side_by_side", machine_.side_by_side));
   double written = 0;
   const auto write_pairs = [&] {
     if (options_.out.empty()) return;
@@ -390,6 +393,11 @@ int replay(const std::string& path, int times, const Options& options) {
   const Known known = options.known.empty() ? Known() : Known(options.known);
   Executor executor(
       [&](const Failure& failure) { return known.matches(failure); });
+  executor.set_gpus(program.gpus);
+  if (executor.machine().gpus < program.gpus)
+    throw std::invalid_argument(path + ": the program needs " +
+                                std::to_string(program.gpus) +
+                                " GPUs that are peers");
   int failed = 0;
   std::optional<Failure> seen;
   for (int i = 0; i < times; ++i) {

@@ -15,6 +15,7 @@ struct Options {
   uint64_t seed = 1;           ///< of the sequence of programs
   long programs = 0;           ///< at most so many; 0: no limit
   int processes = 0;           ///< of each program; 0: 2 to 4
+  int gpus = 2;                ///< that programs use at most
   double shrink_seconds = 60;  ///< most for each failure; 0: do not shrink
   int failures = 5;            ///< different ones after which the search ends
   bool alone = false;          ///< nobody else uses the GPU: judge its memory

@@ -377,6 +377,121 @@ TEST(ExploreShadow, AnImporterFreesBeforeTheOwner) {
   EXPECT_EQ(used.most, 512);
 }
 
+TEST(ExploreShadow, TheWatermarkIsTheMostSinceItsReset) {
+  World world;
+  world.does("create-pool p=0 id=1 value=1");
+  world.does("create-stream p=0 id=2");
+  world.does("pool-alloc p=0 id=3 on=1 stream=2 bytes=4096");
+  world.does("sync-stream p=0 stream=2");
+  world.does("free p=0 on=3");
+  const auto most = [&] { return world.does("ask-pool p=0 on=1 how=2").most; };
+  EXPECT_EQ(most(), 4096);
+  EXPECT_EQ(world.expected.least, 4096);
+  world.does("set-threshold p=0 on=1 how=1");
+  EXPECT_EQ(most(), 0);
+}
+
+TEST(ExploreShadow, ASynchroniseReleasesWhatAPrivatePoolDoesNotUse) {
+  World world;
+  world.does("create-pool p=0 id=1");
+  world.does("create-stream p=0 id=2");
+  world.does("pool-alloc p=0 id=3 on=1 stream=2 bytes=4096");
+  world.does("free-async p=0 on=3 stream=2");
+  world.does("sync-stream p=0 stream=2");
+  EXPECT_GT(world.does("ask-pool p=0 on=1 how=3").most, 1 << 20);
+  world.does("sync-device p=0");
+  EXPECT_EQ(world.does("ask-pool p=0 on=1 how=3").most, 0);
+}
+
+TEST(ExploreShadow, MemoryOfTheCurrentPoolIsMemoryOfThatPool) {
+  World world;
+  world.does("create-pool p=0 id=1");
+  EXPECT_EQ(
+      world.does("question p=0 on=1 how=" + std::to_string(kCurrent)).most, 0);
+  EXPECT_EQ(world.refuses("pool-alloc p=0 id=2 on=1 stream=-1 how=1 bytes=64"),
+            "not the current pool");
+  world.does("set-pool p=0 on=1");
+  EXPECT_EQ(
+      world.does("question p=0 on=1 how=" + std::to_string(kCurrent)).most, 1);
+  world.does("pool-alloc p=0 id=2 on=1 stream=-1 how=1 bytes=64");
+  EXPECT_EQ(world.does("ask-pool p=0 on=1").least, 64);
+  world.does("sync-device p=0");
+  world.does("free p=0 on=2");
+  world.does("destroy-pool p=0 on=1");
+  world.does("question p=0 how=" + std::to_string(kCurrent));
+  EXPECT_TRUE(world.shadow.is_clean());
+}
+
+TEST(ExploreShadow, AKilledProcessMayHaveDoneAnyPartOfItsWork) {
+  World world;
+  world.lend();
+  world.does("gate p=1 id=6 stream=5 value=0");
+  world.does("set p=1 on=3 stream=5 at=8 bytes=4 value=7");
+  EXPECT_EQ(world.refuses("end p=1 how=0"),
+            "work of the process may be unfinished");
+  world.does("end p=1 how=1");
+  EXPECT_EQ(world.does("read p=0 on=1 stream=4 bytes=8").row, "LIFE-02");
+  EXPECT_EQ(world.refuses("read p=0 on=1 stream=4 bytes=12"),
+            "bytes without a value");
+  world.does("set p=0 on=1 stream=4 bytes=12 value=3");
+  world.does("read p=0 on=1 stream=4 bytes=12");
+}
+
+TEST(ExploreShadow, NobodyIsKilledForWhoseWorkOthersWait) {
+  World world;
+  world.lend();
+  world.does("create-event p=0 id=6");
+  world.does("export-event p=0 id=7 on=6");
+  world.does("open-event p=1 id=8 on=7");
+  world.does("gate p=1 id=9 stream=5 value=0");
+  world.does("record p=1 on=8 stream=5");
+  EXPECT_EQ(world.refuses("end p=1 how=1"),
+            "others wait for work of the process");
+}
+
+TEST(ExploreShadow, TwoGpusHaveMemoryAndPoolsOfTheirOwn) {
+  Machine machine = kMachine;
+  machine.gpus = 2;
+  Shadow shadow(machine, 2);
+  Expected expected;
+  const auto does = [&](const char* line) {
+    return shadow.apply(step_from(line), &expected);
+  };
+  ASSERT_TRUE(does("create-pool p=1 id=1 value=1"));
+  ASSERT_TRUE(does("export-pool p=1 id=2 on=1"));
+  EXPECT_FALSE(does("import-pool p=0 id=3 on=2"));
+  EXPECT_TRUE(does("import-pool p=0 id=3 on=2 value=1"));
+  ASSERT_TRUE(does("create-event p=1 id=4"));
+  ASSERT_TRUE(does("export-event p=1 id=5 on=4"));
+  ASSERT_TRUE(does("open-event p=0 id=6 on=5"));
+  EXPECT_FALSE(does("record p=0 on=6 stream=-1"));
+  EXPECT_TRUE(does("wait p=0 on=6 stream=-1"));
+}
+
+TEST(ExploreGenerator, WhereStreamsWaitForEachOtherNothingIsHeld) {
+  Machine machine = kMachine;
+  machine.side_by_side = false;
+  Coverage coverage(machine);
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    const Program program =
+        Generator(machine, 3, coverage, seed).make(100, true);
+    Shadow shadow(machine, 3);
+    Expected expected;
+    for (const Step& step : program.steps) {
+      ASSERT_TRUE(shadow.apply(step, &expected));
+      for (const auto& [id, stream] : shadow.streams)
+        ASSERT_TRUE(stream.queue.empty()) << to_text(step);
+    }
+  }
+}
+
+TEST(ExploreStep, EachListedCallHasAText) {
+  for (int how = kFirstOfList; how < kRefusals; ++how)
+    EXPECT_NE(std::string(refusal(how).body), "") << refusal(how).what;
+  for (int how = 0; how < kQuestions; ++how)
+    EXPECT_NE(std::string(question(how).body), "") << question(how).what;
+}
+
 TEST(ExploreShadow, AStepThatIsNotDefinedChangesNothing) {
   Random random(11);
   for (uint64_t seed = 1; seed <= 5; ++seed) {
@@ -394,7 +509,7 @@ TEST(ExploreShadow, AStepThatIsNotDefinedChangesNothing) {
       wrong.stream = wrong.stream == 0 ? 0 : 999;
       if (wrong.op != Op::kSyncDevice && wrong.op != Op::kEnd &&
           wrong.op != Op::kStart && wrong.op != Op::kRefuse &&
-          step.group == 0) {
+          wrong.op != Op::kNewThread && step.group == 0) {
         EXPECT_FALSE(disturbed.apply(wrong, &other)) << to_text(wrong);
       }
       ASSERT_TRUE(disturbed.apply(step, &other)) << disturbed.reason();

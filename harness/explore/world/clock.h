@@ -52,6 +52,16 @@ class Ranges {
     }
     ranges_.insert(ranges_.erase(first, last), {from, to});
   }
+  void remove(int64_t from, int64_t to) {
+    std::vector<Range> left;
+    for (const Range& range : ranges_) {
+      if (range.first < std::min(from, range.second))
+        left.emplace_back(range.first, std::min(from, range.second));
+      if (std::max(to, range.first) < range.second)
+        left.emplace_back(std::max(to, range.first), range.second);
+    }
+    ranges_ = std::move(left);
+  }
   bool contains(int64_t from, int64_t to) const {
     return std::any_of(ranges_.begin(), ranges_.end(), [&](const Range& range) {
       return range.first <= from && to <= range.second;

@@ -7,7 +7,7 @@
 namespace ipclab::explore {
 namespace {
 
-enum { kUses, kOrder, kThreadsTable, kEnds, kPlaces };
+enum { kUses, kOrder, kThreadsTable, kEnds, kPlaces, kListed };
 
 // Operations that a stream does in its order.
 constexpr Op kInStream[] = {
@@ -49,6 +49,23 @@ std::string way_of(const Step& step) {
   return std::string(name_of(step.op)) + "/" + std::to_string(step.how);
 }
 
+std::string listed_of(const Step& step) {
+  return step.op == Op::kRefuse
+             ? std::string("refused: ") + refusal(step.how).what
+             : std::string("asked: ") + question(step.how).what;
+}
+
+// Can a machine make the call at all? The row says what the call is about.
+bool can_call(const Machine& machine, const std::string& row) {
+  const std::string subject = row.substr(0, row.find('-'));
+  if (row == "SOMA-13" || row == "SOMA-14") return machine.gpus > 1;
+  if (subject == "VMM") return machine.granule != 0;
+  if (subject == "SOMA" || subject == "POOL" || subject == "IMPL")
+    return machine.pools;
+  if (subject == "FLAG") return machine.words && machine.managed;
+  return machine.legacy && machine.pools && machine.granule != 0;
+}
+
 std::string size_class(int64_t bytes) {
   return bytes <= 16     ? "16"
          : bytes <= 256  ? "256"
@@ -75,7 +92,8 @@ Coverage::Coverage(const Machine& machine)
               {"operation before, operation in the stream", {}},
               {"call beside call in another thread", {}},
               {"what ended, what was looked at", {}},
-              {"memory, size, place", {}}} {
+              {"memory, size, place", {}},
+              {"documented refusal, question", {}}} {
   struct Class {
     Kind kind;
     bool imported;
@@ -159,6 +177,14 @@ Coverage::Coverage(const Machine& machine)
         return true;
     }
   };
+  Step call;
+  call.op = Op::kRefuse;
+  for (call.how = 0; call.how < kRefusals; ++call.how)
+    if (can_call(machine, refusal(call.how).row)) add(kListed, listed_of(call));
+  call.op = Op::kQuestion;
+  for (call.how = 0; call.how < kQuestions; ++call.how)
+    if (can_call(machine, question(call.how).row))
+      add(kListed, listed_of(call));
   // A read and an upload wait, so they never follow a gate that holds.
   for (const Op before : kInStream)
     for (const Op op : kInStream)
@@ -172,6 +198,11 @@ Coverage::Coverage(const Machine& machine)
     for (const Op look : kLooking)
       if (possible(end) && possible(look))
         add(kEnds, std::string(name_of(end)) + ", " + name_of(look));
+}
+
+int Coverage::calls(const Step& step) const {
+  const auto found = tables_[kListed].pairs.find(listed_of(step));
+  return found == tables_[kListed].pairs.end() ? 1 << 20 : found->second;
 }
 
 void Coverage::begin() {
@@ -230,6 +261,8 @@ int Coverage::follows(const Step& step) const {
 }
 
 void Coverage::add(const Step& step, const Shadow& shadow) {
+  if (step.op == Op::kRefuse || step.op == Op::kQuestion)
+    count(kListed, listed_of(step));
   for (const std::string& pair : uses_of(step, shadow)) count(kUses, pair);
   if (const auto on = shadow.views.find(step.on);
       on != shadow.views.end() && !uses_of(step, shadow).empty())

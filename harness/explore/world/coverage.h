@@ -10,7 +10,7 @@
 
 namespace ipclab::explore {
 
-/// Counts pairs in five tables. Each table knows all of its pairs, so it can
+/// Counts pairs in six tables. Each table knows all of its pairs, so it can
 /// say which of them no program has reached.
 class Coverage {
  public:
@@ -25,6 +25,9 @@ class Coverage {
   int uses(const Step& step, const Shadow& shadow) const;
   /// How often this operation came after the last one of the stream.
   int follows(const Step& step) const;
+
+  /// How often a documented refusal or a question was made.
+  int calls(const Step& step) const;
 
   /// Pairs that were reached, of all of a table.
   struct Table {

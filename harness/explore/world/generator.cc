@@ -35,11 +35,36 @@ Generator::Generator(const Machine& machine, int processes, Coverage& coverage,
 
 bool Generator::emit(Step step) {
   step.group = group_;
+  name_gpus(step);
   Expected expected;
   if (!shadow_.apply(step, &expected)) return false;
   coverage_.add(step, shadow_);
   program_.steps.push_back(step);
   return true;
+}
+
+// Some calls name the GPU of what they are about.
+void Generator::name_gpus(Step& step) const {
+  const auto gpu = [&](int view) {
+    const auto found = shadow_.views.find(view);
+    return found == shadow_.views.end()
+               ? 0
+               : machine_.gpu_of(found->second.memory->owner);
+  };
+  const auto pool = shadow_.pools.find(step.on);
+  const auto handle = shadow_.handles.find(step.on);
+  const auto chunk = shadow_.chunks.find(step.on);
+  if (step.op == Op::kCopy && step.how == kCopyPeerAsync)
+    step.value = gpu(step.on) + kMostGpus * gpu(step.from);
+  if (step.op == Op::kImportPool && handle != shadow_.handles.end() &&
+      handle->second.pool != nullptr)
+    step.value = machine_.gpu_of(handle->second.pool->owner);
+  if (step.op == Op::kAskChunk && chunk != shadow_.chunks.end())
+    step.value = machine_.gpu_of(chunk->second.memory->owner);
+  if ((step.op == Op::kQuestion || step.op == Op::kRefuse) &&
+      step.how >= (step.op == Op::kRefuse ? int{kFirstOfList} : 0) &&
+      pool != shadow_.pools.end())
+    step.value = machine_.gpu_of(pool->second.shared->owner);
 }
 
 Step Generator::by(int process, int thread) {
@@ -152,6 +177,20 @@ Generator::Place Generator::some_place(int64_t bytes, int64_t most) {
   return {base + at, size};
 }
 
+// A place in a memory, or from a mapping into the next one beside it.
+Generator::Place Generator::place_of(int view) {
+  const View& first = shadow_.views.at(view);
+  const int64_t bytes = first.memory->bytes;
+  if (first.range != 0 && random_.chance(40))
+    for (const auto& [id, next] : shadow_.views)
+      if (next.range == first.range && next.access == 3 &&
+          next.at == first.at + bytes) {
+        const int64_t before = 1 + random_.below(kWindow / 2);
+        return {bytes - before, before + 1 + random_.below(kWindow / 2)};
+      }
+  return some_place(bytes, kWindow);
+}
+
 // --- work -------------------------------------------------------------------
 
 // Some way of giving bytes a value.
@@ -217,7 +256,8 @@ bool Generator::write_somewhere(const Step& actor, int view, Place place,
         trial.value = 0;
         trial.from = random_.of(sources);
         const int64_t size = shadow_.views.at(trial.from).memory->bytes;
-        const Place from = some_place(size, trial.bytes);
+        Place from = place_of(trial.from);
+        if (from.bytes > trial.bytes) from = some_place(size, trial.bytes);
         trial.from_at = from.at;
         trial.bytes = from.bytes;
         // A synchronous call may wait for all work of the process.
@@ -277,9 +317,8 @@ void Generator::look_at(int view) {
     const std::vector<int> ways = views_of(p, memory.get());
     if (ways.empty()) continue;
     const Step actor = by(p);
-    if (emit(some_read(actor, random_.of(ways),
-                       some_place(memory->bytes, kWindow), some_stream(actor))))
-      return;
+    const int way = random_.of(ways);
+    if (emit(some_read(actor, way, place_of(way), some_stream(actor)))) return;
   }
 }
 
@@ -291,13 +330,12 @@ void Generator::work() {
   for (int i = 0; i < burst; ++i) {
     const Step actor = by(p);
     const int view = random_.of(views);
-    const int64_t size = shadow_.views.at(view).memory->bytes;
+    const Place place = place_of(view);
     const int stream = some_stream(actor);
     if (random_.chance(30)) {
-      emit(some_read(actor, view, some_place(size, kWindow), stream));
+      emit(some_read(actor, view, place, stream));
     } else {
-      const bool done =
-          write_somewhere(actor, view, some_place(size, kWindow), stream);
+      const bool done = write_somewhere(actor, view, place, stream);
       if (!done && random_.chance(20)) settle(p);
     }
   }
@@ -425,7 +463,7 @@ void Generator::peek() {
   gate.value = next_gate_;
   if (!emit(gate)) return;
   ++next_gate_;
-  const Place place = some_place(shadow_.views.at(view).memory->bytes, kWindow);
+  const Place place = place_of(view);
   const int writes = 1 + random_.below(3);
   for (int i = 0; i < writes; ++i) write_somewhere(actor, view, place, stream);
   const int looks = 1 + random_.below(3);
@@ -559,7 +597,17 @@ void Generator::words() {
   const int64_t missing = next & ~static_cast<int64_t>(last);
   if (wait.how % kConditions == kAnd && missing != 0)
     wait.value = missing & -missing;
-  const bool first = random_.chance(65);
+  // All bits of the word or of the value are set until the lowest one goes.
+  if (wait.how % kConditions == kNor) {
+    if (last == 0 || bytes == 8) {
+      wait.how -= kNor;  // the default condition
+    } else {
+      wait.value = static_cast<int64_t>(~last & 0xffffffffu);
+      write.value = static_cast<int64_t>(last & (last - 1));
+    }
+  }
+  if (write.how == kWritePair) write.from_at = static_cast<int64_t>(last);
+  const bool first = machine_.side_by_side && random_.chance(65);
   if (first && !emit(wait)) return;
   if (first && random_.chance(60)) {
     const std::vector<int> views = views_of(p);
@@ -629,16 +677,22 @@ void Generator::graph() {
     graphs = {begin.id};
   }
   const int graph = random_.of(graphs);
-  const int launches = 1 + random_.below(2);
+  const int launches = 1 + random_.below(3);
+  const Step node = random_.of(shadow_.graphs.at(graph).nodes);
+  if (launches > 1 && random_.chance(50)) hold(p);
+  Step launch = actor;
+  launch.op = Op::kLaunch;
+  launch.on = graph;
+  launch.stream = some_stream(launch);
   for (int i = 0; i < launches; ++i) {
-    Step launch = actor;
-    launch.op = Op::kLaunch;
-    launch.on = graph;
-    launch.stream = some_stream(launch);
+    if (random_.chance(40)) launch.stream = some_stream(launch);
     if (!emit(launch) && random_.chance(50)) {
       settle(p);
       emit(launch);
     }
+    // The next launch does the work again, over what comes between.
+    if (i + 1 < launches && shadow_.views.count(node.on) != 0)
+      write_somewhere(actor, node.on, {node.at, node.bytes}, launch.stream);
   }
   const std::vector<int> views = views_of(p);
   if (random_.chance(50) && !views.empty()) {
@@ -753,36 +807,107 @@ void Generator::ask() {
   }
 }
 
-void Generator::refuse() {
-  const int p = some_process();
-  std::vector<int> any = {0};
-  for (const auto& [id, view] : shadow_.views)
-    if (view.process == p) any.push_back(id);
-  for (const auto& [id, pool] : shadow_.pools)
-    if (pool.process == p) any.push_back(id);
-  for (const auto& [id, event] : shadow_.events)
-    if (event.process == p) any.push_back(id);
-  for (const auto& [id, range] : shadow_.ranges)
-    if (range.process == p) any.push_back(id);
+// A call of which the documentation says that it is refused, or a question. Of
+// a few the one that was made least often.
+bool Generator::call(Op op) {
+  Step step = by(some_process());
+  step.op = op;
+  const int p = step.process;
+  std::vector<int> views = {0}, chunks = {0}, any = {0};
+  const auto add = [&](const auto& objects, std::vector<int>& to) {
+    for (const auto& [id, one] : objects)
+      if (one.process == p) to.push_back(id);
+  };
+  add(shadow_.views, views);
+  add(shadow_.chunks, chunks);
+  add(shadow_.views, any);
+  add(shadow_.pools, any);
+  add(shadow_.events, any);
+  add(shadow_.ranges, any);
   for (const auto& [id, handle] : shadow_.handles) any.push_back(id);
-  std::vector<int> chunks;
-  for (const auto& [id, chunk] : shadow_.chunks)
-    if (chunk.process == p) chunks.push_back(id);
-  for (int i = 0; i < 30; ++i) {
-    Step step = by(p);
-    step.op = Op::kRefuse;
-    step.how = random_.below(kRefusals);
-    step.on = random_.of(any);
-    if (step.how == kTimedEvent || step.how == kOddChunk) step.on = 0;
-    if (step.how == kMapTwice && !chunks.empty()) {
-      step.from = random_.of(chunks);
-      step.bytes = shadow_.chunks.at(step.from).memory->bytes;
-    }
-    if (emit(step)) break;
+  // The calls that were made least often go first.
+  std::vector<std::pair<int, int>> calls;
+  const int count = op == Op::kRefuse ? int{kRefusals} : int{kQuestions};
+  const int shift = random_.below(count);
+  for (int i = 0; i < count; ++i) {
+    step.how = (i + shift) % count;
+    calls.emplace_back(coverage_.calls(step), step.how);
   }
+  constexpr int kChosen = 4;
+  std::stable_sort(
+      calls.begin(), calls.end(),
+      [](const auto& one, const auto& two) { return one.first < two.first; });
+  step.how = calls[static_cast<size_t>(random_.below(kChosen))].second;
+  // The subject from some place on, and a second object that may suit it.
+  const size_t first = static_cast<size_t>(random_.next() % any.size());
+  for (size_t i = 0; i < any.size(); ++i) {
+    step.on = any[(first + i) % any.size()];
+    const auto view = shadow_.views.find(step.on);
+    step.at = view != shadow_.views.end() && random_.chance(60)
+                  ? some_place(view->second.memory->bytes, 1).at
+                  : 0;
+    std::vector<int> seconds = {random_.of(chunks), random_.of(views)};
+    if (view != shadow_.views.end()) seconds.push_back(view->second.range);
+    for (const auto& [id, chunk] : shadow_.chunks)
+      if (view != shadow_.views.end() && chunk.process == p &&
+          chunk.memory == view->second.memory)
+        seconds.push_back(id);
+    for (const int second : seconds) {
+      step.from = second;
+      const auto chunk = shadow_.chunks.find(second);
+      step.bytes = step.how == kMapTwice && op == Op::kRefuse &&
+                           chunk != shadow_.chunks.end()
+                       ? chunk->second.memory->bytes
+                       : 0;
+      if (emit(step)) return true;
+    }
+  }
+  return false;
+}
+
+void Generator::refuse() {
+  const int times = 1 + random_.below(3);
+  for (int i = 0; i < times; ++i)
+    if (!call(Op::kRefuse)) settle(some_process());
   // Nothing may have changed.
-  const std::vector<int> views = views_of(p);
+  std::vector<int> views;
+  for (const auto& [id, view] : shadow_.views) views.push_back(id);
   if (!views.empty() && random_.chance(50)) look_at(random_.of(views));
+}
+
+void Generator::inquire() {
+  const int times = 1 + random_.below(4);
+  for (int i = 0; i < times; ++i)
+    if (!call(Op::kQuestion)) settle(some_process());
+}
+
+// A thread ends, and what it has made lives on, also what is held.
+void Generator::change_thread() {
+  const int p = some_process();
+  settle(p);
+  Step step = by(p, 0);
+  if (random_.chance(50)) {
+    const int stream = own_stream(p);
+    const int event = new_event(p);
+    hold(p);
+    Step record = by(p);
+    record.op = Op::kRecord;
+    record.on = event;
+    record.stream = stream;
+    if (event != 0 && stream != 0) emit(record);
+  }
+  step.op = Op::kNewThread;
+  step.api = 0;
+  for (step.thread = 0; step.thread < kThreads; ++step.thread)
+    if (random_.chance(70)) emit(step);
+  ask();
+  synchronise();
+  for (const auto& [id, event] : shadow_.events) {
+    Step query = by(event.process);
+    query.op = Op::kQueryEvent;
+    query.on = id;
+    if (random_.chance(30)) emit(query);
+  }
 }
 
 // Several threads call at the same time: a pair that is missing, or anything.

@@ -53,6 +53,7 @@ class Generator {
   using Action = void (Generator::*)();
 
   bool emit(Step step);
+  void name_gpus(Step& step) const;
   Step by(int process);
   Step by(int process, int thread);
   int number() { return next_id_++; }
@@ -65,6 +66,7 @@ class Generator {
   std::vector<int> views_of(int process) const;
   std::vector<int> views_of(int process, const Memory* memory) const;
   Place some_place(int64_t bytes, int64_t most);
+  Place place_of(int view);
   bool write_somewhere(const Step& actor, int view, Place place, int stream);
   Step some_read(Step actor, int view, Place place, int stream);
   void look_at(int view);
@@ -76,6 +78,7 @@ class Generator {
   int share(int view, int process);
   int share_legacy(int view, int process);
   int share_chunk(int view, int process);
+  int room_for(int64_t bytes, int process, int64_t* at) const;
   int share_pool(int view, int process);
   int new_event(int process);
   int event_in(int event, int process);
@@ -90,11 +93,16 @@ class Generator {
   void set_up();
   void take_down();
   void ask();
+  bool call(Op op);
   void refuse();
+  void inquire();
+  void change_thread();
+  void current_pool();
   void together();
   void synchronise();
   void remap();
   void pool_round();
+  void hold(int process);
   void end_process();
   void ask_access(int mapping);
   void crowd();

@@ -31,20 +31,23 @@ int Generator::new_memory(int process) {
     chunk.bytes = machine_.granule * (random_.chance(75) ? 1 : 2);
     if (!emit(chunk)) return 0;
     step.id = 0;
-    Step range = by(process);
-    range.op = Op::kReserve;
-    range.id = number();
-    range.bytes = chunk.bytes + machine_.granule * random_.below(3);
-    if (!emit(range)) return 0;
     Step map = by(process);
     map.op = Op::kMap;
     map.id = number();
     map.on = chunk.id;
-    map.from = range.id;
     map.bytes = chunk.bytes;
-    map.at = random_.below(static_cast<int>(
-                 (range.bytes - chunk.bytes) / machine_.granule + 1)) *
-             machine_.granule;
+    // Often beside another mapping.
+    if (random_.chance(60)) map.from = room_for(chunk.bytes, process, &map.at);
+    if (map.from == 0) {
+      Step range = by(process);
+      range.op = Op::kReserve;
+      range.id = map.from = number();
+      range.bytes = chunk.bytes + machine_.granule * random_.below(4);
+      if (!emit(range)) return 0;
+      map.at = random_.below(static_cast<int>(
+                   (range.bytes - chunk.bytes) / machine_.granule + 1)) *
+               machine_.granule;
+    }
     if (!emit(map)) return 0;
     ask_access(map.id);
     Step access = by(process);
@@ -62,7 +65,7 @@ int Generator::new_memory(int process) {
       Step create = by(process);
       create.op = Op::kCreatePool;
       create.id = pool = number();
-      create.value = random_.chance(85) ? 1 : 0;
+      create.value = random_.chance(70) ? 1 : 0;
       if (!emit(create)) return 0;
     }
     step.op = Op::kPoolAlloc;
@@ -134,6 +137,26 @@ int Generator::share_legacy(int view, int process) {
   return emit(open) ? open.id : 0;
 }
 
+// A reservation with room for a mapping, and the place in it; 0 if there is
+// none.
+int Generator::room_for(int64_t bytes, int process, int64_t* at) const {
+  for (const auto& [known, one] : shadow_.ranges) {
+    const int id = known;  // a lambda of C++17 cannot capture `known`
+    if (one.process != process) continue;
+    for (*at = 0; *at + bytes <= one.bytes; *at += machine_.granule)
+      if (std::none_of(shadow_.views.begin(), shadow_.views.end(),
+                       [&](const auto& entry) {
+                         return entry.second.range == id &&
+                                entry.second.at < *at + bytes &&
+                                *at < entry.second.at +
+                                          entry.second.memory->bytes;
+                       }))
+        return id;
+  }
+  *at = 0;
+  return 0;
+}
+
 int Generator::share_chunk(int view, int process) {
   const View mine = shadow_.views.at(view);
   int handle = 0, chunk = 0;
@@ -169,26 +192,9 @@ int Generator::share_chunk(int view, int process) {
     emit(drop);
   }
   const int64_t bytes = mine.memory->bytes;
-  // At the end of a reservation that has room, or in a new one.
-  int range = 0;
+  // In a reservation that has room, or in a new one.
   int64_t at = 0;
-  for (const auto& [known, one] : shadow_.ranges) {
-    const int id = known;  // a lambda of C++17 cannot capture `known`
-    if (one.process != process || !random_.chance(60)) continue;
-    for (int64_t place = 0; place + bytes <= one.bytes;
-         place += machine_.granule) {
-      const bool taken = std::any_of(
-          shadow_.views.begin(), shadow_.views.end(), [&](const auto& entry) {
-            return entry.second.range == id &&
-                   entry.second.at < place + bytes &&
-                   place < entry.second.at + entry.second.memory->bytes;
-          });
-      if (taken) continue;
-      range = id;
-      at = place;
-      break;
-    }
-  }
+  int range = random_.chance(60) ? room_for(bytes, process, &at) : 0;
   if (range == 0) {
     Step reserve = by(process);
     reserve.op = Op::kReserve;
@@ -357,7 +363,7 @@ void Generator::ask_access(int mapping) {
 // The same call so many times that a limit or a counter would show.
 void Generator::crowd() {
   const int p = some_process();
-  const int times = random_.of({17, 33, 66});
+  const int times = random_.of({17, 33, 66, 66, 260});
   std::vector<int> lent;
   for (const auto& [id, view] : shadow_.views)
     if (view.process == p && !view.imported) lent.push_back(id);
@@ -487,14 +493,16 @@ void Generator::pool_round() {
     Step ask = by(p);
     ask.op = Op::kAskPool;
     ask.on = pool;
-    ask.how = kUsed;
+    ask.how = random_.chance(50) ? int{kUsed} : random_.below(kAskPoolHows);
     emit(ask);
   }
   if (random_.chance(30)) {
     Step trim = by(p);
-    trim.op = random_.chance(60) ? Op::kTrimPool : Op::kSetThreshold;
+    trim.op = random_.chance(40) ? Op::kTrimPool : Op::kSetThreshold;
     trim.on = pool;
-    trim.value = random_.of({0, 1 << 20, 1 << 26});
+    trim.value = random_.of({0, 0, 1 << 20, 1 << 26});
+    if (trim.op == Op::kSetThreshold && trim.value == 0)
+      trim.how = random_.below(kSetThresholdHows);
     emit(trim);
   }
   if (imported) return;
@@ -518,22 +526,96 @@ void Generator::pool_round() {
   if (random_.chance(60)) share(again.id, other_process(p));
 }
 
-void Generator::end_process() {
-  if (!lives_) return;
+// Memory comes from the pool that is the current one of its GPU.
+void Generator::current_pool() {
+  if (!machine_.pools) return;
   const int p = some_process();
-  open_gates(100);
-  settle(p);
-  // What others have open of it must be closed before.
-  Step end = by(p, 0);
+  std::vector<int> pools = {0};
+  for (const auto& [id, pool] : shadow_.pools)
+    if (pool.process == p && !pool.imported) pools.insert(pools.end(), 2, id);
+  Step step = by(p);
+  step.op = Op::kSetPool;
+  step.on = random_.of(pools);
+  if (!emit(step)) return;
+  if (random_.chance(50)) {
+    Step ask = by(p);
+    ask.op = Op::kQuestion;
+    ask.how = kCurrent;
+    ask.on = step.on;
+    emit(ask);
+  }
+  Step make = by(p);
+  make.op = Op::kPoolAlloc;
+  make.how = kFromCurrent;
+  make.id = number();
+  make.on = step.on;
+  make.bytes = random_.of({512, 65536, 1 << 20});
+  make.stream = some_stream(make);
+  if (!emit(make)) return;
+  Step fill = by(p, make.thread);
+  fill.op = Op::kSet;
+  fill.on = make.id;
+  fill.bytes = make.bytes;
+  fill.value = random_.below(255) + 1;
+  fill.stream = make.stream;
+  emit(fill);
+  if (step.on == 0) return;
+  Step ask = by(p);
+  ask.op = Op::kAskPool;
+  ask.on = step.on;
+  ask.how = random_.below(kAskPoolHows);
+  emit(ask);
+  share(make.id, other_process(p));
+}
+
+// Leaves a process with work that a gate holds.
+void Generator::hold(int process) {
+  const int stream = own_stream(process);
+  const std::vector<int> views = views_of(process);
+  if (stream == 0 || views.empty() || next_gate_ >= kGates - 1) return;
+  const Step actor = by(process);
+  Step gate = actor;
+  gate.op = Op::kGate;
+  gate.id = number();
+  gate.stream = stream;
+  gate.how = gate_kind();
+  gate.value = next_gate_;
+  if (!emit(gate)) return;
+  ++next_gate_;
+  const int writes = 1 + random_.below(2);
+  for (int i = 0; i < writes; ++i) {
+    const int view = random_.of(views);
+    write_somewhere(actor, view, place_of(view), stream);
+  }
+}
+
+void Generator::end_process() {
+  const int p = some_process();
+  Step end = by(p);
   end.op = Op::kEnd;
-  end.how = random_.below(kEndHows);
-  end.api = 0;
+  end.how = lives_ ? random_.below(kEndHows) : int{kReset};
+  if (end.how != kReset) end.api = 0;
+  // Who is killed may hold anything. What others have open of it must be closed
+  // before.
+  if (end.how == kKilled && random_.chance(60)) {
+    hold(p);
+  } else {
+    // What a reset of this process must not touch may be held.
+    if (end.how != kReset || random_.chance(50)) open_gates(100);
+    settle(p);
+  }
   if (!emit(end)) return;
   for (const auto& [id, view] : shadow_.views)
     if (random_.chance(30)) {
       look_at(id);
       break;
     }
+  for (const auto& [id, event] : shadow_.events) {
+    Step query = by(event.process);
+    query.op = Op::kQueryEvent;
+    query.on = id;
+    if (random_.chance(40)) emit(query);
+  }
   if (end.how == kReset) return;
   Step start;
   start.op = Op::kStart;
@@ -732,7 +814,9 @@ void Generator::finish() {
           write.on = id;
           write.at = at;
           write.bytes = word.bytes;
-          write.value = static_cast<int64_t>(wait.value);
+          write.value = wait.how % kConditions == kNor
+                            ? 0
+                            : static_cast<int64_t>(wait.value);
           for (const auto& [number, stream] : shadow_.streams) {
             if (stream.process != view.process || !stream.queue.empty() ||
                 is_legacy(number))
@@ -749,6 +833,15 @@ void Generator::finish() {
   next:
     if (!blocked) break;
   }
+  for (int p = 0; p < processes_; ++p)
+    if (shadow_.process[static_cast<size_t>(p)].current_pool != 0) {
+      Step step = by(p);
+      step.op = Op::kSetPool;
+      emit(step);
+      step.op = Op::kQuestion;
+      step.how = kCurrent;
+      emit(step);
+    }
   for (int p = 0; p < processes_; ++p)
     if (!shadow_.process[static_cast<size_t>(p)].alive) {
       Step start;
@@ -798,6 +891,7 @@ Program Generator::make(int steps, bool lives) {
   program_ = {};
   program_.seed = seed_;
   program_.processes = processes_;
+  program_.gpus = machine_.gpus;
   for (int p = 0; p < processes_; ++p) {
     const int streams = 1 + random_.below(3);
     for (int i = 0; i < streams; ++i) {
@@ -835,6 +929,8 @@ Program Generator::make(int steps, bool lives) {
         break;
       }
     }
+    if (random_.chance(40))
+      call(random_.chance(50) ? Op::kRefuse : Op::kQuestion);
     if (random_.chance(12)) open_gates(50);
   }
   finish();

@@ -32,6 +32,7 @@ Program joined(const std::vector<Program>& programs) {
     gates = last_gate;
     all.processes = std::max(all.processes, program.processes);
     all.seed = program.seed;
+    all.gpus = program.gpus;
   }
   return all;
 }

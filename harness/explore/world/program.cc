@@ -10,7 +10,8 @@ namespace ipclab::explore {
 std::string to_text(const Program& program) {
   std::string text = "# ipclab explore --replay FILE\nprogram seed=" +
                      std::to_string(program.seed) +
-                     " processes=" + std::to_string(program.processes) + "\n";
+                     " processes=" + std::to_string(program.processes) +
+                     " gpus=" + std::to_string(program.gpus) + "\n";
   for (const Step& step : program.steps) text += to_text(step) + "\n";
   return text;
 }
@@ -25,9 +26,12 @@ Program program_from(const std::string& text) {
     try {
       if (!begun) {
         unsigned long long seed = 0;
-        if (std::sscanf(line.c_str(), "program seed=%llu processes=%d", &seed,
-                        &program.processes) != 2 ||
-            program.processes < 1 || program.processes > kMaxProcesses)
+        const int read =
+            std::sscanf(line.c_str(), "program seed=%llu processes=%d gpus=%d",
+                        &seed, &program.processes, &program.gpus);
+        if (read < 2 || program.processes < 1 ||
+            program.processes > kMaxProcesses || program.gpus < 1 ||
+            program.gpus > kMostGpus)
           throw std::invalid_argument("not the first line of a program");
         program.seed = seed;
         begun = true;

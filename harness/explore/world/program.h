@@ -10,6 +10,8 @@
 
 namespace ipclab::explore {
 
+constexpr int kMostGpus = 2;  ///< that one program uses
+
 /// What a program may assume of the machine. A role reports it once.
 struct Machine {
   int64_t granule = 0;   ///< bytes; 0: no virtual memory management
@@ -17,14 +19,23 @@ struct Machine {
   bool pools = false;    ///< pools that descriptors share
   bool words = false;    ///< streams wait for words
   bool managed = false;  ///< managed memory, also while the host uses it
+  /// Work of a stream is done while another stream is held. Without it, no
+  /// program holds a stream.
+  bool side_by_side = true;
+  int gpus = 1;      ///< that programs use; each is a peer of the others
+  bool nor = false;  ///< streams wait for a bit that is missing (NOR)
   /// The driver is known to let a record wait for an earlier one of the event
   /// in another stream (LEVT-13): no program has such a record.
   bool records_wait = false;
+
+  /// The GPU that a process of a program uses.
+  int gpu_of(int process) const { return process % gpus; }
 };
 
 struct Program {
   uint64_t seed = 0;
   int processes = 2;
+  int gpus = 1;  ///< that the processes use in turn
   std::vector<Step> steps;
 };
 

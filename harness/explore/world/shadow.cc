@@ -227,6 +227,7 @@ bool Shadow::judge(const Step& step, Expected* expected) {
     case Op::kTrimPool:
     case Op::kSetThreshold:
     case Op::kAskPool:
+    case Op::kSetPool:
       return pool_step(step, expected);
     case Op::kCreateStream:
     case Op::kDestroyStream:
@@ -261,8 +262,10 @@ bool Shadow::judge(const Step& step, Expected* expected) {
     case Op::kAskPointer:
     case Op::kAskChunk:
       return ask_step(step, expected);
+    case Op::kQuestion:
     case Op::kRefuse:
       return refuse_step(step, expected);
+    case Op::kNewThread:
     case Op::kEnd:
     case Op::kStart:
       return life_step(step, expected);
@@ -321,15 +324,27 @@ bool Shadow::is_clean() const {
       std::any_of(streams.begin(), streams.end(), [](const auto& entry) {
         return entry.first > 0 || !entry.second.queue.empty();
       });
-  return !streams_left && views.empty() && chunks.empty() && ranges.empty() &&
-         pools.empty() && events.empty() && handles.empty() && graphs.empty() &&
-         held.empty();
+  const bool pool_left =
+      std::any_of(process.begin(), process.end(),
+                  [](const Process& one) { return one.current_pool != 0; });
+  return !streams_left && !pool_left && views.empty() && chunks.empty() &&
+         ranges.empty() && pools.empty() && events.empty() && handles.empty() &&
+         graphs.empty() && held.empty();
 }
 
 // --- the lives of processes -------------------------------------------------
 
 bool Shadow::life_step(const Step& step, Expected* expected) {
   const int which = step.process;
+  if (step.op == Op::kNewThread) {
+    // Of what it began, all but its default stream lives on.
+    Stream& own = streams.at(thread_stream(which, step.thread));
+    if (own.last != nullptr && !is_known(*own.last))
+      return no("work of its default stream may be unfinished");
+    own.last = nullptr;
+    own.synced = true;
+    return true;
+  }
   if (step.op == Op::kStart) {
     if (process[which].alive) return no("the process has not ended");
     process[which].alive = true;
@@ -343,28 +358,93 @@ bool Shadow::life_step(const Step& step, Expected* expected) {
                 std::any_of(ranges.begin(), ranges.end(), mine) ||
                 std::any_of(pools.begin(), pools.end(), mine)))
     return no("a reset of such objects is not described");
+  const bool killed = step.how == kKilled;
   for (const Held& call : held)
-    if (call.process == which) return no("a thread is in a call");
+    if (call.process == which && !killed) return no("a thread is in a call");
   for (const auto& [id, stream] : streams)
     if (stream.process == which && stream.last != nullptr &&
-        !is_known(*stream.last))
+        !is_known(*stream.last) && !killed)
       return no("work of the process may be unfinished");
+  if (killed && is_awaited(which))
+    return no("others wait for work of the process");
   for (const auto& [id, view] : views) {
     const Kind kind = view.memory->kind;
     if (view.process != which && view.memory->owner == which &&
         kind != Kind::kChunk)
       return no("another process has its memory open");
-    // What its pending uses did is not known.
-    if (view.process == which && !unused_by(view.memory, id))
+    // SOMA-31: a reset does not free it.
+    if (reset && view.process == which && kind == Kind::kPool)
+      return no("a reset keeps stream-ordered memory");
+    if (view.process == which && !unused_by(view.memory, id) && !killed)
       return no("work of the process may be unfinished");
   }
   for (const auto& [id, event] : events)
     if (event.process != which && event.shared->owner == which)
       return no("another process has its event open");
+  if (killed) abandon_work(which);
   end_process(which, reset);
   process[which].alive = reset;
   expected->row = reset ? "LIFE-15" : "";
   return true;
+}
+
+// Does the work of another process wait for unfinished work of this one? What
+// becomes of such a wait is not described (LIFE-09).
+bool Shadow::is_awaited(int which) const {
+  const auto of_it = [&](const WorkPtr& work) {
+    return work != nullptr && work->process == which && !is_known(*work);
+  };
+  for (const auto& [id, stream] : streams)
+    for (const auto& [other, its] : streams)
+      if (stream.process != which && its.process == which &&
+          stream.clock.at(its.lane) > known().at(its.lane))
+        return true;
+  for (const Held& call : held)
+    if (call.process != which &&
+        std::any_of(call.until.begin(), call.until.end(), of_it))
+      return true;
+  for (const auto& [id, event] : events)
+    if (event.shared->owner != which && of_it(event.shared->record))
+      return true;
+  for (const auto& [id, view] : views)
+    for (const auto& [at, word] : view.memory->words) {
+      for (const auto& [work, value] : word.writes)
+        if (of_it(work)) return true;
+      for (const Word::Waiting& wait : word.waits)
+        if (of_it(wait.work)) return true;
+    }
+  return false;
+}
+
+// A killed process may have done any part of its unfinished work.
+void Shadow::abandon_work(int which) {
+  for (auto& [id, view] : views) {
+    auto& accesses = view.memory->accesses;
+    for (const Access& access : accesses)
+      if (access.work->process == which && access.write &&
+          !is_known(*access.work))
+        view.memory->defined.remove(access.from, access.to);
+    accesses.erase(std::remove_if(accesses.begin(), accesses.end(),
+                                  [&](const Access& access) {
+                                    return access.work->process == which;
+                                  }),
+                   accesses.end());
+  }
+  for (auto& [id, stream] : streams)
+    if (stream.process == which) stream.queue.clear();
+  held.erase(
+      std::remove_if(held.begin(), held.end(),
+                     [&](const Held& call) { return call.process == which; }),
+      held.end());
+  for (auto& [id, event] : events) {
+    auto& uses = event.shared->uses;
+    uses.erase(std::remove_if(
+                   uses.begin(), uses.end(),
+                   [&](const WorkPtr& work) { return work->process == which; }),
+               uses.end());
+  }
+  for (bool& one : process[which].held) one = false;
+  process[which].capture = 0;
 }
 
 void Shadow::end_process(int which, bool by_reset) {
@@ -380,6 +460,7 @@ void Shadow::end_process(int which, bool by_reset) {
     }
     if (!view.imported) view.memory->alive = view.memory->kind == Kind::kChunk;
   }
+  process[which].current_pool = 0;
   drop(views);
   drop(chunks);
   drop(ranges);

@@ -99,12 +99,14 @@ struct View {
   int range = 0;   ///< the reservation, for a mapping
   int64_t at = 0;  ///< where in the reservation
   int access = 3;  ///< 0 none, 1 read, 3 read and write
+  int origin = 0;  ///< of the chunk that was mapped
 };
 
 struct Chunk {
   int process = 0;
   MemoryPtr memory;
   bool imported = false;
+  int origin = 0;  ///< the create or import that it came from, or stands for
 };
 
 struct PoolShared {
@@ -122,6 +124,10 @@ struct Pool {
   bool imported = false;
   int64_t threshold = 0;
   std::vector<Allocation> used;  ///< in use, or perhaps in use
+  /// The watermark of used bytes is between these two, and that of reserved
+  /// bytes is not less than the third.
+  int64_t high_least = 0, high_most = 0, reserved_high_least = 0;
+  bool released = false;  ///< a synchronise has found it unused
 };
 
 struct EventShared {
@@ -183,7 +189,8 @@ struct Held {
 struct Process {
   bool alive = true;
   bool held[kThreads] = {};
-  int capture = 0;  ///< the graph that it captures
+  int capture = 0;       ///< the graph that it captures
+  int current_pool = 0;  ///< 0: the default pool of its GPU
 };
 
 /// What a step has to answer. All numbers of errors are equal in both APIs.
@@ -248,6 +255,7 @@ class Shadow {
   bool graph_step(const Step& step, Expected* expected);
   bool ask_step(const Step& step, Expected* expected);
   bool refuse_step(const Step& step, Expected* expected);
+  bool listed_step(const Step& step, Expected* expected);
   bool life_step(const Step& step, Expected* expected);
 
   bool no(const char* why);
@@ -255,6 +263,9 @@ class Shadow {
   bool enter_group(const Step& step);
   std::vector<std::pair<const void*, bool>> touched(const Step& step) const;
   bool fresh(int id) const;
+  int gpu_of(const Memory& memory) const {
+    return machine.gpu_of(memory.owner);
+  }
   const View* view_of(int id, int of_process) const;
   Stream* stream_of(const Step& step);
   Stream& make_stream(int id, int of_process);
@@ -276,6 +287,11 @@ class Shadow {
   void pump();
   void release_held(Expected* expected);
   void end_process(int which, bool by_reset);
+  bool is_awaited(int which) const;
+  void abandon_work(int which);
+  std::pair<int64_t, int64_t> used_bytes(Pool& pool) const;
+  void raise_watermarks(Pool& pool) const;
+  void release_unused(int of_process);
 
   std::string reason_;
   Clock host_;        // what the hosts know to be over

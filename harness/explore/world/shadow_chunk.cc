@@ -30,8 +30,9 @@ bool Shadow::chunk_step(const Step& step, Expected* expected) {
           step.bytes > 8 * granule)
         return no("no such size of a chunk");
       if (!calm) return no("the process holds work");
-      chunks[step.id] = {
-          me, std::make_shared<Memory>(Kind::kChunk, me, step.bytes), false};
+      chunks[step.id] = {me,
+                         std::make_shared<Memory>(Kind::kChunk, me, step.bytes),
+                         false, step.id};
       expected->row = "VMM-01";
       return true;
     }
@@ -55,7 +56,7 @@ bool Shadow::chunk_step(const Step& step, Expected* expected) {
       // Not described: an import in the process that exported.
       if (handle->second.process == me) return no("its own export");
       if (!calm) return no("the process holds work");
-      chunks[step.id] = {me, handle->second.memory, true};
+      chunks[step.id] = {me, handle->second.memory, true, step.id};
       expected->row = "VMM-13";
       return true;
     }
@@ -71,7 +72,7 @@ bool Shadow::chunk_step(const Step& step, Expected* expected) {
     }
     case Op::kRetainChunk: {
       if (!is_mapping || !fresh(step.id)) return no("no such mapping");
-      chunks[step.id] = {me, view->memory, view->imported};
+      chunks[step.id] = {me, view->memory, view->imported, view->origin};
       expected->row = "VMM-32";
       return true;
     }
@@ -114,6 +115,7 @@ bool Shadow::chunk_step(const Step& step, Expected* expected) {
       made.range = step.from;
       made.at = step.at;
       made.access = 0;
+      made.origin = chunk->second.origin;
       views[step.id] = made;
       expected->row = "VMM-25";
       return true;

@@ -23,6 +23,7 @@ bool Shadow::wait_on(const Step& step, std::vector<WorkPtr> until,
   const Held call{step.process, step.thread, step, std::move(until)};
   if (over) {
     returns(call);
+    if (step.op == Op::kSyncDevice) release_unused(step.process);
     return true;
   }
   if (step.group != 0) return no("a held call is not in a group");
@@ -147,6 +148,9 @@ bool Shadow::order_step(const Step& step, Expected* expected) {
       if (event == nullptr) return no("no such event");
       if (stream->capture != 0) return no("not in a capture");
       EventShared& shared = *event->shared;
+      if (step.op == Op::kRecord &&
+          machine.gpu_of(shared.owner) != machine.gpu_of(me))
+        return no("an event of another GPU");
       if (step.op == Op::kRecord)
         for (const Held& call : held)
           if (call.step.op == Op::kSyncEvent &&
@@ -234,6 +238,7 @@ bool Shadow::order_step(const Step& step, Expected* expected) {
       Stream* const stream = stream_of(step);
       if (stream == nullptr) return false;
       if (stream->capture != 0) return no("not in a capture");
+      if (!machine.side_by_side) return no("a held stream would hold all");
       if (is_legacy(step.stream)) return no("no gate holds all streams");
       if (!fresh(step.id) || step.value < 0 || step.value >= kGates ||
           step.how < 0 || step.how >= kGateHows)

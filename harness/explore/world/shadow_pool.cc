@@ -9,8 +9,45 @@ namespace {
 constexpr int64_t kMostBytes = 64 << 20;
 constexpr int64_t kLeastUnit = 512;  // a driver may round sizes up
 constexpr int kInvalidValue = 1;
+constexpr int64_t kAny = int64_t{1} << 50;
 
 }  // namespace
+
+// The least and the most bytes that a pool may count as used. A free counts
+// from some moment between its call and the host's knowledge of it.
+std::pair<int64_t, int64_t> Shadow::used_bytes(Pool& pool) const {
+  auto& used = pool.used;
+  used.erase(std::remove_if(used.begin(), used.end(),
+                            [&](const Allocation& allocation) {
+                              return allocation.freed != nullptr &&
+                                     is_known(*allocation.freed);
+                            }),
+             used.end());
+  int64_t least = 0, most = 0;
+  for (const Allocation& allocation : used) {
+    most += (allocation.bytes + kLeastUnit - 1) / kLeastUnit * kLeastUnit;
+    if (allocation.freed == nullptr) least += allocation.bytes;
+  }
+  return {least, most};
+}
+
+void Shadow::raise_watermarks(Pool& pool) const {
+  const auto [least, most] = used_bytes(pool);
+  pool.high_least = std::max(pool.high_least, least);
+  pool.high_most = std::max(pool.high_most, most);
+  pool.reserved_high_least = std::max(pool.reserved_high_least, least);
+  pool.released = false;
+}
+
+// A synchronise gives back what a pool holds above its threshold. What pools
+// that can be shared do is described as a limit only.
+void Shadow::release_unused(int of_process) {
+  for (auto& [id, pool] : pools)
+    if (pool.process == of_process && !pool.imported &&
+        !pool.shared->shareable && pool.threshold == 0 &&
+        used_bytes(pool).second == 0)
+      pool.released = true;
+}
 
 bool Shadow::pool_step(const Step& step, Expected* expected) {
   if (!machine.pools) return no("no pools that can be shared here");
@@ -62,6 +99,8 @@ bool Shadow::pool_step(const Step& step, Expected* expected) {
         if (other.process == me) return no("it is imported here");
       }
       if (!lives) return no("the pool is destroyed");
+      if (step.value != machine.gpu_of(shared->owner))
+        return no("not the GPU of the pool");
       if (!quiet(me)) return no("the process holds work");
       Pool made;
       made.process = me;
@@ -76,6 +115,7 @@ bool Shadow::pool_step(const Step& step, Expected* expected) {
       if (!quiet(me)) return no("the process holds work");
       // Importers that still use a destroyed pool: documented for its
       // allocations, open for new imports; those are refused above.
+      if (process[me].current_pool == step.on) process[me].current_pool = 0;
       pools.erase(found);
       expected->row = "POOL-23";
       return true;
@@ -83,8 +123,12 @@ bool Shadow::pool_step(const Step& step, Expected* expected) {
     case Op::kPoolAlloc: {
       Stream* const stream = stream_of(step);
       if (stream == nullptr) return false;
-      if (pool == nullptr || pool->imported || !fresh(step.id) ||
-          step.bytes <= 0 || step.bytes > kMostBytes)
+      const bool current = step.how == kFromCurrent;
+      if (current && process[me].current_pool != step.on)
+        return no("not the current pool");
+      if (!current && (pool == nullptr || pool->imported))
+        return no("no pool of this process");
+      if (!fresh(step.id) || step.bytes <= 0 || step.bytes > kMostBytes)
         return no("no such allocation");
       if (stream->capture != 0) return no("not in a capture");
       View made;
@@ -96,7 +140,10 @@ bool Shadow::pool_step(const Step& step, Expected* expected) {
       effect.writes.push_back({made.memory, 0, step.bytes, step.id});
       made.memory->allocation = work;
       views[step.id] = made;
-      pool->used.push_back({step.bytes, step.id, nullptr});
+      if (pool != nullptr) {
+        pool->used.push_back({step.bytes, step.id, nullptr});
+        raise_watermarks(*pool);
+      }
       commit(work, effect);
       expected->row = "SOMA-02";
       return true;
@@ -188,8 +235,28 @@ bool Shadow::pool_step(const Step& step, Expected* expected) {
     case Op::kSetThreshold: {
       if (pool == nullptr || pool->imported || step.value < 0)
         return no("no such pool");
-      pool->threshold = step.value;
-      expected->row = "SOMA-16";
+      if (step.how < 0 || step.how >= kSetThresholdHows)
+        return no("no such attribute");
+      expected->row = step.how == kSetReleased ? "SOMA-16" : "SOMA-20";
+      if (step.how == kSetReleased) {
+        pool->threshold = step.value;
+        return true;
+      }
+      if (step.value != 0) return no("a watermark is reset by 0");
+      const auto [least, most] = used_bytes(*pool);
+      if (step.how == kResetUsedHigh) {
+        pool->high_least = least;
+        pool->high_most = most;
+      } else {
+        pool->reserved_high_least = least;
+      }
+      return true;
+    }
+    case Op::kSetPool: {
+      if (step.on != 0 && (pool == nullptr || pool->imported))
+        return no("no pool of this process");
+      process[me].current_pool = step.on;
+      expected->row = "SOMA-07";
       return true;
     }
     default: {  // kAskPool
@@ -201,23 +268,25 @@ bool Shadow::pool_step(const Step& step, Expected* expected) {
         expected->row = "SOMA-16";
         return true;
       }
-      // A free counts from some moment between its call and the host's
-      // knowledge of it.
-      auto& used = pool->used;
-      used.erase(std::remove_if(used.begin(), used.end(),
-                                [&](const Allocation& allocation) {
-                                  return allocation.freed != nullptr &&
-                                         is_known(*allocation.freed);
-                                }),
-                 used.end());
       expected->judges_value = true;
-      for (const Allocation& allocation : used) {
-        const int64_t rounded =
-            (allocation.bytes + kLeastUnit - 1) / kLeastUnit * kLeastUnit;
-        expected->most += rounded;
-        if (allocation.freed == nullptr) expected->least += allocation.bytes;
-      }
+      const auto [least, most] = used_bytes(*pool);
+      expected->least = least;
+      expected->most = most;
       expected->row = pool->imported ? "IMPL-05" : "SOMA-19";
+      if (step.how == kUsed) return true;
+      if (pool->imported) return no("not described");
+      if (!quiet(me)) return no("the process holds work");
+      if (step.how == kUsedHigh) {
+        expected->least = pool->high_least;
+        expected->most = pool->high_most;
+        expected->row = "SOMA-20";
+      } else if (step.how == kReservedHigh) {
+        expected->least = pool->reserved_high_least;
+        expected->most = kAny;
+      } else {
+        expected->most = pool->released ? 0 : kAny;
+        if (pool->released) expected->row = "SOMA-16";
+      }
       return true;
     }
   }

@@ -1,6 +1,8 @@
 // Questions, and calls that the documentation says are refused.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "harness/explore/world/shadow.h"
 
 namespace ipclab::explore {
@@ -26,6 +28,8 @@ bool Shadow::ask_step(const Step& step, Expected* expected) {
     const auto chunk = chunks.find(step.on);
     if (chunk == chunks.end() || chunk->second.process != step.process)
       return no("no such chunk in this process");
+    if (step.value != gpu_of(*chunk->second.memory))
+      return no("not the GPU of the memory");
     expected->least = expected->most = 1;  // pinned memory of this GPU
     expected->row = "VMM-31";
     return true;
@@ -86,10 +90,116 @@ bool Shadow::ask_step(const Step& step, Expected* expected) {
   }
 }
 
+// The calls of calls.inc; the names are those of its expressions.
+bool Shadow::listed_step(const Step& step, Expected* expected) {
+  const int me = step.process;
+  const auto mine = [&](const auto& objects, int id) {
+    const auto found = objects.find(id);
+    return found != objects.end() && found->second.process == me
+               ? &found->second
+               : nullptr;
+  };
+  const View* const view = view_of(step.on, me);
+  const View* const other = view_of(step.from, me);
+  const Kind kind = view != nullptr ? view->memory->kind : Kind::kLegacy;
+  const bool opened = view != nullptr && view->imported &&
+                      kind == Kind::kLegacy && machine.legacy;
+  const bool mapped = view != nullptr && view->range != 0;
+  const Pool* const pool = mine(pools, step.on);
+  if (pool != nullptr && step.value != machine.gpu_of(pool->shared->owner))
+    return no("not the GPU of the pool");
+  const Chunk* const chunk = mine(chunks, step.from);
+  const Range* const range = mine(ranges, step.on);
+  if (step.on != 0 && view == nullptr && pool == nullptr && range == nullptr)
+    return no("no such object in this process");
+  const bool empty_range =
+      range != nullptr &&
+      std::none_of(views.begin(), views.end(), [&](const auto& entry) {
+        return entry.second.range == step.on;
+      });
+  // Two whole mappings beside each other: whether one call may unmap them is
+  // not described.
+  const auto has_room_after = [&](const View& one) {
+    const int64_t end = one.at + one.memory->bytes;
+    return end < ranges.at(one.range).bytes &&
+           std::none_of(views.begin(), views.end(), [&](const auto& entry) {
+             return entry.second.range == one.range && entry.second.at == end;
+           });
+  };
+  const Pool* const owner = view != nullptr ? mine(pools, view->pool) : nullptr;
+  const bool private_pool =
+      view != nullptr && kind == Kind::kPool && !view->imported &&
+      (view->pool == 0 || (owner != nullptr && !owner->shared->shareable));
+  const int current_pool = process[me].current_pool;
+  using Codes = std::vector<int>;
+  const Codes invalid{kInvalidValue};
+  const Codes unsupported{kInvalidValue, kNotSupported};
+  const Codes closing{kInvalidValue, kMapFailed};
+  const Codes closing_by_driver{kInvalidValue, kInvalidContext, kMapFailed,
+                                kInvalidHandle};
+  const Codes opening{kMapFailed,    kInvalidHandle, kInvalidContext,
+                      kTooManyPeers, kNotSupported,  kInvalidValue};
+  const Codes opening_events{kMapFailed, kNotSupported, kInvalidValue,
+                             kInvalidContext};
+  const Codes too_much{kOutOfMemory, kInvalidValue};
+  const Codes no_type{kInvalidValue, kNotPermitted, kNotSupported};
+  const Codes no_descriptor{kInvalidValue, kNotInitialized, kDeinitialized,
+                            kNotPermitted, kNotSupported};
+  const Codes mapping{kInvalidValue,   kInvalidDevice, kOutOfMemory,
+                      kNotInitialized, kDeinitialized, kNotSupported};
+  const Codes retaining{kInvalidValue,  kInvalidHandle, kNotInitialized,
+                        kDeinitialized, kNotPermitted,  kNotSupported};
+  const Codes no_gpu{kInvalidDevice, kInvalidValue};
+  const Codes no_pointer{kInvalidValue, kNotInitialized, kOutOfMemory};
+  bool applies_now = false;
+  Codes codes;
+  int64_t answer = 0;
+  if (step.op == Op::kRefuse) {
+    switch (step.how) {
+#define REFUSED(name, what, row, applies, refusals, ...) \
+  case k##name:                                          \
+    applies_now = (applies);                             \
+    codes = refusals;                                    \
+    break;
+#define QUESTION(name, ...)
+#include "harness/explore/world/calls.inc"
+#undef REFUSED
+#undef QUESTION
+      default:
+        break;
+    }
+    if (!applies_now) return no("nothing to refuse");
+    expected->codes = codes;
+    expected->refused = true;
+    expected->row = refusal(step.how).row;
+    return true;
+  }
+  switch (step.how) {
+#define REFUSED(name, ...)
+#define QUESTION(name, what, row, applies, value, ...) \
+  case k##name:                                        \
+    applies_now = (applies);                           \
+    if (applies_now) answer = (value);                 \
+    break;
+#include "harness/explore/world/calls.inc"
+#undef REFUSED
+#undef QUESTION
+    default:
+      break;
+  }
+  if (!applies_now) return no("nothing to ask");
+  expected->judges_value = true;
+  expected->least = expected->most = answer;
+  expected->row = question(step.how).row;
+  return true;
+}
+
 bool Shadow::refuse_step(const Step& step, Expected* expected) {
-  if (step.how < 0 || step.how >= kRefusals) return no("no such refusal");
   const int me = step.process;
   if (!quiet(me)) return no("the process holds work");
+  if (step.op == Op::kQuestion || step.how >= kFirstOfList)
+    return listed_step(step, expected);
+  if (step.how < 0) return no("no such refusal");
   const View* view = view_of(step.on, me);
   const auto pool = pools.find(step.on);
   const bool has_pool = pool != pools.end() && pool->second.process == me;
@@ -226,7 +336,7 @@ bool Shadow::refuse_step(const Step& step, Expected* expected) {
   }
   if (!applies) return no("nothing to refuse");
   expected->refused = true;
-  expected->row = refusal_row(step.how);
+  expected->row = refusal(step.how).row;
   return true;
 }
 

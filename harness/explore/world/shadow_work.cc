@@ -36,6 +36,8 @@ bool condition(int how, uint64_t word, uint64_t value, int64_t bytes) {
       return word == value;
     case kAnd:
       return (word & value) != 0;
+    case kNor:
+      return (~(word | value) & (bytes == 4 ? 0xffffffffu : ~uint64_t{0})) != 0;
     default:  // cyclic
       return bytes == 4
                  ? static_cast<int32_t>(static_cast<uint32_t>(word) -
@@ -175,6 +177,9 @@ bool Shadow::effect_of(const Step& step, Effect* effect) {
   const View* from =
       step.op == Op::kCopy ? view_of(step.from, step.process) : to;
   if (from == nullptr) return no("no such source in this process");
+  if (step.op == Op::kCopy && step.how == kCopyPeerAsync &&
+      step.value != gpu_of(*to->memory) + kMostGpus * gpu_of(*from->memory))
+    return no("not the GPUs of the memory");
   if (step.how < 0 || step.rows < 0 || step.layers < 0 || step.rows > 64 ||
       step.layers > 16 || !has_way(step, to->memory->kind, from->memory->kind))
     return no("no such way");
@@ -427,6 +432,9 @@ bool Shadow::word_step(const Step& step, Expected* expected) {
       return no("another word lies there");
   if (step.op == Op::kWaitWord && step.how % kConditions == kAnd && value == 0)
     return no("a wait for no bit");
+  if (step.op == Op::kWaitWord && step.how % kConditions == kNor &&
+      !machine.nor)
+    return no("no wait for a missing bit here");
   const WorkPtr work = plan(step, *stream);
   if (!orderly(*work, effect, false)) return false;
   expected->row = "FLAG-01";
@@ -457,6 +465,8 @@ bool Shadow::word_step(const Step& step, Expected* expected) {
       return no("two writes of a word without an order");
     const uint64_t last =
         word.writes.empty() ? word.initial : word.writes.back().second;
+    if (step.how == kWritePair && static_cast<uint64_t>(step.from_at) != last)
+      return no("not the value before");
     for (const auto& wait : word.waits)
       if (!ordered(wait.work) && condition(wait.how, last, wait.value, bytes) &&
           !condition(wait.how, value, wait.value, bytes))
@@ -486,6 +496,9 @@ bool Shadow::word_step(const Step& step, Expected* expected) {
     if (passes(i) && !over)
       return no("the wait may pass at a value that does not stay");
   }
+  if (!machine.side_by_side &&
+      !condition(step.how, word_at(*memory, at, bytes), value, bytes))
+    return no("a held stream would hold all");
   if (first >= 1 && first <= word.writes.size())
     work->clock.join(word.writes[first - 1].first->clock);
   work->ready = [memory, at, bytes, how = step.how, value] {
@@ -538,10 +551,12 @@ bool Shadow::graph_step(const Step& step, Expected* expected) {
   Stream* const stream = stream_of(step);
   if (stream == nullptr) return false;
   if (stream->capture != 0) return no("not in a capture");
-  if (graph.launched != nullptr && !graph.launched->done)
-    return no("the graph is still held");
+  // A launch comes after the launch before.
   const WorkPtr work = plan(step, *stream);
-  if (graph.launched != nullptr) work->clock.join(graph.launched->clock);
+  if (graph.launched != nullptr) {
+    work->clock.join(graph.launched->clock);
+    if (!graph.launched->done) work->after.push_back(graph.launched);
+  }
   Effect whole;
   Ranges written;
   std::vector<std::function<void()>> all;

@@ -125,6 +125,10 @@ class Shrinker {
           step.from_at = step.from_pitch = 0;
           step.value = 77;
         },
+        [](Step& step) {  // a call that needs no object
+          if (step.op == Op::kQuestion || step.op == Op::kRefuse)
+            step.on = step.from = 0, step.at = 0;
+        },
         [](Step& step) { step.group = 0; },
         [](Step& step) { step.api = 0; },
         [](Step& step) { step.thread = 0; },

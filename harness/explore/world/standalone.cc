@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <map>
+#include <regex>
 #include <set>
 
 #include "harness/explore/world/shadow.h"
@@ -131,6 +132,9 @@ class Printer {
   std::string work_call(const Step& step);
   std::string read_call(const Step& step, const Expected& expected);
   std::string refused_call(const Step& step);
+  std::string listed_call(const Step& step, const Listed& call);
+  /// The GPU of the process that runs, as an expression.
+  const char* gpu() const { return machine_.gpus > 1 ? "gpu" : "0"; }
   std::string call_of(const Step& step);
   std::string ask(const Step& step, const Expected& expected);
   void block(int process, int thread, const std::string& lines);
@@ -241,6 +245,9 @@ std::string Printer::pool_call(const Step& step) {
     case Op::kDestroyPool:
       return "cudaMemPoolDestroy(" + var('p', step.on) + ")";
     case Op::kPoolAlloc:
+      if (step.how == kFromCurrent)
+        return "cudaMallocAsync((void**)&" + var('m', step.id) + ", " +
+               text(step.bytes) + ", " + stream(step) + ")";
       return "cudaMallocFromPoolAsync((void**)&" + var('m', step.id) + ", " +
              text(step.bytes) + ", " + var('p', step.on) + ", " + stream(step) +
              ")";
@@ -256,10 +263,21 @@ std::string Printer::pool_call(const Step& step) {
     case Op::kTrimPool:
       return "cudaMemPoolTrimTo(" + var('p', step.on) + ", " +
              text(step.value) + ")";
-    default:  // kSetThreshold
+    case Op::kSetPool:
+      if (step.on != 0)
+        return std::string("cudaDeviceSetMemPool(") + gpu() + ", " +
+               var('p', step.on) + ")";
+      return std::string(
+                 "[] { cudaMemPool_t own; cudaDeviceGetDefaultMemPool(") +
+             "&own, " + gpu() + "); return cudaDeviceSetMemPool(" + gpu() +
+             ", own); }()";
+    default: {  // kSetThreshold
+      constexpr const char* kNames[] = {"ReleaseThreshold", "UsedMemHigh",
+                                        "ReservedMemHigh"};
       return "[] { cuuint64_t bytes = " + text(step.value) +
              "; return cudaMemPoolSetAttribute(" + var('p', step.on) +
-             ", cudaMemPoolAttrReleaseThreshold, &bytes); }()";
+             ", cudaMemPoolAttr" + kNames[step.how] + ", &bytes); }()";
+    }
   }
 }
 
@@ -339,6 +357,11 @@ std::string Printer::order_call(const Step& step) {
              "], 1, CU_STREAM_WAIT_VALUE_GEQ)";
     case Op::kWriteWord:
       if (step.how == kWriteBatch) return batch("WRITE", step, "0");
+      if (step.how == kWritePair) {
+        Step before = step;
+        before.value = step.from_at;
+        return batch("WRITE", before, "0") + " + " + batch("WRITE", step, "0");
+      }
       return driver(step.bytes == 8 ? "cuStreamWriteValue64"
                                     : "cuStreamWriteValue32") +
              "(" + stream(step) + ", " + ptr(word()) + ", " + text(step.value) +
@@ -424,7 +447,8 @@ std::string Printer::work_call(const Step& step) {
              stream(step) + ">>>(" + to + ", " + from + ", " + size +
              "), cudaGetLastError())";
     case kCopyPeerAsync:
-      return "cudaMemcpyPeerAsync(" + to + ", 0, " + from + ", 0, " + size +
+      return "cudaMemcpyPeerAsync(" + to + ", " + text(step.value % kMostGpus) +
+             ", " + from + ", " + text(step.value / kMostGpus) + ", " + size +
              ", " + stream(step) + ")";
     case kCopy2DAsync:
     case kCopy2DSync:
@@ -485,7 +509,48 @@ std::string Printer::read_call(const Step& step, const Expected& expected) {
          ", wanted, sizeof wanted) == 0);\n";
 }
 
+// A call of calls.inc, with what its text needs.
+std::string Printer::listed_call(const Step& step, const Listed& call) {
+  std::string body = call.body;
+  const auto uses = [&](const char* name) {
+    return std::regex_search(body,
+                             std::regex("\\b" + std::string(name) + "\\b"));
+  };
+  const auto is = [&](char letter, int id) {
+    const auto found = names_.find(letter);
+    return found != names_.end() && found->second.count(id) != 0;
+  };
+  std::string begin;
+  const auto let = [&](const char* type, const char* name,
+                       const std::string& value) {
+    if (uses(name))
+      begin += "      " + std::string(type) + name + " = " + value + ";\n";
+  };
+  const auto memory = [&](char letter, int id, int64_t offset) {
+    return uses(std::string(1, letter).c_str()) ? at(id, offset) : "";
+  };
+  const int range = is('r', step.from) ? step.from : step.on;
+  let("char* ", "m", memory('m', step.on, step.at));
+  let("char* ", "b", memory('b', step.on, 0));
+  let("char* ", "o", memory('o', step.from, 0));
+  if (is('r', range)) let("char* ", "r", var('r', range));
+  let("size_t ", "n", text(sizes_[step.on]));
+  let("size_t ", "rn", text(sizes_[range]));
+  let("size_t ", "g", text(machine_.granule));
+  let("cudaMemPool_t ", "p",
+      is('p', step.on) ? var('p', step.on) : std::string("nullptr"));
+  if (is('c', step.from))
+    let("CUmemGenericAllocationHandle ", "c", var('c', step.from));
+  let("int ", "gpu", text(machine_.gpu_of(step.process)));
+  let("int ", "pool_gpu", text(step.value));
+  uses_driver_ = uses_driver_ || body.find("DRIVER(") != std::string::npos;
+  for (size_t end = 0; (end = body.find("; ", end)) != std::string::npos;)
+    body.replace(end, 2, ";\n      ");
+  return "[]() -> int {\n" + begin + "      " + body + "\n    }()";
+}
+
 std::string Printer::refused_call(const Step& step) {
+  if (step.how >= kFirstOfList) return listed_call(step, refusal(step.how));
   const bool has_memory = step.how <= kExportMapped ||
                           step.how == kExportPlainPointer ||
                           step.how == kMapTwice || step.how == kUnmapPart;
@@ -525,7 +590,8 @@ std::string Printer::refused_call(const Step& step) {
       return "cudaMemPoolExportToShareableHandle(&none, " + var('p', step.on) +
              ", cudaMemHandleTypePosixFileDescriptor, 0)";
     case kImportedCurrent:
-      return "cudaDeviceSetMemPool(0, " + var('p', step.on) + ")";
+      return std::string("cudaDeviceSetMemPool(") + gpu() + ", " +
+             var('p', step.on) + ")";
     case kExportPlainPointer:
       return "cudaMemPoolExportPointer((cudaMemPoolPtrExportData*)" +
              slot(-step.on) + ", " + memory + ")";
@@ -585,6 +651,7 @@ std::string Printer::call_of(const Step& step) {
     case Op::kFreeAsync:
     case Op::kTrimPool:
     case Op::kSetThreshold:
+    case Op::kSetPool:
       return pool_call(step);
     case Op::kWrite:
     case Op::kSet:
@@ -609,18 +676,24 @@ std::string Printer::ask(const Step& step, const Expected& expected) {
   const std::string memory = of_memory ? at(step.on, step.at) : "";
   const std::string begin = of_memory ? var('m', step.on) : "";
   if (step.op == Op::kAskPool) {
+    constexpr const char* kNames[] = {"UsedMemCurrent", "ReleaseThreshold",
+                                      "UsedMemHigh", "ReservedMemCurrent",
+                                      "ReservedMemHigh"};
     lines =
         "    unsigned long long value = 0;\n    OK(cudaMemPoolGetAttribute(" +
-        var('p', step.on) +
-        (step.how == kUsed ? ", cudaMemPoolAttrUsedMemCurrent, &value));\n"
-                           : ", cudaMemPoolAttrReleaseThreshold, &value));\n");
+        var('p', step.on) + ", cudaMemPoolAttr" + kNames[step.how] +
+        ", &value));\n";
+  } else if (step.op == Op::kQuestion) {
+    lines = "    static long long value;\n    OK((" +
+            listed_call(step, question(step.how)) + "));\n";
   } else if (step.op == Op::kAskChunk) {
     lines = "    CUmemAllocationProp seen{};\n    OK(" +
             driver("cuMemGetAllocationPropertiesFromHandle") + "(&seen, " +
             var('c', step.on) + "));\n";
     value =
         "seen.type == CU_MEM_ALLOCATION_TYPE_PINNED && seen.location.type == "
-        "CU_MEM_LOCATION_TYPE_DEVICE";
+        "CU_MEM_LOCATION_TYPE_DEVICE && seen.location.id == " +
+        text(step.value);
   } else if (step.how == kRange || step.how == kContains) {
     lines = "    CUdeviceptr base = 0;\n    size_t size = 0;\n    OK(" +
             driver("cuMemGetAddressRange") + "(&base, &size, " + ptr(memory) +
@@ -704,6 +777,8 @@ void Printer::print_step(const Step& step, const Expected& expected,
         body_ += "  ON(" + text(exporters_[step.on]) + ") close(" +
                  var('d', step.on) + ");\n";
       break;
+    case Op::kNewThread:  // each step has a thread of its own
+      break;
     case Op::kStart:
       ++lives_[p];
       break;
@@ -732,16 +807,20 @@ void Printer::print_step(const Step& step, const Expected& expected,
     case Op::kImportChunk:
     case Op::kImportPool:
       hand_over(step);
-      block(p, step.thread,
-            step.op == Op::kImportPool
-                ? "    OK(cudaMemPoolImportFromShareableHandle(&" +
-                      var('p', step.id) +
-                      ", (void*)(intptr_t)received_descriptor(), " + fd +
-                      ", 0));\n"
-                : "    OK(" + driver("cuMemImportFromShareableHandle") + "(&" +
-                      var('c', step.id) +
-                      ", (void*)(intptr_t)received_descriptor(), "
-                      "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));\n");
+      block(
+          p, step.thread,
+          step.op == Op::kImportPool
+              ? "    OK(cudaMemPoolImportFromShareableHandle(&" +
+                    var('p', step.id) +
+                    ", (void*)(intptr_t)received_descriptor(), " + fd +
+                    ", 0));\n" +
+                    (step.value == machine_.gpu_of(p)
+                         ? std::string()
+                         : "    OK(give_access(" + var('p', step.id) + "));\n")
+              : "    OK(" + driver("cuMemImportFromShareableHandle") + "(&" +
+                    var('c', step.id) +
+                    ", (void*)(intptr_t)received_descriptor(), "
+                    "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));\n");
       break;
     case Op::kRead:
     case Op::kHostRead:
@@ -757,6 +836,7 @@ void Printer::print_step(const Step& step, const Expected& expected,
     case Op::kAskPool:
     case Op::kAskPointer:
     case Op::kAskChunk:
+    case Op::kQuestion:
       block(p, step.thread, ask(step, expected));
       break;
     case Op::kRefuse:
@@ -832,6 +912,7 @@ std::string Printer::globals() const {
       body_.find("(seen") != std::string::npos)
     lines += "static char seen[1 << 16];\n";
   if (uses_gates_) lines += "static unsigned* gates;\n";
+  if (machine_.gpus > 1) lines += "int gpu;  // of this process\n";
   if (uses_none_) lines += "static void* none;\n";
   return lines;
 }
@@ -852,9 +933,10 @@ std::string Printer::helpers() const {
 }
 )";
   if (used("in_a_thread("))
-    lines += R"(template <class Call>
+    lines += std::string(R"(template <class Call>
 static void in_a_thread(Call call) {
-  std::thread([&] { cudaSetDevice(0), call(); }).join();
+  std::thread([&] { cudaSetDevice()") +
+             gpu() + R"(), call(); }).join();
 }
 )";
   if (!held_.empty())
@@ -873,23 +955,31 @@ static volatile int codes[16], returned[16];
   check("a call that has to wait", !returned[number]);
 }
 )";
-  if (used("&wanted"))
+  if (used(", &wanted, 0)"))
     lines +=
-        "static const CUmemAllocationProp wanted{CU_MEM_ALLOCATION_TYPE_PINNED,"
+        "static CUmemAllocationProp wanted{CU_MEM_ALLOCATION_TYPE_PINNED,"
         "\n  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, "
         "{CU_MEM_LOCATION_TYPE_DEVICE, 0}, nullptr, {}};\n";
   if (used("rights["))
-    lines += R"(static const CUmemLocation gpu{CU_MEM_LOCATION_TYPE_DEVICE, 0};
-static const CUmemAccessDesc rights[] = {
-  {gpu, CU_MEM_ACCESS_FLAGS_PROT_NONE}, {gpu, CU_MEM_ACCESS_FLAGS_PROT_READ},
-  {gpu, {}}, {gpu, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+    lines += R"(static const CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+static CUmemAccessDesc rights[] = {
+  {here, CU_MEM_ACCESS_FLAGS_PROT_NONE}, {here, CU_MEM_ACCESS_FLAGS_PROT_READ},
+  {here, {}}, {here, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+)";
+  if (used("give_access("))
+    lines += R"(static int give_access(cudaMemPool_t pool) {
+  const cudaMemAccessDesc here{{cudaMemLocationTypeDevice, gpu}, cudaMemAccessFlagsProtReadWrite};
+  return cudaMemPoolSetAccess(pool, &here, 1);
+}
 )";
   if (used("create_pool("))
     lines +=
-        R"(static int create_pool(cudaMemPool_t* pool, cudaMemAllocationHandleType type) {
+        std::string(
+            R"(static int create_pool(cudaMemPool_t* pool, cudaMemAllocationHandleType type) {
   cudaMemPoolProps wanted{};
   wanted.allocType = cudaMemAllocationTypePinned, wanted.handleTypes = type;
-  wanted.location = {cudaMemLocationTypeDevice, 0};
+  wanted.location = {cudaMemLocationTypeDevice, )") +
+        gpu() + R"(};
   return cudaMemPoolCreate(pool, &wanted);
 }
 )";
@@ -971,6 +1061,15 @@ std::string Printer::print() {
   }
   const int count = std::max<int>(1, static_cast<int>(actors_.size()));
   const std::string processes = std::to_string(count);
+  std::string gpu_of_actor = "0";
+  if (machine_.gpus > 1) {  // the GPU of each actor, in a list
+    std::vector<int> gpus(static_cast<size_t>(count));
+    for (const auto& [life, number] : actors_)
+      gpus[static_cast<size_t>(number)] = machine_.gpu_of(life.first);
+    gpu_of_actor = "gpu = \"";
+    for (const int one : gpus) gpu_of_actor += std::to_string(one);
+    gpu_of_actor += "\"[me] - '0'";
+  }
   // A killed process is no failure; one that dies otherwise is.
   const bool kills = body_.find("ends(true)") != std::string::npos;
   std::string lines =
@@ -1004,7 +1103,12 @@ std::string Printer::print() {
   lines += "  int bad = 0, status = 0;\n  for (me = 0; me < " + processes +
            "; ++me) {\n    if (fork() != 0) continue;\n"
            "    alarm(30);  // a call that does not return\n"
-           "    OK(cudaSetDevice(0));\n";
+           "    OK(cudaSetDevice(" +
+           gpu_of_actor + "));\n";
+  if (machine_.gpus > 1 && body_.find(", &wanted, 0)") != std::string::npos)
+    lines += "    wanted.location.id = gpu;\n";
+  if (machine_.gpus > 1 && body_.find("rights[") != std::string::npos)
+    lines += "    for (auto& right : rights) right.location.id = gpu;\n";
   if (uses_gates_) lines += "    map_gates();\n";
   lines +=
       "    steps();\n"

@@ -20,15 +20,24 @@ constexpr Named kNamed[] = {
 #undef OP
 };
 
-struct Told {
-  const char* what;
-  const char* row;
-};
-
-constexpr Told kTold[] = {
-#define R(name, what, row) {what, row},
+constexpr Listed kRefused[] = {
+#define R(name, what, row) {what, row, ""},
     IPCLAB_EXPLORE_REFUSALS(R)
 #undef R
+#define REFUSED(name, what, row, applies, codes, ...) {what, row, #__VA_ARGS__},
+#define QUESTION(name, ...)
+#include "harness/explore/world/calls.inc"
+#undef REFUSED
+#undef QUESTION
+};
+
+constexpr Listed kAsked[] = {
+#define REFUSED(name, ...)
+#define QUESTION(name, what, row, applies, value, ...) \
+  {what, row, #__VA_ARGS__},
+#include "harness/explore/world/calls.inc"
+#undef REFUSED
+#undef QUESTION
 };
 
 // Calls visit(name, field) for each number of a step, in the order of files.
@@ -57,8 +66,8 @@ void each_field(Any& step, Visit visit) {
 
 const char* name_of(Op op) { return kNamed[static_cast<int>(op)].name; }
 const char* changes_of(Op op) { return kNamed[static_cast<int>(op)].changes; }
-const char* refusal_text(int refusal) { return kTold[refusal].what; }
-const char* refusal_row(int refusal) { return kTold[refusal].row; }
+const Listed& refusal(int which) { return kRefused[which]; }
+const Listed& question(int which) { return kAsked[which]; }
 
 bool Step::operator==(const Step& other) const {
   return to_text(*this) == to_text(other);

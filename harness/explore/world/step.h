@@ -44,6 +44,7 @@ namespace ipclab::explore {
   OP(TrimPool, "trim-pool", "o")            \
   OP(SetThreshold, "set-threshold", "o")    \
   OP(AskPool, "ask-pool", "o")              \
+  OP(SetPool, "set-pool", "p")              \
   OP(CreateStream, "create-stream", "c")    \
   OP(DestroyStream, "destroy-stream", "o")  \
   OP(CreateEvent, "create-event", "c")      \
@@ -74,7 +75,9 @@ namespace ipclab::explore {
   OP(DestroyGraph, "destroy-graph", "o")    \
   OP(AskPointer, "ask-pointer", "")         \
   OP(AskChunk, "ask-chunk", "")             \
+  OP(Question, "question", "")              \
   OP(Refuse, "refuse", "")                  \
+  OP(NewThread, "new-thread", "p")          \
   OP(End, "end", "p")                       \
   OP(Start, "start", "p")
 
@@ -188,12 +191,29 @@ enum StreamHow { kNonBlocking, kBlocking, kPriority, kStreamHows };
 enum EventHow { kInterprocess, kInterprocessBlocking, kLocal, kEventHows };
 enum SyncHow { kCall, kPoll, kSyncHows };
 enum GateHow { kGateWord, kGateKernel, kGateHows };
-/// The last three ways are the conditions again, in a batch.
-enum WaitWordHow { kGreaterOrEqual, kEqual, kAnd, kConditions };
+/// The conditions have the numbers of CUstreamWaitValue_flags. The last ways
+/// are the conditions again, in a batch.
+enum WaitWordHow { kGreaterOrEqual, kEqual, kAnd, kNor, kConditions };
 constexpr int kWaitWordHows = 2 * kConditions;
-enum WriteWordHow { kWriteOne, kWriteBatch, kWriteWordHows };
+/// With kWritePair a batch first writes `from_at`, the value before.
+enum WriteWordHow { kWriteOne, kWriteBatch, kWritePair, kWriteWordHows };
 enum CaptureHow { kRelaxed, kThreadLocal, kCaptureHows };
-enum AskPoolHow { kUsed, kThreshold, kAskPoolHows };
+enum AskPoolHow {
+  kUsed,
+  kThreshold,
+  kUsedHigh,
+  kReserved,
+  kReservedHigh,
+  kAskPoolHows
+};
+/// What kSetThreshold sets: the threshold, or a watermark, which is reset.
+enum SetThresholdHow {
+  kSetReleased,
+  kResetUsedHigh,
+  kResetReservedHigh,
+  kSetThresholdHows
+};
+enum PoolAllocHow { kFromPool, kFromCurrent, kPoolAllocHows };
 enum AskPointerHow {
   kKind,
   kRange,
@@ -235,11 +255,33 @@ enum Refusal {
 #define R(name, what, row) k##name,
   IPCLAB_EXPLORE_REFUSALS(R)
 #undef R
-      kRefusals
+#define REFUSED(name, ...) k##name,
+#define QUESTION(name, ...)
+#include "harness/explore/world/calls.inc"
+#undef REFUSED
+#undef QUESTION
+      kRefusals,
+  kFirstOfList = kCloseOther,  ///< the first one of calls.inc
 };
-/// What a refused call tries, in words.
-const char* refusal_text(int refusal);
-/// The row that says that the call is refused.
-const char* refusal_row(int refusal);
+/// The questions of calls.inc.
+enum Question {
+#define REFUSED(name, ...)
+#define QUESTION(name, ...) k##name,
+#include "harness/explore/world/calls.inc"
+#undef REFUSED
+#undef QUESTION
+  kQuestions
+};
+
+/// A call as it is written down in a list: what it tries or asks, the row that
+/// promises the answer, and its text, which is empty for a call that needs more
+/// than one object.
+struct Listed {
+  const char* what;
+  const char* row;
+  const char* body;
+};
+const Listed& refusal(int which);
+const Listed& question(int which);
 
 }  // namespace ipclab::explore

@@ -80,7 +80,8 @@ std::string what(const Step& step) {
     case Op::kDestroyPool:
       return "destroy p" + on;
     case Op::kPoolAlloc:
-      return "m" + id + " = allocate " + box(step) + " from p" + on;
+      return "m" + id + " = allocate " + box(step) + " from " +
+             (step.how == kFromCurrent ? "the current pool" : "p" + on);
     case Op::kExportPointer:
       return "h" + id + " = export the pointer m" + on;
     case Op::kImportPointer:
@@ -90,11 +91,20 @@ std::string what(const Step& step) {
     case Op::kTrimPool:
       return "trim p" + on + " to " + text(step.value);
     case Op::kSetThreshold:
-      return "release threshold of p" + on + " = " + text(step.value);
-    case Op::kAskPool:
-      return std::string("ask p") + on +
-             (step.how == kUsed ? " for its used bytes"
-                                : " for its release threshold");
+      return (step.how == kSetReleased ? "release threshold of p"
+              : step.how == kResetUsedHigh
+                  ? "watermark of used bytes of p"
+                  : "watermark of reserved bytes of p") +
+             on + " = " + text(step.value);
+    case Op::kSetPool:
+      return step.on == 0 ? "the default pool is the current one again"
+                          : "p" + on + " is the current pool";
+    case Op::kAskPool: {
+      constexpr const char* kNames[] = {"used bytes", "release threshold",
+                                        "most used bytes", "reserved bytes",
+                                        "most reserved bytes"};
+      return std::string("ask p") + on + " for its " + kNames[step.how];
+    }
     case Op::kCreateStream:
       return "s" + id + " = stream" +
              (step.how == kBlocking   ? ", blocking"
@@ -134,7 +144,7 @@ std::string what(const Step& step) {
       return "write word " + text(step.value) + " to " +
              place(step.on, step.at);
     case Op::kWaitWord: {
-      constexpr const char* kSigns[] = {" >= ", " == ", " & "};
+      constexpr const char* kSigns[] = {" >= ", " == ", " & ", " NOR "};
       return "wait until " + place(step.on, step.at) +
              kSigns[step.how % kConditions] + text(step.value) +
              (step.how >= kConditions ? ", in a batch" : "");
@@ -169,8 +179,13 @@ std::string what(const Step& step) {
       return "ask about the pointer " + place(step.on, step.at);
     case Op::kAskChunk:
       return "ask for the properties of c" + on;
+    case Op::kQuestion:
+      return std::string("ask ") + question(step.how).what +
+             (step.on == 0 ? "" : " of " + on);
     case Op::kRefuse:
-      return std::string("must be refused: ") + refusal_text(step.how);
+      return std::string("must be refused: ") + refusal(step.how).what;
+    case Op::kNewThread:
+      return "the thread ends, and another one takes its place";
     case Op::kEnd:
       return step.how == kKilled  ? "is killed"
              : step.how == kReset ? "resets its GPU"

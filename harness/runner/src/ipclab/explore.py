@@ -70,8 +70,10 @@ class Request:
     seed: int = 1
     programs: int | None = None
     processes: int | None = None
+    gpus: int | None = None
     jobs: int | None = None
     replay: Path | None = None
+    faults: int | None = None  # measure with so many faults instead
     results: Path | None = None  # None: a new folder under results/
     verbose: bool = False
     backend: str = "auto"
@@ -125,6 +127,20 @@ def run(out: Console, request: Request) -> int:
     if request.replay is not None:
         return _replay(out, request, program, chosen.environment, rows)
     folder = request.results or results.default_folder("-explore")
+    if request.faults is not None:
+        if chosen.probe["backend"] != "model":
+            raise UsageError("--faults needs the reference model: --backend model")
+        from ipclab import explore_faults
+
+        explore_faults.measure(
+            *(out, request.build, program, chosen.environment),
+            count=request.faults,
+            seconds=request.seconds,
+            seed=request.seed,
+            jobs=request.jobs or min(4, os.cpu_count() or 1),
+            results_folder=folder,
+        )
+        return 0
     here = _here(source / deviations.NAME, chosen.probe)
     found = _explore(out, request, program, chosen, rows, here.applicable, folder)
     _show(out, found.document, found.pairs, request.verbose)
@@ -376,8 +392,8 @@ def _here(path: Path, document: probe.Probe) -> deviations.Deviations:
     )
 
 
-def _environment(base: Mapping[str, str], number: int) -> dict[str, str]:
-    """An explorer's variables: on the model it has a machine of its own."""
+def environment_of(base: Mapping[str, str], number: int) -> dict[str, str]:
+    """The variables of an explorer: on the model it has a machine of its own."""
     variables = {**os.environ, **base}
     # Kernels are loaded at the start, because a load may wait for held work.
     variables.setdefault("CUDA_MODULE_LOADING", "EAGER")
@@ -410,10 +426,12 @@ def _search(
             command += ["--programs", str(each)]
         if request.processes is not None:
             command += ["--processes", str(request.processes)]
+        if request.gpus is not None:
+            command += ["--gpus", str(request.gpus)]
         return supervise.run(
             command,
             timeout=request.seconds + GRACE,
-            environment=_environment(environment, number),
+            environment=environment_of(environment, number),
             live=explorer.hear,
         )
 
@@ -516,7 +534,7 @@ def _replay(
     ended = supervise.run(
         [str(program), "--replay", str(request.replay), "--times", str(REPLAYS)],
         timeout=REPLAY_LIMIT,
-        environment=_environment(environment, 0),
+        environment=environment_of(environment, 0),
         live=hear,
     )
     if ended.code == 2:

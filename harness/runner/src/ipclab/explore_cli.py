@@ -53,6 +53,13 @@ def add_to(commands: Any, build: Path, backends: tuple[str, ...]) -> None:
         help="processes of each program (default: 2 to 4)",
     )
     parser.add_argument(
+        "--gpus",
+        metavar="1..2",
+        type=_number(1, 2),
+        default=None,
+        help="GPUs that the processes use (default: 2 if two GPUs are peers)",
+    )
+    parser.add_argument(
         "-j",
         dest="jobs",
         metavar="N",
@@ -66,6 +73,14 @@ def add_to(commands: Any, build: Path, backends: tuple[str, ...]) -> None:
         type=Path,
         default=None,
         help="run the program of this file instead, ten times, in new processes",
+    )
+    parser.add_argument(
+        "--faults",
+        metavar="N",
+        type=_number(1, 300),
+        default=None,
+        help="instead, search under each of N named faults on the reference model, for "
+        "--seconds at most, and say which are noticed; always the same faults",
     )
     parser.add_argument(
         "--results",
@@ -110,8 +125,10 @@ def run(options: argparse.Namespace) -> int:
             seed=options.seed,
             programs=options.programs,
             processes=options.processes,
+            gpus=options.gpus,
             jobs=options.jobs,
             replay=options.replay,
+            faults=options.faults,
             results=options.results,
             verbose=options.verbose,
             backend=options.backend,
