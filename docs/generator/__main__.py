@@ -27,6 +27,7 @@ from generator import (
     documents,
     drawings,
     findings,
+    front,
     lesson_page,
     lessons,
     links,
@@ -111,6 +112,7 @@ def write(
         **symptoms.parts(evidence.lessons),
         **workshop.parts(TOP),
         **drawings.parts(drawn),
+        "front.html": front.figures(TOP, len(known), len(found)),
         "map.svg": chapters.picture(known),
         "choose.svg": chapters.inline_svg(
             (TOP / "docs/pages/choose.dot").read_text(), "choose", "Which way to share"
@@ -128,7 +130,7 @@ def write(
             picture = "<p>No trace of this lesson is recorded yet.</p>\n"
         parts[f"{page_of(folder)}.svg"] = picture
     pages = {
-        "lessons.dox": chapters.page(known),
+        "lessons.dox": chapters.page(known, lessons.briefs(TOP, known)),
         "results.dox": verdicts.page(
             evidence.runs, {row["id"] for row in catalogue["rows"]}
         ),
