@@ -270,18 +270,18 @@ int late(Call& copy) {
 }
 
 FAULTS {
-  fault("peer-write-lost", {"LMEM-33"},
+  fault("peer-write-lost", {"LMEM-33", "PEER-01"},
         "synchronous copies into opened memory of a peer do nothing")
       .with_gpus(2)
       .on({kGetHandle, kCopy}, copies_to_peer(lost));
 
-  fault("peer-write-late", {"LMEM-33"},
+  fault("peer-write-late", {"LMEM-33", "PEER-01"},
         "a synchronous copy into opened memory of a peer arrives only with the "
         "next one")
       .with_gpus(2)
       .on({kGetHandle, kCopy}, copies_to_peer(late));
 
-  fault("peer-write-misdirected", {"LMEM-33"},
+  fault("peer-write-misdirected", {"LMEM-33", "PEER-01"},
         "synchronous copies into opened memory of a peer arrive in other "
         "memory of this process")
       .with_gpus(2)
@@ -294,7 +294,7 @@ FAULTS {
             return copy.proceed();
           }));
 
-  fault("peer-write-cut", {"LMEM-33"},
+  fault("peer-write-cut", {"LMEM-33", "PEER-01"},
         "the last half of a synchronous copy into opened memory of a peer is "
         "lost")
       .with_gpus(2)

@@ -16,6 +16,18 @@ from generator.rules import GROUPS
 
 # The pages of the parts of the book whose pages do not come from a list.
 BEGIN = ("index", "five", "choose", "cheat", "drawings", "glossary")
+FAILS = (
+    "pains",
+    "pain_pytorch",
+    "pain_vllm",
+    "pain_nccl",
+    "pain_ucx",
+    "pain_jax",
+    "pain_ray",
+    "pain_containers",
+    "pain_wsl_jetson",
+    "pain_hang",
+)
 TOOLS = ("trace", "doctor", "runner", "errors", "calls")
 SENTENCES = ("coverage", "coverage_sentences", "coverage_guides")
 WORKSHOP = (
@@ -90,6 +102,7 @@ def book(titles: Mapping[str, str], lessons: list[dict[str, Any]]) -> Book:
     """The menu for the existing pages; `titles` has the title of each."""
     known = set(titles)
     parts = [Part("Begin", _there(BEGIN, known))]
+    parts.append(Part("My program fails", _there(FAILS, known)))
     for title, members in by_chapter(lessons).items():
         number = members[0]["lesson"][0]
         pages = [page_of(x["lesson"]) for x in members]

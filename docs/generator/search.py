@@ -27,6 +27,8 @@ WEIGHT = {
     "glossary": 1.1,
     "calls": 1.1,
     "doctor": 1.2,
+    "pain": 1.0,
+    "pains": 1.1,
     "finding": 1.1,
     "rule": 0.8,
     "rules": 0.5,

@@ -35,7 +35,7 @@ def page(
 def test_a_page_has_what_a_reader_needs() -> None:
     text, included = page(TRIM, "deviates", "deviates", "conforms")
     for said in (
-        "@page finding_09 Finding 09: cudaMemPoolTrimTo with SIZE_MAX",
+        "@page finding_10 Finding 10: cudaMemPoolTrimTo with SIZE_MAX",
         "> minBytesToKeep: If the pool has less than minBytesToKeep reserved",
         "> cudaMemPoolTrimTo, CUDA 13.0",
         "| **Severity** | wrong number |",
@@ -44,21 +44,21 @@ def test_a_page_has_what_a_reader_needs() -> None:
         "| **Rules** | @ref rule_SOMA_17",
         "| **Reported** | not yet |",
         '@ref rule_SOMA_17 "SOMA-17" | 2 of 3 |',
-        "@include finding_09.cu",
+        "@include finding_10.cu",
     ):
         assert said in text, said
-    assert included["finding_09.cu"] == TRIM.file("cu").read_text()
+    assert included["finding_10.cu"] == TRIM.file("cu").read_text()
 
 
 def test_what_is_not_recorded_yet_is_said(tmp_path: Path) -> None:
-    (tmp_path / "09_trim_to_largest").mkdir()
-    copy = dataclasses.replace(TRIM, folder=tmp_path / "09_trim_to_largest")
+    (tmp_path / "10_trim_to_largest").mkdir()
+    copy = dataclasses.replace(TRIM, folder=tmp_path / "10_trim_to_largest")
     copy.file("cu").write_text("int main() {}\n")
     assert "is not recorded yet" in page(copy, "deviates")[0]
     copy.file("out").write_text("NVIDIA H200: exit code 1\n")
     text, included = page(copy, "deviates")
-    assert "@verbinclude finding_09.out" in text
-    assert included["finding_09.out"] == "NVIDIA H200: exit code 1\n"
+    assert "@verbinclude finding_10.out" in text
+    assert included["finding_10.out"] == "NVIDIA H200: exit code 1\n"
 
 
 def test_a_matter_of_security_is_held_back() -> None:
@@ -68,7 +68,7 @@ def test_a_matter_of_security_is_held_back() -> None:
     marked = [x["evidence"] for x in STALE.entries if x.get("security")]
     assert marked and not any(x.split(":")[1][:40] in text for x in marked)
     text, included = page(STALE, "deviates", with_security=True)
-    assert "@include finding_04.cu" in text and "finding_04.cu" in included
+    assert "@include finding_05.cu" in text and "finding_05.cu" in included
     assert all(x.split(":")[1][:40] in text for x in marked)
 
 

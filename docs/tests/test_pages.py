@@ -18,7 +18,7 @@ from conftest import TOP, Site
 from generator import documents, frame, links, rules, symptoms, text
 from generator.chapters import page_of
 from generator.lessons import build_line, whole_lines
-from ipclab import checks
+from ipclab import checks, explain
 
 Lessons = list[dict[str, Any]]
 WALKTHROUGHS = sorted((TOP / "samples").glob("[0-9]*/*.dox"))
@@ -258,12 +258,30 @@ def test_a_change_inside_a_line_shows_the_line() -> None:
 
 def test_no_cell_of_a_table_of_the_doctor_is_empty() -> None:
     for name, told in symptoms.parts({"01_legacy_memory"}).items():
+        if not name.startswith("doctor_"):
+            continue
         cells = [row.split(" | ") for row in told.strip().splitlines()[2:]]
         if name == "doctor_checks.md":
             assert len(cells) == len(checks.CHECKS)
             assert len({row[1] for row in cells}) == len(cells), "the same answer"
             assert all(row[1].rstrip(" |").endswith("?") for row in cells)
         assert all(x.strip(" |") for row in cells for x in row[:2]), told
+
+
+def test_each_cause_says_what_to_do(site: Site) -> None:
+    parts = symptoms.parts({"01_legacy_memory"})
+    pages = {x.stem for x in (TOP / "docs/pages").glob("pain_*.dox")}
+    assert {f"{page}_causes.md" for page in pages} == set(parts) - {
+        "doctor_checks.md",
+        "doctor_symptoms.md",
+    }
+    for page in pages:
+        shown = (site.folder / f"{page}.html").read_text()
+        section = shown.partition(f'id="{page}_causes"')[2].partition("<h2")[0]
+        _, *causes = section.split("<h3")
+        pains = [x for x in explain.pains() if page in x.pages]
+        assert len(causes) == len(pains) > 1, page
+        assert all("<b>What to do.</b>" in x for x in causes), page
 
 
 # --- planted faults ---------------------------------------------------------

@@ -317,7 +317,7 @@ def test_the_search_finds_each_lesson_by_its_key_word(
         ("container", "lesson_61.html"),
         ("crash", "lesson_6"),
         ("cudaError", "errors.html"),
-        ("jetson", "doctor.html"),
+        ("jetson", "pain_wsl_jetson.html"),
     ],
 )
 def test_the_search_leads_to_what_was_typed(

@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
 #include <spawn.h>
+#include <sys/auxv.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,7 +15,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -130,16 +130,15 @@ Attempt try_vmm(CUmemAllocationHandleType type,
   return result;
 }
 
-// Memory of each NUMA node that this machine has: a node without processors or
+// Tries each NUMA node that this machine has: a node without processors or
 // memory, a cpuset or a container may refuse one of them.
-Attempt try_numa_nodes() {
-  Attempt last = {"cuMemCreate", "no NUMA node", false};
+Attempt try_numa_nodes(Attempt (*try_node)(int node)) {
+  Attempt last = {"NUMA", "no NUMA node", false};
   for (int node = 0; node < 1024; ++node) {
     const std::string path =
         "/sys/devices/system/node/node" + std::to_string(node);
     if (node != 0 && access(path.c_str(), F_OK) != 0) continue;
-    last = try_vmm(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                   {CU_MEM_LOCATION_TYPE_HOST_NUMA, node});
+    last = try_node(node);
     if (!last.good) {
       last.call += " on NUMA node " + std::to_string(node);
       return last;
@@ -225,17 +224,18 @@ int ask_peer_access() {
 // The variable that tells a probe to use the GPU once and to end.
 constexpr char kBeside[] = "IPCLAB_PROBE_BESIDE";
 
-// Starts this program again, as a second process that uses the GPU once.
+// Starts this program again, as a second process that uses the GPU once, also
+// where /proc is missing. Returns -1 if it does not start.
 pid_t start_beside() {
   setenv(kBeside, "1", 1);
-  char program[] = "/proc/self/exe", flag[] = "--ipclab_probe";
+  auto* const program = reinterpret_cast<char*>(getauxval(AT_EXECFN));
+  char flag[] = "--ipclab_probe";
   char* arguments[] = {program, flag, nullptr};
   pid_t pid = -1;
   const int error =
       posix_spawn(&pid, program, nullptr, nullptr, arguments, environ);
   unsetenv(kBeside);
-  if (error != 0) throw std::runtime_error("the probe does not start again");
-  return pid;
+  return error == 0 ? pid : -1;
 }
 
 // What the second process does.
@@ -273,6 +273,7 @@ Attempt try_progress() {
     if (!wait_until([&] { return cudaStreamQuery(free) == cudaSuccess; }))
       return {"a fifth stream", "waits for four held streams", false};
     const pid_t other = start_beside();
+    if (other == -1) return {"a second process", "does not start", false};
     int status = -1;
     pid_t ended = 0;
     wait_until([&] {
@@ -369,7 +370,13 @@ const std::vector<Question>& questions() {
          return ask(
              CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
        },
-       try_numa_nodes, "the same on one NUMA node; a descriptor can share it"},
+       [] {
+         return try_numa_nodes([](int node) {
+           return try_vmm(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                          {CU_MEM_LOCATION_TYPE_HOST_NUMA, node});
+         });
+       },
+       "the same on one NUMA node; a descriptor can share it"},
       {"host_pools", "CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED",
        [] { return ask(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED); },
        [] {
@@ -379,7 +386,9 @@ const std::vector<Question>& questions() {
       {"numa_pools", "cudaDevAttrHostNumaMemoryPoolsSupported",
        [] { return ask(cudaDevAttrHostNumaMemoryPoolsSupported); },
        [] {
-         return try_host_pool({cudaMemLocationTypeHostNuma, 0});
+         return try_numa_nodes([](int node) {
+           return try_host_pool({cudaMemLocationTypeHostNuma, node});
+         });
        },
        "the same on one NUMA node; a descriptor can share it"},
       {"peer_access", "cudaDeviceCanAccessPeer(0, 1)", ask_peer_access,

@@ -4,10 +4,8 @@
 //   cuMemCreate on a NUMA node
 //   map, give the CPU access
 //   the CPU writes
-//   export            --- memory ----->  import, map, give the CPU
-//                                        access
-//                                        the CPU reads
-//                                        a kernel writes
+//   export            --- memory ----->  import, map, give access
+//                                        the CPU reads, a kernel writes
 //   the CPU reads     <-- closed ------  unmap, release
 //   unmap, release
 //

@@ -138,7 +138,12 @@ def test_a_fault_meets_both_apis_or_the_driver_alone(
     assert run("async_driver", fault).stdout == driver
 
 
-PEER_FAULTS = ("", *sorted(x for x in ALL if x.startswith("peer-write-")))
+# The faults that lose what a peer writes, and the step at which the probe notices them.
+PEER_FAULTS = {
+    "": "",
+    "peer-store-lost": "kernel writes",
+    **{x: "copy to the peer" for x in sorted(ALL) if x.startswith("peer-write-")},
+}
 
 
 @pytest.mark.parametrize("fault", PEER_FAULTS)
@@ -168,9 +173,9 @@ def test_the_doctor_sees_what_peers_lose(fault: str, tmp_path: Path) -> None:
     for pair in pairs.values():
         assert pair["promised"]
         assert pair["proved"] == (not fault), pair
-        assert pair["failed"] == ("copy to the peer" if fault else "")
+        assert pair["failed"] == PEER_FAULTS[fault]
     assert found["together"]["good"] == (not fault)
 
 
-def test_there_are_four_ways_to_lose_a_peers_write() -> None:
-    assert len(PEER_FAULTS) == 1 + 4
+def test_there_are_five_ways_to_lose_a_peers_write() -> None:
+    assert len(PEER_FAULTS) == 1 + 5

@@ -217,8 +217,7 @@ TEST(Environment, NoDescriptorsIsAnErrorCode) {
 }
 
 TEST(Environment, TheLoaderTakesTheInterpreterForThisProcessor) {
-#if defined __x86_64__ && !defined __SANITIZE_ADDRESS__ && \
-    !defined __SANITIZE_THREAD__
+#ifdef IPCLAB_TWO_INTERPRETERS
   Dl_info info;
   ASSERT_NE(dladdr(reinterpret_cast<void*>(&cuInit), &info), 0);
   const bool newer =

@@ -1,6 +1,7 @@
 """@pytest.mark.nightly(n, name): of all values of the test's parameter `name`, ci/test
 runs a fixed part, one in n, and those that name a changed folder (IPCLAB_CHANGED,
-separated by spaces). With IPCLAB_NIGHTLY=1 all run. A conftest.py imports these hooks.
+separated by spaces). @pytest.mark.nightly, without values: ci/test does not run the test.
+With IPCLAB_NIGHTLY=1 all run. A conftest.py imports these hooks.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -15,7 +16,7 @@ import pytest
 def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known to pytest (a hook of pytest)."""
     config.addinivalue_line(
-        "markers", "nightly(n, name): ci/test runs one in n of the values"
+        "markers", "nightly(n, name): ci/test runs one in n of the values, or none"
     )
 
 
@@ -34,6 +35,8 @@ def _runs(item: pytest.Item) -> bool:
     mark = item.get_closest_marker("nightly")
     if mark is None:
         return True
+    if not mark.args:
+        return False
     assert isinstance(item, pytest.Function)
     number, name = mark.args
     value = str(item.callspec.params[name])

@@ -29,17 +29,18 @@ RECORDED = {
 PAINS = explain.pains()
 IDS = {check.id for check in CHECKS}
 
-# Runs a command under a seccomp filter that refuses pidfd_getfd with EPERM.
+# Runs a command under a seccomp filter that refuses pidfd_open and pidfd_getfd with
+# EPERM.
 UNDER_SECCOMP = """\
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
 load, equal, give = 0x20, 0x15, 0x06
 code = b"".join(
     struct.pack("HBBI", *line)
-    for line in ((load, 0, 0, 0), (equal, 0, 1, 438), (give, 0, 0, 0x50001),
-                 (give, 0, 0, 0x7FFF0000)))
+    for line in ((load, 0, 0, 0), (equal, 1, 0, 434), (equal, 0, 1, 438),
+                 (give, 0, 0, 0x50001), (give, 0, 0, 0x7FFF0000)))
 lines = ctypes.create_string_buffer(code, len(code))
-program = struct.pack("HxxxxxxP", 4, ctypes.addressof(lines))
+program = struct.pack("HxxxxxxP", 5, ctypes.addressof(lines))
 assert libc.prctl(38, 1, 0, 0, 0) == 0
 assert libc.prctl(22, 2, program, 0, 0) == 0, os.strerror(ctypes.get_errno())
 os.execvp(sys.argv[1], sys.argv[1:])
@@ -321,11 +322,15 @@ def test_a_namespace(build: Build, kind: str, options: list[str]) -> None:
     assert finding["found"] == f"{inside}, a private one"
 
 
-def in_small_shm(commands: str) -> tuple[str, ...]:
-    """The words that run a command with 8 MiB of /dev/shm, after `commands`."""
-    mount = "mount -t tmpfs -o size=8m none /dev/shm"
+def after_mount(mount: str, commands: str = "") -> tuple[str, ...]:
+    """The words that run a command after `mount`, which others do not see."""
     script = f'{mount} || {{ echo "unshare: no" >&2; exit; }}\n{commands}\nexec "$@"'
     return ("unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh")
+
+
+def in_small_shm(commands: str) -> tuple[str, ...]:
+    """The words that run a command with 8 MiB of /dev/shm, after `commands`."""
+    return after_mount("mount -t tmpfs -o size=8m none /dev/shm", commands)
 
 
 def test_a_small_dev_shm(build: Build) -> None:
@@ -564,3 +569,31 @@ def test_a_profile(model: Build, profile: str, expected: dict[str, str]) -> None
     of_gpu = [x.id for x in CHECKS[: [x.id for x in CHECKS].index("pid_namespace")]]
     found = {x: y for x, y in bad(document).items() if x in of_gpu}
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        after_mount("mount -t tmpfs none /proc"),
+        after_mount(
+            "mount --bind /tmp /tmp && mount --bind {root} {root} && "
+            "mount -o remount,bind,ro /tmp"
+        ),
+        (sys.executable, "-c", UNDER_SECCOMP),
+    ],
+    ids=["no /proc", "a read-only /tmp", "no pidfd"],
+)
+def test_the_doctor_survives_what_it_diagnoses(
+    model: Build, before: tuple[str, ...]
+) -> None:
+    """Each way of sharing is tried as on the plain machine, with the same result."""
+
+    def tried(document: dict[str, Any]) -> list[tuple[str, str, bool]]:
+        return [
+            (x["name"], x["attempt"], x["available"])
+            for x in document["machine"]["probe"]["capabilities"]
+        ]
+
+    plain = doctor(model, "--profile", "one-gpu")
+    how = tuple(x.replace("{root}", str(model.root)) for x in before)
+    assert tried(doctor(model, "--profile", "one-gpu", before=how)) == tried(plain)

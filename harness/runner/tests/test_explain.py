@@ -26,6 +26,7 @@ ENTRIES = explain.read()
 ROWS = requirements.read(TOP / "conformance")
 CODE = re.compile(r"\b(?:cudaError[A-Z]\w+|CUDA_ERROR_[A-Z_]+)\b")
 PAINS = explain.pains()
+PAGES = TOP / "docs" / "pages"
 
 
 DEVIATIONS = json.loads((TOP / "conformance/deviations.json").read_text())["deviations"]
@@ -120,6 +121,36 @@ def test_all_pains_are_answered() -> None:
         assert set(pain.errors) <= codes
         for lesson in pain.lessons:
             assert (TOP / "samples" / lesson).is_dir()
+        assert pain.pages, pain.what
+        for page in pain.pages:
+            assert (PAGES / f"{page}.dox").is_file()
+
+
+def messages(page: str) -> list[str]:
+    """The messages in the section "What you see" of a page about a pain."""
+    text = (PAGES / f"{page}.dox").read_text()
+    seen = re.search(rf"@section {page}_see .*?\n\n(.*?)\n\n@section", text, re.DOTALL)
+    assert seen, page
+    return re.findall(r"^- `+(.*?)`+$", seen[1], re.MULTILINE)
+
+
+SEEN = [(x.stem, y) for x in sorted(PAGES.glob("pain_*.dox")) for y in messages(x.stem)]
+
+
+def test_each_page_about_a_pain_has_messages() -> None:
+    assert {page for page, _ in SEEN} == {y for x in PAINS for y in x.pages}
+    assert len(SEEN) > 40
+
+
+@pytest.mark.parametrize(("page", "message"), SEEN)
+def test_a_message_leads_to_its_page(
+    page: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first answer to each message is one that the page has, too."""
+    best = explain.find(message).pains[0]
+    assert page in best.pages, best.what
+    assert explain.run(message.split(), columns=100) == 0
+    assert f"{best.pages[0]}.html" in capsys.readouterr().out
 
 
 # What people paste, and a word of the title that answers it first.
@@ -177,6 +208,15 @@ PASTED = [
     ("cuMemAddressReserve of 157 GiB: 2 out of memory", "2 ", "no addresses left"),
     ("still in cudaStreamSynchronize after 10 seconds", "", "a hang"),
     ("at exit: cudaGetDevice 4, device -1", "4 ", "a static destructor"),
+    # Lines of public reports for which an earlier version had another answer, or none.
+    ("failed to open ipc mem handle (Element already exists)", "", "opened twice"),
+    ("mbind: Operation not permitted", "800 ", "NUMA"),
+    ("cuMemCreate failed: operation not permitted", "800 ", "fabric handles"),
+    ("the tensor is zero in the other process", "", "zeros or old data"),
+    ("DataLoader worker is killed by signal: Bus error.", "", "/dev/shm is too small"),
+    ("RuntimeError: No CUDA GPUs are available", "", "CUDA_VISIBLE_DEVICES"),
+    ("Worker proc VllmWorker-1 died unexpectedly", "", "vLLM and SGLang"),
+    ("the memory stays allocated after the worker was killed", "", "stays allocated"),
 ]
 
 

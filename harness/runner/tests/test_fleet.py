@@ -416,6 +416,7 @@ def test_only_regressions_fail_with_a_baseline(four: Fleet, tmp_path: Path) -> N
     assert merged.exit_code == 1
 
 
+@pytest.mark.nightly
 def test_many_nodes_are_one_small_page(tmp_path: Path) -> None:
     """50 nodes: most are equal, 5 have another driver, one is refused, and four do
     not answer.
@@ -576,6 +577,7 @@ def test_mpi_runs_each_node_once(mpirun: Build) -> None:
     assert mpirun.ipclab("report", str(node)).returncode == 0
 
 
+@pytest.mark.nightly
 def test_a_node_in_the_queue_is_added_later(mpirun: Build) -> None:
     mpirun.conformance("record()")
     engines.run(request_of(mpirun, "mpi", nodes="a", queue=300), print)
@@ -595,6 +597,7 @@ def test_a_node_in_the_queue_is_added_later(mpirun: Build) -> None:
     assert merged.exit_code == 0
 
 
+@pytest.mark.nightly
 def test_a_late_node_is_stopped(mpirun: Build) -> None:
     mpirun.conformance("record()", "Suite.A")
     mpirun.conformance(

@@ -320,6 +320,7 @@ def test_a_reset_keeps_the_own_copy(tmp_path: Path) -> None:
 
 
 @needs_build
+@pytest.mark.nightly
 def test_verify_runs_all_that_passed_again(tmp_path: Path) -> None:
     assert learn(tmp_path, "--verify")[0] == 2  # nothing to verify is no success
     for exercise in ALL[:2]:

@@ -123,6 +123,7 @@ def test_rows_that_speak_of_the_function_are_asked_first(model: Build) -> None:
     assert journal(model)[0]["ctest"].endswith("Suite.Slow")
 
 
+@pytest.mark.nightly
 def test_what_noticed_others_of_its_kind_is_asked_first(model: Build) -> None:
     """With an earlier matrix, each fault first runs with the test that noticed it
     there.

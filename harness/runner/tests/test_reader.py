@@ -292,6 +292,7 @@ def test_numbers_that_a_machine_has() -> None:
 # --- a fleet of them ----------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_hostile_nodes_do_not_touch_the_others(tmp_path: Path) -> None:
     made = Fleet(tmp_path / "fleet", 3)
     for name in made.names:

@@ -141,7 +141,7 @@ def programs(
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.nightly(8, "lesson")
+@pytest.mark.nightly(16, "lesson")
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_the_lesson_prints_what_its_page_shows(lesson: str, programs: Programs) -> None:
     if (built := programs.get(lesson)) is None:
@@ -171,7 +171,7 @@ def test_the_lesson_prints_what_its_page_shows(lesson: str, programs: Programs) 
         assert masked(printed) == masked(expected)
 
 
-@pytest.mark.nightly(8, "lesson")
+@pytest.mark.nightly(16, "lesson")
 @pytest.mark.parametrize(
     ("lesson", "number"),
     [(lesson, i) for lesson in LESSONS for i in range(len(changes(lesson)))],

@@ -73,6 +73,7 @@ class Pain:
     checks: list[str]
     lessons: list[str]
     errors: list[str]
+    pages: list[str]  # of the site, the best first
 
 
 @dataclass
@@ -313,6 +314,7 @@ def _pain(pain: Pain, columns: int) -> list[str]:
             ("do", [pain.do]),
             ("doctor", [", ".join(pain.checks)]),
             ("lessons", [", ".join(pain.lessons)]),
+            ("pages", [", ".join(f"{x}.html" for x in pain.pages)]),
         ),
         columns,
     )
