@@ -199,7 +199,7 @@ def test_every_page_is_in_the_menu_or_below_one_that_is(
     browser: Browser, site: Site
 ) -> None:
     menu = set(in_menu(browser.open(site.folder / "index.html")))
-    below = ("rule_", "class", "struct", "namespace")
+    below = ("rule_", "finding_", "class", "struct", "namespace")
     for path in site.pages:
         if path.name == "404.html":
             continue  # a server shows it for wrong addresses
