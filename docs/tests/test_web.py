@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from conftest import TOP, Site
-from generator import front, recorded, web
+from generator import frame, front, navigation, recorded, web
+from generator import site as pages
 from ipclab import findings
 
 ATOM = "{http://www.w3.org/2005/Atom}"
@@ -70,6 +71,21 @@ def test_an_address_is_an_address(tmp_path: Path) -> None:
 
 def test_the_settings_of_the_repository_are_right() -> None:
     web.place(TOP / "docs/site.json")
+
+
+def test_with_an_address_a_page_names_itself_and_the_repository() -> None:
+    book = navigation.book({"five": "Five"}, [])
+    template = pages._environment().get_template("page.html.j2")
+    page = frame.Page("five", "Five", "<p>Text.</p>")
+    text = pages.framed(template, book, page, "1", HERE)
+    here = "https://example.org/book/five.html"
+    assert f'<link rel="canonical" href="{here}">' in text
+    assert meta(text, "og:url") == here
+    assert meta(text, "og:image") == "https://example.org/book/preview.png"
+    assert '<a href="https://example.org/code">Repository</a>' in text
+    text = pages.framed(template, book, page, "1", web.Place("", ""))
+    assert "canonical" not in text and "og:url" not in text
+    assert "Repository" not in text
 
 
 def test_the_page_for_wrong_addresses_is_right_everywhere() -> None:
