@@ -25,12 +25,13 @@ from generator import (
     diagrams,
     dictionary,
     documents,
+    drawings,
     findings,
+    front,
     lesson_page,
     lessons,
     links,
     machines,
-    memory,
     recorded,
     rules,
     sharing,
@@ -99,6 +100,7 @@ def write(
     )
     found = known_findings.read(TOP)
     shown = findings.parts(found, with_security)
+    drawn = drawings.read(TOP)
     parts = {
         **shown,
         **lessons.parts(TOP, known, catalogue, evidence.tests),
@@ -109,7 +111,8 @@ def write(
         "trace_rules.md": documents.trace_rules(),
         **symptoms.parts(evidence.lessons),
         **workshop.parts(TOP),
-        **memory.figures(),
+        **drawings.parts(drawn),
+        "front.html": front.figures(TOP, len(known), len(found)),
         "map.svg": chapters.picture(known),
         "choose.svg": chapters.inline_svg(
             (TOP / "docs/pages/choose.dot").read_text(), "choose", "Which way to share"
@@ -127,13 +130,14 @@ def write(
             picture = "<p>No trace of this lesson is recorded yet.</p>\n"
         parts[f"{page_of(folder)}.svg"] = picture
     pages = {
-        "lessons.dox": chapters.page(known),
+        "lessons.dox": chapters.page(known, lessons.briefs(TOP, known)),
         "results.dox": verdicts.page(
             evidence.runs, {row["id"] for row in catalogue["rows"]}
         ),
         "errors.dox": dictionary.page(),
         "calls.dox": calls.page(TOP, known, catalogue["rows"], references),
         "runner.dox": documents.runner(),
+        "drawings.dox": drawings.page(TOP, drawn),
         **rules.pages(catalogue, evidence),
         **findings.pages(found, catalogue, evidence, shown),
         **coverage.pages(ledger),
@@ -144,6 +148,7 @@ def write(
     machines.write(evidence.runs, output / "files")
     files = workshop.slides(TOP, parts)
     files["requirements.json"] = requirements.text(TOP / "conformance")
+    files["LICENSE.txt"] = (TOP / "LICENSE").read_text()
     for lesson in known:
         source = TOP / lesson_page.source(lesson["lesson"])
         files[source.name] = source.read_text()
@@ -153,6 +158,7 @@ def write(
         ("pages", pages),
         ("files", files),
         (f"files/{sources.FOLDER}", proofs),
+        (f"files/{drawings.FOLDER}", drawings.files(TOP, drawn)),
     ):
         (output / folder).mkdir(parents=True, exist_ok=True)
         for name, text in made.items():

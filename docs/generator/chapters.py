@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
@@ -41,18 +41,49 @@ def by_chapter(lessons: Iterable[Lesson]) -> dict[str, list[Lesson]]:
     return found
 
 
-def page(lessons: list[Lesson]) -> str:
-    """The page of all lessons, in order."""
-    text = "/**\n@page lessons Lessons\n@brief In the order in which to read them.\n"
+def page(lessons: list[Lesson], briefs: Mapping[str, str]) -> str:
+    """The page of all lessons, in order; `briefs` has what each lesson shows."""
+    text = (
+        "/**\n@page lessons Lessons\n@brief In the order in which to read them.\n\n"
+        "A lesson has the level *first* if at most two lessons come before it, one "
+        "after the other; *further* if three do; *advanced* if more do.\n"
+    )
+    levels = depths(lessons)
     for title, members in by_chapter(lessons).items():
         text += f"\n<h2>{title}</h2>\n\n"
-        text += "".join(map(_item, members))
+        text += "".join(
+            _item(x, briefs[x["lesson"]], levels[x["lesson"]]) for x in members
+        )
     return text + "*/\n"
 
 
-def _item(lesson: Lesson) -> str:
-    gpus = f" ({lesson['gpus']} GPUs)" if lesson["gpus"] > 1 else ""
-    return f"- {lesson['lesson'][:2]} @subpage {page_of(lesson['lesson'])}{gpus}\n"
+def _item(lesson: Lesson, brief: str, depth: int) -> str:
+    page = page_of(lesson["lesson"])
+    gpus = f"{lesson['gpus']} GPU{'s' * (lesson['gpus'] > 1)}"
+    level = "first" if depth < 3 else "further" if depth < 4 else "advanced"
+    return (
+        f"- {lesson['lesson'][:2]} @subpage {page} <br>\n  {brief} "
+        f'<span class="soft">{minutes_of(page)} minutes, {level}, {gpus}</span>\n'
+    )
+
+
+def minutes_of(page: str) -> str:
+    """Stands for the minutes of a lesson until its page is complete."""
+    return page.replace("lesson", "MINUTES")
+
+
+def depths(lessons: Iterable[Lesson]) -> dict[str, int]:
+    """Lesson -> length of the longest chain of lessons that it builds on.
+
+    >>> lesson = {"lesson": "02_c", "builds_on": ["00_a", "01_b"]}
+    >>> depths([{"lesson": "01_b", "builds_on": ["00_a"]}, lesson])
+    {'01_b': 1, '02_c': 2}
+    """
+    found: dict[str, int] = {}
+    for lesson in sorted(lessons, key=lambda x: x["lesson"]):
+        before = (1 + found.get(x, 0) for x in lesson["builds_on"])
+        found[lesson["lesson"]] = max(before, default=0)
+    return found
 
 
 def picture(lessons: list[Lesson]) -> str:

@@ -58,6 +58,7 @@ class Page:
     title: str  # as text
     body: str  # HTML
     headings: list[Heading] = field(default_factory=list)
+    minutes: int = 0  # of a lesson
 
     @property
     def file(self) -> str:

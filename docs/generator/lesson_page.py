@@ -41,7 +41,8 @@ def completed(page: Page, lesson: dict[str, Any]) -> Page:
     page.body = CODE.sub(lambda code: _numbered(code, shown), page.body)
     page.body = COMMAND.sub(_copied, page.body)
     page.body = SOURCE.sub(rf'\1<a href="{path.name}" download>\2</a>', page.body)
-    page.body = page.body.replace(MINUTES, str(minutes(page.body, len(program))))
+    page.minutes = minutes(page.body, len(program))
+    page.body = page.body.replace(MINUTES, str(page.minutes))
     return page
 
 

@@ -41,6 +41,21 @@ def parts(
     return made
 
 
+def briefs(top: Path, known: list[Lesson]) -> dict[str, str]:
+    """Lesson -> the sentence under the title of its page.
+
+    Raises Missing if a page has no such sentence.
+    """
+    found = {}
+    for name in (x["lesson"] for x in known):
+        file = top / "samples" / name / f"{name[3:]}.dox"
+        told = re.search(r"^@brief (.*)$", file.read_text(), re.MULTILINE)
+        if told is None:
+            raise Missing(f"{file.relative_to(top)}: no @brief")
+        found[name] = told[1]
+    return found
+
+
 def facts(top: Path, lesson: Lesson, rows: int) -> str:
     """The table at the top of a page."""
     need = "one GPU" if lesson["gpus"] == 1 else f"{lesson['gpus']} GPUs"

@@ -15,7 +15,7 @@ from generator.chapters import by_chapter, page_of
 from generator.rules import GROUPS
 
 # The pages of the parts of the book whose pages do not come from a list.
-BEGIN = ("index", "five", "choose", "glossary")
+BEGIN = ("index", "five", "choose", "cheat", "drawings", "glossary")
 FAILS = (
     "pains",
     "pain_pytorch",

@@ -20,12 +20,22 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from generator import dictionary, frame, lesson_page, links, navigation, printed, search
-from generator.chapters import page_of
+from generator import (
+    dictionary,
+    frame,
+    lesson_page,
+    links,
+    navigation,
+    printed,
+    search,
+    web,
+)
+from generator.chapters import minutes_of, page_of
+from ipclab import findings
 
 TOP = Path(__file__).resolve().parents[2]
 THEME = TOP / "docs/theme"
-ASSETS = ("ipclab.css", "ipclab.js", "search.js", "steps.js", "icon.svg")
+ASSETS = ("ipclab.css", "ipclab.js", "search.js", "steps.js", "icon.svg", "preview.png")
 # Pages of Doxygen that only repeat the menu.
 LISTS = re.compile(r"dir_|pages$|modules$|.*-members$|files$|globals|functions")
 LESSON = re.compile(r"lesson_(\d\d)$")
@@ -56,15 +66,25 @@ def make(
     }
     order = {page_of(x["lesson"]): x for x in lessons}
     for name, lesson in order.items():
-        found[name] = lesson_page.completed(found[name], lesson)
+        page = lesson_page.completed(found[name], lesson)
+        listed = found["lessons"]
+        listed.body = listed.body.replace(minutes_of(name), str(page.minutes))
     book = navigation.book({x: page.title for x, page in found.items()}, lessons)
     template = _environment().get_template("page.html.j2")
     shutil.rmtree(html)
     html.mkdir()
+    where = web.place(TOP / "docs/site.json")
     for page in found.values():
         page.body = _live(page.body, found)
-        text = framed(template, book, page, version)
+        text = framed(template, book, page, version, where)
         (html / page.file).write_text(text)
+    lost = web.not_found()
+    text = web.from_everywhere(framed(template, book, lost, version, where), where)
+    (html / lost.file).write_text(text)
+    (html / web.FEED).write_text(web.feed(where, findings.read(TOP)))
+    if where.address:
+        names = [page.file for page in found.values()]
+        (html / "sitemap.xml").write_text(web.site_map(where, names))
     (html / "book.html").write_text(printed.page(book, found, version))
     keywords = json.loads((TOP / "docs/search.json").read_text())["pages"]
     for place, said in dictionary.words().items():
@@ -76,7 +96,11 @@ def make(
 
 
 def framed(
-    template: jinja2.Template, book: navigation.Book, page: frame.Page, version: str
+    template: jinja2.Template,
+    book: navigation.Book,
+    page: frame.Page,
+    version: str,
+    where: web.Place,
 ) -> str:
     """The whole file of a page."""
     part = book.part_of(page.name)
@@ -97,7 +121,7 @@ def framed(
         "title": page.title,
         "number": number[1] if number else "",
         "kind": "lesson" if number else page.name.partition("_")[0],
-        "description": frame.text_of(page.body)[:150],
+        "description": web.description(page.body),
     }
     return template.render(
         book=book,
@@ -110,6 +134,8 @@ def framed(
         before=before,
         after=after,
         version=version,
+        where=where,
+        feed=web.FEED,
     )
 
 

@@ -18,6 +18,23 @@ from ipclab.mutants import matrix
 from ipclab.mutants.trials import MEANING
 
 TOLD = ("violates", "deviates", "lifted", "flaky", "crashed", "hung", "broken")
+WORDS = """@section results_verdicts What a verdict means
+
+| verdict | meaning | the run fails |
+| --- | --- | --- |
+| conforms | the test saw what the sentence says | no |
+| violates | the test saw something else | yes |
+| deviates | the test saw something else, and evidence is recorded for this driver | \
+no; yes with `--strict` |
+| lifted | a documented limitation is no longer there | no |
+| observed | undocumented or undefined behaviour; the run records it and fails only \
+for harm that the rule names | no |
+| not applicable | the machine lacks what the rule needs; the report says what | no |
+| crashed, hung | a role died or ran out of time | yes |
+| broken | the harness could not judge | yes |
+| flaky | repeated runs disagree | yes |
+
+"""
 LONGEST = 240  # characters of a reason; the record has the rest
 
 
@@ -28,17 +45,16 @@ def page(runs: list[Run], today: Collection[str]) -> str:
         "/**\n@page results Results\n"
         "@brief What recorded machines answered, side by side.\n\n"
         "A verdict belongs to one test. Lessons are not counted, because they judge "
-        "nothing. "
-        "@ref rules has the same verdicts, rule by rule; @ref start_verdicts explains "
-        "each word.\n\n"
+        "nothing. @ref rules has the same verdicts, rule by rule; "
+        "@ref results_verdicts explains each word.\n\n"
     )
     if not runs:
         return text + (
             "No machine is recorded yet. @ref contributing says how to record one.\n"
-            "*/\n"
+            f"{WORDS}*/\n"
         )
     sections = "".join(section(run, today) for run in runs)
-    return text + _side_by_side(runs, today) + sections + "*/\n"
+    return f"{text}{_side_by_side(runs, today)}{sections}{WORDS}*/\n"
 
 
 def _rule(name: str, today: Collection[str]) -> str:

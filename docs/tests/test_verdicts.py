@@ -191,9 +191,26 @@ def test_a_chapter_without_lessons_is_left_out() -> None:
         "profile": "two-gpus",
         "builds_on": [],
     }
-    page = chapters.page([lesson])
-    assert "<h2>Patterns</h2>\n\n- 70 @subpage lesson_70 (2 GPUs)\n" in page
+    page = chapters.page([lesson], {"70_pipeline": "It <b>shows</b>."})
+    assert "<h2>Patterns</h2>\n\n- 70 @subpage lesson_70 <br>\n" in page
+    assert "It <b>shows</b>. " in page and "minutes, first, 2 GPUs<" in page
     assert "Legacy" not in page
+
+
+def test_the_level_of_a_lesson_is_its_longest_chain() -> None:
+    known = [
+        {"lesson": "00_a", "builds_on": []},
+        {"lesson": "01_b", "builds_on": ["00_a"]},
+        {"lesson": "02_c", "builds_on": ["00_a", "01_b"]},
+    ]
+    assert chapters.depths(known) == {"00_a": 0, "01_b": 1, "02_c": 2}
+
+
+def test_a_lesson_without_a_brief_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "samples/01_x").mkdir(parents=True)
+    (tmp_path / "samples/01_x/x.dox").write_text("@page lesson_01 X\n")
+    with pytest.raises(recorded.Missing, match=r"01_x/x\.dox: no @brief"):
+        lessons.briefs(tmp_path, [{"lesson": "01_x"}])
 
 
 def test_a_lesson_without_changes_is_one_clear_error(tmp_path: Path) -> None:
