@@ -1,6 +1,6 @@
 """@pytest.mark.nightly(n, name): of all values of the test's parameter `name`, ci/test
 runs a fixed part, one in n, and those that name a changed folder (IPCLAB_CHANGED,
-separated by spaces). @pytest.mark.nightly, without values: ci/test does not run the test.
+separated by spaces). @pytest.mark.nightly, without values: ci/test leaves the test out.
 With IPCLAB_NIGHTLY=1 all run. A conftest.py imports these hooks.
 """
 # SPDX-License-Identifier: Apache-2.0
