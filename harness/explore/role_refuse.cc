@@ -20,8 +20,6 @@ typename Api::Code refuse(Api api, Objects& objects, const Step& step,
                           const Parcel& parcel) {
   using Code = typename Api::Code;
   switch (step.how) {
-    case kCloseOwn:
-      return api.ipc_close_mem_handle(objects.memory.at(step.on).data);
     case kFreeOpened:
       return api.mem_free(objects.memory.at(step.on).data);
     case kExportHost:
@@ -100,22 +98,6 @@ int refuse_chunk(Objects& objects, const Step& step, const Parcel& parcel) {
       const Objects::Memory memory = objects.memory.at(step.on);
       return DRIVER(cuMemUnmap)(address_of(memory.data),
                                 static_cast<size_t>(memory.bytes / 2));
-    }
-    case kFreeMapped: {
-      const Objects::Range range = objects.ranges.at(step.on);
-      return DRIVER(cuMemAddressFree)(range.address,
-                                      static_cast<size_t>(range.bytes));
-    }
-    case kAccessHole: {
-      const Objects::Range range = objects.ranges.at(step.on);
-      const CUmemAccessDesc access = access_for(objects.gpu);
-      return DRIVER(cuMemSetAccess)(
-          range.address, static_cast<size_t>(range.bytes), &access, 1);
-    }
-    case kOddChunk: {
-      const CUmemAllocationProp wanted = chunk_of(objects.gpu);
-      CUmemGenericAllocationHandle made = 0;
-      return DRIVER(cuMemCreate)(&made, granule(wanted) + 4096, &wanted, 0);
     }
     default: {  // kPoolAsChunk
       CUmemGenericAllocationHandle made = 0;

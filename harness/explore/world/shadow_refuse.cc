@@ -134,14 +134,10 @@ bool Shadow::listed_step(const Step& step, Expected* expected) {
   using Codes = std::vector<int>;
   const Codes invalid{kInvalidValue};
   const Codes unsupported{kInvalidValue, kNotSupported};
-  const Codes closing{kInvalidValue, kMapFailed};
-  const Codes closing_by_driver{kInvalidValue, kInvalidContext, kMapFailed,
-                                kInvalidHandle};
   const Codes opening{kMapFailed,    kInvalidHandle, kInvalidContext,
                       kTooManyPeers, kNotSupported,  kInvalidValue};
   const Codes opening_events{kMapFailed, kNotSupported, kInvalidValue,
                              kInvalidContext};
-  const Codes too_much{kOutOfMemory, kInvalidValue};
   const Codes no_type{kInvalidValue, kNotPermitted, kNotSupported};
   const Codes no_descriptor{kInvalidValue, kNotInitialized, kDeinitialized,
                             kNotPermitted, kNotSupported};
@@ -213,13 +209,6 @@ bool Shadow::refuse_step(const Step& step, Expected* expected) {
   auto& codes = expected->codes;
   bool applies = false;
   switch (step.how) {
-    case kCloseOwn:
-      applies = view != nullptr && !view->imported &&
-                view->memory->kind == Kind::kLegacy && machine.legacy;
-      codes = {kInvalidValue, kMapFailed};
-      if (step.api == 1)
-        codes = {kInvalidValue, kInvalidContext, kMapFailed, kInvalidHandle};
-      break;
     case kFreeOpened:
       applies = view != nullptr && view->imported &&
                 view->memory->kind == Kind::kLegacy;
@@ -297,28 +286,6 @@ bool Shadow::refuse_step(const Step& step, Expected* expected) {
     case kUnmapPart:
       applies = mapped && view->memory->bytes >= 2 * machine.granule &&
                 unused_by(view->memory, step.on);
-      codes = {kInvalidValue};
-      break;
-    case kFreeMapped: {
-      applies = std::any_of(views.begin(), views.end(), [&](const auto& entry) {
-        return step.on != 0 && entry.second.range == step.on &&
-               entry.second.process == me;
-      });
-      codes = {kInvalidValue};
-      break;
-    }
-    case kAccessHole: {
-      const auto range = ranges.find(step.on);
-      int64_t full = 0;
-      for (const auto& [id, other] : views)
-        if (other.range == step.on) full += other.memory->bytes;
-      applies = range != ranges.end() && range->second.process == me &&
-                full > 0 && full < range->second.bytes;
-      codes = {kInvalidValue};
-      break;
-    }
-    case kOddChunk:
-      applies = machine.granule != 0;
       codes = {kInvalidValue};
       break;
     case kPoolAsChunk:

@@ -556,8 +556,6 @@ std::string Printer::refused_call(const Step& step) {
                           step.how == kMapTwice || step.how == kUnmapPart;
   const std::string memory = has_memory ? var('m', step.on) : "";
   switch (step.how) {
-    case kCloseOwn:
-      return "cudaIpcCloseMemHandle(" + memory + ")";
     case kFreeOpened:
       return step.api == 0 ? "cudaFree(" + memory + ")"
                            : driver("cuMemFree") + "(" + ptr(memory) + ")";
@@ -601,15 +599,6 @@ std::string Printer::refused_call(const Step& step) {
     case kUnmapPart:
       return driver("cuMemUnmap") + "(" + ptr(memory) + ", " +
              text(sizes_[step.on] / 2) + ")";
-    case kFreeMapped:
-      return driver("cuMemAddressFree") + "(" + ptr(var('r', step.on)) + ", " +
-             text(sizes_[step.on]) + ")";
-    case kAccessHole:
-      return driver("cuMemSetAccess") + "(" + ptr(var('r', step.on)) + ", " +
-             text(sizes_[step.on]) + ", &rights[3], 1)";
-    case kOddChunk:
-      return driver("cuMemCreate") + "((CUmemGenericAllocationHandle*)&none, " +
-             text(machine_.granule + 4096) + ", &wanted, 0)";
     case kPoolAsChunk:
       uses_descriptors_ = true;
       return driver("cuMemImportFromShareableHandle") +

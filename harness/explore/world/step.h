@@ -229,7 +229,6 @@ enum EndHow { kExit, kKilled, kReset, kEndHows };
 
 /// Calls that the documentation says are refused; nothing may change.
 #define IPCLAB_EXPLORE_REFUSALS(R)                                      \
-  R(CloseOwn, "close memory that was not opened", "LMEM-29")            \
   R(FreeOpened, "free memory that was opened", "LMEM-28")               \
   R(ExportHost, "export memory of the host", "MNGD-03")                 \
   R(ExportManaged, "export managed memory", "MNGD-01")                  \
@@ -246,9 +245,6 @@ enum EndHow { kExit, kKilled, kReset, kEndHows };
   R(ExportPlainPointer, "export a pointer of no pool", "POOL-09")       \
   R(MapTwice, "map where memory is mapped", "VMM-22")                   \
   R(UnmapPart, "unmap a part of a mapping", "VMM-24")                   \
-  R(FreeMapped, "free addresses with a mapping", "VMM-26")              \
-  R(AccessHole, "set access to a range with a hole", "VMM-21")          \
-  R(OddChunk, "create memory of an odd size", "VMM-04")                 \
   R(PoolAsChunk, "import a pool's descriptor as memory", "VMM-12")      \
   R(ChunkAsPool, "import memory's descriptor as a pool", "VMM-12")
 enum Refusal {
@@ -261,7 +257,7 @@ enum Refusal {
 #undef REFUSED
 #undef QUESTION
       kRefusals,
-  kFirstOfList = kCloseOther,  ///< the first one of calls.inc
+  kFirstOfList = kExportPoolMemory,  ///< the first one of calls.inc
 };
 /// The questions of calls.inc.
 enum Question {
