@@ -587,20 +587,28 @@ static void destroys_two_pools(Api api, bool freed_between) {
 
 // Destroys a pool in use, then a pool that nobody used, eight times.
 template <class Api>
-static void destroys_in_rounds(Api api) {
+static void destroys_in_rounds(Api api, size_t bytes) {
   for (int round = 0; round < 8; ++round) {
+    const std::string written = "round " + std::to_string(round);
     Pool used = created(api, shareable());
-    AsyncBuffer memory = allocated(api, used, kBytes);
-    memory.fill(pattern("round " + std::to_string(round)));
+    AsyncBuffer memory = allocated(api, used, bytes);
+    memory.fill(pattern(written));
     expect_destroy(api, &used);
-    EXPECT_TRUE(
-        kernel_reads(memory, pattern("round " + std::to_string(round))));
+    EXPECT_TRUE(kernel_reads(memory, pattern(written)));
     expect_free(api, memory);
     CALL(cudaDeviceSynchronize());
     Pool unused = created(api, shareable());
     expect_destroy(api, &unused);
   }
   EXPECT_TRUE(context_is_usable());
+}
+
+template <class Api>
+static void destroys_pools(Api api, int way) {
+  if (way < 2)
+    destroys_two_pools(api, way == 1);
+  else
+    destroys_in_rounds(api, way == 2 ? 4096 : way == 3 ? kMiB : 4 * kMiB);
 }
 
 TEST(ExportPoolLimits, ASecondPoolCanBeDestroyed) {
@@ -612,24 +620,22 @@ TEST(ExportPoolLimits, ASecondPoolCanBeDestroyed) {
             [](Role& me) {
               CALL(cudaSetDevice(0));
               while (const auto input = me.next_input()) {
-                const bool freed_between = *input % 2 != 0;
-                if (*input < 2)
-                  destroys_two_pools(RuntimeApi{}, freed_between);
-                else if (*input < 4)
-                  destroys_two_pools(DriverApi{}, freed_between);
-                else if (*input == 4)
-                  destroys_in_rounds(RuntimeApi{});
+                const int way = static_cast<int>(*input) % 5;
+                if (*input < 5)
+                  destroys_pools(RuntimeApi{}, way);
                 else
-                  destroys_in_rounds(DriverApi{});
+                  destroys_pools(DriverApi{}, way);
               }
             })
       .in_new_process()
       .may_end_by(SIGSEGV)
       .may_end_by(SIGABRT);
-  const std::vector<std::string> names = {
-      "runtime, both in use",  "runtime, the first memory is freed",
-      "driver, both in use",   "driver, the first memory is freed",
-      "runtime, eight rounds", "driver, eight rounds"};
+  std::vector<std::string> names;
+  for (const char* api : {"runtime", "driver"})
+    for (const char* way :
+         {"both in use", "the first memory is freed", "rounds of 4 KiB",
+          "rounds of 1 MiB", "rounds of 4 MiB"})
+      names.push_back(std::string(api) + ", " + way);
   for (const Death& death : scenario.run_inputs("exporter", names, 60s)) {
     tabulate("the destroy of pools in use", death.input, death.outcome);
     ADD_FAILURE() << "the process dies: " << death.input;

@@ -79,7 +79,7 @@ def test_a_release(repository: Path) -> None:
     files = sorted(x.name for x in (repository / "dist").iterdir())
     sources = "ipclab-7.8.9.tar.gz"
     archive, book = "ipclab-7.8.9-site.tar.gz", "ipclab-7.8.9-book.pdf"
-    assert files == ["SHA256SUMS", book, archive, sources, "ipclab.whl"]
+    assert files == ["SHA256SUMS", book, archive, sources, "ipclab.whl", "site"]
     check = subprocess.run(
         ["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=repository / "dist"
     )

@@ -114,33 +114,28 @@ class Explorer:
                 self.known.append(event)
 
 
-def run(out: Console, request: Request) -> int:
-    """Search, or replay one program; return the exit code of the command."""
+def choose(out: Console, request: Request) -> tuple[backend.Backend, Path]:
+    """The driver or the model, which is told, and the program of the explorer.
+
+    HarnessError if there is neither.
+    """
     cases = ctest.read(request.build)
     chosen = backend.choose(request.build, cases, request.backend, request.profile)
     program = find_program(request.build, cases)
     out.print(Text(probe.first_line(chosen.probe)), soft_wrap=True)
     if chosen.probe["backend"] == "none":
         raise HarnessError("there is no GPU and no reference model to explore")
+    return chosen, program
+
+
+def run(out: Console, request: Request) -> int:
+    """Search, or replay one program; return the exit code of the command."""
+    chosen, program = choose(out, request)
     source = ctest.source_folder(request.build) / "conformance"
     rows = requirements.read(source)
     if request.replay is not None:
         return _replay(out, request, program, chosen.environment, rows)
     folder = request.results or results.default_folder("-explore")
-    if request.faults is not None:
-        if chosen.probe["backend"] != "model":
-            raise UsageError("--faults needs the reference model: --backend model")
-        from ipclab import explore_faults
-
-        explore_faults.measure(
-            *(out, request.build, program, chosen.environment),
-            count=request.faults,
-            seconds=request.seconds,
-            seed=request.seed,
-            jobs=request.jobs or min(4, os.cpu_count() or 1),
-            results_folder=folder,
-        )
-        return 0
     here = _here(source / deviations.NAME, chosen.probe)
     found = _explore(out, request, program, chosen, rows, here.applicable, folder)
     _show(out, found.document, found.pairs, request.verbose)

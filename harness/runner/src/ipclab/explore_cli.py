@@ -115,9 +115,10 @@ def add_to(commands: Any, build: Path, backends: tuple[str, ...]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Search; returns the exit code."""
-    from ipclab import explore, terminal
+    from ipclab import explore, explore_faults, terminal
 
-    return explore.run(
+    search = explore.run if options.faults is None else explore_faults.run
+    return search(
         terminal.console(),
         explore.Request(
             build=options.build,

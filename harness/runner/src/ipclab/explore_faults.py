@@ -22,7 +22,7 @@ from rich.text import Text
 
 from ipclab import model, results, supervise
 from ipclab.errors import HarnessError, UsageError
-from ipclab.explore import GRACE, Explorer, environment_of
+from ipclab.explore import GRACE, Explorer, Request, choose, environment_of
 from ipclab.mutants import faults
 
 SEED, SAMPLE = 45, 300  # the faults are the first ones of this sample
@@ -51,6 +51,26 @@ def sample(catalogue: Iterable[faults.Fault], count: int) -> list[faults.Fault]:
     if count > len(chosen):
         raise UsageError(f"the sample has {len(chosen)} faults, not {count}")
     return chosen[:count]
+
+
+def run(out: Console, request: Request) -> int:
+    """Search under each fault of a sample; return the exit code of the command.
+
+    UsageError if the reference model was not asked for.
+    """
+    assert request.faults is not None
+    chosen, program = choose(out, request)
+    if chosen.probe["backend"] != "model":
+        raise UsageError("--faults needs the reference model: --backend model")
+    measure(
+        *(out, request.build, program, chosen.environment),
+        count=request.faults,
+        seconds=request.seconds,
+        seed=request.seed,
+        jobs=request.jobs or min(4, os.cpu_count() or 1),
+        results_folder=request.results or results.default_folder("-explore"),
+    )
+    return 0
 
 
 def measure(
