@@ -372,7 +372,7 @@ TEST(PoolIpc, SharedPoolsAreKeptApart) {
   scenario.role("importer", [](Role& me) {
     by_both_apis([&](auto api) { borrows_from_six_pools(me, api); });
   });
-  scenario.run(20s);
+  scenario.run(60s);
 }
 
 // A process that lends from its own pool and borrows from the pool of its peer.
