@@ -274,7 +274,15 @@ def test_a_wrong_file_is_told(tmp_path: Path, text: str | None, wrong: str) -> N
     (tmp_path / "conformance" / deviations.NAME).write_text('{"deviations": []}')
     folder = tmp_path / findings.FOLDER / "01_a"
     folder.mkdir(parents=True)
+    (folder / "a.cu").touch()
     if text is not None:
         (folder / "a.json").write_text(text)
     with pytest.raises(HarnessError, match=wrong):
         findings.read(tmp_path)
+
+
+def test_the_empty_folder_of_an_earlier_number_is_no_finding(tmp_path: Path) -> None:
+    (tmp_path / "conformance").mkdir()
+    (tmp_path / "conformance" / deviations.NAME).write_text('{"deviations": []}')
+    (tmp_path / findings.FOLDER / "01_a").mkdir(parents=True)
+    assert findings.read(tmp_path) == []

@@ -472,6 +472,7 @@ int run_processes(char** argv, bool right) {
 
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
+  alarm(120);  // the deadline of every wait, in each process
   const char* name = argv[1];
   const bool right = is(argv[2], "right");
   if (argc == 4) return importer(name, right, std::atoi(argv[3]));

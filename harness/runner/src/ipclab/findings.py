@@ -133,6 +133,8 @@ def read(source: Path) -> list[Finding]:
     entries = deviations.read_deviations(source / "conformance" / deviations.NAME)
     found = []
     for folder in sorted((source / FOLDER).glob("[0-9][0-9]_*")):
+        if not any(folder.iterdir()):  # git leaves it when a finding gets a new number
+            continue
         path = folder / f"{folder.name[3:]}.json"
         try:
             about = json.loads(path.read_text(encoding="utf-8"))
