@@ -3,6 +3,7 @@
 // some other work.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -41,7 +42,7 @@ class Clock {
   const std::vector<Entry>& entries() const { return entries_; }
   template <class Condition>
   void remove_if(Condition condition) {
-    size_t kept = 0;
+    std::size_t kept = 0;
     for (const Entry& entry : entries_)
       if (!condition(entry)) entries_[kept++] = entry;
     entries_.resize(kept);
