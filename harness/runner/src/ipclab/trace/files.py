@@ -450,14 +450,17 @@ def give_names(processes: Sequence[Process], entries: Sequence[Entry]) -> None:
 
 
 def _second(process: Process) -> bool:
-    """Whether the process plays the second role of one of our programs."""
+    """Whether the process plays a role of one of our programs that another process of
+    the program started, or the user.
+    """
     command = process.command
-    return ROLE in command or command[1:3] == ["--role", "importer"]
+    roles = (["--role", "exporter"], ["--role", "importer"])
+    return ROLE in command or command[1:3] in roles
 
 
 def _second_starts(processes: Sequence[Process], parent: Process) -> list[Process]:
-    """The children of `parent` that play the second role, and their children in a new
-    PID namespace.
+    """The children of `parent` that play a role, and their children in a new PID
+    namespace.
 
     Such a grandchild writes 0 as the number of its parent.
     """
