@@ -41,9 +41,11 @@ inline What hear(int broker, int* fd) {
 /// Sends a request and returns the answer. `got` is as in hear().
 inline What ask(int broker, What what, const std::string& token,
                 int fd = -1, int* got = nullptr) {
-  int none = -1;
+  int unwanted = -1;
   send_message(broker, what, token, fd);
-  return hear(broker, got == nullptr ? &none : got);
+  const What answer = hear(broker, got == nullptr ? &unwanted : got);
+  if (unwanted != -1) SYS_CHECK(close(unwanted));
+  return answer;
 }
 
 //! [client]
@@ -119,9 +121,8 @@ inline void answer(int client, const Message& asked, int fd,
     say("sends it to [user %u, process %d], closes it", who.uid,
         who.pid);
     send_message(client, What::kYes, asked.token, loan->fd);
-    SYS_CHECK(
-        close(std::exchange(loan->fd, -1)));  // a token works once
-    loan->user = client;
+    loan->user = client;  // and a token works once:
+    SYS_CHECK(close(std::exchange(loan->fd, -1)));
   } else if (asked.what == What::kRevoke && kept &&
              loan->owner == client) {
     say("closes a descriptor that its owner revokes");
@@ -150,14 +151,18 @@ inline void forget(int client, std::vector<Loan>& loans) {
 }
 //! [loan]
 
-/// Serves all clients until the last one has left. Returns an exit
-/// code: EXIT_FAILURE if nobody asks for 60 s.
-inline int broker(int listener) {
+/// Serves all clients. If the broker does not stay, it returns an exit
+/// code when the last client has left: EXIT_FAILURE if nobody asks for
+/// 60 s. If it stays, SIGTERM ends it.
+inline int broker(int listener, bool stays) {
+  // Without a handler, process 1 of a container ignores the signal.
+  std::signal(SIGTERM, [](int) { _exit(EXIT_SUCCESS); });
   std::vector<Loan> loans;
   std::vector<pollfd> watched{{listener, POLLIN, 0}};  // then clients
   bool served = false;
-  while (!served || watched.size() > 1) {
-    const int ready = poll(watched.data(), watched.size(), 60000);
+  while (stays || !served || watched.size() > 1) {
+    const int ready =
+        poll(watched.data(), watched.size(), stays ? -1 : 60000);
     if (ready == -1 && errno == EINTR) continue;
     if (ready <= 0) return EXIT_FAILURE;
     for (size_t i = watched.size() - 1; i > 0; --i) {

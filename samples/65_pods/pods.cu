@@ -87,15 +87,18 @@ int importer(int broker, const std::string& pod) {
 //! [importer]
 
 int main(int argc, char** argv) {
-  const std::string role = argc > 3 ? argv[2] : "";
-  if (argc > 1 && role != "broker") {
-    const bool imports = is_child(std::min(argc, 4), argv);
-    // A container has its namespaces. A child of main makes its own.
-    const auto pod = argc > 4 ? enter_pod() : "those of its container";
-    const int end = connect_to(argv[3]);
-    return imports ? importer(end, pod) : exporter(end, pod);
+  if (argc == 1) return start_three_pods(argv);
+  const bool brokers = argc > 3 && argv[2] == std::string("broker");
+  const bool imports = !brokers && is_child(argc > 3 ? 4 : 2, argv);
+
+  // A container has its namespaces. A child of main makes its own.
+  const bool child = argc > 4;
+  const auto pod = child ? enter_pod() : "those of its container";
+  if (brokers) {
+    role_name() = "broker";
+    return broker(child ? std::atoi(argv[4]) : listen_at(argv[3]),
+                  !child);
   }
-  role_name() = "broker";
-  if (argc > 1) return broker(listen_at(argv[3]));
-  return start_three_pods(argv);
+  const int end = connect_to(argv[3]);
+  return imports ? importer(end, pod) : exporter(end, pod);
 }

@@ -53,19 +53,19 @@ inline std::string enter_pod() {
   if (unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWIPC |
               CLONE_NEWNET | CLONE_NEWNS) == -1)
     return no("unshare");
-  if (!map_own_user(user, group)) return no("uid_map");
+  std::string made = map_own_user(user, group) ? "yes" : no("uid_map");
   const pid_t first = fork();  // process 1 of the pod
   SYS_CHECK(first);
   if (first != 0) _exit(Child{Channel(-1), first}.wait(60s));
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (mount("", "/", "", MS_REC | MS_PRIVATE, "") == -1 ||
       mount("tmpfs", "/dev/shm", "tmpfs", 0, "") == -1)
-    return no("mount");
-  return forbid_pidfd_getfd() ? "yes" : no("seccomp");
+    made = no("mount");
+  return forbid_pidfd_getfd() ? made : no("seccomp");
 }
 
 /// Returns the exit code of a child that asks what this machine can do.
-/// This process does not use CUDA, because it forks.
+/// This process does not use CUDA, because it forks later.
 inline int check_machine() {
   const pid_t child = fork();
   SYS_CHECK(child);
@@ -77,21 +77,21 @@ inline int check_machine() {
   std::exit(EXIT_SUCCESS);
 }
 
-/// Starts a broker, and this program twice: as the exporter and as the
-/// importer, with a last argument that asks for a pod of its own.
+/// Starts this program three times, with a last argument that asks for
+/// a pod of its own. The broker inherits a socket that listens already.
 /// Returns the exit code of the lesson.
 inline int start_three_pods(char** argv) {
   const int code = check_machine();
   if (code != EXIT_SUCCESS) return code;
   make_tokens();
+  role_name() = "broker";  // listens for it
   const auto path = "/tmp/ipclab." + std::to_string(getpid());
   const int listener = listen_at(path.c_str());
-  Child third{Channel(-1), fork()};
-  SYS_CHECK(third.pid);
-  if (third.pid == 0) {
-    enter_pod();
-    std::exit(broker(listener));
-  }
+  const int theirs = dup(listener);  // exec keeps it open
+  SYS_CHECK(theirs);
+  Child third =
+      start(argv, {"--role", "broker", path, std::to_string(theirs)});
+  SYS_CHECK(close(theirs));
   SYS_CHECK(close(listener));
   Child first = start(argv, {"--role", "exporter", path, "pod"});
   Child second = start(argv, {"--role", "importer", path, "pod"});

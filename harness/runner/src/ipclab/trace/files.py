@@ -432,6 +432,10 @@ def give_names(processes: Sequence[Process], entries: Sequence[Entry]) -> None:
             bases[parent] = "parent"
             for role in roles:
                 bases[role] = "importer" if role in imported else "exporter"
+            # A broker does not use CUDA. In a namespace of its own it is a child.
+            for process in family:
+                if process.forked and process.command[2:3] == ["broker"]:
+                    bases[process] = "broker"
             continue
         other, own = "importer", "exporter"
         if parent in imported and not imported & set(family):
@@ -454,8 +458,7 @@ def _second(process: Process) -> bool:
     the program started, or the user.
     """
     command = process.command
-    roles = (["--role", "exporter"], ["--role", "importer"])
-    return ROLE in command or command[1:3] in roles
+    return ROLE in command or command[1:2] == ["--role"]
 
 
 def _second_starts(processes: Sequence[Process], parent: Process) -> list[Process]:
