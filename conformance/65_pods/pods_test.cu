@@ -12,6 +12,8 @@
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
